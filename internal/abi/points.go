@@ -1,0 +1,82 @@
+package abi
+
+// Point names a place between two steps of a protocol. A build made for it
+// (tag faultpoints, or -DRATION_FAULTPOINTS in C) can be told to die or stop
+// there; an ordinary build has nothing there at all.
+type Point int
+
+// The points, in the order a process meets them.
+const (
+	PointNone Point = iota
+
+	InitOpened  // the file is open, perhaps empty
+	InitSized   // it has its size, perhaps not its blocks
+	InitMapped  // it is mapped, the state is not COMPLETE
+	InitWon     // the state is IN_PROGRESS, nothing else is written
+	InitLimits  // some limits are set
+	InitFields  // all is written, the state is not COMPLETE
+	InitDone    // the state is COMPLETE
+	ClaimLocked // the slot's byte is locked, the slot is free
+	ClaimJoining
+	ClaimFilled
+	ClaimActive
+
+	TurnTaken // phase 1
+	ChangeAnnounced
+	NoteRead // between reading done and swapping it
+	ChangeNoted
+	ChangeApplied
+	ChangeBooked
+	ViewB      // B is written, phase 1
+	ViewTurned // phase 3
+	ViewA      // A is written, phase 3
+	TurnLeft   // phase 0 again
+
+	RefuseTicket // a ring entry is ours, not written
+	RefuseWritten
+
+	ReapJudged
+	ReapAnnounced
+	ReapNoted
+	ReapApplied
+	ReapBooked
+	ReapSettled
+	ReapFreed
+
+	LeaveReturned
+	LeaveFreed
+	LeaveUnlocked
+
+	LimitSet // a limit is stored, its change not counted
+
+	Points
+)
+
+var pointNames = [Points]string{
+	"none",
+	"init-opened", "init-sized", "init-mapped", "init-won", "init-limits", "init-fields", "init-done",
+	"claim-locked", "claim-joining", "claim-filled", "claim-active",
+	"turn-taken", "change-announced", "note-read", "change-noted", "change-applied", "change-booked",
+	"view-b", "view-turned", "view-a", "turn-left",
+	"refuse-ticket", "refuse-written",
+	"reap-judged", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed",
+	"leave-returned", "leave-freed", "leave-unlocked",
+	"limit-set",
+}
+
+func (p Point) String() string {
+	if p < 0 || p >= Points {
+		return "unknown"
+	}
+	return pointNames[p]
+}
+
+// PointByName is the point of that name, or PointNone.
+func PointByName(name string) Point {
+	for p, n := range pointNames {
+		if n == name {
+			return Point(p)
+		}
+	}
+	return PointNone
+}

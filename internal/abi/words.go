@@ -1,0 +1,168 @@
+package abi
+
+// The packing of every word that is more than a number. Each type is a value:
+// load the word, convert, look inside; make a new one, store or swap it.
+
+// Widths and shifts of Word.
+const (
+	WordSeqBits   = 22
+	WordSlotBits  = 10
+	WordSlotShift = WordSeqBits
+	WordUnitShift = WordSeqBits + WordSlotBits
+	MaxUnits      = 1<<32 - 1
+)
+
+// Word is a device's ledger: what is granted, and by which change.
+type Word uint64
+
+// MakeWord packs a word. seq is cut to its width.
+func MakeWord(units uint64, slot int, seq uint64) Word {
+	return Word(units<<WordUnitShift | uint64(slot)<<WordSlotShift | ShortSeq(seq))
+}
+
+// Units are what the device has granted.
+func (w Word) Units() uint64 { return uint64(w) >> WordUnitShift }
+
+// Slot made the last change.
+func (w Word) Slot() int { return int(w>>WordSlotShift) & (1<<WordSlotBits - 1) }
+
+// Seq is the sequence of the last change, WordSeqBits wide.
+func (w Word) Seq() uint64 { return ShortSeq(uint64(w)) }
+
+// ShortSeq cuts a sequence to the width that Word and Account.Done keep.
+func ShortSeq(seq uint64) uint64 { return seq & (1<<WordSeqBits - 1) }
+
+// Widths and shifts of Pend and Used.
+const (
+	SeqBits        = 31
+	PendDeltaBits  = 64 - SeqBits
+	UsedUnitBits   = 32
+	usedUnitsMask  = 1<<UsedUnitBits - 1
+	longSeqMask    = 1<<SeqBits - 1
+	pendDeltaShift = 64 - PendDeltaBits
+)
+
+// NextSeq is the sequence of the announcement after seq.
+func NextSeq(seq uint64) uint64 { return (seq + 1) & longSeqMask }
+
+// Pend is an account's announced change.
+type Pend uint64
+
+// MakePend packs an announcement of delta units.
+func MakePend(seq uint64, delta int64) Pend {
+	return Pend(seq<<PendDeltaBits | uint64(delta)&(1<<PendDeltaBits-1))
+}
+
+// Seq is the announcement's sequence, SeqBits wide.
+func (p Pend) Seq() uint64 { return uint64(p) >> PendDeltaBits }
+
+// Delta is the announced change in units.
+func (p Pend) Delta() int64 { return int64(p<<pendDeltaShift) >> pendDeltaShift }
+
+// Used is what an account has booked.
+type Used uint64
+
+// MakeUsed packs a booking.
+func MakeUsed(seq, units uint64) Used { return Used(seq<<UsedUnitBits | units&usedUnitsMask) }
+
+// Seq is the sequence of the change booked last.
+func (u Used) Seq() uint64 { return uint64(u) >> UsedUnitBits }
+
+// Units are what the account holds.
+func (u Used) Units() uint64 { return uint64(u) & usedUnitsMask }
+
+// States of a slot.
+const (
+	SlotFree    = 0
+	SlotJoining = 1
+	SlotActive  = 2
+
+	StatusStateBits = 8
+)
+
+// Status is a slot's state and the generation of its owner.
+type Status uint64
+
+// MakeStatus packs a status.
+func MakeStatus(gen uint64, state int) Status {
+	return Status(gen<<StatusStateBits | uint64(state))
+}
+
+// Gen counts the owners the slot has had.
+func (s Status) Gen() uint64 { return uint64(s) >> StatusStateBits }
+
+// State is SlotFree, SlotJoining or SlotActive.
+func (s Status) State() int { return int(s & (1<<StatusStateBits - 1)) }
+
+// Turn is an account's sequence lock: a count and a phase, the phase being its
+// two low bits.
+const (
+	TurnIdle   = 0 // readers use A
+	TurnB      = 1 // B is being written, readers use A
+	TurnA      = 3 // A is being written, readers use B
+	TurnPhases = 4
+)
+
+// Limit widths: a set bit, a tolerance, and units.
+const (
+	limitSet            = 1 << 63
+	LimitUnitBits       = 48
+	limitToleranceMask  = 1<<15 - 1
+	limitUnitsMask      = 1<<LimitUnitBits - 1
+	LimitUnlimitedUnits = limitUnitsMask
+	LimitSetBit         = 63
+	TolerancePerMille   = 1000
+)
+
+// Limit is a device's memory limit as one word, so that it changes in one store.
+// Zero means that nobody has set one yet.
+type Limit uint64
+
+// Unlimited is a limit somebody set to none.
+const Unlimited = Limit(limitSet | limitUnitsMask)
+
+// MakeLimit packs a limit of so many bytes, rounded down to whole units, that
+// usage may pass by tolerance per mille.
+func MakeLimit(bytes uint64, tolerance int) Limit {
+	units := min(bytes/Unit, limitUnitsMask-1)
+	return Limit(limitSet | uint64(tolerance)&limitToleranceMask<<LimitUnitBits | units)
+}
+
+// IsSet says whether anybody has set the limit, be it to none.
+func (l Limit) IsSet() bool { return l&limitSet != 0 }
+
+// Limited says whether there is a bound at all.
+func (l Limit) Limited() bool { return l.IsSet() && l&limitUnitsMask != limitUnitsMask }
+
+// Bytes is the limit without its tolerance; zero where there is none.
+func (l Limit) Bytes() uint64 {
+	if !l.Limited() {
+		return 0
+	}
+	return uint64(l&limitUnitsMask) * Unit
+}
+
+// Tolerance is what usage may pass the limit by, per mille.
+func (l Limit) Tolerance() int { return int(l >> LimitUnitBits & limitToleranceMask) }
+
+// Ceiling is the most units that may be granted.
+func (l Limit) Ceiling() uint64 {
+	if !l.Limited() {
+		return MaxUnits
+	}
+	units := uint64(l & limitUnitsMask)
+	if t := uint64(l.Tolerance()); t != 0 {
+		units += units * t / TolerancePerMille
+	}
+	return min(units, MaxUnits)
+}
+
+// UnitsFor rounds bytes up to whole units. It reports false where the ledger
+// could not hold that many.
+func UnitsFor(bytes uint64) (uint64, bool) {
+	units := bytes / Unit
+	if bytes%Unit != 0 {
+		units++
+	}
+	return units, units <= MaxUnits
+}

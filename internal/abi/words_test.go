@@ -1,0 +1,88 @@
+package abi
+
+import "testing"
+
+func TestWordRoundTrip(t *testing.T) {
+	for _, c := range []struct {
+		units uint64
+		slot  int
+		seq   uint64
+	}{{0, 0, 0}, {MaxUnits, Slots - 1, 1<<WordSeqBits - 1}, {1, 2, 3}} {
+		w := MakeWord(c.units, c.slot, c.seq)
+		if w.Units() != c.units || w.Slot() != c.slot || w.Seq() != c.seq {
+			t.Errorf("word %+v came back as %d, %d, %d", c, w.Units(), w.Slot(), w.Seq())
+		}
+	}
+	if w := MakeWord(7, 5, 1<<WordSeqBits); w.Seq() != 0 || w.Slot() != 5 {
+		t.Errorf("a long sequence spilled into the slot: %d, %d", w.Slot(), w.Seq())
+	}
+}
+
+func TestPendRoundTrip(t *testing.T) {
+	for _, delta := range []int64{0, 1, -1, MaxUnits, -MaxUnits} {
+		for _, seq := range []uint64{0, 1, longSeqMask} {
+			p := MakePend(seq, delta)
+			if p.Seq() != seq || p.Delta() != delta {
+				t.Errorf("pend (%d, %d) came back as (%d, %d)", seq, delta, p.Seq(), p.Delta())
+			}
+		}
+	}
+	if NextSeq(longSeqMask) != 0 {
+		t.Error("the sequence does not wrap to zero")
+	}
+}
+
+func TestUsedRoundTrip(t *testing.T) {
+	u := MakeUsed(longSeqMask, MaxUnits)
+	if u.Seq() != longSeqMask || u.Units() != MaxUnits {
+		t.Errorf("used came back as (%d, %d)", u.Seq(), u.Units())
+	}
+}
+
+func TestStatusRoundTrip(t *testing.T) {
+	s := MakeStatus(12345678901, SlotActive)
+	if s.Gen() != 12345678901 || s.State() != SlotActive {
+		t.Errorf("status came back as (%d, %d)", s.Gen(), s.State())
+	}
+	if MakeStatus(0, SlotFree) != 0 {
+		t.Error("a new file's zero is not a free slot")
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		l              Limit
+		set, limited   bool
+		bytes, ceiling uint64
+		tolerance      int
+	}{
+		{"zero is not set", 0, false, false, 0, MaxUnits, 0},
+		{"none", Unlimited, true, false, 0, MaxUnits, 0},
+		{"nothing at all", MakeLimit(0, 0), true, true, 0, 0, 0},
+		{"ten gibibytes", MakeLimit(10<<30, 0), true, true, 10 << 30, 10 << 30 / Unit, 0},
+		{"rounded down", MakeLimit(1023, 0), true, true, 512, 1, 0},
+		{"a tenth over", MakeLimit(1000*Unit, 100), true, true, 1000 * Unit, 1100, 100},
+		{"more than the ledger holds", MakeLimit(1<<62, 0), true, true, limitUnitsMaskBytes, MaxUnits, 0},
+	} {
+		if c.l.IsSet() != c.set || c.l.Limited() != c.limited || c.l.Bytes() != c.bytes ||
+			c.l.Ceiling() != c.ceiling || c.l.Tolerance() != c.tolerance {
+			t.Errorf("%s: set %v limited %v bytes %d ceiling %d tolerance %d", c.name,
+				c.l.IsSet(), c.l.Limited(), c.l.Bytes(), c.l.Ceiling(), c.l.Tolerance())
+		}
+	}
+}
+
+const limitUnitsMaskBytes = (limitUnitsMask - 1) * Unit
+
+func TestUnitsFor(t *testing.T) {
+	for _, c := range []struct {
+		bytes, units uint64
+		ok           bool
+	}{{0, 0, true}, {1, 1, true}, {512, 1, true}, {513, 2, true}, {MaxUnits * Unit, MaxUnits, true},
+		{MaxUnits*Unit + 1, MaxUnits + 1, false}, {1<<64 - 1, 1 << 55, false}} {
+		if u, ok := UnitsFor(c.bytes); u != c.units || ok != c.ok {
+			t.Errorf("%d bytes: %d units, %v", c.bytes, u, ok)
+		}
+	}
+}

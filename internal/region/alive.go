@@ -1,0 +1,129 @@
+package region
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// liveness is what the region must know of processes. The kernel answers, except
+// in tests over a heap.
+type liveness interface {
+	// lock tries to mark slot as this process's, for as long as it lives.
+	lock(slot int) (bool, error)
+	unlock(slot int)
+	// dead says whether the owner of slot, as its entry describes it, has ended.
+	dead(slot int, entry *abi.Slot) bool
+	// holder is the PID, as this process sees it, of whoever has slot locked: zero
+	// where nobody has, or where it is this process.
+	holder(slot int) int
+}
+
+// kernel keeps liveness as a record lock on the slot's first byte in the file.
+type kernel struct{ f *file }
+
+func (k kernel) flock(slot int, typ int16) unix.Flock_t {
+	return unix.Flock_t{Type: typ, Whence: 0, Start: slotsOffset + int64(slot)*slotSize, Len: 1}
+}
+
+func (k kernel) lock(slot int) (bool, error) {
+	l := k.flock(slot, unix.F_WRLCK)
+	switch err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_SETLK, &l); err {
+	case nil:
+		return true, nil
+	case unix.EAGAIN, unix.EACCES:
+		return false, nil
+	default:
+		return false, fmt.Errorf("locking a byte of the region: %w (does its file system have record locks?)", err)
+	}
+}
+
+func (k kernel) unlock(slot int) {
+	l := k.flock(slot, unix.F_UNLCK)
+	_ = unix.FcntlFlock(uintptr(k.f.fd), unix.F_SETLK, &l)
+}
+
+func (k kernel) holder(slot int) int {
+	// Asked as a reader would, since a view has no right to write.
+	l := k.flock(slot, unix.F_RDLCK)
+	if err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_GETLK, &l); err != nil || l.Type == unix.F_UNLCK {
+		return 0
+	}
+	return int(l.Pid)
+}
+
+func (k kernel) dead(slot int, entry *abi.Slot) bool {
+	l := k.flock(slot, unix.F_RDLCK)
+	if err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
+		return false
+	}
+	// No lock. It may have been lost by a close in a process that lives on, so ask
+	// for the process as well, where its PID means anything to us.
+	me := self()
+	pid := int(atomic.LoadUint64(&entry.PID))
+	if ns := atomic.LoadUint64(&entry.PIDNS); ns != me.pidns || ns == 0 {
+		pid = int(atomic.LoadUint64(&entry.HostPID))
+		if me.pidns != initPIDNS || pid == 0 {
+			return true
+		}
+	}
+	start := atomic.LoadUint64(&entry.Start)
+	if pid == me.pid && start == me.start {
+		return false
+	}
+	now, state, err := startTime(pid)
+	return err != nil || now != start || state == 'Z' || state == 'X'
+}
+
+// identity names a process for good.
+type identity struct {
+	pid   int
+	start uint64
+	pidns uint64
+}
+
+// initPIDNS is the inode of the first PID namespace, fixed by the kernel: who is
+// in it sees the host's PIDs.
+const initPIDNS = 0xEFFFFFFC
+
+var self = sync.OnceValue(func() identity {
+	me := identity{pid: os.Getpid()}
+	me.start, _, _ = startTime(me.pid)
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) == nil {
+		me.pidns = st.Ino
+	}
+	return me
+})
+
+// startTime reads from /proc when the process started, in clock ticks since
+// boot, and its state.
+func startTime(pid int) (start uint64, state byte, err error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	return parseStat(b)
+}
+
+// parseStat takes field 3 and field 22. The second field is a name in brackets
+// that may hold anything, so count from the last bracket.
+func parseStat(b []byte) (start uint64, state byte, err error) {
+	at := bytes.LastIndexByte(b, ')')
+	if at < 0 {
+		return 0, 0, fmt.Errorf("reading a process's start time: no name in %q", b)
+	}
+	field := bytes.Fields(b[at+1:])
+	if len(field) < 20 || len(field[0]) != 1 {
+		return 0, 0, fmt.Errorf("reading a process's start time: %d fields", len(field))
+	}
+	start, err = strconv.ParseUint(string(field[19]), 10, 64)
+	return start, field[0][0], err
+}

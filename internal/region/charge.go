@@ -1,0 +1,147 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"ration/internal/abi"
+)
+
+// relock is how many changes pass before an owner makes sure that its lock is
+// still there: any close of the file in this process drops it silently.
+const relock = 4096
+
+// Charge asks for bytes of a device. They are granted exactly, rounded up to
+// whole units, or refused with a *RefusedError: after the bytes of dead processes
+// have been taken back, and only if the bytes granted at that instant plus these
+// would pass the limit.
+func (s *Slot) Charge(device int, kind abi.Kind, bytes uint64) error {
+	if _, err := s.change(device, kind, bytes, charge); err != errNoRoom {
+		return err
+	}
+	return s.refused(device, kind, bytes)
+}
+
+// Book charges bytes that exist whether the limit has room for them or not, such
+// as what the driver took by itself.
+func (s *Slot) Book(device int, kind abi.Kind, bytes uint64) error {
+	_, err := s.change(device, kind, bytes, book)
+	return err
+}
+
+// Return gives back bytes that were charged.
+func (s *Slot) Return(device int, kind abi.Kind, bytes uint64) error {
+	_, err := s.change(device, kind, bytes, giveBack)
+	return err
+}
+
+type direction int
+
+const (
+	charge direction = iota
+	book
+	giveBack
+)
+
+// errNoRoom is a charge that did not fit at the first try.
+var errNoRoom = errors.New("no room")
+
+// change makes one change of the ledger and of the figures. With errNoRoom comes
+// the word that stood in the way.
+func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_ abi.Word, err error) {
+	if uint(device) >= abi.Devices || uint(kind) >= uint(abi.Kinds) {
+		return 0, fmt.Errorf("device %d, kind %d: %w (a region has devices 0 to %d)", device, kind, ErrDevice, abi.Devices-1)
+	}
+	units, fits := abi.UnitsFor(bytes)
+	if units == 0 {
+		return 0, nil
+	}
+	r := s.r
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return 0, err
+	}
+	a := &r.m.Accounts[device][s.index]
+	l := r.ledger(device)
+	if !fits {
+		return l.word(), errNoRoom
+	}
+	ceiling, delta := uint64(abi.MaxUnits), int64(units)
+	switch dir {
+	case charge:
+		ceiling = abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)).Ceiling()
+	case giveBack:
+		delta = -delta
+	}
+
+	turn := take(a)
+	if err := s.usable(a, kind, delta); err != nil {
+		leave(a, turn)
+		return 0, err
+	}
+	point(abi.TurnTaken)
+	w, ok := l.change(s.index, delta, ceiling)
+	if !ok {
+		leave(a, turn)
+		if delta < 0 {
+			return 0, r.damaged()
+		}
+		return w, errNoRoom
+	}
+	s.changes[device]++
+	if s.changes[device]%relock == 0 {
+		_, _ = r.alive.lock(s.index)
+	}
+	put(a, turn, kind, delta*abi.Unit)
+	if delta > 0 {
+		l.peak()
+	}
+	return 0, nil
+}
+
+// usable says whether the change may be made at all: the slot is ours, and holds
+// what is to be returned.
+func (s *Slot) usable(a *abi.Account, kind abi.Kind, delta int64) error {
+	if s.left.Load() {
+		return ErrClosed
+	}
+	if err := s.owned(); err != nil {
+		return err
+	}
+	if held := a.A.Kind[kind]; delta < 0 && uint64(-delta)*abi.Unit > held {
+		return fmt.Errorf("returning %d bytes of %v where %d are held: %w", -delta*abi.Unit, kind, held, ErrNotHeld)
+	}
+	return nil
+}
+
+// peak keeps the most that was ever granted at once. It is for people: a peak
+// lost to a crash between the two steps is a peak nobody saw.
+func (l ledger) peak() {
+	for {
+		units, peak := l.word().Units(), atomic.LoadUint64(&l.device.Peak)
+		if units <= peak || atomic.CompareAndSwapUint64(&l.device.Peak, peak, units) {
+			return
+		}
+	}
+}
+
+// refused is what follows a charge that did not fit: take back what the dead
+// hold, try again for as long as that brought something, and then write the
+// refusal down.
+func (s *Slot) refused(device int, kind abi.Kind, bytes uint64) error {
+	for {
+		freed, err := s.r.reapDevice(device, s.index)
+		if err != nil {
+			return err
+		}
+		w, err := s.change(device, kind, bytes, charge)
+		if err != errNoRoom {
+			return err
+		}
+		if freed == 0 {
+			return s.r.refuse(s.index, device, bytes, w)
+		}
+	}
+}

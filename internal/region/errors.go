@@ -1,0 +1,82 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of opening a region. Each is returned wrapped, with the path and the
+// way out; nothing in the file is touched when one of them is.
+var (
+	// ErrForeign is returned for a file that is not a region.
+	ErrForeign = errors.New("not a ration region")
+	// ErrVersion is returned for a region of another version of the layout.
+	ErrVersion = errors.New("region of another version")
+	// ErrSize is returned for a region that was cut short or made longer.
+	ErrSize = errors.New("region has the wrong size")
+	// ErrSymlink is returned when the last part of the path is a symbolic link.
+	ErrSymlink = errors.New("region path is a symbolic link")
+	// ErrNotRegular is returned for a directory, device, socket or pipe.
+	ErrNotRegular = errors.New("region path is not a regular file")
+	// ErrOwner is returned when the file belongs to neither this user nor root.
+	ErrOwner = errors.New("region belongs to another user")
+	// ErrNoSpace is returned when the file system cannot hold the region.
+	ErrNoSpace = errors.New("no space for the region")
+	// ErrInit is returned when the region did not become ready in time.
+	ErrInit = errors.New("region did not become ready")
+	// ErrLimits is returned when the limits beside the region cannot be used.
+	ErrLimits = errors.New("limits of the region cannot be used")
+)
+
+// Errors of using one.
+var (
+	// ErrFull is returned when every slot belongs to a living process.
+	ErrFull = errors.New("all slots are taken")
+	// ErrRefused is returned, as a *RefusedError, for a charge beyond the limit.
+	ErrRefused = errors.New("out of rationed memory")
+	// ErrNotHeld is returned for a return of more than is held.
+	ErrNotHeld = errors.New("returning more than is held")
+	// ErrDevice is returned for a device number the region has no room for.
+	ErrDevice = errors.New("no such device")
+	// ErrEvicted is returned to an owner whose slot was given to somebody else.
+	ErrEvicted = errors.New("slot was taken away")
+	// ErrDamaged is returned when the file was cut short, or its content cannot be.
+	ErrDamaged = errors.New("region is damaged")
+	// ErrClosed is returned after Close or Leave.
+	ErrClosed = errors.New("region is closed")
+	// ErrReadOnly is returned for a change through a view, or to limits that an
+	// operator owns.
+	ErrReadOnly = errors.New("region is open for reading only")
+)
+
+// Refusal is a request that was turned down, and what stood in its way.
+type Refusal struct {
+	Time   int64 // Unix nanoseconds
+	Slot   int
+	Device int
+	PID    int    // the asker's, as it sees itself
+	Asked  uint64 // bytes
+	Held   uint64 // bytes granted on the device at that moment
+	Limit  uint64 // bytes
+	Own    uint64 // bytes the asker held itself
+	Top    []Holder
+}
+
+// Holder is a process and its bytes.
+type Holder struct {
+	PID   int
+	Bytes uint64
+}
+
+// RefusedError is a refused charge. It matches ErrRefused.
+type RefusedError struct{ Refusal }
+
+func (e *RefusedError) Error() string {
+	free := uint64(0)
+	if e.Limit > e.Held {
+		free = e.Limit - e.Held
+	}
+	return fmt.Sprintf("device %d: %d bytes asked, %d free of a limit of %d: %v", e.Device, e.Asked, free, e.Limit, ErrRefused)
+}
+
+func (e *RefusedError) Unwrap() error { return ErrRefused }

@@ -1,0 +1,213 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// file is this process's only descriptor of a region. Closing any descriptor of
+// a file drops all the record locks a process holds on it, and with them its
+// slots; so every Region of one inode shares one file, and it is closed when
+// the last of them is.
+type file struct {
+	fd       int
+	writable bool
+	key      inode
+	spare    []int // opened by losing a race for the first open; closed with the rest
+	users    int
+
+	// claim serialises claims of this process: record locks do not keep one
+	// thread from another. held are the slots it owns, under claim.
+	claim sync.Mutex
+	held  map[int]bool
+}
+
+type inode struct{ dev, ino uint64 }
+
+var files = struct {
+	sync.Mutex
+	open map[inode]*file
+}{open: map[inode]*file{}}
+
+// openFile opens path, made if missing where create says so, and refuses what
+// cannot be a region of ours.
+func openFile(path string, writable, create bool, mode os.FileMode) (*file, error) {
+	files.Lock()
+	defer files.Unlock()
+
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err == nil {
+		if f := files.open[keyOf(&st)]; f != nil && (f.writable || !writable) {
+			f.users++
+			return f, nil
+		}
+	}
+	fd, err := openNoFollow(path, writable, create, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
+	}
+	key := keyOf(&st)
+	if f := files.open[key]; f != nil {
+		f.spare = append(f.spare, fd)
+		if writable && !f.writable {
+			f.fd, f.spare[len(f.spare)-1], f.writable = fd, f.fd, true
+		}
+		f.users++
+		return f, nil
+	}
+	f := &file{fd: fd, writable: writable, key: key, users: 1, held: map[int]bool{}}
+	files.open[key] = f
+	return f, nil
+}
+
+func openNoFollow(path string, writable, create bool, mode os.FileMode) (int, error) {
+	flags := unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK // a pipe must not make us wait
+	if writable {
+		flags |= unix.O_RDWR
+	}
+	if create {
+		flags |= unix.O_CREAT
+	}
+	for {
+		fd, err := unix.Open(path, flags, uint32(mode.Perm()))
+		switch {
+		case err == nil:
+			return fd, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ELOOP):
+			return -1, fmt.Errorf("opening region %s: %w (name the file itself)", path, ErrSymlink)
+		case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+			return -1, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
+		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+			return -1, fmt.Errorf("making region %s: %w (%v)", path, ErrNoSpace, err)
+		}
+		return -1, fmt.Errorf("opening region %s: %w", path, err)
+	}
+}
+
+func keyOf(st *unix.Stat_t) inode { return inode{uint64(st.Dev), st.Ino} }
+
+func (f *file) close() {
+	files.Lock()
+	defer files.Unlock()
+	if f.users--; f.users > 0 {
+		return
+	}
+	delete(files.open, f.key)
+	_ = unix.Close(f.fd)
+	for _, fd := range f.spare {
+		_ = unix.Close(fd)
+	}
+}
+
+// checkOwner refuses a file that somebody else planted.
+func (f *file) checkOwner(path string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if me := uint32(unix.Geteuid()); st.Uid != me && st.Uid != 0 {
+		return fmt.Errorf("region %s belongs to user %d, this process runs as %d: %w (use a path of your own)", path, st.Uid, me, ErrOwner)
+	}
+	return nil
+}
+
+// inspect decides by reading, before anything is mapped, what the file is.
+// fresh means that initialisation is not known to be complete.
+func (f *file) inspect(path string) (fresh bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return false, fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if st.Size == 0 {
+		return true, nil
+	}
+	var raw [headerSize]byte
+	if _, err := unix.Pread(f.fd, raw[:], 0); err != nil {
+		return false, fmt.Errorf("reading %s: %w", path, err)
+	}
+	h := headerOf(&raw)
+	switch {
+	case h.Magic == 0 && st.Size == regionSize:
+		return true, nil
+	case h.Magic != abi.Magic:
+		return false, fmt.Errorf("opening %s: %w (choose another path, or remove the file if nobody needs it)", path, ErrForeign)
+	case h.Version != abi.Version:
+		return false, fmt.Errorf("opening %s: %w: it has version %d, this program needs %d (end the job's processes and remove the file, or use the ration that made it)",
+			path, ErrVersion, h.Version, abi.Version)
+	case st.Size != regionSize || h.Size != uint64(regionSize) && h.State == abi.StateComplete:
+		return false, fmt.Errorf("opening %s: %w: %d bytes where %d belong (it was cut short or overwritten; end the job's processes and remove it)",
+			path, ErrSize, st.Size, regionSize)
+	}
+	return h.State != abi.StateComplete, nil
+}
+
+// allocate gives the file its size and its blocks, so that a full file system is
+// an error here and not a fault later. Doing it twice does nothing.
+func (f *file) allocate(path string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if st.Size == 0 {
+		// In one step, so that nobody sees a size in between.
+		if err := unix.Ftruncate(f.fd, regionSize); err != nil {
+			return noSpace(path, err)
+		}
+	}
+	point(abi.InitSized)
+	for {
+		err := unix.Fallocate(f.fd, 0, 0, regionSize)
+		switch {
+		case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		}
+		return noSpace(path, err)
+	}
+}
+
+func noSpace(path string, err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) {
+		return fmt.Errorf("making region %s: %w: it needs %d bytes (%v; free some, or choose another path)", path, ErrNoSpace, regionSize, err)
+	}
+	return fmt.Errorf("making region %s: %w", path, err)
+}
+
+// empty makes sure that a file whose header says nothing holds nothing else
+// either: it may have lost its first page, and its figures would be taken up as ours.
+func (f *file) empty(path string) error {
+	buf := make([]byte, 256<<10)
+	for at := bodyOffset; at < tailOffset; {
+		n, err := unix.Pread(f.fd, buf[:min(int64(len(buf)), tailOffset-at)], at)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", path, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("opening %s: %w (it was cut short while being made; remove it)", path, ErrSize)
+		}
+		for _, b := range buf[:n] {
+			if b != 0 {
+				return fmt.Errorf("opening %s: %w: its header is empty, the rest is not (remove it if nobody needs it)", path, ErrForeign)
+			}
+		}
+		at += int64(n)
+	}
+	return nil
+}

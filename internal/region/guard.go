@@ -1,0 +1,49 @@
+package region
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+
+	"ration/internal/abi"
+)
+
+// guard turns a fault on the mapping into ErrDamaged. Somebody who may write the
+// file may also cut it short, and a page that is gone raises SIGBUS at the next
+// touch; that must not end the process of whoever is only looking.
+//
+//	defer r.guard(&err, debug.SetPanicOnFault(true))
+func (r *Region) guard(err *error, before bool) {
+	debug.SetPanicOnFault(before)
+	p := recover()
+	if p == nil {
+		return
+	}
+	fault, ok := p.(interface {
+		runtime.Error
+		Addr() uintptr
+	})
+	if !ok || !within(r.mem, fault.Addr()) && !within(r.limitsMem, fault.Addr()) {
+		panic(p)
+	}
+	r.broken.Store(true)
+	*err = fmt.Errorf("region %s: %w (the file was cut short while in use; end the job and remove it)", r.path, ErrDamaged)
+}
+
+// whole looks at the last word of the file before anything else is touched: a
+// file that was cut short faults here, and one that was cut short and made
+// longer again has lost it.
+func (r *Region) whole() error {
+	if r.broken.Load() || atomic.LoadUint64(&r.m.Tail.Magic) != abi.TailMagic {
+		return r.damaged()
+	}
+	return nil
+}
+
+func (r *Region) damaged() error {
+	if r.closed.Load() {
+		return ErrClosed
+	}
+	return fmt.Errorf("region %s: %w (end the job and remove the file)", r.path, ErrDamaged)
+}

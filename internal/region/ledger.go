@@ -1,0 +1,99 @@
+package region
+
+import (
+	"sync/atomic"
+
+	"ration/internal/abi"
+)
+
+// The ledger decides, in one compare-and-swap, whether bytes are granted.
+// docs/protocols.md, section 1, gives the invariant, the steps and what a crash
+// between any two of them leaves.
+
+// ledger is one device's.
+type ledger struct {
+	device   *abi.Device
+	accounts *[abi.Slots]abi.Account
+}
+
+func (r *Region) ledger(device int) ledger {
+	return ledger{&r.m.Devices[device], &r.m.Accounts[device]}
+}
+
+func (l ledger) word() abi.Word { return abi.Word(atomic.LoadUint64(&l.device.Word)) }
+
+// apply swaps the device's word from w to w plus delta, as slot's change seq.
+func (l ledger) apply(w abi.Word, delta int64, slot int, seq uint64) bool {
+	next := abi.MakeWord(w.Units()+uint64(delta), slot, seq)
+	return atomic.CompareAndSwapUint64(&l.device.Word, uint64(w), uint64(next))
+}
+
+// change announces, applies and books delta units for slot, whose turn the
+// caller has. It reports false, with the word it saw, where that would pass
+// ceiling.
+func (l ledger) change(slot int, delta int64, ceiling uint64) (abi.Word, bool) {
+	a := &l.accounts[slot]
+	used := abi.Used(atomic.LoadUint64(&a.Used))
+	seq := abi.NextSeq(abi.Pend(atomic.LoadUint64(&a.Pend)).Seq())
+
+	// Release: whoever sees this change in the word or in Done, judging us dead,
+	// also sees what it is. Pairs with judge.
+	storeRelease(&a.Pend, uint64(abi.MakePend(seq, delta)))
+	point(abi.ChangeAnnounced)
+	for {
+		w := l.word()
+		after := int64(w.Units()) + delta
+		if delta > 0 && uint64(after) > ceiling || after < 0 {
+			return w, false
+		}
+		if w.Slot() != slot {
+			l.note(w)
+			point(abi.ChangeNoted)
+		}
+		if l.apply(w, delta, slot, seq) {
+			break
+		}
+	}
+	point(abi.ChangeApplied)
+	units := uint64(int64(used.Units()) + delta)
+	storeRelease(&a.Used, uint64(abi.MakeUsed(seq, units)))
+	point(abi.ChangeBooked)
+	if seq%abi.DoneRefresh == 0 {
+		l.refresh(slot, seq)
+	}
+	return 0, true
+}
+
+// note writes down that the change in w happened, before w is overwritten.
+func (l ledger) note(w abi.Word) {
+	done := &l.accounts[w.Slot()].Done
+	for {
+		// Acquire: pairs with the swap below, by whoever was faster.
+		d := atomic.LoadUint64(done)
+		if d == w.Seq() {
+			return
+		}
+		// Between reading Done and swapping it: without this, a process that was
+		// stopped here would write its old sequence over a newer one.
+		if l.word() != w {
+			return
+		}
+		point(abi.NoteRead)
+		if atomic.CompareAndSwapUint64(done, d, w.Seq()) {
+			return
+		}
+	}
+}
+
+// refresh is an owner's own note, made now and then so that Done is never so old
+// that the short sequence comes round to it again.
+func (l ledger) refresh(slot int, seq uint64) {
+	done := &l.accounts[slot].Done
+	for {
+		d := atomic.LoadUint64(done)
+		// Ours is the newest booked change: whatever Done says is older.
+		if d == abi.ShortSeq(seq) || atomic.CompareAndSwapUint64(done, d, abi.ShortSeq(seq)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// Limits are words that any process may set while nobody has, and only the owner
+// of the file may change afterwards. They live on a page of their own: inside the
+// region where a job makes its own limits, or in a file beside it, which an
+// operator owns and the job can only read.
+
+// openLimits finds the page of limits this region goes by.
+func (r *Region) openLimits() error {
+	r.limits, r.limitsAt = &r.m.Limits, r.path
+	beside := r.path + LimitsSuffix
+	fd, err := openNoFollow(beside, false, false, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if atomic.LoadUint32(&r.m.Header.Flags)&abi.FlagLimitsFile != 0 {
+			return fmt.Errorf("region %s: %w: %s is missing (an operator put it there; put it back, or remove the region)", r.path, ErrLimits, beside)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("region %s: %w: %w", r.path, ErrLimits, err)
+	}
+	defer unix.Close(fd) // no locks are held on this one
+	if err := checkLimits(fd, beside); err != nil {
+		return err
+	}
+	limits, mem, err := mapLimits(fd, 0, false)
+	if err != nil {
+		return fmt.Errorf("limits %s: %w", beside, err)
+	}
+	r.limits, r.limitsMem, r.limitsAt = limits, mem, beside
+	return nil
+}
+
+func checkLimits(fd int, path string) error {
+	var raw [limitsSize]byte
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if n, err := unix.Pread(fd, raw[:], 0); err != nil || st.Size != limitsSize || n != len(raw) {
+		return fmt.Errorf("limits %s: %w: %d bytes where %d belong (write it again)", path, ErrLimits, st.Size, limitsSize)
+	}
+	l := limitsOf(&raw)
+	if l.Magic != abi.LimitsMagic || l.Version != abi.Version {
+		return fmt.Errorf("limits %s: %w: not written by this version of ration (write it again)", path, ErrLimits)
+	}
+	return nil
+}
+
+// initLimits writes the limits inside the region: identity, then what this
+// process brings along.
+func (r *Region) initLimits(l Limits) error {
+	return r.withLimits(r.path, func(page *abi.Limits) error {
+		atomic.StoreUint32(&page.Version, abi.Version)
+		atomic.StoreUint64(&page.Size, uint64(limitsSize))
+		atomic.StoreUint64(&page.Magic, abi.LimitsMagic)
+		offer(page, l)
+		return nil
+	})
+}
+
+// offerLimits sets what nobody has set yet: a first process that knew no limits
+// does not make the job unlimited. Limits an operator owns are not touched.
+func (r *Region) offerLimits(l Limits) error {
+	if r.limitsMem != nil {
+		return nil
+	}
+	missing := false
+	for d := range l.Memory {
+		page := &r.limits.Device[d]
+		missing = missing || l.Memory[d].IsSet() && atomic.LoadUint64(&page.Memory) == 0 ||
+			l.Compute[d] != 0 && atomic.LoadUint64(&page.Compute) == 0
+	}
+	if !missing {
+		return nil
+	}
+	return r.withLimits(r.path, func(page *abi.Limits) error { offer(page, l); return nil })
+}
+
+// offer sets each limit that is still zero. The swap, not a store: of two
+// processes that bring different limits the first one stands, also when the
+// other was stopped here for an hour.
+func offer(page *abi.Limits, l Limits) {
+	for d := range l.Memory {
+		if l.Memory[d].IsSet() {
+			atomic.CompareAndSwapUint64(&page.Device[d].Memory, 0, uint64(l.Memory[d]))
+			point(abi.InitLimits)
+		}
+		if l.Compute[d] != 0 {
+			atomic.CompareAndSwapUint64(&page.Device[d].Compute, 0, l.Compute[d])
+		}
+	}
+}
+
+// withLimits maps the page of limits for writing while change runs.
+func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
+	fd, offset := -1, int64(0)
+	if path == r.path {
+		fd, offset = r.file.fd, limitsOffset
+	} else {
+		var err error
+		if fd, err = openNoFollow(path, true, false, 0); err != nil {
+			if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+				return fmt.Errorf("limits %s: %w (they belong to an operator)", path, ErrReadOnly)
+			}
+			return err
+		}
+		defer unix.Close(fd)
+		if err := checkLimits(fd, path); err != nil {
+			return err
+		}
+	}
+	page, mem, err := mapLimits(fd, offset, true)
+	if err != nil {
+		return fmt.Errorf("limits %s: %w", path, err)
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	return change(page)
+}
+
+// Limit is a device's limit at this moment.
+func (r *Region) Limit(device int) (_ abi.Limit, err error) {
+	if device < 0 || device >= abi.Devices {
+		return 0, fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return 0, err
+	}
+	return abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)), nil
+}
+
+// SetLimit changes a device's limit for every request from now on. What is held
+// beyond it stays held.
+func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
+	if device < 0 || device >= abi.Devices {
+		return fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return err
+	}
+	set := func(page *abi.Limits) error {
+		atomic.StoreUint64(&page.Device[device].Memory, uint64(limit))
+		point(abi.LimitSet)
+		atomic.AddUint64(&page.Changes, 1)
+		return nil
+	}
+	switch {
+	case r.file == nil: // over a heap
+		return set(r.limits)
+	case !r.writable && r.limitsMem == nil:
+		return fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
+	}
+	return r.withLimits(r.limitsAt, set)
+}
+
+// Differences lists the devices whose limit in the region is not the one this
+// process brought along.
+func (r *Region) Differences(own Limits) (devices []int, err error) {
+	for d, l := range own.Memory {
+		if !l.IsSet() {
+			continue
+		}
+		have, err := r.Limit(d)
+		if err != nil {
+			return nil, err
+		}
+		if have != l {
+			devices = append(devices, d)
+		}
+	}
+	return devices, nil
+}
+
+// WriteLimitsFile puts an operator's limits beside the region at path, before the
+// job starts. The file appears whole or not at all.
+func WriteLimitsFile(path string, l Limits) error {
+	beside := path + LimitsSuffix
+	var raw [limitsSize]byte
+	page := limitsOf(&raw)
+	page.Magic, page.Version, page.Size = abi.LimitsMagic, abi.Version, uint64(limitsSize)
+	offer(page, l)
+
+	tmp, err := os.CreateTemp(filepath.Dir(beside), filepath.Base(beside)+".*")
+	if err != nil {
+		return fmt.Errorf("writing limits %s: %w", beside, err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(raw[:])
+	if err == nil {
+		err = tmp.Chmod(0o644)
+	}
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), beside)
+	}
+	if err != nil {
+		return fmt.Errorf("writing limits %s: %w", beside, err)
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package region
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// LimitsSuffix names the file beside a region in which an operator keeps the
+// limits, out of the job's reach.
+const LimitsSuffix = ".limits"
+
+// Limits are what a process brings along, or what is to be set, for each device.
+// The zero value sets nothing.
+type Limits struct {
+	Memory  [abi.Devices]abi.Limit
+	Compute [abi.Devices]uint64 // per cent
+}
+
+// Role says how a process came by a ready region.
+type Role int
+
+// Roles, the cheapest first.
+const (
+	FastPath    Role = iota // found it complete
+	Waited                  // waited for the initialiser
+	Helped                  // waited long enough, and finished the work of another
+	Initialiser             // won the election
+)
+
+func (r Role) String() string {
+	return [...]string{"fast path", "waited", "helped", "initialiser"}[r]
+}
+
+// Options for Open.
+type Options struct {
+	Limits   Limits
+	Mode     os.FileMode // of a new file; 0600 when zero
+	AnyOwner bool        // for an operator, who may work on a tenant's region
+	NoCreate bool        // a missing file is an error
+}
+
+// Region is an open region. It is safe for use by several goroutines.
+type Region struct {
+	path string
+	file *file
+	role Role
+
+	m         *abi.Region
+	mem       []byte // nil over a heap
+	limits    *abi.Limits
+	limitsMem []byte // nil where limits are those inside the region
+	limitsAt  string // path of the file that holds the limits
+	writable  bool
+
+	alive  liveness
+	broken atomic.Bool
+	closed atomic.Bool
+
+	tally tally
+}
+
+// Open attaches to the region at path, making and initialising it if need be.
+func Open(path string, opt Options) (*Region, error) {
+	if opt.Mode == 0 {
+		opt.Mode = 0o600
+	}
+	f, err := openFile(path, true, !opt.NoCreate, opt.Mode)
+	if err != nil {
+		return nil, err
+	}
+	point(abi.InitOpened)
+	r := &Region{path: path, file: f, writable: true, alive: kernel{f}}
+	if err := r.open(opt); err != nil {
+		r.unmap()
+		f.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Region) open(opt Options) (err error) {
+	if !opt.AnyOwner {
+		if err := r.file.checkOwner(r.path); err != nil {
+			return err
+		}
+	}
+	fresh, err := r.file.inspect(r.path)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		if opt.NoCreate {
+			return fmt.Errorf("opening region %s: %w (nothing has been started in it)", r.path, fs.ErrNotExist)
+		}
+		if err := r.file.allocate(r.path); err != nil {
+			return err
+		}
+	}
+	if r.m, r.mem, err = mapRegion(r.file.fd, true); err != nil {
+		return fmt.Errorf("region %s: %w", r.path, err)
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if fresh {
+		point(abi.InitMapped)
+		if r.role, err = r.initialise(opt); err != nil {
+			return err
+		}
+	}
+	if err := r.check(); err != nil {
+		return err
+	}
+	if r.role == FastPath {
+		atomic.AddUint64(&r.m.Header.Counters.Fast, 1)
+	}
+	if err := r.openLimits(); err != nil {
+		return err
+	}
+	return r.offerLimits(opt.Limits)
+}
+
+// View opens an existing region to look at it: nothing is written, not even for
+// bookkeeping, and any owner's will do.
+func View(path string) (_ *Region, err error) {
+	f, err := openFile(path, false, false, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := &Region{path: path, file: f, alive: kernel{f}}
+	defer func() {
+		if err != nil {
+			r.unmap()
+			f.close()
+		}
+	}()
+	fresh, err := f.inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		return nil, fmt.Errorf("opening region %s: %w (it is empty, or still being made)", path, ErrInit)
+	}
+	if r.m, r.mem, err = mapRegion(f.fd, false); err != nil {
+		return nil, fmt.Errorf("region %s: %w", path, err)
+	}
+	if err := r.checkGuarded(); err != nil {
+		return nil, err
+	}
+	return r, r.openLimits()
+}
+
+func (r *Region) checkGuarded() (err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	return r.check()
+}
+
+// check makes sure that what is mapped is what was inspected.
+func (r *Region) check() error {
+	h := &r.m.Header
+	// Acquire: pairs with the swap to StateComplete in initialise and in C.
+	if s := atomic.LoadUint64(&h.State); s != abi.StateComplete {
+		return fmt.Errorf("region %s: %w: state %d", r.path, ErrDamaged, s)
+	}
+	if h.Magic != abi.Magic || h.Version != abi.Version || h.Size != uint64(regionSize) || h.Devices != abi.Devices || h.Slots != abi.Slots {
+		return fmt.Errorf("region %s: %w: its header changed (end the job's processes and remove it)", r.path, ErrDamaged)
+	}
+	return r.whole()
+}
+
+// initialise brings the region from a new file to COMPLETE, or waits politely
+// while somebody else does. See docs/protocols.md, section 3.
+func (r *Region) initialise(opt Options) (Role, error) {
+	state := &r.m.Header.State
+	if atomic.CompareAndSwapUint64(state, abi.StateUninit, abi.StateInProgress) {
+		point(abi.InitWon)
+		return Initialiser, r.complete(opt)
+	}
+	start, pause := time.Now(), 50*time.Microsecond
+	for {
+		// Acquire: pairs with the swap in complete.
+		if atomic.LoadUint64(state) == abi.StateComplete {
+			return Waited, nil
+		}
+		waited := time.Since(start)
+		if waited > abi.InitBound {
+			return Waited, fmt.Errorf("region %s: %w within %v (see who has it open, or remove it)", r.path, ErrInit, time.Duration(abi.InitBound))
+		}
+		if waited > abi.InitPatience {
+			if err := r.complete(opt); err != nil {
+				return Helped, err
+			}
+			atomic.AddUint64(&r.m.Header.Counters.Helped, 1)
+			return Helped, nil
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, time.Millisecond)
+	}
+}
+
+// complete writes all that initialisation writes. Every store is one that any
+// other process would make too, or sets a field that nobody had set: it does not
+// matter who does it, how often, or how late.
+func (r *Region) complete(opt Options) error {
+	h := &r.m.Header
+	if atomic.LoadUint64(&h.State) == abi.StateComplete {
+		return nil
+	}
+	if err := r.file.empty(r.path); err != nil {
+		if atomic.LoadUint64(&h.State) == abi.StateComplete {
+			return nil // not empty because others are at work already
+		}
+		return err
+	}
+	if _, err := os.Lstat(r.path + LimitsSuffix); err == nil {
+		atomic.StoreUint32(&h.Flags, abi.FlagLimitsFile)
+	} else if err := r.initLimits(opt.Limits); err != nil {
+		return err
+	}
+	atomic.StoreUint64(&r.m.Tail.Magic, abi.TailMagic)
+	atomic.CompareAndSwapUint64(&h.Created, 0, uint64(time.Now().UnixNano()))
+	atomic.StoreUint32(&h.Devices, abi.Devices)
+	atomic.StoreUint32(&h.Slots, abi.Slots)
+	atomic.StoreUint64(&h.Size, uint64(regionSize))
+	atomic.StoreUint32(&h.Version, abi.Version)
+	atomic.StoreUint64(&h.Magic, abi.Magic)
+	point(abi.InitFields)
+	// Release: pairs with every load of State that finds it complete.
+	atomic.CompareAndSwapUint64(&h.State, abi.StateInProgress, abi.StateComplete)
+	point(abi.InitDone)
+	return nil
+}
+
+// Role says how this process came by the region.
+func (r *Region) Role() Role { return r.role }
+
+// Path is where the region is.
+func (r *Region) Path() string { return r.path }
+
+// Close unmaps the region; nothing of it may be in use any more. Slots that were
+// not left are given back by whoever needs them next, once this process has no
+// other use of the file.
+func (r *Region) Close() error {
+	if r.closed.Swap(true) {
+		return ErrClosed
+	}
+	err := r.flushGuarded()
+	r.broken.Store(true)
+	if r.file != nil {
+		err = errors.Join(err, r.unmap())
+		r.file.close()
+	}
+	return err
+}
+
+func (r *Region) flushGuarded() (err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if !r.broken.Load() {
+		r.flush()
+	}
+	return nil
+}
+
+func (r *Region) unmap() error {
+	var errs []error
+	for _, mem := range [][]byte{r.limitsMem, r.mem} {
+		if mem != nil {
+			errs = append(errs, unix.Munmap(mem))
+		}
+	}
+	r.mem, r.limitsMem = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,108 @@
+package region
+
+import (
+	"runtime/debug"
+	"sort"
+	"sync/atomic"
+	"time"
+
+	"ration/internal/abi"
+)
+
+// The ring of refusals is for people. An entry is written between two values of
+// its Seq; a writer that dies in between leaves it odd, and two writers in one
+// entry (one of them stopped for a whole round) break its sum. Readers pass over
+// both. Nobody waits.
+
+// refuse writes a refusal into the ring and returns it as an error.
+func (r *Region) refuse(slot, device int, bytes uint64, w abi.Word) (err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	out := Refusal{
+		Time: time.Now().UnixNano(), Slot: slot, Device: device, PID: self().pid, Asked: bytes,
+		Held:  w.Units() * abi.Unit,
+		Limit: abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)).Ceiling() * abi.Unit,
+	}
+	out.Own, out.Top = r.holders(device, slot)
+
+	atomic.AddUint64(&r.m.Header.Counters.Refused, 1)
+	atomic.AddUint64(&r.m.Devices[device].Refused, 1)
+	ticket := atomic.AddUint64(&r.m.Header.RefusalNext, 1) - 1
+	point(abi.RefuseTicket)
+
+	entry := abi.Refusal{
+		Time: uint64(out.Time), Slot: uint32(slot), Device: uint32(device), PID: uint64(out.PID),
+		Asked: out.Asked, Held: out.Held, Limit: out.Limit, Own: out.Own,
+	}
+	for i, h := range out.Top {
+		entry.Top[i] = abi.Holder{PID: uint64(h.PID), Bytes: h.Bytes}
+	}
+	words := refusalWords(&entry)
+	words[1] = sum(words[2:])
+
+	to := refusalWords(&r.m.Refusals[ticket%abi.Refusals])
+	atomic.StoreUint64(&to[0], 2*ticket+1)
+	for i := 1; i < len(words); i++ {
+		storeRelease(&to[i], words[i])
+	}
+	// Release: pairs with the first load in Refusals.
+	storeRelease(&to[0], 2*ticket+2)
+	point(abi.RefuseWritten)
+	return &RefusedError{out}
+}
+
+// holders finds what slot holds of a device, and who holds most.
+func (r *Region) holders(device, slot int) (own uint64, top []Holder) {
+	for i := range r.high() {
+		if abi.Status(atomic.LoadUint64(&r.m.Status[i])).State() != abi.SlotActive {
+			continue
+		}
+		units := abi.Used(atomic.LoadUint64(&r.m.Accounts[device][i].Used)).Units()
+		if i == slot {
+			own = units * abi.Unit
+		}
+		if units > 0 {
+			top = append(top, Holder{int(atomic.LoadUint64(&r.m.Slots[i].PID)), units * abi.Unit})
+		}
+	}
+	sort.Slice(top, func(a, b int) bool { return top[a].Bytes > top[b].Bytes })
+	return own, top[:min(len(top), abi.Holders)]
+}
+
+func sum(words []uint64) (x uint64) {
+	for _, w := range words {
+		x ^= w
+	}
+	return x
+}
+
+// Refusals are the latest ones, the newest first.
+func (r *Region) Refusals() (out []Refusal, err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return nil, err
+	}
+	next := atomic.LoadUint64(&r.m.Header.RefusalNext)
+	for back := uint64(1); back <= min(next, abi.Refusals); back++ {
+		ticket := next - back
+		from := refusalWords(&r.m.Refusals[ticket%abi.Refusals])
+		var e abi.Refusal
+		words := refusalWords(&e)
+		for i := range words {
+			words[i] = atomic.LoadUint64(&from[i])
+		}
+		if e.Seq != 2*ticket+2 || atomic.LoadUint64(&from[0]) != e.Seq || e.Sum != sum(words[2:]) {
+			continue
+		}
+		f := Refusal{
+			Time: int64(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: int(e.PID),
+			Asked: e.Asked, Held: e.Held, Limit: e.Limit, Own: e.Own,
+		}
+		for _, h := range e.Top {
+			if h.Bytes > 0 {
+				f.Top = append(f.Top, Holder{int(h.PID), h.Bytes})
+			}
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}

@@ -1,0 +1,187 @@
+package region
+
+import (
+	"bytes"
+	"runtime/debug"
+	"sync/atomic"
+
+	"ration/internal/abi"
+)
+
+// Process is who owns a slot.
+type Process struct {
+	Slot    int
+	PID     int // as it sees itself
+	HostPID int // as the host sees it; zero while unknown
+	UID     int
+	Name    string
+	Joined  int64 // Unix nanoseconds
+	Dead    bool  // ended without leaving; its bytes go to whoever needs them next
+}
+
+// Holding is what one process has of one device, in one piece.
+type Holding struct {
+	Slot       int
+	Total      uint64
+	Kind       [abi.Kinds]uint64
+	Peak       uint64
+	Driver     uint64 // what the driver reports for the process; zero while unknown
+	BestEffort bool   // read while it changed, more often than we cared to look again
+}
+
+// Used is what is granted of a device at this instant: one atomic load. It is
+// for a caller who trusts the file not to be cut short; Holdings does not.
+func (r *Region) Used(device int) uint64 {
+	return abi.Word(atomic.LoadUint64(&r.m.Devices[device].Word)).Units() * abi.Unit
+}
+
+// Peak is the most that was ever granted of a device at once.
+func (r *Region) Peak(device int) uint64 {
+	return atomic.LoadUint64(&r.m.Devices[device].Peak) * abi.Unit
+}
+
+// Holdings appends to buf what each process holds of a device. Each holding is
+// consistent; they are read one after the other.
+func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
+	if uint(device) >= abi.Devices {
+		return buf, ErrDevice
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return buf, err
+	}
+	accounts := &r.m.Accounts[device]
+	var reads, retries, best uint64
+	for slot := range r.high() {
+		status := &r.m.Status[slot]
+		// Acquire: pairs with the release in join.
+		st := atomic.LoadUint64(status)
+		if abi.Status(st).State() != abi.SlotActive {
+			continue
+		}
+		a := &accounts[slot]
+		var f abi.Figures
+		n := read(a, &f)
+		h := Holding{
+			Slot: slot, Total: f.Total, Kind: f.Kind, BestEffort: n == abi.ReadTries,
+			Peak: atomic.LoadUint64(&a.Peak), Driver: atomic.LoadUint64(&a.Driver),
+		}
+		reads++
+		retries += uint64(n)
+		if h.BestEffort {
+			best++
+		}
+		if atomic.LoadUint64(status) == st {
+			buf = append(buf, h)
+		}
+	}
+	r.tally.add(r, reads, retries, best)
+	return buf, nil
+}
+
+// Processes lists who has a slot. Asked from the host, it also fills in the host
+// PIDs that the processes themselves cannot know.
+func (r *Region) Processes() (out []Process, err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return nil, err
+	}
+	for slot := range r.high() {
+		st := atomic.LoadUint64(&r.m.Status[slot])
+		if abi.Status(st).State() != abi.SlotActive {
+			continue
+		}
+		e := &r.m.Slots[slot]
+		p := Process{
+			Slot:    slot,
+			PID:     int(atomic.LoadUint64(&e.PID)),
+			HostPID: r.hostPID(slot, st, e),
+			UID:     int(atomic.LoadUint64(&e.UID)),
+			Joined:  int64(atomic.LoadUint64(&e.Joined)),
+			Name:    loadName(e),
+			Dead:    r.alive.dead(slot, e),
+		}
+		if atomic.LoadUint64(&r.m.Status[slot]) == st {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// hostPID is the host PID of a slot's owner. The lock knows it: asked from the
+// first PID namespace, the kernel names the holder in the host's own numbers.
+func (r *Region) hostPID(slot int, st uint64, e *abi.Slot) int {
+	known := atomic.LoadUint64(&e.HostPID)
+	if known != 0 || self().pidns != initPIDNS {
+		return int(known)
+	}
+	pid := r.alive.holder(slot)
+	// Only if the slot did not change hands meanwhile is it this owner's.
+	if pid <= 0 || atomic.LoadUint64(&r.m.Status[slot]) != st {
+		return 0
+	}
+	if r.writable {
+		atomic.CompareAndSwapUint64(&e.HostPID, 0, uint64(pid))
+	}
+	return pid
+}
+
+func loadName(e *abi.Slot) string {
+	var copied abi.Slot
+	for i := range nameWords(e) {
+		nameWords(&copied)[i] = atomic.LoadUint64(&nameWords(e)[i])
+	}
+	name, _, _ := bytes.Cut(copied.Name[:], []byte{0})
+	return string(bytes.ToValidUTF8(name, []byte("?")))
+}
+
+// Counters are totals over the life of the region.
+func (r *Region) Counters() (c abi.Counters, err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return c, err
+	}
+	r.flush()
+	from := &r.m.Header.Counters
+	return abi.Counters{
+		Reads:      atomic.LoadUint64(&from.Reads),
+		Retries:    atomic.LoadUint64(&from.Retries),
+		BestEffort: atomic.LoadUint64(&from.BestEffort),
+		Reaped:     atomic.LoadUint64(&from.Reaped),
+		Refused:    atomic.LoadUint64(&from.Refused),
+		Helped:     atomic.LoadUint64(&from.Helped),
+		Claims:     atomic.LoadUint64(&from.Claims),
+		Fast:       atomic.LoadUint64(&from.Fast),
+	}, nil
+}
+
+// tally gathers a reader's counts, so that reading does not mean writing a word
+// that all readers share.
+type tally struct{ reads, retries, best atomic.Uint64 }
+
+const tallyBatch = 4096
+
+func (t *tally) add(r *Region, reads, retries, best uint64) {
+	if retries > 0 {
+		t.retries.Add(retries)
+		t.best.Add(best)
+	}
+	if t.reads.Add(reads) >= tallyBatch {
+		r.flush()
+	}
+}
+
+func (r *Region) flush() {
+	if !r.writable {
+		return
+	}
+	to := &r.m.Header.Counters
+	for _, c := range []struct {
+		from *atomic.Uint64
+		to   *uint64
+	}{{&r.tally.reads, &to.Reads}, {&r.tally.retries, &to.Retries}, {&r.tally.best, &to.BestEffort}} {
+		if n := c.from.Swap(0); n > 0 {
+			atomic.AddUint64(c.to, n)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package region
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"ration/internal/abi"
+)
+
+// The view is an account's figures, kept twice so that a reader never waits.
+// docs/protocols.md, section 2, gives the invariant.
+
+// take takes the account's turn: phase 0 to phase 1. Only threads of the owning
+// process meet here.
+func take(a *abi.Account) (turn uint64) {
+	for tries := 0; ; tries++ {
+		t := atomic.LoadUint64(&a.Turn)
+		if t%abi.TurnPhases == abi.TurnIdle && atomic.CompareAndSwapUint64(&a.Turn, t, t+abi.TurnB) {
+			return t
+		}
+		switch {
+		case tries < 32:
+		case tries < 128:
+			runtime.Gosched()
+		default:
+			time.Sleep(50 * time.Microsecond) // the holder may need our CPU to go on
+		}
+	}
+}
+
+// put publishes new figures and ends the turn.
+func put(a *abi.Account, turn uint64, kind abi.Kind, delta int64) {
+	total := a.A.Total + uint64(delta)
+	bytes := a.A.Kind[kind] + uint64(delta)
+
+	// Release, each: a reader that sees one of these must also see the phase
+	// before it, so that its second look at Turn finds a change. Pairs with read.
+	storeRelease(&a.B.Total, total)
+	storeRelease(&a.B.Kind[kind], bytes)
+	point(abi.ViewB)
+	storeRelease(&a.Turn, turn+abi.TurnA)
+	point(abi.ViewTurned)
+	storeRelease(&a.A.Total, total)
+	storeRelease(&a.A.Kind[kind], bytes)
+	point(abi.ViewA)
+	if total > a.Peak {
+		storeRelease(&a.Peak, total)
+	}
+	leave(a, turn)
+}
+
+// leave ends a turn. Without put before it, nothing has changed.
+func leave(a *abi.Account, turn uint64) {
+	storeRelease(&a.Turn, turn+abi.TurnPhases)
+	point(abi.TurnLeft)
+}
+
+// reset gives the account's next owner zeroes and an even count, whatever the
+// last one left. The slot is JOINING: nobody reads.
+func reset(a *abi.Account) {
+	t := atomic.LoadUint64(&a.Turn)
+	if t%abi.TurnPhases == abi.TurnIdle && a.A == (abi.Figures{}) && a.B == (abi.Figures{}) && a.Peak == 0 && a.Driver == 0 {
+		return
+	}
+	for _, f := range []*abi.Figures{&a.A, &a.B} {
+		storeRelease(&f.Total, 0)
+		for k := range f.Kind {
+			storeRelease(&f.Kind[k], 0)
+		}
+	}
+	storeRelease(&a.Peak, 0)
+	storeRelease(&a.Driver, 0)
+	storeRelease(&a.Turn, t-t%abi.TurnPhases+abi.TurnPhases)
+}
+
+// read takes the figures in one piece. retries counts the tries beyond the
+// first; abi.ReadTries of them mean that f is best effort.
+func read(a *abi.Account, f *abi.Figures) (retries int) {
+	for {
+		// Acquire, each, in this order: pairs with the stores in put.
+		t := atomic.LoadUint64(&a.Turn)
+		from := &a.A
+		if t%abi.TurnPhases == abi.TurnA {
+			from = &a.B
+		}
+		f.Total = atomic.LoadUint64(&from.Total)
+		for k := range f.Kind {
+			f.Kind[k] = atomic.LoadUint64(&from.Kind[k])
+		}
+		if atomic.LoadUint64(&a.Turn) == t {
+			return retries
+		}
+		if retries++; retries == abi.ReadTries {
+			return retries
+		}
+	}
+}
