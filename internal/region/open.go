@@ -179,6 +179,9 @@ func (r *Region) check() error {
 // while somebody else does. See docs/protocols.md, section 3.
 func (r *Region) initialise(opt Options) (Role, error) {
 	state := &r.m.Header.State
+	if err := r.file.empty(r.path); err != nil && atomic.LoadUint64(state) == abi.StateUninit {
+		return 0, err // and not because others are at work already
+	}
 	if atomic.CompareAndSwapUint64(state, abi.StateUninit, abi.StateInProgress) {
 		point(abi.InitWon)
 		return Initialiser, r.complete(opt)
@@ -212,12 +215,6 @@ func (r *Region) complete(opt Options) error {
 	h := &r.m.Header
 	if atomic.LoadUint64(&h.State) == abi.StateComplete {
 		return nil
-	}
-	if err := r.file.empty(r.path); err != nil {
-		if atomic.LoadUint64(&h.State) == abi.StateComplete {
-			return nil // not empty because others are at work already
-		}
-		return err
 	}
 	if _, err := os.Lstat(r.path + LimitsSuffix); err == nil {
 		atomic.StoreUint32(&h.Flags, abi.FlagLimitsFile)

@@ -1,0 +1,71 @@
+# Everything here is a line or two over ordinary tools. What a target needs
+# beyond Go, gcc and make is installed by scripts/need when it is missing.
+
+VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+LDFLAGS := -X ration/internal/cli.version=$(VERSION)
+
+# A clone that belongs to somebody else (root in CI) must build as well.
+export GOFLAGS += -buildvcs=false
+
+# Folders of C, each with a Makefile that knows the targets all, test and clean.
+NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile))
+
+# How long `make stress` goes on, and what `make bench` passes to ration bench.
+STRESS ?= 10m
+BENCH  ?=
+
+.DEFAULT_GOAL := all
+.NOTPARALLEL:
+.PHONY: all generate native lint test race stress models bench demo gpu-test clean help
+
+all: native ## build bin/ration and the C libraries
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+generate: ## write shim/abi.h from the layout in internal/abi
+	go generate ./...
+
+native: ## build the C libraries
+	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all; done
+
+lint: native ## check formatting, go vet, staticcheck
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
+	go vet ./...
+	go vet -tags=faultpoints ./...
+	go tool staticcheck ./...
+
+test: generated lint models ## everything that runs without a GPU: start here
+	go test ./...
+	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir test; done
+
+# The header that was there must be the one the layout gives.
+.PHONY: generated
+generated:
+	@mkdir -p build && cp shim/abi.h build/abi.h.before
+	@$(MAKE) --no-print-directory generate
+	@cmp -s shim/abi.h build/abi.h.before || { diff -u build/abi.h.before shim/abi.h; echo "shim/abi.h did not match internal/abi; it does now, commit it"; exit 1; } >&2
+
+race: native ## the Go tests under the race detector
+	go test -race ./internal/...
+
+stress: native ## the chaos tests for STRESS=10m
+	go test ./test/... -count=1 -timeout=0 -run=Chaos -args -stress=$(STRESS)
+
+models: ## check every protocol's model, and that its mutants fail
+	@scripts/need spin gcc
+	models/run
+
+bench: all ## run the benchmarks; BENCH= passes arguments
+	bin/ration bench $(BENCH)
+
+demo: all ## see it work, without a GPU
+	bin/ration demo
+
+gpu-test: all ## the tests that need an NVIDIA GPU and driver
+	go test ./test/... -count=1 -tags=gpu -run=GPU
+
+clean: ## remove what was built
+	rm -rf bin build
+	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir clean; done
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12

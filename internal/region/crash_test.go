@@ -1,0 +1,135 @@
+package region
+
+import (
+	"testing"
+
+	"ration/internal/abi"
+)
+
+// What a death at each step of a change leaves, written down word by word, and
+// what reaping must make of it. Slot 1 is the dead one and held 5 units in
+// change 7; slot 0 lives and holds 3.
+func TestDeathAtEachStep(t *testing.T) {
+	const dead, alive, before = 1, 0, 5
+	for _, c := range []struct {
+		name  string
+		delta int64
+		word  abi.Word // as found
+		used  abi.Used
+		done  uint64
+	}{
+		{"charge announced", 4, abi.MakeWord(8, alive, 9), abi.MakeUsed(7, before), 7},
+		{"charge announced, word still shows the change before", 4, abi.MakeWord(8, dead, 7), abi.MakeUsed(7, before), 6},
+		{"charge applied", 4, abi.MakeWord(12, dead, 8), abi.MakeUsed(7, before), 7},
+		{"charge applied and overwritten", 4, abi.MakeWord(12, alive, 9), abi.MakeUsed(7, before), 8},
+		{"charge booked", 4, abi.MakeWord(12, dead, 8), abi.MakeUsed(8, before+4), 7},
+		{"return announced", -2, abi.MakeWord(8, alive, 9), abi.MakeUsed(7, before), 7},
+		{"return applied", -2, abi.MakeWord(6, dead, 8), abi.MakeUsed(7, before), 7},
+		{"return applied and overwritten", -2, abi.MakeWord(6, alive, 9), abi.MakeUsed(7, before), 8},
+		{"return booked", -2, abi.MakeWord(6, alive, 9), abi.MakeUsed(8, before-2), 8},
+		{"return of everything booked", -5, abi.MakeWord(3, dead, 8), abi.MakeUsed(8, 0), 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, m := overHeap(t)
+			claimed := [2]*Slot{claim(t, r), claim(t, r)}
+			l := r.ledger(0)
+			l.device.Word = uint64(c.word)
+			l.accounts[alive].Used = uint64(abi.MakeUsed(9, 3))
+			l.accounts[alive].Pend = uint64(abi.MakePend(9, 1))
+			l.accounts[dead].Pend = uint64(abi.MakePend(8, c.delta))
+			l.accounts[dead].Used = uint64(c.used)
+			l.accounts[dead].Done = c.done
+
+			m.kill(claimed[dead].Index())
+			if n, err := r.Reap(); n != 1 || err != nil {
+				t.Fatalf("reaped %d, %v", n, err)
+			}
+			if got := r.Used(0); got != 3*abi.Unit {
+				t.Errorf("%d units are granted after reaping, the living hold 3", got/abi.Unit)
+			}
+			booksAgree(t, r, 0)
+			if n, err := r.Reap(); n != 0 || err != nil {
+				t.Errorf("reaping again: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+// A region whose words cannot be true is an error, and is not made worse.
+func TestImpossibleWordsAreDamage(t *testing.T) {
+	r, m := overHeap(t)
+	s := claim(t, r)
+	l := r.ledger(0)
+	l.accounts[0].Used = uint64(abi.MakeUsed(0, 100)) // which the word never granted
+	m.kill(s.Index())
+	if _, err := r.Reap(); err == nil {
+		t.Error("reaping 100 units out of 0 went well")
+	}
+	if r.Used(0) != 0 {
+		t.Errorf("%d bytes granted", r.Used(0))
+	}
+}
+
+// The sequences are short and wrap: neither does a charge stop nor a death become
+// undecidable when they do.
+func TestSequencesWrap(t *testing.T) {
+	for _, seq := range []uint64{1<<abi.WordSeqBits - 2, 1<<abi.SeqBits - 2} {
+		r, m := overHeap(t)
+		a, b := claim(t, r), claim(t, r)
+		acc := &r.m.Accounts[0][a.Index()]
+		acc.Pend, acc.Used = uint64(abi.MakePend(seq, 1)), uint64(abi.MakeUsed(seq, 0))
+		for range 4 {
+			must(t, a.Charge(0, abi.Data, MiB))
+			must(t, b.Charge(0, abi.Data, MiB))
+		}
+		m.kill(a.Index())
+		if n, err := r.Reap(); n != 1 || err != nil {
+			t.Fatalf("reaped %d, %v", n, err)
+		}
+		if got := r.Used(0); got != 4*MiB {
+			t.Errorf("from %#x: %d bytes granted", seq, got)
+		}
+		booksAgree(t, r, 0)
+	}
+}
+
+// An owner alone for a long time keeps Done near its own sequence.
+func TestOwnerRefreshesDone(t *testing.T) {
+	r, _ := overHeap(t)
+	s := claim(t, r)
+	for range abi.DoneRefresh {
+		must(t, s.Charge(0, abi.Data, 1))
+		must(t, s.Return(0, abi.Data, 1))
+	}
+	if got := r.m.Accounts[0][s.Index()].Done; got != 2*abi.DoneRefresh {
+		t.Errorf("done %d after %d changes", got, 2*abi.DoneRefresh)
+	}
+}
+
+// What a death inside the view leaves: readers see the figures before or after,
+// never between, and the next owner starts even and at zero.
+func TestDeathInsideTheView(t *testing.T) {
+	whole := func(total uint64) abi.Figures {
+		return abi.Figures{Total: total, Kind: [abi.Kinds]uint64{abi.Data: total}}
+	}
+	torn := abi.Figures{Total: 512, Kind: [abi.Kinds]uint64{abi.Data: 9999}}
+	for _, c := range []struct {
+		name string
+		a    abi.Account
+		want uint64
+	}{
+		{"turn taken", abi.Account{Turn: 4 + abi.TurnB, A: whole(512), B: whole(0)}, 512},
+		{"B half written", abi.Account{Turn: 4 + abi.TurnB, A: whole(512), B: torn}, 512},
+		{"turned", abi.Account{Turn: 4 + abi.TurnA, A: whole(512), B: whole(1024)}, 1024},
+		{"A half written", abi.Account{Turn: 4 + abi.TurnA, A: torn, B: whole(1024)}, 1024},
+	} {
+		var f abi.Figures
+		if n := read(&c.a, &f); n != 0 || f != whole(c.want) {
+			t.Errorf("%s: read %+v after %d retries", c.name, f, n)
+		}
+		reset(&c.a)
+		if n := read(&c.a, &f); n != 0 || f != (abi.Figures{}) || c.a.Turn != 8 {
+			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Turn)
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package region
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+func TestFilesThatAreNoRegion(t *testing.T) {
+	made := func(t *testing.T, change func(b []byte) []byte) string {
+		path := filepath.Join(t.TempDir(), "region")
+		r, err := Open(path, Options{})
+		must(t, err)
+		must(t, r.Close())
+		b, err := os.ReadFile(path)
+		must(t, err)
+		must(t, os.WriteFile(path, change(b), 0o600))
+		return path
+	}
+	for _, c := range []struct {
+		name string
+		path func(t *testing.T) string
+		want error
+		says string
+	}{
+		{"text", func(t *testing.T) string {
+			path := filepath.Join(t.TempDir(), "notes")
+			must(t, os.WriteFile(path, []byte("dear diary"), 0o600))
+			return path
+		}, ErrForeign, "remove"},
+		{"another magic", func(t *testing.T) string {
+			return made(t, func(b []byte) []byte { b[0]++; return b })
+		}, ErrForeign, "remove"},
+		{"another version", func(t *testing.T) string {
+			return made(t, func(b []byte) []byte { binary.LittleEndian.PutUint32(b[8:], 99); return b })
+		}, ErrVersion, "version 99, this program needs 1"},
+		{"cut short", func(t *testing.T) string {
+			return made(t, func(b []byte) []byte { return b[:len(b)/2] })
+		}, ErrSize, "bytes where"},
+		{"a page too long", func(t *testing.T) string {
+			return made(t, func(b []byte) []byte { return append(b, make([]byte, 4096)...) })
+		}, ErrSize, "bytes where"},
+		{"cut short and made longer again", func(t *testing.T) string {
+			return made(t, func(b []byte) []byte { clear(b[len(b)/2:]); return b })
+		}, ErrDamaged, "remove"},
+		{"header lost", func(t *testing.T) string {
+			return made(t, func(b []byte) []byte { clear(b[:4096]); b[20480] = 1; return b })
+		}, ErrForeign, "its header is empty, the rest is not"},
+		{"a directory", func(t *testing.T) string { return t.TempDir() }, ErrNotRegular, "name a file"},
+		{"a pipe", func(t *testing.T) string {
+			path := filepath.Join(t.TempDir(), "pipe")
+			must(t, unix.Mkfifo(path, 0o600))
+			return path
+		}, ErrNotRegular, "name a file"},
+		{"a symbolic link", func(t *testing.T) string {
+			path := filepath.Join(t.TempDir(), "link")
+			must(t, os.Symlink(made(t, bytes.Clone), path))
+			return path
+		}, ErrSymlink, "name the file itself"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := c.path(t)
+			content := func() (b []byte) {
+				if c.want != ErrNotRegular {
+					b, _ = os.ReadFile(path)
+				}
+				return b
+			}
+			before := content()
+			r, err := Open(path, Options{})
+			if err == nil {
+				_ = r.Close()
+			}
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
+				t.Errorf("opening: %v", err)
+			}
+			if _, err := View(path); err == nil {
+				t.Error("viewing went well")
+			}
+			if !bytes.Equal(before, content()) {
+				t.Error("the file was touched")
+			}
+		})
+	}
+}
+
+func TestAnotherUsersRegion(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file away")
+	}
+	path := filepath.Join(t.TempDir(), "region")
+	r, err := Open(path, Options{})
+	must(t, err)
+	must(t, r.Close())
+	must(t, os.Chown(path, 12345, 12345))
+	if _, err := Open(path, Options{}); !errors.Is(err, ErrOwner) {
+		t.Errorf("a planted file: %v", err)
+	}
+	r, err = Open(path, Options{AnyOwner: true})
+	must(t, err)
+	must(t, r.Close())
+	r, err = View(path)
+	must(t, err)
+	must(t, r.Close())
+}
+
+func TestCutShortWhileMapped(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		to   []int64
+	}{
+		{"to nothing", []int64{0}},
+		{"to half", []int64{regionSize / 2}},
+		{"to nothing and back", []int64{0, regionSize}},
+		{"by a page and back", []int64{regionSize - 4096, regionSize}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := open(t, 10*MiB)
+			s := claim(t, r)
+			must(t, s.Charge(0, abi.Data, MiB))
+			v, err := View(r.Path())
+			must(t, err)
+			defer v.Close()
+			for _, size := range c.to {
+				must(t, os.Truncate(r.Path(), size))
+			}
+			_, reap := r.Reap()
+			_, holdings := v.Holdings(0, nil)
+			_, processes := v.Processes()
+			_, refusals := v.Refusals()
+			_, limit := r.Limit(0)
+			_, counters := r.Counters()
+			_, claimed := r.Claim("late")
+			for what, err := range map[string]error{
+				"charge": s.Charge(0, abi.Data, MiB), "return": s.Return(0, abi.Data, MiB), "limit set": r.SetLimit(0, abi.Unlimited),
+				"reap": reap, "holdings": holdings, "processes": processes, "refusals": refusals,
+				"limit": limit, "counters": counters, "claim": claimed, "leave": s.Leave(),
+			} {
+				if !errors.Is(err, ErrDamaged) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
+}
+
+func TestFullFileSystem(t *testing.T) {
+	var before unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &before))
+	// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which Go ignores, and says EFBIG.
+	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: before.Max}))
+	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &before)) }()
+	if _, err := Open(filepath.Join(t.TempDir(), "region"), Options{}); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("making a region where it does not fit: %v", err)
+	}
+}
+
+func TestOneDescriptorForOneFile(t *testing.T) {
+	r := open(t, MiB)
+	s := claim(t, r)
+	again, err := Open(r.Path(), Options{})
+	must(t, err)
+	v, err := View(r.Path())
+	must(t, err)
+	if r.file != again.file || r.file != v.file {
+		t.Error("a second descriptor: closing it would drop the locks of the first")
+	}
+	must(t, again.Close())
+	must(t, v.Close())
+	must(t, s.Charge(0, abi.Data, 1))
+	must(t, s.Leave())
+}
+
+func TestNothingIsMadeByLooking(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	if _, err := View(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("viewing nothing: %v", err)
+	}
+	if _, err := Open(path, Options{NoCreate: true}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opening nothing: %v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file was made: %v", err)
+	}
+	r := open(t, MiB)
+	v, err := View(r.Path())
+	must(t, err)
+	defer v.Close()
+	if _, err := v.Claim("x"); !errors.Is(err, ErrReadOnly) {
+		t.Errorf("claiming through a view: %v", err)
+	}
+	if _, err := v.Reap(); !errors.Is(err, ErrReadOnly) {
+		t.Errorf("reaping through a view: %v", err)
+	}
+	if err := v.SetLimit(0, abi.Unlimited); !errors.Is(err, ErrReadOnly) {
+		t.Errorf("setting a limit through a view: %v", err)
+	}
+}

@@ -1,0 +1,125 @@
+package region
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+func TestFirstLimitStands(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	for i, c := range []struct {
+		bring, have uint64
+		differs     bool
+	}{
+		{0, 0, false},                 // knows of no limit
+		{10 * MiB, 10 * MiB, false},   // sets what nobody had set
+		{20 * MiB, 10 * MiB, true},    // too late
+		{0, 10 * MiB, false},          // has nothing to say
+		{10*MiB + 1, 10 * MiB, false}, // the same, in whole units
+	} {
+		var own Limits
+		if c.bring > 0 {
+			own = limited(c.bring)
+		}
+		r, err := Open(path, Options{Limits: own})
+		must(t, err)
+		l, err := r.Limit(0)
+		must(t, err)
+		if l.Bytes() != c.have {
+			t.Errorf("process %d: the limit is %d, want %d", i, l.Bytes(), c.have)
+		}
+		d, err := r.Differences(own)
+		must(t, err)
+		if (len(d) > 0) != c.differs {
+			t.Errorf("process %d: differences %v", i, d)
+		}
+		must(t, r.Close())
+	}
+}
+
+func TestLimitChangesWhileRunning(t *testing.T) {
+	r := open(t, 10*MiB)
+	s := claim(t, r)
+	must(t, s.Charge(0, abi.Data, 8*MiB))
+	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB, 0)))
+	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrRefused) {
+		t.Errorf("below what is held: %v", err)
+	}
+	must(t, s.Return(0, abi.Data, 6*MiB))
+	must(t, s.Charge(0, abi.Data, 2*MiB))
+	must(t, r.SetLimit(0, abi.Unlimited))
+	must(t, s.Charge(0, abi.Data, 100*MiB))
+}
+
+func TestToleranceIsASetting(t *testing.T) {
+	r := open(t, MiB)
+	must(t, r.SetLimit(0, abi.MakeLimit(1000*abi.Unit, 100)))
+	s := claim(t, r)
+	must(t, s.Charge(0, abi.Data, 1100*abi.Unit))
+	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrRefused) {
+		t.Errorf("beyond the tolerance: %v", err)
+	}
+}
+
+func TestOperatorsLimits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	must(t, WriteLimitsFile(path, limited(2*MiB)))
+	r, err := Open(path, Options{Limits: limited(100 * MiB)})
+	must(t, err)
+	s := claim(t, r)
+	if err := s.Charge(0, abi.Data, 3*MiB); !errors.Is(err, ErrRefused) {
+		t.Errorf("a tenant raised its own limit: %v", err)
+	}
+	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB, 0))) // the operator is us
+	must(t, s.Charge(0, abi.Data, 3*MiB))
+	must(t, s.Leave())
+	must(t, r.Close())
+
+	must(t, os.Remove(path+LimitsSuffix))
+	if _, err := Open(path, Options{}); !errors.Is(err, ErrLimits) {
+		t.Errorf("the limits vanished: %v", err)
+	}
+	for name, content := range map[string][]byte{"empty": nil, "short": make([]byte, 100), "zero": make([]byte, limitsSize)} {
+		must(t, os.WriteFile(path+LimitsSuffix, content, 0o644))
+		if _, err := Open(path, Options{}); !errors.Is(err, ErrLimits) {
+			t.Errorf("%s limits: %v", name, err)
+		}
+	}
+}
+
+func TestATenantCannotRaiseAnOperatorsLimit(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write any file; TestOperatorsLimits covers the rest")
+	}
+	path := filepath.Join(t.TempDir(), "region")
+	must(t, WriteLimitsFile(path, limited(2*MiB)))
+	must(t, os.Chmod(path+LimitsSuffix, 0o444))
+	r, err := Open(path, Options{})
+	must(t, err)
+	defer r.Close()
+	if err := r.SetLimit(0, abi.Unlimited); !errors.Is(err, ErrReadOnly) {
+		t.Errorf("raising it: %v", err)
+	}
+}
+
+// A stray write cannot raise a limit: the page is mapped for reading.
+func TestLimitsPageIsReadOnly(t *testing.T) {
+	r := open(t, MiB)
+	if err := unix.Mprotect(r.mem[limitsOffset:limitsOffset+limitsSize], unix.PROT_READ); err != nil {
+		t.Fatal(err)
+	}
+	err := func() (err error) {
+		defer r.guard(&err, setPanicOnFault())
+		r.limits.Device[0].Memory = uint64(abi.Unlimited)
+		return nil
+	}()
+	if !errors.Is(err, ErrDamaged) {
+		t.Error("the page took a write")
+	}
+}
