@@ -50,6 +50,80 @@
 #define RATION_DONE_REFRESH 0x10000u
 #define RATION_CLAIM_WINDOW 0x40u
 
+enum ration_point {
+	RATION_POINT_NONE = 0,
+	RATION_POINT_INIT_OPENED = 1,
+	RATION_POINT_INIT_SIZED = 2,
+	RATION_POINT_INIT_MAPPED = 3,
+	RATION_POINT_INIT_WON = 4,
+	RATION_POINT_INIT_LIMITS = 5,
+	RATION_POINT_INIT_FIELDS = 6,
+	RATION_POINT_INIT_DONE = 7,
+	RATION_POINT_CLAIM_LOCKED = 8,
+	RATION_POINT_CLAIM_JOINING = 9,
+	RATION_POINT_CLAIM_FILLED = 10,
+	RATION_POINT_CLAIM_ACTIVE = 11,
+	RATION_POINT_TURN_TAKEN = 12,
+	RATION_POINT_CHANGE_ANNOUNCED = 13,
+	RATION_POINT_NOTE_READ = 14,
+	RATION_POINT_CHANGE_NOTED = 15,
+	RATION_POINT_CHANGE_APPLIED = 16,
+	RATION_POINT_CHANGE_BOOKED = 17,
+	RATION_POINT_VIEW_B = 18,
+	RATION_POINT_VIEW_TURNED = 19,
+	RATION_POINT_VIEW_A = 20,
+	RATION_POINT_TURN_LEFT = 21,
+	RATION_POINT_REFUSE_TICKET = 22,
+	RATION_POINT_REFUSE_WRITTEN = 23,
+	RATION_POINT_REAP_JUDGED = 24,
+	RATION_POINT_REAP_ANNOUNCED = 25,
+	RATION_POINT_REAP_NOTED = 26,
+	RATION_POINT_REAP_APPLIED = 27,
+	RATION_POINT_REAP_BOOKED = 28,
+	RATION_POINT_REAP_SETTLED = 29,
+	RATION_POINT_REAP_FREED = 30,
+	RATION_POINT_LEAVE_RETURNED = 31,
+	RATION_POINT_LEAVE_FREED = 32,
+	RATION_POINT_LEAVE_UNLOCKED = 33,
+	RATION_POINT_LIMIT_SET = 34,
+};
+#define RATION_POINT_NAMES \
+	"none", \
+	"init-opened", \
+	"init-sized", \
+	"init-mapped", \
+	"init-won", \
+	"init-limits", \
+	"init-fields", \
+	"init-done", \
+	"claim-locked", \
+	"claim-joining", \
+	"claim-filled", \
+	"claim-active", \
+	"turn-taken", \
+	"change-announced", \
+	"note-read", \
+	"change-noted", \
+	"change-applied", \
+	"change-booked", \
+	"view-b", \
+	"view-turned", \
+	"view-a", \
+	"turn-left", \
+	"refuse-ticket", \
+	"refuse-written", \
+	"reap-judged", \
+	"reap-announced", \
+	"reap-noted", \
+	"reap-applied", \
+	"reap-booked", \
+	"reap-settled", \
+	"reap-freed", \
+	"leave-returned", \
+	"leave-freed", \
+	"leave-unlocked", \
+	"limit-set",
+
 struct ration_counters {
 	uint64_t reads;
 	uint64_t retries;

@@ -76,7 +76,10 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		delta = -delta
 	}
 
-	turn := take(a)
+	turn, ok := take(a)
+	if !ok {
+		return 0, r.damaged()
+	}
 	if err := s.usable(a, kind, delta); err != nil {
 		leave(a, turn)
 		return 0, err

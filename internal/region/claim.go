@@ -158,7 +158,10 @@ func (s *Slot) Leave() (err error) {
 func (s *Slot) returnAll(device int) error {
 	a := &s.r.m.Accounts[device][s.index]
 	for k := range abi.Kinds {
-		turn := take(a)
+		turn, ok := take(a)
+		if !ok {
+			return s.r.damaged()
+		}
 		bytes := a.A.Kind[k]
 		if bytes == 0 {
 			leave(a, turn)

@@ -1,7 +1,9 @@
 package region
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"ration/internal/abi"
 )
@@ -67,6 +69,21 @@ func TestImpossibleWordsAreDamage(t *testing.T) {
 	}
 	if r.Used(0) != 0 {
 		t.Errorf("%d bytes granted", r.Used(0))
+	}
+}
+
+// A turn that no thread of ours has, and so nobody will end.
+func TestATurnThatNeverComesIsDamage(t *testing.T) {
+	defer func(before time.Duration) { turnBound = before }(turnBound)
+	turnBound = 10 * time.Millisecond
+	r, _ := overHeap(t)
+	s := claim(t, r)
+	r.m.Accounts[0][s.Index()].Turn = abi.TurnA
+	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrDamaged) {
+		t.Errorf("charging: %v", err)
+	}
+	if err := s.Leave(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("leaving: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"ration/internal/abi"
 )
@@ -28,9 +29,11 @@ func FuzzRegionBytes(f *testing.F) {
 	f.Add(patch(8192, ^uint64(0)))                                           // the word
 	f.Add(patch(status+8, 2, accounts+192+112, 77))                          // a dead slot that holds what was never granted
 	f.Add(patch(status+8, 2, accounts+192+104, uint64(abi.MakePend(3, -5)))) // and one that announces a return
+	f.Add(patch(accounts, 3, accounts+192, 1))                               // turns that nobody has
 	f.Add(patch(128, ^uint64(0)))                                            // the ring's next ticket
 	f.Add(patch(3330048, 0))                                                 // the tail
 
+	turnBound = 20 * time.Millisecond
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "region")
 		r, err := Open(path, Options{Limits: limited(10 * MiB)})

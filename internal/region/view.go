@@ -11,19 +11,39 @@ import (
 // The view is an account's figures, kept twice so that a reader never waits.
 // docs/protocols.md, section 2, gives the invariant.
 
+// turnBound is how long a turn may stand still before it cannot be a thread of
+// this process that has it. It is shorter in tests that damage regions.
+var turnBound = 10 * time.Second
+
 // take takes the account's turn: phase 0 to phase 1. Only threads of the owning
-// process meet here.
-func take(a *abi.Account) (turn uint64) {
+// process meet here. It reports false where the turn never comes, because the
+// word is damaged.
+func take(a *abi.Account) (turn uint64, ok bool) {
+	t := atomic.LoadUint64(&a.Turn)
+	if t%abi.TurnPhases == abi.TurnIdle && atomic.CompareAndSwapUint64(&a.Turn, t, t+abi.TurnB) {
+		return t, true
+	}
+	return takeSlowly(a)
+}
+
+func takeSlowly(a *abi.Account) (turn uint64, ok bool) {
+	var seen uint64
+	var since time.Time
 	for tries := 0; ; tries++ {
 		t := atomic.LoadUint64(&a.Turn)
 		if t%abi.TurnPhases == abi.TurnIdle && atomic.CompareAndSwapUint64(&a.Turn, t, t+abi.TurnB) {
-			return t
+			return t, true
 		}
 		switch {
 		case tries < 32:
 		case tries < 128:
 			runtime.Gosched()
 		default:
+			if t != seen || since.IsZero() {
+				seen, since = t, time.Now()
+			} else if time.Since(since) > turnBound {
+				return 0, false
+			}
 			time.Sleep(50 * time.Microsecond) // the holder may need our CPU to go on
 		}
 	}

@@ -92,10 +92,23 @@ func header() []byte {
 		}
 		fmt.Fprintf(&b, "#define %s %#x%s\n", c.name, c.value, suffix)
 	}
+	points(&b)
 	w := writer{out: &b, done: map[reflect.Type]bool{}}
 	w.structure(reflect.TypeFor[abi.Region]())
 	b.WriteString("\n#endif\n")
 	return b.Bytes()
+}
+
+// points are the places where a test build can die, by number and by name.
+func points(b *bytes.Buffer) {
+	b.WriteString("\nenum ration_point {\n")
+	for p := range abi.Points {
+		fmt.Fprintf(b, "\tRATION_POINT_%s = %d,\n", strings.ToUpper(strings.ReplaceAll(p.String(), "-", "_")), int(p))
+	}
+	b.WriteString("};\n#define RATION_POINT_NAMES \\\n")
+	for p := range abi.Points {
+		fmt.Fprintf(b, "\t%q,%s\n", p, map[bool]string{true: " \\"}[p+1 < abi.Points])
+	}
 }
 
 type writer struct {
