@@ -1,0 +1,121 @@
+/* The region in C: what internal/region is in Go, on the same files. The
+ * protocols, with their invariants and what a crash leaves, are in
+ * docs/protocols.md.
+ *
+ * Contracts that hold for all of it: nothing is allocated, nothing is printed,
+ * no signal is touched, no call waits for another process. Threads of the
+ * process may call anything but region_open and region_close at any time. */
+#ifndef RATION_REGION_H
+#define RATION_REGION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi.h"
+
+/* What a call returns: 0, or one of these. */
+enum region_error {
+	REGION_OK = 0,
+	REGION_FOREIGN,     /* the file is not a region */
+	REGION_VERSION,     /* a region of another version */
+	REGION_SIZE,        /* it was cut short or made longer */
+	REGION_SYMLINK,     /* the path's last part is a symbolic link */
+	REGION_NOT_REGULAR, /* a directory, device, socket or pipe */
+	REGION_OWNER,       /* it belongs to neither this user nor root */
+	REGION_NO_SPACE,    /* the file system cannot hold it */
+	REGION_INIT,        /* it did not become ready in time */
+	REGION_LIMITS,      /* the limits beside it cannot be used */
+	REGION_SYSTEM,      /* a system call failed; errno says how */
+	REGION_FULL,        /* every slot belongs to a living process */
+	REGION_REFUSED,     /* the limit has no room for it */
+	REGION_NOT_HELD,    /* more is returned than is held */
+	REGION_EVICTED,     /* the slot belongs to somebody else by now */
+	REGION_DAMAGED,     /* what the file holds cannot be */
+};
+
+/* What a process brings along; zero where it has nothing to say. */
+struct region_limits {
+	uint64_t memory[RATION_DEVICES]; /* as make_limit packs it */
+	uint64_t compute[RATION_DEVICES];
+};
+
+/* How a process came by a ready region. */
+enum region_role { ROLE_FAST_PATH, ROLE_WAITED, ROLE_HELPED, ROLE_INITIALISER };
+
+struct region {
+	struct ration_region *m;
+	const struct ration_limits *limits;
+	int fd;
+	bool limits_beside; /* an operator owns them */
+	enum region_role role;
+	unsigned slot;   /* ours, while m->status[slot] == status */
+	uint64_t status; /* zero: none claimed */
+	const char *path;
+	uint32_t changes[RATION_DEVICES];
+};
+
+/* What one process holds of one device, in one piece. */
+struct region_holding {
+	unsigned slot;
+	uint64_t pid;
+	struct ration_figures figures;
+	bool best_effort;
+};
+
+/* A refusal, as the ring keeps it. */
+struct region_refusal {
+	uint64_t asked, held, limit, own;
+	struct ration_holder top[RATION_HOLDERS];
+};
+
+/* region_open attaches to the region at path, making and initialising it if need
+ * be. path must outlive r. */
+int region_open(struct region *r, const char *path, const struct region_limits *own);
+
+/* region_close unmaps it. The slot, if any, must have been left; or it is left to
+ * whoever needs it next. */
+void region_close(struct region *r);
+
+/* region_claim takes a slot; name is shown to people. */
+int region_claim(struct region *r, const char *name);
+
+/* region_leave returns all bytes and frees the slot. It gives up, and leaves the
+ * rest to reaping, where a turn is held: by a thread this exit interrupted. */
+int region_leave(struct region *r);
+
+/* region_charge asks for bytes; why, where not null, is filled on refusal. */
+int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why);
+
+/* region_book charges bytes that exist whether the limit has room or not. */
+int region_book(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
+
+/* region_return gives back bytes that were charged. */
+int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
+
+/* region_reap gives back what dead processes hold, and counts their slots. */
+int region_reap(struct region *r, unsigned *slots);
+
+/* region_used is what is granted of a device at this instant, in bytes. */
+uint64_t region_used(const struct region *r, unsigned device);
+
+/* region_limit is the device's limit word at this instant. */
+uint64_t region_limit(const struct region *r, unsigned device);
+
+/* region_set_limit changes it for every request from now on. */
+int region_set_limit(struct region *r, unsigned device, uint64_t limit);
+
+/* region_own is what this process holds of a device, by kind. */
+void region_own(struct region *r, unsigned device, struct ration_figures *f);
+
+/* region_observe records what the driver reports for this process. */
+void region_observe(struct region *r, unsigned device, uint64_t bytes);
+
+/* region_holdings reads what each process holds of a device into out, at most n
+ * of them, and returns how many there are. */
+unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n);
+
+/* region_error_text says what an error means. */
+const char *region_error_text(int error);
+
+#endif

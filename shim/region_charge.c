@@ -1,0 +1,145 @@
+/* Charging and returning bytes, and reading who holds what. */
+#include "region_internal.h"
+
+/* How many changes pass before an owner makes sure that its lock is still there:
+ * any close of the file in this process drops it silently. */
+#define RELOCK 4096
+
+/* change makes one change of the ledger and of the figures. On refusal w is the
+ * word that stood in the way. */
+static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, uint64_t ceiling, uint64_t *w)
+{
+	if (!region_whole(r) || device >= RATION_DEVICES || kind >= RATION_KINDS)
+		return REGION_DAMAGED;
+	struct ration_account *a = account(r, device, r->slot);
+	uint64_t units = units_for(bytes), turn;
+	if (!units)
+		return REGION_OK;
+	if (units > RATION_MAX_UNITS) {
+		*w = region_word(r, device);
+		return REGION_REFUSED;
+	}
+	int64_t delta = sign * (int64_t)units;
+	if (!region_take(a, &turn, true))
+		return REGION_DAMAGED;
+	int err = REGION_OK;
+	/* Acquire, or a reaper's work could be missed; pairs with reap_slot. */
+	if (!r->status || load_acquire(&r->m->status[r->slot]) != r->status)
+		err = REGION_EVICTED;
+	else if (delta < 0 && units * RATION_UNIT > load_relaxed(&a->a.kind[kind]))
+		err = REGION_NOT_HELD;
+	if (err) {
+		region_turn_end(a, turn);
+		return err;
+	}
+	POINT(TURN_TAKEN);
+	if (!region_change(r, device, delta, ceiling, w)) {
+		region_turn_end(a, turn);
+		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
+	}
+	if (++r->changes[device] % RELOCK == 0)
+		region_lock(r, r->slot);
+	region_put(a, turn, kind, delta * RATION_UNIT);
+	return REGION_OK;
+}
+
+/* peak keeps the most that was ever granted at once, for people. */
+static void peak(struct region *r, unsigned device)
+{
+	uint64_t *p = &r->m->devices[device].peak;
+	for (;;) {
+		uint64_t units = word_units(region_word(r, device)), before = load_relaxed(p);
+		if (units <= before || cas(p, before, units))
+			return;
+	}
+}
+
+static int charge_once(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *w)
+{
+	int err = change(r, device, kind, bytes, 1, limit_ceiling(region_limit(r, device)), w);
+	if (!err)
+		peak(r, device);
+	return err;
+}
+
+int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why)
+{
+	uint64_t w;
+	int err = charge_once(r, device, kind, bytes, &w);
+	/* No room: take back what the dead hold, and try again for as long as that
+	 * brought something. */
+	while (err == REGION_REFUSED) {
+		unsigned freed;
+		if ((err = region_reap_device(r, device, &freed)))
+			return err;
+		err = charge_once(r, device, kind, bytes, &w);
+		if (err == REGION_REFUSED && !freed) {
+			region_refuse(r, device, bytes, w, why);
+			return err;
+		}
+	}
+	return err;
+}
+
+int region_book(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
+{
+	uint64_t w;
+	int err = change(r, device, kind, bytes, 1, RATION_MAX_UNITS, &w);
+	if (!err)
+		peak(r, device);
+	return err;
+}
+
+int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
+{
+	uint64_t w;
+	return change(r, device, kind, bytes, -1, RATION_MAX_UNITS, &w);
+}
+
+uint64_t region_used(const struct region *r, unsigned device) { return word_units(region_word(r, device)) * RATION_UNIT; }
+
+uint64_t region_limit(const struct region *r, unsigned device) { return load_acquire(&r->limits->device[device].memory); }
+
+struct setting {
+	unsigned device;
+	uint64_t limit;
+};
+
+static int set_limit(struct ration_limits *page, const void *arg)
+{
+	const struct setting *s = arg;
+	store_release(&page->device[s->device].memory, s->limit);
+	POINT(LIMIT_SET);
+	fetch_add(&page->changes, 1);
+	return REGION_OK;
+}
+
+int region_set_limit(struct region *r, unsigned device, uint64_t limit)
+{
+	return region_limits_with(r, set_limit, &(struct setting){device, limit});
+}
+
+void region_own(struct region *r, unsigned device, struct ration_figures *f) { region_read(account(r, device, r->slot), f); }
+
+void region_observe(struct region *r, unsigned device, uint64_t bytes)
+{
+	store_release(&account(r, device, r->slot)->driver, bytes);
+}
+
+unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n)
+{
+	unsigned found = 0;
+	for (unsigned slot = 0; slot < region_high(r); slot++) {
+		uint64_t status = load_acquire(&r->m->status[slot]);
+		if (status_state(status) != RATION_SLOT_ACTIVE)
+			continue;
+		struct region_holding h = {.slot = slot, .pid = load_acquire(&r->m->slots[slot].pid)};
+		h.best_effort = region_read(account(r, device, slot), &h.figures) == RATION_READ_TRIES;
+		if (load_acquire(&r->m->status[slot]) != status)
+			continue;
+		if (found < n)
+			out[found] = h;
+		found++;
+	}
+	return found;
+}

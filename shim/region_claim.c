@@ -1,0 +1,122 @@
+/* Slots: docs/protocols.md, section 4. */
+#include <string.h>
+#include <unistd.h>
+
+#include "region_internal.h"
+
+/* join fills in a claimed slot and shows it to readers. */
+static void join(struct region *r, unsigned slot, uint64_t gen, const char *name)
+{
+	POINT(CLAIM_JOINING);
+	struct region_identity me;
+	region_identify(&me);
+	struct ration_slot *s = &r->m->slots[slot];
+	store_release(&s->pid, me.pid);
+	store_release(&s->start, me.start);
+	store_release(&s->pidns, me.pidns);
+	store_release(&s->host_pid, me.pidns == REGION_INIT_PIDNS ? me.pid : 0);
+	store_release(&s->uid, geteuid());
+	store_release(&s->joined, now_ns(CLOCK_REALTIME));
+
+	uint64_t words[RATION_NAME_LEN / 8] = {0};
+	size_t len = strnlen(name, RATION_NAME_LEN - 1);
+	memcpy(words, name, len);
+	for (unsigned i = 0; i < RATION_NAME_LEN / 8; i++)
+		store_release((uint64_t *)(void *)s->name + i, words[i]);
+
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
+		region_reset(account(r, d, slot));
+	for (;;) {
+		uint64_t high = load_acquire(&r->m->header.high);
+		if (high > slot || cas(&r->m->header.high, high, slot + 1))
+			break;
+	}
+	POINT(CLAIM_FILLED);
+	r->slot = slot;
+	r->status = make_status(gen, RATION_SLOT_ACTIVE);
+	/* Release: a reader that finds the slot active finds all of the above. */
+	store_release(&r->m->status[slot], r->status);
+	POINT(CLAIM_ACTIVE);
+	fetch_add(&r->m->header.counters.claims, 1);
+}
+
+/* claim_free looks for a free slot, first in a small window, so that a scan of
+ * the slots in use stays short, then in larger ones. */
+static bool claim_free(struct region *r, const char *name)
+{
+	uint64_t ticket = fetch_add(&r->m->header.ticket, 1);
+	for (unsigned window = RATION_CLAIM_WINDOW; window <= RATION_SLOTS; window *= 2) {
+		for (unsigned n = 0; n < window; n++) {
+			unsigned slot = (unsigned)((ticket + n) % window);
+			uint64_t status = load_acquire(&r->m->status[slot]);
+			/* The lock first: a claimed slot without one has a dead owner. */
+			if (status_state(status) != RATION_SLOT_FREE || !region_lock(r, slot))
+				continue;
+			POINT(CLAIM_LOCKED);
+			uint64_t gen = status_gen(status) + 1;
+			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
+				join(r, slot, gen, name);
+				return true;
+			}
+			region_unlock(r, slot);
+		}
+	}
+	return false;
+}
+
+int region_claim(struct region *r, const char *name)
+{
+	unsigned reaped;
+	if (!region_whole(r))
+		return REGION_DAMAGED;
+	if (claim_free(r, name))
+		return REGION_OK;
+	int err = region_reap(r, &reaped);
+	if (err)
+		return err;
+	return claim_free(r, name) ? REGION_OK : REGION_FULL;
+}
+
+static int return_all(struct region *r, unsigned device)
+{
+	struct ration_account *a = account(r, device, r->slot);
+	for (unsigned k = 0; k < RATION_KINDS; k++) {
+		uint64_t turn, w;
+		if (!region_take(a, &turn, false))
+			return REGION_DAMAGED;
+		uint64_t bytes = load_relaxed(&a->a.kind[k]);
+		if (!bytes) {
+			region_turn_end(a, turn);
+			continue;
+		}
+		if (!region_change(r, device, -(int64_t)(bytes / RATION_UNIT), RATION_MAX_UNITS, &w)) {
+			region_turn_end(a, turn);
+			return REGION_DAMAGED;
+		}
+		region_put(a, turn, k, -(int64_t)bytes);
+	}
+	return REGION_OK;
+}
+
+int region_leave(struct region *r)
+{
+	uint64_t status = r->status;
+	if (!status)
+		return REGION_EVICTED;
+	if (!region_whole(r))
+		return REGION_DAMAGED;
+	r->status = 0;
+	if (load_acquire(&r->m->status[r->slot]) != status)
+		return REGION_EVICTED;
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		int err = return_all(r, d);
+		if (err)
+			return err;
+	}
+	POINT(LEAVE_RETURNED);
+	cas(&r->m->status[r->slot], status, make_status(status_gen(status), RATION_SLOT_FREE));
+	POINT(LEAVE_FREED);
+	region_unlock(r, r->slot);
+	POINT(LEAVE_UNLOCKED);
+	return REGION_OK;
+}

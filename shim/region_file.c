@@ -1,0 +1,199 @@
+/* The region's file and its limits: opening, judging, giving it blocks. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "region_internal.h"
+
+#define LIMITS_SUFFIX ".limits"
+
+/* By number: the function's name depends on the C library's age. */
+static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
+
+static int open_no_follow(const char *path, int flags)
+{
+	int fd;
+	/* A pipe must not make us wait. */
+	do
+		fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+static int open_error(void)
+{
+	switch (errno) {
+	case ELOOP:
+		return REGION_SYMLINK;
+	case EISDIR:
+	case ENXIO:
+		return REGION_NOT_REGULAR;
+	case ENOSPC:
+	case EDQUOT:
+	case EFBIG:
+		return REGION_NO_SPACE;
+	}
+	return REGION_SYSTEM;
+}
+
+int region_file_open(struct region *r)
+{
+	struct stat st;
+	r->fd = open_no_follow(r->path, O_RDWR | O_CREAT);
+	if (r->fd < 0)
+		return open_error();
+	if (stat_fd(r->fd, &st) != 0)
+		return REGION_SYSTEM;
+	if (!S_ISREG(st.st_mode))
+		return REGION_NOT_REGULAR;
+	if (st.st_uid != geteuid() && st.st_uid != 0)
+		return REGION_OWNER;
+	return REGION_OK;
+}
+
+/* region_file_inspect decides by reading, before anything is mapped, what the
+ * file is. fresh: initialisation is not known to be complete. */
+int region_file_inspect(struct region *r, bool *fresh)
+{
+	struct stat st;
+	struct ration_header h;
+	memset(&h, 0, sizeof h);
+	if (stat_fd(r->fd, &st) != 0)
+		return REGION_SYSTEM;
+	*fresh = true;
+	if (st.st_size == 0)
+		return REGION_OK;
+	if (pread(r->fd, &h, sizeof h, 0) < 0)
+		return REGION_SYSTEM;
+	bool sized = st.st_size == (off_t)sizeof(struct ration_region);
+	if (h.magic == 0 && sized)
+		return REGION_OK;
+	if (h.magic != RATION_MAGIC)
+		return REGION_FOREIGN;
+	if (h.version != RATION_VERSION)
+		return REGION_VERSION;
+	*fresh = h.state != RATION_STATE_COMPLETE;
+	if (!sized || (!*fresh && h.size != sizeof(struct ration_region)))
+		return REGION_SIZE;
+	return REGION_OK;
+}
+
+/* region_file_allocate gives the file its size and its blocks, so that a full
+ * file system is an error here and not a fault later. Twice does nothing. */
+int region_file_allocate(struct region *r)
+{
+	struct stat st;
+	if (stat_fd(r->fd, &st) != 0)
+		return REGION_SYSTEM;
+	/* In one step, so that nobody sees a size in between. */
+	if (st.st_size == 0 && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
+		return open_error();
+	POINT(INIT_SIZED);
+	int failed;
+	do
+		failed = fallocate(r->fd, 0, 0, sizeof(struct ration_region));
+	while (failed && errno == EINTR);
+	if (failed && errno != EOPNOTSUPP && errno != ENOSYS)
+		return open_error();
+	return REGION_OK;
+}
+
+/* region_file_empty says whether a file whose header says nothing holds nothing
+ * else either: its figures would be taken up as ours. */
+bool region_file_empty(struct region *r)
+{
+	static const uint64_t zero[512];
+	uint64_t buf[512];
+	for (off_t at = offsetof(struct ration_region, devices); at < (off_t)offsetof(struct ration_region, tail);) {
+		ssize_t n = pread(r->fd, buf, sizeof buf, at);
+		if (n <= 0 || memcmp(buf, zero, (size_t)n) != 0)
+			return false;
+		at += n;
+	}
+	return true;
+}
+
+/* region_offer sets each limit that is still zero. The swap, not a store: of two
+ * processes that bring different limits the first one stands. */
+void region_offer(struct ration_limits *page, const struct region_limits *own)
+{
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		if (own->memory[d]) {
+			cas(&page->device[d].memory, 0, own->memory[d]);
+			POINT(INIT_LIMITS);
+		}
+		if (own->compute[d])
+			cas(&page->device[d].compute, 0, own->compute[d]);
+	}
+}
+
+static bool beside(const struct region *r, char *path, size_t size)
+{
+	int n = snprintf(path, size, "%s" LIMITS_SUFFIX, r->path);
+	return n > 0 && (size_t)n < size;
+}
+
+static int check_limits(int fd)
+{
+	struct ration_limits page;
+	struct stat st;
+	if (stat_fd(fd, &st) != 0 || st.st_size != (off_t)sizeof page || pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
+		return REGION_LIMITS;
+	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
+}
+
+/* region_limits_open finds the page of limits this region goes by. */
+int region_limits_open(struct region *r)
+{
+	char path[4096];
+	r->limits = &r->m->limits;
+	if (!beside(r, path, sizeof path))
+		return REGION_LIMITS;
+	int fd = open_no_follow(path, O_RDONLY);
+	if (fd < 0) {
+		if (errno == ENOENT && !(load32_acquire(&r->m->header.flags) & RATION_FLAG_LIMITS_FILE))
+			return REGION_OK;
+		return REGION_LIMITS;
+	}
+	int err = check_limits(fd);
+	if (!err) {
+		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);
+		if (page == MAP_FAILED)
+			err = REGION_SYSTEM;
+		else
+			r->limits = page, r->limits_beside = true;
+	}
+	close(fd);
+	return err;
+}
+
+/* region_limits_with maps the page of limits for writing while change runs. */
+int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg)
+{
+	int fd = r->fd, err = REGION_OK;
+	off_t offset = offsetof(struct ration_region, limits);
+	if (r->limits_beside) {
+		char path[4096];
+		if (!beside(r, path, sizeof path) || (fd = open_no_follow(path, O_RDWR)) < 0)
+			return REGION_LIMITS;
+		offset = 0;
+		err = check_limits(fd);
+	}
+	if (!err) {
+		struct ration_limits *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+		if (page == MAP_FAILED) {
+			err = REGION_SYSTEM;
+		} else {
+			err = change(page, arg);
+			munmap(page, sizeof *page);
+		}
+	}
+	if (fd != r->fd)
+		close(fd);
+	return err;
+}

@@ -1,0 +1,74 @@
+/* Shared by the region_*.c files and nobody else. */
+#ifndef RATION_REGION_INTERNAL_H
+#define RATION_REGION_INTERNAL_H
+
+#include <time.h>
+
+#include "atomics.h"
+#include "point.h"
+#include "region.h"
+#include "words.h"
+
+/* region_file.c */
+int region_file_open(struct region *r);
+int region_file_inspect(struct region *r, bool *fresh);
+int region_file_allocate(struct region *r);
+bool region_file_empty(struct region *r);
+int region_limits_open(struct region *r);
+int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
+void region_offer(struct ration_limits *page, const struct region_limits *own);
+
+/* region_alive.c */
+bool region_lock(struct region *r, unsigned slot);
+void region_unlock(struct region *r, unsigned slot);
+bool region_dead(struct region *r, unsigned slot);
+struct region_identity {
+	uint64_t pid, start, pidns;
+};
+#define REGION_INIT_PIDNS UINT64_C(0xEFFFFFFC) /* the first PID namespace's inode, fixed by the kernel */
+void region_identify(struct region_identity *me);
+
+/* region_ledger.c */
+uint64_t region_word(const struct region *r, unsigned device);
+bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
+void region_note(struct region *r, unsigned device, uint64_t w);
+bool region_change(struct region *r, unsigned device, int64_t delta, uint64_t ceiling, uint64_t *w);
+
+/* region_view.c */
+bool region_take(struct ration_account *a, uint64_t *turn, bool wait);
+void region_put(struct ration_account *a, uint64_t turn, unsigned kind, int64_t delta);
+void region_turn_end(struct ration_account *a, uint64_t turn);
+void region_reset(struct ration_account *a);
+unsigned region_read(const struct ration_account *a, struct ration_figures *f);
+
+/* region_reap.c */
+int region_reap_device(struct region *r, unsigned device, unsigned *slots);
+
+/* region_refusal.c */
+void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);
+
+static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot)
+{
+	return &r->m->accounts[device][slot];
+}
+
+static inline unsigned region_high(const struct region *r)
+{
+	uint64_t high = load_acquire(&r->m->header.high);
+	return high < RATION_SLOTS ? (unsigned)high : RATION_SLOTS;
+}
+
+/* A file that was ever cut short has lost its tail. */
+static inline bool region_whole(const struct region *r)
+{
+	return load_acquire(&r->m->tail.magic) == RATION_TAIL_MAGIC;
+}
+
+static inline uint64_t now_ns(int clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* The ledger: docs/protocols.md, section 1. */
+#include "region_internal.h"
+
+uint64_t region_word(const struct region *r, unsigned device) { return load_acquire(&r->m->devices[device].word); }
+
+bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq)
+{
+	return cas(&r->m->devices[device].word, w, make_word(word_units(w) + (uint64_t)delta, slot, seq));
+}
+
+/* region_note writes down that the change in w happened, before w is overwritten. */
+void region_note(struct region *r, unsigned device, uint64_t w)
+{
+	uint64_t *done = &account(r, device, word_slot(w))->done;
+	for (;;) {
+		/* Acquire: pairs with the swap below, by whoever was faster. */
+		uint64_t d = load_acquire(done);
+		if (d == short_seq(w))
+			return;
+		/* Between reading done and swapping it: without this, a process that was
+		 * stopped here would write its old sequence over a newer one. */
+		if (region_word(r, device) != w)
+			return;
+		POINT(NOTE_READ);
+		if (cas(done, d, short_seq(w)))
+			return;
+	}
+}
+
+/* refresh is an owner's own note, so that done is never so old that the short
+ * sequence comes round to it again. */
+static void refresh(uint64_t *done, uint64_t seq)
+{
+	for (;;) {
+		uint64_t d = load_acquire(done);
+		if (d == short_seq(seq) || cas(done, d, short_seq(seq)))
+			return;
+	}
+}
+
+/* region_change announces, applies and books delta units for our slot, whose turn
+ * the caller has. It returns false, with the word it saw, where that would pass
+ * ceiling. */
+bool region_change(struct region *r, unsigned device, int64_t delta, uint64_t ceiling, uint64_t *w)
+{
+	struct ration_account *a = account(r, device, r->slot);
+	/* Relaxed: only this process writes these two, under the turn. */
+	uint64_t used = load_relaxed(&a->used);
+	uint64_t seq = next_seq(pend_seq(load_relaxed(&a->pend)));
+
+	/* Release: whoever sees this change in the word or in done, judging us dead,
+	 * also sees what it is. Pairs with judge, here and in Go. */
+	store_release(&a->pend, make_pend(seq, delta));
+	POINT(CHANGE_ANNOUNCED);
+	do {
+		*w = region_word(r, device);
+		int64_t after = (int64_t)word_units(*w) + delta;
+		if ((delta > 0 && (uint64_t)after > ceiling) || after < 0)
+			return false;
+		if (word_slot(*w) != r->slot) {
+			region_note(r, device, *w);
+			POINT(CHANGE_NOTED);
+		}
+	} while (!region_apply(r, device, *w, delta, r->slot, seq));
+	POINT(CHANGE_APPLIED);
+	store_release(&a->used, make_used(seq, used_units(used) + (uint64_t)delta));
+	POINT(CHANGE_BOOKED);
+	if (seq % RATION_DONE_REFRESH == 0)
+		refresh(&a->done, seq);
+	return true;
+}

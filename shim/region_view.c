@@ -1,0 +1,108 @@
+/* The view: an account's figures, kept twice so that no reader waits.
+ * docs/protocols.md, section 2. */
+#include <sched.h>
+
+#include "region_internal.h"
+
+static bool try_turn(struct ration_account *a, uint64_t *turn)
+{
+	uint64_t t = load_relaxed(&a->turn);
+	*turn = t;
+	return t % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, t, t + RATION_TURN_B);
+}
+
+/* region_take takes the account's turn, for which only threads of this process
+ * ever compete. Without wait it gives up soon. It returns false where the turn
+ * does not come. */
+bool region_take(struct ration_account *a, uint64_t *turn, bool wait)
+{
+	if (try_turn(a, turn))
+		return true;
+	uint64_t seen = 0, since = 0;
+	for (unsigned tries = 0;; tries++) {
+		if (try_turn(a, turn))
+			return true;
+		if (tries < 64) {
+			cpu_relax();
+		} else if (tries < 128) {
+			sched_yield();
+		} else if (!wait) {
+			return false;
+		} else {
+			/* Nobody of ours keeps a turn this long: the word is damaged. */
+			uint64_t now = now_ns(CLOCK_MONOTONIC);
+			if (!since || seen != *turn)
+				seen = *turn, since = now;
+			else if (now - since > RATION_INIT_BOUND_NS)
+				return false;
+			/* The holder may need our CPU to go on. */
+			nanosleep(&(struct timespec){0, 50000}, NULL);
+		}
+	}
+}
+
+void region_turn_end(struct ration_account *a, uint64_t turn)
+{
+	store_release(&a->turn, turn + RATION_TURN_PHASES);
+	POINT(TURN_LEFT);
+}
+
+/* region_put publishes new figures and ends the turn. */
+void region_put(struct ration_account *a, uint64_t turn, unsigned kind, int64_t delta)
+{
+	uint64_t total = load_relaxed(&a->a.total) + (uint64_t)delta;
+	uint64_t bytes = load_relaxed(&a->a.kind[kind]) + (uint64_t)delta;
+
+	/* Release, each: a reader that sees one of these must also see the phase
+	 * before it, so that its second look at turn finds a change. Pairs with
+	 * region_read, and with read in Go. */
+	store_release(&a->b.total, total);
+	store_release(&a->b.kind[kind], bytes);
+	POINT(VIEW_B);
+	store_release(&a->turn, turn + RATION_TURN_A);
+	POINT(VIEW_TURNED);
+	store_release(&a->a.total, total);
+	store_release(&a->a.kind[kind], bytes);
+	POINT(VIEW_A);
+	if (total > load_relaxed(&a->peak))
+		store_release(&a->peak, total);
+	region_turn_end(a, turn);
+}
+
+/* region_reset gives a slot's next owner zeroes and an even count. */
+void region_reset(struct ration_account *a)
+{
+	uint64_t t = load_acquire(&a->turn), any = t % RATION_TURN_PHASES | load_relaxed(&a->peak) | load_relaxed(&a->driver);
+	struct ration_figures *copies[] = {&a->a, &a->b};
+	for (unsigned i = 0; i < 2; i++) {
+		any |= load_relaxed(&copies[i]->total);
+		for (unsigned k = 0; k < RATION_KINDS; k++)
+			any |= load_relaxed(&copies[i]->kind[k]);
+	}
+	if (!any)
+		return;
+	for (unsigned i = 0; i < 2; i++) {
+		store_release(&copies[i]->total, 0);
+		for (unsigned k = 0; k < RATION_KINDS; k++)
+			store_release(&copies[i]->kind[k], 0);
+	}
+	store_release(&a->peak, 0);
+	store_release(&a->driver, 0);
+	store_release(&a->turn, t - t % RATION_TURN_PHASES + RATION_TURN_PHASES);
+}
+
+/* region_read takes the figures in one piece and returns the tries beyond the
+ * first; RATION_READ_TRIES of them mean that f is best effort. */
+unsigned region_read(const struct ration_account *a, struct ration_figures *f)
+{
+	for (unsigned retries = 0;;) {
+		/* Acquire, each, in this order: pairs with the stores in region_put. */
+		uint64_t t = load_acquire(&a->turn);
+		const struct ration_figures *from = t % RATION_TURN_PHASES == RATION_TURN_A ? &a->b : &a->a;
+		f->total = load_acquire(&from->total);
+		for (unsigned k = 0; k < RATION_KINDS; k++)
+			f->kind[k] = load_acquire(&from->kind[k]);
+		if (load_acquire(&a->turn) == t || ++retries == RATION_READ_TRIES)
+			return retries;
+	}
+}
