@@ -5,61 +5,57 @@
  * any close of the file in this process drops it silently. */
 #define RELOCK 4096
 
-/* change makes one change of the ledger and of the figures. On refusal w is the
- * word that stood in the way. */
+/* change makes one change of the ledger and of the figures. w is the word it
+ * changed, or on refusal the one that stood in the way. */
 static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, uint64_t ceiling, uint64_t *w)
 {
-	if (!region_whole(r) || device >= RATION_DEVICES || kind >= RATION_KINDS)
+	if (device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r))
 		return REGION_DAMAGED;
 	struct ration_account *a = account(r, device, r->slot);
-	uint64_t units = units_for(bytes), turn;
+	struct region_books b;
+	uint64_t units = units_for(bytes);
+	*w = region_word(r, device);
 	if (!units)
 		return REGION_OK;
-	if (units > RATION_MAX_UNITS) {
-		*w = region_word(r, device);
+	if (units > RATION_MAX_UNITS)
 		return REGION_REFUSED;
-	}
+	uint64_t mine = load_relaxed(&r->status);
+	if (!mine || load_acquire(&r->m->status[r->slot]) != mine)
+		return REGION_EVICTED;
 	int64_t delta = sign * (int64_t)units;
-	if (!region_take(a, &turn, true))
+	if (!region_take(a, kind, &b, true))
 		return REGION_DAMAGED;
-	int err = REGION_OK;
-	/* Acquire, or a reaper's work could be missed; pairs with reap_slot. */
-	if (!r->status || load_acquire(&r->m->status[r->slot]) != r->status)
-		err = REGION_EVICTED;
-	else if (delta < 0 && units * RATION_UNIT > load_relaxed(&a->a.kind[kind]))
-		err = REGION_NOT_HELD;
-	if (err) {
-		region_turn_end(a, turn);
-		return err;
+	if (delta < 0 && units * RATION_UNIT > b.bytes) {
+		region_turn_end(a, b.turn);
+		return REGION_NOT_HELD;
 	}
 	POINT(TURN_TAKEN);
-	if (!region_change(r, device, delta, ceiling, w)) {
-		region_turn_end(a, turn);
+	if (!region_change(r, device, a, &b, delta, ceiling, w)) {
+		region_turn_end(a, b.turn);
 		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 	}
 	if (++r->changes[device] % RELOCK == 0)
 		region_lock(r, r->slot);
-	region_put(a, turn, kind, delta * RATION_UNIT);
+	region_put(a, &b, kind, delta * RATION_UNIT);
 	return REGION_OK;
 }
 
-/* peak keeps the most that was ever granted at once, for people. */
-static void peak(struct region *r, unsigned device)
+/* raise makes a charge, and keeps the most that was ever granted at once, for
+ * people. */
+static int raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t ceiling, uint64_t *w)
 {
-	uint64_t *p = &r->m->devices[device].peak;
-	for (;;) {
-		uint64_t units = word_units(region_word(r, device)), before = load_relaxed(p);
-		if (units <= before || cas(p, before, units))
-			return;
-	}
+	int err = change(r, device, kind, bytes, 1, ceiling, w);
+	if (err)
+		return err;
+	uint64_t *peak = &r->m->devices[device].peak, units = word_units(*w) + units_for(bytes), before;
+	while ((before = load_relaxed(peak)) < units && !cas(peak, before, units))
+		;
+	return REGION_OK;
 }
 
 static int charge_once(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *w)
 {
-	int err = change(r, device, kind, bytes, 1, limit_ceiling(region_limit(r, device)), w);
-	if (!err)
-		peak(r, device);
-	return err;
+	return raise(r, device, kind, bytes, limit_ceiling(region_limit(r, device)), w);
 }
 
 int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why)
@@ -84,10 +80,7 @@ int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t byt
 int region_book(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
-	int err = change(r, device, kind, bytes, 1, RATION_MAX_UNITS, &w);
-	if (!err)
-		peak(r, device);
-	return err;
+	return raise(r, device, kind, bytes, RATION_MAX_UNITS, &w);
 }
 
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes)

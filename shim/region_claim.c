@@ -33,9 +33,10 @@ static void join(struct region *r, unsigned slot, uint64_t gen, const char *name
 	}
 	POINT(CLAIM_FILLED);
 	r->slot = slot;
-	r->status = make_status(gen, RATION_SLOT_ACTIVE);
+	uint64_t active = make_status(gen, RATION_SLOT_ACTIVE);
 	/* Release: a reader that finds the slot active finds all of the above. */
-	store_release(&r->m->status[slot], r->status);
+	store_release(&r->m->status[slot], active);
+	store_release(&r->status, active);
 	POINT(CLAIM_ACTIVE);
 	fetch_add(&r->m->header.counters.claims, 1);
 }
@@ -81,31 +82,31 @@ static int return_all(struct region *r, unsigned device)
 {
 	struct ration_account *a = account(r, device, r->slot);
 	for (unsigned k = 0; k < RATION_KINDS; k++) {
-		uint64_t turn, w;
-		if (!region_take(a, &turn, false))
+		struct region_books b;
+		uint64_t w = region_word(r, device);
+		if (!region_take(a, k, &b, false))
 			return REGION_DAMAGED;
-		uint64_t bytes = load_relaxed(&a->a.kind[k]);
-		if (!bytes) {
-			region_turn_end(a, turn);
+		if (!b.bytes) {
+			region_turn_end(a, b.turn);
 			continue;
 		}
-		if (!region_change(r, device, -(int64_t)(bytes / RATION_UNIT), RATION_MAX_UNITS, &w)) {
-			region_turn_end(a, turn);
+		if (!region_change(r, device, a, &b, -(int64_t)(b.bytes / RATION_UNIT), RATION_MAX_UNITS, &w)) {
+			region_turn_end(a, b.turn);
 			return REGION_DAMAGED;
 		}
-		region_put(a, turn, k, -(int64_t)bytes);
+		region_put(a, &b, k, -(int64_t)b.bytes);
 	}
 	return REGION_OK;
 }
 
 int region_leave(struct region *r)
 {
-	uint64_t status = r->status;
+	/* Once, however many paths lead here. */
+	uint64_t status = __atomic_exchange_n(&r->status, 0, __ATOMIC_ACQ_REL);
 	if (!status)
 		return REGION_EVICTED;
 	if (!region_whole(r))
 		return REGION_DAMAGED;
-	r->status = 0;
 	if (load_acquire(&r->m->status[r->slot]) != status)
 		return REGION_EVICTED;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {

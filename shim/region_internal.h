@@ -28,15 +28,22 @@ struct region_identity {
 #define REGION_INIT_PIDNS UINT64_C(0xEFFFFFFC) /* the first PID namespace's inode, fixed by the kernel */
 void region_identify(struct region_identity *me);
 
+/* What a change starts from: an account's words, read under its turn, or before it
+ * by somebody whose turn then turned out not to have moved. */
+struct region_books {
+	uint64_t turn, used, pend, total, bytes;
+};
+
 /* region_ledger.c */
 uint64_t region_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
 void region_note(struct region *r, unsigned device, uint64_t w);
-bool region_change(struct region *r, unsigned device, int64_t delta, uint64_t ceiling, uint64_t *w);
+bool region_change(struct region *r, unsigned device, struct ration_account *a, const struct region_books *b, int64_t delta,
+		   uint64_t ceiling, uint64_t *w);
 
 /* region_view.c */
-bool region_take(struct ration_account *a, uint64_t *turn, bool wait);
-void region_put(struct ration_account *a, uint64_t turn, unsigned kind, int64_t delta);
+bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait);
+void region_put(struct ration_account *a, const struct region_books *b, unsigned kind, int64_t delta);
 void region_turn_end(struct ration_account *a, uint64_t turn);
 void region_reset(struct ration_account *a);
 unsigned region_read(const struct ration_account *a, struct ration_figures *f);

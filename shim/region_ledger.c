@@ -39,31 +39,35 @@ static void refresh(uint64_t *done, uint64_t seq)
 }
 
 /* region_change announces, applies and books delta units for our slot, whose turn
- * the caller has. It returns false, with the word it saw, where that would pass
- * ceiling. */
-bool region_change(struct region *r, unsigned device, int64_t delta, uint64_t ceiling, uint64_t *w)
+ * the caller has. w is the device's word as seen a moment ago; it becomes the word
+ * that was changed, or, where that would pass ceiling and false is returned, the
+ * one that stood in the way. */
+bool region_change(struct region *r, unsigned device, struct ration_account *a, const struct region_books *b, int64_t delta,
+		   uint64_t ceiling, uint64_t *w)
 {
-	struct ration_account *a = account(r, device, r->slot);
-	/* Relaxed: only this process writes these two, under the turn. */
-	uint64_t used = load_relaxed(&a->used);
-	uint64_t seq = next_seq(pend_seq(load_relaxed(&a->pend)));
+	uint64_t seq = next_seq(pend_seq(b->pend));
 
 	/* Release: whoever sees this change in the word or in done, judging us dead,
 	 * also sees what it is. Pairs with judge, here and in Go. */
 	store_release(&a->pend, make_pend(seq, delta));
 	POINT(CHANGE_ANNOUNCED);
-	do {
-		*w = region_word(r, device);
+	for (;; *w = region_word(r, device)) {
 		int64_t after = (int64_t)word_units(*w) + delta;
-		if ((delta > 0 && (uint64_t)after > ceiling) || after < 0)
-			return false;
+		if ((delta > 0 && (uint64_t)after > ceiling) || after < 0) {
+			uint64_t now = region_word(r, device);
+			if (now == *w)
+				return false;
+			continue; /* refuse only by what is so at this moment */
+		}
 		if (word_slot(*w) != r->slot) {
 			region_note(r, device, *w);
 			POINT(CHANGE_NOTED);
 		}
-	} while (!region_apply(r, device, *w, delta, r->slot, seq));
+		if (region_apply(r, device, *w, delta, r->slot, seq))
+			break;
+	}
 	POINT(CHANGE_APPLIED);
-	store_release(&a->used, make_used(seq, used_units(used) + (uint64_t)delta));
+	store_release(&a->used, make_used(seq, used_units(b->used) + (uint64_t)delta));
 	POINT(CHANGE_BOOKED);
 	if (seq % RATION_DONE_REFRESH == 0)
 		refresh(&a->done, seq);

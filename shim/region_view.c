@@ -4,23 +4,25 @@
 
 #include "region_internal.h"
 
-static bool try_turn(struct ration_account *a, uint64_t *turn)
+/* try_turn reads the books before it takes the turn, so that the loads need not
+ * wait for the locked instruction. They hold if the turn did not move meanwhile:
+ * that is what the swap finds out. */
+static bool try_turn(struct ration_account *a, unsigned kind, struct region_books *b)
 {
-	uint64_t t = load_relaxed(&a->turn);
-	*turn = t;
-	return t % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, t, t + RATION_TURN_B);
+	/* Acquire: the books are read after it; pairs with region_turn_end. */
+	b->turn = load_acquire(&a->turn);
+	b->used = load_acquire(&a->used);
+	b->pend = load_acquire(&a->pend);
+	b->total = load_acquire(&a->a.total);
+	b->bytes = load_acquire(&a->a.kind[kind]);
+	return b->turn % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, b->turn, b->turn + RATION_TURN_B);
 }
 
-/* region_take takes the account's turn, for which only threads of this process
- * ever compete. Without wait it gives up soon. It returns false where the turn
- * does not come. */
-bool region_take(struct ration_account *a, uint64_t *turn, bool wait)
+static bool take_slowly(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
 {
-	if (try_turn(a, turn))
-		return true;
 	uint64_t seen = 0, since = 0;
 	for (unsigned tries = 0;; tries++) {
-		if (try_turn(a, turn))
+		if (try_turn(a, kind, b))
 			return true;
 		if (tries < 64) {
 			cpu_relax();
@@ -31,14 +33,22 @@ bool region_take(struct ration_account *a, uint64_t *turn, bool wait)
 		} else {
 			/* Nobody of ours keeps a turn this long: the word is damaged. */
 			uint64_t now = now_ns(CLOCK_MONOTONIC);
-			if (!since || seen != *turn)
-				seen = *turn, since = now;
+			if (!since || seen != b->turn)
+				seen = b->turn, since = now;
 			else if (now - since > RATION_INIT_BOUND_NS)
 				return false;
 			/* The holder may need our CPU to go on. */
 			nanosleep(&(struct timespec){0, 50000}, NULL);
 		}
 	}
+}
+
+/* region_take takes the account's turn, for which only threads of this process
+ * ever compete, and reads its books. Without wait it gives up soon. It returns
+ * false where the turn does not come. */
+bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
+{
+	return try_turn(a, kind, b) || take_slowly(a, kind, b, wait);
 }
 
 void region_turn_end(struct ration_account *a, uint64_t turn)
@@ -48,10 +58,9 @@ void region_turn_end(struct ration_account *a, uint64_t turn)
 }
 
 /* region_put publishes new figures and ends the turn. */
-void region_put(struct ration_account *a, uint64_t turn, unsigned kind, int64_t delta)
+void region_put(struct ration_account *a, const struct region_books *b, unsigned kind, int64_t delta)
 {
-	uint64_t total = load_relaxed(&a->a.total) + (uint64_t)delta;
-	uint64_t bytes = load_relaxed(&a->a.kind[kind]) + (uint64_t)delta;
+	uint64_t total = b->total + (uint64_t)delta, bytes = b->bytes + (uint64_t)delta;
 
 	/* Release, each: a reader that sees one of these must also see the phase
 	 * before it, so that its second look at turn finds a change. Pairs with
@@ -59,14 +68,14 @@ void region_put(struct ration_account *a, uint64_t turn, unsigned kind, int64_t 
 	store_release(&a->b.total, total);
 	store_release(&a->b.kind[kind], bytes);
 	POINT(VIEW_B);
-	store_release(&a->turn, turn + RATION_TURN_A);
+	store_release(&a->turn, b->turn + RATION_TURN_A);
 	POINT(VIEW_TURNED);
 	store_release(&a->a.total, total);
 	store_release(&a->a.kind[kind], bytes);
 	POINT(VIEW_A);
 	if (total > load_relaxed(&a->peak))
 		store_release(&a->peak, total);
-	region_turn_end(a, turn);
+	region_turn_end(a, b->turn);
 }
 
 /* region_reset gives a slot's next owner zeroes and an even count. */
