@@ -74,11 +74,13 @@ void region_identify(struct region_identity *me)
 		me->pidns = st.st_ino;
 }
 
-bool region_dead(struct region *r, unsigned slot)
+bool region_dead(struct region *r, unsigned slot, bool joining)
 {
 	struct flock l = slot_byte(slot, F_RDLCK);
 	if (fcntl(r->fd, F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return false;
+	if (joining)
+		return true; /* the lock came before the claim, a moment ago */
 	/* No lock. It may have been lost by a close in a process that lives on, so ask
 	 * for the process as well, where its PID means anything to us. */
 	struct ration_slot *s = &r->m->slots[slot];

@@ -21,7 +21,7 @@ void region_offer(struct ration_limits *page, const struct region_limits *own);
 /* region_alive.c */
 bool region_lock(struct region *r, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
-bool region_dead(struct region *r, unsigned slot);
+bool region_dead(struct region *r, unsigned slot, bool joining);
 struct region_identity {
 	uint64_t pid, start, pidns;
 };

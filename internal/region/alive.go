@@ -19,8 +19,9 @@ type liveness interface {
 	// lock tries to mark slot as this process's, for as long as it lives.
 	lock(slot int) (bool, error)
 	unlock(slot int)
-	// dead says whether the owner of slot, as its entry describes it, has ended.
-	dead(slot int, entry *abi.Slot) bool
+	// dead says whether the owner of slot has ended. entry describes it, unless
+	// it was still joining: then entry may be that of the owner before.
+	dead(slot int, entry *abi.Slot, joining bool) bool
 	// holder is the PID, as this process sees it, of whoever has slot locked: zero
 	// where nobody has, or where it is this process.
 	holder(slot int) int
@@ -59,10 +60,16 @@ func (k kernel) holder(slot int) int {
 	return int(l.Pid)
 }
 
-func (k kernel) dead(slot int, entry *abi.Slot) bool {
+func (k kernel) dead(slot int, entry *abi.Slot, joining bool) bool {
+	if k.f.held[slot].Load() {
+		return false // ours, and the kernel does not name our own locks
+	}
 	l := k.flock(slot, unix.F_RDLCK)
 	if err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
 		return false
+	}
+	if joining {
+		return true // the lock came before the claim, a moment ago
 	}
 	// No lock. It may have been lost by a close in a process that lives on, so ask
 	// for the process as well, where its PID means anything to us.

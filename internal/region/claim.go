@@ -66,10 +66,12 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 			if !locked {
 				continue // somebody is about to claim it, or about to have left it
 			}
+			r.hold(slot, true)
 			point(abi.ClaimLocked)
 			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
 			if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(mine)) {
-				r.release(slot)
+				r.hold(slot, false)
+				r.alive.unlock(slot)
 				continue
 			}
 			return r.join(slot, mine.Gen(), name), nil
@@ -109,16 +111,13 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	storeRelease(&r.m.Status[slot], uint64(active))
 	point(abi.ClaimActive)
 	atomic.AddUint64(&r.m.Header.Counters.Claims, 1)
-	if r.file != nil {
-		r.file.held[slot] = true
-	}
 	return &Slot{r: r, index: slot, status: active}
 }
 
-// release drops the lock of a slot this process does not own.
-func (r *Region) release(slot int) {
-	if r.file == nil || !r.file.held[slot] {
-		r.alive.unlock(slot)
+// hold remembers which slots are locked by this process.
+func (r *Region) hold(slot int, held bool) {
+	if r.file != nil {
+		r.file.held[slot].Store(held)
 	}
 }
 
@@ -135,8 +134,8 @@ func (s *Slot) Leave() (err error) {
 	if r.file != nil {
 		r.file.claim.Lock()
 		defer r.file.claim.Unlock()
-		defer delete(r.file.held, s.index)
 	}
+	defer r.hold(s.index, false)
 	if err := s.owned(); err != nil {
 		return err
 	}

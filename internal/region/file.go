@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -23,9 +24,9 @@ type file struct {
 	users    int
 
 	// claim serialises claims of this process: record locks do not keep one
-	// thread from another. held are the slots it owns, under claim.
+	// thread from another. held are the slots it has locked.
 	claim sync.Mutex
-	held  map[int]bool
+	held  [abi.Slots]atomic.Bool
 }
 
 type inode struct{ dev, ino uint64 }
@@ -69,7 +70,7 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 		f.users++
 		return f, nil
 	}
-	f := &file{fd: fd, writable: writable, key: key, users: 1, held: map[int]bool{}}
+	f := &file{fd: fd, writable: writable, key: key, users: 1}
 	files.open[key] = f
 	return f, nil
 }

@@ -99,7 +99,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			UID:     int(atomic.LoadUint64(&e.UID)),
 			Joined:  int64(atomic.LoadUint64(&e.Joined)),
 			Name:    loadName(e),
-			Dead:    r.alive.dead(slot, e),
+			Dead:    r.alive.dead(slot, e, false),
 		}
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {
 			out = append(out, p)
