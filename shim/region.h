@@ -47,6 +47,7 @@ struct region {
 	struct ration_region *m;
 	const struct ration_limits *limits;
 	int fd;
+	uint64_t dev, ino; /* what fd must be a descriptor of */
 	bool limits_beside; /* an operator owns them */
 	enum region_role role;
 	unsigned slot;   /* ours, while m->status[slot] == status */

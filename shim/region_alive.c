@@ -24,14 +24,19 @@ static struct flock slot_byte(unsigned slot, short type)
  * tries. */
 bool region_lock(struct region *r, unsigned slot)
 {
+	return region_lock_by(region_fd(r), slot);
+}
+
+bool region_lock_by(int fd, unsigned slot)
+{
 	struct flock l = slot_byte(slot, F_WRLCK);
-	return fcntl(r->fd, F_SETLK, &l) == 0;
+	return fcntl(fd, F_SETLK, &l) == 0;
 }
 
 void region_unlock(struct region *r, unsigned slot)
 {
 	struct flock l = slot_byte(slot, F_UNLCK);
-	fcntl(r->fd, F_SETLK, &l);
+	fcntl(region_fd(r), F_SETLK, &l);
 }
 
 /* start_time reads when a process started and its state; false if there is none. */
@@ -77,7 +82,7 @@ void region_identify(struct region_identity *me)
 bool region_dead(struct region *r, unsigned slot, bool joining)
 {
 	struct flock l = slot_byte(slot, F_RDLCK);
-	if (fcntl(r->fd, F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
+	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return false;
 	if (joining)
 		return true; /* the lock came before the claim, a moment ago */

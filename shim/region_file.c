@@ -53,7 +53,42 @@ int region_file_open(struct region *r)
 		return REGION_NOT_REGULAR;
 	if (st.st_uid != geteuid() && st.st_uid != 0)
 		return REGION_OWNER;
+	r->dev = st.st_dev;
+	r->ino = st.st_ino;
 	return REGION_OK;
+}
+
+static bool ours(const struct region *r, int fd)
+{
+	struct stat st;
+	return stat_fd(fd, &st) == 0 && st.st_dev == r->dev && st.st_ino == r->ino;
+}
+
+/* region_fd is the file's descriptor, opened again if the program closed it: to
+ * ask another file for our locks would make everybody look dead. Two threads that
+ * find it lost at once leave one descriptor open for good. */
+int region_fd(struct region *r)
+{
+	int fd = __atomic_load_n(&r->fd, __ATOMIC_ACQUIRE);
+	if (ours(r, fd))
+		return fd;
+	int again = open_no_follow(r->path, O_RDWR);
+	if (again >= 0 && !ours(r, again)) {
+		close(again);
+		return -1;
+	}
+	if (again >= 0) {
+		__atomic_store_n(&r->fd, again, __ATOMIC_RELEASE);
+		if (load_acquire(&r->status))
+			region_lock_by(again, r->slot);
+	}
+	return again;
+}
+
+void region_file_close(struct region *r)
+{
+	if (r->fd >= 0 && (!r->ino || ours(r, r->fd)))
+		close(r->fd);
 }
 
 /* region_file_inspect decides by reading, before anything is mapped, what the
@@ -175,12 +210,12 @@ int region_limits_open(struct region *r)
 /* region_limits_with maps the page of limits for writing while change runs. */
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg)
 {
-	int fd = r->fd, err = REGION_OK;
+	int own = region_fd(r), fd = own, err = own < 0 ? REGION_SYSTEM : REGION_OK;
 	off_t offset = offsetof(struct ration_region, limits);
 	if (r->limits_beside) {
 		char path[4096];
 		if (!beside(r, path, sizeof path) || (fd = open_no_follow(path, O_RDWR)) < 0)
-			return REGION_LIMITS;
+			return REGION_LIMITS; /* not ours to change */
 		offset = 0;
 		err = check_limits(fd);
 	}
@@ -193,7 +228,7 @@ int region_limits_with(struct region *r, int (*change)(struct ration_limits *, c
 			munmap(page, sizeof *page);
 		}
 	}
-	if (fd != r->fd)
+	if (fd != own)
 		close(fd);
 	return err;
 }

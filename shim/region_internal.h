@@ -14,12 +14,15 @@ int region_file_open(struct region *r);
 int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
 bool region_file_empty(struct region *r);
+int region_fd(struct region *r);
+void region_file_close(struct region *r);
 int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
 void region_offer(struct ration_limits *page, const struct region_limits *own);
 
 /* region_alive.c */
 bool region_lock(struct region *r, unsigned slot);
+bool region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
 bool region_dead(struct region *r, unsigned slot, bool joining);
 struct region_identity {

@@ -176,8 +176,7 @@ void region_close(struct region *r)
 		munmap((void *)r->limits, sizeof *r->limits);
 	if (r->m)
 		munmap(r->m, sizeof *r->m);
-	if (r->fd >= 0)
-		close(r->fd);
+	region_file_close(r);
 	memset(r, 0, sizeof *r);
 	r->fd = -1;
 }

@@ -2,6 +2,7 @@ package region
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -30,42 +31,52 @@ type liveness interface {
 // kernel keeps liveness as a record lock on the slot's first byte in the file.
 type kernel struct{ f *file }
 
-func (k kernel) flock(slot int, typ int16) unix.Flock_t {
+func slotByte(slot int, typ int16) unix.Flock_t {
 	return unix.Flock_t{Type: typ, Whence: 0, Start: slotsOffset + int64(slot)*slotSize, Len: 1}
 }
 
-func (k kernel) lock(slot int) (bool, error) {
-	l := k.flock(slot, unix.F_WRLCK)
-	switch err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_SETLK, &l); err {
-	case nil:
-		return true, nil
-	case unix.EAGAIN, unix.EACCES:
-		return false, nil
-	default:
-		return false, fmt.Errorf("locking a byte of the region: %w (does its file system have record locks?)", err)
+// fcntl sets or asks for the lock of a slot's byte.
+func (k kernel) fcntl(slot, command int, typ int16) (unix.Flock_t, error) {
+	l := slotByte(slot, typ)
+	fd, err := k.f.descriptor()
+	if err == nil {
+		err = unix.FcntlFlock(uintptr(fd), command, &l)
 	}
+	return l, err
 }
 
-func (k kernel) unlock(slot int) {
-	l := k.flock(slot, unix.F_UNLCK)
-	_ = unix.FcntlFlock(uintptr(k.f.fd), unix.F_SETLK, &l)
+func (k kernel) lock(slot int) (bool, error) {
+	_, err := k.fcntl(slot, unix.F_SETLK, unix.F_WRLCK)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES):
+		return false, nil
+	}
+	return false, fmt.Errorf("locking a byte of the region: %w (does its file system have record locks?)", err)
+}
+
+func (k kernel) unlock(slot int) { _, _ = k.fcntl(slot, unix.F_SETLK, unix.F_UNLCK) }
+
+// asked is who has a slot's byte locked. It is asked as a reader would, since a
+// view has no right to write.
+func (k kernel) asked(slot int) (locked bool, pid int) {
+	l, err := k.fcntl(slot, unix.F_GETLK, unix.F_RDLCK)
+	return err != nil || l.Type != unix.F_UNLCK, int(l.Pid)
 }
 
 func (k kernel) holder(slot int) int {
-	// Asked as a reader would, since a view has no right to write.
-	l := k.flock(slot, unix.F_RDLCK)
-	if err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_GETLK, &l); err != nil || l.Type == unix.F_UNLCK {
-		return 0
+	if locked, pid := k.asked(slot); locked {
+		return pid
 	}
-	return int(l.Pid)
+	return 0
 }
 
 func (k kernel) dead(slot int, entry *abi.Slot, joining bool) bool {
 	if k.f.held[slot].Load() {
 		return false // ours, and the kernel does not name our own locks
 	}
-	l := k.flock(slot, unix.F_RDLCK)
-	if err := unix.FcntlFlock(uintptr(k.f.fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
+	if locked, _ := k.asked(slot); locked {
 		return false
 	}
 	if joining {

@@ -17,11 +17,15 @@ import (
 // slots; so every Region of one inode shares one file, and it is closed when
 // the last of them is.
 type file struct {
-	fd       int
+	path     string
 	writable bool
-	key      inode
-	spare    []int // opened by losing a race for the first open; closed with the rest
-	users    int
+
+	mu sync.Mutex // of fd: a program that closes what it did not open takes it from us
+	fd int
+
+	key   inode
+	spare []int // opened by losing a race for the first open; closed with the rest
+	users int
 
 	// claim serialises claims of this process: record locks do not keep one
 	// thread from another. held are the slots it has locked.
@@ -70,7 +74,7 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 		f.users++
 		return f, nil
 	}
-	f := &file{fd: fd, writable: writable, key: key, users: 1}
+	f := &file{path: path, fd: fd, writable: writable, key: key, users: 1}
 	files.open[key] = f
 	return f, nil
 }
@@ -110,10 +114,44 @@ func (f *file) close() {
 		return
 	}
 	delete(files.open, f.key)
-	_ = unix.Close(f.fd)
-	for _, fd := range f.spare {
-		_ = unix.Close(fd)
+	for _, fd := range append(f.spare, f.fd) {
+		if f.is(fd) {
+			_ = unix.Close(fd)
+		}
 	}
+}
+
+// is says whether fd is a descriptor of this file. Its number may be somebody
+// else's by now.
+func (f *file) is(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && keyOf(&st) == f.key
+}
+
+// descriptor is the file's descriptor, opened again if the program closed it: to
+// ask another file for our locks would make everybody look dead.
+func (f *file) descriptor() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.is(f.fd) {
+		return f.fd, nil
+	}
+	fd, err := openNoFollow(f.path, f.writable, false, 0)
+	if err != nil {
+		return -1, fmt.Errorf("the program closed the region's file: %w", err)
+	}
+	if !f.is(fd) {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("the program closed the region's file, and another is at %s: %w", f.path, ErrDamaged)
+	}
+	f.fd = fd
+	for slot := range f.held {
+		if f.held[slot].Load() {
+			l := slotByte(slot, unix.F_WRLCK)
+			_ = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
+		}
+	}
+	return fd, nil
 }
 
 // checkOwner refuses a file that somebody else planted.

@@ -108,11 +108,15 @@ func offer(page *abi.Limits, l Limits) {
 
 // withLimits maps the page of limits for writing while change runs.
 func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
-	fd, offset := -1, int64(0)
+	var fd int
+	var err error
+	offset := int64(0)
 	if path == r.path {
-		fd, offset = r.file.fd, limitsOffset
+		if fd, err = r.file.descriptor(); err != nil {
+			return err
+		}
+		offset = limitsOffset
 	} else {
-		var err error
 		if fd, err = openNoFollow(path, true, false, 0); err != nil {
 			if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 				return fmt.Errorf("limits %s: %w (they belong to an operator)", path, ErrReadOnly)
