@@ -7,7 +7,8 @@
 
 /* change makes one change of the ledger and of the figures. w is the word it
  * changed, or on refusal the one that stood in the way. */
-static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, uint64_t ceiling, uint64_t *w)
+static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit,
+		  uint64_t *w)
 {
 	if (device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r))
 		return REGION_DAMAGED;
@@ -30,7 +31,7 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 		return REGION_NOT_HELD;
 	}
 	POINT(TURN_TAKEN);
-	if (!region_change(r, device, a, &b, delta, ceiling, w)) {
+	if (!region_change(r, device, a, &b, delta, limit, w)) {
 		region_turn_end(a, b.turn);
 		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 	}
@@ -42,9 +43,9 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 
 /* raise makes a charge, and keeps the most that was ever granted at once, for
  * people. */
-static int raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t ceiling, uint64_t *w)
+static int raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, const uint64_t *limit, uint64_t *w)
 {
-	int err = change(r, device, kind, bytes, 1, ceiling, w);
+	int err = change(r, device, kind, bytes, 1, limit, w);
 	if (err)
 		return err;
 	uint64_t *peak = &r->m->devices[device].peak, units = word_units(*w) + units_for(bytes), before;
@@ -55,7 +56,7 @@ static int raise(struct region *r, unsigned device, unsigned kind, uint64_t byte
 
 static int charge_once(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *w)
 {
-	return raise(r, device, kind, bytes, limit_ceiling(region_limit(r, device)), w);
+	return raise(r, device, kind, bytes, &r->limits->device[device].memory, w);
 }
 
 int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why)
@@ -80,13 +81,13 @@ int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t byt
 int region_book(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
-	return raise(r, device, kind, bytes, RATION_MAX_UNITS, &w);
+	return raise(r, device, kind, bytes, NULL, &w);
 }
 
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
-	return change(r, device, kind, bytes, -1, RATION_MAX_UNITS, &w);
+	return change(r, device, kind, bytes, -1, NULL, &w);
 }
 
 uint64_t region_used(const struct region *r, unsigned device) { return word_units(region_word(r, device)) * RATION_UNIT; }

@@ -24,8 +24,11 @@ static void join(struct region *r, unsigned slot, uint64_t gen, const char *name
 	for (unsigned i = 0; i < RATION_NAME_LEN / 8; i++)
 		store_release((uint64_t *)(void *)s->name + i, words[i]);
 
-	for (unsigned d = 0; d < RATION_DEVICES; d++)
-		region_reset(account(r, d, slot));
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		struct ration_account *a = account(r, d, slot);
+		region_reset(a);
+		region_refresh(&a->done, used_seq(load_acquire(&a->used)));
+	}
 	for (;;) {
 		uint64_t high = load_acquire(&r->m->header.high);
 		if (high > slot || cas(&r->m->header.high, high, slot + 1))
@@ -90,7 +93,7 @@ static int return_all(struct region *r, unsigned device)
 			region_turn_end(a, b.turn);
 			continue;
 		}
-		if (!region_change(r, device, a, &b, -(int64_t)(b.bytes / RATION_UNIT), RATION_MAX_UNITS, &w)) {
+		if (!region_change(r, device, a, &b, -(int64_t)(b.bytes / RATION_UNIT), NULL, &w)) {
 			region_turn_end(a, b.turn);
 			return REGION_DAMAGED;
 		}

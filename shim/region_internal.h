@@ -34,7 +34,7 @@ void region_identify(struct region_identity *me);
 /* What a change starts from: an account's words, read under its turn, or before it
  * by somebody whose turn then turned out not to have moved. */
 struct region_books {
-	uint64_t turn, used, pend, total, bytes;
+	uint64_t turn, used, total, bytes;
 };
 
 /* region_ledger.c */
@@ -42,7 +42,8 @@ uint64_t region_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
 void region_note(struct region *r, unsigned device, uint64_t w);
 bool region_change(struct region *r, unsigned device, struct ration_account *a, const struct region_books *b, int64_t delta,
-		   uint64_t ceiling, uint64_t *w);
+		   const uint64_t *limit, uint64_t *w);
+void region_refresh(uint64_t *done, uint64_t seq);
 
 /* region_view.c */
 bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait);

@@ -27,9 +27,9 @@ void region_note(struct region *r, unsigned device, uint64_t w)
 	}
 }
 
-/* refresh is an owner's own note, so that done is never so old that the short
- * sequence comes round to it again. */
-static void refresh(uint64_t *done, uint64_t seq)
+/* region_refresh is an owner's own note, made at its claim and now and then, so
+ * that done is never so old that the short sequence comes round to it again. */
+void region_refresh(uint64_t *done, uint64_t seq)
 {
 	for (;;) {
 		uint64_t d = load_acquire(done);
@@ -40,22 +40,26 @@ static void refresh(uint64_t *done, uint64_t seq)
 
 /* region_change announces, applies and books delta units for our slot, whose turn
  * the caller has. w is the device's word as seen a moment ago; it becomes the word
- * that was changed, or, where that would pass ceiling and false is returned, the
- * one that stood in the way. */
+ * that was changed, or, where that would pass limit and false is returned, the one
+ * that stood in the way. A null limit is none. */
 bool region_change(struct region *r, unsigned device, struct ration_account *a, const struct region_books *b, int64_t delta,
-		   uint64_t ceiling, uint64_t *w)
+		   const uint64_t *limit, uint64_t *w)
 {
-	uint64_t seq = next_seq(pend_seq(b->pend));
+	/* After the last one booked, not the last announced: a long run of refused
+	 * charges must not come round to the sequence that the word still shows. */
+	uint64_t seq = next_seq(used_seq(b->used));
 
 	/* Release: whoever sees this change in the word or in done, judging us dead,
 	 * also sees what it is. Pairs with judge, here and in Go. */
 	store_release(&a->pend, make_pend(seq, delta));
 	POINT(CHANGE_ANNOUNCED);
 	for (;; *w = region_word(r, device)) {
+		/* After the word, each time round: what is granted fits a limit that held
+		 * while the word was this one. */
+		uint64_t ceiling = limit ? limit_ceiling(load_acquire(limit)) : RATION_MAX_UNITS;
 		int64_t after = (int64_t)word_units(*w) + delta;
 		if ((delta > 0 && (uint64_t)after > ceiling) || after < 0) {
-			uint64_t now = region_word(r, device);
-			if (now == *w)
+			if (region_word(r, device) == *w)
 				return false;
 			continue; /* refuse only by what is so at this moment */
 		}
@@ -70,6 +74,6 @@ bool region_change(struct region *r, unsigned device, struct ration_account *a, 
 	store_release(&a->used, make_used(seq, used_units(b->used) + (uint64_t)delta));
 	POINT(CHANGE_BOOKED);
 	if (seq % RATION_DONE_REFRESH == 0)
-		refresh(&a->done, seq);
+		region_refresh(&a->done, seq);
 	return true;
 }

@@ -58,7 +58,7 @@ static int settle(struct region *r, unsigned device, unsigned slot, uint64_t sta
 			POINT(REAP_APPLIED);
 		} else if (units > 0) {
 			/* All is booked, or a charge was announced that nobody can apply any more. */
-			cas(&a->pend, v.pend, make_pend(next_seq(seq), -(int64_t)units));
+			cas(&a->pend, v.pend, make_pend(next_seq(used_seq(v.used)), -(int64_t)units));
 			POINT(REAP_ANNOUNCED);
 		} else {
 			*settled = true;

@@ -12,7 +12,6 @@ static bool try_turn(struct ration_account *a, unsigned kind, struct region_book
 	/* Acquire: the books are read after it; pairs with region_turn_end. */
 	b->turn = load_acquire(&a->turn);
 	b->used = load_acquire(&a->used);
-	b->pend = load_acquire(&a->pend);
 	b->total = load_acquire(&a->a.total);
 	b->bytes = load_acquire(&a->a.kind[kind]);
 	return b->turn % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, b->turn, b->turn + RATION_TURN_B);

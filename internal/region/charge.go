@@ -68,10 +68,11 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	if !fits {
 		return l.word(), errNoRoom
 	}
-	ceiling, delta := uint64(abi.MaxUnits), int64(units)
+	var limit *uint64
+	delta := int64(units)
 	switch dir {
 	case charge:
-		ceiling = abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)).Ceiling()
+		limit = &r.limits.Device[device].Memory
 	case giveBack:
 		delta = -delta
 	}
@@ -85,7 +86,7 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		return 0, err
 	}
 	point(abi.TurnTaken)
-	w, ok := l.change(s.index, delta, ceiling)
+	w, ok := l.change(s.index, delta, limit)
 	if !ok {
 		leave(a, turn)
 		if delta < 0 {

@@ -97,7 +97,9 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	atomic.StoreUint64(&entry.Joined, uint64(time.Now().UnixNano()))
 	storeName(entry, name)
 	for d := range abi.Devices {
-		reset(&r.m.Accounts[d][slot])
+		a := &r.m.Accounts[d][slot]
+		reset(a)
+		r.ledger(d).refresh(slot, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
 	}
 	for {
 		high := atomic.LoadUint64(&r.m.Header.High)
@@ -167,7 +169,7 @@ func (s *Slot) returnAll(device int) error {
 			continue
 		}
 		delta := -int64(bytes / abi.Unit)
-		if _, ok := s.r.ledger(device).change(s.index, delta, abi.MaxUnits); !ok {
+		if _, ok := s.r.ledger(device).change(s.index, delta, nil); !ok {
 			leave(a, turn)
 			return s.r.damaged()
 		}

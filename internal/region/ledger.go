@@ -30,11 +30,13 @@ func (l ledger) apply(w abi.Word, delta int64, slot int, seq uint64) bool {
 
 // change announces, applies and books delta units for slot, whose turn the
 // caller has. It reports false, with the word it saw, where that would pass
-// ceiling.
-func (l ledger) change(slot int, delta int64, ceiling uint64) (abi.Word, bool) {
+// limit. A nil limit is none.
+func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 	a := &l.accounts[slot]
 	used := abi.Used(atomic.LoadUint64(&a.Used))
-	seq := abi.NextSeq(abi.Pend(atomic.LoadUint64(&a.Pend)).Seq())
+	// After the last one booked, not the last announced: a long run of refused
+	// charges must not come round to the sequence that the word still shows.
+	seq := abi.NextSeq(used.Seq())
 
 	// Release: whoever sees this change in the word or in Done, judging us dead,
 	// also sees what it is. Pairs with judge.
@@ -42,6 +44,12 @@ func (l ledger) change(slot int, delta int64, ceiling uint64) (abi.Word, bool) {
 	point(abi.ChangeAnnounced)
 	for {
 		w := l.word()
+		// After the word, each time round: what is granted fits a limit that held
+		// while the word was this one.
+		ceiling := uint64(abi.MaxUnits)
+		if limit != nil {
+			ceiling = abi.Limit(atomic.LoadUint64(limit)).Ceiling()
+		}
 		after := int64(w.Units()) + delta
 		if delta > 0 && uint64(after) > ceiling || after < 0 {
 			return w, false
@@ -85,8 +93,8 @@ func (l ledger) note(w abi.Word) {
 	}
 }
 
-// refresh is an owner's own note, made now and then so that Done is never so old
-// that the short sequence comes round to it again.
+// refresh is an owner's own note, made at its claim and now and then, so that
+// Done is never so old that the short sequence comes round to it again.
 func (l ledger) refresh(slot int, seq uint64) {
 	done := &l.accounts[slot].Done
 	for {

@@ -154,7 +154,7 @@ func (r *Region) settle(device, slot int, st abi.Status) (bool, error) {
 
 		case v.used.Units() > 0:
 			// All is booked, or a charge was announced that nobody can apply any more.
-			next := abi.MakePend(abi.NextSeq(seq), -int64(v.used.Units()))
+			next := abi.MakePend(abi.NextSeq(v.used.Seq()), -int64(v.used.Units()))
 			atomic.CompareAndSwapUint64(&a.Pend, uint64(v.pend), uint64(next))
 			point(abi.ReapAnnounced)
 
