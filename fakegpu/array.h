@@ -1,0 +1,27 @@
+/* Arrays and mipmapped arrays. */
+#ifndef FAKEGPU_ARRAY_H
+#define FAKEGPU_ARRAY_H
+
+#include "driver.h"
+
+struct array {
+    struct handle handle;
+    CUDA_ARRAY3D_DESCRIPTOR desc;
+    uint64_t charged;
+    struct mipmap *level_of; /* such an array ends with its mipmap */
+};
+
+enum { MAX_LEVELS = 32 };
+
+struct mipmap {
+    struct handle handle;
+    CUDA_ARRAY3D_DESCRIPTOR desc;
+    uint64_t charged;
+    unsigned levels;
+    struct array *level[MAX_LEVELS];
+};
+
+/* With charge false the memory is somebody else's. */
+CUresult mipmap_new(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, bool charge);
+
+#endif

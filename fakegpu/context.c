@@ -1,0 +1,326 @@
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+#include "knobs.h"
+#include "space.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the list and the counts */
+static struct context *all;
+static uint64_t ids;
+
+/* Each thread's stack of current contexts. */
+enum { STACK = 64 };
+static _Thread_local struct {
+    struct context *at[STACK];
+    int depth;
+} stack;
+
+static struct context *top(void) { return stack.depth > 0 ? stack.at[stack.depth - 1] : NULL; }
+
+CUresult current_context(struct context **out)
+{
+    TRY(driver_ready());
+    *out = top();
+    if (*out == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return load_acquire(&(*out)->alive) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult context_check(struct context *c)
+{
+    bool known = false;
+    TRY(driver_ready());
+    if (c == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    for (struct context *k = all; k != NULL && !known; k = k->next)
+        known = k == c;
+    pthread_mutex_unlock(&lock);
+    if (!known) {
+        report_error("%p was never a context", (void *)c);
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return load_acquire(&c->alive) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static uint64_t cost(void)
+{
+    return knobs()->context_set ? knobs()->context : machine_shape()->model->context * MIB;
+}
+
+static const size_t first_limits[CU_LIMIT_COUNT] = {
+    1024, 8650752, 8388608, 0, 2048, 64, 11796480, 232448, 0,
+};
+
+CUresult context_revive(struct context *c)
+{
+    if (!machine_charge(c->device_index, KIND_CONTEXT, cost()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    machine_context(c->device_index, 1);
+    memcpy(c->limit, first_limits, sizeof c->limit);
+    store_release(&c->alive, true);
+    return CUDA_SUCCESS;
+}
+
+CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary)
+{
+    struct context *c = calloc(1, sizeof *c);
+    CUresult r;
+
+    if (c == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    c->device = device;
+    c->device_index = device_index(device);
+    c->flags = flags;
+    c->api_version = 3020;
+    c->primary = primary;
+    c->attached = 1;
+    r = context_revive(c);
+    if (r != CUDA_SUCCESS) {
+        free(c);
+        return r;
+    }
+    pthread_mutex_lock(&lock);
+    c->id = ++ids;
+    c->next = all;
+    all = c;
+    pthread_mutex_unlock(&lock);
+    *out = c;
+    return CUDA_SUCCESS;
+}
+
+struct end {
+    struct context *context;
+    bool last; /* of this process on its device */
+    unsigned long count;
+    unsigned long long bytes;
+};
+
+/* Stream-ordered memory is the pool's, and outlives all but the last context. */
+static bool belongs(const struct block *b, void *arg)
+{
+    const struct end *e = arg;
+    switch (b->kind) {
+    case BLOCK_DATA:
+    case BLOCK_IPC: return b->context == e->context;
+    case BLOCK_POOL:
+    case BLOCK_POOL_IMPORT: return e->last && b->device == e->context->device_index;
+    default: return false;
+    }
+}
+
+static void end_block(const struct block *b, void *arg)
+{
+    struct end *e = arg;
+    if (b->kind == BLOCK_DATA || b->kind == BLOCK_POOL) {
+        e->count++;
+        e->bytes += b->size;
+    }
+    if (b->kind == BLOCK_POOL)
+        pool_give(b->owner, b->size);
+    else if (b->kind == BLOCK_DATA)
+        machine_return(b->device, KIND_DATA, b->charged);
+}
+
+static void end_handle(struct handle *h, void *arg)
+{
+    const struct end *e = arg;
+    if (h->context != e->context)
+        return;
+    switch (h->kind) {
+    case HANDLE_ARRAY: array_end((struct array *)h); break;
+    case HANDLE_MIPMAP: mipmap_end((struct mipmap *)h); break;
+    case HANDLE_MODULE: module_end((struct module *)h); break;
+    default: handle_drop(h); break; /* streams and events hold nothing */
+    }
+}
+
+void context_end(struct context *c)
+{
+    struct end e = {.context = c};
+
+    store_release(&c->alive, false);
+    e.last = machine_context(c->device_index, -1) == 0;
+    space_sweep(belongs, end_block, &e);
+    handle_each(end_handle, &e);
+    if (e.count > 0)
+        report_leak("context %llu ended with %lu allocations of %llu bytes", (unsigned long long)c->id, e.count,
+                    e.bytes);
+    pools_settle();
+    if (e.last) {
+        pools_drop(c->device_index);
+        graphs_drop(c->device_index);
+    }
+    machine_return(c->device_index, KIND_CONTEXT, cost());
+}
+
+static CUresult push(struct context *c)
+{
+    if (stack.depth == STACK)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    stack.at[stack.depth++] = c;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+{
+    struct context *c;
+    TRY(device_check(device));
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = NULL;
+    TRY(context_new(&c, device, flags, false));
+    *out = c;
+    return push(c);
+}
+
+API cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, create(out, flags, device)); }
+API cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, create(out, flags, device)); }
+
+API cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned flags, CUdevice device)
+{
+    (void)affinity, (void)count;
+    ENTRY(cuCtxCreate, create(out, flags, device));
+}
+
+API cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params, unsigned flags, CUdevice device)
+{
+    (void)params;
+    ENTRY(cuCtxCreate, create(out, flags, device));
+}
+
+static CUresult destroy(CUcontext c)
+{
+    CUresult r = context_check(c);
+    if (r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        report_error("cuCtxDestroy: context %llu was destroyed before", (unsigned long long)c->id);
+    TRY(r);
+    if (c->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (top() == c)
+        stack.depth--;
+    context_end(c);
+    return CUDA_SUCCESS;
+}
+
+API cuCtxDestroy(CUcontext c) { ENTRY(cuCtxDestroy, destroy(c)); }
+API cuCtxDestroy_v2(CUcontext c) { ENTRY(cuCtxDestroy, destroy(c)); }
+
+API cuCtxAttach(CUcontext *out, unsigned flags)
+{
+    struct context *c;
+    TRY(current_context(&c));
+    if (out == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    add_relaxed(&c->attached, 1);
+    *out = c;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxDetach(CUcontext c)
+{
+    TRY(context_check(c));
+    return add_relaxed(&c->attached, -1) > 0 ? CUDA_SUCCESS : cuCtxDestroy_v2(c);
+}
+
+API cuCtxPushCurrent_v2(CUcontext c)
+{
+    TRY(context_check(c));
+    return push(c);
+}
+
+API cuCtxPopCurrent_v2(CUcontext *out)
+{
+    TRY(driver_ready());
+    if (stack.depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    stack.depth--;
+    if (out != NULL)
+        *out = stack.at[stack.depth];
+    return CUDA_SUCCESS;
+}
+
+API cuCtxPushCurrent(CUcontext c) { return cuCtxPushCurrent_v2(c); }
+API cuCtxPopCurrent(CUcontext *out) { return cuCtxPopCurrent_v2(out); }
+
+API cuCtxSetCurrent(CUcontext c)
+{
+    TRY(driver_ready());
+    if (c != NULL)
+        TRY(context_check(c));
+    if (stack.depth > 0)
+        stack.depth--;
+    return c == NULL ? CUDA_SUCCESS : push(c);
+}
+
+API cuCtxGetCurrent(CUcontext *out)
+{
+    TRY(driver_ready());
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = top();
+    return CUDA_SUCCESS;
+}
+
+/* The current one where the caller named none. */
+static CUresult chosen(CUcontext named, struct context **out)
+{
+    if (named == NULL)
+        return current_context(out);
+    *out = named;
+    return context_check(named);
+}
+
+API cuCtxGetDevice(CUdevice *device)
+{
+    TRY(driver_ready());
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (top() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = top()->device;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetDevice_v2(CUdevice *device, CUcontext named)
+{
+    struct context *c;
+    TRY(chosen(named, &c));
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = c->device;
+    return CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUcontext named)
+{
+    struct context *c;
+    TRY(chosen(named, &c));
+    pools_settle();
+    return CUDA_SUCCESS;
+}
+
+API cuCtxSynchronize(void) { ENTRY(cuCtxSynchronize, synchronize(NULL)); }
+API cuCtxSynchronize_v2(CUcontext c) { ENTRY(cuCtxSynchronize, synchronize(c)); }
+
+API cuCtxGetApiVersion(CUcontext named, unsigned *version)
+{
+    struct context *c;
+    TRY(chosen(named, &c));
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = c->api_version;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetId(CUcontext named, unsigned long long *id)
+{
+    struct context *c;
+    TRY(chosen(named, &c));
+    if (id == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *id = c->id;
+    return CUDA_SUCCESS;
+}

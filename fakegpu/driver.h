@@ -1,0 +1,134 @@
+/* What the families of calls share: the driver's state, contexts and handles. */
+#ifndef FAKEGPU_DRIVER_H
+#define FAKEGPU_DRIVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "atomics.h"
+#include "cuda_abi.h"
+#include "faults.h"
+#include "ledger.h"
+#include "machine.h"
+#include "report.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define API EXPORT CUresult
+
+/* Returns from the calling function unless the expression is CUDA_SUCCESS. */
+#define TRY(expression)                        \
+    do {                                       \
+        CUresult try_ = (expression);          \
+        if (__builtin_expect(try_ != CUDA_SUCCESS, 0)) \
+            return try_;                       \
+    } while (0)
+
+#define MIB ((uint64_t)1 << 20)
+
+static inline uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+/* init.c: READY only between cuInit and a fork; a forked child has no driver. */
+enum driver_state { DRIVER_COLD, DRIVER_READY, DRIVER_FORKED };
+extern enum driver_state driver_state;
+
+static inline CUresult driver_ready(void)
+{
+    return __builtin_expect(load_acquire(&driver_state) == DRIVER_READY, 1) ? CUDA_SUCCESS
+                                                                            : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* device.c: ordinals are what CUDA_VISIBLE_DEVICES left; indexes are the machine's. */
+unsigned visible_devices(void);
+unsigned device_index(CUdevice ordinal);
+CUresult device_check(CUdevice ordinal); /* ready, and there is such a device */
+CUresult devices_load(void);             /* reads CUDA_VISIBLE_DEVICES */
+
+/* context.c
+ *
+ * Contexts are never freed, only marked as destroyed: a thread may have one
+ * current for as long as it likes after another thread destroyed it. */
+struct context {
+    uint64_t id;
+    CUdevice device;
+    unsigned device_index;
+    unsigned flags;
+    unsigned api_version;
+    bool primary;
+    int attached;         /* cuCtxAttach count */
+    bool alive;           /* atomic */
+    size_t limit[CU_LIMIT_COUNT];
+    struct context *next; /* all contexts ever made */
+};
+
+CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary);
+CUresult context_revive(struct context *c);        /* a primary one, retained again */
+void context_end(struct context *c);               /* gives back all it holds */
+CUresult context_check(struct context *c);         /* is it one, and alive? */
+
+/* The calling thread's context, or the error that tells why there is none. */
+CUresult current_context(struct context **out);
+
+/* primary.c: taken by green contexts too. */
+CUresult primary_retain(CUdevice device, struct context **out);
+CUresult primary_release(CUdevice device);
+
+/* handle.c: objects behind opaque handles, known by their address. */
+enum handle_kind {
+    HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_LIBRARY, HANDLE_ARRAY,
+    HANDLE_MIPMAP, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_EXTERNAL,
+    HANDLE_PHYSICAL, HANDLE_GREEN, HANDLE_DESC,
+};
+
+struct handle {
+    enum handle_kind kind;
+    struct context *context; /* ends with it; NULL for what belongs to the process */
+};
+
+/* A zeroed object of `size` bytes that starts with a struct handle; NULL if there is no memory. */
+void *handle_new(size_t size, enum handle_kind kind, struct context *context);
+/* The object if the address is a live handle of that kind, else NULL. */
+void *handle_get(const void *address, enum handle_kind kind);
+/* Like handle_get, and reports a handle that is none as the caller's mistake. */
+void *handle_want(const void *address, enum handle_kind kind, const char *call);
+void handle_drop(void *object);
+/* Calls f with every live handle; f may drop the one it is given. */
+void handle_each(void (*f)(struct handle *h, void *arg), void *arg);
+
+/* stream.c */
+CUresult stream_check(CUstream s);
+static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
+
+/* pool.c */
+void pools_settle(void);                        /* at a synchronisation: slack above the threshold goes back */
+void pools_drop(unsigned device_index);         /* the process's last context there ended: all slack goes back */
+void pool_give(struct pool *p, uint64_t bytes); /* an allocation of the pool ended */
+
+/* graph.c */
+CUresult graph_freed(struct graph_node *node); /* its allocation was freed outside of a graph */
+void graphs_drop(unsigned device_index);       /* like pools_drop */
+
+/* Ends of objects, called when their context ends. */
+void array_end(struct array *a);
+void mipmap_end(struct mipmap *m);
+void module_end(struct module *m);
+
+/* memory.c: what an allocation of so many bytes takes on the device. */
+uint64_t physical_size(uint64_t bytes);
+
+/* host.c: memory that is really there, and that the device can reach. */
+enum host_kind { HOST_PINNED = 1, HOST_REGISTERED = 2, HOST_MANAGED = 4 };
+
+struct host_range {
+    uintptr_t base;
+    uint64_t size;
+    enum host_kind kind;
+    unsigned flags;
+    uint64_t resident; /* managed: bytes charged to the device it was moved to */
+    struct context *context;
+};
+
+bool host_find(uintptr_t address, struct host_range *out);
+/* Ends the managed range that starts there. False if there is none. */
+bool host_free_managed(uintptr_t address);
+
+#endif

@@ -1,0 +1,24 @@
+/* What can be told from a module's image without a compiler. */
+#ifndef FAKEGPU_IMAGE_H
+#define FAKEGPU_IMAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct image {
+    bool is_text;      /* PTX: its kernels and variables are known by name */
+    const char *text;
+    uint64_t size;     /* bytes of the image itself */
+    uint64_t globals;  /* bytes of the variables it declares */
+};
+
+/* Looks at an image: PTX text, a cubin (ELF), or a fat binary with or without its
+ * wrapper. False if it is none of them. */
+bool image_read(const void *data, struct image *out);
+
+bool image_has_kernel(const struct image *i, const char *name);
+/* The size of a variable of a PTX image, or 0. */
+uint64_t image_global(const struct image *i, const char *name);
+
+#endif

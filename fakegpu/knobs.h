@@ -1,0 +1,20 @@
+/* The settings that come from the environment, read once. README.md lists them. */
+#ifndef FAKEGPU_KNOBS_H
+#define FAKEGPU_KNOBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct knobs {
+    bool quiet;            /* FAKEGPU_QUIET */
+    int strict;            /* FAKEGPU_STRICT */
+    bool context_set;      /* FAKEGPU_CONTEXT was given */
+    uint64_t context;      /* FAKEGPU_CONTEXT */
+    uint64_t hidden;       /* FAKEGPU_HIDDEN */
+    uint64_t block;        /* FAKEGPU_BLOCK */
+    unsigned latency_us;   /* FAKEGPU_LATENCY_US */
+};
+
+const struct knobs *knobs(void);
+
+#endif

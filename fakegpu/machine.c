@@ -1,0 +1,280 @@
+#define _GNU_SOURCE
+#include "machine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "atomics.h"
+#include "knobs.h"
+#include "report.h"
+#include "state.h"
+
+enum { NO_SLOT = MAX_PROCESSES };
+
+static struct state_file file = {.lock_fd = -1};
+static unsigned slot = NO_SLOT;
+static struct ledger ledgers[MAX_DEVICES];
+
+/* Threads of this process take turns: at the machine's lock (which is the whole
+ * process's), and at their record's account of a device. */
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    pthread_mutex_t lock;
+    char pad[64 - sizeof(pthread_mutex_t) % 64];
+} turn[MAX_DEVICES];
+
+static struct ledger_account *account(unsigned s, unsigned device)
+{
+    return &file.map->record[s].account[device];
+}
+
+/* The first number after a label in /proc/self/status, or 0. */
+static uint32_t status_number(const char *label)
+{
+    char line[256];
+    uint32_t n = 0;
+    FILE *f = fopen("/proc/self/status", "re");
+    if (f == NULL)
+        return 0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, label, strlen(label)) == 0) {
+            n = (uint32_t)strtoul(line + strlen(label), NULL, 10);
+            break;
+        }
+    fclose(f);
+    return n;
+}
+
+/* The start time of a process, or 0 if it is gone or only waits to be buried. */
+static uint64_t start_time(uint32_t pid)
+{
+    char path[32], text[1024];
+    unsigned long long start = 0;
+    char state = 'Z';
+    char *after;
+    size_t n;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return 0;
+    n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    after = strrchr(text, ')'); /* the name may hold anything */
+    if (after == NULL ||
+        sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+               &state, &start) != 2)
+        return 0;
+    return state == 'Z' || state == 'X' ? 0 : start;
+}
+
+static uint64_t pid_namespace(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+/* Lock first: it is the kernel's word and true across namespaces. A program that
+ * closes all descriptors drops it while it lives, so ask for the process too,
+ * where its PID means anything to us. */
+static bool dead(unsigned s, uint64_t our_namespace)
+{
+    const struct record *r = &file.map->record[s];
+    if (s == slot || state_owned(&file, s))
+        return false;
+    return r->pid_namespace != our_namespace || r->start_time == 0 || start_time(r->pid) != r->start_time;
+}
+
+static void reap_locked(void)
+{
+    uint64_t ns = pid_namespace();
+    uint64_t high = load_relaxed(&file.map->high);
+
+    for (unsigned s = 0; s < high; s++) {
+        struct record *r = &file.map->record[s];
+        if (load_acquire(&r->state) != RECORD_LIVE || !dead(s, ns))
+            continue;
+        for (unsigned d = 0; d < file.shape.devices; d++)
+            ledger_reap(&ledgers[d], s);
+        store_release(&r->state, RECORD_FREE);
+    }
+}
+
+void machine_reap(void)
+{
+    pthread_mutex_lock(&attach_lock);
+    if (file.map != NULL && state_lock(&file, false)) {
+        reap_locked();
+        state_unlock(&file);
+    }
+    pthread_mutex_unlock(&attach_lock);
+}
+
+static int claim_locked(void)
+{
+    reap_locked();
+    for (unsigned s = 0; s < MAX_PROCESSES; s++) {
+        struct record *r = &file.map->record[s];
+        if (load_acquire(&r->state) != RECORD_FREE || !state_own(&file, s))
+            continue;
+        r->pid = (uint32_t)getpid();
+        r->outer_pid = status_number("NSpid:");
+        if (r->outer_pid == 0)
+            r->outer_pid = r->pid;
+        r->start_time = start_time(r->pid);
+        r->pid_namespace = pid_namespace();
+        r->identity = ++file.map->claims;
+        r->hidden = knobs()->hidden;
+        snprintf(r->name, sizeof r->name, "%s", program_invocation_name);
+        if (file.map->high < s + 1)
+            store_relaxed(&file.map->high, s + 1);
+        store_release(&r->state, RECORD_LIVE);
+        slot = s;
+        return 0;
+    }
+    report_note("all %d process records are taken", MAX_PROCESSES);
+    return -1;
+}
+
+static int claim(void)
+{
+    int r = -1;
+    if (!state_lock(&file, true))
+        return -1;
+    if (state_current(&file))
+        r = claim_locked();
+    else
+        r = 1; /* replaced between our opening it and now */
+    state_unlock(&file);
+    return r;
+}
+
+static int open_machine(void)
+{
+    if (state_open(&file) != 0)
+        return -1;
+    for (unsigned d = 0; d < MAX_DEVICES; d++) {
+        ledgers[d] = (struct ledger){&file.map->device[d], account, d};
+        pthread_mutex_init(&turn[d].lock, NULL);
+    }
+    return 0;
+}
+
+int machine_attach(bool want_slot)
+{
+    int r = 0;
+    pthread_mutex_lock(&attach_lock);
+    if (file.map != NULL && slot == NO_SLOT && !state_current(&file))
+        state_close(&file);
+    do {
+        if (r > 0)
+            state_close(&file);
+        r = file.map == NULL ? open_machine() : 0;
+        if (r == 0 && want_slot && slot == NO_SLOT)
+            r = claim();
+    } while (r > 0);
+    pthread_mutex_unlock(&attach_lock);
+    return r;
+}
+
+void machine_forked(void)
+{
+    /* Closing our copy of the lock's descriptor leaves the parent's lock alone;
+     * keeping it would keep the parent's record alive after its death. */
+    pthread_mutex_init(&attach_lock, NULL);
+    slot = NO_SLOT;
+    state_close(&file);
+}
+
+const struct shape *machine_shape(void) { return &file.shape; }
+uint64_t machine_capacity(unsigned device) { return file.map->device[device].capacity * LEDGER_UNIT; }
+uint64_t machine_reserved(unsigned device) { return file.shape.bytes - machine_capacity(device); }
+
+static bool change(unsigned device, enum kind kind, int64_t units)
+{
+    struct ledger_account *a = account(slot, device);
+    bool ok;
+
+    pthread_mutex_lock(&turn[device].lock);
+    ok = ledger_change(&ledgers[device], slot, units);
+    if (ok)
+        store_relaxed(&a->kind[kind], load_relaxed(&a->kind[kind]) + (uint64_t)(units * LEDGER_UNIT));
+    pthread_mutex_unlock(&turn[device].lock);
+    return ok;
+}
+
+bool machine_charge(unsigned device, enum kind kind, uint64_t bytes)
+{
+    uint64_t units = ledger_units(bytes);
+
+    if (units > file.map->device[device].capacity)
+        return false;
+    if (change(device, kind, (int64_t)units))
+        return true;
+    machine_reap();
+    return change(device, kind, (int64_t)units);
+}
+
+void machine_return(unsigned device, enum kind kind, uint64_t bytes)
+{
+    change(device, kind, -(int64_t)ledger_units(bytes));
+}
+
+uint64_t machine_context(unsigned device, int by)
+{
+    return add_relaxed(&account(slot, device)->contexts, (uint64_t)(int64_t)by);
+}
+
+uint64_t machine_used(unsigned device) { return ledger_total(&ledgers[device]); }
+uint64_t machine_mine(unsigned device) { return slot == NO_SLOT ? 0 : ledger_used(&ledgers[device], slot); }
+
+uint64_t machine_kind(unsigned device, enum kind kind, bool everybody)
+{
+    uint64_t sum = 0;
+    if (!everybody)
+        return slot == NO_SLOT ? 0 : load_relaxed(&account(slot, device)->kind[kind]);
+    for (unsigned s = 0; s < load_relaxed(&file.map->high); s++)
+        sum += load_relaxed(&account(s, device)->kind[kind]);
+    return sum;
+}
+
+unsigned machine_slot(void) { return slot; }
+uint64_t machine_identity(void) { return file.map->record[slot].identity; }
+
+bool machine_alive(unsigned s, uint64_t identity)
+{
+    bool alive;
+    if (s >= MAX_PROCESSES)
+        return false;
+    machine_reap();
+    alive = load_acquire(&file.map->record[s].state) == RECORD_LIVE;
+    return alive && file.map->record[s].identity == identity;
+}
+
+unsigned machine_processes(unsigned device, struct process_info *out, unsigned max)
+{
+    unsigned n = 0;
+    machine_reap();
+    for (unsigned s = 0; s < load_relaxed(&file.map->high); s++) {
+        const struct record *r = &file.map->record[s];
+        const struct ledger_account *a = &r->account[device];
+        if (load_acquire(&r->state) != RECORD_LIVE || load_relaxed(&a->contexts) == 0)
+            continue;
+        if (n < max) {
+            out[n] = (struct process_info){
+                .slot = s, .pid = r->outer_pid, .hidden = r->hidden,
+                .contexts = load_relaxed(&a->contexts), .used = ledger_used(&ledgers[device], s)};
+            memcpy(out[n].name, r->name, sizeof out[n].name);
+            out[n].name[sizeof out[n].name - 1] = '\0';
+        }
+        n++;
+    }
+    return n;
+}

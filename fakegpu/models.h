@@ -1,0 +1,45 @@
+/* The devices a machine is made of, as data, and the text that names a machine. */
+#ifndef FAKEGPU_MODELS_H
+#define FAKEGPU_MODELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MAX_DEVICES = 16 };
+
+struct model {
+    const char *key;    /* as written in FAKEGPU */
+    const char *name;   /* as the driver says it */
+    uint64_t mib;       /* NVML's total */
+    uint64_t reserved;  /* KiB of it that the driver keeps for itself */
+    uint64_t context;   /* MiB that one context costs */
+    int major, minor;   /* compute capability */
+    int sms;
+};
+
+struct shape {
+    const struct model *model;
+    unsigned devices;
+    uint64_t bytes;    /* per device: NVML's total */
+    uint64_t reserved; /* per device; nothing where the size was given by hand */
+};
+
+/* Parses MODEL[xCOUNT][:SIZE], as in "h200x2" or "small:512m". 0 or -1. */
+int shape_parse(const char *text, struct shape *out);
+
+/* Parses "512", "64k", "512m", "1g" and the like. 0 or -1. */
+int size_parse(const char *text, uint64_t *out);
+
+/* The UUID of device i: the same on every run, different for every model and index. */
+void model_uuid(const struct model *m, unsigned i, unsigned char out[16]);
+
+/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" with its terminator. */
+enum { UUID_TEXT = 41 };
+void uuid_text(const unsigned char uuid[16], char out[UUID_TEXT]);
+
+/* "00000000:XX:00.0" and its bus number. */
+enum { BUS_TEXT = 17 };
+unsigned bus_number(unsigned i);
+void bus_text(unsigned i, char out[BUS_TEXT]);
+
+#endif

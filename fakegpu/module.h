@@ -1,0 +1,53 @@
+/* Modules and libraries: code on the device, and what it costs there. */
+#ifndef FAKEGPU_MODULE_H
+#define FAKEGPU_MODULE_H
+
+#include <pthread.h>
+
+#include "driver.h"
+#include "image.h"
+
+struct function {
+    struct handle handle;
+    char *name;
+    struct module *module;   /* of a CUfunction */
+    struct library *library; /* of a CUkernel */
+    struct function *next;
+};
+
+struct global {
+    char name[256];
+    CUdeviceptr address;
+    uint64_t size;
+    struct global *next;
+};
+
+struct module {
+    struct handle handle;
+    struct image image;
+    char *copy;            /* of a text image, or NULL where it is a library's */
+    uint64_t charged;
+    struct function *functions;
+    struct global *globals;
+    struct library *library; /* that loaded it, or NULL */
+};
+
+CUresult module_new(struct module **out, const void *image, struct library *library);
+CUresult module_function(struct module *m, const char *name, struct function **out);
+CUresult module_global(struct module *m, const char *name, CUdeviceptr *p, uint64_t *size);
+
+/* Makes a named function handle and puts it in a list. */
+struct function *function_new(const char *name, struct function **list);
+void functions_drop(struct function **list);
+
+/* library.c: the module of a library in the current context, loaded on first use. */
+CUresult library_module(struct library *l, struct module **out);
+void library_forget(struct library *l, struct module *m);
+
+/* A whole file, with a terminating zero byte. NULL if it cannot be read. */
+char *file_read(const char *path);
+
+/* What a launch may name: a function, or a kernel whose library is loaded first. */
+CUresult launchable(CUfunction f);
+
+#endif

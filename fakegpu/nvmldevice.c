@@ -1,0 +1,255 @@
+/* NVML: what a device is, what it holds, and for whom. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nvml.h"
+
+static nvmlReturn_t text(nvmlDevice_t device, char *out, unsigned size, const char *value)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (strlen(value) >= size)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(out, value);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned size)
+{
+    NVML_TRY(nvml_ready());
+    return text(device, out, size, machine_shape()->model->name);
+}
+
+NVML_API nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned size)
+{
+    unsigned char uuid[16];
+    char mine[UUID_TEXT];
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    model_uuid(machine_shape()->model, i, uuid);
+    uuid_text(uuid, mine);
+    return text(device, out, size, mine);
+}
+
+static nvmlReturn_t pci(nvmlDevice_t device, const void *out, nvmlPciInfo_t *info)
+{
+    char bus[BUS_TEXT];
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    bus_text(i, bus);
+    *info = (nvmlPciInfo_t){.bus = bus_number(i), .pciDeviceId = 0x233510de, .pciSubSystemId = 0x18be10de};
+    strcpy(info->busId, bus);
+    strcpy(info->busIdLegacy, bus + 4);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *out)
+{
+    nvmlPciInfo_t info;
+    NVML_TRY(pci(device, out, &info));
+    *out = info;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
+{
+    nvmlPciInfo_t info;
+    NVML_TRY(pci(device, out, &info));
+    *out = (nvmlPciInfo_v1_t){.domain = info.domain, .bus = info.bus, .device = info.device,
+                              .pciDeviceId = info.pciDeviceId};
+    memcpy(out->busId, info.busIdLegacy, sizeof out->busId);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
+{
+    return nvmlDeviceGetPciInfo(device, out);
+}
+
+/* The first call has no word for what the driver reserves, and calls it used. */
+NVML_API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    machine_reap();
+    out->total = machine_shape()->bytes;
+    out->used = machine_used(i) + machine_reserved(i);
+    out->free = out->total - out->used;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (out->version != NVML_MEMORY_V2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    machine_reap();
+    out->total = machine_shape()->bytes;
+    out->reserved = machine_reserved(i);
+    out->used = machine_used(i);
+    out->free = out->total - out->used - out->reserved;
+    return NVML_SUCCESS;
+}
+
+/* Calls put for each process; with too little room only says how many there are. */
+static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *out,
+                              void (*put)(void *out, unsigned at, const struct process_info *p))
+{
+    struct process_info *list;
+    unsigned i, n;
+
+    NVML_TRY(nvml_index(device, &i));
+    if (count == NULL || (*count > 0 && out == NULL))
+        return NVML_ERROR_INVALID_ARGUMENT;
+    list = malloc(MAX_PROCESSES * sizeof *list);
+    if (list == NULL)
+        return NVML_ERROR_UNKNOWN;
+    n = machine_processes(i, list, MAX_PROCESSES);
+    for (unsigned k = 0; n <= *count && k < n; k++)
+        put(out, k, &list[k]);
+    free(list);
+    i = *count;
+    *count = n;
+    return n <= i ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+static void put_v1(void *out, unsigned at, const struct process_info *p)
+{
+    ((nvmlProcessInfo_v1_t *)out)[at] = (nvmlProcessInfo_v1_t){p->pid, p->used + p->hidden};
+}
+
+static void put(void *out, unsigned at, const struct process_info *p)
+{
+    ((nvmlProcessInfo_t *)out)[at] =
+        (nvmlProcessInfo_t){p->pid, p->used + p->hidden, (unsigned)NVML_NO_INSTANCE, (unsigned)NVML_NO_INSTANCE};
+}
+
+NVML_API nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_v1_t *out)
+{
+    return processes(d, n, out, put_v1);
+}
+
+NVML_API nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *out)
+{
+    return processes(d, n, out, put);
+}
+
+NVML_API nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *out)
+{
+    return processes(d, n, out, put);
+}
+
+static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (count == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
+#define NOBODY(name) \
+    NVML_API name(nvmlDevice_t d, unsigned *n, void *out) { (void)out; return nobody(d, n); }
+
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses)
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v3)
+
+/* Nothing ever runs, so nothing was sampled. */
+NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizationSample_t *out, unsigned *n,
+                                         unsigned long long since)
+{
+    (void)out, (void)since;
+    NVML_TRY(nobody(d, n));
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML_API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *out = (nvmlUtilization_t){0, 0};
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned value)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (out == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *out = value;
+    return NVML_SUCCESS;
+}
+
+/* Calls that answer one number, the same for every device. */
+#define NUMBER(name, value) \
+    NVML_API name(nvmlDevice_t d, unsigned *out) { return number(d, out, value); }
+
+NUMBER(nvmlDeviceGetPersistenceMode, 1)
+NUMBER(nvmlDeviceGetComputeMode, 0)
+NUMBER(nvmlDeviceGetPerformanceState, 0)
+NUMBER(nvmlDeviceGetPowerUsage, 75000)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, 700000)
+NUMBER(nvmlDeviceGetDisplayActive, 0)
+NUMBER(nvmlDeviceGetVirtualizationMode, 0)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
+NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
+
+static nvmlReturn_t own_number(nvmlDevice_t device, unsigned *out)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    return number(device, out, i);
+}
+
+NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out) { return own_number(d, out); }
+NVML_API nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *out) { return own_number(d, out); }
+
+/* A setting, and what it will be after a restart. */
+static nvmlReturn_t setting(nvmlDevice_t device, unsigned *now, unsigned *later, unsigned value)
+{
+    NVML_TRY(number(device, now, value));
+    return number(device, later, value);
+}
+
+NVML_API nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return setting(d, now, later, 0); }
+NVML_API nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return setting(d, now, later, 1); }
+
+NVML_API nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *out)
+{
+    (void)sensor;
+    return number(device, out, 35);
+}
+
+NVML_API nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *out)
+{
+    NVML_TRY(number(device, out, 0));
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+NVML_API nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+    unsigned i;
+    NVML_TRY(nvml_index(device, &i));
+    if (major == NULL || minor == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *major = machine_shape()->model->major;
+    *minor = machine_shape()->model->minor;
+    return NVML_SUCCESS;
+}

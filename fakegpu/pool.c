@@ -1,0 +1,176 @@
+#include "pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "space.h"
+
+static const uint64_t CHUNK = 32 * MIB;
+static const uint64_t SMALL_CHUNK = 2 * MIB;
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool *all;
+static struct pool *defaults[MAX_DEVICES], *current[MAX_DEVICES]; /* by ordinal */
+
+struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props)
+{
+    struct pool *p = handle_new(sizeof *p, HANDLE_POOL, NULL);
+    if (p == NULL)
+        return NULL;
+    pthread_mutex_init(&p->lock, NULL);
+    p->props = *props;
+    p->ordinal = ordinal;
+    p->device = device_index(ordinal);
+    p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
+    pthread_mutex_lock(&list_lock);
+    p->next = all;
+    all = p;
+    pthread_mutex_unlock(&list_lock);
+    return p;
+}
+
+struct pool *pool_default(CUdevice ordinal)
+{
+    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
+    struct pool *p;
+
+    pthread_mutex_lock(&making);
+    p = defaults[ordinal];
+    if (p == NULL && (p = pool_new(ordinal, &props)) != NULL) {
+        p->is_default = true;
+        defaults[ordinal] = p;
+    }
+    pthread_mutex_unlock(&making);
+    return p;
+}
+
+struct pool *pool_current(CUdevice ordinal)
+{
+    struct pool *p = load_acquire(&current[ordinal]);
+    return p != NULL ? p : pool_default(ordinal);
+}
+
+void pool_set_current(CUdevice ordinal, struct pool *p) { store_release(&current[ordinal], p); }
+
+/* Under the pool's lock. */
+static void shrink(struct pool *p, uint64_t keep)
+{
+    uint64_t least = round_up(p->taken, CHUNK);
+    if (keep < least)
+        keep = least;
+    if (p->reserved <= keep)
+        return;
+    if (!p->imported)
+        machine_return(p->device, KIND_DATA, p->reserved - keep);
+    p->reserved = keep;
+}
+
+void pool_trim(struct pool *p, uint64_t keep)
+{
+    pthread_mutex_lock(&p->lock);
+    shrink(p, keep);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Under the list's lock. False if the pool is done for: destroyed, and all given back. */
+static bool settle(struct pool *p, uint64_t keep)
+{
+    bool done;
+    pthread_mutex_lock(&p->lock);
+    shrink(p, keep);
+    done = p->doomed && p->live == 0;
+    pthread_mutex_unlock(&p->lock);
+    return !done;
+}
+
+static void settle_all(const unsigned *device)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct pool **at = &all, *p; (p = *at) != NULL;) {
+        bool chosen = device == NULL || p->device == *device;
+        if (!chosen || settle(p, device == NULL ? load_relaxed(&p->threshold) : 0)) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        pthread_mutex_destroy(&p->lock);
+        handle_drop(p);
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+void pools_settle(void) { settle_all(NULL); }
+void pools_drop(unsigned device) { settle_all(&device); }
+
+CUresult pool_destroy(struct pool *p)
+{
+    struct pool *was_current = p;
+
+    if (p->is_default)
+        return CUDA_ERROR_INVALID_VALUE;
+    __atomic_compare_exchange_n(&current[p->ordinal], &was_current, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    pthread_mutex_lock(&p->lock);
+    p->doomed = true;
+    p->threshold = 0;
+    shrink(p, 0);
+    pthread_mutex_unlock(&p->lock);
+    return CUDA_SUCCESS; /* it is buried when it is settled next and nothing is left in it */
+}
+
+void pool_give(struct pool *p, uint64_t bytes)
+{
+    pthread_mutex_lock(&p->lock);
+    p->used -= bytes;
+    p->taken -= round_up(bytes, LEDGER_UNIT);
+    p->live--;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Under the pool's lock: chunks as the driver takes them, less where that does not fit. */
+static bool grow(struct pool *p, uint64_t need)
+{
+    uint64_t more = round_up(need - p->reserved, CHUNK);
+
+    if (p->props.maxSize != 0 && p->reserved + more > round_up(p->props.maxSize, CHUNK))
+        return false;
+    if (!machine_charge(p->device, KIND_DATA, more)) {
+        more = round_up(need - p->reserved, SMALL_CHUNK);
+        if (!machine_charge(p->device, KIND_DATA, more))
+            return false;
+    }
+    p->reserved += more;
+    if (p->reserved > p->reserved_high)
+        p->reserved_high = p->reserved;
+    return true;
+}
+
+CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
+{
+    struct block b = {.kind = BLOCK_POOL, .size = bytes, .device = p->device, .owner = p};
+    uint64_t rounded = round_up(bytes, LEDGER_UNIT);
+    bool ok;
+
+    if (bytes > machine_capacity(p->device))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    TRY(current_context(&b.context));
+    pthread_mutex_lock(&p->lock);
+    ok = !p->doomed && !p->imported && (p->taken + rounded <= p->reserved || grow(p, p->taken + rounded));
+    if (ok) {
+        p->taken += rounded;
+        p->used += bytes;
+        p->live++;
+        if (p->used > p->used_high)
+            p->used_high = p->used;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!ok)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!space_take(&b, false)) {
+        pool_give(p, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = b.address;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,37 @@
+/* A memory pool: reserved bytes that grow in chunks, and what is handed out of them. */
+#ifndef FAKEGPU_POOL_H
+#define FAKEGPU_POOL_H
+
+#include <pthread.h>
+
+#include "driver.h"
+
+struct pool {
+    struct handle handle;
+    pthread_mutex_t lock;
+    CUmemPoolProps props;
+    unsigned device;    /* machine index */
+    CUdevice ordinal;
+    bool is_default;
+    bool imported;      /* another process's: never charged, nothing to allocate from */
+    bool doomed;        /* destroyed; ends with its last allocation */
+    int reuse[3];
+    uint64_t threshold; /* what may stay reserved past a synchronisation */
+    uint64_t reserved, reserved_high;
+    uint64_t used, used_high; /* bytes as asked for */
+    uint64_t taken;           /* the same, rounded */
+    unsigned long live;       /* allocations */
+    struct pool *next;
+};
+
+/* A new pool on a device; NULL if there is no memory. */
+struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props);
+/* The device's own pool, made on first use. */
+struct pool *pool_default(CUdevice ordinal);
+struct pool *pool_current(CUdevice ordinal);
+void pool_set_current(CUdevice ordinal, struct pool *p);
+CUresult pool_destroy(struct pool *p);
+void pool_trim(struct pool *p, uint64_t keep);
+CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes);
+
+#endif

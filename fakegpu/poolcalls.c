@@ -1,0 +1,253 @@
+/* The calls on memory pools and stream-ordered allocation. */
+#include <string.h>
+
+#include "pool.h"
+#include "space.h"
+
+static CUresult pool_get(CUmemoryPool handle, const char *call, struct pool **out)
+{
+    TRY(driver_ready());
+    *out = handle_want(handle, HANDLE_POOL, call);
+    return *out == NULL || (*out)->doomed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, CUstream s)
+{
+    struct context *c;
+    struct pool *p;
+
+    TRY(current_context(&c));
+    TRY(stream_check(s));
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = 0;
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    TRY(pool_get(handle, "cuMemAllocFromPoolAsync", &p));
+    return pool_alloc(p, out, bytes);
+}
+
+static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUstream s)
+{
+    struct context *c;
+    TRY(current_context(&c));
+    return alloc_from(out, bytes, pool_current(c->device), s);
+}
+
+static CUresult free_async(CUdeviceptr p, CUstream s)
+{
+    struct context *c;
+    struct block b;
+
+    TRY(current_context(&c));
+    TRY(stream_check(s));
+    if (p == 0)
+        return CUDA_SUCCESS;
+    switch (space_remove(p, 1u << BLOCK_POOL | 1u << BLOCK_POOL_IMPORT | 1u << BLOCK_DATA, &b)) {
+    case SPACE_OK:
+        break;
+    case SPACE_OTHER:
+        if (b.kind == BLOCK_GRAPH)
+            return graph_freed(b.owner); /* the address stays the graph's */
+        /* fall through */
+    default:
+        report_error("cuMemFreeAsync: 0x%llx is no allocation", p);
+        return CUDA_ERROR_INVALID_VALUE;
+    case SPACE_FREED:
+        report_error("cuMemFreeAsync: 0x%llx was freed before", p);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (b.kind == BLOCK_POOL)
+        pool_give(b.owner, b.size);
+    else if (b.kind == BLOCK_DATA) /* the driver takes these too */
+        machine_return(b.device, KIND_DATA, b.charged);
+    return CUDA_SUCCESS;
+}
+
+API cuMemAllocAsync(CUdeviceptr *out, size_t n, CUstream s) { ENTRY(cuMemAllocAsync, alloc_async(out, n, s)); }
+API cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t n, CUstream s)
+{
+    ENTRY(cuMemAllocAsync, alloc_async(out, n, per_thread(s)));
+}
+
+API cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t n, CUmemoryPool p, CUstream s)
+{
+    ENTRY(cuMemAllocFromPoolAsync, alloc_from(out, n, p, s));
+}
+
+API cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t n, CUmemoryPool p, CUstream s)
+{
+    ENTRY(cuMemAllocFromPoolAsync, alloc_from(out, n, p, per_thread(s)));
+}
+
+API cuMemFreeAsync(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, free_async(p, s)); }
+API cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, free_async(p, per_thread(s))); }
+
+static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
+{
+    TRY(driver_ready());
+    if (out == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_NOT_SUPPORTED; /* pools of host memory take nothing from a device */
+    TRY(device_check(props->location.id));
+    *out = pool_new(props->location.id, props);
+    return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUmemoryPool handle)
+{
+    struct pool *p;
+    TRY(pool_get(handle, "cuMemPoolDestroy", &p));
+    return pool_destroy(p);
+}
+
+static CUresult trim(CUmemoryPool handle, size_t keep)
+{
+    struct pool *p;
+    TRY(pool_get(handle, "cuMemPoolTrimTo", &p));
+    pool_trim(p, keep);
+    return CUDA_SUCCESS;
+}
+
+API cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) { ENTRY(cuMemPoolCreate, create(out, props)); }
+API cuMemPoolDestroy(CUmemoryPool p) { ENTRY(cuMemPoolDestroy, destroy(p)); }
+API cuMemPoolTrimTo(CUmemoryPool p, size_t keep) { ENTRY(cuMemPoolTrimTo, trim(p, keep)); }
+
+/* The word behind a 64-bit attribute, or NULL. */
+static uint64_t *word(struct pool *p, CUmemPool_attribute a)
+{
+    switch (a) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return &p->threshold;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return &p->reserved;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return &p->reserved_high;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return &p->used;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &p->used_high;
+    default: return NULL;
+    }
+}
+
+static bool is_reuse(CUmemPool_attribute a)
+{
+    return a >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+           a <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+
+API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *value)
+{
+    struct pool *p;
+    CUresult r = CUDA_SUCCESS;
+
+    TRY(pool_get(handle, "cuMemPoolGetAttribute", &p));
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&p->lock);
+    if (is_reuse(a))
+        *(int *)value = p->reuse[a - 1];
+    else if (word(p, a) != NULL)
+        *(uint64_t *)value = *word(p, a);
+    else
+        r = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&p->lock);
+    return r;
+}
+
+API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *value)
+{
+    struct pool *p;
+    CUresult r = CUDA_SUCCESS;
+
+    TRY(pool_get(handle, "cuMemPoolSetAttribute", &p));
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&p->lock);
+    if (is_reuse(a))
+        p->reuse[a - 1] = *(int *)value;
+    else if (a == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        store_relaxed(&p->threshold, *(uint64_t *)value);
+    else if (a == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && *(uint64_t *)value == 0)
+        p->reserved_high = p->reserved;
+    else if (a == CU_MEMPOOL_ATTR_USED_MEM_HIGH && *(uint64_t *)value == 0)
+        p->used_high = p->used;
+    else
+        r = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&p->lock);
+    return r;
+}
+
+API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
+{
+    struct pool *p;
+    TRY(pool_get(handle, "cuMemPoolSetAccess", &p));
+    return map == NULL && count > 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+API cuMemPoolGetAccess(int *flags, CUmemoryPool handle, CUmemLocation *where)
+{
+    struct pool *p;
+    TRY(pool_get(handle, "cuMemPoolGetAccess", &p));
+    if (flags == NULL || where == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = where->id == p->ordinal ? CU_MEM_ACCESS_READWRITE : CU_MEM_ACCESS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult give_pool(CUmemoryPool *out, struct pool *p)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = p;
+    return p == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+API cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
+{
+    TRY(device_check(device));
+    return give_pool(out, pool_default(device));
+}
+
+API cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
+{
+    TRY(device_check(device));
+    return give_pool(out, pool_current(device));
+}
+
+API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
+{
+    struct pool *p;
+    TRY(device_check(device));
+    TRY(pool_get(handle, "cuDeviceSetMemPool", &p));
+    if (p->ordinal != device || p->imported)
+        return CUDA_ERROR_INVALID_VALUE;
+    pool_set_current(device, p);
+    return CUDA_SUCCESS;
+}
+
+/* CUDA 13 asks by location; only devices have pools here. */
+static CUresult location_check(const CUmemLocation *where, int type)
+{
+    TRY(driver_ready());
+    if (where == NULL || type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (where->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return device_check(where->id);
+}
+
+API cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    TRY(location_check(where, type));
+    return give_pool(out, pool_default(where->id));
+}
+
+API cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    TRY(location_check(where, type));
+    return give_pool(out, pool_current(where->id));
+}
+
+API cuMemSetMemPool(CUmemLocation *where, int type, CUmemoryPool p)
+{
+    TRY(location_check(where, type));
+    return cuDeviceSetMemPool(where->id, p);
+}

@@ -1,0 +1,103 @@
+#include <pthread.h>
+
+#include "driver.h"
+
+/* One per device. Once made, a primary context keeps its handle: retaining it
+ * again after its end brings the same one back to life, as in the driver. */
+static struct primary {
+    struct context *context;
+    unsigned references;
+    unsigned flags;
+} primary[MAX_DEVICES];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool active(const struct primary *p) { return p->context != NULL && load_acquire(&p->context->alive); }
+
+CUresult primary_retain(CUdevice device, struct context **out)
+{
+    struct primary *p = &primary[device];
+    CUresult r = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&lock);
+    if (p->context == NULL)
+        r = context_new(&p->context, device, p->flags, true);
+    else if (!active(p))
+        r = context_revive(p->context);
+    if (r == CUDA_SUCCESS) {
+        p->references++;
+        *out = p->context;
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+CUresult primary_release(CUdevice device)
+{
+    struct primary *p = &primary[device];
+    CUresult r = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&lock);
+    if (p->references == 0)
+        r = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--p->references == 0 && active(p))
+        context_end(p->context);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+static CUresult retain(CUcontext *out, CUdevice device)
+{
+    TRY(device_check(device));
+    return out == NULL ? CUDA_ERROR_INVALID_VALUE : primary_retain(device, out);
+}
+
+static CUresult release(CUdevice device)
+{
+    TRY(device_check(device));
+    return primary_release(device);
+}
+
+/* Ends the context whoever retained it; they still have to release it. */
+static CUresult reset(CUdevice device)
+{
+    struct primary *p;
+    TRY(device_check(device));
+    p = &primary[device];
+    pthread_mutex_lock(&lock);
+    if (active(p))
+        context_end(p->context);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+API cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) { ENTRY(cuDevicePrimaryCtxRetain, retain(out, device)); }
+API cuDevicePrimaryCtxRelease(CUdevice device) { ENTRY(cuDevicePrimaryCtxRelease, release(device)); }
+API cuDevicePrimaryCtxRelease_v2(CUdevice device) { ENTRY(cuDevicePrimaryCtxRelease, release(device)); }
+API cuDevicePrimaryCtxReset(CUdevice device) { ENTRY(cuDevicePrimaryCtxReset, reset(device)); }
+API cuDevicePrimaryCtxReset_v2(CUdevice device) { ENTRY(cuDevicePrimaryCtxReset, reset(device)); }
+
+API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *is_active)
+{
+    TRY(device_check(device));
+    if (flags == NULL || is_active == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    *flags = primary[device].flags;
+    *is_active = active(&primary[device]);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+API cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
+{
+    TRY(device_check(device));
+    pthread_mutex_lock(&lock);
+    primary[device].flags = flags;
+    if (primary[device].context != NULL)
+        primary[device].context->flags = flags;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+API cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }

@@ -1,0 +1,228 @@
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "report.h"
+
+enum { MAGIC = 0x47504b46, VERSION = 1 };
+
+/* Lock bytes lie past any data, where they are just numbers. */
+#define LOCK_MACHINE ((off_t)1 << 32)
+#define LOCK_RECORD (LOCK_MACHINE + 1)
+
+static bool lock_op(int fd, int cmd, short type, off_t start, off_t len, struct flock *out)
+{
+    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
+    int r;
+    do
+        r = fcntl(fd, cmd, &l);
+    while (r != 0 && errno == EINTR);
+    if (out != NULL)
+        *out = l;
+    return r == 0;
+}
+
+bool state_lock(const struct state_file *f, bool wait)
+{
+    if (wait)
+        return lock_op(f->lock_fd, F_OFD_SETLKW, F_WRLCK, LOCK_MACHINE, 1, NULL);
+    for (int i = 0; i < 50; i++) {
+        if (lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_MACHINE, 1, NULL))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
+    }
+    return false;
+}
+
+void state_unlock(const struct state_file *f)
+{
+    lock_op(f->lock_fd, F_OFD_SETLK, F_UNLCK, LOCK_MACHINE, 1, NULL);
+}
+
+bool state_own(const struct state_file *f, unsigned slot)
+{
+    return lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_RECORD + slot, 1, NULL);
+}
+
+static bool owned(int fd, off_t start, off_t len)
+{
+    struct flock l;
+    return !lock_op(fd, F_OFD_GETLK, F_WRLCK, start, len, &l) || l.l_type != F_UNLCK;
+}
+
+bool state_owned(const struct state_file *f, unsigned slot)
+{
+    return owned(f->lock_fd, LOCK_RECORD + slot, 1);
+}
+
+static int folder(char *out, size_t size)
+{
+    const char *set = getenv("FAKEGPU_STATE");
+    const char *base = "/dev/shm";
+
+    if (set != NULL && *set != '\0') {
+        if (snprintf(out, size, "%s", set) >= (int)size)
+            return -1;
+    } else {
+        if (access(base, W_OK) != 0)
+            base = getenv("TMPDIR");
+        if (base == NULL)
+            base = "/tmp";
+        if (snprintf(out, size, "%s/fakegpu-%u", base, (unsigned)getuid()) >= (int)size)
+            return -1;
+    }
+    if (mkdir(out, 0777) != 0 && errno != EEXIST)
+        return -1;
+    return 0;
+}
+
+static int state_path(char *out, size_t size)
+{
+    char dir[3072];
+    if (folder(dir, sizeof dir) != 0 || snprintf(out, size, "%s/machine", dir) >= (int)size) {
+        report_note("finding the state folder: %s (set FAKEGPU_STATE to a folder that can be written)",
+                    strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
+bool state_current(const struct state_file *f)
+{
+    char path[4096];
+    struct stat named, open_;
+    return state_path(path, sizeof path) == 0 && stat(path, &named) == 0 &&
+           fstat(f->lock_fd, &open_) == 0 && named.st_ino == open_.st_ino && named.st_dev == open_.st_dev;
+}
+
+/* Makes a complete file beside the path, then gives it its name in one step, so
+ * that nobody ever opens a half-made one. */
+static int publish(const char *path, const char *text, const struct shape *shape, bool replace)
+{
+    char temp[4200];
+    struct state *s;
+    int fd, r = -1;
+
+    snprintf(temp, sizeof temp, "%s.%d.tmp", path, (int)getpid());
+    unlink(temp);
+    fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return -1;
+    if (ftruncate(fd, sizeof *s) == 0 &&
+        (s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED) {
+        s->magic = MAGIC;
+        s->version = VERSION;
+        s->size = sizeof *s;
+        snprintf(s->shape, sizeof s->shape, "%s", text);
+        for (unsigned i = 0; i < shape->devices; i++)
+            s->device[i].capacity = (shape->bytes - shape->reserved) / LEDGER_UNIT;
+        munmap(s, sizeof *s);
+        r = replace ? rename(temp, path) : link(temp, path);
+        if (r != 0 && !replace && errno == EEXIST)
+            r = 0; /* somebody else was first: theirs is as good */
+    }
+    close(fd);
+    unlink(temp);
+    return r;
+}
+
+static bool valid(const struct state *s, const struct stat *st)
+{
+    return s->magic == MAGIC && s->version == VERSION && s->size == sizeof *s &&
+           (uint64_t)st->st_size == sizeof *s && memchr(s->shape, '\0', sizeof s->shape) != NULL;
+}
+
+static int map_file(const char *path, struct state_file *f, struct stat *st)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    f->map = MAP_FAILED;
+    f->lock_fd = -1;
+    if (fstat(fd, st) == 0 && (uint64_t)st->st_size >= sizeof *f->map)
+        f->map = mmap(NULL, sizeof *f->map, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    f->lock_fd = open(path, O_RDWR | O_CLOEXEC);
+    return 0;
+}
+
+void state_close(struct state_file *f)
+{
+    if (f->map != NULL && f->map != MAP_FAILED)
+        munmap(f->map, sizeof *f->map);
+    if (f->lock_fd >= 0)
+        close(f->lock_fd);
+    f->map = NULL;
+    f->lock_fd = -1;
+}
+
+/* One look at the path: 1 the file is ours to use, 0 it was made or replaced
+ * (look again), -1 it cannot be used. */
+static int look(const char *path, const char *wanted, struct state_file *f)
+{
+    const char *text = wanted != NULL ? wanted : "h200x1";
+    struct shape shape;
+    struct stat st;
+    bool usable, used;
+    int r;
+
+    if (shape_parse(text, &shape) != 0) {
+        report_note("FAKEGPU=%s names no machine (try h200x2 or small:512m)", text);
+        return -1;
+    }
+    if (map_file(path, f, &st) != 0) {
+        if (errno == ENOENT && publish(path, text, &shape, false) == 0)
+            return 0;
+        report_note("making %s: %s (can the folder be written?)", path, strerror(errno));
+        return -1;
+    }
+    usable = f->map != MAP_FAILED && f->lock_fd >= 0 && valid(f->map, &st);
+    used = f->lock_fd >= 0 && owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES);
+    if (usable && (wanted == NULL || strcmp(f->map->shape, text) == 0))
+        return shape_parse(f->map->shape, &f->shape) == 0 ? 1 : -1;
+    if (used) {
+        report_note("the machine in %s is a %s and in use, FAKEGPU asks for %s (set another FAKEGPU_STATE)",
+                    path, usable ? f->map->shape : "machine of another version", text);
+        return -1;
+    }
+    /* Nobody uses it: replace it, unless somebody did or claims it meanwhile. */
+    r = 0;
+    if (state_lock(f, true)) {
+        if (state_current(f) && !owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES))
+            r = publish(path, text, &shape, true);
+        state_unlock(f);
+    }
+    return r;
+}
+
+int state_open(struct state_file *f)
+{
+    const char *wanted = getenv("FAKEGPU");
+    char path[4096];
+    int r;
+
+    if (wanted != NULL && *wanted == '\0')
+        wanted = NULL;
+    if (state_path(path, sizeof path) != 0)
+        return -1;
+    for (int i = 0; i < 100; i++) {
+        *f = (struct state_file){.lock_fd = -1};
+        r = look(path, wanted, f);
+        if (r > 0)
+            return 0;
+        state_close(f);
+        if (r < 0)
+            return -1;
+    }
+    report_note("opening %s: it is replaced over and over", path);
+    return -1;
+}

@@ -1,0 +1,246 @@
+/* Streams and events. Nothing runs, so everything is always done. */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "driver.h"
+
+struct stream {
+    struct handle handle;
+    unsigned flags;
+    int priority;
+    uint64_t id;
+};
+
+struct event {
+    struct handle handle;
+    bool recorded;
+    uint64_t at; /* nanoseconds */
+};
+
+/* NULL, legacy and per-thread need no creating. */
+static bool is_builtin(CUstream s) { return (uintptr_t)s <= (uintptr_t)CU_STREAM_PER_THREAD; }
+
+CUresult stream_check(CUstream s)
+{
+    if (is_builtin(s) || handle_get(s, HANDLE_STREAM) != NULL)
+        return CUDA_SUCCESS;
+    report_error("%p is no stream (destroyed already?)", (void *)s);
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult check(CUstream s)
+{
+    struct context *c;
+    TRY(current_context(&c));
+    return stream_check(s);
+}
+
+static CUresult create(CUstream *out, unsigned flags, int priority)
+{
+    static uint64_t ids = 2;
+    struct context *c;
+    struct stream *s;
+
+    TRY(current_context(&c));
+    if (out == NULL || flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    s = handle_new(sizeof *s, HANDLE_STREAM, c);
+    if (s == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    s->flags = flags;
+    s->priority = priority;
+    s->id = add_relaxed(&ids, 1);
+    *out = s;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUstream handle)
+{
+    struct stream *s;
+    TRY(driver_ready());
+    s = is_builtin(handle) ? NULL : handle_want(handle, HANDLE_STREAM, "cuStreamDestroy");
+    if (s == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    handle_drop(s);
+    return CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUstream s)
+{
+    TRY(check(s));
+    pools_settle();
+    return CUDA_SUCCESS;
+}
+
+API cuStreamCreate(CUstream *out, unsigned flags) { ENTRY(cuStreamCreate, create(out, flags, 0)); }
+
+API cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
+{
+    ENTRY(cuStreamCreateWithPriority, create(out, flags, priority));
+}
+
+API cuStreamDestroy(CUstream s) { ENTRY(cuStreamDestroy, destroy(s)); }
+API cuStreamDestroy_v2(CUstream s) { ENTRY(cuStreamDestroy, destroy(s)); }
+API cuStreamSynchronize(CUstream s) { ENTRY(cuStreamSynchronize, synchronize(s)); }
+API cuStreamSynchronize_ptsz(CUstream s) { ENTRY(cuStreamSynchronize, synchronize(per_thread(s))); }
+API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, check(s)); }
+API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, check(per_thread(s))); }
+
+static CUresult wait_event(CUstream s, CUevent e)
+{
+    TRY(check(s));
+    return handle_want(e, HANDLE_EVENT, "cuStreamWaitEvent") == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+API cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
+{
+    (void)flags;
+    ENTRY(cuStreamWaitEvent, wait_event(s, e));
+}
+
+API cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags)
+{
+    (void)flags;
+    ENTRY(cuStreamWaitEvent, wait_event(per_thread(s), e));
+}
+
+/* One question about a stream: its context, flags, priority or number. */
+static CUresult ask(CUstream handle, const void *out, struct stream *answer)
+{
+    struct context *c;
+    TRY(current_context(&c));
+    TRY(stream_check(handle));
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_builtin(handle))
+        *answer = (struct stream){.handle.context = c, .id = (uintptr_t)handle};
+    else
+        *answer = *handle;
+    return CUDA_SUCCESS;
+}
+
+#define QUESTION(name, type, field)                            \
+    API name(CUstream s, type *out)                            \
+    {                                                          \
+        struct stream a;                                       \
+        TRY(ask(s, out, &a));                                  \
+        *out = (type)a.field;                                  \
+        return CUDA_SUCCESS;                                   \
+    }                                                          \
+    API name##_ptsz(CUstream s, type *out) { return name(per_thread(s), out); }
+
+QUESTION(cuStreamGetCtx, CUcontext, handle.context)
+QUESTION(cuStreamGetFlags, unsigned, flags)
+QUESTION(cuStreamGetPriority, int, priority)
+QUESTION(cuStreamGetId, unsigned long long, id)
+QUESTION(cuStreamGetDevice, CUdevice, handle.context->device)
+
+API cuStreamGetCtx_v2(CUstream s, CUcontext *out, CUgreenCtx *green)
+{
+    if (green != NULL)
+        *green = NULL;
+    return cuStreamGetCtx(s, out);
+}
+
+API cuStreamGetCtx_v2_ptsz(CUstream s, CUcontext *out, CUgreenCtx *green)
+{
+    return cuStreamGetCtx_v2(per_thread(s), out, green);
+}
+
+/* Nothing is ever captured. */
+API cuStreamIsCapturing(CUstream s, int *status)
+{
+    TRY(check(s));
+    if (status == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *status = 0;
+    return CUDA_SUCCESS;
+}
+
+API cuStreamIsCapturing_ptsz(CUstream s, int *status) { return cuStreamIsCapturing(per_thread(s), status); }
+
+API cuEventCreate(CUevent *out, unsigned flags)
+{
+    struct context *c;
+    (void)flags;
+    TRY(current_context(&c));
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = handle_new(sizeof(struct event), HANDLE_EVENT, c);
+    return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult event_get(CUevent handle, const char *call, struct event **out)
+{
+    TRY(driver_ready());
+    *out = handle_want(handle, HANDLE_EVENT, call);
+    return *out == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+API cuEventDestroy_v2(CUevent handle)
+{
+    struct event *e;
+    TRY(event_get(handle, "cuEventDestroy", &e));
+    handle_drop(e);
+    return CUDA_SUCCESS;
+}
+
+API cuEventDestroy(CUevent e) { return cuEventDestroy_v2(e); }
+
+static CUresult record(CUevent handle, CUstream s)
+{
+    struct timespec now;
+    struct event *e;
+    TRY(check(s));
+    TRY(event_get(handle, "cuEventRecord", &e));
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    store_relaxed(&e->at, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
+    store_release(&e->recorded, true);
+    return CUDA_SUCCESS;
+}
+
+API cuEventRecord(CUevent e, CUstream s) { ENTRY(cuEventRecord, record(e, s)); }
+API cuEventRecord_ptsz(CUevent e, CUstream s) { ENTRY(cuEventRecord, record(e, per_thread(s))); }
+
+API cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags)
+{
+    (void)flags;
+    ENTRY(cuEventRecordWithFlags, record(e, s));
+}
+
+API cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned flags)
+{
+    (void)flags;
+    ENTRY(cuEventRecordWithFlags, record(e, per_thread(s)));
+}
+
+API cuEventQuery(CUevent handle)
+{
+    struct event *e;
+    return event_get(handle, "cuEventQuery", &e);
+}
+
+static CUresult event_synchronize(CUevent handle)
+{
+    struct event *e;
+    TRY(event_get(handle, "cuEventSynchronize", &e));
+    pools_settle();
+    return CUDA_SUCCESS;
+}
+
+API cuEventSynchronize(CUevent e) { ENTRY(cuEventSynchronize, event_synchronize(e)); }
+
+API cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to)
+{
+    struct event *a, *b;
+    TRY(event_get(from, "cuEventElapsedTime", &a));
+    TRY(event_get(to, "cuEventElapsedTime", &b));
+    if (ms == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded))
+        return CUDA_ERROR_INVALID_HANDLE;
+    *ms = (float)(int64_t)(load_relaxed(&b->at) - load_relaxed(&a->at)) / 1e6f;
+    return CUDA_SUCCESS;
+}
+
+API cuEventElapsedTime(float *ms, CUevent from, CUevent to) { return cuEventElapsedTime_v2(ms, from, to); }
