@@ -1,0 +1,101 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/region"
+)
+
+// roomy is the limit of regions in which nothing is to be refused.
+const roomy = 1 << 40
+
+// sorted samples of one figure.
+type samples []float64
+
+// percentile of sorted samples, by nearest rank.
+func (s samples) percentile(p float64) float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	rank := int(p / 100 * float64(len(s)))
+	return s[min(rank, len(s)-1)]
+}
+
+// row is the median of some rounds, with the middle eight tenths as its spread.
+func (s samples) row(name, unit string) Row {
+	slices.Sort(s)
+	return Row{Name: name, Unit: unit, Value: s.percentile(50), Low: s.percentile(10), High: s.percentile(90), Samples: len(s)}
+}
+
+// at is one percentile of many samples, with all of them as its spread.
+func (s samples) at(p float64, name string) Row {
+	slices.Sort(s)
+	return Row{Name: fmt.Sprintf("%s, p%v", name, p), Unit: Nanoseconds, Value: s.percentile(p),
+		Low: s.percentile(0), High: s.percentile(100), Samples: len(s)}
+}
+
+// beside puts the bare operation's figure beside a row's.
+func (r Row) beside(bare Row) Row {
+	r.Atomic = bare.Value
+	if bare.Value > 0 {
+		r.Ratio = r.Value / bare.Value
+	}
+	return r
+}
+
+// throughput gives a row of times its operations in a second.
+func (r Row) throughput() Row {
+	r.PerSecond = 1e9 / r.Value
+	return r
+}
+
+// alternate measures two things in turn, each going first half of the time, so
+// that what the machine does meanwhile falls on both.
+func alternate(rounds int, bare, op func() (float64, error)) (b, o samples, err error) {
+	for round := range rounds {
+		order := [2]func() error{
+			func() error { return measure(bare, &b) },
+			func() error { return measure(op, &o) },
+		}
+		if round%2 == 1 {
+			order[0], order[1] = order[1], order[0]
+		}
+		for _, do := range order {
+			if err := do(); err != nil {
+				return b, o, err
+			}
+		}
+	}
+	return b, o, nil
+}
+
+func measure(f func() (float64, error), into *samples) error {
+	v, err := f()
+	*into = append(*into, v)
+	return err
+}
+
+// perOp is nanoseconds for each of n operations since from.
+func perOp(from time.Time, n int) float64 { return float64(time.Since(from)) / float64(n) }
+
+// create makes a region with a limit on every device.
+func create(path string, limit uint64) (*region.Region, error) {
+	var opt region.Options
+	for d := range opt.Limits.Memory {
+		opt.Limits.Memory[d] = abi.MakeLimit(limit, 0)
+	}
+	return region.Open(path, opt)
+}
+
+// join attaches to a region that is there, and claims a slot.
+func join(path, name string) (*region.Region, *region.Slot, error) {
+	r, err := region.Open(path, region.Options{NoCreate: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := r.Claim(name)
+	return r, s, err
+}

@@ -1,0 +1,64 @@
+package bench
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestPercentile(t *testing.T) {
+	var s samples
+	for i := range 1000 {
+		s = append(s, float64(999-i))
+	}
+	slices.Sort(s)
+	for p, want := range map[float64]float64{0: 0, 10: 100, 50: 500, 99: 990, 99.9: 999, 100: 999} {
+		if got := s.percentile(p); math.Abs(got-want) > 1 {
+			t.Errorf("p%v: got %v, want %v", p, got, want)
+		}
+	}
+	if got := (samples{}).percentile(50); got != 0 {
+		t.Errorf("got %v of nothing", got)
+	}
+	row := s.row("x", Nanoseconds)
+	if row.Value != 500 || row.Low != 100 || row.High != 900 || row.Samples != 1000 {
+		t.Errorf("got %+v", row)
+	}
+}
+
+func TestAlternate(t *testing.T) {
+	order := ""
+	do := func(name string) func() (float64, error) {
+		return func() (float64, error) { order += name; return 1, nil }
+	}
+	b, o, err := alternate(4, do("b"), do("o"))
+	if err != nil || order != "boobboob" || len(b) != 4 || len(o) != 4 {
+		t.Errorf("got %s, %v", order, err)
+	}
+	broken := errors.New("broken")
+	if _, _, err := alternate(3, do("b"), func() (float64, error) { return 0, broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want the operation's error", err)
+	}
+}
+
+func TestTargets(t *testing.T) {
+	row := Row{Value: 60}.beside(Row{Value: 6})
+	if row.Ratio != 10 || row.Atomic != 6 {
+		t.Errorf("got %+v", row)
+	}
+	if r := row.within(row.Ratio, 10, "≤ 10 ×"); r.Verdict != OK || r.Target != "≤ 10 ×" {
+		t.Errorf("got %+v", r)
+	}
+	if r := row.within(row.Ratio, 9, ""); r.Verdict != Over {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestMachine(t *testing.T) {
+	m, err := machine()
+	if err != nil || m.Cores < 1 || m.CPU == "" || !strings.HasPrefix(m.Kernel, "Linux ") || m.FileSystem == "" {
+		t.Errorf("got %+v, %v", m, err)
+	}
+}

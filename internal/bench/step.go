@@ -1,0 +1,183 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/crew"
+	"ration/internal/ration"
+	"ration/internal/region"
+)
+
+const (
+	trainerRole = "bench-trainer"
+	trainers    = 8
+)
+
+// A step, as one was seen in production.
+const (
+	forward   = 20 // allocations
+	backward  = 40
+	allReduce = 8  // at once
+	optimiser = 10 // frees
+	burst     = 5  // allocations between two waits for the device
+	tensor    = 2 * uint64(ration.MiB)
+)
+
+// step replays a training step in 8 processes, and measures which share of it
+// goes to accounting; beside it the same with every call behind a file lock.
+func step(env Env) (Result, error) {
+	steps := env.pick(100, 3)
+	var rows []Row
+	for _, locked := range []bool{false, true} {
+		name := "accounting"
+		if locked {
+			name = "file lock"
+		}
+		env.Say(fmt.Sprintf("%d steps, %s", steps, name))
+		trained, err := trainAll(steps, locked)
+		if err != nil {
+			return Result{}, err
+		}
+		var share, spent, length samples
+		for _, t := range trained {
+			for i := range t.Step {
+				spent, length = append(spent, t.Spent[i]), append(length, t.Step[i])
+				share = append(share, 100*t.Spent[i]/t.Step[i])
+			}
+		}
+		row := share.row(name+", of a step", Percent)
+		if !locked {
+			rows = append(rows, length.row("a step", Nanoseconds))
+			row = row.within(row.Value, 1, "< 1 %")
+		}
+		rows = append(rows, row, spent.row(name, Nanoseconds))
+	}
+	return Result{Rows: rows, Notes: []string{
+		fmt.Sprintf("%d processes; %d allocations forward, %d backward, %d at once in the all-reduce, %d frees in the optimiser, the rest freed at the end.",
+			trainers, forward, backward, allReduce, optimiser),
+		"The device's time is slept. File lock: the same with each call behind one. Accounting is the sum over all calls and threads, with the clock's own time.",
+	}}, nil
+}
+
+func trainAll(steps int, locked bool) (out []trained, err error) {
+	err = inRegion(func(path string) error {
+		r, err := create(path, roomy)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		c, err := crew.Start(crew.Spec{Role: trainerRole, N: trainers, Gates: 1, Task: func(int) any { return training{path, steps, locked} }})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.Open(0)
+		out, err = crew.Gather[trained](c, 2*time.Minute)
+		return err
+	})
+	return out, err
+}
+
+// training is what a trainer is told.
+type training struct {
+	Path   string
+	Steps  int
+	Locked bool
+}
+
+// trained is what each of its steps took, and what accounting took of it, in
+// nanoseconds.
+type trained struct{ Step, Spent []float64 }
+
+// trainer runs steps.
+type trainer struct {
+	slot  *region.Slot
+	lock  *os.File // nil without
+	mutex sync.Mutex
+	spent atomic.Int64
+}
+
+func train(p *crew.Post) error {
+	var t training
+	if err := p.Task(&t); err != nil {
+		return err
+	}
+	_, s, err := join(t.Path, fmt.Sprintf("trainer %d", p.Index))
+	if err != nil {
+		return err
+	}
+	tr := &trainer{slot: s}
+	if t.Locked {
+		if tr.lock, err = os.OpenFile(t.Path+".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+			return err
+		}
+	}
+	p.Wait(0)
+	var out trained
+	for range t.Steps {
+		tr.spent.Store(0)
+		from := time.Now()
+		if err := tr.step(); err != nil {
+			return err
+		}
+		out.Step = append(out.Step, float64(time.Since(from)))
+		out.Spent = append(out.Spent, float64(tr.spent.Load()))
+	}
+	if err := s.Leave(); err != nil {
+		return err
+	}
+	return p.Report(out)
+}
+
+// step is one step, about 20 ms long. It ends holding what it began with.
+func (t *trainer) step() error {
+	for n := range forward + backward {
+		if err := t.account(t.slot.Charge); err != nil {
+			return err
+		}
+		if n%burst == burst-1 {
+			time.Sleep(1300 * time.Microsecond)
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, allReduce)
+	for i := range allReduce {
+		wg.Go(func() { errs[i] = t.account(t.slot.Charge) })
+	}
+	wg.Wait()
+	time.Sleep(2 * time.Millisecond)
+	for n := range forward + backward + allReduce {
+		if err := t.account(t.slot.Return); err != nil {
+			return err
+		}
+		if n == optimiser-1 {
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// account makes one change and adds what it took. Threads of one process share
+// one file lock, so behind it they take turns on a mutex first.
+func (t *trainer) account(change func(int, abi.Kind, uint64) error) error {
+	from := time.Now()
+	defer func() { t.spent.Add(int64(time.Since(from))) }()
+	if t.lock == nil {
+		return change(0, abi.Data, tensor)
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if err := unix.Flock(int(t.lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("locking: %w", err)
+	}
+	defer func() { _ = unix.Flock(int(t.lock.Fd()), unix.LOCK_UN) }()
+	return change(0, abi.Data, tensor)
+}

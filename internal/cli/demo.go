@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/demo"
+	"ration/internal/figure"
+	"ration/internal/ration"
+)
+
+func (a *app) demo() *cobra.Command {
+	var limit string
+	var quick bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "See it work, without a GPU",
+		Long: `Watch eight real processes share the memory of a make-believe device: one asks
+for too much, one is stopped, one is killed; and see that the books agree in the
+end. It takes about 15 seconds, needs no GPU and leaves nothing behind.
+
+Exit status: 0 if the books agree, 1 if not.`,
+		Example: "  ration demo\n  ration demo --limit 24g",
+		Args:    noArgs,
+		RunE: does(func(cmd *cobra.Command, _ []string) error {
+			budget, err := demoLimit(cmd.Flags().Changed("limit"), limit)
+			if err != nil {
+				return err
+			}
+			report, err := demo.Run(budget, quick, a.screen())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if err := a.out.print(report); err != nil {
+					return err
+				}
+			} else {
+				a.proof(report)
+			}
+			if !report.Agree {
+				return failed()
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&limit, "limit", "10g", "what they share, by default also from "+ration.EnvMemory+"; a `size` or a share of "+demo.Device.String())
+	cmd.Flags().BoolVar(&quick, "quick", false, "without the pauses in which to look")
+	return cmd
+}
+
+// demoLimit is the budget: from the flag, or else the environment, or else the
+// flag's default.
+func demoLimit(given bool, flag string) (uint64, error) {
+	const source = "--limit"
+	set, err := ration.ParseMemorySet(source, flag)
+	if err != nil {
+		return 0, err
+	}
+	if !given {
+		settings, err := ration.FromEnv(os.Environ())
+		if err != nil {
+			return 0, err
+		}
+		if settings.Memory.For(0).IsSet() {
+			set = settings.Memory
+		}
+	}
+	size, err := set.For(0).Of(demo.Device)
+	if err != nil {
+		return 0, err
+	}
+	if size < demo.MinLimit || size > demo.Device {
+		return 0, usage("limit %v: not one for the make-believe device, which has %v (use %v or more of it, with %s)",
+			set.For(0), demo.Device, demo.MinLimit, source)
+	}
+	return uint64(size), nil
+}
+
+// screen is where the demo plays: nowhere, if it is only asked for its figures.
+func (a *app) screen() demo.Screen {
+	s := demo.Screen{
+		Out: a.out, Live: a.out.tty, Bar: a.out.bar,
+		Dim:  func(text string) string { return a.out.style(dim, text) },
+		Wrap: a.out.wrap,
+	}
+	if a.json {
+		s.Out, s.Live = io.Discard, false
+	}
+	return s
+}
+
+// proof says what the demo has shown.
+func (a *app) proof(r demo.Report) {
+	a.out.printf("\n")
+	line := func(what, format string, args ...any) {
+		a.out.printf("%s  %s\n", a.out.style(bold, pad(what, 9)), a.out.wrap(fmt.Sprintf(format, args...), 11))
+	}
+	line("the books", "the device had granted %s, the living held %s; after they left %s and %s, %d slots",
+		figure.Bytes(r.Held.Word), figure.Bytes(r.Held.Sum), figure.Bytes(r.End.Word), figure.Bytes(r.End.Sum), r.End.Slots)
+	line("the limit", "passed in %d of %s readings by an observer; the most was %s of %s",
+		r.Passed, figure.Count(r.Readings), figure.Bytes(r.Most), figure.Bytes(r.Limit))
+	line("the waits", "%s requests; nobody waited longer than %s for an answer", figure.Count(r.Requests), figure.Duration(time.Duration(r.Slowest)))
+	verdict := a.out.style(green, "The books agree.")
+	if !r.Agree {
+		verdict = a.out.style(red, "The books do not agree.")
+	}
+	a.out.printf("\n%s\n", verdict)
+}

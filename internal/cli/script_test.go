@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"ration/internal/abi"
+	"ration/internal/bench"
+	"ration/internal/demo"
+	"ration/internal/ration"
+	"ration/internal/region"
+	"ration/internal/selftest"
+)
+
+// underRace is set where the race detector is built in.
+var underRace bool
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"ration": func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
+		"hold":   func() { os.Exit(hold(os.Args[1:])) },
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("RATION_DIR", env.Getenv("WORK")+"/jobs")
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "race" {
+				return underRace, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":    exits,
+			"json":     isJSON,
+			"patch":    patch,
+			"waitfile": waitFile,
+		},
+	})
+}
+
+// exits STATUS COMMAND... runs a command that ends with that status.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits status command...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got, exit := 0, (*exec.ExitError)(nil)
+	switch err := ts.Exec(args[1], args[2:]...); {
+	case errors.As(err, &exit):
+		got = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// json TYPE says that the last standard output is one JSON value of that type,
+// with no field that the type does not document.
+func isJSON(ts *testscript.TestScript, neg bool, args []string) {
+	types := map[string]any{
+		"version": &Version{}, "ps": &Jobs{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
+	}
+	if neg || len(args) != 1 || types[args[0]] == nil {
+		ts.Fatalf("usage: json type")
+	}
+	dec := json.NewDecoder(bytes.NewReader([]byte(ts.ReadFile("stdout"))))
+	dec.DisallowUnknownFields()
+	ts.Check(dec.Decode(types[args[0]]))
+	if dec.More() {
+		ts.Fatalf("more than one value")
+	}
+}
+
+// patch FILE OFFSET HEX overwrites bytes of a file.
+func patch(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: patch file offset hex")
+	}
+	at, err := strconv.ParseInt(args[1], 0, 64)
+	ts.Check(err)
+	b, err := hex.DecodeString(args[2])
+	ts.Check(err)
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_WRONLY, 0)
+	ts.Check(err)
+	_, err = f.WriteAt(b, at)
+	ts.Check(errors.Join(err, f.Close()))
+}
+
+// waitfile PATTERN waits until a file is there.
+func waitFile(ts *testscript.TestScript, neg bool, args []string) {
+	for range 6000 {
+		if found, err := filepath.Glob(ts.MkAbs(args[0])); err == nil && len(found) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	ts.Fatalf("%s did not appear", args[0])
+}
+
+// hold REGION LIMIT CONTEXT DATA [READY] is a process with memory. It makes the
+// file READY and waits to be killed; without it, it ends without leaving.
+func hold(args []string) int {
+	size := func(i int) uint64 {
+		n, err := ration.ParseSize(args[i])
+		if err != nil {
+			panic(err)
+		}
+		return uint64(n)
+	}
+	err := func() error {
+		var opt region.Options
+		opt.Limits.Memory[0] = abi.MakeLimit(size(1), 0)
+		r, err := region.Open(args[0], opt)
+		if err != nil {
+			return err
+		}
+		s, err := r.Claim("hold")
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(s.Charge(0, abi.Context, size(2)), s.Charge(0, abi.Data, size(3))); err != nil {
+			return err
+		}
+		if len(args) > 4 {
+			if err := os.WriteFile(args[4], nil, 0o600); err != nil {
+				return err
+			}
+			time.Sleep(time.Minute)
+		}
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/ration"
+	"ration/internal/selftest"
+)
+
+func (a *app) selftest() *cobra.Command {
+	var n int
+	cmd := &cobra.Command{
+		Use:   "selftest",
+		Short: "Race processes on this machine and check every promise",
+		Long: `Start real processes that race for one region on this machine, kill one of them,
+and print a verdict for each thing that ration promises. No GPU is needed.
+
+Exit status: 0 if every check passed, 1 if one failed. A check that cannot be
+made from where you are (host PIDs, inside a container) is skipped and says so.`,
+		Example: "  ration selftest\n  ration selftest -n 32 --json",
+		Args:    noArgs,
+		RunE: does(func(*cobra.Command, []string) error {
+			if n < 1 || n > selftest.MaxProcesses {
+				return usage("-n %d: not a number of processes (use 1 to %d)", n, selftest.MaxProcesses)
+			}
+			p := a.progress()
+			report, err := selftest.Run(n, p.say)
+			p.done()
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if err := a.out.print(report); err != nil {
+					return err
+				}
+			} else {
+				a.verdicts(report)
+			}
+			if !report.Passed {
+				return failed()
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().IntVarP(&n, "processes", "n", 8, "how many `processes` race")
+	return cmd
+}
+
+func (a *app) verdicts(r selftest.Report) {
+	styles := map[string]string{selftest.Pass: green, selftest.Fail: red, selftest.Skip: dim}
+	count := map[string]int{}
+	for _, c := range r.Checks {
+		count[c.Verdict]++
+		a.out.printf("%s  %-16s  %s\n", a.out.style(styles[c.Verdict], c.Verdict), c.Name, a.out.wrap(c.Figure, 24))
+	}
+	summary := fmt.Sprintf("%d of %d checks passed", count[selftest.Pass], len(r.Checks))
+	if count[selftest.Skip] > 0 {
+		summary += fmt.Sprintf(", %d skipped", count[selftest.Skip])
+	}
+	processes := "processes"
+	if r.Processes == 1 {
+		processes = "process"
+	}
+	a.out.printf("\n%s: %d %s, %v on one make-believe device\n", summary, r.Processes, processes, ration.Size(r.Limit))
+}

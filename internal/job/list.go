@@ -1,0 +1,62 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"ration/internal/ration"
+)
+
+// Job is a job that has, or had, a region.
+type Job struct {
+	Name string // empty for a region outside the folder of jobs
+	Path string // of its region
+}
+
+// List finds this user's jobs, and the region that EnvRegion names, if it is
+// there.
+func List() ([]Job, error) {
+	var jobs []Job
+	folder := Folder()
+	entries, err := os.ReadDir(folder)
+	switch {
+	case err == nil:
+		if err := check(folder); err != nil {
+			return nil, err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("listing jobs: %w (name another folder in %s)", err, EnvFolder)
+	}
+	for _, e := range entries {
+		path := filepath.Join(folder, e.Name(), regionName)
+		if ration.CheckName("job", e.Name()) != nil || !exists(path) {
+			continue
+		}
+		jobs = append(jobs, Job{Name: e.Name(), Path: path})
+	}
+	if path := os.Getenv(EnvRegion); path != "" && exists(path) && !listed(jobs, path) {
+		jobs = append(jobs, Job{Path: path})
+	}
+	return jobs, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func listed(jobs []Job, path string) bool {
+	own, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	for _, j := range jobs {
+		if st, err := os.Stat(j.Path); err == nil && os.SameFile(own, st) {
+			return true
+		}
+	}
+	return false
+}
