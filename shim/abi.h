@@ -18,7 +18,8 @@
 #define RATION_LIMITS_MAGIC 0x314d494c54415201ull
 #define RATION_TAIL_MAGIC 0x314c494154544152ull
 #define RATION_VERSION 0x1u
-#define RATION_FLAG_LIMITS_FILE 0x1u
+#define RATION_LIMITS_BESIDE 0x1u
+#define RATION_LIMITS_INSIDE 0x2u
 #define RATION_STATE_UNINIT 0x0u
 #define RATION_STATE_IN_PROGRESS 0x1u
 #define RATION_STATE_COMPLETE 0x2u
@@ -304,25 +305,25 @@ _Static_assert(offsetof(struct ration_figures, kind) == 8, "figures.kind");
 
 struct ration_account {
 	uint64_t turn;
+	uint64_t gen;
 	struct ration_figures a;
-	uint64_t driver;
 	uint64_t peak;
 	struct ration_figures b;
 	uint64_t pend;
 	uint64_t used;
-	uint64_t pad7;
+	uint64_t driver;
 	uint64_t done;
 	uint64_t pad9[7];
 };
 _Static_assert(sizeof(struct ration_account) == 192, "account");
 _Static_assert(offsetof(struct ration_account, turn) == 0, "account.turn");
-_Static_assert(offsetof(struct ration_account, a) == 8, "account.a");
-_Static_assert(offsetof(struct ration_account, driver) == 48, "account.driver");
+_Static_assert(offsetof(struct ration_account, gen) == 8, "account.gen");
+_Static_assert(offsetof(struct ration_account, a) == 16, "account.a");
 _Static_assert(offsetof(struct ration_account, peak) == 56, "account.peak");
 _Static_assert(offsetof(struct ration_account, b) == 64, "account.b");
 _Static_assert(offsetof(struct ration_account, pend) == 104, "account.pend");
 _Static_assert(offsetof(struct ration_account, used) == 112, "account.used");
-_Static_assert(offsetof(struct ration_account, pad7) == 120, "account.pad7");
+_Static_assert(offsetof(struct ration_account, driver) == 120, "account.driver");
 _Static_assert(offsetof(struct ration_account, done) == 128, "account.done");
 _Static_assert(offsetof(struct ration_account, pad9) == 136, "account.pad9");
 

@@ -79,8 +79,47 @@ void region_identify(struct region_identity *me)
 		me->pidns = st.st_ino;
 }
 
+/* mapped_by says whether a process has the region mapped. One that lost its lock
+ * by closing files still has; one that became another program does not. Where we
+ * may not look, it counts as mapped. */
+static bool mapped_by(const struct region *r, uint64_t pid)
+{
+	char path[40], inode[24], buf[4096 + 1];
+	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
+	int len = snprintf(inode, sizeof inode, " %llu ", (unsigned long long)r->ino);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno != ENOENT;
+	size_t kept = 0;
+	bool any = false, found = false;
+	for (ssize_t n; !found && (n = read(fd, buf + kept, sizeof buf - 1 - kept)) > 0; any = true) {
+		buf[kept + (size_t)n] = 0;
+		found = strstr(buf, inode) || strstr(buf, r->path);
+		/* A match may straddle two reads: keep as much as the longer one needs. */
+		size_t all = kept + (size_t)n, keep = strlen(r->path) > (size_t)len ? strlen(r->path) : (size_t)len;
+		kept = keep < all && keep < sizeof buf / 2 ? keep : 0;
+		memmove(buf, buf + all - kept, kept);
+	}
+	close(fd);
+	return found || !any;
+}
+
+/* The slots this process has locked: the kernel does not name our own locks. */
+static uint64_t held[RATION_SLOTS / 64];
+
+void region_hold(unsigned slot, bool hold)
+{
+	uint64_t bit = UINT64_C(1) << slot % 64;
+	if (hold)
+		__atomic_fetch_or(&held[slot / 64], bit, __ATOMIC_ACQ_REL);
+	else
+		__atomic_fetch_and(&held[slot / 64], ~bit, __ATOMIC_ACQ_REL);
+}
+
 bool region_dead(struct region *r, unsigned slot, bool joining)
 {
+	if (load_acquire(&held[slot / 64]) >> slot % 64 & 1)
+		return false;
 	struct flock l = slot_byte(slot, F_RDLCK);
 	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return false;
@@ -93,13 +132,13 @@ bool region_dead(struct region *r, unsigned slot, bool joining)
 	region_identify(&me);
 	uint64_t pid = load_acquire(&s->pid), ns = load_acquire(&s->pidns), start = load_acquire(&s->start);
 	if (ns == 0 || ns != me.pidns) {
-		pid = load_acquire(&s->host_pid);
+		pid = host_pid_of(load_acquire(&s->host_pid));
 		if (me.pidns != REGION_INIT_PIDNS || pid == 0)
 			return true;
 	}
 	if (pid == me.pid && start == me.start)
-		return false;
+		return true; /* this process, before it became another program: exec drops the lock */
 	uint64_t now;
 	char state;
-	return !start_time(pid, &now, &state) || now != start || state == 'Z' || state == 'X';
+	return !start_time(pid, &now, &state) || now != start || state == 'Z' || state == 'X' || !mapped_by(r, pid);
 }

@@ -1,7 +1,7 @@
 /* Charging and returning bytes, and reading who holds what. */
 #include "region_internal.h"
 
-/* How many changes pass before an owner makes sure that its lock is still there:
+/* How many turns pass before an owner makes sure that its lock is still there:
  * any close of the file in this process drops it silently. */
 #define RELOCK 4096
 
@@ -23,6 +23,8 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 	uint64_t mine = load_relaxed(&r->status);
 	if (!mine || load_acquire(&r->m->status[r->slot]) != mine)
 		return REGION_EVICTED;
+	if (load_acquire(&a->gen) != status_gen(mine))
+		region_enter(r, device, a);
 	int64_t delta = sign * (int64_t)units;
 	if (!region_take(a, kind, &b, true))
 		return REGION_DAMAGED;
@@ -35,7 +37,7 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 		region_turn_end(a, b.turn);
 		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 	}
-	if (++r->changes[device] % RELOCK == 0)
+	if (b.turn / RATION_TURN_PHASES % RELOCK == 0)
 		region_lock(r, r->slot);
 	region_put(a, &b, kind, delta * RATION_UNIT);
 	return REGION_OK;
@@ -113,11 +115,17 @@ int region_set_limit(struct region *r, unsigned device, uint64_t limit)
 	return region_limits_with(r, set_limit, &(struct setting){device, limit});
 }
 
-void region_own(struct region *r, unsigned device, struct ration_figures *f) { region_read(account(r, device, r->slot), f); }
+void region_own(struct region *r, unsigned device, struct ration_figures *f)
+{
+	region_read(account(r, device, r->slot), status_gen(load_acquire(&r->status)), f);
+}
 
 void region_observe(struct region *r, unsigned device, uint64_t bytes)
 {
-	store_release(&account(r, device, r->slot)->driver, bytes);
+	struct ration_account *a = account(r, device, r->slot);
+	if (load_acquire(&a->gen) != status_gen(load_acquire(&r->status)))
+		region_enter(r, device, a);
+	store_release(&a->driver, bytes);
 }
 
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n)
@@ -128,7 +136,7 @@ unsigned region_holdings(struct region *r, unsigned device, struct region_holdin
 		if (status_state(status) != RATION_SLOT_ACTIVE)
 			continue;
 		struct region_holding h = {.slot = slot, .pid = load_acquire(&r->m->slots[slot].pid)};
-		h.best_effort = region_read(account(r, device, slot), &h.figures) == RATION_READ_TRIES;
+		h.best_effort = region_read(account(r, device, slot), status_gen(status), &h.figures) == RATION_READ_TRIES;
 		if (load_acquire(&r->m->status[slot]) != status)
 			continue;
 		if (found < n)

@@ -14,7 +14,7 @@ static void join(struct region *r, unsigned slot, uint64_t gen, const char *name
 	store_release(&s->pid, me.pid);
 	store_release(&s->start, me.start);
 	store_release(&s->pidns, me.pidns);
-	store_release(&s->host_pid, me.pidns == REGION_INIT_PIDNS ? me.pid : 0);
+	store_release(&s->host_pid, make_host_pid(gen, me.pidns == REGION_INIT_PIDNS ? me.pid : 0));
 	store_release(&s->uid, geteuid());
 	store_release(&s->joined, now_ns(CLOCK_REALTIME));
 
@@ -24,11 +24,6 @@ static void join(struct region *r, unsigned slot, uint64_t gen, const char *name
 	for (unsigned i = 0; i < RATION_NAME_LEN / 8; i++)
 		store_release((uint64_t *)(void *)s->name + i, words[i]);
 
-	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		struct ration_account *a = account(r, d, slot);
-		region_reset(a);
-		region_refresh(&a->done, used_seq(load_acquire(&a->used)));
-	}
 	for (;;) {
 		uint64_t high = load_acquire(&r->m->header.high);
 		if (high > slot || cas(&r->m->header.high, high, slot + 1))
@@ -36,12 +31,15 @@ static void join(struct region *r, unsigned slot, uint64_t gen, const char *name
 	}
 	POINT(CLAIM_FILLED);
 	r->slot = slot;
+	r->entered = 0;
 	uint64_t active = make_status(gen, RATION_SLOT_ACTIVE);
 	/* Release: a reader that finds the slot active finds all of the above. */
 	store_release(&r->m->status[slot], active);
 	store_release(&r->status, active);
 	POINT(CLAIM_ACTIVE);
 	fetch_add(&r->m->header.counters.claims, 1);
+	if (r->role == ROLE_FAST_PATH)
+		fetch_add(&r->m->header.counters.fast, 1);
 }
 
 /* claim_free looks for a free slot, first in a small window, so that a scan of
@@ -56,12 +54,14 @@ static bool claim_free(struct region *r, const char *name)
 			/* The lock first: a claimed slot without one has a dead owner. */
 			if (status_state(status) != RATION_SLOT_FREE || !region_lock(r, slot))
 				continue;
+			region_hold(slot, true);
 			POINT(CLAIM_LOCKED);
 			uint64_t gen = status_gen(status) + 1;
 			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
 				join(r, slot, gen, name);
 				return true;
 			}
+			region_hold(slot, false);
 			region_unlock(r, slot);
 		}
 	}
@@ -73,10 +73,12 @@ int region_claim(struct region *r, const char *name)
 	unsigned reaped;
 	if (!region_whole(r))
 		return REGION_DAMAGED;
+	int err = region_reap_former_self(r);
+	if (err)
+		return err;
 	if (claim_free(r, name))
 		return REGION_OK;
-	int err = region_reap(r, &reaped);
-	if (err)
+	if ((err = region_reap(r, &reaped)))
 		return err;
 	return claim_free(r, name) ? REGION_OK : REGION_FULL;
 }
@@ -112,14 +114,16 @@ int region_leave(struct region *r)
 		return REGION_DAMAGED;
 	if (load_acquire(&r->m->status[r->slot]) != status)
 		return REGION_EVICTED;
+	uint32_t entered = __atomic_load_n(&r->entered, __ATOMIC_ACQUIRE);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		int err = return_all(r, d);
+		int err = entered & 1u << d ? return_all(r, d) : REGION_OK;
 		if (err)
 			return err;
 	}
 	POINT(LEAVE_RETURNED);
 	cas(&r->m->status[r->slot], status, make_status(status_gen(status), RATION_SLOT_FREE));
 	POINT(LEAVE_FREED);
+	region_hold(r->slot, false);
 	region_unlock(r, r->slot);
 	POINT(LEAVE_UNLOCKED);
 	return REGION_OK;

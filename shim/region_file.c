@@ -191,7 +191,7 @@ int region_limits_open(struct region *r)
 		return REGION_LIMITS;
 	int fd = open_no_follow(path, O_RDONLY);
 	if (fd < 0) {
-		if (errno == ENOENT && !(load32_acquire(&r->m->header.flags) & RATION_FLAG_LIMITS_FILE))
+		if (errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
 			return REGION_OK;
 		return REGION_LIMITS;
 	}

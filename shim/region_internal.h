@@ -25,6 +25,7 @@ bool region_lock(struct region *r, unsigned slot);
 bool region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
 bool region_dead(struct region *r, unsigned slot, bool joining);
+void region_hold(unsigned slot, bool held);
 struct region_identity {
 	uint64_t pid, start, pidns;
 };
@@ -49,10 +50,11 @@ void region_refresh(uint64_t *done, uint64_t seq);
 bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait);
 void region_put(struct ration_account *a, const struct region_books *b, unsigned kind, int64_t delta);
 void region_turn_end(struct ration_account *a, uint64_t turn);
-void region_reset(struct ration_account *a);
-unsigned region_read(const struct ration_account *a, struct ration_figures *f);
+void region_enter(struct region *r, unsigned device, struct ration_account *a);
+unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_figures *f);
 
 /* region_reap.c */
+int region_reap_former_self(struct region *r);
 int region_reap_device(struct region *r, unsigned device, unsigned *slots);
 
 /* region_refusal.c */

@@ -11,9 +11,9 @@
 
 static int init_limits(struct ration_limits *page, const void *own)
 {
-	store32_release(&page->version, RATION_VERSION);
-	store_release(&page->size, sizeof *page);
-	store_release(&page->magic, RATION_LIMITS_MAGIC);
+	cas32(&page->version, 0, RATION_VERSION);
+	cas(&page->size, 0, sizeof *page);
+	cas(&page->magic, 0, RATION_LIMITS_MAGIC);
 	region_offer(page, own);
 	return REGION_OK;
 }
@@ -31,28 +31,26 @@ static bool limits_file_exists(const struct region *r)
 	return n > 0 && (size_t)n < sizeof path && faccessat(AT_FDCWD, path, F_OK, 0) == 0;
 }
 
-/* complete writes all that initialisation writes. Every store is one that any
- * other process would make too, or sets a field that nobody had set: it does not
- * matter who does it, how often, or how late. */
+/* complete writes all that initialisation writes. Every field is set only if
+ * nobody has set it: it does not matter who does it, how often, or how late. */
 static int complete(struct region *r, const struct region_limits *own)
 {
 	struct ration_header *h = &r->m->header;
 	if (load_acquire(&h->state) == RATION_STATE_COMPLETE)
 		return REGION_OK;
-	if (limits_file_exists(r)) {
-		store32_release(&h->flags, RATION_FLAG_LIMITS_FILE);
-	} else {
+	cas32(&h->flags, 0, limits_file_exists(r) ? RATION_LIMITS_BESIDE : RATION_LIMITS_INSIDE);
+	if (load32_acquire(&h->flags) == RATION_LIMITS_INSIDE) {
 		int err = region_limits_with(r, init_limits, own);
 		if (err)
 			return err;
 	}
-	store_release(&r->m->tail.magic, RATION_TAIL_MAGIC);
+	cas(&r->m->tail.magic, 0, RATION_TAIL_MAGIC);
 	cas(&h->created, 0, now_ns(CLOCK_REALTIME));
-	store32_release(&h->devices, RATION_DEVICES);
-	store32_release(&h->slots, RATION_SLOTS);
-	store_release(&h->size, sizeof(struct ration_region));
-	store32_release(&h->version, RATION_VERSION);
-	store_release(&h->magic, RATION_MAGIC);
+	cas32(&h->devices, 0, RATION_DEVICES);
+	cas32(&h->slots, 0, RATION_SLOTS);
+	cas(&h->size, 0, sizeof(struct ration_region));
+	cas32(&h->version, 0, RATION_VERSION);
+	cas(&h->magic, 0, RATION_MAGIC);
 	POINT(INIT_FIELDS);
 	/* Release: pairs with every load of state that finds it complete. */
 	cas(&h->state, RATION_STATE_IN_PROGRESS, RATION_STATE_COMPLETE);
@@ -65,8 +63,8 @@ static int complete(struct region *r, const struct region_limits *own)
 static int initialise(struct region *r, const struct region_limits *own)
 {
 	uint64_t *state = &r->m->header.state;
-	if (!region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
-		return REGION_FOREIGN;
+	if (load_acquire(state) == RATION_STATE_UNINIT && !region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
+		return REGION_FOREIGN; /* and not because others are at work already */
 	if (cas(state, RATION_STATE_UNINIT, RATION_STATE_IN_PROGRESS)) {
 		POINT(INIT_WON);
 		r->role = ROLE_INITIALISER;
@@ -147,8 +145,6 @@ static int attach(struct region *r, const struct region_limits *own)
 	}
 	if ((err = check(r)))
 		return err;
-	if (r->role == ROLE_FAST_PATH)
-		fetch_add(&r->m->header.counters.fast, 1);
 	if ((err = region_limits_open(r)))
 		return err;
 	if (!r->limits_beside && lacks(r, own))
@@ -172,6 +168,9 @@ int region_open(struct region *r, const char *path, const struct region_limits *
 
 void region_close(struct region *r)
 {
+	/* Also in a forked child, which has inherited this but holds nothing. */
+	if (r->status)
+		region_hold(r->slot, false);
 	if (r->limits_beside)
 		munmap((void *)r->limits, sizeof *r->limits);
 	if (r->m)

@@ -77,40 +77,52 @@ void region_put(struct ration_account *a, const struct region_books *b, unsigned
 	region_turn_end(a, b->turn);
 }
 
-/* region_reset gives a slot's next owner zeroes and an even count. */
-void region_reset(struct ration_account *a)
+/* region_enter makes the account of a device ours, before our first change there:
+ * zeroes and an even count, whatever the last owner left. Until gen says so,
+ * readers pass it over. */
+void region_enter(struct region *r, unsigned device, struct ration_account *a)
 {
-	uint64_t t = load_acquire(&a->turn), any = t % RATION_TURN_PHASES | load_relaxed(&a->peak) | load_relaxed(&a->driver);
-	struct ration_figures *copies[] = {&a->a, &a->b};
-	for (unsigned i = 0; i < 2; i++) {
-		any |= load_relaxed(&copies[i]->total);
-		for (unsigned k = 0; k < RATION_KINDS; k++)
-			any |= load_relaxed(&copies[i]->kind[k]);
+	uint64_t gen = status_gen(load_acquire(&r->status));
+	while (__atomic_exchange_n(&r->entering, 1, __ATOMIC_ACQUIRE))
+		sched_yield();
+	if (load_acquire(&a->gen) != gen) {
+		region_refresh(&a->done, used_seq(load_acquire(&a->used)));
+		struct ration_figures *copies[] = {&a->a, &a->b};
+		for (unsigned i = 0; i < 2; i++) {
+			store_release(&copies[i]->total, 0);
+			for (unsigned k = 0; k < RATION_KINDS; k++)
+				store_release(&copies[i]->kind[k], 0);
+		}
+		store_release(&a->peak, 0);
+		store_release(&a->driver, 0);
+		uint64_t t = load_acquire(&a->turn);
+		store_release(&a->turn, t - t % RATION_TURN_PHASES + RATION_TURN_PHASES);
+		/* Release: pairs with the load of gen in region_read, and with read in Go. */
+		store_release(&a->gen, gen);
 	}
-	if (!any)
-		return;
-	for (unsigned i = 0; i < 2; i++) {
-		store_release(&copies[i]->total, 0);
-		for (unsigned k = 0; k < RATION_KINDS; k++)
-			store_release(&copies[i]->kind[k], 0);
-	}
-	store_release(&a->peak, 0);
-	store_release(&a->driver, 0);
-	store_release(&a->turn, t - t % RATION_TURN_PHASES + RATION_TURN_PHASES);
+	__atomic_fetch_or(&r->entered, 1u << device, __ATOMIC_ACQ_REL);
+	__atomic_store_n(&r->entering, 0, __ATOMIC_RELEASE);
 }
 
-/* region_read takes the figures in one piece and returns the tries beyond the
- * first; RATION_READ_TRIES of them mean that f is best effort. */
-unsigned region_read(const struct ration_account *a, struct ration_figures *f)
+/* region_read takes the figures of the owner of generation gen in one piece and
+ * returns the tries beyond the first; RATION_READ_TRIES of them mean that f is
+ * best effort. */
+unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_figures *f)
 {
 	for (unsigned retries = 0;;) {
-		/* Acquire, each, in this order: pairs with the stores in region_put. */
+		/* Acquire, each, in this order: pairs with the stores in region_put and
+		 * region_enter. */
 		uint64_t t = load_acquire(&a->turn);
+		if (load_acquire(&a->gen) != gen) {
+			*f = (struct ration_figures){0}; /* the last owner's */
+			return retries;
+		}
 		const struct ration_figures *from = t % RATION_TURN_PHASES == RATION_TURN_A ? &a->b : &a->a;
 		f->total = load_acquire(&from->total);
 		for (unsigned k = 0; k < RATION_KINDS; k++)
 			f->kind[k] = load_acquire(&from->kind[k]);
-		if (load_acquire(&a->turn) == t || ++retries == RATION_READ_TRIES)
+		/* From phase 0 to 1 the copy that was read stays as it is. */
+		if ((load_acquire(&a->turn) | RATION_TURN_B) == (t | RATION_TURN_B) || ++retries == RATION_READ_TRIES)
 			return retries;
 	}
 }

@@ -50,6 +50,11 @@ static inline uint64_t status_gen(uint64_t s) { return s >> RATION_STATUS_STATE_
 
 static inline unsigned status_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_STATUS_STATE_BITS)); }
 
+/* The low half of a slot's host_pid; the high half is its owner's generation. */
+static inline uint64_t make_host_pid(uint64_t gen, uint64_t pid) { return gen << 32 | (uint32_t)pid; }
+
+static inline uint64_t host_pid_of(uint64_t word) { return (uint32_t)word; }
+
 #define LIMIT_SET (UINT64_C(1) << RATION_LIMIT_SET_BIT)
 #define LIMIT_NONE (LIMIT_SET | LOW_BITS(RATION_LIMIT_UNIT_BITS))
 

@@ -78,7 +78,7 @@ type Region struct {
 type Header struct {
 	Magic   uint64 // Magic; checked before the file is mapped
 	Version uint32
-	Flags   uint32 // FlagLimitsFile
+	Flags   uint32 // LimitsBeside or LimitsInside
 	Size    uint64 // of the file
 	State   uint64 // StateUninit, StateInProgress, StateComplete
 	Created uint64 // Unix nanoseconds
@@ -103,9 +103,12 @@ type Header struct {
 	_ [472]uint64
 }
 
-// FlagLimitsFile says that limits live in a file beside the region, owned by an
-// operator, and that attaching without it is an error.
-const FlagLimitsFile = 1
+// Values of Header.Flags, set once: where the limits live. Beside means in a file
+// of an operator's, and that attaching without it is an error.
+const (
+	LimitsBeside = 1
+	LimitsInside = 2
+)
 
 // Counters are totals over the life of the region. Readers add to them in
 // batches.
@@ -161,7 +164,7 @@ type Compute struct {
 // Slot is one process.
 type Slot struct {
 	PID     uint64 // as the process sees itself
-	HostPID uint64 // as the host sees it; zero while unknown, filled in by whoever looks from the host
+	HostPID uint64 // packed by HostPID; filled in by whoever looks from the host
 	Start   uint64 // start time in clock ticks since boot: with PID, names a process for good
 	PIDNS   uint64 // inode of its PID namespace
 	UID     uint64
@@ -172,15 +175,15 @@ type Slot struct {
 
 // Account is one slot on one device.
 type Account struct {
-	Turn   uint64 // packed by Turn
-	A      Figures
-	Driver uint64 // what the driver reports for this process
-	Peak   uint64 // largest A.Total so far
+	Turn uint64 // count and phase
+	Gen  uint64 // generation of the owner whose figures these are
+	A    Figures
+	Peak uint64 // largest A.Total so far
 
-	B    Figures
-	Pend uint64 // packed by Pend
-	Used uint64 // packed by Used
-	_    uint64
+	B      Figures
+	Pend   uint64 // packed by Pend
+	Used   uint64 // packed by Used
+	Driver uint64 // what the driver reports for this process
 
 	Done uint64 // sequence, WordSeqBits wide; written by others
 	_    [7]uint64

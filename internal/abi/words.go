@@ -94,6 +94,17 @@ func (s Status) Gen() uint64 { return uint64(s) >> StatusStateBits }
 // State is SlotFree, SlotJoining or SlotActive.
 func (s Status) State() int { return int(s & (1<<StatusStateBits - 1)) }
 
+// HostPID is the PID of a slot's owner as the host sees it, zero while unknown,
+// with the owner's generation, so that one found late is not taken for the next
+// owner's.
+type HostPID uint64
+
+// MakeHostPID packs a host PID.
+func MakeHostPID(gen uint64, pid int) HostPID { return HostPID(gen<<32 | uint64(uint32(pid))) }
+
+// PID is the host PID.
+func (h HostPID) PID() int { return int(uint32(h)) }
+
 // Turn is an account's sequence lock: a count and a phase, the phase being its
 // two low bits.
 const (

@@ -126,21 +126,14 @@ func processes(r *region.Region) ([]Process, error) {
 	return out, nil
 }
 
-// OnHost says whether this process sees the host's PIDs: whether it is in the
-// first PID namespace, whose number the kernel fixes.
-func OnHost() bool {
-	ns, err := os.Readlink("/proc/self/ns/pid")
-	return err == nil && ns == "pid:[4026531836]"
-}
-
 func stateOf(p region.Process) string {
 	if p.Dead {
 		return Dead
 	}
-	if p.HostPID == 0 || !OnHost() {
+	if p.Seen == 0 {
 		return Live // by its lock; more cannot be seen from here
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.HostPID))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Seen))
 	if at := bytes.LastIndexByte(stat, ')'); err == nil && at >= 0 && len(stat) > at+2 {
 		if c := stat[at+2]; c == 'T' || c == 't' {
 			return Stopped

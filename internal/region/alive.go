@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"sync"
@@ -87,17 +88,29 @@ func (k kernel) dead(slot int, entry *abi.Slot, joining bool) bool {
 	me := self()
 	pid := int(atomic.LoadUint64(&entry.PID))
 	if ns := atomic.LoadUint64(&entry.PIDNS); ns != me.pidns || ns == 0 {
-		pid = int(atomic.LoadUint64(&entry.HostPID))
-		if me.pidns != initPIDNS || pid == 0 {
+		pid = abi.HostPID(atomic.LoadUint64(&entry.HostPID)).PID()
+		if !OnHost() || pid == 0 {
 			return true
 		}
 	}
 	start := atomic.LoadUint64(&entry.Start)
 	if pid == me.pid && start == me.start {
-		return false
+		return true // this process, before it became another program: exec drops the lock
 	}
 	now, state, err := startTime(pid)
-	return err != nil || now != start || state == 'Z' || state == 'X'
+	return err != nil || now != start || state == 'Z' || state == 'X' || !k.f.mappedBy(pid)
+}
+
+// mappedBy says whether a process has the region mapped. One that lost its lock
+// by closing files still has; one that became another program does not. Where we
+// may not look, it counts as mapped.
+func (f *file) mappedBy(pid int) bool {
+	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	inode := " " + strconv.FormatUint(f.key.ino, 10) + " "
+	return len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(f.path))
 }
 
 // identity names a process for good.
@@ -110,6 +123,9 @@ type identity struct {
 // initPIDNS is the inode of the first PID namespace, fixed by the kernel: who is
 // in it sees the host's PIDs.
 const initPIDNS = 0xEFFFFFFC
+
+// OnHost says whether this process sees the host's PIDs.
+func OnHost() bool { return self().pidns == initPIDNS }
 
 var self = sync.OnceValue(func() identity {
 	me := identity{pid: os.Getpid()}

@@ -9,7 +9,7 @@ import (
 	"ration/internal/abi"
 )
 
-// relock is how many changes pass before an owner makes sure that its lock is
+// relock is how many turns pass before an owner makes sure that its lock is
 // still there: any close of the file in this process drops it silently.
 const relock = 4096
 
@@ -77,6 +77,9 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		delta = -delta
 	}
 
+	if atomic.LoadUint64(&a.Gen) != s.status.Gen() {
+		s.enter(device)
+	}
 	turn, ok := take(a)
 	if !ok {
 		return 0, r.damaged()
@@ -94,8 +97,7 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		}
 		return w, errNoRoom
 	}
-	s.changes[device]++
-	if s.changes[device]%relock == 0 {
+	if turn/abi.TurnPhases%relock == 0 {
 		_, _ = r.alive.lock(s.index)
 	}
 	put(a, turn, kind, delta*abi.Unit)

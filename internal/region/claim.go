@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,8 @@ type Slot struct {
 	status abi.Status // ours while Status in the region is this
 	left   atomic.Bool
 
-	changes [abi.Devices]uint32 // made so far, under the account's turn
+	entering sync.Mutex
+	entered  atomic.Uint32 // a bit for each device whose account is ours
 }
 
 // Claim takes a free slot, giving back those of dead processes if there is no
@@ -29,6 +31,9 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
+		return nil, err
+	}
+	if err := r.reapFormerSelf(); err != nil {
 		return nil, err
 	}
 	s, err := r.claimFree(name)
@@ -88,19 +93,14 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	atomic.StoreUint64(&entry.PID, uint64(me.pid))
 	atomic.StoreUint64(&entry.Start, me.start)
 	atomic.StoreUint64(&entry.PIDNS, me.pidns)
-	host := uint64(0)
-	if me.pidns == initPIDNS {
-		host = uint64(me.pid)
+	host := 0
+	if OnHost() {
+		host = me.pid
 	}
-	atomic.StoreUint64(&entry.HostPID, host)
+	atomic.StoreUint64(&entry.HostPID, uint64(abi.MakeHostPID(gen, host)))
 	atomic.StoreUint64(&entry.UID, uint64(os.Geteuid()))
 	atomic.StoreUint64(&entry.Joined, uint64(time.Now().UnixNano()))
 	storeName(entry, name)
-	for d := range abi.Devices {
-		a := &r.m.Accounts[d][slot]
-		reset(a)
-		r.ledger(d).refresh(slot, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
-	}
 	for {
 		high := atomic.LoadUint64(&r.m.Header.High)
 		if high > uint64(slot) || atomic.CompareAndSwapUint64(&r.m.Header.High, high, uint64(slot)+1) {
@@ -113,7 +113,23 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	storeRelease(&r.m.Status[slot], uint64(active))
 	point(abi.ClaimActive)
 	atomic.AddUint64(&r.m.Header.Counters.Claims, 1)
+	if r.role == FastPath {
+		atomic.AddUint64(&r.m.Header.Counters.Fast, 1)
+	}
 	return &Slot{r: r, index: slot, status: active}
+}
+
+// enter makes the account of a device this slot's, before its first change there.
+// At attach that would cost a page for every device there is.
+func (s *Slot) enter(device int) {
+	s.entering.Lock()
+	defer s.entering.Unlock()
+	a := &s.r.m.Accounts[device][s.index]
+	if gen := s.status.Gen(); atomic.LoadUint64(&a.Gen) != gen {
+		s.r.ledger(device).refresh(s.index, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
+		enter(a, gen)
+	}
+	s.entered.Or(1 << device)
 }
 
 // hold remembers which slots are locked by this process.
@@ -142,6 +158,9 @@ func (s *Slot) Leave() (err error) {
 		return err
 	}
 	for d := range abi.Devices {
+		if s.entered.Load()&(1<<d) == 0 {
+			continue
+		}
 		if err := s.returnAll(d); err != nil {
 			return err
 		}

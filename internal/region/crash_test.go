@@ -78,6 +78,7 @@ func TestATurnThatNeverComesIsDamage(t *testing.T) {
 	turnBound = 10 * time.Millisecond
 	r, _ := overHeap(t)
 	s := claim(t, r)
+	must(t, s.Charge(0, abi.Data, 1))
 	r.m.Accounts[0][s.Index()].Turn = abi.TurnA
 	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrDamaged) {
 		t.Errorf("charging: %v", err)
@@ -141,11 +142,15 @@ func TestDeathInsideTheView(t *testing.T) {
 		{"A half written", abi.Account{Turn: 4 + abi.TurnA, A: torn, B: whole(1024)}, 1024},
 	} {
 		var f abi.Figures
-		if n := read(&c.a, &f); n != 0 || f != whole(c.want) {
+		c.a.Gen = 1
+		if n := read(&c.a, 1, &f); n != 0 || f != whole(c.want) {
 			t.Errorf("%s: read %+v after %d retries", c.name, f, n)
 		}
-		reset(&c.a)
-		if n := read(&c.a, &f); n != 0 || f != (abi.Figures{}) || c.a.Turn != 8 {
+		if n := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) {
+			t.Errorf("%s: before the next owner's first change it is read as %+v", c.name, f)
+		}
+		enter(&c.a, 2)
+		if n := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) || c.a.Turn != 8 {
 			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Turn)
 		}
 	}

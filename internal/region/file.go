@@ -1,6 +1,7 @@
 package region
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -69,7 +70,9 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 	if f := files.open[key]; f != nil {
 		f.spare = append(f.spare, fd)
 		if writable && !f.writable {
+			f.mu.Lock()
 			f.fd, f.spare[len(f.spare)-1], f.writable = fd, f.fd, true
+			f.mu.Unlock()
 		}
 		f.users++
 		return f, nil
@@ -232,7 +235,7 @@ func noSpace(path string, err error) error {
 // empty makes sure that a file whose header says nothing holds nothing else
 // either: it may have lost its first page, and its figures would be taken up as ours.
 func (f *file) empty(path string) error {
-	buf := make([]byte, 256<<10)
+	buf, zero := make([]byte, 64<<10), make([]byte, 64<<10)
 	for at := bodyOffset; at < tailOffset; {
 		n, err := unix.Pread(f.fd, buf[:min(int64(len(buf)), tailOffset-at)], at)
 		if err != nil {
@@ -241,10 +244,8 @@ func (f *file) empty(path string) error {
 		if n == 0 {
 			return fmt.Errorf("opening %s: %w (it was cut short while being made; remove it)", path, ErrSize)
 		}
-		for _, b := range buf[:n] {
-			if b != 0 {
-				return fmt.Errorf("opening %s: %w: its header is empty, the rest is not (remove it if nobody needs it)", path, ErrForeign)
-			}
+		if !bytes.Equal(buf[:n], zero[:n]) {
+			return fmt.Errorf("opening %s: %w: its header is empty, the rest is not (remove it if nobody needs it)", path, ErrForeign)
 		}
 		at += int64(n)
 	}

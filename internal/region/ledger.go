@@ -52,6 +52,9 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 		}
 		after := int64(w.Units()) + delta
 		if delta > 0 && uint64(after) > ceiling || after < 0 {
+			if l.word() != w {
+				continue // refuse only by what is so at one instant
+			}
 			return w, false
 		}
 		if w.Slot() != slot {

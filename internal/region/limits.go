@@ -25,7 +25,7 @@ func (r *Region) openLimits() error {
 	beside := r.path + LimitsSuffix
 	fd, err := openNoFollow(beside, false, false, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		if atomic.LoadUint32(&r.m.Header.Flags)&abi.FlagLimitsFile != 0 {
+		if atomic.LoadUint32(&r.m.Header.Flags) == abi.LimitsBeside {
 			return fmt.Errorf("region %s: %w: %s is missing (an operator put it there; put it back, or remove the region)", r.path, ErrLimits, beside)
 		}
 		return nil
@@ -65,9 +65,9 @@ func checkLimits(fd int, path string) error {
 // process brings along.
 func (r *Region) initLimits(l Limits) error {
 	return r.withLimits(r.path, func(page *abi.Limits) error {
-		atomic.StoreUint32(&page.Version, abi.Version)
-		atomic.StoreUint64(&page.Size, uint64(limitsSize))
-		atomic.StoreUint64(&page.Magic, abi.LimitsMagic)
+		atomic.CompareAndSwapUint32(&page.Version, 0, abi.Version)
+		atomic.CompareAndSwapUint64(&page.Size, 0, uint64(limitsSize))
+		atomic.CompareAndSwapUint64(&page.Magic, 0, abi.LimitsMagic)
 		offer(page, l)
 		return nil
 	})

@@ -118,9 +118,6 @@ func (r *Region) open(opt Options) (err error) {
 	if err := r.check(); err != nil {
 		return err
 	}
-	if r.role == FastPath {
-		atomic.AddUint64(&r.m.Header.Counters.Fast, 1)
-	}
 	if err := r.openLimits(); err != nil {
 		return err
 	}
@@ -179,8 +176,10 @@ func (r *Region) check() error {
 // while somebody else does. See docs/protocols.md, section 3.
 func (r *Region) initialise(opt Options) (Role, error) {
 	state := &r.m.Header.State
-	if err := r.file.empty(r.path); err != nil && atomic.LoadUint64(state) == abi.StateUninit {
-		return 0, err // and not because others are at work already
+	if atomic.LoadUint64(state) == abi.StateUninit {
+		if err := r.file.empty(r.path); err != nil && atomic.LoadUint64(state) == abi.StateUninit {
+			return 0, err // and not because others are at work already
+		}
 	}
 	if atomic.CompareAndSwapUint64(state, abi.StateUninit, abi.StateInProgress) {
 		point(abi.InitWon)
@@ -208,32 +207,39 @@ func (r *Region) initialise(opt Options) (Role, error) {
 	}
 }
 
-// complete writes all that initialisation writes. Every store is one that any
-// other process would make too, or sets a field that nobody had set: it does not
-// matter who does it, how often, or how late.
+// complete writes all that initialisation writes. Every field is set only if
+// nobody has set it: it does not matter who does it, how often, or how late.
 func (r *Region) complete(opt Options) error {
 	h := &r.m.Header
 	if atomic.LoadUint64(&h.State) == abi.StateComplete {
 		return nil
 	}
+	where := uint32(abi.LimitsInside)
 	if _, err := os.Lstat(r.path + LimitsSuffix); err == nil {
-		atomic.StoreUint32(&h.Flags, abi.FlagLimitsFile)
-	} else if err := r.initLimits(opt.Limits); err != nil {
-		return err
+		where = abi.LimitsBeside
 	}
-	atomic.StoreUint64(&r.m.Tail.Magic, abi.TailMagic)
+	atomic.CompareAndSwapUint32(&h.Flags, 0, where)
+	if atomic.LoadUint32(&h.Flags) == abi.LimitsInside {
+		if err := r.initLimits(opt.Limits); err != nil {
+			return err
+		}
+	}
+	atomic.CompareAndSwapUint64(&r.m.Tail.Magic, 0, abi.TailMagic)
 	atomic.CompareAndSwapUint64(&h.Created, 0, uint64(time.Now().UnixNano()))
-	atomic.StoreUint32(&h.Devices, abi.Devices)
-	atomic.StoreUint32(&h.Slots, abi.Slots)
-	atomic.StoreUint64(&h.Size, uint64(regionSize))
-	atomic.StoreUint32(&h.Version, abi.Version)
-	atomic.StoreUint64(&h.Magic, abi.Magic)
+	atomic.CompareAndSwapUint32(&h.Devices, 0, abi.Devices)
+	atomic.CompareAndSwapUint32(&h.Slots, 0, abi.Slots)
+	atomic.CompareAndSwapUint64(&h.Size, 0, uint64(regionSize))
+	atomic.CompareAndSwapUint32(&h.Version, 0, abi.Version)
+	atomic.CompareAndSwapUint64(&h.Magic, 0, abi.Magic)
 	point(abi.InitFields)
 	// Release: pairs with every load of State that finds it complete.
 	atomic.CompareAndSwapUint64(&h.State, abi.StateInProgress, abi.StateComplete)
 	point(abi.InitDone)
 	return nil
 }
+
+// Created is when the region was made, in Unix nanoseconds.
+func (r *Region) Created() int64 { return int64(atomic.LoadUint64(&r.m.Header.Created)) }
 
 // Role says how this process came by the region.
 func (r *Region) Role() Role { return r.role }

@@ -56,6 +56,22 @@ func (r *Region) reapDevice(device, except int) (slots int, err error) {
 	return slots, nil
 }
 
+// reapFormerSelf gives back what this very process held before it became another
+// program: its PID and start time are still the same, so nobody else can tell.
+func (r *Region) reapFormerSelf() error {
+	me := self()
+	for slot := range r.high() {
+		e := &r.m.Slots[slot]
+		if atomic.LoadUint64(&e.PID) != uint64(me.pid) || atomic.LoadUint64(&e.PIDNS) != me.pidns || atomic.LoadUint64(&e.Start) != me.start {
+			continue
+		}
+		if _, err := r.reapSlot(slot); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // high is how many slots are worth looking at.
 func (r *Region) high() int {
 	return int(min(atomic.LoadUint64(&r.m.Header.High), abi.Slots))

@@ -13,6 +13,7 @@ type Process struct {
 	Slot    int
 	PID     int // as it sees itself
 	HostPID int // as the host sees it; zero while unknown
+	Seen    int // as this process sees it; zero where it cannot
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
@@ -33,6 +34,11 @@ type Holding struct {
 // for a caller who trusts the file not to be cut short; Holdings does not.
 func (r *Region) Used(device int) uint64 {
 	return abi.Word(atomic.LoadUint64(&r.m.Devices[device].Word)).Units() * abi.Unit
+}
+
+// Refused counts the requests for a device that were turned down.
+func (r *Region) Refused(device int) uint64 {
+	return atomic.LoadUint64(&r.m.Devices[device].Refused)
 }
 
 // Peak is the most that was ever granted of a device at once.
@@ -61,7 +67,7 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		}
 		a := &accounts[slot]
 		var f abi.Figures
-		n := read(a, &f)
+		n := read(a, abi.Status(st).Gen(), &f)
 		h := Holding{
 			Slot: slot, Total: f.Total, Kind: f.Kind, BestEffort: n == abi.ReadTries,
 			Peak: atomic.LoadUint64(&a.Peak), Driver: atomic.LoadUint64(&a.Driver),
@@ -93,14 +99,15 @@ func (r *Region) Processes() (out []Process, err error) {
 		}
 		e := &r.m.Slots[slot]
 		p := Process{
-			Slot:    slot,
-			PID:     int(atomic.LoadUint64(&e.PID)),
-			HostPID: r.hostPID(slot, st, e),
-			UID:     int(atomic.LoadUint64(&e.UID)),
-			Joined:  int64(atomic.LoadUint64(&e.Joined)),
-			Name:    loadName(e),
-			Dead:    r.alive.dead(slot, e, false),
+			Slot:   slot,
+			PID:    int(atomic.LoadUint64(&e.PID)),
+			Seen:   r.seenPID(slot, e),
+			UID:    int(atomic.LoadUint64(&e.UID)),
+			Joined: int64(atomic.LoadUint64(&e.Joined)),
+			Name:   loadName(e),
+			Dead:   r.alive.dead(slot, e, false),
 		}
+		p.HostPID = r.hostPID(abi.Status(st), e, p.Seen)
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {
 			out = append(out, p)
 		}
@@ -108,22 +115,27 @@ func (r *Region) Processes() (out []Process, err error) {
 	return out, nil
 }
 
-// hostPID is the host PID of a slot's owner. The lock knows it: asked from the
-// first PID namespace, the kernel names the holder in the host's own numbers.
-func (r *Region) hostPID(slot int, st uint64, e *abi.Slot) int {
-	known := atomic.LoadUint64(&e.HostPID)
-	if known != 0 || self().pidns != initPIDNS {
-		return int(known)
+// seenPID is a slot's owner by the PID that this process would use for it. The
+// lock knows it: the kernel names the holder in the asker's own numbers.
+func (r *Region) seenPID(slot int, e *abi.Slot) int {
+	if atomic.LoadUint64(&e.PIDNS) == self().pidns {
+		return int(atomic.LoadUint64(&e.PID))
 	}
-	pid := r.alive.holder(slot)
-	// Only if the slot did not change hands meanwhile is it this owner's.
-	if pid <= 0 || atomic.LoadUint64(&r.m.Status[slot]) != st {
-		return 0
+	return max(r.alive.holder(slot), 0)
+}
+
+// hostPID is a slot's owner by its PID on the host: as known, or as seen, where
+// we are on the host, and then written down for all. The generation in the word
+// keeps one that was found late from being taken for the next owner's.
+func (r *Region) hostPID(st abi.Status, e *abi.Slot, seen int) int {
+	known := abi.HostPID(atomic.LoadUint64(&e.HostPID))
+	if known.PID() != 0 || !OnHost() || seen == 0 {
+		return known.PID()
 	}
 	if r.writable {
-		atomic.CompareAndSwapUint64(&e.HostPID, 0, uint64(pid))
+		atomic.CompareAndSwapUint64(&e.HostPID, uint64(abi.MakeHostPID(st.Gen(), 0)), uint64(abi.MakeHostPID(st.Gen(), seen)))
 	}
-	return pid
+	return seen
 }
 
 func loadName(e *abi.Slot) string {

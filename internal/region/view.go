@@ -76,13 +76,11 @@ func leave(a *abi.Account, turn uint64) {
 	point(abi.TurnLeft)
 }
 
-// reset gives the account's next owner zeroes and an even count, whatever the
-// last one left. The slot is JOINING: nobody reads.
-func reset(a *abi.Account) {
+// enter makes the account the owner's of generation gen: zeroes and an even
+// count, whatever the last one left. Until Gen says so, readers pass it over; two
+// threads do not do this at once.
+func enter(a *abi.Account, gen uint64) {
 	t := atomic.LoadUint64(&a.Turn)
-	if t%abi.TurnPhases == abi.TurnIdle && a.A == (abi.Figures{}) && a.B == (abi.Figures{}) && a.Peak == 0 && a.Driver == 0 {
-		return
-	}
 	for _, f := range []*abi.Figures{&a.A, &a.B} {
 		storeRelease(&f.Total, 0)
 		for k := range f.Kind {
@@ -92,14 +90,21 @@ func reset(a *abi.Account) {
 	storeRelease(&a.Peak, 0)
 	storeRelease(&a.Driver, 0)
 	storeRelease(&a.Turn, t-t%abi.TurnPhases+abi.TurnPhases)
+	// Release: pairs with the load of Gen in read.
+	storeRelease(&a.Gen, gen)
 }
 
-// read takes the figures in one piece. retries counts the tries beyond the
-// first; abi.ReadTries of them mean that f is best effort.
-func read(a *abi.Account, f *abi.Figures) (retries int) {
+// read takes the figures of the owner of generation gen in one piece. retries
+// counts the tries beyond the first; abi.ReadTries of them mean that f is best
+// effort.
+func read(a *abi.Account, gen uint64, f *abi.Figures) (retries int) {
 	for {
-		// Acquire, each, in this order: pairs with the stores in put.
+		// Acquire, each, in this order: pairs with the stores in put and enter.
 		t := atomic.LoadUint64(&a.Turn)
+		if atomic.LoadUint64(&a.Gen) != gen {
+			*f = abi.Figures{} // the last owner's; this one has not had anything
+			return retries
+		}
 		from := &a.A
 		if t%abi.TurnPhases == abi.TurnA {
 			from = &a.B
@@ -108,7 +113,8 @@ func read(a *abi.Account, f *abi.Figures) (retries int) {
 		for k := range f.Kind {
 			f.Kind[k] = atomic.LoadUint64(&from.Kind[k])
 		}
-		if atomic.LoadUint64(&a.Turn) == t {
+		// From phase 0 to 1 the copy that was read stays as it is.
+		if atomic.LoadUint64(&a.Turn)|abi.TurnB == t|abi.TurnB {
 			return retries
 		}
 		if retries++; retries == abi.ReadTries {

@@ -28,7 +28,7 @@ func (r *run) limitHeld(o *observer.Observer, peak uint64) {
 // started the processes. That is the host's view only if we are in it.
 func (r *run) hostPIDs(view *region.Region) error {
 	const name = "host PIDs"
-	if !job.OnHost() {
+	if !region.OnHost() {
 		r.Checks = append(r.Checks, Check{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
 		return nil
 	}
