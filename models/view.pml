@@ -1,7 +1,7 @@
 /* The view (docs/protocols.md, section 2): what an account holds, by kind, in one piece.
  *
  * Two threads of one process write the account, a reader reads it, the process may die at any step, and the slot's next
- * owner starts afresh. A writer that is preempted or stopped for ever is one that is not scheduled, or is killed.
+ * owner enters the account before its first change there. A writer that is preempted or stopped for ever is one that is not scheduled, or is killed.
  *
  * Each figure is a word of its own, stored and loaded in a step of its own. The steps of one thread are seen in
  * their order, which is what release and acquire give the code: each store of `turn` and of a figure is a release, so
@@ -27,8 +27,18 @@
 #define STATUS(gen, state) ((gen) * 4 + (state))
 #endif
 #define state(s) ((s) % 4)
+#ifdef NO_GENERATION
+#define entered(g) true
+#else
+#define entered(g) (owner == (g))
+#endif
 
 #define phase(t) ((t) % 4)
+#ifdef SINGLE_COPY
+#define same(now, t) ((now) == (t))
+#else
+#define same(now, t) (((now) | 1) == ((t) | 1))		/* from phase 0 to 1 the copy that is read stays as it is */
+#endif
 
 typedef figures { byte total; byte kind[KINDS] };
 
@@ -37,6 +47,7 @@ typedef figures { byte total; byte kind[KINDS] };
 
 byte status = STATUS(0, ACTIVE);
 byte turn;
+bit owner;			/* the generation that the account carries */
 figures copy[2];
 
 /* Not in the region: whose slot it is, who lives, and the writes that a reader may have seen, and must have seen. */
@@ -44,6 +55,7 @@ bit tenure;
 bool alive[2] = true;
 byte begun[2], ended[2];
 byte stopped;			/* threads that are over */
+bool entering;			/* a lock of the process's own, gone with it */
 
 #ifdef SINGLE_COPY
 #define first  A
@@ -83,6 +95,41 @@ inline put(c)
 	copy[c].kind[kind] = bytes
 }
 
+inline zero(c)
+{
+	copy[c].total = 0;
+	copy[c].kind[0] = 0;
+	copy[c].kind[1] = 0
+}
+
+inline enter()			/* before this owner's first change of the account */
+{
+	if
+	:: owner == g
+	:: else ->
+#ifndef ENTER_UNLOCKED
+	   atomic { !entering -> entering = true }
+#endif
+	   if
+#ifndef ENTER_UNLOCKED
+	   :: owner == g
+#endif
+	   :: else ->
+#ifdef GENERATION_FIRST
+	      owner = g;
+#endif
+	      zero(A);
+	      zero(B);
+#ifndef NO_RESET
+	      t = turn;
+	      turn = t - phase(t) + 4;
+#endif
+	      owner = g
+	   fi;
+	   entering = false
+	fi
+}
+
 proctype thread(bit g; byte kind)
 {
 	byte t, n, total, bytes;
@@ -92,6 +139,7 @@ proctype thread(bit g; byte kind)
 		do
 		:: n < WRITES ->
 		   n++;
+		   enter();
 		   take();
 		   atomic { total = copy[A].total + 1; bytes = copy[A].kind[kind] + 1 }
 		   put(first);
@@ -108,18 +156,9 @@ proctype thread(bit g; byte kind)
 	atomic { t = 0; n = 0; total = 0; bytes = 0; got = false; stopped++ }
 }
 
-inline zero(c)
-{
-	copy[c].total = 0;
-	copy[c].kind[0] = 0;
-	copy[c].kind[1] = 0
-}
-
 /* Death, reaping (which leaves the view alone), and the next owner. Or none of it. */
 proctype successor()
 {
-	byte t;
-
 	if
 	:: goto out
 	:: alive[0] = false; stopped == 2
@@ -128,20 +167,10 @@ proctype successor()
 	:: goto out
 	:: status = STATUS(0, FREE)
 	fi;
-	atomic { status = STATUS(1, JOINING); tenure = 1 }
-#ifdef ACTIVE_BEFORE_RESET
-	status = STATUS(1, ACTIVE);
-#endif
-#ifndef NO_RESET
-	t = turn;
-	zero(A);
-	zero(B);
-	turn = t - phase(t) + 4;
-#endif
+	atomic { status = STATUS(1, JOINING); tenure = 1; entering = false }
 	status = STATUS(1, ACTIVE);
 	atomic { run thread(1, 0); run thread(1, 1) }
 out:
-	t = 0
 }
 
 proctype reader()
@@ -156,11 +185,12 @@ proctype reader()
 #ifdef SINGLE_COPY
 	   if :: phase(t) != 0 -> turn != t; goto again :: else fi;
 #endif
+	   if :: !entered(g) -> d_step { total = 0; bytes[0] = 0; bytes[1] = 0 } break :: else fi;
 	   total = copy[source].total;
 	   bytes[0] = copy[source].kind[0];
 	   bytes[1] = copy[source].kind[1];
 	   if
-	   :: turn == t -> break
+	   :: same(turn, t) -> break
 	   :: else -> assert(!quiet || tenure != g)		/* nobody tries twice because of the dead */
 	   fi;
 again:

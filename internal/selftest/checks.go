@@ -8,7 +8,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/crew"
 	"ration/internal/figure"
-	"ration/internal/job"
 	"ration/internal/observer"
 	"ration/internal/ration"
 	"ration/internal/region"
