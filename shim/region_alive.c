@@ -39,11 +39,13 @@ void region_unlock(struct region *r, unsigned slot)
 	fcntl(region_fd(r), F_SETLK, &l);
 }
 
-/* start_time reads when a process started and its state; false if there is none. */
-static bool start_time(uint64_t pid, uint64_t *start, char *state)
+/* read_process reads when a process started, and whether it has ended or will not
+ * run its own code again; false if there is none. */
+static bool read_process(const char *pid, uint64_t *start, bool *ending)
 {
+	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
 	char path[40], buf[1024];
-	snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
+	snprintf(path, sizeof path, "/proc/%s/stat", pid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return false;
@@ -53,27 +55,41 @@ static bool start_time(uint64_t pid, uint64_t *start, char *state)
 		return false;
 	buf[n] = 0;
 	/* The second field is a name in brackets that may hold anything: count from
-	 * the last bracket. State is field 3, the start time field 22. */
-	char *p = strrchr(buf, ')');
-	if (!p || p[1] != ' ')
-		return false;
-	*state = p[2];
-	for (int field = 2; field < 22; field++) {
-		p = strchr(p + 1, ' ');
+	 * the last bracket. */
+	char *p = strrchr(buf, ')'), state = 0;
+	uint64_t flags = 0, threads = 0;
+	for (int field = STATE; field <= START; field++) {
+		p = p ? strchr(p + 1, ' ') : NULL;
 		if (!p)
 			return false;
+		if (field == STATE)
+			state = p[1];
+		else if (field == FLAGS)
+			flags = strtoull(p + 1, NULL, 10);
+		else if (field == THREADS)
+			threads = strtoull(p + 1, NULL, 10);
+		else if (field == START)
+			*start = strtoull(p + 1, NULL, 10);
 	}
-	*start = strtoull(p + 1, NULL, 10);
+	/* Locks go before the process becomes a zombie. A leader that has ended while
+	 * its other threads live on is none. */
+	*ending = (state == 'Z' || state == 'X' || flags & EXITING) && threads <= 1;
 	return true;
 }
 
 void region_identify(struct region_identity *me)
 {
 	struct stat st;
-	char state;
+	char name[24], pid[24];
+	bool ending;
 	memset(me, 0, sizeof *me);
 	me->pid = (uint64_t)getpid();
-	start_time(me->pid, &me->start, &state);
+	/* By "self", which is us also where /proc is of another namespace and our PID
+	 * names a stranger. */
+	read_process("self", &me->start, &ending);
+	ssize_t n = readlink("/proc/self", name, sizeof name - 1);
+	snprintf(pid, sizeof pid, "%llu", (unsigned long long)me->pid);
+	me->sees = n > 0 && (name[n] = 0, !strcmp(name, pid));
 	/* By number: the function's name depends on the C library's age. */
 	if (syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
 		me->pidns = st.st_ino;
@@ -138,7 +154,11 @@ bool region_dead(struct region *r, unsigned slot, bool joining)
 	}
 	if (pid == me.pid && start == me.start)
 		return true; /* this process, before it became another program: exec drops the lock */
+	if (!me.sees)
+		return true; /* /proc here is of another namespace: it would name a stranger */
+	char name[24];
 	uint64_t now;
-	char state;
-	return !start_time(pid, &now, &state) || now != start || state == 'Z' || state == 'X' || !mapped_by(r, pid);
+	bool ending;
+	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
+	return !read_process(name, &now, &ending) || now != start || ending || !mapped_by(r, pid);
 }

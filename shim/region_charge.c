@@ -21,8 +21,11 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 	if (units > RATION_MAX_UNITS)
 		return REGION_REFUSED;
 	uint64_t mine = load_relaxed(&r->status);
-	if (!mine || load_acquire(&r->m->status[r->slot]) != mine)
+	if (!mine || load_acquire(&r->m->status[r->slot]) != mine) {
+		if (mine)
+			region_hold(r->slot, false);
 		return REGION_EVICTED;
+	}
 	if (load_acquire(&a->gen) != status_gen(mine))
 		region_enter(r, device, a);
 	int64_t delta = sign * (int64_t)units;

@@ -4,8 +4,19 @@
 
 #include "region_internal.h"
 
-/* join fills in a claimed slot and shows it to readers. */
-static void join(struct region *r, unsigned slot, uint64_t gen, const char *name)
+/* raise_high makes sure that a slot is looked at, before it is claimed. */
+static void raise_high(struct region *r, unsigned slot)
+{
+	for (;;) {
+		uint64_t high = load_acquire(&r->m->header.high);
+		if (high > slot || cas(&r->m->header.high, high, slot + 1))
+			return;
+	}
+}
+
+/* join fills in a claimed slot and shows it to readers. It returns false where the
+ * slot was taken away meanwhile, its lock having been lost. */
+static bool join(struct region *r, unsigned slot, uint64_t gen, const char *name)
 {
 	POINT(CLAIM_JOINING);
 	struct region_identity me;
@@ -24,22 +35,21 @@ static void join(struct region *r, unsigned slot, uint64_t gen, const char *name
 	for (unsigned i = 0; i < RATION_NAME_LEN / 8; i++)
 		store_release((uint64_t *)(void *)s->name + i, words[i]);
 
-	for (;;) {
-		uint64_t high = load_acquire(&r->m->header.high);
-		if (high > slot || cas(&r->m->header.high, high, slot + 1))
-			break;
-	}
 	POINT(CLAIM_FILLED);
 	r->slot = slot;
 	r->entered = 0;
 	uint64_t active = make_status(gen, RATION_SLOT_ACTIVE);
 	/* Release: a reader that finds the slot active finds all of the above. */
-	store_release(&r->m->status[slot], active);
+	if (!cas(&r->m->status[slot], make_status(gen, RATION_SLOT_JOINING), active)) {
+		region_hold(slot, false);
+		return false;
+	}
 	store_release(&r->status, active);
 	POINT(CLAIM_ACTIVE);
 	fetch_add(&r->m->header.counters.claims, 1);
 	if (r->role == ROLE_FAST_PATH)
 		fetch_add(&r->m->header.counters.fast, 1);
+	return true;
 }
 
 /* claim_free looks for a free slot, first in a small window, so that a scan of
@@ -55,11 +65,13 @@ static bool claim_free(struct region *r, const char *name)
 			if (status_state(status) != RATION_SLOT_FREE || !region_lock(r, slot))
 				continue;
 			region_hold(slot, true);
+			raise_high(r, slot);
 			POINT(CLAIM_LOCKED);
 			uint64_t gen = status_gen(status) + 1;
 			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
-				join(r, slot, gen, name);
-				return true;
+				if (join(r, slot, gen, name))
+					return true;
+				continue;
 			}
 			region_hold(slot, false);
 			region_unlock(r, slot);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -125,6 +126,12 @@ int region_file_allocate(struct region *r)
 	struct stat st;
 	if (stat_fd(r->fd, &st) != 0)
 		return REGION_SYSTEM;
+	/* Beyond this limit the kernel would end the program with SIGXFSZ. */
+	struct rlimit most;
+	if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < sizeof(struct ration_region)) {
+		errno = EFBIG;
+		return REGION_NO_SPACE;
+	}
 	/* In one step, so that nobody sees a size in between. */
 	if (st.st_size == 0 && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
 		return open_error();

@@ -28,6 +28,7 @@ bool region_dead(struct region *r, unsigned slot, bool joining);
 void region_hold(unsigned slot, bool held);
 struct region_identity {
 	uint64_t pid, start, pidns;
+	bool sees; /* /proc is of this PID namespace */
 };
 #define REGION_INIT_PIDNS UINT64_C(0xEFFFFFFC) /* the first PID namespace's inode, fixed by the kernel */
 void region_identify(struct region_identity *me);

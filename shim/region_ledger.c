@@ -53,7 +53,11 @@ bool region_change(struct region *r, unsigned device, struct ration_account *a, 
 	 * also sees what it is. Pairs with judge, here and in Go. */
 	store_release(&a->pend, make_pend(seq, delta));
 	POINT(CHANGE_ANNOUNCED);
-	for (;; *w = region_word(r, device)) {
+	for (unsigned pause = 0;; *w = region_word(r, device)) {
+		/* Many processes at one word get further by trying less often. */
+		for (unsigned i = 0; i < pause; i++)
+			cpu_relax();
+		pause = pause < 16 ? 2 * pause + 1 : pause;
 		/* After the word, each time round: what is granted fits a limit that held
 		 * while the word was this one. */
 		uint64_t ceiling = limit ? limit_ceiling(load_acquire(limit)) : RATION_MAX_UNITS;

@@ -97,8 +97,11 @@ func (k kernel) dead(slot int, entry *abi.Slot, joining bool) bool {
 	if pid == me.pid && start == me.start {
 		return true // this process, before it became another program: exec drops the lock
 	}
-	now, state, err := startTime(pid)
-	return err != nil || now != start || state == 'Z' || state == 'X' || !k.f.mappedBy(pid)
+	if !me.sees {
+		return true // /proc here is of another namespace: it would name a stranger
+	}
+	p, err := readProcess(strconv.Itoa(pid))
+	return err != nil || p.start != start || p.ending || !k.f.mappedBy(pid)
 }
 
 // mappedBy says whether a process has the region mapped. One that lost its lock
@@ -118,6 +121,7 @@ type identity struct {
 	pid   int
 	start uint64
 	pidns uint64
+	sees  bool // /proc is of this PID namespace
 }
 
 // initPIDNS is the inode of the first PID namespace, fixed by the kernel: who is
@@ -129,7 +133,14 @@ func OnHost() bool { return self().pidns == initPIDNS }
 
 var self = sync.OnceValue(func() identity {
 	me := identity{pid: os.Getpid()}
-	me.start, _, _ = startTime(me.pid)
+	// By "self", which is us also where /proc is of another namespace and our PID
+	// names a stranger.
+	if p, err := readProcess("self"); err == nil {
+		me.start = p.start
+	}
+	if name, err := os.Readlink("/proc/self"); err == nil {
+		me.sees = name == strconv.Itoa(me.pid)
+	}
 	var st unix.Stat_t
 	if unix.Stat("/proc/self/ns/pid", &st) == nil {
 		me.pidns = st.Ino
@@ -137,27 +148,47 @@ var self = sync.OnceValue(func() identity {
 	return me
 })
 
-// startTime reads from /proc when the process started, in clock ticks since
-// boot, and its state.
-func startTime(pid int) (start uint64, state byte, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, 0, err
-	}
-	return parseStat(b)
+// process is what /proc/PID/stat says of one.
+type process struct {
+	start  uint64 // clock ticks since boot
+	ending bool   // it has ended, or will not run its own code again
 }
 
-// parseStat takes field 3 and field 22. The second field is a name in brackets
+func readProcess(pid string) (process, error) {
+	var buf [1024]byte
+	fd, err := unix.Open("/proc/"+pid+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return process{}, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return process{}, err
+	}
+	return parseStat(buf[:n])
+}
+
+// parseStat takes the fields it needs. The second field is a name in brackets
 // that may hold anything, so count from the last bracket.
-func parseStat(b []byte) (start uint64, state byte, err error) {
+func parseStat(b []byte) (p process, err error) {
+	const state, flags, threads, start, exiting = 0, 6, 17, 19, 0x4
 	at := bytes.LastIndexByte(b, ')')
 	if at < 0 {
-		return 0, 0, fmt.Errorf("reading a process's start time: no name in %q", b)
+		return p, fmt.Errorf("reading a process's start time: no name in %q", b)
 	}
 	field := bytes.Fields(b[at+1:])
-	if len(field) < 20 || len(field[0]) != 1 {
-		return 0, 0, fmt.Errorf("reading a process's start time: %d fields", len(field))
+	if len(field) <= start {
+		return p, fmt.Errorf("reading a process's start time: %d fields", len(field))
 	}
-	start, err = strconv.ParseUint(string(field[19]), 10, 64)
-	return start, field[0][0], err
+	number := func(i int) (n uint64) {
+		n, e := strconv.ParseUint(string(field[i]), 10, 64)
+		err = errors.Join(err, e)
+		return n
+	}
+	p.start = number(start)
+	// Locks go before the process becomes a zombie. A leader that has ended while
+	// its other threads live on is none.
+	gone := string(field[state]) == "Z" || string(field[state]) == "X" || number(flags)&exiting != 0
+	p.ending = gone && number(threads) <= 1
+	return p, err
 }

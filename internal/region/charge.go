@@ -28,6 +28,9 @@ func (s *Slot) Charge(device int, kind abi.Kind, bytes uint64) error {
 // as what the driver took by itself.
 func (s *Slot) Book(device int, kind abi.Kind, bytes uint64) error {
 	_, err := s.change(device, kind, bytes, book)
+	if err == errNoRoom {
+		err = fmt.Errorf("device %d: %d bytes more than a ledger can hold: %w", device, bytes, ErrRefused)
+	}
 	return err
 }
 
@@ -80,7 +83,7 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	if atomic.LoadUint64(&a.Gen) != s.status.Gen() {
 		s.enter(device)
 	}
-	turn, ok := take(a)
+	turn, ok := take(a, &r.broken)
 	if !ok {
 		return 0, r.damaged()
 	}
@@ -104,7 +107,7 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	if delta > 0 {
 		l.peak()
 	}
-	return 0, nil
+	return 0, r.whole() // nor was it cut short meanwhile
 }
 
 // usable says whether the change may be made at all: the slot is ours, and holds

@@ -72,6 +72,7 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 				continue // somebody is about to claim it, or about to have left it
 			}
 			r.hold(slot, true)
+			r.raiseHigh(slot)
 			point(abi.ClaimLocked)
 			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
 			if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(mine)) {
@@ -79,13 +80,26 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 				r.alive.unlock(slot)
 				continue
 			}
-			return r.join(slot, mine.Gen(), name), nil
+			if s := r.join(slot, mine.Gen(), name); s != nil {
+				return s, nil
+			}
 		}
 	}
 	return nil, nil
 }
 
-// join fills in a claimed slot and shows it to readers.
+// raiseHigh makes sure that a slot is looked at, before it is claimed.
+func (r *Region) raiseHigh(slot int) {
+	for {
+		high := atomic.LoadUint64(&r.m.Header.High)
+		if high > uint64(slot) || atomic.CompareAndSwapUint64(&r.m.Header.High, high, uint64(slot)+1) {
+			return
+		}
+	}
+}
+
+// join fills in a claimed slot and shows it to readers. It is nil where the slot
+// was taken away meanwhile, its lock having been lost.
 func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	point(abi.ClaimJoining)
 	me := self()
@@ -101,16 +115,13 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	atomic.StoreUint64(&entry.UID, uint64(os.Geteuid()))
 	atomic.StoreUint64(&entry.Joined, uint64(time.Now().UnixNano()))
 	storeName(entry, name)
-	for {
-		high := atomic.LoadUint64(&r.m.Header.High)
-		if high > uint64(slot) || atomic.CompareAndSwapUint64(&r.m.Header.High, high, uint64(slot)+1) {
-			break
-		}
-	}
 	point(abi.ClaimFilled)
-	active := abi.MakeStatus(gen, abi.SlotActive)
+	joining, active := abi.MakeStatus(gen, abi.SlotJoining), abi.MakeStatus(gen, abi.SlotActive)
 	// Release: a reader that finds the slot active finds all of the above.
-	storeRelease(&r.m.Status[slot], uint64(active))
+	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(joining), uint64(active)) {
+		r.hold(slot, false)
+		return nil
+	}
 	point(abi.ClaimActive)
 	atomic.AddUint64(&r.m.Header.Counters.Claims, 1)
 	if r.role == FastPath {
@@ -178,7 +189,7 @@ func (s *Slot) Leave() (err error) {
 func (s *Slot) returnAll(device int) error {
 	a := &s.r.m.Accounts[device][s.index]
 	for k := range abi.Kinds {
-		turn, ok := take(a)
+		turn, ok := take(a, &s.r.broken)
 		if !ok {
 			return s.r.damaged()
 		}
@@ -205,6 +216,7 @@ func (s *Slot) owned() error {
 	if abi.Status(atomic.LoadUint64(&s.r.m.Status[s.index])) == s.status {
 		return nil
 	}
+	s.r.hold(s.index, false)
 	return fmt.Errorf("slot %d of region %s: %w (its lock was lost: did the program close all its files?)", s.index, s.r.path, ErrEvicted)
 }
 

@@ -72,12 +72,21 @@ func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("1 (init) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2"))
 	f.Add([]byte("1 (a) b) c) R 0"))
 	f.Add([]byte(")"))
-	f.Fuzz(func(t *testing.T, b []byte) { _, _, _ = parseStat(b) })
+	f.Fuzz(func(t *testing.T, b []byte) { _, _ = parseStat(b) })
 }
 
 func TestParseStat(t *testing.T) {
-	start, state, err := parseStat([]byte("1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2"))
-	if start != 42 || state != 'S' || err != nil {
-		t.Errorf("start %d, state %c, %v", start, state, err)
+	for _, c := range []struct {
+		stat string
+		want process
+	}{
+		{"1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{42, false}},
+		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{42, true}},
+		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 42 1 2", process{42, false}}, // main returned, threads live
+		{"1 (a) R 0 1 1 0 -1 4194564 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{42, true}},  // on its way out
+	} {
+		if got, err := parseStat([]byte(c.stat)); got != c.want || err != nil {
+			t.Errorf("%s: %+v, %v", c.stat, got, err)
+		}
 	}
 }

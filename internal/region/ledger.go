@@ -42,7 +42,7 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 	// also sees what it is. Pairs with judge.
 	storeRelease(&a.Pend, uint64(abi.MakePend(seq, delta)))
 	point(abi.ChangeAnnounced)
-	for {
+	for pause := 0; ; pause = backOff(pause) {
 		w := l.word()
 		// After the word, each time round: what is granted fits a limit that held
 		// while the word was this one.
@@ -73,6 +73,14 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 		l.refresh(slot, seq)
 	}
 	return 0, true
+}
+
+// backOff spins for a moment that grows with each lost race, up to a few hundred
+// nanoseconds: many processes at one word get further by trying less often.
+func backOff(pause int) int {
+	for range pause {
+	}
+	return min(2*pause+32, 1024)
 }
 
 // note writes down that the change in w happened, before w is overwritten.

@@ -104,5 +104,5 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 		}
 		out = append(out, f)
 	}
-	return out, nil
+	return out, r.whole()
 }

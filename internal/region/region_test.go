@@ -272,3 +272,20 @@ func BenchmarkCharge(b *testing.B) {
 		}
 	}
 }
+
+// Attaching to a region that is complete, and leaving it.
+func BenchmarkAttach(b *testing.B) {
+	path := open(b, MiB).Path()
+	for range b.N {
+		r, err := Open(path, Options{Limits: limited(MiB)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		s, err := r.Claim("x")
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = s.Leave()
+		_ = r.Close()
+	}
+}

@@ -18,15 +18,15 @@ var turnBound = 10 * time.Second
 // take takes the account's turn: phase 0 to phase 1. Only threads of the owning
 // process meet here. It reports false where the turn never comes, because the
 // word is damaged.
-func take(a *abi.Account) (turn uint64, ok bool) {
+func take(a *abi.Account, broken *atomic.Bool) (turn uint64, ok bool) {
 	t := atomic.LoadUint64(&a.Turn)
 	if t%abi.TurnPhases == abi.TurnIdle && atomic.CompareAndSwapUint64(&a.Turn, t, t+abi.TurnB) {
 		return t, true
 	}
-	return takeSlowly(a)
+	return takeSlowly(a, broken)
 }
 
-func takeSlowly(a *abi.Account) (turn uint64, ok bool) {
+func takeSlowly(a *abi.Account, broken *atomic.Bool) (turn uint64, ok bool) {
 	var seen uint64
 	var since time.Time
 	for tries := 0; ; tries++ {
@@ -41,8 +41,8 @@ func takeSlowly(a *abi.Account) (turn uint64, ok bool) {
 		default:
 			if t != seen || since.IsZero() {
 				seen, since = t, time.Now()
-			} else if time.Since(since) > turnBound {
-				return 0, false
+			} else if broken.Load() || time.Since(since) > turnBound {
+				return 0, false // a thread of ours met the damage in its turn
 			}
 			time.Sleep(50 * time.Microsecond) // the holder may need our CPU to go on
 		}
