@@ -53,7 +53,8 @@ struct region {
 	unsigned slot;   /* ours, while m->status[slot] == status */
 	uint64_t status; /* zero: none claimed */
 	const char *path;
-	uint32_t changes[RATION_DEVICES];
+	uint32_t entered; /* a bit for each device whose account is ours */
+	uint32_t entering;
 };
 
 /* What one process holds of one device, in one piece. */
@@ -105,6 +106,17 @@ uint64_t region_limit(const struct region *r, unsigned device);
 
 /* region_set_limit changes it for every request from now on. */
 int region_set_limit(struct region *r, unsigned device, uint64_t limit);
+
+/* region_offer_limit sets a device's limit if nobody has. */
+int region_offer_limit(struct region *r, unsigned device, uint64_t limit);
+
+/* region_find is the index of the device with this UUID (big end first), or -1. */
+int region_find(const struct region *r, const uint64_t uuid[2]);
+
+/* region_place is the same for a device this process uses: where no index has its
+ * UUID, one is given to it, the preferred one if it is free, never one in taken.
+ * -1 where there is none left. */
+int region_place(struct region *r, const uint64_t uuid[2], uint64_t total, unsigned prefer, uint32_t taken);
 
 /* region_own is what this process holds of a device, by kind. */
 void region_own(struct region *r, unsigned device, struct ration_figures *f);
