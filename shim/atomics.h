@@ -15,6 +15,8 @@ static inline uint32_t load32_acquire(const uint32_t *p) { return __atomic_load_
 
 static inline void store_release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
+static inline void store32_release(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
 /* cas swaps from to to, with full order on success. */
 static inline bool cas(uint64_t *p, uint64_t from, uint64_t to)
 {

@@ -2,9 +2,12 @@
  * protocols, with their invariants and what a crash leaves, are in
  * docs/protocols.md.
  *
- * Contracts that hold for all of it: nothing is allocated, nothing is printed,
- * no signal is touched, no call waits for another process. Threads of the
- * process may call anything but region_open and region_close at any time. */
+ * Contracts that hold for all of it: nothing is allocated, nothing is printed, no
+ * signal is touched. No call waits for another process, but for region_open,
+ * which leaves an initialiser 5 ms. Threads of the process may call anything at
+ * any time, but for region_open, region_claim and region_close, of which one
+ * runs at a time. Who cuts the file short ends the processes that have it mapped
+ * with SIGBUS: a guest takes no signal handler. */
 #ifndef RATION_REGION_H
 #define RATION_REGION_H
 
@@ -24,7 +27,6 @@ enum region_error {
 	REGION_NOT_REGULAR, /* a directory, device, socket or pipe */
 	REGION_OWNER,       /* it belongs to neither this user nor root */
 	REGION_NO_SPACE,    /* the file system cannot hold it */
-	REGION_INIT,        /* it did not become ready in time */
 	REGION_LIMITS,      /* the limits beside it cannot be used */
 	REGION_SYSTEM,      /* a system call failed; errno says how */
 	REGION_FULL,        /* every slot belongs to a living process */
@@ -48,13 +50,14 @@ struct region {
 	const struct ration_limits *limits;
 	int fd;
 	uint64_t dev, ino; /* what fd must be a descriptor of */
+	bool made;          /* this process gave the file its size: it was empty */
 	bool limits_beside; /* an operator owns them */
 	enum region_role role;
 	unsigned slot;   /* ours, while m->status[slot] == status */
 	uint64_t status; /* zero: none claimed */
+	uint64_t place;  /* both in one word, for threads that charge while another claims or leaves */
 	const char *path;
-	uint32_t entered; /* a bit for each device whose account is ours */
-	uint32_t entering;
+	uint32_t entering; /* a lock between threads that enter an account */
 };
 
 /* What one process holds of one device, in one piece. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "region_internal.h"
@@ -100,46 +101,45 @@ void region_identify(struct region_identity *me)
  * may not look, it counts as mapped. */
 static bool mapped_by(const struct region *r, uint64_t pid)
 {
-	char path[40], inode[24], buf[4096 + 1];
+	enum { CHUNK = 4096 };
+	char path[40], inode[48], buf[2 * CHUNK + 1];
 	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
-	int len = snprintf(inode, sizeof inode, " %llu ", (unsigned long long)r->ino);
+	/* By device and inode; or, where a stacked file system shows others, by name. */
+	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno != ENOENT;
 	size_t kept = 0;
 	bool any = false, found = false;
-	for (ssize_t n; !found && (n = read(fd, buf + kept, sizeof buf - 1 - kept)) > 0; any = true) {
-		buf[kept + (size_t)n] = 0;
-		found = strstr(buf, inode) || strstr(buf, r->path);
-		/* A match may straddle two reads: keep as much as the longer one needs. */
-		size_t all = kept + (size_t)n, keep = strlen(r->path) > (size_t)len ? strlen(r->path) : (size_t)len;
-		kept = keep < all && keep < sizeof buf / 2 ? keep : 0;
+	for (ssize_t n; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
+		size_t all = kept + (size_t)n;
+		buf[all] = 0;
+		found = strstr(buf, inode) || (r->path[0] == '/' && strstr(buf, r->path));
+		/* What was looked for may straddle two reads. */
+		kept = all < CHUNK ? all : CHUNK;
 		memmove(buf, buf + all - kept, kept);
 	}
 	close(fd);
 	return found || !any;
 }
 
-/* The slots this process has locked: the kernel does not name our own locks. */
-static uint64_t held[RATION_SLOTS / 64];
+/* The slots this process has locked, by generation: the kernel does not name our
+ * own locks. */
+static uint64_t held[RATION_SLOTS];
 
-void region_hold(unsigned slot, bool hold)
-{
-	uint64_t bit = UINT64_C(1) << slot % 64;
-	if (hold)
-		__atomic_fetch_or(&held[slot / 64], bit, __ATOMIC_ACQ_REL);
-	else
-		__atomic_fetch_and(&held[slot / 64], ~bit, __ATOMIC_ACQ_REL);
-}
+void region_hold(unsigned slot, uint64_t gen) { store_release(&held[slot], gen); }
 
-bool region_dead(struct region *r, unsigned slot, bool joining)
+/* region_let_go forgets a slot, unless we have it again as another owner. */
+void region_let_go(unsigned slot, uint64_t gen) { cas(&held[slot], gen, 0); }
+
+bool region_dead(struct region *r, unsigned slot, uint64_t status)
 {
-	if (load_acquire(&held[slot / 64]) >> slot % 64 & 1)
+	if (load_acquire(&held[slot]) == status_gen(status))
 		return false;
 	struct flock l = slot_byte(slot, F_RDLCK);
 	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return false;
-	if (joining)
+	if (status_state(status) == RATION_SLOT_JOINING)
 		return true; /* the lock came before the claim, a moment ago */
 	/* No lock. It may have been lost by a close in a process that lives on, so ask
 	 * for the process as well, where its PID means anything to us. */

@@ -7,41 +7,43 @@
 
 /* change makes one change of the ledger and of the figures. w is the word it
  * changed, or on refusal the one that stood in the way. */
-static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit,
-		  uint64_t *w)
+static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit, uint64_t *w)
 {
 	if (device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r))
 		return REGION_DAMAGED;
-	struct ration_account *a = account(r, device, r->slot);
+	/* Acquire: pairs with join. */
+	uint64_t place = load_acquire(&r->place), units = units_for(bytes);
+	struct ration_account *a = account(r, device, place_slot(place));
 	struct region_books b;
-	uint64_t units = units_for(bytes);
 	*w = region_word(r, device);
 	if (!units)
 		return REGION_OK;
 	if (units > RATION_MAX_UNITS)
 		return REGION_REFUSED;
-	uint64_t mine = load_relaxed(&r->status);
-	if (!mine || load_acquire(&r->m->status[r->slot]) != mine) {
-		if (mine)
-			region_hold(r->slot, false);
+	if (load_acquire(&a->gen) != status_gen(place_status(place)) && !region_enter(r, a, place)) {
+		region_let_go(place_slot(place), status_gen(place_status(place)));
 		return REGION_EVICTED;
 	}
-	if (load_acquire(&a->gen) != status_gen(mine))
-		region_enter(r, device, a);
 	int64_t delta = sign * (int64_t)units;
 	if (!region_take(a, kind, &b, true))
 		return REGION_DAMAGED;
-	if (delta < 0 && units * RATION_UNIT > b.bytes) {
+	int err = REGION_OK;
+	/* Under the turn, which leaving takes as well: nothing is charged after it. */
+	if (!region_holds(r, place))
+		err = REGION_EVICTED;
+	else if (delta < 0 && units * RATION_UNIT > b.bytes)
+		err = REGION_NOT_HELD;
+	if (err) {
 		region_turn_end(a, b.turn);
-		return REGION_NOT_HELD;
+		return err;
 	}
 	POINT(TURN_TAKEN);
-	if (!region_change(r, device, a, &b, delta, limit, w)) {
+	if (!region_change(r, device, place_slot(place), &b, delta, limit, w)) {
 		region_turn_end(a, b.turn);
 		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 	}
 	if (b.turn / RATION_TURN_PHASES % RELOCK == 0)
-		region_lock(r, r->slot);
+		region_lock(r, place_slot(place));
 	region_put(a, &b, kind, delta * RATION_UNIT);
 	return REGION_OK;
 }
@@ -120,15 +122,16 @@ int region_set_limit(struct region *r, unsigned device, uint64_t limit)
 
 void region_own(struct region *r, unsigned device, struct ration_figures *f)
 {
-	region_read(account(r, device, r->slot), status_gen(load_acquire(&r->status)), f);
+	uint64_t place = load_acquire(&r->place);
+	region_read(account(r, device, place_slot(place)), status_gen(place_status(place)), f);
 }
 
 void region_observe(struct region *r, unsigned device, uint64_t bytes)
 {
-	struct ration_account *a = account(r, device, r->slot);
-	if (load_acquire(&a->gen) != status_gen(load_acquire(&r->status)))
-		region_enter(r, device, a);
-	store_release(&a->driver, bytes);
+	uint64_t place = load_acquire(&r->place);
+	struct ration_account *a = account(r, device, place_slot(place));
+	if (region_enter(r, a, place))
+		store_release(&a->driver, bytes);
 }
 
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n)

@@ -36,15 +36,16 @@ static bool join(struct region *r, unsigned slot, uint64_t gen, const char *name
 		store_release((uint64_t *)(void *)s->name + i, words[i]);
 
 	POINT(CLAIM_FILLED);
-	r->slot = slot;
-	r->entered = 0;
+	store32_release(&r->slot, slot);
 	uint64_t active = make_status(gen, RATION_SLOT_ACTIVE);
 	/* Release: a reader that finds the slot active finds all of the above. */
 	if (!cas(&r->m->status[slot], make_status(gen, RATION_SLOT_JOINING), active)) {
-		region_hold(slot, false);
+		region_let_go(slot, gen);
 		return false;
 	}
 	store_release(&r->status, active);
+	/* Release: whoever charges by this place finds the slot its own. */
+	store_release(&r->place, make_place(slot, active));
 	POINT(CLAIM_ACTIVE);
 	fetch_add(&r->m->header.counters.claims, 1);
 	if (r->role == ROLE_FAST_PATH)
@@ -64,16 +65,16 @@ static bool claim_free(struct region *r, const char *name)
 			/* The lock first: a claimed slot without one has a dead owner. */
 			if (status_state(status) != RATION_SLOT_FREE || !region_lock(r, slot))
 				continue;
-			region_hold(slot, true);
+			uint64_t gen = status_gen(status) + 1;
+			region_hold(slot, gen);
 			raise_high(r, slot);
 			POINT(CLAIM_LOCKED);
-			uint64_t gen = status_gen(status) + 1;
 			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
 				if (join(r, slot, gen, name))
 					return true;
 				continue;
 			}
-			region_hold(slot, false);
+			region_let_go(slot, gen);
 			region_unlock(r, slot);
 		}
 	}
@@ -95,48 +96,51 @@ int region_claim(struct region *r, const char *name)
 	return claim_free(r, name) ? REGION_OK : REGION_FULL;
 }
 
-static int return_all(struct region *r, unsigned device)
+/* return_all gives back what the slot holds of a device: by the ledger, so that
+ * nothing can be left behind. */
+static int return_all(struct region *r, unsigned device, uint64_t place)
 {
-	struct ration_account *a = account(r, device, r->slot);
-	for (unsigned k = 0; k < RATION_KINDS; k++) {
-		struct region_books b;
-		uint64_t w = region_word(r, device);
-		if (!region_take(a, k, &b, false))
-			return REGION_DAMAGED;
-		if (!b.bytes) {
-			region_turn_end(a, b.turn);
-			continue;
-		}
-		if (!region_change(r, device, a, &b, -(int64_t)(b.bytes / RATION_UNIT), NULL, &w)) {
-			region_turn_end(a, b.turn);
-			return REGION_DAMAGED;
-		}
-		region_put(a, &b, k, -(int64_t)b.bytes);
+	struct ration_account *a = account(r, device, place_slot(place));
+	struct region_books b;
+	uint64_t w = region_word(r, device);
+	if (load_acquire(&a->gen) != status_gen(place_status(place)))
+		return REGION_OK; /* never entered */
+	if (!region_take(a, 0, &b, false))
+		return REGION_DAMAGED;
+	uint64_t units = used_units(b.used);
+	if (units && !region_change(r, device, place_slot(place), &b, -(int64_t)units, NULL, &w)) {
+		region_turn_end(a, b.turn);
+		return REGION_DAMAGED;
 	}
+	region_clear(a, b.turn);
 	return REGION_OK;
 }
 
 int region_leave(struct region *r)
 {
 	/* Once, however many paths lead here. */
-	uint64_t status = __atomic_exchange_n(&r->status, 0, __ATOMIC_ACQ_REL);
-	if (!status)
+	uint64_t place = __atomic_exchange_n(&r->place, 0, __ATOMIC_ACQ_REL);
+	unsigned slot = place_slot(place);
+	uint64_t status = place_status(place);
+	if (!place)
 		return REGION_EVICTED;
+	store_release(&r->status, 0);
 	if (!region_whole(r))
 		return REGION_DAMAGED;
-	if (load_acquire(&r->m->status[r->slot]) != status)
+	if (load_acquire(&r->m->status[slot]) != status) {
+		region_let_go(slot, status_gen(status));
 		return REGION_EVICTED;
-	uint32_t entered = __atomic_load_n(&r->entered, __ATOMIC_ACQUIRE);
+	}
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		int err = entered & 1u << d ? return_all(r, d) : REGION_OK;
+		int err = return_all(r, d, place);
 		if (err)
 			return err;
 	}
 	POINT(LEAVE_RETURNED);
-	cas(&r->m->status[r->slot], status, make_status(status_gen(status), RATION_SLOT_FREE));
+	cas(&r->m->status[slot], status, make_status(status_gen(status), RATION_SLOT_FREE));
 	POINT(LEAVE_FREED);
-	region_hold(r->slot, false);
-	region_unlock(r, r->slot);
+	region_let_go(slot, status_gen(status));
+	region_unlock(r, slot);
 	POINT(LEAVE_UNLOCKED);
 	return REGION_OK;
 }

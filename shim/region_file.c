@@ -133,7 +133,8 @@ int region_file_allocate(struct region *r)
 		return REGION_NO_SPACE;
 	}
 	/* In one step, so that nobody sees a size in between. */
-	if (st.st_size == 0 && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
+	r->made = st.st_size == 0;
+	if (r->made && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
 		return open_error();
 	POINT(INIT_SIZED);
 	int failed;
@@ -180,29 +181,39 @@ static bool beside(const struct region *r, char *path, size_t size)
 	return n > 0 && (size_t)n < size;
 }
 
-static int check_limits(int fd)
+/* check_limits refuses limits that are none, or that somebody planted: they must
+ * be root's or the region's owner's, and nobody else's to write. */
+static int check_limits(struct region *r, int fd)
 {
 	struct ration_limits page;
-	struct stat st;
-	if (stat_fd(fd, &st) != 0 || st.st_size != (off_t)sizeof page || pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
+	struct stat st, region;
+	if (stat_fd(fd, &st) != 0 || stat_fd(region_fd(r), &region) != 0 || st.st_size != (off_t)sizeof page ||
+	    pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
+		return REGION_LIMITS;
+	if ((st.st_uid != 0 && st.st_uid != region.st_uid) || st.st_mode & 022)
 		return REGION_LIMITS;
 	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
 }
 
-/* region_limits_open finds the page of limits this region goes by. */
+/* region_limits_exist says whether an operator put limits beside the region. */
+bool region_limits_exist(const struct region *r)
+{
+	char path[4096];
+	return beside(r, path, sizeof path) && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* region_limits_open finds the page of limits this region goes by: what it was
+ * made with counts for all its life. */
 int region_limits_open(struct region *r)
 {
 	char path[4096];
 	r->limits = &r->m->limits;
-	if (!beside(r, path, sizeof path))
+	if (load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
+		return REGION_OK;
+	int fd = beside(r, path, sizeof path) ? open_no_follow(path, O_RDONLY) : -1;
+	if (fd < 0)
 		return REGION_LIMITS;
-	int fd = open_no_follow(path, O_RDONLY);
-	if (fd < 0) {
-		if (errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
-			return REGION_OK;
-		return REGION_LIMITS;
-	}
-	int err = check_limits(fd);
+	int err = check_limits(r, fd);
 	if (!err) {
 		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);
 		if (page == MAP_FAILED)
@@ -224,13 +235,14 @@ int region_limits_with(struct region *r, int (*change)(struct ration_limits *, c
 		if (!beside(r, path, sizeof path) || (fd = open_no_follow(path, O_RDWR)) < 0)
 			return REGION_LIMITS; /* not ours to change */
 		offset = 0;
-		err = check_limits(fd);
+		err = check_limits(r, fd);
 	}
 	if (!err) {
 		struct ration_limits *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
 		if (page == MAP_FAILED) {
 			err = REGION_SYSTEM;
 		} else {
+			madvise(page, sizeof *page, MADV_RANDOM); /* as in map */
 			err = change(page, arg);
 			munmap(page, sizeof *page);
 		}

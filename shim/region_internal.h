@@ -16,6 +16,7 @@ int region_file_allocate(struct region *r);
 bool region_file_empty(struct region *r);
 int region_fd(struct region *r);
 void region_file_close(struct region *r);
+bool region_limits_exist(const struct region *r);
 int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
 void region_offer(struct ration_limits *page, const struct region_limits *own);
@@ -24,8 +25,9 @@ void region_offer(struct ration_limits *page, const struct region_limits *own);
 bool region_lock(struct region *r, unsigned slot);
 bool region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
-bool region_dead(struct region *r, unsigned slot, bool joining);
-void region_hold(unsigned slot, bool held);
+bool region_dead(struct region *r, unsigned slot, uint64_t status);
+void region_hold(unsigned slot, uint64_t gen);
+void region_let_go(unsigned slot, uint64_t gen);
 struct region_identity {
 	uint64_t pid, start, pidns;
 	bool sees; /* /proc is of this PID namespace */
@@ -43,15 +45,16 @@ struct region_books {
 uint64_t region_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
 void region_note(struct region *r, unsigned device, uint64_t w);
-bool region_change(struct region *r, unsigned device, struct ration_account *a, const struct region_books *b, int64_t delta,
-		   const uint64_t *limit, uint64_t *w);
+bool region_change(struct region *r, unsigned device, unsigned slot, const struct region_books *b, int64_t delta, const uint64_t *limit,
+		   uint64_t *w);
 void region_refresh(uint64_t *done, uint64_t seq);
 
 /* region_view.c */
 bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait);
 void region_put(struct ration_account *a, const struct region_books *b, unsigned kind, int64_t delta);
 void region_turn_end(struct ration_account *a, uint64_t turn);
-void region_enter(struct region *r, unsigned device, struct ration_account *a);
+bool region_enter(struct region *r, struct ration_account *a, uint64_t place);
+void region_clear(struct ration_account *a, uint64_t turn);
 unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_figures *f);
 
 /* region_reap.c */
@@ -64,6 +67,18 @@ void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w
 static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot)
 {
 	return &r->m->accounts[device][slot];
+}
+
+static inline uint64_t make_place(unsigned slot, uint64_t status) { return status << RATION_WORD_SLOT_BITS | slot; }
+
+static inline unsigned place_slot(uint64_t p) { return (unsigned)(p & LOW_BITS(RATION_WORD_SLOT_BITS)); }
+
+static inline uint64_t place_status(uint64_t p) { return p >> RATION_WORD_SLOT_BITS; }
+
+/* region_holds says whether the place is still ours. */
+static inline bool region_holds(const struct region *r, uint64_t place)
+{
+	return place && load_acquire(&r->place) == place && load_acquire(&r->m->status[place_slot(place)]) == place_status(place);
 }
 
 static inline unsigned region_high(const struct region *r)

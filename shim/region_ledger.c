@@ -38,13 +38,14 @@ void region_refresh(uint64_t *done, uint64_t seq)
 	}
 }
 
-/* region_change announces, applies and books delta units for our slot, whose turn
- * the caller has. w is the device's word as seen a moment ago; it becomes the word
+/* region_change announces, applies and books delta units for slot, whose turn the
+ * caller has. w is the device's word as seen a moment ago; it becomes the word
  * that was changed, or, where that would pass limit and false is returned, the one
  * that stood in the way. A null limit is none. */
-bool region_change(struct region *r, unsigned device, struct ration_account *a, const struct region_books *b, int64_t delta,
-		   const uint64_t *limit, uint64_t *w)
+bool region_change(struct region *r, unsigned device, unsigned slot, const struct region_books *b, int64_t delta, const uint64_t *limit,
+		   uint64_t *w)
 {
+	struct ration_account *a = account(r, device, slot);
 	/* After the last one booked, not the last announced: a long run of refused
 	 * charges must not come round to the sequence that the word still shows. */
 	uint64_t seq = next_seq(used_seq(b->used));
@@ -67,11 +68,11 @@ bool region_change(struct region *r, unsigned device, struct ration_account *a, 
 				return false;
 			continue; /* refuse only by what is so at this moment */
 		}
-		if (word_slot(*w) != r->slot) {
+		if (word_slot(*w) != slot) {
 			region_note(r, device, *w);
 			POINT(CHANGE_NOTED);
 		}
-		if (region_apply(r, device, *w, delta, r->slot, seq))
+		if (region_apply(r, device, *w, delta, slot, seq))
 			break;
 	}
 	POINT(CHANGE_APPLIED);

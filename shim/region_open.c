@@ -24,13 +24,6 @@ static int offer_limits(struct ration_limits *page, const void *own)
 	return REGION_OK;
 }
 
-static bool limits_file_exists(const struct region *r)
-{
-	char path[4096];
-	int n = snprintf(path, sizeof path, "%s.limits", r->path);
-	return n > 0 && (size_t)n < sizeof path && faccessat(AT_FDCWD, path, F_OK, 0) == 0;
-}
-
 /* complete writes all that initialisation writes. Every field is set only if
  * nobody has set it: it does not matter who does it, how often, or how late. */
 static int complete(struct region *r, const struct region_limits *own)
@@ -38,7 +31,7 @@ static int complete(struct region *r, const struct region_limits *own)
 	struct ration_header *h = &r->m->header;
 	if (load_acquire(&h->state) == RATION_STATE_COMPLETE)
 		return REGION_OK;
-	cas32(&h->flags, 0, limits_file_exists(r) ? RATION_LIMITS_BESIDE : RATION_LIMITS_INSIDE);
+	cas32(&h->flags, 0, region_limits_exist(r) ? RATION_LIMITS_BESIDE : RATION_LIMITS_INSIDE);
 	if (load32_acquire(&h->flags) == RATION_LIMITS_INSIDE) {
 		int err = region_limits_with(r, init_limits, own);
 		if (err)
@@ -63,7 +56,7 @@ static int complete(struct region *r, const struct region_limits *own)
 static int initialise(struct region *r, const struct region_limits *own)
 {
 	uint64_t *state = &r->m->header.state;
-	if (load_acquire(state) == RATION_STATE_UNINIT && !region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
+	if (!r->made && load_acquire(state) == RATION_STATE_UNINIT && !region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
 		return REGION_FOREIGN; /* and not because others are at work already */
 	if (cas(state, RATION_STATE_UNINIT, RATION_STATE_IN_PROGRESS)) {
 		POINT(INIT_WON);
@@ -78,10 +71,7 @@ static int initialise(struct region *r, const struct region_limits *own)
 			r->role = ROLE_WAITED;
 			return REGION_OK;
 		}
-		uint64_t waited = now_ns(CLOCK_MONOTONIC) - start;
-		if (waited > RATION_INIT_BOUND_NS)
-			return REGION_INIT;
-		if (waited > RATION_INIT_PATIENCE_NS) {
+		if (now_ns(CLOCK_MONOTONIC) - start > RATION_INIT_PATIENCE_NS) {
 			int err = complete(r, own);
 			if (err)
 				return err;
@@ -102,6 +92,9 @@ static int map(struct region *r)
 	if (mem == MAP_FAILED)
 		return REGION_SYSTEM;
 	r->m = mem;
+	/* Pages are touched here and there: reading ahead would cost the first process
+	 * most of a millisecond. */
+	madvise(mem, sizeof *r->m, MADV_RANDOM);
 	return mprotect(&r->m->limits, sizeof r->m->limits, PROT_READ) == 0 ? REGION_OK : REGION_SYSTEM;
 }
 
@@ -169,8 +162,8 @@ int region_open(struct region *r, const char *path, const struct region_limits *
 void region_close(struct region *r)
 {
 	/* Also in a forked child, which has inherited this but holds nothing. */
-	if (r->status)
-		region_hold(r->slot, false);
+	if (r->place)
+		region_let_go(place_slot(r->place), status_gen(place_status(r->place)));
 	if (r->limits_beside)
 		munmap((void *)r->limits, sizeof *r->limits);
 	if (r->m)
@@ -191,7 +184,6 @@ const char *region_error_text(int error)
 	    [REGION_NOT_REGULAR] = "region path is not a regular file (name a file, or a path where one can be made)",
 	    [REGION_OWNER] = "region belongs to another user (use a path of your own)",
 	    [REGION_NO_SPACE] = "no space for the region (free some, or choose another path)",
-	    [REGION_INIT] = "region did not become ready (see who has it open, or remove it)",
 	    [REGION_LIMITS] = "limits beside the region cannot be used (an operator put them there; have them written again)",
 	    [REGION_SYSTEM] = "system call",
 	    [REGION_FULL] = "all slots are taken (start fewer processes in one job)",

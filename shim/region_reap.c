@@ -72,7 +72,7 @@ static int settle(struct region *r, unsigned device, unsigned slot, uint64_t sta
 static int reap_slot(struct region *r, unsigned slot, unsigned *slots)
 {
 	uint64_t status = load_acquire(&r->m->status[slot]);
-	if (status_state(status) == RATION_SLOT_FREE || !region_dead(r, slot, status_state(status) == RATION_SLOT_JOINING))
+	if (status_state(status) == RATION_SLOT_FREE || !region_dead(r, slot, status))
 		return REGION_OK;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		bool settled;

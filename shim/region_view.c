@@ -34,7 +34,7 @@ static bool take_slowly(struct ration_account *a, unsigned kind, struct region_b
 			uint64_t now = now_ns(CLOCK_MONOTONIC);
 			if (!since || seen != b->turn)
 				seen = b->turn, since = now;
-			else if (now - since > RATION_INIT_BOUND_NS)
+			else if (now - since > RATION_TURN_BOUND_NS)
 				return false;
 			/* The holder may need our CPU to go on. */
 			nanosleep(&(struct timespec){0, 50000}, NULL);
@@ -77,22 +77,39 @@ void region_put(struct ration_account *a, const struct region_books *b, unsigned
 	region_turn_end(a, b->turn);
 }
 
-/* region_enter makes the account of a device ours, before our first change there:
- * zeroes and an even count, whatever the last owner left. Until gen says so,
- * readers pass it over. */
-void region_enter(struct region *r, unsigned device, struct ration_account *a)
+static void zero(struct ration_figures *f)
 {
-	uint64_t gen = status_gen(load_acquire(&r->status));
+	store_release(&f->total, 0);
+	for (unsigned k = 0; k < RATION_KINDS; k++)
+		store_release(&f->kind[k], 0);
+}
+
+/* region_clear publishes zeroes and ends the turn. */
+void region_clear(struct ration_account *a, uint64_t turn)
+{
+	zero(&a->b);
+	POINT(VIEW_B);
+	store_release(&a->turn, turn + RATION_TURN_A);
+	POINT(VIEW_TURNED);
+	zero(&a->a);
+	POINT(VIEW_A);
+	region_turn_end(a, turn);
+}
+
+/* region_enter makes an account ours, before our first change there: zeroes and an
+ * even count, whatever the last owner left. Until gen says so, readers pass it
+ * over. It returns false where the place is not ours any more: who was reaped must
+ * not touch what is somebody else's by now. */
+bool region_enter(struct region *r, struct ration_account *a, uint64_t place)
+{
+	uint64_t gen = status_gen(place_status(place));
 	while (__atomic_exchange_n(&r->entering, 1, __ATOMIC_ACQUIRE))
 		sched_yield();
-	if (load_acquire(&a->gen) != gen) {
+	bool ours = region_holds(r, place);
+	if (ours && load_acquire(&a->gen) != gen) {
 		region_refresh(&a->done, used_seq(load_acquire(&a->used)));
-		struct ration_figures *copies[] = {&a->a, &a->b};
-		for (unsigned i = 0; i < 2; i++) {
-			store_release(&copies[i]->total, 0);
-			for (unsigned k = 0; k < RATION_KINDS; k++)
-				store_release(&copies[i]->kind[k], 0);
-		}
+		zero(&a->a);
+		zero(&a->b);
 		store_release(&a->peak, 0);
 		store_release(&a->driver, 0);
 		uint64_t t = load_acquire(&a->turn);
@@ -100,8 +117,8 @@ void region_enter(struct region *r, unsigned device, struct ration_account *a)
 		/* Release: pairs with the load of gen in region_read, and with read in Go. */
 		store_release(&a->gen, gen);
 	}
-	__atomic_fetch_or(&r->entered, 1u << device, __ATOMIC_ACQ_REL);
 	__atomic_store_n(&r->entering, 0, __ATOMIC_RELEASE);
+	return ours;
 }
 
 /* region_read takes the figures of the owner of generation gen in one piece and

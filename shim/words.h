@@ -62,8 +62,8 @@ static inline uint64_t host_pid_of(uint64_t word) { return (uint32_t)word; }
 static inline uint64_t make_limit(uint64_t bytes, unsigned tolerance)
 {
 	uint64_t units = bytes / RATION_UNIT;
-	if (units >= LOW_BITS(RATION_LIMIT_UNIT_BITS))
-		units = LOW_BITS(RATION_LIMIT_UNIT_BITS) - 1;
+	if (units > RATION_MAX_UNITS) /* more than a ledger can hold */
+		units = RATION_MAX_UNITS;
 	return LIMIT_SET | (uint64_t)(tolerance & LOW_BITS(15)) << RATION_LIMIT_UNIT_BITS | units;
 }
 

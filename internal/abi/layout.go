@@ -1,7 +1,7 @@
 // Package abi declares the layout of a region: the one file that all processes
 // of a job map. It holds types, constants and the packing of words; it touches
 // no memory and knows no protocol (docs/protocols.md, internal/region and
-// shim/region.c do).
+// shim/region_*.c do).
 //
 // The layout is declared here and nowhere else. go generate writes its C twin,
 // shim/abi.h, with an assertion for every size and offset.
@@ -226,9 +226,9 @@ type Tail struct {
 
 // Bounds of the protocols, the same in both languages.
 const (
-	ReadTries    = 100       // consistent reads, before best effort
-	InitPatience = 5_000_000 // nanoseconds a waiter leaves to the initialiser
-	InitBound    = 10_000_000_000
-	DoneRefresh  = 1 << 16 // changes after which an owner rewrites its own Done
-	ClaimWindow  = 64      // slots tried first; doubled when none is free
+	ReadTries    = 100            // consistent reads, before best effort
+	InitPatience = 5_000_000      // nanoseconds a waiter leaves to the initialiser
+	TurnBound    = 10_000_000_000 // nanoseconds a turn may stand still
+	DoneRefresh  = 1 << 16        // changes after which an owner rewrites its own Done
+	ClaimWindow  = 64             // slots tried first; doubled when none is free
 )

@@ -132,10 +132,10 @@ type Limit uint64
 // Unlimited is a limit somebody set to none.
 const Unlimited = Limit(limitSet | limitUnitsMask)
 
-// MakeLimit packs a limit of so many bytes, rounded down to whole units, that
-// usage may pass by tolerance per mille.
+// MakeLimit packs a limit of so many bytes, rounded down to whole units and to
+// what a ledger can hold, that usage may pass by tolerance per mille.
 func MakeLimit(bytes uint64, tolerance int) Limit {
-	units := min(bytes/Unit, limitUnitsMask-1)
+	units := min(bytes/Unit, MaxUnits)
 	return Limit(limitSet | uint64(tolerance)&limitToleranceMask<<LimitUnitBits | units)
 }
 

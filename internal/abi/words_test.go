@@ -63,7 +63,7 @@ func TestLimit(t *testing.T) {
 		{"ten gibibytes", MakeLimit(10<<30, 0), true, true, 10 << 30, 10 << 30 / Unit, 0},
 		{"rounded down", MakeLimit(1023, 0), true, true, 512, 1, 0},
 		{"a tenth over", MakeLimit(1000*Unit, 100), true, true, 1000 * Unit, 1100, 100},
-		{"more than the ledger holds", MakeLimit(1<<62, 0), true, true, limitUnitsMaskBytes, MaxUnits, 0},
+		{"more than the ledger holds", MakeLimit(1<<62, 0), true, true, MaxUnits * Unit, MaxUnits, 0},
 	} {
 		if c.l.IsSet() != c.set || c.l.Limited() != c.limited || c.l.Bytes() != c.bytes ||
 			c.l.Ceiling() != c.ceiling || c.l.Tolerance() != c.tolerance {
@@ -72,8 +72,6 @@ func TestLimit(t *testing.T) {
 		}
 	}
 }
-
-const limitUnitsMaskBytes = (limitUnitsMask - 1) * Unit
 
 func TestUnitsFor(t *testing.T) {
 	for _, c := range []struct {

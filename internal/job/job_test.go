@@ -118,7 +118,7 @@ func TestLook(t *testing.T) {
 	if s.Err() != nil {
 		t.Fatal(s.Err())
 	}
-	if len(s.Devices) != 1 || s.Devices[0] != (Device{1, true, 1 << 30, 100, 2 << 20, 2 << 20}) {
+	if len(s.Devices) != 1 || s.Devices[0] != (Device{1, true, 1 << 30, 100, 2 << 20, 2 << 20, 0, 1}) {
 		t.Errorf("got devices %+v", s.Devices)
 	}
 	if len(s.Processes) != 1 || s.Processes[0].PID != os.Getpid() || s.Processes[0].State != Live || s.Processes[0].Name != "me" {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,15 @@ func (s *Status) look(only bool) error {
 		if err != nil {
 			return err
 		}
-		dev := Device{d, limit.Limited(), limit.Bytes(), limit.Tolerance(), r.Used(d), r.Peak(d)}
+		total, err := r.Total(d)
+		if err != nil {
+			return err
+		}
+		used, peak, err := r.Usage(d)
+		if err != nil {
+			return err
+		}
+		dev := Device{d, limit.Limited(), limit.Bytes(), limit.Tolerance(), used, peak, total, r.Refused(d)}
 		if limit.IsSet() || dev.Used > 0 || dev.Peak > 0 {
 			s.Devices = append(s.Devices, dev)
 		}
@@ -88,14 +97,14 @@ func (s *Status) history(r *region.Region) error {
 		return err
 	}
 	for _, f := range refusals {
-		out := Refusal{f.Time, f.Device, f.PID, f.Asked, f.Held, f.Limit, f.Own, []Holder{}}
+		out := Refusal{f.Time, f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, []Holder{}}
 		for _, h := range f.Top {
 			out.Top = append(out.Top, Holder(h))
 		}
 		s.Refusals = append(s.Refusals, out)
 	}
 	c, err := r.Counters()
-	s.Reads = Reads{c.Reads, c.Retries, c.BestEffort}
+	s.Reads, s.Created, s.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims
 	return err
 }
 
@@ -119,8 +128,12 @@ func processes(r *region.Region) ([]Process, error) {
 			if !there || h.Total == 0 && h.Peak == 0 {
 				continue
 			}
+			driver, err := r.Driver(d, h.Slot)
+			if err != nil {
+				return nil, err
+			}
 			out[i].Holdings = append(out[i].Holdings, Holding{d, h.Total, h.Kind[abi.Context], h.Kind[abi.Module], h.Kind[abi.Data],
-				h.Kind[abi.Overhead], h.Peak, h.Driver, h.BestEffort})
+				h.Kind[abi.Overhead], h.Peak, driver, h.BestEffort})
 		}
 	}
 	return out, nil
@@ -142,10 +155,18 @@ func stateOf(p region.Process) string {
 	return Live
 }
 
+// userName looks a user up once: whoever looks every second should not ask a
+// directory service as often.
 func userName(uid int) string {
-	id := strconv.Itoa(uid)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username
+	if name, known := userNames.Load(uid); known {
+		return name.(string)
 	}
-	return id
+	name := strconv.Itoa(uid)
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	userNames.Store(uid, name)
+	return name
 }
+
+var userNames sync.Map // of names, by int

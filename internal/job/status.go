@@ -6,6 +6,8 @@ type Status struct {
 	Path      string    `json:"path"`
 	Error     string    `json:"error,omitempty"` // why nothing else is here
 	ReadOnly  bool      `json:"read_only"`       // dead processes were left as they are
+	Created   int64     `json:"created"`         // Unix nanoseconds
+	Claims    uint64    `json:"claims"`          // how often a process joined, over the life of the region
 	Devices   []Device  `json:"devices"`         // that have a limit, or were ever used
 	Processes []Process `json:"processes"`
 	Reaped    []Process `json:"reaped"` // dead; what they held was given back by this look
@@ -25,6 +27,8 @@ type Device struct {
 	Tolerance int    `json:"tolerance_per_mille"` // by which usage may pass it
 	Used      uint64 `json:"used"`
 	Peak      uint64 `json:"peak"`
+	Total     uint64 `json:"total"`   // that the device has; 0 while unknown
+	Refused   uint64 `json:"refused"` // requests, over the life of the region
 }
 
 // States of a process.
@@ -64,6 +68,7 @@ type Holding struct {
 type Refusal struct {
 	Time   int64    `json:"time"` // Unix nanoseconds
 	Device int      `json:"device"`
+	Slot   int      `json:"slot"`
 	PID    int      `json:"pid"`
 	Asked  uint64   `json:"asked"`
 	Held   uint64   `json:"held"` // by all, at that moment

@@ -21,9 +21,10 @@ type liveness interface {
 	// lock tries to mark slot as this process's, for as long as it lives.
 	lock(slot int) (bool, error)
 	unlock(slot int)
-	// dead says whether the owner of slot has ended. entry describes it, unless
-	// it was still joining: then entry may be that of the owner before.
-	dead(slot int, entry *abi.Slot, joining bool) bool
+	// dead says whether the owner of slot, which had status st, has ended. entry
+	// describes it, unless it was joining: then entry may be that of the owner
+	// before.
+	dead(slot int, entry *abi.Slot, st abi.Status) bool
 	// holder is the PID, as this process sees it, of whoever has slot locked: zero
 	// where nobody has, or where it is this process.
 	holder(slot int) int
@@ -73,14 +74,14 @@ func (k kernel) holder(slot int) int {
 	return 0
 }
 
-func (k kernel) dead(slot int, entry *abi.Slot, joining bool) bool {
-	if k.f.held[slot].Load() {
+func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) bool {
+	if k.f.held[slot].Load() == st.Gen() {
 		return false // ours, and the kernel does not name our own locks
 	}
 	if locked, _ := k.asked(slot); locked {
 		return false
 	}
-	if joining {
+	if st.State() == abi.SlotJoining {
 		return true // the lock came before the claim, a moment ago
 	}
 	// No lock. It may have been lost by a close in a process that lives on, so ask
@@ -112,8 +113,9 @@ func (f *file) mappedBy(pid int) bool {
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
-	inode := " " + strconv.FormatUint(f.key.ino, 10) + " "
-	return len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(f.path))
+	// By device and inode; or, where a stacked file system shows others, by name.
+	inode := fmt.Sprintf(" %02x:%02x %d ", unix.Major(f.key.dev), unix.Minor(f.key.dev), f.key.ino)
+	return len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(" "+f.path+"\n"))
 }
 
 // identity names a process for good.

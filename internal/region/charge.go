@@ -81,7 +81,9 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	}
 
 	if atomic.LoadUint64(&a.Gen) != s.status.Gen() {
-		s.enter(device)
+		if err := s.enter(device); err != nil {
+			return 0, err
+		}
 	}
 	turn, ok := take(a, &r.broken)
 	if !ok {
@@ -105,7 +107,7 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	}
 	put(a, turn, kind, delta*abi.Unit)
 	if delta > 0 {
-		l.peak()
+		l.peak(w.Units() + units)
 	}
 	return 0, r.whole() // nor was it cut short meanwhile
 }
@@ -125,11 +127,11 @@ func (s *Slot) usable(a *abi.Account, kind abi.Kind, delta int64) error {
 	return nil
 }
 
-// peak keeps the most that was ever granted at once. It is for people: a peak
-// lost to a crash between the two steps is a peak nobody saw.
-func (l ledger) peak() {
+// peak keeps the most that was ever granted at once. It is for people: a crash
+// before it loses a peak that nobody saw.
+func (l ledger) peak(units uint64) {
 	for {
-		units, peak := l.word().Units(), atomic.LoadUint64(&l.device.Peak)
+		peak := atomic.LoadUint64(&l.device.Peak)
 		if units <= peak || atomic.CompareAndSwapUint64(&l.device.Peak, peak, units) {
 			return
 		}

@@ -20,7 +20,6 @@ type Slot struct {
 	left   atomic.Bool
 
 	entering sync.Mutex
-	entered  atomic.Uint32 // a bit for each device whose account is ours
 }
 
 // Claim takes a free slot, giving back those of dead processes if there is no
@@ -71,12 +70,12 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 			if !locked {
 				continue // somebody is about to claim it, or about to have left it
 			}
-			r.hold(slot, true)
+			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
+			r.hold(slot, mine.Gen())
 			r.raiseHigh(slot)
 			point(abi.ClaimLocked)
-			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
 			if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(mine)) {
-				r.hold(slot, false)
+				r.letGo(slot, mine.Gen())
 				r.alive.unlock(slot)
 				continue
 			}
@@ -119,7 +118,7 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	joining, active := abi.MakeStatus(gen, abi.SlotJoining), abi.MakeStatus(gen, abi.SlotActive)
 	// Release: a reader that finds the slot active finds all of the above.
 	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(joining), uint64(active)) {
-		r.hold(slot, false)
+		r.letGo(slot, gen)
 		return nil
 	}
 	point(abi.ClaimActive)
@@ -132,21 +131,34 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 
 // enter makes the account of a device this slot's, before its first change there.
 // At attach that would cost a page for every device there is.
-func (s *Slot) enter(device int) {
+func (s *Slot) enter(device int) error {
 	s.entering.Lock()
 	defer s.entering.Unlock()
 	a := &s.r.m.Accounts[device][s.index]
-	if gen := s.status.Gen(); atomic.LoadUint64(&a.Gen) != gen {
-		s.r.ledger(device).refresh(s.index, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
-		enter(a, gen)
+	gen := s.status.Gen()
+	if atomic.LoadUint64(&a.Gen) == gen {
+		return nil
 	}
-	s.entered.Or(1 << device)
+	// An owner that was reaped must not touch what is somebody else's by now.
+	if err := s.owned(); err != nil {
+		return err
+	}
+	s.r.ledger(device).refresh(s.index, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
+	enter(a, gen)
+	return nil
 }
 
-// hold remembers which slots are locked by this process.
-func (r *Region) hold(slot int, held bool) {
+// hold remembers which slots this process has locked, and as which owner.
+func (r *Region) hold(slot int, gen uint64) {
 	if r.file != nil {
-		r.file.held[slot].Store(held)
+		r.file.held[slot].Store(gen)
+	}
+}
+
+// letGo forgets a slot, unless this process has it again as another owner.
+func (r *Region) letGo(slot int, gen uint64) {
+	if r.file != nil {
+		r.file.held[slot].CompareAndSwap(gen, 0)
 	}
 }
 
@@ -164,14 +176,11 @@ func (s *Slot) Leave() (err error) {
 		r.file.claim.Lock()
 		defer r.file.claim.Unlock()
 	}
-	defer r.hold(s.index, false)
+	defer r.letGo(s.index, s.status.Gen())
 	if err := s.owned(); err != nil {
 		return err
 	}
 	for d := range abi.Devices {
-		if s.entered.Load()&(1<<d) == 0 {
-			continue
-		}
 		if err := s.returnAll(d); err != nil {
 			return err
 		}
@@ -185,26 +194,24 @@ func (s *Slot) Leave() (err error) {
 	return nil
 }
 
-// returnAll gives back what the slot holds of a device, kind by kind.
+// returnAll gives back what the slot holds of a device: by the ledger, so that
+// nothing can be left behind.
 func (s *Slot) returnAll(device int) error {
 	a := &s.r.m.Accounts[device][s.index]
-	for k := range abi.Kinds {
-		turn, ok := take(a, &s.r.broken)
-		if !ok {
-			return s.r.damaged()
-		}
-		bytes := a.A.Kind[k]
-		if bytes == 0 {
-			leave(a, turn)
-			continue
-		}
-		delta := -int64(bytes / abi.Unit)
-		if _, ok := s.r.ledger(device).change(s.index, delta, nil); !ok {
-			leave(a, turn)
-			return s.r.damaged()
-		}
-		put(a, turn, k, -int64(bytes))
+	if atomic.LoadUint64(&a.Gen) != s.status.Gen() {
+		return nil // never entered
 	}
+	turn, ok := take(a, &s.r.broken)
+	if !ok {
+		return s.r.damaged()
+	}
+	if units := abi.Used(atomic.LoadUint64(&a.Used)).Units(); units > 0 {
+		if _, ok := s.r.ledger(device).change(s.index, -int64(units), nil); !ok {
+			leave(a, turn)
+			return s.r.damaged()
+		}
+	}
+	clearFigures(a, turn)
 	return nil
 }
 
@@ -216,7 +223,7 @@ func (s *Slot) owned() error {
 	if abi.Status(atomic.LoadUint64(&s.r.m.Status[s.index])) == s.status {
 		return nil
 	}
-	s.r.hold(s.index, false)
+	s.r.letGo(s.index, s.status.Gen())
 	return fmt.Errorf("slot %d of region %s: %w (its lock was lost: did the program close all its files?)", s.index, s.r.path, ErrEvicted)
 }
 

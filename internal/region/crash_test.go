@@ -143,14 +143,14 @@ func TestDeathInsideTheView(t *testing.T) {
 	} {
 		var f abi.Figures
 		c.a.Gen = 1
-		if n := read(&c.a, 1, &f); n != 0 || f != whole(c.want) {
+		if n, _ := read(&c.a, 1, &f); n != 0 || f != whole(c.want) {
 			t.Errorf("%s: read %+v after %d retries", c.name, f, n)
 		}
-		if n := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) {
+		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) {
 			t.Errorf("%s: before the next owner's first change it is read as %+v", c.name, f)
 		}
 		enter(&c.a, 2)
-		if n := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) || c.a.Turn != 8 {
+		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) || c.a.Turn != 8 {
 			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Turn)
 		}
 	}

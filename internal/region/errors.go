@@ -22,8 +22,9 @@ var (
 	ErrOwner = errors.New("region belongs to another user")
 	// ErrNoSpace is returned when the file system cannot hold the region.
 	ErrNoSpace = errors.New("no space for the region")
-	// ErrInit is returned when the region did not become ready in time.
-	ErrInit = errors.New("region did not become ready")
+	// ErrInit is returned to somebody who only looks, for a region that nobody has
+	// finished making.
+	ErrInit = errors.New("region is not ready")
 	// ErrLimits is returned when the limits beside the region cannot be used.
 	ErrLimits = errors.New("limits of the region cannot be used")
 )

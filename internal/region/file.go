@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -29,9 +30,9 @@ type file struct {
 	users int
 
 	// claim serialises claims of this process: record locks do not keep one
-	// thread from another. held are the slots it has locked.
+	// thread from another. held are the slots it has locked, by generation.
 	claim sync.Mutex
-	held  [abi.Slots]atomic.Bool
+	held  [abi.Slots]atomic.Uint64
 }
 
 type inode struct{ dev, ino uint64 }
@@ -77,7 +78,11 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 		f.users++
 		return f, nil
 	}
-	f := &file{path: path, fd: fd, writable: writable, key: key, users: 1}
+	full, err := filepath.Abs(path) // as /proc shows it
+	if err != nil {
+		full = path
+	}
+	f := &file{path: full, fd: fd, writable: writable, key: key, users: 1}
 	files.open[key] = f
 	return f, nil
 }
@@ -149,7 +154,7 @@ func (f *file) descriptor() (int, error) {
 	}
 	f.fd = fd
 	for slot := range f.held {
-		if f.held[slot].Load() {
+		if f.held[slot].Load() != 0 {
 			l := slotByte(slot, unix.F_WRLCK)
 			_ = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
 		}
@@ -230,6 +235,18 @@ func noSpace(path string, err error) error {
 		return fmt.Errorf("making region %s: %w: it needs %d bytes (%v; free some, or choose another path)", path, ErrNoSpace, regionSize, err)
 	}
 	return fmt.Errorf("making region %s: %w", path, err)
+}
+
+// unmade says what a file is that was never initialised, to somebody who will not
+// do it.
+func (f *file) unmade(path string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err == nil && st.Size > 0 {
+		if err := f.empty(path); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("opening region %s: %w (it is empty, or still being made)", path, ErrInit)
 }
 
 // empty makes sure that a file whose header says nothing holds nothing else

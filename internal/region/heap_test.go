@@ -32,7 +32,7 @@ func (m *mortals) lock(slot int) (bool, error) {
 }
 func (m *mortals) unlock(int)     {}
 func (m *mortals) holder(int) int { return 0 }
-func (m *mortals) dead(slot int, _ *abi.Slot, _ bool) bool {
+func (m *mortals) dead(slot int, _ *abi.Slot, _ abi.Status) bool {
 	m.Lock()
 	defer m.Unlock()
 	return m.gone[slot]

@@ -29,8 +29,8 @@ func (l ledger) apply(w abi.Word, delta int64, slot int, seq uint64) bool {
 }
 
 // change announces, applies and books delta units for slot, whose turn the
-// caller has. It reports false, with the word it saw, where that would pass
-// limit. A nil limit is none.
+// caller has, and returns the word it changed. It reports false, with the word
+// that stood in the way, where that would pass limit. A nil limit is none.
 func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 	a := &l.accounts[slot]
 	used := abi.Used(atomic.LoadUint64(&a.Used))
@@ -42,8 +42,9 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 	// also sees what it is. Pairs with judge.
 	storeRelease(&a.Pend, uint64(abi.MakePend(seq, delta)))
 	point(abi.ChangeAnnounced)
+	var w abi.Word
 	for pause := 0; ; pause = backOff(pause) {
-		w := l.word()
+		w = l.word()
 		// After the word, each time round: what is granted fits a limit that held
 		// while the word was this one.
 		ceiling := uint64(abi.MaxUnits)
@@ -72,7 +73,7 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 	if seq%abi.DoneRefresh == 0 {
 		l.refresh(slot, seq)
 	}
-	return 0, true
+	return w, true
 }
 
 // backOff spins for a moment that grows with each lost race, up to a few hundred

@@ -22,19 +22,21 @@ import (
 // openLimits finds the page of limits this region goes by.
 func (r *Region) openLimits() error {
 	r.limits, r.limitsAt = &r.m.Limits, r.path
+	// What the region was made with counts for all its life: a file that somebody
+	// puts there later would split the job in two.
+	if atomic.LoadUint32(&r.m.Header.Flags) != abi.LimitsBeside {
+		return nil
+	}
 	beside := r.path + LimitsSuffix
 	fd, err := openNoFollow(beside, false, false, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		if atomic.LoadUint32(&r.m.Header.Flags) == abi.LimitsBeside {
-			return fmt.Errorf("region %s: %w: %s is missing (an operator put it there; put it back, or remove the region)", r.path, ErrLimits, beside)
-		}
-		return nil
+		return fmt.Errorf("region %s: %w: %s is missing (an operator put it there; put it back, or remove the region)", r.path, ErrLimits, beside)
 	}
 	if err != nil {
 		return fmt.Errorf("region %s: %w: %w", r.path, ErrLimits, err)
 	}
 	defer unix.Close(fd) // no locks are held on this one
-	if err := checkLimits(fd, beside); err != nil {
+	if err := r.checkLimits(fd, beside); err != nil {
 		return err
 	}
 	limits, mem, err := mapLimits(fd, 0, false)
@@ -45,11 +47,17 @@ func (r *Region) openLimits() error {
 	return nil
 }
 
-func checkLimits(fd int, path string) error {
+// checkLimits refuses limits that are none, or that somebody planted: they must
+// be root's or the region's owner's, and nobody else's to write.
+func (r *Region) checkLimits(fd int, path string) error {
 	var raw [limitsSize]byte
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	var st, region unix.Stat_t
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Stat(r.path, &region)); err != nil {
 		return fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if st.Uid != 0 && st.Uid != region.Uid || st.Mode&0o022 != 0 {
+		return fmt.Errorf("limits %s: %w: they belong to user %d with mode %#o (they must be root's or the region's owner's, and writable by nobody else)",
+			path, ErrLimits, st.Uid, st.Mode&0o7777)
 	}
 	if n, err := unix.Pread(fd, raw[:], 0); err != nil || st.Size != limitsSize || n != len(raw) {
 		return fmt.Errorf("limits %s: %w: %d bytes where %d belong (write it again)", path, ErrLimits, st.Size, limitsSize)
@@ -124,7 +132,7 @@ func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
 			return err
 		}
 		defer unix.Close(fd)
-		if err := checkLimits(fd, path); err != nil {
+		if err := r.checkLimits(fd, path); err != nil {
 			return err
 		}
 	}
@@ -146,6 +154,19 @@ func (r *Region) Limit(device int) (_ abi.Limit, err error) {
 		return 0, err
 	}
 	return abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)), nil
+}
+
+// Total is how many bytes a device has; zero while no process of the job has found
+// out.
+func (r *Region) Total(device int) (_ uint64, err error) {
+	if device < 0 || device >= abi.Devices {
+		return 0, fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return 0, err
+	}
+	return atomic.LoadUint64(&r.limits.Device[device].Total), nil
 }
 
 // SetLimit changes a device's limit for every request from now on. What is held

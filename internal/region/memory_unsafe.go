@@ -54,6 +54,9 @@ func mapFile(fd int, offset, size int64, writable bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", size, err)
 	}
+	// Pages are touched here and there: reading around each would cost more than
+	// the rest of attaching.
+	_ = unix.Madvise(mem, unix.MADV_RANDOM)
 	return mem, nil
 }
 

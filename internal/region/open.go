@@ -3,7 +3,6 @@ package region
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime/debug"
 	"sync/atomic"
@@ -99,7 +98,7 @@ func (r *Region) open(opt Options) (err error) {
 	}
 	if fresh {
 		if opt.NoCreate {
-			return fmt.Errorf("opening region %s: %w (nothing has been started in it)", r.path, fs.ErrNotExist)
+			return r.file.unmade(r.path)
 		}
 		if err := r.file.allocate(r.path); err != nil {
 			return err
@@ -143,7 +142,7 @@ func View(path string) (_ *Region, err error) {
 		return nil, err
 	}
 	if fresh {
-		return nil, fmt.Errorf("opening region %s: %w (it is empty, or still being made)", path, ErrInit)
+		return nil, f.unmade(path)
 	}
 	if r.m, r.mem, err = mapRegion(f.fd, false); err != nil {
 		return nil, fmt.Errorf("region %s: %w", path, err)
@@ -191,11 +190,7 @@ func (r *Region) initialise(opt Options) (Role, error) {
 		if atomic.LoadUint64(state) == abi.StateComplete {
 			return Waited, nil
 		}
-		waited := time.Since(start)
-		if waited > abi.InitBound {
-			return Waited, fmt.Errorf("region %s: %w within %v (see who has it open, or remove it)", r.path, ErrInit, time.Duration(abi.InitBound))
-		}
-		if waited > abi.InitPatience {
+		if time.Since(start) > abi.InitPatience {
 			if err := r.complete(opt); err != nil {
 				return Helped, err
 			}

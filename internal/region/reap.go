@@ -82,7 +82,7 @@ func (r *Region) high() int {
 // was freed here.
 func (r *Region) reapSlot(slot int) (bool, error) {
 	st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
-	if st.State() == abi.SlotFree || !r.alive.dead(slot, &r.m.Slots[slot], st.State() == abi.SlotJoining) {
+	if st.State() == abi.SlotFree || !r.alive.dead(slot, &r.m.Slots[slot], st) {
 		return false, nil
 	}
 	for d := range abi.Devices {

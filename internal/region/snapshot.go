@@ -26,12 +26,41 @@ type Holding struct {
 	Total      uint64
 	Kind       [abi.Kinds]uint64
 	Peak       uint64
-	Driver     uint64 // what the driver reports for the process; zero while unknown
-	BestEffort bool   // read while it changed, more often than we cared to look again
+	BestEffort bool // read while it changed, more often than we cared to look again
+}
+
+// Usage is what is granted of a device at this instant, and the most that ever
+// was.
+func (r *Region) Usage(device int) (used, peak uint64, err error) {
+	if uint(device) >= abi.Devices {
+		return 0, 0, ErrDevice
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return 0, 0, err
+	}
+	return r.Used(device), r.Peak(device), r.whole()
+}
+
+// Driver is what the driver reports of a device for the process in slot; zero
+// while unknown.
+func (r *Region) Driver(device, slot int) (bytes uint64, err error) {
+	if uint(device) >= abi.Devices || uint(slot) >= abi.Slots {
+		return 0, ErrDevice
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return 0, err
+	}
+	a := &r.m.Accounts[device][slot]
+	if atomic.LoadUint64(&a.Gen) != abi.Status(atomic.LoadUint64(&r.m.Status[slot])).Gen() {
+		return 0, nil
+	}
+	return atomic.LoadUint64(&a.Driver), nil
 }
 
 // Used is what is granted of a device at this instant: one atomic load. It is
-// for a caller who trusts the file not to be cut short; Holdings does not.
+// for a caller who trusts the file not to be cut short; Usage does not.
 func (r *Region) Used(device int) uint64 {
 	return abi.Word(atomic.LoadUint64(&r.m.Devices[device].Word)).Units() * abi.Unit
 }
@@ -41,7 +70,8 @@ func (r *Region) Refused(device int) uint64 {
 	return atomic.LoadUint64(&r.m.Devices[device].Refused)
 }
 
-// Peak is the most that was ever granted of a device at once.
+// Peak is the most that was ever granted of a device at once, for a caller like
+// that of Used.
 func (r *Region) Peak(device int) uint64 {
 	return atomic.LoadUint64(&r.m.Devices[device].Peak) * abi.Unit
 }
@@ -57,7 +87,6 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		return buf, err
 	}
 	accounts := &r.m.Accounts[device]
-	r.warm(accounts)
 	var reads, retries, best uint64
 	for slot := range r.high() {
 		status := &r.m.Status[slot]
@@ -68,11 +97,8 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		}
 		a := &accounts[slot]
 		var f abi.Figures
-		n := read(a, abi.Status(st).Gen(), &f)
-		h := Holding{
-			Slot: slot, Total: f.Total, Kind: f.Kind, BestEffort: n == abi.ReadTries,
-			Peak: atomic.LoadUint64(&a.Peak), Driver: atomic.LoadUint64(&a.Driver),
-		}
+		n, peak := read(a, abi.Status(st).Gen(), &f)
+		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: n == abi.ReadTries}
 		reads++
 		retries += uint64(n)
 		if h.BestEffort {
@@ -84,17 +110,6 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 	}
 	r.tally.add(r, reads, retries, best)
 	return buf, r.whole() // nor was it cut short meanwhile
-}
-
-// warm touches the lines that a snapshot needs, in loads that do not wait for one
-// another: with writers on other CPUs each of them is a miss.
-func (r *Region) warm(accounts *[abi.Slots]abi.Account) (sum uint64) {
-	for slot := range r.high() {
-		if abi.Status(atomic.LoadUint64(&r.m.Status[slot])).State() == abi.SlotActive {
-			sum += atomic.LoadUint64(&accounts[slot].Turn) + atomic.LoadUint64(&accounts[slot].Driver)
-		}
-	}
-	return sum
 }
 
 // Processes lists who has a slot. Asked from the host, it also fills in the host
@@ -117,7 +132,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			UID:    int(atomic.LoadUint64(&e.UID)),
 			Joined: int64(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
-			Dead:   r.alive.dead(slot, e, false),
+			Dead:   r.alive.dead(slot, e, abi.Status(st)),
 		}
 		p.HostPID = r.hostPID(abi.Status(st), e, p.Seen)
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {

@@ -13,7 +13,7 @@ import (
 
 // turnBound is how long a turn may stand still before it cannot be a thread of
 // this process that has it. It is shorter in tests that damage regions.
-var turnBound = 10 * time.Second
+var turnBound = time.Duration(abi.TurnBound)
 
 // take takes the account's turn: phase 0 to phase 1. Only threads of the owning
 // process meet here. It reports false where the turn never comes, because the
@@ -70,6 +70,24 @@ func put(a *abi.Account, turn uint64, kind abi.Kind, delta int64) {
 	leave(a, turn)
 }
 
+// clearFigures publishes zeroes and ends the turn.
+func clearFigures(a *abi.Account, turn uint64) {
+	zero(&a.B)
+	point(abi.ViewB)
+	storeRelease(&a.Turn, turn+abi.TurnA)
+	point(abi.ViewTurned)
+	zero(&a.A)
+	point(abi.ViewA)
+	leave(a, turn)
+}
+
+func zero(f *abi.Figures) {
+	storeRelease(&f.Total, 0)
+	for k := range f.Kind {
+		storeRelease(&f.Kind[k], 0)
+	}
+}
+
 // leave ends a turn. Without put before it, nothing has changed.
 func leave(a *abi.Account, turn uint64) {
 	storeRelease(&a.Turn, turn+abi.TurnPhases)
@@ -81,12 +99,8 @@ func leave(a *abi.Account, turn uint64) {
 // threads do not do this at once.
 func enter(a *abi.Account, gen uint64) {
 	t := atomic.LoadUint64(&a.Turn)
-	for _, f := range []*abi.Figures{&a.A, &a.B} {
-		storeRelease(&f.Total, 0)
-		for k := range f.Kind {
-			storeRelease(&f.Kind[k], 0)
-		}
-	}
+	zero(&a.A)
+	zero(&a.B)
 	storeRelease(&a.Peak, 0)
 	storeRelease(&a.Driver, 0)
 	storeRelease(&a.Turn, t-t%abi.TurnPhases+abi.TurnPhases)
@@ -97,13 +111,13 @@ func enter(a *abi.Account, gen uint64) {
 // read takes the figures of the owner of generation gen in one piece. retries
 // counts the tries beyond the first; abi.ReadTries of them mean that f is best
 // effort.
-func read(a *abi.Account, gen uint64, f *abi.Figures) (retries int) {
+func read(a *abi.Account, gen uint64, f *abi.Figures) (retries int, peak uint64) {
 	for {
 		// Acquire, each, in this order: pairs with the stores in put and enter.
 		t := atomic.LoadUint64(&a.Turn)
 		if atomic.LoadUint64(&a.Gen) != gen {
 			*f = abi.Figures{} // the last owner's; this one has not had anything
-			return retries
+			return retries, 0
 		}
 		from := &a.A
 		if t%abi.TurnPhases == abi.TurnA {
@@ -113,12 +127,13 @@ func read(a *abi.Account, gen uint64, f *abi.Figures) (retries int) {
 		for k := range f.Kind {
 			f.Kind[k] = atomic.LoadUint64(&from.Kind[k])
 		}
+		peak = atomic.LoadUint64(&a.Peak)
 		// From phase 0 to 1 the copy that was read stays as it is.
 		if atomic.LoadUint64(&a.Turn)|abi.TurnB == t|abi.TurnB {
-			return retries
+			return retries, peak
 		}
 		if retries++; retries == abi.ReadTries {
-			return retries
+			return retries, peak
 		}
 	}
 }

@@ -148,7 +148,7 @@ static void processes(void)
 		const struct ration_slot *e = &base.m->slots[s];
 		if (status_state(load_acquire(&base.m->status[s])) == RATION_SLOT_ACTIVE)
 			printf(" %u:%ju:%ju:%.*s:%s", s, (uintmax_t)e->pid, (uintmax_t)e->host_pid, (int)sizeof e->name,
-			       (const char *)e->name, region_dead(&base, s, false) ? "dead" : "alive");
+			       (const char *)e->name, region_dead(&base, s, load_acquire(&base.m->status[s])) ? "dead" : "alive");
 	}
 	putchar('\n');
 }

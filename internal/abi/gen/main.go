@@ -69,7 +69,7 @@ var constants = []struct {
 	{"RATION_TOLERANCE_PER_MILLE", abi.TolerancePerMille},
 	{"RATION_READ_TRIES", abi.ReadTries},
 	{"RATION_INIT_PATIENCE_NS", abi.InitPatience},
-	{"RATION_INIT_BOUND_NS", abi.InitBound},
+	{"RATION_TURN_BOUND_NS", abi.TurnBound},
 	{"RATION_DONE_REFRESH", abi.DoneRefresh},
 	{"RATION_CLAIM_WINDOW", abi.ClaimWindow},
 }

@@ -1,0 +1,142 @@
+package region
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"ration/internal/abi"
+)
+
+// inSlot claims until it has the slot of that number.
+func inSlot(t *testing.T, r *Region, index int) *Slot {
+	t.Helper()
+	for range abi.Slots {
+		if s := claim(t, r); s.Index() == index {
+			return s
+		}
+	}
+	t.Fatalf("slot %d cannot be had", index)
+	return nil
+}
+
+// An owner that lost its lock, was reaped, and whose slot somebody else has by
+// now, touches nothing of the new owner's: neither where it held something nor
+// where it comes for the first time.
+func TestAnEvictedOwnerTouchesNothing(t *testing.T) {
+	r, m := overHeap(t)
+	old := claim(t, r)
+	must(t, old.Charge(0, abi.Data, MiB))
+	m.kill(old.Index())
+	if n, err := r.Reap(); n != 1 || err != nil {
+		t.Fatalf("reaped %d, %v", n, err)
+	}
+	heir := inSlot(t, r, old.Index())
+	for device := range 2 {
+		must(t, heir.Charge(device, abi.Data, 2*MiB))
+		for what, err := range map[string]error{
+			"charge": old.Charge(device, abi.Data, 512), "book": old.Book(device, abi.Data, 512), "return": old.Return(device, abi.Data, 512),
+		} {
+			if !errors.Is(err, ErrEvicted) {
+				t.Errorf("device %d, %s: %v", device, what, err)
+			}
+		}
+	}
+	if err := old.Leave(); !errors.Is(err, ErrEvicted) {
+		t.Errorf("leave: %v", err)
+	}
+	for device := range 2 {
+		h, err := r.Holdings(device, nil)
+		must(t, err)
+		held := uint64(0)
+		for _, one := range h {
+			held += one.Total
+		}
+		if held != 2*MiB || r.Used(device) != 2*MiB {
+			t.Errorf("device %d: %d held, %d granted", device, held, r.Used(device))
+		}
+		must(t, heir.Return(device, abi.Data, 2*MiB))
+		booksAgree(t, r, device)
+	}
+}
+
+// Leaving while other threads charge, on devices they may be the first to touch,
+// leaves nothing behind.
+func TestLeavingWhileThreadsCharge(t *testing.T) {
+	r, _ := overHeap(t)
+	for round := range 200 {
+		s := claim(t, r)
+		var threads sync.WaitGroup
+		for n := range 3 {
+			threads.Go(func() {
+				for i := 0; ; i++ {
+					device := (n + i) % 4
+					err := s.Charge(device, abi.Data, 4096)
+					if err == nil && i%2 == 0 {
+						err = s.Return(device, abi.Data, 4096)
+					}
+					if errors.Is(err, ErrClosed) || errors.Is(err, ErrNotHeld) || errors.Is(err, ErrEvicted) {
+						return
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		must(t, s.Leave())
+		threads.Wait()
+		for device := range 4 {
+			if used := r.Used(device); used != 0 {
+				t.Fatalf("round %d, device %d: %d bytes left behind", round, device, used)
+			}
+		}
+	}
+}
+
+func TestAPredecessorsPeakIsNotOurs(t *testing.T) {
+	r, m := overHeap(t)
+	old := claim(t, r)
+	must(t, old.Charge(0, abi.Data, MiB))
+	m.kill(old.Index())
+	_, err := r.Reap()
+	must(t, err)
+	heir := inSlot(t, r, old.Index())
+	h, err := r.Holdings(0, nil)
+	must(t, err)
+	for _, one := range h {
+		if one.Slot == heir.Index() && (one.Peak != 0 || one.Total != 0) {
+			t.Errorf("a new process begins with %+v", one)
+		}
+	}
+}
+
+// Limits that somebody puts beside a region later do not split the job, and
+// limits of a stranger's are none.
+func TestPlantedLimits(t *testing.T) {
+	r := open(t, MiB)
+	must(t, WriteLimitsFile(r.Path(), limited(1<<30)))
+	again, err := Open(r.Path(), Options{})
+	must(t, err)
+	defer again.Close()
+	if l, err := again.Limit(0); err != nil || l.Bytes() != MiB {
+		t.Errorf("a limits file that came later counts: %d, %v", l.Bytes(), err)
+	}
+
+	path := filepath.Join(t.TempDir(), "region")
+	must(t, WriteLimitsFile(path, limited(1<<30)))
+	must(t, os.Chmod(path+LimitsSuffix, 0o666))
+	if _, err := Open(path, Options{}); !errors.Is(err, ErrLimits) {
+		t.Errorf("limits that anybody may write: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		must(t, os.Chmod(path+LimitsSuffix, 0o644))
+		must(t, os.Chown(path+LimitsSuffix, 12345, 12345))
+		if _, err := Open(path, Options{}); !errors.Is(err, ErrLimits) {
+			t.Errorf("limits of a stranger: %v", err)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package region
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"ration/internal/abi"
+)
+
+// Name says which device an index is, by its UUID, before processes come that
+// might number them otherwise. An index that has another name keeps it, and that
+// is an error. Pairs with name in region_device.c.
+func (r *Region) Name(device int, uuid [2]uint64, total uint64) (err error) {
+	if uint(device) >= abi.Devices || uuid[1] == 0 {
+		return fmt.Errorf("device %d: %w (a region has devices 0 to %d, with UUIDs)", device, ErrDevice, abi.Devices-1)
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return err
+	}
+	return r.withLimits(r.limitsAt, func(page *abi.Limits) error {
+		l := &page.Device[device]
+		// The second word first: it decides between two that try.
+		for _, w := range []int{1, 0} {
+			if !atomic.CompareAndSwapUint64(&l.UUID[w], 0, uuid[w]) && atomic.LoadUint64(&l.UUID[w]) != uuid[w] {
+				return fmt.Errorf("naming device %d of %s: %w (it has another UUID; were the devices changed?)", device, r.path, ErrDevice)
+			}
+		}
+		atomic.CompareAndSwapUint64(&l.Total, 0, total)
+		return nil
+	})
+}

@@ -1,0 +1,43 @@
+package region
+
+import (
+	"runtime/debug"
+	"sync/atomic"
+
+	"ration/internal/abi"
+)
+
+// Past is a process that has gone, and the most it had of a device.
+type Past struct {
+	Slot   int
+	PID    int // as it saw itself
+	Name   string
+	Joined int64 // Unix nanoseconds
+	Peak   uint64
+}
+
+// Past appends to buf who was here and had something of a device, as far as
+// nobody has taken their slots since.
+func (r *Region) Past(device int, buf []Past) (_ []Past, err error) {
+	if uint(device) >= abi.Devices {
+		return buf, ErrDevice
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return buf, err
+	}
+	for slot := range r.high() {
+		status := &r.m.Status[slot]
+		st := abi.Status(atomic.LoadUint64(status))
+		a, e := &r.m.Accounts[device][slot], &r.m.Slots[slot]
+		if st.State() != abi.SlotFree || st.Gen() == 0 || atomic.LoadUint64(&a.Gen) != st.Gen() {
+			continue
+		}
+		p := Past{slot, int(atomic.LoadUint64(&e.PID)), loadName(e), int64(atomic.LoadUint64(&e.Joined)), atomic.LoadUint64(&a.Peak)}
+		// A new owner says so before it writes any of this.
+		if p.Peak > 0 && abi.Status(atomic.LoadUint64(status)) == st {
+			buf = append(buf, p)
+		}
+	}
+	return buf, r.whole()
+}
