@@ -1,0 +1,169 @@
+#include "account.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "atomics.h"
+#include "life.h"
+#include "log.h"
+#include "pool.h"
+#include "words.h"
+
+/* What this process holds, in bytes, rounded as the region rounds: to tell a slot
+ * that replaces a lost one, and to compare with the driver's figure. */
+static uint64_t held[RATION_DEVICES][RATION_KINDS];
+
+static uint64_t whole(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
+
+static void hold(unsigned device, unsigned kind, uint64_t bytes) { __atomic_fetch_add(&held[device][kind], bytes, __ATOMIC_RELAXED); }
+
+uint64_t account_held(unsigned device, unsigned kind) { return load_relaxed(&held[device][kind]); }
+
+uint64_t account_held_all(unsigned device)
+{
+	uint64_t sum = 0;
+	for (unsigned k = 0; k < RATION_KINDS; k++)
+		sum += account_held(device, k);
+	return sum;
+}
+
+void account_forget(void) { memset(held, 0, sizeof held); }
+
+/* once a second, so that a program that tries in a loop does not flood its log. */
+static bool once_a_second(uint64_t *last, uint64_t *skipped)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	uint64_t now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000 + 1000, before = load_relaxed(last);
+	if (now - before < 1000 || !cas(last, before, now)) {
+		fetch_add(skipped, 1);
+		return false;
+	}
+	return true;
+}
+
+/* complain is the one line that a person can act on. */
+static void complain(unsigned device, const struct region_refusal *why)
+{
+	static uint64_t last, skipped;
+	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[256] = "";
+	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
+	int n = 0;
+	if (!log_wanted(LOG_WARN) || !once_a_second(&last, &skipped))
+		return;
+	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
+		if (why->top[i].bytes)
+			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", i ? "," : "", (unsigned long long)why->top[i].pid,
+				      why->top[i].pid == me ? " (itself)" : "", size_text(why->top[i].bytes, o));
+	uint64_t quiet = __atomic_exchange_n(&skipped, 0, __ATOMIC_RELAXED);
+	char more[64] = "";
+	if (quiet)
+		snprintf(more, sizeof more, "; %llu more since the last such line", (unsigned long long)quiet);
+	log_warn("out of memory: %s (pid %llu) asked for %s of device %u, %s of its job's %s is free; held by%s; end one of them, "
+		 "ask for less, or raise the limit with ration limit%s",
+		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, size_text(room, f),
+		 size_text(why->limit, l), n ? who : " nobody", more);
+}
+
+/* rejoin brings all we hold into a new slot. What other threads are charging at
+ * this moment may be counted twice: too much, never too little. */
+static bool rejoin(struct region *r, uint64_t lost)
+{
+	bool fresh;
+	if (!life_rejoin(lost, &fresh))
+		return false;
+	for (unsigned d = 0; fresh && d < RATION_DEVICES; d++)
+		for (unsigned k = 0; k < RATION_KINDS; k++)
+			if (account_held(d, k))
+				region_book(r, d, k, account_held(d, k));
+	return true;
+}
+
+/* trouble is where the region itself fails. Exit is no trouble: a slot is left
+ * while other threads still run. */
+static int trouble(int err)
+{
+	static uint64_t last, skipped;
+	if (life_state() != LIFE_ON)
+		return CUDA_SUCCESS;
+	if (once_a_second(&last, &skipped))
+		log_error("region %s: %s", life_config()->path, region_error_text(err));
+	return life_config()->fail_open ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+/* tight says whether a request would be refused as things stand. */
+static bool tight(struct region *r, unsigned device, uint64_t bytes)
+{
+	return region_used(r, device) / RATION_UNIT + units_for(bytes) > limit_ceiling(region_limit(r, device));
+}
+
+int account_charge(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+{
+	struct region *r = life_region();
+	struct region_refusal why;
+	/* Pools may hold what nobody uses: the driver would take that first, too. */
+	if (unlikely(pools_used()) && tight(r, device, bytes))
+		pools_relieve(device, !locked);
+	for (;;) {
+		uint64_t status = load_relaxed(&r->place);
+		int err = region_charge(r, device, kind, bytes, &why);
+		if (likely(err == REGION_OK)) {
+			hold(device, kind, whole(bytes));
+			return CUDA_SUCCESS;
+		}
+		if (err == REGION_REFUSED) {
+			complain(device, &why);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		if (err != REGION_EVICTED || !rejoin(r, status))
+			return trouble(err);
+	}
+}
+
+void account_book(unsigned device, unsigned kind, uint64_t bytes)
+{
+	struct region *r = life_region();
+	for (;;) {
+		uint64_t status = load_relaxed(&r->place);
+		int err = region_book(r, device, kind, bytes);
+		if (err == REGION_OK)
+			hold(device, kind, whole(bytes));
+		if (err == REGION_OK || err != REGION_EVICTED || !rejoin(r, status)) {
+			if (err)
+				trouble(err);
+			return;
+		}
+	}
+}
+
+void account_return(unsigned device, unsigned kind, uint64_t bytes)
+{
+	struct region *r = life_region();
+	uint64_t n = whole(bytes);
+	if (!n)
+		return;
+	for (;;) {
+		uint64_t status = load_relaxed(&r->place);
+		int err = region_return(r, device, kind, n);
+		if (likely(err == REGION_OK)) {
+			hold(device, kind, -n);
+			return;
+		}
+		if (err != REGION_EVICTED || !rejoin(r, status)) {
+			trouble(err);
+			return;
+		}
+	}
+}
+
+void account_adjust(unsigned device, unsigned kind, uint64_t from, uint64_t to)
+{
+	from = whole(from), to = whole(to);
+	if (to > from)
+		account_book(device, kind, to - from);
+	else if (to < from)
+		account_return(device, kind, from - to);
+}

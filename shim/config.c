@@ -1,0 +1,226 @@
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "words.h"
+
+#define MEMORY "CUDA_DEVICE_MEMORY_LIMIT"
+#define COMPUTE "CUDA_DEVICE_SM_LIMIT"
+#define TOLERANCE "RATION_TOLERANCE"
+
+/* Where a job that was handed to a container is, whatever became of the
+ * environment: the region, or the job's folder. */
+#define WELL_KNOWN "/run/ration/job"
+
+/* By number: the function's name depends on the C library's age. */
+static bool look(const char *path, struct stat *st) { return syscall(SYS_newfstatat, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW) == 0; }
+
+/* after returns what follows name in a variable: nothing, or _ and more, up to =. */
+static const char *after(const char *variable, const char *name)
+{
+	size_t len = strlen(name);
+	if (strncmp(variable, name, len) || (variable[len] != '=' && variable[len] != '_'))
+		return NULL;
+	return variable + len;
+}
+
+bool config_any(void)
+{
+	struct stat st;
+	for (char **e = environ; e && *e; e++)
+		if (after(*e, MEMORY) || after(*e, COMPUTE) || !strncmp(*e, "RATION_REGION=", 14) ||
+		    !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
+			return true;
+	return look(WELL_KNOWN, &st);
+}
+
+/* wrong says what is wrong with a variable, as FromEnv does in Go. */
+static bool wrong(const char *variable, const char *what, const char *use)
+{
+	const char *value = strchr(variable, '=') + 1;
+	log_error("%.*s=\"%s\": %s (use %s)", (int)(value - 1 - variable), variable, value, what, use);
+	return false;
+}
+
+/* first says whether no variable before this one has the same name: the first of
+ * several counts, as it does for getenv. */
+static bool first(char **variable)
+{
+	size_t len = (size_t)(strchr(*variable, '=') - *variable) + 1;
+	for (char **e = environ; e < variable; e++)
+		if (!strncmp(*e, *variable, len))
+			return false;
+	return true;
+}
+
+/* Which devices a variable with this ending is for. */
+static const char *devices(const char *ending, unsigned *from, unsigned *to)
+{
+	char index[8] = "";
+	*from = 0, *to = RATION_DEVICES;
+	if (*ending == '=')
+		return NULL;
+	size_t len = strcspn(++ending, "=");
+	if (len < sizeof index)
+		memcpy(index, ending, len), index[len] = 0;
+	const char *what = parse_device(index, from);
+	*to = *from + 1;
+	return what;
+}
+
+static bool read_memory(struct config *c, char **e, bool exact)
+{
+	const char *ending = after(*e, MEMORY), *what;
+	struct memory_limit l;
+	unsigned from, to;
+	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !first(e))
+		return true;
+	if ((what = devices(ending, &from, &to)))
+		return wrong(*e, what, device_use);
+	if ((what = parse_memory(strchr(*e, '=') + 1, &l)))
+		return wrong(*e, what, memory_use);
+	while (from < to)
+		c->memory[from++] = l;
+	return true;
+}
+
+static bool read_compute(struct config *c, char **e, bool exact)
+{
+	const char *ending = after(*e, COMPUTE), *what;
+	struct compute_limit l;
+	unsigned from, to;
+	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !first(e))
+		return true;
+	if ((what = devices(ending, &from, &to)))
+		return wrong(*e, what, device_use);
+	if ((what = parse_compute(strchr(*e, '=') + 1, &l)))
+		return wrong(*e, what, compute_use);
+	while (from < to)
+		c->compute[from++] = l;
+	return true;
+}
+
+static bool read_limits(struct config *c)
+{
+	bool good = true;
+	const char *what;
+	/* The default for all devices first, then what one device is given. */
+	for (int exact = 0; exact < 2; exact++)
+		for (char **e = environ; e && *e; e++)
+			good = read_memory(c, e, exact) && read_compute(c, e, exact) && good;
+	const char *tolerance = getenv(TOLERANCE);
+	uint32_t share = 0;
+	/* A value lies behind its name and =, as long together as the name and its end. */
+	if (tolerance && (what = parse_percent(tolerance, &share)))
+		good = wrong(tolerance - sizeof TOLERANCE, what, tolerance_use);
+	c->tolerance = share / (ONE_PERCENT / 10);
+	return good;
+}
+
+/* The folder of this user's jobs, as internal/job has it. */
+static int own_folder(char *out, size_t size)
+{
+	const char *dir = getenv("RATION_DIR");
+	if (dir && *dir)
+		return snprintf(out, size, "%s", dir);
+	if (geteuid() == 0)
+		return snprintf(out, size, "/run/ration");
+	if ((dir = getenv("XDG_RUNTIME_DIR")) && *dir == '/')
+		return snprintf(out, size, "%s/ration", dir);
+	dir = getenv("TMPDIR");
+	return snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)geteuid());
+}
+
+static bool find_path(struct config *c)
+{
+	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
+	struct stat st;
+	int n;
+	for (unsigned i = 0; i < 2; i++) {
+		const char *value = getenv(variables[i]);
+		if (!value)
+			continue;
+		if (!*value) {
+			log_error("%s=\"\": empty (use the path of the job's region)", variables[i]);
+			return false;
+		}
+		c->path_given = true;
+		n = snprintf(c->path, sizeof c->path, "%s", value);
+		if (n < 0 || (size_t)n >= sizeof c->path)
+			log_error("%s: a path of %d bytes (use one shorter than %zu)", variables[i], n, sizeof c->path);
+		return n >= 0 && (size_t)n < sizeof c->path;
+	}
+	if (look(WELL_KNOWN, &st)) {
+		c->path_given = true;
+		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? WELL_KNOWN "/region" : WELL_KNOWN);
+		return true;
+	}
+	/* Limits without a path: a job called default. */
+	n = own_folder(c->path, sizeof c->path - sizeof "/default/region");
+	if (n < 0 || (size_t)n >= sizeof c->path - sizeof "/default/region") {
+		log_error("the folder of jobs has too long a name (name another in RATION_DIR)");
+		return false;
+	}
+	strcat(c->path, "/default/region");
+	return true;
+}
+
+bool config_read(struct config *c)
+{
+	const char *fail = getenv("RATION_FAIL"), *probe = getenv("RATION_HOSTPID");
+	memset(c, 0, sizeof *c);
+	c->fail_open = fail && !strcmp(fail, "open");
+	c->probe = probe && !strcmp(probe, "probe");
+	bool good = read_limits(c);
+	if (fail && strcmp(fail, "open") && strcmp(fail, "closed"))
+		log_warn("RATION_FAIL=\"%s\": neither open nor closed (taken as closed)", fail);
+	return find_path(c) && good;
+}
+
+uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)
+{
+	const struct memory_limit *l = &c->memory[device];
+	if (!l->set || (l->share && !total))
+		return 0;
+	if (l->none)
+		return LIMIT_NONE;
+	uint64_t bytes = l->share ? share_of(l->share, total) : l->bytes;
+	return make_limit(bytes, c->tolerance);
+}
+
+/* A folder that somebody else could have planted says nothing about who may have
+ * how much. */
+static bool make_trusted(const char *path)
+{
+	struct stat st;
+	char buf[ERRNO_TEXT];
+	if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+		log_error("making the folder %s: %s (name a region in RATION_REGION)", path, errno_text(errno, buf));
+		return false;
+	}
+	if (look(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022))
+		return true;
+	log_error("folder %s: not this user's alone (remove it, or name a region in RATION_REGION)", path);
+	return false;
+}
+
+bool config_make_folder(const struct config *c)
+{
+	char path[sizeof c->path];
+	strcpy(path, c->path);
+	*strrchr(path, '/') = 0;
+	char *job = strrchr(path, '/');
+	*job = 0;
+	if (!make_trusted(path))
+		return false;
+	*job = '/';
+	return make_trusted(path);
+}

@@ -1,0 +1,33 @@
+/* Contexts: which one is current, and what ends with one. */
+#ifndef RATION_CONTEXT_H
+#define RATION_CONTEXT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda.h"
+#include "device.h"
+#include "records.h"
+
+/* Where an allocation goes: the current context's device. */
+struct place {
+	struct device *device;
+	uint8_t context; /* a number for what ends with the context; 0 is never ended */
+};
+
+/* context_here finds it: 1, or 0 where there is no context (the driver will say
+ * so), or -1 where its device cannot be rationed. */
+int context_here(struct place *p);
+
+/* HERE is for hooks that allocate in the current context. */
+#define HERE(place, symbol, ...)                                                                                       \
+	do {                                                                                                           \
+		int here_ = context_here(place);                                                                       \
+		if (unlikely(here_ <= 0))                                                                              \
+			return here_ < 0 ? CUDA_ERROR_OPERATING_SYSTEM : REAL(symbol, __VA_ARGS__);                    \
+	} while (0)
+
+/* Records of what ends with its context: addresses, arrays, modules. */
+extern struct records addresses, arrays, modules;
+
+#endif

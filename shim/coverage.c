@@ -1,0 +1,86 @@
+/* Writes docs/coverage.md from hooks.def. Not part of the library. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum row_type { FAMILY_ROW, HOOK_ROW, PASS_ROW };
+
+static const struct row {
+	enum row_type type;
+	const char *family, *name, *base, *text;
+	int version, per_thread;
+} rows[] = {
+#define FAMILY(family, title, text) {FAMILY_ROW, #family, title, "", text, 0, 0},
+#define HOOK(family, symbol, base, version, per_thread, params, text) {HOOK_ROW, #family, #symbol, #base, text, version, per_thread},
+#define PASS(family, names, text) {PASS_ROW, #family, names, "", text, 0, 0},
+#include "hooks.def"
+};
+
+enum { ROWS = sizeof rows / sizeof *rows };
+
+/* names prints a comma-separated list as code. */
+static void names(const char *list)
+{
+	for (const char *end; *list; list = *end ? end + 2 : end) {
+		end = list + strcspn(list, ",");
+		printf("`%.*s`%s", (int)(end - list), list, *end ? ", " : "");
+	}
+}
+
+/* hooked prints one line for a call and the variants that follow it. */
+static unsigned hooked(unsigned i)
+{
+	const struct row *r = &rows[i];
+	printf("| `%s`", r->name);
+	for (i++; i < ROWS && rows[i].type == HOOK_ROW && !*rows[i].text; i++)
+		printf(", `%s`", rows[i].name);
+	printf(" | %s |\n", r->text);
+	return i;
+}
+
+static void family(const struct row *f)
+{
+	bool any = false;
+	printf("\n## %s\n", f->name);
+	if (*f->text)
+		printf("\n%s\n", f->text);
+	for (unsigned i = 0; i < ROWS;) {
+		if (rows[i].type != HOOK_ROW || strcmp(rows[i].family, f->family)) {
+			i++;
+			continue;
+		}
+		if (!any)
+			printf("\n| Call | What is done |\n|---|---|\n");
+		any = true;
+		i = hooked(i);
+	}
+	any = false;
+	for (unsigned i = 0; i < ROWS; i++) {
+		if (rows[i].type != PASS_ROW || strcmp(rows[i].family, f->family))
+			continue;
+		printf("%s- ", any ? "" : "\nLeft alone:\n\n");
+		any = true;
+		names(rows[i].name);
+		printf(": %s\n", rows[i].text);
+	}
+}
+
+int main(void)
+{
+	unsigned hooks = 0;
+	for (unsigned i = 0; i < ROWS; i++)
+		hooks += rows[i].type == HOOK_ROW;
+	printf("<!-- Written by `make -C shim coverage` from shim/hooks.def. Do not edit. -->\n"
+	       "# What is counted\n\n"
+	       "Every call of the CUDA driver that can take device memory, and what `libration.so` does about it. It hooks\n"
+	       "%u symbols, whether a program is linked with the driver, finds them with `dlsym`, or asks `cuGetProcAddress`.\n"
+	       "Names with `_ptsz` are the variants for the per-thread default stream, names without `_v2` those of old programs.\n\n"
+	       "What a process has beyond all that is counted here is in the driver's own figure for it. The difference is\n"
+	       "booked as *driver overhead*, counts against the limit, and is read again at contexts and modules and now and then\n"
+	       "beside an allocation. A limit can be passed by that alone: it is charged when it is seen, not before.\n",
+	       hooks);
+	for (unsigned i = 0; i < ROWS; i++)
+		if (rows[i].type == FAMILY_ROW)
+			family(&rows[i]);
+	return 0;
+}

@@ -1,0 +1,169 @@
+/* The little of the CUDA driver's and NVML's binary interface that the hooks look
+ * at: handles are opaque, and a struct is here only if a field of it is read. */
+#ifndef RATION_CUDA_H
+#define RATION_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int nvmlReturn_t;
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_OPERATING_SYSTEM = 304,
+	CUDA_ERROR_NOT_FOUND = 500,
+};
+
+enum {
+	NVML_SUCCESS = 0,
+	NVML_ERROR_INSUFFICIENT_SIZE = 7,
+	NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+};
+
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned int CUdeviceptr_v1; /* what the un-suffixed calls of CUDA 2 and 3 speak */
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct CUctx *CUcontext;
+typedef struct CUgreen *CUgreenCtx;
+typedef struct CUstr *CUstream;
+typedef struct CUev *CUevent;
+typedef struct CUmod *CUmodule;
+typedef struct CUlib *CUlibrary;
+typedef struct CUarr *CUarray;
+typedef struct CUmip *CUmipmappedArray;
+typedef struct CUpool *CUmemoryPool;
+typedef struct CUgr *CUgraph;
+typedef struct CUnode *CUgraphNode;
+typedef struct CUexec *CUgraphExec;
+typedef struct nvml_device *nvmlDevice_t;
+
+typedef struct {
+	unsigned char bytes[16];
+} CUuuid;
+
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+
+typedef struct {
+	int type, id;
+} CUmemLocation;
+
+typedef struct {
+	int type, requestedHandleTypes;
+	CUmemLocation location;
+	void *win32HandleMetaData;
+	unsigned char allocFlags[8];
+} CUmemAllocationProp;
+
+typedef struct {
+	int allocType, handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+
+enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
+enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
+
+typedef struct {
+	CUmemPoolProps poolProps;
+	const void *accessDescs;
+	size_t accessDescCount;
+	size_t bytesize;
+	CUdeviceptr dptr;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+
+/* Which member of params counts is for type to say. */
+typedef struct {
+	int type;
+	int reserved0[3];
+	union {
+		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+		long long reserved1[29];
+	} params;
+	long long reserved2;
+} CUgraphNodeParams;
+
+enum {
+	CU_AD_FORMAT_UNSIGNED_INT8 = 0x01,
+	CU_AD_FORMAT_UNSIGNED_INT16 = 0x02,
+	CU_AD_FORMAT_SIGNED_INT8 = 0x08,
+	CU_AD_FORMAT_SIGNED_INT16 = 0x09,
+	CU_AD_FORMAT_HALF = 0x10,
+};
+
+/* Arrays whose memory somebody maps later. */
+enum { CUDA_ARRAY3D_LAYERED = 0x01, CUDA_ARRAY3D_CUBEMAP = 0x04, CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
+
+typedef struct {
+	unsigned Width, Height;
+	int Format;
+	unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
+	size_t Width, Height;
+	int Format;
+	unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct {
+	unsigned Width, Height, Depth;
+	int Format;
+	unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
+typedef struct {
+	size_t Width, Height, Depth;
+	int Format;
+	unsigned NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct {
+	size_t size, alignment;
+	unsigned reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
+typedef struct {
+	unsigned long long total, free, used;
+} nvmlMemory_t;
+
+typedef struct {
+	unsigned version;
+	unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+
+typedef struct {
+	unsigned pid;
+	unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+
+typedef struct {
+	unsigned pid;
+	unsigned long long usedGpuMemory;
+	unsigned gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t; /* of the calls _v2 and _v3 */
+
+#define NVML_VALUE_NOT_AVAILABLE (~0ull)
+
+_Static_assert(sizeof(CUmemAllocationProp) == 32, "ABI");
+_Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");
+_Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "ABI");
+_Static_assert(offsetof(CUgraphNodeParams, params) == 16 && sizeof(CUgraphNodeParams) == 256, "ABI");
+_Static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16 && sizeof(CUDA_ARRAY_DESCRIPTOR) == 24, "ABI");
+_Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR_v1) == 24 && sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "ABI");
+_Static_assert(sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS) == 32, "ABI");
+_Static_assert(sizeof(nvmlMemory_v2_t) == 40, "ABI");
+_Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16 && sizeof(nvmlProcessInfo_t) == 24, "ABI");
+
+#endif

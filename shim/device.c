@@ -1,0 +1,183 @@
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "atomics.h"
+#include "gauge.h"
+#include "hooks.h"
+#include "life.h"
+#include "log.h"
+#include "reach.h"
+#include "words.h"
+
+enum { MOST = 64, READY = 1, IMPOSSIBLE = 2 };
+
+static struct device devices[MOST]; /* by ordinal */
+static uint32_t taken;              /* indexes this process uses */
+static mutex lock;                  /* over both, while a device is looked at */
+
+void devices_forget(void)
+{
+	memset(devices, 0, sizeof devices);
+	taken = 0;
+}
+
+static void words_of(const unsigned char bytes[16], uint64_t words[2])
+{
+	for (unsigned w = 0; w < 2; w++) {
+		words[w] = 0;
+		for (unsigned i = 0; i < 8; i++)
+			words[w] = words[w] << 8 | bytes[w * 8 + i];
+	}
+}
+
+/* uuid_words reads a UUID as people write it: GPU-8-4-4-4-12, MIG-8-4-4-4-12. */
+static bool uuid_words(const char *text, uint64_t words[2])
+{
+	unsigned char bytes[16];
+	unsigned n = 0;
+	const char *p = strchr(text, '-');
+	for (; p && *p && n < 32; p++) {
+		int digit = *p >= '0' && *p <= '9' ? *p - '0' : (*p | 0x20) >= 'a' && (*p | 0x20) <= 'f' ? (*p | 0x20) - 'a' + 10 : -1;
+		if (digit < 0 && *p != '-')
+			return false;
+		if (digit < 0)
+			continue;
+		bytes[n / 2] = (unsigned char)(n % 2 ? bytes[n / 2] | digit : digit << 4);
+		n++;
+	}
+	if (n == 32)
+		words_of(bytes, words);
+	return n == 32;
+}
+
+static void uuid_text(const unsigned char bytes[16], char *out)
+{
+	out += sprintf(out, "GPU-");
+	for (unsigned i = 0; i < 16; i++)
+		out += sprintf(out, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", bytes[i]);
+}
+
+/* preferred is the index a device should have while nobody has given it one: its
+ * number in CUDA_VISIBLE_DEVICES, which is the machine's; where it is named by UUID
+ * there, NVML's; otherwise CUDA's own. */
+static unsigned preferred(CUdevice ordinal, const char *uuid)
+{
+	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	nvmlDevice_t handle;
+	unsigned index, n = 0;
+	for (int i = 0; list && i < ordinal; i++)
+		list = (list = strchr(list, ',')) ? list + 1 : NULL;
+	if (!list)
+		return (unsigned)ordinal;
+	list += strspn(list, " ");
+	size_t digits = strspn(list, "0123456789");
+	for (size_t i = 0; i < digits && n < RATION_DEVICES; i++)
+		n = n * 10 + (unsigned)(list[i] - '0');
+	if (digits && strchr(", ", list[digits]))
+		return n;
+	if (gauge_ready() && REAL(nvmlDeviceGetHandleByUUID, uuid, &handle) == NVML_SUCCESS &&
+	    REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
+		return index;
+	return RATION_DEVICES; /* the first that is free */
+}
+
+/* share gives a limit that is a percentage its bytes, now that the device is known. */
+static bool share(const struct device *d)
+{
+	const struct config *c = life_config();
+	char mine[SIZE_TEXT], jobs[SIZE_TEXT];
+	if (!c->memory[d->index].share)
+		return true;
+	uint64_t limit = config_limit(c, d->index, d->total);
+	if (!limit_bytes(limit)) {
+		log_error("device %d: a share of no memory (its size is not known; give its limit in bytes)", d->ordinal);
+		return false;
+	}
+	int err = region_offer_limit(life_region(), d->index, limit);
+	uint64_t has = region_limit(life_region(), d->index);
+	if (err)
+		log_error("device %d: setting its limit: %s", d->ordinal, region_error_text(err));
+	else if (has != limit)
+		log_warn("device %u: this process was given a limit of %s, its job has %s, which counts (ration limit changes it)",
+			 d->index, size_text(limit_bytes(limit), mine), limit_bounds(has) ? size_text(limit_bytes(has), jobs) : "none");
+	return err == 0;
+}
+
+static uint32_t look_at(struct device *d, CUdevice ordinal, const uint64_t words[2], const char *uuid, unsigned prefer)
+{
+	size_t total = 0;
+	d->ordinal = ordinal;
+	memcpy(d->uuid, uuid, sizeof d->uuid);
+	if (REAL(cuDeviceTotalMem_v2, &total, ordinal) != CUDA_SUCCESS)
+		total = 0;
+	d->total = total;
+	int index = region_place(life_region(), words, total, prefer, taken);
+	if (index < 0) {
+		log_error("device %d: the region has no room for another device (it has %u)", ordinal, RATION_DEVICES);
+		return IMPOSSIBLE;
+	}
+	d->index = (unsigned)index;
+	taken |= 1u << index;
+	if (!share(d))
+		return IMPOSSIBLE;
+	log_info("device %d (%s) is the job's device %d", ordinal, uuid, index);
+	return READY;
+}
+
+int device_of(CUdevice ordinal, struct device **out)
+{
+	CUuuid id = {{0}};
+	uint64_t words[2] = {0, 0};
+	char uuid[sizeof devices[0].uuid] = "";
+	if (ordinal < 0 || ordinal >= MOST)
+		return 0;
+	struct device *d = *out = &devices[ordinal];
+	uint32_t state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
+	if (likely(state))
+		return state == READY ? 1 : -1;
+	/* The newer call tells the parts of a divided device apart. */
+	int result = REAL(cuDeviceGetUuid_v2, &id, ordinal);
+	if (result == CUDA_ERROR_NOT_FOUND)
+		result = REAL(cuDeviceGetUuid, &id, ordinal);
+	if (result == CUDA_SUCCESS) {
+		words_of(id.bytes, words);
+		uuid_text(id.bytes, uuid);
+	} else if (result != CUDA_ERROR_NOT_FOUND) {
+		return 0;
+	}
+	unsigned prefer = preferred(ordinal, uuid);
+	mutex_lock(&lock);
+	if (!d->state)
+		__atomic_store_n(&d->state, look_at(d, ordinal, words, uuid, prefer), __ATOMIC_RELEASE);
+	state = d->state;
+	mutex_unlock(&lock);
+	return state == READY ? 1 : -1;
+}
+
+struct device *device_at(unsigned index)
+{
+	for (unsigned i = 0; i < MOST; i++)
+		if (__atomic_load_n(&devices[i].state, __ATOMIC_ACQUIRE) == READY && devices[i].index == index)
+			return &devices[i];
+	return NULL;
+}
+
+int device_index_of_nvml(nvmlDevice_t device)
+{
+	char text[96];
+	uint64_t words[2];
+	unsigned index;
+	if (REAL(nvmlDeviceGetUUID, device, text, sizeof text) == NVML_SUCCESS && uuid_words(text, words)) {
+		int found = region_find(life_region(), words);
+		if (found >= 0)
+			return found;
+	}
+	/* Nobody has used it yet: it will get NVML's number if that is free. */
+	if (REAL(nvmlDeviceGetIndex, device, &index) != NVML_SUCCESS || index >= RATION_DEVICES ||
+	    load_acquire(&life_region()->limits->device[index].uuid[1]))
+		return -1;
+	return (int)index;
+}

@@ -1,0 +1,33 @@
+/* Looking things up in the objects the dynamic linker has loaded, without asking
+ * it for symbols: the library must find the real dlsym behind its own. */
+#ifndef RATION_ELF_H
+#define RATION_ELF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct elf_object {
+	uintptr_t base;
+	const char *path, *soname; /* soname may be NULL */
+	const void *symbols;
+	const char *strings;
+	const uint32_t *gnu_hash, *sysv_hash;
+	const uint16_t *versions;
+};
+
+/* elf_find calls match with each loaded object in load order until it returns
+ * true, and says whether it did. match must not load or unload anything. */
+bool elf_find(bool (*match)(const struct elf_object *o, bool holds, void *arg), const void *address, void *arg);
+
+/* elf_named finds the object with this soname. */
+bool elf_named(const char *soname, struct elf_object *out);
+
+/* elf_first is the same for objects that were there from the start and never go:
+ * it calls nothing, so that it works before other libraries are ready for that. */
+bool elf_first(const char *soname, struct elf_object *out);
+
+/* elf_symbol is the address of a symbol that o itself defines, in its default
+ * version where there are several; NULL if there is none. */
+void *elf_symbol(const struct elf_object *o, const char *name);
+
+#endif

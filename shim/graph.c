@@ -1,0 +1,256 @@
+#include "graph.h"
+
+#include "account.h"
+#include "context.h"
+#include "life.h"
+#include "log.h"
+#include "pool.h"
+
+static const uint64_t CHUNK = 32 << 20;
+
+/* What each device has reserved for our graphs, as charged. */
+static struct {
+	mutex lock;
+	uint64_t charged;
+} reserved[RATION_DEVICES];
+
+static uint32_t any;   /* some graph may allocate */
+static uint32_t captures; /* some stream was captured */
+static uint32_t trims; /* how often a device was made to let go */
+
+/* What graphs and their executables will take, as far as their nodes were seen.
+ * An executable that has run since the last trim has its memory already: its other
+ * is the count of trims it ran at, plus one. */
+static struct records graphs, executables;
+
+void graph_takes_memory(void)
+{
+	__atomic_store_n(&any, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&pools_any, 1, __ATOMIC_RELAXED);
+}
+
+bool graph_captures(void) { return __atomic_load_n(&captures, __ATOMIC_RELAXED); }
+
+static bool used(void) { return __atomic_load_n(&any, __ATOMIC_RELAXED); }
+
+/* settle goes from what is charged to what is reserved. Under the lock. */
+static void settle(struct device *d, uint64_t charged)
+{
+	uint64_t now = charged;
+	if (REAL(cuDeviceGetGraphMemAttribute, d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS)
+		now = charged;
+	account_adjust(d->index, RATION_DATA, charged, now);
+	reserved[d->index].charged = now;
+}
+
+void graph_look(struct device *d)
+{
+	if (!used())
+		return;
+	mutex_lock(&reserved[d->index].lock);
+	settle(d, reserved[d->index].charged);
+	mutex_unlock(&reserved[d->index].lock);
+}
+
+void graph_relieve(unsigned device, bool wait)
+{
+	struct device *d = used() ? device_at(device) : NULL;
+	if (!d)
+		return;
+	if (wait)
+		mutex_lock(&reserved[device].lock);
+	else if (!mutex_try(&reserved[device].lock))
+		return;
+	REAL(cuDeviceGraphMemTrim, d->ordinal);
+	__atomic_fetch_add(&trims, 1, __ATOMIC_RELAXED);
+	settle(d, reserved[device].charged);
+	mutex_unlock(&reserved[device].lock);
+}
+
+static bool same(struct record *r, void *arg)
+{
+	(void)r, (void)arg;
+	return true;
+}
+
+static bool grow(struct record *r, void *arg)
+{
+	r->bytes += *(const uint64_t *)arg;
+	return true;
+}
+
+/* node remembers an allocation node. */
+static void node(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	struct record r;
+	struct device *d;
+	uint64_t bytes = (params->bytesize + 511) / 512 * 512;
+	graph_takes_memory();
+	if (params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device_of(params->poolProps.location.id, &d) != 1)
+		return;
+	if (!records_change(&graphs, (uintptr_t)graph, grow, &bytes, &r))
+		records_put(&graphs, &(struct record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
+}
+
+int cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	ENTER(cuGraphAddMemAllocNode, out, graph, after, count, params);
+	int result = REAL(cuGraphAddMemAllocNode, out, graph, after, count, params);
+	if (result == CUDA_SUCCESS)
+		node(graph, params);
+	return result;
+}
+
+#define ADD_NODE(symbol, ...)                                                                                          \
+	do {                                                                                                           \
+		ENTER(symbol, __VA_ARGS__);                                                                            \
+		int result = REAL(symbol, __VA_ARGS__);                                                                \
+		if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)                            \
+			node(graph, &params->params.alloc);                                                            \
+		return result;                                                                                         \
+	} while (0)
+
+int cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *params)
+{
+	ADD_NODE(cuGraphAddNode, out, graph, after, count, params);
+}
+
+int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+		      CUgraphNodeParams *params)
+{
+	ADD_NODE(cuGraphAddNode_v2, out, graph, after, edges, count, params);
+}
+
+#define CAPTURE(symbol, ...)                                                                                           \
+	do {                                                                                                           \
+		__atomic_store_n(&captures, 1, __ATOMIC_RELAXED);                                                      \
+		return REAL(symbol, __VA_ARGS__);                                                                      \
+	} while (0)
+
+int cuStreamBeginCapture(CUstream stream) { CAPTURE(cuStreamBeginCapture, stream); }
+int cuStreamBeginCapture_ptsz(CUstream stream) { CAPTURE(cuStreamBeginCapture_ptsz, stream); }
+int cuStreamBeginCapture_v2(CUstream stream, int mode) { CAPTURE(cuStreamBeginCapture_v2, stream, mode); }
+int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { CAPTURE(cuStreamBeginCapture_v2_ptsz, stream, mode); }
+
+int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
+{
+	CAPTURE(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode);
+}
+
+int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
+{
+	CAPTURE(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode);
+}
+
+/* INSTANTIATE hands what the graph will take down to the executable. */
+#define INSTANTIATE(symbol, ...)                                                                                       \
+	do {                                                                                                           \
+		struct record r;                                                                                       \
+		int result = REAL(symbol, __VA_ARGS__);                                                                \
+		if (result == CUDA_SUCCESS && used() && records_change(&graphs, (uintptr_t)graph, same, NULL, &r)) {   \
+			r.key = (uintptr_t)*out;                                                                       \
+			r.other = 0;                                                                                   \
+			records_put(&executables, &r);                                                                 \
+		}                                                                                                      \
+		return result;                                                                                         \
+	} while (0)
+
+int cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *error, char *log, size_t size)
+{
+	INSTANTIATE(cuGraphInstantiate, out, graph, error, log, size);
+}
+
+int cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *error, char *log, size_t size)
+{
+	INSTANTIATE(cuGraphInstantiate_v2, out, graph, error, log, size);
+}
+
+int cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+{
+	INSTANTIATE(cuGraphInstantiateWithFlags, out, graph, flags);
+}
+
+int cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, void *params)
+{
+	INSTANTIATE(cuGraphInstantiateWithParams, out, graph, params);
+}
+
+int cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, void *params)
+{
+	INSTANTIATE(cuGraphInstantiateWithParams_ptsz, out, graph, params);
+}
+
+static bool ran(struct record *r, void *at)
+{
+	r->other = *(const uint64_t *)at;
+	return true;
+}
+
+/* launch runs a graph. One that needs memory for the first time is charged for all
+ * its nodes before; otherwise what it came to is booked after. */
+static int launch(CUgraphExec exec, CUstream stream, bool per_thread)
+{
+	struct record r = {.bytes = 0};
+	struct place at;
+	uint64_t now = (uint64_t)__atomic_load_n(&trims, __ATOMIC_RELAXED) + 1, more = 0;
+	bool known = records_change(&executables, (uintptr_t)exec, same, NULL, &r);
+	struct device *d = known ? device_at(r.device) : context_here(&at) == 1 ? at.device : NULL;
+	if (!d)
+		return per_thread ? REAL(cuGraphLaunch_ptsz, exec, stream) : REAL(cuGraphLaunch, exec, stream);
+	if (known && r.other != now)
+		more = (r.bytes + CHUNK - 1) / CHUNK * CHUNK;
+	mutex_lock(&reserved[d->index].lock);
+	settle(d, reserved[d->index].charged);
+	int result = more ? account_charge(d->index, RATION_DATA, more, true) : CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS) {
+		result = per_thread ? REAL(cuGraphLaunch_ptsz, exec, stream) : REAL(cuGraphLaunch, exec, stream);
+		settle(d, reserved[d->index].charged + more);
+	}
+	mutex_unlock(&reserved[d->index].lock);
+	if (known && result == CUDA_SUCCESS)
+		records_change(&executables, (uintptr_t)exec, ran, &now, &r);
+	return result;
+}
+
+int cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	if (likely(!used()))
+		return REAL(cuGraphLaunch, exec, stream);
+	ENTER(cuGraphLaunch, exec, stream);
+	return launch(exec, stream, false);
+}
+
+int cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+	if (likely(!used()))
+		return REAL(cuGraphLaunch_ptsz, exec, stream);
+	ENTER(cuGraphLaunch_ptsz, exec, stream);
+	return launch(exec, stream, true);
+}
+
+/* GONE forgets a graph or an executable, and looks at what is reserved. */
+#define GONE(table, handle, symbol)                                                                                    \
+	do {                                                                                                           \
+		struct record r;                                                                                       \
+		bool known = used() && records_take(&table, (uintptr_t)(handle), &r);                                  \
+		int result = REAL(symbol, handle);                                                                     \
+		if (known && result != CUDA_SUCCESS)                                                                   \
+			records_put(&table, &r);                                                                       \
+		else if (known && life_state() == LIFE_ON && device_at(r.device))                                      \
+			graph_look(device_at(r.device));                                                               \
+		return result;                                                                                         \
+	} while (0)
+
+int cuGraphDestroy(CUgraph graph) { GONE(graphs, graph, cuGraphDestroy); }
+int cuGraphExecDestroy(CUgraphExec exec) { GONE(executables, exec, cuGraphExecDestroy); }
+
+int cuDeviceGraphMemTrim(CUdevice device)
+{
+	struct device *d;
+	LEAVE_ALONE(cuDeviceGraphMemTrim, device);
+	int result = REAL(cuDeviceGraphMemTrim, device);
+	__atomic_fetch_add(&trims, 1, __ATOMIC_RELAXED);
+	if (used() && device_of(device, &d) == 1)
+		graph_look(d);
+	return result;
+}

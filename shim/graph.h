@@ -1,0 +1,21 @@
+/* Memory that graphs allocate: charged by what a device has reserved for them. */
+#ifndef RATION_GRAPH_H
+#define RATION_GRAPH_H
+
+#include <stdbool.h>
+
+#include "device.h"
+
+/* graph_takes_memory says that there may be graphs that allocate from now on. */
+void graph_takes_memory(void);
+
+/* graph_captures says whether any stream was ever captured. */
+bool graph_captures(void);
+
+/* graph_look brings the charge up to date. */
+void graph_look(struct device *d);
+
+/* graph_relieve makes a device let go of what no graph uses. */
+void graph_relieve(unsigned device, bool wait);
+
+#endif

@@ -1,0 +1,45 @@
+/* The hooked calls and the real ones behind them, from hooks.def. */
+#ifndef RATION_HOOKS_H
+#define RATION_HOOKS_H
+
+#include "cuda.h"
+
+#define RATION_EXPORT __attribute__((visibility("default")))
+
+/* Exports, so that each definition is checked against the table. */
+#define HOOK(family, symbol, base, version, per_thread, params, text) RATION_EXPORT int symbol params;
+#include "hooks.def"
+
+/* An index for each real function, hooked ones first. */
+enum ration_call {
+#define HOOK(family, symbol, base, version, per_thread, params, text) CALL_##symbol,
+#include "hooks.def"
+	RATION_HOOKS,
+	CALL_before_uses = RATION_HOOKS - 1,
+#define USE(symbol, params) CALL_##symbol,
+#include "hooks.def"
+	RATION_CALLS
+};
+
+#define HOOK(family, symbol, base, version, per_thread, params, text) typedef int(*real_##symbol) params;
+#define USE(symbol, params) typedef int(*real_##symbol) params;
+#include "hooks.def"
+
+/* ration_real finds a real function; NULL where the driver is not loaded or too
+ * old to have it. */
+void *ration_real(enum ration_call call);
+
+/* ration_absent is what a call returns that the driver does not have. */
+int ration_absent(enum ration_call call);
+
+/* REAL calls the driver's own function. */
+#define REAL(symbol, ...)                                                                                              \
+	({                                                                                                             \
+		real_##symbol real_ = (real_##symbol)ration_real(CALL_##symbol);                                       \
+		real_ ? real_(__VA_ARGS__) : ration_absent(CALL_##symbol);                                             \
+	})
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#endif

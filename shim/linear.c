@@ -1,0 +1,104 @@
+/* Linear memory: cuMemAlloc and its kin, and what frees an address, however it
+ * came about. */
+#include "account.h"
+#include "context.h"
+#include "gauge.h"
+#include "life.h"
+#include "log.h"
+#include "pool.h"
+
+/* keep remembers an address that was charged. Where there is no memory for that it
+ * stays charged until the process ends. */
+static void keep(const struct place *at, CUdeviceptr address, uint64_t bytes)
+{
+	struct record r = {.key = address, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context};
+	if (unlikely(!records_put(&addresses, &r)))
+		log_warn("no memory to remember an allocation: it stays counted until this process ends");
+	gauge_tick(at->device);
+}
+
+/* ALLOCATE charges, asks the driver, and keeps or returns by its answer. */
+#define ALLOCATE(bytes, out, symbol, ...)                                                                              \
+	do {                                                                                                           \
+		struct place at_;                                                                                      \
+		ENTER(symbol, __VA_ARGS__);                                                                            \
+		HERE(&at_, symbol, __VA_ARGS__);                                                                       \
+		int result_ = account_charge(at_.device->index, RATION_DATA, bytes, false);                            \
+		if (unlikely(result_ != CUDA_SUCCESS))                                                                 \
+			return result_;                                                                                \
+		result_ = REAL(symbol, __VA_ARGS__);                                                                   \
+		if (likely(result_ == CUDA_SUCCESS))                                                                   \
+			keep(&at_, *(out), bytes);                                                                     \
+		else                                                                                                   \
+			account_return(at_.device->index, RATION_DATA, bytes);                                         \
+		return result_;                                                                                        \
+	} while (0)
+
+int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes) { ALLOCATE(bytes, out, cuMemAlloc, out, bytes); }
+int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { ALLOCATE(bytes, out, cuMemAlloc_v2, out, bytes); }
+
+int cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
+{
+	ALLOCATE(bytes, out, cuMemAllocManaged, out, bytes, flags);
+}
+
+/* The pitch is the driver's to choose; this is what it has been so far. */
+static uint64_t likely_size(uint64_t width, uint64_t height)
+{
+	uint64_t bytes;
+	if (width > UINT64_MAX - 511 || __builtin_mul_overflow((width + 511) / 512 * 512, height, &bytes))
+		return UINT64_MAX;
+	return bytes;
+}
+
+/* PITCHED charges the likely size first, and what it came to afterwards. */
+#define PITCHED(symbol)                                                                                                \
+	do {                                                                                                           \
+		struct place at;                                                                                       \
+		ENTER(symbol, out, pitch, width, height, element);                                                     \
+		HERE(&at, symbol, out, pitch, width, height, element);                                                 \
+		uint64_t guess = likely_size(width, height);                                                           \
+		int result = account_charge(at.device->index, RATION_DATA, guess, false);                              \
+		if (result != CUDA_SUCCESS)                                                                            \
+			return result;                                                                                 \
+		result = REAL(symbol, out, pitch, width, height, element);                                             \
+		uint64_t real = result == CUDA_SUCCESS ? (uint64_t)*pitch * height : 0;                                \
+		account_adjust(at.device->index, RATION_DATA, guess, real);                                            \
+		if (result == CUDA_SUCCESS)                                                                            \
+			keep(&at, *out, real);                                                                         \
+		return result;                                                                                         \
+	} while (0)
+
+int cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+{
+	PITCHED(cuMemAllocPitch);
+}
+
+int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+	PITCHED(cuMemAllocPitch_v2);
+}
+
+/* FREE takes the record before the driver is asked, since the address may be
+ * another thread's as soon as it is free, and puts it back if the driver says no. */
+#define FREE(symbol, ...)                                                                                              \
+	do {                                                                                                           \
+		struct record r;                                                                                       \
+		LEAVE_ALONE(symbol, __VA_ARGS__);                                                                      \
+		bool known = records_take(&addresses, at, &r);                                                         \
+		int result = REAL(symbol, __VA_ARGS__);                                                                \
+		if (unlikely(!known))                                                                                  \
+			return result;                                                                                 \
+		if (unlikely(result != CUDA_SUCCESS))                                                                  \
+			records_put(&addresses, &r);                                                                   \
+		else if (r.pool)                                                                                       \
+			pool_freed(&r);                                                                                \
+		else                                                                                                   \
+			account_return(r.device, RATION_DATA, r.bytes);                                                \
+		return result;                                                                                         \
+	} while (0)
+
+int cuMemFree(CUdeviceptr_v1 at) { FREE(cuMemFree, at); }
+int cuMemFree_v2(CUdeviceptr at) { FREE(cuMemFree_v2, at); }
+int cuMemFreeAsync(CUdeviceptr at, CUstream stream) { FREE(cuMemFreeAsync, at, stream); }
+int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { FREE(cuMemFreeAsync_ptsz, at, stream); }

@@ -1,0 +1,75 @@
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE 640
+
+static int level = LOG_WARN;
+static char file[512]; /* empty: stderr */
+
+void log_setup(void)
+{
+	static const char *const words[] = {"error", "warn", "info", "debug"};
+	const char *word = getenv("RATION_LOG"), *number = getenv("LIBCUDA_LOG_LEVEL"), *path = getenv("RATION_LOG_FILE");
+	int chosen = LOG_WARN;
+	/* HAMi-core: 0 errors, 1 (the default) and 2 warnings too, 3 what happens, 4 all. */
+	if (number && *number >= '0' && *number <= '9')
+		chosen = *number == '0' ? LOG_ERROR : *number <= '2' ? LOG_WARN : *number == '3' ? LOG_INFO : LOG_DEBUG;
+	for (unsigned i = 0; word && i < sizeof words / sizeof *words; i++)
+		if (!strcmp(word, words[i])) {
+			chosen = (int)i;
+			word = NULL;
+		}
+	__atomic_store_n(&level, chosen, __ATOMIC_RELAXED);
+	if (path && strlen(path) < sizeof file)
+		strcpy(file, path);
+	if (word && *word)
+		log_warn("RATION_LOG=\"%s\": not a level (use error, warn, info or debug)", word);
+}
+
+int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&level, __ATOMIC_RELAXED); }
+
+void log_line(enum log_level l, const char *format, ...)
+{
+	char line[LINE];
+	int saved = errno, fd = STDERR_FILENO;
+	va_list args;
+	if (!log_wanted(l))
+		return;
+	int n = snprintf(line, sizeof line, "ration: ");
+	va_start(args, format);
+	int more = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
+	va_end(args);
+	n += more < 0 ? 0 : more < (int)sizeof line - n - 1 ? more : (int)sizeof line - n - 2;
+	line[n++] = '\n';
+	/* Opened each time: a descriptor kept open could become somebody else's. */
+	if (*file)
+		fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644);
+	if (fd >= 0 && write(fd, line, (size_t)n) < 0) {
+		/* There is nobody left to tell. */
+	}
+	if (fd >= 0 && *file)
+		close(fd);
+	errno = saved;
+}
+
+const char *errno_text(int error, char buf[ERRNO_TEXT])
+{
+	static const struct {
+		int number;
+		const char *text;
+	} known[] = {{EACCES, "permission denied"},    {EPERM, "not permitted"},        {ENOENT, "no such file or folder"},
+		     {EROFS, "read-only file system"}, {EMFILE, "too many open files"}, {ENOMEM, "out of memory"},
+		     {ENOTDIR, "part of it is a file"}};
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (error == known[i].number)
+			return known[i].text;
+	snprintf(buf, ERRNO_TEXT, "error %d", error);
+	return buf;
+}

@@ -1,0 +1,130 @@
+/* Modules and libraries: no call tells what they take, so the driver's figure is
+ * read before and after. */
+#include "account.h"
+#include "context.h"
+#include "gauge.h"
+#include "life.h"
+#include "log.h"
+
+static void keep(const struct place *at, void *handle, uint64_t bytes, CUlibrary library)
+{
+	struct record r = {.key = (uintptr_t)handle, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context,
+			   .other = (uintptr_t)library};
+	if (!records_put(&modules, &r))
+		log_warn("no memory to remember a module: it stays counted until this process ends");
+}
+
+/* LOAD loads in the current context, and unloads by undo where the job has no room
+ * for it. Without a context there is nothing to measure, and nothing is loaded yet. */
+#define LOAD(undo, of, symbol, ...)                                                                                    \
+	do {                                                                                                           \
+		struct place at;                                                                                       \
+		uint64_t bytes;                                                                                        \
+		ENTER(symbol, __VA_ARGS__);                                                                            \
+		HERE(&at, symbol, __VA_ARGS__);                                                                        \
+		struct gauge before = gauge_begin(at.device);                                                          \
+		int result = REAL(symbol, __VA_ARGS__);                                                                \
+		if (result != CUDA_SUCCESS)                                                                            \
+			return result;                                                                                 \
+		result = gauge_charge(&before, RATION_MODULE, &bytes);                                                 \
+		if (result == CUDA_SUCCESS) {                                                                          \
+			keep(&at, *out, bytes, of);                                                                    \
+			return result;                                                                                 \
+		}                                                                                                      \
+		undo;                                                                                                  \
+		*out = NULL;                                                                                           \
+		gauge_refresh(at.device, true);                                                                        \
+		return result;                                                                                         \
+	} while (0)
+
+#define UNLOAD_MODULE REAL(cuModuleUnload, *out)
+#define UNLOAD_LIBRARY REAL(cuLibraryUnload, *out)
+
+int cuModuleLoad(CUmodule *out, const char *path) { LOAD(UNLOAD_MODULE, NULL, cuModuleLoad, out, path); }
+int cuModuleLoadData(CUmodule *out, const void *image) { LOAD(UNLOAD_MODULE, NULL, cuModuleLoadData, out, image); }
+int cuModuleLoadFatBinary(CUmodule *out, const void *image) { LOAD(UNLOAD_MODULE, NULL, cuModuleLoadFatBinary, out, image); }
+
+int cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, int *options, void **values)
+{
+	LOAD(UNLOAD_MODULE, NULL, cuModuleLoadDataEx, out, image, count, options, values);
+}
+
+int cuLibraryLoadData(CUlibrary *out, const void *code, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
+		      unsigned count)
+{
+	LOAD(UNLOAD_LIBRARY, *out, cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count);
+}
+
+int cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
+			  unsigned count)
+{
+	LOAD(UNLOAD_LIBRARY, *out, cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count);
+}
+
+static bool same(struct record *r, void *arg)
+{
+	(void)r, (void)arg;
+	return true;
+}
+
+/* A library's module in this context: loaded by the first who asks for it, and
+ * unloaded only with the library, so that there is no undoing it. */
+int cuLibraryGetModule(CUmodule *out, CUlibrary library)
+{
+	struct place at;
+	struct record r;
+	uint64_t bytes = 0;
+	ENTER(cuLibraryGetModule, out, library);
+	HERE(&at, cuLibraryGetModule, out, library);
+	struct gauge before = gauge_begin(at.device);
+	int result = REAL(cuLibraryGetModule, out, library);
+	if (result != CUDA_SUCCESS || records_change(&modules, (uintptr_t)*out, same, NULL, &r))
+		return result;
+	if (gauge_charge(&before, RATION_MODULE, &bytes) == CUDA_SUCCESS)
+		keep(&at, *out, bytes, library);
+	else
+		gauge_refresh(at.device, true); /* it exists: overhead */
+	return result;
+}
+
+int cuModuleUnload(CUmodule module)
+{
+	struct record r;
+	LEAVE_ALONE(cuModuleUnload, module);
+	bool known = records_take(&modules, (uintptr_t)module, &r);
+	int result = REAL(cuModuleUnload, module);
+	if (known && result != CUDA_SUCCESS)
+		records_put(&modules, &r);
+	else if (known)
+		account_return(r.device, RATION_MODULE, r.bytes);
+	return result;
+}
+
+struct library {
+	CUlibrary handle;
+	struct device *device;
+};
+
+static bool others(struct record *r, void *arg)
+{
+	struct library *l = arg;
+	if (r->other != (uintptr_t)l->handle)
+		return true;
+	account_return(r->device, RATION_MODULE, r->bytes);
+	l->device = device_at(r->device);
+	return false;
+}
+
+/* What it loaded lazily was overhead, and is no longer. */
+int cuLibraryUnload(CUlibrary library)
+{
+	struct library l = {library, NULL};
+	LEAVE_ALONE(cuLibraryUnload, library);
+	int result = REAL(cuLibraryUnload, library);
+	if (result != CUDA_SUCCESS || !library)
+		return result;
+	records_sweep(&modules, others, &l);
+	if (l.device)
+		gauge_refresh(l.device, true);
+	return result;
+}

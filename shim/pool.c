@@ -1,0 +1,373 @@
+#include "pool.h"
+
+#include <string.h>
+
+#include "account.h"
+#include "atomics.h"
+#include "context.h"
+#include "gauge.h"
+#include "graph.h"
+#include "life.h"
+#include "log.h"
+
+enum { MOST = 1024 };
+
+/* The steps in which a pool grows, and in which it hands out. */
+static const uint64_t CHUNK = 32 << 20, GRAIN = 512;
+
+static struct pool {
+	CUmemoryPool handle; /* NULL: free, or destroyed and not yet empty */
+	mutex lock;          /* over charged; held across the driver's calls on the pool */
+	unsigned device;
+	bool used, counted; /* counted: not of the host, and not another process's */
+	uint64_t charged;
+	uint64_t live, slop; /* addresses handed out, and what rounding added to them */
+	uint32_t doomed; /* destroyed; the entry is free once finish was here */
+} pools[MOST];
+
+static unsigned high;
+static mutex lock;     /* over used, high and adding */
+static uint32_t dirty; /* something was freed since the last look */
+uint32_t pools_any;
+
+static struct pool *find(CUmemoryPool handle)
+{
+	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < n; i++)
+		if (__atomic_load_n(&pools[i].handle, __ATOMIC_ACQUIRE) == handle)
+			return &pools[i];
+	return NULL;
+}
+
+static struct pool *add(CUmemoryPool handle, unsigned device, bool counted)
+{
+	static uint32_t told;
+	mutex_lock(&lock);
+	struct pool *p = find(handle);
+	for (unsigned i = 0; i < MOST && !p; i++) {
+		if (pools[i].used)
+			continue;
+		p = &pools[i];
+		memset(p, 0, sizeof *p);
+		p->used = true;
+		p->device = device;
+		p->counted = counted;
+		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
+		if (i >= high)
+			__atomic_store_n(&high, i + 1, __ATOMIC_RELEASE);
+	}
+	mutex_unlock(&lock);
+	if (p)
+		__atomic_store_n(&pools_any, 1, __ATOMIC_RELAXED);
+	else if (!__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
+		log_warn("more than %d memory pools: the others show as driver overhead", MOST);
+	return p;
+}
+
+static uint64_t attribute(const struct pool *p, int which, uint64_t otherwise)
+{
+	uint64_t value = 0;
+	return REAL(cuMemPoolGetAttribute, p->handle, which, &value) == CUDA_SUCCESS ? value : otherwise;
+}
+
+/* settle goes from what is charged to what is reserved. Under the pool's lock. */
+static void settle(struct pool *p, uint64_t charged)
+{
+	uint64_t now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
+	account_adjust(p->device, RATION_DATA, charged, now);
+	p->charged = now;
+}
+
+static void look(struct pool *p)
+{
+	if (p->counted && p->handle)
+		settle(p, p->charged);
+}
+
+static void each(unsigned device, bool wait, bool trim)
+{
+	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < n; i++) {
+		struct pool *p = &pools[i];
+		if (!__atomic_load_n(&p->handle, __ATOMIC_ACQUIRE) || !p->counted || (device < RATION_DEVICES && p->device != device))
+			continue;
+		if (!wait && !mutex_try(&p->lock))
+			continue;
+		if (wait)
+			mutex_lock(&p->lock);
+		if (trim && p->handle)
+			REAL(cuMemPoolTrimTo, p->handle, 0);
+		look(p);
+		mutex_unlock(&p->lock);
+	}
+}
+
+void pools_look(unsigned device)
+{
+	if (pools_used())
+		each(device, true, false);
+}
+
+void pools_relieve(unsigned device, bool wait)
+{
+	each(device, wait, true);
+	graph_relieve(device, wait);
+}
+
+/* finish ends a destroyed pool. The driver keeps its memory until nothing of it
+ * lives, and the frees have come to pass: not before a synchronisation. */
+static void finish(struct pool *p)
+{
+	/* Full order with pool_freed and cuMemPoolDestroy. */
+	if (!__atomic_load_n(&p->doomed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) ||
+	    __atomic_exchange_n(&p->doomed, 0, __ATOMIC_SEQ_CST) == 0)
+		return;
+	account_return(p->device, RATION_DATA, p->charged);
+	mutex_lock(&lock);
+	p->used = false;
+	mutex_unlock(&lock);
+}
+
+void pools_synchronised(unsigned device)
+{
+	if (!pools_used())
+		return;
+	__atomic_store_n(&dirty, 0, __ATOMIC_RELAXED);
+	each(device, true, false);
+	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < n; i++)
+		if (device == RATION_DEVICES || pools[i].device == device)
+			finish(&pools[i]);
+}
+
+static uint64_t grains(uint64_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
+
+void pool_freed(const struct record *r)
+{
+	struct pool *p = &pools[r->pool - 1];
+	__atomic_fetch_sub(&p->slop, grains(r->bytes) - r->bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&p->live, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
+	mutex_lock(&p->lock);
+	look(p);
+	mutex_unlock(&p->lock);
+}
+
+static void look_at(CUmemoryPool handle)
+{
+	struct pool *p = handle ? find(handle) : NULL;
+	if (!p)
+		return;
+	mutex_lock(&p->lock);
+	look(p);
+	mutex_unlock(&p->lock);
+}
+
+/* Allocating. */
+
+struct request {
+	enum ration_call call;
+	CUdeviceptr *out;
+	size_t bytes;
+	CUmemoryPool pool;
+	CUstream stream;
+};
+
+static int perform(const struct request *q)
+{
+	switch (q->call) {
+	case CALL_cuMemAllocAsync: return REAL(cuMemAllocAsync, q->out, q->bytes, q->stream);
+	case CALL_cuMemAllocAsync_ptsz: return REAL(cuMemAllocAsync_ptsz, q->out, q->bytes, q->stream);
+	case CALL_cuMemAllocFromPoolAsync: return REAL(cuMemAllocFromPoolAsync, q->out, q->bytes, q->pool, q->stream);
+	default: return REAL(cuMemAllocFromPoolAsync_ptsz, q->out, q->bytes, q->pool, q->stream);
+	}
+}
+
+/* growth is what the pool must reserve for a request, as far as can be told. */
+static uint64_t growth(const struct pool *p, uint64_t bytes)
+{
+	uint64_t need;
+	uint64_t taken = attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0) + load_relaxed(&p->slop);
+	if (__builtin_add_overflow(taken, grains(bytes), &need) || need > UINT64_MAX - CHUNK)
+		return UINT64_MAX;
+	return need > p->charged ? (need - p->charged + CHUNK - 1) / CHUNK * CHUNK : 0;
+}
+
+static int charge_and_perform(const struct request *q, struct pool *p)
+{
+	settle(p, p->charged);
+	uint64_t more = growth(p, q->bytes);
+	int result = more ? account_charge(p->device, RATION_DATA, more, true) : CUDA_SUCCESS;
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = perform(q);
+	settle(p, p->charged + more);
+	return result;
+}
+
+/* keep remembers an address. */
+static void keep(const struct request *q, struct pool *p, const struct place *at)
+{
+	__atomic_fetch_add(&p->slop, grains(q->bytes) - q->bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&p->live, 1, __ATOMIC_SEQ_CST);
+	struct record r = {.key = *q->out, .bytes = q->bytes, .device = (uint8_t)p->device, .context = at->context,
+			   .pool = (uint16_t)(p - pools + 1)};
+	if (!records_put(&addresses, &r))
+		log_warn("no memory to remember an address of a pool");
+}
+
+static int allocate(const struct request *q, struct pool *p, const struct place *at)
+{
+	if (!p || !p->counted)
+		return perform(q);
+	mutex_lock(&p->lock);
+	int result = charge_and_perform(q, p);
+	if (result == CUDA_SUCCESS)
+		keep(q, p, at);
+	mutex_unlock(&p->lock);
+	gauge_tick(at->device);
+	return result;
+}
+
+static bool capturing(CUstream stream, bool per_thread)
+{
+	int status = 0;
+	int result = per_thread ? REAL(cuStreamIsCapturing_ptsz, stream, &status) : REAL(cuStreamIsCapturing, stream, &status);
+	return result == CUDA_SUCCESS && status != 0;
+}
+
+/* Async is the body of the four calls. */
+static int async(struct request q, bool per_thread)
+{
+	struct place at;
+	int here = context_here(&at);
+	if (here < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	if (here == 0 || !q.out || !q.bytes)
+		return perform(&q);
+	if (unlikely(graph_captures()) && capturing(q.stream, per_thread)) {
+		graph_takes_memory();
+		return perform(&q);
+	}
+	CUmemoryPool handle = q.pool;
+	if (!handle && REAL(cuDeviceGetMemPool, &handle, at.device->ordinal) != CUDA_SUCCESS)
+		return perform(&q);
+	struct pool *p = find(handle);
+	if (p)
+		return allocate(&q, p, &at);
+	/* The device's own pool, or one that was made before we came. */
+	if (!q.pool)
+		return allocate(&q, add(handle, at.device->index, true), &at);
+	int result = perform(&q);
+	if (result == CUDA_SUCCESS && (p = add(handle, at.device->index, true))) {
+		keep(&q, p, &at);
+		look_at(handle);
+	}
+	return result;
+}
+
+int cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	ENTER(cuMemAllocAsync, out, bytes, stream);
+	return async((struct request){CALL_cuMemAllocAsync, out, bytes, NULL, stream}, false);
+}
+
+int cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	ENTER(cuMemAllocAsync_ptsz, out, bytes, stream);
+	return async((struct request){CALL_cuMemAllocAsync_ptsz, out, bytes, NULL, stream}, true);
+}
+
+int cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	ENTER(cuMemAllocFromPoolAsync, out, bytes, pool, stream);
+	return async((struct request){CALL_cuMemAllocFromPoolAsync, out, bytes, pool, stream}, false);
+}
+
+int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	ENTER(cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream);
+	return async((struct request){CALL_cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream}, true);
+}
+
+/* The pools themselves. */
+
+int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
+{
+	ENTER(cuMemPoolCreate, out, props);
+	struct device *d = NULL;
+	bool on_device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+	if (on_device && device_of(props->location.id, &d) < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	int result = REAL(cuMemPoolCreate, out, props);
+	if (result == CUDA_SUCCESS)
+		add(*out, d ? d->index : 0, on_device && d);
+	return result;
+}
+
+int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
+{
+	LEAVE_ALONE(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
+	int result = REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
+	if (result == CUDA_SUCCESS)
+		add(*out, 0, false);
+	return result;
+}
+
+int cuMemPoolDestroy(CUmemoryPool handle)
+{
+	LEAVE_ALONE(cuMemPoolDestroy, handle);
+	struct pool *p = handle ? find(handle) : NULL;
+	if (!p)
+		return REAL(cuMemPoolDestroy, handle);
+	mutex_lock(&p->lock);
+	/* Nobody can ask how much is left afterwards, so it goes down to that now. */
+	if (p->counted) {
+		REAL(cuMemPoolTrimTo, handle, 0);
+		look(p);
+	}
+	/* Out of sight first: the handle may be another's as soon as it is free. */
+	__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
+	int result = REAL(cuMemPoolDestroy, handle);
+	if (result != CUDA_SUCCESS)
+		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
+	else
+		__atomic_store_n(&p->doomed, 1, __ATOMIC_SEQ_CST);
+	mutex_unlock(&p->lock);
+	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
+	if (!p->charged)
+		finish(p);
+	return result;
+}
+
+int cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	LEAVE_ALONE(cuMemPoolTrimTo, pool, keep);
+	int result = REAL(cuMemPoolTrimTo, pool, keep);
+	look_at(pool);
+	return result;
+}
+
+int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+	LEAVE_ALONE(cuMemPoolSetAttribute, pool, attribute, value);
+	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
+	look_at(pool);
+	return result;
+}
+
+/* Synchronising: when pools give memory back. */
+
+#define SYNCHRONISE(symbol, ...)                                                                                       \
+	do {                                                                                                           \
+		int result_ = REAL(symbol, __VA_ARGS__);                                                               \
+		if (unlikely(__atomic_load_n(&dirty, __ATOMIC_RELAXED)) && life_state() == LIFE_ON)                    \
+			pools_synchronised(RATION_DEVICES);                                                            \
+		return result_;                                                                                        \
+	} while (0)
+
+int cuCtxSynchronize(void) { SYNCHRONISE(cuCtxSynchronize); }
+int cuCtxSynchronize_v2(CUcontext c) { SYNCHRONISE(cuCtxSynchronize_v2, c); }
+int cuStreamSynchronize(CUstream s) { SYNCHRONISE(cuStreamSynchronize, s); }
+int cuStreamSynchronize_ptsz(CUstream s) { SYNCHRONISE(cuStreamSynchronize_ptsz, s); }
+int cuEventSynchronize(CUevent e) { SYNCHRONISE(cuEventSynchronize, e); }

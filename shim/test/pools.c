@@ -1,0 +1,114 @@
+/* Pools count by what they have reserved. */
+#include "seen.h"
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr, CUstream);
+
+static CUmemoryPool make(void)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool p = NULL;
+    OK(cuMemPoolCreate(&p, &props));
+    return p;
+}
+
+static void own_pool(void)
+{
+    static const size_t sizes[] = {1, 513, MIB, 20 * MIB, 40 * MIB};
+    enum { N = sizeof sizes / sizeof *sizes };
+    CUdeviceptr p[N];
+    for (int i = 0; i < N; i++) {
+        OK(i % 2 ? cuMemAllocAsync_ptsz(&p[i], sizes[i], NULL) : cuMemAllocAsync(&p[i], sizes[i], NULL));
+        SAME();
+    }
+    for (int i = 0; i < N; i++) {
+        OK(i % 2 ? cuMemFreeAsync_ptsz(p[i], NULL) : cuMemFreeAsync(p[i], NULL));
+        SAME();
+    }
+    EQ(seen(RATION_DATA), 64 * MIB); /* reserved until a synchronisation */
+    OK(cuStreamSynchronize(NULL));
+    SAME();
+    EQ(seen(RATION_DATA), 0);
+}
+
+static void keeping(void)
+{
+    CUmemoryPool pool;
+    uint64_t threshold = 1ull << 40;
+    CUdeviceptr p;
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    OK(cuMemAllocAsync(&p, 5 * MIB, NULL));
+    OK(cuMemFree_v2(p)); /* cuMemFree takes pool memory too */
+    OK(cuCtxSynchronize());
+    SAME();
+    EQ(seen(RATION_DATA), 32 * MIB);
+    OK(cuMemPoolTrimTo(pool, 0));
+    SAME();
+    EQ(seen(RATION_DATA), 0);
+    threshold = 0;
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+}
+
+static void destroying(void)
+{
+    CUmemoryPool a = make(), b = make();
+    CUdeviceptr p, q, r;
+    OK(cuMemAllocFromPoolAsync(&p, 10 * MIB, a, NULL));
+    OK(cuMemAllocFromPoolAsync_ptsz(&q, 40 * MIB, b, NULL));
+    SAME();
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuMemPoolDestroy(a));
+    SAME();
+    /* Destroyed, but its memory stays as long as something of it lives. */
+    OK(cuMemPoolDestroy(b));
+    SAME();
+    CHECK(seen(RATION_DATA) >= 40 * MIB);
+    OK(cuMemAlloc_v2(&r, MIB));
+    SAME();
+    OK(cuMemFree_v2(q));
+    OK(cuMemFree_v2(r));
+    SAME();
+    OK(cuCtxSynchronize());
+    SAME();
+    EQ(seen(RATION_DATA), 0);
+}
+
+static void current(void)
+{
+    CUmemoryPool mine_ = make(), other;
+    CUdeviceptr p;
+    OK(cuDeviceGetMemPool(&other, 0));
+    OK(cuDeviceSetMemPool(0, mine_));
+    OK(cuMemAllocAsync(&p, 100 * MIB, NULL));
+    SAME();
+    OK(cuDeviceSetMemPool(0, other));
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuMemPoolDestroy(mine_));
+    OK(cuCtxSynchronize());
+    SAME();
+    EQ(seen(RATION_DATA), 0);
+}
+
+static void mistakes(void)
+{
+    CUmemoryPool gone = make();
+    CUdeviceptr p;
+    OK(cuMemPoolDestroy(gone));
+    EQ(cuMemAllocFromPoolAsync(&p, MIB, gone, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemPoolDestroy(gone) != CUDA_SUCCESS);
+    SAME();
+}
+
+int main(void)
+{
+    start();
+    own_pool();
+    keeping();
+    destroying();
+    current();
+    mistakes();
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    SAME();
+    return FINISH();
+}

@@ -1,0 +1,110 @@
+/* Refusals: exact, leaving nothing behind, and explained. 1 GiB for the job. */
+#include "seen.h"
+
+#define GIB (1024 * MIB)
+
+static uint64_t room(void) { return GIB - region_used(region_here(), 0); }
+
+static uint64_t refused(void) { return region_here()->m->devices[0].refused; }
+
+static void linear(void)
+{
+    CUdeviceptr p, q;
+    uint64_t r = room(), before = refused();
+    EQ(cuMemAlloc_v2(&p, r + 1), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(refused(), before + 1);
+    SAME();
+    OK(cuMemAlloc_v2(&p, r));
+    EQ(room(), 0);
+    EQ(cuMemAlloc_v2(&q, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(cuMemAllocManaged(&q, 1, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
+    SAME();
+    OK(cuMemFree_v2(p));
+    OK(cuMemAlloc_v2(&p, r));
+    OK(cuMemFree_v2(p));
+    SAME();
+}
+
+static void others(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUDA_ARRAY3D_DESCRIPTOR desc = {1024, 1024, 1024, CU_AD_FORMAT_FLOAT, 4, 0};
+    CUmemGenericAllocationHandle h;
+    CUmipmappedArray m;
+    CUdeviceptr p;
+    CUarray a;
+    size_t pitch;
+    EQ(cuMemAllocPitch_v2(&p, &pitch, MIB, 1024, 4), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(cuMemCreate(&h, GIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(cuArray3DCreate_v2(&a, &desc), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(cuMipmappedArrayCreate(&m, &desc, 3), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(cuMemAllocAsync(&p, GIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    SAME();
+}
+
+/* What a pool keeps for later is not in the way of what is needed now. */
+static void slack(void)
+{
+    CUmemoryPool pool;
+    uint64_t threshold = 1ull << 40, before = refused(), r = room();
+    CUdeviceptr p;
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    OK(cuMemAllocAsync(&p, 300 * MIB, NULL));
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuCtxSynchronize());
+    CHECK(room() < r);
+    OK(cuMemAlloc_v2(&p, r));
+    EQ(refused(), before);
+    SAME();
+    OK(cuMemFree_v2(p));
+}
+
+/* A context that does not fit is as if it had not been. */
+static void context(void)
+{
+    uint64_t before = figures_of(0).total;
+    CUcontext c = (CUcontext)1, was;
+    CUdeviceptr p;
+    OK(cuCtxGetCurrent(&was));
+    OK(cuMemAlloc_v2(&p, 500 * MIB));
+    EQ(cuCtxCreate_v2(&c, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(c == NULL);
+    SAME();
+    OK(cuCtxGetCurrent(&c));
+    CHECK(c == was);
+    OK(cuMemFree_v2(p));
+    EQ(figures_of(0).total, before);
+}
+
+static void graph(void)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+        .bytesize = 2 * GIB,
+    };
+    CUgraphNode n;
+    CUgraphExec e;
+    CUgraph g;
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddMemAllocNode(&n, g, NULL, 0, &params));
+    OK(cuGraphInstantiateWithFlags(&e, g, 0));
+    EQ(cuGraphLaunch(e, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    SAME();
+    OK(cuGraphExecDestroy(e));
+    OK(cuGraphDestroy(g));
+}
+
+int main(void)
+{
+    start();
+    EQ(limit_bytes(region_limit(region_here(), 0)), GIB);
+    linear();
+    others();
+    slack();
+    context();
+    graph();
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    SAME();
+    return FINISH();
+}

@@ -1,0 +1,62 @@
+#!/bin/sh
+# Runs the tests of the library against the stand-in driver and adds up what they say.
+# usage: run.sh LIBRARY FAKEGPU_FOLDER TEST_FOLDER [SANITIZER]
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+lib=$(realpath "$1")
+fakegpu=$(realpath "$2")
+tests=$(realpath "$3")
+san=${4:-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+unset CUDA_VISIBLE_DEVICES CUDA_DEVICE_MEMORY_SHARED_CACHE RATION_LOG RATION_LOG_FILE RATION_FAIL RATION_REGION LIBCUDA_LOG_LEVEL
+for name in $(env | sed -n 's/^\(FAKEGPU[A-Z_]*\|CUDA_DEVICE_[A-Z_0-9]*_LIMIT[_0-9]*\)=.*/\1/p'); do unset "$name"; done
+export FAKEGPU_QUIET=1 LD_LIBRARY_PATH="$fakegpu" lib fakegpu tests work here san
+
+# A sanitizer's runtime must come before everything else that is preloaded.
+preload=$lib
+case $san in
+thread) preload="$(gcc -print-file-name=libtsan.so) $lib" ;;
+address) preload="$(gcc -print-file-name=libasan.so) $lib" ;;
+undefined) preload="$(gcc -print-file-name=libubsan.so) $lib" ;;
+esac
+export preload ASAN_OPTIONS="detect_leaks=0" TSAN_OPTIONS="die_after_fork=0"
+
+passed=0
+failed=0
+# add NAME STATUS OUTPUT counts the line "NAME: n passed, m failed" of a test.
+add() {
+	p=$(printf '%s\n' "$3" | sed -n 's/.*: \([0-9]*\) passed, .*/\1/p' | tail -n 1)
+	f=$(printf '%s\n' "$3" | sed -n 's/.* passed, \([0-9]*\) failed$/\1/p' | tail -n 1)
+	passed=$((passed + ${p:-0}))
+	failed=$((failed + ${f:-1}))
+	if [ "$2" -ne 0 ] && [ "${f:-0}" -eq 0 ]; then
+		echo "$1: ended with status $2"
+		failed=$((failed + 1))
+	fi
+}
+
+for name in linear pools vmm arrays contexts reach refuse views threads storm; do
+	[ -x "$tests/$name" ] || continue
+	mkdir -p "$work/$name"
+	limit=
+	out=$(
+		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$work/$name" RATION_REGION="$work/$name/region"
+		[ -f "$here/$name.env" ] && . "$here/$name.env"
+		LD_PRELOAD="$preload" timeout 120 "$tests/$name"
+	)
+	status=$?
+	printf '%s\n' "$out"
+	add "$name" "$status" "$out"
+done
+
+for script in "$here"/*_test.sh; do
+	[ -f "$script" ] || continue
+	out=$(timeout 300 sh "$script")
+	status=$?
+	printf '%s\n' "$out"
+	add "$(basename "$script")" "$status" "$out"
+done
+
+echo "shim: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,54 @@
+/* What the job's region says about this process, beside what the driver says. */
+#ifndef RATION_TEST_SEEN_H
+#define RATION_TEST_SEEN_H
+
+#include "check.h"
+#include "../region.h"
+#include "../words.h"
+
+static struct region seen_region;
+
+/* The region is mapped by the test itself and never closed: a close would drop the
+ * lock that the library holds for this process. */
+static inline struct region *region_here(void)
+{
+    static const struct region_limits none;
+    const char *path = getenv("RATION_REGION");
+    if (seen_region.m == NULL && region_open(&seen_region, path, &none) != 0) {
+        fprintf(stderr, "no region at %s\n", path);
+        exit(1);
+    }
+    return &seen_region;
+}
+
+/* What this process holds of the region's device, by kind. */
+static inline struct ration_figures figures_of(unsigned device)
+{
+    struct region_holding h[64];
+    unsigned n = region_holdings(region_here(), device, h, 64);
+    for (unsigned i = 0; i < n && i < 64; i++)
+        if (h[i].pid == (uint64_t)getpid())
+            return h[i].figures;
+    return (struct ration_figures){0};
+}
+
+static inline uint64_t seen(unsigned kind) { return figures_of(0).kind[kind]; }
+
+static inline uint64_t truth(enum fakegpu_kind kind)
+{
+    uint64_t n = 0;
+    EQ(fakegpu_truth_kind(0, kind, &n, NULL), 0);
+    return n;
+}
+
+/* Our count of each kind is the driver's own, and so is the sum. */
+#define SAME()                                                                                            \
+    do {                                                                                                  \
+        EQ(seen(RATION_DATA), truth(FAKEGPU_DATA));                                                       \
+        EQ(seen(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));                                                 \
+        EQ(seen(RATION_MODULE), truth(FAKEGPU_MODULE));                                                   \
+        EQ(seen(RATION_OVERHEAD), 0);                                                                     \
+        EQ(region_used(region_here(), 0), everybody());                                                   \
+    } while (0)
+
+#endif
