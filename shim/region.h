@@ -58,6 +58,7 @@ struct region {
 	uint64_t place;  /* both in one word, for threads that charge while another claims or leaves */
 	const char *path;
 	uint32_t entering; /* a lock between threads that enter an account */
+	bool former;       /* under it: what this process held before an exec has been given back */
 };
 
 /* What one process holds of one device, in one piece. */

@@ -9,7 +9,7 @@
  * changed, or on refusal the one that stood in the way. */
 static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit, uint64_t *w)
 {
-	if (device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r))
+	if (UNLIKELY(device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r)))
 		return REGION_DAMAGED;
 	/* Acquire: pairs with join. */
 	uint64_t place = load_acquire(&r->place), units = units_for(bytes);
@@ -20,7 +20,11 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 		return REGION_OK;
 	if (units > RATION_MAX_UNITS)
 		return REGION_REFUSED;
-	if (load_acquire(&a->gen) != status_gen(place_status(place)) && !region_enter(r, a, place)) {
+	/* Before the turn, so that the load need not wait for it: a slot is only ever
+	 * taken away from a process that has lost its lock. */
+	if (UNLIKELY(!place || load_acquire(&r->m->status[place_slot(place)]) != place_status(place)))
+		return REGION_EVICTED;
+	if (UNLIKELY(load_acquire(&a->gen) != status_gen(place_status(place))) && !region_enter(r, a, place)) {
 		region_let_go(place_slot(place), status_gen(place_status(place)));
 		return REGION_EVICTED;
 	}
@@ -29,7 +33,7 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 		return REGION_DAMAGED;
 	int err = REGION_OK;
 	/* Under the turn, which leaving takes as well: nothing is charged after it. */
-	if (!region_holds(r, place))
+	if (UNLIKELY(load_acquire(&r->place) != place))
 		err = REGION_EVICTED;
 	else if (delta < 0 && units * RATION_UNIT > b.bytes)
 		err = REGION_NOT_HELD;
@@ -38,11 +42,11 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 		return err;
 	}
 	POINT(TURN_TAKEN);
-	if (!region_change(r, device, place_slot(place), &b, delta, limit, w)) {
+	if (!region_change(r, device, place_slot(place), a, &b, delta, limit, w)) {
 		region_turn_end(a, b.turn);
 		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 	}
-	if (b.turn / RATION_TURN_PHASES % RELOCK == 0)
+	if (UNLIKELY(b.turn / RATION_TURN_PHASES % RELOCK == 0))
 		region_lock(r, place_slot(place));
 	region_put(a, &b, kind, delta * RATION_UNIT);
 	return REGION_OK;

@@ -86,12 +86,10 @@ int region_claim(struct region *r, const char *name)
 	unsigned reaped;
 	if (!region_whole(r))
 		return REGION_DAMAGED;
-	int err = region_reap_former_self(r);
-	if (err)
-		return err;
 	if (claim_free(r, name))
 		return REGION_OK;
-	if ((err = region_reap(r, &reaped)))
+	int err = region_reap(r, &reaped);
+	if (err)
 		return err;
 	return claim_free(r, name) ? REGION_OK : REGION_FULL;
 }
@@ -108,7 +106,7 @@ static int return_all(struct region *r, unsigned device, uint64_t place)
 	if (!region_take(a, 0, &b, false))
 		return REGION_DAMAGED;
 	uint64_t units = used_units(b.used);
-	if (units && !region_change(r, device, place_slot(place), &b, -(int64_t)units, NULL, &w)) {
+	if (units && !region_change(r, device, place_slot(place), a, &b, -(int64_t)units, NULL, &w)) {
 		region_turn_end(a, b.turn);
 		return REGION_DAMAGED;
 	}

@@ -45,8 +45,8 @@ struct region_books {
 uint64_t region_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
 void region_note(struct region *r, unsigned device, uint64_t w);
-bool region_change(struct region *r, unsigned device, unsigned slot, const struct region_books *b, int64_t delta, const uint64_t *limit,
-		   uint64_t *w);
+bool region_change(struct region *r, unsigned device, unsigned slot, struct ration_account *a, const struct region_books *b, int64_t delta,
+		   const uint64_t *limit, uint64_t *w);
 void region_refresh(uint64_t *done, uint64_t seq);
 
 /* region_view.c */

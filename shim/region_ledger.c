@@ -42,10 +42,9 @@ void region_refresh(uint64_t *done, uint64_t seq)
  * caller has. w is the device's word as seen a moment ago; it becomes the word
  * that was changed, or, where that would pass limit and false is returned, the one
  * that stood in the way. A null limit is none. */
-bool region_change(struct region *r, unsigned device, unsigned slot, const struct region_books *b, int64_t delta, const uint64_t *limit,
-		   uint64_t *w)
+bool region_change(struct region *r, unsigned device, unsigned slot, struct ration_account *a, const struct region_books *b, int64_t delta,
+		   const uint64_t *limit, uint64_t *w)
 {
-	struct ration_account *a = account(r, device, slot);
 	/* After the last one booked, not the last announced: a long run of refused
 	 * charges must not come round to the sequence that the word still shows. */
 	uint64_t seq = next_seq(used_seq(b->used));
@@ -63,7 +62,7 @@ bool region_change(struct region *r, unsigned device, unsigned slot, const struc
 		 * while the word was this one. */
 		uint64_t ceiling = limit ? limit_ceiling(load_acquire(limit)) : RATION_MAX_UNITS;
 		int64_t after = (int64_t)word_units(*w) + delta;
-		if ((delta > 0 && (uint64_t)after > ceiling) || after < 0) {
+		if (UNLIKELY((delta > 0 && (uint64_t)after > ceiling) || after < 0)) {
 			if (region_word(r, device) == *w)
 				return false;
 			continue; /* refuse only by what is so at this moment */
@@ -72,13 +71,13 @@ bool region_change(struct region *r, unsigned device, unsigned slot, const struc
 			region_note(r, device, *w);
 			POINT(CHANGE_NOTED);
 		}
-		if (region_apply(r, device, *w, delta, slot, seq))
+		if (LIKELY(region_apply(r, device, *w, delta, slot, seq)))
 			break;
 	}
 	POINT(CHANGE_APPLIED);
 	store_release(&a->used, make_used(seq, used_units(b->used) + (uint64_t)delta));
 	POINT(CHANGE_BOOKED);
-	if (seq % RATION_DONE_REFRESH == 0)
+	if (UNLIKELY(seq % RATION_DONE_REFRESH == 0))
 		region_refresh(&a->done, seq);
 	return true;
 }

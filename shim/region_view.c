@@ -17,7 +17,7 @@ static bool try_turn(struct ration_account *a, unsigned kind, struct region_book
 	return b->turn % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, b->turn, b->turn + RATION_TURN_B);
 }
 
-static bool take_slowly(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
+__attribute__((cold, noinline)) static bool take_slowly(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
 {
 	uint64_t seen = 0, since = 0;
 	for (unsigned tries = 0;; tries++) {
@@ -47,7 +47,7 @@ static bool take_slowly(struct ration_account *a, unsigned kind, struct region_b
  * false where the turn does not come. */
 bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
 {
-	return try_turn(a, kind, b) || take_slowly(a, kind, b, wait);
+	return LIKELY(try_turn(a, kind, b)) || take_slowly(a, kind, b, wait);
 }
 
 void region_turn_end(struct ration_account *a, uint64_t turn)
@@ -106,6 +106,9 @@ bool region_enter(struct region *r, struct ration_account *a, uint64_t place)
 	while (__atomic_exchange_n(&r->entering, 1, __ATOMIC_ACQUIRE))
 		sched_yield();
 	bool ours = region_holds(r, place);
+	/* Here and not at the claim: it looks at every process there is. */
+	if (ours && !r->former)
+		r->former = region_reap_former_self(r) == REGION_OK;
 	if (ours && load_acquire(&a->gen) != gen) {
 		region_refresh(&a->done, used_seq(load_acquire(&a->used)));
 		zero(&a->a);

@@ -32,9 +32,6 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	if err := r.whole(); err != nil {
 		return nil, err
 	}
-	if err := r.reapFormerSelf(); err != nil {
-		return nil, err
-	}
 	s, err := r.claimFree(name)
 	if s == nil && err == nil {
 		if _, err = r.reapAll(); err == nil {
@@ -142,6 +139,12 @@ func (s *Slot) enter(device int) error {
 	// An owner that was reaped must not touch what is somebody else's by now.
 	if err := s.owned(); err != nil {
 		return err
+	}
+	// Here and not at the claim: it looks at every process there is.
+	if !s.r.former.Swap(true) {
+		if err := s.r.reapFormerSelf(); err != nil {
+			return err
+		}
 	}
 	s.r.ledger(device).refresh(s.index, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
 	enter(a, gen)

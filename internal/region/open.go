@@ -63,6 +63,7 @@ type Region struct {
 	alive  liveness
 	broken atomic.Bool
 	closed atomic.Bool
+	former atomic.Bool // what this process held before an exec has been given back
 
 	tally tally
 }

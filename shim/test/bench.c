@@ -113,8 +113,9 @@ static void charge(const char *path)
     region_leave(&r);
 }
 
-/* Attaching, by n processes at once: open, initialise or not, claim. */
-static void attach(const char *folder, unsigned n, unsigned rounds)
+/* Attaching, by n processes at once, to a region that is there, as ration run makes
+ * it before the program starts, or to none. */
+static void attach(const char *folder, unsigned n, unsigned rounds, bool made)
 {
     double *all = mmap(NULL, n * rounds * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     char path[4096];
@@ -123,8 +124,11 @@ static void attach(const char *folder, unsigned n, unsigned rounds)
         int go[2], hold[2];
         char c;
         snprintf(path, sizeof path, "%s/attach-%u-%u", folder, n, round);
-        if (pipe(go) || pipe(hold))
+        struct region first;
+        if (pipe(go) || pipe(hold) || (made && region_open(&first, path, &none)))
             exit(1);
+        if (made)
+            region_close(&first);
         for (unsigned i = 0; i < n; i++)
             if (fork() == 0) {
                 struct region r;
@@ -151,7 +155,7 @@ static void attach(const char *folder, unsigned n, unsigned rounds)
         }
         unlink(path);
     }
-    printf("attach, %u at once, us: p50 %.0f, p99 %.0f, most %.0f\n", n, quantile(all, n * rounds, .5), quantile(all, n * rounds, .99),
+    printf("attach, %s region, %u at once, us: p50 %.0f, p99 %.0f, most %.0f\n", made ? "complete" : "new", n, quantile(all, n * rounds, .5), quantile(all, n * rounds, .99),
            quantile(all, n * rounds, 1));
 }
 
@@ -182,8 +186,10 @@ int main(int argc, char **argv)
     } else if (argc == 4 && !strcmp(argv[1], "rest")) {
         snprintf(path, sizeof path, "%s/charge", argv[2]);
         charge(path);
-        attach(argv[2], 8, 50);
-        attach(argv[2], 300, 3);
+        attach(argv[2], 8, 50, true);
+        attach(argv[2], 300, 3, true);
+        attach(argv[2], 8, 50, false);
+        attach(argv[2], 300, 3, false);
         nothing(argv[3]);
     } else {
         return 64;
