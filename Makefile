@@ -8,7 +8,10 @@ LDFLAGS := -X ration/internal/cli.version=$(VERSION)
 export GOFLAGS += -buildvcs=false
 
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
-NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile))
+NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile probe/Makefile workload/Makefile))
+
+# What of it goes into the binary.
+EMBEDDED := build/libration.so $(addprefix build/fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) build/probe/probe build/workload/workload
 
 # How long `make stress` goes on, and what `make bench` passes to ration bench.
 STRESS ?= 10m
@@ -16,7 +19,7 @@ BENCH  ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native lint test race stress models bench demo gpu-test clean help
+.PHONY: all generate native lint test race stress models bench demo man gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -26,6 +29,7 @@ generate: ## write shim/abi.h from the layout in internal/abi
 
 native: ## build the C libraries
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all; done
+	@set -e; for file in $(EMBEDDED); do test ! -e $$file || strip --strip-debug -o internal/library/files/$${file##*/} $$file; done
 
 lint: native ## check formatting, go vet, staticcheck
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
@@ -34,6 +38,7 @@ lint: native ## check formatting, go vet, staticcheck
 	go tool staticcheck ./...
 
 test: generated lint models ## everything that runs without a GPU: start here
+	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare
 	go test ./...
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir test; done
 
@@ -44,8 +49,9 @@ generated:
 	@$(MAKE) --no-print-directory generate
 	@cmp -s shim/abi.h build/abi.h.before || { diff -u build/abi.h.before shim/abi.h; echo "shim/abi.h did not match internal/abi; it does now, commit it"; exit 1; } >&2
 
-race: native ## the Go tests under the race detector
+race: native ## the Go tests under the race detector, the C library under sanitizers
 	go test -race ./internal/...
+	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -C shim test SAN=$$san; done
 
 stress: native ## the chaos tests for STRESS=10m
 	go test ./test/... -count=1 -timeout=0 -run=Chaos -args -stress=$(STRESS)
@@ -60,11 +66,15 @@ bench: all ## run the benchmarks; BENCH= passes arguments
 demo: all ## see it work, without a GPU
 	bin/ration demo
 
+man: all ## write the man pages to build/man1
+	bin/ration man build/man1
+
 gpu-test: all ## the tests that need an NVIDIA GPU and driver
 	go test ./test/... -count=1 -tags=gpu -run=GPU
 
 clean: ## remove what was built
-	rm -rf bin build
+	rm -rf bin build dist
+	git clean -fdxq internal/library/files
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir clean; done
 
 help: ## list the targets

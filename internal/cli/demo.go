@@ -21,7 +21,8 @@ func (a *app) demo() *cobra.Command {
 		Short: "See it work, without a GPU",
 		Long: `Watch eight real processes share the memory of a make-believe device: one asks
 for too much, one is stopped, one is killed; and see that the books agree in the
-end. It takes about 15 seconds, needs no GPU and leaves nothing behind.
+end. They are CUDA programs with the library preloaded. It takes about 15
+seconds, needs no GPU and leaves nothing behind but the unpacked library.
 
 Exit status: 0 if the books agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",
@@ -100,8 +101,19 @@ func (a *app) proof(r demo.Report) {
 	line := func(what, format string, args ...any) {
 		a.out.printf("%s  %s\n", a.out.style(bold, pad(what, 9)), a.out.wrap(fmt.Sprintf(format, args...), 11))
 	}
-	line("the books", "the device had granted %s, the living held %s; after they left %s and %s, %d slots",
-		figure.Bytes(r.Held.Word), figure.Bytes(r.Held.Sum), figure.Bytes(r.End.Word), figure.Bytes(r.End.Sum), r.End.Slots)
+	books, end := "the device had granted %s, the living held %s", "; after they left %s and %s, %d slots"
+	held, left := []any{figure.Bytes(r.Held.Word), figure.Bytes(r.Held.Sum)}, []any{figure.Bytes(r.End.Word), figure.Bytes(r.End.Sum)}
+	if r.Held.Driver != nil && r.End.Driver != nil {
+		books += ", of it %s in contexts, and the driver had given %s"
+		held = append(held, figure.Bytes(r.Held.Contexts), figure.Bytes(*r.Held.Driver))
+		end = "; after they left %s, %s and %s, %d slots"
+		left = append(left, figure.Bytes(*r.End.Driver))
+	}
+	line("the books", books+end, append(append(held, left...), r.End.Slots)...)
+	if v := r.View; v != nil {
+		line("the views", "fake-smi in the job showed %dMiB / %dMiB, outside %dMiB / %dMiB",
+			v.Inside.Used, v.Inside.Total, v.Outside.Used, v.Outside.Total)
+	}
 	line("the limit", "passed in %d of %s readings by an observer; the most was %s of %s",
 		r.Passed, figure.Count(r.Readings), figure.Bytes(r.Most), figure.Bytes(r.Limit))
 	line("the waits", "%s requests; nobody waited longer than %s for an answer", figure.Count(r.Requests), figure.Duration(time.Duration(r.Slowest)))

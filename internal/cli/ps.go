@@ -11,6 +11,7 @@ import (
 
 	"ration/internal/figure"
 	"ration/internal/job"
+	"ration/internal/region"
 )
 
 // Jobs is what `ration ps --json` prints.
@@ -22,6 +23,7 @@ type Jobs struct {
 func (a *app) ps() *cobra.Command {
 	var path string
 	var only bool
+	var w watch
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "Show who holds what",
@@ -35,21 +37,37 @@ names another folder, and ` + job.EnvRegion + ` one more region.
 Memory of processes that died without returning it is given back first, where
 you may write the region. With --read-only nothing is touched.
 
+With --watch it is shown again and again, until it is interrupted or as often as
+--count says: in place on a terminal, one after the other elsewhere, and with
+--json as one line of JSON each time.
+
 Exit status: 0, also when there is nothing to show; 3 if a region could not be
 read. The others are shown all the same.`,
-		Example: "  ration ps\n  ration ps --json --region /run/ration/train/region",
+		Example: "  ration ps\n  ration ps --watch --interval 5s\n  ration ps --json --region /run/ration/train/region",
 		Args:    noArgs,
 		RunE: does(func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("region") {
-				return a.named(path, only)
+			show := func(a *app) error {
+				if cmd.Flags().Changed("region") {
+					return a.named(path, only)
+				}
+				jobs, err := job.List()
+				if err != nil {
+					return statusError{err, ExitOpen}
+				}
+				return a.show(jobs, only)
 			}
-			jobs, err := job.List()
-			if err != nil {
-				return statusError{err, ExitOpen}
+			if err := w.check(cmd); err != nil {
+				return err
 			}
-			return a.show(jobs, only)
+			if w.on {
+				return w.run(a, show)
+			}
+			return show(a)
 		}),
 	}
+	cmd.Flags().BoolVarP(&w.on, "watch", "w", false, "show it again and again")
+	cmd.Flags().DurationVarP(&w.every, "interval", "i", time.Second, "how long --watch waits in between")
+	cmd.Flags().IntVarP(&w.count, "count", "n", 0, "how often --watch shows it; 0 is until interrupted")
 	cmd.Flags().StringVar(&path, "region", "", "show only the region at this `path`")
 	cmd.Flags().BoolVar(&only, "read-only", false, "touch nothing, not even what dead processes hold")
 	return cmd
@@ -78,7 +96,7 @@ func (a *app) show(jobs []job.Job, only bool) error {
 	var unread error
 	for _, j := range jobs {
 		s := job.Look(j, only)
-		if j.Name != "" && errors.Is(s.Err(), fs.ErrNotExist) {
+		if j.Name != "" && (errors.Is(s.Err(), fs.ErrNotExist) || errors.Is(s.Err(), region.ErrInit)) {
 			continue // it ended while we looked, or has not begun
 		}
 		if s.Err() != nil {
@@ -104,13 +122,13 @@ func (a *app) show(jobs []job.Job, only bool) error {
 
 // status prints one job.
 func (a *app) status(s job.Status) {
-	title := a.out.style(dim, s.Path)
+	title := a.out.style(dim, printable(s.Path))
 	if s.Job != "" {
 		title = a.out.style(bold, s.Job) + "  " + title
 	}
 	a.out.printf("%s\n", title)
 	if s.Err() != nil {
-		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(s.Error, 2)))
+		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(printable(s.Error), 2)))
 		return
 	}
 	for _, d := range s.Devices {
@@ -121,17 +139,13 @@ func (a *app) status(s job.Status) {
 	}
 	a.processes(s.Processes)
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %d (%s) was dead: gave back %s\n", p.PID, p.Name, figure.Bytes(total(p)))
+		a.out.printf("  pid %d (%s) was dead: gave back %s\n", p.PID, printable(p.Name), figure.Bytes(total(p)))
 	}
 	if len(s.Refusals) > 0 {
 		f := s.Refusals[0]
-		var top []figure.Holder
-		for _, h := range f.Top {
-			top = append(top, figure.Holder{Who: fmt.Sprintf("pid %d", h.PID), Bytes: h.Bytes})
-		}
 		ago := max(0, time.Since(time.Unix(0, f.Time))).Round(time.Second)
-		a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("last refusal, %v ago, on device %d: pid %d %s",
-			ago, f.Device, f.PID, figure.Refusal(f.Asked, f.Held, f.Limit, top)), 2))
+		a.out.printf("  %s\n", a.out.wrap(printable(fmt.Sprintf("last refusal, %v ago, on device %d: %s",
+			ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))), 2))
 	}
 	if r := s.Reads; r.BestEffort > 0 {
 		a.out.printf("  %s of %s reads were best effort\n", figure.Count(r.BestEffort), figure.Count(r.Reads))

@@ -19,6 +19,7 @@ import (
 	"ration/internal/crew"
 	"ration/internal/job"
 	"ration/internal/ration"
+	"ration/internal/tui"
 )
 
 // Exit statuses. They are part of the interface: scripts rely on them.
@@ -27,14 +28,16 @@ const (
 	ExitFailed      = 1   // a check failed, or a command could not do its work
 	ExitUsage       = 2   // bad arguments, or a bad value in the environment
 	ExitOpen        = 3   // a region or folder could not be opened
-	ExitInterrupted = 130 // by SIGINT or SIGTERM
+	ExitInterrupted = 130 // by a signal that ends programs
 )
 
 // Main runs ration with the given arguments and returns its exit status.
 func Main(args []string, stdout, stderr io.Writer) int {
 	interrupted := make(chan os.Signal, 1)
 	if len(args) == 0 || args[0] != crew.Command { // a worker dies of a signal like anybody else
-		signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
+		// A reader that went away (SIGPIPE) must not leave our processes and folders
+		// behind either.
+		signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- run(args, stdout, stderr) }()
@@ -47,6 +50,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		// of a job, where being killed is an ordinary case.
 		crew.Sweep()
 		job.Sweep()
+		tui.Sweep()
 		complain(stderr, errors.New("interrupted"))
 		return ExitInterrupted
 	}
@@ -70,6 +74,19 @@ type app struct {
 
 func run(args []string, stdout, stderr io.Writer) error {
 	a := &app{out: terminalOf(stdout), err: terminalOf(stderr)}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if unwritten := a.out.fault(); err == nil && unwritten != nil {
+		return statusError{fmt.Errorf("writing the output: %w", unwritten), ExitFailed}
+	}
+	return err
+}
+
+// root is the command that has all others.
+func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ration",
 		Short: "Give every CUDA process its ration of GPU memory",
@@ -83,7 +100,6 @@ not be opened; 130 interrupted.`,
 		SilenceUsage:               true,
 		SilenceErrors:              true,
 		SuggestionsMinimumDistance: 2,
-		CompletionOptions:          cobra.CompletionOptions{HiddenDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
@@ -96,11 +112,8 @@ not be opened; 130 interrupted.`,
 		}
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
-	root.AddCommand(a.ps(), a.demo(), a.selftest(), a.bench(), a.version(), worker())
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	return root.Execute()
+	root.AddCommand(a.run(), a.doctor(), a.library(), a.ps(), a.top(), a.limit(), a.why(), a.rm(), a.man(), a.demo(), a.selftest(), a.bench(), a.version(), worker(), inside())
+	return root
 }
 
 // noArgs is for commands that take flags only, or other commands.
@@ -141,7 +154,7 @@ func does(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, 
 			return err
 		case errors.As(err, &input):
 			return statusError{err, ExitUsage}
-		case errors.Is(err, job.ErrFolder):
+		case errors.Is(err, job.ErrFolder), errors.Is(err, job.ErrNoJob):
 			return statusError{err, ExitOpen}
 		}
 		return statusError{err, ExitFailed}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,9 +19,11 @@ import (
 	"ration/internal/abi"
 	"ration/internal/bench"
 	"ration/internal/demo"
+	"ration/internal/doctor"
 	"ration/internal/ration"
 	"ration/internal/region"
 	"ration/internal/selftest"
+	"ration/internal/workload"
 )
 
 // underRace is set where the race detector is built in.
@@ -30,6 +33,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"ration": func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"hold":   func() { os.Exit(hold(os.Args[1:])) },
+
+		"asnobody": func() { os.Exit(asNobody(os.Args[1:])) },
 	})
 }
 
@@ -41,15 +46,23 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "race" {
+			switch cond {
+			case "race":
 				return underRace, nil
+			case "root":
+				return os.Geteuid() == 0, nil
+			case "library":
+				return workload.Built() == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
 			"json":     isJSON,
+			"limits":   limitsBeside,
 			"patch":    patch,
+			"tenant":   tenant,
+			"total":    knowsTotal,
 			"waitfile": waitFile,
 		},
 	})
@@ -79,6 +92,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 func isJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
 		"version": &Version{}, "ps": &Jobs{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
+		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
 	}
 	if neg || len(args) != 1 || types[args[0]] == nil {
 		ts.Fatalf("usage: json type")
@@ -117,8 +131,9 @@ func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("%s did not appear", args[0])
 }
 
-// hold REGION LIMIT CONTEXT DATA [READY] is a process with memory. It makes the
-// file READY and waits to be killed; without it, it ends without leaving.
+// hold REGION LIMIT CONTEXT DATA [READY [NAME [ASK...]]] is a process with memory.
+// It asks for more, or returns some where ASK has a minus in front, makes the file
+// READY and waits to be killed; without READY, it ends without leaving.
 func hold(args []string) int {
 	size := func(i int) uint64 {
 		n, err := ration.ParseSize(args[i])
@@ -134,12 +149,28 @@ func hold(args []string) int {
 		if err != nil {
 			return err
 		}
-		s, err := r.Claim("hold")
+		name := "hold"
+		if len(args) > 5 {
+			name = args[5]
+		}
+		s, err := r.Claim(name)
 		if err != nil {
 			return err
 		}
 		if err := errors.Join(s.Charge(0, abi.Context, size(2)), s.Charge(0, abi.Data, size(3))); err != nil {
 			return err
+		}
+		for i := 6; i < len(args); i++ {
+			if back, is := strings.CutPrefix(args[i], "-"); is {
+				args[i] = back
+				if err := s.Return(0, abi.Data, size(i)); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := s.Charge(0, abi.Data, size(i)); err != nil && !errors.Is(err, region.ErrRefused) {
+				return err
+			}
 		}
 		if len(args) > 4 {
 			if err := os.WriteFile(args[4], nil, 0o600); err != nil {

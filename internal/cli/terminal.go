@@ -24,10 +24,11 @@ type terminal struct {
 	tty    bool
 	colour bool
 	width  int
+	lost   *error // the first write that did not go through
 }
 
 func terminalOf(w io.Writer) terminal {
-	t := terminal{Writer: w, width: 80}
+	t := terminal{Writer: w, width: 80, lost: new(error)}
 	f, ok := w.(*os.File)
 	if !ok {
 		return t
@@ -52,7 +53,14 @@ func (t terminal) style(style, text string) string {
 	return "\x1b[" + style + "m" + text + "\x1b[0m"
 }
 
-func (t terminal) printf(format string, args ...any) { fmt.Fprintf(t, format, args...) }
+func (t terminal) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(t, format, args...); err != nil && *t.lost == nil {
+		*t.lost = err
+	}
+}
+
+// fault is why something that was printed did not get there.
+func (t terminal) fault() error { return *t.lost }
 
 // print writes v as JSON.
 func (t terminal) print(v any) error {

@@ -23,7 +23,10 @@ func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  noArgs,
+		Long: `Print the version of ration, and of the regions it makes and reads: processes of
+one job must agree on that.`,
+		Example: "  ration version --json",
+		Args:    noArgs,
 		RunE: does(func(*cobra.Command, []string) error {
 			v := Version{version, abi.Version, runtime.Version(), runtime.GOARCH}
 			if a.json {

@@ -2,7 +2,7 @@
 // wait at gates and pass them all at once, report what they measured, and can be
 // stopped or killed one by one. The self-test, the benchmarks and the demo are
 // made of crews, because what ration promises is about processes, and only real
-// ones die for real.
+// ones die for real. Process is for those of another program.
 //
 // A worker shares three pipes with its crew. Standard input carries nothing: it
 // ends when the crew does, and then so does the worker. Standard output carries
@@ -51,24 +51,6 @@ type Crew struct {
 	stderr *tail
 }
 
-// crews are those under way.
-var crews = struct {
-	sync.Mutex
-	at map[*Crew]bool
-}{at: map[*Crew]bool{}}
-
-// Sweep kills the workers of every crew that was not closed, for a program that
-// is about to end in the middle of its work.
-func Sweep() {
-	crews.Lock()
-	defer crews.Unlock()
-	for c := range crews.at {
-		for _, w := range c.Workers {
-			w.kill()
-		}
-	}
-}
-
 // Start starts a crew, and returns when all of it waits to be told more.
 func Start(spec Spec) (_ *Crew, err error) {
 	c := &Crew{stderr: &tail{}}
@@ -115,10 +97,7 @@ func Start(spec Spec) (_ *Crew, err error) {
 			return nil, err
 		}
 		worker.crew = c
-		crews.Lock()
 		c.Workers = append(c.Workers, worker)
-		crews.at[c] = true
-		crews.Unlock()
 	}
 	_, err = Gather[ready](c, readyWithin)
 	return c, err
@@ -141,11 +120,12 @@ func start(spec Spec, i int, life, stderr *os.File, gates []*os.File) (*Worker, 
 	cmd := exec.Command(exe, Command, spec.Role, strconv.Itoa(i), string(task))
 	cmd.Args[0] = os.Args[0] // a test binary goes by its name
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = life, w, stderr, gates
-	if err := cmd.Start(); err != nil {
+	process, err := Launch(fmt.Sprintf("worker %d", i), cmd)
+	if err != nil {
 		_ = r.Close()
-		return nil, fmt.Errorf("starting worker %d: %w (does the system allow so many processes?)", i, err)
+		return nil, err
 	}
-	worker := &Worker{Index: i, cmd: cmd, reports: make(chan json.RawMessage, 16)}
+	worker := &Worker{Process: process, Index: i, reports: make(chan json.RawMessage, 16)}
 	go worker.listen(r)
 	return worker, nil
 }
@@ -155,9 +135,6 @@ func (c *Crew) Open(gate int) { _ = c.gates[gate].Close() }
 
 // Close ends whoever has not ended, and waits for all.
 func (c *Crew) Close() {
-	crews.Lock()
-	delete(crews.at, c)
-	crews.Unlock()
 	for _, w := range c.Workers {
 		w.kill()
 	}

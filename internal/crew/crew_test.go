@@ -116,7 +116,11 @@ func TestDie(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	c := startCrew(t, "sleep", 2, 0)
+	defer func() { launched.swept = false }()
 	Sweep()
+	if _, err := Launch("a late one", exec.Command("true")); !errors.Is(err, ErrSwept) {
+		t.Errorf("got %v, want ErrSwept", err)
+	}
 	for _, w := range c.Workers {
 		if err := w.Ended(bound); err == nil {
 			t.Errorf("worker %d ended well, want it killed", w.Index)

@@ -4,37 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Worker is one process of a crew, as the one who started it sees it.
 type Worker struct {
+	*Process
 	Index int
 
 	crew    *Crew
-	cmd     *exec.Cmd
 	reports chan json.RawMessage
 	why     string // it gave up; set before reports is closed
-
-	once  sync.Once
-	ended chan struct{}
-	err   error
-}
-
-// PID is the worker's, as this process sees it. It stays its own until Ended.
-func (w *Worker) PID() int { return w.cmd.Process.Pid }
-
-// Signal sends the worker a signal.
-func (w *Worker) Signal(sig syscall.Signal) error {
-	if err := w.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("sending %v to worker %d: %w", sig, w.Index, err)
-	}
-	return nil
 }
 
 // Receive takes the worker's next report into v.
@@ -67,47 +47,6 @@ func (w *Worker) endedEarly() error {
 		why = w.crew.stderr.String()
 	}
 	return fmt.Errorf("worker %d (pid %d) gave up: %s: %s", w.Index, w.PID(), how, why)
-}
-
-// Ended waits for the worker's end. Its error is how the worker ended, if not
-// by itself and well.
-func (w *Worker) Ended(within time.Duration) error {
-	select {
-	case <-w.wait():
-		return w.err
-	case <-time.After(within):
-		return fmt.Errorf("waiting for worker %d (pid %d) to end: %w", w.Index, w.PID(), ErrLate)
-	}
-}
-
-// Die kills the worker, and returns when the kernel has taken all from it. It
-// stays a zombie until Ended, so that its PID is nobody else's meanwhile.
-func (w *Worker) Die() error {
-	if err := w.Signal(unix.SIGKILL); err != nil {
-		return err
-	}
-	for {
-		err := unix.Waitid(unix.P_PID, w.PID(), nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if err == nil || err == unix.ECHILD {
-			return nil // the second: an earlier Ended was waiting, and has seen it off
-		}
-		if err != unix.EINTR {
-			return fmt.Errorf("waiting for the death of worker %d: %w", w.Index, err)
-		}
-	}
-}
-
-func (w *Worker) kill() { _ = w.cmd.Process.Signal(unix.SIGKILL) }
-
-func (w *Worker) wait() <-chan struct{} {
-	w.once.Do(func() {
-		w.ended = make(chan struct{})
-		go func() {
-			w.err = w.cmd.Wait()
-			close(w.ended)
-		}()
-	})
-	return w.ended
 }
 
 // listen passes reports on until the worker's end of the pipe is closed.

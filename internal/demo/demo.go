@@ -2,9 +2,9 @@
 // eight processes share the memory of a make-believe device; one asks for too
 // much, one is stopped, one is killed; and in the end the books are compared.
 //
-// The director knows its cast only by what everybody can see: their PIDs, what
-// the region says of them, and a gate or two. So any program that accounts in the
-// region can take a part.
+// The actors are CUDA programs that know nothing of ration, with the library
+// preloaded. The director knows them by what everybody can see: their PIDs, and
+// what the region says of them.
 package demo
 
 import (
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
 	"ration/internal/figure"
 	"ration/internal/job"
 	"ration/internal/observer"
@@ -42,12 +41,13 @@ const (
 // show is a demo under way.
 type show struct {
 	Report
-	path  string
-	beat  time.Duration
-	stage *stage
-	crew  *crew.Crew
-	view  *region.Region
-	watch *observer.Observer
+	path    string
+	beat    time.Duration
+	stage   *stage
+	company company
+	actors  []actor
+	view    *region.Region
+	watch   *observer.Observer
 }
 
 // Run shows the story on screen, with a budget of limit bytes. quick leaves out
@@ -63,17 +63,25 @@ func Run(limit uint64, quick bool, screen Screen) (Report, error) {
 	if quick {
 		s.beat = 100 * time.Millisecond
 	}
+	if s.company, err = assemble(path, s.Limit); err != nil {
+		return Report{}, err
+	}
+	defer s.company.close()
+	s.Context = s.company.context()
 	s.stage = newStage(screen, s.Limit)
 	defer s.stage.close()
-	s.stage.title("%d processes share %s of a make-believe device. No GPU is needed.", workers, figure.Bytes(s.Limit))
-
+	s.stage.title("%d processes share %s of a make-believe device. No GPU is needed.\n%s", workers, figure.Bytes(s.Limit), s.company.about())
 	if screen.Live {
 		s.stage.title("From another terminal: ration ps --region %s", path)
 	}
+	defer func() {
+		for _, a := range s.actors {
+			a.Close()
+		}
+	}()
 	if err := s.begin(); err != nil {
 		return s.Report, err
 	}
-	defer s.crew.Close()
 	defer s.view.Close()
 	defer s.watch.Stop()
 	for _, act := range []func() error{s.refuse, s.stop, s.kill, s.end} {
@@ -87,34 +95,51 @@ func Run(limit uint64, quick bool, screen Screen) (Report, error) {
 
 // begin starts the workers and those who watch them.
 func (s *show) begin() (err error) {
-	s.crew, err = crew.Start(crew.Spec{Role: Role, N: workers, Gates: gates, Task: func(i int) any { return s.part(i) }})
-	if err != nil {
+	for i := range workers {
+		a, err := s.company.hire(s.part(i))
+		if err != nil {
+			return err
+		}
+		s.actors = append(s.actors, a)
+	}
+	if err := s.company.attach(s.actors); err != nil {
 		return err
 	}
-	s.crew.Open(gateBegin)
-	attached, err := crew.Gather[attached](s.crew, within)
-	if err == nil {
-		s.view, err = region.View(s.path)
+	var slowest time.Duration
+	for _, a := range s.actors {
+		took, err := a.attached()
+		if err != nil {
+			return err
+		}
+		slowest = max(slowest, took)
 	}
-	if err != nil {
-		s.crew.Close()
+	if s.view, err = region.View(s.path); err != nil {
 		return err
 	}
 	s.watch = observer.Watch(s.view, 0, s.Limit, rest)
-	var slowest time.Duration
-	for i, w := range s.crew.Workers {
-		s.stage.cast(attached[i].Slot, s.part(i).Name, w.PID())
-		slowest = max(slowest, attached[i].Took)
+	for i, a := range s.actors {
+		if err := errors.Join(s.cast(s.part(i).Name, a), a.wander()); err != nil {
+			return err
+		}
 	}
 	s.stage.live(s.view)
 	s.stage.say("%d processes started at once and had their slots within %s; one of them made the region.", workers, figure.Duration(slowest))
 	return nil
 }
 
-// part is what the i-th worker plays. All shares together are the limit, so that
-// none of them is ever refused.
+// cast puts an actor on stage, by the slot it has.
+func (s *show) cast(name string, a actor) error {
+	p, err := s.find(a)
+	if err == nil {
+		s.stage.cast(p.Slot, name, a.PID())
+	}
+	return err
+}
+
+// part is what the i-th worker plays. All shares together leave room for the
+// context of one guest, so that none of them is ever refused.
 func (s *show) part(i int) part {
-	p := part{Path: s.path, Limit: s.Limit, Name: fmt.Sprintf("worker-%d", i+1), Low: s.share(65), High: s.share(100)}
+	p := part{Path: s.path, Limit: s.Limit, Context: s.Context, Name: fmt.Sprintf("worker-%d", i+1), Low: s.share(65), High: s.share(99)}
 	if i == hog {
 		p.Name, p.Low, p.High = "hog", s.share(280), s.share(300)
 	}
@@ -134,33 +159,50 @@ func (s *show) refuse() error {
 		return err
 	}
 	defer guest.Close()
-	guest.Open(gateBegin)
-	var got answer
-	if err := guest.Workers[0].Receive(&got, within); err != nil {
+	got, err := guest.ask()
+	if err != nil {
 		return err
 	}
-	guest.Open(gateLeave)
-	if err := guest.Workers[0].Ended(within); err != nil {
-		return err
-	}
-	s.Greedy = Refusal{PID: guest.Workers[0].PID(), Asked: ask, Refused: got.Refused, Held: got.Held}
+	s.Greedy = Refusal{PID: guest.PID(), Asked: ask, Refused: got.Refused}
 	s.Slowest = max(s.Slowest, int64(got.Took))
 	if !got.Refused {
 		s.stage.say("greedy asked for %s and got it, which must not be.", figure.Bytes(ask))
+		return guest.leave()
+	}
+	if err := errors.Join(s.explain(guest), guest.leave()); err != nil {
+		return err
+	}
+	s.stage.say("greedy was %s: it %s.", s.company.refusal(), s.Greedy.Why)
+	return nil
+}
+
+// explain looks up in the region what stood in the way of the greedy one.
+func (s *show) explain(guest actor) error {
+	p, err := s.find(guest)
+	if err != nil {
+		return err
+	}
+	refusals, err := s.view.Refusals()
+	if err != nil {
+		return err
+	}
+	for _, r := range refusals {
+		if r.PID != p.PID {
+			continue
+		}
+		var top []figure.Holder
+		for _, h := range r.Top {
+			top = append(top, figure.Holder{Who: s.stage.name(h.PID), Bytes: h.Bytes})
+		}
+		s.Greedy.Held, s.Greedy.Why = r.Held, figure.Refusal(r.Asked, r.Held, r.Limit, top)
 		return nil
 	}
-	var top []figure.Holder
-	for _, h := range got.Top {
-		top = append(top, figure.Holder{Who: s.stage.name(h.PID), Bytes: h.Bytes})
-	}
-	s.Greedy.Why = figure.Refusal(ask, got.Held, s.Limit, top)
-	s.stage.say("greedy was refused: it %s.", s.Greedy.Why)
-	return nil
+	return fmt.Errorf("pid %d was refused, and the region does not say why", p.PID)
 }
 
 // stop stops a worker for a while, wherever it is, and lets it go on.
 func (s *show) stop() error {
-	w := s.crew.Workers[stopped]
+	w := s.actors[stopped]
 	if err := w.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -186,117 +228,46 @@ func (s *show) kill() error {
 		return err
 	}
 	defer guest.Close()
-	w := s.crew.Workers[hog]
+	w := s.actors[hog]
 	if err := w.Die(); err != nil {
 		return err
 	}
-	dead := time.Now()
-	held, err := s.holds(w.PID())
+	held, err := s.holds(w)
 	if err != nil {
 		return err
 	}
-	guest.Open(gateBegin)
-	var got answer
-	if err := guest.Workers[0].Receive(&got, within); err != nil {
+	dead := time.Now()
+	got, err := guest.ask()
+	if err != nil {
 		return err
 	}
-	s.Killed = Kill{PID: w.PID(), Held: held, Heir: guest.Workers[0].PID(), Asked: ask, After: int64(time.Since(dead))}
+	s.Killed = Kill{PID: w.PID(), Held: held, Heir: guest.PID(), Asked: ask, After: int64(time.Since(dead))}
 	s.Slowest = max(s.Slowest, int64(got.Took))
 	s.stage.mark(w.PID(), "killed")
 	if got.Refused {
-		return fmt.Errorf("asking for %d bytes of a dead process: refused with %d of %d granted", ask, got.Held, s.Limit)
+		return fmt.Errorf("asking for %d bytes of a dead process: refused with %d of %d granted", ask, s.view.Used(0), s.Limit)
 	}
 	s.stage.say("hog is killed with SIGKILL, holding %s. heir asks for %s and has it %s later; nobody had to clean up.",
 		figure.Bytes(held), figure.Bytes(ask), figure.Duration(time.Duration(s.Killed.After)))
 	time.Sleep(s.beat / 2)
-	guest.Open(gateLeave)
-	return guest.Workers[0].Ended(within)
+	return guest.leave()
 }
 
-// guest starts one more process, which asks for something once.
-func (s *show) guest(name string, ask uint64) (*crew.Crew, error) {
-	c, err := crew.Start(crew.Spec{Role: Role, N: 1, Gates: gates, Task: func(int) any {
-		return part{Path: s.path, Limit: s.Limit, Name: name, Ask: ask}
-	}})
+// guest starts one more process, which will ask for something once.
+func (s *show) guest(name string, ask uint64) (actor, error) {
+	a, err := s.company.hire(part{Path: s.path, Limit: s.Limit, Context: s.Context, Name: name, Low: s.Context, Ask: ask})
 	if err != nil {
 		return nil, err
 	}
-	var a attached
-	if err := c.Workers[0].Receive(&a, within); err != nil {
-		c.Close()
+	if err = s.company.attach([]actor{a}); err == nil {
+		_, err = a.attached()
+	}
+	if err == nil {
+		err = s.cast(name, a)
+	}
+	if err != nil {
+		a.Close()
 		return nil, err
 	}
-	s.stage.cast(a.Slot, name, c.Workers[0].PID())
-	return c, nil
-}
-
-// end has everybody stand still, compares the books, and sends them home.
-func (s *show) end() error {
-	s.crew.Open(gateQuiet)
-	for i, w := range s.crew.Workers {
-		if i == hog {
-			continue
-		}
-		var did worked
-		if err := w.Receive(&did, within); err != nil {
-			return err
-		}
-		s.Requests, s.Refused = s.Requests+did.Requests, s.Refused+did.Refused
-		if i != stopped { // whose longest wait is the one we made
-			s.Slowest = max(s.Slowest, int64(did.Slowest))
-		}
-	}
-	var err error
-	if s.Held, err = s.books(); err != nil {
-		return err
-	}
-	time.Sleep(s.beat / 4)
-	s.crew.Open(gateLeave)
-	var errs []error
-	for i, w := range s.crew.Workers {
-		if i != hog {
-			errs = append(errs, w.Ended(within))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if s.End, err = s.books(); err != nil {
-		return err
-	}
-	s.watch.Stop()
-	s.Readings, s.Passed, s.Most = s.watch.Readings, s.watch.Passed, max(s.watch.Most, s.view.Peak(0))
-	s.Agree = s.Held.Word == s.Held.Sum && s.Held.Slots == workers-1 && s.End == Books{} && s.Passed == 0 && s.Most <= s.Limit && s.Refused == 0 && s.Greedy.Refused
-	return nil
-}
-
-// holds is what the process of that PID has, dead or alive.
-func (s *show) holds(pid int) (bytes uint64, err error) {
-	processes, err := s.view.Processes()
-	if err != nil {
-		return 0, err
-	}
-	holdings, err := s.view.Holdings(0, nil)
-	for _, p := range processes {
-		for _, h := range holdings {
-			if p.PID == pid && p.Slot == h.Slot {
-				bytes = h.Total
-			}
-		}
-	}
-	return bytes, err
-}
-
-func (s *show) books() (b Books, err error) {
-	holdings, err := s.view.Holdings(0, nil)
-	if err != nil {
-		return b, err
-	}
-	for _, h := range holdings {
-		b.Sum += h.Total
-	}
-	b.Word = s.view.Used(0)
-	processes, err := s.view.Processes()
-	b.Slots = len(processes)
-	return b, err
+	return a, nil
 }

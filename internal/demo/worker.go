@@ -15,8 +15,9 @@ const Role = "demo"
 
 // Gates, in the order they are opened.
 const (
-	gateBegin = iota
-	gateQuiet // hold what you have, and say what you did
+	gateAttach = iota
+	gateAct    // wander, or ask
+	gateQuiet
 	gateLeave
 	gates
 )
@@ -24,46 +25,14 @@ const (
 // pace is how often a worker takes or returns something: slow enough to watch.
 const pace = 4 * time.Millisecond
 
-// part is what a worker plays: either it keeps holding something between Low and
-// High, or it asks for something once.
-type part struct {
-	Path      string
-	Name      string
-	Limit     uint64
-	Low, High uint64
-	Ask       uint64
-}
-
-// attached is how a worker came by its slot.
-type attached struct {
-	Slot int
-	Took time.Duration
-}
-
-// worked is what a worker did.
-type worked struct {
-	Requests int64
-	Refused  int64
-	Slowest  time.Duration // answer to a request
-}
-
-// answer is what became of asking once.
-type answer struct {
-	Refused bool
-	Held    uint64 // by all, when refused
-	Top     []region.Holder
-	Took    time.Duration
-}
-
-// Work plays a part.
+// Work plays a part without the library: what that would do for a program, this
+// one does itself.
 func Work(p *crew.Post) error {
 	var t part
 	if err := p.Task(&t); err != nil {
 		return err
 	}
-	if t.Ask == 0 {
-		p.Wait(gateBegin) // all at once
-	}
+	p.Wait(gateAttach)
 	var opt region.Options
 	opt.Limits.Memory[0] = abi.MakeLimit(t.Limit, 0)
 	from := time.Now()
@@ -76,17 +45,13 @@ func Work(p *crew.Post) error {
 	if err != nil {
 		return err
 	}
-	a := &actor{slot: s}
-	if err := a.take(t.Low); err != nil {
+	a := &worker{slot: s}
+	if err := errors.Join(a.take(t.Low), p.Report(took)); err != nil {
 		return err
 	}
-	if err := p.Report(attached{s.Index(), took}); err != nil {
-		return err
-	}
+	p.Wait(gateAct)
 	if t.Ask > 0 {
-		p.Wait(gateBegin)
-		got, err := a.ask(t.Ask)
-		if err := errors.Join(err, p.Report(got)); err != nil {
+		if err := errors.Join(a.take(t.Ask), p.Report(answer{a.Refused > 0, a.Slowest})); err != nil {
 			return err
 		}
 	} else {
@@ -99,8 +64,8 @@ func Work(p *crew.Post) error {
 	return errors.Join(s.Leave(), r.Close())
 }
 
-// actor holds memory.
-type actor struct {
+// worker holds memory.
+type worker struct {
 	worked
 	slot *region.Slot
 	held uint64
@@ -108,7 +73,7 @@ type actor struct {
 
 // wander takes and returns pieces between low and high, a while up and a while
 // down, until it is time to be quiet.
-func (a *actor) wander(t part, quiet func() bool) error {
+func (a *worker) wander(t part, quiet func() bool) error {
 	room := (t.High - t.Low) / abi.Unit
 	goal := t.Low
 	for !quiet() {
@@ -131,7 +96,10 @@ func (a *actor) wander(t part, quiet func() bool) error {
 }
 
 // take takes a piece. A refusal is counted, and no reason to end.
-func (a *actor) take(piece uint64) error {
+func (a *worker) take(piece uint64) error {
+	if piece == 0 {
+		return nil
+	}
 	from := time.Now()
 	err := a.slot.Charge(0, abi.Data, piece)
 	a.Requests++
@@ -146,23 +114,10 @@ func (a *actor) take(piece uint64) error {
 	return err
 }
 
-func (a *actor) giveBack(piece uint64) error {
+func (a *worker) giveBack(piece uint64) error {
 	from := time.Now()
 	err := a.slot.Return(0, abi.Data, piece)
 	a.held -= piece
 	a.Slowest = max(a.Slowest, time.Since(from))
 	return err
-}
-
-// ask asks once.
-func (a *actor) ask(bytes uint64) (answer, error) {
-	from := time.Now()
-	err := a.slot.Charge(0, abi.Data, bytes)
-	out := answer{Took: time.Since(from)}
-	var refused *region.RefusedError
-	if errors.As(err, &refused) {
-		out.Refused, out.Held, out.Top = true, refused.Held, refused.Top
-		return out, nil
-	}
-	return out, err
 }

@@ -27,7 +27,11 @@ import (
 // ErrInUse is returned for a job that lives.
 var ErrInUse = errors.New("in use")
 
-const aliveName = "alive"
+const (
+	aliveName = "alive"
+	exclusive = unix.F_WRLCK
+	shared    = unix.F_RDLCK
+)
 
 // lowest is where inherited descriptors go: programs may count on small numbers.
 const lowest = 100
@@ -42,7 +46,7 @@ type Hold struct {
 // Begin takes a name for a new job, and clears away what an ended job of that name
 // has left.
 func Begin(name string) (*Hold, error) {
-	h, err := hold(name, unix.F_WRLCK)
+	h, err := hold(name, exclusive)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +75,7 @@ const patience = 10 * time.Second
 // caller may Begin one.
 func Join(name string) (*Hold, error) {
 	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		h, err := hold(name, unix.F_RDLCK)
+		h, err := hold(name, shared)
 		if err == nil {
 			if exists(h.Job.Path) {
 				return h, nil
@@ -93,7 +97,7 @@ func Running(j Job) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	l := whole(unix.F_WRLCK)
+	l := whole(exclusive)
 	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
 }
 
@@ -185,7 +189,7 @@ func (h *Hold) clear() error {
 
 // Share lets others join.
 func (h *Hold) Share() error {
-	l := whole(unix.F_RDLCK)
+	l := whole(shared)
 	if err := unix.FcntlFlock(h.file.Fd(), unix.F_OFD_SETLK, &l); err != nil {
 		return fmt.Errorf("sharing job %s: %w", h.Job.Name, err)
 	}
@@ -201,7 +205,7 @@ func (h *Hold) Inherit() (stop func(), err error) {
 		return nil, fmt.Errorf("handing on job %s: %w", h.Job.Name, err)
 	}
 	defer unix.Close(fd)
-	l := whole(unix.F_RDLCK)
+	l := whole(shared)
 	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l); err != nil {
 		return nil, fmt.Errorf("handing on job %s: %w", h.Job.Name, err)
 	}
@@ -218,7 +222,7 @@ func (h *Hold) Release() { _ = h.file.Close() }
 // End removes the job if nobody else uses it, and says whether it did.
 func (h *Hold) End() bool {
 	defer h.Release()
-	l := whole(unix.F_WRLCK)
+	l := whole(exclusive)
 	if unix.FcntlFlock(h.file.Fd(), unix.F_OFD_SETLK, &l) != nil {
 		return false
 	}

@@ -2,10 +2,12 @@ package job
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestHold(t *testing.T) {
@@ -82,5 +84,40 @@ func TestHoldIsInherited(t *testing.T) {
 	}
 	if Running(h.Job) {
 		t.Error("it goes on without anybody")
+	}
+}
+
+func TestTidy(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	living, err := Begin("living")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer living.End()
+	if path, err := Make("by-hand"); err != nil {
+		t.Fatal(err)
+	} else if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range Kept + 3 {
+		h, err := Begin(fmt.Sprint("ended-", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		then := time.Unix(int64(i), 0)
+		if err := os.Chtimes(filepath.Join(h.Folder, aliveName), then, then); err != nil {
+			t.Fatal(err)
+		}
+		h.Release()
+	}
+	Tidy()
+	left, err := os.ReadDir(Folder())
+	if err != nil || len(left) != Kept+2 {
+		t.Errorf("got %d, %v, want %d", len(left), err, Kept+2)
+	}
+	for _, e := range left {
+		if e.Name() == "ended-0" || e.Name() == "ended-2" {
+			t.Errorf("%s is still there", e.Name())
+		}
 	}
 }

@@ -81,7 +81,7 @@ func ended(j Job, force bool) error {
 		return fmt.Errorf("removing %s: %w: what was launched in it still runs (end it first)", j.Title(), ErrInUse)
 	case force:
 		return nil
-	case s.Err() != nil && !errors.Is(s.Err(), fs.ErrNotExist):
+	case s.Err() != nil && !errors.Is(s.Err(), fs.ErrNotExist) && !errors.Is(s.Err(), region.ErrInit):
 		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), s.Err())
 	case !s.begun():
 		return fmt.Errorf("removing %s: %w: it may be about to begin (--force removes it all the same)", j.Title(), ErrNotBegun)

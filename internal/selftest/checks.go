@@ -13,6 +13,27 @@ import (
 	"ration/internal/region"
 )
 
+// election says who made the region, and how those came by it who found it made.
+func (r *Report) election(first, second []attached, slow time.Duration) {
+	n, roles, again := r.Processes, count(first), count(second)
+	r.add("one initialiser", roles[region.Initialiser] == 1, map[string]int64{
+		"initialisers": roles[region.Initialiser], "fast": roles[region.FastPath], "waited": roles[region.Waited], "helped": roles[region.Helped],
+	}, "%d of %d; %d found it ready, %d waited, %d helped", roles[region.Initialiser], n,
+		roles[region.FastPath], roles[region.Waited], roles[region.Helped])
+
+	// Who is first in a race for a new region is the scheduler's business. Once
+	// it is complete, everybody must take the fast path.
+	r.add("fast path", again[region.FastPath] == int64(n), map[string]int64{"fast": again[region.FastPath], "slowest_ns": int64(slow)},
+		"%d of %d when they started again, the slowest in %s", again[region.FastPath], n, figure.Duration(slow))
+}
+
+// totalTime is the last check: since the beginning, and until all had attached.
+func (r *Report) totalTime(began time.Time, attached time.Duration) {
+	total := time.Since(began)
+	r.add("total time", attached < attachWithin, map[string]int64{"total_ns": int64(total), "attached_ns": int64(attached)},
+		"%s; all had attached %s after the start", figure.Duration(total), figure.Duration(attached))
+}
+
 // limitHeld takes three witnesses: the observer, each process right after it was
 // granted something, and the highest figure that the region itself kept. The first
 // may not run at the moment that counts, on a machine with few CPUs.
@@ -25,7 +46,7 @@ func (r *run) limitHeld(o *observer.Observer, peak uint64) {
 
 // hostPIDs compares what the region says with what the kernel told us when we
 // started the processes. That is the host's view only if we are in it.
-func (r *run) hostPIDs(view *region.Region) error {
+func (r *Report) hostPIDs(view *region.Region, pid func(i int) int) error {
 	const name = "host PIDs"
 	if !region.OnHost() {
 		r.Checks = append(r.Checks, Check{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
@@ -36,8 +57,8 @@ func (r *run) hostPIDs(view *region.Region) error {
 		return err
 	}
 	var found int64
-	for _, w := range r.crew.Workers {
-		if slices.ContainsFunc(processes, func(p region.Process) bool { return p.HostPID == w.PID() && p.PID == w.PID() }) {
+	for i := range r.Processes {
+		if slices.ContainsFunc(processes, func(p region.Process) bool { return p.HostPID == pid(i) && p.PID == pid(i) }) {
 			found++
 		}
 	}

@@ -1,12 +1,16 @@
 // Package selftest lets processes race for one region on this machine, kills one
 // of them, and says what it saw: a verdict for each thing that ration promises.
 //
-// The processes pass gates together. They start on a region that does not exist,
-// leave and start again on one that does; then each takes and returns memory
-// within a share, all shares making up the limit, so that nothing may be
-// refused; then each takes as much as it can get, so that much must be; then all
-// want more than half of everything, which only one can have. An observer reads the device's figure all the while. At last a neighbour is
-// killed while it holds half of all there is.
+// The processes start at once where there is no region, leave and start again where
+// there is one; then each takes and returns memory within a share, all shares making
+// up the limit, so that nothing may be refused; then each takes as much as it can
+// get, so that much must be; then all want more than half of everything, which only
+// one can have. An observer reads the device's figure all the while. At last a
+// neighbour is killed while it holds all that was free.
+//
+// They are CUDA programs with the library preloaded, or processes of this program
+// that account in the region themselves: the first is what people use, the second
+// sees each grant and refusal from inside, and needs no library.
 package selftest
 
 import (
@@ -14,20 +18,20 @@ import (
 	"fmt"
 	"time"
 
-	"ration/internal/abi"
 	"ration/internal/crew"
 	"ration/internal/figure"
 	"ration/internal/job"
 	"ration/internal/observer"
 	"ration/internal/ration"
 	"ration/internal/region"
+	"ration/internal/workload"
 )
 
 // Bounds of a run.
 const (
 	MaxProcesses = 300
 	share        = 64 * uint64(ration.MiB)
-	attachWithin = time.Duration(abi.InitBound)
+	attachWithin = 10 * time.Second
 	phaseWithin  = time.Minute
 )
 
@@ -37,6 +41,20 @@ const (
 	Fail = "fail"
 	Skip = "skip" // cannot be seen from here; the figure says why
 )
+
+// What the processes account through.
+const (
+	Library = "library"
+	Region  = "region"
+)
+
+// Default is what this ration can do best, and why not the best there is.
+func Default() (through string, why error) {
+	if err := workload.Built(); err != nil {
+		return Region, err
+	}
+	return Library, nil
+}
 
 // Check is one promise and what became of it.
 type Check struct {
@@ -48,6 +66,7 @@ type Check struct {
 
 // Report is what a self-test saw.
 type Report struct {
+	Through   string  `json:"through"` // library or region
 	Processes int     `json:"processes"`
 	Limit     uint64  `json:"limit_bytes"`
 	Passed    bool    `json:"passed"`
@@ -73,15 +92,19 @@ type run struct {
 	said     func(string)
 }
 
-// Run runs a self-test with n processes. say is told what it is doing.
-func Run(n int, say func(string)) (Report, error) {
+// Run runs a self-test with n processes, through Library or Region. say is told
+// what it is doing.
+func Run(n int, through string, say func(string)) (Report, error) {
+	if through == Library {
+		return runPrograms(n, say)
+	}
 	path, remove, err := job.Scratch()
 	if err != nil {
 		return Report{}, err
 	}
 	defer remove()
 	r := &run{path: path, began: time.Now(), said: say}
-	r.Processes, r.Limit = n, uint64(n)*share
+	r.Through, r.Processes, r.Limit = Region, n, uint64(n)*share
 
 	say(fmt.Sprintf("starting %d processes", n))
 	r.crew, err = crew.Start(crew.Spec{
@@ -92,16 +115,20 @@ func Run(n int, say func(string)) (Report, error) {
 		return Report{}, err
 	}
 	defer r.crew.Close()
+	r.judge(r.play())
+	return r.Report, nil
+}
 
-	if err := r.play(); err != nil {
+// judge closes a report.
+func (r *Report) judge(mishap error) {
+	if mishap != nil {
 		// A process that is late or gave up is a verdict, not a mishap.
-		r.add("no deadlock", false, nil, "%v", err)
+		r.add("no deadlock", false, nil, "%v", mishap)
 	}
 	r.Passed = len(r.Checks) > 0
 	for _, c := range r.Checks {
 		r.Passed = r.Passed && c.Verdict != Fail
 	}
-	return r.Report, nil
 }
 
 func (r *run) play() error {
@@ -119,7 +146,7 @@ func (r *run) play() error {
 	if err := r.work(); err != nil {
 		return err
 	}
-	if err := r.hostPIDs(view); err != nil {
+	if err := r.hostPIDs(view, func(i int) int { return r.crew.Workers[i].PID() }); err != nil {
 		return err
 	}
 	held, err := sums(view)
@@ -139,9 +166,7 @@ func (r *run) play() error {
 	if err := r.books(view, held); err != nil {
 		return err
 	}
-	total := time.Since(r.began)
-	r.add("total time", r.attached < attachWithin, map[string]int64{"total_ns": int64(total), "attached_ns": int64(r.attached)},
-		"%s; all had attached %s after the start", figure.Duration(total), figure.Duration(r.attached))
+	r.totalTime(r.began, r.attached)
 	return nil
 }
 
@@ -161,17 +186,7 @@ func (r *run) elect() error {
 	if err != nil {
 		return err
 	}
-	n, roles, again := r.Processes, count(first), count(second)
-	r.add("one initialiser", roles[region.Initialiser] == 1, map[string]int64{
-		"initialisers": roles[region.Initialiser], "fast": roles[region.FastPath], "waited": roles[region.Waited], "helped": roles[region.Helped],
-	}, "%d of %d; %d found it ready, %d waited, %d helped", roles[region.Initialiser], n,
-		roles[region.FastPath], roles[region.Waited], roles[region.Helped])
-
-	// Who is first in a race for a new region is the scheduler's business. Once
-	// it is complete, everybody must take the fast path.
-	slow := slowest(second)
-	r.add("fast path", again[region.FastPath] == int64(n), map[string]int64{"fast": again[region.FastPath], "slowest_ns": int64(slow)},
-		"%d of %d when they started again, the slowest in %s", again[region.FastPath], n, figure.Duration(slow))
+	r.election(first, second, slowest(second))
 	return nil
 }
 
@@ -213,15 +228,23 @@ func (r *run) work() error {
 func (r *run) goHome() error {
 	r.said("leaving")
 	r.crew.Open(gateLeave)
-	deadline, ended := time.Now().Add(phaseWithin), int64(0)
+	ended, err := allEnded(r.crew.Workers)
+	r.add("no deadlock", err == nil, map[string]int64{"ended": ended}, "%d of %d ended by themselves", ended, r.Processes)
+	return err
+}
+
+// allEnded counts those who ended by themselves.
+func allEnded[P interface {
+	Ended(time.Duration) error
+}](processes []P) (ended int64, err error) {
+	deadline := time.Now().Add(phaseWithin)
 	var errs []error
-	for _, w := range r.crew.Workers {
-		if err := w.Ended(time.Until(deadline)); err != nil {
+	for _, p := range processes {
+		if err := p.Ended(time.Until(deadline)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		ended++
 	}
-	r.add("no deadlock", len(errs) == 0, map[string]int64{"ended": ended}, "%d of %d ended by themselves", ended, r.Processes)
-	return errors.Join(errs...)
+	return ended, errors.Join(errs...)
 }

@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/figure"
+	"ration/internal/job"
+	"ration/internal/ration"
+	"ration/internal/region"
+)
+
+// Limits is what `ration limit --json` prints.
+type Limits struct {
+	Job     string  `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path    string  `json:"path"`          // of the region
+	Devices []Limit `json:"devices"`       // all that have a limit or were ever used; after a change, those changed
+}
+
+// Limit is a job's limit on one device. Sizes are bytes.
+type Limit struct {
+	job.Device
+	Changed bool   `json:"changed"`
+	Before  uint64 `json:"before"` // the limit before it was changed; 0 where there was none
+	Over    uint64 `json:"over"`   // held beyond what may be granted
+}
+
+func (a *app) limit() *cobra.Command {
+	device := -1
+	cmd := &cobra.Command{
+		Use:   "limit JOB [SIZE]",
+		Short: "Show or change a job's limits while it runs",
+		Long: `Show a job's limits, or change them while it runs.
+
+JOB is a name that ration ps shows, or the path of a region, with a slash in it.
+SIZE is written as everywhere: 10g, 10GiB, 1024m, plain bytes, a share of the
+device like 25%, where a process of the job has found out its size, or none. It
+holds for all devices of the job, for the one that --device names, or as listed:
+0=10g,1=20g.
+
+A change holds for every request from then on. What is held beyond a lowered
+limit stays held: nothing is taken from a process, and new requests are refused
+until enough was returned. A tolerance stays as it is.
+
+Limits that an operator keeps beside the region (PATH.limits) can be changed by
+the owner of that file only.
+
+Exit status: 0; 1 if the limit may not be changed; 2 for a size that cannot be;
+3 if there is no such job, or its region could not be opened.`,
+		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none",
+		Args:              takes(1, 2, "a job and perhaps a size"),
+		ValidArgsFunction: completeJobs(1),
+		RunE: does(func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("device") && (device < 0 || device >= abi.Devices) {
+				return usage("--device %d: not a device (use 0 to %d)", device, abi.Devices-1)
+			}
+			j, err := job.Find(args[0])
+			if err != nil {
+				return err
+			}
+			s := job.Look(j, false)
+			if s.Err() != nil {
+				return statusError{s.Err(), ExitOpen}
+			}
+			if len(args) == 1 {
+				return a.showLimits(s, device)
+			}
+			return a.changeLimits(j, s, device, args[1])
+		}),
+	}
+	cmd.Flags().IntVarP(&device, "device", "d", -1, "only this device, counted from 0 as the job sees them")
+	return cmd
+}
+
+func (a *app) showLimits(s job.Status, device int) error {
+	out := Limits{Job: s.Job, Path: s.Path, Devices: []Limit{}}
+	for _, d := range s.Devices {
+		if device < 0 || d.Device == device {
+			out.Devices = append(out.Devices, Limit{Device: d, Over: over(d)})
+		}
+	}
+	if a.json {
+		return a.out.print(out)
+	}
+	if len(out.Devices) == 0 {
+		a.out.printf("%s: no limits, and nothing was ever used\n", s.Title())
+	}
+	for _, d := range out.Devices {
+		a.out.printf("%s, %s\n", a.out.style(bold, s.Title()), a.deviceLine(d.Device))
+	}
+	return nil
+}
+
+// changeLimits checks all of a change before it makes any of it.
+func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) error {
+	set, err := ration.ParseMemorySet("", text)
+	if err != nil {
+		return err
+	}
+	r, err := openToChange(s.Path)
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
+	defer r.Close()
+	devices, err := meant(s, set, device)
+	if err != nil {
+		return err
+	}
+	limits := map[int]abi.Limit{}
+	for _, d := range devices {
+		if limits[d], err = newLimit(r, d, set.For(d)); err != nil {
+			return err
+		}
+	}
+	before := map[int]job.Device{}
+	for _, d := range s.Devices {
+		before[d.Device] = d
+	}
+	for _, d := range devices {
+		err := r.SetLimit(d, limits[d])
+		if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("changing the limit of %s: %w (run it as the owner of that file)", s.Title(), err)
+		}
+		if err != nil {
+			return fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
+		}
+	}
+	return a.changed(j, devices, before)
+}
+
+// meant are the devices that a change is for.
+func meant(s job.Status, set ration.Set[ration.Memory], device int) (devices []int, err error) {
+	single := set
+	single.Default = ration.Memory{}
+	switch {
+	case device >= 0 && single.IsSet():
+		return nil, usage("--device %d and %v: two ways to name a device (use one of them)", device, set)
+	case device >= 0:
+		return []int{device}, nil
+	}
+	has := map[int]bool{}
+	for _, d := range s.Devices {
+		has[d.Device] = true
+	}
+	for d := range abi.Devices {
+		if set.Device[d].IsSet() || set.Default.IsSet() && has[d] {
+			devices = append(devices, d)
+		}
+	}
+	if len(devices) == 0 {
+		return nil, usage("%s has no limits and uses no device yet (name one: --device 0)", s.Title())
+	}
+	return devices, nil
+}
+
+// newLimit is a limit as the region keeps it, with the tolerance it has.
+func newLimit(r *region.Region, device int, want ration.Memory) (abi.Limit, error) {
+	old, err := r.Limit(device)
+	if err != nil {
+		return 0, err
+	}
+	total, err := r.Total(device)
+	if err != nil {
+		return 0, err
+	}
+	size, err := want.Of(ration.Size(total))
+	switch most := ration.Size(abi.MaxUnits * abi.Unit); {
+	case errors.Is(err, ration.ErrNoMemory):
+		return 0, usage("%v of device %d: no process of the job has found out its size yet (give a size, like 10g)", want, device)
+	case err != nil:
+		return 0, err
+	case size == 0:
+		return abi.Unlimited, nil
+	case size < abi.Unit:
+		return 0, usage("limit %v: memory is counted in units of %d bytes (use one or more; 0 is no limit)", want, abi.Unit)
+	case size > most:
+		return 0, usage("limit %v: a region counts up to %v (use none for no limit)", want, most)
+	case total > 0 && uint64(size) > total:
+		return 0, usage("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, ration.Size(total))
+	}
+	return abi.MakeLimit(uint64(size), old.Tolerance()), nil
+}
+
+// openToChange opens a region for a change of its limits. One that cannot be
+// written may still have them in a file that can.
+func openToChange(path string) (*region.Region, error) {
+	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return region.View(path)
+	}
+	return r, err
+}
+
+// changed says how things are now.
+func (a *app) changed(j job.Job, devices []int, before map[int]job.Device) error {
+	s := job.Look(j, false)
+	if s.Err() != nil {
+		return statusError{s.Err(), ExitOpen}
+	}
+	out := Limits{Job: s.Job, Path: s.Path, Devices: []Limit{}}
+	now := map[int]job.Device{}
+	for _, d := range s.Devices {
+		now[d.Device] = d
+	}
+	for _, d := range devices {
+		out.Devices = append(out.Devices, Limit{Device: now[d], Changed: true, Before: before[d].Limit, Over: over(now[d])})
+	}
+	if a.json {
+		return a.out.print(out)
+	}
+	for _, d := range out.Devices {
+		a.out.printf("%s, device %d: the limit is %s now; it was %s.\n", a.out.style(bold, s.Title()), d.Device.Device,
+			limitText(d.Device), limitText(before[d.Device.Device]))
+		if d.Over > 0 {
+			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("%s are held. Nothing is taken away; requests are refused until %s were returned.",
+				figure.Bytes(d.Used), figure.Bytes(d.Over)), 2))
+		}
+	}
+	return nil
+}
+
+// limitText is a limit that a person can check: exact, unless that takes a
+// calculator.
+func limitText(d job.Device) string {
+	if !d.Limited {
+		return "none"
+	}
+	text := ration.Size(d.Limit).String()
+	if d.Tolerance > 0 {
+		text += " and " + strconv.FormatFloat(float64(d.Tolerance)/10, 'f', -1, 64) + " % beyond"
+	}
+	return text
+}
+
+// over is what is held beyond what may be granted.
+func over(d job.Device) uint64 {
+	most := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
+	if !d.Limited || d.Used <= most {
+		return 0
+	}
+	return d.Used - most
+}

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/hinshun/vt10x"
+	"golang.org/x/sys/unix"
+)
+
+// screen is a terminal of our own, with a program on it.
+type screen struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	tty   *os.File // our end
+	line  *os.File // the program's end, kept to see how it leaves it
+	first *unix.Termios
+	ended chan error
+
+	sync.Mutex
+	size pty.Winsize
+	raw  []byte // all that was written since it last had another size
+	all  []byte
+}
+
+// onTerminal starts a program on a terminal.
+func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...string) *screen {
+	t.Helper()
+	tty, line, err := pty.Open()
+	if err != nil {
+		t.Skipf("no pseudo-terminal here: %v", err)
+	}
+	s := &screen{t: t, tty: tty, line: line, ended: make(chan error, 1), size: pty.Winsize{Cols: columns, Rows: rows}}
+	if err := pty.Setsize(tty, &s.size); err != nil {
+		t.Fatal(err)
+	}
+	if s.first, err = unix.IoctlGetTermios(int(line.Fd()), unix.TCGETS); err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = exec.Command(args[0], args[1:]...)
+	s.cmd.Env = append(os.Environ(), environ...)
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = line, line, line
+	s.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go s.listen()
+	go func() { s.ended <- s.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_, _ = line.Close(), tty.Close()
+	})
+	return s
+}
+
+func (s *screen) listen() {
+	buf := make([]byte, 4096)
+	for {
+		n, err := s.tty.Read(buf)
+		s.Lock()
+		s.raw, s.all = append(s.raw, buf[:n]...), append(s.all, buf[:n]...)
+		s.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// beyond are sequences that the emulator takes for others: it does not know their
+// prefixes.
+var beyond = regexp.MustCompile("\x1b\\[[<=>][0-9;]*[a-zA-Z]|\x1b\\[\\?[0-9;]*\\$p")
+
+// text is what is on the screen.
+func (s *screen) text() string {
+	s.Lock()
+	defer s.Unlock()
+	term := vt10x.New(vt10x.WithSize(int(s.size.Cols), int(s.size.Rows)))
+	_, _ = term.Write(beyond.ReplaceAll(s.raw, nil))
+	lines := strings.Split(term.String(), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
+}
+
+// shows waits until a pattern is on the screen, and returns all of it.
+func (s *screen) shows(pattern string) string {
+	s.t.Helper()
+	return s.settles(pattern, func(text string) bool { return regexp.MustCompile(pattern).MatchString(text) })
+}
+
+func (s *screen) settles(what string, is func(text string) bool) string {
+	s.t.Helper()
+	for range 600 {
+		if text := s.text(); is(text) {
+			return text
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.t.Fatalf("%s: not on the screen:\n%s", what, s.text())
+	return ""
+}
+
+func (s *screen) press(keys string) {
+	s.t.Helper()
+	if _, err := s.tty.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *screen) resize(columns, rows uint16) {
+	s.t.Helper()
+	s.Lock()
+	s.size, s.raw = pty.Winsize{Cols: columns, Rows: rows}, nil
+	s.Unlock()
+	if err := pty.Setsize(s.tty, &s.size); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// exits waits for the end of the program, and says that it left the terminal as
+// it was.
+func (s *screen) exits(status int) {
+	s.t.Helper()
+	var err error
+	select {
+	case err = <-s.ended:
+	case <-time.After(time.Minute):
+		s.t.Fatalf("it goes on:\n%s", s.text())
+	}
+	got, exit := 0, (*exec.ExitError)(nil)
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	}
+	if got != status {
+		s.t.Errorf("exit status %d, want %d", got, status)
+	}
+	now, err := unix.IoctlGetTermios(int(s.line.Fd()), unix.TCGETS)
+	if err != nil || *now != *s.first {
+		s.t.Errorf("terminal left as %+v, %v; it was %+v", now, err, s.first)
+	}
+	const primary, cursor = "\x1b[?1049l", "\x1b[?25h"
+	for range 200 { // what it wrote last may still be on its way
+		s.Lock()
+		restored := bytes.Contains(s.all, []byte(primary)) && bytes.Contains(s.all, []byte(cursor))
+		s.Unlock()
+		if restored {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.t.Error("it left without the screen or the cursor that was there before")
+}
+
+// job starts processes of a job, each of them a list of arguments of hold after
+// the region: limit, context, data, name, what it asks for.
+func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.Cmd {
+	t.Helper()
+	region := filepath.Join(folder, name, "region")
+	if err := os.MkdirAll(filepath.Dir(region), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var out []*exec.Cmd
+	for i, p := range processes {
+		ready := filepath.Join(folder, name, "ready-"+string(rune('a'+i)))
+		args := append([]string{region, p[0], p[1], p[2], ready}, p[3:]...)
+		cmd := exec.Command("hold", args...)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		for range 600 {
+			if _, err := os.Stat(ready); err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		out = append(out, cmd)
+	}
+	return out
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"ration/internal/library"
+)
+
+// TestRun runs real programs through the real library, against the stand-in
+// driver.
+func TestRun(t *testing.T) {
+	for _, b := range []library.Bundle{library.Ration, library.FakeGPU, library.Probe} {
+		if err := b.Built(); err != nil {
+			t.Skip(err)
+		}
+	}
+	places(t)
+	bin := t.TempDir()
+	if err := compile(bin); err != nil {
+		t.Skip(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:      "testdata/run",
+		Deadline: time.Now().Add(3 * time.Minute),
+		Setup: func(env *testscript.Env) error {
+			work := env.Getenv("WORK")
+			env.Setenv("RATION_DIR", work+"/jobs")
+			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
+			env.Setenv("FAKEGPU_QUIET", "1")
+			env.Setenv("DRIVER", filepath.Join(bin, "driver"))
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			switch cond {
+			case "root":
+				return os.Geteuid() == 0, nil
+			case "mounts":
+				return mayMount(), nil
+			case "tenant":
+				return os.Geteuid() == 0 && exec.Command("su", "nobody", "-s", "/bin/sh", "-c", "true").Run() == nil, nil
+			case "driver":
+				return exec.Command("ldconfig", "-p").Run() == nil && hasDriver(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": isJSON, "waitfile": waitFile},
+	})
+}
+
+// places makes what --keep mounts on, where root runs the tests, and leaves none
+// of it behind.
+func places(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	const folder, file = "/run/ration", "/etc/ld.so.preload"
+	if os.Mkdir(folder, 0o755) == nil {
+		t.Cleanup(func() { _ = os.Remove(folder) }) // unless somebody uses it by now
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return
+	}
+	t.Cleanup(func() {
+		if st, err := os.Stat(file); err == nil && st.Size() == 0 {
+			_ = os.Remove(file)
+		}
+	})
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compile makes the program that the scripts run, in two ways.
+func compile(bin string) error {
+	if _, err := exec.LookPath("cc"); err != nil {
+		return fmt.Errorf("no compiler for the program under test: %w", err)
+	}
+	if err := os.Setenv(library.EnvFolder, filepath.Join(bin, "lib")); err != nil {
+		return err
+	}
+	driver, err := library.FakeGPU.Unpack()
+	if err := errors.Join(err, os.Unsetenv(library.EnvFolder)); err != nil {
+		return err
+	}
+	if err := os.Symlink(driver, filepath.Join(bin, "driver")); err != nil {
+		return err
+	}
+	for name, flags := range map[string][]string{
+		"eat":        {"-ldl"},
+		"eat-linked": {"-DLINKED", "-L" + driver, "-l:libcuda.so.1", "-ldl"},
+	} {
+		args := append([]string{"-o", filepath.Join(bin, name), "testdata/eat.c"}, flags...)
+		if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("compiling: %w: %s", err, out)
+		}
+	}
+	return nil
+}
+
+// mayMount says whether this user can have a mount namespace, and finds the places
+// that are mounted on.
+func mayMount() bool {
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	if os.Geteuid() != 0 {
+		for _, path := range []string{"/etc/ld.so.preload", "/run/ration"} {
+			if _, err := os.Stat(path); err != nil {
+				return false
+			}
+		}
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+	}
+	cmd := exec.Command("true")
+	cmd.SysProcAttr = attr
+	return cmd.Run() == nil
+}
+
+func hasDriver() bool {
+	out, err := exec.Command("ldconfig", "-p").Output()
+	return err == nil && strings.Contains(string(out), "libcuda.so.1")
+}
+
+// TestRunAsUser is TestRun by somebody who is not root.
+func TestRunAsUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestRun is that already")
+	}
+	const nobody = 65534
+	places(t)
+	dir, err := os.MkdirTemp("", "ration-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, home := filepath.Join(dir, "cli.test"), filepath.Join(dir, "home")
+	if err := errors.Join(os.Chmod(dir, 0o755), copyFile(exe, copied), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command("cp", "-r", "testdata", filepath.Join(dir, "testdata")).Run(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(copied, "-test.run=^TestRun$", "-test.v")
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else if strings.Contains(string(out), "--- SKIP: TestRun ") {
+		t.Skipf("%s", out)
+	}
+}
+
+func copyFile(from, to string) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(dst, src)
+	return errors.Join(err, dst.Chmod(0o755), dst.Close())
+}

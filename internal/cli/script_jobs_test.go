@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"ration/internal/abi"
+	"ration/internal/ration"
+	"ration/internal/region"
+)
+
+// limits REGION SIZE puts an operator's limit for device 0 beside a region.
+func limitsBeside(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: limits region size")
+	}
+	size, err := ration.ParseSize(args[1])
+	ts.Check(err)
+	var l region.Limits
+	l.Memory[0] = abi.MakeLimit(uint64(size), 0)
+	ts.Check(region.WriteLimitsFile(ts.MkAbs(args[0]), l))
+}
+
+// total REGION DEVICE BYTES says how much a device has, as a process of the job
+// does that sees it.
+func knowsTotal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: total region device bytes")
+	}
+	device, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	bytes, err := strconv.ParseUint(args[2], 10, 64)
+	ts.Check(err)
+	r, err := region.Open(ts.MkAbs(args[0]), region.Options{NoCreate: true})
+	ts.Check(err)
+	ts.Check(errors.Join(r.Name(device, [2]uint64{1, 1}, bytes), r.Close()))
+}
+
+// tenant lets other users at this script's jobs, to read, and at the programs.
+func tenant(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: tenant")
+	}
+	program, err := exec.LookPath("ration")
+	ts.Check(err)
+	for _, dir := range []string{ts.MkAbs("."), filepath.Dir(program)} {
+		for ; strings.HasPrefix(dir, os.TempDir()+string(filepath.Separator)); dir = filepath.Dir(dir) {
+			ts.Check(os.Chmod(dir, 0o755))
+		}
+	}
+	ts.Check(filepath.WalkDir(ts.MkAbs("jobs"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		mode := fs.FileMode(0o644)
+		if d.IsDir() {
+			mode = 0o755
+		}
+		return os.Chmod(path, mode)
+	}))
+}
+
+// asnobody COMMAND... runs a command as a user who owns nothing.
+func asNobody(args []string) int {
+	const nobody = 65534
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	err := cmd.Run()
+	exit := (*exec.ExitError)(nil)
+	switch {
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		return 99
+	}
+	return 0
+}

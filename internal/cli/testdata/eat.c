@@ -1,0 +1,80 @@
+/* A small CUDA program. Each word is done in turn; its exit status is that of the
+ * last call that failed.
+ *
+ *   SIZE        takes so many MiB, and says how that went
+ *   total       says how large the device is, in MiB
+ *   ready=FILE  makes a file
+ *   pause       waits for a signal, for a minute at most
+ *
+ * Built with -DLINKED it is linked with the driver, otherwise it loads it; with
+ * EAT=proc it asks cuGetProcAddress for everything, as newer programs do. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef unsigned long long address;
+
+#ifdef LINKED
+int cuInit(unsigned);
+int cuCtxCreate_v2(void **, unsigned, int);
+int cuMemAlloc_v2(address *, size_t);
+int cuDeviceTotalMem_v2(size_t *, int);
+#define FIND(name, symbol) (void *)symbol
+#else
+static void *lib;
+static void *find(const char *name, const char *symbol)
+{
+	int (*proc)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(lib, "cuGetProcAddress_v2");
+	void *found = NULL;
+	const char *way = getenv("EAT");
+	if (!way || strcmp(way, "proc"))
+		return dlsym(lib, symbol);
+	return proc && proc(name, &found, 11030, 0, NULL) == 0 ? found : NULL;
+}
+#define FIND(name, symbol) find(#name, #symbol)
+#endif
+
+int main(int argc, char **argv)
+{
+#ifndef LINKED
+	if (!(lib = dlopen("libcuda.so.1", RTLD_NOW))) {
+		puts("no driver");
+		return 90;
+	}
+#endif
+	int (*init)(unsigned) = (int (*)(unsigned))FIND(cuInit, cuInit);
+	int (*create)(void **, unsigned, int) = (int (*)(void **, unsigned, int))FIND(cuCtxCreate, cuCtxCreate_v2);
+	int (*alloc)(address *, size_t) = (int (*)(address *, size_t))FIND(cuMemAlloc, cuMemAlloc_v2);
+	int (*total)(size_t *, int) = (int (*)(size_t *, int))FIND(cuDeviceTotalMem, cuDeviceTotalMem_v2);
+	int status = 0, result;
+	size_t bytes;
+	void *context;
+	address a;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if ((result = init(0)) || (result = create(&context, 0, 0))) {
+		printf("start: %d\n", result);
+		return 91;
+	}
+	for (int i = 1; i < argc; i++) {
+		if (!strncmp(argv[i], "ready=", 6)) {
+			close(open(argv[i] + 6, O_CREAT | O_WRONLY, 0600));
+		} else if (!strcmp(argv[i], "pause")) {
+			alarm(60);
+			pause();
+		} else if (!strcmp(argv[i], "total")) {
+			result = total(&bytes, 0);
+			printf("total %zu MiB\n", bytes >> 20);
+		} else {
+			result = alloc(&a, strtoull(argv[i], NULL, 10) << 20);
+			printf("%s MiB: %s\n", argv[i], result == 0 ? "ok" : result == 2 ? "out of memory" : "error");
+			status = result ? result : status;
+		}
+	}
+	return status;
+}

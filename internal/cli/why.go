@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/figure"
+	"ration/internal/job"
+	"ration/internal/ration"
+)
+
+// Why is what `ration why --json` prints.
+type Why struct {
+	Refusals []WhyRefusal `json:"refusals"` // the newest first
+}
+
+// WhyRefusal is a request that was turned down. Sizes are bytes.
+type WhyRefusal struct {
+	Job    string      `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path   string      `json:"path"`
+	Time   int64       `json:"time"` // Unix nanoseconds
+	Device int         `json:"device"`
+	PID    int         `json:"pid"`  // as the process sees itself
+	Name   string      `json:"name"` // empty where the process is gone
+	Asked  uint64      `json:"asked"`
+	Free   uint64      `json:"free"`
+	Limit  uint64      `json:"limit"` // with its tolerance
+	Held   uint64      `json:"held"`  // by all, at that moment
+	Own    uint64      `json:"own"`   // by the asker itself
+	Top    []WhyHolder `json:"top"`   // who held most, the most first
+	Text   string      `json:"text"`
+}
+
+// WhyHolder is a process that held much at that moment.
+type WhyHolder struct {
+	PID   int    `json:"pid"`
+	Name  string `json:"name"` // empty where the process is gone
+	Bytes uint64 `json:"bytes"`
+}
+
+// blamed is a refusal and whose it is.
+type blamed struct {
+	job.Spell
+	of *job.Status
+}
+
+func (a *app) why() *cobra.Command {
+	count := 20
+	cmd := &cobra.Command{
+		Use:   "why [JOB]",
+		Short: "Explain the latest refusals",
+		Long: `Explain the latest requests that were refused, the newest first: who asked for
+how much, what was free of the limit, and who held the rest at that moment.
+
+JOB is a name that ration ps shows, or the path of a region, with a slash in it;
+without it, refusals of all jobs are shown. A region keeps its latest 256.
+Processes that are gone are shown by their PID. A request that was made again
+and again is shown once, with how often.
+
+Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
+region could not be read.`,
+		Example:           "  ration why\n  ration why train -n 3\n  ration why train --json",
+		Args:              takes(0, 1, "one job"),
+		ValidArgsFunction: completeJobs(1),
+		RunE: does(func(_ *cobra.Command, args []string) error {
+			if count < 1 {
+				return usage("-n %d: not a number of refusals (use 1 or more)", count)
+			}
+			all, err := a.looked(args)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.out.print(whyJSON(all, count))
+			}
+			return a.explain(all, count)
+		}),
+	}
+	cmd.Flags().IntVarP(&count, "count", "n", 20, "how many to show, at most")
+	return cmd
+}
+
+// looked looks at the named jobs, or at all of them, of which those that cannot
+// be read are only told about.
+func (a *app) looked(names []string) (out []job.Status, err error) {
+	var jobs []job.Job
+	for _, name := range names {
+		j, err := job.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, j)
+	}
+	if len(names) == 0 {
+		if jobs, err = job.List(); err != nil {
+			return nil, statusError{err, ExitOpen}
+		}
+	}
+	for _, j := range jobs {
+		s := job.Look(j, true)
+		switch {
+		case s.Err() == nil:
+			out = append(out, s)
+		case len(names) > 0:
+			return nil, statusError{s.Err(), ExitOpen}
+		default:
+			complain(a.err, s.Err())
+		}
+	}
+	return out, nil
+}
+
+// explain tells the latest in sentences.
+func (a *app) explain(all []job.Status, count int) error {
+	var told []blamed
+	for i := range all {
+		for _, f := range job.Spells(all[i].Refusals) {
+			told = append(told, blamed{f, &all[i]})
+		}
+	}
+	slices.SortStableFunc(told, func(x, y blamed) int { return compareNewest(x.Time, y.Time) })
+	if len(told) == 0 {
+		a.out.printf("No request was refused.\n")
+		return nil
+	}
+	now := time.Now()
+	for _, f := range told[:min(count, len(told))] {
+		text := fmt.Sprintf("%s, device %d: %s", f.of.Title(), f.Device, f.Sentence(f.of.Processes))
+		if f.Times > 1 {
+			text += fmt.Sprintf("; %s times in %s", figure.Count(f.Times), figure.Duration(time.Duration(f.Time-f.First)))
+		}
+		at := clock(time.Unix(0, f.Time), now)
+		a.out.printf("%s  %s.\n", a.out.style(dim, at), a.out.wrap(printable(text), len(at)+2))
+	}
+	if f := told[0]; a.out.tty && f.Held+f.Asked <= uint64(ration.TiB) {
+		need := (f.Held + f.Asked + uint64(ration.MiB) - 1) / uint64(ration.MiB) * uint64(ration.MiB)
+		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(fmt.Sprintf("The newest would have fitted under: ration limit %s %s --device %d",
+			f.of.Title(), ration.Size(need).Exact(), f.Device), 0)))
+	}
+	return nil
+}
+
+// clock is a time of day, with the day where it was another.
+func clock(t, now time.Time) string {
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format(time.DateTime)
+}
+
+func compareNewest(x, y int64) int {
+	switch {
+	case x > y:
+		return -1
+	case x < y:
+		return 1
+	}
+	return 0
+}
+
+func whyJSON(all []job.Status, count int) Why {
+	out := Why{Refusals: []WhyRefusal{}}
+	for _, s := range all {
+		for _, f := range s.Refusals {
+			r := WhyRefusal{s.Job, s.Path, f.Time, f.Device, f.PID, f.AskerName(s.Processes), f.Asked, f.Free(), f.Limit, f.Held, f.Own,
+				[]WhyHolder{}, f.Sentence(s.Processes)}
+			for i, h := range f.Top {
+				r.Top = append(r.Top, WhyHolder{h.PID, f.HolderName(i, s.Processes), h.Bytes})
+			}
+			out.Refusals = append(out.Refusals, r)
+		}
+	}
+	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return compareNewest(x.Time, y.Time) })
+	out.Refusals = out.Refusals[:min(count, len(out.Refusals))]
+	return out
+}

@@ -1,0 +1,64 @@
+package gpu
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ration/internal/ration"
+)
+
+// fake is the stand-in driver, where it was built.
+func fake(t *testing.T) string {
+	path, err := filepath.Abs("../../build/fakegpu/libnvidia-ml.so.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no stand-in driver: %v (make native builds it)", err)
+	}
+	return path
+}
+
+func TestOpen(t *testing.T) {
+	path := fake(t)
+	t.Setenv("FAKEGPU", "h100x2:8g")
+	t.Setenv("FAKEGPU_STATE", filepath.Join(t.TempDir(), "gpu"))
+	d, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if totals := d.Totals(); len(totals) != 2 || totals[1] != 8*ration.GiB {
+		t.Errorf("got %v, want two devices of 8 GiB", totals)
+	}
+	if d.Version == "" || d.CUDA == 0 || d.Devices[0].Name == "" {
+		t.Errorf("got %+v, want versions and names", d)
+	}
+	words, ok := d.Devices[1].Words()
+	if other, _ := d.Devices[0].Words(); !ok || words == other || words[1] == 0 {
+		t.Errorf("got %x and %x of %s", words, other, d.Devices[1].UUID)
+	}
+	if list, err := d.Processes(); err != nil || len(list) != 0 {
+		t.Errorf("got %v, %v, want no processes", list, err)
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	if d, err := Open(filepath.Join(t.TempDir(), "libnvidia-ml.so.1")); !errors.Is(err, ErrNoDriver) {
+		t.Errorf("got %v, %v, want ErrNoDriver", d, err)
+	}
+}
+
+func TestWords(t *testing.T) {
+	words, ok := Device{UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff"}.Words()
+	if want := [2]uint64{0x0011223344556677, 0x8899aabbccddeeff}; !ok || words != want {
+		t.Errorf("got %x, want %x", words, want)
+	}
+	for _, uuid := range []string{"", "GPU", "GPU-0011", "GPU-zz112233-4455-6677-8899-aabbccddeeff"} {
+		if words, ok := (Device{UUID: uuid}).Words(); ok {
+			t.Errorf("%q: got %x", uuid, words)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+# Runs the workload against fakegpu: alone, where the whole card is its own, and with
+# libration.so, where it has a ration. $1 is the folder of everything that was built.
+set -eu
+built=$(cd "$1" && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM
+
+play() {
+	printf '%s\n' init info 'alloc 1048576' 'async 33554432' info 'alloc 400000000' freeall info \
+		'churn 1 1048576 65536 0' freeall 'duel 300000000' 'churn 2 1048576 65536 100' quit |
+		env LD_LIBRARY_PATH="$built/fakegpu" FAKEGPU=small:512m FAKEGPU_CONTEXT=1m FAKEGPU_STATE="$dir/gpu" \
+			FAKEGPU_STRICT=2 "$@" "$built/workload/workload" >"$dir/answers"
+	# Times differ from run to run, and so do counts, unless they are 0.
+	sed -E 's/ [0-9]+$//; s/^ok ([0-9]{2,4}) (0|[0-9]{2,4})$/ok N \2/; s/^ok N [1-9].*/ok N N/' "$dir/answers" >"$dir/got"
+}
+
+expect() {
+	printf '%s\n' "$@" >"$dir/want"
+	diff -u "$dir/want" "$dir/got"
+}
+
+play
+expect ok 'ok 535822336 536870912' ok ok 'ok 501219328 536870912' ok ok 'ok 535822336 536870912' \
+	'ok N 0' ok 'ok N 0' 'ok 0 0' ok
+
+play LD_PRELOAD="$built/libration.so" RATION_REGION="$dir/region" CUDA_DEVICE_MEMORY_LIMIT=256m RATION_LOG=error
+expect ok 'ok 267386880 268435456' ok ok 'ok 232783872 268435456' oom ok 'ok 267386880 268435456' \
+	'ok N 0' ok 'ok N N' 'ok 0 0' ok
+
+if echo nonsense | LD_LIBRARY_PATH="$built/fakegpu" "$built/workload/workload" 2>/dev/null; then
+	echo "workload: obeyed nonsense" >&2
+	exit 1
+fi
