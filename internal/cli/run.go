@@ -168,6 +168,9 @@ func (a *app) summary(s launch.Summary) error {
 		out.printf("  %s\n", out.style(red, out.wrap(s.Error, 2)))
 	}
 	for _, d := range s.Devices {
+		if d.Peak == 0 && d.Refused == 0 {
+			continue
+		}
 		line := fmt.Sprintf("device %d  peak %s", d.Device, figure.Bytes(d.Peak))
 		if d.Limited && d.Limit > 0 {
 			line += fmt.Sprintf(" of %s (%.0f %%), %s refused, %s s at the limit", figure.Bytes(d.Limit),
