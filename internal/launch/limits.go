@@ -38,7 +38,7 @@ func (p Plan) known(driver *gpu.Driver) (out region.Limits, err error) {
 	totals := driver.Totals()
 	sizes, err := ration.ResolveMemory(p.Settings.Memory, totals)
 	if err != nil {
-		return out, p.wrong(err, "see nvidia-smi -L")
+		return out, p.wrong(err, "a device that nvidia-smi -L lists")
 	}
 	compute, err := ration.ResolveCompute(p.Settings.Compute, len(totals))
 	if err != nil {
