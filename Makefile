@@ -19,7 +19,7 @@ BENCH  ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native lint test race stress models bench demo man gpu-test clean help
+.PHONY: all generate native lint test race stress models bench demo man dist gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -68,6 +68,9 @@ demo: all ## see it work, without a GPU
 
 man: all ## write the man pages to build/man1
 	bin/ration man build/man1
+
+dist: all ## a tarball and a Debian package, in dist
+	deploy/dist $(VERSION)
 
 gpu-test: all ## the tests that need an NVIDIA GPU and driver
 	go test ./test/... -count=1 -tags=gpu -run=GPU
