@@ -12,10 +12,12 @@
 
 #include <dlfcn.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "elf.h"
 #include "hooks.h"
+#include "log.h"
 
 /* The newest CUDA whose calls the table knows. A newer name may mean a call with
  * other parameters. */
@@ -165,6 +167,27 @@ static void *next_after(const void *caller, const char *name)
 	return elf_find(is_next, caller, &n) ? n.found : NULL;
 }
 
+/* trace tells ration doctor which of the driver's names a program asks for. That is
+ * before cuInit, and so before the settings are read: one look says whether
+ * anybody wants to know. */
+static void trace(const char *name, int version, bool counted)
+{
+	enum { UNKNOWN, QUIET, TRACING };
+	static int state;
+	int now = __atomic_load_n(&state, __ATOMIC_RELAXED);
+	if (now == QUIET || (strncmp(name, "cu", 2) && strncmp(name, "nvml", 4)))
+		return;
+	if (now == UNKNOWN) {
+		const char *level = getenv("RATION_LOG");
+		now = level && !strcmp(level, "debug") ? TRACING : QUIET;
+		if (now == TRACING)
+			log_setup();
+		__atomic_store_n(&state, now, __ATOMIC_RELAXED);
+	}
+	if (now == TRACING)
+		log_debug("resolves %s (%d): %s", name, version, counted ? "counted" : "passed on");
+}
+
 /* ration_pick decides a lookup for the stubs: true with the answer in result, or
  * false for one that the real resolver is to make for its caller. */
 __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char *name, const char *version, const void *caller,
@@ -174,6 +197,8 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 	if (!find_resolvers())
 		return true;
 	int call = name ? hook_named(name) : -1;
+	if (name)
+		trace(name, 0, call >= 0);
 	if (call < 0)
 		return false;
 	if (handle == RTLD_NEXT) {
@@ -196,8 +221,8 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 	return true;
 }
 
-/* substitute is our function for what cuGetProcAddress found. */
-static void *substitute(void *found, const char *name, int version, uint64_t flags)
+/* variant_of is our function for what cuGetProcAddress found. */
+static void *variant_of(void *found, const char *name, int version, uint64_t flags)
 {
 	enum { PER_THREAD = 2 };
 	const struct variant *best = NULL;
@@ -218,6 +243,13 @@ static void *substitute(void *found, const char *name, int version, uint64_t fla
 			best = v;
 	}
 	return best && ration_real(best->call) ? ours[best->call] : found;
+}
+
+static void *substitute(void *found, const char *name, int version, uint64_t flags)
+{
+	void *mine = variant_of(found, name, version, flags);
+	trace(name, version, mine != found);
+	return mine;
 }
 
 int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
