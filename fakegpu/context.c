@@ -124,11 +124,8 @@ static void end_block(const struct block *b, void *arg)
         machine_return(b->device, KIND_DATA, b->charged);
 }
 
-static void end_handle(struct handle *h, void *arg)
+static void end_handle(struct handle *h)
 {
-    const struct end *e = arg;
-    if (h->context != e->context)
-        return;
     switch (h->kind) {
     case HANDLE_ARRAY: array_end((struct array *)h); break;
     case HANDLE_MIPMAP: mipmap_end((struct mipmap *)h); break;
@@ -144,7 +141,8 @@ void context_end(struct context *c)
     store_release(&c->alive, false);
     e.last = machine_context(c->device_index, -1) == 0;
     space_sweep(belongs, end_block, &e);
-    handle_each(end_handle, &e);
+    handle_each(c, end_handle);
+    host_end_managed(c);
     if (e.count > 0)
         report_leak("context %llu ended with %lu allocations of %llu bytes", (unsigned long long)c->id, e.count,
                     e.bytes);

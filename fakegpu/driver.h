@@ -91,8 +91,8 @@ void *handle_get(const void *address, enum handle_kind kind);
 /* Like handle_get, and reports a handle that is none as the caller's mistake. */
 void *handle_want(const void *address, enum handle_kind kind, const char *call);
 void handle_drop(void *object);
-/* Calls f with every live handle; f may drop the one it is given. */
-void handle_each(void (*f)(struct handle *h, void *arg), void *arg);
+/* Calls f with every live handle of a context; f may drop the one it is given. */
+void handle_each(struct context *context, void (*f)(struct handle *h));
 
 /* stream.c */
 CUresult stream_check(CUstream s);
@@ -130,5 +130,7 @@ struct host_range {
 bool host_find(uintptr_t address, struct host_range *out);
 /* Ends the managed range that starts there. False if there is none. */
 bool host_free_managed(uintptr_t address);
+/* Ends all of a context's. */
+void host_end_managed(const struct context *context);
 
 #endif

@@ -117,7 +117,7 @@ void handle_drop(void *object)
         free(object);
 }
 
-void handle_each(void (*f)(struct handle *h, void *arg), void *arg)
+void handle_each(struct context *context, void (*f)(struct handle *h))
 {
     struct handle **copy;
     size_t n = 0;
@@ -125,7 +125,7 @@ void handle_each(void (*f)(struct handle *h, void *arg), void *arg)
     pthread_rwlock_rdlock(&lock);
     copy = malloc((count + 1) * sizeof *copy);
     for (size_t i = 0; copy != NULL && i < size; i++)
-        if (table[i] != NULL && table[i] != TOMB)
+        if (table[i] != NULL && table[i] != TOMB && table[i]->context == context)
             copy[n++] = table[i];
     pthread_rwlock_unlock(&lock);
     /* f may drop handles, its own or ones that belong to it: look each up again. */
@@ -134,7 +134,7 @@ void handle_each(void (*f)(struct handle *h, void *arg), void *arg)
         struct handle **at = find(copy[i]);
         pthread_rwlock_unlock(&lock);
         if (at != NULL)
-            f(copy[i], arg);
+            f(copy[i]);
     }
     free(copy);
 }

@@ -126,6 +126,19 @@ bool host_free_managed(uintptr_t base)
     return true;
 }
 
+void host_end_managed(const struct context *context)
+{
+    uintptr_t base;
+    do {
+        base = 0;
+        pthread_rwlock_rdlock(&lock);
+        for (size_t i = 0; i < count && base == 0; i++)
+            if (ranges[i].kind == HOST_MANAGED && ranges[i].context == context)
+                base = ranges[i].base;
+        pthread_rwlock_unlock(&lock);
+    } while (base != 0 && host_free_managed(base));
+}
+
 static CUresult free_host(void *p)
 {
     struct host_range r;

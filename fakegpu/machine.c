@@ -81,25 +81,52 @@ static uint64_t pid_namespace(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
-/* Lock first: it is the kernel's word and true across namespaces. A program that
- * closes all descriptors drops it while it lives, so ask for the process too,
- * where its PID means anything to us. */
-static bool dead(unsigned s, uint64_t our_namespace)
+/* Whether a process has the machine's file where its record says. Where we may not
+ * look it counts as having it. */
+static bool maps(const struct record *r)
 {
-    const struct record *r = &file.map->record[s];
-    if (s == slot || state_owned(&file, s))
-        return false;
-    return r->pid_namespace != our_namespace || r->start_time == 0 || start_time(r->pid) != r->start_time;
+    char name[32], line[256];
+    bool found = false, begins = true;
+    struct stat st;
+    FILE *f;
+
+    snprintf(name, sizeof name, "/proc/%u/maps", r->pid);
+    f = fopen(name, "re");
+    if (f == NULL || fstat(file.lock_fd, &st) != 0)
+        found = true;
+    while (!found && fgets(line, sizeof line, f) != NULL) {
+        unsigned long long at, inode;
+        found = begins && sscanf(line, "%llx-%*x %*s %*x %*s %llu", &at, &inode) == 2 && at == r->map && inode == st.st_ino;
+        begins = strchr(line, '\n') != NULL; /* names may be longer than a line of ours */
+    }
+    if (f != NULL)
+        fclose(f);
+    return found;
 }
 
-static void reap_locked(void)
+/* Lock first: it is the kernel's word and true across namespaces. A program that
+ * closes all descriptors drops it while it lives, so ask for the process too,
+ * where its PID means anything to us. One that became another program has the same
+ * PID and start time, but not the file where it was. Who claims a record knows of any
+ * other of its own that it is of such a past, also where a child that was made
+ * without our noticing still shares the lock. */
+static bool dead(unsigned s, uint64_t our_namespace, bool claims)
+{
+    const struct record *r = &file.map->record[s];
+    bool ours = claims && r->pid == (uint32_t)getpid() && r->pid_namespace == our_namespace;
+    if (s == slot || (!ours && state_owned(&file, s)))
+        return false;
+    return ours || r->pid_namespace != our_namespace || r->start_time == 0 || start_time(r->pid) != r->start_time || !maps(r);
+}
+
+static void reap_locked(bool claims)
 {
     uint64_t ns = pid_namespace();
     uint64_t high = load_relaxed(&file.map->high);
 
     for (unsigned s = 0; s < high; s++) {
         struct record *r = &file.map->record[s];
-        if (load_acquire(&r->state) != RECORD_LIVE || !dead(s, ns))
+        if (load_acquire(&r->state) != RECORD_LIVE || !dead(s, ns, claims))
             continue;
         for (unsigned d = 0; d < file.shape.devices; d++)
             ledger_reap(&ledgers[d], s);
@@ -111,7 +138,7 @@ void machine_reap(void)
 {
     pthread_mutex_lock(&attach_lock);
     if (file.map != NULL && state_lock(&file, false)) {
-        reap_locked();
+        reap_locked(slot != NO_SLOT);
         state_unlock(&file);
     }
     pthread_mutex_unlock(&attach_lock);
@@ -119,7 +146,7 @@ void machine_reap(void)
 
 static int claim_locked(void)
 {
-    reap_locked();
+    reap_locked(true);
     for (unsigned s = 0; s < MAX_PROCESSES; s++) {
         struct record *r = &file.map->record[s];
         if (load_acquire(&r->state) != RECORD_FREE || !state_own(&file, s))
@@ -131,6 +158,7 @@ static int claim_locked(void)
         r->start_time = start_time(r->pid);
         r->pid_namespace = pid_namespace();
         r->identity = ++file.map->claims;
+        r->map = (uintptr_t)file.map;
         r->hidden = knobs()->hidden;
         snprintf(r->name, sizeof r->name, "%s", program_invocation_name);
         if (file.map->high < s + 1)

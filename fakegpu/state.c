@@ -13,7 +13,7 @@
 
 #include "report.h"
 
-enum { MAGIC = 0x47504b46, VERSION = 1 };
+enum { MAGIC = 0x47504b46, VERSION = 2 };
 
 /* Lock bytes lie past any data, where they are just numbers. */
 #define LOCK_MACHINE ((off_t)1 << 32)
@@ -64,6 +64,11 @@ bool state_owned(const struct state_file *f, unsigned slot)
     return owned(f->lock_fd, LOCK_RECORD + slot, 1);
 }
 
+/* The machine's path, found anew each time. In memory of our own and not on the
+ * stack, which may be the smallest there is; callers hold the machine's attach lock. */
+static char path[4096];
+static char temporary[sizeof path + 32];
+
 static int folder(char *out, size_t size)
 {
     const char *set = getenv("FAKEGPU_STATE");
@@ -85,36 +90,45 @@ static int folder(char *out, size_t size)
     return 0;
 }
 
-static int state_path(char *out, size_t size)
+static int find_path(void)
 {
-    char dir[3072];
-    if (folder(dir, sizeof dir) != 0 || snprintf(out, size, "%s/machine", dir) >= (int)size) {
-        report_note("finding the state folder: %s (set FAKEGPU_STATE to a folder that can be written)",
-                    strerror(errno));
-        return -1;
+    static const char name[] = "/machine";
+    if (folder(path, sizeof path - sizeof name) == 0) {
+        strcat(path, name);
+        return 0;
     }
-    return 0;
+    report_note("finding the state folder: %s (set FAKEGPU_STATE to a folder that can be written)", strerror(errno));
+    return -1;
 }
 
 bool state_current(const struct state_file *f)
 {
-    char path[4096];
     struct stat named, open_;
-    return state_path(path, sizeof path) == 0 && stat(path, &named) == 0 &&
-           fstat(f->lock_fd, &open_) == 0 && named.st_ino == open_.st_ino && named.st_dev == open_.st_dev;
+    return find_path() == 0 && stat(path, &named) == 0 && fstat(f->lock_fd, &open_) == 0 &&
+           named.st_ino == open_.st_ino && named.st_dev == open_.st_dev;
+}
+
+/* Opens a file of our own beside the path. A PID names us in our namespace only, so
+ * a name that is taken is another's: the next one then. */
+static int open_temporary(void)
+{
+    int fd = -1;
+    for (unsigned n = 0; n < 10000 && fd < 0; n++) {
+        snprintf(temporary, sizeof temporary, "%s.%d.%u.tmp", path, (int)getpid(), n);
+        fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
+    }
+    return fd;
 }
 
 /* Makes a complete file beside the path, then gives it its name in one step, so
  * that nobody ever opens a half-made one. */
-static int publish(const char *path, const char *text, const struct shape *shape, bool replace)
+static int publish(const char *text, const struct shape *shape, bool replace)
 {
-    char temp[4200];
     struct state *s;
-    int fd, r = -1;
+    int fd = open_temporary(), r = -1;
 
-    snprintf(temp, sizeof temp, "%s.%d.tmp", path, (int)getpid());
-    unlink(temp);
-    fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return -1;
     if (ftruncate(fd, sizeof *s) == 0 &&
@@ -126,12 +140,12 @@ static int publish(const char *path, const char *text, const struct shape *shape
         for (unsigned i = 0; i < shape->devices; i++)
             s->device[i].capacity = (shape->bytes - shape->reserved) / LEDGER_UNIT;
         munmap(s, sizeof *s);
-        r = replace ? rename(temp, path) : link(temp, path);
+        r = replace ? rename(temporary, path) : link(temporary, path);
         if (r != 0 && !replace && errno == EEXIST)
             r = 0; /* somebody else was first: theirs is as good */
     }
     close(fd);
-    unlink(temp);
+    unlink(temporary);
     return r;
 }
 
@@ -141,7 +155,7 @@ static bool valid(const struct state *s, const struct stat *st)
            (uint64_t)st->st_size == sizeof *s && memchr(s->shape, '\0', sizeof s->shape) != NULL;
 }
 
-static int map_file(const char *path, struct state_file *f, struct stat *st)
+static int map_file(struct state_file *f, struct stat *st)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -167,7 +181,7 @@ void state_close(struct state_file *f)
 
 /* One look at the path: 1 the file is ours to use, 0 it was made or replaced
  * (look again), -1 it cannot be used. */
-static int look(const char *path, const char *wanted, struct state_file *f)
+static int look(const char *wanted, struct state_file *f)
 {
     const char *text = wanted != NULL ? wanted : "h200x1";
     struct shape shape;
@@ -179,8 +193,8 @@ static int look(const char *path, const char *wanted, struct state_file *f)
         report_note("FAKEGPU=%s names no machine (try h200x2 or small:512m)", text);
         return -1;
     }
-    if (map_file(path, f, &st) != 0) {
-        if (errno == ENOENT && publish(path, text, &shape, false) == 0)
+    if (map_file(f, &st) != 0) {
+        if (errno == ENOENT && publish(text, &shape, false) == 0)
             return 0;
         report_note("making %s: %s (can the folder be written?)", path, strerror(errno));
         return -1;
@@ -198,7 +212,7 @@ static int look(const char *path, const char *wanted, struct state_file *f)
     r = 0;
     if (state_lock(f, true)) {
         if (state_current(f) && !owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES))
-            r = publish(path, text, &shape, true);
+            r = publish(text, &shape, true);
         state_unlock(f);
     }
     return r;
@@ -207,16 +221,15 @@ static int look(const char *path, const char *wanted, struct state_file *f)
 int state_open(struct state_file *f)
 {
     const char *wanted = getenv("FAKEGPU");
-    char path[4096];
     int r;
 
     if (wanted != NULL && *wanted == '\0')
         wanted = NULL;
-    if (state_path(path, sizeof path) != 0)
+    if (find_path() != 0)
         return -1;
     for (int i = 0; i < 100; i++) {
         *f = (struct state_file){.lock_fd = -1};
-        r = look(path, wanted, f);
+        r = look(wanted, f);
         if (r > 0)
             return 0;
         state_close(f);

@@ -17,7 +17,8 @@ struct record {
     uint64_t identity;
     uint64_t hidden;
     char name[64];
-    uint64_t pad1[2];
+    uint64_t map; /* where the process has this file */
+    uint64_t pad1;
     struct ledger_account account[MAX_DEVICES];
 };
 
@@ -43,7 +44,9 @@ struct state_file {
     struct shape shape;
 };
 
-/* Opens the file for the shape FAKEGPU asks for, making or replacing it as needed.
+/* One caller at a time, for this and all that follows.
+ *
+ * Opens the file for the shape FAKEGPU asks for, making or replacing it as needed.
  * A machine in use keeps its shape; who asks for none takes the one that is there. */
 int state_open(struct state_file *f);
 void state_close(struct state_file *f);

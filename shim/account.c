@@ -16,6 +16,9 @@
  * that replaces a lost one, and to compare with the driver's figure. */
 static uint64_t held[RATION_DEVICES][RATION_KINDS];
 
+/* Of that, what the driver need not have: see account_absent. */
+static uint64_t absent[RATION_DEVICES];
+
 static uint64_t whole(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
 
 static void hold(unsigned device, unsigned kind, uint64_t bytes) { __atomic_fetch_add(&held[device][kind], bytes, __ATOMIC_RELAXED); }
@@ -30,7 +33,18 @@ uint64_t account_held_all(unsigned device)
 	return sum;
 }
 
-void account_forget(void) { memset(held, 0, sizeof held); }
+uint64_t account_absent(unsigned device) { return load_relaxed(&absent[device]); }
+
+void account_may_lack(unsigned device, uint64_t bytes, bool from_now)
+{
+	fetch_add(&absent[device], from_now ? whole(bytes) : -whole(bytes));
+}
+
+void account_forget(void)
+{
+	memset(held, 0, sizeof held);
+	memset(absent, 0, sizeof absent);
+}
 
 /* once a second, so that a program that tries in a loop does not flood its log. */
 static bool once_a_second(uint64_t *last, uint64_t *skipped)

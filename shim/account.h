@@ -23,6 +23,12 @@ void account_adjust(unsigned device, unsigned kind, uint64_t from, uint64_t to);
 uint64_t account_held(unsigned device, unsigned kind);
 uint64_t account_held_all(unsigned device);
 
+/* account_may_lack says of bytes that are charged, from now on or no longer, that the
+ * driver need not have them: managed memory may be elsewhere. account_absent is the
+ * sum. */
+void account_may_lack(unsigned device, uint64_t bytes, bool from_now);
+uint64_t account_absent(unsigned device);
+
 /* account_forget starts at nothing, in a process that has just joined. */
 void account_forget(void);
 

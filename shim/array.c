@@ -5,7 +5,6 @@
 #include "context.h"
 #include "gauge.h"
 #include "life.h"
-#include "log.h"
 
 static const uint64_t ALIGNMENT = 64 << 10;
 
@@ -56,8 +55,7 @@ static void keep(const struct place *at, void *handle, uint64_t charged, uint64_
 {
 	account_adjust(at->device->index, RATION_DATA, charged, real);
 	struct record r = {.key = (uintptr_t)handle, .bytes = real, .device = (uint8_t)at->device->index, .context = at->context};
-	if (!records_put(&arrays, &r))
-		log_warn("no memory to remember an array: it stays counted until this process ends");
+	context_keep(&arrays, &r, RATION_DATA);
 	gauge_tick(at->device);
 }
 

@@ -84,6 +84,29 @@ int context_here(struct place *p)
 	return 1;
 }
 
+void context_gone(const struct record *r, unsigned kind)
+{
+	if (r->flags & RECORD_MANAGED)
+		account_may_lack(r->device, r->bytes, false);
+	account_return(r->device, kind, r->bytes);
+}
+
+void context_keep(struct records *t, const struct record *r, unsigned kind)
+{
+	struct record old;
+	if (r->flags & RECORD_MANAGED)
+		account_may_lack(r->device, r->bytes, true);
+	if (unlikely(!records_replace(t, r, &old)))
+		log_warn("no memory to remember an allocation: it stays counted until this process ends");
+	/* Of a context that has ended: the driver was faster than our sweep. */
+	if (unlikely(old.key)) {
+		if (old.pool)
+			pool_forget(&old);
+		else
+			context_gone(&old, kind);
+	}
+}
+
 struct sweep {
 	uint8_t context;
 	unsigned kind;
@@ -95,7 +118,7 @@ static bool lives_on(struct record *r, void *arg)
 	/* A pool's memory outlives the context it was asked for in. */
 	if (r->context != s->context || r->pool)
 		return true;
-	account_return(r->device, s->kind, r->bytes);
+	context_gone(r, s->kind);
 	return false;
 }
 
@@ -128,7 +151,11 @@ static void ended(struct entry *e, struct device *d, uint64_t cost)
 		e->used = false;
 		mutex_unlock(&lock);
 	}
+	/* With a device's last context goes what its pools handed out. */
+	if (gauge_nothing(d))
+		pools_emptied(d->index);
 	pools_synchronised(d->index);
+	pools_look(RATION_DEVICES);
 	graph_look(d);
 	gauge_shrink(d, RATION_CONTEXT, cost);
 }

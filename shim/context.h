@@ -30,4 +30,14 @@ int context_here(struct place *p);
 /* Records of what ends with its context: addresses, arrays, modules. */
 extern struct records addresses, arrays, modules;
 
+/* Its bytes may be elsewhere than on the device. */
+#define RECORD_MANAGED 1u
+
+/* context_keep remembers what was charged as kind. Where there is no memory for that
+ * it stays charged until the process ends. */
+void context_keep(struct records *t, const struct record *r, unsigned kind);
+
+/* context_gone gives back what a record was charged. */
+void context_gone(const struct record *r, unsigned kind);
+
 #endif

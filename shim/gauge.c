@@ -126,7 +126,7 @@ static bool everybody(struct device *d, uint64_t *bytes)
  * threads allocate and free while it is read: at every instant our count is at
  * least the driver's, but the two are not read in one. So one that is too much is
  * read again, and the least counts. Under the lock. */
-static bool excess(struct device *d, uint64_t *bytes, uint64_t *figure)
+static bool excess(struct device *d, uint64_t missing, uint64_t *bytes, uint64_t *figure)
 {
 	*bytes = UINT64_MAX;
 	for (unsigned tries = 0; tries < 3 && *bytes; tries++) {
@@ -134,10 +134,27 @@ static bool excess(struct device *d, uint64_t *bytes, uint64_t *figure)
 		if (!mine(d, figure))
 			return false;
 		uint64_t after = account_held_all(d->index), counted = before > after ? before : after;
-		uint64_t more = *figure > counted ? *figure - counted : 0;
+		uint64_t all = *figure + missing, more = all > counted ? all - counted : 0;
 		*bytes = more < *bytes ? more : *bytes;
 	}
 	return true;
+}
+
+/* missing is what we counted and the driver does not have: managed memory that is
+ * elsewhere, what a destroyed pool gave back. What comes must show beyond that. The
+ * least of some readings, as what other threads are charging is missing as well.
+ * Under the lock. */
+static uint64_t missing(struct device *d)
+{
+	uint64_t least = account_absent(d->index), figure;
+	for (unsigned tries = 0; tries < 3 && least; tries++) {
+		uint64_t counted = account_held_all(d->index);
+		if (!mine(d, &figure))
+			return 0;
+		uint64_t less = counted > figure ? counted - figure : 0;
+		least = less < least ? less : least;
+	}
+	return least;
 }
 
 /* settle makes overhead what the driver says beyond what we counted otherwise.
@@ -145,12 +162,19 @@ static bool excess(struct device *d, uint64_t *bytes, uint64_t *figure)
 static bool settle(struct device *d)
 {
 	uint64_t more, figure, overhead = account_held(d->index, RATION_OVERHEAD);
-	if (!excess(d, &more, &figure))
+	if (!excess(d, 0, &more, &figure))
 		return false;
 	if (more) {
 		account_book(d->index, RATION_OVERHEAD, more);
 	} else if (overhead) {
-		uint64_t counted = account_held_all(d->index) - overhead, left = figure > counted ? figure - counted : 0;
+		/* What other threads are charging hides some of it: the most counts. And so
+		 * could what the driver need not have. */
+		uint64_t left = 0;
+		for (unsigned tries = 0; tries < 3 && left < overhead; tries++) {
+			uint64_t counted = account_held_all(d->index) - overhead - account_absent(d->index);
+			if (mine(d, &figure) && figure > counted && figure - counted > left)
+				left = figure - counted;
+		}
 		if (left < overhead)
 			account_return(d->index, RATION_OVERHEAD, overhead - left);
 	}
@@ -168,6 +192,7 @@ struct gauge gauge_begin(struct device *d)
 		g.known = everybody(d, &g.all);
 		g.listed = listed(d, (uint64_t)getpid(), &figure);
 	}
+	g.missing = missing(d);
 	mutex_unlock(&lock);
 	return g;
 }
@@ -183,7 +208,7 @@ int gauge_charge(const struct gauge *g, unsigned kind, uint64_t *bytes)
 	mutex_lock(&lock);
 	if (g->known && !g->listed && !load_relaxed(&own_name) && listed(d, (uint64_t)getpid(), &figure))
 		__atomic_store_n(&own_name, (uint64_t)getpid(), __ATOMIC_RELAXED);
-	if (!excess(d, bytes, &figure))
+	if (!excess(d, g->missing, bytes, &figure))
 		/* What everybody has grew by: the best there is where the driver does not
 		 * show us to ourselves. Another process may have part in it. */
 		*bytes = g->known && everybody(d, &all) && all > g->all ? all - g->all : 0;
@@ -199,7 +224,7 @@ void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes)
 	bool ready = gauge_ready();
 	mutex_lock(&lock);
 	uint64_t held = account_held(d->index, kind);
-	if (ready && mine(d, &figure)) {
+	if (ready && !account_absent(d->index) && mine(d, &figure)) {
 		/* What we know of goes first; what is left is this kind's, up to what it
 		 * had, and then overhead. */
 		uint64_t others = account_held_all(d->index) - held - account_held(d->index, RATION_OVERHEAD);
@@ -210,6 +235,17 @@ void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes)
 		account_return(d->index, kind, bytes < held ? bytes : held);
 	}
 	mutex_unlock(&lock);
+}
+
+bool gauge_nothing(struct device *d)
+{
+	uint64_t figure;
+	if (!gauge_ready())
+		return false;
+	mutex_lock(&lock);
+	bool nothing = mine(d, &figure) && !figure;
+	mutex_unlock(&lock);
+	return nothing;
 }
 
 void gauge_refresh(struct device *d, bool now)

@@ -17,6 +17,7 @@ struct gauge {
 	struct device *device;
 	uint64_t all; /* what everybody has of the device */
 	bool known;
+	uint64_t missing; /* what we counted and the driver did not have */
 	bool listed; /* somebody with our PID was in the driver's list already */
 };
 
@@ -31,8 +32,12 @@ struct gauge gauge_begin(struct device *d);
 int gauge_charge(const struct gauge *g, unsigned kind, uint64_t *bytes);
 
 /* gauge_shrink is for after the end of a context: what the driver no longer has
- * for us is given back. Where it has no figure for us, bytes are. */
+ * for us is given back. Where it has no figure for us, or one that does not show
+ * all we counted, bytes are. */
 void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes);
+
+/* gauge_nothing says whether the driver knows us, and has nothing for us. */
+bool gauge_nothing(struct device *d);
 
 /* gauge_refresh books or returns overhead, at most once a second unless now. */
 void gauge_refresh(struct device *d, bool now);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -111,6 +112,12 @@ static bool open_region(struct life *l)
 	}
 	if (!config.path_given && !config_make_folder(&config))
 		return false;
+	/* Who launched the job made its region. A new one would have no limits. */
+	const char *job = getenv("RATION_JOB");
+	if (job && *job && faccessat(AT_FDCWD, config.path, F_OK, 0) != 0) {
+		log_error("region %s of job %s is gone (somebody removed it; start the job again)", config.path, job);
+		return false;
+	}
 	int err = region_open(&region, config.path, &own);
 	if (err) {
 		log_error("region %s: %s", config.path, error_text(err, buf));

@@ -4,21 +4,18 @@
 #include "context.h"
 #include "gauge.h"
 #include "life.h"
-#include "log.h"
 #include "pool.h"
 
-/* keep remembers an address that was charged. Where there is no memory for that it
- * stays charged until the process ends. */
-static void keep(const struct place *at, CUdeviceptr address, uint64_t bytes)
+/* keep remembers an address that was charged. */
+static void keep(const struct place *at, CUdeviceptr address, uint64_t bytes, uint32_t flags)
 {
-	struct record r = {.key = address, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context};
-	if (unlikely(!records_put(&addresses, &r)))
-		log_warn("no memory to remember an allocation: it stays counted until this process ends");
+	struct record r = {.key = address, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context, .flags = flags};
+	context_keep(&addresses, &r, RATION_DATA);
 	gauge_tick(at->device);
 }
 
 /* ALLOCATE charges, asks the driver, and keeps or returns by its answer. */
-#define ALLOCATE(bytes, out, symbol, ...)                                                                              \
+#define ALLOCATE(flags, bytes, out, symbol, ...)                                                                       \
 	do {                                                                                                           \
 		struct place at_;                                                                                      \
 		ENTER(symbol, __VA_ARGS__);                                                                            \
@@ -28,18 +25,18 @@ static void keep(const struct place *at, CUdeviceptr address, uint64_t bytes)
 			return result_;                                                                                \
 		result_ = REAL(symbol, __VA_ARGS__);                                                                   \
 		if (likely(result_ == CUDA_SUCCESS))                                                                   \
-			keep(&at_, *(out), bytes);                                                                     \
+			keep(&at_, *(out), bytes, flags);                                                              \
 		else                                                                                                   \
 			account_return(at_.device->index, RATION_DATA, bytes);                                         \
 		return result_;                                                                                        \
 	} while (0)
 
-int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes) { ALLOCATE(bytes, out, cuMemAlloc, out, bytes); }
-int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { ALLOCATE(bytes, out, cuMemAlloc_v2, out, bytes); }
+int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes) { ALLOCATE(0, bytes, out, cuMemAlloc, out, bytes); }
+int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { ALLOCATE(0, bytes, out, cuMemAlloc_v2, out, bytes); }
 
 int cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
-	ALLOCATE(bytes, out, cuMemAllocManaged, out, bytes, flags);
+	ALLOCATE(RECORD_MANAGED, bytes, out, cuMemAllocManaged, out, bytes, flags);
 }
 
 /* The pitch is the driver's to choose; this is what it has been so far. */
@@ -65,7 +62,7 @@ static uint64_t likely_size(uint64_t width, uint64_t height)
 		uint64_t real = result == CUDA_SUCCESS ? (uint64_t)*pitch * height : 0;                                \
 		account_adjust(at.device->index, RATION_DATA, guess, real);                                            \
 		if (result == CUDA_SUCCESS)                                                                            \
-			keep(&at, *out, real);                                                                         \
+			keep(&at, *out, real, 0);                                                                      \
 		return result;                                                                                         \
 	} while (0)
 
@@ -94,7 +91,7 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 		else if (r.pool)                                                                                       \
 			pool_freed(&r);                                                                                \
 		else                                                                                                   \
-			account_return(r.device, RATION_DATA, r.bytes);                                                \
+			context_gone(&r, RATION_DATA);                                                                 \
 		return result;                                                                                         \
 	} while (0)
 

@@ -4,14 +4,12 @@
 #include "context.h"
 #include "gauge.h"
 #include "life.h"
-#include "log.h"
 
 static void keep(const struct place *at, void *handle, uint64_t bytes, CUlibrary library)
 {
 	struct record r = {.key = (uintptr_t)handle, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context,
 			   .other = (uintptr_t)library};
-	if (!records_put(&modules, &r))
-		log_warn("no memory to remember a module: it stays counted until this process ends");
+	context_keep(&modules, &r, RATION_MODULE);
 }
 
 /* LOAD loads in the current context, and unloads by undo where the job has no room

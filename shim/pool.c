@@ -1,7 +1,5 @@
 #include "pool.h"
 
-#include <string.h>
-
 #include "account.h"
 #include "atomics.h"
 #include "context.h"
@@ -48,11 +46,16 @@ static struct pool *add(CUmemoryPool handle, unsigned device, bool counted)
 		if (pools[i].used)
 			continue;
 		p = &pools[i];
-		memset(p, 0, sizeof *p);
+		/* The lock stays as it is: a late pool_freed may hold it. */
+		mutex_lock(&p->lock);
 		p->used = true;
-		p->device = device;
+		__atomic_store_n(&p->device, device, __ATOMIC_RELAXED);
 		p->counted = counted;
+		p->charged = 0;
+		__atomic_store_n(&p->slop, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->live, 0, __ATOMIC_SEQ_CST); /* finish may look at it meanwhile */
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
+		mutex_unlock(&p->lock);
 		if (i >= high)
 			__atomic_store_n(&high, i + 1, __ATOMIC_RELEASE);
 	}
@@ -89,15 +92,18 @@ static void each(unsigned device, bool wait, bool trim)
 	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++) {
 		struct pool *p = &pools[i];
-		if (!__atomic_load_n(&p->handle, __ATOMIC_ACQUIRE) || !p->counted || (device < RATION_DEVICES && p->device != device))
+		if (!__atomic_load_n(&p->handle, __ATOMIC_ACQUIRE))
 			continue;
 		if (!wait && !mutex_try(&p->lock))
 			continue;
 		if (wait)
 			mutex_lock(&p->lock);
-		if (trim && p->handle)
-			REAL(cuMemPoolTrimTo, p->handle, 0);
-		look(p);
+		/* Now that it cannot become another's. */
+		if (p->handle && p->counted && (device == RATION_DEVICES || p->device == device)) {
+			if (trim)
+				REAL(cuMemPoolTrimTo, p->handle, 0);
+			look(p);
+		}
 		mutex_unlock(&p->lock);
 	}
 }
@@ -122,6 +128,7 @@ static void finish(struct pool *p)
 	if (!__atomic_load_n(&p->doomed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) ||
 	    __atomic_exchange_n(&p->doomed, 0, __ATOMIC_SEQ_CST) == 0)
 		return;
+	account_may_lack(p->device, p->charged, false);
 	account_return(p->device, RATION_DATA, p->charged);
 	mutex_lock(&lock);
 	p->used = false;
@@ -132,22 +139,43 @@ void pools_synchronised(unsigned device)
 {
 	if (!pools_used())
 		return;
-	__atomic_store_n(&dirty, 0, __ATOMIC_RELAXED);
+	if (device == RATION_DEVICES)
+		__atomic_store_n(&dirty, 0, __ATOMIC_RELAXED);
 	each(device, true, false);
 	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++)
-		if (device == RATION_DEVICES || pools[i].device == device)
+		if (device == RATION_DEVICES || __atomic_load_n(&pools[i].device, __ATOMIC_RELAXED) == device)
 			finish(&pools[i]);
 }
 
 static uint64_t grains(uint64_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
 
-void pool_freed(const struct record *r)
+void pool_forget(const struct record *r)
 {
 	struct pool *p = &pools[r->pool - 1];
 	__atomic_fetch_sub(&p->slop, grains(r->bytes) - r->bytes, __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&p->live, 1, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
+}
+
+static bool elsewhere(struct record *r, void *device)
+{
+	if (!r->pool || r->device != *(const unsigned *)device)
+		return true;
+	pool_forget(r);
+	return false;
+}
+
+void pools_emptied(unsigned device)
+{
+	if (pools_used())
+		records_sweep(&addresses, elsewhere, &device);
+}
+
+void pool_freed(const struct record *r)
+{
+	struct pool *p = &pools[r->pool - 1];
+	pool_forget(r);
 	mutex_lock(&p->lock);
 	look(p);
 	mutex_unlock(&p->lock);
@@ -212,8 +240,7 @@ static void keep(const struct request *q, struct pool *p, const struct place *at
 	__atomic_fetch_add(&p->live, 1, __ATOMIC_SEQ_CST);
 	struct record r = {.key = *q->out, .bytes = q->bytes, .device = (uint8_t)p->device, .context = at->context,
 			   .pool = (uint16_t)(p - pools + 1)};
-	if (!records_put(&addresses, &r))
-		log_warn("no memory to remember an address of a pool");
+	context_keep(&addresses, &r, RATION_DATA);
 }
 
 static int allocate(const struct request *q, struct pool *p, const struct place *at)
@@ -329,13 +356,17 @@ int cuMemPoolDestroy(CUmemoryPool handle)
 	/* Out of sight first: the handle may be another's as soon as it is free. */
 	__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
 	int result = REAL(cuMemPoolDestroy, handle);
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS) {
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
-	else
+	} else {
+		/* It may become less, and nobody would say so. */
+		account_may_lack(p->device, p->charged, true);
 		__atomic_store_n(&p->doomed, 1, __ATOMIC_SEQ_CST);
+	}
+	bool empty = !p->charged;
 	mutex_unlock(&p->lock);
 	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
-	if (!p->charged)
+	if (empty)
 		finish(p);
 	return result;
 }
@@ -352,6 +383,7 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	LEAVE_ALONE(cuMemPoolSetAttribute, pool, attribute, value);
 	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
+	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED); /* a lower threshold counts at the next synchronisation */
 	look_at(pool);
 	return result;
 }
@@ -361,7 +393,8 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 #define SYNCHRONISE(symbol, ...)                                                                                       \
 	do {                                                                                                           \
 		int result_ = REAL(symbol, __VA_ARGS__);                                                               \
-		if (unlikely(__atomic_load_n(&dirty, __ATOMIC_RELAXED)) && life_state() == LIFE_ON)                    \
+		if (unlikely(__atomic_load_n(&dirty, __ATOMIC_RELAXED)) && result_ == CUDA_SUCCESS &&                  \
+		    life_state() == LIFE_ON)                                                                           \
 			pools_synchronised(RATION_DEVICES);                                                            \
 		return result_;                                                                                        \
 	} while (0)

@@ -89,19 +89,26 @@ static void erase(struct shard *s, struct record *hole)
 	s->used--;
 }
 
-bool records_put(struct records *t, const struct record *r)
+bool records_replace(struct records *t, const struct record *r, struct record *old)
 {
 	uint64_t hash = mix(r->key);
 	struct shard *s = shard_of(t, hash);
 	bool good = true;
 	lock(s);
 	struct record *there = find(s, hash, r->key);
+	old->key = 0;
 	if (there)
-		*there = *r;
+		*old = *there, *there = *r;
 	else if ((good = s->used < s->room / 2 || grow(s)))
 		insert(s, r);
 	unlock(s);
 	return good;
+}
+
+bool records_put(struct records *t, const struct record *r)
+{
+	struct record old;
+	return records_replace(t, r, &old);
 }
 
 bool records_take(struct records *t, uint64_t key, struct record *out)

@@ -33,6 +33,10 @@ struct records {
  * memory for it. */
 bool records_put(struct records *t, const struct record *r);
 
+/* records_replace is the same, and tells what was there; old's key is 0 where there
+ * was nothing. */
+bool records_replace(struct records *t, const struct record *r, struct record *old);
+
 /* records_take removes the record with this key, into out. */
 bool records_take(struct records *t, uint64_t key, struct record *out);
 

@@ -225,6 +225,41 @@ static void outlived(void)
     close(c.from);
 }
 
+/* Holds memory, and becomes another program: one that does nothing, or holds again. */
+static int becomes(const char *role)
+{
+    CUdeviceptr p;
+    start();
+    OK(cuMemAlloc_v2(&p, 50 * MIB));
+    execl("/proc/self/exe", "process", role, (char *)NULL);
+    return 1;
+}
+
+static int becomes_idle(void) { return becomes("idle"); }
+static int becomes_holder(void) { return becomes("holder"); }
+
+static int idle(void)
+{
+    say("r", 1);
+    wait_for_end();
+    return 0;
+}
+
+/* A program holds nothing of what it was before. */
+static void became(void)
+{
+    char byte;
+    struct child c = spawn("becomes-idle");
+    CHECK(heard(c, &byte, 1));
+    EQ(everybody(), CONTEXT);
+    EQ(end(c, 0), 0);
+    c = spawn("becomes-holder");
+    CHECK(heard(c, &byte, 1));
+    EQ(everybody(), 2 * CONTEXT + 100 * MIB);
+    EQ(end(c, 0), 0);
+    EQ(everybody(), CONTEXT);
+}
+
 static void ipc(void)
 {
     struct child c = spawn("exporter");
@@ -281,6 +316,7 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; int (*run)(void); } roles[] = {
         {"holder", holder}, {"worker", worker}, {"exporter", exporter}, {"orphan", orphan},
+        {"becomes-idle", becomes_idle}, {"becomes-holder", becomes_holder}, {"idle", idle},
     };
     setenv("FAKEGPU", "a100", 1);
     for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
@@ -292,6 +328,7 @@ int main(int argc, char **argv)
     storm(2000);
     forked();
     outlived();
+    became();
     ipc();
     listed();
     return FINISH();

@@ -31,8 +31,7 @@ static int small(void)
     pthread_t t;
     int result = -1;
     pthread_attr_init(&a);
-    /* The stand-in driver itself needs more than the smallest there is. */
-    pthread_attr_setstacksize(&a, 2 * (size_t)PTHREAD_STACK_MIN);
+    pthread_attr_setstacksize(&a, (size_t)PTHREAD_STACK_MIN);
     pthread_create(&t, &a, init_small, &result);
     pthread_join(t, NULL);
     return result;

@@ -241,7 +241,6 @@ fi
 where="the host's PID, where only the driver knows it"
 if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	fresh
-	job init exit:0
 	for i in 1 2 3 4; do
 		LD_PRELOAD="$preload" RATION_HOSTPID=probe unshare -pf --kill-child "$tests/job" init context wait >/dev/null 2>&1 &
 		eval "pid$i=$!"

@@ -20,7 +20,7 @@ thread) preload="$(gcc -print-file-name=libtsan.so) $lib" ;;
 address) preload="$(gcc -print-file-name=libasan.so) $lib" ;;
 undefined) preload="$(gcc -print-file-name=libubsan.so) $lib" ;;
 esac
-export preload ASAN_OPTIONS="detect_leaks=0" TSAN_OPTIONS="die_after_fork=0"
+export preload ASAN_OPTIONS="detect_leaks=0" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1"
 
 passed=0
 failed=0
@@ -36,7 +36,7 @@ add() {
 	fi
 }
 
-for name in linear pools vmm arrays contexts reach refuse views threads storm; do
+for name in linear pools vmm arrays contexts reach refuse views random crowd forks leaving; do
 	[ -x "$tests/$name" ] || continue
 	mkdir -p "$work/$name"
 	limit=

@@ -24,9 +24,9 @@ static inline struct region *region_here(void)
 /* What this process holds of the region's device, by kind. */
 static inline struct ration_figures figures_of(unsigned device)
 {
-    struct region_holding h[64];
-    unsigned n = region_holdings(region_here(), device, h, 64);
-    for (unsigned i = 0; i < n && i < 64; i++)
+    static struct region_holding h[RATION_SLOTS];
+    unsigned n = region_holdings(region_here(), device, h, RATION_SLOTS);
+    for (unsigned i = 0; i < n; i++)
         if (h[i].pid == (uint64_t)getpid())
             return h[i].figures;
     return (struct ration_figures){0};
