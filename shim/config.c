@@ -144,6 +144,13 @@ static bool find_path(struct config *c)
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
 	struct stat st;
 	int n;
+	/* A job that somebody else put there is not this user's to leave. */
+	if (look(WELL_KNOWN, &st) && st.st_uid != geteuid()) {
+		c->fail_open = false;
+		c->path_given = true;
+		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? WELL_KNOWN "/region" : WELL_KNOWN);
+		return true;
+	}
 	for (unsigned i = 0; i < 2; i++) {
 		const char *value = getenv(variables[i]);
 		if (!value)
@@ -177,6 +184,10 @@ bool config_read(struct config *c)
 {
 	const char *fail = getenv("RATION_FAIL"), *probe = getenv("RATION_HOSTPID");
 	memset(c, 0, sizeof *c);
+	/* As the driver reads it, once: a program may change it for its children. */
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	if (visible && strlen(visible) < sizeof c->visible)
+		strcpy(c->visible, visible);
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
 	bool good = read_limits(c);

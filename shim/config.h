@@ -9,6 +9,7 @@
 
 struct config {
 	char path[512];
+	char visible[1024]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit */
 	bool path_given;  /* by a variable, or found at the well-known place */
 	bool fail_open;   /* RATION_FAIL=open */
 	bool probe;       /* RATION_HOSTPID=probe */

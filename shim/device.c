@@ -65,9 +65,11 @@ static void uuid_text(const unsigned char bytes[16], char *out)
  * there, NVML's; otherwise CUDA's own. */
 static unsigned preferred(CUdevice ordinal, const char *uuid)
 {
-	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	const char *list = life_config()->visible;
 	nvmlDevice_t handle;
 	unsigned index, n = 0;
+	if (!*list)
+		return (unsigned)ordinal;
 	for (int i = 0; list && i < ordinal; i++)
 		list = (list = strchr(list, ',')) ? list + 1 : NULL;
 	if (!list)

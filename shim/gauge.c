@@ -82,18 +82,20 @@ bool gauge_pids(struct device *d, uint32_t *pids, unsigned most, unsigned *n)
 	return good;
 }
 
-/* listed sums up what the driver's list has under a PID. Under the lock. */
-static bool listed(struct device *d, uint64_t pid, uint64_t *bytes)
+/* listed sums up what the driver's list has under a PID: 1, or 0 where it is not
+ * there, or -1 where the list could not be read, which says nothing. Under the
+ * lock. */
+static int listed(struct device *d, uint64_t pid, uint64_t *bytes)
 {
 	unsigned n;
-	bool found = false;
+	int found = 0;
 	*bytes = 0;
 	if (!handle(d) || read_list(d, &n) != NVML_SUCCESS)
-		return false;
+		return -1;
 	for (unsigned i = 0; i < n; i++)
 		if (list[i].pid == pid && list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
 			*bytes += list[i].usedGpuMemory;
-			found = true;
+			found = 1;
 		}
 	return found;
 }
@@ -106,7 +108,10 @@ static bool mine(struct device *d, uint64_t *bytes)
 	if (!pid)
 		pid = load_relaxed(&own_name);
 	*bytes = 0;
-	if (pid && listed(d, pid, bytes))
+	int found = pid ? listed(d, pid, bytes) : 0;
+	if (found < 0)
+		return false;
+	if (found)
 		d->seen = true;
 	if (d->seen)
 		region_observe(life_region(), d->index, *bytes);
@@ -188,9 +193,9 @@ struct gauge gauge_begin(struct device *d)
 	if (!gauge_ready())
 		return g;
 	mutex_lock(&lock);
-	if (!settle(d)) {
+	if (!settle(d) && !d->seen) {
 		g.known = everybody(d, &g.all);
-		g.listed = listed(d, (uint64_t)getpid(), &figure);
+		g.listed = listed(d, (uint64_t)getpid(), &figure) != 0;
 	}
 	g.missing = missing(d);
 	mutex_unlock(&lock);
@@ -206,14 +211,18 @@ int gauge_charge(const struct gauge *g, unsigned kind, uint64_t *bytes)
 	if (!gauge_ready())
 		return CUDA_SUCCESS;
 	mutex_lock(&lock);
-	if (g->known && !g->listed && !load_relaxed(&own_name) && listed(d, (uint64_t)getpid(), &figure))
+	if (g->known && !g->listed && !load_relaxed(&own_name) && listed(d, (uint64_t)getpid(), &figure) == 1)
 		__atomic_store_n(&own_name, (uint64_t)getpid(), __ATOMIC_RELAXED);
-	if (!excess(d, g->missing, bytes, &figure))
+	if (excess(d, g->missing, bytes, &figure)) {
+		if (*bytes)
+			result = account_charge(d->index, kind, *bytes, true); /* no waiting for others' locks under ours */
+	} else if (g->known && everybody(d, &all) && all > g->all) {
 		/* What everybody has grew by: the best there is where the driver does not
-		 * show us to ourselves. Another process may have part in it. */
-		*bytes = g->known && everybody(d, &all) && all > g->all ? all - g->all : 0;
-	if (*bytes)
-		result = account_charge(d->index, kind, *bytes, true); /* no waiting for others' locks under ours */
+		 * show us to ourselves. Another process may have part in it, so it is
+		 * counted, but no reason to refuse. */
+		*bytes = all - g->all;
+		account_book(d->index, kind, *bytes);
+	}
 	mutex_unlock(&lock);
 	return result;
 }
@@ -224,10 +233,13 @@ void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes)
 	bool ready = gauge_ready();
 	mutex_lock(&lock);
 	uint64_t held = account_held(d->index, kind);
+	uint64_t known = account_held_all(d->index) - held - account_held(d->index, RATION_OVERHEAD);
 	if (ready && !account_absent(d->index) && mine(d, &figure)) {
 		/* What we know of goes first; what is left is this kind's, up to what it
-		 * had, and then overhead. */
+		 * had, and then overhead. Other threads charge meanwhile: the least that was
+		 * known counts, so that too little is given back and not too much. */
 		uint64_t others = account_held_all(d->index) - held - account_held(d->index, RATION_OVERHEAD);
+		others = known < others ? known : others;
 		uint64_t left = figure > others ? figure - others : 0;
 		account_adjust(d->index, kind, held, left < held ? left : held);
 		settle(d);

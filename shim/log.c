@@ -2,10 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINE 640
@@ -13,8 +19,39 @@
 static int level = LOG_WARN;
 static char file[512]; /* empty: stderr */
 
+/* What descriptor 2 was when the settings were read: a program may close it, and
+ * have a file of its own by that number. */
+static dev_t stderr_dev;
+static ino_t stderr_ino;
+
+static bool look_at_stderr(struct stat *st) { return syscall(SYS_fstat, STDERR_FILENO, st) == 0; }
+
+static bool same_stderr(void)
+{
+	struct stat st;
+	return look_at_stderr(&st) && (!stderr_ino || (st.st_dev == stderr_dev && st.st_ino == stderr_ino));
+}
+
+/* put writes a line. A reader that went away is no reason to end the program, which
+ * SIGPIPE would do. */
+static void put(int fd, const char *line, size_t n)
+{
+	sigset_t pipe, before, pending;
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	sigemptyset(&pending);
+	sigpending(&pending);
+	sigprocmask(SIG_BLOCK, &pipe, &before);
+	if (write(fd, line, n) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+		syscall(SYS_rt_sigtimedwait, &pipe, NULL, &(struct timespec){0, 0}, sizeof(unsigned long));
+	sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 void log_setup(void)
 {
+	struct stat st;
+	if (look_at_stderr(&st))
+		stderr_dev = st.st_dev, stderr_ino = st.st_ino;
 	static const char *const words[] = {"error", "warn", "info", "debug"};
 	const char *word = getenv("RATION_LOG"), *number = getenv("LIBCUDA_LOG_LEVEL"), *path = getenv("RATION_LOG_FILE");
 	int chosen = LOG_WARN;
@@ -48,14 +85,20 @@ void log_line(enum log_level l, const char *format, ...)
 	va_end(args);
 	n += more < 0 ? 0 : more < (int)sizeof line - n - 1 ? more : (int)sizeof line - n - 2;
 	line[n++] = '\n';
-	/* Opened each time: a descriptor kept open could become somebody else's. */
+	/* Our caller may hold a lock: no thread is cancelled in here. */
+	int cancel;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	/* Opened each time: a descriptor kept open could become somebody else's. A pipe
+	 * that nobody reads must not make us wait. */
 	if (*file)
-		fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644);
-	if (fd >= 0 && write(fd, line, (size_t)n) < 0) {
-		/* There is nobody left to tell. */
-	}
+		fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+	else if (!same_stderr())
+		fd = -1;
+	if (fd >= 0)
+		put(fd, line, (size_t)n);
 	if (fd >= 0 && *file)
 		close(fd);
+	pthread_setcancelstate(cancel, &cancel);
 	errno = saved;
 }
 

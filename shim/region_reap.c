@@ -1,5 +1,7 @@
 /* Reaping: what a dead process held goes to whoever needs it next. Any number of
  * processes may do this at once, and die doing it. docs/protocols.md, section 1. */
+#include <pthread.h>
+
 #include "region_internal.h"
 
 struct verdict {
@@ -125,15 +127,18 @@ int region_reap(struct region *r, unsigned *slots)
  * refusal must not cost a question to the kernel for every process there is. */
 int region_reap_device(struct region *r, unsigned device, unsigned *slots)
 {
+	/* It reads files, and our caller may hold a lock: no thread is cancelled here. */
+	int cancel, err = REGION_OK;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	*slots = 0;
 	for (unsigned slot = 0; slot < region_high(r); slot++) {
 		struct ration_account *a = account(r, device, slot);
 		uint64_t used = load_acquire(&a->used), pend = load_acquire(&a->pend);
 		if (slot == r->slot || (used_units(used) == 0 && used_seq(used) == pend_seq(pend)))
 			continue;
-		int err = reap_slot(r, slot, slots);
-		if (err)
-			return err;
+		if ((err = reap_slot(r, slot, slots)))
+			break;
 	}
-	return REGION_OK;
+	pthread_setcancelstate(cancel, &cancel);
+	return err;
 }

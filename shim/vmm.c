@@ -125,6 +125,9 @@ static uint64_t left(CUdeviceptr at, bool gone)
 int cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
 	LEAVE_ALONE(cuMemUnmap, at, bytes);
+	/* No address space is that large: the driver will say so. */
+	if (bytes > UINT64_C(1) << 47 || at + bytes < at)
+		return REAL(cuMemUnmap, at, bytes);
 	for (uint64_t done = 0; done < bytes;)
 		done += leave(at + done);
 	int result = REAL(cuMemUnmap, at, bytes);

@@ -113,7 +113,16 @@ func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) err
 		return err
 	}
 	limits := map[int]abi.Limit{}
+	known := 0 // devices that a process, or ration run, has found
+	for d := range abi.Devices {
+		if total, err := r.Total(d); err == nil && total > 0 {
+			known++
+		}
+	}
 	for _, d := range devices {
+		if total, err := r.Total(d); err == nil && total == 0 && known > 0 {
+			return usage("device %d: the job has no such device (it has %d, counted from 0)", d, known)
+		}
 		if limits[d], err = newLimit(r, d, set.For(d)); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/figure"
+	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/region"
 )
@@ -77,6 +78,7 @@ read. The others are shown all the same.`,
 // in a list.
 func (a *app) named(path string, only bool) error {
 	s := job.Look(job.Job{Path: path}, only)
+	compare([]job.Status{s})
 	if a.json {
 		if err := a.out.print(Jobs{job.Folder(), []job.Status{s}}); err != nil {
 			return err
@@ -104,6 +106,7 @@ func (a *app) show(jobs []job.Job, only bool) error {
 		}
 		out.Jobs = append(out.Jobs, s)
 	}
+	compare(out.Jobs)
 	if a.json {
 		return errors.Join(a.out.print(out), unread)
 	}
@@ -172,6 +175,42 @@ func (a *app) deviceLine(d job.Device) string {
 	return line
 }
 
+// drift is what the driver counts for a process beyond what we do.
+func drift(h job.Holding) string {
+	switch {
+	case h.Driver == 0:
+		return "-"
+	case h.Driver >= h.Total:
+		return "+" + figure.Short(h.Driver-h.Total)
+	}
+	return "-" + figure.Short(h.Total-h.Driver)
+}
+
+// compare asks the driver, where there is one, what it counts for each process:
+// newer than what the processes themselves have seen, and nobody's own word.
+func compare(jobs []job.Status) {
+	driver, err := gpu.Open("")
+	if err != nil {
+		return
+	}
+	defer driver.Close()
+	counted, err := driver.Processes()
+	if err != nil {
+		return
+	}
+	for _, s := range jobs {
+		for _, p := range s.Processes {
+			for i := range p.Holdings {
+				for _, c := range counted {
+					if c.PID == p.HostPID && c.Device == p.Holdings[i].Device {
+						p.Holdings[i].Driver = c.Used
+					}
+				}
+			}
+		}
+	}
+}
+
 func total(p job.Process) (n uint64) {
 	for _, h := range p.Holdings {
 		n += h.Total
@@ -198,6 +237,7 @@ func (a *app) processes(all []job.Process) {
 		{"DATA", true, func(e entry) string { return figure.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
 		{"DRIVER", true, func(e entry) string { return figure.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
 		{"HOLDS", true, func(e entry) string { return figure.Short(e.Total) }, nil},
+		{"DRIFT", true, func(e entry) string { return drift(e.Holding) }, func(e entry) bool { return e.Driver > 0 }},
 		{"NAME", false, func(e entry) string { return e.Name }, nil},
 	}
 	var lines []entry

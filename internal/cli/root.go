@@ -96,6 +96,7 @@ to the byte who holds what.
 Exit status: 0 all well; 1 a check failed, or the work could not be done;
 2 bad arguments or a bad value in the environment; 3 a region or folder could
 not be opened; 130 interrupted.`,
+		Version:                    version,
 		Args:                       noArgs,
 		SilenceUsage:               true,
 		SilenceErrors:              true,

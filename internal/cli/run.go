@@ -109,7 +109,7 @@ func settings(cmd *cobra.Command, plan *launch.Plan, mem, tolerance string) (err
 		if err := ration.CheckName("--name", plan.Name); err != nil {
 			return err
 		}
-		if plan.Name == library.FolderName || plan.Name == "job" {
+		if job.Reserved(plan.Name) {
 			return usage("--name %q: ration itself needs that one (choose another)", plan.Name)
 		}
 	case plan.Join:

@@ -42,7 +42,7 @@ func TestFind(t *testing.T) {
 	}
 	j, slot := used(t, "train")
 	defer slot.Leave()
-	for what, want := range map[string]Job{"train": j, j.Path: {Path: j.Path}} {
+	for what, want := range map[string]Job{"train": j, j.Path: j} {
 		if got, err := Find(what); err != nil || got != want {
 			t.Errorf("%s: got %v, %v, want %v", what, got, err, want)
 		}

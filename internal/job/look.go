@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -57,6 +58,11 @@ func (s *Status) look(only bool) error {
 		if limit.IsSet() || dev.Used > 0 || dev.Peak > 0 {
 			s.Devices = append(s.Devices, dev)
 		}
+	}
+	// A limit for all devices there might be is set for all of them: once some are
+	// known, those count.
+	if slices.ContainsFunc(s.Devices, func(d Device) bool { return d.Total > 0 }) {
+		s.Devices = slices.DeleteFunc(s.Devices, func(d Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 })
 	}
 	return s.history(r)
 }

@@ -48,6 +48,11 @@ func Remove(j Job, force bool) error {
 		return err
 	}
 	if j.Name == "" {
+		// A path may be anything: --force is for regions that are broken, not for
+		// files that are none.
+		if !region.Is(j.Path) {
+			return fmt.Errorf("removing %s: %w (ration removes only what it made)", j.Path, region.ErrForeign)
+		}
 		if err := os.Remove(j.Path); err != nil {
 			return fmt.Errorf("removing %s: %w", j.Path, err)
 		}
@@ -81,6 +86,8 @@ func ended(j Job, force bool) error {
 		return fmt.Errorf("removing %s: %w: what was launched in it still runs (end it first)", j.Title(), ErrInUse)
 	case force:
 		return nil
+	case errors.Is(s.Err(), region.ErrForeign) && j.Name == "":
+		return fmt.Errorf("removing %s: %w", j.Title(), s.Err())
 	case s.Err() != nil && !errors.Is(s.Err(), fs.ErrNotExist) && !errors.Is(s.Err(), region.ErrInit):
 		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), s.Err())
 	case !s.begun():

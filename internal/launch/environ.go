@@ -35,6 +35,7 @@ func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 		}
 	}
 	e.set(EnvRegion, j.inside(j.Hold.Job.Path))
+	e.set(EnvJob, j.Hold.Job.Name)
 	p.second("LD_PRELOAD", e.get(preload))
 	if text, err := os.ReadFile(preloadFile); err == nil {
 		p.second(preloadFile, string(text))

@@ -35,6 +35,10 @@ var (
 // EnvRegion is where a process of a job finds its region.
 const EnvRegion = "RATION_REGION"
 
+// EnvJob names the job. With it a region that is gone is an error for the library,
+// and not one to be made anew, without limits.
+const EnvJob = "RATION_JOB"
+
 // WellKnown is where the library looks for a job when the environment is silent.
 const WellKnown = "/run/ration/job"
 
@@ -257,6 +261,9 @@ func find(name string) (string, error) {
 	case err == nil:
 		return path, nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		if strings.ContainsRune(name, os.PathSeparator) {
+			return "", fmt.Errorf("%s: %w (there is no such file)", name, ErrNotFound)
+		}
 		return "", fmt.Errorf("%s: %w (is it in PATH?)", name, ErrNotFound)
 	}
 	return "", fmt.Errorf("%s: %w: %w", name, ErrNotRunnable, err)

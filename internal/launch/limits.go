@@ -23,13 +23,22 @@ func divided(d *gpu.Driver) bool {
 	return false
 }
 
+// least is a limit that somebody may have meant: below it even a context does not
+// fit, and 10 is 10 bytes.
+const least = ration.MiB
+
 // limits is what the job may have of each device, judged by what there is.
 func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
+	for i := range ration.MaxDevices {
+		if size, err := p.Settings.Memory.For(i).Of(0); err == nil && size > 0 && size < least {
+			return region.Limits{}, p.wrong(fmt.Errorf("%v is less than any program needs", size), "a number with m or g, like 10g")
+		}
+	}
 	switch {
 	case driver != nil && !divided(driver):
 		return p.known(driver)
 	case driver == nil:
-		p.Warn(missing.Error())
+		p.Warn(fmt.Sprintf("%v; going on, with limits that are not checked against a card", missing))
 	}
 	return p.unknown(driver)
 }

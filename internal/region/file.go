@@ -237,6 +237,25 @@ func noSpace(path string, err error) error {
 	return fmt.Errorf("making region %s: %w", path, err)
 }
 
+// Is says whether the file at path was made as a region, of whatever version and
+// in whatever state.
+func Is(path string) bool {
+	fd, err := openNoFollow(path, false, false, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	var raw [headerSize]byte
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	if n, err := unix.Pread(fd, raw[:], 0); err != nil || n < 8 {
+		return false
+	}
+	return headerOf(&raw).Magic == abi.Magic
+}
+
 // unmade says what a file is that was never initialised, to somebody who will not
 // do it.
 func (f *file) unmade(path string) error {
