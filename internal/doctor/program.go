@@ -19,7 +19,7 @@ import (
 // takes are the calls by which a program can come by device memory; a new one in a
 // new driver will be called something like them. The others that are left alone
 // take none.
-var takes = regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMem|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
+var takes = regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMemAlloc|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
 
 // harmless are calls that look like it.
 var harmless = regexp.MustCompile(`^cu(MemHostAlloc|MemAllocHost|MemPoolGet|MemPoolSet|.*(Export|Import|GetAccess|SetAccess|GetAttribute|Properties|Free))`)
