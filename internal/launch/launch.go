@@ -132,17 +132,17 @@ func (p Plan) take(j *Job) (err error) {
 	if name == "" {
 		name = nameOf(p.Command[0])
 	}
-	if p.Join {
+	job.Tidy()
+	for range 10 {
+		// One that has ended is begun anew, with the limits of whoever does.
+		j.Hold, err = job.Begin(name)
+		if !p.Join || !errors.Is(err, job.ErrInUse) {
+			return err
+		}
 		j.Hold, err = job.Join(name)
 		if j.Joined = err == nil; j.Joined || !errors.Is(err, job.ErrNoJob) {
 			return err
-		}
-	}
-	job.Tidy()
-	j.Hold, err = job.Begin(name)
-	if p.Join && errors.Is(err, job.ErrInUse) { // somebody else was faster
-		j.Hold, err = job.Join(name)
-		j.Joined = err == nil
+		} // it ended while we looked
 	}
 	return err
 }
