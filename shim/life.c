@@ -224,7 +224,8 @@ bool life_look(void)
 	if (prepare(l) != LIFE_COLD)
 		return false;
 	mutex_lock(&l->lock);
-	bool open = open_region(l);
+	bool open = !l->blind && open_region(l);
+	l->blind = !open;
 	mutex_unlock(&l->lock);
 	return open;
 }

@@ -20,6 +20,7 @@ enum life_state {
 struct life {
 	uint32_t state;
 	uint32_t opened; /* the region is mapped, with or without a slot */
+	uint32_t blind;  /* it could not be, for somebody who only looks; said once */
 	uint32_t nvml;   /* gauge.c's */
 	mutex lock;
 };
