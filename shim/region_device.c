@@ -67,17 +67,11 @@ int region_place(struct region *r, const uint64_t uuid[2], uint64_t total, unsig
 	return -1;
 }
 
-static int offer_one(struct ration_limits *page, const void *arg)
-{
-	region_offer(page, arg);
-	return REGION_OK;
-}
-
 int region_offer_limit(struct region *r, unsigned device, uint64_t limit)
 {
 	struct region_limits own = {.memory = {[0] = 0}};
 	if (r->limits_beside || region_limit(r, device))
 		return REGION_OK;
 	own.memory[device] = limit;
-	return region_limits_with(r, offer_one, &own);
+	return region_limits_with(r, region_offer, &own);
 }

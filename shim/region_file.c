@@ -163,8 +163,9 @@ bool region_file_empty(struct region *r)
 
 /* region_offer sets each limit that is still zero. The swap, not a store: of two
  * processes that bring different limits the first one stands. */
-void region_offer(struct ration_limits *page, const struct region_limits *own)
+int region_offer(struct ration_limits *page, const void *limits)
 {
+	const struct region_limits *own = limits;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		if (own->memory[d]) {
 			cas(&page->device[d].memory, 0, own->memory[d]);
@@ -173,6 +174,7 @@ void region_offer(struct ration_limits *page, const struct region_limits *own)
 		if (own->compute[d])
 			cas(&page->device[d].compute, 0, own->compute[d]);
 	}
+	return REGION_OK;
 }
 
 static bool beside(const struct region *r, char *path, size_t size)

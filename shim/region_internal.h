@@ -19,7 +19,7 @@ void region_file_close(struct region *r);
 bool region_limits_exist(const struct region *r);
 int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
-void region_offer(struct ration_limits *page, const struct region_limits *own);
+int region_offer(struct ration_limits *page, const void *limits); /* struct region_limits; as region_limits_with wants it */
 
 /* region_alive.c */
 bool region_lock(struct region *r, unsigned slot);

@@ -14,14 +14,7 @@ static int init_limits(struct ration_limits *page, const void *own)
 	cas32(&page->version, 0, RATION_VERSION);
 	cas(&page->size, 0, sizeof *page);
 	cas(&page->magic, 0, RATION_LIMITS_MAGIC);
-	region_offer(page, own);
-	return REGION_OK;
-}
-
-static int offer_limits(struct ration_limits *page, const void *own)
-{
-	region_offer(page, own);
-	return REGION_OK;
+	return region_offer(page, own);
 }
 
 /* complete writes all that initialisation writes. Every field is set only if
@@ -141,7 +134,7 @@ static int attach(struct region *r, const struct region_limits *own)
 	if ((err = region_limits_open(r)))
 		return err;
 	if (!r->limits_beside && lacks(r, own))
-		return region_limits_with(r, offer_limits, own);
+		return region_limits_with(r, region_offer, own);
 	return REGION_OK;
 }
 

@@ -36,17 +36,7 @@ Exit status: 0 if the books agree, 1 if not.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.out.print(report); err != nil {
-					return err
-				}
-			} else {
-				a.proof(report)
-			}
-			if !report.Agree {
-				return failed()
-			}
-			return nil
+			return a.judged(report, report.Agree, func() { a.proof(report) })
 		}),
 	}
 	cmd.Flags().StringVar(&limit, "limit", "10g", "what they share, by default also from "+ration.EnvMemory+"; a `size` or a share of "+demo.Device.String())

@@ -180,3 +180,17 @@ func usage(format string, args ...any) error {
 
 // failed is returned when the output says what failed.
 func failed() error { return statusError{errSaid, ExitFailed} }
+
+// judged prints a report, as JSON or as people read it, and fails if it is no good
+// one.
+func (a *app) judged(report any, good bool, show func()) error {
+	if !a.json {
+		show()
+	} else if err := a.out.print(report); err != nil {
+		return err
+	}
+	if !good {
+		return failed()
+	}
+	return nil
+}

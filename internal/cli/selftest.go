@@ -48,17 +48,7 @@ made from where you are (host PIDs, inside a container) is skipped and says so.`
 			if err != nil {
 				return err
 			}
-			if a.json {
-				if err := a.out.print(report); err != nil {
-					return err
-				}
-			} else {
-				a.verdicts(report)
-			}
-			if !report.Passed {
-				return failed()
-			}
-			return nil
+			return a.judged(report, report.Passed, func() { a.verdicts(report) })
 		}),
 	}
 	cmd.Flags().IntVarP(&n, "processes", "n", 8, "how many `processes` race")

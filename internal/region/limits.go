@@ -144,10 +144,17 @@ func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
 	return change(page)
 }
 
+func checkDevice(device int) error {
+	if uint(device) < abi.Devices {
+		return nil
+	}
+	return fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+}
+
 // Limit is a device's limit at this moment.
 func (r *Region) Limit(device int) (_ abi.Limit, err error) {
-	if device < 0 || device >= abi.Devices {
-		return 0, fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+	if err := checkDevice(device); err != nil {
+		return 0, err
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -159,8 +166,8 @@ func (r *Region) Limit(device int) (_ abi.Limit, err error) {
 // Total is how many bytes a device has; zero while no process of the job has found
 // out.
 func (r *Region) Total(device int) (_ uint64, err error) {
-	if device < 0 || device >= abi.Devices {
-		return 0, fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+	if err := checkDevice(device); err != nil {
+		return 0, err
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -172,8 +179,8 @@ func (r *Region) Total(device int) (_ uint64, err error) {
 // SetLimit changes a device's limit for every request from now on. What is held
 // beyond it stays held.
 func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
-	if device < 0 || device >= abi.Devices {
-		return fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
+	if err := checkDevice(device); err != nil {
+		return err
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {

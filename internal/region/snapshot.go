@@ -32,8 +32,8 @@ type Holding struct {
 // Usage is what is granted of a device at this instant, and the most that ever
 // was.
 func (r *Region) Usage(device int) (used, peak uint64, err error) {
-	if uint(device) >= abi.Devices {
-		return 0, 0, ErrDevice
+	if err := checkDevice(device); err != nil {
+		return 0, 0, err
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -79,8 +79,8 @@ func (r *Region) Peak(device int) uint64 {
 // Holdings appends to buf what each process holds of a device. Each holding is
 // consistent; they are read one after the other.
 func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
-	if uint(device) >= abi.Devices {
-		return buf, ErrDevice
+	if err := checkDevice(device); err != nil {
+		return buf, err
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {

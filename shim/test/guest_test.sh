@@ -1,25 +1,7 @@
 # A guest in somebody else's process: other preloaded libraries, a poor environment,
 # and the stand-in driver's own tests, which must not notice.
 set -u
-passed=0
-failed=0
-where=start
-export FAKEGPU=h200x2:8g FAKEGPU_CONTEXT=100m
-MIB=1048576
-n=0
-fresh() {
-	n=$((n + 1))
-	export FAKEGPU_STATE="$work/guest$n" RATION_REGION="$work/guest$n/region"
-	mkdir -p "$FAKEGPU_STATE"
-}
-is() {
-	if [ "$1" = "$2" ]; then
-		passed=$((passed + 1))
-	else
-		failed=$((failed + 1))
-		echo "$where: got '$1', not '$2'" >&2
-	fi
-}
+. "$here/common.sh"
 steps="init context alloc:$MIB free info exit:0"
 want="init 0 context 0 alloc 0 free 0 info 0 $((1024 * MIB)) $((924 * MIB)) "
 export CUDA_DEVICE_MEMORY_LIMIT=1g
@@ -30,20 +12,20 @@ if [ -z "$san" ]; then
 		[ -n "$path" ] || continue
 		for pair in "$path $lib" "$lib $path"; do
 			where="with $pair"
-			fresh
+			fresh guest
 			is "$(LD_PRELOAD="$pair" timeout 60 "$tests/job" $steps 2>&1 | tr '\n' ' ')" "$want"
 		done
 	done
 	if command -v valgrind >/dev/null; then
 		where=valgrind
-		fresh
+		fresh guest
 		is "$(LD_PRELOAD="$preload" timeout 120 valgrind -q --error-exitcode=9 "$tests/job" $steps 2>"$work/err" | tr '\n' ' ')" "$want"
 	fi
 fi
 
 where="an empty environment, with the job at the well-known place"
 if [ -z "$san" ] && unshare -m true 2>/dev/null; then
-	fresh
+	fresh guest
 	unset RATION_REGION
 	cat >"$work/poor.sh" <<-'END'
 		mount -t tmpfs none /run && mkdir -p /run/ration
@@ -60,7 +42,7 @@ if [ -z "$san" ]; then
 	for name in memory pool vmm array graph module process start symbols thread fault; do
 		[ -x "$fakegpu/test/$name" ] || continue
 		where="the stand-in driver's own test $name"
-		fresh
+		fresh guest
 		unset FAKEGPU FAKEGPU_CONTEXT
 		out=$(LD_PRELOAD="$preload" RATION_LOG=error timeout 120 "$fakegpu/test/$name" 2>"$work/err")
 		is "$? $(printf '%s' "$out" | sed -n 's/.*, \([0-9]* failed\)$/\1/p' | tail -n 1)" "0 0 failed" || cat "$work/err" >&2
