@@ -10,7 +10,7 @@ static unsigned element_size(int format)
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
     case CU_AD_FORMAT_HALF: return 2;
-    default: return 4; /* 32 bits; the compressed and planar formats are not told apart */
+    default: return 4; /* 32 bits; planar formats are not told apart */
     }
 }
 
@@ -23,6 +23,9 @@ static uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *d)
     if (w == 0 || w > 1u << 20 || h > 1u << 20 || z > 1u << 16 || d->NumChannels < 1 || d->NumChannels > 4 ||
         d->NumChannels == 3)
         return 0;
+    /* Blocks of four by four, of 8 and 16 bytes. */
+    if (d->Format == CU_AD_FORMAT_BC1_UNORM || d->Format == CU_AD_FORMAT_BC7_UNORM)
+        return round_up(round_up(w, 4) * round_up(h, 4) * z / (d->Format == CU_AD_FORMAT_BC1_UNORM ? 2 : 1), ARRAY_ALIGNMENT);
     return round_up(w * h * z * element_size(d->Format) * d->NumChannels, ARRAY_ALIGNMENT);
 }
 

@@ -38,6 +38,8 @@ static void read_knobs(void)
         values.latency_us = (unsigned)n;
     if (size_knob("FAKEGPU_BLOCK", &n) && n >= LEDGER_UNIT)
         values.block = n;
+    if (size_knob("FAKEGPU_FRAGMENTED", &n))
+        values.fragmented = n != 0;
     values.context_set = size_knob("FAKEGPU_CONTEXT", &values.context);
     size_knob("FAKEGPU_HIDDEN", &values.hidden);
 }

@@ -12,6 +12,7 @@ struct knobs {
     uint64_t context;      /* FAKEGPU_CONTEXT */
     uint64_t hidden;       /* FAKEGPU_HIDDEN */
     uint64_t block;        /* FAKEGPU_BLOCK */
+    bool fragmented;       /* FAKEGPU_FRAGMENTED */
     unsigned latency_us;   /* FAKEGPU_LATENCY_US */
 };
 

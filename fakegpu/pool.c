@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "knobs.h"
 #include "space.h"
 
 static const uint64_t CHUNK = 32 * MIB;
@@ -62,6 +63,7 @@ static void shrink(struct pool *p, uint64_t keep)
         keep = least;
     if (p->reserved <= keep)
         return;
+    p->holes = 0;
     if (!p->imported)
         machine_return(p->device, KIND_DATA, p->reserved - keep);
     p->reserved = keep;
@@ -125,6 +127,8 @@ void pool_give(struct pool *p, uint64_t bytes)
     p->used -= bytes;
     p->taken -= round_up(bytes, LEDGER_UNIT);
     p->live--;
+    if (knobs()->fragmented)
+        p->holes += round_up(bytes, LEDGER_UNIT);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -156,7 +160,7 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     TRY(current_context(&b.context));
     pthread_mutex_lock(&p->lock);
-    ok = !p->doomed && !p->imported && (p->taken + rounded <= p->reserved || grow(p, p->taken + rounded));
+    ok = !p->doomed && !p->imported && (p->taken + p->holes + rounded <= p->reserved || grow(p, p->taken + p->holes + rounded));
     if (ok) {
         p->taken += rounded;
         p->used += bytes;

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 
 #include "driver.h"
+#include "knobs.h"
 #include "space.h"
 #include "ticket.h"
 
-static const uint64_t GRANULARITY = 2 * MIB;
+/* What the driver rounds large allocations to is what it maps in. */
+static uint64_t granularity(void) { return knobs()->block; }
 
 struct physical {
     struct handle handle;
@@ -32,7 +34,7 @@ struct reservation {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
 
-static bool granular(uint64_t n) { return n != 0 && n % GRANULARITY == 0; }
+static bool granular(uint64_t n) { return n != 0 && n % granularity() == 0; }
 
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
@@ -179,7 +181,7 @@ static CUresult map(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAlloc
 {
     CUresult r;
     TRY(driver_ready());
-    if (!granular(size) || p % GRANULARITY != 0)
+    if (!granular(size) || p % granularity() != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (offset != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -326,7 +328,7 @@ API cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop, 
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     TRY(check_prop(prop));
-    *out = GRANULARITY;
+    *out = granularity();
     return CUDA_SUCCESS;
 }
 
