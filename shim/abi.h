@@ -17,7 +17,7 @@
 #define RATION_MAGIC 0x314e4f4954415201ull
 #define RATION_LIMITS_MAGIC 0x314d494c54415201ull
 #define RATION_TAIL_MAGIC 0x314c494154544152ull
-#define RATION_VERSION 0x1u
+#define RATION_VERSION 0x2u
 #define RATION_LIMITS_BESIDE 0x1u
 #define RATION_LIMITS_INSIDE 0x2u
 #define RATION_STATE_UNINIT 0x0u
@@ -162,8 +162,9 @@ struct ration_header {
 	uint64_t pad13[7];
 	struct ration_counters counters;
 	uint64_t probe;
-	uint64_t pad16[7];
-	uint64_t pad17[472];
+	uint64_t names;
+	uint64_t pad17[6];
+	uint64_t pad18[472];
 };
 _Static_assert(sizeof(struct ration_header) == 4096, "header");
 _Static_assert(offsetof(struct ration_header, magic) == 0, "header.magic");
@@ -182,8 +183,9 @@ _Static_assert(offsetof(struct ration_header, refusal_next) == 128, "header.refu
 _Static_assert(offsetof(struct ration_header, pad13) == 136, "header.pad13");
 _Static_assert(offsetof(struct ration_header, counters) == 192, "header.counters");
 _Static_assert(offsetof(struct ration_header, probe) == 256, "header.probe");
-_Static_assert(offsetof(struct ration_header, pad16) == 264, "header.pad16");
-_Static_assert(offsetof(struct ration_header, pad17) == 320, "header.pad17");
+_Static_assert(offsetof(struct ration_header, names) == 264, "header.names");
+_Static_assert(offsetof(struct ration_header, pad17) == 272, "header.pad17");
+_Static_assert(offsetof(struct ration_header, pad18) == 320, "header.pad18");
 
 struct ration_device_limits {
 	uint64_t memory;
@@ -224,14 +226,16 @@ struct ration_device {
 	uint64_t pad1[7];
 	uint64_t peak;
 	uint64_t refused;
-	uint64_t pad4[6];
+	uint64_t cost;
+	uint64_t pad5[5];
 };
 _Static_assert(sizeof(struct ration_device) == 128, "device");
 _Static_assert(offsetof(struct ration_device, word) == 0, "device.word");
 _Static_assert(offsetof(struct ration_device, pad1) == 8, "device.pad1");
 _Static_assert(offsetof(struct ration_device, peak) == 64, "device.peak");
 _Static_assert(offsetof(struct ration_device, refused) == 72, "device.refused");
-_Static_assert(offsetof(struct ration_device, pad4) == 80, "device.pad4");
+_Static_assert(offsetof(struct ration_device, cost) == 80, "device.cost");
+_Static_assert(offsetof(struct ration_device, pad5) == 88, "device.pad5");
 
 struct ration_compute {
 	uint64_t pad0[16];

@@ -108,9 +108,9 @@ static int trouble(int err)
 	return life_config()->fail_open ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-/* tight says whether a request would be refused as things stand. */
-static bool tight(struct region *r, unsigned device, uint64_t bytes)
+bool account_tight(unsigned device, uint64_t bytes)
 {
+	struct region *r = life_region();
 	return region_used(r, device) / RATION_UNIT + units_for(bytes) > limit_ceiling(region_limit(r, device));
 }
 
@@ -119,7 +119,7 @@ int account_charge(unsigned device, unsigned kind, uint64_t bytes, bool locked)
 	struct region *r = life_region();
 	struct region_refusal why;
 	/* Pools may hold what nobody uses: the driver would take that first, too. */
-	if (unlikely(pools_used()) && tight(r, device, bytes))
+	if (unlikely(pools_used()) && account_tight(device, bytes))
 		pools_relieve(device, !locked);
 	for (;;) {
 		uint64_t status = load_relaxed(&r->place);

@@ -10,6 +10,9 @@
  * or what the call must return. Whoever calls it with a lock held says so. */
 int account_charge(unsigned device, unsigned kind, uint64_t bytes, bool locked);
 
+/* account_tight says whether a request would be refused as things stand. */
+bool account_tight(unsigned device, uint64_t bytes);
+
 /* account_book charges what exists already, whether it fits or not. */
 void account_book(unsigned device, unsigned kind, uint64_t bytes);
 

@@ -20,16 +20,40 @@ static uint64_t element_size(int format)
 	}
 }
 
+/* Formats that name all channels at once, in bits for each element; what is not here
+ * counts by channel. Compressed ones come in blocks of four by four. */
+static const uint8_t bits[256] = {
+	[0x50] = 32,                                                        /* 10, 10, 10 and 2 */
+	[0x91] = 4, [0x92] = 4, [0x97] = 4, [0x98] = 4,                     /* BC1, BC4 */
+	[0x93] = 8, [0x94] = 8, [0x95] = 8, [0x96] = 8, [0x99] = 8,         /* BC2, BC3, */
+	[0x9a] = 8, [0x9b] = 8, [0x9c] = 8, [0x9d] = 8, [0x9e] = 8,         /* BC5 to BC7 */
+	[0xb0] = 12, [0x9f] = 24, [0xa1] = 24,                              /* 4:2:0: NV12, P010, P016 */
+	[0xa2] = 16, [0xa3] = 32, [0xa4] = 32,                              /* 4:2:2: NV16, P210, P216, */
+	[0xa5] = 16, [0xa6] = 32, [0xa7] = 32,                              /* YUY2, Y210, Y216 */
+	[0xa8] = 32, [0xa9] = 32, [0xb1] = 64,                              /* 4:4:4: AYUV, Y410, Y416, */
+	[0xb2] = 24, [0xb3] = 48, [0xb4] = 24, [0xb5] = 48,                 /* planar */
+	[0xc0] = 8, [0xc1] = 16, [0xc2] = 32, [0xc3] = 16, [0xc4] = 32, [0xc5] = 64, /* normalised */
+	[0xc6] = 8, [0xc7] = 16, [0xc8] = 32, [0xc9] = 16, [0xca] = 32, [0xcb] = 64,
+};
+
+static bool compressed(int format) { return format >= 0x91 && format <= 0x9e; }
+
+static uint64_t blocks(uint64_t n) { return n > UINT64_MAX - 3 ? n : (n + 3) / 4 * 4; }
+
 static uint64_t at_least_one(uint64_t n) { return n ? n : 1; }
 
 /* size_of is at least the size of one level; the driver refuses what is too large
  * to count. */
 static uint64_t size_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-	uint64_t n = element_size(d->Format) * d->NumChannels;
-	if (__builtin_mul_overflow(n, d->Width, &n) || __builtin_mul_overflow(n, at_least_one(d->Height), &n) ||
+	unsigned whole = d->Format >= 0 && d->Format < 256 ? bits[d->Format] : 0;
+	uint64_t n = whole ? whole : 8 * element_size(d->Format) * d->NumChannels, width = d->Width, height = at_least_one(d->Height);
+	if (compressed(d->Format))
+		width = blocks(width), height = blocks(height);
+	if (__builtin_mul_overflow(n, width, &n) || __builtin_mul_overflow(n, height, &n) ||
 	    __builtin_mul_overflow(n, at_least_one(d->Depth), &n) || n > UINT64_MAX - ALIGNMENT)
 		return UINT64_MAX;
+	n = (n + 7) / 8;
 	return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
@@ -56,7 +80,7 @@ static void keep(const struct place *at, void *handle, uint64_t charged, uint64_
 	account_adjust(at->device->index, RATION_DATA, charged, real);
 	struct record r = {.key = (uintptr_t)handle, .bytes = real, .device = (uint8_t)at->device->index, .context = at->context};
 	context_keep(&arrays, &r, RATION_DATA);
-	gauge_tick(at->device);
+	gauge_read(at->device); /* how they lie in memory is the driver's secret */
 }
 
 /* CREATE charges bytes and asks the driver; real is what it came to. */

@@ -1,6 +1,7 @@
 #include "context.h"
 
 #include "account.h"
+#include "figure.h"
 #include "gauge.h"
 #include "graph.h"
 #include "hooks.h"
@@ -24,7 +25,7 @@ static unsigned high;
 static mutex lock; /* over used, high and adding */
 
 struct records addresses, arrays, modules;
-static struct records costs; /* what a context's making took, by its handle */
+static struct records costs; /* what contexts were charged, by their handles */
 
 static struct entry *find(CUcontext c)
 {
@@ -68,6 +69,7 @@ static int first_sight(CUcontext c, struct place *p)
 		return found;
 	struct entry *e = add(c, p->device);
 	p->context = e ? number(e) : NONE;
+	gauge_watch(p->device); /* one that was made before we came */
 	return 1;
 }
 
@@ -138,8 +140,13 @@ static void unhide(struct entry *e, CUcontext c)
 		__atomic_store_n(&e->handle, c, __ATOMIC_RELEASE);
 }
 
-/* ended gives back all that ended with a context. cost is what its making took. */
-static void ended(struct entry *e, struct device *d, uint64_t cost)
+/* What a context was charged, by its handle. One whose cost was remembered, and not
+ * measured, is marked. */
+#define RECORD_GUESSED 1u
+
+/* ended gives back all that ended with a context. r is what its making took; its key
+ * is 0 where that is not known. */
+static void ended(struct entry *e, struct device *d, const struct record *r)
 {
 	if (e) {
 		struct sweep s = {number(e), RATION_DATA};
@@ -151,6 +158,9 @@ static void ended(struct entry *e, struct device *d, uint64_t cost)
 		e->used = false;
 		mutex_unlock(&lock);
 	}
+	if (r->key)
+		__atomic_fetch_sub(&d->living, 1, __ATOMIC_ACQ_REL);
+	uint64_t cost = r->flags & RECORD_GUESSED ? gauge_guess_ends(d, r->bytes) : r->bytes;
 	/* With a device's last context goes what its pools handed out. */
 	if (gauge_nothing(d))
 		pools_emptied(d->index);
@@ -160,60 +170,97 @@ static void ended(struct entry *e, struct device *d, uint64_t cost)
 	gauge_shrink(d, RATION_CONTEXT, cost);
 }
 
-/* Making: begin before, made after. */
+/* Making: decide, begin, made. A process's first context on a device is charged what
+ * the region remembers of others' before the driver is asked, like any allocation.
+ * Where nobody has measured one yet, and for all further ones, the driver's figure
+ * tells afterwards what it took, and it is undone if that does not fit. */
 
 struct making {
 	struct device *device;
+	bool first, unlisted;
+	uint64_t cost; /* remembered; 0: to be measured */
 	struct gauge before;
 	struct hostpid pid;
 };
 
-static int begin(struct making *m, CUdevice ordinal)
+/* decide says how a context is to be made, and whether NVML must be started before:
+ * figure_ready, which must not be called under a lock. Parts of a device do not cost
+ * what it does. */
+static bool decide(struct making *m, bool part)
 {
-	int found = device_of(ordinal, &m->device);
-	if (found == 1) {
-		hostpid_begin(&m->pid, m->device);
-		m->before = gauge_begin(m->device);
+	m->first = !part && !__atomic_load_n(&m->device->living, __ATOMIC_ACQUIRE);
+	m->cost = m->first ? region_cost(life_region(), m->device->index, m->device->id) : 0;
+	return !figure_tried() && (!m->cost || figure_stranger() || hostpid_wanted());
+}
+
+static int begin(struct making *m)
+{
+	/* Whoever does not know himself in the driver's list measures one at a time, or what
+	 * all of them take would be everybody's. After the first, the others know. */
+	bool alone = m->first && !m->cost && !figure_named();
+	hostpid_begin(&m->pid, m->device, alone);
+	if (alone)
+		m->cost = region_cost(life_region(), m->device->index, m->device->id);
+	int refused = m->cost ? account_charge(m->device->index, RATION_CONTEXT, m->cost, false) : CUDA_SUCCESS;
+	if (refused) {
+		hostpid_end(&m->pid, m->device);
+		return refused;
 	}
-	return found;
+	if (!m->cost) {
+		m->before = gauge_begin(m->device);
+		m->before.first = m->first;
+	} else if (figure_stranger()) {
+		m->unlisted = figure_unlisted(m->device);
+	}
+	return CUDA_SUCCESS;
 }
 
 /* made ends it; handle is NULL where the driver said no. */
 static int made(struct making *m, void *handle)
 {
-	uint64_t cost;
-	hostpid_end(&m->pid, m->device);
-	if (!handle)
+	struct device *d = m->device;
+	struct record r = {.key = (uintptr_t)handle, .bytes = m->cost, .device = (uint8_t)d->index};
+	hostpid_end(&m->pid, d);
+	if (!handle) {
+		account_return(d->index, RATION_CONTEXT, m->cost);
 		return CUDA_SUCCESS;
-	int refused = gauge_charge(&m->before, RATION_CONTEXT, &cost);
-	if (refused)
-		return refused;
-	if (cost)
-		records_put(&costs, &(struct record){.key = (uintptr_t)handle, .bytes = cost, .device = (uint8_t)m->device->index});
-	log_info("context %p on device %d takes %llu bytes", handle, m->device->ordinal, (unsigned long long)cost);
+	}
+	if (m->cost) {
+		r.flags = RECORD_GUESSED;
+		gauge_guess(d, m->cost);
+		if (m->unlisted)
+			figure_meet(d);
+	} else {
+		int refused = gauge_charge(&m->before, RATION_CONTEXT, &r.bytes);
+		if (refused)
+			return refused;
+	}
+	__atomic_fetch_add(&d->living, 1, __ATOMIC_ACQ_REL);
+	records_put(&costs, &r);
+	gauge_watch(d);
+	log_info("context %p on device %d %s %llu bytes", handle, d->ordinal, m->cost ? "is charged the usual" : "takes", (unsigned long long)r.bytes);
 	return CUDA_SUCCESS;
 }
 
-static uint64_t cost_of(void *handle)
-{
-	struct record r;
-	return records_take(&costs, (uintptr_t)handle, &r) ? r.bytes : 0;
-}
-
 /* MAKE makes a context, and ends it again by undo where the job has no room for it. */
-#define MAKE(symbol, ordinal, out, undo, ...)                                                                          \
+#define MAKE(symbol, part, ordinal, out, undo, ...)                                                                    \
 	do {                                                                                                           \
-		struct making m_;                                                                                      \
+		struct making m_ = {.device = NULL};                                                                   \
 		ENTER(symbol, __VA_ARGS__);                                                                            \
-		int found_ = begin(&m_, ordinal);                                                                      \
+		int found_ = device_of(ordinal, &m_.device);                                                           \
 		if (found_ <= 0)                                                                                       \
 			return found_ < 0 ? CUDA_ERROR_OPERATING_SYSTEM : REAL(symbol, __VA_ARGS__);                   \
+		if (decide(&m_, part))                                                                                 \
+			figure_ready();                                                                                \
+		int refused_ = begin(&m_);                                                                             \
+		if (refused_)                                                                                          \
+			return refused_;                                                                               \
 		int result_ = REAL(symbol, __VA_ARGS__);                                                               \
-		int refused_ = made(&m_, result_ == CUDA_SUCCESS ? *(out) : NULL);                                     \
+		refused_ = made(&m_, result_ == CUDA_SUCCESS ? *(out) : NULL);                                         \
 		if (refused_) {                                                                                        \
 			undo;                                                                                          \
 			*(out) = NULL;                                                                                 \
-			gauge_refresh(m_.device, true);                                                                \
+			gauge_refresh(m_.device);                                                                      \
 		}                                                                                                      \
 		return refused_ ? refused_ : result_;                                                                  \
 	} while (0)
@@ -222,27 +269,27 @@ static uint64_t cost_of(void *handle)
 
 int cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device)
 {
-	MAKE(cuCtxCreate, device, out, UNDO_CREATE, out, flags, device);
+	MAKE(cuCtxCreate, false, device, out, UNDO_CREATE, out, flags, device);
 }
 
 int cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
 {
-	MAKE(cuCtxCreate_v2, device, out, UNDO_CREATE, out, flags, device);
+	MAKE(cuCtxCreate_v2, false, device, out, UNDO_CREATE, out, flags, device);
 }
 
 int cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned flags, CUdevice device)
 {
-	MAKE(cuCtxCreate_v3, device, out, UNDO_CREATE, out, affinity, count, flags, device);
+	MAKE(cuCtxCreate_v3, false, device, out, UNDO_CREATE, out, affinity, count, flags, device);
 }
 
 int cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice device)
 {
-	MAKE(cuCtxCreate_v4, device, out, UNDO_CREATE, out, params, flags, device);
+	MAKE(cuCtxCreate_v4, false, device, out, UNDO_CREATE, out, params, flags, device);
 }
 
 int cuGreenCtxCreate(CUgreenCtx *out, void *desc, CUdevice device, unsigned flags)
 {
-	MAKE(cuGreenCtxCreate, device, out, REAL(cuGreenCtxDestroy, *out), out, desc, device, flags);
+	MAKE(cuGreenCtxCreate, true, device, out, REAL(cuGreenCtxDestroy, *out), out, desc, device, flags);
 }
 
 int cuGreenCtxDestroy(CUgreenCtx green)
@@ -254,7 +301,7 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	if (result != CUDA_SUCCESS && known)
 		records_put(&costs, &r);
 	if (result == CUDA_SUCCESS && known && device_at(r.device))
-		ended(NULL, device_at(r.device), r.bytes);
+		ended(NULL, device_at(r.device), &r);
 	return result;
 }
 
@@ -264,17 +311,19 @@ static int destroy(CUcontext c, enum ration_call call)
 	real_cuCtxDestroy real = (real_cuCtxDestroy)ration_real(call);
 	if (!real)
 		return ration_absent(call);
+	struct record r = {.key = 0};
 	struct entry *e = hide(c);
+	bool known = records_take(&costs, (uintptr_t)c, &r);
 	int result = real(c);
 	if (result != CUDA_SUCCESS) {
 		unhide(e, c);
+		if (known)
+			records_put(&costs, &r);
 		return result;
 	}
-	struct record r = {.key = 0};
-	bool known = records_take(&costs, (uintptr_t)c, &r);
 	struct device *d = e ? e->device : known ? device_at(r.device) : NULL;
 	if (d)
-		ended(e, d, r.bytes);
+		ended(e, d, &r);
 	return result;
 }
 
@@ -300,12 +349,25 @@ int cuCtxDetach(CUcontext c)
 	CUcontext current = NULL;
 	if (result != CUDA_SUCCESS || !e || (REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && current == c))
 		return result;
+	struct record r = {.key = 0};
 	hide(c);
-	ended(e, e->device, cost_of(c));
+	records_take(&costs, (uintptr_t)c, &r);
+	ended(e, e->device, &r);
 	return result;
 }
 
 /* Primary contexts. */
+
+/* What a device's is, and a lock that makes one step of whether it is active, the
+ * driver's call and what follows from both: of two threads, one that retains it and
+ * one that resets it, each finds it as the other left it. Nothing under it waits for
+ * a thread that could want it, and the child of a fork, where it may have been left
+ * held, has no CUDA to come here with. By ordinal. */
+enum { PRIMARIES = 64 };
+static struct primary {
+	mutex lock;
+	CUcontext handle;
+} primaries[PRIMARIES];
 
 static bool active(CUdevice device)
 {
@@ -314,61 +376,80 @@ static bool active(CUdevice device)
 	return REAL(cuDevicePrimaryCtxGetState, device, &flags, &is) == CUDA_SUCCESS && is;
 }
 
-enum { PRIMARIES = 64 };
-static CUcontext primary[PRIMARIES];
-
-static void remember(CUdevice device, CUcontext c)
+/* revive makes a primary context that is not there. Under its lock. */
+static int revive(struct making *m, CUcontext *out, CUdevice device)
 {
-	if (device >= 0 && device < PRIMARIES)
-		__atomic_store_n(&primary[device], c, __ATOMIC_RELEASE);
-}
-
-int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
-{
-	struct making m;
-	ENTER(cuDevicePrimaryCtxRetain, out, device);
-	if (active(device)) {
-		int result = REAL(cuDevicePrimaryCtxRetain, out, device);
-		if (result == CUDA_SUCCESS)
-			remember(device, *out);
-		return result;
-	}
-	int found = begin(&m, device);
-	if (found <= 0)
-		return found < 0 ? CUDA_ERROR_OPERATING_SYSTEM : REAL(cuDevicePrimaryCtxRetain, out, device);
+	int refused = begin(m);
+	if (refused)
+		return refused;
 	int result = REAL(cuDevicePrimaryCtxRetain, out, device);
-	int refused = made(&m, result == CUDA_SUCCESS ? *out : NULL);
-	if (result == CUDA_SUCCESS && !refused)
-		remember(device, *out);
+	refused = made(m, result == CUDA_SUCCESS ? *out : NULL);
 	if (refused) {
 		REAL(cuDevicePrimaryCtxRelease_v2, device);
 		*out = NULL;
-		gauge_refresh(m.device, true);
+		gauge_refresh(m->device);
 	}
 	return refused ? refused : result;
 }
 
-/* A release or a reset: what is still active afterwards has not ended. */
-static int give_up(CUdevice device, enum ration_call call)
+int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
-	bool was = active(device);
-	int result = ((real_cuDevicePrimaryCtxReset)ration_real(call))(device);
-	struct device *d;
-	if (result != CUDA_SUCCESS || !was || active(device) || device >= PRIMARIES || device_of(device, &d) != 1)
-		return result;
-	CUcontext c = __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE);
-	ended(hide(c), d, cost_of(c));
+	struct making m = {.device = NULL};
+	ENTER(cuDevicePrimaryCtxRetain, out, device);
+	int found = device < PRIMARIES ? device_of(device, &m.device) : 0;
+	if (found <= 0)
+		return found < 0 ? CUDA_ERROR_OPERATING_SYSTEM : REAL(cuDevicePrimaryCtxRetain, out, device);
+	struct primary *p = &primaries[device];
+	bool is;
+	mutex_lock(&p->lock);
+	while (!(is = active(device)) && decide(&m, false)) {
+		mutex_unlock(&p->lock);
+		figure_ready();
+		mutex_lock(&p->lock);
+	}
+	int result = is ? REAL(cuDevicePrimaryCtxRetain, out, device) : revive(&m, out, device);
+	if (result == CUDA_SUCCESS)
+		p->handle = *out;
+	mutex_unlock(&p->lock);
 	return result;
 }
 
-#define GIVE_UP(symbol)                                                                                                \
+/* A release or a reset: what is still active afterwards has not ended. A reset ends
+ * it for sure, so it goes out of sight first. A release may leave it to others, who
+ * must go on finding it; its handle comes back only by a retain, which waits. */
+static int give_up(CUdevice device, enum ration_call call, bool reset)
+{
+	/* All four have the same parameters. */
+	real_cuDevicePrimaryCtxReset real = (real_cuDevicePrimaryCtxReset)ration_real(call);
+	struct device *d;
+	if (!real)
+		return ration_absent(call);
+	if (device >= PRIMARIES || device_of(device, &d) != 1)
+		return real(device);
+	struct primary *p = &primaries[device];
+	mutex_lock(&p->lock);
+	bool was = active(device);
+	struct entry *e = was && reset ? hide(p->handle) : NULL;
+	int result = real(device);
+	if (was && result == CUDA_SUCCESS && !active(device)) {
+		struct record r = {.key = 0};
+		records_take(&costs, (uintptr_t)p->handle, &r);
+		ended(e ? e : hide(p->handle), d, &r);
+	} else {
+		unhide(e, p->handle);
+	}
+	mutex_unlock(&p->lock);
+	return result;
+}
+
+#define GIVE_UP(symbol, reset)                                                                                         \
 	int symbol(CUdevice device)                                                                                    \
 	{                                                                                                              \
 		LEAVE_ALONE(symbol, device);                                                                           \
-		return ration_real(CALL_##symbol) ? give_up(device, CALL_##symbol) : ration_absent(CALL_##symbol);     \
+		return give_up(device, CALL_##symbol, reset);                                                          \
 	}
 
-GIVE_UP(cuDevicePrimaryCtxRelease)
-GIVE_UP(cuDevicePrimaryCtxRelease_v2)
-GIVE_UP(cuDevicePrimaryCtxReset)
-GIVE_UP(cuDevicePrimaryCtxReset_v2)
+GIVE_UP(cuDevicePrimaryCtxRelease, false)
+GIVE_UP(cuDevicePrimaryCtxRelease_v2, false)
+GIVE_UP(cuDevicePrimaryCtxReset, true)
+GIVE_UP(cuDevicePrimaryCtxReset_v2, true)

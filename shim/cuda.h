@@ -48,7 +48,7 @@ typedef struct {
 	unsigned char bytes[16];
 } CUuuid;
 
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 };
 
 typedef struct {
 	int type, id;

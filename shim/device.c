@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "atomics.h"
-#include "gauge.h"
+#include "figure.h"
 #include "hooks.h"
 #include "life.h"
 #include "log.h"
@@ -80,7 +80,7 @@ static unsigned preferred(CUdevice ordinal, const char *uuid)
 		n = n * 10 + (unsigned)(list[i] - '0');
 	if (digits && strchr(", ", list[digits]))
 		return n;
-	if (gauge_ready() && REAL(nvmlDeviceGetHandleByUUID, uuid, &handle) == NVML_SUCCESS &&
+	if (figure_ready() && REAL(nvmlDeviceGetHandleByUUID, uuid, &handle) == NVML_SUCCESS &&
 	    REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
 		return index;
 	return RATION_DEVICES; /* the first that is free */
@@ -108,14 +108,28 @@ static bool share(const struct device *d)
 	return err == 0;
 }
 
+/* block_of asks for the size in which memory is mapped. A driver that does not say rounds
+ * as we do. */
+static uint64_t block_of(CUdevice ordinal)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
+	size_t block = 0;
+	if (REAL(cuMemGetAllocationGranularity, &block, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || block < RATION_UNIT ||
+	    block % RATION_UNIT)
+		return RATION_UNIT;
+	return block;
+}
+
 static uint32_t look_at(struct device *d, CUdevice ordinal, const uint64_t words[2], const char *uuid, unsigned prefer)
 {
 	size_t total = 0;
 	d->ordinal = ordinal;
+	memcpy(d->id, words, sizeof d->id);
 	memcpy(d->uuid, uuid, sizeof d->uuid);
 	if (REAL(cuDeviceTotalMem_v2, &total, ordinal) != CUDA_SUCCESS)
 		total = 0;
 	d->total = total;
+	d->block = block_of(ordinal);
 	int index = region_place(life_region(), words, total, prefer, taken);
 	if (index < 0) {
 		log_error("device %d: the region has no room for another device (it has %u)", ordinal, RATION_DEVICES);

@@ -1,145 +1,41 @@
 #include "gauge.h"
 
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "account.h"
-#include "atomics.h"
+#include "figure.h"
+#include "graph.h"
 #include "hooks.h"
 #include "life.h"
 #include "log.h"
-#include "reach.h"
+#include "pool.h"
 
-/* The most processes of one device that we look for ourselves among. */
-#define LIST 1024
-
-/* How many allocations pass between two looks at the clock. */
-#define TICKS 256
-
-enum { UNTRIED, STARTED, FAILED };
+/* Between two readings of the driver's figure, in nanoseconds: soon after something was
+ * made or loaded, when the driver takes most by itself, then ever later. */
+#define SOON UINT64_C(50000000)
+#define PERIOD UINT64_C(1000000000)
 
 /* Over readings and what is booked by them, so that no two threads charge the same
  * bytes. No call into the dynamic linker is made under it. */
 static mutex lock;
-static nvmlProcessInfo_t *list;
 
-/* Our PID in the driver's list, where the host's is not known but our own turned
- * up there with our first context: then the driver's is the same. */
-static uint64_t own_name;
-
-bool gauge_ready(void)
-{
-	uint32_t *state = &__atomic_load_n(&ration_life, __ATOMIC_ACQUIRE)->nvml;
-	uint32_t s = __atomic_load_n(state, __ATOMIC_ACQUIRE);
-	if (s != UNTRIED)
-		return s == STARTED;
-	/* Twice does no harm: NVML counts its users. */
-	bool good = ration_load_nvml() && REAL(nvmlInit_v2) == NVML_SUCCESS;
-	if (!good)
-		log_info("NVML cannot be used: driver overhead is not counted");
-	__atomic_store_n(state, good ? STARTED : FAILED, __ATOMIC_RELEASE);
-	return good;
-}
-
-static bool handle(struct device *d)
-{
-	if (d->nvml)
-		return true;
-	if (REAL(nvmlDeviceGetHandleByUUID, d->uuid, &d->nvml) == NVML_SUCCESS)
-		return true;
-	/* Part of a divided device. */
-	char mig[sizeof d->uuid];
-	__builtin_memcpy(mig, d->uuid, sizeof mig);
-	__builtin_memcpy(mig, "MIG", 3);
-	return REAL(nvmlDeviceGetHandleByUUID, mig, &d->nvml) == NVML_SUCCESS;
-}
-
-static int read_list(struct device *d, unsigned *n)
-{
-	if (!list) {
-		void *mem = mmap(NULL, LIST * sizeof *list, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (mem == MAP_FAILED)
-			return NVML_ERROR_INSUFFICIENT_SIZE;
-		list = mem;
-	}
-	*n = LIST;
-	if (ration_real(CALL_nvmlDeviceGetComputeRunningProcesses_v3))
-		return REAL(nvmlDeviceGetComputeRunningProcesses_v3, d->nvml, n, list);
-	return REAL(nvmlDeviceGetComputeRunningProcesses_v2, d->nvml, n, list);
-}
-
-bool gauge_pids(struct device *d, uint32_t *pids, unsigned most, unsigned *n)
-{
-	unsigned all;
-	if (!gauge_ready())
-		return false;
-	mutex_lock(&lock);
-	bool good = handle(d) && read_list(d, &all) == NVML_SUCCESS;
-	for (*n = 0; good && *n < all && *n < most; ++*n)
-		pids[*n] = list[*n].pid;
-	mutex_unlock(&lock);
-	return good;
-}
-
-/* listed sums up what the driver's list has under a PID: 1, or 0 where it is not
- * there, or -1 where the list could not be read, which says nothing. Under the
- * lock. */
-static int listed(struct device *d, uint64_t pid, uint64_t *bytes)
-{
-	unsigned n;
-	int found = 0;
-	*bytes = 0;
-	if (!handle(d) || read_list(d, &n) != NVML_SUCCESS)
-		return -1;
-	for (unsigned i = 0; i < n; i++)
-		if (list[i].pid == pid && list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
-			*bytes += list[i].usedGpuMemory;
-			found = 1;
-		}
-	return found;
-}
-
-/* mine is the driver's figure for this process. A process that was in the list
- * once and is no longer has nothing. Under the lock. */
-static bool mine(struct device *d, uint64_t *bytes)
-{
-	uint64_t pid = life_host_pid();
-	if (!pid)
-		pid = load_relaxed(&own_name);
-	*bytes = 0;
-	int found = pid ? listed(d, pid, bytes) : 0;
-	if (found < 0)
-		return false;
-	if (found)
-		d->seen = true;
-	if (d->seen)
-		region_observe(life_region(), d->index, *bytes);
-	return d->seen;
-}
-
-static bool everybody(struct device *d, uint64_t *bytes)
-{
-	nvmlMemory_t m;
-	if (!handle(d) || REAL(nvmlDeviceGetMemoryInfo, d->nvml, &m) != NVML_SUCCESS)
-		return false;
-	*bytes = m.used;
-	return true;
-}
+uint64_t gauge_next;
+uint32_t gauge_stirred;
+static uint64_t interval = SOON; /* to the next but one */
+static uint64_t latest;          /* reading */
 
 /* excess is what the driver says beyond what we counted, overhead included. Other
  * threads allocate and free while it is read: at every instant our count is at
  * least the driver's, but the two are not read in one. So one that is too much is
  * read again, and the least counts. Under the lock. */
-static bool excess(struct device *d, uint64_t missing, uint64_t *bytes, uint64_t *figure)
+static bool excess(struct device *d, uint64_t missing, uint64_t *bytes)
 {
+	uint64_t figure;
 	*bytes = UINT64_MAX;
 	for (unsigned tries = 0; tries < 3 && *bytes; tries++) {
 		uint64_t before = account_held_all(d->index);
-		if (!mine(d, figure))
+		if (!figure_mine(d, &figure))
 			return false;
 		uint64_t after = account_held_all(d->index), counted = before > after ? before : after;
-		uint64_t all = *figure + missing, more = all > counted ? all - counted : 0;
+		uint64_t all = figure + missing, more = all > counted ? all - counted : 0;
 		*bytes = more < *bytes ? more : *bytes;
 	}
 	return true;
@@ -154,7 +50,7 @@ static uint64_t missing(struct device *d)
 	uint64_t least = account_absent(d->index), figure;
 	for (unsigned tries = 0; tries < 3 && least; tries++) {
 		uint64_t counted = account_held_all(d->index);
-		if (!mine(d, &figure))
+		if (!figure_mine(d, &figure))
 			return 0;
 		uint64_t less = counted > figure ? counted - figure : 0;
 		least = less < least ? less : least;
@@ -162,12 +58,69 @@ static uint64_t missing(struct device *d)
 	return least;
 }
 
+/* shortfall is by how much the driver's figure lacks what we counted and it should
+ * have. Under the lock. */
+static bool shortfall(struct device *d, uint64_t *bytes)
+{
+	uint64_t figure;
+	*bytes = UINT64_MAX;
+	for (unsigned tries = 0; tries < 3 && *bytes; tries++) {
+		uint64_t before = account_held_all(d->index), absent = account_absent(d->index);
+		if (!figure_mine(d, &figure))
+			return false;
+		uint64_t after = account_held_all(d->index), counted = before < after ? before : after;
+		uint64_t less = counted > figure + absent ? counted - figure - absent : 0;
+		*bytes = less < *bytes ? less : *bytes;
+	}
+	return true;
+}
+
+/* confirm compares what a context was charged by a remembered cost with the driver's
+ * figure. Too little shows as overhead, from now on; a cost of less than half is
+ * forgotten, so that the next process measures: anything nearer may be code that was
+ * loaded since.
+ *
+ * Too much is given back when two readings have shown it, a second apart: what another
+ * thread has charged and the driver has not given yet looks the same, and giving that
+ * back would let the job pass its limit. Where that is so much that nothing but the
+ * context can be the reason, the region remembers the smaller cost. Under the lock. */
+static void confirm(struct device *d)
+{
+	uint64_t less, more, guess = d->guessed, held = account_held(d->index, RATION_CONTEXT);
+	if (!shortfall(d, &less))
+		return;
+	if (less && !d->lacking) {
+		d->lacking = less;
+		d->lacking_since = gauge_now();
+		return;
+	}
+	less = less < d->lacking ? less : d->lacking;
+	if (less && gauge_now() - d->lacking_since < PERIOD) {
+		d->lacking = less;
+		return;
+	}
+	less = less < guess ? less : guess;
+	less = (less < held ? less : held) / RATION_UNIT * RATION_UNIT;
+	__atomic_store_n(&d->guessed, 0, __ATOMIC_RELAXED);
+	d->lacking = 0;
+	d->less += less;
+	if (less) {
+		log_info("a context on device %d was charged %llu bytes too much by what its job remembered", d->ordinal, (unsigned long long)less);
+		account_return(d->index, RATION_CONTEXT, less);
+		bool only = __atomic_load_n(&d->living, __ATOMIC_RELAXED) == 1 && !pools_used() && !account_absent(d->index);
+		if (only && less >= guess / 8)
+			region_remember(life_region(), d->index, d->id, guess - less);
+	} else if (excess(d, 0, &more) && more >= guess) {
+		region_forget(life_region(), d->index, d->id, guess);
+	}
+}
+
 /* settle makes overhead what the driver says beyond what we counted otherwise.
  * Under the lock. */
 static bool settle(struct device *d)
 {
 	uint64_t more, figure, overhead = account_held(d->index, RATION_OVERHEAD);
-	if (!excess(d, 0, &more, &figure))
+	if (!excess(d, 0, &more))
 		return false;
 	if (more) {
 		account_book(d->index, RATION_OVERHEAD, more);
@@ -177,7 +130,7 @@ static bool settle(struct device *d)
 		uint64_t left = 0;
 		for (unsigned tries = 0; tries < 3 && left < overhead; tries++) {
 			uint64_t counted = account_held_all(d->index) - overhead - account_absent(d->index);
-			if (mine(d, &figure) && figure > counted && figure - counted > left)
+			if (figure_mine(d, &figure) && figure > counted && figure - counted > left)
 				left = figure - counted;
 		}
 		if (left < overhead)
@@ -189,52 +142,114 @@ static bool settle(struct device *d)
 struct gauge gauge_begin(struct device *d)
 {
 	struct gauge g = {.device = d};
-	uint64_t figure;
-	if (!gauge_ready())
+	if (!figure_ready())
 		return g;
 	mutex_lock(&lock);
 	if (!settle(d) && !d->seen) {
-		g.known = everybody(d, &g.all);
-		g.listed = listed(d, (uint64_t)getpid(), &figure) != 0;
+		g.known = figure_all(d, &g.all);
+		g.unlisted = figure_unlisted(d);
 	}
 	g.missing = missing(d);
 	mutex_unlock(&lock);
 	return g;
 }
 
+static bool room(uint64_t *bytes)
+{
+	size_t left = 0, total;
+	int result = REAL(cuMemGetInfo_v2, &left, &total);
+	*bytes = left;
+	return result == CUDA_SUCCESS;
+}
+
+struct gauge gauge_begin_load(struct device *d)
+{
+	struct gauge g = {.device = d};
+	uint64_t older;
+	/* What the driver need not have must be known before. And the program may be
+	 * capturing, when CUDA is not to be asked. */
+	g.blind = !figure_tried() && !account_absent(d->index) && !graph_captures() && room(&g.room);
+	if (g.blind)
+		return g;
+	if (!figure_up() || account_absent(d->index))
+		return gauge_begin(d);
+	mutex_lock(&lock);
+	if (excess(d, 0, &older) && older)
+		account_book(d->index, RATION_OVERHEAD, older);
+	mutex_unlock(&lock);
+	return g;
+}
+
+/* charge_own charges what the driver's figure for us has grown by. False where it does
+ * not show us to ourselves. Under the lock. */
+static bool charge_own(const struct gauge *g, unsigned kind, uint64_t *bytes, int *result)
+{
+	struct device *d = g->device;
+	if (!excess(d, g->missing, bytes))
+		return false;
+	/* Whatever else is charged on this device could hide part of it. */
+	if (g->first && !account_held_all(d->index))
+		region_remember(life_region(), d->index, d->id, *bytes);
+	if (*bytes)
+		*result = account_charge(d->index, kind, *bytes, true); /* no waiting for others' locks under ours */
+	return true;
+}
+
 int gauge_charge(const struct gauge *g, unsigned kind, uint64_t *bytes)
 {
 	struct device *d = g->device;
-	uint64_t figure, all;
+	uint64_t now, less = 0;
 	int result = CUDA_SUCCESS;
 	*bytes = 0;
-	if (!gauge_ready())
-		return CUDA_SUCCESS;
+	if (g->blind && room(&now)) {
+		if (now == g->room)
+			return CUDA_SUCCESS;
+		less = now < g->room ? g->room - now : 0;
+	}
+	bool ready = figure_ready();
+	if (ready && g->unlisted)
+		figure_meet(d);
 	mutex_lock(&lock);
-	if (g->known && !g->listed && !load_relaxed(&own_name) && listed(d, (uint64_t)getpid(), &figure) == 1)
-		__atomic_store_n(&own_name, (uint64_t)getpid(), __ATOMIC_RELAXED);
-	if (excess(d, g->missing, bytes, &figure)) {
-		if (*bytes)
-			result = account_charge(d->index, kind, *bytes, true); /* no waiting for others' locks under ours */
-	} else if (g->known && everybody(d, &all) && all > g->all) {
+	if (!ready || !charge_own(g, kind, bytes, &result)) {
 		/* What everybody has grew by: the best there is where the driver does not
 		 * show us to ourselves. Another process may have part in it, so it is
 		 * counted, but no reason to refuse. */
-		*bytes = all - g->all;
-		account_book(d->index, kind, *bytes);
+		*bytes = less;
+		if (ready && g->known && figure_all(d, &now) && now > g->all)
+			*bytes = now - g->all;
+		if (*bytes)
+			account_book(d->index, kind, *bytes);
 	}
 	mutex_unlock(&lock);
 	return result;
 }
 
+void gauge_guess(struct device *d, uint64_t bytes)
+{
+	mutex_lock(&lock);
+	__atomic_store_n(&d->guessed, d->guessed + bytes, __ATOMIC_RELAXED);
+	mutex_unlock(&lock);
+}
+
+uint64_t gauge_guess_ends(struct device *d, uint64_t bytes)
+{
+	mutex_lock(&lock);
+	uint64_t open = d->guessed < bytes ? d->guessed : bytes, less = d->less < bytes ? d->less : bytes;
+	__atomic_store_n(&d->guessed, d->guessed - open, __ATOMIC_RELAXED);
+	d->less -= less;
+	d->lacking = 0;
+	mutex_unlock(&lock);
+	return bytes - less;
+}
+
 void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes)
 {
 	uint64_t figure;
-	bool ready = gauge_ready();
+	bool up = figure_up();
 	mutex_lock(&lock);
 	uint64_t held = account_held(d->index, kind);
 	uint64_t known = account_held_all(d->index) - held - account_held(d->index, RATION_OVERHEAD);
-	if (ready && !account_absent(d->index) && mine(d, &figure)) {
+	if (up && !account_absent(d->index) && figure_mine(d, &figure)) {
 		/* What we know of goes first; what is left is this kind's, up to what it
 		 * had, and then overhead. Other threads charge meanwhile: the least that was
 		 * known counts, so that too little is given back and not too much. */
@@ -252,34 +267,87 @@ void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes)
 bool gauge_nothing(struct device *d)
 {
 	uint64_t figure;
-	if (!gauge_ready())
-		return false;
 	mutex_lock(&lock);
-	bool nothing = mine(d, &figure) && !figure;
+	bool known = figure_up() && figure_mine(d, &figure);
 	mutex_unlock(&lock);
-	return nothing;
+	return known ? !figure : !__atomic_load_n(&d->living, __ATOMIC_ACQUIRE);
 }
 
-void gauge_refresh(struct device *d, bool now)
+void gauge_refresh(struct device *d)
 {
-	static uint64_t last;
-	struct timespec t;
-	if (!now) {
-		clock_gettime(CLOCK_MONOTONIC, &t);
-		uint64_t before = load_relaxed(&last), s = (uint64_t)t.tv_sec + 1;
-		if (s == before || !cas(&last, before, s))
-			return;
-	}
-	if (!gauge_ready())
+	if (!figure_up())
 		return;
 	mutex_lock(&lock);
 	settle(d);
 	mutex_unlock(&lock);
 }
 
-void gauge_tick(struct device *d)
+static void read_again(struct device *d)
 {
-	static uint32_t ticks;
-	if (unlikely(__atomic_add_fetch(&ticks, 1, __ATOMIC_RELAXED) % TICKS == 0))
-		gauge_refresh(d, false);
+	mutex_lock(&lock);
+	if (d->guessed)
+		confirm(d);
+	settle(d);
+	mutex_unlock(&lock);
+}
+
+void gauge_watch(struct device *d)
+{
+	__atomic_store_n(&d->watched, 1, __ATOMIC_RELEASE);
+	gauge_soon();
+}
+
+void gauge_soon(void)
+{
+	uint64_t next = load_relaxed(&gauge_next), soon = gauge_now() + SOON;
+	__atomic_store_n(&interval, SOON, __ATOMIC_RELAXED);
+	__atomic_store_n(&gauge_stirred, 1, __ATOMIC_RELAXED);
+	if (!next || next > soon)
+		cas(&gauge_next, next, soon);
+}
+
+void gauge_rest(void)
+{
+	uint64_t now = gauge_now(), next = load_relaxed(&gauge_next);
+	if (!next || now - load_relaxed(&latest) < SOON)
+		return;
+	__atomic_store_n(&gauge_stirred, 0, __ATOMIC_RELAXED);
+	if (next > now)
+		cas(&gauge_next, next, now);
+	gauge_pass();
+}
+
+void gauge_read(struct device *d)
+{
+	if (!figure_named() || !figure_ready())
+		return;
+	mutex_lock(&lock);
+	settle(d);
+	mutex_unlock(&lock);
+}
+
+void gauge_forget(void)
+{
+	__atomic_store_n(&gauge_next, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&gauge_stirred, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&latest, 0, __ATOMIC_RELAXED);
+	figure_forget();
+}
+
+/* gauge_pass is the reading that is due, by whoever comes first. Where we do not know
+ * ourselves in the driver's list there is none, and NVML is not started. */
+void gauge_pass(void)
+{
+	uint64_t now = gauge_now(), next = load_relaxed(&gauge_next), step = load_relaxed(&interval);
+	if (!next || now < next || !cas(&gauge_next, next, now + step))
+		return;
+	__atomic_store_n(&interval, 2 * step < PERIOD ? 2 * step : PERIOD, __ATOMIC_RELAXED);
+	__atomic_store_n(&latest, now, __ATOMIC_RELAXED);
+	if (life_state() != LIFE_ON || !figure_named() || !figure_ready())
+		return;
+	for (unsigned i = 0; i < RATION_DEVICES; i++) {
+		struct device *d = device_at(i);
+		if (d && __atomic_load_n(&d->watched, __ATOMIC_ACQUIRE))
+			read_again(d);
+	}
 }

@@ -1,48 +1,101 @@
-/* The driver's own figure for this process, from NVML, and driver overhead: what it
- * says beyond what we counted. Off the hot path: at contexts and modules, and now
- * and then beside an allocation. */
+/* What no call tells the size of: contexts, modules, and driver overhead, which is
+ * what the driver says beyond what we counted. Off the hot path: at contexts and
+ * modules, and now and then beside an allocation or a synchronisation: soon after
+ * something was made or loaded, then ever later, up to once a second. */
 #ifndef RATION_GAUGE_H
 #define RATION_GAUGE_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
+#include "atomics.h"
 #include "device.h"
 
-/* gauge_ready loads and starts NVML if need be. Not under a lock. */
-bool gauge_ready(void);
-
-/* A reading before something that takes memory no call tells the size of. */
+/* A reading before something that takes memory. */
 struct gauge {
 	struct device *device;
 	uint64_t all; /* what everybody has of the device */
 	bool known;
 	uint64_t missing; /* what we counted and the driver did not have */
-	bool listed; /* somebody with our PID was in the driver's list already */
+	bool unlisted; /* nobody with our PID was in the driver's list */
+	bool first; /* it is a context, and the process's first there */
+	bool blind; /* only room was read: NVML is not up */
+	uint64_t room; /* what the device had left for everybody */
 };
-
-/* gauge_pids reads the driver's list of processes; false where it has none. */
-bool gauge_pids(struct device *d, uint32_t *pids, unsigned most, unsigned *n);
 
 /* gauge_begin takes the reading, and books as overhead what is there already. */
 struct gauge gauge_begin(struct device *d);
+
+/* gauge_begin_load is for what most often takes nothing, and needs a current context:
+ * it does not start NVML. Where the room left on the device stays the same, nothing was
+ * taken, and NVML is not needed afterwards either. Otherwise all that the driver has
+ * beyond our count is taken for new. */
+struct gauge gauge_begin_load(struct device *d);
 
 /* gauge_charge charges what has come since as kind, and tells how much that was:
  * CUDA_SUCCESS, or what the call must return once it has undone what it did. */
 int gauge_charge(const struct gauge *g, unsigned kind, uint64_t *bytes);
 
+/* gauge_guess is for a context that was charged what the region remembered, and has
+ * been made: the next reading confirms or corrects it. gauge_guess_ends is for its
+ * end, and tells what is still charged for it. */
+void gauge_guess(struct device *d, uint64_t bytes);
+uint64_t gauge_guess_ends(struct device *d, uint64_t bytes);
+
 /* gauge_shrink is for after the end of a context: what the driver no longer has
  * for us is given back. Where it has no figure for us, or one that does not show
- * all we counted, bytes are. */
+ * all we counted, or none without starting NVML, bytes are. */
 void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes);
 
-/* gauge_nothing says whether the driver knows us, and has nothing for us. */
+/* gauge_nothing says whether the driver has nothing for us now that a context has
+ * ended: by its figure, or because we know of no other. */
 bool gauge_nothing(struct device *d);
 
-/* gauge_refresh books or returns overhead, at most once a second unless now. */
-void gauge_refresh(struct device *d, bool now);
+/* gauge_read books or returns overhead at once; gauge_refresh only if NVML is up. */
+void gauge_read(struct device *d);
+void gauge_refresh(struct device *d);
 
-/* gauge_tick is called beside each allocation. */
-void gauge_tick(struct device *d);
+/* gauge_watch says that there is a context on a device: its figure is read from now
+ * on. gauge_soon says that the driver may have taken more than we could tell, now or
+ * when it is first used. */
+void gauge_watch(struct device *d);
+void gauge_soon(void);
+
+/* gauge_forget starts anew, in a process that has just joined. */
+void gauge_forget(void);
+
+/* When the next reading is due, by gauge_now; 0 where there is nothing to read. */
+extern uint64_t gauge_next;
+
+/* The coarse clock is a few loads from a page of the kernel's; the fine one would
+ * be a tenth of an allocation's accounting. */
+static inline uint64_t gauge_now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void gauge_pass(void);
+
+/* gauge_tick reads if it is time to. Not under a lock, as NVML may be started. */
+static inline void gauge_tick(void)
+{
+	uint64_t next = load_relaxed(&gauge_next);
+	if (next && __builtin_expect(gauge_now() >= next, 0))
+		gauge_pass();
+}
+
+/* gauge_settled is for when the device has been waited for: code that was loaded for
+ * what it did is there now, and a program may do nothing more that we see. */
+extern uint32_t gauge_stirred;
+void gauge_rest(void);
+static inline void gauge_settled(void)
+{
+	if (__builtin_expect(__atomic_load_n(&gauge_stirred, __ATOMIC_RELAXED), 0))
+		gauge_rest();
+	gauge_tick();
+}
 
 #endif

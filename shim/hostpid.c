@@ -3,9 +3,10 @@
 #include <stddef.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "atomics.h"
-#include "gauge.h"
+#include "figure.h"
 #include "life.h"
 #include "log.h"
 #include "words.h"
@@ -24,39 +25,43 @@ static bool stale(struct region *r, uint64_t word)
 	       status_state(load_acquire(&r->m->status[slot])) == RATION_SLOT_FREE;
 }
 
-/* take_turn waits for the turn. Whoever died in his is found by reaping. */
-static bool take_turn(struct region *r, uint64_t mine)
+/* take_turn waits for the turn, unless what it is wanted for is known meanwhile.
+ * Whoever died in his is found by reaping. */
+static bool take_turn(struct region *r, uint64_t mine, const struct device *d)
 {
 	uint64_t *probe = &r->m->header.probe;
 	for (unsigned waited = 0; waited < PATIENCE_MS; waited++) {
 		uint64_t w = load_acquire(probe);
 		unsigned slots;
+		if (!hostpid_wanted() && region_cost(r, d->index, d->id))
+			return false;
 		if (w && waited % LOOK_MS == LOOK_MS - 1)
 			region_reap(r, &slots);
 		if ((!w || stale(r, w)) && cas(probe, w, mine))
 			return true;
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 	}
+	log_warn("host PID: it did not become this process's turn to look for it");
 	return false;
 }
 
 static void leave_turn(struct region *r, uint64_t mine) { cas(&r->m->header.probe, mine, 0); }
 
-void hostpid_begin(struct hostpid *h, struct device *d)
+bool hostpid_wanted(void) { return life_config()->probe && !life_host_pid(); }
+
+void hostpid_begin(struct hostpid *h, struct device *d, bool unmeasured)
 {
 	struct region *r = life_region();
 	*h = (struct hostpid){.turn = false};
-	if (!life_config()->probe || life_host_pid() || !gauge_ready())
+	if ((!hostpid_wanted() && !unmeasured) || !figure_ready())
 		return;
 	h->word = word_of(r->slot, load_relaxed(&r->status));
 	void *mem = mmap(NULL, 2 * MOST * sizeof *h->before, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (mem == MAP_FAILED)
 		return;
 	h->before = mem;
-	h->turn = take_turn(r, h->word);
-	if (!h->turn)
-		log_warn("host PID: it did not become this process's turn to look for it");
-	else if (!gauge_pids(d, h->before, MOST, &h->n))
+	h->turn = take_turn(r, h->word, d);
+	if (h->turn && !figure_pids(d, h->before, MOST, &h->n))
 		leave_turn(r, h->word), h->turn = false;
 	if (!h->turn)
 		munmap(mem, 2 * MOST * sizeof *h->before);
@@ -87,14 +92,17 @@ void hostpid_end(struct hostpid *h, struct device *d)
 	unsigned n = 0, fresh = 0;
 	if (!h->turn)
 		return;
-	if (!gauge_pids(d, after, MOST, &n))
+	if (!figure_pids(d, after, MOST, &n))
 		n = 0;
 	for (unsigned i = 0; i < n; i++)
 		if (!among(h->before, h->n, after[i]) && !among(after, i, after[i]) && !known(r, after[i]))
 			pid = after[i], fresh++;
 	uint64_t *word = &r->m->slots[r->slot].host_pid, was = load_acquire(word);
-	if (fresh == 1 && !host_pid_of(was) && cas(word, was, make_host_pid(status_gen(load_relaxed(&r->status)), pid)))
+	/* A list that has us by the PID we call ourselves is not the host's. */
+	if (fresh == 1 && pid != (uint32_t)getpid() && !host_pid_of(was) && cas(word, was, make_host_pid(status_gen(load_relaxed(&r->status)), pid)))
 		log_info("host PID %u, by the driver's list", pid);
+	else if (fresh == 1 && pid == (uint32_t)getpid())
+		log_info("host PID not in the driver's list: it has this PID namespace's own");
 	else
 		log_info("host PID not found in the driver's list (%u new there)", fresh);
 	leave_turn(r, h->word);

@@ -12,6 +12,7 @@
 #include "account.h"
 #include "atomics.h"
 #include "device.h"
+#include "gauge.h"
 #include "log.h"
 #include "reach.h"
 #include "words.h"
@@ -136,6 +137,7 @@ static bool join(struct life *l)
 	if (!open_region(l))
 		return false;
 	account_forget();
+	gauge_forget();
 	int err = region_claim(&region, program_invocation_short_name);
 	if (err) {
 		char buf[ERRNO_TEXT];

@@ -11,7 +11,7 @@ static void keep(const struct place *at, CUdeviceptr address, uint64_t bytes, ui
 {
 	struct record r = {.key = address, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context, .flags = flags};
 	context_keep(&addresses, &r, RATION_DATA);
-	gauge_tick(at->device);
+	gauge_tick();
 }
 
 /* ALLOCATE charges, asks the driver, and keeps or returns by its answer. */
@@ -20,14 +20,15 @@ static void keep(const struct place *at, CUdeviceptr address, uint64_t bytes, ui
 		struct place at_;                                                                                      \
 		ENTER(symbol, __VA_ARGS__);                                                                            \
 		HERE(&at_, symbol, __VA_ARGS__);                                                                       \
-		int result_ = account_charge(at_.device->index, RATION_DATA, bytes, false);                            \
+		uint64_t takes_ = (flags) & RECORD_MANAGED ? bytes : device_takes(at_.device, bytes);                  \
+		int result_ = account_charge(at_.device->index, RATION_DATA, takes_, false);                           \
 		if (unlikely(result_ != CUDA_SUCCESS))                                                                 \
 			return result_;                                                                                \
 		result_ = REAL(symbol, __VA_ARGS__);                                                                   \
 		if (likely(result_ == CUDA_SUCCESS))                                                                   \
-			keep(&at_, *(out), bytes, flags);                                                              \
+			keep(&at_, *(out), takes_, flags);                                                             \
 		else                                                                                                   \
-			account_return(at_.device->index, RATION_DATA, bytes);                                         \
+			account_return(at_.device->index, RATION_DATA, takes_);                                        \
 		return result_;                                                                                        \
 	} while (0)
 
@@ -54,12 +55,12 @@ static uint64_t likely_size(uint64_t width, uint64_t height)
 		struct place at;                                                                                       \
 		ENTER(symbol, out, pitch, width, height, element);                                                     \
 		HERE(&at, symbol, out, pitch, width, height, element);                                                 \
-		uint64_t guess = likely_size(width, height);                                                           \
+		uint64_t guess = device_takes(at.device, likely_size(width, height));                                  \
 		int result = account_charge(at.device->index, RATION_DATA, guess, false);                              \
 		if (result != CUDA_SUCCESS)                                                                            \
 			return result;                                                                                 \
 		result = REAL(symbol, out, pitch, width, height, element);                                             \
-		uint64_t real = result == CUDA_SUCCESS ? (uint64_t)*pitch * height : 0;                                \
+		uint64_t real = result == CUDA_SUCCESS ? device_takes(at.device, (uint64_t)*pitch * height) : 0;       \
 		account_adjust(at.device->index, RATION_DATA, guess, real);                                            \
 		if (result == CUDA_SUCCESS)                                                                            \
 			keep(&at, *out, real, 0);                                                                      \

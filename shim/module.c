@@ -1,15 +1,20 @@
 /* Modules and libraries: no call tells what they take, so the driver's figure is
- * read before and after. */
+ * read before and after. Most often they take nothing, as code is loaded where it is
+ * first used: NVML is not started for that. */
 #include "account.h"
 #include "context.h"
 #include "gauge.h"
 #include "life.h"
 
-static void keep(const struct place *at, void *handle, uint64_t bytes, CUlibrary library)
+/* What it was charged may be in part what the driver took by itself before. */
+#define RECORD_UNSURE 1u
+
+static void keep(const struct place *at, void *handle, const struct gauge *before, uint64_t bytes, CUlibrary library)
 {
 	struct record r = {.key = (uintptr_t)handle, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context,
-			   .other = (uintptr_t)library};
+			   .flags = before->blind && bytes ? RECORD_UNSURE : 0, .other = (uintptr_t)library};
 	context_keep(&modules, &r, RATION_MODULE);
+	gauge_soon(); /* the code itself comes when it is first used */
 }
 
 /* LOAD loads in the current context, and unloads by undo where the job has no room
@@ -20,18 +25,18 @@ static void keep(const struct place *at, void *handle, uint64_t bytes, CUlibrary
 		uint64_t bytes;                                                                                        \
 		ENTER(symbol, __VA_ARGS__);                                                                            \
 		HERE(&at, symbol, __VA_ARGS__);                                                                        \
-		struct gauge before = gauge_begin(at.device);                                                          \
+		struct gauge before = gauge_begin_load(at.device);                                                     \
 		int result = REAL(symbol, __VA_ARGS__);                                                                \
 		if (result != CUDA_SUCCESS)                                                                            \
 			return result;                                                                                 \
 		result = gauge_charge(&before, RATION_MODULE, &bytes);                                                 \
 		if (result == CUDA_SUCCESS) {                                                                          \
-			keep(&at, *out, bytes, of);                                                                    \
+			keep(&at, *out, &before, bytes, of);                                                           \
 			return result;                                                                                 \
 		}                                                                                                      \
 		undo;                                                                                                  \
 		*out = NULL;                                                                                           \
-		gauge_refresh(at.device, true);                                                                        \
+		gauge_refresh(at.device);                                                                              \
 		return result;                                                                                         \
 	} while (0)
 
@@ -74,14 +79,14 @@ int cuLibraryGetModule(CUmodule *out, CUlibrary library)
 	uint64_t bytes = 0;
 	ENTER(cuLibraryGetModule, out, library);
 	HERE(&at, cuLibraryGetModule, out, library);
-	struct gauge before = gauge_begin(at.device);
+	struct gauge before = gauge_begin_load(at.device);
 	int result = REAL(cuLibraryGetModule, out, library);
 	if (result != CUDA_SUCCESS || records_change(&modules, (uintptr_t)*out, same, NULL, &r))
 		return result;
 	if (gauge_charge(&before, RATION_MODULE, &bytes) == CUDA_SUCCESS)
-		keep(&at, *out, bytes, library);
+		keep(&at, *out, &before, bytes, library);
 	else
-		gauge_refresh(at.device, true); /* it exists: overhead */
+		gauge_refresh(at.device); /* it exists: overhead */
 	return result;
 }
 
@@ -95,6 +100,8 @@ int cuModuleUnload(CUmodule module)
 		records_put(&modules, &r);
 	else if (known)
 		account_return(r.device, RATION_MODULE, r.bytes);
+	if (known && result == CUDA_SUCCESS && r.flags & RECORD_UNSURE && device_at(r.device))
+		gauge_refresh(device_at(r.device));
 	return result;
 }
 
@@ -123,6 +130,6 @@ int cuLibraryUnload(CUlibrary library)
 		return result;
 	records_sweep(&modules, others, &l);
 	if (l.device)
-		gauge_refresh(l.device, true);
+		gauge_refresh(l.device);
 	return result;
 }

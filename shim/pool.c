@@ -211,7 +211,7 @@ static int perform(const struct request *q)
 	}
 }
 
-/* growth is what the pool must reserve for a request, as far as can be told. */
+/* growth is what the pool must reserve for a request, if it can use all it has. */
 static uint64_t growth(const struct pool *p, uint64_t bytes)
 {
 	uint64_t need;
@@ -221,15 +221,59 @@ static uint64_t growth(const struct pool *p, uint64_t bytes)
 	return need > p->charged ? (need - p->charged + CHUNK - 1) / CHUNK * CHUNK : 0;
 }
 
+/* undo gives back what the driver has just given, so that the pool is what is charged
+ * for it. A pool lets go of nothing that the device may still be at work on. */
+static void undo(const struct request *q, struct pool *p)
+{
+	bool per_thread = q->call == CALL_cuMemAllocAsync_ptsz || q->call == CALL_cuMemAllocFromPoolAsync_ptsz;
+	if (per_thread) {
+		REAL(cuMemFreeAsync_ptsz, *q->out, q->stream);
+		REAL(cuStreamSynchronize_ptsz, q->stream);
+	} else {
+		REAL(cuMemFreeAsync, *q->out, q->stream);
+		REAL(cuStreamSynchronize, q->stream);
+	}
+	*q->out = 0;
+	REAL(cuMemPoolTrimTo, p->handle, p->charged);
+	settle(p, p->charged);
+}
+
+/* answer_for charges what the pool grew by beyond what was foreseen: what it had may be
+ * in pieces, or wait for another stream. What does not fit is undone. */
+static int answer_for(const struct request *q, struct pool *p)
+{
+	uint64_t now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, p->charged);
+	/* Pieces that nobody can use go first. */
+	if (unlikely(now > p->charged) && account_tight(p->device, now - p->charged)) {
+		REAL(cuMemPoolTrimTo, p->handle, 0);
+		now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, now);
+	}
+	if (likely(now <= p->charged)) {
+		account_adjust(p->device, RATION_DATA, p->charged, now);
+		p->charged = now;
+		return CUDA_SUCCESS;
+	}
+	int result = account_charge(p->device, RATION_DATA, now - p->charged, true);
+	if (result == CUDA_SUCCESS)
+		p->charged = now;
+	else
+		undo(q, p);
+	return result;
+}
+
+/* What the pool has was looked at when something of it was freed. If it gave back more
+ * since, too little is foreseen here, and answered for afterwards. */
 static int charge_and_perform(const struct request *q, struct pool *p)
 {
-	settle(p, p->charged);
 	uint64_t more = growth(p, q->bytes);
 	int result = more ? account_charge(p->device, RATION_DATA, more, true) : CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return result;
+	p->charged += more;
 	result = perform(q);
-	settle(p, p->charged + more);
+	if (result == CUDA_SUCCESS)
+		return answer_for(q, p);
+	settle(p, p->charged);
 	return result;
 }
 
@@ -252,7 +296,7 @@ static int allocate(const struct request *q, struct pool *p, const struct place 
 	if (result == CUDA_SUCCESS)
 		keep(q, p, at);
 	mutex_unlock(&p->lock);
-	gauge_tick(at->device);
+	gauge_tick();
 	return result;
 }
 
@@ -261,6 +305,19 @@ static bool capturing(CUstream stream, bool per_thread)
 	int status = 0;
 	int result = per_thread ? REAL(cuStreamIsCapturing_ptsz, stream, &status) : REAL(cuStreamIsCapturing, stream, &status);
 	return result == CUDA_SUCCESS && status != 0;
+}
+
+/* add_default is for a pool that was not made where we saw it: a device's own, which
+ * programs ask for by name. NULL for all others: the host's, which cost the device
+ * nothing, and what is no pool at all. */
+static struct pool *add_default(CUmemoryPool handle)
+{
+	CUmemoryPool own = NULL;
+	struct device *d;
+	for (CUdevice ordinal = 0; REAL(cuDeviceGetDefaultMemPool, &own, ordinal) == CUDA_SUCCESS; ordinal++)
+		if (own == handle)
+			return device_of(ordinal, &d) == 1 ? add(handle, d->index, true) : NULL;
+	return NULL;
 }
 
 /* Async is the body of the four calls. */
@@ -280,17 +337,11 @@ static int async(struct request q, bool per_thread)
 	if (!handle && REAL(cuDeviceGetMemPool, &handle, at.device->ordinal) != CUDA_SUCCESS)
 		return perform(&q);
 	struct pool *p = find(handle);
-	if (p)
-		return allocate(&q, p, &at);
-	/* The device's own pool, or one that was made before we came. */
-	if (!q.pool)
-		return allocate(&q, add(handle, at.device->index, true), &at);
-	int result = perform(&q);
-	if (result == CUDA_SUCCESS && (p = add(handle, at.device->index, true))) {
-		keep(&q, p, &at);
-		look_at(handle);
-	}
-	return result;
+	if (!p && !q.pool)
+		p = add(handle, at.device->index, true);
+	else if (!p)
+		p = add_default(handle);
+	return allocate(&q, p, &at);
 }
 
 int cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
@@ -388,7 +439,10 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 	return result;
 }
 
-/* Synchronising: when pools give memory back. */
+/* Synchronising: when pools give memory back. And the driver's figure is read here as
+ * well as beside allocations, when it is time to: a program that has all it needs in
+ * its first second only computes from then on. A look at the coarse clock is a few
+ * nanoseconds, where waiting for a device is microseconds. */
 
 #define SYNCHRONISE(symbol, ...)                                                                                       \
 	do {                                                                                                           \
@@ -396,6 +450,7 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 		if (unlikely(__atomic_load_n(&dirty, __ATOMIC_RELAXED)) && result_ == CUDA_SUCCESS &&                  \
 		    life_state() == LIFE_ON)                                                                           \
 			pools_synchronised(RATION_DEVICES);                                                            \
+		gauge_settled();                                                                                       \
 		return result_;                                                                                        \
 	} while (0)
 

@@ -122,6 +122,15 @@ int region_find(const struct region *r, const uint64_t uuid[2]);
  * -1 where there is none left. */
 int region_place(struct region *r, const uint64_t uuid[2], uint64_t total, unsigned prefer, uint32_t taken);
 
+/* region_cost is what a first context takes on a device, as somebody of the job
+ * remembered it; 0 where nobody did, or of another device. */
+uint64_t region_cost(const struct region *r, unsigned device, const uint64_t uuid[2]);
+
+/* region_remember does so, and region_forget undoes it, unless it has become
+ * another's. A hint: nothing rests on it but whether a context is measured. */
+void region_remember(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
+void region_forget(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
+
 /* region_own is what this process holds of a device, by kind. */
 void region_own(struct region *r, unsigned device, struct ration_figures *f);
 

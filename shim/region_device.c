@@ -67,6 +67,23 @@ int region_place(struct region *r, const uint64_t uuid[2], uint64_t total, unsig
 	return -1;
 }
 
+uint64_t region_cost(const struct region *r, unsigned device, const uint64_t uuid[2])
+{
+	/* One word, and nothing else is read by it: no order is needed. */
+	return cost_for(load_relaxed(&r->m->devices[device].cost), uuid);
+}
+
+void region_remember(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes)
+{
+	if (uuid[1] && make_cost(uuid, bytes))
+		store_release(&r->m->devices[device].cost, make_cost(uuid, bytes));
+}
+
+void region_forget(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes)
+{
+	cas(&r->m->devices[device].cost, make_cost(uuid, bytes), 0);
+}
+
 int region_offer_limit(struct region *r, unsigned device, uint64_t limit)
 {
 	struct region_limits own = {.memory = {[0] = 0}};

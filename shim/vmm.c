@@ -55,7 +55,7 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	struct record r = {.key = *out, .bytes = bytes, .device = (uint8_t)d->index, .other = REFERENCE};
 	if (!records_put(&handles, &r))
 		log_warn("no memory to remember a handle: it stays counted until this process ends");
-	gauge_tick(d);
+	gauge_tick();
 	return result;
 }
 

@@ -92,4 +92,31 @@ static inline uint64_t limit_ceiling(uint64_t l)
 
 static inline uint64_t units_for(uint64_t bytes) { return bytes / RATION_UNIT + (bytes % RATION_UNIT != 0); }
 
+/* device_hash is 32 bits of a UUID, as deviceHash in Go has them. */
+static inline uint64_t device_hash(const uint64_t uuid[2])
+{
+	const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
+	uint64_t h = uuid[0] * golden;
+	h ^= h >> 32;
+	return (h ^ uuid[1]) * golden >> 32;
+}
+
+/* make_cost packs what a context takes; 0 where it takes nothing, or more than a
+ * ledger holds. */
+static inline uint64_t make_cost(const uint64_t uuid[2], uint64_t bytes)
+{
+	uint64_t units = units_for(bytes);
+	return units && units <= RATION_MAX_UNITS ? device_hash(uuid) << 32 | units : 0;
+}
+
+/* cost_for is what a context takes on the device with this UUID; 0 where that is not
+ * known. */
+static inline uint64_t cost_for(uint64_t cost, const uint64_t uuid[2])
+{
+	return uuid[1] && cost >> 32 == device_hash(uuid) ? (cost & RATION_MAX_UNITS) * RATION_UNIT : 0;
+}
+
+/* The PID namespace, and whether the driver's list has its processes by their own PIDs. */
+static inline uint64_t make_names(uint64_t pidns, int own) { return pidns << 1 | (own != 0); }
+
 #endif

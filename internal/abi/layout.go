@@ -30,7 +30,7 @@ const (
 	Magic       = 0x314e4f4954415201 // "\x01RATION1" in the file
 	LimitsMagic = 0x314d494c54415201 // "\x01RATLIM1"
 	TailMagic   = 0x314c494154544152 // "RATTAIL1"
-	Version     = 1
+	Version     = 2
 )
 
 // Values of Header.State, in the order they are taken.
@@ -98,7 +98,8 @@ type Header struct {
 	// Probe is the lock for finding a host PID in the driver's process list, one
 	// process at a time: (slot+1, ticket).
 	Probe uint64
-	_     [7]uint64
+	Names uint64 // packed by Names; written as rarely as Probe
+	_     [6]uint64
 
 	_ [472]uint64
 }
@@ -153,7 +154,8 @@ type Device struct {
 
 	Peak    uint64 // most units ever granted at once
 	Refused uint64
-	_       [6]uint64
+	Cost    uint64 // packed by Cost: what a process's first context takes; the last who measured it wins
+	_       [5]uint64
 }
 
 // Compute is room for the rationing of compute time.

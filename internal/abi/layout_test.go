@@ -20,6 +20,7 @@ func TestHotWordsHaveTheirOwnLines(t *testing.T) {
 		{account, "Used", "Done"}, // owner, everybody
 		{account, "Turn", "Done"},
 		{device, "Word", "Peak"}, // every charge, some
+		{device, "Word", "Cost"},
 		{header, "State", "Ticket"},
 		{header, "Ticket", "RefusalNext"},
 		{header, "RefusalNext", "Counters"},

@@ -105,6 +105,53 @@ func MakeHostPID(gen uint64, pid int) HostPID { return HostPID(gen<<32 | uint64(
 // PID is the host PID.
 func (h HostPID) PID() int { return int(uint32(h)) }
 
+// Cost is what the first context of a process takes on a device, as somebody
+// measured it: units, and which device that was, by a hash of its UUID, since a cost
+// must never be taken for another device's. Zero while nobody knows.
+type Cost uint64
+
+const costUnitBits = 32
+
+// MakeCost packs what a context takes; zero where it takes nothing, or more than a
+// ledger holds.
+func MakeCost(uuid [2]uint64, bytes uint64) Cost {
+	units, ok := UnitsFor(bytes)
+	if !ok || units == 0 {
+		return 0
+	}
+	return Cost(deviceHash(uuid)<<costUnitBits | units)
+}
+
+// Of is what a context takes on the device with this UUID; zero where that is not
+// known.
+func (c Cost) Of(uuid [2]uint64) uint64 {
+	if uuid[1] == 0 || uint64(c)>>costUnitBits != deviceHash(uuid) {
+		return 0
+	}
+	return uint64(c) & MaxUnits * Unit
+}
+
+// deviceHash is 32 bits of a UUID: a multiplication for each word, the same in C.
+func deviceHash(uuid [2]uint64) uint64 {
+	const golden = 0x9e3779b97f4a7c15
+	h := uuid[0] * golden
+	h ^= h >> 32
+	return (h ^ uuid[1]) * golden >> 32
+}
+
+// Names says of one PID namespace, by its inode, whether the driver's list has its
+// processes by the PIDs they call themselves: the inode and that bit. Zero while
+// nobody has found out.
+type Names uint64
+
+// MakeNames packs what was found out.
+func MakeNames(pidns uint64, own bool) Names {
+	if own {
+		return Names(pidns<<1 | 1)
+	}
+	return Names(pidns << 1)
+}
+
 // Turn is an account's sequence lock: a count and a phase, the phase being its
 // two low bits.
 const (

@@ -84,3 +84,26 @@ func TestUnitsFor(t *testing.T) {
 		}
 	}
 }
+
+func TestCost(t *testing.T) {
+	a, b := [2]uint64{0x0123456789abcdef, 0xfedcba9876543210}, [2]uint64{0x0123456789abcdef, 0xfedcba9876543211}
+	c := MakeCost(a, 518<<20+1)
+	// The same numbers stand in shim/test/costs.c.
+	if c != 0x8807f274_00103001 {
+		t.Errorf("the word is %#x", uint64(c))
+	}
+	if c.Of(a) != 518<<20+Unit {
+		t.Errorf("a cost came back as %d", c.Of(a))
+	}
+	for _, other := range [][2]uint64{b, {a[1], a[0]}, {0, a[1]}, {}} {
+		if n := c.Of(other); n != 0 {
+			t.Errorf("a context on device %x is said to take %d", other, n)
+		}
+	}
+	if Cost(0).Of(a) != 0 || MakeCost(a, 0) != 0 || MakeCost(a, (MaxUnits+1)*Unit) != 0 {
+		t.Error("there is a cost where there is none")
+	}
+	if MakeCost([2]uint64{}, 1<<20).Of([2]uint64{}) != 0 {
+		t.Error("devices without a UUID are told apart by nothing, and share a cost")
+	}
+}

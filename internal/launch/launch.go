@@ -65,6 +65,7 @@ type Job struct {
 	fakeGPU string // folder of the stand-in driver, if any
 	keep    bool
 	totals  []ration.Size
+	costs   []region.Costs // what earlier jobs found out
 }
 
 // Prepare does all that can go wrong before anything starts. What it made is
@@ -178,6 +179,8 @@ func (p Plan) make(j *Job, driver *gpu.Driver, missing error) (err error) {
 		defer driver.Close()
 	}
 	if j.Hold == nil {
+		// Not for a stand-in machine, whose contexts take what its maker likes.
+		j.costs = remembered()
 		if err := p.take(j); err != nil {
 			return err
 		}
@@ -226,6 +229,7 @@ func (p Plan) region(j *Job, limits region.Limits, driver *gpu.Driver) error {
 			}
 		}
 	}
+	_ = r.OfferCosts(inherit(j.costs, driver)) // without it they are measured
 	return j.Hold.Share()
 }
 

@@ -1,13 +1,17 @@
 package launch
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/job"
 	"ration/internal/ration"
+	"ration/internal/region"
 )
 
 func TestNameOf(t *testing.T) {
@@ -65,5 +69,125 @@ func TestLimits(t *testing.T) {
 	}
 	if l, err := plan("10g").limits(parts, nil); err != nil || l.Memory[0] != abi.MakeLimit(10<<30, 0) || l.Memory[15] != l.Memory[0] {
 		t.Errorf("got %v, %v", l.Memory, err)
+	}
+}
+
+const (
+	uuidA = "GPU-00000000-0000-0001-0000-000000000002"
+	uuidB = "GPU-00000000-0000-0003-0000-000000000004"
+)
+
+// costs are what a job remembers whose contexts take so many MiB, at these indexes.
+func costs(t *testing.T, mib map[int]uint64, uuids ...string) (c region.Costs) {
+	t.Helper()
+	for i, uuid := range uuids {
+		words, ok := gpu.Device{UUID: uuid}.Words()
+		if !ok {
+			t.Fatal(uuid)
+		}
+		c.Device[i] = abi.MakeCost(words, mib[i]<<20)
+	}
+	return c
+}
+
+// TestCostsAreCarried launches jobs one after the other: each is told what the ones
+// before it remembered.
+func TestCostsAreCarried(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	t.Setenv(EnvRegion, "")
+	launch := func(name string) *region.Region {
+		t.Helper()
+		p := Plan{Name: name, Command: []string{"true"}, Warn: func(string) {}}
+		j := &Job{args: p.Command}
+		if err := p.make(j, nil, gpu.ErrNoDriver); err != nil {
+			t.Fatal(err)
+		}
+		r, err := region.Open(j.Hold.Job.Path, region.Options{NoCreate: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Hold.Release()
+		t.Cleanup(func() { _ = r.Close() })
+		return r
+	}
+	has := func(r *region.Region, want region.Costs) {
+		t.Helper()
+		if got, err := r.Costs(); err != nil || got != want {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
+	}
+
+	first := launch("first")
+	has(first, region.Costs{})
+	want := costs(t, map[int]uint64{0: 518, 1: 300}, uuidA, uuidB)
+	want.Names = abi.MakeNames(77, true)
+	if err := first.OfferCosts(want); err != nil {
+		t.Fatal(err)
+	}
+	has(launch("second"), want)
+	// One of the same name is removed before it is begun anew.
+	has(launch("second"), want)
+
+	// What anybody may write is not believed, and rubbish is passed over.
+	for _, name := range []string{"first", "second"} {
+		path, err := job.Region(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path, err := job.Make("rubbish")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	has(launch("third"), region.Costs{})
+}
+
+func TestInherit(t *testing.T) {
+	newer, older := costs(t, map[int]uint64{0: 1}, uuidA), costs(t, map[int]uint64{0: 2, 1: 3}, uuidA, uuidB)
+	all := []region.Costs{newer, older}
+	known := &gpu.Driver{Devices: []gpu.Device{{UUID: uuidB}, {Index: 1, UUID: uuidA}}}
+	if got, want := inherit(all, known), costs(t, map[int]uint64{0: 3, 1: 1}, uuidB, uuidA); got != want {
+		t.Errorf("got %v, want each device's own newest, %v", got, want)
+	}
+	if got, want := inherit(all, nil), costs(t, map[int]uint64{0: 1, 1: 3}, uuidA, uuidB); got != want {
+		t.Errorf("without a driver: got %v, want what stood there, %v", got, want)
+	}
+	if got := inherit(nil, known); got != (region.Costs{}) {
+		t.Errorf("got %v from nowhere", got)
+	}
+}
+
+// The newest few are looked at, however many there are.
+func TestRememberedIsBounded(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	for i := range looks + 2 {
+		path, err := job.Make("job" + string(rune('a'+i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := region.Open(path, region.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.OfferCosts(costs(t, map[int]uint64{0: uint64(i + 1)}, uuidA)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Unix(int64(1000+i), 0)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := remembered()
+	if len(got) != looks || got[0] != costs(t, map[int]uint64{0: looks + 2}, uuidA) {
+		t.Errorf("got %v", got)
 	}
 }

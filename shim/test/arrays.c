@@ -45,6 +45,29 @@ static void special(void)
     SAME();
 }
 
+/* Formats that take less than a word for each channel are charged no more than that. */
+static void compressed(void)
+{
+    static const struct {
+        CUDA_ARRAY_DESCRIPTOR d;
+        uint64_t bytes;
+    } all[] = {
+        {{4096, 4096, CU_AD_FORMAT_BC1_UNORM, 4}, 8 * MIB},
+        {{4096, 4096, CU_AD_FORMAT_BC7_UNORM, 4}, 16 * MIB},
+        {{4094, 4093, CU_AD_FORMAT_BC7_UNORM, 4}, 16 * MIB},
+    };
+    struct region *r = region_here();
+    CUarray a;
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        EQ(region_set_limit(r, 0, make_limit(region_used(r, 0) + all[i].bytes, 0)), REGION_OK);
+        OK(cuArrayCreate_v2(&a, &all[i].d));
+        EQ(seen(RATION_DATA), all[i].bytes);
+        SAME();
+        OK(cuArrayDestroy(a));
+    }
+    EQ(region_set_limit(r, 0, LIMIT_NONE), REGION_OK);
+}
+
 static void graphs(void)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS params = {
@@ -77,6 +100,7 @@ int main(void)
     start();
     plain();
     special();
+    compressed();
     graphs();
     OK(cuDevicePrimaryCtxRelease_v2(0));
     SAME();

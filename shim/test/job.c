@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 
 #include "check.h"
+#include "later.h"
 
 static CUdeviceptr last;
 
@@ -63,6 +64,7 @@ static int step(const char *w, const char *arg)
 {
     CUcontext c;
     size_t f = 0, t = 0;
+    unsigned n;
     int r;
     if (!strcmp(w, "init"))
         printf("init %d\n", cuInit(0));
@@ -78,6 +80,10 @@ static int step(const char *w, const char *arg)
         printf("info %d %zu %zu\n", r, t, f);
     else if (!strcmp(w, "total") && (r = cuDeviceTotalMem_v2(&t, atoi(arg)), true))
         printf("total %d %zu\n", r, t);
+    else if (!strcmp(w, "later"))
+        later();
+    else if (!strcmp(w, "nvml")) /* is it up? */
+        printf("nvml %d\n", nvmlDeviceGetCount_v2(&n) != NVML_ERROR_UNINITIALIZED);
     else if (!strcmp(w, "fds"))
         printf("fds %d\n", count_fds());
     else if (!strcmp(w, "catch"))

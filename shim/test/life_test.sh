@@ -261,7 +261,7 @@ where="a slot that was taken away is replaced, with all it held"
 if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	fresh
 	export CUDA_DEVICE_MEMORY_LIMIT=1g
-	job init exit:0
+	job init context exit:0 # so that what a context takes is known, and nobody looks for his PID to measure it
 	# Without its lock, and in a namespace of its own, nobody can tell that it lives.
 	LD_PRELOAD="$preload" unshare -pf --kill-child "$tests/job" init context alloc:$((300 * MIB)) close sleep:1500 alloc:$MIB sleep:1500 \
 		>"$work/evicted" 2>&1 &

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "later.h"
 #include "walk.h"
 
 enum { PROCESSES = 4, WALKERS = 3, ROUNDS = 45, STEPS = 150, ALONE = 20, ALONE_STEPS = 500, SHARED_FD = 90, MAIL_FD = 91 };
@@ -43,6 +44,14 @@ static void set(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEA
 
 static uint64_t mix(uint64_t seed, uint64_t by) { return (seed + by * 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull | 1; }
 
+/* The driver's figure is read. Until it is for the first time, a module that takes just
+ * what another process gives back meanwhile is not noticed. */
+static void look_again(void)
+{
+    later();
+    (void)!cuCtxSynchronize();
+}
+
 /* Our count of this process is the driver's, by kind; managed memory that is not on
  * the device is charged all the same, and so is what a destroyed pool held until the
  * last of it is freed. Contexts and modules are told by the driver's figure: exactly
@@ -50,12 +59,8 @@ static uint64_t mix(uint64_t seed, uint64_t by) { return (seed + by * 0x9e3779b9
  * than there is once the figure was looked at again. True if all is so. */
 static bool agree(bool exact)
 {
-    CUmodule m;
-    for (int d = 0; d < DEVICES && !all.alone; d++)
-        /* The driver's figure is looked at again. */
-        if (cuCtxSetCurrent(all.primary[d]) == CUDA_SUCCESS && cuModuleLoadData(&m, ptx) == CUDA_SUCCESS)
-            while (cuModuleUnload(m) != CUDA_SUCCESS)
-                ;
+    if (!all.alone)
+        look_again();
     unsigned before = checks_failed;
     for (int d = 0; d < DEVICES; d++) {
         struct ration_figures f = figures_of((unsigned)d);
@@ -184,6 +189,7 @@ static int work(int me, uint64_t seed)
     for (int i = 0; i < PROCESSES; i++)
         all.mail[i] = MAIL_FD + 2 * i;
     begin();
+    look_again();
     region_here();
     set(&r->ready, 1);
     pthread_barrier_init(&barrier, NULL, WALKERS + 1);
