@@ -60,7 +60,7 @@ func attach(env Env) (Result, error) {
 
 // attachReady lets n processes at a time attach to a region that is complete.
 func attachReady(env Env, n, rounds int, most time.Duration, target string) ([]Row, error) {
-	var times, spent, control samples
+	var times, spent, control Samples
 	fast := 0
 	err := inRegion(func(path string) error {
 		r, err := create(path, roomy)
@@ -83,7 +83,7 @@ func attachReady(env Env, n, rounds int, most time.Duration, target string) ([]R
 			// What the machine alone makes of so many processes released at once: as
 			// many, of as much CPU time, that touch no region.
 			slices.Sort(spent)
-			idle, err := race(starting{Hold: true, Burn: spent.percentile(50)}, n)
+			idle, err := race(starting{Hold: true, Burn: spent.Percentile(50)}, n)
 			if err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func attachReady(env Env, n, rounds int, most time.Duration, target string) ([]R
 
 // attachCold lets n processes at a time start on a region that does not exist.
 func attachCold(env Env, n, rounds int) (Row, error) {
-	var times samples
+	var times Samples
 	var roles [4]int
 	oneEach := true
 	for round := range rounds {

@@ -128,7 +128,7 @@ func Run(names []string, env Env) (Report, error) {
 		report.Command += " --quick"
 	}
 	var err error
-	if report.Machine, err = machine(); err != nil {
+	if report.Machine, err = Here(); err != nil {
 		return report, err
 	}
 	for _, name := range names {

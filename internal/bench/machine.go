@@ -22,7 +22,8 @@ type Machine struct {
 	Load       string `json:"load_average"` // when the run began: 1, 5 and 15 minutes
 }
 
-func machine() (Machine, error) {
+// Here describes the machine this runs on.
+func Here() (Machine, error) {
 	m := Machine{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

@@ -12,11 +12,11 @@ import (
 // roomy is the limit of regions in which nothing is to be refused.
 const roomy = 1 << 40
 
-// sorted samples of one figure.
-type samples []float64
+// Samples of one figure. Percentiles want them sorted.
+type Samples []float64
 
-// percentile of sorted samples, by nearest rank.
-func (s samples) percentile(p float64) float64 {
+// Percentile of sorted samples, by nearest rank.
+func (s Samples) Percentile(p float64) float64 {
 	if len(s) == 0 {
 		return 0
 	}
@@ -25,16 +25,16 @@ func (s samples) percentile(p float64) float64 {
 }
 
 // row is the median of some rounds, with the middle eight tenths as its spread.
-func (s samples) row(name, unit string) Row {
+func (s Samples) row(name, unit string) Row {
 	slices.Sort(s)
-	return Row{Name: name, Unit: unit, Value: s.percentile(50), Low: s.percentile(10), High: s.percentile(90), Samples: len(s)}
+	return Row{Name: name, Unit: unit, Value: s.Percentile(50), Low: s.Percentile(10), High: s.Percentile(90), Samples: len(s)}
 }
 
 // at is one percentile of many samples, with all of them as its spread.
-func (s samples) at(p float64, name string) Row {
+func (s Samples) at(p float64, name string) Row {
 	slices.Sort(s)
-	return Row{Name: fmt.Sprintf("%s, p%v", name, p), Unit: Nanoseconds, Value: s.percentile(p),
-		Low: s.percentile(0), High: s.percentile(100), Samples: len(s)}
+	return Row{Name: fmt.Sprintf("%s, p%v", name, p), Unit: Nanoseconds, Value: s.Percentile(p),
+		Low: s.Percentile(0), High: s.Percentile(100), Samples: len(s)}
 }
 
 // beside puts the bare operation's figure beside a row's.
@@ -54,7 +54,7 @@ func (r Row) throughput() Row {
 
 // alternate measures two things in turn, each going first half of the time, so
 // that what the machine does meanwhile falls on both.
-func alternate(rounds int, bare, op func() (float64, error)) (b, o samples, err error) {
+func alternate(rounds int, bare, op func() (float64, error)) (b, o Samples, err error) {
 	for round := range rounds {
 		order := [2]func() error{
 			func() error { return measure(bare, &b) },
@@ -72,7 +72,7 @@ func alternate(rounds int, bare, op func() (float64, error)) (b, o samples, err 
 	return b, o, nil
 }
 
-func measure(f func() (float64, error), into *samples) error {
+func measure(f func() (float64, error), into *Samples) error {
 	v, err := f()
 	*into = append(*into, v)
 	return err

@@ -9,17 +9,17 @@ import (
 )
 
 func TestPercentile(t *testing.T) {
-	var s samples
+	var s Samples
 	for i := range 1000 {
 		s = append(s, float64(999-i))
 	}
 	slices.Sort(s)
 	for p, want := range map[float64]float64{0: 0, 10: 100, 50: 500, 99: 990, 99.9: 999, 100: 999} {
-		if got := s.percentile(p); math.Abs(got-want) > 1 {
+		if got := s.Percentile(p); math.Abs(got-want) > 1 {
 			t.Errorf("p%v: got %v, want %v", p, got, want)
 		}
 	}
-	if got := (samples{}).percentile(50); got != 0 {
+	if got := (Samples{}).Percentile(50); got != 0 {
 		t.Errorf("got %v of nothing", got)
 	}
 	row := s.row("x", Nanoseconds)
@@ -57,7 +57,7 @@ func TestTargets(t *testing.T) {
 }
 
 func TestMachine(t *testing.T) {
-	m, err := machine()
+	m, err := Here()
 	if err != nil || m.Cores < 1 || m.CPU == "" || !strings.HasPrefix(m.Kernel, "Linux ") || m.FileSystem == "" {
 		t.Errorf("got %+v, %v", m, err)
 	}

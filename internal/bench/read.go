@@ -77,7 +77,7 @@ func usage(env Env, r *region.Region) ([]Row, error) {
 
 // clock measures what a timed read pays for being timed.
 func clock(env Env) Row {
-	times := make(samples, env.pick(100_000, 1000))
+	times := make(Samples, env.pick(100_000, 1000))
 	for i := range times {
 		from := time.Now()
 		times[i] = float64(time.Since(from))
@@ -101,7 +101,7 @@ func snapshots(env Env, r *region.Region, path, name string, pause time.Duration
 	if err != nil {
 		return nil, err
 	}
-	times := make(samples, 0, 8_000_000)
+	times := make(Samples, 0, 8_000_000)
 	buf := make([]region.Holding, 0, writers)
 	torn := 0
 	for until := time.Now().Add(env.pause(2 * time.Second)); len(times) < cap(times); {

@@ -18,7 +18,7 @@ const victimRole = "bench-victim"
 // killed while busy, holding all there is.
 func reap(env Env) (Result, error) {
 	const limit = 10 * uint64(ration.GiB)
-	var times samples
+	var times Samples
 	short := 0
 	err := inRegion(func(path string) error {
 		r, err := create(path, limit)

@@ -53,7 +53,7 @@ func scale(env Env) (Result, error) {
 
 // climbers measures n processes that charge without pause.
 func climbers(env Env, n int, device func(int) int) (Row, error) {
-	var cpu, bare, rate samples
+	var cpu, bare, rate Samples
 	err := inRegion(func(path string) error {
 		r, err := create(path, roomy)
 		if err != nil {

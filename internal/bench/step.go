@@ -46,7 +46,7 @@ func step(env Env) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		var share, spent, length samples
+		var share, spent, length Samples
 		for _, t := range trained {
 			for i := range t.Step {
 				spent, length = append(spent, t.Spent[i]), append(length, t.Step[i])

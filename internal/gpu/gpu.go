@@ -155,3 +155,15 @@ func (d Device) Words() (words [2]uint64, ok bool) {
 	}
 	return words, true
 }
+
+// Free is what nobody holds of a device.
+func (d *Driver) Free(device int) (uint64, error) {
+	if device >= len(d.devices) {
+		return 0, fmt.Errorf("asking device %d for its memory: there are %d", device, len(d.devices))
+	}
+	memory, ret := d.devices[device].GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		return 0, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, text(ret))
+	}
+	return memory.Free, nil
+}
