@@ -8,18 +8,19 @@ LDFLAGS := -X ration/internal/cli.version=$(VERSION)
 export GOFLAGS += -buildvcs=false
 
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
-NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile probe/Makefile workload/Makefile))
+NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile probe/Makefile workload/Makefile gpu-test/native/Makefile))
 
 # What of it goes into the binary.
 EMBEDDED := build/libration.so $(addprefix build/fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) build/probe/probe build/workload/workload
 
-# How long `make stress` goes on, and what `make bench` passes to ration bench.
-STRESS ?= 10m
-BENCH  ?=
+# How long `make stress` goes on, and what `make bench` and `make gpu-test` pass on.
+STRESS   ?= 10m
+BENCH    ?=
+GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native lint test race stress models bench demo man dist gpu-test clean help
+.PHONY: all generate native lint test race stress models bench demo man dist gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -37,7 +38,7 @@ lint: native ## check formatting, go vet, staticcheck
 	go vet -tags=faultpoints ./...
 	go tool staticcheck ./...
 
-test: generated lint models ## everything that runs without a GPU: start here
+test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
 	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare
 	go test ./...
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir test; done
@@ -72,8 +73,17 @@ man: all ## write the man pages to build/man1
 dist: all ## a tarball and a Debian package, in dist
 	deploy/dist $(VERSION)
 
-gpu-test: all ## the tests that need an NVIDIA GPU and driver
-	go test ./test/... -count=1 -tags=gpu -run=GPU
+gpu-bundle: all ## build/gpu-test: tests ration on any machine with an NVIDIA driver
+	go build -ldflags '-s -w' -o build/gpu-test/run ./gpu-test
+	strip -o build/gpu-test/ration bin/ration
+	@mkdir -p build/gpu-test/src build/gpu-test/python
+	cp build/workload/workload build/gpu-test/bin/
+	cp gpu-test/native/plain.cu gpu-test/native/steps.h build/gpu-test/src/
+	cp gpu-test/python/*.py build/gpu-test/python/
+	cp gpu-test/README.md docs/coverage.md build/gpu-test/
+
+gpu-test: gpu-bundle ## test and measure on this machine's GPU; GPU_TEST= passes arguments
+	build/gpu-test/run $(GPU_TEST)
 
 clean: ## remove what was built
 	rm -rf bin build dist

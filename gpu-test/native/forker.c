@@ -1,0 +1,100 @@
+/* A process that forks around its use of the driver:
+ *
+ *   forker BYTES
+ *
+ * Before the driver is there it forks a child that will use CUDA itself; once it
+ * holds BYTES it forks others, which do nothing but end, half of them by exit() and
+ * half by _exit(). Whatever runs at their end must leave the parent's books alone.
+ * The steps (see steps.h), where own is the parent's part of data:
+ *
+ *   forked data=BYTES own=BYTES          the children that only end have ended
+ *   more data=2*BYTES own=2*BYTES        the parent goes on
+ *   two data=3*BYTES own=2*BYTES child=PID  the first child has a context, and BYTES
+ *   one data=2*BYTES own=2*BYTES         it has freed them, and ended
+ *   freed data=0 own=0 */
+#define _GNU_SOURCE
+#include "driver.h"
+#include "partner.h"
+
+enum { CHILDREN = 8, PATIENCE = 30 /* seconds */ };
+
+static CUdeviceptr take(uint64_t bytes)
+{
+	CUdeviceptr at;
+	MUST(cuMemAlloc_v2, &at, bytes);
+	driver_use(at, bytes);
+	return at;
+}
+
+/* The child that was there before the driver. */
+static int child(uint64_t bytes)
+{
+	CUdeviceptr at;
+	CUdevice device;
+	step("ready data=0");
+	device = driver_start();
+	at = take(bytes);
+	step("holding data=%llu", (unsigned long long)bytes);
+	MUST(cuMemFree_v2, at);
+	MUST(cuDevicePrimaryCtxRelease_v2, device);
+	return 0;
+}
+
+/* fork_and_end forks all children at once, and sees that each ends as it should. One
+ * that hangs in what runs at its end is killed, and so found out. */
+static void fork_and_end(void)
+{
+	pid_t pids[CHILDREN];
+	int status;
+	for (int i = 0; i < CHILDREN; i++) {
+		pids[i] = fork();
+		if (pids[i] < 0)
+			fail("fork: %s", strerror(errno));
+		if (pids[i] > 0)
+			continue;
+		alarm(PATIENCE);
+		if (i % 2)
+			_exit(i);
+		exit(i);
+	}
+	for (int i = 0; i < CHILDREN; i++) {
+		while (waitpid(pids[i], &status, 0) < 0)
+			if (errno != EINTR)
+				fail("waitpid: %s", strerror(errno));
+		if (!WIFEXITED(status) || WEXITSTATUS(status) != i)
+			fail("%s(%d) of a forked child: wait status 0x%x", i % 2 ? "_exit" : "exit", i, (unsigned)status);
+	}
+}
+
+static void say(const char *name, unsigned long long own) { step("%s data=%llu own=%llu", name, own, own); }
+
+int main(int count, char **arguments)
+{
+	struct partner first;
+	CUdeviceptr one, more;
+	CUdevice device;
+	uint64_t bytes = count == 2 ? steps_size(arguments[1]) : 0;
+	if (!bytes) {
+		fprintf(stderr, "usage: forker BYTES\n");
+		return STEPS_USAGE;
+	}
+	if (partner_fork(&first))
+		return child(bytes);
+	partner_hear(&first, "ready");
+	device = driver_start();
+	one = take(bytes);
+	fork_and_end();
+	say("forked", bytes);
+	more = take(bytes);
+	say("more", 2 * bytes);
+	partner_go(&first);
+	partner_hear(&first, "holding");
+	step("two data=%llu own=%llu child=%d", (unsigned long long)(3 * bytes), (unsigned long long)(2 * bytes), (int)first.pid);
+	partner_end(&first);
+	say("one", 2 * bytes);
+	MUST(cuMemFree_v2, more);
+	MUST(cuMemFree_v2, one);
+	say("freed", 0);
+	MUST(cuDevicePrimaryCtxRelease_v2, device);
+	return 0;
+}

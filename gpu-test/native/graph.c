@@ -1,0 +1,104 @@
+/* Memory that graphs allocate: by a node, when they are launched. One graph frees
+ * within what it allocates, which the driver keeps reserved nevertheless; the others
+ * leave theirs to be used, and another graph frees it. */
+#include "ways.h"
+
+static struct {
+	CUgraph graph;
+	CUgraphExec exec;
+	CUdeviceptr at;
+} pieces[PIECES];
+
+static size_t count;
+static CUstream stream;
+
+static void begin(void) { MUST(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING); }
+static void end(void) { MUST(cuStreamDestroy_v2, stream); }
+
+static uint64_t data(void)
+{
+	uint64_t reserved = 0;
+	CAN(cuDeviceGetGraphMemAttribute, device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved);
+	return reserved;
+}
+
+static bool add_allocation(CUgraph g, CUgraphNode *node, const CUgraphNode *after, CUdeviceptr *at)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}},
+		.bytesize = piece,
+	};
+	if (!HAD(cuGraphAddMemAllocNode, node, g, after, after ? 1 : 0, &params))
+		return false;
+	*at = params.dptr;
+	return true;
+}
+
+/* run makes a graph executable and launches it. Either may find no memory. */
+static bool run(CUgraph g, CUgraphExec *exec)
+{
+	if (!HAD(cuGraphInstantiateWithFlags, exec, g, 0))
+		return false;
+	if (HAD(cuGraphLaunch, *exec, stream)) {
+		MUST(cuStreamSynchronize, stream);
+		return true;
+	}
+	MUST(cuGraphExecDestroy, *exec);
+	return false;
+}
+
+/* before launches a graph whose allocations live together, and end in it. */
+static void before(void)
+{
+	CUgraph g;
+	CUgraphExec exec;
+	CUgraphNode nodes[FIRST], freed;
+	CUdeviceptr at[FIRST];
+	MUST(cuGraphCreate, &g, 0);
+	for (int i = 0; i < FIRST; i++)
+		if (!add_allocation(g, &nodes[i], i ? &nodes[i - 1] : NULL, &at[i]))
+			ways_refused("the first graph");
+	for (int i = 0; i < FIRST; i++)
+		MUST(cuGraphAddMemFreeNode, &freed, g, &nodes[FIRST - 1], 1, at[i]);
+	if (!run(g, &exec))
+		ways_refused("the first graph");
+	step("launched data=%llu", (unsigned long long)data());
+	MUST(cuDeviceGraphMemTrim, device);
+	step("trimmed data=%llu", (unsigned long long)data());
+	MUST(cuGraphExecDestroy, exec);
+	MUST(cuGraphDestroy, g);
+}
+
+static bool take(void)
+{
+	CUgraphNode node;
+	MUST(cuGraphCreate, &pieces[count].graph, 0);
+	if (!add_allocation(pieces[count].graph, &node, NULL, &pieces[count].at) || !run(pieces[count].graph, &pieces[count].exec)) {
+		MUST(cuGraphDestroy, pieces[count].graph);
+		return false;
+	}
+	driver_use(pieces[count++].at, piece);
+	return true;
+}
+
+static void give_back(void)
+{
+	CUgraph g;
+	CUgraphExec exec;
+	CUgraphNode node;
+	MUST(cuGraphCreate, &g, 0);
+	for (size_t i = 0; i < count; i++)
+		MUST(cuGraphAddMemFreeNode, &node, g, NULL, 0, pieces[i].at);
+	if (!run(g, &exec))
+		ways_refused("a graph that only frees");
+	MUST(cuGraphExecDestroy, exec);
+	MUST(cuGraphDestroy, g);
+	for (; count > 0; count--) {
+		MUST(cuGraphExecDestroy, pieces[count - 1].exec);
+		MUST(cuGraphDestroy, pieces[count - 1].graph);
+	}
+	MUST(cuDeviceGraphMemTrim, device);
+}
+
+const struct way graph = {
+	.name = "graph", .begin = begin, .take = take, .data = data, .give_back = give_back, .end = end, .before = before};

@@ -1,0 +1,85 @@
+/* Linear memory: plain, of odd sizes, pitched and managed. */
+#include "ways.h"
+
+static struct {
+	CUdeviceptr at;
+	uint64_t bytes;
+} pieces[PIECES];
+
+static size_t count;
+static uint64_t held;
+
+static void keep(CUdeviceptr at, uint64_t bytes)
+{
+	pieces[count].at = at;
+	pieces[count++].bytes = bytes;
+	held += bytes;
+	driver_use(at, bytes);
+}
+
+static uint64_t data(void) { return held; }
+
+static void give_back(void)
+{
+	while (count > 0)
+		MUST(cuMemFree_v2, pieces[--count].at);
+	held = 0;
+}
+
+static bool take_linear(void)
+{
+	CUdeviceptr at;
+	if (!HAD(cuMemAlloc_v2, &at, piece))
+		return false;
+	keep(at, piece);
+	return true;
+}
+
+/* Sizes that the driver rounds up, by a third where its step is 2 MiB: what it takes is
+ * what must count. A piece is many of them. */
+static bool take_odd(void)
+{
+	enum { EACH = 3 << 20, SHARE = 4 << 20 };
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+	size_t granule;
+	CAN(cuMemGetAllocationGranularity, &granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+	for (uint64_t taken = 0; taken < piece; taken += SHARE) {
+		CUdeviceptr at;
+		if (!HAD(cuMemAlloc_v2, &at, EACH))
+			return false;
+		keep(at, EACH);
+		held += (EACH + granule - 1) / granule * granule - EACH;
+	}
+	return true;
+}
+
+/* Lines that are shorter than the pitch will be: the pitch is what must count. */
+static bool take_pitch(void)
+{
+	enum { WIDTH = 1000, LIKELY_PITCH = 1024, ELEMENT = 4 };
+	CUdeviceptr at;
+	size_t line, height = piece / LIKELY_PITCH;
+	if (!HAD(cuMemAllocPitch_v2, &at, &line, WIDTH, height, ELEMENT))
+		return false;
+	keep(at, line * height);
+	return true;
+}
+
+/* Managed memory is anywhere until it is moved, and counts as if it were here. */
+static bool take_managed(void)
+{
+	CUdeviceptr at;
+	if (!HAD(cuMemAllocManaged, &at, piece, CU_MEM_ATTACH_GLOBAL))
+		return false;
+	CUresult moved = cuMemPrefetchAsync(at, piece, device, NULL);
+	if (moved == CUDA_ERROR_INVALID_DEVICE)
+		skip("cuMemPrefetchAsync: managed memory is not moved on this device (%d)", moved);
+	driver_can(moved, "cuMemPrefetchAsync");
+	keep(at, piece);
+	return true;
+}
+
+const struct way linear = {.name = "linear", .take = take_linear, .data = data, .give_back = give_back};
+const struct way odd = {.name = "odd", .take = take_odd, .data = data, .give_back = give_back};
+const struct way pitch = {.name = "pitch", .take = take_pitch, .data = data, .give_back = give_back};
+const struct way managed = {.name = "managed", .take = take_managed, .data = data, .give_back = give_back};

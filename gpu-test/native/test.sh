@@ -1,0 +1,122 @@
+# Runs the native programs against fakegpu: alone, where the whole card is theirs, and
+# with libration.so, where they have a ration. Nobody looks at the books here; that is
+# the tester's. $1 is the folder of everything that was built.
+set -eu
+built=$(cd "$1" && pwd)
+bin=$built/gpu-test/bin
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM
+
+piece=16777216 few=536870912 many=2147483648
+strict=2 # a leak is a mistake
+
+# play answers every step of a program, and keeps what it says in $dir/said. How it runs
+# is in $how: alone or limited.
+play() {
+	if [ "$how" = limited ]; then
+		set -- LD_PRELOAD="$built/libration.so" RATION_REGION="$dir/region" CUDA_DEVICE_MEMORY_LIMIT=300m RATION_LOG=error "$@"
+	fi
+	set -- env LD_LIBRARY_PATH="$built/fakegpu" FAKEGPU=small:1g FAKEGPU_CONTEXT=1m FAKEGPU_STATE="$dir/gpu" \
+		FAKEGPU_STRICT="$strict" FAKEGPU_QUIET=1 "$@"
+	timeout 60 "$@" <"${input:-$dir/newlines}" >"$dir/said"
+}
+
+# expect compares words, and says which program was wrong.
+expect() {
+	[ "$2" = "$3" ] && return
+	printf '%s, %s:\n  got  %s\n  want %s\n' "$1" "$how" "$2" "$3" >&2
+	cat "$dir/said" >&2
+	exit 1
+}
+
+names() { sed -n 's/^step \([a-z]*\) .*/\1/p' "$dir/said" | tr '\n' ' '; }
+value() { sed -n "s/^step $1 .*\b$2=\([0-9]*\).*/\1/p" "$dir/said" | tail -n 1; }
+
+# way plays one; $2 are its steps, $3 is what full says.
+way() {
+	play "$bin/ways" "$1" "$piece" "${most:-$few}"
+	expect "$1, steps" "$(names)" "$2 "
+	expect "$1, full" "$(value full refused)" "$3"
+	expect "$1, freed" "$(value freed data)" 0
+}
+
+ways() {
+	for w in linear odd pitch managed array; do
+		# Managed memory never fills a card.
+		if [ "$w" != managed ] || [ "${most:-$few}" = "$few" ]; then
+			way $w 'empty held full freed again' "$1"
+		fi
+	done
+	way pool 'empty held freed trimmed full freed again' "$1"
+	way vmm 'empty created mapped held released unmapped full freed again' "$1"
+	way graph 'empty launched trimmed held full freed again' "$1"
+}
+
+others() {
+	strict=1 # what a context leaves behind is the point
+	way contexts 'empty held one two three freed again' ''
+	strict=2
+	way module 'empty held freed again' ''
+	expect module "$(value held module)" 67108864
+
+	play "$bin/ipc" "$piece"
+	expect ipc "$(names)" 'exported imported closed freed '
+	expect ipc "$(value imported data)" "$piece"
+	play "$bin/forker" "$piece"
+	expect forker "$(names)" 'forked more two one freed '
+	expect forker "$(value two data)" $((3 * piece))
+}
+
+# What cannot be told beforehand is N. Only the figures of memory can be 0, and have no
+# decimals: those of a library that is not there.
+timing() {
+	printf '%s\n' 'pin 0' init nvml 'live 10 65536' 'alloc 200 4096' 'async 200 65536' 'launch 250' 'info 100' \
+		'live 3 65536' 'live 2 131072' 'alloc 1 1099511627776' 'alloc 1 0' memory quit >"$dir/lines"
+	input=$dir/lines play "$bin/timing"
+	printf '%s\n' ok 'ok N N N' ok ok 'ok N N N N' 'ok N N N N' 'ok N N' 'ok N' ok ok 'error 2 cuMemAlloc_v2' \
+		'error 1 cuMemAlloc_v2' "ok N N N $1" ok >"$dir/want"
+	sed -E '/^ok/s/ ([1-9][0-9]*(\.[0-9])?|0\.[0-9])/ N/g' "$dir/said" >"$dir/got"
+	diff -u "$dir/want" "$dir/got"
+}
+
+# A program whose input ends, ends; and so does the process it has started.
+unheard() {
+	strict=1 # it has no time to free anything
+	for program in "ways linear $piece $few" "ipc $piece" "forker $piece"; do
+		status=0
+		# shellcheck disable=SC2086
+		input=/dev/null play "$bin"/$program || status=$?
+		expect "$program, no input" "$status" 3
+	done
+	echo >"$dir/once"
+	status=0
+	# shellcheck disable=SC2016
+	input=$dir/once play sh -c '{ "$0" "$1"; echo "$?" >&3; } 2>&1 3>&1 | cat' "$bin/ipc" "$piece" || status=$?
+	expect 'ipc, input of one line' "$status $(tail -n 1 "$dir/said")" '0 3'
+	strict=2
+}
+
+# The counting library sees what is looked up, what is called, and changes nothing.
+traced() {
+	TRACE_FILE=$dir/trace play env LD_PRELOAD="$bin/libtrace.so" "$built/probe/probe"
+	expect 'trace, what the program sees' "$(grep -c '^\(dlsym\|cuGetProcAddress\|cuGetProcAddress_v2\) 1073741824$' "$dir/said")" 3
+	expect trace "$(cat "$dir"/trace.* | grep cuDeviceTotalMem | tr '\n' ' ')" \
+		'dlsym cuDeviceTotalMem_v2 0 0 2 proc cuDeviceTotalMem 11030 0 1 proc2 cuDeviceTotalMem 13000 0 1 '
+}
+
+yes '' 2>"$dir/noise" | head -n 20 >"$dir/newlines"
+
+how=alone
+ways 0
+most=$many ways 2
+others
+timing '0 0 N'
+unheard
+traced
+
+how=limited
+ways 2
+others
+timing 'N N N'
+unheard

@@ -1,0 +1,330 @@
+/* A CUDA program that times the driver's calls as it is told: two of it, one alone
+ * and one with a library in between, are asked in turn, and their figures compared.
+ *
+ * It obeys lines on standard input and ends with it:
+ *
+ *   init [AT]           cuInit, and the primary context of device 0; at that nanosecond
+ *                       of CLOCK_MONOTONIC, together with others. Answers cuInit,
+ *                       cuDevicePrimaryCtxRetain and cuCtxSetCurrent together, and
+ *                       CLOCK_MONOTONIC afterwards
+ *   live N BYTES        have N allocations of BYTES beside from now on
+ *   alloc ROUNDS BYTES  cuMemAlloc and cuMemFree of BYTES. Answers the median of each,
+ *                       then the mean of each
+ *   async ROUNDS BYTES  the same with cuMemAllocAsync and cuMemFreeAsync, of a pool that
+ *                       keeps what is freed; the stream is waited for after each round
+ *   launch ROUNDS       cuLaunchKernel of a kernel that does nothing; the stream is waited
+ *                       for after every 100. Answers median and mean
+ *   info ROUNDS         cuMemGetInfo. Answers the median
+ *   pin CPU             stay on that processor, with all threads from now on
+ *   nvml                start NVML and ask it for the processes on device 0
+ *   memory              what the process takes of the host's memory, in KiB. Answers
+ *                       resident, proportional, private, and the private part of mappings
+ *                       with libration, region and nvidia-ml in their path
+ *   quit
+ *
+ * Each is answered by one line: `ok` and figures, in nanoseconds if nothing else is
+ * said, or `error`, the driver's code and the call. Every call is timed by itself. What
+ * the clock takes was measured at the start (the median of many readings) and is taken
+ * off; one round before the first, and all waiting, is not timed. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "driver.h"
+#include "footprint.h"
+
+enum { ROUNDS = 1 << 17, CALIBRATION = 10001, BATCH = 100 };
+
+static const char ptx[] = ".version 6.4\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+static CUdevice device;
+static bool context;
+static CUstream stream;
+static CUmodule code;
+static CUfunction nothing;
+static const char *failed; /* the call that gave the latest result */
+
+static struct {
+	CUdeviceptr *at;
+	size_t count;
+	uint64_t bytes;
+} live;
+
+/* Two series of figures, all of it touched at the start: no page fault is in a figure. */
+static uint64_t first[ROUNDS], second[ROUNDS];
+static uint64_t clock_takes;
+
+static uint64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* CALL makes a call of the driver, TIME sees how long it takes. */
+#define CALL(call, ...) (failed = #call, call(__VA_ARGS__))
+#define TIME(took, call, ...)                                 \
+	({                                                    \
+		failed = #call;                               \
+		uint64_t from_ = now();                       \
+		CUresult result_ = call(__VA_ARGS__);         \
+		(took) = now() - from_;                       \
+		result_;                                      \
+	})
+
+static int ascending(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return (x > y) - (x < y);
+}
+
+static double without_clock(double took) { return took > (double)clock_takes ? took - (double)clock_takes : 0; }
+
+/* median sorts the series. */
+static double median(uint64_t *series, size_t rounds)
+{
+	qsort(series, rounds, sizeof *series, ascending);
+	return without_clock((double)(series[(rounds - 1) / 2] + series[rounds / 2]) / 2);
+}
+
+static double mean(const uint64_t *series, size_t rounds)
+{
+	double sum = 0;
+	for (size_t i = 0; i < rounds; i++)
+		sum += (double)series[i];
+	return without_clock(sum / (double)rounds);
+}
+
+static void calibrate(void)
+{
+	memset(first, 1, sizeof first);
+	memset(second, 1, sizeof second);
+	for (int i = 0; i < CALIBRATION; i++) {
+		uint64_t from = now();
+		first[i] = now() - from;
+	}
+	clock_takes = (uint64_t)median(first, CALIBRATION);
+}
+
+static CUresult start(uint64_t at, uint64_t *init, uint64_t *retain)
+{
+	CUcontext primary;
+	uint64_t set = 0;
+	struct timespec t = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+		;
+	CUresult r = TIME(*init, cuInit, 0);
+	*retain = 0;
+	if (!r)
+		r = CALL(cuDeviceGet, &device, 0);
+	if (!r && !context)
+		r = TIME(*retain, cuDevicePrimaryCtxRetain, &primary, device);
+	if (!r && !context) {
+		context = true;
+		r = TIME(set, cuCtxSetCurrent, primary);
+	}
+	*retain += set;
+	return r;
+}
+
+static CUresult have(size_t count, uint64_t bytes)
+{
+	CUresult r = CUDA_SUCCESS;
+	while (!r && live.count > (bytes == live.bytes ? count : 0)) {
+		r = CALL(cuMemFree_v2, live.at[live.count - 1]);
+		live.count -= !r;
+	}
+	if (r || count <= live.count)
+		return r;
+	CUdeviceptr *at = realloc(live.at, count * sizeof *at);
+	if (!at) {
+		failed = "realloc";
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	live.at = at;
+	live.bytes = bytes;
+	while (!r && live.count < count) {
+		r = CALL(cuMemAlloc_v2, &live.at[live.count], bytes);
+		live.count += !r;
+	}
+	return r;
+}
+
+/* Here as in the others, the round that is not timed is written over by the first. */
+static CUresult alloc(size_t rounds, uint64_t bytes)
+{
+	CUresult r = CUDA_SUCCESS;
+	for (size_t i = 0; !r && i <= rounds; i++) {
+		CUdeviceptr at;
+		size_t n = i ? i - 1 : 0;
+		r = TIME(first[n], cuMemAlloc_v2, &at, bytes);
+		if (!r)
+			r = TIME(second[n], cuMemFree_v2, at);
+	}
+	return r;
+}
+
+static CUresult async_rounds(size_t rounds, uint64_t bytes)
+{
+	CUresult r = CUDA_SUCCESS;
+	for (size_t i = 0; !r && i <= rounds; i++) {
+		CUdeviceptr at;
+		size_t n = i ? i - 1 : 0;
+		r = TIME(first[n], cuMemAllocAsync, &at, bytes, stream);
+		if (!r)
+			r = TIME(second[n], cuMemFreeAsync, at, stream);
+		if (!r)
+			r = CALL(cuStreamSynchronize, stream);
+	}
+	return r;
+}
+
+/* async leaves the pool as it found it, and empty. */
+static CUresult async(size_t rounds, uint64_t bytes)
+{
+	CUmemoryPool pool;
+	uint64_t before = 0, all = UINT64_MAX;
+	CUresult r = stream ? CUDA_SUCCESS : CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+	if (!r)
+		r = CALL(cuDeviceGetDefaultMemPool, &pool, device);
+	if (!r)
+		r = CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before);
+	if (!r)
+		r = CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
+	if (!r)
+		r = async_rounds(rounds, bytes);
+	if (!r)
+		r = CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before);
+	return r ? r : CALL(cuMemPoolTrimTo, pool, 0);
+}
+
+static CUresult launch(size_t rounds)
+{
+	CUresult r = stream ? CUDA_SUCCESS : CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+	if (!r && !code)
+		r = CALL(cuModuleLoadData, &code, ptx);
+	if (!r && !nothing)
+		r = CALL(cuModuleGetFunction, &nothing, code, "nothing");
+	for (size_t i = 0; !r && i <= rounds; i++) {
+		r = TIME(first[i ? i - 1 : 0], cuLaunchKernel, nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+		if (!r && (i % BATCH == 0 || i == rounds))
+			r = CALL(cuStreamSynchronize, stream);
+	}
+	return r;
+}
+
+static CUresult info(size_t rounds)
+{
+	CUresult r = CUDA_SUCCESS;
+	size_t available, total;
+	for (size_t i = 0; !r && i <= rounds; i++)
+		r = TIME(first[i ? i - 1 : 0], cuMemGetInfo_v2, &available, &total);
+	return r;
+}
+
+static CUresult pin(int cpu)
+{
+	cpu_set_t one;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	failed = "sched_setaffinity";
+	return sched_setaffinity(0, sizeof one, &one) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+/* nvml is what a library that asks NVML about its process does at least. */
+static CUresult nvml(void)
+{
+	enum { PROCESSES = 1024, ENTRY = 24 };
+	static unsigned char list[PROCESSES * ENTRY];
+	unsigned count = PROCESSES;
+	void *handle = NULL, *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	failed = "nvml";
+	if (!lib)
+		return CUDA_ERROR_NOT_FOUND;
+	int (*init)(void) = (int (*)(void))dlsym(lib, "nvmlInit_v2");
+	int (*get)(unsigned, void **) = (int (*)(unsigned, void **))dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+	int (*ask)(void *, unsigned *, void *) = (int (*)(void *, unsigned *, void *))dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
+	if (!init || !get || !ask || init() || get(0, &handle) || ask(handle, &count, list))
+		return CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS;
+}
+
+static CUresult stop(void)
+{
+	CUresult r = have(0, live.bytes);
+	if (!r && code)
+		r = CALL(cuModuleUnload, code);
+	if (!r && stream)
+		r = CALL(cuStreamDestroy_v2, stream);
+	if (!r && context)
+		r = CALL(cuDevicePrimaryCtxRelease_v2, device);
+	return r;
+}
+
+enum { FIGURES = 160 };
+
+/* obey does what a line says, and says whether it could be understood. */
+static bool obey(const char *line)
+{
+	char figures[FIGURES] = "";
+	uint64_t init, retain, bytes, at = 0;
+	size_t n;
+	CUresult r;
+	if (!strcmp(line, "init") || sscanf(line, "init %" SCNu64, &at) == 1) {
+		r = start(at, &init, &retain);
+		snprintf(figures, FIGURES, " %" PRIu64 " %" PRIu64 " %" PRIu64, init, retain, now());
+	} else if (sscanf(line, "live %zu %" SCNu64, &n, &bytes) == 2) {
+		r = have(n, bytes);
+	} else if (sscanf(line, "alloc %zu %" SCNu64, &n, &bytes) == 2 && n > 0 && n <= ROUNDS) {
+		r = alloc(n, bytes);
+		snprintf(figures, FIGURES, " %.1f %.1f %.1f %.1f", median(first, n), median(second, n), mean(first, n), mean(second, n));
+	} else if (sscanf(line, "async %zu %" SCNu64, &n, &bytes) == 2 && n > 0 && n <= ROUNDS) {
+		r = async(n, bytes);
+		snprintf(figures, FIGURES, " %.1f %.1f %.1f %.1f", median(first, n), median(second, n), mean(first, n), mean(second, n));
+	} else if (sscanf(line, "launch %zu", &n) == 1 && n > 0 && n <= ROUNDS) {
+		r = launch(n);
+		snprintf(figures, FIGURES, " %.1f %.1f", median(first, n), mean(first, n));
+	} else if (sscanf(line, "info %zu", &n) == 1 && n > 0 && n <= ROUNDS) {
+		r = info(n);
+		snprintf(figures, FIGURES, " %.1f", median(first, n));
+	} else if (sscanf(line, "pin %zu", &n) == 1 && n < CPU_SETSIZE) {
+		r = pin((int)n);
+	} else if (!strcmp(line, "nvml")) {
+		r = nvml();
+	} else if (!strcmp(line, "memory")) {
+		struct footprint f;
+		failed = "smaps";
+		r = footprint_read(&f) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+		snprintf(figures, FIGURES, " %lu %lu %lu %lu %lu %lu", f.rss, f.pss, f.private, f.library, f.region, f.nvml);
+	} else if (!strcmp(line, "quit")) {
+		r = stop();
+	} else {
+		return false;
+	}
+	if (r)
+		printf("error %d %s\n", r, failed);
+	else
+		printf("ok%s\n", figures);
+	fflush(stdout);
+	return true;
+}
+
+int main(void)
+{
+	char line[256];
+	calibrate();
+	while (fgets(line, sizeof line, stdin)) {
+		line[strcspn(line, "\n")] = '\0';
+		if (!obey(line)) {
+			fprintf(stderr, "timing: %s: not a line I know\n", line);
+			return STEPS_USAGE;
+		}
+		if (!strcmp(line, "quit"))
+			break;
+	}
+	free(live.at);
+	return 0;
+}

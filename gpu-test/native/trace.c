@@ -1,0 +1,167 @@
+/* Which calls of the driver does a program look up, and which does it make? Preloaded
+ * into it, this library notes every name that is asked for by dlsym or by
+ * cuGetProcAddress and puts a counter before what is found. What the program sees is
+ * otherwise unchanged. When it ends, TRACE_FILE.PID has a line for each:
+ *
+ *   WAY NAME VERSION FLAGS CALLS
+ *
+ * WAY is dlsym, proc (cuGetProcAddress) or proc2 (its second version). What a library
+ * is linked to directly does not pass here: `nm -D` tells.
+ *
+ * A tool for a person with a GPU and an hour, and for the check that finds calls nobody
+ * knew of. x86-64 only. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if !defined __x86_64__
+#error "the counters are machine code for x86-64"
+#endif
+
+enum { MOST = 8192, NAME = 72 };
+
+/* One name that was asked for. The code counts and jumps on, so that arguments and the
+ * return address are the caller's own. */
+struct entry {
+	uint8_t code[32];
+	uint64_t calls;
+	void *target;
+	char name[NAME];
+	const char *way;
+	int version;
+	uint64_t flags;
+};
+
+typedef void *(*dlsym_call)(void *, const char *);
+typedef int (*proc_call)(const char *, void **, int, uint64_t);
+typedef int (*proc2_call)(const char *, void **, int, uint64_t, int *);
+
+static struct entry *entries;
+static unsigned count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static dlsym_call real_dlsym;
+static proc_call real_proc;
+static proc2_call real_proc2;
+
+static void relative(uint8_t *at, const void *to)
+{
+	int32_t distance = (int32_t)((const uint8_t *)to - (at + sizeof distance));
+	memcpy(at, &distance, sizeof distance);
+}
+
+/* counted is the address to give out for a name that was asked for in this way. */
+static void *counted(const char *way, const char *name, int version, uint64_t flags, void *target)
+{
+	struct entry *e = NULL;
+	pthread_mutex_lock(&lock);
+	if (!entries) {
+		void *at = mmap(NULL, MOST * sizeof *entries, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		entries = at == MAP_FAILED ? NULL : at;
+	}
+	for (unsigned i = 0; entries && i < count && !e; i++)
+		if (entries[i].target == target && entries[i].way == way && entries[i].version == version &&
+		    entries[i].flags == flags && !strcmp(entries[i].name, name))
+			e = &entries[i];
+	if (entries && !e && count < MOST && strlen(name) < NAME) {
+		e = &entries[count++];
+		*e = (struct entry){.target = target, .way = way, .version = version, .flags = flags};
+		strcpy(e->name, name);
+		static const uint8_t code[] = {
+			0xf3, 0x0f, 0x1e, 0xfa,             /* endbr64 */
+			0xf0, 0x48, 0xff, 0x05, 0, 0, 0, 0, /* lock incq calls(%rip) */
+			0xff, 0x25, 0, 0, 0, 0,             /* jmp *target(%rip) */
+		};
+		memcpy(e->code, code, sizeof code);
+		relative(e->code + 8, &e->calls);
+		relative(e->code + 14, &e->target);
+	}
+	pthread_mutex_unlock(&lock);
+	return e ? (void *)e->code : target;
+}
+
+static int traced_proc(const char *name, void **out, int version, uint64_t flags)
+{
+	int result = real_proc(name, out, version, flags);
+	if (!result && out && *out)
+		*out = counted("proc", name, version, flags, *out);
+	return result;
+}
+
+static int traced_proc2(const char *name, void **out, int version, uint64_t flags, int *status)
+{
+	int result = real_proc2(name, out, version, flags, status);
+	if (result || !out || !*out)
+		return result;
+	if (!strcmp(name, "cuGetProcAddress")) { /* whoever asks for the asker */
+		counted("proc2", name, version, flags, *out);
+		*out = version < 12000 ? (void *)traced_proc : (void *)traced_proc2;
+		return result;
+	}
+	*out = counted("proc2", name, version, flags, *out);
+	return result;
+}
+
+static int of_driver(const void *at)
+{
+	Dl_info info;
+	return dladdr(at, &info) && info.dli_fname && strstr(info.dli_fname, "libcuda.so");
+}
+
+static __attribute__((noinline)) void *found(const char *name, void *at)
+{
+	if (!of_driver(at))
+		return at;
+	void *out = counted("dlsym", name, 0, 0, at);
+	if (!strcmp(name, "cuGetProcAddress")) {
+		real_proc = (proc_call)at;
+		return (void *)traced_proc;
+	}
+	if (!strcmp(name, "cuGetProcAddress_v2")) {
+		real_proc2 = (proc2_call)at;
+		if (!real_proc)
+			real_proc = (proc_call)real_dlsym(RTLD_DEFAULT, "cuGetProcAddress");
+		return (void *)traced_proc2;
+	}
+	return out;
+}
+
+static __attribute__((constructor)) void begin(void)
+{
+	if (!real_dlsym)
+		real_dlsym = (dlsym_call)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+	if (!real_dlsym)
+		real_dlsym = (dlsym_call)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+}
+
+__attribute__((visibility("default"))) void *dlsym(void *handle, const char *name)
+{
+	if (!real_dlsym)
+		begin();
+	if (handle == RTLD_NEXT || name[0] != 'c' || name[1] != 'u')
+		return real_dlsym(handle, name); /* a jump, so that it sees who asked */
+	void *at = real_dlsym(handle, name);
+	return at ? found(name, at) : NULL;
+}
+
+static __attribute__((destructor)) void end(void)
+{
+	const char *prefix = getenv("TRACE_FILE");
+	char path[4096];
+	if (!prefix || !count || (size_t)snprintf(path, sizeof path, "%s.%d", prefix, (int)getpid()) >= sizeof path)
+		return;
+	FILE *f = fopen(path, "we");
+	if (!f)
+		return;
+	for (unsigned i = 0; i < count; i++)
+		fprintf(f, "%s %s %d %" PRIu64 " %" PRIu64 "\n", entries[i].way, entries[i].name, entries[i].version, entries[i].flags,
+			__atomic_load_n(&entries[i].calls, __ATOMIC_RELAXED));
+	fclose(f);
+}

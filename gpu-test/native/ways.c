@@ -1,0 +1,110 @@
+/* One way to get device memory, played through:
+ *
+ *   ways WAY PIECE MOST
+ *
+ * WAY is linear, odd, pitch, managed, pool, vmm, array, graph, contexts or module. PIECE
+ * is a multiple of 2 MiB, MOST the most bytes it may hold: managed memory is not
+ * refused by a device that is full, and one that holds more than fits comes to a
+ * standstill, so MOST must be less than what is free.
+ *
+ * The steps (see steps.h), each with data, and where memory is taken it is used:
+ *
+ *   empty  there is a context, and nothing else
+ *   held   4 pieces
+ *   full   as many as there are to be had; refused is the driver's code for want of
+ *          memory (2), or 0 where MOST was reached before
+ *   freed  everything was given back, and pools trimmed
+ *   again  one piece: the refusal spoiled nothing
+ *
+ * In between, where they matter, in this order:
+ *
+ *   pool      after held: freed, but nobody waited for it; trimmed
+ *   vmm       before held: created, mapped; after it: released, where the mappings
+ *             still hold the memory, unmapped
+ *   graph     before held: launched, a graph that frees within what it allocates;
+ *             trimmed
+ *   contexts  after held, with a piece in the primary context and in each of three
+ *             others: one, two and three of these destroyed; no full
+ *   module    no full; module is what its variable takes, at least, data is 0
+ *
+ * A pool's data, and a graph's, is what the driver has reserved for it. */
+#include "ways.h"
+
+#include <string.h>
+
+CUdevice device;
+uint64_t piece;
+
+static const struct way *const ways[] = {&linear, &odd, &pitch, &managed, &pool, &vmm, &array, &graph, &contexts, &module};
+
+static const char *refused_call;
+
+bool ways_had(CUresult result, const char *call)
+{
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		refused_call = call;
+		return false;
+	}
+	driver_can(result, call);
+	return true;
+}
+
+void ways_refused(const char *what) { fail("%s: %d, of %s", refused_call, CUDA_ERROR_OUT_OF_MEMORY, what); }
+
+void ways_hold(bool (*take)(void))
+{
+	for (int i = 0; i < FIRST; i++)
+		if (!take())
+			ways_refused("the first pieces");
+}
+
+static void say(const struct way *w, const char *name) { step("%s data=%llu", name, (unsigned long long)w->data()); }
+
+static void play(const struct way *w, uint64_t most)
+{
+	CUresult refused = CUDA_SUCCESS;
+	if (w->begin)
+		w->begin();
+	say(w, "empty");
+	if (w->before)
+		w->before();
+	if (w->hold)
+		w->hold();
+	else
+		ways_hold(w->take);
+	say(w, "held");
+	if (w->after)
+		w->after();
+	while (!refused && w->data() + piece <= most)
+		refused = w->take() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	step("full data=%llu refused=%d", (unsigned long long)w->data(), refused);
+	w->give_back();
+	say(w, "freed");
+	if (!w->take())
+		ways_refused("a piece after all was freed");
+	say(w, "again");
+	w->give_back();
+	if (w->end)
+		w->end();
+}
+
+int main(int count, char **arguments)
+{
+	const struct way *way = NULL;
+	uint64_t most = count == 4 ? steps_size(arguments[3]) : 0;
+	piece = count == 4 ? steps_size(arguments[2]) : 0;
+	for (size_t i = 0; count == 4 && i < sizeof ways / sizeof *ways; i++)
+		if (!strcmp(ways[i]->name, arguments[1]))
+			way = ways[i];
+	if (!way || !piece || piece % GRAIN || most / FIRST < piece || most / piece > PIECES) {
+		fprintf(stderr, "usage: ways WAY PIECE MOST (pieces of whole 2 MiB, at least %d and at most %d of them)\n", FIRST, PIECES);
+		return STEPS_USAGE;
+	}
+	device = driver_start();
+	if (way->play)
+		way->play();
+	else
+		play(way, most);
+	MUST(cuDevicePrimaryCtxRelease_v2, device);
+	return 0;
+}

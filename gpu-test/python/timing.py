@@ -1,0 +1,79 @@
+"""timing.py: does what it is told, and says how long it took.
+
+Two such processes, one of them rationed, are told in turn, so that whatever else happens on the machine happens to
+both. Each line on stdin gets one on stdout, `ok key=value ...` or `error TEXT`; other lines are somebody else's.
+
+    init        imports torch, makes a context and the model, warms up      ok us=N
+    train N     N steps of training, each timed from idle to idle           ok median_us=X mean_us=X
+    churn N     N times: 60 pieces of 1 to 64 MiB are taken and written,
+                dropped, and the cache emptied                              ok median_us=X mean_us=X
+    quit        ends
+"""
+
+import gc
+import random
+import statistics
+import sys
+import time
+
+from steps import describe, say
+
+SIZES = [size << 20 for size in random.Random(0).choices(range(1, 65), k=60)]
+
+
+class Bench:
+    def __init__(self):
+        start = time.perf_counter()
+        import torch
+        from model import Training
+        self.torch = torch
+        self.training = Training(layers=6, parts=3)
+        self.churn()
+        for _ in range(10):
+            self.training.step()
+        torch.cuda.synchronize()
+        gc.collect()
+        gc.disable()
+        self.us = (time.perf_counter() - start) * 1e6
+
+    def churn(self):
+        pieces = [self.torch.empty(size, dtype=self.torch.uint8, device="cuda").fill_(1) for size in SIZES]
+        del pieces
+        self.torch.cuda.empty_cache()
+
+    def measure(self, work, count, unmeasured):
+        """The first runs pay for the cache that something else left full or empty."""
+        times = []
+        for _ in range(unmeasured + count):
+            self.torch.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            self.torch.cuda.synchronize()
+            times.append((time.perf_counter() - start) * 1e6)
+        times = times[unmeasured:]
+        return f"ok median_us={statistics.median(times):.1f} mean_us={statistics.fmean(times):.1f}"
+
+
+def main():
+    bench = None
+    for line in iter(sys.stdin.readline, ""):
+        try:
+            command, *arguments = line.split()
+            if command == "quit":
+                say("ok")
+                return
+            if command == "init":
+                bench = bench or Bench()
+                say(f"ok us={bench.us:.0f}")
+            elif command == "train":
+                say(bench.measure(bench.training.step, int(arguments[0]), 2))
+            elif command == "churn":
+                say(bench.measure(bench.churn, int(arguments[0]), 1))
+            else:
+                say(f"error what is {command}?")
+        except Exception as error:
+            say("error " + " ".join(describe(error).split()))
+
+
+if __name__ == "__main__":
+    main()

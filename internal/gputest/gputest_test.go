@@ -1,0 +1,133 @@
+package gputest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"ration/internal/library"
+)
+
+// standIn is a machine whose driver is fakegpu. What is checked is then the checks:
+// that they pass where all is well, and see it where it is not.
+func standIn(t *testing.T, env ...string) *Machine {
+	t.Helper()
+	bundle, err := filepath.Abs("../../build/gpu-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bundle, "ration")); err != nil {
+		t.Skip("build/gpu-test is not there (run make gpu-bundle)")
+	}
+	t.Setenv("RATION_LIB", filepath.Join(t.TempDir(), "r", "lib"))
+	driver, err := library.FakeGPU.Unpack()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("RATION_DIR", "") // Open chooses
+	env = append([]string{"FAKEGPU=h200", "FAKEGPU_STRICT=1", "FAKEGPU_STATE=" + filepath.Join(t.TempDir(), "gpu"), "LD_LIBRARY_PATH=" + driver}, env...)
+	for _, entry := range env {
+		key, value, _ := strings.Cut(entry, "=")
+		t.Setenv(key, value)
+	}
+	m := &Machine{Bundle: Bundle(bundle), NVML: filepath.Join(driver, "libnvidia-ml.so.1"), Env: env}
+	if err := m.Open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+type quiet struct{ t *testing.T }
+
+func (q quiet) Begin(string) {}
+func (q quiet) Checked(o Outcome) {
+	q.t.Logf("%s %s: %s %s", o.Verdict, o.Check, o.Figure, o.Said)
+}
+func (q quiet) Measured(r Row) { q.t.Logf("%s %v %s", r.Name, r.Ratio, r.Why) }
+
+func run(t *testing.T, m *Machine, only string, p Plan) Report {
+	t.Helper()
+	p.Only, p.Quick = regexp.MustCompile(only), true
+	r, err := Run(m, p, quiet{t})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestChecks(t *testing.T) {
+	r := run(t, standIn(t), "^(limit/driver|way/|pid/|kill/)", Plan{Checks: true})
+	for _, o := range r.Checks {
+		if o.Verdict == Fail {
+			t.Errorf("%s: %s", o.Check, o.Figure)
+		}
+	}
+	if n := r.count(Pass); n < 15 {
+		t.Errorf("only %d checks could be made here", n)
+	}
+}
+
+// A ration that gives half as much again, and one that counts nothing, are seen.
+func TestChecksCanFail(t *testing.T) {
+	for name, script := range map[string]string{
+		"generous": `#!/bin/sh
+bundle=BUNDLE
+[ "$1" = run ] || exec "$bundle/ration" "$@"
+shift
+while [ "$1" != -- ]; do
+	case $1 in
+	--mem) args="$args --mem $(($2 * 3 / 2))"; shift ;;
+	--name) args="$args --name $2"; shift ;;
+	*) args="$args $1" ;;
+	esac
+	shift
+done
+exec "$bundle/ration" run $args "$@"
+`,
+		"blind": `#!/bin/sh
+bundle=BUNDLE
+[ "$1" = run ] || exec "$bundle/ration" "$@"
+name=$3
+while [ "$1" != -- ]; do shift; done
+shift
+"$bundle/ration" run --name "$name" --mem 4g -- true
+exec "$@"
+`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := standIn(t)
+			mutant := t.TempDir()
+			for _, part := range []string{"bin", "python", "coverage.md"} {
+				if err := os.Symlink(m.Bundle.file(part), filepath.Join(mutant, part)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text := strings.ReplaceAll(script, "BUNDLE", string(m.Bundle))
+			if err := os.WriteFile(filepath.Join(mutant, "ration"), []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			m.Bundle = Bundle(mutant)
+			for _, o := range run(t, m, "^(limit/driver-x|way/(linear|vmm)$)", Plan{Checks: true}).Checks {
+				if o.Verdict != Fail {
+					t.Errorf("%s: %s, %s", o.Check, o.Verdict, o.Figure)
+				}
+			}
+		})
+	}
+}
+
+func TestMeasures(t *testing.T) {
+	r := run(t, standIn(t), "cost/(alloc|launch|start|memory)", Plan{Measures: true})
+	for _, row := range r.Measures {
+		if row.Why != "" || row.Rounds == 0 {
+			t.Errorf("%s: %s", row.Name, row.Why)
+		}
+	}
+	if len(r.Measures) < 12 {
+		t.Errorf("only %d figures", len(r.Measures))
+	}
+}

@@ -1,0 +1,141 @@
+package gputest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+
+	"ration/internal/bench"
+	"ration/internal/gpu"
+	"ration/internal/job"
+)
+
+// Bundle is the folder that everything comes from:
+//
+//	ration      the command, with the library inside
+//	bin/        small programs of the driver's calls, ready to run
+//	src/        what is built where a compiler for it is at hand
+//	python/     programs of the frameworks
+//	coverage.md which calls ration knows
+type Bundle string
+
+func (b Bundle) file(parts ...string) string {
+	return filepath.Join(append([]string{string(b)}, parts...)...)
+}
+
+// Machine is where a run happens.
+type Machine struct {
+	Bundle Bundle
+	NVML   string   // the library to ask; empty is the driver's
+	Env    []string // what programs find beside what this process has
+	Python string   // empty: the first python3 in PATH
+
+	device  int // that is tested
+	driver  *gpu.Driver
+	scratch string // jobs, logs and what was built
+	jobs    int
+	python  func(module string) string // a module's version, or nothing
+}
+
+// Open gets hold of the driver, and makes a place for jobs that is nobody else's.
+func (m *Machine) Open() (err error) {
+	if m.driver, err = gpu.Open(m.NVML); err != nil {
+		return err
+	}
+	if m.scratch, err = os.MkdirTemp("", "ration-gpu-test-"); err != nil {
+		m.driver.Close()
+		return fmt.Errorf("making a folder for the test: %w", err)
+	}
+	if m.Python == "" {
+		m.Python = "python3"
+	}
+	m.python = m.modules()
+	// For the commands that are started as for the books that are read here.
+	return os.Setenv(job.EnvFolder, filepath.Join(m.scratch, "jobs"))
+}
+
+// Close removes all that the test made.
+func (m *Machine) Close() {
+	m.driver.Close()
+	_ = os.RemoveAll(m.scratch) // a folder of its own in TMPDIR: what is left does no harm
+}
+
+// About is where figures were measured.
+type About struct {
+	bench.Machine
+	GPU        string            `json:"gpu"`
+	Memory     uint64            `json:"gpu_memory"`
+	Driver     string            `json:"driver"`
+	CUDA       string            `json:"cuda"`
+	Ration     string            `json:"ration"`
+	Frameworks map[string]string `json:"frameworks"`
+}
+
+func (m *Machine) describe() (a About, err error) {
+	if a.Machine, err = bench.Here(); err != nil {
+		return a, err
+	}
+	if len(m.driver.Devices) == 0 {
+		return a, fmt.Errorf("looking for a GPU: the driver has none")
+	}
+	d := m.driver.Devices[m.device]
+	a.GPU, a.Memory, a.Driver = d.Name, uint64(d.Total), m.driver.Version
+	a.CUDA = fmt.Sprintf("%d.%d", m.driver.CUDA/1000, m.driver.CUDA%1000/10)
+	if out, err := exec.Command(m.Bundle.file("ration"), "version").Output(); err == nil {
+		a.Ration, _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
+	}
+	a.Frameworks = map[string]string{}
+	for _, module := range frameworks {
+		if version := m.python(module); version != "" {
+			a.Frameworks[module] = version
+		}
+	}
+	return a, nil
+}
+
+// stray are variables that would reach into the programs of a test.
+var stray = regexp.MustCompile(`^(RATION_|CUDA_|LIBCUDA_|LD_PRELOAD=|PYTORCH_|XLA_)`)
+
+// environ is what a program finds.
+func (m *Machine) environ(more ...string) (env []string) {
+	for _, entry := range os.Environ() {
+		if !stray.MatchString(entry) {
+			env = append(env, entry)
+		}
+	}
+	env = append(env, job.EnvFolder+"="+os.Getenv(job.EnvFolder), "PYTHONDONTWRITEBYTECODE=1", "CUDA_VISIBLE_DEVICES="+fmt.Sprint(m.device))
+	return append(append(env, m.Env...), more...)
+}
+
+// frameworks are the Python modules that checks are about.
+var frameworks = []string{"torch", "triton", "jax", "cupy"}
+
+// modules asks once for the versions of all frameworks: importing them takes
+// seconds, their metadata nothing.
+func (m *Machine) modules() func(string) string {
+	versions := sync.OnceValue(func() map[string]string {
+		const script = `
+import sys
+from importlib import metadata, util
+for module in sys.argv[1:]:
+    if util.find_spec(module):
+        names = metadata.packages_distributions().get(module, [module])
+        print(module, metadata.version(names[0]))
+`
+		found := map[string]string{}
+		out, err := exec.Command(m.Python, append([]string{"-c", script}, frameworks...)...).Output()
+		if err != nil {
+			return found // no Python: no frameworks
+		}
+		for line := range strings.Lines(string(out)) {
+			module, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+			found[module] = version
+		}
+		return found
+	})
+	return func(module string) string { return versions()[module] }
+}

@@ -1,0 +1,133 @@
+package gputest
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"ration/internal/figure"
+)
+
+// Report is what a run found.
+type Report struct {
+	Machine  About     `json:"machine"`
+	Date     string    `json:"date"` // RFC 3339
+	Seconds  float64   `json:"seconds"`
+	Checks   []Outcome `json:"checks"`
+	Measures []Row     `json:"measures"`
+}
+
+// Passed says whether no check failed. A target that was missed is a fact about a
+// machine, not a fault.
+func (r Report) Passed() bool { return r.count(Fail) == 0 }
+
+func (r Report) count(verdict string) (n int) {
+	for _, o := range r.Checks {
+		if o.Verdict == verdict {
+			n++
+		}
+	}
+	return n
+}
+
+// Print writes the report's head and its end; what lies between has been told.
+func (r Report) Print(w io.Writer) {
+	fmt.Fprintf(w, "\n%s\n%s, %.0f s: %d checks passed, %d failed, %d skipped",
+		r.Machine, r.Date, r.Seconds, r.count(Pass), r.count(Fail), r.count(Skip))
+	if len(r.Measures) > 0 {
+		fmt.Fprintf(w, "; %d figures", len(r.Measures))
+		if names := missed(r.Measures); len(names) > 0 {
+			fmt.Fprintf(w, ", of which missed their target: %s", strings.Join(names, ", "))
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+// String is a machine in a line or two.
+func (a About) String() string {
+	var frameworks []string
+	for _, name := range sortedKeys(a.Frameworks) {
+		frameworks = append(frameworks, name+" "+a.Frameworks[name])
+	}
+	if len(frameworks) == 0 {
+		frameworks = []string{"no frameworks"}
+	}
+	return fmt.Sprintf("%s %s, driver %s, CUDA %s, %s\n%d × %s, %s, %s", a.GPU, figure.Bytes(a.Memory), a.Driver, a.CUDA,
+		strings.Join(frameworks, ", "), a.Cores, a.CPU, a.Kernel, a.Ration)
+}
+
+// Table writes the outcomes of a run as they come, a line each.
+type Table struct {
+	To       io.Writer
+	Progress io.Writer // is told what is under way; nil where nobody waits
+	measure  string
+}
+
+// Begin says what is under way.
+func (t *Table) Begin(title string) {
+	if t.Progress != nil {
+		fmt.Fprintf(t.Progress, "\r\033[K%s ...", title)
+	}
+}
+
+func (t *Table) clear() {
+	if t.Progress != nil {
+		fmt.Fprint(t.Progress, "\r\033[K")
+	}
+}
+
+// Checked writes an outcome.
+func (t *Table) Checked(o Outcome) {
+	t.clear()
+	fmt.Fprintf(t.To, "%-4s  %-29s %5.1f s  %s\n", o.Verdict, o.Check, o.Seconds, o.Figure)
+	for line := range strings.Lines(o.Said) {
+		fmt.Fprintf(t.To, "      | %s\n", strings.TrimRight(line, "\n"))
+	}
+}
+
+// Measured writes a figure.
+func (t *Table) Measured(r Row) {
+	t.clear()
+	if t.measure == "" {
+		fmt.Fprintf(t.To, "\n%-36s %9s %9s %9s %19s %7s  %s\n", "", "native", "ration", "more", "spread of that", "noise", "target")
+	}
+	t.measure = r.Measure
+	if r.Why != "" {
+		fmt.Fprintf(t.To, "%-36s %s\n", r.Name, r.Why)
+		return
+	}
+	c := r.text()
+	fmt.Fprintf(t.To, "%-36s %9s %9s %9s %19s %7s  %s\n", r.Name, c.native, c.ration, c.more, c.spread, c.noise, c.target)
+}
+
+// cells are a row's figures, for people.
+type cells struct{ native, ration, more, spread, noise, target string }
+
+func (r Row) text() cells {
+	if r.Why != "" {
+		return cells{target: r.Why}
+	}
+	amount := figure.Nanoseconds
+	if r.Unit == kibibytes {
+		amount = func(v float64) string { return figure.Bytes(uint64(v * 1024)) }
+	}
+	signed := func(v float64) string {
+		if v < 0 {
+			return "-" + amount(-v)
+		}
+		return "+" + amount(v)
+	}
+	native := (r.Native.Median + r.Control.Median) / 2
+	c := cells{native: amount(native), ration: amount(r.Ration.Median), more: signed(r.More.Median),
+		spread: signed(r.More.Low) + " … " + signed(r.More.High), target: strings.TrimSpace(r.Target + " " + r.Verdict)}
+	if native > 0 {
+		c.more = fmt.Sprintf("%+.2f %%", 100*(r.Ratio-1))
+		c.noise = fmt.Sprintf("%.1f %%", 100*math.Abs(r.Noise))
+	}
+	return c
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

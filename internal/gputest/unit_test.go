@@ -1,0 +1,170 @@
+package gputest
+
+import (
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAgrees(t *testing.T) {
+	for _, c := range []struct {
+		ours, driver uint64
+		want         bool
+	}{
+		{0, 0, true},
+		{gib, gib + 16*mib, true},
+		{gib, gib + 17*mib, false},
+		{gib + 17*mib, gib, false},
+		{100 * gib, 101 * gib, true}, // a hundredth
+		{100 * gib, 102 * gib, false},
+		{0, 518 * mib, false},
+	} {
+		if got := (account{ours: c.ours, driver: c.driver}).agrees(); got != c.want {
+			t.Errorf("%d and %d: got %v", c.ours, c.driver, got)
+		}
+	}
+}
+
+func TestTook(t *testing.T) {
+	step := func(values ...string) Step {
+		s := Step{Name: "held", values: map[string]string{}}
+		for _, v := range values {
+			key, value, _ := strings.Cut(v, "=")
+			s.values[key] = value
+		}
+		return s
+	}
+	all := []account{{data: 100 * mib, module: 64 * mib}, {data: 28 * mib}}
+	for text, c := range map[string]struct {
+		step Step
+		want bool
+	}{
+		"all of it":       {step("data=134217728"), true},
+		"rounded up":      {step("data=134000000"), true},
+		"too little":      {step("data=134217729"), false},
+		"too much":        {step("data=1000"), false},
+		"another kind":    {step("module=67108864"), true},
+		"less of it":      {step("module=67108865"), false},
+		"not a number":    {step("data=x"), false},
+		"nothing is said": {step(), true},
+	} {
+		if err := took(c.step, all); (err == nil) != c.want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestRow(t *testing.T) {
+	s := series{{100, 102, 98}, {100, 100, 100}, {103, 103, 103}}
+	r := s.row("x", nanoseconds)
+	if r.Ratio != 1.03 || r.Noise != 0 || r.Rounds != 3 || r.More.Median != 3 {
+		t.Errorf("got %+v", r)
+	}
+	for _, c := range []struct {
+		percent, most float64
+		want          string
+	}{{3.5, 0, Kept}, {2, 0, Missed}, {3.5, 2, Missed}, {3.5, 3, Kept}} {
+		if got := r.within(c.percent, c.most).Verdict; got != c.want {
+			t.Errorf("%v: %s", c, got)
+		}
+	}
+	if r := (series{}).row("nothing", nanoseconds); math.IsNaN(r.Ratio) || r.Rounds != 0 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// Every member goes first as often as the others.
+func TestMembers(t *testing.T) {
+	var first [3]int
+	for round := range 30 {
+		order := (trio{}).members(round)
+		if order[0]+order[1]+order[2] != 3 {
+			t.Fatalf("round %d: %v", round, order)
+		}
+		first[order[0]]++
+	}
+	if first != [3]int{10, 10, 10} {
+		t.Errorf("got %v", first)
+	}
+}
+
+func TestTraced(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "trace")
+	for pid, text := range map[string]string{
+		"1": "dlsym cuMemAlloc_v2 0 0 2\nproc2 cuMemAlloc 3020 0 3\n",
+		"2": "proc2 cuMemAlloc 3020 0 4\nproc2 cuMemFree 3020 0 0\ncut off",
+	} {
+		if err := os.WriteFile(prefix+"."+pid, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls, err := traced(prefix)
+	if err != nil || calls["cuMemAlloc"] != 7 || calls["cuMemAlloc_v2"] != 2 || len(calls) != 3 {
+		t.Errorf("got %v, %v", calls, err)
+	}
+	if _, err := traced(prefix + "-not"); err == nil {
+		t.Error("nothing was traced, and that was fine")
+	}
+}
+
+func TestKnown(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "coverage.md"), []byte("| `cuMemAlloc` | yes |\n- `cuMemDiscard*`: no\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	known, err := (&Stage{Machine: &Machine{Bundle: Bundle(dir)}}).known()
+	if err != nil || !known("cuMemAlloc") || !known("cuMemDiscardBatchAsync") || known("cuMemAllocNew") {
+		t.Error("a call is known that is not, or the other way about", err)
+	}
+}
+
+// What a program says reaches the check, and what it does not say ends it.
+func TestProgramSays(t *testing.T) {
+	m := &Machine{scratch: t.TempDir()}
+	sh := func(script string) *Program {
+		t.Helper()
+		p, err := m.start(nil, "sh", "-c", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		return p
+	}
+	p := sh(`echo noise; echo step one data=5; read line; echo step two; read line`)
+	step, err := p.At("one")
+	if n, bad := step.Bytes("data"); err != nil || bad != nil || n != 5 {
+		t.Fatal(step, err, bad)
+	}
+	if err := p.GoOn(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.At("three"); err == nil {
+		t.Error("two was taken for three")
+	}
+	if err := p.Finish(); err != nil || p.tail.String() != "noise" {
+		t.Errorf("%v, and it said %q", err, p.tail)
+	}
+	for script, want := range map[string]error{
+		"echo skip not here": ErrUnsuited,
+		"exit 0":             io.EOF,
+	} {
+		if _, err := sh(script).Step(); !errors.Is(err, want) {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+	for _, script := range []string{"echo fail it is broken; exit 1", "exit 7", "echo ok 1", "echo step"} {
+		if _, err := sh(script).Step(); err == nil || errors.Is(err, ErrUnsuited) || errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+	if f, err := sh("read line; echo ok 1.5 mean_us=2").ask(2, "go"); err != nil || f[0] != 1.5 || f[1] != 2 {
+		t.Error(f, err)
+	}
+	if _, err := sh("read line; echo ok 1").ask(2, "go"); err == nil {
+		t.Error("one figure was two")
+	}
+}
