@@ -76,8 +76,19 @@ int main(void)
 	       "%u symbols, whether a program is linked with the driver, finds them with `dlsym`, or asks `cuGetProcAddress`.\n"
 	       "Names with `_ptsz` are the variants for the per-thread default stream, names without `_v2` those of old programs.\n\n"
 	       "What a process has beyond all that is counted here is in the driver's own figure for it. The difference is\n"
-	       "booked as *driver overhead*, counts against the limit, and is read again at contexts and modules and now and then\n"
-	       "beside an allocation. A limit can be passed by that alone: it is charged when it is seen, not before.\n",
+	       "booked as *driver overhead*, and counts against the limit. It is read when a program first waits for its device,\n"
+	       "soon after something was made or loaded, and then at most once a second, beside an allocation or a\n"
+	       "synchronisation.\n\n"
+	       "## Where the driver's count can pass the limit\n\n"
+	       "No request is granted beyond it. What the driver counts can be more in these cases:\n\n"
+	       "- What the driver takes by itself, mostly for code that is loaded with the first kernel that needs it, is booked when\n"
+	       "  it is seen and cannot be refused. At the limit that was up to 10 MiB beyond it with eight JAX processes.\n"
+	       "- The first context on a machine is made and then measured; if it does not fit it is undone. All later ones are\n"
+	       "  charged before they are made.\n"
+	       "- A pool that seems to have room and has it only in pieces grows by the request. What does not fit is undone at once.\n"
+	       "- A graph that was made by capture takes what it takes at its launch.\n"
+	       "- What a killed process held is there for others as soon as the kernel has dropped its lock. The driver may still be\n"
+	       "  taking it back meanwhile.\n",
 	       hooks);
 	for (unsigned i = 0; i < ROWS; i++)
 		if (rows[i].type == FAMILY_ROW)
