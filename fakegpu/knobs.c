@@ -40,6 +40,8 @@ static void read_knobs(void)
         values.block = n;
     if (size_knob("FAKEGPU_FRAGMENTED", &n))
         values.fragmented = n != 0;
+    if (size_knob("FAKEGPU_LAZY", &n))
+        values.lazy = n != 0;
     values.context_set = size_knob("FAKEGPU_CONTEXT", &values.context);
     size_knob("FAKEGPU_HIDDEN", &values.hidden);
 }

@@ -13,6 +13,7 @@ struct knobs {
     uint64_t hidden;       /* FAKEGPU_HIDDEN */
     uint64_t block;        /* FAKEGPU_BLOCK */
     bool fragmented;       /* FAKEGPU_FRAGMENTED */
+    bool lazy;             /* FAKEGPU_LAZY */
     unsigned latency_us;   /* FAKEGPU_LATENCY_US */
 };
 

@@ -81,6 +81,10 @@ static bool settle(struct pool *p, uint64_t keep)
 {
     bool done;
     pthread_mutex_lock(&p->lock);
+    p->taken -= p->pending;
+    if (knobs()->fragmented)
+        p->holes += p->pending;
+    p->pending = 0;
     shrink(p, keep);
     done = p->doomed && p->live == 0;
     pthread_mutex_unlock(&p->lock);
@@ -125,10 +129,14 @@ void pool_give(struct pool *p, uint64_t bytes)
 {
     pthread_mutex_lock(&p->lock);
     p->used -= bytes;
-    p->taken -= round_up(bytes, LEDGER_UNIT);
     p->live--;
-    if (knobs()->fragmented)
-        p->holes += round_up(bytes, LEDGER_UNIT);
+    if (knobs()->lazy) {
+        p->pending += round_up(bytes, LEDGER_UNIT);
+    } else {
+        p->taken -= round_up(bytes, LEDGER_UNIT);
+        if (knobs()->fragmented)
+            p->holes += round_up(bytes, LEDGER_UNIT);
+    }
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -154,15 +162,19 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
 {
     struct block b = {.kind = BLOCK_POOL, .size = bytes, .device = p->device, .owner = p};
     uint64_t rounded = round_up(bytes, LEDGER_UNIT);
-    bool ok;
+    bool ok, again;
 
     if (bytes > machine_capacity(p->device))
         return CUDA_ERROR_OUT_OF_MEMORY;
     TRY(current_context(&b.context));
     pthread_mutex_lock(&p->lock);
-    ok = !p->doomed && !p->imported && (p->taken + p->holes + rounded <= p->reserved || grow(p, p->taken + p->holes + rounded));
+    again = p->pending >= rounded;
+    ok = !p->doomed && !p->imported && (again || p->taken + p->holes + rounded <= p->reserved || grow(p, p->taken + p->holes + rounded));
     if (ok) {
-        p->taken += rounded;
+        if (again)
+            p->pending -= rounded;
+        else
+            p->taken += rounded;
         p->used += bytes;
         p->live++;
         if (p->used > p->used_high)

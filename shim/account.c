@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "atomics.h"
+#include "gauge.h"
 #include "life.h"
 #include "log.h"
 #include "pool.h"
@@ -114,13 +115,22 @@ bool account_tight(unsigned device, uint64_t bytes)
 	return region_used(r, device) / RATION_UNIT + units_for(bytes) > limit_ceiling(region_limit(r, device));
 }
 
+/* make_room is for before a refusal. Pools may hold what nobody uses: the driver would
+ * take that first, too. And what the driver took by itself may be less by now. */
+static void make_room(unsigned device, uint64_t bytes, bool locked)
+{
+	if (pools_used())
+		pools_relieve(device, !locked);
+	if (account_held(device, RATION_OVERHEAD) && account_tight(device, bytes))
+		gauge_look(device);
+}
+
 int account_charge(unsigned device, unsigned kind, uint64_t bytes, bool locked)
 {
 	struct region *r = life_region();
 	struct region_refusal why;
-	/* Pools may hold what nobody uses: the driver would take that first, too. */
-	if (unlikely(pools_used()) && account_tight(device, bytes))
-		pools_relieve(device, !locked);
+	if (unlikely(account_tight(device, bytes)))
+		make_room(device, bytes, locked);
 	for (;;) {
 		uint64_t status = load_relaxed(&r->place);
 		int err = region_charge(r, device, kind, bytes, &why);

@@ -152,7 +152,7 @@ int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR 
 		if (known && result != CUDA_SUCCESS)                                                                   \
 			records_put(&arrays, &r);                                                                      \
 		else if (known)                                                                                        \
-			account_return(r.device, RATION_DATA, r.bytes);                                                \
+			account_return(r.device, RATION_DATA, r.bytes), gauge_soon();                                  \
 		return result;                                                                                         \
 	} while (0)
 

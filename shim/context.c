@@ -201,9 +201,13 @@ static int begin(struct making *m)
 	hostpid_begin(&m->pid, m->device, alone);
 	if (alone)
 		m->cost = region_cost(life_region(), m->device->index, m->device->id);
+	/* A cost that does not even fit where nobody holds anything may be wrong, and would
+	 * keep everybody out who could find that out. */
+	if (m->cost && !region_used(life_region(), m->device->index) && account_tight(m->device->index, m->cost))
+		m->cost = 0;
 	int refused = m->cost ? account_charge(m->device->index, RATION_CONTEXT, m->cost, false) : CUDA_SUCCESS;
 	if (refused) {
-		hostpid_end(&m->pid, m->device);
+		hostpid_leave(&m->pid);
 		return refused;
 	}
 	if (!m->cost) {
@@ -220,21 +224,21 @@ static int made(struct making *m, void *handle)
 {
 	struct device *d = m->device;
 	struct record r = {.key = (uintptr_t)handle, .bytes = m->cost, .device = (uint8_t)d->index};
+	int refused = CUDA_SUCCESS;
 	hostpid_end(&m->pid, d);
 	if (!handle) {
 		account_return(d->index, RATION_CONTEXT, m->cost);
-		return CUDA_SUCCESS;
-	}
-	if (m->cost) {
+	} else if (m->cost) {
 		r.flags = RECORD_GUESSED;
 		gauge_guess(d, m->cost);
 		if (m->unlisted)
 			figure_meet(d);
 	} else {
-		int refused = gauge_charge(&m->before, RATION_CONTEXT, &r.bytes);
-		if (refused)
-			return refused;
+		refused = gauge_charge(&m->before, RATION_CONTEXT, &r.bytes);
 	}
+	hostpid_leave(&m->pid); /* now that others need not measure */
+	if (!handle || refused)
+		return refused;
 	__atomic_fetch_add(&d->living, 1, __ATOMIC_ACQ_REL);
 	records_put(&costs, &r);
 	gauge_watch(d);

@@ -42,6 +42,8 @@ bool figure_ready(void)
 	return good;
 }
 
+void figure_name(uint32_t pid) { __atomic_store_n(&own_name, pid, __ATOMIC_RELAXED); }
+
 void figure_forget(void) { __atomic_store_n(&own_name, 0, __ATOMIC_RELAXED); }
 
 static bool handle(struct device *d)

@@ -38,6 +38,9 @@ bool figure_stranger(void);
 bool figure_unlisted(struct device *d);
 void figure_meet(struct device *d);
 
+/* figure_name is for who found out otherwise. */
+void figure_name(uint32_t pid);
+
 /* figure_forget starts anew, in a process that has just joined. */
 void figure_forget(void);
 

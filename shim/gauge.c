@@ -198,27 +198,22 @@ static bool charge_own(const struct gauge *g, unsigned kind, uint64_t *bytes, in
 int gauge_charge(const struct gauge *g, unsigned kind, uint64_t *bytes)
 {
 	struct device *d = g->device;
-	uint64_t now, less = 0;
+	uint64_t now;
 	int result = CUDA_SUCCESS;
 	*bytes = 0;
-	if (g->blind && room(&now)) {
-		if (now == g->room)
-			return CUDA_SUCCESS;
-		less = now < g->room ? g->room - now : 0;
-	}
+	if (g->blind && room(&now) && now == g->room)
+		return CUDA_SUCCESS;
 	bool ready = figure_ready();
 	if (ready && g->unlisted)
 		figure_meet(d);
 	mutex_lock(&lock);
-	if (!ready || !charge_own(g, kind, bytes, &result)) {
-		/* What everybody has grew by: the best there is where the driver does not
-		 * show us to ourselves. Another process may have part in it, so it is
-		 * counted, but no reason to refuse. */
-		*bytes = less;
-		if (ready && g->known && figure_all(d, &now) && now > g->all)
-			*bytes = now - g->all;
-		if (*bytes)
-			account_book(d->index, kind, *bytes);
+	/* Where the driver does not show us to ourselves, what everybody has grew by is the
+	 * best there is for a context. Another process may have part in it, so it is counted,
+	 * but no reason to refuse. For a module it would as often be another's as ours. */
+	if (!(ready && charge_own(g, kind, bytes, &result)) && kind == RATION_CONTEXT && ready && g->known && figure_all(d, &now) &&
+	    now > g->all) {
+		*bytes = now - g->all;
+		account_book(d->index, kind, *bytes);
 	}
 	mutex_unlock(&lock);
 	return result;
@@ -278,6 +273,15 @@ void gauge_refresh(struct device *d)
 	if (!figure_up())
 		return;
 	mutex_lock(&lock);
+	settle(d);
+	mutex_unlock(&lock);
+}
+
+void gauge_look(unsigned index)
+{
+	struct device *d = device_at(index);
+	if (!d || !figure_up() || !mutex_try(&lock))
+		return;
 	settle(d);
 	mutex_unlock(&lock);
 }

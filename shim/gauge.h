@@ -56,6 +56,10 @@ bool gauge_nothing(struct device *d);
 void gauge_read(struct device *d);
 void gauge_refresh(struct device *d);
 
+/* gauge_look is gauge_refresh for whoever holds locks: where another thread is at it,
+ * it is left at that. index is the region's. */
+void gauge_look(unsigned index);
+
 /* gauge_watch says that there is a context on a device: its figure is read from now
  * on. gauge_soon says that the driver may have taken more than we could tell, now or
  * when it is first used. */

@@ -11,7 +11,9 @@
 #include "log.h"
 #include "words.h"
 
-enum { MOST = 1024, PATIENCE_MS = 5000, LOOK_MS = 10 };
+/* How long to wait for a turn: as long as many contexts take one after the other where
+ * the PID was asked for, and about as long as one takes where it only helps to measure. */
+enum { MOST = 1024, PATIENCE_MS = 5000, LITTLE_MS = 300, LOOK_MS = 10 };
 
 /* The word: whose turn it is, by slot and generation; 0 for nobody's. */
 static uint64_t word_of(unsigned slot, uint64_t status) { return status_gen(status) << 16 | (slot + 1); }
@@ -30,7 +32,8 @@ static bool stale(struct region *r, uint64_t word)
 static bool take_turn(struct region *r, uint64_t mine, const struct device *d)
 {
 	uint64_t *probe = &r->m->header.probe;
-	for (unsigned waited = 0; waited < PATIENCE_MS; waited++) {
+	unsigned patience = hostpid_wanted() ? PATIENCE_MS : LITTLE_MS;
+	for (unsigned waited = 0; waited < patience; waited++) {
 		uint64_t w = load_acquire(probe);
 		unsigned slots;
 		if (!hostpid_wanted() && region_cost(r, d->index, d->id))
@@ -41,7 +44,8 @@ static bool take_turn(struct region *r, uint64_t mine, const struct device *d)
 			return true;
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 	}
-	log_warn("host PID: it did not become this process's turn to look for it");
+	if (hostpid_wanted())
+		log_warn("host PID: it did not become this process's turn to look for it");
 	return false;
 }
 
@@ -97,15 +101,24 @@ void hostpid_end(struct hostpid *h, struct device *d)
 	for (unsigned i = 0; i < n; i++)
 		if (!among(h->before, h->n, after[i]) && !among(after, i, after[i]) && !known(r, after[i]))
 			pid = after[i], fresh++;
+	/* A list that has us by the PID we call ourselves is not the host's. And where nobody
+	 * asked for it, it is good enough to measure by, and no more. */
 	uint64_t *word = &r->m->slots[r->slot].host_pid, was = load_acquire(word);
-	/* A list that has us by the PID we call ourselves is not the host's. */
-	if (fresh == 1 && pid != (uint32_t)getpid() && !host_pid_of(was) && cas(word, was, make_host_pid(status_gen(load_relaxed(&r->status)), pid)))
-		log_info("host PID %u, by the driver's list", pid);
-	else if (fresh == 1 && pid == (uint32_t)getpid())
-		log_info("host PID not in the driver's list: it has this PID namespace's own");
-	else
+	if (fresh != 1)
 		log_info("host PID not found in the driver's list (%u new there)", fresh);
-	leave_turn(r, h->word);
+	else if (pid == (uint32_t)getpid())
+		log_info("host PID not in the driver's list: it has this PID namespace's own");
+	else if (!hostpid_wanted())
+		figure_name(pid);
+	else if (!host_pid_of(was) && cas(word, was, make_host_pid(status_gen(load_relaxed(&r->status)), pid)))
+		log_info("host PID %u, by the driver's list", pid);
+}
+
+void hostpid_leave(struct hostpid *h)
+{
+	if (!h->turn)
+		return;
+	leave_turn(life_region(), h->word);
 	munmap(h->before, 2 * MOST * sizeof *h->before);
 	h->turn = false;
 }

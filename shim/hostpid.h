@@ -12,7 +12,7 @@
 #include "device.h"
 
 struct hostpid {
-	bool turn; /* ours, until hostpid_end */
+	bool turn; /* ours, until hostpid_leave */
 	uint64_t word;
 	uint32_t *before;
 	unsigned n;
@@ -26,7 +26,8 @@ bool hostpid_wanted(void);
  * it waits no longer than until another process has measured one. */
 void hostpid_begin(struct hostpid *h, struct device *d, bool unmeasured);
 
-/* hostpid_end looks again, and gives up the turn. Not to know is no error. */
+/* hostpid_end looks again. Not to know is no error. hostpid_leave gives up the turn. */
 void hostpid_end(struct hostpid *h, struct device *d);
+void hostpid_leave(struct hostpid *h);
 
 #endif

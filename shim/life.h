@@ -21,7 +21,7 @@ struct life {
 	uint32_t state;
 	uint32_t opened; /* the region is mapped, with or without a slot */
 	uint32_t blind;  /* it could not be, for somebody who only looks; said once */
-	uint32_t nvml;   /* gauge.c's */
+	uint32_t nvml;   /* figure.c's */
 	mutex lock;
 };
 

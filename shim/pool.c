@@ -19,6 +19,7 @@ static struct pool {
 	unsigned device;
 	bool used, counted; /* counted: not of the host, and not another process's */
 	uint64_t charged;
+	uint64_t owed; /* of that, what was not granted, and could not be undone yet */
 	uint64_t live, slop; /* addresses handed out, and what rounding added to them */
 	uint32_t doomed; /* destroyed; the entry is free once finish was here */
 } pools[MOST];
@@ -51,7 +52,7 @@ static struct pool *add(CUmemoryPool handle, unsigned device, bool counted)
 		p->used = true;
 		__atomic_store_n(&p->device, device, __ATOMIC_RELAXED);
 		p->counted = counted;
-		p->charged = 0;
+		p->charged = p->owed = 0;
 		__atomic_store_n(&p->slop, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->live, 0, __ATOMIC_SEQ_CST); /* finish may look at it meanwhile */
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
@@ -81,13 +82,38 @@ static void settle(struct pool *p, uint64_t charged)
 	p->charged = now;
 }
 
+/* trim lets a pool go down to so much. It never waits: what the device may still be at
+ * work on stays. Whatever thread captures a stream, it must not notice. */
+static void trim(const struct pool *p, uint64_t keep)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	bool captures = graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS;
+	REAL(cuMemPoolTrimTo, p->handle, keep);
+	if (captures)
+		REAL(cuThreadExchangeStreamCaptureMode, &mode);
+}
+
+/* redeem gives back what the pool owes, as far as it can be had by now. It owes nothing
+ * where the job has room for it. */
+static void redeem(struct pool *p)
+{
+	uint64_t granted = p->charged - p->owed;
+	trim(p, granted);
+	settle(p, p->charged);
+	p->owed = p->charged > granted && account_tight(p->device, 0) ? p->charged - granted : 0;
+}
+
 static void look(struct pool *p)
 {
-	if (p->counted && p->handle)
+	if (!p->counted || !p->handle)
+		return;
+	if (unlikely(p->owed))
+		redeem(p);
+	else
 		settle(p, p->charged);
 }
 
-static void each(unsigned device, bool wait, bool trim)
+static void each(unsigned device, bool wait, bool relieve)
 {
 	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++) {
@@ -100,8 +126,8 @@ static void each(unsigned device, bool wait, bool trim)
 			mutex_lock(&p->lock);
 		/* Now that it cannot become another's. */
 		if (p->handle && p->counted && (device == RATION_DEVICES || p->device == device)) {
-			if (trim)
-				REAL(cuMemPoolTrimTo, p->handle, 0);
+			if (relieve)
+				trim(p, 0);
 			look(p);
 		}
 		mutex_unlock(&p->lock);
@@ -211,31 +237,38 @@ static int perform(const struct request *q)
 	}
 }
 
-/* growth is what the pool must reserve for a request, if it can use all it has. */
-static uint64_t growth(const struct pool *p, uint64_t bytes)
+static uint64_t chunks(uint64_t bytes) { return bytes > UINT64_MAX - CHUNK ? UINT64_MAX : (bytes + CHUNK - 1) / CHUNK * CHUNK; }
+
+/* growth is what the pool must reserve for a request, if it can use all it has. What it
+ * owes it must not use. */
+static uint64_t growth(struct pool *p, uint64_t bytes)
 {
 	uint64_t need;
+	if (unlikely(p->owed))
+		redeem(p);
+	if (unlikely(p->owed))
+		return chunks(bytes);
 	uint64_t taken = attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0) + load_relaxed(&p->slop);
-	if (__builtin_add_overflow(taken, grains(bytes), &need) || need > UINT64_MAX - CHUNK)
+	if (__builtin_add_overflow(taken, grains(bytes), &need))
 		return UINT64_MAX;
-	return need > p->charged ? (need - p->charged + CHUNK - 1) / CHUNK * CHUNK : 0;
+	return need > p->charged ? chunks(need - p->charged) : 0;
 }
 
-/* undo gives back what the driver has just given, so that the pool is what is charged
- * for it. A pool lets go of nothing that the device may still be at work on. */
+/* undo gives back what the driver has just given. Nobody waits for the stream here, as
+ * the driver would not have: its work may wait for what this thread does next. So the
+ * memory may stay the pool's for now, which then owes it. */
 static void undo(const struct request *q, struct pool *p)
 {
 	bool per_thread = q->call == CALL_cuMemAllocAsync_ptsz || q->call == CALL_cuMemAllocFromPoolAsync_ptsz;
-	if (per_thread) {
-		REAL(cuMemFreeAsync_ptsz, *q->out, q->stream);
-		REAL(cuStreamSynchronize_ptsz, q->stream);
-	} else {
-		REAL(cuMemFreeAsync, *q->out, q->stream);
-		REAL(cuStreamSynchronize, q->stream);
-	}
+	uint64_t granted = p->charged;
+	int result = per_thread ? REAL(cuMemFreeAsync_ptsz, *q->out, q->stream) : REAL(cuMemFreeAsync, *q->out, q->stream);
+	if (result != CUDA_SUCCESS)
+		log_warn("an allocation beyond the limit could not be undone (%d): its pool stays larger", result);
 	*q->out = 0;
-	REAL(cuMemPoolTrimTo, p->handle, p->charged);
-	settle(p, p->charged);
+	trim(p, granted);
+	settle(p, granted);
+	p->owed = p->charged > granted ? p->charged - granted : 0;
+	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
 }
 
 /* answer_for charges what the pool grew by beyond what was foreseen: what it had may be
@@ -245,7 +278,7 @@ static int answer_for(const struct request *q, struct pool *p)
 	uint64_t now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, p->charged);
 	/* Pieces that nobody can use go first. */
 	if (unlikely(now > p->charged) && account_tight(p->device, now - p->charged)) {
-		REAL(cuMemPoolTrimTo, p->handle, 0);
+		trim(p, 0);
 		now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, now);
 	}
 	if (likely(now <= p->charged)) {
@@ -401,7 +434,7 @@ int cuMemPoolDestroy(CUmemoryPool handle)
 	mutex_lock(&p->lock);
 	/* Nobody can ask how much is left afterwards, so it goes down to that now. */
 	if (p->counted) {
-		REAL(cuMemPoolTrimTo, handle, 0);
+		trim(p, 0);
 		look(p);
 	}
 	/* Out of sight first: the handle may be another's as soon as it is free. */

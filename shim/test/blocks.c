@@ -46,12 +46,33 @@ static void fills(void)
     SAME();
 }
 
+/* How the driver lays out arrays we do not know: what it takes beyond our count is booked
+ * as it is seen, and is in nobody's way once they are gone. */
+static void arrays(void)
+{
+    enum { N = 200 };
+    static CUarray a[N];
+    CUDA_ARRAY_DESCRIPTOR desc = {1200, 256, CU_AD_FORMAT_FLOAT, 1};
+    uint64_t before = room();
+    CUdeviceptr p;
+    for (int i = 0; i < N; i++)
+        OK(cuArrayCreate_v2(&a[i], &desc));
+    EQ(figures_of(0).total, truth(FAKEGPU_DATA) + truth(FAKEGPU_CONTEXT));
+    CHECK(seen(RATION_OVERHEAD) > 0);
+    for (int i = 0; i < N; i++)
+        OK(cuArrayDestroy(a[i]));
+    OK(cuMemAlloc_v2(&p, before));
+    SAME();
+    OK(cuMemFree_v2(p));
+}
+
 int main(void)
 {
     CUdeviceptr p;
     start();
     sizes();
     fills();
+    arrays();
     EQ(cuMemAlloc_v2(&p, UINT64_MAX - 5), CUDA_ERROR_OUT_OF_MEMORY); /* rounded up it would be little */
     SAME();
     OK(cuDevicePrimaryCtxRelease_v2(0));

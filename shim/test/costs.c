@@ -2,6 +2,7 @@
  * are charged before the driver is asked, and NVML starts when somebody needs it. Each
  * case is a process of its own, in one job. */
 #include <pthread.h>
+#include <sys/wait.h>
 
 #include "../atomics.h"
 #include "later.h"
@@ -130,20 +131,58 @@ static void further(void)
     end();
 }
 
+/* neighbour is a process that has a context until its pipe is closed. */
+static pid_t neighbour(int *end)
+{
+    int ready[2], done[2];
+    char c;
+    EQ(pipe(ready) | pipe(done), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        unsetenv("FAKEGPU_DIE");
+        close(done[1]);
+        start();
+        EQ(write(ready[1], "", 1), 1);
+        EQ(read(done[0], &c, 1), 0);
+        OK(cuDevicePrimaryCtxRelease_v2(0));
+        _exit(checks_failed ? 1 : 0);
+    }
+    EQ(read(ready[0], &c, 1), 1);
+    *end = done[1];
+    return pid;
+}
+
 /* FAKEGPU_DIE kills whoever asks the driver for a context. */
 static void full(void)
 {
     struct region *r = region_here();
-    uint64_t before = load_acquire(&r->m->header.counters.refused), held = region_used(r, 0);
+    int end, status = -1;
+    pid_t other = neighbour(&end);
+    uint64_t before = load_acquire(&r->m->header.counters.refused);
     CUcontext c;
-    limit(COST - 1);
+    limit(2 * COST - 1);
     OK(cuInit(0));
     EQ(cuDevicePrimaryCtxRetain(&c, 0), CUDA_ERROR_OUT_OF_MEMORY);
     EQ(cuCtxCreate_v2(&c, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     EQ(load_acquire(&r->m->header.counters.refused), before + 2);
-    EQ(region_used(r, 0), held);
+    EQ(region_used(r, 0), COST);
     SAME();
     CHECK(!started());
+    limit(0);
+    close(end);
+    EQ(waitpid(other, &status, 0), other);
+    EQ(status, 0);
+}
+
+/* A cost that would keep everybody out is measured again. */
+static void locked_out(void)
+{
+    store_release(cost(), make_cost(uuid(), COST + 200 * MIB));
+    limit(COST + 100 * MIB);
+    start();
+    SAME();
+    EQ(remembered(), COST);
+    end();
     limit(0);
 }
 
@@ -345,6 +384,7 @@ static const struct {
     {"never", never, NULL, NULL},
     {"waits", waits, NULL, NULL},
     {"further", further, NULL, NULL},
+    {"locked out", locked_out, NULL, NULL},
     {"full", full, "FAKEGPU_DIE", "cuDevicePrimaryCtxRetain:1,cuCtxCreate:1"},
     {"fails", fails, "FAKEGPU_FAIL", "cuDevicePrimaryCtxRetain:1:999,cuCtxCreate:1:999"},
     {"too much", too_much, NULL, NULL},
