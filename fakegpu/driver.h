@@ -96,6 +96,8 @@ void handle_each(struct context *context, void (*f)(struct handle *h));
 
 /* stream.c */
 CUresult stream_check(CUstream s);
+/* The device of a stream; builtin ones are the current context's. */
+CUdevice stream_device(CUstream s, CUdevice current);
 static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
 
 /* pool.c */

@@ -31,7 +31,7 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUstream s)
 {
     struct context *c;
     TRY(current_context(&c));
-    return alloc_from(out, bytes, pool_current(c->device), s);
+    return alloc_from(out, bytes, pool_current(stream_device(s, c->device)), s);
 }
 
 static CUresult free_async(CUdeviceptr p, CUstream s)

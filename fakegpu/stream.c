@@ -28,6 +28,12 @@ CUresult stream_check(CUstream s)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUdevice stream_device(CUstream s, CUdevice current)
+{
+    struct stream *found = is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+    return found != NULL ? found->handle.context->device : current;
+}
+
 static CUresult check(CUstream s)
 {
     struct context *c;

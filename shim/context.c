@@ -86,6 +86,22 @@ int context_here(struct place *p)
 	return 1;
 }
 
+bool context_of(CUcontext c, struct place *p)
+{
+	struct entry *e = find(c);
+	if (unlikely(!e)) {
+		CUcontext popped;
+		if (REAL(cuCtxPushCurrent_v2, c) != CUDA_SUCCESS)
+			return false;
+		bool seen = first_sight(c, p) == 1;
+		REAL(cuCtxPopCurrent_v2, &popped);
+		return seen;
+	}
+	p->device = e->device;
+	p->context = number(e);
+	return true;
+}
+
 void context_gone(const struct record *r, unsigned kind)
 {
 	if (r->flags & RECORD_MANAGED)

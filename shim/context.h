@@ -19,6 +19,9 @@ struct place {
  * so), or -1 where its device cannot be rationed. */
 int context_here(struct place *p);
 
+/* context_of is for a context that need not be current; false where there is none. */
+bool context_of(CUcontext c, struct place *p);
+
 /* HERE is for hooks that allocate in the current context. */
 #define HERE(place, symbol, ...)                                                                                       \
 	do {                                                                                                           \

@@ -73,6 +73,7 @@ typedef struct {
 enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
 enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 typedef struct {
 	CUmemPoolProps poolProps;

@@ -136,7 +136,7 @@ static uint32_t look_at(struct device *d, CUdevice ordinal, const uint64_t words
 		return IMPOSSIBLE;
 	}
 	d->index = (unsigned)index;
-	taken |= 1u << index;
+	__atomic_store_n(&taken, taken | 1u << index, __ATOMIC_RELAXED);
 	if (!share(d))
 		return IMPOSSIBLE;
 	log_info("device %d (%s) is the job's device %d", ordinal, uuid, index);
@@ -171,6 +171,12 @@ int device_of(CUdevice ordinal, struct device **out)
 	state = d->state;
 	mutex_unlock(&lock);
 	return state == READY ? 1 : -1;
+}
+
+bool devices_several(void)
+{
+	uint32_t t = __atomic_load_n(&taken, __ATOMIC_RELAXED);
+	return t & (t - 1);
 }
 
 struct device *device_at(unsigned index)

@@ -40,6 +40,9 @@ static inline uint64_t device_takes(const struct device *d, uint64_t bytes)
 /* device_at is the device with a region's index, if this process has used it. */
 struct device *device_at(unsigned index);
 
+/* devices_several says whether this process uses more than one. */
+bool devices_several(void);
+
 /* device_index_of_nvml is the region's index of a device NVML knows, or -1. */
 int device_index_of_nvml(nvmlDevice_t device);
 

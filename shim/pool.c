@@ -353,6 +353,16 @@ static struct pool *add_default(CUmemoryPool handle)
 	return NULL;
 }
 
+/* The pool is that of the stream's device, wherever the caller is. The streams that need
+ * no making are the current context's. */
+static void follow(CUstream stream, struct place *at)
+{
+	CUcontext c = NULL;
+	struct place there;
+	if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD && REAL(cuStreamGetCtx, stream, &c) == CUDA_SUCCESS && c && context_of(c, &there))
+		*at = there;
+}
+
 /* Async is the body of the four calls. */
 static int async(struct request q, bool per_thread)
 {
@@ -366,6 +376,8 @@ static int async(struct request q, bool per_thread)
 		graph_takes_memory();
 		return perform(&q);
 	}
+	if (unlikely(devices_several()) && !q.pool)
+		follow(q.stream, &at);
 	CUmemoryPool handle = q.pool;
 	if (!handle && REAL(cuDeviceGetMemPool, &handle, at.device->ordinal) != CUDA_SUCCESS)
 		return perform(&q);

@@ -90,6 +90,30 @@ static void current(void)
     EQ(seen(RATION_DATA), 0);
 }
 
+/* The pool is the stream's device's, whichever device is current. */
+static void elsewhere(void)
+{
+    CUcontext here, there;
+    CUstream stream;
+    CUdeviceptr p;
+    uint64_t mine_ = 0;
+    OK(cuCtxGetCurrent(&here));
+    OK(cuDevicePrimaryCtxRetain(&there, 1));
+    OK(cuCtxSetCurrent(there));
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuCtxSetCurrent(here));
+    OK(cuMemAllocAsync(&p, 40 * MIB, stream));
+    SAME();
+    EQ(figures_of(1).kind[RATION_DATA], 64 * MIB);
+    EQ(fakegpu_truth_kind(1, FAKEGPU_DATA, &mine_, NULL), 0);
+    EQ(mine_, 64 * MIB);
+    OK(cuMemFreeAsync(p, stream));
+    OK(cuStreamSynchronize(stream));
+    EQ(figures_of(1).kind[RATION_DATA], 0);
+    OK(cuStreamDestroy_v2(stream));
+    OK(cuDevicePrimaryCtxRelease_v2(1));
+}
+
 static void mistakes(void)
 {
     CUmemoryPool gone = make();
@@ -107,6 +131,7 @@ int main(void)
     keeping();
     destroying();
     current();
+    elsewhere();
     mistakes();
     OK(cuDevicePrimaryCtxRelease_v2(0));
     SAME();
