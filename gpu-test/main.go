@@ -36,6 +36,7 @@ func run() (passed bool, err error) {
 	quick := flag.Bool("quick", false, "measure little: to see that it works")
 	out := flag.String("json", "gpu-test.json", "write the report to this `file`")
 	markdown := flag.String("markdown", "", "write it as tables for a document to this `file`, too")
+	device := flag.Int("device", gputest.AnyDevice, "test the GPU of this `number`, as nvidia-smi -L has it (default: the first in CUDA_VISIBLE_DEVICES, or 0)")
 	flag.Parse()
 	plan := gputest.Plan{Checks: *checks, Measures: *measures, Quick: *quick}
 	if plan.Only, err = regexp.Compile(*only); err != nil {
@@ -51,7 +52,7 @@ func run() (passed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("finding the folder of this program: %w", err)
 	}
-	m := &gputest.Machine{Bundle: gputest.Bundle(filepath.Dir(self))}
+	m := &gputest.Machine{Bundle: gputest.Bundle(filepath.Dir(self)), Device: *device}
 	if err := m.Open(); err != nil {
 		return false, err
 	}

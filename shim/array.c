@@ -142,6 +142,15 @@ int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR 
 	       REAL(cuMipmappedArrayGetMemoryRequirements, &needs, *out, at.device->ordinal), cuMipmappedArrayCreate, out, desc, levels);
 }
 
+/* gone gives back an array, and with it what the driver took for it beyond our count. */
+static void gone(const struct record *r)
+{
+	struct device *d = device_at(r->device);
+	account_return(r->device, RATION_DATA, r->bytes);
+	if (d)
+		gauge_refresh(d);
+}
+
 /* As with addresses: the record goes before the driver is asked. */
 #define DESTROY(symbol)                                                                                                \
 	do {                                                                                                           \
@@ -152,7 +161,7 @@ int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR 
 		if (known && result != CUDA_SUCCESS)                                                                   \
 			records_put(&arrays, &r);                                                                      \
 		else if (known)                                                                                        \
-			account_return(r.device, RATION_DATA, r.bytes), gauge_soon();                                  \
+			gone(&r);                                                                                      \
 		return result;                                                                                         \
 	} while (0)
 

@@ -18,9 +18,10 @@ from steps import step
 
 
 def smi():
-    """Total and used MiB of the first device, by nvidia-smi."""
+    """Total and used MiB of the device that is used here, by nvidia-smi, which would show all."""
     try:
-        answer = subprocess.run(["nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"],
+        answer = subprocess.run(["nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits",
+                                 "--id=" + os.environ.get("CUDA_VISIBLE_DEVICES", "0")],
                                 capture_output=True, text=True, timeout=60, check=True).stdout
         total, used = answer.splitlines()[0].split(",")
         return int(total), int(used)

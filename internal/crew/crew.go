@@ -11,7 +11,6 @@
 package crew
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +18,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 )
 
@@ -48,12 +45,12 @@ type Crew struct {
 
 	life   *os.File
 	gates  []*os.File
-	stderr *tail
+	stderr *Tail
 }
 
 // Start starts a crew, and returns when all of it waits to be told more.
 func Start(spec Spec) (_ *Crew, err error) {
-	c := &Crew{stderr: &tail{}}
+	c := &Crew{stderr: &Tail{}}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -89,7 +86,10 @@ func Start(spec Spec) (_ *Crew, err error) {
 		return nil, err
 	}
 	ours = append(ours, w)
-	go c.stderr.copy(complaints)
+	go func() {
+		defer complaints.Close()
+		_, _ = io.Copy(c.stderr, complaints) // until the last worker has ended
+	}()
 
 	for i := range spec.N {
 		worker, err := start(spec, i, life, w, ours[1:1+spec.Gates])
@@ -158,31 +158,4 @@ func Gather[T any](c *Crew, within time.Duration) ([]T, error) {
 		}
 	}
 	return out, nil
-}
-
-// tail keeps the end of what workers complain about.
-type tail struct {
-	sync.Mutex
-	text []byte
-}
-
-func (t *tail) copy(from io.ReadCloser) {
-	defer from.Close()
-	buf := make([]byte, 4096)
-	for {
-		n, err := from.Read(buf)
-		t.Lock()
-		t.text = append(t.text, buf[:n]...)
-		t.text = t.text[max(0, len(t.text)-4096):]
-		t.Unlock()
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (t *tail) String() string {
-	t.Lock()
-	defer t.Unlock()
-	return strings.TrimSpace(string(bytes.ToValidUTF8(t.text, []byte("?"))))
 }

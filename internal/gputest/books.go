@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"ration/internal/figure"
 	"ration/internal/job"
@@ -34,6 +35,42 @@ func (a account) agrees() bool {
 	return uint64(max(off, -off)) <= max(near, a.driver/share)
 }
 
+// differences finds the largest of all, and, of the processes whose counts do not
+// agree, the one that is off most: a large one may be off more and still agree.
+func differences(all []account) (largest int64, worst *account) {
+	for i, a := range all {
+		if abs(a.off()) > abs(largest) {
+			largest = a.off()
+		}
+		if !a.agrees() && (worst == nil || abs(a.off()) > abs(worst.off())) {
+			worst = &all[i]
+		}
+	}
+	return largest, worst
+}
+
+// roll are the processes that were ever seen in the books, by the host's numbers. They
+// leave the books before the driver has taken back what they had.
+type roll struct {
+	mu   sync.Mutex // a watch adds as well
+	pids map[int]bool
+}
+
+func (r *roll) add(pids map[int]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pids == nil {
+		r.pids = map[int]bool{}
+	}
+	maps.Copy(r.pids, pids)
+}
+
+func (r *roll) all() map[int]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.pids)
+}
+
 // pids are the processes in the books, by the host's numbers.
 func (s *Stage) pids() (map[int]bool, error) {
 	status := job.Look(s.job, true)
@@ -46,6 +83,7 @@ func (s *Stage) pids() (map[int]bool, error) {
 			pids[p.HostPID] = true
 		}
 	}
+	s.roll.add(pids)
 	return pids, nil
 }
 
@@ -82,6 +120,7 @@ func (s *Stage) accounts() ([]account, error) {
 			}
 		}
 	}
+	s.roll.add(pids)
 	all, err := s.driver.Processes()
 	if err != nil {
 		return nil, err
@@ -111,21 +150,17 @@ func (s *Stage) agree(where string) ([]account, error) {
 		return nil, err
 	}
 	var sum uint64
-	worst := account{}
 	for i := range all {
-		a := &all[i]
-		a.ours -= min(a.ours, s.unlisted)
-		sum += a.driver
-		if abs(a.off()) >= abs(worst.off()) {
-			worst = *a
-		}
+		all[i].ours -= min(all[i].ours, s.unlisted)
+		sum += all[i].driver
 	}
 	s.most = max(s.most, sum)
-	s.note("off_"+where, worst.off())
+	largest, worst := differences(all)
+	s.note("off_"+where, largest)
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%s: no process has anything", where)
 	}
-	if !worst.agrees() {
+	if worst != nil {
 		return all, fmt.Errorf("%s: pid %d holds %s by our count, %s by the driver's (%+d bytes)",
 			where, worst.pid, figure.Bytes(worst.ours), figure.Bytes(worst.driver), worst.off())
 	}

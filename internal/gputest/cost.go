@@ -2,7 +2,6 @@ package gputest
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -15,7 +14,7 @@ const trios = 4
 // take turns anyway. ask returns a series for each figure.
 func (s *Stage) fresh(limit uint64, ask func(t trio) ([]series, error)) (all []series, err error) {
 	for range s.rounds(trios) {
-		inner := &Stage{Machine: s.Machine, quick: s.quick, values: map[string]int64{}}
+		inner := s.stage(s.quick)
 		some, err := inner.freshly(limit, ask)
 		inner.close()
 		if err != nil {
@@ -32,7 +31,11 @@ func (s *Stage) fresh(limit uint64, ask func(t trio) ([]series, error)) (all []s
 }
 
 func (s *Stage) freshly(limit uint64, ask func(t trio) ([]series, error)) ([]series, error) {
-	t, err := s.startTrio(limit, "pin 1", s.native("timing")...)
+	cpu, err := processor()
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.startTrio(limit, fmt.Sprintf("pin %d", cpu), s.native("timing")...)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func (s *Stage) startCost() (rows []Row, err error) {
 		}
 		var ready series
 		for round := range s.rounds(crowd.rounds) {
-			for _, i := range (trio{}).members(round) {
+			for _, i := range turns(round) {
 				took, err := s.crowd(crowd.n, i == 2)
 				if err != nil {
 					return rows, err
@@ -136,7 +139,7 @@ func (s *Stage) startCost() (rows []Row, err error) {
 // crowd starts n programs and has them start to use the device at one instant. It
 // returns the nanoseconds until the last was ready.
 func (s *Stage) crowd(n int, rationed bool) (float64, error) {
-	inner := &Stage{Machine: s.Machine, quick: s.quick, values: map[string]int64{}}
+	inner := s.stage(s.quick)
 	if rationed {
 		if err := inner.open(uint64(n) * 700 * mib); err != nil {
 			return 0, err
@@ -207,16 +210,18 @@ func (s *Stage) trainCost() ([]Row, error) {
 // memoryCost is what the library takes of the host's memory, in a process that has
 // a thousand allocations and has started NVML itself, which the library does too.
 func (s *Stage) memoryCost() ([]Row, error) {
-	var private, own, nvml series
+	var private, own, nvml series // of the last only the native ones
 	for round := range s.rounds(5) {
-		for _, i := range (trio{}).members(round) {
+		for _, i := range turns(round) {
 			f, before, err := s.footprint(i == 2)
 			if err != nil {
 				return nil, err
 			}
 			private[i] = append(private[i], f[2])
 			own[i] = append(own[i], f[3]+f[4])
-			nvml[i] = append(nvml[i], f[2]-before)
+			if i != 2 { // which has started it by then
+				nvml[i] = append(nvml[i], f[2]-before)
+			}
 		}
 	}
 	process := private.row("private memory of the process", kibibytes)
@@ -224,16 +229,13 @@ func (s *Stage) memoryCost() ([]Row, error) {
 	if process.More.Median > 1024 {
 		process.Verdict = Missed
 	}
-	// What NVML takes in a process that starts it for itself; the library's processes
-	// have it already by then.
-	alone := series{nvml[0], nvml[1], nvml[0]}.row("NVML, which the library starts", kibibytes)
-	return []Row{process, own.row("of it the library's files and the region", kibibytes), alone}, nil
+	return []Row{process, own.row("of it the library's files and the region", kibibytes), nvml.row("NVML, which the library starts", kibibytes)}, nil
 }
 
 // footprint is the host's memory of one process, and its private part before NVML was
 // started.
 func (s *Stage) footprint(rationed bool) (f []float64, before float64, err error) {
-	inner := &Stage{Machine: s.Machine, values: map[string]int64{}}
+	inner := s.stage(s.quick)
 	defer inner.close()
 	if rationed {
 		if err := inner.open(2 * gib); err != nil {
@@ -258,15 +260,4 @@ func (s *Stage) footprint(rationed bool) (f []float64, before float64, err error
 	}
 	f, err = p.ask(6, "memory")
 	return f, before, err
-}
-
-// missed are the names of rows that missed their target.
-func missed(rows []Row) (names []string) {
-	for _, r := range rows {
-		if r.Verdict == Missed || r.Why != "" {
-			names = append(names, r.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }

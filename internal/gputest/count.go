@@ -1,6 +1,7 @@
 package gputest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -51,13 +52,15 @@ func (s *Stage) train(limit uint64, n int, env []string) error {
 			s.see("held %s after training", figure.Bytes(ours))
 		}
 	}
-	w.stop()
-	if err := s.running(w, n); err != nil {
+	if err := errors.Join(s.kept(w, n), s.running(w, n)); err != nil {
 		return err
 	}
 	s.seeOff()
 	return s.finish()
 }
+
+// fewest is how many readings of a real GPU say something about programs at work.
+const fewest = 20
 
 // running judges the readings that were made while programs worked: the two counts
 // are not read in one instant, so the middle nine tenths count.
@@ -71,5 +74,8 @@ func (s *Stage) running(w *watch, n int) error {
 	if low < -near || high > near {
 		return fmt.Errorf("while running, our count differed from the driver's by %+.0f to %+.0f bytes", low, high)
 	}
-	return w.err
+	if s.NVML == "" && len(off) < fewest {
+		return fmt.Errorf("only %d readings were made while running, not %d", len(off), fewest)
+	}
+	return nil
 }

@@ -128,7 +128,7 @@ func (m *Machine) check(c Check, quick bool) (o Outcome) {
 		o.Figure = missing
 		return o
 	}
-	s := &Stage{Machine: m, quick: quick, values: map[string]int64{}}
+	s := m.stage(quick)
 	defer s.close()
 	err := c.run(s)
 	o.Figure, o.Values = s.figure(), s.values

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/library"
 )
 
@@ -33,7 +35,7 @@ func standIn(t *testing.T, env ...string) *Machine {
 		key, value, _ := strings.Cut(entry, "=")
 		t.Setenv(key, value)
 	}
-	m := &Machine{Bundle: Bundle(bundle), NVML: filepath.Join(driver, "libnvidia-ml.so.1"), Env: env}
+	m := &Machine{Bundle: Bundle(bundle), NVML: filepath.Join(driver, "libnvidia-ml.so.1"), Env: env, Device: AnyDevice}
 	if err := m.Open(); err != nil {
 		t.Fatal(err)
 	}
@@ -60,14 +62,31 @@ func run(t *testing.T, m *Machine, only string, p Plan) Report {
 }
 
 func TestChecks(t *testing.T) {
-	r := run(t, standIn(t), "^(limit/driver|way/|pid/|kill/)", Plan{Checks: true})
-	for _, o := range r.Checks {
-		if o.Verdict == Fail {
-			t.Errorf("%s: %s", o.Check, o.Figure)
-		}
-	}
-	if n := r.count(Pass); n < 15 {
-		t.Errorf("only %d checks could be made here", n)
+	for name, c := range map[string]struct {
+		env     []string
+		visible string // to the tester
+		only    string
+		least   int
+	}{
+		"all":               {visible: "", only: "^(limit/driver|way/|pid/|kill/)", least: 15},
+		"blocks as real":    {env: []string{"FAKEGPU_BLOCK=2m"}, only: "^(limit/driver-x1$|way/)", least: 13},
+		"the second device": {env: []string{"FAKEGPU=h200x2"}, visible: "1", only: "^(limit/driver-x1|way/(linear|ipc)|pid/host-x8)$", least: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("CUDA_VISIBLE_DEVICES", c.visible)
+			r := run(t, standIn(t, c.env...), c.only, Plan{Checks: true})
+			for _, o := range r.Checks {
+				if o.Verdict == Fail {
+					t.Errorf("%s: %s", o.Check, o.Figure)
+				}
+			}
+			if n := r.count(Pass); n < c.least {
+				t.Errorf("only %d checks could be made here", n)
+			}
+			if want := strings.Count(c.visible, "1"); r.Machine.Device != want {
+				t.Errorf("device %d was tested, not %d", r.Machine.Device, want)
+			}
+		})
 	}
 }
 
@@ -129,5 +148,40 @@ func TestMeasures(t *testing.T) {
 	}
 	if len(r.Measures) < 12 {
 		t.Errorf("only %d figures", len(r.Measures))
+	}
+}
+
+// A process whose launcher has ended, and that would not end by itself, has nothing of
+// the device any more when its stage is closed.
+func TestCloseEndsOrphans(t *testing.T) {
+	s := standIn(t).stage(true)
+	if err := s.open(gib); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.start(nil, "sh", "-c", `exec 3<&0; setsid "$0" <&3 &`, s.native("workload")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.ask(0, "init"); err != nil {
+		t.Fatal(err)
+	}
+	pids, err := s.pids()
+	if err != nil || len(pids) != 1 {
+		t.Fatal(pids, err)
+	}
+	for pid := range pids {
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held, err := s.held(pids); err != nil || len(held) != 1 {
+		t.Fatal(held, err)
+	}
+	s.close()
+	if held, err := s.held(pids); err != nil || len(held) != 0 {
+		t.Error(held, err)
+	}
+	if err := s.nothingLeft(); err != nil {
+		t.Error(err)
 	}
 }

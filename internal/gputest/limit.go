@@ -111,15 +111,10 @@ func (s *Stage) fill(b backend, n int, limit uint64) error {
 	if err := s.nothingLeft(); err != nil {
 		return err
 	}
-	w.stop()
-	most := max(w.Most, s.most)
-	s.values["most_driver"], s.values["most_books"], s.values["readings"] = int64(most), int64(w.Granted), int64(w.Readings)
-	s.see("at most %s of %s by the driver in %s readings", figure.Bytes(most), figure.Bytes(limit), figure.Count(w.Readings))
+	err = s.kept(w, n)
+	s.see("at most %s of %s by the driver in %s readings", figure.Bytes(w.Most), figure.Bytes(limit), figure.Count(w.Readings))
 	s.seeOff()
-	if err := s.withinLimit("at some moment", most, n); err != nil {
-		return err
-	}
-	return w.err
+	return err
 }
 
 // filled goes through a backend's steps with all programs at once.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -33,11 +34,13 @@ type Machine struct {
 	NVML   string   // the library to ask; empty is the driver's
 	Env    []string // what programs find beside what this process has
 	Python string   // empty: the first python3 in PATH
+	Device int      // the one to test, by NVML's number; or AnyDevice
 
 	device  int // that is tested
 	driver  *gpu.Driver
 	scratch string // jobs, logs and what was built
 	jobs    int
+	stages  int
 	python  func(module string) string // a module's version, or nothing
 }
 
@@ -46,9 +49,19 @@ func (m *Machine) Open() (err error) {
 	if m.driver, err = gpu.Open(m.NVML); err != nil {
 		return err
 	}
+	if m.device, err = choose(m.driver.Devices, m.Device, os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
+		m.driver.Close()
+		return err
+	}
 	if m.scratch, err = os.MkdirTemp("", "ration-gpu-test-"); err != nil {
 		m.driver.Close()
 		return fmt.Errorf("making a folder for the test: %w", err)
+	}
+	for _, name := range caches {
+		if err := os.MkdirAll(m.cache(name), 0o700); err != nil {
+			m.Close()
+			return fmt.Errorf("making a folder for the test: %w", err)
+		}
 	}
 	if m.Python == "" {
 		m.Python = "python3"
@@ -58,8 +71,9 @@ func (m *Machine) Open() (err error) {
 	return os.Setenv(job.EnvFolder, filepath.Join(m.scratch, "jobs"))
 }
 
-// Close removes all that the test made.
+// Close ends what the test started and still runs, and removes all that it made.
 func (m *Machine) Close() {
+	endMarked(m.scratch + "/")
 	m.driver.Close()
 	_ = os.RemoveAll(m.scratch) // a folder of its own in TMPDIR: what is left does no harm
 }
@@ -68,6 +82,7 @@ func (m *Machine) Close() {
 type About struct {
 	bench.Machine
 	GPU        string            `json:"gpu"`
+	Device     int               `json:"device"` // NVML's number
 	Memory     uint64            `json:"gpu_memory"`
 	Driver     string            `json:"driver"`
 	CUDA       string            `json:"cuda"`
@@ -79,11 +94,8 @@ func (m *Machine) describe() (a About, err error) {
 	if a.Machine, err = bench.Here(); err != nil {
 		return a, err
 	}
-	if len(m.driver.Devices) == 0 {
-		return a, fmt.Errorf("looking for a GPU: the driver has none")
-	}
 	d := m.driver.Devices[m.device]
-	a.GPU, a.Memory, a.Driver = d.Name, uint64(d.Total), m.driver.Version
+	a.GPU, a.Device, a.Memory, a.Driver = d.Name, m.device, uint64(d.Total), m.driver.Version
 	a.CUDA = fmt.Sprintf("%d.%d", m.driver.CUDA/1000, m.driver.CUDA%1000/10)
 	if out, err := exec.Command(m.Bundle.file("ration"), "version").Output(); err == nil {
 		a.Ration, _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
@@ -97,8 +109,15 @@ func (m *Machine) describe() (a About, err error) {
 	return a, nil
 }
 
-// stray are variables that would reach into the programs of a test.
-var stray = regexp.MustCompile(`^(RATION_|CUDA_|LIBCUDA_|LD_PRELOAD=|PYTORCH_|XLA_)`)
+// stray are variables that would reach into the programs of a test: limits, choices of
+// a device or an allocator.
+var stray = regexp.MustCompile(`^(RATION_|CUDA_DEVICE_|CUDA_VISIBLE_DEVICES=|LIBCUDA_LOG_LEVEL=|LD_PRELOAD=|PYTORCH_[A-Z_]*ALLOC_CONF=|XLA_)`)
+
+// caches are where the driver and the frameworks keep what they compiled: in a place of
+// this run's, so that nothing of it stays.
+var caches = []string{"CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"}
+
+func (m *Machine) cache(name string) string { return filepath.Join(m.scratch, "cache", name) }
 
 // environ is what a program finds.
 func (m *Machine) environ(more ...string) (env []string) {
@@ -107,8 +126,11 @@ func (m *Machine) environ(more ...string) (env []string) {
 			env = append(env, entry)
 		}
 	}
-	env = append(env, job.EnvFolder+"="+os.Getenv(job.EnvFolder), "PYTHONDONTWRITEBYTECODE=1", "CUDA_VISIBLE_DEVICES="+fmt.Sprint(m.device))
-	return append(append(env, m.Env...), more...)
+	for _, name := range caches {
+		env = append(env, name+"="+m.cache(name))
+	}
+	env = append(env, job.EnvFolder+"="+os.Getenv(job.EnvFolder), "PYTHONDONTWRITEBYTECODE=1")
+	return slices.Concat(env, m.visible(), m.Env, more)
 }
 
 // frameworks are the Python modules that checks are about.

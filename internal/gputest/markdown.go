@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Markdown writes a report as tables for a document: misses first.
+// Markdown writes a report as tables for a document: misses first, then what cannot be told.
 func (r Report) Markdown(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\n%s, %.0f s.\n", strings.ReplaceAll(r.Machine.String(), "\n", "; "), r.Date, r.Seconds)
 	r.costs(w)
@@ -29,14 +29,14 @@ func (r Report) costs(w io.Writer) {
 		return
 	}
 	fmt.Fprint(w, "\n| what | native | under ration | more | spread of that | two natives differ by | target |\n|---|---|---|---|---|---|---|\n")
-	for _, first := range []bool{true, false} {
+	for _, verdict := range []string{Missed, Unclear, Kept, ""} {
 		for _, row := range r.Measures {
-			if (row.Verdict == Missed || row.Why != "") != first {
+			if row.verdict() != verdict {
 				continue
 			}
 			t := row.text()
 			target := t.target
-			if first {
+			if verdict == Missed {
 				target = "**" + target + "**"
 			}
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", row.Name, t.native, t.ration, t.more, t.spread, t.noise, target)

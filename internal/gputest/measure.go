@@ -2,6 +2,7 @@ package gputest
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"ration/internal/bench"
@@ -33,8 +34,9 @@ func measures() []measure {
 
 // Verdicts of rows that have a target.
 const (
-	Kept   = "kept"
-	Missed = "missed"
+	Kept    = "kept"
+	Missed  = "missed"
+	Unclear = "cannot tell" // two of the same differ by more than the target, and this by no more than they
 )
 
 // Figure is the median of some rounds, with the middle eight tenths.
@@ -44,7 +46,8 @@ type Figure struct {
 	High   float64 `json:"high"` // 90th
 }
 
-// Row is one figure, native and in a job.
+// Row is one figure, native and in a job. Where nothing was measured in a job, Ration,
+// More and Ratio are zero.
 type Row struct {
 	Measure string  `json:"measure"`
 	Name    string  `json:"name"`
@@ -52,9 +55,9 @@ type Row struct {
 	Native  Figure  `json:"native"`
 	Control Figure  `json:"control"` // native once more, in the same rounds
 	Ration  Figure  `json:"ration"`
-	More    Figure  `json:"more"`   // in a job than native, round by round
-	Ratio   float64 `json:"ratio"`  // to what was native both times: the median over rounds
-	Noise   float64 `json:"noise"`  // by which share the two native ones differ, likewise
+	More    Figure  `json:"more"`   // in a job than each of the native ones of its round
+	Ratio   float64 `json:"ratio"`  // to each of these: the median
+	Noise   float64 `json:"noise"`  // by which share the second native one is off the first, either way: the median
 	Rounds  int     `json:"rounds"` // behind each
 	Target  string  `json:"target,omitempty"`
 	Verdict string  `json:"verdict,omitempty"`
@@ -73,7 +76,7 @@ func (m *Machine) measure(what measure, quick bool) []Row {
 	if missing := m.lacks(what.needs, what.room); missing != "" {
 		return []Row{{Measure: name, Name: what.name, Why: missing}}
 	}
-	s := &Stage{Machine: m, quick: quick, values: map[string]int64{}}
+	s := m.stage(quick)
 	defer s.close()
 	rows, err := what.run(s)
 	if err != nil {
@@ -98,8 +101,9 @@ type trio struct {
 	native, control, rationed *Program
 }
 
-// members in the order of a round: each goes first as often as the others.
-func (t trio) members(round int) []int { return []int{round % 3, (round + 1) % 3, (round + 2) % 3} }
+// turns are the members of a trio in the order of a round: each goes first as often as
+// the others.
+func turns(round int) []int { return []int{round % 3, (round + 1) % 3, (round + 2) % 3} }
 
 func (t trio) program(i int) *Program { return [...]*Program{t.native, t.control, t.rationed}[i] }
 
@@ -143,7 +147,7 @@ func (s *series) add(more series) {
 func (t trio) compare(rounds, figures int, line string) ([]series, error) {
 	out := make([]series, figures)
 	for round := range rounds {
-		for _, i := range t.members(round) {
+		for _, i := range turns(round) {
 			answer, err := t.program(i).ask(figures, "%s", line)
 			if err != nil {
 				return nil, err
@@ -169,15 +173,23 @@ func (s series) times(factor float64) series {
 // row sums a series up.
 func (s series) row(name, unit string) Row {
 	var more, ratio, noise bench.Samples
-	for i, rationed := range s[2] {
-		native := (s[0][i] + s[1][i]) / 2
-		more = append(more, rationed-native)
+	for i, native := range s[0] {
 		if native > 0 {
-			ratio, noise = append(ratio, rationed/native), append(noise, (s[1][i]-s[0][i])/native)
+			noise = append(noise, math.Abs(s[1][i]-native)/native)
+		}
+	}
+	// Beside each of the two by itself: their mean would be the larger for every outlier
+	// among them, and a job look the better for it.
+	for i, rationed := range s[2] {
+		for _, native := range []float64{s[0][i], s[1][i]} {
+			more = append(more, rationed-native)
+			if native > 0 {
+				ratio = append(ratio, rationed/native)
+			}
 		}
 	}
 	return Row{Name: name, Unit: unit, Native: sumUp(s[0]), Control: sumUp(s[1]), Ration: sumUp(s[2]), More: sumUp(more),
-		Ratio: sumUp(ratio).Median, Noise: sumUp(noise).Median, Rounds: len(more)}
+		Ratio: sumUp(ratio).Median, Noise: sumUp(noise).Median, Rounds: len(s[0])}
 }
 
 func sumUp(s bench.Samples) Figure {
@@ -186,10 +198,14 @@ func sumUp(s bench.Samples) Figure {
 }
 
 // within gives a row its target: at most so many hundredths more, and at most so
-// many of its units, where that is said.
+// many of its units, where that is said. A difference that two natives have as well
+// says nothing about the hundredths, unless they differ by less than those.
 func (r Row) within(percent, most float64) Row {
 	r.Target, r.Verdict = fmt.Sprintf("≤ +%g %%", percent), Kept
-	if r.Ratio > 1+percent/100 {
+	switch {
+	case r.Noise > percent/100 && math.Abs(r.Ratio-1) <= r.Noise:
+		r.Verdict = Unclear
+	case r.Ratio > 1+percent/100:
 		r.Verdict = Missed
 	}
 	if most > 0 {

@@ -28,11 +28,16 @@ func nameChecks() (all []Check) {
 	return all
 }
 
-// taking are names of calls that could take memory, by their verb; telling are those
-// that only ask or say.
+// takes says whether a call could take memory, by the verb in its name. Most that get
+// something only ask; those that get code load it where it is not loaded yet.
+func takes(name string) bool {
+	return loading.MatchString(name) || taking.MatchString(name) && !telling.MatchString(name)
+}
+
 var (
+	loading = regexp.MustCompile(`^cu(LibraryGetModule|KernelGetFunction|ModuleGetFunction)`)
 	taking  = regexp.MustCompile(`Alloc|Create|Retain|Import|Load|Map|Reserve|Register|Instantiate|Launch|Bind|AddNode|Multicast`)
-	telling = regexp.MustCompile(`Get|Set|Encode|Query|Is[A-Z]|CallbackV|Event|Stream(Create|Destroy)|LaunchHostFunc`)
+	telling = regexp.MustCompile(`Get|Set|Encode|Callback|Notification|^cuEvent|^cuStreamCreate|^cuLaunchHostFunc`)
 	quoted  = regexp.MustCompile("`(cu[A-Za-z0-9_*]+)`")
 )
 
@@ -60,7 +65,7 @@ func (s *Stage) trace(b backend) error {
 	}
 	var names, unknown []string
 	for name, n := range calls {
-		if n == 0 || !taking.MatchString(name) || telling.MatchString(name) {
+		if n == 0 || !takes(name) {
 			continue
 		}
 		s.values[name] = int64(n)

@@ -14,7 +14,7 @@ const (
 	root    = "root"
 	real    = "real GPU"
 	nvcc    = "nvcc"
-	mpirun  = "mpirun"
+	openMPI = "mpirun of Open MPI"
 	unshare = "unshare"
 	torch   = "torch"
 	triton  = "triton"
@@ -47,6 +47,10 @@ func (m *Machine) has(need string) bool {
 		return m.NVML == ""
 	case need == nvcc && m.NVML != "":
 		return false // what it builds would find no CUDA runtime to go with a stand-in
+	case need == openMPI:
+		// Others have other options, and other variables for a rank's number.
+		out, err := exec.Command("mpirun", "--version").Output()
+		return err == nil && strings.Contains(string(out), "Open MPI")
 	case slices.Contains(frameworks, need):
 		return m.NVML == "" && m.python(need) != ""
 	}

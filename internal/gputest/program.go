@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"ration/internal/crew"
@@ -31,7 +30,7 @@ type Program struct {
 	in     *os.File
 	alsoIn *os.File // the other end: telling the dead must not be the end of us, by SIGPIPE
 	lines  chan string
-	tail   *tail
+	tail   *crew.Tail
 }
 
 // Step is how far a program has come.
@@ -56,7 +55,7 @@ func (m *Machine) start(env []string, command ...string) (_ *Program, err error)
 		return nil, fmt.Errorf("making a pipe: %w", err)
 	}
 	defer w.Close()
-	p := &Program{in: in, alsoIn: theirs, lines: make(chan string, 64), tail: &tail{}}
+	p := &Program{in: in, alsoIn: theirs, lines: make(chan string, 64), tail: &crew.Tail{}}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = m.environ(env...), theirs, w, p.tail, m.scratch
 	cmd.WaitDelay = time.Second // somebody's child may keep standard error open
@@ -211,25 +210,4 @@ func (s Step) Bytes(key string) (uint64, error) {
 		return 0, fmt.Errorf("step %s: %s=%q is not a number", s.Name, key, s.values[key])
 	}
 	return n, nil
-}
-
-// tail keeps the end of what a program said.
-type tail struct {
-	sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.Lock()
-	defer t.Unlock()
-	const most = 4000
-	t.text = append(t.text, b...)
-	t.text = t.text[max(0, len(t.text)-most):]
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.Lock()
-	defer t.Unlock()
-	return strings.TrimSpace(string(t.text))
 }

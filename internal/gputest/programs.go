@@ -2,6 +2,8 @@ package gputest
 
 import (
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 )
 
@@ -20,11 +22,15 @@ func programChecks() []Check {
 		play("compile", 8*gib, "compiled"),
 		play("compile-reduce-overhead", 8*gib, "compiled", "reduce-overhead"),
 		play("tensor-ipc", 8*gib, "share"),
-		{Group: "program", Name: "mpi-x8", Needs: []string{torch, mpirun}, Room: 17 * gib, run: func(s *Stage) error {
-			return s.ranks(16*gib, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "8")
+		{Group: "program", Name: "mpi-x8", Needs: []string{torch, openMPI}, Room: 17 * gib, run: func(s *Stage) error {
+			return s.ranks(16*gib, func(string) []string {
+				return []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "8"}
+			})
 		}},
 		{Group: "program", Name: "torchrun-x4", Needs: []string{torch, "torchrun"}, Room: 9 * gib, run: func(s *Stage) error {
-			return s.ranks(8*gib, "torchrun", "--nproc-per-node", "4", "--master-port", "29613", "--no-python")
+			return s.ranks(8*gib, func(port string) []string {
+				return []string{"torchrun", "--nproc-per-node", "4", "--master-port", port, "--no-python"}
+			})
 		}},
 	}
 }
@@ -39,17 +45,34 @@ func async(c Check) Check {
 	return c
 }
 
-// ranks starts a program of several processes by its own launcher, inside the job.
-// One of them speaks for all.
-func (s *Stage) ranks(limit uint64, launcher ...string) error {
+// ports are some that nobody used a moment ago: all of them at once, so that they differ.
+func ports(n int) (free []string, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("looking for a free port: %w", err)
+		}
+		defer l.Close()
+		free = append(free, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	}
+	return free, nil
+}
+
+// ranks starts a program of several processes by its own launcher, which may need a
+// port, inside the job. One of them speaks for all.
+func (s *Stage) ranks(limit uint64, launcher func(port string) []string) error {
 	if err := s.open(limit); err != nil {
 		return err
 	}
-	if _, err := s.start(nil, append(launcher, s.script("rank", "29617")...)...); err != nil {
+	free, err := ports(2) // the launcher's, and the ranks' own
+	if err != nil {
+		return err
+	}
+	if _, err := s.start(nil, append(launcher(free[0]), s.script("rank", free[1])...)...); err != nil {
 		return err
 	}
 	var names []string
-	err := s.lockstep(func(steps []Step) error {
+	err = s.lockstep(func(steps []Step) error {
 		all, err := s.agree(steps[0].Name)
 		names = append(names, fmt.Sprintf("%s with %d processes", steps[0].Name, len(all)))
 		return err

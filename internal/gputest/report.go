@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -39,8 +38,10 @@ func (r Report) Print(w io.Writer) {
 		r.Machine, r.Date, r.Seconds, r.count(Pass), r.count(Fail), r.count(Skip))
 	if len(r.Measures) > 0 {
 		fmt.Fprintf(w, "; %d figures", len(r.Measures))
-		if names := missed(r.Measures); len(names) > 0 {
-			fmt.Fprintf(w, ", of which missed their target: %s", strings.Join(names, ", "))
+		for _, some := range []struct{ text, verdict string }{{"missed their target or gave no figure", Missed}, {"cannot be told", Unclear}} {
+			if names := judged(r.Measures, some.verdict); len(names) > 0 {
+				fmt.Fprintf(w, "; %s: %s", some.text, strings.Join(names, ", "))
+			}
 		}
 	}
 	fmt.Fprintln(w)
@@ -55,7 +56,7 @@ func (a About) String() string {
 	if len(frameworks) == 0 {
 		frameworks = []string{"no frameworks"}
 	}
-	return fmt.Sprintf("%s %s, driver %s, CUDA %s, %s\n%d × %s, %s, %s", a.GPU, figure.Bytes(a.Memory), a.Driver, a.CUDA,
+	return fmt.Sprintf("device %d, %s %s, driver %s, CUDA %s, %s\n%d × %s, %s, %s", a.Device, a.GPU, figure.Bytes(a.Memory), a.Driver, a.CUDA,
 		strings.Join(frameworks, ", "), a.Cores, a.CPU, a.Kernel, a.Ration)
 }
 
@@ -92,15 +93,15 @@ func (t *Table) Checked(o Outcome) {
 func (t *Table) Measured(r Row) {
 	t.clear()
 	if t.measure == "" {
-		fmt.Fprintf(t.To, "\n%-36s %9s %9s %9s %19s %7s  %s\n", "", "native", "ration", "more", "spread of that", "noise", "target")
+		fmt.Fprintf(t.To, "\n%-41s %9s %9s %9s %19s %7s  %s\n", "", "native", "ration", "more", "spread of that", "noise", "target")
 	}
 	t.measure = r.Measure
 	if r.Why != "" {
-		fmt.Fprintf(t.To, "%-36s %s\n", r.Name, r.Why)
+		fmt.Fprintf(t.To, "%-41s %s\n", r.Name, r.Why)
 		return
 	}
 	c := r.text()
-	fmt.Fprintf(t.To, "%-36s %9s %9s %9s %19s %7s  %s\n", r.Name, c.native, c.ration, c.more, c.spread, c.noise, c.target)
+	fmt.Fprintf(t.To, "%-41s %9s %9s %9s %19s %7s  %s\n", r.Name, c.native, c.ration, c.more, c.spread, c.noise, c.target)
 }
 
 // cells are a row's figures, for people.
@@ -121,13 +122,36 @@ func (r Row) text() cells {
 		return "+" + amount(v)
 	}
 	native := (r.Native.Median + r.Control.Median) / 2
-	c := cells{native: amount(native), ration: amount(r.Ration.Median), more: signed(r.More.Median),
-		spread: signed(r.More.Low) + " … " + signed(r.More.High), target: strings.TrimSpace(r.Target + " " + r.Verdict)}
+	c := cells{native: amount(native), target: strings.TrimSpace(r.Target + " " + r.Verdict)}
+	if native > 0 {
+		c.noise = fmt.Sprintf("%.1f %%", 100*r.Noise)
+	}
+	if r.Ration == (Figure{}) {
+		return c // native only
+	}
+	c.ration, c.more, c.spread = amount(r.Ration.Median), signed(r.More.Median), signed(r.More.Low)+" … "+signed(r.More.High)
 	if native > 0 {
 		c.more = fmt.Sprintf("%+.2f %%", 100*(r.Ratio-1))
-		c.noise = fmt.Sprintf("%.1f %%", 100*math.Abs(r.Noise))
 	}
 	return c
+}
+
+// judged are the names of rows with a verdict. Those without figures have missed.
+func judged(rows []Row, verdict string) (names []string) {
+	for _, r := range rows {
+		if r.verdict() == verdict {
+			names = append(names, r.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (r Row) verdict() string {
+	if r.Why != "" {
+		return Missed
+	}
+	return r.Verdict
 }
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

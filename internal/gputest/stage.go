@@ -6,9 +6,9 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"ration/internal/job"
 )
@@ -20,12 +20,20 @@ type Stage struct {
 	job         job.Job
 	limit       uint64
 	environment []string // of all its programs
+	mark        string   // of all its processes: markAs
 	all         []*Program
+	roll        roll
 	seen        []string
 	most        uint64 // the driver's count, of all readings at rest
 	managed     bool   // memory is, which the driver lists for no process
 	unlisted    uint64 // bytes of that
 	values      map[string]int64
+}
+
+// stage makes one.
+func (m *Machine) stage(quick bool) *Stage {
+	m.stages++
+	return &Stage{Machine: m, quick: quick, mark: fmt.Sprintf("%s/%d.", m.scratch, m.stages), values: map[string]int64{}}
 }
 
 // see adds to what people read about the check.
@@ -66,7 +74,7 @@ func (s *Stage) run(command []string) []string {
 
 // start starts a program, in the job if there is one.
 func (s *Stage) start(env []string, command ...string) (*Program, error) {
-	p, err := s.Machine.start(append(s.environment, env...), s.run(command)...)
+	p, err := s.Machine.start(slices.Concat(s.environment, env, []string{markAs + s.mark}), s.run(command)...)
 	if err == nil {
 		s.all = append(s.all, p)
 	}
@@ -174,47 +182,4 @@ func (s *Stage) finish() error {
 		return err
 	}
 	return s.nothingLeft()
-}
-
-// settling is how long the driver may need to take back what a process had.
-const settling = 10 * time.Second
-
-// nothingLeft waits until the driver has nothing for any process of the job, and
-// then has the books looked at.
-func (s *Stage) nothingLeft() error {
-	pids, err := s.pids()
-	if err != nil {
-		return err
-	}
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		held, err := s.held(pids)
-		if err != nil {
-			return err
-		}
-		if len(held) == 0 {
-			break
-		}
-		if time.Since(began) > settling {
-			return fmt.Errorf("the driver still has memory for %d processes that have ended", len(held))
-		}
-	}
-	status := job.Look(s.job, false)
-	if status.Err() != nil {
-		return status.Err()
-	}
-	for _, d := range status.Devices {
-		if d.Used != 0 {
-			return fmt.Errorf("the books still have %d bytes of device %d, and no process lives", d.Used, d.Device)
-		}
-	}
-	return nil
-}
-
-// close ends what still runs. The job's region stays until the end of the run, as it
-// does in life until somebody tidies up: what one job has learnt of a device is there
-// for the next.
-func (s *Stage) close() {
-	for _, p := range s.all {
-		p.Close()
-	}
 }

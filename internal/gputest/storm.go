@@ -168,16 +168,13 @@ func (s *Stage) killStarting(n int, limit uint64) error {
 // onlyLeft waits until the driver has taken back what all others had, and then sees
 // who is in the books.
 func (s *Stage) onlyLeft(p *Program) error {
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		all, err := s.accounts()
-		if err != nil {
-			return err
-		}
-		if len(all) == 1 && all[0].pid == p.PID() {
-			return nil
-		}
-		if time.Since(began) > settling {
-			return fmt.Errorf("%d processes have memory, and one lives", len(all))
-		}
+	var all []account
+	alone, err := settled(func() (_ bool, err error) {
+		all, err = s.accounts()
+		return len(all) == 1 && all[0].pid == p.PID(), err
+	})
+	if err == nil && !alone {
+		err = fmt.Errorf("%d processes have memory, and one lives", len(all))
 	}
+	return err
 }

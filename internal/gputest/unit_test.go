@@ -3,7 +3,6 @@ package gputest
 import (
 	"errors"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,30 +57,11 @@ func TestTook(t *testing.T) {
 	}
 }
 
-func TestRow(t *testing.T) {
-	s := series{{100, 102, 98}, {100, 100, 100}, {103, 103, 103}}
-	r := s.row("x", nanoseconds)
-	if r.Ratio != 1.03 || r.Noise != 0 || r.Rounds != 3 || r.More.Median != 3 {
-		t.Errorf("got %+v", r)
-	}
-	for _, c := range []struct {
-		percent, most float64
-		want          string
-	}{{3.5, 0, Kept}, {2, 0, Missed}, {3.5, 2, Missed}, {3.5, 3, Kept}} {
-		if got := r.within(c.percent, c.most).Verdict; got != c.want {
-			t.Errorf("%v: %s", c, got)
-		}
-	}
-	if r := (series{}).row("nothing", nanoseconds); math.IsNaN(r.Ratio) || r.Rounds != 0 {
-		t.Errorf("got %+v", r)
-	}
-}
-
 // Every member goes first as often as the others.
-func TestMembers(t *testing.T) {
+func TestTurns(t *testing.T) {
 	var first [3]int
 	for round := range 30 {
-		order := (trio{}).members(round)
+		order := turns(round)
 		if order[0]+order[1]+order[2] != 3 {
 			t.Fatalf("round %d: %v", round, order)
 		}
@@ -166,5 +146,75 @@ func TestProgramSays(t *testing.T) {
 	}
 	if _, err := sh("read line; echo ok 1").ask(2, "go"); err == nil {
 		t.Error("one figure was two")
+	}
+}
+
+func TestDifferences(t *testing.T) {
+	large := account{pid: 1, ours: 100*gib + 500*mib, driver: 100 * gib} // a hundredth of it is more
+	small := account{pid: 2, ours: 100 * mib, driver: 500 * mib}
+	smaller := account{pid: 3, ours: 100 * mib, driver: 120 * mib}
+	for _, c := range []struct {
+		all     []account
+		largest int64
+		worst   int
+	}{
+		{nil, 0, 0},
+		{[]account{large}, int64(500 * mib), 0},
+		{[]account{large, small}, int64(500 * mib), 2},
+		{[]account{small, large}, int64(500 * mib), 2},
+		{[]account{smaller, small, smaller}, -int64(400 * mib), 2},
+	} {
+		largest, worst := differences(c.all)
+		pid := 0
+		if worst != nil {
+			pid = worst.pid
+		}
+		if largest != c.largest || pid != c.worst {
+			t.Errorf("%v: got %d, pid %d", c, largest, pid)
+		}
+	}
+}
+
+// Few readings say nothing about a real GPU, and a watch that failed is no watch.
+func TestWatchSaysEnough(t *testing.T) {
+	stage := func() *Stage { return &Stage{Machine: &Machine{}, limit: gib, values: map[string]int64{}} }
+	watched := func(readings int) *watch { return &watch{done: make(chan struct{}), Off: make([]float64, readings)} }
+	if stage().running(watched(fewest-1), 1) == nil || stage().running(watched(fewest), 1) != nil {
+		t.Error("readings are not counted")
+	}
+	s := stage()
+	if err := s.kept(watched(0), 1); err != nil {
+		t.Error(err)
+	}
+	s.most = 2 * gib // at rest
+	if s.kept(watched(0), 1) == nil {
+		t.Error("what was read at rest passed the limit, and that was fine")
+	}
+	w := watched(0)
+	w.fail(io.ErrUnexpectedEOF)
+	w.fail(nil)
+	if err := stage().kept(w, 1); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTakes(t *testing.T) {
+	for _, name := range strings.Fields(`cuMemAlloc cuMemAlloc_v2 cuMemAllocAsync_ptsz cuMemAllocHost cuMemCreate cuMemMap cuMemAddressReserve
+		cuMemRetainAllocationHandle cuMemImportFromShareableHandle cuMemPoolCreate cuArray3DCreate_v2 cuMipmappedArrayCreate
+		cuModuleLoadData cuModuleGetFunction cuLibraryLoadData cuLibraryGetModule cuKernelGetFunction cuFuncLoad
+		cuCtxCreate_v4 cuGreenCtxCreate cuDevicePrimaryCtxRetain cuGraphAddNode cuGraphAddMemAllocNode cuGraphInstantiateWithFlags
+		cuGraphLaunch cuLaunchKernel cuLaunchKernelEx cuMulticastBindMem cuImportExternalMemory cuMemHostRegister_v2`) {
+		if !takes(name) {
+			t.Errorf("%s could take memory", name)
+		}
+	}
+	for _, name := range strings.Fields(`cuInit cuCtxGetCurrent cuCtxSetCurrent cuModuleGetLoadingMode cuMemGetAllocationGranularity
+		cuMemGetAllocationPropertiesFromHandle cuTensorMapEncodeTiled cuPointerGetAttribute cuFuncGetAttribute cuFuncGetModule
+		cuLibraryGetKernel cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamCreate cuStreamCreateWithPriority cuEventCreate
+		cuEventCreateWithFlags cuEventRecord cuMemFree cuMemcpyAsync cuStreamSynchronize cuLogsRegisterCallback
+		cuDeviceRegisterAsyncNotification cuMulticastGetGranularity`) {
+		if takes(name) {
+			t.Errorf("%s only asks or says", name)
+		}
 	}
 }

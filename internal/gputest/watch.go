@@ -1,6 +1,7 @@
 package gputest
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ const every = 5 * time.Millisecond
 func (s *Stage) watch() *watch {
 	w := &watch{done: make(chan struct{})}
 	w.finished.Go(func() {
-		pids, looked := map[int]bool{}, time.Time{}
+		made, looked := false, time.Time{}
 		for {
 			select {
 			case <-w.done:
@@ -39,35 +40,44 @@ func (s *Stage) watch() *watch {
 			}
 			if time.Since(looked) > 10*every {
 				looked = time.Now()
-				now, err := s.pids()
-				if err != nil {
-					continue // not made yet
+				_, err := s.pids()
+				if err != nil && !made {
+					looked = time.Time{}
+					continue
 				}
-				for pid := range now {
-					pids[pid] = true // who has left the books may still hold memory
-				}
+				made = true
+				w.fail(err)
 			}
-			w.read(s, pids)
+			w.read(s)
 		}
 	})
 	return w
 }
 
-func (w *watch) read(s *Stage, pids map[int]bool) {
-	held, err := s.held(pids)
-	if err != nil {
+// fail keeps the first error.
+func (w *watch) fail(err error) {
+	if w.err == nil {
 		w.err = err
+	}
+}
+
+// read makes one reading. Who has left the books may still hold memory, and counts.
+func (w *watch) read(s *Stage) {
+	held, err := s.held(s.roll.all())
+	if err != nil {
+		w.fail(err)
 		return
 	}
 	var sum uint64
 	for _, bytes := range held {
 		sum += bytes
 	}
+	if sum == 0 {
+		return // nobody there: it says nothing
+	}
 	w.Readings++
 	w.Most = max(w.Most, sum)
-	if sum > 0 {
-		w.books(s.job, s.device, sum)
-	}
+	w.books(s.job, s.device, sum)
 }
 
 // books compares the sums: with programs at work the two are not read in one
@@ -75,6 +85,7 @@ func (w *watch) read(s *Stage, pids map[int]bool) {
 func (w *watch) books(j job.Job, device int, driver uint64) {
 	r, err := region.View(j.Path)
 	if err != nil {
+		w.fail(err)
 		return
 	}
 	defer r.Close()
@@ -83,6 +94,16 @@ func (w *watch) books(j job.Job, device int, driver uint64) {
 	w.Off = append(w.Off, float64(int64(used)-int64(driver)))
 }
 
+// kept ends a watch over n programs, and judges it together with what was read at rest:
+// programs may be done before a watch has read anything.
+func (s *Stage) kept(w *watch, n int) error {
+	w.stop()
+	w.Most = max(w.Most, s.most)
+	s.values["most_driver"], s.values["most_books"], s.values["readings"] = int64(w.Most), int64(w.Granted), int64(w.Readings)
+	return errors.Join(w.err, s.withinLimit("at some moment", w.Most, n))
+}
+
+// stop ends a watch.
 func (w *watch) stop() {
 	w.once.Do(func() { close(w.done) })
 	w.finished.Wait()

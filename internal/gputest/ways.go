@@ -60,10 +60,10 @@ func (s *Stage) walk(limit uint64, command []string, env ...string) error {
 	if err != nil {
 		return err
 	}
-	w.stop()
+	err = s.kept(w, 1)
 	s.see("%s", strings.Join(names, ", "))
 	s.seeOff()
-	return errors.Join(w.err, s.withinLimit("at some moment", w.Most, 1), s.nothingLeft())
+	return errors.Join(err, s.nothingLeft())
 }
 
 // took compares what a program says it has with what the books have, of the kinds

@@ -162,10 +162,18 @@ func (f *file) descriptor() (int, error) {
 	return fd, nil
 }
 
+// number is the descriptor as it is, for what was opened a moment ago. Another
+// goroutine may put a writable one in its place meanwhile; both are good.
+func (f *file) number() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fd
+}
+
 // checkOwner refuses a file that somebody else planted.
 func (f *file) checkOwner(path string) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
+	if err := unix.Fstat(f.number(), &st); err != nil {
 		return fmt.Errorf("looking at %s: %w", path, err)
 	}
 	if me := uint32(unix.Geteuid()); st.Uid != me && st.Uid != 0 {
@@ -178,14 +186,14 @@ func (f *file) checkOwner(path string) error {
 // fresh means that initialisation is not known to be complete.
 func (f *file) inspect(path string) (fresh bool, err error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
+	if err := unix.Fstat(f.number(), &st); err != nil {
 		return false, fmt.Errorf("looking at %s: %w", path, err)
 	}
 	if st.Size == 0 {
 		return true, nil
 	}
 	var raw [headerSize]byte
-	if _, err := unix.Pread(f.fd, raw[:], 0); err != nil {
+	if _, err := unix.Pread(f.number(), raw[:], 0); err != nil {
 		return false, fmt.Errorf("reading %s: %w", path, err)
 	}
 	h := headerOf(&raw)
@@ -208,18 +216,18 @@ func (f *file) inspect(path string) (fresh bool, err error) {
 // an error here and not a fault later. Doing it twice does nothing.
 func (f *file) allocate(path string) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
+	if err := unix.Fstat(f.number(), &st); err != nil {
 		return fmt.Errorf("looking at %s: %w", path, err)
 	}
 	if st.Size == 0 {
 		// In one step, so that nobody sees a size in between.
-		if err := unix.Ftruncate(f.fd, regionSize); err != nil {
+		if err := unix.Ftruncate(f.number(), regionSize); err != nil {
 			return noSpace(path, err)
 		}
 	}
 	point(abi.InitSized)
 	for {
-		err := unix.Fallocate(f.fd, 0, 0, regionSize)
+		err := unix.Fallocate(f.number(), 0, 0, regionSize)
 		switch {
 		case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
 			return nil
@@ -260,7 +268,7 @@ func Is(path string) bool {
 // do it.
 func (f *file) unmade(path string) error {
 	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err == nil && st.Size > 0 {
+	if err := unix.Fstat(f.number(), &st); err == nil && st.Size > 0 {
 		if err := f.empty(path); err != nil {
 			return err
 		}
@@ -273,7 +281,7 @@ func (f *file) unmade(path string) error {
 func (f *file) empty(path string) error {
 	buf, zero := make([]byte, 64<<10), make([]byte, 64<<10)
 	for at := bodyOffset; at < tailOffset; {
-		n, err := unix.Pread(f.fd, buf[:min(int64(len(buf)), tailOffset-at)], at)
+		n, err := unix.Pread(f.number(), buf[:min(int64(len(buf)), tailOffset-at)], at)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", path, err)
 		}

@@ -145,7 +145,7 @@ func View(path string) (_ *Region, err error) {
 	if fresh {
 		return nil, f.unmade(path)
 	}
-	if r.m, r.mem, err = mapRegion(f.fd, false); err != nil {
+	if r.m, r.mem, err = mapRegion(f.number(), false); err != nil {
 		return nil, fmt.Errorf("region %s: %w", path, err)
 	}
 	if err := r.checkGuarded(); err != nil {
