@@ -82,15 +82,27 @@ static void settle(struct pool *p, uint64_t charged)
 	p->charged = now;
 }
 
-/* trim lets a pool go down to so much. It never waits: what the device may still be at
- * work on stays. Whatever thread captures a stream, it must not notice. */
-static void trim(const struct pool *p, uint64_t keep)
+/* relax and unrelax go around calls that the driver would hold against whoever captures
+ * a stream meanwhile. The first returns what the second takes. */
+static int relax(void)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	bool captures = graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS;
-	REAL(cuMemPoolTrimTo, p->handle, keep);
-	if (captures)
+	return graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+static void unrelax(int mode)
+{
+	if (mode >= 0)
 		REAL(cuThreadExchangeStreamCaptureMode, &mode);
+}
+
+/* trim lets a pool go down to so much. It never waits: what the device may still be at
+ * work on stays. */
+static void trim(const struct pool *p, uint64_t keep)
+{
+	int mode = relax();
+	REAL(cuMemPoolTrimTo, p->handle, keep);
+	unrelax(mode);
 }
 
 /* redeem gives back what the pool owes, as far as it can be had by now. It owes nothing
@@ -254,6 +266,15 @@ static uint64_t growth(struct pool *p, uint64_t bytes)
 	return need > p->charged ? chunks(need - p->charged) : 0;
 }
 
+/* done says whether the stream has nothing left to do. */
+static bool done(const struct request *q, bool per_thread)
+{
+	int mode = relax();
+	int result = per_thread ? REAL(cuStreamQuery_ptsz, q->stream) : REAL(cuStreamQuery, q->stream);
+	unrelax(mode);
+	return result == CUDA_SUCCESS;
+}
+
 /* undo gives back what the driver has just given. Nobody waits for the stream here, as
  * the driver would not have: its work may wait for what this thread does next. So the
  * memory may stay the pool's for now, which then owes it. */
@@ -265,6 +286,9 @@ static void undo(const struct request *q, struct pool *p)
 	if (result != CUDA_SUCCESS)
 		log_warn("an allocation beyond the limit could not be undone (%d): its pool stays larger", result);
 	*q->out = 0;
+	/* Where nothing is before it the free comes to pass at once, and has once it is seen. */
+	for (unsigned tries = 0; tries < 100 && !done(q, per_thread); tries++)
+		;
 	trim(p, granted);
 	settle(p, granted);
 	p->owed = p->charged > granted ? p->charged - granted : 0;

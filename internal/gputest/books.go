@@ -179,7 +179,7 @@ func (s *Stage) withinLimit(where string, sum uint64, n int) error {
 	}
 	over := sum - s.limit
 	s.note("over", int64(over))
-	if over > lazily*uint64(n) {
+	if over > (lazily+s.undone)*uint64(n) {
 		return fmt.Errorf("%s: the driver counts %s, %s beyond the limit of %s", where, figure.Bytes(sum), figure.Bytes(over), figure.Bytes(s.limit))
 	}
 	return nil

@@ -24,6 +24,8 @@ type backend struct {
 	// spare is what may be left where a piece no longer fits: allocators ask the
 	// driver for more than they were asked for.
 	spare uint64
+	// pool is set where a refused request may stay with the program's pool for a while.
+	pool bool
 }
 
 func native(way string) func(*Stage, string, string) ([]string, error) {
@@ -52,22 +54,22 @@ func backends() []backend {
 	const piece = 64 * mib
 	return []backend{
 		{name: "driver", command: native("linear"), piece: piece},
-		{name: "driver-pool", command: native("pool"), piece: piece, spare: 64 * mib},
+		{name: "driver-pool", command: native("pool"), piece: piece, spare: 64 * mib, pool: true},
 		{name: "driver-vmm", command: native("vmm"), piece: piece},
 		{name: "nvcc", needs: []string{nvcc}, command: plain("malloc"), piece: piece},
-		{name: "nvcc-async", needs: []string{nvcc}, command: plain("async"), piece: piece, spare: 64 * mib},
+		{name: "nvcc-async", needs: []string{nvcc}, command: plain("async"), piece: piece, spare: 64 * mib, pool: true},
 		{name: "torch", needs: []string{torch}, command: script("torch"), piece: piece},
 		{name: "torch-expandable", needs: []string{torch}, env: torchAlloc("expandable_segments:True"), command: script("torch"), piece: piece},
-		{name: "torch-async", needs: []string{torch}, env: torchAlloc("backend:cudaMallocAsync"), command: script("torch"), piece: piece, spare: 64 * mib},
+		{name: "torch-async", needs: []string{torch}, env: torchAlloc("backend:cudaMallocAsync"), command: script("torch"), piece: piece, spare: 64 * mib, pool: true},
 		{name: "triton", needs: []string{torch, triton}, command: script("triton"), piece: piece},
 		{name: "cupy", needs: []string{cupy}, command: script("cupy"), piece: piece},
-		{name: "cupy-async", needs: []string{cupy}, command: script("cupy-async"), piece: piece, spare: 64 * mib},
+		{name: "cupy-async", needs: []string{cupy}, command: script("cupy-async"), piece: piece, spare: 64 * mib, pool: true},
 		// XLA keeps to three quarters of what it sees, unless it is told to ask the driver
 		// for each piece.
 		{name: "jax", needs: []string{jax}, command: script("jax"), piece: piece, spare: gib},
 		{name: "jax-grow", needs: []string{jax}, env: []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, command: script("jax"), piece: piece, spare: gib},
 		{name: "jax-platform", needs: []string{jax}, env: []string{"XLA_PYTHON_CLIENT_ALLOCATOR=platform"}, command: script("jax"), piece: piece, spare: 64 * mib},
-		{name: "jax-async", needs: []string{jax}, env: []string{"XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE=false"}, command: script("jax"), piece: piece, spare: gib},
+		{name: "jax-async", needs: []string{jax}, env: []string{"XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE=false"}, command: script("jax"), piece: piece, spare: gib, pool: true},
 	}
 }
 
@@ -95,6 +97,9 @@ func limitChecks() (all []Check) {
 func (s *Stage) fill(b backend, n int, limit uint64) error {
 	if err := s.open(limit); err != nil {
 		return err
+	}
+	if b.pool {
+		s.undone = b.piece
 	}
 	command, err := b.command(s, strconv.FormatUint(b.piece, 10), strconv.FormatUint(2*limit, 10))
 	if err != nil {

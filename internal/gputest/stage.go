@@ -27,6 +27,7 @@ type Stage struct {
 	most        uint64 // the driver's count, of all readings at rest
 	managed     bool   // memory is, which the driver lists for no process
 	unlisted    uint64 // bytes of that
+	undone      uint64 // what a pool may keep of a refused request until its program next waits for the device
 	values      map[string]int64
 }
 
