@@ -76,8 +76,10 @@ void pool_trim(struct pool *p, uint64_t keep)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Under the list's lock. False if the pool is done for: destroyed, and all given back. */
-static bool settle(struct pool *p, uint64_t keep)
+/* Under the list's lock. False if the pool is done for: destroyed, and all given back. Its
+ * threshold is read with the rest: one from before it was destroyed would keep memory that
+ * nobody gives back any more. */
+static bool settle(struct pool *p, bool drop)
 {
     bool done;
     pthread_mutex_lock(&p->lock);
@@ -85,7 +87,7 @@ static bool settle(struct pool *p, uint64_t keep)
     if (knobs()->fragmented)
         p->holes += p->pending;
     p->pending = 0;
-    shrink(p, keep);
+    shrink(p, drop ? 0 : p->threshold);
     done = p->doomed && p->live == 0;
     pthread_mutex_unlock(&p->lock);
     return !done;
@@ -96,7 +98,7 @@ static void settle_all(const unsigned *device)
     pthread_mutex_lock(&list_lock);
     for (struct pool **at = &all, *p; (p = *at) != NULL;) {
         bool chosen = device == NULL || p->device == *device;
-        if (!chosen || settle(p, device == NULL ? load_relaxed(&p->threshold) : 0)) {
+        if (!chosen || settle(p, device != NULL)) {
             at = &p->next;
             continue;
         }

@@ -250,7 +250,11 @@ void gauge_shrink(struct device *d, unsigned kind, uint64_t bytes)
 		 * known counts, so that too little is given back and not too much. */
 		uint64_t others = account_held_all(d->index) - held - account_held(d->index, RATION_OVERHEAD);
 		others = known < others ? known : others;
-		uint64_t left = figure > others ? figure - others : 0;
+		uint64_t left = figure > others ? figure - others : 0, rest = held > bytes ? held - bytes : 0;
+		/* What comes after the rest of this kind is overhead, as far as there was any: as
+		 * this kind it would stay counted when it has gone. */
+		uint64_t after = left > rest ? left - rest : 0, overhead = account_held(d->index, RATION_OVERHEAD);
+		left -= after < overhead ? after : overhead;
 		account_adjust(d->index, kind, held, left < held ? left : held);
 		settle(d);
 	} else {

@@ -8,19 +8,21 @@
 
 static const uint64_t CHUNK = 32 << 20;
 
-/* What each device has reserved for our graphs, as charged. */
+/* What each device has reserved for our graphs, as charged. All of them share it: what one
+ * leaves the next may use, and keep. moves counts what may have come between a graph and
+ * its memory: others' launches, and that there is less than there was. */
 static struct {
 	mutex lock;
 	uint64_t charged;
+	uint64_t moves;
 } reserved[RATION_DEVICES];
 
 static uint32_t any;   /* some graph may allocate */
 static uint32_t captures; /* some stream was captured */
-static uint32_t trims; /* how often a device was made to let go */
 
 /* What graphs and their executables will take, as far as their nodes were seen.
- * An executable that has run since the last trim has its memory already: its other
- * is the count of trims it ran at, plus one. */
+ * An executable that has run since the device's last move has its memory already: its
+ * other is the count of moves it ran at, plus one. */
 static struct records graphs, executables;
 
 void graph_takes_memory(void)
@@ -40,6 +42,8 @@ static void settle(struct device *d, uint64_t charged)
 	if (REAL(cuDeviceGetGraphMemAttribute, d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS)
 		now = charged;
 	account_adjust(d->index, RATION_DATA, charged, now);
+	if (now < reserved[d->index].charged)
+		reserved[d->index].moves++;
 	reserved[d->index].charged = now;
 }
 
@@ -52,6 +56,18 @@ void graph_look(struct device *d)
 	mutex_unlock(&reserved[d->index].lock);
 }
 
+/* let_go makes a device give back what no graph holds. Whatever thread captures a stream,
+ * it must not notice. Under the lock. */
+static void let_go(struct device *d)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	bool hidden = graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS;
+	REAL(cuDeviceGraphMemTrim, d->ordinal);
+	if (hidden)
+		REAL(cuThreadExchangeStreamCaptureMode, &mode);
+	settle(d, reserved[d->index].charged);
+}
+
 void graph_relieve(unsigned device, bool wait)
 {
 	struct device *d = used() ? device_at(device) : NULL;
@@ -61,9 +77,7 @@ void graph_relieve(unsigned device, bool wait)
 		mutex_lock(&reserved[device].lock);
 	else if (!mutex_try(&reserved[device].lock))
 		return;
-	REAL(cuDeviceGraphMemTrim, d->ordinal);
-	__atomic_fetch_add(&trims, 1, __ATOMIC_RELAXED);
-	settle(d, reserved[device].charged);
+	let_go(d);
 	mutex_unlock(&reserved[device].lock);
 }
 
@@ -186,21 +200,27 @@ static bool ran(struct record *r, void *at)
 	return true;
 }
 
-/* launch runs a graph. One that needs memory for the first time is charged for all
- * its nodes before; otherwise what it came to is booked after. */
+/* launch runs a graph. One that may need memory is charged for all its nodes before, and
+ * what it came to is settled after. Near the limit, what no graph holds goes first: a graph
+ * whose memory is still there would be refused for it otherwise. */
 static int launch(CUgraphExec exec, CUstream stream, bool per_thread)
 {
 	struct record r = {.bytes = 0};
 	struct place at;
-	uint64_t now = (uint64_t)__atomic_load_n(&trims, __ATOMIC_RELAXED) + 1, more = 0;
+	uint64_t more = 0;
 	bool known = records_change(&executables, (uintptr_t)exec, same, NULL, &r);
 	struct device *d = known ? device_at(r.device) : context_here(&at) == 1 ? at.device : NULL;
 	if (!d)
 		return per_thread ? REAL(cuGraphLaunch_ptsz, exec, stream) : REAL(cuGraphLaunch, exec, stream);
-	if (known && r.other != now)
-		more = (r.bytes + CHUNK - 1) / CHUNK * CHUNK;
 	mutex_lock(&reserved[d->index].lock);
 	settle(d, reserved[d->index].charged);
+	if (r.other != reserved[d->index].moves + 1) {
+		more = (r.bytes + CHUNK - 1) / CHUNK * CHUNK;
+		if (more && account_tight(d->index, more))
+			let_go(d);
+		reserved[d->index].moves++;
+	}
+	uint64_t at_move = reserved[d->index].moves + 1;
 	int result = more ? account_charge(d->index, RATION_DATA, more, true) : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS) {
 		result = per_thread ? REAL(cuGraphLaunch_ptsz, exec, stream) : REAL(cuGraphLaunch, exec, stream);
@@ -208,7 +228,7 @@ static int launch(CUgraphExec exec, CUstream stream, bool per_thread)
 	}
 	mutex_unlock(&reserved[d->index].lock);
 	if (known && result == CUDA_SUCCESS)
-		records_change(&executables, (uintptr_t)exec, ran, &now, &r);
+		records_change(&executables, (uintptr_t)exec, ran, &at_move, &r);
 	return result;
 }
 
@@ -248,9 +268,11 @@ int cuDeviceGraphMemTrim(CUdevice device)
 {
 	struct device *d;
 	LEAVE_ALONE(cuDeviceGraphMemTrim, device);
+	if (!used() || device_of(device, &d) != 1)
+		return REAL(cuDeviceGraphMemTrim, device);
+	mutex_lock(&reserved[d->index].lock);
 	int result = REAL(cuDeviceGraphMemTrim, device);
-	__atomic_fetch_add(&trims, 1, __ATOMIC_RELAXED);
-	if (used() && device_of(device, &d) == 1)
-		graph_look(d);
+	settle(d, reserved[d->index].charged);
+	mutex_unlock(&reserved[d->index].lock);
 	return result;
 }

@@ -21,12 +21,13 @@ static struct pool {
 	uint64_t charged;
 	uint64_t owed; /* of that, what was not granted, and could not be undone yet */
 	uint64_t live, slop; /* addresses handed out, and what rounding added to them */
+	uint64_t handed; /* their bytes, rounded */
 	uint32_t doomed; /* destroyed; the entry is free once finish was here */
 } pools[MOST];
 
 static unsigned high;
 static mutex lock;     /* over used, high and adding */
-static uint32_t dirty; /* something was freed since the last look */
+static uint32_t dirty; /* a synchronisation may make a pool smaller */
 uint32_t pools_any;
 
 static struct pool *find(CUmemoryPool handle)
@@ -54,6 +55,7 @@ static struct pool *add(CUmemoryPool handle, unsigned device, bool counted)
 		p->counted = counted;
 		p->charged = p->owed = 0;
 		__atomic_store_n(&p->slop, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->handed, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->live, 0, __ATOMIC_SEQ_CST); /* finish may look at it meanwhile */
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 		mutex_unlock(&p->lock);
@@ -109,10 +111,26 @@ static void trim(const struct pool *p, uint64_t keep)
  * where the job has room for it. */
 static void redeem(struct pool *p)
 {
-	uint64_t granted = p->charged - p->owed;
+	uint64_t granted = p->charged > p->owed ? p->charged - p->owed : 0;
 	trim(p, granted);
 	settle(p, p->charged);
 	p->owed = p->charged > granted && account_tight(p->device, 0) ? p->charged - granted : 0;
+}
+
+static uint64_t chunks(uint64_t bytes) { return bytes > UINT64_MAX - CHUNK ? UINT64_MAX : (bytes + CHUNK - 1) / CHUNK * CHUNK; }
+
+/* Release: pairs with pools_synchronised, which then sees what was freed. */
+static void soil(void) { __atomic_store_n(&dirty, 1, __ATOMIC_RELEASE); }
+
+/* expect sees to it that the next synchronisation looks again, where a pool has more
+ * than it handed out, and than it is to keep. That takes no free since the last one: what
+ * was freed before may have waited for another stream, or come while that one ended, and a
+ * pool may have grown by more than it needed. Under the pool's lock. */
+static void expect(const struct pool *p)
+{
+	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) && p->charged > chunks(load_relaxed(&p->handed)) &&
+	    p->charged > attribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0))
+		soil();
 }
 
 static void look(struct pool *p)
@@ -123,6 +141,7 @@ static void look(struct pool *p)
 		redeem(p);
 	else
 		settle(p, p->charged);
+	expect(p);
 }
 
 static void each(unsigned device, bool wait, bool relieve)
@@ -163,11 +182,20 @@ void pools_relieve(unsigned device, bool wait)
 static void finish(struct pool *p)
 {
 	/* Full order with pool_freed and cuMemPoolDestroy. */
-	if (!__atomic_load_n(&p->doomed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST) ||
-	    __atomic_exchange_n(&p->doomed, 0, __ATOMIC_SEQ_CST) == 0)
+	if (!__atomic_load_n(&p->doomed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST))
 		return;
-	account_may_lack(p->device, p->charged, false);
-	account_return(p->device, RATION_DATA, p->charged);
+	/* Again, under the lock: another thread may have ended it, and the entry may have
+	 * become another pool's that was destroyed with something of it living. */
+	mutex_lock(&p->lock);
+	bool ends = p->doomed && !__atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
+	if (ends) {
+		__atomic_store_n(&p->doomed, 0, __ATOMIC_SEQ_CST);
+		account_may_lack(p->device, p->charged, false);
+		account_return(p->device, RATION_DATA, p->charged);
+	}
+	mutex_unlock(&p->lock);
+	if (!ends)
+		return;
 	mutex_lock(&lock);
 	p->used = false;
 	mutex_unlock(&lock);
@@ -178,7 +206,7 @@ void pools_synchronised(unsigned device)
 	if (!pools_used())
 		return;
 	if (device == RATION_DEVICES)
-		__atomic_store_n(&dirty, 0, __ATOMIC_RELAXED);
+		__atomic_exchange_n(&dirty, 0, __ATOMIC_ACQUIRE);
 	each(device, true, false);
 	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++)
@@ -192,8 +220,9 @@ void pool_forget(const struct record *r)
 {
 	struct pool *p = &pools[r->pool - 1];
 	__atomic_fetch_sub(&p->slop, grains(r->bytes) - r->bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&p->handed, grains(r->bytes), __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&p->live, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
+	soil();
 }
 
 static bool elsewhere(struct record *r, void *device)
@@ -249,8 +278,6 @@ static int perform(const struct request *q)
 	}
 }
 
-static uint64_t chunks(uint64_t bytes) { return bytes > UINT64_MAX - CHUNK ? UINT64_MAX : (bytes + CHUNK - 1) / CHUNK * CHUNK; }
-
 /* growth is what the pool must reserve for a request, if it can use all it has. What it
  * owes it must not use. */
 static uint64_t growth(struct pool *p, uint64_t bytes)
@@ -292,7 +319,7 @@ static void undo(const struct request *q, struct pool *p)
 	trim(p, granted);
 	settle(p, granted);
 	p->owed = p->charged > granted ? p->charged - granted : 0;
-	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
+	soil();
 }
 
 /* answer_for charges what the pool grew by beyond what was foreseen: what it had may be
@@ -338,6 +365,7 @@ static int charge_and_perform(const struct request *q, struct pool *p)
 static void keep(const struct request *q, struct pool *p, const struct place *at)
 {
 	__atomic_fetch_add(&p->slop, grains(q->bytes) - q->bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&p->handed, grains(q->bytes), __ATOMIC_RELAXED);
 	__atomic_fetch_add(&p->live, 1, __ATOMIC_SEQ_CST);
 	struct record r = {.key = *q->out, .bytes = q->bytes, .device = (uint8_t)p->device, .context = at->context,
 			   .pool = (uint16_t)(p - pools + 1)};
@@ -349,9 +377,12 @@ static int allocate(const struct request *q, struct pool *p, const struct place 
 	if (!p || !p->counted)
 		return perform(q);
 	mutex_lock(&p->lock);
+	uint64_t before = p->charged;
 	int result = charge_and_perform(q, p);
 	if (result == CUDA_SUCCESS)
 		keep(q, p, at);
+	if (p->charged > before)
+		expect(p);
 	mutex_unlock(&p->lock);
 	gauge_tick();
 	return result;
@@ -485,7 +516,7 @@ int cuMemPoolDestroy(CUmemoryPool handle)
 	}
 	bool empty = !p->charged;
 	mutex_unlock(&p->lock);
-	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED);
+	soil();
 	if (empty)
 		finish(p);
 	return result;
@@ -503,7 +534,7 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	LEAVE_ALONE(cuMemPoolSetAttribute, pool, attribute, value);
 	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
-	__atomic_store_n(&dirty, 1, __ATOMIC_RELAXED); /* a lower threshold counts at the next synchronisation */
+	soil(); /* a lower threshold counts at the next synchronisation */
 	look_at(pool);
 	return result;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -101,14 +102,20 @@ void region_identify(struct region_identity *me)
  * may not look, it counts as mapped. */
 static bool mapped_by(const struct region *r, uint64_t pid)
 {
-	enum { CHUNK = 4096 };
-	char path[40], inode[48], buf[2 * CHUNK + 1];
+	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1 };
+	char path[40], inode[48];
 	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
 	/* By device and inode; or, where a stacked file system shows others, by name. */
 	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno != ENOENT;
+	/* Not on the stack: it is the program's, and a thread may have 16 KiB in all. */
+	char *buf = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (buf == MAP_FAILED) {
+		close(fd);
+		return true;
+	}
 	size_t kept = 0;
 	bool any = false, found = false;
 	for (ssize_t n; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
@@ -120,6 +127,7 @@ static bool mapped_by(const struct region *r, uint64_t pid)
 		memmove(buf, buf + all - kept, kept);
 	}
 	close(fd);
+	munmap(buf, ROOM);
 	return found || !any;
 }
 

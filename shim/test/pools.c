@@ -124,11 +124,37 @@ static void mistakes(void)
     SAME();
 }
 
+/* A pool that grew by more than it needed gives that back when it is synchronised, without
+ * anything having been freed since it was last. */
+static void overgrown(void)
+{
+    CUmemoryPool pool;
+    CUdeviceptr p;
+    uint64_t threshold = 48 * MIB, before, none = 0;
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    OK(cuMemAllocAsync(&p, 40 * MIB, NULL));
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuCtxSynchronize());
+    SAME();
+    OK(cuMemAllocAsync(&p, 50 * MIB, NULL));
+    SAME();
+    before = seen(RATION_DATA);
+    OK(cuCtxSynchronize());
+    CHECK(seen(RATION_DATA) < before);
+    SAME();
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
+    OK(cuCtxSynchronize());
+    SAME();
+}
+
 int main(void)
 {
     start();
     own_pool();
     keeping();
+    overgrown();
     destroying();
     current();
     elsewhere();

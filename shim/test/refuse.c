@@ -95,6 +95,78 @@ static void graph(void)
     OK(cuGraphDestroy(g));
 }
 
+/* run makes a graph that allocates, and frees again if it is to, and launches it. */
+static CUresult run(uint64_t bytes, bool frees, CUgraphExec *e, CUdeviceptr *p)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+        .bytesize = bytes,
+    };
+    CUgraphNode n;
+    CUgraph g;
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddMemAllocNode(&n, g, NULL, 0, &params));
+    if (frees)
+        OK(cuGraphAddMemFreeNode(&n, g, &n, 1, params.dptr));
+    OK(cuGraphInstantiateWithFlags(e, g, 0));
+    OK(cuGraphDestroy(g));
+    *p = params.dptr;
+    return cuGraphLaunch(*e, NULL);
+}
+
+/* What one graph leaves another may keep: the first, run again, needs more. */
+static void graphs(void)
+{
+    CUgraphExec a, b, c;
+    CUdeviceptr p, q, rest;
+    OK(run(128 * MIB, true, &a, &p));
+    OK(run(128 * MIB, false, &b, &p));
+    SAME();
+    OK(cuMemAlloc_v2(&rest, room() - 64 * MIB));
+    EQ(cuGraphLaunch(a, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(everybody() <= GIB);
+    SAME();
+    OK(cuMemFreeAsync(p, NULL));
+    uint64_t before = refused();
+    OK(cuGraphLaunch(a, NULL)); /* what the other left is enough */
+    OK(run(64 * MIB, true, &c, &q));
+    OK(cuGraphLaunch(a, NULL));
+    EQ(refused(), before);
+    SAME();
+    OK(cuMemFree_v2(rest));
+    OK(cuGraphExecDestroy(a));
+    OK(cuGraphExecDestroy(b));
+    OK(cuGraphExecDestroy(c));
+    OK(cuDeviceGraphMemTrim(0));
+    SAME();
+}
+
+static const char ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n";
+
+/* A library's module for which there is no room is overhead, and stays so when a context
+ * ends: otherwise it would be counted as that when it has gone. */
+static void module(void)
+{
+    CUcontext c, was;
+    CUlibrary l;
+    CUmodule m;
+    CUdeviceptr p;
+    OK(cuCtxGetCurrent(&was));
+    OK(cuCtxCreate_v2(&c, 0, 0));
+    OK(cuCtxSetCurrent(was));
+    OK(cuMemAlloc_v2(&p, room()));
+    OK(cuLibraryLoadData(&l, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetModule(&m, l));
+    EQ(seen(RATION_OVERHEAD), truth(FAKEGPU_MODULE));
+    OK(cuCtxDestroy_v2(c));
+    EQ(seen(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));
+    EQ(seen(RATION_OVERHEAD), truth(FAKEGPU_MODULE));
+    OK(cuLibraryUnload(l));
+    SAME();
+    OK(cuMemFree_v2(p));
+    SAME();
+}
+
 int main(void)
 {
     start();
@@ -104,6 +176,8 @@ int main(void)
     slack();
     context();
     graph();
+    graphs();
+    module();
     OK(cuDevicePrimaryCtxRelease_v2(0));
     SAME();
     return FINISH();
