@@ -56,15 +56,24 @@ void graph_look(struct device *d)
 	mutex_unlock(&reserved[d->index].lock);
 }
 
-/* let_go makes a device give back what no graph holds. Whatever thread captures a stream,
- * it must not notice. Under the lock. */
-static void let_go(struct device *d)
+int graph_relax(void)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	bool hidden = graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS;
-	REAL(cuDeviceGraphMemTrim, d->ordinal);
-	if (hidden)
+	return graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+void graph_unrelax(int mode)
+{
+	if (mode >= 0)
 		REAL(cuThreadExchangeStreamCaptureMode, &mode);
+}
+
+/* let_go makes a device give back what no graph holds. Under the lock. */
+static void let_go(struct device *d)
+{
+	int mode = graph_relax();
+	REAL(cuDeviceGraphMemTrim, d->ordinal);
+	graph_unrelax(mode);
 	settle(d, reserved[d->index].charged);
 }
 

@@ -12,6 +12,11 @@ void graph_takes_memory(void);
 /* graph_captures says whether any stream was ever captured. */
 bool graph_captures(void);
 
+/* graph_relax and graph_unrelax go around calls of ours that the driver would hold against
+ * whoever captures a stream meanwhile. The first returns what the second takes. */
+int graph_relax(void);
+void graph_unrelax(int mode);
+
 /* graph_look brings the charge up to date. */
 void graph_look(struct device *d);
 

@@ -84,27 +84,13 @@ static void settle(struct pool *p, uint64_t charged)
 	p->charged = now;
 }
 
-/* relax and unrelax go around calls that the driver would hold against whoever captures
- * a stream meanwhile. The first returns what the second takes. */
-static int relax(void)
-{
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	return graph_captures() && REAL(cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : -1;
-}
-
-static void unrelax(int mode)
-{
-	if (mode >= 0)
-		REAL(cuThreadExchangeStreamCaptureMode, &mode);
-}
-
 /* trim lets a pool go down to so much. It never waits: what the device may still be at
  * work on stays. */
 static void trim(const struct pool *p, uint64_t keep)
 {
-	int mode = relax();
+	int mode = graph_relax();
 	REAL(cuMemPoolTrimTo, p->handle, keep);
-	unrelax(mode);
+	graph_unrelax(mode);
 }
 
 /* redeem gives back what the pool owes, as far as it can be had by now. It owes nothing
@@ -296,9 +282,9 @@ static uint64_t growth(struct pool *p, uint64_t bytes)
 /* done says whether the stream has nothing left to do. */
 static bool done(const struct request *q, bool per_thread)
 {
-	int mode = relax();
+	int mode = graph_relax();
 	int result = per_thread ? REAL(cuStreamQuery_ptsz, q->stream) : REAL(cuStreamQuery, q->stream);
-	unrelax(mode);
+	graph_unrelax(mode);
 	return result == CUDA_SUCCESS;
 }
 
