@@ -327,11 +327,8 @@ void gauge_rest(void)
 
 void gauge_read(struct device *d)
 {
-	if (!figure_named() || !figure_ready())
-		return;
-	mutex_lock(&lock);
-	settle(d);
-	mutex_unlock(&lock);
+	if (figure_named() && figure_ready())
+		gauge_refresh(d);
 }
 
 void gauge_forget(void)

@@ -36,13 +36,13 @@ func (s *Stage) train(limit uint64, n int, env []string) error {
 	if err := s.startAll(n, env, s.script("train", strconv.Itoa(layers), strconv.Itoa(steps))...); err != nil {
 		return err
 	}
-	if _, err := s.meet("ready"); err != nil {
+	if err := s.meet("ready"); err != nil {
 		return err
 	}
 	w := s.watch()
 	defer w.stop()
 	for _, step := range []string{"warm", "during", "after", "limit", "again"} {
-		if _, err := s.goOn(step); err != nil {
+		if err := s.goOn(step); err != nil {
 			return err
 		}
 		all, err := s.agree(step)

@@ -92,7 +92,7 @@ func (s *Stage) startAll(n int, env []string, command ...string) error {
 	return nil
 }
 
-// native is a small program of the bundle's, python one of a framework's.
+// native is a small program of the bundle's, script one of a framework's.
 func (s *Stage) native(name string, args ...string) []string {
 	return append([]string{s.Bundle.file("bin", name)}, args...)
 }
@@ -126,19 +126,14 @@ func (s *Stage) each(do func(*Program) error) error {
 }
 
 // meet waits until all are at a step.
-func (s *Stage) meet(name string) (steps []Step, err error) {
-	err = s.each(func(p *Program) error {
-		step, err := p.At(name)
-		steps = append(steps, step)
-		return err
-	})
-	return steps, err
+func (s *Stage) meet(name string) error {
+	return s.each(func(p *Program) error { _, err := p.At(name); return err })
 }
 
 // goOn lets all leave the step they are at, and meet at the next.
-func (s *Stage) goOn(next string) ([]Step, error) {
+func (s *Stage) goOn(next string) error {
 	if err := s.each((*Program).GoOn); err != nil {
-		return nil, err
+		return err
 	}
 	return s.meet(next)
 }
