@@ -25,12 +25,12 @@ GPU_TEST ?=
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-generate: ## write shim/abi.h from the layout in internal/abi
+generate: ## write shim/region/abi.h from the layout in internal/abi
 	go generate ./...
 
 native: ## build the C libraries
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all; done
-	@set -e; for file in $(EMBEDDED); do test ! -e $$file || strip --strip-debug -o internal/library/files/$${file##*/} $$file; done
+	@set -e; for file in $(EMBEDDED); do test ! -e $$file || strip --strip-debug -o internal/embedded/files/$${file##*/} $$file; done
 
 lint: native ## check formatting, go vet, staticcheck
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
@@ -46,9 +46,9 @@ test: generated lint models gpu-bundle ## everything that runs without a GPU: st
 # The header that was there must be the one the layout gives.
 .PHONY: generated
 generated:
-	@mkdir -p build && cp shim/abi.h build/abi.h.before
+	@mkdir -p build && cp shim/region/abi.h build/abi.h.before
 	@$(MAKE) --no-print-directory generate
-	@cmp -s shim/abi.h build/abi.h.before || { diff -u build/abi.h.before shim/abi.h; echo "shim/abi.h did not match internal/abi; it does now, commit it"; exit 1; } >&2
+	@cmp -s shim/region/abi.h build/abi.h.before || { diff -u build/abi.h.before shim/region/abi.h; echo "shim/region/abi.h did not match internal/abi; it does now, commit it"; exit 1; } >&2
 
 race: native ## the Go tests under the race detector, the C library under sanitizers
 	go test -race ./internal/...
@@ -87,7 +87,7 @@ gpu-test: gpu-bundle ## test and measure on this machine's GPU; GPU_TEST= passes
 
 clean: ## remove what was built
 	rm -rf bin build dist
-	git clean -fdxq internal/library/files
+	git clean -fdxq internal/embedded/files
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir clean; done
 
 help: ## list the targets

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "log.h"
-#include "words.h"
+#include "region/words.h"
 
 #define MEMORY "CUDA_DEVICE_MEMORY_LIMIT"
 #define COMPUTE "CUDA_DEVICE_SM_LIMIT"

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-#include "grammar.h"
-#include "region.h"
+#include "limit_parse.h"
+#include "region/region.h"
 
 struct config {
 	char path[512];

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "atomics.h"
-#include "figure.h"
+#include "region/atomics.h"
+#include "nvml.h"
 #include "hooks.h"
-#include "life.h"
+#include "attach.h"
 #include "log.h"
-#include "reach.h"
-#include "words.h"
+#include "interpose.h"
+#include "region/words.h"
 
 enum { MOST = 64, READY = 1, IMPOSSIBLE = 2 };
 
@@ -65,7 +65,7 @@ static void uuid_text(const unsigned char bytes[16], char *out)
  * there, NVML's; otherwise CUDA's own. */
 static unsigned preferred(CUdevice ordinal, const char *uuid)
 {
-	const char *list = life_config()->visible;
+	const char *list = attach_config()->visible;
 	nvmlDevice_t handle;
 	unsigned index, n = 0;
 	if (!*list)
@@ -80,7 +80,7 @@ static unsigned preferred(CUdevice ordinal, const char *uuid)
 		n = n * 10 + (unsigned)(list[i] - '0');
 	if (digits && strchr(", ", list[digits]))
 		return n;
-	if (figure_ready() && REAL(nvmlDeviceGetHandleByUUID, uuid, &handle) == NVML_SUCCESS &&
+	if (nvml_start() && REAL(nvmlDeviceGetHandleByUUID, uuid, &handle) == NVML_SUCCESS &&
 	    REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
 		return index;
 	return RATION_DEVICES; /* the first that is free */
@@ -89,7 +89,7 @@ static unsigned preferred(CUdevice ordinal, const char *uuid)
 /* share gives a limit that is a percentage its bytes, now that the device is known. */
 static bool share(const struct device *d)
 {
-	const struct config *c = life_config();
+	const struct config *c = attach_config();
 	char mine[SIZE_TEXT], jobs[SIZE_TEXT];
 	if (!c->memory[d->index].share)
 		return true;
@@ -98,8 +98,8 @@ static bool share(const struct device *d)
 		log_error("device %d: a share of no memory (its size is not known; give its limit in bytes)", d->ordinal);
 		return false;
 	}
-	int err = region_offer_limit(life_region(), d->index, limit);
-	uint64_t has = region_limit(life_region(), d->index);
+	int err = region_offer_limit(attach_region(), d->index, limit);
+	uint64_t has = region_limit(attach_region(), d->index);
 	if (err)
 		log_error("device %d: setting its limit: %s", d->ordinal, region_error_text(err));
 	else if (has != limit)
@@ -130,7 +130,7 @@ static uint32_t look_at(struct device *d, CUdevice ordinal, const uint64_t words
 		total = 0;
 	d->total = total;
 	d->block = block_of(ordinal);
-	int index = region_place(life_region(), words, total, prefer, taken);
+	int index = region_assign_device(attach_region(), words, total, prefer, taken);
 	if (index < 0) {
 		log_error("device %d: the region has no room for another device (it has %u)", ordinal, RATION_DEVICES);
 		return IMPOSSIBLE;
@@ -193,13 +193,13 @@ int device_index_of_nvml(nvmlDevice_t device)
 	uint64_t words[2];
 	unsigned index;
 	if (REAL(nvmlDeviceGetUUID, device, text, sizeof text) == NVML_SUCCESS && uuid_words(text, words)) {
-		int found = region_find(life_region(), words);
+		int found = region_find_device(attach_region(), words);
 		if (found >= 0)
 			return found;
 	}
 	/* Nobody has used it yet: it will get NVML's number if that is free. */
 	if (REAL(nvmlDeviceGetIndex, device, &index) != NVML_SUCCESS || index >= RATION_DEVICES ||
-	    load_acquire(&life_region()->limits->device[index].uuid[1]))
+	    load_acquire(&attach_region()->limits->device[index].uuid[1]))
 		return -1;
 	return (int)index;
 }

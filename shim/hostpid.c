@@ -5,11 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "atomics.h"
-#include "figure.h"
-#include "life.h"
+#include "region/atomics.h"
+#include "nvml.h"
+#include "attach.h"
 #include "log.h"
-#include "words.h"
+#include "region/words.h"
 
 /* How long to wait for a turn: as long as many contexts take one after the other where
  * the PID was asked for, and about as long as one takes where it only helps to measure. */
@@ -31,12 +31,12 @@ static bool stale(struct region *r, uint64_t word)
  * Whoever died in his is found by reaping. */
 static bool take_turn(struct region *r, uint64_t mine, const struct device *d)
 {
-	uint64_t *probe = &r->m->header.probe;
+	uint64_t *probe = &r->m->header.host_pid_lock;
 	unsigned patience = hostpid_wanted() ? PATIENCE_MS : LITTLE_MS;
 	for (unsigned waited = 0; waited < patience; waited++) {
 		uint64_t w = load_acquire(probe);
 		unsigned slots;
-		if (!hostpid_wanted() && region_cost(r, d->index, d->id))
+		if (!hostpid_wanted() && region_context_cost(r, d->index, d->id))
 			return false;
 		if (w && waited % LOOK_MS == LOOK_MS - 1)
 			region_reap(r, &slots);
@@ -49,15 +49,15 @@ static bool take_turn(struct region *r, uint64_t mine, const struct device *d)
 	return false;
 }
 
-static void leave_turn(struct region *r, uint64_t mine) { cas(&r->m->header.probe, mine, 0); }
+static void leave_turn(struct region *r, uint64_t mine) { cas(&r->m->header.host_pid_lock, mine, 0); }
 
-bool hostpid_wanted(void) { return life_config()->probe && !life_host_pid(); }
+bool hostpid_wanted(void) { return attach_config()->probe && !attach_host_pid(); }
 
 void hostpid_begin(struct hostpid *h, struct device *d, bool unmeasured)
 {
-	struct region *r = life_region();
+	struct region *r = attach_region();
 	*h = (struct hostpid){.turn = false};
-	if ((!hostpid_wanted() && !unmeasured) || !figure_ready())
+	if ((!hostpid_wanted() && !unmeasured) || !nvml_start())
 		return;
 	h->word = word_of(r->slot, load_relaxed(&r->status));
 	void *mem = mmap(NULL, 2 * MOST * sizeof *h->before, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,7 +65,7 @@ void hostpid_begin(struct hostpid *h, struct device *d, bool unmeasured)
 		return;
 	h->before = mem;
 	h->turn = take_turn(r, h->word, d);
-	if (h->turn && !figure_pids(d, h->before, MOST, &h->n))
+	if (h->turn && !nvml_pids(d, h->before, MOST, &h->n))
 		leave_turn(r, h->word), h->turn = false;
 	if (!h->turn)
 		munmap(mem, 2 * MOST * sizeof *h->before);
@@ -91,12 +91,12 @@ static bool known(const struct region *r, uint32_t pid)
 
 void hostpid_end(struct hostpid *h, struct device *d)
 {
-	struct region *r = life_region();
+	struct region *r = attach_region();
 	uint32_t *after = h->before + MOST, pid = 0;
 	unsigned n = 0, fresh = 0;
 	if (!h->turn)
 		return;
-	if (!figure_pids(d, after, MOST, &n))
+	if (!nvml_pids(d, after, MOST, &n))
 		n = 0;
 	for (unsigned i = 0; i < n; i++)
 		if (!among(h->before, h->n, after[i]) && !among(after, i, after[i]) && !known(r, after[i]))
@@ -109,7 +109,7 @@ void hostpid_end(struct hostpid *h, struct device *d)
 	else if (pid == (uint32_t)getpid())
 		log_info("host PID not in the driver's list: it has this PID namespace's own");
 	else if (!hostpid_wanted())
-		figure_name(pid);
+		nvml_set_pid(pid);
 	else if (!host_pid_of(was) && cas(word, was, make_host_pid(status_gen(load_relaxed(&r->status)), pid)))
 		log_info("host PID %u, by the driver's list", pid);
 }
@@ -118,7 +118,7 @@ void hostpid_leave(struct hostpid *h)
 {
 	if (!h->turn)
 		return;
-	leave_turn(life_region(), h->word);
+	leave_turn(attach_region(), h->word);
 	munmap(h->before, 2 * MOST * sizeof *h->before);
 	h->turn = false;
 }

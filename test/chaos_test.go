@@ -95,7 +95,7 @@ func (c *chaos) recruit(i int) *harness.Worker {
 	if i%4 != 0 {
 		return start(c.t, c.crew, c.started)
 	}
-	point := abi.ClaimLocked + abi.Point(c.random.IntN(int(abi.ReapFreed-abi.ClaimLocked)+1))
+	point := abi.ClaimLocked + abi.Failpoint(c.random.IntN(int(abi.ReapFreed-abi.ClaimLocked)+1))
 	mode := []string{"kill", "kill", "stop"}[c.random.IntN(3)]
 	return harness.Start(c.t, c.crew.Of(c.started).Fault, harness.Fault(point, 1+c.random.IntN(500), mode))
 }

@@ -21,7 +21,7 @@ type play struct {
 // stopping there. A point that no scene reaches fails the test.
 func eachFault(t *testing.T, mode string, test func(p *play, s scene, n int)) {
 	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
-		for p := abi.PointNone + 1; p < abi.Points; p++ {
+		for p := abi.FailpointNone + 1; p < abi.Failpoints; p++ {
 			passes := sceneOf(p, "").passes
 			if passes == 0 {
 				t.Errorf("no scene leads to %v", p)

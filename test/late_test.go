@@ -91,7 +91,7 @@ func TestLateReaper(t *testing.T) {
 // A request that was stopped before it looked at the device's word goes by the
 // limit of the moment in which it is continued, not by the one it came with.
 func TestLateRequest(t *testing.T) {
-	for _, p := range []abi.Point{abi.TurnTaken, abi.ChangeAnnounced} {
+	for _, p := range []abi.Failpoint{abi.TurnTaken, abi.ChangeAnnounced} {
 		t.Run(p.String(), func(t *testing.T) {
 			harness.Crews(t, func(t *testing.T, crew harness.Crew) {
 				path := newPath(t)

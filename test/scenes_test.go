@@ -30,7 +30,7 @@ const (
 
 // sceneOf leads to a point. The steps are for a region that a has made, unless
 // the victim comes first; the victim opens and claims by steps of its own.
-func sceneOf(p abi.Point, path string) scene {
+func sceneOf(p abi.Failpoint, path string) scene {
 	limits := bring(sceneLimit, sceneLimit, sceneLimit)
 	open := v("open %s%s", path, limits)
 	switch p {
@@ -46,7 +46,7 @@ func sceneOf(p abi.Point, path string) scene {
 			a("claims %d", abi.Slots-1), open, v("claim 1"), v("claim 2"), v("claim 3"),
 		}, passes: 3}
 
-	case abi.TurnTaken, abi.ChangeAnnounced, abi.ChangeApplied, abi.ChangeBooked, abi.ViewB, abi.ViewTurned, abi.ViewA, abi.TurnLeft:
+	case abi.TurnTaken, abi.ChangeAnnounced, abi.ChangeApplied, abi.ChangeBooked, abi.SeqlockB, abi.SeqlockTurned, abi.SeqlockA, abi.TurnLeft:
 		return scene{steps: []step{
 			open, v("claim v"), v("charge 0 data %d", piece), v("charge 0 module %d", piece), v("return 0 data %d", piece),
 		}, passes: 3, holds: 2 * piece}

@@ -1,17 +1,17 @@
 // Package abi declares the layout of a region: the one file that all processes
 // of a job map. It holds types, constants and the packing of words; it touches
 // no memory and knows no protocol (docs/protocols.md, internal/region and
-// shim/region_*.c do).
+// shim/region do).
 //
 // The layout is declared here and nowhere else. go generate writes its C twin,
-// shim/abi.h, with an assertion for every size and offset.
+// shim/region/abi.h, with an assertion for every size and offset.
 //
 // Rules: fixed-width fields only, padding spelled out, every word that several
 // processes write hard on a cache line of its own. A change of anything here is
 // a change of Version.
 package abi
 
-//go:generate go run ./gen -o ../../shim/abi.h
+//go:generate go run ./gen -o ../../shim/region/abi.h
 
 // Capacity of a region.
 const (
@@ -43,7 +43,7 @@ const (
 // Kind says what a piece of device memory is for.
 type Kind int
 
-// The kinds, as indices into Figures.Kind.
+// The kinds, as indices into Usage.Kind.
 const (
 	Context  Kind = iota // what the driver takes to hold a context
 	Module               // code and globals of loaded modules
@@ -86,20 +86,20 @@ type Header struct {
 	Slots   uint32
 	_       [2]uint64
 
-	Ticket uint64 // where the next claim starts looking for a free slot
-	High   uint64 // no slot at or beyond this was ever claimed
-	_      [6]uint64
+	Ticket    uint64 // where the next claim starts looking for a free slot
+	HighWater uint64 // no slot at or beyond this was ever claimed
+	_         [6]uint64
 
 	RefusalNext uint64 // ticket of the next entry in Refusals
 	_           [7]uint64
 
 	Counters Counters
 
-	// Probe is the lock for finding a host PID in the driver's process list, one
+	// HostPIDLock is the lock for finding a host PID in the driver's process list, one
 	// process at a time: (slot+1, ticket).
-	Probe uint64
-	Names uint64 // packed by Names; written as rarely as Probe
-	_     [6]uint64
+	HostPIDLock uint64
+	NVMLPIDs    uint64 `c:"nvml_pids"` // packed by NVMLPIDs; written as rarely as HostPIDLock
+	_           [6]uint64
 
 	_ [472]uint64
 }
@@ -149,13 +149,13 @@ type DeviceLimits struct {
 
 // Device is one device's ledger.
 type Device struct {
-	Word uint64 // packed by Word
-	_    [7]uint64
+	LedgerWord uint64 // packed by LedgerWord
+	_          [7]uint64
 
-	Peak    uint64 // most units ever granted at once
-	Refused uint64
-	Cost    uint64 // packed by Cost: what a process's first context takes; the last who measured it wins
-	_       [5]uint64
+	Peak        uint64 // most units ever granted at once
+	Refused     uint64
+	ContextCost uint64 // packed by ContextCost: what a process's first context takes; the last who measured it wins
+	_           [5]uint64
 }
 
 // Compute is room for the rationing of compute time.
@@ -179,10 +179,10 @@ type Slot struct {
 type Account struct {
 	Turn uint64 // count and phase
 	Gen  uint64 // generation of the owner whose figures these are
-	A    Figures
+	A    Usage
 	Peak uint64 // largest A.Total so far
 
-	B      Figures
+	B      Usage
 	Pend   uint64 // packed by Pend
 	Used   uint64 // packed by Used
 	Driver uint64 // what the driver reports for this process
@@ -191,8 +191,8 @@ type Account struct {
 	_    [7]uint64
 }
 
-// Figures are bytes by kind and their sum.
-type Figures struct {
+// Usage are bytes by kind and their sum.
+type Usage struct {
 	Total uint64
 	Kind  [Kinds]uint64
 }

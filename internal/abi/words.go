@@ -3,7 +3,7 @@ package abi
 // The packing of every word that is more than a number. Each type is a value:
 // load the word, convert, look inside; make a new one, store or swap it.
 
-// Widths and shifts of Word.
+// Widths and shifts of LedgerWord.
 const (
 	WordSeqBits   = 22
 	WordSlotBits  = 10
@@ -12,24 +12,24 @@ const (
 	MaxUnits      = 1<<32 - 1
 )
 
-// Word is a device's ledger: what is granted, and by which change.
-type Word uint64
+// LedgerWord is a device's ledger: what is granted, and by which change.
+type LedgerWord uint64
 
-// MakeWord packs a word. seq is cut to its width.
-func MakeWord(units uint64, slot int, seq uint64) Word {
-	return Word(units<<WordUnitShift | uint64(slot)<<WordSlotShift | ShortSeq(seq))
+// MakeLedgerWord packs a word. seq is cut to its width.
+func MakeLedgerWord(units uint64, slot int, seq uint64) LedgerWord {
+	return LedgerWord(units<<WordUnitShift | uint64(slot)<<WordSlotShift | ShortSeq(seq))
 }
 
 // Units are what the device has granted.
-func (w Word) Units() uint64 { return uint64(w) >> WordUnitShift }
+func (w LedgerWord) Units() uint64 { return uint64(w) >> WordUnitShift }
 
 // Slot made the last change.
-func (w Word) Slot() int { return int(w>>WordSlotShift) & (1<<WordSlotBits - 1) }
+func (w LedgerWord) Slot() int { return int(w>>WordSlotShift) & (1<<WordSlotBits - 1) }
 
 // Seq is the sequence of the last change, WordSeqBits wide.
-func (w Word) Seq() uint64 { return ShortSeq(uint64(w)) }
+func (w LedgerWord) Seq() uint64 { return ShortSeq(uint64(w)) }
 
-// ShortSeq cuts a sequence to the width that Word and Account.Done keep.
+// ShortSeq cuts a sequence to the width that LedgerWord and Account.Done keep.
 func ShortSeq(seq uint64) uint64 { return seq & (1<<WordSeqBits - 1) }
 
 // Widths and shifts of Pend and Used.
@@ -105,26 +105,26 @@ func MakeHostPID(gen uint64, pid int) HostPID { return HostPID(gen<<32 | uint64(
 // PID is the host PID.
 func (h HostPID) PID() int { return int(uint32(h)) }
 
-// Cost is what the first context of a process takes on a device, as somebody
+// ContextCost is what the first context of a process takes on a device, as somebody
 // measured it: units, and which device that was, by a hash of its UUID, since a cost
 // must never be taken for another device's. Zero while nobody knows.
-type Cost uint64
+type ContextCost uint64
 
 const costUnitBits = 32
 
-// MakeCost packs what a context takes; zero where it takes nothing, or more than a
+// MakeContextCost packs what a context takes; zero where it takes nothing, or more than a
 // ledger holds.
-func MakeCost(uuid [2]uint64, bytes uint64) Cost {
+func MakeContextCost(uuid [2]uint64, bytes uint64) ContextCost {
 	units, ok := UnitsFor(bytes)
 	if !ok || units == 0 {
 		return 0
 	}
-	return Cost(deviceHash(uuid)<<costUnitBits | units)
+	return ContextCost(deviceHash(uuid)<<costUnitBits | units)
 }
 
 // Of is what a context takes on the device with this UUID; zero where that is not
 // known.
-func (c Cost) Of(uuid [2]uint64) uint64 {
+func (c ContextCost) Of(uuid [2]uint64) uint64 {
 	if uuid[1] == 0 || uint64(c)>>costUnitBits != deviceHash(uuid) {
 		return 0
 	}
@@ -139,17 +139,17 @@ func deviceHash(uuid [2]uint64) uint64 {
 	return (h ^ uuid[1]) * golden >> 32
 }
 
-// Names says of one PID namespace, by its inode, whether the driver's list has its
+// NVMLPIDs says of one PID namespace, by its inode, whether the driver's list has its
 // processes by the PIDs they call themselves: the inode and that bit. Zero while
 // nobody has found out.
-type Names uint64
+type NVMLPIDs uint64
 
-// MakeNames packs what was found out.
-func MakeNames(pidns uint64, own bool) Names {
+// MakeNVMLPIDs packs what was found out.
+func MakeNVMLPIDs(pidns uint64, own bool) NVMLPIDs {
 	if own {
-		return Names(pidns<<1 | 1)
+		return NVMLPIDs(pidns<<1 | 1)
 	}
-	return Names(pidns << 1)
+	return NVMLPIDs(pidns << 1)
 }
 
 // Turn is an account's sequence lock: a count and a phase, the phase being its

@@ -8,12 +8,12 @@ func TestWordRoundTrip(t *testing.T) {
 		slot  int
 		seq   uint64
 	}{{0, 0, 0}, {MaxUnits, Slots - 1, 1<<WordSeqBits - 1}, {1, 2, 3}} {
-		w := MakeWord(c.units, c.slot, c.seq)
+		w := MakeLedgerWord(c.units, c.slot, c.seq)
 		if w.Units() != c.units || w.Slot() != c.slot || w.Seq() != c.seq {
 			t.Errorf("word %+v came back as %d, %d, %d", c, w.Units(), w.Slot(), w.Seq())
 		}
 	}
-	if w := MakeWord(7, 5, 1<<WordSeqBits); w.Seq() != 0 || w.Slot() != 5 {
+	if w := MakeLedgerWord(7, 5, 1<<WordSeqBits); w.Seq() != 0 || w.Slot() != 5 {
 		t.Errorf("a long sequence spilled into the slot: %d, %d", w.Slot(), w.Seq())
 	}
 }
@@ -87,7 +87,7 @@ func TestUnitsFor(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	a, b := [2]uint64{0x0123456789abcdef, 0xfedcba9876543210}, [2]uint64{0x0123456789abcdef, 0xfedcba9876543211}
-	c := MakeCost(a, 518<<20+1)
+	c := MakeContextCost(a, 518<<20+1)
 	// The same numbers stand in shim/test/costs.c.
 	if c != 0x8807f274_00103001 {
 		t.Errorf("the word is %#x", uint64(c))
@@ -100,10 +100,10 @@ func TestCost(t *testing.T) {
 			t.Errorf("a context on device %x is said to take %d", other, n)
 		}
 	}
-	if Cost(0).Of(a) != 0 || MakeCost(a, 0) != 0 || MakeCost(a, (MaxUnits+1)*Unit) != 0 {
+	if ContextCost(0).Of(a) != 0 || MakeContextCost(a, 0) != 0 || MakeContextCost(a, (MaxUnits+1)*Unit) != 0 {
 		t.Error("there is a cost where there is none")
 	}
-	if MakeCost([2]uint64{}, 1<<20).Of([2]uint64{}) != 0 {
+	if MakeContextCost([2]uint64{}, 1<<20).Of([2]uint64{}) != 0 {
 		t.Error("devices without a UUID are told apart by nothing, and share a cost")
 	}
 }

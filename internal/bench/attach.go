@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -179,13 +179,13 @@ type started struct {
 
 // race has n processes attach at once.
 func race(how starting, n int) ([]started, error) {
-	c, err := crew.Start(crew.Spec{Role: starterRole, N: n, Gates: starterGates, Task: func(int) any { return how }})
+	c, err := procgroup.Start(procgroup.Spec{Role: starterRole, N: n, Gates: starterGates, Task: func(int) any { return how }})
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	c.Open(gateStart)
-	out, err := crew.Gather[started](c, time.Minute)
+	out, err := procgroup.Gather[started](c, time.Minute)
 	if err != nil {
 		return out, err
 	}
@@ -199,7 +199,7 @@ func race(how starting, n int) ([]started, error) {
 }
 
 // begin attaches, says how long it took, and ends.
-func begin(p *crew.Post) error {
+func begin(p *procgroup.Post) error {
 	var t starting
 	if err := p.Task(&t); err != nil {
 		return err

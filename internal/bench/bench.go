@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/crew"
 	"ration/internal/job"
+	"ration/internal/procgroup"
 )
 
 // Report is what a run measured.
@@ -109,7 +109,7 @@ var Benches = []Bench{
 }
 
 // Roles of the workers that benchmarks start.
-var Roles = map[string]crew.Role{
+var Roles = map[string]procgroup.Role{
 	writerRole:  write,
 	scalerRole:  climb,
 	starterRole: begin,

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -89,12 +89,12 @@ func clock(env Env) Row {
 // read had to be made again.
 func snapshots(env Env, r *region.Region, path, name string, pause time.Duration) ([]Row, error) {
 	env.Say("a snapshot of 8 " + name + " writers")
-	c, err := crew.Start(crew.Spec{Role: writerRole, N: writers, Task: func(int) any { return writing{path, pause} }})
+	c, err := procgroup.Start(procgroup.Spec{Role: writerRole, N: writers, Task: func(int) any { return writing{path, pause} }})
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	if _, err := crew.Gather[bool](c, time.Minute); err != nil {
+	if _, err := procgroup.Gather[bool](c, time.Minute); err != nil {
 		return nil, err
 	}
 	before, err := r.Counters()
@@ -174,7 +174,7 @@ type writing struct {
 }
 
 // write charges and returns, of two kinds, until it is killed.
-func write(p *crew.Post) error {
+func write(p *procgroup.Post) error {
 	var t writing
 	if err := p.Task(&t); err != nil {
 		return err

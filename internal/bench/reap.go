@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
-	"ration/internal/ration"
+	"ration/internal/limit"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -17,11 +17,11 @@ const victimRole = "bench-victim"
 // reap measures how long a survivor waits for the memory of a process that was
 // killed while busy, holding all there is.
 func reap(env Env) (Result, error) {
-	const limit = 10 * uint64(ration.GiB)
+	const ration = 10 * uint64(limit.GiB)
 	var times Samples
 	short := 0
 	err := inRegion(func(path string) error {
-		r, err := create(path, limit)
+		r, err := create(path, ration)
 		if err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func reap(env Env) (Result, error) {
 		deaths := env.pick(200, 5)
 		for n := range deaths {
 			env.Say(fmt.Sprintf("death %d of %d", n+1, deaths))
-			took, err := kill(path, limit, func() error { return survivor.Charge(0, abi.Data, limit) })
+			took, err := kill(path, ration, func() error { return survivor.Charge(0, abi.Data, ration) })
 			if errors.Is(err, region.ErrRefused) {
 				short++
 				continue
@@ -42,7 +42,7 @@ func reap(env Env) (Result, error) {
 				return err
 			}
 			times = append(times, float64(took))
-			if err := survivor.Return(0, abi.Data, limit); err != nil {
+			if err := survivor.Return(0, abi.Data, ration); err != nil {
 				return err
 			}
 		}
@@ -53,7 +53,7 @@ func reap(env Env) (Result, error) {
 	return Result{
 		Rows: []Row{times.at(50, "charge after a death"), p99.within(p99.Value, float64(10*time.Millisecond), "< 10 ms"), all.within(all.Value, 0, "0")},
 		Notes: []string{
-			fmt.Sprintf("Victims hold all of %v, charging and returning without pause, and die of SIGKILL.", ration.Size(limit)),
+			fmt.Sprintf("Victims hold all of %v, charging and returning without pause, and die of SIGKILL.", limit.Size(ration)),
 			"Timed from when the kernel has taken everything from the victim to a survivor being granted all its bytes.",
 		},
 	}, err
@@ -61,12 +61,12 @@ func reap(env Env) (Result, error) {
 
 // kill kills a process that holds limit, and times what the survivor then does.
 func kill(path string, limit uint64, ask func() error) (time.Duration, error) {
-	c, err := crew.Start(crew.Spec{Role: victimRole, N: 1, Task: func(int) any { return falling{path, limit} }})
+	c, err := procgroup.Start(procgroup.Spec{Role: victimRole, N: 1, Task: func(int) any { return falling{path, limit} }})
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	if _, err := crew.Gather[bool](c, time.Minute); err != nil {
+	if _, err := procgroup.Gather[bool](c, time.Minute); err != nil {
 		return 0, err
 	}
 	time.Sleep(rand.N(2 * time.Millisecond)) // somewhere in the middle of a change
@@ -85,7 +85,7 @@ type falling struct {
 }
 
 // fall takes all there is, and is busy until it is killed.
-func fall(p *crew.Post) error {
+func fall(p *procgroup.Post) error {
 	var t falling
 	if err := p.Task(&t); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 )
 
 const scalerRole = "bench-scaler"
@@ -61,14 +61,14 @@ func climbers(env Env, n int, device func(int) int) (Row, error) {
 		}
 		defer r.Close()
 		for range env.pick(5, 1) {
-			c, err := crew.Start(crew.Spec{Role: scalerRole, N: n, Gates: 1, Task: func(i int) any {
+			c, err := procgroup.Start(procgroup.Spec{Role: scalerRole, N: n, Gates: 1, Task: func(i int) any {
 				return climbing{Path: path, Device: device(i), For: env.pause(200 * time.Millisecond)}
 			}})
 			if err != nil {
 				return err
 			}
 			c.Open(0)
-			done, err := crew.Gather[climbed](c, time.Minute)
+			done, err := procgroup.Gather[climbed](c, time.Minute)
 			c.Close()
 			if err != nil {
 				return err
@@ -100,7 +100,7 @@ type climbing struct {
 type climbed struct{ Ops, CPU, From, To, Bare float64 }
 
 // climb charges without pause for a while, and then adds to a word of its own.
-func climb(p *crew.Post) error {
+func climb(p *procgroup.Post) error {
 	var t climbing
 	if err := p.Task(&t); err != nil {
 		return err

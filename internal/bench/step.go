@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
-	"ration/internal/ration"
+	"ration/internal/limit"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -28,7 +28,7 @@ const (
 	allReduce = 8  // at once
 	optimiser = 10 // frees
 	burst     = 5  // allocations between two waits for the device
-	tensor    = 2 * uint64(ration.MiB)
+	tensor    = 2 * uint64(limit.MiB)
 )
 
 // step replays a training step in 8 processes, and measures which share of it
@@ -74,13 +74,13 @@ func trainAll(steps int, locked bool) (out []trained, err error) {
 			return err
 		}
 		defer r.Close()
-		c, err := crew.Start(crew.Spec{Role: trainerRole, N: trainers, Gates: 1, Task: func(int) any { return training{path, steps, locked} }})
+		c, err := procgroup.Start(procgroup.Spec{Role: trainerRole, N: trainers, Gates: 1, Task: func(int) any { return training{path, steps, locked} }})
 		if err != nil {
 			return err
 		}
 		defer c.Close()
 		c.Open(0)
-		out, err = crew.Gather[trained](c, 2*time.Minute)
+		out, err = procgroup.Gather[trained](c, 2*time.Minute)
 		return err
 	})
 	return out, err
@@ -105,7 +105,7 @@ type trainer struct {
 	spent atomic.Int64
 }
 
-func train(p *crew.Post) error {
+func train(p *procgroup.Post) error {
 	var t training
 	if err := p.Task(&t); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/bench"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 func (a *app) bench() *cobra.Command {
@@ -81,16 +81,16 @@ func (a *app) figures(r bench.Report) {
 func (a *app) figure(r bench.Row) {
 	spread, ratio, rate, target := "", "", "", ""
 	if r.Low != r.High {
-		spread = figure.Range(r.Low, r.High)
+		spread = humanfmt.Range(r.Low, r.High)
 		if r.Unit == bench.Percent {
-			spread = figure.Three(r.Low) + "–" + figure.Percent(r.High)
+			spread = humanfmt.Three(r.Low) + "–" + humanfmt.Percent(r.High)
 		}
 	}
 	if r.Ratio > 0 {
-		ratio = figure.Three(r.Ratio)
+		ratio = humanfmt.Three(r.Ratio)
 	}
 	if r.PerSecond > 0 {
-		rate = figure.Three(r.PerSecond / 1e6)
+		rate = humanfmt.Three(r.PerSecond / 1e6)
 	}
 	if r.Target != "" {
 		style := green
@@ -115,9 +115,9 @@ func columns(name, value, spread, ratio, rate, target string) string {
 func amount(r bench.Row) string {
 	switch r.Unit {
 	case bench.Percent:
-		return figure.Percent(r.Value)
+		return humanfmt.Percent(r.Value)
 	case bench.Count:
-		return figure.Count(int64(r.Value))
+		return humanfmt.Count(int64(r.Value))
 	}
-	return figure.Nanoseconds(r.Value)
+	return humanfmt.Nanoseconds(r.Value)
 }

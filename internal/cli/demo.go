@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/demo"
-	"ration/internal/figure"
-	"ration/internal/ration"
+	"ration/internal/humanfmt"
+	"ration/internal/limit"
 )
 
 func (a *app) demo() *cobra.Command {
@@ -39,7 +39,7 @@ Exit status: 0 if the books agree, 1 if not.`,
 			return a.judged(report, report.Agree, func() { a.proof(report) })
 		}),
 	}
-	cmd.Flags().StringVar(&limit, "limit", "10g", "what they share, by default also from "+ration.EnvMemory+"; a `size` or a share of "+demo.Device.String())
+	cmd.Flags().StringVar(&limit, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+demo.Device.String())
 	cmd.Flags().BoolVar(&quick, "quick", false, "without the pauses in which to look")
 	return cmd
 }
@@ -48,12 +48,12 @@ Exit status: 0 if the books agree, 1 if not.`,
 // flag's default.
 func demoLimit(given bool, flag string) (uint64, error) {
 	const source = "--limit"
-	set, err := ration.ParseMemorySet(source, flag)
+	set, err := limit.ParseMemorySet(source, flag)
 	if err != nil {
 		return 0, err
 	}
 	if !given {
-		settings, err := ration.FromEnv(os.Environ())
+		settings, err := limit.FromEnv(os.Environ())
 		if err != nil {
 			return 0, err
 		}
@@ -92,12 +92,12 @@ func (a *app) proof(r demo.Report) {
 		a.out.printf("%s  %s\n", a.out.style(bold, pad(what, 9)), a.out.wrap(fmt.Sprintf(format, args...), 11))
 	}
 	books, end := "the device had granted %s, the living held %s", "; after they left %s and %s, %d slots"
-	held, left := []any{figure.Bytes(r.Held.Word), figure.Bytes(r.Held.Sum)}, []any{figure.Bytes(r.End.Word), figure.Bytes(r.End.Sum)}
+	held, left := []any{humanfmt.Bytes(r.Held.Word), humanfmt.Bytes(r.Held.Sum)}, []any{humanfmt.Bytes(r.End.Word), humanfmt.Bytes(r.End.Sum)}
 	if r.Held.Driver != nil && r.End.Driver != nil {
 		books += ", of it %s in contexts, and the driver had given %s"
-		held = append(held, figure.Bytes(r.Held.Contexts), figure.Bytes(*r.Held.Driver))
+		held = append(held, humanfmt.Bytes(r.Held.Contexts), humanfmt.Bytes(*r.Held.Driver))
 		end = "; after they left %s, %s and %s, %d slots"
-		left = append(left, figure.Bytes(*r.End.Driver))
+		left = append(left, humanfmt.Bytes(*r.End.Driver))
 	}
 	line("the books", books+end, append(append(held, left...), r.End.Slots)...)
 	if v := r.View; v != nil {
@@ -105,8 +105,8 @@ func (a *app) proof(r demo.Report) {
 			v.Inside.Used, v.Inside.Total, v.Outside.Used, v.Outside.Total)
 	}
 	line("the limit", "passed in %d of %s readings by an observer; the most was %s of %s",
-		r.Passed, figure.Count(r.Readings), figure.Bytes(r.Most), figure.Bytes(r.Limit))
-	line("the waits", "%s requests; nobody waited longer than %s for an answer", figure.Count(r.Requests), figure.Duration(time.Duration(r.Slowest)))
+		r.Passed, humanfmt.Count(r.Readings), humanfmt.Bytes(r.Most), humanfmt.Bytes(r.Limit))
+	line("the waits", "%s requests; nobody waited longer than %s for an answer", humanfmt.Count(r.Requests), humanfmt.Duration(time.Duration(r.Slowest)))
 	verdict := a.out.style(green, "The books agree.")
 	if !r.Agree {
 		verdict = a.out.style(red, "The books do not agree.")

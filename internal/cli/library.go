@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/library"
+	"ration/internal/embedded"
 )
 
 // Library is what `ration library --json` prints.
@@ -23,7 +23,7 @@ users do; ration run does it for everybody else.`,
 		Example: "  LD_PRELOAD=$(ration library) CUDA_DEVICE_MEMORY_LIMIT=10g python train.py",
 		Args:    noArgs,
 		RunE: does(func(*cobra.Command, []string) error {
-			dir, err := library.Ration.Unpack()
+			dir, err := embedded.Ration.Unpack()
 			if err != nil {
 				return launchError(err)
 			}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -99,7 +99,7 @@ func (a *app) showLimits(s job.Status, device int) error {
 
 // changeLimits checks all of a change before it makes any of it.
 func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) error {
-	set, err := ration.ParseMemorySet("", text)
+	set, err := limit.ParseMemorySet("", text)
 	if err != nil {
 		return err
 	}
@@ -144,9 +144,9 @@ func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) err
 }
 
 // meant are the devices that a change is for.
-func meant(s job.Status, set ration.Set[ration.Memory], device int) (devices []int, err error) {
+func meant(s job.Status, set limit.Set[limit.Memory], device int) (devices []int, err error) {
 	single := set
-	single.Default = ration.Memory{}
+	single.Default = limit.Memory{}
 	switch {
 	case device >= 0 && single.IsSet():
 		return nil, usage("--device %d and %v: two ways to name a device (use one of them)", device, set)
@@ -169,7 +169,7 @@ func meant(s job.Status, set ration.Set[ration.Memory], device int) (devices []i
 }
 
 // newLimit is a limit as the region keeps it, with the tolerance it has.
-func newLimit(r *region.Region, device int, want ration.Memory) (abi.Limit, error) {
+func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error) {
 	old, err := r.Limit(device)
 	if err != nil {
 		return 0, err
@@ -178,9 +178,9 @@ func newLimit(r *region.Region, device int, want ration.Memory) (abi.Limit, erro
 	if err != nil {
 		return 0, err
 	}
-	size, err := want.Of(ration.Size(total))
-	switch most := ration.Size(abi.MaxUnits * abi.Unit); {
-	case errors.Is(err, ration.ErrNoMemory):
+	size, err := want.Of(limit.Size(total))
+	switch most := limit.Size(abi.MaxUnits * abi.Unit); {
+	case errors.Is(err, limit.ErrNoMemory):
 		return 0, usage("%v of device %d: no process of the job has found out its size yet (give a size, like 10g)", want, device)
 	case err != nil:
 		return 0, err
@@ -191,7 +191,7 @@ func newLimit(r *region.Region, device int, want ration.Memory) (abi.Limit, erro
 	case size > most:
 		return 0, usage("limit %v: a region counts up to %v (use none for no limit)", want, most)
 	case total > 0 && uint64(size) > total:
-		return 0, usage("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, ration.Size(total))
+		return 0, usage("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, limit.Size(total))
 	}
 	return abi.MakeLimit(uint64(size), old.Tolerance()), nil
 }
@@ -228,7 +228,7 @@ func (a *app) changed(j job.Job, devices []int, before map[int]job.Device) error
 			limitText(d.Device), limitText(before[d.Device.Device]))
 		if d.Over > 0 {
 			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("%s are held. Nothing is taken away; requests are refused until %s were returned.",
-				figure.Bytes(d.Used), figure.Bytes(d.Over)), 2))
+				humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Over)), 2))
 		}
 	}
 	return nil
@@ -240,7 +240,7 @@ func limitText(d job.Device) string {
 	if !d.Limited {
 		return "none"
 	}
-	text := ration.Size(d.Limit).String()
+	text := limit.Size(d.Limit).String()
 	if d.Tolerance > 0 {
 		text += " and " + strconv.FormatFloat(float64(d.Tolerance)/10, 'f', -1, 64) + " % beyond"
 	}

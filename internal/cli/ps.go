@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/figure"
 	"ration/internal/gpu"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/region"
 )
@@ -142,7 +142,7 @@ func (a *app) status(s job.Status) {
 	}
 	a.processes(s.Processes)
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %d (%s) was dead: gave back %s\n", p.PID, printable(p.Name), figure.Bytes(total(p)))
+		a.out.printf("  pid %d (%s) was dead: gave back %s\n", p.PID, printable(p.Name), humanfmt.Bytes(total(p)))
 	}
 	if len(s.Refusals) > 0 {
 		f := s.Refusals[0]
@@ -151,7 +151,7 @@ func (a *app) status(s job.Status) {
 			ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))), 2))
 	}
 	if r := s.Reads; r.BestEffort > 0 {
-		a.out.printf("  %s of %s reads were best effort\n", figure.Count(r.BestEffort), figure.Count(r.Reads))
+		a.out.printf("  %s of %s reads were best effort\n", humanfmt.Count(r.BestEffort), humanfmt.Count(r.Reads))
 	}
 }
 
@@ -159,7 +159,7 @@ func (a *app) status(s job.Status) {
 func (a *app) deviceLine(d job.Device) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
 	if !d.Limited {
-		return line + fmt.Sprintf("%s used, no limit, peak %s", figure.Bytes(d.Used), figure.Bytes(d.Peak))
+		return line + fmt.Sprintf("%s used, no limit, peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Peak))
 	}
 	share := 0.0
 	if d.Limit > 0 {
@@ -168,9 +168,9 @@ func (a *app) deviceLine(d job.Device) string {
 	if a.out.tty {
 		line += a.out.bar(share, 20) + "  "
 	}
-	line += fmt.Sprintf("%s of %s (%.0f %%), peak %s", figure.Bytes(d.Used), figure.Bytes(d.Limit), 100*share, figure.Bytes(d.Peak))
+	line += fmt.Sprintf("%s of %s (%.0f %%), peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), 100*share, humanfmt.Bytes(d.Peak))
 	if d.Tolerance > 0 {
-		line += fmt.Sprintf(", may pass it by %s", figure.Percent(float64(d.Tolerance)/10))
+		line += fmt.Sprintf(", may pass it by %s", humanfmt.Percent(float64(d.Tolerance)/10))
 	}
 	return line
 }
@@ -181,9 +181,9 @@ func drift(h job.Holding) string {
 	case h.Driver == 0:
 		return "-"
 	case h.Driver >= h.Total:
-		return "+" + figure.Short(h.Driver-h.Total)
+		return "+" + humanfmt.Short(h.Driver-h.Total)
 	}
-	return "-" + figure.Short(h.Total-h.Driver)
+	return "-" + humanfmt.Short(h.Total-h.Driver)
 }
 
 // compare asks the driver, where there is one, what it counts for each process:
@@ -232,11 +232,11 @@ func (a *app) processes(all []job.Process) {
 		{"USER", false, func(e entry) string { return e.User }, nil},
 		{"STATE", false, func(e entry) string { return e.State }, nil},
 		{"DEVICE", true, func(e entry) string { return fmt.Sprint(e.Device) }, func(e entry) bool { return e.Device > 0 }},
-		{"CONTEXT", true, func(e entry) string { return figure.Short(e.Context) }, func(e entry) bool { return e.Context > 0 }},
-		{"MODULE", true, func(e entry) string { return figure.Short(e.Module) }, func(e entry) bool { return e.Module > 0 }},
-		{"DATA", true, func(e entry) string { return figure.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
-		{"DRIVER", true, func(e entry) string { return figure.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
-		{"HOLDS", true, func(e entry) string { return figure.Short(e.Total) }, nil},
+		{"CONTEXT", true, func(e entry) string { return humanfmt.Short(e.Context) }, func(e entry) bool { return e.Context > 0 }},
+		{"MODULE", true, func(e entry) string { return humanfmt.Short(e.Module) }, func(e entry) bool { return e.Module > 0 }},
+		{"DATA", true, func(e entry) string { return humanfmt.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
+		{"DRIVER", true, func(e entry) string { return humanfmt.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
+		{"HOLDS", true, func(e entry) string { return humanfmt.Short(e.Total) }, nil},
 		{"DRIFT", true, func(e entry) string { return drift(e.Holding) }, func(e entry) bool { return e.Driver > 0 }},
 		{"NAME", false, func(e entry) string { return e.Name }, nil},
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ration/internal/crew"
 	"ration/internal/job"
-	"ration/internal/ration"
+	"ration/internal/limit"
+	"ration/internal/procgroup"
 	"ration/internal/tui"
 )
 
@@ -34,7 +34,7 @@ const (
 // Main runs ration with the given arguments and returns its exit status.
 func Main(args []string, stdout, stderr io.Writer) int {
 	interrupted := make(chan os.Signal, 1)
-	if len(args) == 0 || args[0] != crew.Command { // a worker dies of a signal like anybody else
+	if len(args) == 0 || args[0] != procgroup.Command { // a worker dies of a signal like anybody else
 		// A reader that went away (SIGPIPE) must not leave our processes and folders
 		// behind either.
 		signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
@@ -48,7 +48,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case <-interrupted:
 		// Whatever the command is in the middle of is in these two, or in the region
 		// of a job, where being killed is an ordinary case.
-		crew.Sweep()
+		procgroup.Sweep()
 		job.Sweep()
 		tui.Sweep()
 		complain(stderr, errors.New("interrupted"))
@@ -148,7 +148,7 @@ func (e statusError) Unwrap() error { return e.error }
 func does(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := f(cmd, args)
-		var input *ration.InputError
+		var input *limit.InputError
 		var known statusError
 		switch {
 		case err == nil || errors.As(err, &known):

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/figure"
+	"ration/internal/embedded"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
-	"ration/internal/library"
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // Exit statuses of run, when there is no command whose own it could be.
@@ -36,7 +36,7 @@ PID are its own. With --summary ration stays to print a table when it ends.
 
 --mem is a limit for each device (10g, 25%), limits by device (0=10g,1=20g), or
 both (10g,1=20g); devices are numbered as nvidia-smi does. 0 is no limit, and
-without --mem ` + ration.EnvMemory + ` counts, if it is set.
+without --mem ` + limit.EnvMemory + ` counts, if it is set.
 
 The limits are in the job's region, not in the environment: no process can lose
 them. How it finds its job is in the environment, which some programs throw away
@@ -89,24 +89,24 @@ before it starts also 1, 2 and 3, as everywhere.`,
 
 // settings fills in what the flags and the environment say.
 func settings(cmd *cobra.Command, plan *launch.Plan, mem, tolerance string) (err error) {
-	if plan.Settings, err = ration.FromEnv(os.Environ()); err != nil {
+	if plan.Settings, err = limit.FromEnv(os.Environ()); err != nil {
 		return err
 	}
-	plan.Source = ration.EnvMemory
+	plan.Source = limit.EnvMemory
 	if cmd.Flags().Changed("mem") {
 		plan.Source = "--mem"
-		if plan.Settings.Memory, err = ration.ParseMemorySet(plan.Source, mem); err != nil {
+		if plan.Settings.Memory, err = limit.ParseMemorySet(plan.Source, mem); err != nil {
 			return err
 		}
 	}
 	if cmd.Flags().Changed("tolerance") {
-		if plan.Settings.Tolerance, err = ration.ParseTolerance("--tolerance", tolerance); err != nil {
+		if plan.Settings.Tolerance, err = limit.ParseTolerance("--tolerance", tolerance); err != nil {
 			return err
 		}
 	}
 	switch {
 	case cmd.Flags().Changed("name"):
-		if err := ration.CheckName("--name", plan.Name); err != nil {
+		if err := limit.CheckName("--name", plan.Name); err != nil {
 			return err
 		}
 		if job.Reserved(plan.Name) {
@@ -130,7 +130,7 @@ func launchError(err error) error {
 		return statusError{err, ExitNotRunnable}
 	case errors.Is(err, job.ErrInUse), errors.Is(err, launch.ErrNested):
 		return statusError{err, ExitUsage}
-	case errors.Is(err, library.ErrFolder), errors.Is(err, library.ErrNoExec):
+	case errors.Is(err, embedded.ErrFolder), errors.Is(err, embedded.ErrNoExec):
 		return statusError{err, ExitOpen}
 	}
 	return err
@@ -163,7 +163,7 @@ func (a *app) summary(s launch.Summary) error {
 	if s.Signal != 0 {
 		ended = fmt.Sprintf("ended by signal %d (%v)", s.Signal, syscall.Signal(s.Signal))
 	}
-	out.printf("%s  %s, %s s\n", out.style(bold, s.Job), ended, figure.Three(s.Seconds))
+	out.printf("%s  %s, %s s\n", out.style(bold, s.Job), ended, humanfmt.Three(s.Seconds))
 	if s.Error != "" {
 		out.printf("  %s\n", out.style(red, out.wrap(s.Error, 2)))
 	}
@@ -171,10 +171,10 @@ func (a *app) summary(s launch.Summary) error {
 		if d.Peak == 0 && d.Refused == 0 {
 			continue
 		}
-		line := fmt.Sprintf("device %d  peak %s", d.Device, figure.Bytes(d.Peak))
+		line := fmt.Sprintf("device %d  peak %s", d.Device, humanfmt.Bytes(d.Peak))
 		if d.Limited && d.Limit > 0 {
-			line += fmt.Sprintf(" of %s (%.0f %%), %s refused, %s s at the limit", figure.Bytes(d.Limit),
-				100*float64(d.Peak)/float64(d.Limit), figure.Count(d.Refused), figure.Three(d.AtLimit))
+			line += fmt.Sprintf(" of %s (%.0f %%), %s refused, %s s at the limit", humanfmt.Bytes(d.Limit),
+				100*float64(d.Peak)/float64(d.Limit), humanfmt.Count(d.Refused), humanfmt.Three(d.AtLimit))
 		}
 		out.printf("  %s\n", line)
 	}
@@ -196,7 +196,7 @@ func (a *app) peaks(lines []launch.Peak) {
 			if p.Context+p.Module+p.Data+p.Overhead == 0 {
 				return "?" // it was gone before anybody looked
 			}
-			return figure.Short(n(p))
+			return humanfmt.Short(n(p))
 		}, func(p launch.Peak) bool { return n(p) > 0 }
 	}
 	context, hasContext := size(func(p launch.Peak) uint64 { return p.Context })
@@ -210,7 +210,7 @@ func (a *app) peaks(lines []launch.Peak) {
 		{"MODULE", true, module, hasModule},
 		{"DATA", true, data, hasData},
 		{"DRIVER", true, driver, hasDriver},
-		{"PEAK", true, func(p launch.Peak) string { return figure.Short(p.Total) }, nil},
+		{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
 		{"NAME", false, func(p launch.Peak) string { return p.Name }, nil},
 	}
 	for _, line := range table(columns, lines, a.err) {

@@ -14,13 +14,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"ration/internal/library"
+	"ration/internal/embedded"
 )
 
 // TestRun runs real programs through the real library, against the stand-in
 // driver.
 func TestRun(t *testing.T) {
-	for _, b := range []library.Bundle{library.Ration, library.FakeGPU, library.Probe} {
+	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Probe} {
 		if err := b.Built(); err != nil {
 			t.Skip(err)
 		}
@@ -87,11 +87,11 @@ func compile(bin string) error {
 	if _, err := exec.LookPath("cc"); err != nil {
 		return fmt.Errorf("no compiler for the program under test: %w", err)
 	}
-	if err := os.Setenv(library.EnvFolder, filepath.Join(bin, "lib")); err != nil {
+	if err := os.Setenv(embedded.EnvFolder, filepath.Join(bin, "lib")); err != nil {
 		return err
 	}
-	driver, err := library.FakeGPU.Unpack()
-	if err := errors.Join(err, os.Unsetenv(library.EnvFolder)); err != nil {
+	driver, err := embedded.FakeGPU.Unpack()
+	if err := errors.Join(err, os.Unsetenv(embedded.EnvFolder)); err != nil {
 		return err
 	}
 	if err := os.Symlink(driver, filepath.Join(bin, "driver")); err != nil {

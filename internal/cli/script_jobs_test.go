@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"ration/internal/abi"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -23,7 +23,7 @@ func limitsBeside(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: limits region size")
 	}
-	size, err := ration.ParseSize(args[1])
+	size, err := limit.ParseSize(args[1])
 	ts.Check(err)
 	var l region.Limits
 	l.Memory[0] = abi.MakeLimit(uint64(size), 0)

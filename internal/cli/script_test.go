@@ -20,7 +20,7 @@ import (
 	"ration/internal/bench"
 	"ration/internal/demo"
 	"ration/internal/doctor"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 	"ration/internal/selftest"
 	"ration/internal/workload"
@@ -136,7 +136,7 @@ func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 // READY and waits to be killed; without READY, it ends without leaving.
 func hold(args []string) int {
 	size := func(i int) uint64 {
-		n, err := ration.ParseSize(args[i])
+		n, err := limit.ParseSize(args[i])
 		if err != nil {
 			panic(err)
 		}

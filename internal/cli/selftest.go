@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/selftest"
 )
 
@@ -71,5 +71,5 @@ func (a *app) verdicts(r selftest.Report) {
 	if r.Processes == 1 {
 		processes = "process"
 	}
-	a.out.printf("\n%s: %d %s, %v on one make-believe device\n", summary, r.Processes, processes, ration.Size(r.Limit))
+	a.out.printf("\n%s: %d %s, %v on one make-believe device\n", summary, r.Processes, processes, limit.Size(r.Limit))
 }

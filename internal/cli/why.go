@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // Why is what `ration why --json` prints.
@@ -130,15 +130,15 @@ func (a *app) explain(all []job.Status, count int) error {
 	for _, f := range told[:min(count, len(told))] {
 		text := fmt.Sprintf("%s, device %d: %s", f.of.Title(), f.Device, f.Sentence(f.of.Processes))
 		if f.Times > 1 {
-			text += fmt.Sprintf("; %s times in %s", figure.Count(f.Times), figure.Duration(time.Duration(f.Time-f.First)))
+			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(time.Duration(f.Time-f.First)))
 		}
 		at := clock(time.Unix(0, f.Time), now)
 		a.out.printf("%s  %s.\n", a.out.style(dim, at), a.out.wrap(printable(text), len(at)+2))
 	}
-	if f := told[0]; a.out.tty && f.Held+f.Asked <= uint64(ration.TiB) {
-		need := (f.Held + f.Asked + uint64(ration.MiB) - 1) / uint64(ration.MiB) * uint64(ration.MiB)
+	if f := told[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
+		need := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
 		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(fmt.Sprintf("The newest would have fitted under: ration limit %s %s --device %d",
-			f.of.Title(), ration.Size(need).Exact(), f.Device), 0)))
+			f.of.Title(), limit.Size(need).Exact(), f.Device), 0)))
 	}
 	return nil
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/bench"
-	"ration/internal/crew"
 	"ration/internal/demo"
+	"ration/internal/procgroup"
 	"ration/internal/selftest"
 )
 
 // worker is what the self-test, the benchmarks and the demo start more of.
 func worker() *cobra.Command {
-	roles := map[string]crew.Role{
+	roles := map[string]procgroup.Role{
 		selftest.Role:       selftest.Work,
 		selftest.VictimRole: selftest.Fall,
 		demo.Role:           demo.Work,
@@ -22,12 +22,12 @@ func worker() *cobra.Command {
 		roles[name] = role
 	}
 	return &cobra.Command{
-		Use:                crew.Command,
+		Use:                procgroup.Command,
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: does(func(_ *cobra.Command, args []string) error {
-			err := crew.Serve(args, roles)
-			if errors.Is(err, crew.ErrUsage) {
+			err := procgroup.Serve(args, roles)
+			if errors.Is(err, procgroup.ErrUsage) {
 				return statusError{err, ExitUsage}
 			}
 			return err

@@ -14,17 +14,17 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/ration"
 	"ration/internal/region"
 )
 
 // Bounds of the budget.
 const (
-	Device   = 80 * ration.GiB // what the make-believe device has
-	MinLimit = ration.MiB
+	Device   = 80 * limit.GiB // what the make-believe device has
+	MinLimit = limit.MiB
 )
 
 const (
@@ -70,7 +70,7 @@ func Run(limit uint64, quick bool, screen Screen) (Report, error) {
 	s.Context = s.company.context()
 	s.stage = newStage(screen, s.Limit)
 	defer s.stage.close()
-	s.stage.title("%d processes share %s of a make-believe device. No GPU is needed.\n%s", workers, figure.Bytes(s.Limit), s.company.about())
+	s.stage.title("%d processes share %s of a make-believe device. No GPU is needed.\n%s", workers, humanfmt.Bytes(s.Limit), s.company.about())
 	if screen.Live {
 		s.stage.title("From another terminal: ration ps --region %s", path)
 	}
@@ -123,7 +123,7 @@ func (s *show) begin() (err error) {
 		}
 	}
 	s.stage.live(s.view)
-	s.stage.say("%d processes started at once and had their slots within %s; one of them made the region.", workers, figure.Duration(slowest))
+	s.stage.say("%d processes started at once and had their slots within %s; one of them made the region.", workers, humanfmt.Duration(slowest))
 	return nil
 }
 
@@ -166,7 +166,7 @@ func (s *show) refuse() error {
 	s.Greedy = Refusal{PID: guest.PID(), Asked: ask, Refused: got.Refused}
 	s.Slowest = max(s.Slowest, int64(got.Took))
 	if !got.Refused {
-		s.stage.say("greedy asked for %s and got it, which must not be.", figure.Bytes(ask))
+		s.stage.say("greedy asked for %s and got it, which must not be.", humanfmt.Bytes(ask))
 		return guest.leave()
 	}
 	if err := errors.Join(s.explain(guest), guest.leave()); err != nil {
@@ -190,11 +190,11 @@ func (s *show) explain(guest actor) error {
 		if r.PID != p.PID {
 			continue
 		}
-		var top []figure.Holder
+		var top []humanfmt.Holder
 		for _, h := range r.Top {
-			top = append(top, figure.Holder{Who: s.stage.name(h.PID), Bytes: h.Bytes})
+			top = append(top, humanfmt.Holder{Who: s.stage.name(h.PID), Bytes: h.Bytes})
 		}
-		s.Greedy.Held, s.Greedy.Why = r.Held, figure.Refusal(r.Asked, r.Held, r.Limit, top)
+		s.Greedy.Held, s.Greedy.Why = r.Held, humanfmt.Refusal(r.Asked, r.Held, r.Limit, top)
 		return nil
 	}
 	return fmt.Errorf("pid %d was refused, and the region does not say why", p.PID)
@@ -216,7 +216,7 @@ func (s *show) stop() error {
 	}
 	s.stage.mark(w.PID(), "")
 	s.stage.say("%s goes on after %s. The others did not wait: at least %s changes meanwhile.", name,
-		figure.Duration(time.Duration(s.Stopped.For)), figure.Count(s.Stopped.Changes))
+		humanfmt.Duration(time.Duration(s.Stopped.For)), humanfmt.Count(s.Stopped.Changes))
 	return nil
 }
 
@@ -248,7 +248,7 @@ func (s *show) kill() error {
 		return fmt.Errorf("asking for %d bytes of a dead process: refused with %d of %d granted", ask, s.view.Used(0), s.Limit)
 	}
 	s.stage.say("hog is killed with SIGKILL, holding %s. heir asks for %s and has it %s later; nobody had to clean up.",
-		figure.Bytes(held), figure.Bytes(ask), figure.Duration(time.Duration(s.Killed.After)))
+		humanfmt.Bytes(held), humanfmt.Bytes(ask), humanfmt.Duration(time.Duration(s.Killed.After)))
 	time.Sleep(s.beat / 2)
 	return guest.leave()
 }

@@ -3,7 +3,7 @@ package demo
 import (
 	"time"
 
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 )
 
 // direct is a company of processes of this program, which account in the region
@@ -20,7 +20,7 @@ func (direct) look() (*View, error)     { return nil, nil }
 func (direct) close()                   {}
 
 func (direct) hire(p part) (actor, error) {
-	c, err := crew.Start(crew.Spec{Role: Role, N: 1, Gates: gates, Task: func(int) any { return p }})
+	c, err := procgroup.Start(procgroup.Spec{Role: Role, N: 1, Gates: gates, Task: func(int) any { return p }})
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +29,8 @@ func (direct) hire(p part) (actor, error) {
 
 // directActor is one of them, a crew of its own.
 type directActor struct {
-	*crew.Worker
-	crew *crew.Crew
+	*procgroup.Worker
+	crew *procgroup.Crew
 }
 
 func (a directActor) Close() { a.crew.Close() }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/library"
+	"ration/internal/embedded"
 	"ration/internal/workload"
 )
 
@@ -25,7 +25,7 @@ func assemble(path string, limit uint64) (company, error) {
 		Context: limit / 160 / abi.Unit * abi.Unit,
 	}}
 	err := t.machine.Ready()
-	if errors.Is(err, library.ErrNotBuilt) {
+	if errors.Is(err, embedded.ErrNotBuilt) {
 		return direct{}, nil
 	}
 	if err != nil {

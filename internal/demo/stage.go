@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/region"
 )
 
@@ -152,10 +152,10 @@ func (s *stage) draw() {
 		if !there && a.mark == "" {
 			continue
 		}
-		line(a.name, s.Bar(float64(bytes)/float64(s.limit), 40), strings.TrimSpace(figure.Bytes(bytes)+"  "+a.mark))
+		line(a.name, s.Bar(float64(bytes)/float64(s.limit), 40), strings.TrimSpace(humanfmt.Bytes(bytes)+"  "+a.mark))
 	}
 	used := s.view.Used(0)
-	line("device", s.Bar(float64(used)/float64(s.limit), 40), fmt.Sprintf("%s of %s", figure.Bytes(used), figure.Bytes(s.limit)))
+	line("device", s.Bar(float64(used)/float64(s.limit), 40), fmt.Sprintf("%s of %s", humanfmt.Bytes(used), humanfmt.Bytes(s.limit)))
 	fmt.Fprint(s.Out, frame.String())
 	s.lines = lines
 }

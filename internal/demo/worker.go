@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -27,7 +27,7 @@ const pace = 4 * time.Millisecond
 
 // Work plays a part without the library: what that would do for a program, this
 // one does itself.
-func Work(p *crew.Post) error {
+func Work(p *procgroup.Post) error {
 	var t part
 	if err := p.Task(&t); err != nil {
 		return err

@@ -12,18 +12,18 @@ import (
 	"strings"
 	"time"
 
+	"ration/internal/embedded"
 	"ration/internal/job"
 	"ration/internal/launch"
-	"ration/internal/library"
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // facts are what the probe prints, by their first word.
 type facts map[string]string
 
-func (f facts) size(way string) (ration.Size, bool) {
+func (f facts) size(way string) (limit.Size, bool) {
 	n, err := strconv.ParseUint(f[way], 10, 64)
-	return ration.Size(n), err == nil
+	return limit.Size(n), err == nil
 }
 
 // ways are those in which programs reach a call.
@@ -35,7 +35,7 @@ const enough = time.Minute
 // probe runs the probe, with settings added to an environment that has none of
 // ours.
 func (v *visit) probe(settings ...string) (facts, string, error) {
-	dir, err := library.Probe.Unpack()
+	dir, err := embedded.Probe.Unpack()
 	if err != nil {
 		return nil, "", err
 	}
@@ -63,8 +63,8 @@ func (v *visit) probe(settings ...string) (facts, string, error) {
 func (v *visit) environ() (out []string) {
 	for _, entry := range os.Environ() {
 		key, _, _ := strings.Cut(entry, "=")
-		if key == "LD_PRELOAD" || key == launch.EnvRegion || key == job.EnvRegion || key == ration.EnvTolerance ||
-			strings.HasPrefix(key, ration.EnvMemory) || strings.HasPrefix(key, ration.EnvCompute) {
+		if key == "LD_PRELOAD" || key == launch.EnvRegion || key == job.EnvRegion || key == limit.EnvTolerance ||
+			strings.HasPrefix(key, limit.EnvMemory) || strings.HasPrefix(key, limit.EnvCompute) {
 			continue
 		}
 		if v.drivers != "" && (key == "FAKEGPU" || key == "FAKEGPU_STATE" || key == "LD_LIBRARY_PATH") {
@@ -139,8 +139,8 @@ func (v *visit) interception() {
 		v.skip(name, "there is no driver (ration doctor --fake-gpu h200 looks at a stand-in)")
 		return
 	}
-	limit := total / 2 / ration.MiB * ration.MiB
-	seen, complaints, err := v.probe("LD_PRELOAD="+v.library, launch.EnvRegion+"="+filepath.Join(v.scratch, "probe"), ration.EnvMemory+"="+limit.Exact())
+	limit := total / 2 / limit.MiB * limit.MiB
+	seen, complaints, err := v.probe("LD_PRELOAD="+v.library, launch.EnvRegion+"="+filepath.Join(v.scratch, "probe"), limit.EnvMemory+"="+limit.Exact())
 	if err != nil {
 		v.fail(name, "report it, with the output of ration doctor --json", "the probe ended: %v %s", err, complaints)
 		return

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/embedded"
 	"ration/internal/job"
 	"ration/internal/launch"
-	"ration/internal/library"
 	"ration/internal/region"
 )
 
@@ -110,20 +110,20 @@ func fileSystem(path string) string {
 
 // unpack puts the library where jobs find it.
 func (v *visit) unpack() {
-	dir, err := library.Ration.Unpack()
+	dir, err := embedded.Ration.Unpack()
 	switch {
-	case errors.Is(err, library.ErrNotBuilt):
+	case errors.Is(err, embedded.ErrNotBuilt):
 		v.fail("library", "run make, or install a package", "%v", err)
 		return
 	case err != nil:
-		v.fail("library", "name a folder in "+library.EnvFolder+" from which programs may be run", "%v", err)
+		v.fail("library", "name a folder in "+embedded.EnvFolder+" from which programs may be run", "%v", err)
 		return
 	}
 	v.library = filepath.Join(dir, "libration.so")
 	if v.FakeGPU == "" {
 		return
 	}
-	if v.drivers, err = library.FakeGPU.Unpack(); err != nil {
+	if v.drivers, err = embedded.FakeGPU.Unpack(); err != nil {
 		v.fail("stand-in driver", "run make, or install a package", "%v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // ErrNoDriver is returned where NVML cannot be loaded, or finds no driver.
@@ -21,11 +21,11 @@ var ErrNoDriver = errors.New("no NVIDIA driver found")
 
 // Device is one GPU as the machine numbers it, which is nvidia-smi's order.
 type Device struct {
-	Index int         `json:"index"`
-	UUID  string      `json:"uuid"`
-	Name  string      `json:"name"`
-	Total ration.Size `json:"total"`
-	MIG   bool        `json:"mig"` // divided; its parts are devices of their own to CUDA
+	Index int        `json:"index"`
+	UUID  string     `json:"uuid"`
+	Name  string     `json:"name"`
+	Total limit.Size `json:"total"`
+	MIG   bool       `json:"mig"` // divided; its parts are devices of their own to CUDA
 }
 
 // Process is what the driver says one process holds of a device.
@@ -101,7 +101,7 @@ func (d *Driver) look() error {
 		if ret != nvml.SUCCESS {
 			return fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, text(ret))
 		}
-		dev.Total = ration.Size(memory.Total)
+		dev.Total = limit.Size(memory.Total)
 		dev.Name, _ = handle.GetName() // for people only
 		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
 			mode, _, ret := handle.GetMigMode()
@@ -131,7 +131,7 @@ func (d *Driver) Processes() ([]Process, error) {
 }
 
 // Totals are the sizes of all devices, by index.
-func (d *Driver) Totals() (totals []ration.Size) {
+func (d *Driver) Totals() (totals []limit.Size) {
 	for _, dev := range d.Devices {
 		totals = append(totals, dev.Total)
 	}

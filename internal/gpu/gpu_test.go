@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // fake is the stand-in driver, where it was built.
@@ -30,7 +30,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if totals := d.Totals(); len(totals) != 2 || totals[1] != 8*ration.GiB {
+	if totals := d.Totals(); len(totals) != 2 || totals[1] != 8*limit.GiB {
 		t.Errorf("got %v, want two devices of 8 GiB", totals)
 	}
 	if d.Version == "" || d.CUDA == 0 || d.Devices[0].Name == "" {

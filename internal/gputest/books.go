@@ -6,15 +6,15 @@ import (
 	"slices"
 	"sync"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // What our count may differ from the driver's, for a process: 16 MiB, or a
 // hundredth of what it has.
 const (
-	near  = 16 * uint64(ration.MiB)
+	near  = 16 * uint64(limit.MiB)
 	share = 100
 )
 
@@ -131,7 +131,7 @@ func (s *Stage) accounts() ([]account, error) {
 		}
 		if !pids[p.PID] {
 			if s.descends(p.PID) {
-				return nil, fmt.Errorf("pid %d has %s by the driver's count, and is not in the books", p.PID, figure.Bytes(p.Used))
+				return nil, fmt.Errorf("pid %d has %s by the driver's count, and is not in the books", p.PID, humanfmt.Bytes(p.Used))
 			}
 			continue // somebody else's
 		}
@@ -162,7 +162,7 @@ func (s *Stage) agree(where string) ([]account, error) {
 	}
 	if worst != nil {
 		return all, fmt.Errorf("%s: pid %d holds %s by our count, %s by the driver's (%+d bytes)",
-			where, worst.pid, figure.Bytes(worst.ours), figure.Bytes(worst.driver), worst.off())
+			where, worst.pid, humanfmt.Bytes(worst.ours), humanfmt.Bytes(worst.driver), worst.off())
 	}
 	return all, s.withinLimit(where, sum, len(all))
 }
@@ -180,7 +180,7 @@ func (s *Stage) withinLimit(where string, sum uint64, n int) error {
 	over := sum - s.limit
 	s.note("over", int64(over))
 	if over > (lazily+s.undone)*uint64(n) {
-		return fmt.Errorf("%s: the driver counts %s, %s beyond the limit of %s", where, figure.Bytes(sum), figure.Bytes(over), figure.Bytes(s.limit))
+		return fmt.Errorf("%s: the driver counts %s, %s beyond the limit of %s", where, humanfmt.Bytes(sum), humanfmt.Bytes(over), humanfmt.Bytes(s.limit))
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (s *Stage) seeOff() {
 	if off < 0 {
 		sign = "-"
 	}
-	s.see("counts within %s%s", sign, figure.Bytes(uint64(abs(off))))
+	s.see("counts within %s%s", sign, humanfmt.Bytes(uint64(abs(off))))
 }
 
 func abs(n int64) int64 { return max(n, -n) }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"ration/internal/bench"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 func countChecks() []Check {
@@ -54,7 +54,7 @@ func (s *Stage) train(limit uint64, n int, env []string) error {
 			for _, a := range all {
 				ours += a.ours
 			}
-			s.see("held %s after training", figure.Bytes(ours))
+			s.see("held %s after training", humanfmt.Bytes(ours))
 		}
 	}
 	if err := errors.Join(s.kept(w, n), s.running(w, n)); err != nil {
@@ -74,7 +74,7 @@ func (s *Stage) running(w *watch, n int) error {
 	slices.Sort(off)
 	low, high := off.Percentile(5), off.Percentile(95)
 	s.values["running_low"], s.values["running_high"] = int64(low), int64(high)
-	s.see("running %+.1f to %+.1f MiB in %s readings", low/float64(mib), high/float64(mib), figure.Count(len(off)))
+	s.see("running %+.1f to %+.1f MiB in %s readings", low/float64(mib), high/float64(mib), humanfmt.Count(len(off)))
 	near := float64(max(near*uint64(n), w.Most/share))
 	if low < -near || high > near {
 		return fmt.Errorf("while running, our count differed from the driver's by %+.0f to %+.0f bytes", low, high)

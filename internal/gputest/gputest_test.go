@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/library"
+	"ration/internal/embedded"
 )
 
 // standIn is a machine whose driver is fakegpu. What is checked is then the checks:
@@ -24,7 +24,7 @@ func standIn(t *testing.T, env ...string) *Machine {
 		t.Skip("build/gpu-test is not there (run make gpu-bundle)")
 	}
 	t.Setenv("RATION_LIB", filepath.Join(t.TempDir(), "r", "lib"))
-	driver, err := library.FakeGPU.Unpack()
+	driver, err := embedded.FakeGPU.Unpack()
 	if err != nil {
 		t.Skip(err)
 	}

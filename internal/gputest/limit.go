@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"strconv"
 
-	"ration/internal/figure"
-	"ration/internal/ration"
+	"ration/internal/humanfmt"
+	"ration/internal/limit"
 )
 
 const (
-	mib = uint64(ration.MiB)
-	gib = uint64(ration.GiB)
+	mib = uint64(limit.MiB)
+	gib = uint64(limit.GiB)
 )
 
 // backend is one way in which programs get their memory.
@@ -117,7 +117,7 @@ func (s *Stage) fill(b backend, n int, limit uint64) error {
 		return err
 	}
 	err = s.kept(w, n)
-	s.see("at most %s of %s by the driver in %s readings", figure.Bytes(w.Most), figure.Bytes(limit), figure.Count(w.Readings))
+	s.see("at most %s of %s by the driver in %s readings", humanfmt.Bytes(w.Most), humanfmt.Bytes(limit), humanfmt.Count(w.Readings))
 	s.seeOff()
 	return err
 }
@@ -153,7 +153,7 @@ func (s *Stage) isFull(b backend, steps []Step, all []account) error {
 	}
 	s.values["left"] = int64(s.limit) - int64(used)
 	if used+b.piece+b.spare < s.limit {
-		return fmt.Errorf("refused with %s free of %s, where %s would have fit", figure.Bytes(s.limit-used), figure.Bytes(s.limit), figure.Bytes(b.piece))
+		return fmt.Errorf("refused with %s free of %s, where %s would have fit", humanfmt.Bytes(s.limit-used), humanfmt.Bytes(s.limit), humanfmt.Bytes(b.piece))
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 // Which calls of the driver does each backend make, without us? Each that could
@@ -76,7 +76,7 @@ func (s *Stage) trace(b backend) error {
 	}
 	slices.Sort(names)
 	slices.SortFunc(unknown, cmp.Compare[string])
-	s.see("asked for %s names; called, of those that could take memory: %s", figure.Count(len(calls)), strings.Join(names, ", "))
+	s.see("asked for %s names; called, of those that could take memory: %s", humanfmt.Count(len(calls)), strings.Join(names, ", "))
 	if len(names) == 0 {
 		return fmt.Errorf("nothing that could take memory was seen called")
 	}

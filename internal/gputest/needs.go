@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 // What checks may need beside a driver.
@@ -34,7 +34,7 @@ func (m *Machine) lacks(needs []string, room uint64) string {
 		return "needs " + strings.Join(missing, " and ") + ", which is not here"
 	}
 	if free, err := m.driver.Free(m.device); room > 0 && (err != nil || free < room) {
-		return "needs " + figure.Bytes(room) + " of the device, " + figure.Bytes(free) + " is free"
+		return "needs " + humanfmt.Bytes(room) + " of the device, " + humanfmt.Bytes(free) + " is free"
 	}
 	return ""
 }

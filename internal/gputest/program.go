@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 )
 
 // Program is one that was started for a check. It says on its standard output how
@@ -25,12 +25,12 @@ import (
 // program that measures is told lines instead, and answers each with `ok` and
 // figures.
 type Program struct {
-	*crew.Process
+	*procgroup.Process
 
 	in     *os.File
 	alsoIn *os.File // the other end: telling the dead must not be the end of us, by SIGPIPE
 	lines  chan string
-	tail   *crew.Tail
+	tail   *procgroup.Tail
 }
 
 // Step is how far a program has come.
@@ -55,11 +55,11 @@ func (m *Machine) start(env []string, command ...string) (_ *Program, err error)
 		return nil, fmt.Errorf("making a pipe: %w", err)
 	}
 	defer w.Close()
-	p := &Program{in: in, alsoIn: theirs, lines: make(chan string, 64), tail: &crew.Tail{}}
+	p := &Program{in: in, alsoIn: theirs, lines: make(chan string, 64), tail: &procgroup.Tail{}}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = m.environ(env...), theirs, w, p.tail, m.scratch
 	cmd.WaitDelay = time.Second // somebody's child may keep standard error open
-	if p.Process, err = crew.Launch(command[0], cmd); err != nil {
+	if p.Process, err = procgroup.Launch(command[0], cmd); err != nil {
 		_, _, _ = theirs.Close(), in.Close(), out.Close()
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (p *Program) line(within time.Duration) (string, error) {
 		}
 		return "", fmt.Errorf("pid %d ended: %w", p.PID(), io.EOF)
 	case <-timer.C:
-		return "", fmt.Errorf("waiting for pid %d: %w", p.PID(), crew.ErrLate)
+		return "", fmt.Errorf("waiting for pid %d: %w", p.PID(), procgroup.ErrLate)
 	}
 }
 

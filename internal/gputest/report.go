@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 // Report is what a run found.
@@ -56,7 +56,7 @@ func (a About) String() string {
 	if len(frameworks) == 0 {
 		frameworks = []string{"no frameworks"}
 	}
-	return fmt.Sprintf("device %d, %s %s, driver %s, CUDA %s, %s\n%d × %s, %s, %s", a.Device, a.GPU, figure.Bytes(a.Memory), a.Driver, a.CUDA,
+	return fmt.Sprintf("device %d, %s %s, driver %s, CUDA %s, %s\n%d × %s, %s, %s", a.Device, a.GPU, humanfmt.Bytes(a.Memory), a.Driver, a.CUDA,
 		strings.Join(frameworks, ", "), a.Cores, a.CPU, a.Kernel, a.Ration)
 }
 
@@ -111,9 +111,9 @@ func (r Row) text() cells {
 	if r.Why != "" {
 		return cells{target: r.Why}
 	}
-	amount := figure.Nanoseconds
+	amount := humanfmt.Nanoseconds
 	if r.Unit == kibibytes {
-		amount = func(v float64) string { return figure.Bytes(uint64(v * 1024)) }
+		amount = func(v float64) string { return humanfmt.Bytes(uint64(v * 1024)) }
 	}
 	signed := func(v float64) string {
 		if v < 0 {

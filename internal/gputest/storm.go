@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 func stormChecks() []Check {
@@ -67,7 +67,7 @@ func (s *Stage) storm(n int, limit uint64) error {
 			return err
 		}
 	}
-	s.see("%d killed; at most %s of %s by the driver", kills+len(s.all), figure.Bytes(w.Most), figure.Bytes(limit))
+	s.see("%d killed; at most %s of %s by the driver", kills+len(s.all), humanfmt.Bytes(w.Most), humanfmt.Bytes(limit))
 	s.seeOff()
 	// A process that was killed has left the books before the driver has taken back
 	// its memory, so the sum may pass the limit by what the dying still have.

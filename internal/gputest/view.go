@@ -3,7 +3,7 @@ package gputest
 import (
 	"fmt"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 func viewChecks() []Check {
@@ -46,9 +46,9 @@ func viewChecks() []Check {
 			}
 			// Three quarters of what is free when it starts, at most of the ration.
 			if bytes > limit*3/4 || bytes < limit/2 {
-				return fmt.Errorf("JAX gave itself %s of %s", figure.Bytes(bytes), figure.Bytes(limit))
+				return fmt.Errorf("JAX gave itself %s of %s", humanfmt.Bytes(bytes), humanfmt.Bytes(limit))
 			}
-			s.see("JAX gave itself %s of %s", figure.Bytes(bytes), figure.Bytes(limit))
+			s.see("JAX gave itself %s of %s", humanfmt.Bytes(bytes), humanfmt.Bytes(limit))
 			if _, err := s.agree("seen"); err != nil {
 				return err
 			}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 // Ways to get device memory, each alone, by the driver's own calls.
@@ -88,7 +88,7 @@ func took(step Step, all []account) error {
 			have += kind.of(a)
 		}
 		if have < want || have > want+roundings {
-			return fmt.Errorf("%s: the books have %s as %s, the program took %s", step.Name, figure.Bytes(have), kind.name, figure.Bytes(want))
+			return fmt.Errorf("%s: the books have %s as %s, the program took %s", step.Name, humanfmt.Bytes(have), kind.name, humanfmt.Bytes(want))
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // ErrNoJob is returned for a name or path at which there is no region.
@@ -22,7 +22,7 @@ func Find(what string) (Job, error) {
 		}
 		return byPath(what)
 	}
-	if err := ration.CheckName("", what); err != nil {
+	if err := limit.CheckName("", what); err != nil {
 		return Job{}, err
 	}
 	jobs, err := List()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -50,7 +50,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find("trains"); !errors.Is(err, ErrNoJob) || !strings.Contains(err.Error(), "(there are: train)") {
 		t.Errorf("got %v, want the jobs there are", err)
 	}
-	if _, err := Find("a b"); !errors.Is(err, ration.ErrName) {
+	if _, err := Find("a b"); !errors.Is(err, limit.ErrName) {
 		t.Errorf("got %v, want ErrName", err)
 	}
 	if _, err := Make("empty"); err != nil {

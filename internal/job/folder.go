@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // Variables that say where regions are.
@@ -53,7 +53,7 @@ func Folder() string {
 
 // Region is the path of a job's region.
 func Region(name string) (string, error) {
-	if err := ration.CheckName("job", name); err != nil {
+	if err := limit.CheckName("job", name); err != nil {
 		return "", err
 	}
 	return filepath.Join(Folder(), name, regionName), nil

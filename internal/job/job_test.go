@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"ration/internal/abi"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -37,7 +37,7 @@ func TestMake(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want mode 0700", dir, st.Mode(), err)
 		}
 	}
-	if _, err := Make("../train"); !errors.Is(err, ration.ErrName) {
+	if _, err := Make("../train"); !errors.Is(err, limit.ErrName) {
 		t.Errorf("got %v, want ErrName", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // Job is a job that has, or had, a region.
@@ -32,7 +32,7 @@ func List() ([]Job, error) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(folder, e.Name(), regionName)
-		if ration.CheckName("job", e.Name()) != nil || !exists(path) {
+		if limit.CheckName("job", e.Name()) != nil || !exists(path) {
 			continue
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})

@@ -3,7 +3,7 @@ package job
 import (
 	"fmt"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 )
 
 // anySlot is for NameOf where nobody wrote the slot down.
@@ -45,18 +45,18 @@ func (f *Refusal) Free() uint64 {
 // Sentence says in one line, on which a person can act, who was refused and why.
 // all are the processes that may be called by their names.
 func (f *Refusal) Sentence(all []Process) string {
-	var top []figure.Holder
+	var top []humanfmt.Holder
 	listed := false
 	for i, h := range f.Top {
 		who := called(f.HolderName(i, all), h.PID)
 		if h.PID == f.PID && h.Bytes == f.Own {
 			who, listed = "itself", true
 		}
-		top = append(top, figure.Holder{Who: who, Bytes: h.Bytes})
+		top = append(top, humanfmt.Holder{Who: who, Bytes: h.Bytes})
 	}
-	text := called(f.AskerName(all), f.PID) + " " + figure.Refusal(f.Asked, f.Held, f.Limit, top)
+	text := called(f.AskerName(all), f.PID) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
 	if f.Own > 0 && !listed {
-		text += fmt.Sprintf("; it held %s itself", figure.Bytes(f.Own))
+		text += fmt.Sprintf("; it held %s itself", humanfmt.Bytes(f.Own))
 	}
 	return text
 }

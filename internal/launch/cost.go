@@ -64,7 +64,7 @@ func inherit(costs []region.Costs, driver *gpu.Driver) (out region.Costs) {
 	if driver == nil || divided(driver) {
 		return out
 	}
-	out.Device = [abi.Devices]abi.Cost{}
+	out.Device = [abi.Devices]abi.ContextCost{}
 	for _, dev := range driver.Devices {
 		words, ok := dev.Words()
 		if !ok || uint(dev.Index) >= abi.Devices {

@@ -8,7 +8,7 @@ import (
 
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/ration"
+	"ration/internal/limit"
 )
 
 // preload is the dynamic linker's variable, and preloadFile its file.
@@ -25,7 +25,7 @@ var others = []string{"libvgpu.so", "libration.so"}
 func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	e := environment(os.Environ())
 	e.drop(func(key string) bool {
-		return isLimit(key, ration.EnvMemory) || isLimit(key, ration.EnvCompute) || key == ration.EnvTolerance || key == job.EnvRegion
+		return isLimit(key, limit.EnvMemory) || isLimit(key, limit.EnvCompute) || key == limit.EnvTolerance || key == job.EnvRegion
 	})
 	if driver != nil && divided(driver) {
 		// Only a process knows how large its part of a device is.

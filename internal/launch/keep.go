@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/library"
+	"ration/internal/embedded"
 	"ration/internal/region"
 )
 
@@ -31,7 +31,7 @@ const Inside = "inside"
 
 const (
 	runFolder = "/run/ration"
-	runLib    = runFolder + "/" + library.FolderName
+	runLib    = runFolder + "/" + embedded.FolderName
 )
 
 // ErrKeep is returned where the kernel, or the machine, does not allow it.

@@ -16,10 +16,10 @@ import (
 	"strconv"
 	"strings"
 
+	"ration/internal/embedded"
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/library"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -46,7 +46,7 @@ const WellKnown = "/run/ration/job"
 type Plan struct {
 	Name     string // empty: made from the command
 	Join     bool   // share a job of that name, if it lives
-	Settings ration.Settings
+	Settings limit.Settings
 	Source   string // of the memory limits, for messages
 	FakeGPU  string // a stand-in machine, as h200x2
 	Keep     bool   // limits survive the loss of the environment
@@ -64,7 +64,7 @@ type Job struct {
 	library string // path of libration.so
 	fakeGPU string // folder of the stand-in driver, if any
 	keep    bool
-	totals  []ration.Size
+	totals  []limit.Size
 	costs   []region.Costs // what earlier jobs found out
 }
 
@@ -110,18 +110,18 @@ func (p Plan) Prepare() (_ *Job, err error) {
 
 // unpack puts the libraries in their place.
 func (p Plan) unpack(j *Job) error {
-	dir, err := library.Ration.Unpack()
+	dir, err := embedded.Ration.Unpack()
 	if err != nil {
 		return err
 	}
 	j.library = filepath.Join(dir, "libration.so")
 	if strings.ContainsAny(j.library, " :\t\n") {
-		return fmt.Errorf("preloading %s: the dynamic linker takes no blank or colon in a path (name another folder in %s)", j.library, library.EnvFolder)
+		return fmt.Errorf("preloading %s: the dynamic linker takes no blank or colon in a path (name another folder in %s)", j.library, embedded.EnvFolder)
 	}
 	if p.FakeGPU == "" {
 		return nil
 	}
-	if j.fakeGPU, err = library.FakeGPU.Unpack(); err != nil {
+	if j.fakeGPU, err = embedded.FakeGPU.Unpack(); err != nil {
 		return err
 	}
 	return os.Setenv("PATH", join(os.Getenv("PATH"), j.fakeGPU)) // where fake-smi is
@@ -156,7 +156,7 @@ func (p Plan) makeFake(j *Job) error {
 	}
 	driver, err := gpu.Open(filepath.Join(j.fakeGPU, "libnvidia-ml.so.1"))
 	if err != nil {
-		return &ration.InputError{Source: "--fake-gpu", Value: p.FakeGPU, Err: errors.New("not a machine that can be made up"),
+		return &limit.InputError{Source: "--fake-gpu", Value: p.FakeGPU, Err: errors.New("not a machine that can be made up"),
 			Use: "MODEL[xCOUNT][:SIZE], with h200, h100, a100 or small, like h200x2 or small:512m"}
 	}
 	return p.make(j, driver, nil)
@@ -221,7 +221,7 @@ func (p Plan) region(j *Job, limits region.Limits, driver *gpu.Driver) error {
 	if driver != nil && !divided(driver) {
 		for _, d := range driver.Devices {
 			words, ok := d.Words()
-			if !ok || d.Index >= ration.MaxDevices {
+			if !ok || d.Index >= limit.MaxDevices {
 				continue // processes agree on a number among themselves
 			}
 			if err := r.Name(d.Index, words, uint64(d.Total)); err != nil {

@@ -10,7 +10,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -23,7 +23,7 @@ func TestNameOf(t *testing.T) {
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s and a PID", command, got, want)
 		}
-		if err := ration.CheckName("", got); err != nil {
+		if err := limit.CheckName("", got); err != nil {
 			t.Error(err)
 		}
 	}
@@ -48,14 +48,14 @@ func TestEnvironment(t *testing.T) {
 // TestLimits is about machines that no stand-in can be.
 func TestLimits(t *testing.T) {
 	plan := func(mem string) Plan {
-		set, err := ration.ParseMemorySet("--mem", mem)
+		set, err := limit.ParseMemorySet("--mem", mem)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Plan{Settings: ration.Settings{Memory: set}, Source: "--mem", Warn: func(string) {}}
+		return Plan{Settings: limit.Settings{Memory: set}, Source: "--mem", Warn: func(string) {}}
 	}
-	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * ration.GiB}, {Index: 1, Name: "small", Total: 8 * ration.GiB}}}
-	parts := &gpu.Driver{Devices: []gpu.Device{{Total: 80 * ration.GiB, MIG: true}}}
+	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * limit.GiB}, {Index: 1, Name: "small", Total: 8 * limit.GiB}}}
+	parts := &gpu.Driver{Devices: []gpu.Device{{Total: 80 * limit.GiB, MIG: true}}}
 
 	if l, err := plan("50%,1=none").limits(whole, nil); err != nil || l.Memory[0] != abi.MakeLimit(40<<30, 0) || l.Memory[1] != abi.Unlimited || l.Memory[2] != 0 {
 		t.Errorf("got %v, %v", l.Memory, err)
@@ -85,7 +85,7 @@ func costs(t *testing.T, mib map[int]uint64, uuids ...string) (c region.Costs) {
 		if !ok {
 			t.Fatal(uuid)
 		}
-		c.Device[i] = abi.MakeCost(words, mib[i]<<20)
+		c.Device[i] = abi.MakeContextCost(words, mib[i]<<20)
 	}
 	return c
 }
@@ -120,7 +120,7 @@ func TestCostsAreCarried(t *testing.T) {
 	first := launch("first")
 	has(first, region.Costs{})
 	want := costs(t, map[int]uint64{0: 518, 1: 300}, uuidA, uuidB)
-	want.Names = abi.MakeNames(77, true)
+	want.Names = abi.MakeNVMLPIDs(77, true)
 	if err := first.OfferCosts(want); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
-	"ration/internal/ration"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -25,11 +25,11 @@ func divided(d *gpu.Driver) bool {
 
 // least is a limit that somebody may have meant: below it even a context does not
 // fit, and 10 is 10 bytes.
-const least = ration.MiB
+const least = limit.MiB
 
 // limits is what the job may have of each device, judged by what there is.
 func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
-	for i := range ration.MaxDevices {
+	for i := range limit.MaxDevices {
 		if size, err := p.Settings.Memory.For(i).Of(0); err == nil && size > 0 && size < least {
 			return region.Limits{}, p.wrong(fmt.Errorf("%v is less than any program needs", size), "a number with m or g, like 10g")
 		}
@@ -45,13 +45,13 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 
 func (p Plan) known(driver *gpu.Driver) (out region.Limits, err error) {
 	totals := driver.Totals()
-	sizes, err := ration.ResolveMemory(p.Settings.Memory, totals)
+	sizes, err := limit.ResolveMemory(p.Settings.Memory, totals)
 	if err != nil {
 		return out, p.wrong(err, "a device that nvidia-smi -L lists")
 	}
-	compute, err := ration.ResolveCompute(p.Settings.Compute, len(totals))
+	compute, err := limit.ResolveCompute(p.Settings.Compute, len(totals))
 	if err != nil {
-		return out, &ration.InputError{Source: ration.EnvCompute, Value: p.Settings.Compute.String(), Err: err, Use: "devices that are there"}
+		return out, &limit.InputError{Source: limit.EnvCompute, Value: p.Settings.Compute.String(), Err: err, Use: "devices that are there"}
 	}
 	for i, size := range sizes {
 		if size > totals[i] {
@@ -66,33 +66,33 @@ func (p Plan) known(driver *gpu.Driver) (out region.Limits, err error) {
 // unknown is for all devices there might be.
 func (p Plan) unknown(driver *gpu.Driver) (out region.Limits, err error) {
 	for i := range out.Memory {
-		limit := p.Settings.Memory.For(i)
-		size, err := limit.Of(0)
-		if errors.Is(err, ration.ErrNoMemory) && driver != nil {
+		memory := p.Settings.Memory.For(i)
+		size, err := memory.Of(0)
+		if errors.Is(err, limit.ErrNoMemory) && driver != nil {
 			continue // the processes are told, see environ.go
 		}
 		if err != nil {
 			return out, p.wrong(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
 		}
-		out.Memory[i] = p.pack(limit, size)
+		out.Memory[i] = p.pack(memory, size)
 		out.Compute[i] = uint64(p.Settings.Compute.For(i).Percent())
 	}
 	return out, nil
 }
 
-func (p Plan) pack(limit ration.Memory, size ration.Size) abi.Limit {
+func (p Plan) pack(memory limit.Memory, size limit.Size) abi.Limit {
 	switch {
-	case !limit.IsSet():
+	case !memory.IsSet():
 		return 0
 	case size == 0:
 		return abi.Unlimited
 	}
-	return abi.MakeLimit(uint64(size), int(p.Settings.Tolerance/(ration.OnePercent/10)))
+	return abi.MakeLimit(uint64(size), int(p.Settings.Tolerance/(limit.OnePercent/10)))
 }
 
 // wrong is an error in the limits, where they were written.
 func (p Plan) wrong(err error, use string) error {
-	return &ration.InputError{Source: p.Source, Value: p.Settings.Memory.String(), Err: err, Use: use}
+	return &limit.InputError{Source: p.Source, Value: p.Settings.Memory.String(), Err: err, Use: use}
 }
 
 // compare says where a job that was joined has other limits. They count.
@@ -114,7 +114,7 @@ func (p Plan) compare(j *Job, own region.Limits) error {
 		}
 		text := "no limit"
 		if l.Limited() {
-			text = ration.Size(l.Bytes()).String()
+			text = limit.Size(l.Bytes()).String()
 		}
 		has = append(has, fmt.Sprintf("%s on device %d", text, d))
 	}

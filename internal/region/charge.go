@@ -53,7 +53,7 @@ var errNoRoom = errors.New("no room")
 
 // change makes one change of the ledger and of the figures. With errNoRoom comes
 // the word that stood in the way.
-func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_ abi.Word, err error) {
+func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_ abi.LedgerWord, err error) {
 	if uint(device) >= abi.Devices || uint(kind) >= uint(abi.Kinds) {
 		return 0, fmt.Errorf("device %d, kind %d: %w (a region has devices 0 to %d)", device, kind, ErrDevice, abi.Devices-1)
 	}

@@ -87,8 +87,8 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 // raiseHigh makes sure that a slot is looked at, before it is claimed.
 func (r *Region) raiseHigh(slot int) {
 	for {
-		high := atomic.LoadUint64(&r.m.Header.High)
-		if high > uint64(slot) || atomic.CompareAndSwapUint64(&r.m.Header.High, high, uint64(slot)+1) {
+		high := atomic.LoadUint64(&r.m.Header.HighWater)
+		if high > uint64(slot) || atomic.CompareAndSwapUint64(&r.m.Header.HighWater, high, uint64(slot)+1) {
 			return
 		}
 	}

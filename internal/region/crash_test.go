@@ -16,26 +16,26 @@ func TestDeathAtEachStep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		delta int64
-		word  abi.Word // as found
+		word  abi.LedgerWord // as found
 		used  abi.Used
 		done  uint64
 	}{
-		{"charge announced", 4, abi.MakeWord(8, alive, 9), abi.MakeUsed(7, before), 7},
-		{"charge announced, word still shows the change before", 4, abi.MakeWord(8, dead, 7), abi.MakeUsed(7, before), 6},
-		{"charge applied", 4, abi.MakeWord(12, dead, 8), abi.MakeUsed(7, before), 7},
-		{"charge applied and overwritten", 4, abi.MakeWord(12, alive, 9), abi.MakeUsed(7, before), 8},
-		{"charge booked", 4, abi.MakeWord(12, dead, 8), abi.MakeUsed(8, before+4), 7},
-		{"return announced", -2, abi.MakeWord(8, alive, 9), abi.MakeUsed(7, before), 7},
-		{"return applied", -2, abi.MakeWord(6, dead, 8), abi.MakeUsed(7, before), 7},
-		{"return applied and overwritten", -2, abi.MakeWord(6, alive, 9), abi.MakeUsed(7, before), 8},
-		{"return booked", -2, abi.MakeWord(6, alive, 9), abi.MakeUsed(8, before-2), 8},
-		{"return of everything booked", -5, abi.MakeWord(3, dead, 8), abi.MakeUsed(8, 0), 7},
+		{"charge announced", 4, abi.MakeLedgerWord(8, alive, 9), abi.MakeUsed(7, before), 7},
+		{"charge announced, word still shows the change before", 4, abi.MakeLedgerWord(8, dead, 7), abi.MakeUsed(7, before), 6},
+		{"charge applied", 4, abi.MakeLedgerWord(12, dead, 8), abi.MakeUsed(7, before), 7},
+		{"charge applied and overwritten", 4, abi.MakeLedgerWord(12, alive, 9), abi.MakeUsed(7, before), 8},
+		{"charge booked", 4, abi.MakeLedgerWord(12, dead, 8), abi.MakeUsed(8, before+4), 7},
+		{"return announced", -2, abi.MakeLedgerWord(8, alive, 9), abi.MakeUsed(7, before), 7},
+		{"return applied", -2, abi.MakeLedgerWord(6, dead, 8), abi.MakeUsed(7, before), 7},
+		{"return applied and overwritten", -2, abi.MakeLedgerWord(6, alive, 9), abi.MakeUsed(7, before), 8},
+		{"return booked", -2, abi.MakeLedgerWord(6, alive, 9), abi.MakeUsed(8, before-2), 8},
+		{"return of everything booked", -5, abi.MakeLedgerWord(3, dead, 8), abi.MakeUsed(8, 0), 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, m := overHeap(t)
 			claimed := [2]*Slot{claim(t, r), claim(t, r)}
 			l := r.ledger(0)
-			l.device.Word = uint64(c.word)
+			l.device.LedgerWord = uint64(c.word)
 			l.accounts[alive].Used = uint64(abi.MakeUsed(9, 3))
 			l.accounts[alive].Pend = uint64(abi.MakePend(9, 1))
 			l.accounts[dead].Pend = uint64(abi.MakePend(8, c.delta))
@@ -127,10 +127,10 @@ func TestOwnerRefreshesDone(t *testing.T) {
 // What a death inside the view leaves: readers see the figures before or after,
 // never between, and the next owner starts even and at zero.
 func TestDeathInsideTheView(t *testing.T) {
-	whole := func(total uint64) abi.Figures {
-		return abi.Figures{Total: total, Kind: [abi.Kinds]uint64{abi.Data: total}}
+	whole := func(total uint64) abi.Usage {
+		return abi.Usage{Total: total, Kind: [abi.Kinds]uint64{abi.Data: total}}
 	}
-	torn := abi.Figures{Total: 512, Kind: [abi.Kinds]uint64{abi.Data: 9999}}
+	torn := abi.Usage{Total: 512, Kind: [abi.Kinds]uint64{abi.Data: 9999}}
 	for _, c := range []struct {
 		name string
 		a    abi.Account
@@ -141,16 +141,16 @@ func TestDeathInsideTheView(t *testing.T) {
 		{"turned", abi.Account{Turn: 4 + abi.TurnA, A: whole(512), B: whole(1024)}, 1024},
 		{"A half written", abi.Account{Turn: 4 + abi.TurnA, A: torn, B: whole(1024)}, 1024},
 	} {
-		var f abi.Figures
+		var f abi.Usage
 		c.a.Gen = 1
 		if n, _ := read(&c.a, 1, &f); n != 0 || f != whole(c.want) {
 			t.Errorf("%s: read %+v after %d retries", c.name, f, n)
 		}
-		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) {
+		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) {
 			t.Errorf("%s: before the next owner's first change it is read as %+v", c.name, f)
 		}
 		enter(&c.a, 2)
-		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Figures{}) || c.a.Turn != 8 {
+		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) || c.a.Turn != 8 {
 			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Turn)
 		}
 	}

@@ -4,7 +4,7 @@
 // all of it in one piece while others write.
 //
 // docs/protocols.md gives each protocol's invariant, its steps and what a crash
-// leaves; the code here follows its words. shim/region_*.c are the same in C, on
+// leaves; the code here follows its words. shim/region is the same in C, on
 // the same files.
 //
 // Memory order. Every shared word is read and written through sync/atomic or

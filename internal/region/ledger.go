@@ -20,18 +20,18 @@ func (r *Region) ledger(device int) ledger {
 	return ledger{&r.m.Devices[device], &r.m.Accounts[device]}
 }
 
-func (l ledger) word() abi.Word { return abi.Word(atomic.LoadUint64(&l.device.Word)) }
+func (l ledger) word() abi.LedgerWord { return abi.LedgerWord(atomic.LoadUint64(&l.device.LedgerWord)) }
 
 // apply swaps the device's word from w to w plus delta, as slot's change seq.
-func (l ledger) apply(w abi.Word, delta int64, slot int, seq uint64) bool {
-	next := abi.MakeWord(w.Units()+uint64(delta), slot, seq)
-	return atomic.CompareAndSwapUint64(&l.device.Word, uint64(w), uint64(next))
+func (l ledger) apply(w abi.LedgerWord, delta int64, slot int, seq uint64) bool {
+	next := abi.MakeLedgerWord(w.Units()+uint64(delta), slot, seq)
+	return atomic.CompareAndSwapUint64(&l.device.LedgerWord, uint64(w), uint64(next))
 }
 
 // change announces, applies and books delta units for slot, whose turn the
 // caller has, and returns the word it changed. It reports false, with the word
 // that stood in the way, where that would pass limit. A nil limit is none.
-func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
+func (l ledger) change(slot int, delta int64, limit *uint64) (abi.LedgerWord, bool) {
 	a := &l.accounts[slot]
 	used := abi.Used(atomic.LoadUint64(&a.Used))
 	// After the last one booked, not the last announced: a long run of refused
@@ -42,7 +42,7 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.Word, bool) {
 	// also sees what it is. Pairs with judge.
 	storeRelease(&a.Pend, uint64(abi.MakePend(seq, delta)))
 	point(abi.ChangeAnnounced)
-	var w abi.Word
+	var w abi.LedgerWord
 	for pause := 0; ; pause = backOff(pause) {
 		w = l.word()
 		// After the word, each time round: what is granted fits a limit that held
@@ -85,7 +85,7 @@ func backOff(pause int) int {
 }
 
 // note writes down that the change in w happened, before w is overwritten.
-func (l ledger) note(w abi.Word) {
+func (l ledger) note(w abi.LedgerWord) {
 	done := &l.accounts[w.Slot()].Done
 	for {
 		// Acquire: pairs with the swap below, by whoever was faster.

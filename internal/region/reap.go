@@ -74,7 +74,7 @@ func (r *Region) reapFormerSelf() error {
 
 // high is how many slots are worth looking at.
 func (r *Region) high() int {
-	return int(min(atomic.LoadUint64(&r.m.Header.High), abi.Slots))
+	return int(min(atomic.LoadUint64(&r.m.Header.HighWater), abi.Slots))
 }
 
 // reapSlot settles a dead process's accounts and frees its slot. Any number of
@@ -104,7 +104,7 @@ func (r *Region) reapSlot(slot int) (bool, error) {
 type verdict struct {
 	pend    abi.Pend
 	used    abi.Used
-	word    abi.Word
+	word    abi.LedgerWord
 	applied bool // pend's change is in the word, or was
 	booked  bool // and in used
 }

@@ -15,7 +15,7 @@ import (
 // both. Nobody waits.
 
 // refuse writes a refusal into the ring and returns it as an error.
-func (r *Region) refuse(slot, device int, bytes uint64, w abi.Word) (err error) {
+func (r *Region) refuse(slot, device int, bytes uint64, w abi.LedgerWord) (err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	out := Refusal{
 		Time: time.Now().UnixNano(), Slot: slot, Device: device, PID: self().pid, Asked: bytes,

@@ -62,7 +62,7 @@ func (r *Region) Driver(device, slot int) (bytes uint64, err error) {
 // Used is what is granted of a device at this instant: one atomic load. It is
 // for a caller who trusts the file not to be cut short; Usage does not.
 func (r *Region) Used(device int) uint64 {
-	return abi.Word(atomic.LoadUint64(&r.m.Devices[device].Word)).Units() * abi.Unit
+	return abi.LedgerWord(atomic.LoadUint64(&r.m.Devices[device].LedgerWord)).Units() * abi.Unit
 }
 
 // Refused counts the requests for a device that were turned down.
@@ -96,7 +96,7 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 			continue
 		}
 		a := &accounts[slot]
-		var f abi.Figures
+		var f abi.Usage
 		n, peak := read(a, abi.Status(st).Gen(), &f)
 		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: n == abi.ReadTries}
 		reads++

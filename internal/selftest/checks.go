@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
+	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/ration"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -24,14 +24,14 @@ func (r *Report) election(first, second []attached, slow time.Duration) {
 	// Who is first in a race for a new region is the scheduler's business. Once
 	// it is complete, everybody must take the fast path.
 	r.add("fast path", again[region.FastPath] == int64(n), map[string]int64{"fast": again[region.FastPath], "slowest_ns": int64(slow)},
-		"%d of %d when they started again, the slowest in %s", again[region.FastPath], n, figure.Duration(slow))
+		"%d of %d when they started again, the slowest in %s", again[region.FastPath], n, humanfmt.Duration(slow))
 }
 
 // totalTime is the last check: since the beginning, and until all had attached.
 func (r *Report) totalTime(began time.Time, attached time.Duration) {
 	total := time.Since(began)
 	r.add("total time", attached < attachWithin, map[string]int64{"total_ns": int64(total), "attached_ns": int64(attached)},
-		"%s; all had attached %s after the start", figure.Duration(total), figure.Duration(attached))
+		"%s; all had attached %s after the start", humanfmt.Duration(total), humanfmt.Duration(attached))
 }
 
 // limitHeld takes three witnesses: the observer, each process right after it was
@@ -41,7 +41,7 @@ func (r *run) limitHeld(o *observer.Observer, peak uint64) {
 	most := max(o.Most, peak)
 	r.add("limit held", o.Passed == 0 && r.over == 0 && most <= r.Limit && o.Readings > 0, map[string]int64{
 		"readings": o.Readings, "passed": o.Passed, "granted_over": r.over, "most_bytes": int64(most), "limit_bytes": int64(r.Limit),
-	}, "passed in %d of %s readings and after %d grants; the most was %v of %v", o.Passed, figure.Count(o.Readings), r.over, ration.Size(most), ration.Size(r.Limit))
+	}, "passed in %d of %s readings and after %d grants; the most was %v of %v", o.Passed, humanfmt.Count(o.Readings), r.over, limit.Size(most), limit.Size(r.Limit))
 }
 
 // hostPIDs compares what the region says with what the kernel told us when we
@@ -71,7 +71,7 @@ func (r *Report) hostPIDs(view *region.Region, pid func(i int) int) error {
 func (r *run) killNeighbour(view *region.Region) (Check, error) {
 	r.said("killing a neighbour")
 	half := r.Limit / 2
-	victims, err := crew.Start(crew.Spec{Role: VictimRole, N: 1, Task: func(int) any { return task{Path: r.path, Limit: half} }})
+	victims, err := procgroup.Start(procgroup.Spec{Role: VictimRole, N: 1, Task: func(int) any { return task{Path: r.path, Limit: half} }})
 	if err != nil {
 		return Check{}, err
 	}
@@ -104,9 +104,9 @@ func (r *run) killNeighbour(view *region.Region) (Check, error) {
 	c := Check{Name: "killed neighbour", Verdict: Pass, Values: map[string]int64{
 		"bytes": int64(half), "from_kill_ns": int64(granted.Sub(killed)), "from_death_ns": int64(granted.Sub(dead)),
 	}}
-	c.Figure = fmt.Sprintf("all its %v went to a survivor %s after its death", ration.Size(half), figure.Duration(granted.Sub(dead)))
+	c.Figure = fmt.Sprintf("all its %v went to a survivor %s after its death", limit.Size(half), humanfmt.Duration(granted.Sub(dead)))
 	if refusal != nil {
-		c.Verdict, c.Figure = Fail, fmt.Sprintf("its %v did not come back: %v", ration.Size(half), refusal)
+		c.Verdict, c.Figure = Fail, fmt.Sprintf("its %v did not come back: %v", limit.Size(half), refusal)
 	}
 	return c, nil
 }
@@ -139,8 +139,8 @@ func (r *run) books(view *region.Region, held sum) error {
 	r.add("books agree", ok, map[string]int64{
 		"held_word_bytes": int64(held.word), "held_sum_bytes": int64(held.holdings),
 		"end_word_bytes": int64(end.word), "end_sum_bytes": int64(end.holdings), "end_slots": int64(len(processes)),
-	}, "%v granted, %v held; at the end %v, %v and %d slots", ration.Size(held.word), ration.Size(held.holdings),
-		ration.Size(end.word), ration.Size(end.holdings), len(processes))
+	}, "%v granted, %v held; at the end %v, %v and %d slots", limit.Size(held.word), limit.Size(held.holdings),
+		limit.Size(end.word), limit.Size(end.holdings), len(processes))
 	return nil
 }
 

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/ration"
 	"ration/internal/region"
 	"ration/internal/workload"
 )
@@ -17,8 +17,8 @@ import (
 // What a context costs, and what each program holds of its share in the end beside
 // that: as much as a memory pool reserves at least, so that it can be had from one.
 const (
-	context = 2 * uint64(ration.MiB)
-	settled = 32 * uint64(ration.MiB)
+	context = 2 * uint64(limit.MiB)
+	settled = 32 * uint64(limit.MiB)
 )
 
 // programs is a self-test of CUDA programs that know nothing of ration, with the
@@ -246,7 +246,7 @@ func (p *programs) work() error {
 	unknown := int64(p.view.Refused(0)) - refused - denied
 	p.add("no false refusal", refused == 0 && untrue == 0 && unknown == 0, map[string]int64{
 		"requests": had, "refused": refused, "over_limit_refused": denied, "over_limit_untrue": untrue, "unaccounted": unknown,
-	}, "%d of %s that had to fit; %d untrue of %s beyond", refused, figure.Count(had), untrue, figure.Count(denied))
+	}, "%d of %s that had to fit; %d untrue of %s beyond", refused, humanfmt.Count(had), untrue, humanfmt.Count(denied))
 	return nil
 }
 

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
+	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/ration"
 	"ration/internal/workload"
 )
 
@@ -87,8 +87,8 @@ func (p *programs) limitHeld(o *observer.Observer) {
 	p.add("limit held", o.Passed == 0 && d.passed == 0 && most <= p.Limit && o.Readings > 0 && d.readings > 0, map[string]int64{
 		"readings": o.Readings, "passed": o.Passed, "driver_readings": d.readings, "driver_passed": d.passed,
 		"most_bytes": int64(most), "limit_bytes": int64(p.Limit),
-	}, "passed in %d of %s readings and %d of %s by the driver; the most was %v of %v", o.Passed, figure.Count(o.Readings),
-		d.passed, figure.Count(d.readings), ration.Size(most), ration.Size(p.Limit))
+	}, "passed in %d of %s readings and %d of %s by the driver; the most was %v of %v", o.Passed, humanfmt.Count(o.Readings),
+		d.passed, humanfmt.Count(d.readings), limit.Size(most), limit.Size(p.Limit))
 }
 
 // ownView asks each program how large its device is.
@@ -104,7 +104,7 @@ func (p *programs) ownView() error {
 		}
 	}
 	p.add("own view", right == int64(p.Processes), map[string]int64{"right": right},
-		"%d of %d see a device of %v", right, p.Processes, ration.Size(p.Limit))
+		"%d of %d see a device of %v", right, p.Processes, limit.Size(p.Limit))
 	return nil
 }
 
@@ -147,9 +147,9 @@ func (p *programs) killNeighbour() (c Check, err error) {
 	c = Check{Name: "killed neighbour", Verdict: Pass, Values: map[string]int64{
 		"bytes": int64(bytes), "from_kill_ns": int64(granted.Sub(killed)), "from_death_ns": int64(granted.Sub(dead)),
 	}}
-	c.Figure = fmt.Sprintf("all its %v went to a survivor %s after its death", ration.Size(bytes), figure.Duration(granted.Sub(dead)))
+	c.Figure = fmt.Sprintf("all its %v went to a survivor %s after its death", limit.Size(bytes), humanfmt.Duration(granted.Sub(dead)))
 	if got.OutOfMemory {
-		c.Verdict, c.Figure = Fail, fmt.Sprintf("its %v did not come back", ration.Size(bytes))
+		c.Verdict, c.Figure = Fail, fmt.Sprintf("its %v did not come back", limit.Size(bytes))
 	}
 	if _, err := survivor.Do(phaseWithin, "quit"); err != nil {
 		return c, err
@@ -200,7 +200,7 @@ func (p *programs) books(held tripleSum) error {
 		"held_word_bytes": int64(held.word), "held_sum_bytes": int64(held.holdings), "held_driver_bytes": int64(held.driver),
 		"end_word_bytes": int64(end.word), "end_sum_bytes": int64(end.holdings), "end_driver_bytes": int64(end.driver),
 		"end_slots": int64(len(processes)),
-	}, "%v granted, %v held, %v in the driver; at the end %v, %v, %v and %d slots", ration.Size(held.word), ration.Size(held.holdings),
-		ration.Size(held.driver), ration.Size(end.word), ration.Size(end.holdings), ration.Size(end.driver), len(processes))
+	}, "%v granted, %v held, %v in the driver; at the end %v, %v, %v and %d slots", limit.Size(held.word), limit.Size(held.holdings),
+		limit.Size(held.driver), limit.Size(end.word), limit.Size(end.holdings), limit.Size(end.driver), len(processes))
 	return nil
 }

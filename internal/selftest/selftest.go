@@ -18,11 +18,11 @@ import (
 	"fmt"
 	"time"
 
-	"ration/internal/crew"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/ration"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 	"ration/internal/workload"
 )
@@ -30,7 +30,7 @@ import (
 // Bounds of a run.
 const (
 	MaxProcesses = 300
-	share        = 64 * uint64(ration.MiB)
+	share        = 64 * uint64(limit.MiB)
 	attachWithin = 10 * time.Second
 	phaseWithin  = time.Minute
 )
@@ -84,7 +84,7 @@ func (r *Report) add(name string, ok bool, values map[string]int64, figure strin
 // run is one self-test under way.
 type run struct {
 	Report
-	crew     *crew.Crew
+	crew     *procgroup.Crew
 	path     string
 	began    time.Time
 	attached time.Duration // the first gate to the last process attached
@@ -107,7 +107,7 @@ func Run(n int, through string, say func(string)) (Report, error) {
 	r.Through, r.Processes, r.Limit = Region, n, uint64(n)*share
 
 	say(fmt.Sprintf("starting %d processes", n))
-	r.crew, err = crew.Start(crew.Spec{
+	r.crew, err = procgroup.Start(procgroup.Spec{
 		Role: Role, N: n, Gates: gates,
 		Task: func(int) any { return task{Path: path, Limit: r.Limit} },
 	})
@@ -176,13 +176,13 @@ func (r *run) elect() error {
 	r.said("electing an initialiser")
 	from := time.Now()
 	r.crew.Open(gateElect)
-	first, err := crew.Gather[attached](r.crew, attachWithin+phaseWithin)
+	first, err := procgroup.Gather[attached](r.crew, attachWithin+phaseWithin)
 	if err != nil {
 		return err
 	}
 	r.attached = time.Since(from)
 	r.crew.Open(gateAttach)
-	second, err := crew.Gather[attached](r.crew, attachWithin+phaseWithin)
+	second, err := procgroup.Gather[attached](r.crew, attachWithin+phaseWithin)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (r *run) work() error {
 	} {
 		r.said(phase.about)
 		r.crew.Open(phase.gate)
-		done, err := crew.Gather[worked](r.crew, phaseWithin)
+		done, err := procgroup.Gather[worked](r.crew, phaseWithin)
 		if err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (r *run) work() error {
 	}
 	r.add("no false refusal", refused == 0 && untrue == 0, map[string]int64{
 		"requests": had, "refused": refused, "over_limit_refused": denied, "over_limit_untrue": untrue,
-	}, "%d of %s that had to fit; %d untrue of %s beyond", refused, figure.Count(had), untrue, figure.Count(denied))
+	}, "%d of %s that had to fit; %d untrue of %s beyond", refused, humanfmt.Count(had), untrue, humanfmt.Count(denied))
 	return nil
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -57,7 +57,7 @@ type worked struct {
 }
 
 // Work is one of the racing processes.
-func Work(p *crew.Post) error {
+func Work(p *procgroup.Post) error {
 	var t task
 	if err := p.Task(&t); err != nil {
 		return err
@@ -98,7 +98,7 @@ func Work(p *crew.Post) error {
 	return errors.Join(s.Leave(), r.Close())
 }
 
-func attach(p *crew.Post, t task) (*region.Region, *region.Slot, error) {
+func attach(p *procgroup.Post, t task) (*region.Region, *region.Slot, error) {
 	var opt region.Options
 	opt.Limits.Memory[0] = abi.MakeLimit(t.Limit, 0)
 	from := time.Now()
@@ -206,7 +206,7 @@ func (m *member) giveBack(n int) error {
 
 // Fall is the neighbour that is killed: it takes all it can, says so, and goes
 // on being busy until it dies.
-func Fall(p *crew.Post) error {
+func Fall(p *procgroup.Post) error {
 	var t task
 	if err := p.Task(&t); err != nil {
 		return err

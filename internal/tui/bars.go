@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"ration/internal/abi"
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 )
 
@@ -116,12 +116,12 @@ type jobColumn struct {
 }
 
 var jobColumns = []jobColumn{
-	{"USED", 5, 0, func(_ *job.Status, d job.Device, _ bool) string { return figure.Short(d.Used) }},
+	{"USED", 5, 0, func(_ *job.Status, d job.Device, _ bool) string { return humanfmt.Short(d.Used) }},
 	{"LIMIT", 5, 0, func(_ *job.Status, d job.Device, _ bool) string {
 		if !d.Limited {
 			return "none"
 		}
-		return figure.Short(d.Limit)
+		return humanfmt.Short(d.Limit)
 	}},
 	{"SHARE", 5, 1, func(_ *job.Status, d job.Device, _ bool) string {
 		if !d.Limited {
@@ -129,14 +129,14 @@ var jobColumns = []jobColumn{
 		}
 		return fmt.Sprintf("%.0f%%", 100*share(d))
 	}},
-	{"PEAK", 5, 3, func(_ *job.Status, d job.Device, _ bool) string { return figure.Short(d.Peak) }},
+	{"PEAK", 5, 3, func(_ *job.Status, d job.Device, _ bool) string { return humanfmt.Short(d.Peak) }},
 	{"PROC", 4, 4, func(s *job.Status, _ job.Device, first bool) string {
 		if !first {
 			return ""
 		}
 		return fmt.Sprint(len(s.Processes))
 	}},
-	{"REFUSED", 7, 2, func(_ *job.Status, d job.Device, _ bool) string { return figure.Count(d.Refused) }},
+	{"REFUSED", 7, 2, func(_ *job.Status, d job.Device, _ bool) string { return humanfmt.Count(d.Refused) }},
 }
 
 // leastBar is what a bar needs to be worth having, and goodBar what it takes from

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 )
 
@@ -33,7 +33,7 @@ func (m *Model) news() (out []item) {
 		for _, h := range d.process.Holdings {
 			held += h.Total
 		}
-		text := fmt.Sprintf("%s died holding %s, now free", named(d.process.Name, d.process.PID), figure.Bytes(held))
+		text := fmt.Sprintf("%s died holding %s, now free", named(d.process.Name, d.process.PID), humanfmt.Bytes(held))
 		if len(m.last) > 1 {
 			text = d.job + ": " + text
 		}
@@ -62,14 +62,14 @@ func (m *Model) whose(s *job.Status, device int) string {
 
 // refusal is one in as few words as a line of a terminal has.
 func (m *Model) refusal(f job.Spell, known []job.Process) string {
-	text := named(f.AskerName(known), f.PID) + " asked for " + figure.Bytes(f.Asked)
+	text := named(f.AskerName(known), f.PID) + " asked for " + humanfmt.Bytes(f.Asked)
 	if f.Times > 1 {
 		text += fmt.Sprintf(" %s%d", m.look.times, f.Times)
 	}
-	text += fmt.Sprintf(" with %s free of %s", figure.Bytes(f.Free()), figure.Bytes(f.Limit))
+	text += fmt.Sprintf(" with %s free of %s", humanfmt.Bytes(f.Free()), humanfmt.Bytes(f.Limit))
 	var top []string
 	for i, h := range f.Top {
-		top = append(top, named(f.HolderName(i, known), h.PID)+" "+figure.Bytes(h.Bytes))
+		top = append(top, named(f.HolderName(i, known), h.PID)+" "+humanfmt.Bytes(h.Bytes))
 	}
 	if len(top) > 0 {
 		text += "; held: " + strings.Join(top, ", ")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 )
 
@@ -95,12 +95,12 @@ var processColumns = []processColumn{
 	{"USER", false, 4, noKey, func(_ *Model, e entry) string { return e.User }, nil},
 	{"STATE", false, 3, noKey, func(_ *Model, e entry) string { return e.State }, nil},
 	{"DEV", true, 1, noKey, func(_ *Model, e entry) string { return fmt.Sprint(e.Device) }, func(e entry) bool { return e.Device > 0 }},
-	{"CONTEXT", true, 9, noKey, func(_ *Model, e entry) string { return figure.Short(e.Context) }, func(e entry) bool { return e.Context > 0 }},
-	{"MODULE", true, 10, noKey, func(_ *Model, e entry) string { return figure.Short(e.Module) }, func(e entry) bool { return e.Module > 0 }},
-	{"DATA", true, 8, noKey, func(_ *Model, e entry) string { return figure.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
-	{"DRIVER", true, 11, noKey, func(_ *Model, e entry) string { return figure.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
-	{"PEAK", true, 7, noKey, func(_ *Model, e entry) string { return figure.Short(e.Peak) }, nil},
-	{"HOLDS", true, 0, byBytes, func(_ *Model, e entry) string { return figure.Short(e.Total) }, nil},
+	{"CONTEXT", true, 9, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Context) }, func(e entry) bool { return e.Context > 0 }},
+	{"MODULE", true, 10, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Module) }, func(e entry) bool { return e.Module > 0 }},
+	{"DATA", true, 8, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
+	{"DRIVER", true, 11, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
+	{"PEAK", true, 7, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Peak) }, nil},
+	{"HOLDS", true, 0, byBytes, func(_ *Model, e entry) string { return humanfmt.Short(e.Total) }, nil},
 	{"OF LIMIT", false, 12, noKey, func(m *Model, e entry) string { return m.miniBar(e) }, func(e entry) bool { return e.limit() > 0 }},
 	{"SINCE", true, 6, byJoined, func(m *Model, e entry) string { return age(m.sample.At.Sub(time.Unix(0, e.Joined))) }, nil},
 	{"JOB", false, 2, noKey, func(_ *Model, e entry) string { return e.job }, nil},

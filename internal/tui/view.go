@@ -10,7 +10,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"ration/internal/figure"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 )
 
@@ -164,7 +164,7 @@ func (m *Model) headLine() string {
 		}
 	}
 	left := m.look.title.Render("ration top")
-	counts := fmt.Sprintf("%s, %s, %s held", count(len(m.sample.Jobs), "job"), countEs(processes, "process"), figure.Bytes(held))
+	counts := fmt.Sprintf("%s, %s, %s held", count(len(m.sample.Jobs), "job"), countEs(processes, "process"), humanfmt.Bytes(held))
 	right := m.sample.At.In(m.zone).Format(time.TimeOnly)
 	if m.paused {
 		right = "paused at " + right

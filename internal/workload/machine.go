@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/library"
-	"ration/internal/ration"
+	"ration/internal/embedded"
+	"ration/internal/limit"
 )
 
 // Machine is a make-believe machine with one device, and a job on it.
@@ -31,17 +31,17 @@ type Machine struct {
 	started                  int
 }
 
-// Ready unpacks what the machine needs. The error matches library.ErrNotBuilt where
+// Ready unpacks what the machine needs. The error matches embedded.ErrNotBuilt where
 // this ration has none of it.
 func (m *Machine) Ready() error {
 	for _, need := range []struct {
-		bundle library.Bundle
+		bundle embedded.Bundle
 		into   *string
 		file   string
 	}{
-		{library.Ration, &m.preload, "libration.so"},
-		{library.FakeGPU, &m.driver, ""},
-		{library.Workload, &m.program, "workload"},
+		{embedded.Ration, &m.preload, "libration.so"},
+		{embedded.FakeGPU, &m.driver, ""},
+		{embedded.Workload, &m.program, "workload"},
 	} {
 		dir, err := need.bundle.Unpack()
 		if err != nil {
@@ -54,7 +54,7 @@ func (m *Machine) Ready() error {
 
 // Built says whether this ration carries what a machine needs.
 func Built() error {
-	for _, b := range []library.Bundle{library.Ration, library.FakeGPU, library.Workload} {
+	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Workload} {
 		if err := b.Built(); err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (m *Machine) environ(inside bool) []string {
 		env = append(env,
 			"LD_PRELOAD="+m.preload,
 			"RATION_REGION="+m.Region,
-			ration.EnvMemory+"="+strconv.FormatUint(m.Limit, 10),
+			limit.EnvMemory+"="+strconv.FormatUint(m.Limit, 10),
 			"RATION_LOG=info",
 			"FAKEGPU_CONTEXT="+strconv.FormatUint(m.Context, 10))
 	} else {

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -25,7 +25,7 @@ var ErrDriver = errors.New("driver returned an error")
 // Program is one running CUDA program. It is told a line and answers it; lines and
 // answers are explained in workload/workload.c.
 type Program struct {
-	*crew.Process
+	*procgroup.Process
 
 	in      *os.File
 	alsoIn  *os.File // the other end: telling the dead must not be the end of us, by SIGPIPE
@@ -61,7 +61,7 @@ func (m *Machine) Start(inside bool) (*Program, error) {
 	}
 	cmd := exec.Command(m.program)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = m.environ(inside), theirs, w, log
-	process, err := crew.Launch(what, cmd)
+	process, err := procgroup.Launch(what, cmd)
 	if err != nil {
 		_, _, _ = r.Close(), theirs.Close(), ours.Close()
 		return nil, err
@@ -121,7 +121,7 @@ func (p *Program) Answer(within time.Duration) (a Answer, err error) {
 		}
 		return p.read(line)
 	case <-timer.C:
-		return a, fmt.Errorf("waiting for an answer of pid %d: %w", p.PID(), crew.ErrLate)
+		return a, fmt.Errorf("waiting for an answer of pid %d: %w", p.PID(), procgroup.ErrLate)
 	}
 }
 

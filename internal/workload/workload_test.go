@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/internal/crew"
+	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
@@ -92,10 +92,10 @@ func TestProgramGivesUp(t *testing.T) {
 	if err := p.Tell("nonsense"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Answer(bound); err == nil || errors.Is(err, crew.ErrLate) {
+	if _, err := p.Answer(bound); err == nil || errors.Is(err, procgroup.ErrLate) {
 		t.Errorf("got %v, want how it ended", err)
 	}
-	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, crew.ErrLate) {
+	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, procgroup.ErrLate) {
 		t.Errorf("got %v, want how it ended", err)
 	}
 }

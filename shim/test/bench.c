@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "../elf.h"
-#include "../region_internal.h"
-#include "../words.h"
+#include "../region/internal.h"
+#include "../region/words.h"
 #include "check.h"
 
 extern char **environ;
@@ -113,8 +113,8 @@ static void charge(const char *path)
     region_leave(&r);
 }
 
-/* The figures alone: the sequence lock and both copies, against bare stores. */
-static void figures(void)
+/* The usage alone: the sequence lock and both copies, against bare stores. */
+static void usage(void)
 {
     enum { TURNS = 201, BATCH = 1000 };
     static double locked[TURNS], bare[TURNS];
@@ -135,7 +135,7 @@ static void figures(void)
         bare[t] = (double)(now() - between) / BATCH;
     }
     double with = quantile(locked, TURNS, .5), without = quantile(bare, TURNS, .5);
-    printf("figures alone, ns\n  with the sequence lock %.1f (%.0f M/s), bare stores %.1f (%.0f M/s)\n", with, 1000 / with, without, 1000 / without);
+    printf("usage alone, ns\n  with the sequence lock %.1f (%.0f M/s), bare stores %.1f (%.0f M/s)\n", with, 1000 / with, without, 1000 / without);
 }
 
 /* Attaching, by n processes at once, to a region that is there, as ration run makes
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
     } else if (argc == 4 && !strcmp(argv[1], "rest")) {
         snprintf(path, sizeof path, "%s/charge", argv[2]);
         charge(path);
-        figures();
+        usage();
         attach(argv[2], 8, 50, true);
         attach(argv[2], 300, 3, true);
         attach(argv[2], 8, 50, false);

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-#include "../atomics.h"
+#include "../region/atomics.h"
 #include "later.h"
 #include "seen.h"
 
@@ -16,12 +16,12 @@ static bool started(void)
     return nvmlDeviceGetCount_v2(&n) != NVML_ERROR_UNINITIALIZED;
 }
 
-static uint64_t *cost(void) { return &region_here()->m->devices[0].cost; }
+static uint64_t *cost(void) { return &region_here()->m->devices[0].context_cost; }
 
 /* The UUID of device 0, once a process has named it. */
 static const uint64_t *uuid(void) { return region_here()->limits->device[0].uuid; }
 
-static uint64_t remembered(void) { return cost_for(load_acquire(cost()), uuid()); }
+static uint64_t remembered(void) { return context_cost_for(load_acquire(cost()), uuid()); }
 
 /* What the library last saw of the driver's figure for this process. */
 static uint64_t observed(void)
@@ -177,7 +177,7 @@ static void full(void)
 /* A cost that would keep everybody out is measured again. */
 static void locked_out(void)
 {
-    store_release(cost(), make_cost(uuid(), COST + 200 * MIB));
+    store_release(cost(), make_context_cost(uuid(), COST + 200 * MIB));
     limit(COST + 100 * MIB);
     start();
     SAME();
@@ -206,7 +206,7 @@ static void fails(void)
 static void too_much(void)
 {
     CUdeviceptr p;
-    store_release(cost(), make_cost(uuid(), COST + 200 * MIB));
+    store_release(cost(), make_context_cost(uuid(), COST + 200 * MIB));
     start();
     EQ(seen(RATION_CONTEXT), COST + 200 * MIB);
     later();
@@ -218,7 +218,7 @@ static void too_much(void)
     EQ(remembered(), COST);
     OK(cuMemFree_v2(p));
     end();
-    store_release(cost(), make_cost(uuid(), COST + 200 * MIB));
+    store_release(cost(), make_context_cost(uuid(), COST + 200 * MIB));
     start(); /* and ended before any */
     end();
 }
@@ -228,7 +228,7 @@ static void too_much_beside_others(void)
 {
     CUdeviceptr m;
     CUcontext c;
-    store_release(cost(), make_cost(uuid(), COST + 200 * MIB));
+    store_release(cost(), make_context_cost(uuid(), COST + 200 * MIB));
     start();
     OK(cuMemAllocManaged(&m, 100 * MIB, 1)); /* and it stays with the host */
     for (int i = 0; i < 2; i++) {
@@ -246,7 +246,7 @@ static void too_much_beside_others(void)
     OK(cuCtxDestroy_v2(c));
     EQ(figures_of(0).total, 0);
     SAME();
-    store_release(cost(), make_cost(uuid(), COST));
+    store_release(cost(), make_context_cost(uuid(), COST));
 }
 
 static void too_little(void)
@@ -254,7 +254,7 @@ static void too_little(void)
     CUdeviceptr p;
     for (int half = 0; half < 2; half++) {
         uint64_t wrong = half ? COST / 3 : COST - 100 * MIB;
-        store_release(cost(), make_cost(uuid(), wrong));
+        store_release(cost(), make_context_cost(uuid(), wrong));
         start();
         EQ(seen(RATION_CONTEXT), wrong);
         later();
@@ -272,7 +272,7 @@ static void too_little(void)
 static void others(void)
 {
     uint64_t other[2] = {uuid()[0], uuid()[1] ^ 1};
-    store_release(cost(), make_cost(other, MIB));
+    store_release(cost(), make_context_cost(other, MIB));
     start();
     CHECK(started());
     SAME();
@@ -411,6 +411,6 @@ int main(int argc, char **argv)
         EQ(status, 0);
     }
     /* The same word as in internal/abi/words_test.go. */
-    EQ(make_cost(id, 518 * MIB + 1), 0x8807f27400103001);
+    EQ(make_context_cost(id, 518 * MIB + 1), 0x8807f27400103001);
     return FINISH();
 }

@@ -2,9 +2,9 @@
  * for each device in use. */
 #include <stdio.h>
 
-#include "../region.h"
-#include "../atomics.h"
-#include "../words.h"
+#include "../region/region.h"
+#include "../region/atomics.h"
+#include "../region/words.h"
 
 int main(int argc, char **argv)
 {

@@ -63,7 +63,7 @@ static bool agree(bool exact)
         look_again();
     unsigned before = checks_failed;
     for (int d = 0; d < DEVICES; d++) {
-        struct ration_figures f = figures_of((unsigned)d);
+        struct ration_usage f = figures_of((unsigned)d);
         uint64_t truth[3];
         for (int k = 0; k < 3; k++)
             EQ(fakegpu_truth_kind(d, (enum fakegpu_kind)k, &truth[k], NULL), 0);
@@ -335,7 +335,7 @@ static uint64_t compare(const pid_t *pids)
             }
         unsigned n = region_holdings(region_here(), d, h, 64);
         for (unsigned i = 0; i < n; i++)
-            held += h[i].figures.total;
+            held += h[i].usage.total;
         EQ(shared->total[d], truth);
         EQ(region_used(region_here(), d), held);
         if (exact)

@@ -36,7 +36,7 @@ add() {
 	fi
 }
 
-for name in linear blocks pools pieces owing vmm arrays contexts costs reach refuse views random crowd forks leaving; do
+for name in linear blocks pools pieces owing vmm arrays contexts costs interpose refuse views random crowd forks leaving; do
 	[ -x "$tests/$name" ] || continue
 	mkdir -p "$work/$name"
 	limit=

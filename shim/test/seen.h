@@ -3,8 +3,8 @@
 #define RATION_TEST_SEEN_H
 
 #include "check.h"
-#include "../region.h"
-#include "../words.h"
+#include "../region/region.h"
+#include "../region/words.h"
 
 static struct region seen_region;
 
@@ -22,14 +22,14 @@ static inline struct region *region_here(void)
 }
 
 /* What this process holds of the region's device, by kind. */
-static inline struct ration_figures figures_of(unsigned device)
+static inline struct ration_usage figures_of(unsigned device)
 {
     static struct region_holding h[RATION_SLOTS];
     unsigned n = region_holdings(region_here(), device, h, RATION_SLOTS);
     for (unsigned i = 0; i < n; i++)
         if (h[i].pid == (uint64_t)getpid())
-            return h[i].figures;
-    return (struct ration_figures){0};
+            return h[i].usage;
+    return (struct ration_usage){0};
 }
 
 static inline uint64_t seen(unsigned kind) { return figures_of(0).kind[kind]; }

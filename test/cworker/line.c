@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "region.h"
+#include "region/region.h"
 
 static const char *const codes[] = {
     [REGION_FOREIGN] = "foreign", [REGION_VERSION] = "version", [REGION_SIZE] = "size",	      [REGION_SYMLINK] = "symlink",

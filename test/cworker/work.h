@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "region.h"
+#include "region/region.h"
 
 /* What stop reports, since the last one. */
 struct tally {

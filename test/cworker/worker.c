@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "line.h"
-#include "region_internal.h"
+#include "region/internal.h"
 #include "work.h"
 
 static char path[PATH_MAX];
@@ -103,7 +103,7 @@ static void change(char verb)
 	struct region_refusal why = {0};
 	uint64_t start = clock_ns();
 	int err = verb == 'c'	? region_charge(r, d, kind, bytes, &why)
-		  : verb == 'b' ? region_book(r, d, kind, bytes)
+		  : verb == 'b' ? region_charge_forced(r, d, kind, bytes)
 				: region_return(r, d, kind, bytes);
 	took(start);
 	if (err == REGION_REFUSED)
@@ -134,9 +134,9 @@ static void holdings(void)
 	unsigned n = region_holdings(&base, device(), held, RATION_SLOTS);
 	printf("ok");
 	for (unsigned i = 0; i < n; i++) {
-		printf(" %u:%ju", held[i].slot, (uintmax_t)held[i].figures.total);
+		printf(" %u:%ju", held[i].slot, (uintmax_t)held[i].usage.total);
 		for (unsigned k = 0; k < RATION_KINDS; k++)
-			printf(":%ju", (uintmax_t)held[i].figures.kind[k]);
+			printf(":%ju", (uintmax_t)held[i].usage.kind[k]);
 	}
 	putchar('\n');
 }
@@ -144,7 +144,7 @@ static void holdings(void)
 static void processes(void)
 {
 	printf("ok");
-	for (unsigned s = 0; s < region_high(&base); s++) {
+	for (unsigned s = 0; s < region_high_water(&base); s++) {
 		const struct ration_slot *e = &base.m->slots[s];
 		if (status_state(load_acquire(&base.m->status[s])) == RATION_SLOT_ACTIVE)
 			printf(" %u:%ju:%ju:%.*s:%s", s, (uintmax_t)e->pid, (uintmax_t)e->host_pid, (int)sizeof e->name,

@@ -93,22 +93,22 @@ func header() []byte {
 		}
 		fmt.Fprintf(&b, "#define %s %#x%s\n", c.name, c.value, suffix)
 	}
-	points(&b)
+	failpoints(&b)
 	w := writer{out: &b, done: map[reflect.Type]bool{}}
 	w.structure(reflect.TypeFor[abi.Region]())
 	b.WriteString("\n#endif\n")
 	return b.Bytes()
 }
 
-// points are the places where a test build can die, by number and by name.
-func points(b *bytes.Buffer) {
-	b.WriteString("\nenum ration_point {\n")
-	for p := range abi.Points {
-		fmt.Fprintf(b, "\tRATION_POINT_%s = %d,\n", strings.ToUpper(strings.ReplaceAll(p.String(), "-", "_")), int(p))
+// failpoints are the places where a test build can die, by number and by name.
+func failpoints(b *bytes.Buffer) {
+	b.WriteString("\nenum ration_failpoint {\n")
+	for p := range abi.Failpoints {
+		fmt.Fprintf(b, "\tRATION_FAILPOINT_%s = %d,\n", strings.ToUpper(strings.ReplaceAll(p.String(), "-", "_")), int(p))
 	}
-	b.WriteString("};\n#define RATION_POINT_NAMES \\\n")
-	for p := range abi.Points {
-		fmt.Fprintf(b, "\t%q,%s\n", p, map[bool]string{true: " \\"}[p+1 < abi.Points])
+	b.WriteString("};\n#define RATION_FAILPOINT_NAMES \\\n")
+	for p := range abi.Failpoints {
+		fmt.Fprintf(b, "\t%q,%s\n", p, map[bool]string{true: " \\"}[p+1 < abi.Failpoints])
 	}
 }
 
@@ -138,7 +138,10 @@ func (w *writer) structure(t reflect.Type) {
 	var asserts bytes.Buffer
 	for i := range t.NumField() {
 		f := t.Field(i)
-		field := snake(f.Name)
+		field := f.Tag.Get("c")
+		if field == "" {
+			field = snake(f.Name)
+		}
 		if f.Name == "_" {
 			field = fmt.Sprintf("pad%d", i)
 		}

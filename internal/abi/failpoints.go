@@ -1,0 +1,82 @@
+package abi
+
+// Failpoint names a place between two steps of a protocol. A build made for it
+// (tag faultpoints, or -DRATION_FAULTPOINTS in C) can be told to die or stop
+// there; an ordinary build has nothing there at all.
+type Failpoint int
+
+// The points, in the order a process meets them.
+const (
+	FailpointNone Failpoint = iota
+
+	InitOpened  // the file is open, perhaps empty
+	InitSized   // it has its size, perhaps not its blocks
+	InitMapped  // it is mapped, the state is not COMPLETE
+	InitWon     // the state is IN_PROGRESS, nothing else is written
+	InitLimits  // some limits are set
+	InitFields  // all is written, the state is not COMPLETE
+	InitDone    // the state is COMPLETE
+	ClaimLocked // the slot's byte is locked, the slot is free
+	ClaimJoining
+	ClaimFilled
+	ClaimActive
+
+	TurnTaken // phase 1
+	ChangeAnnounced
+	NoteRead // between reading done and swapping it
+	ChangeNoted
+	ChangeApplied
+	ChangeBooked
+	SeqlockB      // B is written, phase 1
+	SeqlockTurned // phase 3
+	SeqlockA      // A is written, phase 3
+	TurnLeft      // phase 0 again
+
+	RefuseTicket // a ring entry is ours, not written
+	RefuseWritten
+
+	ReapJudged
+	ReapAnnounced
+	ReapNoted
+	ReapApplied
+	ReapBooked
+	ReapSettled
+	ReapFreed
+
+	LeaveReturned
+	LeaveFreed
+	LeaveUnlocked
+
+	LimitSet // a limit is stored, its change not counted
+
+	Failpoints
+)
+
+var failpointNames = [Failpoints]string{
+	"none",
+	"init-opened", "init-sized", "init-mapped", "init-won", "init-limits", "init-fields", "init-done",
+	"claim-locked", "claim-joining", "claim-filled", "claim-active",
+	"turn-taken", "change-announced", "note-read", "change-noted", "change-applied", "change-booked",
+	"seqlock-b", "seqlock-turned", "seqlock-a", "turn-left",
+	"refuse-ticket", "refuse-written",
+	"reap-judged", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed",
+	"leave-returned", "leave-freed", "leave-unlocked",
+	"limit-set",
+}
+
+func (p Failpoint) String() string {
+	if p < 0 || p >= Failpoints {
+		return "unknown"
+	}
+	return failpointNames[p]
+}
+
+// FailpointByName is the point of that name, or FailpointNone.
+func FailpointByName(name string) Failpoint {
+	for p, n := range failpointNames {
+		if n == name {
+			return Failpoint(p)
+		}
+	}
+	return FailpointNone
+}

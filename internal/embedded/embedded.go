@@ -1,0 +1,78 @@
+// Package embedded carries the C parts of ration inside the binary and puts them
+// where a dynamic linker can find them: the library that is preloaded into CUDA
+// programs, the stand-in driver, the probe that doctor runs, and the program that
+// the demo and the self-test run.
+//
+// Each bundle of files is unpacked into a folder named by its content, so that
+// another version of ration never touches a file that a running job has mapped.
+// A folder appears whole, by a rename, or not at all; any number of processes may
+// unpack at once. What is found there already is believed only if it is, byte for
+// byte, what this binary carries.
+package embedded
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+)
+
+// ErrNotBuilt is returned by a ration that was built without its C parts.
+var ErrNotBuilt = errors.New("this ration was built without its library (run make)")
+
+//go:embed files
+var embedded embed.FS
+
+// Bundle is a set of files that belong together.
+type Bundle struct {
+	Name  string
+	files []string
+	from  fs.FS // nil: the binary itself
+}
+
+// The bundles a ration carries.
+var (
+	Ration   = Bundle{Name: "ration", files: []string{"libration.so"}}
+	FakeGPU  = Bundle{Name: "fakegpu", files: []string{"libcuda.so.1", "libnvidia-ml.so.1", "fake-smi"}}
+	Probe    = Bundle{Name: "probe", files: []string{"probe"}}
+	Workload = Bundle{Name: "workload", files: []string{"workload"}}
+)
+
+// content is a bundle's files as they should be on disk.
+type content struct {
+	id    string // of all of them
+	files map[string][]byte
+}
+
+// read takes a bundle out of the binary.
+func (b Bundle) read() (content, error) {
+	from := b.from
+	if from == nil {
+		from = embedded
+	}
+	c := content{files: make(map[string][]byte)}
+	sum := sha256.New()
+	for _, name := range b.files {
+		data, err := fs.ReadFile(from, path.Join("files", name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return content{}, fmt.Errorf("looking for %s: %w", name, ErrNotBuilt)
+		case err != nil:
+			return content{}, fmt.Errorf("looking for %s: %w", name, err)
+		}
+		fmt.Fprintf(sum, "%s %d\n", name, len(data))
+		sum.Write(data)
+		c.files[name] = data
+	}
+	c.id = hex.EncodeToString(sum.Sum(nil))[:16]
+	return c, nil
+}
+
+// Built says whether this ration carries the bundle.
+func (b Bundle) Built() error {
+	_, err := b.read()
+	return err
+}

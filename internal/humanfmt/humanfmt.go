@@ -1,0 +1,118 @@
+// Package humanfmt renders numbers for people to read at a glance: three digits and
+// a unit. What must be exact is printed elsewhere, by [ration.Size] or as JSON.
+package humanfmt
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Three renders v to three digits, of which at most two are decimals.
+func Three(v float64) string {
+	places := 0
+	switch {
+	case v < 9.995:
+		places = 2
+	case v < 99.95:
+		places = 1
+	}
+	return strconv.FormatFloat(v, 'f', places, 64)
+}
+
+var timeUnits = []struct {
+	at   float64
+	name string
+}{{1e9, "s"}, {1e6, "ms"}, {1e3, "µs"}, {0, "ns"}}
+
+// Nanoseconds renders a time: 61.8 ns, 9.24 ms.
+func Nanoseconds(ns float64) string { return Three(ns/scale(ns)) + " " + unit(ns) }
+
+// Duration is [Nanoseconds] of d.
+func Duration(d time.Duration) string { return Nanoseconds(float64(d)) }
+
+// Range renders two times, with one unit where they share it: 239–416 ns.
+func Range(low, high float64) string {
+	if unit(low) == unit(high) {
+		return Three(low/scale(low)) + "–" + Nanoseconds(high)
+	}
+	return Nanoseconds(low) + "–" + Nanoseconds(high)
+}
+
+func scale(ns float64) float64 {
+	for _, u := range timeUnits {
+		if ns >= u.at && u.at > 0 {
+			return u.at
+		}
+	}
+	return 1
+}
+
+func unit(ns float64) string {
+	for _, u := range timeUnits {
+		if ns >= u.at {
+			return u.name
+		}
+	}
+	return "ns"
+}
+
+// Percent renders a share in per cent.
+func Percent(p float64) string {
+	switch {
+	case p > 0 && p < 0.001:
+		return "<0.001 %"
+	case p < 0.1:
+		return strconv.FormatFloat(p, 'g', 2, 64) + " %"
+	}
+	return Three(p) + " %"
+}
+
+// Count renders a number in groups: 1,098,541.
+func Count[N int | int64 | uint64](n N) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+const letters = "KMGTPE"
+
+// Bytes renders a size for a sentence: 6.25 GiB.
+func Bytes(n uint64) string {
+	if n < 1<<10 {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	v, letter := binary(n)
+	return trim(Three(v)) + " " + letter + "iB"
+}
+
+// Short renders a size for a column: 6.25G.
+func Short(n uint64) string {
+	if n < 1<<10 {
+		return strconv.FormatUint(n, 10)
+	}
+	v, letter := binary(n)
+	return trim(Three(v)) + letter
+}
+
+// binary scales n so that three digits are enough. A value that would be rounded
+// up to 1024 of a unit is 1 of the next.
+func binary(n uint64) (float64, string) {
+	v, power := float64(n)/1024, 0
+	for math.Round(v) >= 1024 && power < len(letters)-1 {
+		v, power = v/1024, power+1
+	}
+	return v, letters[power : power+1]
+}
+
+// trim drops decimals that say nothing.
+func trim(s string) string {
+	if !strings.Contains(s, ".") {
+		return s
+	}
+	return strings.TrimRight(strings.TrimRight(s, "0"), ".")
+}

@@ -1,0 +1,46 @@
+package humanfmt
+
+import (
+	"testing"
+	"time"
+)
+
+func TestFigures(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{Three(0), "0.00"},
+		{Three(9.994), "9.99"},
+		{Three(9.996), "10.0"},
+		{Three(99.96), "100"},
+		{Three(12345), "12345"},
+		{Nanoseconds(0), "0.00 ns"},
+		{Nanoseconds(61.8), "61.8 ns"},
+		{Duration(9240 * time.Microsecond), "9.24 ms"},
+		{Duration(90 * time.Second), "90.0 s"},
+		{Range(239, 416), "239–416 ns"},
+		{Range(239, 32.1e6), "239 ns–32.1 ms"},
+		{Percent(0), "0 %"},
+		{Percent(0.0001), "<0.001 %"},
+		{Percent(0.0123), "0.012 %"},
+		{Percent(62.04), "62.0 %"},
+		{Count(0), "0"},
+		{Count(999), "999"},
+		{Count(1098541), "1,098,541"},
+		{Count(-1000), "-1,000"},
+		{Count(-100), "-100"},
+		{Bytes(0), "0 B"},
+		{Bytes(1023), "1023 B"},
+		{Bytes(1024), "1 KiB"},
+		{Bytes(10 << 30), "10 GiB"},
+		{Bytes(100 << 30), "100 GiB"},
+		{Bytes(6<<30 + 256<<20), "6.25 GiB"},
+		{Bytes(1<<30 - 1), "1 GiB"},
+		{Bytes(1<<64 - 1), "16 EiB"},
+		{Short(512), "512"},
+		{Short(512 << 20), "512M"},
+		{Short(1536 << 20), "1.5G"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package limit_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"ration/internal/limit"
+)
+
+func TestFromEnv(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		environ []string
+		want    []string // as Environ renders it
+	}{
+		{"nothing", []string{"PATH=/bin", "CUDA_DEVICE_MEMORY_LIMITS=x", "RATION_TOLERANCE_X=y", "odd"}, nil},
+		{"HAMi-core's limits",
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_SM_LIMIT=0"},
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_SM_LIMIT=none"}},
+		{"every kind",
+			[]string{"CUDA_DEVICE_SM_LIMIT_15=30", "CUDA_DEVICE_MEMORY_LIMIT=12.5%", "RATION_TOLERANCE=10"},
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT=12.5%", "CUDA_DEVICE_SM_LIMIT_15=30%", "RATION_TOLERANCE=10%"}},
+		{"the first of two", []string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT=x"},
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT=1g"}},
+		{"no tolerance", []string{"RATION_TOLERANCE=0"}, nil},
+	} {
+		settings, err := limit.FromEnv(tt.environ)
+		if got := settings.Environ(); err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, %v; want %q", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+func TestFromEnvRejects(t *testing.T) {
+	for _, tt := range []struct {
+		entry string
+		want  error
+	}{
+		{"CUDA_DEVICE_MEMORY_LIMIT=", limit.ErrEmpty},
+		{"CUDA_DEVICE_MEMORY_LIMIT=0=10g", limit.ErrSize},
+		{"CUDA_DEVICE_MEMORY_LIMIT_3=18446744073709551616", limit.ErrOverflow},
+		{"CUDA_DEVICE_MEMORY_LIMIT_3=101%", limit.ErrPercent},
+		{"CUDA_DEVICE_MEMORY_LIMIT_16=1g", limit.ErrDevice},
+		{"CUDA_DEVICE_MEMORY_LIMIT_01=1g", limit.ErrDevice},
+		{"CUDA_DEVICE_MEMORY_LIMIT_=1g", limit.ErrDevice},
+		{"CUDA_DEVICE_SM_LIMIT=", limit.ErrEmpty},
+		{"CUDA_DEVICE_SM_LIMIT=101", limit.ErrPercent},
+		{"CUDA_DEVICE_SM_LIMIT_x=10", limit.ErrDevice},
+		{"RATION_TOLERANCE=", limit.ErrEmpty},
+		{"RATION_TOLERANCE=101", limit.ErrPercent},
+		{"RATION_TOLERANCE=-1", limit.ErrPercent},
+	} {
+		settings, err := limit.FromEnv([]string{tt.entry})
+		if !errors.Is(err, tt.want) || settings != (limit.Settings{}) {
+			t.Errorf("%s: %v, %v; want error %v", tt.entry, settings, err, tt.want)
+		}
+		key, value, _ := strings.Cut(tt.entry, "=")
+		if err != nil && !strings.HasPrefix(err.Error(), fmt.Sprintf("%s=%q: ", key, value)) {
+			t.Errorf("%s: %q does not name the variable and its value", tt.entry, err)
+		}
+	}
+}
+
+func ExampleFromEnv() {
+	_, err := limit.FromEnv([]string{
+		"CUDA_DEVICE_MEMORY_LIMIT=10gb!",
+		"CUDA_DEVICE_MEMORY_LIMIT_16=10g",
+		"CUDA_DEVICE_SM_LIMIT=101",
+	})
+	fmt.Println(err)
+	// Output:
+	// CUDA_DEVICE_MEMORY_LIMIT="10gb!": not a size (use bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g; or a percentage from 1 to 100, like 25%)
+	// CUDA_DEVICE_MEMORY_LIMIT_16="10g": not a device index (use a device from 0 to 15 at the end of the name)
+	// CUDA_DEVICE_SM_LIMIT="101": not a percentage in range (use a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit)
+}
+
+func FuzzEnv(f *testing.F) {
+	for _, s := range badValues {
+		f.Add("CUDA_DEVICE_MEMORY_LIMIT="+s, "CUDA_DEVICE_SM_LIMIT="+s, "RATION_TOLERANCE="+s)
+	}
+	f.Add("CUDA_DEVICE_MEMORY_LIMIT=10g", "CUDA_DEVICE_MEMORY_LIMIT_1=25%", "CUDA_DEVICE_SM_LIMIT=30")
+	f.Add("CUDA_DEVICE_MEMORY_LIMIT_16=1g", "CUDA_DEVICE_SM_LIMIT_0=0", "RATION_TOLERANCE=2.5%")
+	f.Add("=", "", "CUDA_DEVICE_MEMORY_LIMIT")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		settings, err := limit.FromEnv([]string{a, b, c})
+		if err != nil {
+			if settings != (limit.Settings{}) || !errors.As(err, new(*limit.InputError)) {
+				t.Errorf("got %v with %#v", settings, err)
+			}
+			return
+		}
+		if back, err := limit.FromEnv(settings.Environ()); err != nil || back != settings {
+			t.Errorf("%q reads back as %v, %v; want %v", settings.Environ(), back, err, settings)
+		}
+	})
+}

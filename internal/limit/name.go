@@ -1,0 +1,29 @@
+package limit
+
+const nameUse = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
+
+// CheckName returns an error matching [ErrName], with name called source,
+// unless name can be a job's: 1 to 63 ASCII letters, digits, '.', '_' and '-',
+// the first not '.' or '-'. Such a name is a file name as it stands, never a
+// hidden one, a path or an option.
+func CheckName(source, name string) error {
+	if !validName(name) {
+		return &InputError{Source: source, Value: name, Err: ErrName, Use: nameUse}
+	}
+	return nil
+}
+
+func validName(name string) bool {
+	if len(name) < 1 || len(name) > 63 || name[0] == '.' || name[0] == '-' {
+		return false
+	}
+	for _, c := range []byte(name) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,192 @@
+package limit_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"regexp"
+	"strings"
+	"testing"
+
+	"ration/internal/limit"
+)
+
+func TestParseSize(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want limit.Size
+	}{
+		{"0", 0},
+		{"0g", 0},
+		{"0.0g", 0},
+		{"1", 1},
+		{"007", 7},
+		{"1048576k", limit.GiB},
+		{"1024m", limit.GiB},
+		{"1t", 1024 * limit.GiB},
+		{"10g", 10 * limit.GiB},
+		{"10G", 10 * limit.GiB},
+		{"10gb", 10 * limit.GiB},
+		{"10GB", 10 * limit.GiB},
+		{"10gi", 10 * limit.GiB},
+		{"10GiB", 10 * limit.GiB},
+		{"10gIb", 10 * limit.GiB},
+		{"1.5g", 1536 * limit.MiB},
+		{"1.500g", 1536 * limit.MiB},
+		{"0.1g", 107374182}, // 107374182.4
+		{"0.3k", 307},       // 307.2
+		{"0.999999999999999999999999999999k", 1023},
+		{"1.00000000000000000000000000000001t", limit.TiB},
+		{"18446744073709551615", math.MaxUint64},
+		{"16777215.9999999999999t", math.MaxUint64}, // less than a byte short of 2^64
+	} {
+		got, err := limit.ParseSize(tt.in)
+		if err != nil || got != tt.want {
+			t.Errorf("ParseSize(%q) = %d, %v; want %d", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestParseSizeRejects(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want error
+	}{
+		{"", limit.ErrEmpty},
+		{"g", limit.ErrSize},
+		{"-1", limit.ErrSize},
+		{"+1", limit.ErrSize},
+		{"10gb!", limit.ErrSize},
+		{" 10 g", limit.ErrSize},
+		{"10 g", limit.ErrSize},
+		{"10g ", limit.ErrSize},
+		{"10g\n", limit.ErrSize},
+		{"10g\x00", limit.ErrSize},
+		{"\x0010g", limit.ErrSize},
+		{"1e9", limit.ErrSize},
+		{"0x10", limit.ErrSize},
+		{"1_000", limit.ErrSize},
+		{"1,5g", limit.ErrSize},
+		{"10b", limit.ErrSize},
+		{"10bg", limit.ErrSize},
+		{"10gbi", limit.ErrSize},
+		{"10p", limit.ErrSize},
+		{"1.5", limit.ErrSize},
+		{"1.g", limit.ErrSize},
+		{".5g", limit.ErrSize},
+		{"1.5.5g", limit.ErrSize},
+		{"٣g", limit.ErrSize},
+		{"3\u212a", limit.ErrSize}, // the Kelvin sign, which lower-cases to k
+		{"25%", limit.ErrSize},
+		{"0.0001k", limit.ErrSize}, // would come to 0, which is no limit
+		{"18446744073709551616", limit.ErrOverflow},
+		{"16777216t", limit.ErrOverflow},
+		{"99999999999999999999999g", limit.ErrOverflow},
+	} {
+		got, err := limit.ParseSize(tt.in)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("ParseSize(%q) = %d, %v; want error %v", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestSizeString(t *testing.T) {
+	for _, tt := range []struct {
+		in            limit.Size
+		people, exact string
+	}{
+		{0, "0 B", "0"},
+		{1, "1 B", "1"},
+		{1023, "1023 B", "1023"},
+		{1024, "1 KiB", "1k"},
+		{1025, "1025 B", "1025"},
+		{1536, "1.5 KiB", "1536"},
+		{518 * limit.MiB, "518 MiB", "518m"},
+		{1536 * limit.MiB, "1.5 GiB", "1536m"},
+		{10 * limit.GiB, "10 GiB", "10g"},
+		{10082 * limit.MiB, "10082 MiB", "10082m"},
+		{143771 * limit.MiB, "143771 MiB", "143771m"},
+		{limit.MiB - 1, "~1.00 MiB", "1048575"},
+		{limit.GiB + 1, "~1.00 GiB", "1073741825"},
+		{limit.GiB - 1, "~1.00 GiB", "1073741823"},
+		{1234567890, "~1.15 GiB", "1234567890"},
+		{999999, "999999 B", "999999"},
+		{1000001, "~976.56 KiB", "1000001"},
+		{math.MaxUint64, "~16777216.00 TiB", "18446744073709551615"},
+	} {
+		if got := tt.in.String(); got != tt.people {
+			t.Errorf("Size(%d).String() = %q, want %q", uint64(tt.in), got, tt.people)
+		}
+		if got := tt.in.Exact(); got != tt.exact {
+			t.Errorf("Size(%d).Exact() = %q, want %q", uint64(tt.in), got, tt.exact)
+		}
+	}
+}
+
+func ExampleParseSize() {
+	for _, text := range []string{"10g", "1.5GiB", "10gb!"} {
+		size, err := limit.ParseSize(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(size, size.Exact())
+	}
+	// Output:
+	// 10 GiB 10g
+	// 1.5 GiB 1536m
+	// "10gb!": not a size (use bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g)
+}
+
+var sizePattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?)(([kmgtKMGT])[iI]?[bB]?)?$`)
+
+// wantSize says the same as ParseSize by other means: a pattern and rational
+// numbers.
+func wantSize(s string) (limit.Size, bool) {
+	m := sizePattern.FindStringSubmatch(s)
+	if m == nil || m[2] != "" && m[4] == "" {
+		return 0, false
+	}
+	value, _ := new(big.Rat).SetString(m[1])
+	if m[4] != "" {
+		power := strings.Index("kmgt", strings.ToLower(m[4])) + 1
+		value.Mul(value, new(big.Rat).SetInt64(1<<(10*power)))
+	}
+	floor := new(big.Int).Quo(value.Num(), value.Denom())
+	if !floor.IsUint64() || floor.Sign() == 0 && value.Sign() != 0 {
+		return 0, false
+	}
+	return limit.Size(floor.Uint64()), true
+}
+
+// badValues are inputs that no parser here may take for anything.
+var badValues = []string{
+	"10gb!", "-1", "18446744073709551616", "", "101%", "0%", " 10 g", "1e9", "0x10", "٣g", "10g\x00", "\x00", "3\u212a",
+}
+
+func FuzzParseSize(f *testing.F) {
+	for _, s := range badValues {
+		f.Add(s)
+	}
+	for _, s := range []string{"0", "10g", "10GiB", "1.5g", "0.1t", "1048576k", "18446744073709551615", "16777215.99t"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		size, err := limit.ParseSize(s)
+		want, ok := wantSize(s)
+		if ok != (err == nil) || size != want {
+			t.Fatalf("ParseSize(%q) = %d, %v; want %d, %v", s, size, err, want, ok)
+		}
+		if back, err := limit.ParseSize(size.Exact()); err != nil || back != size {
+			t.Errorf("%q reads back as %d, %v; want %d", size.Exact(), back, err, size)
+		}
+		shown := strings.TrimSuffix(strings.Replace(size.String(), " ", "", 1), "B")
+		if strings.HasPrefix(shown, "~") {
+			return
+		}
+		if back, err := limit.ParseSize(shown); err != nil || back != size {
+			t.Errorf("%d is shown as exactly %q, which is %d, %v", uint64(size), size, back, err)
+		}
+	})
+}

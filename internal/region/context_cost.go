@@ -1,0 +1,77 @@
+package region
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// Costs are what a region remembers of contexts, so that the next one need not be
+// measured: for each device what a process's first context takes, and how
+// processes find themselves in the driver's list. They are hints. The library
+// corrects a wrong one within seconds, and a word that is of another device, or of
+// another PID namespace, is not looked at.
+type Costs struct {
+	Device [abi.Devices]abi.ContextCost
+	Names  abi.NVMLPIDs
+}
+
+// Costs is what this region remembers.
+func (r *Region) Costs() (c Costs, err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return Costs{}, err
+	}
+	for d := range c.Device {
+		c.Device[d] = abi.ContextCost(atomic.LoadUint64(&r.m.Devices[d].ContextCost))
+	}
+	c.Names = abi.NVMLPIDs(atomic.LoadUint64(&r.m.Header.NVMLPIDs))
+	return c, nil
+}
+
+// OfferCosts makes the region remember what it does not yet.
+func (r *Region) OfferCosts(c Costs) (err error) {
+	if !r.writable {
+		return fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return err
+	}
+	// Swaps, not stores: a process that measured knows better.
+	for d, cost := range c.Device {
+		if cost != 0 {
+			atomic.CompareAndSwapUint64(&r.m.Devices[d].ContextCost, 0, uint64(cost))
+		}
+	}
+	if c.Names != 0 {
+		atomic.CompareAndSwapUint64(&r.m.Header.NVMLPIDs, 0, uint64(c.Names))
+	}
+	return nil
+}
+
+// ReadCosts is what the region at path remembers. One that others than this user
+// may write is not believed, and is ErrOwner: a cost that is too large would keep
+// another job's programs from starting.
+func ReadCosts(path string) (_ Costs, err error) {
+	r, err := View(path)
+	if err != nil {
+		return Costs{}, err
+	}
+	defer r.Close()
+	if err := r.file.checkOwner(path); err != nil {
+		return Costs{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(r.file.fd, &st); err != nil {
+		return Costs{}, fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if st.Mode&0o022 != 0 {
+		return Costs{}, fmt.Errorf("region %s can be written by others (mode %#o): %w", path, st.Mode&0o7777, ErrOwner)
+	}
+	return r.Costs()
+}

@@ -1,0 +1,53 @@
+//go:build faultpoints
+
+package region
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// RATION_FAULT=name[:n[:kill|stop]] ends or stops this process when it passes
+// the named point for the n-th time.
+var fault struct {
+	at     abi.Failpoint
+	left   atomic.Int64
+	signal syscall.Signal
+}
+
+func init() {
+	spec := os.Getenv("RATION_FAULT")
+	if spec == "" {
+		return
+	}
+	part := strings.Split(spec, ":")
+	fault.at, fault.signal = abi.FailpointByName(part[0]), syscall.SIGKILL
+	n := 1
+	if len(part) > 1 {
+		n, _ = strconv.Atoi(part[1])
+	}
+	if len(part) > 2 && part[2] == "stop" {
+		fault.signal = syscall.SIGSTOP
+	}
+	if fault.at == abi.FailpointNone || n < 1 {
+		fmt.Fprintf(os.Stderr, "RATION_FAULT=%q names no point\n", spec)
+		os.Exit(2)
+	}
+	fault.left.Store(int64(n))
+}
+
+func point(p abi.Failpoint) {
+	if p == fault.at && fault.left.Add(-1) == 0 {
+		// To this very thread: the signal is taken on the way out of the call, so
+		// that not one instruction of the protocol follows.
+		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), fault.signal)
+	}
+}

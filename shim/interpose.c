@@ -1,0 +1,269 @@
+/* How programs reach the driver, and how the hooks come in between.
+ *
+ * A program that is linked with libcuda binds to our exports, as we come first.
+ * One that asks dlsym or cuGetProcAddress gets what the real resolver would have
+ * given it; where that is a function of the driver that is in our table, it gets
+ * ours instead. Every other name, and every other library's wrapper around the
+ * driver, is left as it is.
+ *
+ * The driver's own functions are found in its symbol table, never through names
+ * that somebody (we ourselves) may have put in front of them. */
+#include "interpose.h"
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "elf.h"
+#include "hooks.h"
+#include "log.h"
+
+/* The newest CUDA whose calls the table knows. A newer name may mean a call with
+ * other parameters. */
+#define KNOWN_CUDA 13999
+
+static const char *const names[RATION_CALLS] = {
+#define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = #symbol,
+#define USE(symbol, params) [CALL_##symbol] = #symbol,
+#include "hooks.def"
+};
+
+static void *const ours[RATION_HOOKS] = {
+#define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = (void *)symbol,
+#include "hooks.def"
+};
+
+/* What cuGetProcAddress calls them. */
+static const struct variant {
+	const char *base;
+	int version;
+	bool per_thread;
+	enum ration_call call;
+} variants[] = {
+#define HOOK(family, symbol, base, version, per_thread, params, text) {#base, version, per_thread, CALL_##symbol},
+#define ALIAS(base, version, symbol) {#base, version, 0, CALL_##symbol},
+#include "hooks.def"
+};
+
+enum library { CUDA, NVML, LIBRARIES };
+static const char *const sonames[LIBRARIES] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+
+static enum library library_of(enum ration_call call) { return names[call][0] == 'n' ? NVML : CUDA; }
+
+/* Written by whoever comes first, and by others with the same values. */
+static void *real[RATION_CALLS];
+static int resolved[LIBRARIES];
+
+/* The real resolvers, jumped to by the stubs in stubs.c. */
+__attribute__((visibility("hidden"))) void *ration_real_dlsym, *ration_real_dlvsym;
+
+typedef void *(*dlopen_function)(const char *, int);
+typedef void *(*dlsym_function)(void *, const char *);
+typedef void *(*dlvsym_function)(void *, const char *, const char *);
+
+/* dl_function finds one of the C library's dl functions, which live in libdl in an
+ * old one and in libc in a new one. */
+static void *dl_function(const char *name)
+{
+	struct elf_object o;
+	void *found = elf_first("libc.so.6", &o) ? elf_symbol(&o, name) : NULL;
+	return found || !elf_first("libdl.so.2", &o) ? found : elf_symbol(&o, name);
+}
+
+/* find_resolvers may be the first thing that runs in a process: other preloaded
+ * libraries look for what they wrap before anything else. */
+static bool find_resolvers(void)
+{
+	if (likely(__atomic_load_n(&ration_real_dlvsym, __ATOMIC_ACQUIRE)))
+		return true;
+	void *dlsym_found = dl_function("dlsym"), *dlvsym_found = dl_function("dlvsym");
+	if (!dlsym_found || !dlvsym_found)
+		return false;
+	__atomic_store_n(&ration_real_dlsym, dlsym_found, __ATOMIC_RELAXED);
+	__atomic_store_n(&ration_real_dlvsym, dlvsym_found, __ATOMIC_RELEASE);
+	return true;
+}
+
+/* resolve fills in the real functions of a library that is loaded, and keeps it
+ * loaded: the addresses must stay good. Safe to do twice. */
+static bool resolve(enum library l)
+{
+	struct elf_object o;
+	if (likely(__atomic_load_n(&resolved[l], __ATOMIC_ACQUIRE)))
+		return true;
+	if (!elf_named(sonames[l], &o))
+		return false;
+	dlopen_function open = (dlopen_function)dl_function("dlopen");
+	if (open)
+		open(sonames[l], RTLD_LAZY | RTLD_NOLOAD);
+	for (enum ration_call c = 0; c < RATION_CALLS; c++)
+		if (library_of(c) == l)
+			__atomic_store_n(&real[c], elf_symbol(&o, names[c]), __ATOMIC_RELAXED);
+	/* Release: whoever finds it set finds the addresses. */
+	__atomic_store_n(&resolved[l], 1, __ATOMIC_RELEASE);
+	return true;
+}
+
+void *ration_real(enum ration_call call)
+{
+	void *found = __atomic_load_n(&real[call], __ATOMIC_RELAXED);
+	if (likely(found != NULL))
+		return found;
+	return resolve(library_of(call)) ? __atomic_load_n(&real[call], __ATOMIC_RELAXED) : NULL;
+}
+
+int ration_absent(enum ration_call call)
+{
+	enum library l = library_of(call);
+	bool loaded = __atomic_load_n(&resolved[l], __ATOMIC_ACQUIRE);
+	if (l == NVML)
+		return loaded ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_LIBRARY_NOT_FOUND;
+	return loaded ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NO_DEVICE;
+}
+
+bool ration_driver_loaded(void) { return resolve(CUDA); }
+
+bool ration_load_nvml(void)
+{
+	if (resolve(NVML))
+		return true;
+	dlopen_function open = (dlopen_function)dl_function("dlopen");
+	return open && open(sonames[NVML], RTLD_LAZY) && resolve(NVML);
+}
+
+static int hook_named(const char *name)
+{
+	if (!((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
+		return -1;
+	for (int c = 0; c < RATION_HOOKS; c++)
+		if (!strcmp(names[c], name))
+			return c;
+	return -1;
+}
+
+struct next {
+	const char *name;
+	bool past;
+	void *found;
+};
+
+static bool is_next(const struct elf_object *o, bool holds, void *arg)
+{
+	struct next *n = arg;
+	if (!n->past) {
+		n->past = holds;
+		return false;
+	}
+	n->found = elf_symbol(o, n->name);
+	return n->found != NULL;
+}
+
+/* next_after is what dlsym(RTLD_NEXT) finds for a caller: the real one would take
+ * us for the caller. */
+static void *next_after(const void *caller, const char *name)
+{
+	struct next n = {.name = name};
+	return elf_find(is_next, caller, &n) ? n.found : NULL;
+}
+
+/* trace tells ration doctor which of the driver's names a program asks for. That is
+ * before cuInit, and so before the settings are read: one look says whether
+ * anybody wants to know. */
+static void trace(const char *name, int version, bool counted)
+{
+	enum { UNKNOWN, QUIET, TRACING };
+	static int state;
+	int now = __atomic_load_n(&state, __ATOMIC_RELAXED);
+	if (now == QUIET || (strncmp(name, "cu", 2) && strncmp(name, "nvml", 4)))
+		return;
+	if (now == UNKNOWN) {
+		const char *level = getenv("RATION_LOG");
+		now = level && !strcmp(level, "debug") ? TRACING : QUIET;
+		if (now == TRACING)
+			log_setup();
+		__atomic_store_n(&state, now, __ATOMIC_RELAXED);
+	}
+	if (now == TRACING)
+		log_debug("resolves %s (%d): %s", name, version, counted ? "counted" : "passed on");
+}
+
+/* ration_pick decides a lookup for the stubs: true with the answer in result, or
+ * false for one that the real resolver is to make for its caller. */
+__attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char *name, const char *version, const void *caller,
+						       void **result)
+{
+	*result = NULL;
+	if (!find_resolvers())
+		return true;
+	int call = name ? hook_named(name) : -1;
+	if (name)
+		trace(name, 0, call >= 0);
+	if (call < 0)
+		return false;
+	if (handle == RTLD_NEXT) {
+		void *found = next_after(caller, name);
+		if (!found || (found != ours[call] && found != ration_real(call)))
+			return false;
+		*result = ours[call];
+		return true;
+	}
+	void *found = version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version)
+			      : ((dlsym_function)ration_real_dlsym)(handle, name);
+	if (found && found == ours[call] && !resolve(library_of(call)))
+		/* Our export alone is no driver: without us there would be nothing. The
+		 * real one leaves the message for dlerror. */
+		found = ((dlsym_function)ration_real_dlsym)(handle, library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
+											     : "libnvidia-ml.so.1 is not loaded");
+	else if (found && found == ration_real(call))
+		found = ours[call];
+	*result = found;
+	return true;
+}
+
+/* variant_of is our function for what cuGetProcAddress found. */
+static void *variant_of(void *found, const char *name, int version, uint64_t flags)
+{
+	enum { PER_THREAD = 2 };
+	const struct variant *best = NULL;
+	bool threaded = false;
+	for (int c = 0; c < RATION_HOOKS; c++)
+		if (found == __atomic_load_n(&real[c], __ATOMIC_RELAXED))
+			return ours[c];
+	/* A driver may keep other entry points for this than it exports. */
+	if (version > KNOWN_CUDA)
+		return found;
+	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+		if (!strcmp(variants[i].base, name))
+			threaded |= variants[i].per_thread;
+	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+		const struct variant *v = &variants[i];
+		if (v->version <= version && v->per_thread == (threaded && (flags & PER_THREAD)) && (!best || v->version > best->version) &&
+		    !strcmp(v->base, name))
+			best = v;
+	}
+	return best && ration_real(best->call) ? ours[best->call] : found;
+}
+
+static void *substitute(void *found, const char *name, int version, uint64_t flags)
+{
+	void *mine = variant_of(found, name, version, flags);
+	trace(name, version, mine != found);
+	return mine;
+}
+
+int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
+{
+	int result = REAL(cuGetProcAddress, name, out, version, flags);
+	if (result == CUDA_SUCCESS && name && out && *out)
+		*out = substitute(*out, name, version, flags);
+	return result;
+}
+
+int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status)
+{
+	int result = REAL(cuGetProcAddress_v2, name, out, version, flags, status);
+	if (result == CUDA_SUCCESS && name && out && *out)
+		*out = substitute(*out, name, version, flags);
+	return result;
+}

@@ -1,0 +1,176 @@
+#include "limit_parse.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "region/abi.h"
+
+#define SIZE_USE "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
+
+const char memory_use[] = SIZE_USE "; or a percentage from 1 to 100, like 25%";
+const char compute_use[] = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit";
+const char tolerance_use[] = "a percentage from 0 to 100, like 10 or 2.5%";
+const char device_use[] = "a device from 0 to 15 at the end of the name";
+
+static const char empty[] = "empty";
+static const char not_size[] = "not a size";
+static const char overflow[] = "a size too large to count in 64 bits";
+static const char not_percent[] = "not a percentage in range";
+
+static size_t digits(const char *s)
+{
+	size_t n = 0;
+	while (s[n] >= '0' && s[n] <= '9')
+		n++;
+	return n;
+}
+
+struct number {
+	const char *whole, *fraction, *rest;
+	size_t whole_len, fraction_len;
+};
+
+/* cut_number splits text after its leading decimal number. A point needs a digit
+ * on both sides. */
+static bool cut_number(const char *text, struct number *n)
+{
+	memset(n, 0, sizeof *n);
+	n->whole = text;
+	n->whole_len = digits(text);
+	n->rest = text + n->whole_len;
+	if (!n->whole_len)
+		return false;
+	if (*n->rest == '.') {
+		n->fraction = n->rest + 1;
+		n->fraction_len = digits(n->fraction);
+		n->rest = n->fraction + n->fraction_len;
+		if (!n->fraction_len)
+			return false;
+	}
+	return true;
+}
+
+static bool is_none(const char *s) { return !strcasecmp(s, "none") || !strcasecmp(s, "unlimited"); }
+
+/* parse_unit is the bytes a unit stands for, or 0. */
+static uint64_t parse_unit(const char *unit)
+{
+	static const char letters[] = "kmgt";
+	static const char *const endings[] = {"", "b", "B", "i", "I", "ib", "iB", "Ib", "IB"};
+	if (!*unit)
+		return 1;
+	const char *power = strchr(letters, *unit | 0x20);
+	if (!power || !*power)
+		return 0;
+	for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+		if (!strcmp(unit + 1, endings[i]))
+			return UINT64_C(1024) << (10 * (power - letters));
+	return 0;
+}
+
+static const char *parse_size(const char *text, uint64_t *out)
+{
+	struct number n;
+	if (!*text)
+		return empty;
+	uint64_t scale = cut_number(text, &n) ? parse_unit(n.rest) : 0, bytes = 0, part = 0;
+	if (!scale || (n.fraction && scale == 1))
+		return not_size;
+	for (size_t i = 0; i < n.whole_len; i++)
+		if (__builtin_mul_overflow(bytes, 10, &bytes) || __builtin_add_overflow(bytes, (uint64_t)(n.whole[i] - '0'), &bytes))
+			return overflow;
+	if (__builtin_mul_overflow(bytes, scale, &bytes))
+		return overflow;
+	/* From the last digit to the first: exact, and never more than scale * 10. */
+	bool any = false;
+	for (size_t i = n.fraction_len; i-- > 0;) {
+		part = ((uint64_t)(n.fraction[i] - '0') * scale + part) / 10;
+		any |= n.fraction[i] != '0';
+	}
+	*out = bytes + part;
+	/* Zero stands for "no limit": a tiny limit must not become none. */
+	return *out == 0 && any ? not_size : NULL;
+}
+
+const char *parse_percent(const char *text, uint32_t *out)
+{
+	enum { PLACES = 4 };
+	struct number n;
+	uint64_t value = 0;
+	if (!*text)
+		return empty;
+	if (!cut_number(text, &n) || (*n.rest && strcmp(n.rest, "%")) || n.fraction_len > PLACES)
+		return not_percent;
+	for (size_t i = 0; i < n.whole_len; i++) {
+		value = value * 10 + (uint64_t)(n.whole[i] - '0');
+		if (value > 100)
+			return not_percent;
+	}
+	for (size_t i = 0; i < PLACES; i++)
+		value = value * 10 + (i < n.fraction_len ? (uint64_t)(n.fraction[i] - '0') : 0);
+	if (value > WHOLE)
+		return not_percent;
+	*out = (uint32_t)value;
+	return NULL;
+}
+
+const char *parse_memory(const char *text, struct memory_limit *out)
+{
+	struct memory_limit l = {.set = true};
+	const char *wrong = NULL;
+	size_t len = strlen(text);
+	if (is_none(text)) {
+		l.none = true;
+	} else if (len && text[len - 1] == '%') {
+		if (parse_percent(text, &l.share) || l.share < ONE_PERCENT)
+			wrong = not_percent;
+	} else {
+		wrong = parse_size(text, &l.bytes);
+		l.none = l.bytes == 0;
+	}
+	if (!wrong)
+		*out = l;
+	return wrong;
+}
+
+const char *parse_compute(const char *text, struct compute_limit *out)
+{
+	uint32_t p = 0;
+	const char *wrong = is_none(text) ? NULL : parse_percent(text, &p);
+	if (!wrong && p % ONE_PERCENT)
+		wrong = not_percent;
+	if (!wrong)
+		*out = (struct compute_limit){true, (uint8_t)(p / ONE_PERCENT)};
+	return wrong;
+}
+
+const char *parse_device(const char *text, unsigned *out)
+{
+	size_t len = digits(text);
+	unsigned n = 0;
+	for (size_t i = 0; i < len && i < 3; i++)
+		n = n * 10 + (unsigned)(text[i] - '0');
+	if (!len || len > 2 || text[len] || (len > 1 && *text == '0') || n >= RATION_DEVICES)
+		return "not a device index";
+	*out = n;
+	return NULL;
+}
+
+uint64_t share_of(uint32_t share, uint64_t bytes) { return (uint64_t)((unsigned __int128)bytes * share / WHOLE); }
+
+const char *size_text(uint64_t bytes, char *out)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	unsigned u = 0;
+	uint64_t scale = 1;
+	while (u < 4 && bytes >= scale * 1024)
+		scale *= 1024, u++;
+	/* In hundredths, rounded to the nearest. */
+	uint64_t n = bytes / scale * 100 + (bytes % scale * 100 + scale / 2) / scale;
+	if (n % 100 == 0)
+		snprintf(out, SIZE_TEXT, "%llu %s", (unsigned long long)(n / 100), units[u]);
+	else
+		snprintf(out, SIZE_TEXT, "%llu.%02u %s", (unsigned long long)(n / 100), (unsigned)(n % 100), units[u]);
+	return out;
+}

@@ -1,0 +1,172 @@
+/* Liveness: ask the kernel. docs/protocols.md, section 4. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static struct flock slot_byte(unsigned slot, short type)
+{
+	return (struct flock){
+	    .l_type = type,
+	    .l_whence = SEEK_SET,
+	    .l_start = (off_t)(offsetof(struct ration_region, slots) + slot * sizeof(struct ration_slot)),
+	    .l_len = 1,
+	};
+}
+
+/* region_lock marks slot as this process's for as long as it lives. It only ever
+ * tries. */
+bool region_lock(struct region *r, unsigned slot)
+{
+	return region_lock_by(region_fd(r), slot);
+}
+
+bool region_lock_by(int fd, unsigned slot)
+{
+	struct flock l = slot_byte(slot, F_WRLCK);
+	return fcntl(fd, F_SETLK, &l) == 0;
+}
+
+void region_unlock(struct region *r, unsigned slot)
+{
+	struct flock l = slot_byte(slot, F_UNLCK);
+	fcntl(region_fd(r), F_SETLK, &l);
+}
+
+/* read_process reads when a process started, and whether it has ended or will not
+ * run its own code again; false if there is none. */
+static bool read_process(const char *pid, uint64_t *start, bool *ending)
+{
+	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
+	char path[40], buf[1024];
+	snprintf(path, sizeof path, "/proc/%s/stat", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	ssize_t n = read(fd, buf, sizeof buf - 1);
+	close(fd);
+	if (n <= 0)
+		return false;
+	buf[n] = 0;
+	/* The second field is a name in brackets that may hold anything: count from
+	 * the last bracket. */
+	char *p = strrchr(buf, ')'), state = 0;
+	uint64_t flags = 0, threads = 0;
+	for (int field = STATE; field <= START; field++) {
+		p = p ? strchr(p + 1, ' ') : NULL;
+		if (!p)
+			return false;
+		if (field == STATE)
+			state = p[1];
+		else if (field == FLAGS)
+			flags = strtoull(p + 1, NULL, 10);
+		else if (field == THREADS)
+			threads = strtoull(p + 1, NULL, 10);
+		else if (field == START)
+			*start = strtoull(p + 1, NULL, 10);
+	}
+	/* Locks go before the process becomes a zombie. A leader that has ended while
+	 * its other threads live on is none. */
+	*ending = (state == 'Z' || state == 'X' || flags & EXITING) && threads <= 1;
+	return true;
+}
+
+void region_identify(struct region_identity *me)
+{
+	struct stat st;
+	char name[24], pid[24];
+	bool ending;
+	memset(me, 0, sizeof *me);
+	me->pid = (uint64_t)getpid();
+	/* By "self", which is us also where /proc is of another namespace and our PID
+	 * names a stranger. */
+	read_process("self", &me->start, &ending);
+	ssize_t n = readlink("/proc/self", name, sizeof name - 1);
+	snprintf(pid, sizeof pid, "%llu", (unsigned long long)me->pid);
+	me->sees = n > 0 && (name[n] = 0, !strcmp(name, pid));
+	/* By number: the function's name depends on the C library's age. */
+	if (syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
+		me->pidns = st.st_ino;
+}
+
+/* mapped_by says whether a process has the region mapped. One that lost its lock
+ * by closing files still has; one that became another program does not. Where we
+ * may not look, it counts as mapped. */
+static bool mapped_by(const struct region *r, uint64_t pid)
+{
+	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1 };
+	char path[40], inode[48];
+	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
+	/* By device and inode; or, where a stacked file system shows others, by name. */
+	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno != ENOENT;
+	/* Not on the stack: it is the program's, and a thread may have 16 KiB in all. */
+	char *buf = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (buf == MAP_FAILED) {
+		close(fd);
+		return true;
+	}
+	size_t kept = 0;
+	bool any = false, found = false;
+	for (ssize_t n; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
+		size_t all = kept + (size_t)n;
+		buf[all] = 0;
+		found = strstr(buf, inode) || (r->path[0] == '/' && strstr(buf, r->path));
+		/* What was looked for may straddle two reads. */
+		kept = all < CHUNK ? all : CHUNK;
+		memmove(buf, buf + all - kept, kept);
+	}
+	close(fd);
+	munmap(buf, ROOM);
+	return found || !any;
+}
+
+/* The slots this process has locked, by generation: the kernel does not name our
+ * own locks. */
+static uint64_t held[RATION_SLOTS];
+
+void region_hold(unsigned slot, uint64_t gen) { store_release(&held[slot], gen); }
+
+/* region_let_go forgets a slot, unless we have it again as another owner. */
+void region_let_go(unsigned slot, uint64_t gen) { cas(&held[slot], gen, 0); }
+
+bool region_dead(struct region *r, unsigned slot, uint64_t status)
+{
+	if (load_acquire(&held[slot]) == status_gen(status))
+		return false;
+	struct flock l = slot_byte(slot, F_RDLCK);
+	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
+		return false;
+	if (status_state(status) == RATION_SLOT_JOINING)
+		return true; /* the lock came before the claim, a moment ago */
+	/* No lock. It may have been lost by a close in a process that lives on, so ask
+	 * for the process as well, where its PID means anything to us. */
+	struct ration_slot *s = &r->m->slots[slot];
+	struct region_identity me;
+	region_identify(&me);
+	uint64_t pid = load_acquire(&s->pid), ns = load_acquire(&s->pidns), start = load_acquire(&s->start);
+	if (ns == 0 || ns != me.pidns) {
+		pid = host_pid_of(load_acquire(&s->host_pid));
+		if (me.pidns != REGION_INIT_PIDNS || pid == 0)
+			return true;
+	}
+	if (pid == me.pid && start == me.start)
+		return true; /* this process, before it became another program: exec drops the lock */
+	if (!me.sees)
+		return true; /* /proc here is of another namespace: it would name a stranger */
+	char name[24];
+	uint64_t now;
+	bool ending;
+	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
+	return !read_process(name, &now, &ending) || now != start || ending || !mapped_by(r, pid);
+}

@@ -1,0 +1,144 @@
+/* Slots: docs/protocols.md, section 4. */
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* raise_high makes sure that a slot is looked at, before it is claimed. */
+static void raise_high(struct region *r, unsigned slot)
+{
+	for (;;) {
+		uint64_t high = load_acquire(&r->m->header.high_water);
+		if (high > slot || cas(&r->m->header.high_water, high, slot + 1))
+			return;
+	}
+}
+
+/* join fills in a claimed slot and shows it to readers. It returns false where the
+ * slot was taken away meanwhile, its lock having been lost. */
+static bool join(struct region *r, unsigned slot, uint64_t gen, const char *name)
+{
+	FAILPOINT(CLAIM_JOINING);
+	struct region_identity me;
+	region_identify(&me);
+	struct ration_slot *s = &r->m->slots[slot];
+	store_release(&s->pid, me.pid);
+	store_release(&s->start, me.start);
+	store_release(&s->pidns, me.pidns);
+	store_release(&s->host_pid, make_host_pid(gen, me.pidns == REGION_INIT_PIDNS ? me.pid : 0));
+	store_release(&s->uid, geteuid());
+	store_release(&s->joined, now_ns(CLOCK_REALTIME));
+
+	uint64_t words[RATION_NAME_LEN / 8] = {0};
+	size_t len = strnlen(name, RATION_NAME_LEN - 1);
+	memcpy(words, name, len);
+	for (unsigned i = 0; i < RATION_NAME_LEN / 8; i++)
+		store_release((uint64_t *)(void *)s->name + i, words[i]);
+
+	FAILPOINT(CLAIM_FILLED);
+	store32_release(&r->slot, slot);
+	uint64_t active = make_status(gen, RATION_SLOT_ACTIVE);
+	/* Release: a reader that finds the slot active finds all of the above. */
+	if (!cas(&r->m->status[slot], make_status(gen, RATION_SLOT_JOINING), active)) {
+		region_let_go(slot, gen);
+		return false;
+	}
+	store_release(&r->status, active);
+	/* Release: whoever charges by this claim finds the slot its own. */
+	store_release(&r->claim, make_claim(slot, active));
+	FAILPOINT(CLAIM_ACTIVE);
+	fetch_add(&r->m->header.counters.claims, 1);
+	if (r->role == ROLE_FAST_PATH)
+		fetch_add(&r->m->header.counters.fast, 1);
+	return true;
+}
+
+/* claim_free looks for a free slot, first in a small window, so that a scan of
+ * the slots in use stays short, then in larger ones. */
+static bool claim_free(struct region *r, const char *name)
+{
+	uint64_t ticket = fetch_add(&r->m->header.ticket, 1);
+	for (unsigned window = RATION_CLAIM_WINDOW; window <= RATION_SLOTS; window *= 2) {
+		for (unsigned n = 0; n < window; n++) {
+			unsigned slot = (unsigned)((ticket + n) % window);
+			uint64_t status = load_acquire(&r->m->status[slot]);
+			/* The lock first: a claimed slot without one has a dead owner. */
+			if (status_state(status) != RATION_SLOT_FREE || !region_lock(r, slot))
+				continue;
+			uint64_t gen = status_gen(status) + 1;
+			region_hold(slot, gen);
+			raise_high(r, slot);
+			FAILPOINT(CLAIM_LOCKED);
+			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
+				if (join(r, slot, gen, name))
+					return true;
+				continue;
+			}
+			region_let_go(slot, gen);
+			region_unlock(r, slot);
+		}
+	}
+	return false;
+}
+
+int region_claim(struct region *r, const char *name)
+{
+	unsigned reaped;
+	if (!region_whole(r))
+		return REGION_DAMAGED;
+	if (claim_free(r, name))
+		return REGION_OK;
+	int err = region_reap(r, &reaped);
+	if (err)
+		return err;
+	return claim_free(r, name) ? REGION_OK : REGION_FULL;
+}
+
+/* return_all gives back what the slot holds of a device: by the ledger, so that
+ * nothing can be left behind. */
+static int return_all(struct region *r, unsigned device, uint64_t claim)
+{
+	struct ration_account *a = account(r, device, claim_slot(claim));
+	struct region_books b;
+	uint64_t w = region_ledger_word(r, device);
+	if (load_acquire(&a->gen) != status_gen(claim_status(claim)))
+		return REGION_OK; /* never entered */
+	if (!region_take(a, 0, &b, false))
+		return REGION_DAMAGED;
+	uint64_t units = used_units(b.used);
+	if (units && !region_change(r, device, claim_slot(claim), a, &b, -(int64_t)units, NULL, &w)) {
+		region_turn_end(a, b.turn);
+		return REGION_DAMAGED;
+	}
+	region_clear(a, b.turn);
+	return REGION_OK;
+}
+
+int region_leave(struct region *r)
+{
+	/* Once, however many paths lead here. */
+	uint64_t claim = __atomic_exchange_n(&r->claim, 0, __ATOMIC_ACQ_REL);
+	unsigned slot = claim_slot(claim);
+	uint64_t status = claim_status(claim);
+	if (!claim)
+		return REGION_EVICTED;
+	store_release(&r->status, 0);
+	if (!region_whole(r))
+		return REGION_DAMAGED;
+	if (load_acquire(&r->m->status[slot]) != status) {
+		region_let_go(slot, status_gen(status));
+		return REGION_EVICTED;
+	}
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		int err = return_all(r, d, claim);
+		if (err)
+			return err;
+	}
+	FAILPOINT(LEAVE_RETURNED);
+	cas(&r->m->status[slot], status, make_status(status_gen(status), RATION_SLOT_FREE));
+	FAILPOINT(LEAVE_FREED);
+	region_let_go(slot, status_gen(status));
+	region_unlock(r, slot);
+	FAILPOINT(LEAVE_UNLOCKED);
+	return REGION_OK;
+}

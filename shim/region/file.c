@@ -1,0 +1,255 @@
+/* The region's file and its limits: opening, judging, giving it blocks. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define LIMITS_SUFFIX ".limits"
+
+/* By number: the function's name depends on the C library's age. */
+static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
+
+static int open_no_follow(const char *path, int flags)
+{
+	int fd;
+	/* A pipe must not make us wait. */
+	do
+		fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+static int open_error(void)
+{
+	switch (errno) {
+	case ELOOP:
+		return REGION_SYMLINK;
+	case EISDIR:
+	case ENXIO:
+		return REGION_NOT_REGULAR;
+	case ENOSPC:
+	case EDQUOT:
+	case EFBIG:
+		return REGION_NO_SPACE;
+	}
+	return REGION_SYSTEM;
+}
+
+int region_file_open(struct region *r)
+{
+	struct stat st;
+	r->fd = open_no_follow(r->path, O_RDWR | O_CREAT);
+	if (r->fd < 0)
+		return open_error();
+	if (stat_fd(r->fd, &st) != 0)
+		return REGION_SYSTEM;
+	if (!S_ISREG(st.st_mode))
+		return REGION_NOT_REGULAR;
+	if (st.st_uid != geteuid() && st.st_uid != 0)
+		return REGION_OWNER;
+	r->dev = st.st_dev;
+	r->ino = st.st_ino;
+	return REGION_OK;
+}
+
+static bool ours(const struct region *r, int fd)
+{
+	struct stat st;
+	return stat_fd(fd, &st) == 0 && st.st_dev == r->dev && st.st_ino == r->ino;
+}
+
+/* region_fd is the file's descriptor, opened again if the program closed it: to
+ * ask another file for our locks would make everybody look dead. Two threads that
+ * find it lost at once leave one descriptor open for good. */
+int region_fd(struct region *r)
+{
+	int fd = __atomic_load_n(&r->fd, __ATOMIC_ACQUIRE);
+	if (ours(r, fd))
+		return fd;
+	int again = open_no_follow(r->path, O_RDWR);
+	if (again >= 0 && !ours(r, again)) {
+		close(again);
+		return -1;
+	}
+	if (again >= 0) {
+		__atomic_store_n(&r->fd, again, __ATOMIC_RELEASE);
+		if (load_acquire(&r->status))
+			region_lock_by(again, r->slot);
+	}
+	return again;
+}
+
+void region_file_close(struct region *r)
+{
+	if (r->fd >= 0 && (!r->ino || ours(r, r->fd)))
+		close(r->fd);
+}
+
+/* region_file_inspect decides by reading, before anything is mapped, what the
+ * file is. fresh: initialisation is not known to be complete. */
+int region_file_inspect(struct region *r, bool *fresh)
+{
+	struct stat st;
+	struct ration_header h;
+	memset(&h, 0, sizeof h);
+	if (stat_fd(r->fd, &st) != 0)
+		return REGION_SYSTEM;
+	*fresh = true;
+	if (st.st_size == 0)
+		return REGION_OK;
+	if (pread(r->fd, &h, sizeof h, 0) < 0)
+		return REGION_SYSTEM;
+	bool sized = st.st_size == (off_t)sizeof(struct ration_region);
+	if (h.magic == 0 && sized)
+		return REGION_OK;
+	if (h.magic != RATION_MAGIC)
+		return REGION_FOREIGN;
+	if (h.version != RATION_VERSION)
+		return REGION_VERSION;
+	*fresh = h.state != RATION_STATE_COMPLETE;
+	if (!sized || (!*fresh && h.size != sizeof(struct ration_region)))
+		return REGION_SIZE;
+	return REGION_OK;
+}
+
+/* region_file_allocate gives the file its size and its blocks, so that a full
+ * file system is an error here and not a fault later. Twice does nothing. */
+int region_file_allocate(struct region *r)
+{
+	struct stat st;
+	if (stat_fd(r->fd, &st) != 0)
+		return REGION_SYSTEM;
+	/* Beyond this limit the kernel would end the program with SIGXFSZ. */
+	struct rlimit most;
+	if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < sizeof(struct ration_region)) {
+		errno = EFBIG;
+		return REGION_NO_SPACE;
+	}
+	/* In one step, so that nobody sees a size in between. */
+	r->made = st.st_size == 0;
+	if (r->made && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
+		return open_error();
+	FAILPOINT(INIT_SIZED);
+	int failed;
+	do
+		failed = fallocate(r->fd, 0, 0, sizeof(struct ration_region));
+	while (failed && errno == EINTR);
+	if (failed && errno != EOPNOTSUPP && errno != ENOSYS)
+		return open_error();
+	return REGION_OK;
+}
+
+/* region_file_empty says whether a file whose header says nothing holds nothing
+ * else either: its usage would be taken up as ours. */
+bool region_file_empty(struct region *r)
+{
+	static const uint64_t zero[512];
+	uint64_t buf[512];
+	for (off_t at = offsetof(struct ration_region, devices); at < (off_t)offsetof(struct ration_region, tail);) {
+		ssize_t n = pread(r->fd, buf, sizeof buf, at);
+		if (n <= 0 || memcmp(buf, zero, (size_t)n) != 0)
+			return false;
+		at += n;
+	}
+	return true;
+}
+
+/* region_offer sets each limit that is still zero. The swap, not a store: of two
+ * processes that bring different limits the first one stands. */
+int region_offer(struct ration_limits *page, const void *limits)
+{
+	const struct region_limits *own = limits;
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		if (own->memory[d]) {
+			cas(&page->device[d].memory, 0, own->memory[d]);
+			FAILPOINT(INIT_LIMITS);
+		}
+		if (own->compute[d])
+			cas(&page->device[d].compute, 0, own->compute[d]);
+	}
+	return REGION_OK;
+}
+
+static bool beside(const struct region *r, char *path, size_t size)
+{
+	int n = snprintf(path, size, "%s" LIMITS_SUFFIX, r->path);
+	return n > 0 && (size_t)n < size;
+}
+
+/* check_limits refuses limits that are none, or that somebody planted: they must
+ * be root's or the region's owner's, and nobody else's to write. */
+static int check_limits(struct region *r, int fd)
+{
+	struct ration_limits page;
+	struct stat st, region;
+	if (stat_fd(fd, &st) != 0 || stat_fd(region_fd(r), &region) != 0 || st.st_size != (off_t)sizeof page ||
+	    pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
+		return REGION_LIMITS;
+	if ((st.st_uid != 0 && st.st_uid != region.st_uid) || st.st_mode & 022)
+		return REGION_LIMITS;
+	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
+}
+
+/* region_limits_exist says whether an operator put limits beside the region. */
+bool region_limits_exist(const struct region *r)
+{
+	char path[4096];
+	return beside(r, path, sizeof path) && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* region_limits_open finds the page of limits this region goes by: what it was
+ * made with counts for all its life. */
+int region_limits_open(struct region *r)
+{
+	char path[4096];
+	r->limits = &r->m->limits;
+	if (load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
+		return REGION_OK;
+	int fd = beside(r, path, sizeof path) ? open_no_follow(path, O_RDONLY) : -1;
+	if (fd < 0)
+		return REGION_LIMITS;
+	int err = check_limits(r, fd);
+	if (!err) {
+		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);
+		if (page == MAP_FAILED)
+			err = REGION_SYSTEM;
+		else
+			r->limits = page, r->limits_beside = true;
+	}
+	close(fd);
+	return err;
+}
+
+/* region_limits_with maps the page of limits for writing while change runs. */
+int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg)
+{
+	int own = region_fd(r), fd = own, err = own < 0 ? REGION_SYSTEM : REGION_OK;
+	off_t offset = offsetof(struct ration_region, limits);
+	if (r->limits_beside) {
+		char path[4096];
+		if (!beside(r, path, sizeof path) || (fd = open_no_follow(path, O_RDWR)) < 0)
+			return REGION_LIMITS; /* not ours to change */
+		offset = 0;
+		err = check_limits(r, fd);
+	}
+	if (!err) {
+		struct ration_limits *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+		if (page == MAP_FAILED) {
+			err = REGION_SYSTEM;
+		} else {
+			madvise(page, sizeof *page, MADV_RANDOM); /* as in map */
+			err = change(page, arg);
+			munmap(page, sizeof *page);
+		}
+	}
+	if (fd != own)
+		close(fd);
+	return err;
+}

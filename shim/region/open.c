@@ -1,0 +1,189 @@
+/* Attaching, and initialisation: docs/protocols.md, section 3. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static int init_limits(struct ration_limits *page, const void *own)
+{
+	cas32(&page->version, 0, RATION_VERSION);
+	cas(&page->size, 0, sizeof *page);
+	cas(&page->magic, 0, RATION_LIMITS_MAGIC);
+	return region_offer(page, own);
+}
+
+/* complete writes all that initialisation writes. Every field is set only if
+ * nobody has set it: it does not matter who does it, how often, or how late. */
+static int complete(struct region *r, const struct region_limits *own)
+{
+	struct ration_header *h = &r->m->header;
+	if (load_acquire(&h->state) == RATION_STATE_COMPLETE)
+		return REGION_OK;
+	cas32(&h->flags, 0, region_limits_exist(r) ? RATION_LIMITS_BESIDE : RATION_LIMITS_INSIDE);
+	if (load32_acquire(&h->flags) == RATION_LIMITS_INSIDE) {
+		int err = region_limits_with(r, init_limits, own);
+		if (err)
+			return err;
+	}
+	cas(&r->m->tail.magic, 0, RATION_TAIL_MAGIC);
+	cas(&h->created, 0, now_ns(CLOCK_REALTIME));
+	cas32(&h->devices, 0, RATION_DEVICES);
+	cas32(&h->slots, 0, RATION_SLOTS);
+	cas(&h->size, 0, sizeof(struct ration_region));
+	cas32(&h->version, 0, RATION_VERSION);
+	cas(&h->magic, 0, RATION_MAGIC);
+	FAILPOINT(INIT_FIELDS);
+	/* Release: pairs with every load of state that finds it complete. */
+	cas(&h->state, RATION_STATE_IN_PROGRESS, RATION_STATE_COMPLETE);
+	FAILPOINT(INIT_DONE);
+	return REGION_OK;
+}
+
+/* initialise brings the region from a new file to COMPLETE, or waits politely
+ * while somebody else does. */
+static int initialise(struct region *r, const struct region_limits *own)
+{
+	uint64_t *state = &r->m->header.state;
+	if (!r->made && load_acquire(state) == RATION_STATE_UNINIT && !region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
+		return REGION_FOREIGN; /* and not because others are at work already */
+	if (cas(state, RATION_STATE_UNINIT, RATION_STATE_IN_PROGRESS)) {
+		FAILPOINT(INIT_WON);
+		r->role = ROLE_INITIALISER;
+		return complete(r, own);
+	}
+	uint64_t start = now_ns(CLOCK_MONOTONIC);
+	long pause = 50000;
+	for (;;) {
+		/* Acquire: pairs with the swap in complete. */
+		if (load_acquire(state) == RATION_STATE_COMPLETE) {
+			r->role = ROLE_WAITED;
+			return REGION_OK;
+		}
+		if (now_ns(CLOCK_MONOTONIC) - start > RATION_INIT_PATIENCE_NS) {
+			int err = complete(r, own);
+			if (err)
+				return err;
+			fetch_add(&r->m->header.counters.helped, 1);
+			r->role = ROLE_HELPED;
+			return REGION_OK;
+		}
+		nanosleep(&(struct timespec){0, pause}, NULL);
+		pause = pause < 500000 ? 2 * pause : 1000000;
+	}
+}
+
+/* map maps the file. The limits are mapped with it but stay read-only, so that a
+ * stray write cannot raise one. */
+static int map(struct region *r)
+{
+	void *mem = mmap(NULL, sizeof *r->m, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
+	if (mem == MAP_FAILED)
+		return REGION_SYSTEM;
+	r->m = mem;
+	/* Pages are touched here and there: reading ahead would cost the first process
+	 * most of a millisecond. */
+	madvise(mem, sizeof *r->m, MADV_RANDOM);
+	return mprotect(&r->m->limits, sizeof r->m->limits, PROT_READ) == 0 ? REGION_OK : REGION_SYSTEM;
+}
+
+static int check(const struct region *r)
+{
+	const struct ration_header *h = &r->m->header;
+	if (load_acquire(&h->state) != RATION_STATE_COMPLETE || load_acquire(&h->magic) != RATION_MAGIC ||
+	    load32_acquire(&h->version) != RATION_VERSION || load_acquire(&h->size) != sizeof *r->m ||
+	    load32_acquire(&h->devices) != RATION_DEVICES || load32_acquire(&h->slots) != RATION_SLOTS || !region_whole(r))
+		return REGION_DAMAGED;
+	return REGION_OK;
+}
+
+/* lacks says whether own would set a limit that nobody has set yet. */
+static bool lacks(const struct region *r, const struct region_limits *own)
+{
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
+		if ((own->memory[d] && !load_acquire(&r->limits->device[d].memory)) ||
+		    (own->compute[d] && !load_acquire(&r->limits->device[d].compute)))
+			return true;
+	return false;
+}
+
+static int attach(struct region *r, const struct region_limits *own)
+{
+	bool fresh;
+	int err;
+	if ((err = region_file_open(r)))
+		return err;
+	FAILPOINT(INIT_OPENED);
+	if ((err = region_file_inspect(r, &fresh)))
+		return err;
+	if (fresh && (err = region_file_allocate(r)))
+		return err;
+	if ((err = map(r)))
+		return err;
+	if (fresh) {
+		FAILPOINT(INIT_MAPPED);
+		if ((err = initialise(r, own)))
+			return err;
+	}
+	if ((err = check(r)))
+		return err;
+	if ((err = region_limits_open(r)))
+		return err;
+	if (!r->limits_beside && lacks(r, own))
+		return region_limits_with(r, region_offer, own);
+	return REGION_OK;
+}
+
+int region_open(struct region *r, const char *path, const struct region_limits *own)
+{
+	memset(r, 0, sizeof *r);
+	r->fd = -1;
+	r->path = path;
+	int err = attach(r, own);
+	if (err) {
+		int saved = errno;
+		region_close(r);
+		errno = saved;
+	}
+	return err;
+}
+
+void region_close(struct region *r)
+{
+	/* Also in a forked child, which has inherited this but holds nothing. */
+	if (r->claim)
+		region_let_go(claim_slot(r->claim), status_gen(claim_status(r->claim)));
+	if (r->limits_beside)
+		munmap((void *)r->limits, sizeof *r->limits);
+	if (r->m)
+		munmap(r->m, sizeof *r->m);
+	region_file_close(r);
+	memset(r, 0, sizeof *r);
+	r->fd = -1;
+}
+
+const char *region_error_text(int error)
+{
+	static const char *const text[] = {
+	    [REGION_OK] = "all is well",
+	    [REGION_FOREIGN] = "not a ration region (choose another path, or remove the file if nobody needs it)",
+	    [REGION_VERSION] = "region of another version (end the job's processes and remove the file, or use the ration that made it)",
+	    [REGION_SIZE] = "region has the wrong size (it was cut short or overwritten; end the job's processes and remove it)",
+	    [REGION_SYMLINK] = "region path is a symbolic link (name the file itself)",
+	    [REGION_NOT_REGULAR] = "region path is not a regular file (name a file, or a path where one can be made)",
+	    [REGION_OWNER] = "region belongs to another user (use a path of your own)",
+	    [REGION_NO_SPACE] = "no space for the region (free some, or choose another path)",
+	    [REGION_LIMITS] = "limits beside the region cannot be used (an operator put them there; have them written again)",
+	    [REGION_SYSTEM] = "system call",
+	    [REGION_FULL] = "all slots are taken (start fewer processes in one job)",
+	    [REGION_REFUSED] = "out of rationed memory",
+	    [REGION_NOT_HELD] = "returning more than is held",
+	    [REGION_EVICTED] = "slot was taken away (its lock was lost: did the program close all its files?)",
+	    [REGION_DAMAGED] = "region is damaged (end the job and remove the file)",
+	};
+	return error >= 0 && error < (int)(sizeof text / sizeof *text) ? text[error] : "unknown error";
+}

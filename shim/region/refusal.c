@@ -1,0 +1,67 @@
+/* The ring of refusals, for people. A writer that dies leaves an odd seq, and two
+ * writers in one entry break its sum: readers pass over both. Nobody waits. */
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* holders finds what our slot holds of a device, and who holds most. */
+static void holders(struct region *r, unsigned device, struct region_refusal *why)
+{
+	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
+		if (status_state(load_acquire(&r->m->status[slot])) != RATION_SLOT_ACTIVE)
+			continue;
+		uint64_t bytes = used_units(load_acquire(&account(r, device, slot)->used)) * RATION_UNIT;
+		if (slot == r->slot)
+			why->own = bytes;
+		struct ration_holder h = {load_acquire(&r->m->slots[slot].pid), bytes};
+		for (unsigned i = 0; i < RATION_HOLDERS; i++)
+			if (h.bytes > why->top[i].bytes) {
+				struct ration_holder smaller = why->top[i];
+				why->top[i] = h;
+				h = smaller;
+			}
+	}
+}
+
+void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why)
+{
+	struct region_refusal local;
+	if (!why)
+		why = &local;
+	memset(why, 0, sizeof *why);
+	why->asked = bytes;
+	why->held = ledger_units(w) * RATION_UNIT;
+	why->limit = limit_ceiling(region_limit(r, device)) * RATION_UNIT;
+	holders(r, device, why);
+
+	fetch_add(&r->m->header.counters.refused, 1);
+	fetch_add(&r->m->devices[device].refused, 1);
+	uint64_t ticket = fetch_add(&r->m->header.refusal_next, 1);
+	FAILPOINT(REFUSE_TICKET);
+
+	union {
+		struct ration_refusal entry;
+		uint64_t words[sizeof(struct ration_refusal) / 8];
+	} u;
+	memset(&u, 0, sizeof u);
+	u.entry.time = now_ns(CLOCK_REALTIME);
+	u.entry.slot = r->slot;
+	u.entry.device = device;
+	u.entry.pid = (uint64_t)getpid();
+	u.entry.asked = why->asked;
+	u.entry.held = why->held;
+	u.entry.limit = why->limit;
+	u.entry.own = why->own;
+	memcpy(u.entry.top, why->top, sizeof u.entry.top);
+	for (unsigned i = 2; i < sizeof u.words / 8; i++)
+		u.words[1] ^= u.words[i];
+
+	uint64_t *to = (uint64_t *)&r->m->refusals[ticket % RATION_REFUSALS];
+	store_release(&to[0], 2 * ticket + 1);
+	for (unsigned i = 1; i < sizeof u.words / 8; i++)
+		store_release(&to[i], u.words[i]);
+	/* Release: pairs with the first load of whoever reads the ring. */
+	store_release(&to[0], 2 * ticket + 2);
+	FAILPOINT(REFUSE_WRITTEN);
+}

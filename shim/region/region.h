@@ -1,0 +1,147 @@
+/* The region in C: what internal/region is in Go, on the same files. The
+ * protocols, with their invariants and what a crash leaves, are in
+ * docs/protocols.md.
+ *
+ * Contracts that hold for all of it: nothing is allocated, nothing is printed, no
+ * signal is touched. No call waits for another process, but for region_open,
+ * which leaves an initialiser 5 ms. Threads of the process may call anything at
+ * any time, but for region_open, region_claim and region_close, of which one
+ * runs at a time. Who cuts the file short ends the processes that have it mapped
+ * with SIGBUS: a guest takes no signal handler. */
+#ifndef RATION_REGION_H
+#define RATION_REGION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "abi.h"
+
+/* What a call returns: 0, or one of these. */
+enum region_error {
+	REGION_OK = 0,
+	REGION_FOREIGN,     /* the file is not a region */
+	REGION_VERSION,     /* a region of another version */
+	REGION_SIZE,        /* it was cut short or made longer */
+	REGION_SYMLINK,     /* the path's last part is a symbolic link */
+	REGION_NOT_REGULAR, /* a directory, device, socket or pipe */
+	REGION_OWNER,       /* it belongs to neither this user nor root */
+	REGION_NO_SPACE,    /* the file system cannot hold it */
+	REGION_LIMITS,      /* the limits beside it cannot be used */
+	REGION_SYSTEM,      /* a system call failed; errno says how */
+	REGION_FULL,        /* every slot belongs to a living process */
+	REGION_REFUSED,     /* the limit has no room for it */
+	REGION_NOT_HELD,    /* more is returned than is held */
+	REGION_EVICTED,     /* the slot belongs to somebody else by now */
+	REGION_DAMAGED,     /* what the file holds cannot be */
+};
+
+/* What a process brings along; zero where it has nothing to say. */
+struct region_limits {
+	uint64_t memory[RATION_DEVICES]; /* as make_limit packs it */
+	uint64_t compute[RATION_DEVICES];
+};
+
+/* How a process came by a ready region. */
+enum region_role { ROLE_FAST_PATH, ROLE_WAITED, ROLE_HELPED, ROLE_INITIALISER };
+
+struct region {
+	struct ration_region *m;
+	const struct ration_limits *limits;
+	int fd;
+	uint64_t dev, ino; /* what fd must be a descriptor of */
+	bool made;          /* this process gave the file its size: it was empty */
+	bool limits_beside; /* an operator owns them */
+	enum region_role role;
+	unsigned slot;   /* ours, while m->status[slot] == status */
+	uint64_t status; /* zero: none claimed */
+	uint64_t claim;  /* both in one word, for threads that charge while another claims or leaves */
+	const char *path;
+	uint32_t entering; /* a lock between threads that enter an account */
+	bool former;       /* under it: what this process held before an exec has been given back */
+};
+
+/* What one process holds of one device, in one piece. */
+struct region_holding {
+	unsigned slot;
+	uint64_t pid;
+	struct ration_usage usage;
+	bool best_effort;
+};
+
+/* A refusal, as the ring keeps it. */
+struct region_refusal {
+	uint64_t asked, held, limit, own;
+	struct ration_holder top[RATION_HOLDERS];
+};
+
+/* region_open attaches to the region at path, making and initialising it if need
+ * be. path must outlive r. */
+int region_open(struct region *r, const char *path, const struct region_limits *own);
+
+/* region_close unmaps it. The slot, if any, must have been left; or it is left to
+ * whoever needs it next. */
+void region_close(struct region *r);
+
+/* region_claim takes a slot; name is shown to people. */
+int region_claim(struct region *r, const char *name);
+
+/* region_leave returns all bytes and frees the slot. It gives up, and leaves the
+ * rest to reaping, where a turn is held: by a thread this exit interrupted. */
+int region_leave(struct region *r);
+
+/* region_charge asks for bytes; why, where not null, is filled on refusal. */
+int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why);
+
+/* region_charge_forced charges bytes that exist whether the limit has room or not. */
+int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
+
+/* region_return gives back bytes that were charged. */
+int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
+
+/* region_reap gives back what dead processes hold, and counts their slots. */
+int region_reap(struct region *r, unsigned *slots);
+
+/* region_used is what is granted of a device at this instant, in bytes. */
+uint64_t region_used(const struct region *r, unsigned device);
+
+/* region_limit is the device's limit word at this instant. */
+uint64_t region_limit(const struct region *r, unsigned device);
+
+/* region_set_limit changes it for every request from now on. */
+int region_set_limit(struct region *r, unsigned device, uint64_t limit);
+
+/* region_offer_limit sets a device's limit if nobody has. */
+int region_offer_limit(struct region *r, unsigned device, uint64_t limit);
+
+/* region_find_device is the index of the device with this UUID (big end first), or -1. */
+int region_find_device(const struct region *r, const uint64_t uuid[2]);
+
+/* region_assign_device is the same for a device this process uses: where no index has its
+ * UUID, one is given to it, the preferred one if it is free, never one in taken.
+ * -1 where there is none left. */
+int region_assign_device(struct region *r, const uint64_t uuid[2], uint64_t total, unsigned prefer, uint32_t taken);
+
+/* region_context_cost is what a first context takes on a device, as somebody of the job
+ * remembered it; 0 where nobody did, or of another device. */
+uint64_t region_context_cost(const struct region *r, unsigned device, const uint64_t uuid[2]);
+
+/* region_remember_cost does so, and region_forget_cost undoes it, unless it has become
+ * another's. A hint: nothing rests on it but whether a context is measured. */
+void region_remember_cost(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
+void region_forget_cost(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
+
+/* region_own_usage is what this process holds of a device, by kind. */
+void region_own_usage(struct region *r, unsigned device, struct ration_usage *f);
+
+/* region_set_driver_bytes records what the driver reports for this process. */
+void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes);
+
+/* region_holdings reads what each process holds of a device into out, at most n
+ * of them, and returns how many there are. */
+unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n);
+
+/* region_error_text says what an error means. */
+const char *region_error_text(int error);
+
+#endif

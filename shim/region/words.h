@@ -1,0 +1,122 @@
+/* The packing of words that are more than a number: internal/abi/words.go in C. */
+#ifndef RATION_WORDS_H
+#define RATION_WORDS_H
+
+#include "abi.h"
+
+#define LOW_BITS(n) ((UINT64_C(1) << (n)) - 1)
+
+static inline uint64_t short_seq(uint64_t seq) { return seq & LOW_BITS(RATION_WORD_SEQ_BITS); }
+
+static inline uint64_t make_ledger_word(uint64_t units, unsigned slot, uint64_t seq)
+{
+	return units << (RATION_WORD_SEQ_BITS + RATION_WORD_SLOT_BITS) | (uint64_t)slot << RATION_WORD_SEQ_BITS |
+	       short_seq(seq);
+}
+
+static inline uint64_t ledger_units(uint64_t w) { return w >> (RATION_WORD_SEQ_BITS + RATION_WORD_SLOT_BITS); }
+
+static inline unsigned ledger_slot(uint64_t w)
+{
+	return (unsigned)(w >> RATION_WORD_SEQ_BITS & LOW_BITS(RATION_WORD_SLOT_BITS));
+}
+
+static inline uint64_t next_seq(uint64_t seq) { return (seq + 1) & LOW_BITS(RATION_SEQ_BITS); }
+
+static inline uint64_t make_pend(uint64_t seq, int64_t delta)
+{
+	return seq << RATION_PEND_DELTA_BITS | ((uint64_t)delta & LOW_BITS(RATION_PEND_DELTA_BITS));
+}
+
+static inline uint64_t pend_seq(uint64_t p) { return p >> RATION_PEND_DELTA_BITS; }
+
+static inline int64_t pend_delta(uint64_t p)
+{
+	return (int64_t)(p << (64 - RATION_PEND_DELTA_BITS)) >> (64 - RATION_PEND_DELTA_BITS);
+}
+
+static inline uint64_t make_used(uint64_t seq, uint64_t units)
+{
+	return seq << RATION_USED_UNIT_BITS | (units & LOW_BITS(RATION_USED_UNIT_BITS));
+}
+
+static inline uint64_t used_seq(uint64_t u) { return u >> RATION_USED_UNIT_BITS; }
+
+static inline uint64_t used_units(uint64_t u) { return u & LOW_BITS(RATION_USED_UNIT_BITS); }
+
+static inline uint64_t make_status(uint64_t gen, unsigned state) { return gen << RATION_STATUS_STATE_BITS | state; }
+
+static inline uint64_t status_gen(uint64_t s) { return s >> RATION_STATUS_STATE_BITS; }
+
+static inline unsigned status_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_STATUS_STATE_BITS)); }
+
+/* The low half of a slot's host_pid; the high half is its owner's generation. */
+static inline uint64_t make_host_pid(uint64_t gen, uint64_t pid) { return gen << 32 | (uint32_t)pid; }
+
+static inline uint64_t host_pid_of(uint64_t word) { return (uint32_t)word; }
+
+#define LIMIT_SET (UINT64_C(1) << RATION_LIMIT_SET_BIT)
+#define LIMIT_NONE (LIMIT_SET | LOW_BITS(RATION_LIMIT_UNIT_BITS))
+
+/* make_limit packs a limit of so many bytes, rounded down to whole units. */
+static inline uint64_t make_limit(uint64_t bytes, unsigned tolerance)
+{
+	uint64_t units = bytes / RATION_UNIT;
+	if (units > RATION_MAX_UNITS) /* more than a ledger can hold */
+		units = RATION_MAX_UNITS;
+	return LIMIT_SET | (uint64_t)(tolerance & LOW_BITS(15)) << RATION_LIMIT_UNIT_BITS | units;
+}
+
+static inline int limit_bounds(uint64_t l)
+{
+	return (l & LIMIT_SET) && (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) != LOW_BITS(RATION_LIMIT_UNIT_BITS);
+}
+
+/* limit_bytes is the limit without its tolerance; zero where there is none. */
+static inline uint64_t limit_bytes(uint64_t l)
+{
+	return limit_bounds(l) ? (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) * RATION_UNIT : 0;
+}
+
+/* limit_ceiling is the most units that may be granted. */
+static inline uint64_t limit_ceiling(uint64_t l)
+{
+	if (!limit_bounds(l))
+		return RATION_MAX_UNITS;
+	uint64_t units = l & LOW_BITS(RATION_LIMIT_UNIT_BITS);
+	uint64_t tolerance = l >> RATION_LIMIT_UNIT_BITS & LOW_BITS(15);
+	if (tolerance)
+		units += units * tolerance / RATION_TOLERANCE_PER_MILLE;
+	return units < RATION_MAX_UNITS ? units : RATION_MAX_UNITS;
+}
+
+static inline uint64_t units_for(uint64_t bytes) { return bytes / RATION_UNIT + (bytes % RATION_UNIT != 0); }
+
+/* device_hash is 32 bits of a UUID, as deviceHash in Go has them. */
+static inline uint64_t device_hash(const uint64_t uuid[2])
+{
+	const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
+	uint64_t h = uuid[0] * golden;
+	h ^= h >> 32;
+	return (h ^ uuid[1]) * golden >> 32;
+}
+
+/* make_context_cost packs what a context takes; 0 where it takes nothing, or more than a
+ * ledger holds. */
+static inline uint64_t make_context_cost(const uint64_t uuid[2], uint64_t bytes)
+{
+	uint64_t units = units_for(bytes);
+	return units && units <= RATION_MAX_UNITS ? device_hash(uuid) << 32 | units : 0;
+}
+
+/* context_cost_for is what a context takes on the device with this UUID; 0 where that is not
+ * known. */
+static inline uint64_t context_cost_for(uint64_t cost, const uint64_t uuid[2])
+{
+	return uuid[1] && cost >> 32 == device_hash(uuid) ? (cost & RATION_MAX_UNITS) * RATION_UNIT : 0;
+}
+
+/* The PID namespace, and whether the driver's list has its processes by their own PIDs. */
+static inline uint64_t make_nvml_pids(uint64_t pidns, int own) { return pidns << 1 | (own != 0); }
+
+#endif

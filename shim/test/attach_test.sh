@@ -1,0 +1,295 @@
+# A process's life in its job, seen from outside.
+set -u
+passed=0
+failed=0
+export FAKEGPU=h200x2:8g FAKEGPU_CONTEXT=100m
+n=0
+MIB=1048576
+
+# fresh makes a new machine and a new job.
+fresh() {
+	n=$((n + 1))
+	dir=$work/life$n
+	mkdir -p "$dir"
+	export FAKEGPU_STATE="$dir/gpu" RATION_REGION="$dir/region"
+	mkdir -p "$FAKEGPU_STATE"
+}
+# job WORDS... runs the program; its output is in $out and $err, its status in $status.
+job() {
+	LD_PRELOAD="$preload" timeout 60 "$tests/job" "$@" >"$work/out" 2>"$work/err"
+	status=$?
+	out=$(tr '\n' ' ' <"$work/out")
+	err=$(cat "$work/err")
+}
+look() { "$tests/look" "$RATION_REGION" 2>/dev/null | tr '\n' ' '; }
+ok() { passed=$((passed + 1)); }
+no() {
+	failed=$((failed + 1))
+	echo "$where: $*" >&2
+}
+where=start
+is() { if [ "$1" = "$2" ]; then ok; else no "got '$1', not '$2'"; fi; }
+has() { case $1 in *"$2"*) ok ;; *) no "'$2' is not in '$1'" ;; esac; }
+lacks() { case $1 in *"$2"*) no "'$2' is in '$1'" ;; *) ok ;; esac; }
+
+where="exit gives the slot back, once, and leaves the status alone"
+for code in 0 3 99; do
+	fresh
+	job init context alloc:$MIB exit:$code
+	is "$status" $code
+	is "$out" "init 0 context 0 alloc 0 "
+	is "$(look)" "claims 1 refused 0 reaped 0 "
+done
+
+where="signals end a program as ever"
+for sig in 15 2 1 6; do
+	fresh
+	job init context alloc:$MIB raise:$sig
+	is "$status" $((128 + sig))
+	fresh
+	job init context alloc:$MIB catch:$sig raise:$sig
+	is "$status" 42
+	is "$(look)" "claims 1 refused 0 reaped 0 "
+done
+fresh
+job init context alloc:$MIB abort
+is "$status" 134
+
+where="what a killed process held is there for the next"
+fresh
+export CUDA_DEVICE_MEMORY_LIMIT=300m
+job init context alloc:$((150 * MIB)) _exit:0
+has "$(look)" "used $((250 * MIB))"
+job init context alloc:$((150 * MIB)) exit:0
+is "$out" "init 0 context 0 alloc 0 "
+has "$(look)" "reaped 1"
+unset CUDA_DEVICE_MEMORY_LIMIT
+
+where="a child by fork that does nothing leaves no trace"
+fresh
+job init context alloc:$MIB fork exit:7 end info exit:0
+has "$out" "child 7"
+has "$(look)" "claims 1 refused 0"
+fresh
+job init context alloc:$MIB clone exit:7 end free exit:0
+is "$out" "init 0 context 0 alloc 0 child 7 free 0 "
+is "$(look)" "claims 1 refused 0 reaped 0 "
+
+where="a child that uses CUDA has a slot of its own"
+fresh
+job fork init context alloc:$MIB end init context alloc:$MIB exit:0
+is "$out" "init 0 context 0 alloc 0 child 0 init 0 context 0 alloc 0 "
+is "$(look)" "claims 2 refused 0 reaped 0 "
+
+where="a child of a process that used CUDA is told by the driver"
+fresh
+job init context fork init alloc:$MIB end alloc:$MIB exit:0
+is "$out" "init 0 context 0 init 3 alloc 3 child 0 alloc 0 "
+is "$(look)" "claims 1 refused 0 reaped 0 "
+
+where="a program that becomes another holds nothing of what it was"
+fresh
+job init context alloc:$MIB exec init context alloc:$MIB exit:4
+is "$out" "init 0 context 0 alloc 0 init 0 context 0 alloc 0 "
+is "$status" 4
+has "$(look)" "claims 2 refused 0"
+job init context info exit:0
+is "$(look | sed 's/.*claims/claims/')" "claims 3 refused 0 reaped 1 "
+
+where="a thread with a very small stack can join"
+if [ -z "$san" ]; then
+	fresh
+	job small context alloc:$MIB exit:0
+	is "$out" "init 0 context 0 alloc 0 "
+fi
+
+where="descriptors: one, out of the way, and no matter if it is closed"
+fresh
+job fds init fds exit:0
+job init context alloc:$MIB close alloc:$MIB free exit:0
+is "$out" "init 0 context 0 alloc 0 alloc 0 free 0 "
+
+where="limits"
+fresh
+CUDA_DEVICE_MEMORY_LIMIT=200m job init context alloc:$((101 * MIB)) alloc:$((100 * MIB)) info exit:0
+is "$out" "init 0 context 0 alloc 2 alloc 0 info 0 $((200 * MIB)) 0 "
+has "$err" "out of memory: job (pid "
+has "$err" "asked for 101 MiB of device 0, 100 MiB of its job's 200 MiB is free; held by pid"
+where="limits stay where the environment is lost, and the first process knew none"
+fresh
+job init exit:0
+CUDA_DEVICE_MEMORY_LIMIT=200m job init exit:0
+job init context alloc:$((150 * MIB)) exit:0
+is "$out" "init 0 context 0 alloc 2 "
+where="differing limits are said"
+CUDA_DEVICE_MEMORY_LIMIT=1g job init exit:0
+has "$err" "device 0: this process was given a limit of 1 GiB, its job has 200 MiB, which counts"
+where="tolerance"
+fresh
+RATION_TOLERANCE=10 CUDA_DEVICE_MEMORY_LIMIT=200m job init context alloc:$((120 * MIB)) alloc:1 exit:0
+is "$out" "init 0 context 0 alloc 0 alloc 2 "
+where="percentages, and one device's own limit"
+fresh
+CUDA_DEVICE_MEMORY_LIMIT=50% CUDA_DEVICE_MEMORY_LIMIT_1=1g job init total:0 total:1 exit:0
+is "$out" "init 0 total 0 $((4096 * MIB)) total 0 $((1024 * MIB)) "
+where="no limit"
+CUDA_DEVICE_MEMORY_LIMIT=none job init exit:0
+fresh
+CUDA_DEVICE_MEMORY_LIMIT=0 job init total:0 exit:0
+is "$out" "init 0 total 0 $((8192 * MIB)) "
+
+where="which device is which"
+fresh
+export CUDA_DEVICE_MEMORY_LIMIT_0=1g CUDA_DEVICE_MEMORY_LIMIT_1=2g
+CUDA_VISIBLE_DEVICES=1 job init total:0 exit:0
+is "$out" "init 0 total 0 $((2048 * MIB)) "
+CUDA_VISIBLE_DEVICES=1,0 job init total:0 total:1 exit:0
+is "$out" "init 0 total 0 $((2048 * MIB)) total 0 $((1024 * MIB)) "
+uuid=$(LD_PRELOAD= "$fakegpu/fake-smi" -L 2>/dev/null | sed -n '2s/.*\(GPU-[0-9a-f-]*\).*/\1/p')
+fresh
+if [ -n "$uuid" ]; then
+	CUDA_VISIBLE_DEVICES=$uuid job init total:0 exit:0
+	is "$out" "init 0 total 0 $((2048 * MIB)) "
+	CUDA_VISIBLE_DEVICES=$(echo "$uuid" | cut -c1-12) job init total:0 exit:0
+	is "$out" "init 0 total 0 $((2048 * MIB)) "
+fi
+unset CUDA_DEVICE_MEMORY_LIMIT_0 CUDA_DEVICE_MEMORY_LIMIT_1
+
+where="bad settings fail closed, and say so"
+for bad in 10x 1.5 "" -1 101% 99999999999g; do
+	fresh
+	CUDA_DEVICE_MEMORY_LIMIT=$bad job init context alloc:1 exit:0
+	is "$out" "init 304 context 304 alloc 304 "
+	has "$err" "ration: CUDA_DEVICE_MEMORY_LIMIT=\"$bad\": "
+	has "$err" "(use "
+done
+fresh
+CUDA_DEVICE_MEMORY_LIMIT_16=1g job init exit:0
+has "$err" "CUDA_DEVICE_MEMORY_LIMIT_16=\"1g\": not a device index"
+is "$out" "init 304 "
+RATION_TOLERANCE=many CUDA_DEVICE_MEMORY_LIMIT=1g job init exit:0
+has "$err" "RATION_TOLERANCE=\"many\": "
+CUDA_DEVICE_SM_LIMIT=101 job init exit:0
+has "$err" "CUDA_DEVICE_SM_LIMIT=\"101\": "
+where="a region that cannot be used"
+fresh
+echo rubbish >"$RATION_REGION"
+job init context alloc:1 exit:0
+is "$out" "init 304 context 304 alloc 304 "
+has "$err" "ration: region $RATION_REGION: not a ration region"
+is "$(cat "$RATION_REGION")" rubbish
+RATION_FAIL=open job init context alloc:1 exit:0
+is "$out" "init 0 context 0 alloc 0 "
+has "$err" "without limits"
+fresh
+RATION_REGION=$dir/no/such/region job init exit:0
+has "$err" "no such file or folder"
+is "$out" "init 304 "
+
+where="where nothing is configured, nothing is done"
+fresh
+was=$RATION_REGION
+unset RATION_REGION
+job init context alloc:1 total:0 exit:0
+is "$out" "init 0 context 0 alloc 0 total 0 $((8192 * MIB)) "
+is "$err" ""
+where="limits without a path make a job of their own"
+export RATION_DIR=$dir/jobs
+CUDA_DEVICE_MEMORY_LIMIT=1g job init total:0 exit:0
+is "$out" "init 0 total 0 $((1024 * MIB)) "
+is "$(stat -c %a "$dir/jobs" "$dir/jobs/default" "$dir/jobs/default/region" 2>/dev/null | tr '\n' ' ')" "700 700 600 "
+unset RATION_DIR
+where="HAMi-core's name for the path"
+CUDA_DEVICE_MEMORY_SHARED_CACHE=$dir/hami CUDA_DEVICE_MEMORY_LIMIT=1g job init total:0 exit:0
+is "$out" "init 0 total 0 $((1024 * MIB)) "
+is "$([ -s "$dir/hami" ] && echo there)" there
+export RATION_REGION=$was
+
+where="log lines"
+fresh
+RATION_LOG=info job init exit:0
+has "$err" "ration: region $RATION_REGION: initialised by this process (pid "
+has "$err" "host PID"
+has "$err" "ration: left slot 0, all bytes given back"
+RATION_LOG=info job init exit:0
+has "$err" "on the fast path"
+LIBCUDA_LOG_LEVEL=3 job init exit:0
+has "$err" "on the fast path"
+job init exit:0
+is "$err" ""
+RATION_LOG=info RATION_LOG_FILE=$dir/log job init exit:0
+is "$err" ""
+has "$(cat "$dir/log")" "on the fast path"
+RATION_LOG=loud job init exit:0
+has "$err" "RATION_LOG=\"loud\": not a level"
+
+where="programs without CUDA are left alone"
+fresh
+LD_PRELOAD="$preload" "$tests/job" fds >"$work/out" 2>"$work/err"
+with=$(cat "$work/out")
+LD_PRELOAD="${preload%"$lib"}" "$tests/job" fds >"$work/out" 2>&1
+is "$with" "$(cat "$work/out")"
+is "$(cat "$work/err")" ""
+is "$([ -e "$RATION_REGION" ] && echo made)" ""
+if [ -z "$san" ]; then
+	LD_PRELOAD="$preload" /bin/true
+	is $? 0
+	LD_PRELOAD="$preload" CUDA_DEVICE_MEMORY_LIMIT=nonsense sh -c 'exit 5'
+	is $? 5
+fi
+
+where="the host's PID, where only the driver knows it"
+if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
+	fresh
+	for i in 1 2 3 4; do
+		LD_PRELOAD="$preload" RATION_HOSTPID=probe unshare -pf --kill-child "$tests/job" init context wait >/dev/null 2>&1 &
+		eval "pid$i=$!"
+	done
+	tries=0
+	while [ $tries -lt 100 ] && [ "$("$tests/look" "$RATION_REGION" 2>/dev/null | grep -c '^slot .* host [1-9]')" != 4 ]; do
+		tries=$((tries + 1))
+		sleep 0.1
+	done
+	found=$("$tests/look" "$RATION_REGION" | sed -n 's/^slot .* host \([0-9]*\) .*/\1/p' | sort)
+	listed=$(for i in 1 2 3 4; do eval "p=\$pid$i"; cat /proc/$p/task/$p/children 2>/dev/null; done | tr ' ' '\n' | grep . | sort)
+	is "$(echo $found)" "$(echo $listed)"
+	kill -KILL $pid1 $pid2 $pid3 $pid4 2>/dev/null # which unshare hands on
+	wait $pid1 $pid2 $pid3 $pid4 2>/dev/null
+fi
+
+where="a slot that was taken away is replaced, with all it held"
+if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
+	fresh
+	export CUDA_DEVICE_MEMORY_LIMIT=1g
+	job init context exit:0 # so that what a context takes is known, and nobody looks for his PID to measure it
+	# Without its lock, and in a namespace of its own, nobody can tell that it lives.
+	LD_PRELOAD="$preload" unshare -pf --kill-child "$tests/job" init context alloc:$((300 * MIB)) close sleep:1500 alloc:$MIB sleep:1500 \
+		>"$work/evicted" 2>&1 &
+	pid=$!
+	sleep 0.7
+	job init context alloc:$((800 * MIB)) exit:0
+	is "$out" "init 0 context 0 alloc 0 "
+	has "$(look)" "reaped 1"
+	sleep 1.3
+	has "$(look)" "device 0 used $((401 * MIB)) "
+	wait $pid
+	has "$(tr '\n' ' ' <"$work/evicted")" "slot was taken away"
+	has "$(tr '\n' ' ' <"$work/evicted")" "alloc 0 ration"
+	lacks "$(look)" "slot "
+	unset CUDA_DEVICE_MEMORY_LIMIT
+fi
+
+where="beside another preloaded library"
+if [ -z "$san" ]; then
+	for order in first last; do
+		fresh
+		pair="$tests/libwrap.so $lib"
+		[ $order = last ] && pair="$lib $tests/libwrap.so"
+		result=$(LD_PRELOAD="$pair" "$tests/next" $order 2>"$work/err")
+		has "$result" " 0 failed"
+		is "$(cat "$work/err")" ""
+	done
+fi
+
+echo "attach_test.sh: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
