@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) demo() *cobra.Command {
-	var limit string
+	var size string
 	var quick bool
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -28,7 +28,7 @@ Exit status: 0 if the books agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",
 		Args:    noArgs,
 		RunE: does(func(cmd *cobra.Command, _ []string) error {
-			budget, err := demoLimit(cmd.Flags().Changed("limit"), limit)
+			budget, err := demoLimit(cmd.Flags().Changed("limit"), size)
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ Exit status: 0 if the books agree, 1 if not.`,
 			return a.judged(report, report.Agree, func() { a.proof(report) })
 		}),
 	}
-	cmd.Flags().StringVar(&limit, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+demo.Device.String())
+	cmd.Flags().StringVar(&size, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+demo.Device.String())
 	cmd.Flags().BoolVar(&quick, "quick", false, "without the pauses in which to look")
 	return cmd
 }

@@ -139,8 +139,8 @@ func (v *visit) interception() {
 		v.skip(name, "there is no driver (ration doctor --fake-gpu h200 looks at a stand-in)")
 		return
 	}
-	limit := total / 2 / limit.MiB * limit.MiB
-	seen, complaints, err := v.probe("LD_PRELOAD="+v.library, launch.EnvRegion+"="+filepath.Join(v.scratch, "probe"), limit.EnvMemory+"="+limit.Exact())
+	half := total / 2 / limit.MiB * limit.MiB
+	seen, complaints, err := v.probe("LD_PRELOAD="+v.library, launch.EnvRegion+"="+filepath.Join(v.scratch, "probe"), limit.EnvMemory+"="+half.Exact())
 	if err != nil {
 		v.fail(name, "report it, with the output of ration doctor --json", "the probe ended: %v %s", err, complaints)
 		return
@@ -150,14 +150,14 @@ func (v *visit) interception() {
 		if _, there := v.device.size(way); !there {
 			continue // this driver does not have it
 		}
-		if size, ok := seen.size(way); ok && size == limit {
+		if size, ok := seen.size(way); ok && size == half {
 			caught = append(caught, way)
 		} else {
 			past = append(past, fmt.Sprintf("%s (it sees %v)", way, seen[way]))
 		}
 	}
 	if len(past) > 0 {
-		v.fail(name, "report it, with the output of ration doctor --json", "with a limit of %v, calls get past the library by %s. %s", limit, strings.Join(past, ", "), complaints)
+		v.fail(name, "report it, with the output of ration doctor --json", "with a half of %v, calls get past the library by %s. %s", half, strings.Join(past, ", "), complaints)
 		return
 	}
 	v.pass(name, "a program with half of device 0 sees just that, by %s", strings.Join(caught, ", "))

@@ -7,7 +7,7 @@
 
 #ifdef RATION_FAULTPOINTS
 void ration_failpoint(enum ration_failpoint p);
-#define FAILPOINT(name) ration_failpoint(RATION_POINT_##name)
+#define FAILPOINT(name) ration_failpoint(RATION_FAILPOINT_##name)
 #else
 #define FAILPOINT(name) ((void)0)
 #endif
