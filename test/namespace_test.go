@@ -77,7 +77,7 @@ func TestNamespaces(t *testing.T) {
 // knowsAll checks that the host sees each worker's PID in the region.
 func knowsAll(t *testing.T, path string, workers []*harness.Worker) {
 	t.Helper()
-	r, err := region.View(path)
+	r, err := region.OpenReadOnly(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error
 func openToChange(path string) (*region.Region, error) {
 	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		return region.View(path)
+		return region.OpenReadOnly(path)
 	}
 	return r, err
 }

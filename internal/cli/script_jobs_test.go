@@ -42,7 +42,7 @@ func knowsTotal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	r, err := region.Open(ts.MkAbs(args[0]), region.Options{NoCreate: true})
 	ts.Check(err)
-	ts.Check(errors.Join(r.Name(device, [2]uint64{1, 1}, bytes), r.Close()))
+	ts.Check(errors.Join(r.NameDevice(device, [2]uint64{1, 1}, bytes), r.Close()))
 }
 
 // tenant lets other users at this script's jobs, to read, and at the programs.

@@ -113,7 +113,7 @@ func (s *show) begin() (err error) {
 		}
 		slowest = max(slowest, took)
 	}
-	if s.view, err = region.View(s.path); err != nil {
+	if s.view, err = region.OpenReadOnly(s.path); err != nil {
 		return err
 	}
 	s.watch = observer.Watch(s.view, 0, s.Limit, rest)

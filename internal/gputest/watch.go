@@ -83,7 +83,7 @@ func (w *watch) read(s *Stage) {
 // books compares the sums: with programs at work the two are not read in one
 // instant, so that only many of them say something.
 func (w *watch) books(j job.Job, device int, driver uint64) {
-	r, err := region.View(j.Path)
+	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
 		w.fail(err)
 		return

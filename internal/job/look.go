@@ -75,7 +75,7 @@ func (s *Status) open(only bool) (*region.Region, error) {
 		}
 	}
 	s.ReadOnly = true
-	return region.View(s.Path)
+	return region.OpenReadOnly(s.Path)
 }
 
 // reap gives back what the dead hold, and keeps who they were.

@@ -50,7 +50,7 @@ func Remove(j Job, force bool) error {
 	if j.Name == "" {
 		// A path may be anything: --force is for regions that are broken, not for
 		// files that are none.
-		if !region.Is(j.Path) {
+		if !region.IsRegion(j.Path) {
 			return fmt.Errorf("removing %s: %w (ration removes only what it made)", j.Path, region.ErrForeign)
 		}
 		if err := os.Remove(j.Path); err != nil {

@@ -224,7 +224,7 @@ func (p Plan) region(j *Job, limits region.Limits, driver *gpu.Driver) error {
 			if !ok || d.Index >= limit.MaxDevices {
 				continue // processes agree on a number among themselves
 			}
-			if err := r.Name(d.Index, words, uint64(d.Total)); err != nil {
+			if err := r.NameDevice(d.Index, words, uint64(d.Total)); err != nil {
 				return err
 			}
 		}

@@ -61,7 +61,7 @@ type watcher struct {
 		at      time.Duration
 	}
 	buf     []region.Holding
-	gone    []region.Past
+	gone    []region.Departed
 	stop    chan struct{}
 	stopped chan struct{}
 }
@@ -82,7 +82,7 @@ func watch(path string) *watcher {
 		who: map[owner]bool{}, peaks: map[account]*Peak{},
 		began: time.Now(), last: time.Now(), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	if w.r, w.err = region.View(path); w.err != nil {
+	if w.r, w.err = region.OpenReadOnly(path); w.err != nil {
 		close(w.stopped)
 		return w
 	}
@@ -137,7 +137,7 @@ func (w *watcher) look() {
 // past looks at those who came and went since the last time. Their kinds are gone
 // with them.
 func (w *watcher) past(d int) (err error) {
-	if w.gone, err = w.r.Past(d, w.gone[:0]); err != nil {
+	if w.gone, err = w.r.Departed(d, w.gone[:0]); err != nil {
 		return err
 	}
 	for _, p := range w.gone {

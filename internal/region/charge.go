@@ -24,9 +24,9 @@ func (s *Slot) Charge(device int, kind abi.Kind, bytes uint64) error {
 	return s.refused(device, kind, bytes)
 }
 
-// Book charges bytes that exist whether the limit has room for them or not, such
+// ForceCharge charges bytes that exist whether the limit has room for them or not, such
 // as what the driver took by itself.
-func (s *Slot) Book(device int, kind abi.Kind, bytes uint64) error {
+func (s *Slot) ForceCharge(device int, kind abi.Kind, bytes uint64) error {
 	_, err := s.change(device, kind, bytes, book)
 	if err == errNoRoom {
 		err = fmt.Errorf("device %d: %d bytes more than a ledger can hold: %w", device, bytes, ErrRefused)

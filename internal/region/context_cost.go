@@ -58,7 +58,7 @@ func (r *Region) OfferCosts(c Costs) (err error) {
 // may write is not believed, and is ErrOwner: a cost that is too large would keep
 // another job's programs from starting.
 func ReadCosts(path string) (_ Costs, err error) {
-	r, err := View(path)
+	r, err := OpenReadOnly(path)
 	if err != nil {
 		return Costs{}, err
 	}

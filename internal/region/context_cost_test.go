@@ -54,7 +54,7 @@ func TestCostsNeedTrust(t *testing.T) {
 		t.Error(err)
 	}
 
-	look, err := View(path)
+	look, err := OpenReadOnly(path)
 	must(t, err)
 	defer look.Close()
 	if err := look.OfferCosts(Costs{}); !errors.Is(err, ErrReadOnly) {

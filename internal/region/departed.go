@@ -7,8 +7,8 @@ import (
 	"ration/internal/abi"
 )
 
-// Past is a process that has gone, and the most it had of a device.
-type Past struct {
+// Departed is a process that has gone, and the most it had of a device.
+type Departed struct {
 	Slot   int
 	PID    int // as it saw itself
 	Name   string
@@ -16,9 +16,9 @@ type Past struct {
 	Peak   uint64
 }
 
-// Past appends to buf who was here and had something of a device, as far as
+// Departed appends to buf who was here and had something of a device, as far as
 // nobody has taken their slots since.
-func (r *Region) Past(device int, buf []Past) (_ []Past, err error) {
+func (r *Region) Departed(device int, buf []Departed) (_ []Departed, err error) {
 	if uint(device) >= abi.Devices {
 		return buf, ErrDevice
 	}
@@ -33,7 +33,7 @@ func (r *Region) Past(device int, buf []Past) (_ []Past, err error) {
 		if st.State() != abi.SlotFree || st.Gen() == 0 || atomic.LoadUint64(&a.Gen) != st.Gen() {
 			continue
 		}
-		p := Past{slot, int(atomic.LoadUint64(&e.PID)), loadName(e), int64(atomic.LoadUint64(&e.Joined)), atomic.LoadUint64(&a.Peak)}
+		p := Departed{slot, int(atomic.LoadUint64(&e.PID)), loadName(e), int64(atomic.LoadUint64(&e.Joined)), atomic.LoadUint64(&a.Peak)}
 		// A new owner says so before it writes any of this.
 		if p.Peak > 0 && abi.Status(atomic.LoadUint64(status)) == st {
 			buf = append(buf, p)

@@ -245,9 +245,9 @@ func noSpace(path string, err error) error {
 	return fmt.Errorf("making region %s: %w", path, err)
 }
 
-// Is says whether the file at path was made as a region, of whatever version and
+// IsRegion says whether the file at path was made as a region, of whatever version and
 // in whatever state.
-func Is(path string) bool {
+func IsRegion(path string) bool {
 	fd, err := openNoFollow(path, false, false, 0)
 	if err != nil {
 		return false

@@ -83,7 +83,7 @@ func TestFilesThatAreNoRegion(t *testing.T) {
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
 				t.Errorf("opening: %v", err)
 			}
-			if _, err := View(path); err == nil {
+			if _, err := OpenReadOnly(path); err == nil {
 				t.Error("viewing went well")
 			}
 			if !bytes.Equal(before, content()) {
@@ -108,7 +108,7 @@ func TestAnotherUsersRegion(t *testing.T) {
 	r, err = Open(path, Options{AnyOwner: true})
 	must(t, err)
 	must(t, r.Close())
-	r, err = View(path)
+	r, err = OpenReadOnly(path)
 	must(t, err)
 	must(t, r.Close())
 }
@@ -127,7 +127,7 @@ func TestCutShortWhileMapped(t *testing.T) {
 			r := open(t, 10*MiB)
 			s := claim(t, r)
 			must(t, s.Charge(0, abi.Data, MiB))
-			v, err := View(r.Path())
+			v, err := OpenReadOnly(r.Path())
 			must(t, err)
 			defer v.Close()
 			for _, size := range c.to {
@@ -169,7 +169,7 @@ func TestOneDescriptorForOneFile(t *testing.T) {
 	s := claim(t, r)
 	again, err := Open(r.Path(), Options{})
 	must(t, err)
-	v, err := View(r.Path())
+	v, err := OpenReadOnly(r.Path())
 	must(t, err)
 	if r.file != again.file || r.file != v.file {
 		t.Error("a second descriptor: closing it would drop the locks of the first")
@@ -182,7 +182,7 @@ func TestOneDescriptorForOneFile(t *testing.T) {
 
 func TestNothingIsMadeByLooking(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	if _, err := View(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := OpenReadOnly(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("viewing nothing: %v", err)
 	}
 	if _, err := Open(path, Options{NoCreate: true}); !errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +192,7 @@ func TestNothingIsMadeByLooking(t *testing.T) {
 		t.Errorf("a file was made: %v", err)
 	}
 	r := open(t, MiB)
-	v, err := View(r.Path())
+	v, err := OpenReadOnly(r.Path())
 	must(t, err)
 	defer v.Close()
 	if _, err := v.Claim("x"); !errors.Is(err, ErrReadOnly) {

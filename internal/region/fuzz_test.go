@@ -56,7 +56,7 @@ func FuzzRegionBytes(f *testing.F) {
 		_ = s.Charge(0, abi.Data, 20*MiB)
 		_, _ = r.Reap()
 		_ = s.Return(0, abi.Data, MiB)
-		if v, err := View(path); err == nil {
+		if v, err := OpenReadOnly(path); err == nil {
 			_, _ = v.Holdings(0, nil)
 			_ = v.Close()
 		}

@@ -8,10 +8,10 @@ import (
 	"ration/internal/abi"
 )
 
-// Name says which device an index is, by its UUID, before processes come that
+// NameDevice says which device an index is, by its UUID, before processes come that
 // might number them otherwise. An index that has another name keeps it, and that
 // is an error. Pairs with name in region_device.c.
-func (r *Region) Name(device int, uuid [2]uint64, total uint64) (err error) {
+func (r *Region) NameDevice(device int, uuid [2]uint64, total uint64) (err error) {
 	if uint(device) >= abi.Devices || uuid[1] == 0 {
 		return fmt.Errorf("device %d: %w (a region has devices 0 to %d, with UUIDs)", device, ErrDevice, abi.Devices-1)
 	}

@@ -13,7 +13,7 @@ func TestName(t *testing.T) {
 	}
 	defer r.Close()
 	for range 2 { // the same name again will do
-		if err := r.Name(3, [2]uint64{5, 7}, 1<<30); err != nil {
+		if err := r.NameDevice(3, [2]uint64{5, 7}, 1<<30); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -21,11 +21,11 @@ func TestName(t *testing.T) {
 		t.Errorf("got %x, %d", l.UUID, l.Total)
 	}
 	for _, uuid := range [][2]uint64{{1, 7}, {5, 8}, {5, 0}} {
-		if err := r.Name(3, uuid, 0); !errors.Is(err, ErrDevice) {
+		if err := r.NameDevice(3, uuid, 0); !errors.Is(err, ErrDevice) {
 			t.Errorf("%x: got %v, want ErrDevice", uuid, err)
 		}
 	}
-	if err := r.Name(16, [2]uint64{1, 1}, 0); !errors.Is(err, ErrDevice) {
+	if err := r.NameDevice(16, [2]uint64{1, 1}, 0); !errors.Is(err, ErrDevice) {
 		t.Errorf("got %v, want ErrDevice", err)
 	}
 }

@@ -124,9 +124,9 @@ func (r *Region) open(opt Options) (err error) {
 	return r.offerLimits(opt.Limits)
 }
 
-// View opens an existing region to look at it: nothing is written, not even for
+// OpenReadOnly opens an existing region to look at it: nothing is written, not even for
 // bookkeeping, and any owner's will do.
-func View(path string) (_ *Region, err error) {
+func OpenReadOnly(path string) (_ *Region, err error) {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func TestChargeAndReturn(t *testing.T) {
 		t.Errorf("a byte beyond the limit: %v", err)
 	}
 	must(t, s.Charge(0, abi.Data, 0))
-	must(t, s.Book(0, abi.Overhead, MiB))
+	must(t, s.ForceCharge(0, abi.Overhead, MiB))
 	if got := r.Used(0); got != 11*MiB {
 		t.Errorf("used %d after booking what is there anyway", got)
 	}

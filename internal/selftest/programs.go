@@ -82,7 +82,7 @@ func (p *programs) play() (err error) {
 	if err := p.elect(); err != nil {
 		return err
 	}
-	if p.view, err = region.View(p.machine.Region); err != nil {
+	if p.view, err = region.OpenReadOnly(p.machine.Region); err != nil {
 		return err
 	}
 	defer p.view.Close()

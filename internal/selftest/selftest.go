@@ -135,7 +135,7 @@ func (r *run) play() error {
 	if err := r.elect(); err != nil {
 		return err
 	}
-	view, err := region.View(r.path)
+	view, err := region.OpenReadOnly(r.path)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type Watch struct {
 
 // Open attaches to an existing region, to look only.
 func Open(path string) (*Watch, error) {
-	r, err := region.View(path)
+	r, err := region.OpenReadOnly(path)
 	if err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func (w *worker) view(arg []string) (_ string, err error) {
 	if len(arg) != 1 || w.r != nil {
 		return "", errUsage
 	}
-	if w.r, err = region.View(arg[0]); err != nil {
+	if w.r, err = region.OpenReadOnly(arg[0]); err != nil {
 		w.r = nil
 		return "", err
 	}
@@ -161,7 +161,7 @@ func (w *worker) change(name string, p *parser) error {
 		return errUsage
 	}
 	s := w.slots[len(w.slots)-1]
-	op := map[string]func(int, abi.Kind, uint64) error{"charge": s.Charge, "book": s.Book, "return": s.Return}[name]
+	op := map[string]func(int, abi.Kind, uint64) error{"charge": s.Charge, "book": s.ForceCharge, "return": s.Return}[name]
 	return w.tally.timed(func() error { return op(device, kind, uint64(bytes)) })
 }
 
