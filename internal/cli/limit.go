@@ -64,7 +64,7 @@ Exit status: 0; 1 if the limit may not be changed; 2 for a size that cannot be;
 			if err != nil {
 				return err
 			}
-			s := job.Look(j, false)
+			s := job.Read(j, job.ReadOptions{})
 			if s.Err() != nil {
 				return statusError{s.Err(), ExitOpen}
 			}
@@ -208,7 +208,7 @@ func openToChange(path string) (*region.Region, error) {
 
 // changed says how things are now.
 func (a *app) changed(j job.Job, devices []int, before map[int]job.Device) error {
-	s := job.Look(j, false)
+	s := job.Read(j, job.ReadOptions{})
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}

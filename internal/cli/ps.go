@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/region"
 )
 
 // Jobs is what `ration ps --json` prints.
@@ -51,11 +49,7 @@ read. The others are shown all the same.`,
 				if cmd.Flags().Changed("region") {
 					return a.named(path, only)
 				}
-				jobs, err := job.List()
-				if err != nil {
-					return statusError{err, ExitOpen}
-				}
-				return a.show(jobs, only)
+				return a.showAll(only)
 			}
 			if err := w.check(cmd); err != nil {
 				return err
@@ -77,7 +71,7 @@ read. The others are shown all the same.`,
 // named shows one region. That it cannot be read is then an error, and not a line
 // in a list.
 func (a *app) named(path string, only bool) error {
-	s := job.Look(job.Job{Path: path}, only)
+	s := job.Read(job.Job{Path: path}, job.ReadOptions{ReadOnly: only})
 	compare([]job.Status{s})
 	if a.json {
 		if err := a.out.print(Jobs{job.Folder(), []job.Status{s}}); err != nil {
@@ -93,19 +87,18 @@ func (a *app) named(path string, only bool) error {
 	return nil
 }
 
-func (a *app) show(jobs []job.Job, only bool) error {
-	out := Jobs{Folder: job.Folder(), Jobs: []job.Status{}}
+func (a *app) showAll(only bool) error {
+	jobs, err := job.ReadAll(job.ReadOptions{ReadOnly: only})
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
 	var unread error
-	for _, j := range jobs {
-		s := job.Look(j, only)
-		if j.Name != "" && (errors.Is(s.Err(), fs.ErrNotExist) || errors.Is(s.Err(), region.ErrInit)) {
-			continue // it ended while we looked, or has not begun
-		}
+	for _, s := range jobs {
 		if s.Err() != nil {
 			unread = statusError{errSaid, ExitOpen}
 		}
-		out.Jobs = append(out.Jobs, s)
 	}
+	out := Jobs{Folder: job.Folder(), Jobs: jobs}
 	compare(out.Jobs)
 	if a.json {
 		return errors.Join(a.out.print(out), unread)

@@ -116,7 +116,7 @@ func (a *app) removeStale() error {
 		if j.Name == "" {
 			continue // only named by the environment
 		}
-		if s := job.Look(j, false); s.Stale(time.Now()) {
+		if s := job.Read(j, job.ReadOptions{}); s.Stale(time.Now()) {
 			stale = append(stale, j)
 		}
 	}

@@ -49,7 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		// Whatever the command is in the middle of is in these two, or in the region
 		// of a job, where being killed is an ordinary case.
 		procgroup.Sweep()
-		job.Sweep()
+		job.RemoveScratch()
 		tui.Sweep()
 		complain(stderr, errors.New("interrupted"))
 		return ExitInterrupted

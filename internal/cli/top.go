@@ -48,7 +48,7 @@ read.`,
 			source := tui.Jobs(only)
 			if cmd.Flags().Changed("region") {
 				j := job.Job{Path: path}
-				if s := job.Look(j, only); s.Err() != nil {
+				if s := job.Read(j, job.ReadOptions{ReadOnly: only}); s.Err() != nil {
 					return statusError{s.Err(), ExitOpen}
 				}
 				source = tui.One(j, only)

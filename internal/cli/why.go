@@ -17,33 +17,26 @@ type Why struct {
 	Refusals []WhyRefusal `json:"refusals"` // the newest first
 }
 
-// WhyRefusal is a request that was turned down. Sizes are bytes.
+// WhyRefusal is a refusal with the names of its job and processes. Sizes are bytes.
 type WhyRefusal struct {
-	Job    string      `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path   string      `json:"path"`
-	Time   int64       `json:"time"` // Unix nanoseconds
-	Device int         `json:"device"`
-	PID    int         `json:"pid"`  // as the process sees itself
-	Name   string      `json:"name"` // empty where the process is gone
-	Asked  uint64      `json:"asked"`
-	Free   uint64      `json:"free"`
-	Limit  uint64      `json:"limit"` // with its tolerance
-	Held   uint64      `json:"held"`  // by all, at that moment
-	Own    uint64      `json:"own"`   // by the asker itself
-	Top    []WhyHolder `json:"top"`   // who held most, the most first
-	Text   string      `json:"text"`
+	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path string `json:"path"`
+	job.Refusal
+	Name string      `json:"name"` // of the process that was refused; empty where it is gone
+	Free uint64      `json:"free"`
+	Top  []WhyHolder `json:"top"` // the processes that held most, the most first
+	Text string      `json:"text"`
 }
 
 // WhyHolder is a process that held much at that moment.
 type WhyHolder struct {
-	PID   int    `json:"pid"`
-	Name  string `json:"name"` // empty where the process is gone
-	Bytes uint64 `json:"bytes"`
+	job.Holder
+	Name string `json:"name"` // empty where the process is gone
 }
 
 // blamed is a refusal and whose it is.
 type blamed struct {
-	job.Spell
+	job.RepeatedRefusal
 	of *job.Status
 }
 
@@ -100,7 +93,7 @@ func (a *app) looked(names []string) (out []job.Status, err error) {
 		}
 	}
 	for _, j := range jobs {
-		s := job.Look(j, true)
+		s := job.Read(j, job.ReadOptions{ReadOnly: true})
 		switch {
 		case s.Err() == nil:
 			out = append(out, s)
@@ -117,7 +110,7 @@ func (a *app) looked(names []string) (out []job.Status, err error) {
 func (a *app) explain(all []job.Status, count int) error {
 	var told []blamed
 	for i := range all {
-		for _, f := range job.Spells(all[i].Refusals) {
+		for _, f := range job.GroupRefusals(all[i].Refusals) {
 			told = append(told, blamed{f, &all[i]})
 		}
 	}
@@ -165,10 +158,9 @@ func whyJSON(all []job.Status, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}}
 	for _, s := range all {
 		for _, f := range s.Refusals {
-			r := WhyRefusal{s.Job, s.Path, f.Time, f.Device, f.PID, f.AskerName(s.Processes), f.Asked, f.Free(), f.Limit, f.Held, f.Own,
-				[]WhyHolder{}, f.Sentence(s.Processes)}
+			r := WhyRefusal{s.Job, s.Path, f, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
 			for i, h := range f.Top {
-				r.Top = append(r.Top, WhyHolder{h.PID, f.HolderName(i, s.Processes), h.Bytes})
+				r.Top = append(r.Top, WhyHolder{h, f.HolderName(i, s.Processes)})
 			}
 			out.Refusals = append(out.Refusals, r)
 		}

@@ -77,7 +77,7 @@ const (
 // job looks at one, and says what is wrong with it.
 func (v *visit) job(j job.Job) int {
 	name := "job " + j.Title()
-	s := job.Look(j, !v.Fix)
+	s := job.Read(j, job.ReadOptions{ReadOnly: !v.Fix})
 	switch {
 	case errors.Is(s.Err(), fs.ErrNotExist):
 		return inOrder // it ended while we looked

@@ -47,12 +47,12 @@ func (v *visit) jobsFolder() {
 	if at := os.Getenv(launch.EnvRegion); at != "" {
 		v.warn("inside a job", "run the doctor outside it", "%s is %s: what follows is about the machine as this job sees it", launch.EnvRegion, at)
 	}
-	hold, err := job.Begin("doctor-" + strconv.Itoa(os.Getpid()))
+	hold, err := job.Create("doctor-" + strconv.Itoa(os.Getpid()))
 	if err != nil {
 		v.fail("job folder", way, "%v", err)
 		return
 	}
-	defer hold.End()
+	defer hold.RemoveIfUnused()
 	r, err := region.Open(hold.Job.Path, region.Options{})
 	if err != nil {
 		v.fail("job folder", way, "%v", err)

@@ -48,7 +48,7 @@ func (v *visit) program() {
 	}
 	status := cmd.ProcessState.ExitCode()
 	v.report.Status = &status
-	v.joined(job.Look(job.Job{Path: region}, false), cmd.ProcessState.String())
+	v.joined(job.Read(job.Job{Path: region}, job.ReadOptions{}), cmd.ProcessState.String())
 	if f, err := os.Open(log); err == nil {
 		defer f.Close()
 		v.calls(f)

@@ -73,7 +73,7 @@ func (r *roll) all() map[int]bool {
 
 // pids are the processes in the books, by the host's numbers.
 func (s *Stage) pids() (map[int]bool, error) {
-	status := job.Look(s.job, true)
+	status := job.Read(s.job, job.ReadOptions{ReadOnly: true})
 	if status.Err() != nil {
 		return nil, status.Err()
 	}
@@ -104,7 +104,7 @@ func (s *Stage) held(pids map[int]bool) (map[int]uint64, error) {
 
 // accounts are the processes of the job that have something of the device.
 func (s *Stage) accounts() ([]account, error) {
-	status := job.Look(s.job, false)
+	status := job.Read(s.job, job.ReadOptions{})
 	if status.Err() != nil {
 		return nil, status.Err()
 	}

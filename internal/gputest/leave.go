@@ -44,7 +44,7 @@ func (s *Stage) nothingLeft() error {
 	if !gone {
 		return fmt.Errorf("the driver still has memory for %d processes that have ended", left)
 	}
-	status := job.Look(s.job, false)
+	status := job.Read(s.job, job.ReadOptions{})
 	if status.Err() != nil {
 		return status.Err()
 	}

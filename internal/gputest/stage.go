@@ -59,7 +59,7 @@ func (s *Stage) said() string {
 func (s *Stage) open(limit uint64) error {
 	s.jobs++
 	name := fmt.Sprintf("test-%d", s.jobs)
-	path, err := job.Region(name)
+	path, err := job.RegionPath(name)
 	s.job, s.limit = job.Job{Name: name, Path: path}, limit
 	return err
 }

@@ -13,16 +13,16 @@ import (
 // ErrNoJob is returned for a name or path at which there is no region.
 var ErrNoJob = errors.New("no such job")
 
-// Find finds the job that a person means: by its name, or, where that has a slash
-// in it, by the path of its region.
-func Find(what string) (Job, error) {
-	if strings.ContainsRune(what, filepath.Separator) {
-		if _, err := os.Lstat(what); err != nil {
-			return Job{}, fmt.Errorf("%s: %w (%w)", what, ErrNoJob, err)
+// Find returns a job by its name or, where the argument has a slash in it, by the
+// path of its region.
+func Find(nameOrPath string) (Job, error) {
+	if strings.ContainsRune(nameOrPath, filepath.Separator) {
+		if _, err := os.Lstat(nameOrPath); err != nil {
+			return Job{}, fmt.Errorf("%s: %w (%w)", nameOrPath, ErrNoJob, err)
 		}
-		return byPath(what)
+		return findByPath(nameOrPath)
 	}
-	if err := limit.CheckName("", what); err != nil {
+	if err := limit.CheckName("", nameOrPath); err != nil {
 		return Job{}, err
 	}
 	jobs, err := List()
@@ -31,30 +31,30 @@ func Find(what string) (Job, error) {
 	}
 	var names []string
 	for _, j := range jobs {
-		if j.Name == what {
+		if j.Name == nameOrPath {
 			return j, nil
 		}
 		if j.Name != "" {
 			names = append(names, j.Name)
 		}
 	}
-	way := "there is none in " + Folder()
+	hint := "there is none in " + Folder()
 	if len(names) > 0 {
-		way = "there are: " + strings.Join(names, ", ")
+		hint = "there are: " + strings.Join(names, ", ")
 	}
-	return Job{}, fmt.Errorf("%s: %w (%s)", what, ErrNoJob, way)
+	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
 }
 
-// byPath is the job whose region this is: by its name, where it is in the folder
-// of jobs, so that all that protects a job protects it by that path too.
-func byPath(path string) (Job, error) {
+// findByPath returns the job whose region is at path. It has its name where it is in
+// the folder of jobs, so that the checks for named jobs apply to it by path too.
+func findByPath(path string) (Job, error) {
 	full, err := filepath.Abs(path)
 	if err != nil {
 		full = path
 	}
 	jobs, err := List()
 	if err != nil {
-		return Job{Path: path}, nil // a region somewhere else needs no folder of jobs
+		return Job{Path: path}, nil // a region elsewhere needs no folder of jobs
 	}
 	for _, j := range jobs {
 		if j.Name != "" && j.Path == full {
@@ -64,11 +64,11 @@ func byPath(path string) (Job, error) {
 	return Job{Path: path}, nil
 }
 
-// Reserved says whether ration keeps something else by that name in the folder of
-// jobs.
+// Reserved reports whether ration uses that name in the folder of jobs for something
+// other than a job.
 func Reserved(name string) bool { return name == "lib" || name == "job" }
 
-// Title is what a person calls the job.
+// Title returns the job's name, or its path where it has no name.
 func (j Job) Title() string {
 	if j.Name != "" {
 		return j.Name
@@ -76,15 +76,15 @@ func (j Job) Title() string {
 	return j.Path
 }
 
-// Title is what a person calls the job.
+// Title returns the job's name, or its path where it has no name.
 func (s *Status) Title() string { return Job{s.Job, s.Path}.Title() }
 
 // FindFolder is Find, and also finds a job that has a folder but no region yet.
-func FindFolder(what string) (Job, error) {
-	j, err := Find(what)
-	if errors.Is(err, ErrNoJob) && !strings.ContainsRune(what, filepath.Separator) && !Reserved(what) {
-		if path, e := Region(what); e == nil && exists(filepath.Dir(path)) {
-			return Job{what, path}, nil
+func FindFolder(nameOrPath string) (Job, error) {
+	j, err := Find(nameOrPath)
+	if errors.Is(err, ErrNoJob) && !strings.ContainsRune(nameOrPath, filepath.Separator) && !Reserved(nameOrPath) {
+		if path, e := RegionPath(nameOrPath); e == nil && exists(filepath.Dir(path)) {
+			return Job{nameOrPath, path}, nil
 		}
 	}
 	return j, err

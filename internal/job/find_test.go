@@ -13,10 +13,10 @@ import (
 	"ration/internal/region"
 )
 
-// used makes a job that somebody has joined, and returns who has not left yet.
+// used makes a job that this process has joined, and returns its slot.
 func used(t *testing.T, name string) (Job, *region.Slot) {
 	t.Helper()
-	path, err := Make(name)
+	path, err := MakeFolder(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestFind(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	t.Setenv(EnvRegion, "")
 	if _, err := Find("train"); !errors.Is(err, ErrNoJob) || !strings.Contains(err.Error(), "there is none in") {
-		t.Errorf("got %v where there is nothing", err)
+		t.Errorf("got %v without any job", err)
 	}
 	j, slot := used(t, "train")
 	defer slot.Leave()
@@ -53,7 +53,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find("a b"); !errors.Is(err, limit.ErrName) {
 		t.Errorf("got %v, want ErrName", err)
 	}
-	if _, err := Make("empty"); err != nil {
+	if _, err := MakeFolder("empty"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Find("empty"); !errors.Is(err, ErrNoJob) {
@@ -70,7 +70,7 @@ func TestRemove(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		var living *LivingError
 		if err := Remove(j, force); !errors.As(err, &living) || len(living.Living) != 1 || !errors.Is(err, ErrLiving) {
-			t.Errorf("force %v: got %v, want who lives", force, err)
+			t.Errorf("force %v: got %v, want the living process", force, err)
 		}
 	}
 	if err := slot.Leave(); err != nil {
@@ -83,11 +83,11 @@ func TestRemove(t *testing.T) {
 	if err := Remove(j, true); !errors.Is(err, ErrInUse) {
 		t.Errorf("got %v while something runs in it", err)
 	}
-	if s := Look(j, true); s.Stale(time.Now()) {
+	if s := Read(j, ReadOptions{ReadOnly: true}); s.Stale(time.Now()) {
 		t.Error("stale while something runs in it")
 	}
 	h.Release()
-	if s := Look(j, true); !s.Stale(time.Now()) {
+	if s := Read(j, ReadOptions{ReadOnly: true}); !s.Stale(time.Now()) {
 		t.Error("not stale when all have left")
 	}
 	if err := Remove(j, false); err != nil {
@@ -107,21 +107,21 @@ func TestSentence(t *testing.T) {
 		{Slot: 4, PID: 12, Name: "too late", Joined: 300},
 	}
 	f := Refusal{Time: 200, Slot: 1, PID: 11, Asked: 4 << 30, Held: 7 << 30, Limit: 10 << 30, Own: 1 << 20,
-		Top: []Holder{{10, 3 << 30}, {1, 2 << 30}, {12, 1 << 30}}}
+		Top: []Holder{{PID: 10, Bytes: 3 << 30}, {PID: 1, Bytes: 2 << 30}, {PID: 12, Bytes: 1 << 30}}}
 	const want = "greedy (pid 11) asked for 4 GiB with 3 GiB free of 10 GiB; " +
 		"most was held by hog (pid 10) 3 GiB, pid 1 2 GiB, pid 12 1 GiB; it held 1 MiB itself"
 	if got := f.Sentence(all); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	f.Slot = 2
-	if got := f.AskerName(all); got != "" {
+	if got := f.RequesterName(all); got != "" {
 		t.Errorf("got %q for a slot that has another owner by now", got)
 	}
 }
 
-func TestSpells(t *testing.T) {
+func TestGroupRefusals(t *testing.T) {
 	again := func(at int64, asked uint64) Refusal { return Refusal{Time: at, PID: 1, Asked: asked} }
-	got := Spells([]Refusal{again(9, 5), again(8, 5), again(7, 4), again(6, 5)})
+	got := GroupRefusals([]Refusal{again(9, 5), again(8, 5), again(7, 4), again(6, 5)})
 	if len(got) != 3 || got[0].Times != 2 || got[0].First != 8 || got[0].Time != 9 || got[1].Times != 1 {
 		t.Errorf("got %+v", got)
 	}

@@ -1,13 +1,14 @@
-// Package job knows where regions live. Each job has a folder of its own, so that
-// it can be handed to a container as a whole, in a folder that only its user can
-// write:
+// Package job finds, reads, locks and removes jobs.
+//
+// A job's region is in a folder of its own, so that the folder as a whole can be
+// given to a container. It is in a folder that only the job's user can write:
 //
 //	/run/ration/JOB/region                    root's jobs
 //	$XDG_RUNTIME_DIR/ration/JOB/region        a user's
-//	${TMPDIR:-/tmp}/ration-UID/JOB/region     a user's who has no such folder
+//	${TMPDIR:-/tmp}/ration-UID/JOB/region     a user's, without XDG_RUNTIME_DIR
 //
-// RATION_DIR names another place. Wherever it is, a folder that somebody else
-// could have planted is refused: a region says who may have how much.
+// RATION_DIR names another folder of jobs. Whichever it is, a folder that another
+// user can write is refused: regions hold the limits.
 package job
 
 import (
@@ -23,20 +24,20 @@ import (
 	"ration/internal/limit"
 )
 
-// Variables that say where regions are.
+// Environment variables that say where regions are.
 const (
-	EnvFolder = "RATION_DIR"                      // the folder of all jobs
-	EnvRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE" // the region of one job, by HAMi-core's name
+	EnvFolder = "RATION_DIR"                      // the folder of jobs
+	EnvRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE" // path of one more region; HAMi-core's variable
 )
 
-// regionName is the region's in its job's folder.
+// regionName is the file name of a region in its job's folder.
 const regionName = "region"
 
-// ErrFolder is returned for a folder of jobs that is a link, a file or somebody
-// else's.
+// ErrFolder is returned for a folder of jobs that is a link or a file, or that
+// another user owns or can write.
 var ErrFolder = errors.New("folder of jobs cannot be trusted")
 
-// Folder is where this user's jobs are. It need not exist.
+// Folder returns the folder of this user's jobs. It need not exist.
 func Folder() string {
 	if dir := os.Getenv(EnvFolder); dir != "" {
 		return dir
@@ -51,18 +52,18 @@ func Folder() string {
 	return filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(uid))
 }
 
-// Region is the path of a job's region.
-func Region(name string) (string, error) {
+// RegionPath returns the path of a job's region, which need not exist.
+func RegionPath(name string) (string, error) {
 	if err := limit.CheckName("job", name); err != nil {
 		return "", err
 	}
 	return filepath.Join(Folder(), name, regionName), nil
 }
 
-// Make makes a job's folder, for this user only, and returns the path at which
-// its region can be opened. A folder that is already there will do.
-func Make(name string) (string, error) {
-	path, err := Region(name)
+// MakeFolder makes a job's folder, for this user only, unless it exists, and returns
+// the path of the job's region.
+func MakeFolder(name string) (string, error) {
+	path, err := RegionPath(name)
 	if err != nil {
 		return "", err
 	}
@@ -74,29 +75,30 @@ func Make(name string) (string, error) {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, EnvFolder)
 		}
-		if err := check(dir); err != nil {
+		if err := checkTrusted(dir); err != nil {
 			return "", err
 		}
 	}
 	return path, nil
 }
 
-// check refuses a folder that is not one, or that somebody else may write.
-func check(dir string) error {
+// checkTrusted returns ErrFolder for a path that is not a folder, or that another
+// user owns or can write.
+func checkTrusted(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return fmt.Errorf("looking at %s: %w", dir, err)
+		return fmt.Errorf("checking %s: %w", dir, err)
 	}
-	wrong := ""
-	switch me := uint32(os.Geteuid()); {
+	problem := ""
+	switch euid := uint32(os.Geteuid()); {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		wrong = "is not a folder"
-	case st.Uid != me && st.Uid != 0:
-		wrong = fmt.Sprintf("belongs to user %d, not to %d", st.Uid, me)
+		problem = "is not a folder"
+	case st.Uid != euid && st.Uid != 0:
+		problem = fmt.Sprintf("belongs to user %d, not to %d", st.Uid, euid)
 	case st.Mode&0o022 != 0:
-		wrong = fmt.Sprintf("can be written by others (mode %04o)", st.Mode&0o7777)
+		problem = fmt.Sprintf("can be written by others (mode %04o)", st.Mode&0o7777)
 	default:
 		return nil
 	}
-	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, wrong, ErrFolder, EnvFolder)
+	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, problem, ErrFolder, EnvFolder)
 }

@@ -26,8 +26,8 @@ func TestFolder(t *testing.T) {
 func TestMake(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "jobs")
 	t.Setenv(EnvFolder, folder)
-	for range 2 { // one that is there will do
-		path, err := Make("train")
+	for range 2 { // the second time it exists
+		path, err := MakeFolder("train")
 		if err != nil || path != filepath.Join(folder, "train", "region") {
 			t.Fatalf("got %s, %v", path, err)
 		}
@@ -37,7 +37,7 @@ func TestMake(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want mode 0700", dir, st.Mode(), err)
 		}
 	}
-	if _, err := Make("../train"); !errors.Is(err, limit.ErrName) {
+	if _, err := MakeFolder("../train"); !errors.Is(err, limit.ErrName) {
 		t.Errorf("got %v, want ErrName", err)
 	}
 }
@@ -50,7 +50,7 @@ func TestMakeRefuses(t *testing.T) {
 		"a file": func(dir string) error {
 			return os.WriteFile(dir, nil, 0o600)
 		},
-		"anybody's": func(dir string) error {
+		"writable by others": func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
 		},
 	} {
@@ -60,7 +60,7 @@ func TestMakeRefuses(t *testing.T) {
 			if err := plant(folder); err != nil {
 				t.Fatal(err)
 			}
-			if path, err := Make("train"); !errors.Is(err, ErrFolder) {
+			if path, err := MakeFolder("train"); !errors.Is(err, ErrFolder) {
 				t.Errorf("got %s, %v, want ErrFolder", path, err)
 			}
 		})
@@ -76,7 +76,7 @@ func TestList(t *testing.T) {
 	}
 	var paths []string
 	for _, name := range []string{"a", "b"} {
-		path, err := Make(name)
+		path, err := MakeFolder(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,10 +92,10 @@ func TestList(t *testing.T) {
 	}
 }
 
-func TestLook(t *testing.T) {
+func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	if s := Look(Job{Path: path}, false); !errors.Is(s.Err(), fs.ErrNotExist) || s.Error == "" {
-		t.Errorf("got %v of nothing", s.Err())
+	if s := Read(Job{Path: path}, ReadOptions{}); !errors.Is(s.Err(), fs.ErrNotExist) || s.Error == "" {
+		t.Errorf("got %v for a missing region", s.Err())
 	}
 	var opt region.Options
 	opt.Limits.Memory[1] = abi.MakeLimit(1<<30, 100)
@@ -114,7 +114,7 @@ func TestLook(t *testing.T) {
 	if err := slot.Charge(1, abi.Data, 1<<40); !errors.Is(err, region.ErrRefused) {
 		t.Fatalf("got %v, want a refusal", err)
 	}
-	s := Look(Job{Path: path}, false)
+	s := Read(Job{Path: path}, ReadOptions{})
 	if s.Err() != nil {
 		t.Fatal(s.Err())
 	}
@@ -133,6 +133,39 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// TestReadAll has a job that is readable, one that has not begun, one that is
+// damaged, and a region outside the folder of jobs.
+func TestReadAll(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	outside := filepath.Join(t.TempDir(), "region")
+	t.Setenv(EnvRegion, outside)
+	_, slot := used(t, "readable")
+	defer slot.Leave()
+	for name, content := range map[string]string{"not-begun": "", "damaged": "x"} {
+		path, err := MakeFolder(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadAll(ReadOptions{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]error{}
+	for _, s := range all {
+		got[s.Job] = s.Err()
+	}
+	if len(got) != 3 || got["readable"] != nil || got["damaged"] == nil || !errors.Is(got[""], region.ErrInit) {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestScratch(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	path, remove, err := Scratch()
@@ -147,7 +180,7 @@ func TestScratch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Sweep()
+	RemoveScratch()
 	for _, p := range []string{path, left} {
 		if _, err := os.Stat(filepath.Dir(p)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: got %v, want it gone", p, err)

@@ -10,21 +10,20 @@ import (
 	"ration/internal/limit"
 )
 
-// Job is a job that has, or had, a region.
+// Job names a job, which may have ended.
 type Job struct {
 	Name string // empty for a region outside the folder of jobs
 	Path string // of its region
 }
 
-// List finds this user's jobs, and the region that EnvRegion names, if it is
-// there.
+// List returns this user's jobs, and the region that EnvRegion names if it exists.
 func List() ([]Job, error) {
 	var jobs []Job
 	folder := Folder()
 	entries, err := os.ReadDir(folder)
 	switch {
 	case err == nil:
-		if err := check(folder); err != nil {
+		if err := checkTrusted(folder); err != nil {
 			return nil, err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -37,7 +36,7 @@ func List() ([]Job, error) {
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})
 	}
-	if path := os.Getenv(EnvRegion); path != "" && exists(path) && !listed(jobs, path) {
+	if path := os.Getenv(EnvRegion); path != "" && exists(path) && !contains(jobs, path) {
 		jobs = append(jobs, Job{Path: path})
 	}
 	return jobs, nil
@@ -48,7 +47,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func listed(jobs []Job, path string) bool {
+// contains reports whether path is the region of one of the jobs.
+func contains(jobs []Job, path string) bool {
 	own, err := os.Stat(path)
 	if err != nil {
 		return false

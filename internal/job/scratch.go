@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch makes a folder for a region that is thrown away after use, and returns
-// the path for the region and what removes it all. It is in memory where
-// possible, as the regions of real jobs are: a disk would be measured as well.
+// Scratch makes a folder for a temporary region, and returns the path for the region
+// and a function that removes the folder. The folder is on a tmpfs where possible,
+// as the regions of real jobs are, so that benchmarks do not measure a disk.
 func Scratch() (path string, remove func(), err error) {
 	parent := os.Getenv("TMPDIR")
 	if parent == "" && unix.Access("/dev/shm", unix.W_OK|unix.X_OK) == nil {
@@ -32,14 +32,15 @@ func Scratch() (path string, remove func(), err error) {
 	}, nil
 }
 
+// scratch is the folders that Scratch made and that were not removed yet.
 var scratch = struct {
 	sync.Mutex
-	dirs map[string]bool
+	dirs map[string]bool // under the mutex
 }{dirs: map[string]bool{}}
 
-// Sweep removes what Scratch made and nobody removed, for a program that is about
-// to end in the middle of its work.
-func Sweep() {
+// RemoveScratch removes all folders that Scratch made and that are still there. It is
+// for a program that is interrupted.
+func RemoveScratch() {
 	scratch.Lock()
 	defer scratch.Unlock()
 	for dir := range scratch.dirs {

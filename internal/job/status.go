@@ -1,57 +1,57 @@
 package job
 
-// Status is all that a region says about a job. Sizes are bytes.
+// Status is what a job's region says about the job. Sizes are bytes.
 type Status struct {
-	Job       string    `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path      string    `json:"path"`
-	Error     string    `json:"error,omitempty"` // why nothing else is here
-	ReadOnly  bool      `json:"read_only"`       // dead processes were left as they are
+	Job       string    `json:"job,omitempty"`   // name; empty for a region outside the folder of jobs
+	Path      string    `json:"path"`            // of the region
+	Error     string    `json:"error,omitempty"` // why the region could not be read; then the rest is empty
+	ReadOnly  bool      `json:"read_only"`       // what dead processes hold was left as it is
 	Created   int64     `json:"created"`         // Unix nanoseconds
-	Claims    uint64    `json:"claims"`          // how often a process joined, over the life of the region
-	Devices   []Device  `json:"devices"`         // that have a limit, or were ever used
+	Claims    uint64    `json:"claims"`          // processes that joined since the region was created
+	Devices   []Device  `json:"devices"`         // those with a limit, and those that were ever used
 	Processes []Process `json:"processes"`
-	Reaped    []Process `json:"reaped"` // dead; what they held was given back by this look
-	Refusals  []Refusal `json:"refusals"`
+	Reaped    []Process `json:"reaped"`   // dead; this read returned what they held
+	Refusals  []Refusal `json:"refusals"` // the newest first
 	Reads     Reads     `json:"reads"`
-	err       error
+	err       error     // the cause of Error
 }
 
-// Err is why the region could not be read; nil if it was.
+// Err returns why the region could not be read, or nil.
 func (s *Status) Err() error { return s.err }
 
-// Device is what a job has of one device.
+// Device is a job's use of one device.
 type Device struct {
 	Device    int    `json:"device"`
 	Limited   bool   `json:"limited"`
-	Limit     uint64 `json:"limit"`               // 0 where there is none
-	Tolerance int    `json:"tolerance_per_mille"` // by which usage may pass it
+	Limit     uint64 `json:"limit"`               // 0 without a limit
+	Tolerance int    `json:"tolerance_per_mille"` // of the limit; usage may exceed it by so much
 	Used      uint64 `json:"used"`
 	Peak      uint64 `json:"peak"`
-	Total     uint64 `json:"total"`   // that the device has; 0 while unknown
-	Refused   uint64 `json:"refused"` // requests, over the life of the region
+	Total     uint64 `json:"total"`   // size of the device; 0 while unknown
+	Refused   uint64 `json:"refused"` // requests since the region was created
 }
 
 // States of a process.
 const (
 	Live    = "live"
 	Stopped = "stopped" // by a signal or a debugger
-	Dead    = "dead"    // ended without leaving; its bytes go to whoever needs them
+	Dead    = "dead"    // ended without leaving; the next request that needs its bytes gets them
 )
 
-// Process is one that has, or had, a slot.
+// Process is a process of the job.
 type Process struct {
 	Slot     int       `json:"slot"`
-	PID      int       `json:"pid"`      // as it sees itself
+	PID      int       `json:"pid"`      // in its own PID namespace
 	HostPID  int       `json:"host_pid"` // 0 while unknown
 	UID      int       `json:"uid"`
 	User     string    `json:"user"`
 	Name     string    `json:"name"`
-	State    string    `json:"state"`  // live, stopped or dead
+	State    string    `json:"state"`  // Live, Stopped or Dead
 	Joined   int64     `json:"joined"` // Unix nanoseconds
 	Holdings []Holding `json:"holdings"`
 }
 
-// Holding is what a process has of one device.
+// Holding is a process's use of one device.
 type Holding struct {
 	Device     int    `json:"device"`
 	Total      uint64 `json:"total"`
@@ -64,26 +64,7 @@ type Holding struct {
 	BestEffort bool   `json:"best_effort"` // read while it changed
 }
 
-// Refusal is a request that was turned down.
-type Refusal struct {
-	Time   int64    `json:"time"` // Unix nanoseconds
-	Device int      `json:"device"`
-	Slot   int      `json:"slot"`
-	PID    int      `json:"pid"`
-	Asked  uint64   `json:"asked"`
-	Held   uint64   `json:"held"` // by all, at that moment
-	Limit  uint64   `json:"limit"`
-	Own    uint64   `json:"own"` // by the asker itself
-	Top    []Holder `json:"top"`
-}
-
-// Holder is a process that held much when another was refused.
-type Holder struct {
-	PID   int    `json:"pid"`
-	Bytes uint64 `json:"bytes"`
-}
-
-// Reads is how reading went over the life of the region.
+// Reads counts the reads of accounts since the region was created.
 type Reads struct {
 	Reads      uint64 `json:"reads"`
 	Retries    uint64 `json:"retries"`

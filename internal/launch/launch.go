@@ -56,7 +56,7 @@ type Plan struct {
 
 // Job is one that is ready to start.
 type Job struct {
-	Hold    *job.Hold
+	Hold    *job.Lock
 	Joined  bool // others made it
 	path    string
 	args    []string
@@ -133,10 +133,10 @@ func (p Plan) take(j *Job) (err error) {
 	if name == "" {
 		name = nameOf(p.Command[0])
 	}
-	job.Tidy()
+	job.Prune()
 	for range 10 {
 		// One that has ended is begun anew, with the limits of whoever does.
-		j.Hold, err = job.Begin(name)
+		j.Hold, err = job.Create(name)
 		if !p.Join || !errors.Is(err, job.ErrInUse) {
 			return err
 		}
@@ -241,7 +241,7 @@ func (j *Job) Discard() {
 	if j.Joined {
 		j.Hold.Release()
 	} else {
-		j.Hold.End()
+		j.Hold.RemoveIfUnused()
 	}
 }
 

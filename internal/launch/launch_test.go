@@ -130,7 +130,7 @@ func TestCostsAreCarried(t *testing.T) {
 
 	// What anybody may write is not believed, and rubbish is passed over.
 	for _, name := range []string{"first", "second"} {
-		path, err := job.Region(name)
+		path, err := job.RegionPath(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestCostsAreCarried(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	path, err := job.Make("rubbish")
+	path, err := job.MakeFolder("rubbish")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestInherit(t *testing.T) {
 func TestRememberedIsBounded(t *testing.T) {
 	t.Setenv(job.EnvFolder, t.TempDir())
 	for i := range looks + 2 {
-		path, err := job.Make("job" + string(rune('a'+i)))
+		path, err := job.MakeFolder("job" + string(rune('a'+i)))
 		if err != nil {
 			t.Fatal(err)
 		}

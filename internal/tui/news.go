@@ -24,7 +24,7 @@ const recent = 5 * time.Second
 // news is what happened, the newest first: refusals, and deaths that we found.
 func (m *Model) news() (out []item) {
 	for _, s := range m.last {
-		for _, f := range job.Spells(s.Refusals) {
+		for _, f := range job.GroupRefusals(s.Refusals) {
 			out = append(out, item{time.Unix(0, f.Time), m.whose(&s, f.Device) + m.refusal(f, m.known[s.Path]), true})
 		}
 	}
@@ -61,8 +61,8 @@ func (m *Model) whose(s *job.Status, device int) string {
 }
 
 // refusal is one in as few words as a line of a terminal has.
-func (m *Model) refusal(f job.Spell, known []job.Process) string {
-	text := named(f.AskerName(known), f.PID) + " asked for " + humanfmt.Bytes(f.Asked)
+func (m *Model) refusal(f job.RepeatedRefusal, known []job.Process) string {
+	text := named(f.RequesterName(known), f.PID) + " asked for " + humanfmt.Bytes(f.Asked)
 	if f.Times > 1 {
 		text += fmt.Sprintf(" %s%d", m.look.times, f.Times)
 	}

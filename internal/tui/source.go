@@ -1,12 +1,9 @@
 package tui
 
 import (
-	"errors"
-	"io/fs"
 	"time"
 
 	"ration/internal/job"
-	"ration/internal/region"
 )
 
 // Sample is how things were at one moment.
@@ -23,26 +20,15 @@ type Source func() Sample
 // gives back what dead processes hold.
 func Jobs(only bool) Source {
 	return func() Sample {
-		s := Sample{At: time.Now()}
-		jobs, err := job.List()
-		if err != nil {
-			s.Err = err
-			return s
-		}
-		for _, j := range jobs {
-			status := job.Look(j, only)
-			if j.Name != "" && (errors.Is(status.Err(), fs.ErrNotExist) || errors.Is(status.Err(), region.ErrInit)) {
-				continue // it ended while we looked, or has not begun
-			}
-			s.Jobs = append(s.Jobs, status)
-		}
-		return s
+		at := time.Now()
+		jobs, err := job.ReadAll(job.ReadOptions{ReadOnly: only})
+		return Sample{At: at, Jobs: jobs, Err: err}
 	}
 }
 
 // One reads one job.
 func One(j job.Job, only bool) Source {
 	return func() Sample {
-		return Sample{At: time.Now(), Jobs: []job.Status{job.Look(j, only)}}
+		return Sample{At: time.Now(), Jobs: []job.Status{job.Read(j, job.ReadOptions{ReadOnly: only})}}
 	}
 }

@@ -10,57 +10,57 @@ import (
 	"time"
 )
 
-func TestHold(t *testing.T) {
+func TestLock(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	if _, err := Join("train"); !errors.Is(err, ErrNoJob) {
-		t.Fatalf("joined nothing: %v", err)
+		t.Fatalf("joined a job that does not exist: %v", err)
 	}
-	h, err := Begin("train")
+	l, err := Create("train")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Begin("train"); !errors.Is(err, ErrInUse) {
-		t.Errorf("began twice: %v", err)
+	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
+		t.Errorf("created twice: %v", err)
 	}
-	if err := errors.Join(os.WriteFile(h.Job.Path, nil, 0o600), h.Share()); err != nil {
+	if err := errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()); err != nil {
 		t.Fatal(err)
 	}
 	other, err := Join("train")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Release(); !Running(other.Job) {
-		t.Error("it ended with the first of two")
+	if l.Release(); !Running(other.Job) {
+		t.Error("not running after the first of two released it")
 	}
-	if _, err := Begin("train"); !errors.Is(err, ErrInUse) {
-		t.Errorf("began beside one that joined: %v", err)
+	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
+		t.Errorf("created while another process has joined: %v", err)
 	}
-	if other.Release(); Running(h.Job) {
-		t.Error("it goes on without anybody")
+	if other.Release(); Running(l.Job) {
+		t.Error("running after all released it")
 	}
-	// What is left is cleared away.
-	again, err := Begin("train")
+	// Create removes what the ended job left.
+	again, err := Create("train")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if exists(again.Job.Path) {
 		t.Error("the old region is still there")
 	}
-	if !again.End() || exists(again.Folder) {
+	if !again.RemoveIfUnused() || exists(again.Folder) {
 		t.Error("its folder is still there")
 	}
 }
 
-func TestHoldIsInherited(t *testing.T) {
+func TestLockIsInherited(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	h, err := Begin("train")
+	l, err := Create("train")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Share(); err != nil {
+	if err := l.Share(); err != nil {
 		t.Fatal(err)
 	}
-	stop, err := h.Inherit()
+	stop, err := l.Inherit()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,44 +73,44 @@ func TestHoldIsInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	if h.End() {
-		t.Error("it was removed under its child")
+	if l.RemoveIfUnused() {
+		t.Error("removed while the child runs")
 	}
-	if !Running(h.Job) {
-		t.Error("it ended before its child")
+	if !Running(l.Job) {
+		t.Error("not running while the child runs")
 	}
 	if err := errors.Join(stdin.Close(), child.Wait()); err != nil {
 		t.Fatal(err)
 	}
-	if Running(h.Job) {
-		t.Error("it goes on without anybody")
+	if Running(l.Job) {
+		t.Error("running after all released it")
 	}
 }
 
-func TestTidy(t *testing.T) {
+func TestPrune(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	living, err := Begin("living")
+	living, err := Create("living")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer living.End()
-	if path, err := Make("by-hand"); err != nil {
+	defer living.RemoveIfUnused()
+	if path, err := MakeFolder("by-hand"); err != nil {
 		t.Fatal(err)
 	} else if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for i := range Kept + 3 {
-		h, err := Begin(fmt.Sprint("ended-", i))
+		l, err := Create(fmt.Sprint("ended-", i))
 		if err != nil {
 			t.Fatal(err)
 		}
 		then := time.Unix(int64(i), 0)
-		if err := os.Chtimes(filepath.Join(h.Folder, aliveName), then, then); err != nil {
+		if err := os.Chtimes(filepath.Join(l.Folder, aliveName), then, then); err != nil {
 			t.Fatal(err)
 		}
-		h.Release()
+		l.Release()
 	}
-	Tidy()
+	Prune()
 	left, err := os.ReadDir(Folder())
 	if err != nil || len(left) != Kept+2 {
 		t.Errorf("got %d, %v, want %d", len(left), err, Kept+2)

@@ -17,23 +17,50 @@ import (
 	"ration/internal/region"
 )
 
-// Look reads a job's region. Where it may write, it first gives back what dead
-// processes hold, unless it is only to look.
-func Look(j Job, only bool) Status {
+// ReadOptions say how to read a job.
+type ReadOptions struct {
+	// ReadOnly leaves the region as it is. Otherwise, where this process may write
+	// the region, what dead processes hold is first returned to the job.
+	ReadOnly bool
+}
+
+// Read reads a job's region. A region that cannot be read is reported in the Status.
+func Read(j Job, opts ReadOptions) Status {
 	s := Status{Job: j.Name, Path: j.Path, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{}, Refusals: []Refusal{}}
-	if s.err = s.look(only); s.err != nil {
+	if s.err = s.read(opts); s.err != nil {
 		s.Error = s.err.Error()
 	}
 	return s
 }
 
-func (s *Status) look(only bool) error {
-	r, err := s.open(only)
+// ReadAll reads every job that List returns, except for named jobs that ended in
+// the meantime or have not begun. The error is List's.
+func ReadAll(opts ReadOptions) ([]Status, error) {
+	jobs, err := List()
+	if err != nil {
+		return nil, err
+	}
+	all := []Status{}
+	for _, j := range jobs {
+		if s := Read(j, opts); j.Name == "" || !s.noRegion() {
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// noRegion reports whether the region is gone, or not initialised yet.
+func (s *Status) noRegion() bool {
+	return errors.Is(s.err, fs.ErrNotExist) || errors.Is(s.err, region.ErrInit)
+}
+
+func (s *Status) read(opts ReadOptions) error {
+	r, err := s.open(opts)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if s.Processes, err = processes(r); err != nil {
+	if s.Processes, err = readProcesses(r); err != nil {
 		return err
 	}
 	if !s.ReadOnly {
@@ -59,16 +86,16 @@ func (s *Status) look(only bool) error {
 			s.Devices = append(s.Devices, dev)
 		}
 	}
-	// A limit for all devices there might be is set for all of them: once some are
-	// known, those count.
+	// A default limit is set for every device number there is room for. Once the size
+	// of one device is known, the numbers without a size are of no device.
 	if slices.ContainsFunc(s.Devices, func(d Device) bool { return d.Total > 0 }) {
 		s.Devices = slices.DeleteFunc(s.Devices, func(d Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 })
 	}
-	return s.history(r)
+	return s.readHistory(r)
 }
 
-func (s *Status) open(only bool) (*region.Region, error) {
-	if !only {
+func (s *Status) open(opts ReadOptions) (*region.Region, error) {
+	if !opts.ReadOnly {
 		r, err := region.Open(s.Path, region.Options{NoCreate: true, AnyOwner: true})
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
 			return r, err
@@ -78,14 +105,14 @@ func (s *Status) open(only bool) (*region.Region, error) {
 	return region.OpenReadOnly(s.Path)
 }
 
-// reap gives back what the dead hold, and keeps who they were.
+// reap returns what dead processes hold to the job, and lists them in s.Reaped.
 func (s *Status) reap(r *region.Region) error {
 	n, err := r.Reap()
 	if err != nil || n == 0 {
 		return err
 	}
 	before := s.Processes
-	if s.Processes, err = processes(r); err != nil {
+	if s.Processes, err = readProcesses(r); err != nil {
 		return err
 	}
 	for _, p := range before {
@@ -96,33 +123,32 @@ func (s *Status) reap(r *region.Region) error {
 	return nil
 }
 
-// history reads what is kept of the past.
-func (s *Status) history(r *region.Region) error {
+// readHistory reads the refusals and the counters.
+func (s *Status) readHistory(r *region.Region) error {
 	refusals, err := r.Refusals()
 	if err != nil {
 		return err
 	}
 	for _, f := range refusals {
-		out := Refusal{f.Time, f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, []Holder{}}
-		for _, h := range f.Top {
-			out.Top = append(out.Top, Holder(h))
+		if f.Top == nil {
+			f.Top = []Holder{} // an empty list in JSON
 		}
-		s.Refusals = append(s.Refusals, out)
+		s.Refusals = append(s.Refusals, Refusal(f))
 	}
 	c, err := r.Counters()
 	s.Reads, s.Created, s.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims
 	return err
 }
 
-func processes(r *region.Region) ([]Process, error) {
+func readProcesses(r *region.Region) ([]Process, error) {
 	all, err := r.Processes()
 	if err != nil {
 		return nil, err
 	}
-	out, at := make([]Process, len(all)), map[int]int{}
+	out, index := make([]Process, len(all)), map[int]int{} // index in out, by slot
 	for i, p := range all {
 		out[i] = Process{p.Slot, p.PID, p.HostPID, p.UID, userName(p.UID), p.Name, stateOf(p), p.Joined, []Holding{}}
-		at[p.Slot] = i
+		index[p.Slot] = i
 	}
 	var buf []region.Holding
 	for d := range abi.Devices {
@@ -130,8 +156,8 @@ func processes(r *region.Region) ([]Process, error) {
 			return nil, err
 		}
 		for _, h := range buf {
-			i, there := at[h.Slot]
-			if !there || h.Total == 0 && h.Peak == 0 {
+			i, found := index[h.Slot]
+			if !found || h.Total == 0 && h.Peak == 0 {
 				continue
 			}
 			driver, err := r.Driver(d, h.Slot)
@@ -150,7 +176,7 @@ func stateOf(p region.Process) string {
 		return Dead
 	}
 	if p.Seen == 0 {
-		return Live // by its lock; more cannot be seen from here
+		return Live // by its lock; this process cannot see more of it
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Seen))
 	if at := bytes.LastIndexByte(stat, ')'); err == nil && at >= 0 && len(stat) > at+2 {
@@ -161,8 +187,9 @@ func stateOf(p region.Process) string {
 	return Live
 }
 
-// userName looks a user up once: whoever looks every second should not ask a
-// directory service as often.
+// userName returns a user's name, or the UID where it has none. It asks once for
+// each user: a program that reads every second must not query a directory service
+// as often.
 func userName(uid int) string {
 	if name, known := userNames.Load(uid); known {
 		return name.(string)
@@ -175,4 +202,4 @@ func userName(uid int) string {
 	return name
 }
 
-var userNames sync.Map // of names, by int
+var userNames sync.Map // UID (int) to name (string)

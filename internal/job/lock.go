@@ -1,0 +1,238 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A job is more than the processes that have slots: a program may spend minutes on
+// its imports before it first uses a device. So the process that launches a job
+// locks the file `alive` in its folder, through a descriptor that the command and
+// its children inherit. The lock belongs to the open file (F_OFD_SETLK): it survives
+// fork and exec, and the kernel drops it when the last process that has the
+// descriptor ends, however it ended.
+//
+//	exclusive  the job is being created or removed
+//	shared     the job is in use
+//
+// The kernel converts one into the other in one step, so no other process can take
+// the lock in between.
+
+// ErrInUse is returned for a job that a process has locked or joined.
+var ErrInUse = errors.New("in use")
+
+const (
+	aliveName = "alive"
+	exclusive = unix.F_WRLCK
+	shared    = unix.F_RDLCK
+)
+
+// minInheritedFD is the lowest number of an inherited descriptor. Programs may rely
+// on the small numbers being theirs.
+const minInheritedFD = 100
+
+// Lock is this process's lock on a job.
+type Lock struct {
+	Job    Job
+	Folder string   // the job's own
+	file   *os.File // `alive`; the lock lasts as long as it is open
+}
+
+// Create takes an exclusive lock on the job of that name, which no process may be
+// using, and removes what an ended job of that name has left.
+func Create(name string) (*Lock, error) {
+	l, err := acquire(name, exclusive)
+	if err != nil {
+		return nil, err
+	}
+	s := Read(l.Job, ReadOptions{})
+	if living := s.living(); len(living) > 0 {
+		l.Release()
+		return nil, inUse(name, fmt.Sprintf("by pid %d (%s)", living[0].PID, living[0].Name))
+	}
+	if err := l.removeContents(); err != nil {
+		l.Release()
+		return nil, err
+	}
+	if err := l.writePID(); err != nil {
+		l.Release()
+		return nil, err
+	}
+	return l, nil
+}
+
+// joinTimeout is how long Join waits while another process creates the job.
+const joinTimeout = 10 * time.Second
+
+// Join takes a shared lock on a job that is in use. It returns ErrNoJob where none
+// of that name is; the caller may then Create it.
+func Join(name string) (*Lock, error) {
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		l, err := acquire(name, shared)
+		if err == nil {
+			if exists(l.Job.Path) {
+				return l, nil
+			}
+			l.Release()
+			return nil, fmt.Errorf("%s: %w", name, ErrNoJob)
+		}
+		if !errors.Is(err, ErrInUse) || time.Since(start) > joinTimeout {
+			return nil, err
+		}
+	}
+}
+
+// Running reports whether any process has the job locked: its launcher, the command
+// that the launcher became, or a child of either.
+func Running(j Job) bool {
+	fd, err := unix.Open(filepath.Join(filepath.Dir(j.Path), aliveName), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	l := wholeFile(exclusive)
+	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+}
+
+func wholeFile(kind int16) unix.Flock_t { return unix.Flock_t{Type: kind, Whence: 0} }
+
+// acquire locks a job, and makes its folder if it is missing.
+func acquire(name string, kind int16) (*Lock, error) {
+	for {
+		region, err := MakeFolder(name)
+		if err != nil {
+			return nil, err
+		}
+		folder := filepath.Dir(region)
+		path := filepath.Join(folder, aliveName)
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process removed the folder in between
+		}
+		if err != nil {
+			return nil, fmt.Errorf("locking job %s: opening %s: %w (remove it)", name, path, err)
+		}
+		l := &Lock{Job{name, region}, folder, os.NewFile(uintptr(fd), path)}
+		err = l.set(kind)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			owner := l.readPID()
+			l.Release()
+			return nil, inUse(name, owner)
+		}
+		if err != nil {
+			l.Release()
+			return nil, fmt.Errorf("locking job %s: %w (does the file system of %s have locks?)", name, err, folder)
+		}
+		// Another process may have removed the folder between the open and the lock;
+		// then this lock is on a file that no other process will find.
+		own, err := l.file.Stat()
+		current, err2 := os.Lstat(path)
+		if err == nil && err2 == nil && os.SameFile(own, current) {
+			return l, nil
+		}
+		l.Release()
+	}
+}
+
+// set locks the file, or converts the lock; it never waits.
+func (l *Lock) set(kind int16) error {
+	lock := wholeFile(kind)
+	return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &lock)
+}
+
+func inUse(name, owner string) error {
+	if owner != "" {
+		owner = " " + owner
+	}
+	return fmt.Errorf("job %s: %w%s (choose another --name, or share its limit with --join)", name, ErrInUse, owner)
+}
+
+// writePID writes this process's PID into the file, for error messages only.
+func (l *Lock) writePID() error {
+	if err := l.file.Truncate(0); err != nil {
+		return fmt.Errorf("locking job %s: %w", l.Job.Name, err)
+	}
+	if _, err := l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return fmt.Errorf("locking job %s: %w", l.Job.Name, err)
+	}
+	return nil
+}
+
+// readPID returns which processes use the job, by the PID that writePID left, or "".
+func (l *Lock) readPID() string {
+	var buf [24]byte
+	n, _ := l.file.ReadAt(buf[:], 0)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("by a command that pid %d started", pid)
+}
+
+// removeContents removes everything in the job's folder but the locked file. The
+// lock must be exclusive.
+func (l *Lock) removeContents() error {
+	entries, err := os.ReadDir(l.Folder)
+	if err != nil {
+		return fmt.Errorf("clearing %s: %w", l.Folder, err)
+	}
+	for _, e := range entries {
+		if e.Name() == aliveName {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(l.Folder, e.Name())); err != nil {
+			return fmt.Errorf("clearing %s: %w (remove it)", l.Folder, err)
+		}
+	}
+	return nil
+}
+
+// Share converts an exclusive lock into a shared one, so that others can Join.
+func (l *Lock) Share() error {
+	if err := l.set(shared); err != nil {
+		return fmt.Errorf("sharing job %s: %w", l.Job.Name, err)
+	}
+	return nil
+}
+
+// Inherit opens a descriptor with a shared lock that every program which this
+// process starts or becomes inherits, until stop is called. It is a lock of its
+// own, apart from l, so that RemoveIfUnused can tell whether one of them still runs.
+func (l *Lock) Inherit() (stop func(), err error) {
+	fd, err := unix.Open(l.file.Name(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
+	}
+	defer unix.Close(fd)
+	lock := wholeFile(shared)
+	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock); err != nil {
+		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
+	}
+	inherited, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, minInheritedFD)
+	if err != nil {
+		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
+	}
+	return func() { _ = unix.Close(inherited) }, nil
+}
+
+// Release drops the lock and leaves the job as it is.
+func (l *Lock) Release() { _ = l.file.Close() }
+
+// RemoveIfUnused drops the lock, removes the job if no other process uses it, and
+// reports whether it did.
+func (l *Lock) RemoveIfUnused() bool {
+	defer l.Release()
+	if l.set(exclusive) != nil {
+		return false
+	}
+	s := Read(l.Job, ReadOptions{})
+	return len(s.living()) == 0 && os.RemoveAll(l.Folder) == nil
+}

@@ -1,0 +1,42 @@
+package job
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Kept is how many ended jobs Prune keeps, for questions after the fact.
+const Kept = 16
+
+// Prune removes this user's launched jobs that have ended, except for the latest
+// Kept. It reports no errors: the caller launches a job, and can do so without it.
+func Prune() {
+	entries, err := os.ReadDir(Folder())
+	if err != nil || checkTrusted(Folder()) != nil {
+		return
+	}
+	type endedJob struct {
+		name    string
+		created time.Time
+	}
+	var ended []endedJob
+	for _, e := range entries {
+		path, err := RegionPath(e.Name())
+		if err != nil {
+			continue
+		}
+		st, err := os.Lstat(filepath.Join(filepath.Dir(path), aliveName))
+		if err == nil && !Running(Job{e.Name(), path}) {
+			ended = append(ended, endedJob{e.Name(), st.ModTime()})
+		}
+	}
+	slices.SortFunc(ended, func(a, b endedJob) int { return cmp.Or(b.created.Compare(a.created), cmp.Compare(a.name, b.name)) })
+	for _, e := range ended[min(Kept, len(ended)):] {
+		if l, err := acquire(e.name, exclusive); err == nil {
+			l.RemoveIfUnused() // unless it was begun again
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package job
+
+import (
+	"fmt"
+
+	"ration/internal/humanfmt"
+	"ration/internal/region"
+)
+
+// Refusal is a request that was refused, as the region records it.
+type Refusal region.Refusal
+
+// Holder is a process that held much of a device when another was refused.
+type Holder = region.Holder
+
+// anySlot is for processName where the slot is not known.
+const anySlot = -1
+
+// processName returns the name of the process that had a PID at a time, or "" unless
+// exactly one name fits: PIDs are reused, and containers have the same ones.
+func processName(processes []Process, pid, slot int, time int64) string {
+	name, found := "", false
+	for _, p := range processes {
+		if p.PID != pid || p.Joined > time || slot != anySlot && p.Slot != slot {
+			continue
+		}
+		if found && p.Name != name {
+			return ""
+		}
+		name, found = p.Name, true
+	}
+	return name
+}
+
+// RequesterName returns the name of the process that was refused, or "" where it is
+// not one of processes.
+func (f *Refusal) RequesterName(processes []Process) string {
+	return processName(processes, f.PID, f.Slot, f.Time)
+}
+
+// HolderName returns the name of f.Top[i], or "" where it is not one of processes.
+func (f *Refusal) HolderName(i int, processes []Process) string {
+	return processName(processes, f.Top[i].PID, anySlot, f.Time)
+}
+
+// Free returns the bytes that were left of the limit.
+func (f *Refusal) Free() uint64 {
+	if f.Held > f.Limit {
+		return 0
+	}
+	return f.Limit - f.Held
+}
+
+// Sentence says in one line which process was refused, and why. Processes that are
+// in the list are called by their names.
+func (f *Refusal) Sentence(processes []Process) string {
+	var top []humanfmt.Holder
+	listed := false
+	for i, h := range f.Top {
+		who := nameAndPID(f.HolderName(i, processes), h.PID)
+		if h.PID == f.PID && h.Bytes == f.Own {
+			who, listed = "itself", true
+		}
+		top = append(top, humanfmt.Holder{Who: who, Bytes: h.Bytes})
+	}
+	text := nameAndPID(f.RequesterName(processes), f.PID) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
+	if f.Own > 0 && !listed {
+		text += fmt.Sprintf("; it held %s itself", humanfmt.Bytes(f.Own))
+	}
+	return text
+}
+
+func nameAndPID(name string, pid int) string {
+	if name == "" {
+		return fmt.Sprintf("pid %d", pid)
+	}
+	return fmt.Sprintf("%s (pid %d)", name, pid)
+}
+
+// RepeatedRefusal is a request that was refused several times in a row: programs
+// try again.
+type RepeatedRefusal struct {
+	Refusal       // the latest
+	Times   int   // at least 1
+	First   int64 // Unix nanoseconds of the earliest
+}
+
+// GroupRefusals joins consecutive refusals, the newest first, of the same request by
+// the same process.
+func GroupRefusals(refusals []Refusal) (out []RepeatedRefusal) {
+	for _, f := range refusals {
+		if n := len(out); n > 0 {
+			if last := &out[n-1]; last.PID == f.PID && last.Slot == f.Slot && last.Device == f.Device && last.Asked == f.Asked {
+				last.Times, last.First = last.Times+1, f.Time
+				continue
+			}
+		}
+		out = append(out, RepeatedRefusal{f, 1, f.Time})
+	}
+	return out
+}
