@@ -69,26 +69,26 @@ func example() Sample {
 		Devices:   []job.Device{{Device: 0, Used: 20 * mib, Peak: 30 * gib, Total: 80 * gib}},
 		Processes: []job.Process{process(0, 5000, "eve", "ipykernel_launcher", 5*time.Second, holds(0, 0, 20*mib))}}
 	old := job.Status{Job: "old", Path: "/run/ration/old/region", Error: "opening /run/ration/old/region: region of another version: it has version 7"}
-	return Sample{At: noon, Jobs: []job.Status{train, serve, free, old}}
+	return Sample{Time: noon, Jobs: []job.Status{train, serve, free, old}}
 }
 
 func modelOf(s Sample, width, height int, environ ...string) *Model {
-	m := New(func() Sample { return s }, time.Second, LookOf(append([]string{"LANG=C.UTF-8"}, environ...)))
+	m := New(func() Sample { return s }, time.Second, NewTheme(append([]string{"LANG=C.UTF-8"}, environ...)))
 	m.zone = time.UTC
-	m.absorb(s)
+	m.setSample(s)
 	m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 	return m
 }
 
 func press(m *Model, keys ...string) {
 	for _, k := range keys {
-		m.press(k)
+		m.pressKey(k)
 	}
 }
 
 // many is a machine with more of everything than fits.
 func many() Sample {
-	s := Sample{At: noon}
+	s := Sample{Time: noon}
 	for j := range 12 {
 		status := job.Status{Job: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j)}
 		for d := range 2 {
@@ -115,7 +115,7 @@ func TestNewsOutlastJobs(t *testing.T) {
 	m := modelOf(example(), 80, 24)
 	s := example()
 	s.Jobs = s.Jobs[1:]
-	m.absorb(s)
+	m.setSample(s)
 	if frame := text(m.Frame()); !strings.Contains(frame, "(4711) asked for 4.5 GiB") || strings.Contains(frame, "train    ") {
 		t.Errorf("got\n%s", frame)
 	}
@@ -133,12 +133,12 @@ func TestUpdate(t *testing.T) {
 		t.Errorf("got %v after a tick, want a sample", s)
 	}
 	m.Update(tea.KeyPressMsg{Code: tea.KeySpace, Text: " "})
-	m.Update(Sample{At: noon.Add(time.Hour)})
+	m.Update(Sample{Time: noon.Add(time.Hour)})
 	if !m.paused || len(m.sample.Jobs) != 4 {
 		t.Error("a sample came through while standing still")
 	}
 	m.Update(tea.KeyPressMsg{Code: tea.KeySpace, Text: " "})
-	m.Update(Sample{At: noon.Add(time.Hour)})
+	m.Update(Sample{Time: noon.Add(time.Hour)})
 	if m.paused || len(m.sample.Jobs) != 0 {
 		t.Error("it does not go on")
 	}
@@ -175,8 +175,8 @@ func TestFrames(t *testing.T) {
 		{"24x5", 24, 5, example(), nil, nil},
 		{"10x2", 10, 2, example(), nil, nil},
 		{"path", 80, 10, onlyPath(), nil, nil},
-		{"none", 80, 24, Sample{At: noon}, nil, nil},
-		{"error", 60, 10, Sample{At: noon, Err: errors.New("listing jobs: permission denied (name another folder in RATION_DIR)")}, nil, nil},
+		{"none", 80, 24, Sample{Time: noon}, nil, nil},
+		{"error", 60, 10, Sample{Time: noon, Err: errors.New("listing jobs: permission denied (name another folder in RATION_DIR)")}, nil, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv(job.EnvFolder, "/run/ration")
@@ -214,7 +214,7 @@ func fits(t *testing.T, frame string, width, height int) {
 
 // Whatever the size, a frame fits, and nothing panics.
 func TestEverySize(t *testing.T) {
-	for _, s := range []Sample{example(), many(), {At: noon}} {
+	for _, s := range []Sample{example(), many(), {Time: noon}} {
 		for _, height := range []int{1, 2, 3, 4, 5, 7, 11, 13, 14, 15, 23, 44} {
 			for _, width := range []int{1, 2, 5, 9, 17, 30, 39, 47, 63, 79, 81, 100, 133, 220} {
 				for _, keys := range [][]string{nil, {"?"}, {"a", "pgdown", "pgdown"}} {

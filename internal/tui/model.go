@@ -9,59 +9,61 @@ import (
 	"ration/internal/job"
 )
 
-// Model is what the view shows: the latest sample, and what the user chose.
+// Model is what a frame shows: the latest sample, and what the user has chosen.
 type Model struct {
-	source Source
-	every  time.Duration
-	look   Look
-	zone   *time.Location
+	source   Source
+	interval time.Duration // between samples
+	theme    Theme
+	zone     *time.Location
 
-	width, height int
+	width, height int // of the terminal, in cells
 	sample        Sample
-	known         map[string][]job.Process // by region: all that were seen, so that the gone keep their names
-	last          map[string]job.Status    // by region: as it was last read, for what was refused in it
+	known         map[string][]job.Process // by path of the region: all that were ever read, for the names of ended processes
+	lastRead      map[string]job.Status    // by path of the region: the last that could be read, for its refusals
 	deaths        []death                  // the newest first
 
-	selected string // region of the job whose processes are shown
-	all      bool   // or those of all jobs
-	key      sortKey
+	selected string // path of the region of the job whose processes are shown
+	allJobs  bool   // show the processes of all jobs instead
+	sortBy   sortKey
 	reverse  bool
-	scroll   int // processes above those shown
+	scroll   int // processes above the first that is shown
 	paused   bool
-	help     bool
+	showHelp bool
 }
 
-// death is a process that ended without leaving, and was found by us.
+// death is a process that ended without leaving, and that a read has reaped.
 type death struct {
-	at      time.Time
-	job     string
+	time    time.Time
+	job     string // title
 	process job.Process
 }
 
 // Bounds of what is remembered.
 const (
-	knownMost  = 4096
-	deathsMost = 64
+	maxKnown  = 4096 // processes of a job
+	maxDeaths = 64
 )
 
-// New makes a model that shows nothing yet.
-func New(source Source, every time.Duration, look Look) *Model {
-	return &Model{source: source, every: every, look: look, zone: time.Local, width: 80, height: 24,
-		known: map[string][]job.Process{}, last: map[string]job.Status{}}
+// New returns a model without a sample.
+func New(source Source, interval time.Duration, theme Theme) *Model {
+	return &Model{source: source, interval: interval, theme: theme, zone: time.Local, width: 80, height: 24,
+		known: map[string][]job.Process{}, lastRead: map[string]job.Status{}}
 }
 
-// tick is time for another sample.
+// tick says that it is time for another sample.
 type tick struct{}
 
-// Init waits for the second sample; the first is there.
+// Init waits for the second sample; Run reads the first.
 func (m *Model) Init() tea.Cmd { return m.wait() }
 
-func (m *Model) wait() tea.Cmd { return tea.Tick(m.every, func(time.Time) tea.Msg { return tick{} }) }
+func (m *Model) wait() tea.Cmd {
+	return tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
+}
 
-// read reads a sample, beside the loop that draws and listens to keys.
-func (m *Model) read() tea.Msg { return m.source() }
+// readSample runs in a goroutine of its own: drawing and keys do not wait for it.
+func (m *Model) readSample() tea.Msg { return m.source() }
 
-// Update takes in what happened.
+// Update handles a message of the terminal, a tick or a sample.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -70,42 +72,43 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if m.paused {
 			return m, m.wait()
 		}
-		return m, m.read
+		return m, m.readSample
 	case Sample:
-		if !m.paused { // it was under way
-			m.absorb(msg)
+		if !m.paused { // since the sample was begun
+			m.setSample(msg)
 		}
 		return m, m.wait()
 	case tea.KeyPressMsg:
-		return m, m.press(msg.String())
+		return m, m.pressKey(msg.String())
 	}
 	return m, nil
 }
 
-// absorb takes in a sample, and remembers of it what the next one may have lost.
-func (m *Model) absorb(s Sample) {
+// setSample replaces the sample, and remembers what the next one may lack: names of
+// processes that end, refusals of jobs that end, and deaths.
+func (m *Model) setSample(s Sample) {
 	m.sample = s
-	for path, status := range m.last {
-		if len(status.Refusals) == 0 { // and the rest of it is in the sample, if anywhere
-			delete(m.last, path)
+	for path, status := range m.lastRead {
+		if len(status.Refusals) == 0 { // the rest of it is only needed if it is in the sample
+			delete(m.lastRead, path)
 		}
 	}
 	for _, status := range s.Jobs {
 		if status.Error == "" {
-			m.last[status.Path] = status
+			m.lastRead[status.Path] = status
 		}
 		m.remember(status.Path, status.Processes)
 		m.remember(status.Path, status.Reaped)
 		for _, p := range status.Reaped {
-			m.deaths = append([]death{{s.At, status.Title(), p}}, m.deaths[:min(len(m.deaths), deathsMost-1)]...)
+			m.deaths = append([]death{{s.Time, status.Title(), p}}, m.deaths[:min(len(m.deaths), maxDeaths-1)]...)
 		}
 	}
 	for path := range m.known {
-		if _, there := m.last[path]; !there {
+		if _, found := m.lastRead[path]; !found {
 			delete(m.known, path)
 		}
 	}
-	if m.at() < 0 && len(s.Jobs) > 0 {
+	if m.selectedIndex() < 0 && len(s.Jobs) > 0 {
 		m.selected, m.scroll = s.Jobs[0].Path, 0
 	}
 }
@@ -118,10 +121,10 @@ func (m *Model) remember(path string, processes []job.Process) {
 			known = append(known, p)
 		}
 	}
-	m.known[path] = known[max(0, len(known)-knownMost):]
+	m.known[path] = known[max(0, len(known)-maxKnown):]
 }
 
-// at is where the selected job is; less than 0 if it is gone.
-func (m *Model) at() int {
+// selectedIndex returns the index of the selected job in the sample, or -1.
+func (m *Model) selectedIndex() int {
 	return slices.IndexFunc(m.sample.Jobs, func(s job.Status) bool { return s.Path == m.selected })
 }

@@ -9,13 +9,15 @@ import (
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/termtext"
 )
 
-// sortKey is what processes are sorted by.
+// sortKey is a key to sort processes by.
 type sortKey int
 
-// Keys, in the order the user goes through them. Each starts with what one looks
-// for first: the most, the lowest, the latest.
+// Sort keys, in the order in which the key s goes through them. The order of each
+// begins with what is most often looked for: the most bytes, the lowest PID, the
+// latest to join.
 const (
 	byBytes sortKey = iota
 	byPID
@@ -26,33 +28,32 @@ const (
 
 func (k sortKey) String() string { return [...]string{"bytes", "PID", "name", "joined"}[k] }
 
-// entry is a process and what it has of one device.
-type entry struct {
-	job string
-	of  *job.Status
+// processRow is a process and its use of one device.
+type processRow struct {
+	job *job.Status
 	job.Process
 	job.Holding
 }
 
-// entries are the processes to show, sorted.
-func (m *Model) entries() (out []entry) {
+// processRows returns the processes to show, sorted.
+func (m *Model) processRows() (out []processRow) {
 	for i := range m.sample.Jobs {
 		s := &m.sample.Jobs[i]
-		if !m.all && s.Path != m.selected {
+		if !m.allJobs && s.Path != m.selected {
 			continue
 		}
 		for _, p := range s.Processes {
 			if len(p.Holdings) == 0 {
-				out = append(out, entry{s.Title(), s, p, job.Holding{}})
+				out = append(out, processRow{s, p, job.Holding{}})
 			}
 			for _, h := range p.Holdings {
-				out = append(out, entry{s.Title(), s, p, h})
+				out = append(out, processRow{s, p, h})
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b entry) int {
+	slices.SortStableFunc(out, func(a, b processRow) int {
 		order := 0
-		switch m.key {
+		switch m.sortBy {
 		case byBytes:
 			order = cmp.Compare(b.Total, a.Total)
 		case byName:
@@ -69,65 +70,65 @@ func (m *Model) entries() (out []entry) {
 	return out
 }
 
-// processColumn is one of the table of processes.
+// processColumn is a column of the table of processes.
 type processColumn struct {
-	title string
-	right bool
-	goes  int     // the higher, the sooner it goes where there is no room; 0 stays
-	key   sortKey // that it shows, if that is what is sorted by; or noKey
-	text  func(m *Model, e entry) string
-	shown func(e entry) bool // nil, or whether an entry makes it worth its room
+	title  string
+	right  bool    // aligned
+	drop   int     // columns with the highest are dropped first where there is no room; 0 stays
+	key    sortKey // that sorts by this column, or noKey
+	text   func(m *Model, r processRow) string
+	needed func(r processRow) bool // nil: always; otherwise the column is shown if any row needs it
 }
 
-// noKey is that of a column by which nothing is sorted.
+// noKey is the key of a column that nothing is sorted by.
 const noKey sortKey = -1
 
 // Widths.
 const (
-	miniBar   = 12
-	leastName = 14
+	shareBarWidth = 12
+	minNameWidth  = 14
 )
 
 var processColumns = []processColumn{
-	{"PID", true, 0, byPID, func(_ *Model, e entry) string { return fmt.Sprint(e.PID) }, nil},
-	{"HOST PID", true, 5, noKey, func(_ *Model, e entry) string { return fmt.Sprint(e.HostPID) },
-		func(e entry) bool { return e.HostPID != 0 && e.HostPID != e.PID }},
-	{"USER", false, 4, noKey, func(_ *Model, e entry) string { return e.User }, nil},
-	{"STATE", false, 3, noKey, func(_ *Model, e entry) string { return e.State }, nil},
-	{"DEV", true, 1, noKey, func(_ *Model, e entry) string { return fmt.Sprint(e.Device) }, func(e entry) bool { return e.Device > 0 }},
-	{"CONTEXT", true, 9, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Context) }, func(e entry) bool { return e.Context > 0 }},
-	{"MODULE", true, 10, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Module) }, func(e entry) bool { return e.Module > 0 }},
-	{"DATA", true, 8, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
-	{"DRIVER", true, 11, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
-	{"PEAK", true, 7, noKey, func(_ *Model, e entry) string { return humanfmt.Short(e.Peak) }, nil},
-	{"HOLDS", true, 0, byBytes, func(_ *Model, e entry) string { return humanfmt.Short(e.Total) }, nil},
-	{"OF LIMIT", false, 12, noKey, func(m *Model, e entry) string { return m.miniBar(e) }, func(e entry) bool { return e.limit() > 0 }},
-	{"SINCE", true, 6, byJoined, func(m *Model, e entry) string { return age(m.sample.At.Sub(time.Unix(0, e.Joined))) }, nil},
-	{"JOB", false, 2, noKey, func(_ *Model, e entry) string { return e.job }, nil},
-	{"NAME", false, 0, byName, func(_ *Model, e entry) string { return e.Name }, nil},
+	{"PID", true, 0, byPID, func(_ *Model, r processRow) string { return fmt.Sprint(r.PID) }, nil},
+	{"HOST PID", true, 5, noKey, func(_ *Model, r processRow) string { return fmt.Sprint(r.HostPID) },
+		func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
+	{"USER", false, 4, noKey, func(_ *Model, r processRow) string { return r.User }, nil},
+	{"STATE", false, 3, noKey, func(_ *Model, r processRow) string { return r.State }, nil},
+	{"DEV", true, 1, noKey, func(_ *Model, r processRow) string { return fmt.Sprint(r.Device) }, func(r processRow) bool { return r.Device > 0 }},
+	{"CONTEXT", true, 9, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Context) }, func(r processRow) bool { return r.Context > 0 }},
+	{"MODULE", true, 10, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Module) }, func(r processRow) bool { return r.Module > 0 }},
+	{"DATA", true, 8, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Data) }, func(r processRow) bool { return r.Data != r.Total }},
+	{"DRIVER", true, 11, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Overhead) }, func(r processRow) bool { return r.Overhead > 0 }},
+	{"PEAK", true, 7, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Peak) }, nil},
+	{"HOLDS", true, 0, byBytes, func(_ *Model, r processRow) string { return humanfmt.Short(r.Total) }, nil},
+	{"OF LIMIT", false, 12, noKey, func(m *Model, r processRow) string { return m.shareBar(r) }, func(r processRow) bool { return r.limit() > 0 }},
+	{"SINCE", true, 6, byJoined, func(m *Model, r processRow) string { return age(m.sample.Time.Sub(time.Unix(0, r.Joined))) }, nil},
+	{"JOB", false, 2, noKey, func(_ *Model, r processRow) string { return r.job.Title() }, nil},
+	{"NAME", false, 0, byName, func(_ *Model, r processRow) string { return r.Name }, nil},
 }
 
-// limit is what all processes of the job may have together.
-func (e entry) limit() uint64 {
-	for _, d := range e.of.Devices {
-		if d.Device == e.Device && d.Limited {
+// limit returns the job's limit on the device, or 0.
+func (r processRow) limit() uint64 {
+	for _, d := range r.job.Devices {
+		if d.Device == r.Device && d.Limited {
 			return d.Limit
 		}
 	}
 	return 0
 }
 
-// miniBar is the share of the limit that a process holds.
-func (m *Model) miniBar(e entry) string {
-	limit := e.limit()
+// shareBar draws the share of the job's limit that a process holds.
+func (m *Model) shareBar(r processRow) string {
+	limit := r.limit()
 	if limit == 0 {
 		return ""
 	}
-	n := min(int(float64(e.Total)/float64(limit)*miniBar+0.5), miniBar)
-	return strings.Repeat(m.look.full, n) + strings.Repeat(m.look.empty, miniBar-n)
+	cells, _ := m.theme.bar.Bar(float64(r.Total)/float64(limit), shareBarWidth)
+	return strings.Join(cells, "")
 }
 
-// age is a time span at a glance.
+// age renders a time span in its largest unit.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -140,17 +141,18 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// processLines are the table of processes: titles, and a line for each of some.
-func (m *Model) processLines(width int, all, some []entry) (title string, lines []string) {
+// processLines returns the table of processes: its header, and a line for each of the
+// shown rows. all rows decide which columns there are, so that scrolling changes none.
+func (m *Model) processLines(width int, all, shown []processRow) (header string, lines []string) {
 	var columns []processColumn
-	widths := map[string]int{}
+	widths := map[string]int{} // by title
 	for _, c := range processColumns {
-		if c.shown != nil && !slices.ContainsFunc(all, c.shown) || c.title == "JOB" && !m.all {
+		if c.needed != nil && !slices.ContainsFunc(all, c.needed) || c.title == "JOB" && !m.allJobs {
 			continue
 		}
-		w := cells(m.heading(c))
-		for _, e := range some {
-			w = max(w, cells(printable(c.text(m, e))))
+		w := termtext.Width(m.columnTitle(c))
+		for _, r := range shown {
+			w = max(w, termtext.Width(termtext.Printable(c.text(m, r))))
 		}
 		columns, widths[c.title] = append(columns, c), min(w, 24)
 	}
@@ -159,17 +161,17 @@ func (m *Model) processLines(width int, all, some []entry) (title string, lines 
 		for _, c := range columns[:len(columns)-1] {
 			room -= widths[c.title] + 2
 		}
-		if widths["NAME"] = room; room >= leastName || !m.drop(&columns) {
+		if widths["NAME"] = room; room >= minNameWidth || !m.dropColumn(&columns) {
 			break
 		}
 	}
 	cell := func(c processColumn, text string) string {
 		w := max(widths[c.title], 0)
-		text = m.cut(text, w)
+		text = m.truncate(text, w)
 		if c.right {
-			return pad(text, w)
+			return termtext.PadLeft(text, w)
 		}
-		return pad(text, -w)
+		return termtext.PadRight(text, w)
 	}
 	row := func(text func(c processColumn) string) string {
 		out := make([]string, len(columns))
@@ -178,41 +180,42 @@ func (m *Model) processLines(width int, all, some []entry) (title string, lines 
 		}
 		return "  " + strings.Join(out, "  ")
 	}
-	title = row(m.heading)
-	for _, e := range some {
-		line := row(func(c processColumn) string { return printable(c.text(m, e)) })
-		switch e.State {
+	header = row(m.columnTitle)
+	for _, r := range shown {
+		line := row(func(c processColumn) string { return termtext.Printable(c.text(m, r)) })
+		switch r.State {
 		case job.Stopped:
-			line = m.look.near.Render(line)
+			line = m.theme.warn.Render(line)
 		case job.Dead:
-			line = m.look.bad.Render(line)
+			line = m.theme.bad.Render(line)
 		}
 		lines = append(lines, line)
 	}
-	return title, lines
+	return header, lines
 }
 
-// heading is a column's title, marked if it is what is sorted by.
-func (m *Model) heading(c processColumn) string {
-	if c.key == noKey || c.key != m.key {
+// columnTitle is a column's title, with a mark if the table is sorted by it.
+func (m *Model) columnTitle(c processColumn) string {
+	if c.key == noKey || c.key != m.sortBy {
 		return c.title
 	}
-	if falls := m.key == byBytes || m.key == byJoined; falls != m.reverse {
-		return c.title + m.look.down
+	if descending := m.sortBy == byBytes || m.sortBy == byJoined; descending != m.reverse {
+		return c.title + m.theme.down
 	}
-	return c.title + m.look.up
+	return c.title + m.theme.up
 }
 
-// drop takes away the column that is missed least.
-func (m *Model) drop(columns *[]processColumn) bool {
-	worst := -1
+// dropColumn drops the next column to drop, and reports whether there was one. The
+// column that the table is sorted by stays.
+func (m *Model) dropColumn(columns *[]processColumn) bool {
+	next := -1
 	for i, c := range *columns {
-		if c.goes > 0 && (c.key == noKey || c.key != m.key) && (worst < 0 || c.goes > (*columns)[worst].goes) {
-			worst = i
+		if c.drop > 0 && (c.key == noKey || c.key != m.sortBy) && (next < 0 || c.drop > (*columns)[next].drop) {
+			next = i
 		}
 	}
-	if worst >= 0 {
-		*columns = slices.Delete(*columns, worst, worst+1)
+	if next >= 0 {
+		*columns = slices.Delete(*columns, next, next+1)
 	}
-	return worst >= 0
+	return next >= 0
 }

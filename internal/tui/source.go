@@ -6,29 +6,28 @@ import (
 	"ration/internal/job"
 )
 
-// Sample is how things were at one moment.
+// Sample is the jobs as they were read at one time.
 type Sample struct {
-	At   time.Time
+	Time time.Time
 	Jobs []job.Status
-	Err  error // why there are none to be read
+	Err  error // why the jobs could not be listed
 }
 
 // Source reads a sample. It is called from one goroutine at a time.
 type Source func() Sample
 
-// Jobs reads all of this user's jobs. Where it may write and only is false, it
-// gives back what dead processes hold.
-func Jobs(only bool) Source {
+// AllJobs reads all of this user's jobs.
+func AllJobs(opts job.ReadOptions) Source {
 	return func() Sample {
-		at := time.Now()
-		jobs, err := job.ReadAll(job.ReadOptions{ReadOnly: only})
-		return Sample{At: at, Jobs: jobs, Err: err}
+		now := time.Now()
+		jobs, err := job.ReadAll(opts)
+		return Sample{Time: now, Jobs: jobs, Err: err}
 	}
 }
 
-// One reads one job.
-func One(j job.Job, only bool) Source {
+// OneJob reads one job.
+func OneJob(j job.Job, opts job.ReadOptions) Source {
 	return func() Sample {
-		return Sample{At: time.Now(), Jobs: []job.Status{job.Read(j, job.ReadOptions{ReadOnly: only})}}
+		return Sample{Time: time.Now(), Jobs: []job.Status{job.Read(j, opts)}}
 	}
 }

@@ -1,9 +1,8 @@
-// Package tui is the live view of jobs on a terminal, `ration top`.
+// Package tui shows jobs on a terminal as they change: `ration top`.
 //
-// A [Source] reads the regions and gives a [Sample]; a [Model] holds the latest
-// one and what the user chose; a frame is a function of the model alone. So every
-// frame can be tested without a terminal, a region or a clock, and the program
-// that ties them together is a few lines.
+// A [Source] reads the jobs and returns a [Sample]; a [Model] has the latest one and
+// what the user has chosen; a frame is a function of the model alone. So every frame
+// can be tested without a terminal, a job or a clock.
 package tui
 
 import (
@@ -16,24 +15,24 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Terminal is what is known of where the view is shown.
+// Terminal is the terminal to draw on.
 type Terminal struct {
 	In      io.Reader
 	Out     io.Writer
 	Environ []string
 }
 
-// running is the program that has the terminal.
+// running is the program that draws on the terminal, for RestoreTerminal.
 var running struct {
 	sync.Mutex
-	program *tea.Program
-	ended   chan struct{}
+	program *tea.Program  // nil before Run
+	ended   chan struct{} // closed when Run returns
 }
 
-// Run shows what source reads until the user has seen enough.
-func Run(source Source, every time.Duration, t Terminal) error {
-	m := New(source, every, LookOf(t.Environ))
-	m.absorb(source()) // so that the first frame is a whole one
+// Run shows what source reads, until the user quits.
+func Run(source Source, interval time.Duration, t Terminal) error {
+	m := New(source, interval, NewTheme(t.Environ))
+	m.setSample(source()) // so that the first frame has one
 	p := tea.NewProgram(m, tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())
 	ended := make(chan struct{})
 	running.Lock()
@@ -51,16 +50,16 @@ func Run(source Source, every time.Duration, t Terminal) error {
 	return nil
 }
 
-// Sweep gives the terminal back as it was, for a program that is about to end in
-// the middle of its work.
-func Sweep() {
+// RestoreTerminal ends Run and leaves the terminal as it was. It is for a program that
+// is interrupted.
+func RestoreTerminal() {
 	running.Lock()
 	p, ended := running.program, running.ended
 	running.Unlock()
 	if p == nil {
 		return
 	}
-	go p.Quit() // waits where nobody reads messages any more
+	go p.Quit() // blocks if the program reads no messages any more
 	select {
 	case <-ended:
 	case <-time.After(time.Second):

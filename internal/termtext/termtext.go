@@ -1,0 +1,91 @@
+// Package termtext fits text into the columns of a terminal: the width of text,
+// padding, truncation, wrapping and bars. Widths are terminal cells, in which a wide
+// character counts two and an escape sequence none.
+package termtext
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// Width returns how many cells text takes.
+func Width(text string) int { return ansi.StringWidth(text) }
+
+// PadLeft adds blanks before text, up to a width: text is aligned to the right.
+func PadLeft(text string, width int) string { return blanks(text, width) + text }
+
+// PadRight adds blanks after text, up to a width: text is aligned to the left.
+func PadRight(text string, width int) string { return text + blanks(text, width) }
+
+func blanks(text string, width int) string { return strings.Repeat(" ", max(0, width-Width(text))) }
+
+// Truncate returns text if it fits, and otherwise as much of it as fits before tail.
+func Truncate(text string, width int, tail string) string {
+	return ansi.Truncate(text, max(width, 0), tail)
+}
+
+// Printable replaces characters that could move the cursor. Names of processes and
+// files are chosen by others.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
+}
+
+// unbroken matches blanks at which no line may break: in 4 GiB, and before (4711).
+var unbroken = regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\))`)
+
+// Wrap breaks text into lines at blanks, not at hyphens, which names have. A word that
+// is wider than width is a line of its own.
+func Wrap(text string, width int) (lines []string) {
+	const glue = "\x00"
+	line := ""
+	for word := range strings.FieldsSeq(unbroken.ReplaceAllString(text, glue+"${1}")) {
+		word = strings.ReplaceAll(word, glue, " ")
+		if line != "" && Width(line)+1+Width(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimLeft(line+" "+word, " ")
+	}
+	return append(lines, line)
+}
+
+// BarGlyphs are the characters of a bar.
+type BarGlyphs struct {
+	Full, Empty string
+	Parts       []string // of a full cell, in equal steps; may be empty
+}
+
+// Bar draws a share, from 0 to 1, as cells of which the first filled are not empty. A
+// share above 0 fills at least a part of a cell.
+func (g BarGlyphs) Bar(share float64, width int) (cells []string, filled int) {
+	steps := len(g.Parts) + 1 // of a cell
+	n := min(max(int(share*float64(width*steps)+0.5), 0), width*steps)
+	if share > 0 && width > 0 {
+		n = max(n, 1)
+	}
+	cells = make([]string, width)
+	for i := range cells {
+		switch part := min(max(n-i*steps, 0), steps); part {
+		case 0:
+			cells[i] = g.Empty
+		case steps:
+			cells[i] = g.Full
+		default:
+			cells[i] = g.Parts[part-1]
+		}
+	}
+	return cells, (n + steps - 1) / steps
+}
+
+// Blocks are glyphs of eighths of a cell.
+var Blocks = BarGlyphs{Full: "█", Empty: "·", Parts: strings.Split("▏▎▍▌▋▊▉", "")}
+
+// ASCII is for terminals without Unicode.
+var ASCII = BarGlyphs{Full: "#", Empty: "."}

@@ -1,0 +1,69 @@
+package termtext_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"ration/internal/termtext"
+)
+
+func TestFit(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{termtext.PadLeft("ab", 4), "  ab"},
+		{termtext.PadRight("ab", 4), "ab  "},
+		{termtext.PadRight("日本", 5), "日本 "}, // two cells each
+		{termtext.PadLeft("\x1b[1mab\x1b[0m", 3), " \x1b[1mab\x1b[0m"},
+		{termtext.PadLeft("abc", 2), "abc"},
+		{termtext.Truncate("abcdef", 4, "…"), "abc…"},
+		{termtext.Truncate("abcd", 4, "…"), "abcd"},
+		{termtext.Truncate("abcd", -1, "…"), ""},
+		{termtext.Printable("a\x1b[2Jé\nb"), "a?[2Jé?b"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for _, tt := range []struct {
+		text  string
+		width int
+		want  []string
+	}{
+		{"one two three", 7, []string{"one two", "three"}},
+		{"held 4 GiB", 6, []string{"held", "4 GiB"}},
+		{"by eval (4711)", 8, []string{"by", "eval (4711)"}},
+		{"first-second third", 8, []string{"first-second", "third"}},
+		{"a  b", 9, []string{"a b"}},
+		{"", 9, []string{""}},
+	} {
+		if got := termtext.Wrap(tt.text, tt.width); !slices.Equal(got, tt.want) {
+			t.Errorf("%q: got %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
+
+func TestBar(t *testing.T) {
+	for _, tt := range []struct {
+		glyphs termtext.BarGlyphs
+		share  float64
+		want   string
+		filled int
+	}{
+		{termtext.Blocks, 0, "····", 0},
+		{termtext.Blocks, 0.0001, "▏···", 1}, // more than nothing is visible
+		{termtext.Blocks, 0.5, "██··", 2},
+		{termtext.Blocks, 0.53125, "██▏·", 3},
+		{termtext.Blocks, 1, "████", 4},
+		{termtext.Blocks, 2, "████", 4},
+		{termtext.ASCII, 0.3, "#...", 1},
+		{termtext.ASCII, -1, "....", 0},
+	} {
+		cells, filled := tt.glyphs.Bar(tt.share, 4)
+		if got := strings.Join(cells, ""); got != tt.want || filled != tt.filled {
+			t.Errorf("%v: got %s and %d filled, want %s and %d", tt.share, got, filled, tt.want, tt.filled)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package tui
+
+import (
+	"strings"
+
+	"charm.land/lipgloss/v2"
+
+	"ration/internal/termtext"
+)
+
+// Theme is the characters and styles of frames.
+type Theme struct {
+	glyphs
+	styles
+}
+
+// glyphs are the characters of a frame other than letters and digits.
+type glyphs struct {
+	bar                termtext.BarGlyphs
+	limit, peak        string // marks in a bar
+	cursor             string // marks the selected job
+	rule, ellipsis     string
+	down, up           string // sort orders, and directions in which there is more
+	arrows, dot, times string
+}
+
+var (
+	unicodeGlyphs = glyphs{bar: termtext.Blocks, limit: "┃", peak: "│",
+		cursor: "▸", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", dot: "·", times: "×"}
+	asciiGlyphs = glyphs{bar: termtext.ASCII, limit: "|", peak: ":",
+		cursor: ">", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", dot: "-", times: "x"}
+)
+
+// styles are the styles of a frame. Colours are the terminal's own sixteen, which its
+// user has chosen to be readable.
+type styles struct {
+	title, faint, bold, ok, warn, bad lipgloss.Style
+}
+
+var (
+	plain        = lipgloss.NewStyle()
+	colourStyles = styles{
+		title: plain.Bold(true).Foreground(lipgloss.Cyan), faint: plain.Faint(true), bold: plain.Bold(true),
+		ok: plain.Foreground(lipgloss.Green), warn: plain.Foreground(lipgloss.Yellow), bad: plain.Foreground(lipgloss.Red),
+	}
+	// monochromeStyles use bold in place of colours. No information is in a colour
+	// alone: marks and numbers have it too.
+	monochromeStyles = styles{
+		title: plain.Bold(true), faint: plain, bold: plain.Bold(true),
+		ok: plain, warn: plain, bad: plain.Bold(true),
+	}
+)
+
+// NewTheme returns the theme for an environment: without colours if NO_COLOR is set,
+// and in ASCII if the locale is not UTF-8. The Linux console says UTF-8, but its fonts
+// lack most of the characters.
+func NewTheme(environ []string) Theme {
+	env := map[string]string{}
+	for _, e := range environ {
+		if k, v, ok := strings.Cut(e, "="); ok {
+			env[k] = v
+		}
+	}
+	theme := Theme{unicodeGlyphs, colourStyles}
+	if env["NO_COLOR"] != "" {
+		theme.styles = monochromeStyles
+	}
+	if !isUTF8Locale(env) || env["TERM"] == "linux" {
+		theme.glyphs = asciiGlyphs
+	}
+	return theme
+}
+
+// isUTF8Locale goes by the first variable that is set, as the C library does.
+func isUTF8Locale(env map[string]string) bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(env[name]); v != "" {
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return false
+}
