@@ -8,7 +8,7 @@ LDFLAGS := -X ration/internal/cli.version=$(VERSION)
 export GOFLAGS += -buildvcs=false
 
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
-NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile probe/Makefile workload/Makefile gpu-test/native/Makefile))
+NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
 # What of it goes into the binary.
 EMBEDDED := build/libration.so $(addprefix build/fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) build/probe/probe build/workload/workload
@@ -23,7 +23,7 @@ GPU_TEST ?=
 .PHONY: all generate native lint test race stress models bench demo man dist gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ration
 
 generate: ## write shim/region/abi.h from the layout in internal/abi
 	go generate ./...
@@ -74,13 +74,13 @@ dist: all ## a tarball and a Debian package, in dist
 	deploy/dist $(VERSION)
 
 gpu-bundle: all ## build/gpu-test: tests ration on any machine with an NVIDIA driver
-	go build -ldflags '-s -w' -o build/gpu-test/run ./gpu-test
+	go build -ldflags '-s -w' -o build/gpu-test/run ./cmd/gpu-test
 	strip -o build/gpu-test/ration bin/ration
 	@mkdir -p build/gpu-test/src build/gpu-test/python
 	cp build/workload/workload build/gpu-test/bin/
-	cp gpu-test/native/plain.cu gpu-test/native/steps.h build/gpu-test/src/
-	cp gpu-test/python/*.py build/gpu-test/python/
-	cp gpu-test/README.md docs/coverage.md build/gpu-test/
+	cp testprog/gpu/plain.cu testprog/gpu/steps.h build/gpu-test/src/
+	cp testprog/python/*.py build/gpu-test/python/
+	cp cmd/gpu-test/README.md docs/coverage.md build/gpu-test/
 
 gpu-test: gpu-bundle ## test and measure on this machine's GPU; GPU_TEST= passes arguments
 	build/gpu-test/run $(GPU_TEST)

@@ -49,7 +49,7 @@ var ErrUnsuited = errors.New("cannot be seen here")
 
 // checks are all there are, in the order a reader wants them.
 func checks() (all []Check) {
-	for _, some := range [][]Check{limitChecks(), countChecks(), wayChecks(), viewChecks(), pidChecks(), stormChecks(), programChecks(), nameChecks()} {
+	for _, some := range [][]Check{limitChecks(), countChecks(), allocpathChecks(), viewChecks(), pidChecks(), stormChecks(), programChecks(), nameChecks()} {
 		all = append(all, some...)
 	}
 	return all

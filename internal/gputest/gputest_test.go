@@ -68,9 +68,9 @@ func TestChecks(t *testing.T) {
 		only    string
 		least   int
 	}{
-		"all":               {visible: "", only: "^(limit/driver|way/|pid/|kill/)", least: 15},
-		"blocks as real":    {env: []string{"FAKEGPU_BLOCK=2m"}, only: "^(limit/driver-x1$|way/)", least: 13},
-		"the second device": {env: []string{"FAKEGPU=h200x2"}, visible: "1", only: "^(limit/driver-x1|way/(linear|ipc)|pid/host-x8)$", least: 4},
+		"all":               {visible: "", only: "^(limit/driver|allocpath/|pid/|kill/)", least: 15},
+		"blocks as real":    {env: []string{"FAKEGPU_BLOCK=2m"}, only: "^(limit/driver-x1$|allocpath/)", least: 13},
+		"the second device": {env: []string{"FAKEGPU=h200x2"}, visible: "1", only: "^(limit/driver-x1|allocpath/(linear|ipc)|pid/host-x8)$", least: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CUDA_VISIBLE_DEVICES", c.visible)
@@ -130,7 +130,7 @@ exec "$@"
 				t.Fatal(err)
 			}
 			m.Bundle = Bundle(mutant)
-			for _, o := range run(t, m, "^(limit/driver-x|way/(linear|vmm)$)", Plan{Checks: true}).Checks {
+			for _, o := range run(t, m, "^(limit/driver-x|allocpath/(linear|vmm)$)", Plan{Checks: true}).Checks {
 				if o.Verdict != Fail {
 					t.Errorf("%s: %s, %s", o.Check, o.Verdict, o.Figure)
 				}

@@ -28,14 +28,14 @@ type backend struct {
 	pool bool
 }
 
-func native(way string) func(*Stage, string, string) ([]string, error) {
-	return func(s *Stage, piece, most string) ([]string, error) { return s.native("ways", way, piece, most), nil }
+func native(path string) func(*Stage, string, string) ([]string, error) {
+	return func(s *Stage, piece, most string) ([]string, error) { return s.native("allocpaths", path, piece, most), nil }
 }
 
-func plain(way string) func(*Stage, string, string) ([]string, error) {
+func plain(path string) func(*Stage, string, string) ([]string, error) {
 	return func(s *Stage, piece, most string) ([]string, error) {
 		program, err := s.built("plain", nvcc, "-O2")
-		return []string{program, way, piece, most}, err
+		return []string{program, path, piece, most}, err
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 var ErrDriver = errors.New("driver returned an error")
 
 // Program is one running CUDA program. It is told a line and answers it; lines and
-// answers are explained in workload/workload.c.
+// answers are explained in testprog/workload/workload.c.
 type Program struct {
 	*procgroup.Process
 

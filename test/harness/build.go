@@ -49,7 +49,7 @@ func build(dir string) error {
 		tool("go", "build", "-tags", "faultpoints", "-o", speak.Fault, "./worker"))
 
 	args := []string{"-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-iquote../shim"}
-	for _, pattern := range []string{"cworker/*.c", "../shim/region/*.c"} {
+	for _, pattern := range []string{"../testprog/cworker/*.c", "../shim/region/*.c"} {
 		sources, globErr := filepath.Glob(pattern)
 		if err = errors.Join(err, globErr); err != nil || len(sources) == 0 {
 			return err

@@ -33,31 +33,31 @@ expect() {
 names() { sed -n 's/^step \([a-z]*\) .*/\1/p' "$dir/said" | tr '\n' ' '; }
 value() { sed -n "s/^step $1 .*\b$2=\([0-9]*\).*/\1/p" "$dir/said" | tail -n 1; }
 
-# way plays one; $2 are its steps, $3 is what full says.
-way() {
-	play "$bin/ways" "$1" "$piece" "${most:-$few}"
+# path plays one; $2 are its steps, $3 is what full says.
+path() {
+	play "$bin/allocpaths" "$1" "$piece" "${most:-$few}"
 	expect "$1, steps" "$(names)" "$2 "
 	expect "$1, full" "$(value full refused)" "$3"
 	expect "$1, freed" "$(value freed data)" 0
 }
 
-ways() {
-	for w in linear odd pitch managed array; do
+paths() {
+	for p in linear odd pitch managed array; do
 		# Managed memory never fills a card.
-		if [ "$w" != managed ] || [ "${most:-$few}" = "$few" ]; then
-			way $w 'empty held full freed again' "$1"
+		if [ "$p" != managed ] || [ "${most:-$few}" = "$few" ]; then
+			path $p 'empty held full freed again' "$1"
 		fi
 	done
-	way pool 'empty held freed trimmed full freed again' "$1"
-	way vmm 'empty created mapped held released unmapped full freed again' "$1"
-	way graph 'empty launched trimmed held full freed again' "$1"
+	path pool 'empty held freed trimmed full freed again' "$1"
+	path vmm 'empty created mapped held released unmapped full freed again' "$1"
+	path graph 'empty launched trimmed held full freed again' "$1"
 }
 
 others() {
 	strict=1 # what a context leaves behind is the point
-	way contexts 'empty held one two three freed again' ''
+	path contexts 'empty held one two three freed again' ''
 	strict=2
-	way module 'empty held freed again' ''
+	path module 'empty held freed again' ''
 	expect module "$(value held module)" 67108864
 
 	play "$bin/ipc" "$piece"
@@ -83,7 +83,7 @@ timing() {
 # A program whose input ends, ends; and so does the process it has started.
 unheard() {
 	strict=1 # it has no time to free anything
-	for program in "ways linear $piece $few" "ipc $piece" "forker $piece"; do
+	for program in "allocpaths linear $piece $few" "ipc $piece" "forker $piece"; do
 		status=0
 		# shellcheck disable=SC2086
 		input=/dev/null play "$bin"/$program || status=$?
@@ -108,15 +108,15 @@ traced() {
 yes '' 2>"$dir/noise" | head -n 20 >"$dir/newlines"
 
 how=alone
-ways 0
-most=$many ways 2
+paths 0
+most=$many paths 2
 others
 timing '0 0 N'
 unheard
 traced
 
 how=limited
-ways 2
+paths 2
 others
 timing 'N N N'
 unheard

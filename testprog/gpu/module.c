@@ -1,5 +1,5 @@
 /* A module with a large variable: memory that comes with code. */
-#include "ways.h"
+#include "allocpaths.h"
 
 #define BYTES 67108864
 #define TEXT(number) TEXT_OF(number)
@@ -39,4 +39,4 @@ static void play(void)
 	MUST(cuModuleUnload, loaded);
 }
 
-const struct way module = {.name = "module", .play = play};
+const struct allocpath module = {.name = "module", .play = play};

@@ -1,8 +1,8 @@
-/* One way to get device memory, played through:
+/* Takes device memory along one allocation path, step by step:
  *
- *   ways WAY PIECE MOST
+ *   allocpaths PATH PIECE MOST
  *
- * WAY is linear, odd, pitch, managed, pool, vmm, array, graph, contexts or module. PIECE
+ * PATH is linear, odd, pitch, managed, pool, vmm, array, graph, contexts or module. PIECE
  * is a multiple of 2 MiB, MOST the most bytes it may hold: managed memory is not
  * refused by a device that is full, and one that holds more than fits comes to a
  * standstill, so MOST must be less than what is free.
@@ -28,18 +28,18 @@
  *   module    no full; module is what its variable takes, at least, data is 0
  *
  * A pool's data, and a graph's, is what the driver has reserved for it. */
-#include "ways.h"
+#include "allocpaths.h"
 
 #include <string.h>
 
 CUdevice device;
 uint64_t piece;
 
-static const struct way *const ways[] = {&linear, &odd, &pitch, &managed, &pool, &vmm, &array, &graph, &contexts, &module};
+static const struct allocpath *const allocpaths[] = {&linear, &odd, &pitch, &managed, &pool, &vmm, &array, &graph, &contexts, &module};
 
 static const char *refused_call;
 
-bool ways_had(CUresult result, const char *call)
+bool allocpath_had(CUresult result, const char *call)
 {
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		refused_call = call;
@@ -49,18 +49,18 @@ bool ways_had(CUresult result, const char *call)
 	return true;
 }
 
-void ways_refused(const char *what) { fail("%s: %d, of %s", refused_call, CUDA_ERROR_OUT_OF_MEMORY, what); }
+void allocpath_refused(const char *what) { fail("%s: %d, of %s", refused_call, CUDA_ERROR_OUT_OF_MEMORY, what); }
 
-void ways_hold(bool (*take)(void))
+void allocpath_hold(bool (*take)(void))
 {
 	for (int i = 0; i < FIRST; i++)
 		if (!take())
-			ways_refused("the first pieces");
+			allocpath_refused("the first pieces");
 }
 
-static void say(const struct way *w, const char *name) { step("%s data=%llu", name, (unsigned long long)w->data()); }
+static void say(const struct allocpath *w, const char *name) { step("%s data=%llu", name, (unsigned long long)w->data()); }
 
-static void play(const struct way *w, uint64_t most)
+static void play(const struct allocpath *w, uint64_t most)
 {
 	CUresult refused = CUDA_SUCCESS;
 	if (w->begin)
@@ -71,7 +71,7 @@ static void play(const struct way *w, uint64_t most)
 	if (w->hold)
 		w->hold();
 	else
-		ways_hold(w->take);
+		allocpath_hold(w->take);
 	say(w, "held");
 	if (w->after)
 		w->after();
@@ -81,7 +81,7 @@ static void play(const struct way *w, uint64_t most)
 	w->give_back();
 	say(w, "freed");
 	if (!w->take())
-		ways_refused("a piece after all was freed");
+		allocpath_refused("a piece after all was freed");
 	say(w, "again");
 	w->give_back();
 	if (w->end)
@@ -90,21 +90,21 @@ static void play(const struct way *w, uint64_t most)
 
 int main(int count, char **arguments)
 {
-	const struct way *way = NULL;
+	const struct allocpath *path = NULL;
 	uint64_t most = count == 4 ? steps_size(arguments[3]) : 0;
 	piece = count == 4 ? steps_size(arguments[2]) : 0;
-	for (size_t i = 0; count == 4 && i < sizeof ways / sizeof *ways; i++)
-		if (!strcmp(ways[i]->name, arguments[1]))
-			way = ways[i];
-	if (!way || !piece || piece % GRAIN || most / FIRST < piece || most / piece > PIECES) {
-		fprintf(stderr, "usage: ways WAY PIECE MOST (pieces of whole 2 MiB, at least %d and at most %d of them)\n", FIRST, PIECES);
+	for (size_t i = 0; count == 4 && i < sizeof allocpaths / sizeof *allocpaths; i++)
+		if (!strcmp(allocpaths[i]->name, arguments[1]))
+			path = allocpaths[i];
+	if (!path || !piece || piece % GRAIN || most / FIRST < piece || most / piece > PIECES) {
+		fprintf(stderr, "usage: allocpaths PATH PIECE MOST (pieces of whole 2 MiB, at least %d and at most %d of them)\n", FIRST, PIECES);
 		return STEPS_USAGE;
 	}
 	device = driver_start();
-	if (way->play)
-		way->play();
+	if (path->play)
+		path->play();
 	else
-		play(way, most);
+		play(path, most);
 	MUST(cuDevicePrimaryCtxRelease_v2, device);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* Stream-ordered memory: from the device's own pool and from one that the program
  * made, in turn. What counts is what the pools have reserved. */
-#include "ways.h"
+#include "allocpaths.h"
 
 enum { DEFAULT, OWN, POOLS };
 
@@ -73,5 +73,5 @@ static void end(void)
 	MUST(cuStreamDestroy_v2, stream);
 }
 
-const struct way pool = {
+const struct allocpath pool = {
 	.name = "pool", .begin = begin, .take = take, .data = data, .give_back = give_back, .end = end, .after = after};

@@ -1,5 +1,5 @@
 /* Linear memory: plain, of odd sizes, pitched and managed. */
-#include "ways.h"
+#include "allocpaths.h"
 
 static struct {
 	CUdeviceptr at;
@@ -79,7 +79,7 @@ static bool take_managed(void)
 	return true;
 }
 
-const struct way linear = {.name = "linear", .take = take_linear, .data = data, .give_back = give_back};
-const struct way odd = {.name = "odd", .take = take_odd, .data = data, .give_back = give_back};
-const struct way pitch = {.name = "pitch", .take = take_pitch, .data = data, .give_back = give_back};
-const struct way managed = {.name = "managed", .take = take_managed, .data = data, .give_back = give_back};
+const struct allocpath linear = {.name = "linear", .take = take_linear, .data = data, .give_back = give_back};
+const struct allocpath odd = {.name = "odd", .take = take_odd, .data = data, .give_back = give_back};
+const struct allocpath pitch = {.name = "pitch", .take = take_pitch, .data = data, .give_back = give_back};
+const struct allocpath managed = {.name = "managed", .take = take_managed, .data = data, .give_back = give_back};

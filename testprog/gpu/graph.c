@@ -1,7 +1,7 @@
 /* Memory that graphs allocate: by a node, when they are launched. One graph frees
  * within what it allocates, which the driver keeps reserved nevertheless; the others
  * leave theirs to be used, and another graph frees it. */
-#include "ways.h"
+#include "allocpaths.h"
 
 static struct {
 	CUgraph graph;
@@ -57,11 +57,11 @@ static void before(void)
 	MUST(cuGraphCreate, &g, 0);
 	for (int i = 0; i < FIRST; i++)
 		if (!add_allocation(g, &nodes[i], i ? &nodes[i - 1] : NULL, &at[i]))
-			ways_refused("the first graph");
+			allocpath_refused("the first graph");
 	for (int i = 0; i < FIRST; i++)
 		MUST(cuGraphAddMemFreeNode, &freed, g, &nodes[FIRST - 1], 1, at[i]);
 	if (!run(g, &exec))
-		ways_refused("the first graph");
+		allocpath_refused("the first graph");
 	step("launched data=%llu", (unsigned long long)data());
 	MUST(cuDeviceGraphMemTrim, device);
 	step("trimmed data=%llu", (unsigned long long)data());
@@ -90,7 +90,7 @@ static void give_back(void)
 	for (size_t i = 0; i < count; i++)
 		MUST(cuGraphAddMemFreeNode, &node, g, NULL, 0, pieces[i].at);
 	if (!run(g, &exec))
-		ways_refused("a graph that only frees");
+		allocpath_refused("a graph that only frees");
 	MUST(cuGraphExecDestroy, exec);
 	MUST(cuGraphDestroy, g);
 	for (; count > 0; count--) {
@@ -100,5 +100,5 @@ static void give_back(void)
 	MUST(cuDeviceGraphMemTrim, device);
 }
 
-const struct way graph = {
+const struct allocpath graph = {
 	.name = "graph", .begin = begin, .take = take, .data = data, .give_back = give_back, .end = end, .before = before};

@@ -9,19 +9,20 @@ import (
 	"ration/internal/humanfmt"
 )
 
-// Ways to get device memory, each alone, by the driver's own calls.
-func wayChecks() (all []Check) {
-	for _, way := range []string{"linear", "odd", "pitch", "managed", "pool", "vmm", "array", "graph", "contexts", "module"} {
-		all = append(all, Check{Group: "way", Name: way, Room: 6 * gib, run: func(s *Stage) error {
-			s.managed = way == "managed"
-			return s.walk(4*gib, s.native("ways", way, strconv.FormatUint(64*mib, 10), strconv.FormatUint(5*gib, 10)))
+// allocpathChecks takes memory along every allocation path, one at a time, by the
+// driver\'s own calls.
+func allocpathChecks() (all []Check) {
+	for _, path := range []string{"linear", "odd", "pitch", "managed", "pool", "vmm", "array", "graph", "contexts", "module"} {
+		all = append(all, Check{Group: "allocpath", Name: path, Room: 6 * gib, run: func(s *Stage) error {
+			s.managed = path == "managed"
+			return s.walk(4*gib, s.native("allocpaths", path, strconv.FormatUint(64*mib, 10), strconv.FormatUint(5*gib, 10)))
 		}})
 	}
 	return append(all,
-		Check{Group: "way", Name: "ipc", Room: 5 * gib, run: func(s *Stage) error {
+		Check{Group: "allocpath", Name: "ipc", Room: 5 * gib, run: func(s *Stage) error {
 			return s.walk(4*gib, s.native("ipc", strconv.FormatUint(256*mib, 10)))
 		}},
-		Check{Group: "way", Name: "fork", Room: 5 * gib, run: func(s *Stage) error {
+		Check{Group: "allocpath", Name: "fork", Room: 5 * gib, run: func(s *Stage) error {
 			return s.walk(4*gib, s.native("forker", strconv.FormatUint(256*mib, 10)))
 		}})
 }

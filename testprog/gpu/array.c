@@ -1,7 +1,7 @@
 /* Arrays and mipmapped arrays, in turn. The driver tells what they take only where
  * it has not taken it yet; otherwise it is what their elements come to, which is a
  * whole number of the 64 KiB they are laid out in. */
-#include "ways.h"
+#include "allocpaths.h"
 
 enum { SIDE = 512, ELEMENT = 4, SLICE = SIDE * SIDE * ELEMENT, LEVELS = 3 };
 
@@ -85,4 +85,4 @@ static void give_back(void)
 	}
 }
 
-const struct way array = {.name = "array", .take = take, .data = data, .give_back = give_back};
+const struct allocpath array = {.name = "array", .take = take, .data = data, .give_back = give_back};

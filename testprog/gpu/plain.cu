@@ -4,7 +4,7 @@
  *
  * BACKEND is malloc, async or managed: cudaMalloc, cudaMallocAsync of the device's
  * own pool, cudaMallocManaged. A kernel writes to all that is taken. The steps are
- * those of ways.c that all ways have: empty, held, full, freed, again. Managed memory is
+ * those of allocpaths.c that all paths have: empty, held, full, freed, again. Managed memory is
  * not refused by a device that is full: MOST must be less than what is free.
  *
  * Neither make nor its test needs it; `make plain` is for where nvcc is. */

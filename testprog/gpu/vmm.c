@@ -1,6 +1,6 @@
 /* Virtual memory management: physical memory that is created, mapped, and gone when
  * neither a handle nor a mapping is left. */
-#include "ways.h"
+#include "allocpaths.h"
 
 static struct {
 	CUmemGenericAllocationHandle handle;
@@ -79,7 +79,7 @@ static void give_back(void)
 
 static void hold(void)
 {
-	ways_hold(create);
+	allocpath_hold(create);
 	step("created data=%llu", (unsigned long long)data());
 	for (size_t i = 0; i < count; i++)
 		map(i);
@@ -95,5 +95,5 @@ static void after(void)
 	step("unmapped data=%llu", (unsigned long long)data());
 }
 
-const struct way vmm = {
+const struct allocpath vmm = {
 	.name = "vmm", .begin = begin, .take = take, .data = data, .give_back = give_back, .hold = hold, .after = after};

@@ -1,6 +1,6 @@
 /* Contexts beside the primary one, with memory in each that nobody frees: it ends
  * with its context. */
-#include "ways.h"
+#include "allocpaths.h"
 
 enum { OTHERS = FIRST - 1 };
 
@@ -39,4 +39,4 @@ static void play(void)
 	MUST(cuMemFree_v2, primarys);
 }
 
-const struct way contexts = {.name = "contexts", .play = play};
+const struct allocpath contexts = {.name = "contexts", .play = play};

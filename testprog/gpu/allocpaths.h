@@ -1,6 +1,7 @@
-/* A way to get device memory, as ways.c plays it: in every way the same steps. */
-#ifndef WAYS_H
-#define WAYS_H
+/* An allocation path: one family of driver calls that gives out device memory. allocpaths.c
+ * takes every path through the same steps. */
+#ifndef ALLOCPATHS_H
+#define ALLOCPATHS_H
 
 #include "driver.h"
 
@@ -13,7 +14,7 @@ enum {
 extern CUdevice device;
 extern uint64_t piece; /* bytes */
 
-struct way {
+struct allocpath {
 	const char *name;
 	void (*begin)(void);     /* what it needs, and takes no memory */
 	bool (*take)(void);      /* one piece more, used; false where it was refused for want of memory */
@@ -27,16 +28,16 @@ struct way {
 	void (*play)(void);   /* all but the end is its own: nothing of the above but the name counts */
 };
 
-extern const struct way linear, odd, pitch, managed, pool, vmm, array, graph, contexts, module;
+extern const struct allocpath linear, odd, pitch, managed, pool, vmm, array, graph, contexts, module;
 
 /* HAD is for calls that may be refused memory, and says whether they were not. */
-#define HAD(call, ...) ways_had(call(__VA_ARGS__), #call)
-bool ways_had(CUresult, const char *call);
+#define HAD(call, ...) allocpath_had(call(__VA_ARGS__), #call)
+bool allocpath_had(CUresult, const char *call);
 
-/* ways_refused fails where the latest refusal should not have been. */
-__attribute__((noreturn)) void ways_refused(const char *what);
+/* allocpath_refused fails where the latest refusal should not have been. */
+__attribute__((noreturn)) void allocpath_refused(const char *what);
 
-/* ways_hold takes the first pieces. None of them may be refused. */
-void ways_hold(bool (*take)(void));
+/* allocpath_hold takes the first pieces. None of them may be refused. */
+void allocpath_hold(bool (*take)(void));
 
 #endif
