@@ -5,9 +5,9 @@
 /* word: units 30 | slot 10 | sequence 24      pend, used: amount 40 | sequence 24 */
 enum { SEQ_BITS = 24, SLOT_BITS = 10 };
 
-/* A slot that nobody disturbs raises its own done this often, so that done never
- * falls behind by half the range of sequences. */
-enum { RAISE_EVERY = 1 << 20 };
+/* A slot notes its own change this often, so that a sequence left in done long ago
+ * never equals a new one by chance. */
+enum { REFRESH_EVERY = 1 << 16 };
 
 #define SEQ_MASK ((1ull << SEQ_BITS) - 1)
 #define SLOT_MASK ((1ull << SLOT_BITS) - 1)
@@ -20,80 +20,100 @@ static uint64_t word_pack(uint64_t units, unsigned slot, uint64_t seq)
 static uint64_t word_units(uint64_t w) { return w >> (SLOT_BITS + SEQ_BITS); }
 static unsigned word_slot(uint64_t w) { return (w >> SEQ_BITS) & SLOT_MASK; }
 
-static uint64_t pack(int64_t amount, uint64_t seq)
+static uint64_t account_pack(int64_t amount, uint64_t seq)
 {
     return (uint64_t)amount << SEQ_BITS | (seq & SEQ_MASK);
 }
 
-static int64_t amount(uint64_t v) { return (int64_t)v >> SEQ_BITS; }
+static int64_t account_amount(uint64_t v) { return (int64_t)v >> SEQ_BITS; }
+
+/* The sequence of any of the three, and the one after it. */
 static uint64_t sequence(uint64_t v) { return v & SEQ_MASK; }
+static uint64_t sequence_after(uint64_t v) { return (v + 1) & SEQ_MASK; }
 
-/* Sequences wrap: a is newer than b if it is ahead by less than half the range. */
-static bool newer(uint64_t a, uint64_t b)
+/* Records that the change in w happened, before w is overwritten. */
+static void ledger_note(const struct ledger *l, uint64_t w)
 {
-    uint64_t ahead = (a - b) & SEQ_MASK;
-    return ahead != 0 && ahead < (SEQ_MASK + 1) / 2;
-}
+    uint64_t *done = &l->account(word_slot(w), l->index)->done;
+    uint64_t d = load_seq_cst(done);
 
-static void raise_done(struct ledger_account *a, uint64_t seq)
-{
-    uint64_t done = load_seq_cst(&a->done);
-    while (newer(seq, done) && !cas_seq_cst(&a->done, &done, seq)) {
+    while (d != sequence(w)) {
+        /* Between reading done and swapping it: without this, a process that was
+         * stopped here would write its old sequence over a newer one. */
+        if (load_seq_cst(&l->device->word) != w)
+            return;
+        if (cas_seq_cst(done, &d, sequence(w)))
+            return;
     }
 }
 
-static bool enter(const struct ledger *l, unsigned slot, int64_t delta, uint64_t seq)
+/* Applies the change that slot has announced as seq. False if it exceeds the capacity. */
+static bool ledger_apply(const struct ledger *l, unsigned slot, int64_t delta, uint64_t seq)
 {
     uint64_t w = load_seq_cst(&l->device->word);
-    uint64_t next;
+    uint64_t units;
+
     do {
-        uint64_t units = word_units(w) + (uint64_t)delta;
+        units = word_units(w) + (uint64_t)delta;
         if (delta > 0 && units > l->device->capacity)
             return false;
-        next = word_pack(units, slot, seq);
-        /* Before the word that names it can be overwritten: this is what lets a
-         * reaper tell an announcement that was applied from one that was not. */
-        if (word_slot(w) != slot || seq % RAISE_EVERY == 0)
-            raise_done(l->account(word_slot(w), l->index), sequence(w));
-    } while (!cas_seq_cst(&l->device->word, &w, next));
+        if (word_slot(w) != slot)
+            ledger_note(l, w);
+    } while (!cas_seq_cst(&l->device->word, &w, word_pack(units, slot, seq)));
     return true;
 }
+
+/* The owner's own note of its last change, or that of its reaper. */
+static void ledger_refresh(struct ledger_account *a) { store_release(&a->done, sequence(load_relaxed(&a->used))); }
 
 bool ledger_change(const struct ledger *l, unsigned slot, int64_t delta)
 {
     struct ledger_account *a = l->account(slot, l->index);
-    uint64_t held = load_relaxed(&a->used);
-    /* A refused announcement stays in pend, so the next number goes on from there. */
-    uint64_t seq = sequence(load_relaxed(&a->pend)) + 1;
+    uint64_t used = load_relaxed(&a->used);
+    /* After the last one booked: refused announcements share a sequence, so that no
+     * number of them comes round to the one that the word still shows. */
+    uint64_t seq = sequence_after(used);
 
-    /* Announced before it enters and booked after: the exchange in enter() is a
-     * release for the one, and these releases order what came before them. They pair
-     * with the loads in ledger_reap(). */
-    store_release(&a->pend, pack(delta, seq));
-    if (!enter(l, slot, delta, seq)) {
-        store_release(&a->used, pack(amount(held), seq)); /* booked as nothing */
+    /* Released, and ordered before the swap in ledger_apply: pairs with ledger_reap,
+     * which reads what was announced once it finds that sequence applied. */
+    store_release(&a->pend, account_pack(delta, seq));
+    if (!ledger_apply(l, slot, delta, seq))
         return false;
-    }
-    store_release(&a->used, pack(amount(held) + delta, seq));
+    store_release(&a->used, account_pack(account_amount(used) + delta, seq));
+    if (seq % REFRESH_EVERY == 0)
+        ledger_refresh(a);
+    return true;
+}
+
+/* One step of a dead slot's reaping. False when it holds nothing and owes nothing. */
+static bool ledger_reap_step(const struct ledger *l, unsigned slot, struct ledger_account *a)
+{
+    uint64_t pend = load_seq_cst(&a->pend);
+    uint64_t used = load_seq_cst(&a->used);
+    /* The word before done: a change that is no longer in the word was noted first. */
+    uint64_t w = load_seq_cst(&l->device->word);
+    uint64_t done = load_seq_cst(&a->done);
+    bool booked = sequence(pend) == sequence(used);
+    bool applied = booked || (word_slot(w) == slot && sequence(w) == sequence(pend)) || done == sequence(pend);
+
+    if (!booked && applied)
+        store_release(&a->used, account_pack(account_amount(used) + account_amount(pend), pend));
+    else if (!applied && account_amount(pend) < 0)
+        ledger_apply(l, slot, account_amount(pend), pend);
+    else if (account_amount(used) != 0)
+        store_release(&a->pend, account_pack(-account_amount(used), sequence_after(used)));
+    else
+        return false;
     return true;
 }
 
 void ledger_reap(const struct ledger *l, unsigned slot)
 {
     struct ledger_account *a = l->account(slot, l->index);
-    uint64_t pend = load_seq_cst(&a->pend);
-    uint64_t used = load_seq_cst(&a->used);
 
-    if (sequence(pend) != sequence(used)) {
-        /* The word before done: one that stopped naming us raised done first. */
-        uint64_t w = load_seq_cst(&l->device->word);
-        bool named = word_slot(w) == slot && sequence(w) == sequence(pend);
-        bool applied = named || load_seq_cst(&a->done) == sequence(pend);
-        used = pack(amount(used) + (applied ? amount(pend) : 0), sequence(pend));
-        store_release(&a->used, used);
+    while (ledger_reap_step(l, slot, a)) {
     }
-    if (amount(used) != 0)
-        ledger_change(l, slot, -amount(used));
+    ledger_refresh(a); /* for the slot's next owner */
     for (int k = 0; k < KIND_COUNT; k++)
         store_relaxed(&a->kind[k], 0);
     store_relaxed(&a->contexts, 0);
@@ -106,5 +126,5 @@ uint64_t ledger_total(const struct ledger *l)
 
 uint64_t ledger_used(const struct ledger *l, unsigned slot)
 {
-    return (uint64_t)amount(load_seq_cst(&l->account(slot, l->index)->used)) * LEDGER_UNIT;
+    return (uint64_t)account_amount(load_seq_cst(&l->account(slot, l->index)->used)) * LEDGER_UNIT;
 }

@@ -1,21 +1,25 @@
-/* Who holds which bytes of a device, exact whenever a process is killed.
+/* Which process holds which bytes of a device, exact whenever a process is killed.
  *
- * One word per device and three words per process record and device:
+ * The protocol of docs/protocols.md, section 1, which models/ledger.pml checks; in
+ * code of its own, so that a mistake there is not repeated here. One word for each
+ * device, three for each process record and device:
  *
  *   word   (units in use, slot of the last change, its sequence)   changed by CAS only
- *   pend   (sequence, delta)   the change this slot announced last
- *   used   (sequence, units)   what this slot holds; booked once its sequence is pend's
- *   done   highest sequence of this slot known to be in `word`; raised by others
+ *   pend   (delta, sequence)   the change this slot announced last
+ *   used   (units, sequence)   what this slot holds; booked once its sequence is pend's
+ *   done   a sequence of this slot that was in `word`; written by others
  *
- * A change announces itself in pend, enters word, then is booked in used. A
- * process that dies in between leaves pend ahead of used; whether its last
- * announcement entered word is decidable, because whoever overwrites a word
- * first raises done of the slot it names. Reaping books or drops that last
- * change and returns the rest in the dead slot's name, so a reaper that dies
- * half-way leaves what a dying owner leaves.
+ * A change is announced in pend, applied to word, then booked in used. A process
+ * that dies in between leaves an announcement that is not booked; whether it was
+ * applied is decidable, because a process notes the change that it finds in word
+ * in the done of its slot before it overwrites it. Sequences are compared for
+ * equality only, so it does not matter how long a process was stopped.
  *
- * The threads of one process take turns (a private mutex); reapers do too (the
- * machine's lock). Units are 512 bytes.
+ * Reaping finishes the dead slot's last change and returns the rest in its name, so
+ * a reaper that dies half-way leaves what a dying owner leaves. One reaper at a time
+ * (the machine's lock) is a case of the many that the model allows.
+ *
+ * The threads of one process take turns (a private mutex). Units are 512 bytes.
  */
 #ifndef FAKEGPU_LEDGER_H
 #define FAKEGPU_LEDGER_H
@@ -34,9 +38,9 @@ struct ledger_word {
 };
 
 struct ledger_account {
-    uint64_t pend;
-    uint64_t used;
-    uint64_t done;
+    uint64_t pend; /* written by the owner, or by the reaper of a dead one */
+    uint64_t used; /* likewise */
+    uint64_t done; /* written by all */
     uint64_t kind[KIND_COUNT]; /* bytes, for readers; their sum is used's but for a change under way */
     uint64_t contexts;         /* live contexts: a process is listed by NVML while it has one */
     uint64_t pad;
@@ -54,7 +58,7 @@ static inline uint64_t ledger_units(uint64_t bytes)
     return bytes / LEDGER_UNIT + (bytes % LEDGER_UNIT != 0);
 }
 
-/* Adds delta units in the name of slot. False if that would pass the capacity;
+/* Adds delta units in the name of slot. False if that would exceed the capacity;
  * then nothing has changed. A negative delta always succeeds. */
 bool ledger_change(const struct ledger *l, unsigned slot, int64_t delta);
 

@@ -9,9 +9,18 @@ enum { SLOTS = 4 };
 static struct ledger_word device;
 static struct ledger_account accounts[SLOTS];
 
+/* Called once by the next look at an account, before that looks: another process's
+ * steps in the middle of ours. */
+static void (*meanwhile)(void);
+
 static struct ledger_account *account_of(unsigned slot, unsigned d)
 {
+    void (*now)(void) = meanwhile;
     (void)d;
+    if (now != NULL && slot == 1) {
+        meanwhile = NULL;
+        now();
+    }
     return &accounts[slot];
 }
 
@@ -28,14 +37,14 @@ static uint64_t units(void) { return word_units(device.word); }
 
 static void announce(unsigned slot, int64_t delta)
 {
-    accounts[slot].pend = pack(delta, sequence(accounts[slot].pend) + 1);
+    accounts[slot].pend = account_pack(delta, sequence_after(accounts[slot].used));
 }
 
-/* Announces and enters, without booking. */
-static void enter_only(unsigned slot, int64_t delta)
+/* Announces and applies, without booking. */
+static void apply_only(unsigned slot, int64_t delta)
 {
     announce(slot, delta);
-    CHECK(enter(&l, slot, delta, sequence(accounts[slot].pend)));
+    CHECK(ledger_apply(&l, slot, delta, accounts[slot].pend));
 }
 
 static void ordinary(void)
@@ -66,7 +75,7 @@ static void deaths(void)
                 if (step == 0)
                     announce(1, sign * 10);
                 else if (step == 1)
-                    enter_only(1, sign * 10);
+                    apply_only(1, sign * 10);
                 else
                     CHECK(ledger_change(&l, 1, sign * 10));
                 for (int i = 0; i < others; i++)
@@ -98,28 +107,88 @@ static void dead_reaper(void)
         if (step == 0)
             announce(1, -50);
         else
-            enter_only(1, -50);
+            apply_only(1, -50);
         CHECK(ledger_change(&l, 2, 5));
         ledger_reap(&l, 1);
         EQ(units(), 5);
     }
 }
 
-/* Sequences wrap; a slot that worked alone for long is still judged rightly. */
+/* A sequence left in done says nothing about others, older or newer. */
+static void old_notes(void)
+{
+    for (uint64_t left = 2; left < SEQ_MASK; left += SEQ_MASK / 8) {
+        fresh(1000);
+        accounts[1].done = left;
+        apply_only(1, 10);
+        CHECK(ledger_change(&l, 2, 100));
+        ledger_reap(&l, 1);
+        EQ(units(), 100);
+    }
+}
+
+/* The word names slot 1 as the helper reads it, and has moved on before it notes that. */
+static void overtake(void)
+{
+    CHECK(sequence(accounts[2].pend) != sequence(accounts[2].used)); /* announced before it is applied */
+    CHECK(ledger_change(&l, 3, 1));
+    apply_only(1, 10);
+    CHECK(ledger_change(&l, 3, 1));
+}
+
+static void overtaken_helper(void)
+{
+    fresh(1000);
+    CHECK(ledger_change(&l, 1, 50));
+    meanwhile = overtake;
+    CHECK(ledger_change(&l, 2, 100));
+    CHECK(meanwhile == NULL);
+    ledger_reap(&l, 1);
+    EQ(units(), 102);
+}
+
+/* Sequences wrap. A slot that worked alone for long is still judged rightly. */
 static void wrapping(void)
 {
     fresh(1000);
-    for (uint64_t i = 0; i < (1u << SEQ_BITS) + 5; i++)
+    for (uint64_t i = 0; i < SEQ_MASK; i++)
         if (!ledger_change(&l, 1, i % 2 == 0 ? 1 : -1))
             abort();
     EQ(units(), 1);
-    enter_only(1, 10);
-    CHECK(ledger_change(&l, 2, 100)); /* must raise done of slot 1 */
+    announce(1, 10); /* with the sequence that done began with */
+    ledger_reap(&l, 1);
+    EQ(units(), 0);
+    apply_only(1, 10);
+    CHECK(ledger_change(&l, 2, 100));
     ledger_reap(&l, 1);
     EQ(units(), 100);
+}
+
+/* However many charges are refused, the last is not taken for one that was granted. */
+static void refusals(void)
+{
+    fresh(100);
+    CHECK(ledger_change(&l, 1, 50));
+    CHECK(ledger_change(&l, 2, 10)); /* notes slot 1's first */
+    CHECK(ledger_change(&l, 1, 1));
+    for (uint64_t i = 0; i < SEQ_MASK; i++)
+        if (ledger_change(&l, 1, 60))
+            abort();
+    ledger_reap(&l, 1);
+    EQ(units(), 10);
+}
+
+/* A slot's next owner does not begin with a note of long ago. */
+static void next_owner(void)
+{
+    fresh(1000);
+    CHECK(ledger_change(&l, 1, 50));
+    accounts[1].done = 3;
+    ledger_reap(&l, 1); /* its second */
     announce(1, 10);
+    EQ(sequence(accounts[1].pend), 3);
     ledger_reap(&l, 1);
-    EQ(units(), 100);
+    EQ(units(), 0);
 }
 
 int main(void)
@@ -128,6 +197,10 @@ int main(void)
     deaths();
     refused_and_dead();
     dead_reaper();
+    old_notes();
+    overtaken_helper();
     wrapping();
+    refusals();
+    next_owner();
     return FINISH();
 }
