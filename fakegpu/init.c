@@ -65,31 +65,15 @@ API cuGetExportTable(const void **table, const CUuuid *id)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-struct held {
-    unsigned long count;
-    unsigned long long bytes;
-};
-
-static bool is_data(const struct block *b, void *arg)
-{
-    (void)arg;
-    return b->kind == BLOCK_DATA || b->kind == BLOCK_POOL;
-}
-
-static void count_held(const struct block *b, void *arg)
-{
-    struct held *h = arg;
-    h->count++;
-    h->bytes += b->size;
-}
-
 /* The bytes themselves need no returning: the record's lock ends with the process. */
 __attribute__((destructor)) static void at_end(void)
 {
-    struct held h = {0, 0};
+    unsigned long count = 0;
+    uint64_t bytes = 0;
+
     if (driver_state != DRIVER_READY)
         return;
-    space_sweep(is_data, count_held, &h);
-    if (h.count > 0)
-        report_leak("%lu allocations of %llu bytes were never freed", h.count, h.bytes);
+    space_count(1 << BLOCK_DATA | 1 << BLOCK_POOL, &count, &bytes);
+    if (count > 0)
+        report_leak("%lu allocations of %llu bytes were never freed", count, (unsigned long long)bytes);
 }

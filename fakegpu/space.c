@@ -212,3 +212,19 @@ void space_sweep(bool (*pick)(const struct block *b, void *arg), void (*removed)
         pthread_mutex_unlock(&a->lock);
     }
 }
+
+void space_count(unsigned kinds, unsigned long *count, uint64_t *bytes)
+{
+    for (unsigned i = 0; i <= ARENAS; i++) {
+        struct arena *a = &arenas[i];
+        if (pthread_mutex_trylock(&a->lock) != 0)
+            continue;
+        for (struct span *s = a->spans; s != NULL; s = s->next)
+            for (unsigned k = 0; k < s->fresh; k++)
+                if (s->block[k].kind != BLOCK_FREE && (kinds & 1u << s->block[k].kind) != 0) {
+                    ++*count;
+                    *bytes += s->block[k].size;
+                }
+        pthread_mutex_unlock(&a->lock);
+    }
+}

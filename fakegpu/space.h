@@ -59,4 +59,9 @@ enum space_result space_remove(CUdeviceptr address, unsigned kinds, struct block
 void space_sweep(bool (*pick)(const struct block *b, void *arg), void (*removed)(const struct block *b, void *arg),
                  void *arg);
 
+/* Adds the number and the bytes of live blocks whose kind is in the mask. It never
+ * waits, so that a signal handler may call exit(): an arena in which an allocation is
+ * under way is left out. */
+void space_count(unsigned kinds, unsigned long *count, uint64_t *bytes);
+
 #endif
