@@ -10,7 +10,10 @@ steps="init context alloc:$MIB alloc:$((2000 * MIB)) free alloc:$MIB free exit:0
 
 # At every point of the region's protocols, first and later.
 if [ -z "$san" ] && [ -f "$faults" ]; then
-	for point in $(sed -n 's/^\t"\([a-z-]*\)".*/\1/p' "$here/../abi.h" | grep -v '^none$'); do
+	points=$(sed -n 's/^\t"\([a-z-]*\)".*/\1/p' "$here/../region/abi.h" | grep -v '^none$')
+	where="the fault points' names"
+	is "$(echo "$points" | grep -c "^change-applied$")" 1
+	for point in $points; do
 		for k in 1 3; do
 			where="killed at $point:$k"
 			fresh chaos
