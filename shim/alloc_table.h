@@ -1,51 +1,59 @@
-/* What was charged for what: a hash from an address or a handle to a record.
- * Constant time, any number of threads, no malloc; memory comes in maps that only
- * grow. */
-#ifndef RATION_RECORDS_H
-#define RATION_RECORDS_H
+/* What was charged for what: a hash table from an address or a handle to a record.
+ * Constant time, any number of threads, no malloc; memory comes in maps that only grow. */
+#ifndef RATION_ALLOC_TABLE_H
+#define RATION_ALLOC_TABLE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct alloc_record {
-	uint64_t key; /* never 0 */
+	uint64_t key; /* never 0 in a table */
 	uint64_t bytes;
-	uint8_t device;   /* the region's index */
-	uint8_t context;  /* as context_target numbers it */
-	uint16_t pool;    /* as pool.c numbers it; 0 where there is none */
-	uint32_t flags;   /* the family's own */
-	uint64_t other;   /* the family's own */
+	uint8_t device;  /* the region's index */
+	uint8_t context; /* as context_target numbers it */
+	uint16_t pool;   /* as hooks/pool.c numbers it; 0: of no pool */
+	uint32_t flags;  /* the family's own */
+	uint64_t other;  /* the family's own */
 };
 
-#define RECORD_SHARDS 32
+#define ALLOC_TABLE_SHARDS 32
 
 struct alloc_table {
-	struct shard {
-		uint32_t lock;
-		uint32_t used;
-		uint64_t room; /* a power of two, or 0 */
+	struct alloc_shard {
+		uint32_t lock; /* LOCK_ALLOC_TABLE, over the rest: 0 free, 1 held */
+		uint32_t used; /* slots that hold a record */
+		uint64_t room; /* slots; a power of two, or 0 */
 		struct alloc_record *slots;
 		uint64_t pad[5];
-	} shard[RECORD_SHARDS];
+	} shard[ALLOC_TABLE_SHARDS];
 } __attribute__((aligned(64)));
 
-/* alloc_table_put keeps r, in place of any with the same key. False where there is no
- * memory for it. */
+/* alloc_table_put keeps r, in place of any record with the same key. False where there is
+ * no memory for it. */
 bool alloc_table_put(struct alloc_table *t, const struct alloc_record *r);
 
-/* alloc_table_replace is the same, and tells what was there; old's key is 0 where there
- * was nothing. */
+/* alloc_table_replace is the same, and returns what was there in old; its key is 0 where
+ * there was nothing. */
 bool alloc_table_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old);
 
-/* alloc_table_take removes the record with this key, into out. */
+/* alloc_table_get copies the record with this key. */
+bool alloc_table_get(struct alloc_table *t, uint64_t key, struct alloc_record *out);
+
+/* alloc_table_take moves the record with this key into out, whose key is 0 where there is
+ * none. */
 bool alloc_table_take(struct alloc_table *t, uint64_t key, struct alloc_record *out);
 
-/* alloc_table_change runs change on the record with this key, which is removed if it
+/* alloc_table_freed completes what began with alloc_table_take, when it is known whether
+ * what r names was freed: otherwise r goes back. It returns whether there was a record,
+ * and what it names is gone. */
+bool alloc_table_freed(struct alloc_table *t, const struct alloc_record *r, bool freed);
+
+/* alloc_table_change runs change on the record with this key, which is removed if change
  * returns false; out gets the record as change left it. False if there is none. */
 bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(struct alloc_record *r, void *arg), void *arg, struct alloc_record *out);
 
-/* alloc_table_sweep removes every record that keep returns false for. keep must not
- * touch the table. */
+/* alloc_table_sweep removes every record that keep returns false for. keep must not use
+ * the table. */
 void alloc_table_sweep(struct alloc_table *t, bool (*keep)(struct alloc_record *r, void *arg), void *arg);
 
 #endif

@@ -6,25 +6,30 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "region/atomics.h"
-#include "overhead.h"
 #include "attach.h"
+#include "cuda.h"
+#include "hooks.h"
 #include "log.h"
-#include "hooks/pool.h"
+#include "region/atomics.h"
 #include "region/words.h"
 
-/* What this process holds, in bytes, rounded as the region rounds: to tell a slot
- * that replaces a lost one, and to compare with the driver's figure. */
-static uint64_t held[RATION_DEVICES][RATION_KINDS];
+/* What this process holds, in bytes rounded to the region's units: to fill a slot that
+ * replaces a lost one, and to compare with what the driver reports. Atomic. */
+static uint64_t charge_held_bytes[RATION_DEVICES][RATION_KINDS];
 
-/* Of that, what the driver need not have: see charge_absent. */
-static uint64_t absent[RATION_DEVICES];
+/* Of that, what the driver need not have: see charge_mark_absent. Atomic. */
+static uint64_t charge_absent_bytes[RATION_DEVICES];
 
-static uint64_t whole(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
+static charge_relieve charge_reliefs[RELIEF_COUNT]; /* atomic */
 
-static void hold(unsigned device, unsigned kind, uint64_t bytes) { __atomic_fetch_add(&held[device][kind], bytes, __ATOMIC_RELAXED); }
+static uint64_t charge_rounded(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
 
-uint64_t charge_held(unsigned device, unsigned kind) { return load_relaxed(&held[device][kind]); }
+static void charge_count(unsigned device, unsigned kind, uint64_t bytes)
+{
+	__atomic_fetch_add(&charge_held_bytes[device][kind], bytes, __ATOMIC_RELAXED);
+}
+
+uint64_t charge_held(unsigned device, unsigned kind) { return load_relaxed(&charge_held_bytes[device][kind]); }
 
 uint64_t charge_held_total(unsigned device)
 {
@@ -34,21 +39,26 @@ uint64_t charge_held_total(unsigned device)
 	return sum;
 }
 
-uint64_t charge_absent(unsigned device) { return load_relaxed(&absent[device]); }
+uint64_t charge_absent(unsigned device) { return load_relaxed(&charge_absent_bytes[device]); }
 
 void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now)
 {
-	fetch_add(&absent[device], from_now ? whole(bytes) : -whole(bytes));
+	fetch_add(&charge_absent_bytes[device], from_now ? charge_rounded(bytes) : -charge_rounded(bytes));
 }
 
 void charge_reset(void)
 {
-	memset(held, 0, sizeof held);
-	memset(absent, 0, sizeof absent);
+	memset(charge_held_bytes, 0, sizeof charge_held_bytes);
+	memset(charge_absent_bytes, 0, sizeof charge_absent_bytes);
 }
 
-/* once a second, so that a program that tries in a loop does not flood its log. */
-static bool once_a_second(uint64_t *last, uint64_t *skipped)
+void charge_on_pressure(enum charge_relief which, charge_relieve relieve) { __atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED); }
+
+bool charge_can_relieve(enum charge_relief which) { return __atomic_load_n(&charge_reliefs[which], __ATOMIC_RELAXED) != NULL; }
+
+/* charge_may_log permits one line a second, and counts the others as skipped: a program
+ * that tries in a loop must not flood its log. */
+static bool charge_may_log(uint64_t *last, uint64_t *skipped)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -60,14 +70,14 @@ static bool once_a_second(uint64_t *last, uint64_t *skipped)
 	return true;
 }
 
-/* complain is the one line that a person can act on. */
-static void complain(unsigned device, const struct region_refusal *why)
+/* charge_log_refusal logs a refusal in one line that a person can act on. */
+static void charge_log_refusal(unsigned device, const struct region_refusal *why)
 {
 	static uint64_t last, skipped;
 	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[256] = "";
 	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
 	int n = 0;
-	if (!log_wanted(LOG_WARN) || !once_a_second(&last, &skipped))
+	if (!log_wanted(LOG_WARN) || !charge_may_log(&last, &skipped))
 		return;
 	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
 		if (why->top[i].bytes)
@@ -80,12 +90,12 @@ static void complain(unsigned device, const struct region_refusal *why)
 	log_warn("out of memory: %s (pid %llu) asked for %s of device %u, %s of its job's %s is free; held by%s; end one of them, "
 		 "ask for less, or raise the limit with ration limit%s",
 		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, size_text(room, f),
-		 size_text(why->limit, l), n ? who : " nobody", more);
+		 size_text(why->limit, l), n ? who : " no process", more);
 }
 
-/* rejoin brings all we hold into a new slot. What other threads are charging at
+/* charge_rejoin charges all we hold to a new slot. What other threads are charging at
  * this moment may be counted twice: too much, never too little. */
-static bool rejoin(struct region *r, uint64_t lost)
+static bool charge_rejoin(struct region *r, uint64_t lost)
 {
 	bool fresh;
 	if (!attach_rejoin(lost, &fresh))
@@ -97,14 +107,14 @@ static bool rejoin(struct region *r, uint64_t lost)
 	return true;
 }
 
-/* trouble is where the region itself fails. Exit is no trouble: a slot is left
- * while other threads still run. */
-static int trouble(int err)
+/* charge_fail returns what a call must where the region itself failed. At exit a slot is
+ * left while other threads still run: that is no failure. */
+static int charge_fail(int err)
 {
 	static uint64_t last, skipped;
 	if (attach_state() != ATTACH_ON)
 		return CUDA_SUCCESS;
-	if (once_a_second(&last, &skipped))
+	if (charge_may_log(&last, &skipped))
 		log_error("region %s: %s", attach_config()->path, region_error_text(err));
 	return attach_config()->fail_open ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
@@ -115,14 +125,14 @@ bool charge_would_refuse(unsigned device, uint64_t bytes)
 	return region_used(r, device) / RATION_UNIT + units_for(bytes) > limit_ceiling(region_limit(r, device));
 }
 
-/* make_room is for before a refusal. Pools may hold what nobody uses: the driver would
- * take that first, too. And what the driver took by itself may be less by now. */
-static void make_room(unsigned device, uint64_t bytes, bool locked)
+/* charge_make_room tries each relief in turn, before a refusal. */
+__attribute__((cold, noinline)) static void charge_make_room(unsigned device, uint64_t bytes, bool locked)
 {
-	if (pools_used())
-		pools_relieve(device, !locked);
-	if (charge_held(device, RATION_OVERHEAD) && charge_would_refuse(device, bytes))
-		overhead_try_refresh(device);
+	for (unsigned i = 0; i < RELIEF_COUNT && charge_would_refuse(device, bytes); i++) {
+		charge_relieve relieve = __atomic_load_n(&charge_reliefs[i], __ATOMIC_RELAXED);
+		if (relieve)
+			relieve(device, !locked);
+	}
 }
 
 int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
@@ -130,20 +140,20 @@ int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
 	struct region *r = attach_region();
 	struct region_refusal why;
 	if (unlikely(charge_would_refuse(device, bytes)))
-		make_room(device, bytes, locked);
+		charge_make_room(device, bytes, locked);
 	for (;;) {
 		uint64_t status = load_relaxed(&r->claim);
 		int err = region_charge(r, device, kind, bytes, &why);
 		if (likely(err == REGION_OK)) {
-			hold(device, kind, whole(bytes));
+			charge_count(device, kind, charge_rounded(bytes));
 			return CUDA_SUCCESS;
 		}
 		if (err == REGION_REFUSED) {
-			complain(device, &why);
+			charge_log_refusal(device, &why);
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		}
-		if (err != REGION_EVICTED || !rejoin(r, status))
-			return trouble(err);
+		if (err != REGION_EVICTED || !charge_rejoin(r, status))
+			return charge_fail(err);
 	}
 }
 
@@ -154,10 +164,10 @@ void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes)
 		uint64_t status = load_relaxed(&r->claim);
 		int err = region_charge_forced(r, device, kind, bytes);
 		if (err == REGION_OK)
-			hold(device, kind, whole(bytes));
-		if (err == REGION_OK || err != REGION_EVICTED || !rejoin(r, status)) {
+			charge_count(device, kind, charge_rounded(bytes));
+		if (err == REGION_OK || err != REGION_EVICTED || !charge_rejoin(r, status)) {
 			if (err)
-				trouble(err);
+				charge_fail(err);
 			return;
 		}
 	}
@@ -166,18 +176,18 @@ void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes)
 void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 {
 	struct region *r = attach_region();
-	uint64_t n = whole(bytes);
+	uint64_t n = charge_rounded(bytes);
 	if (!n)
 		return;
 	for (;;) {
 		uint64_t status = load_relaxed(&r->claim);
 		int err = region_return(r, device, kind, n);
 		if (likely(err == REGION_OK)) {
-			hold(device, kind, -n);
+			charge_count(device, kind, -n);
 			return;
 		}
-		if (err != REGION_EVICTED || !rejoin(r, status)) {
-			trouble(err);
+		if (err != REGION_EVICTED || !charge_rejoin(r, status)) {
+			charge_fail(err);
 			return;
 		}
 	}
@@ -185,7 +195,7 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 
 void charge_adjust(unsigned device, unsigned kind, uint64_t from, uint64_t to)
 {
-	from = whole(from), to = whole(to);
+	from = charge_rounded(from), to = charge_rounded(to);
 	if (to > from)
 		charge_add_forced(device, kind, to - from);
 	else if (to < from)

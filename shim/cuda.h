@@ -42,7 +42,7 @@ typedef struct CUpool *CUmemoryPool;
 typedef struct CUgr *CUgraph;
 typedef struct CUnode *CUgraphNode;
 typedef struct CUexec *CUgraphExec;
-typedef struct nvml_device *nvmlDevice_t;
+typedef struct nvmlDev *nvmlDevice_t;
 
 typedef struct {
 	unsigned char bytes[16];

@@ -4,27 +4,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "region/atomics.h"
-#include "nvml.h"
-#include "hooks.h"
 #include "attach.h"
+#include "hooks.h"
 #include "log.h"
-#include "interpose.h"
+#include "region/atomics.h"
 #include "region/words.h"
 
-enum { MOST = 64, READY = 1, IMPOSSIBLE = 2 };
+enum { DEVICE_MAX = 64, DEVICE_READY = 1, DEVICE_UNUSABLE = 2 };
 
-static struct device devices[MOST]; /* by ordinal */
-static uint32_t taken;              /* indexes this process uses */
-static mutex lock;                  /* over both, while a device is looked at */
+static struct device devices[DEVICE_MAX]; /* by ordinal */
+static uint32_t device_indexes;           /* the region's that this process uses, one bit each; atomic */
+static mutex device_lock;                 /* LOCK_DEVICE: over both, while a device is added */
 
-void devices_forget(void)
+void devices_reset(void)
 {
 	memset(devices, 0, sizeof devices);
-	taken = 0;
+	device_indexes = 0;
 }
 
-static void words_of(const unsigned char bytes[16], uint64_t words[2])
+static void device_uuid_words(const unsigned char bytes[16], uint64_t words[2])
 {
 	for (unsigned w = 0; w < 2; w++) {
 		words[w] = 0;
@@ -33,8 +31,8 @@ static void words_of(const unsigned char bytes[16], uint64_t words[2])
 	}
 }
 
-/* uuid_words reads a UUID as people write it: GPU-8-4-4-4-12, MIG-8-4-4-4-12. */
-static bool uuid_words(const char *text, uint64_t words[2])
+/* device_parse_uuid reads a UUID as text: GPU-8-4-4-4-12, MIG-8-4-4-4-12. */
+static bool device_parse_uuid(const char *text, uint64_t words[2])
 {
 	unsigned char bytes[16];
 	unsigned n = 0;
@@ -49,21 +47,21 @@ static bool uuid_words(const char *text, uint64_t words[2])
 		n++;
 	}
 	if (n == 32)
-		words_of(bytes, words);
+		device_uuid_words(bytes, words);
 	return n == 32;
 }
 
-static void uuid_text(const unsigned char bytes[16], char *out)
+static void device_uuid_text(const unsigned char bytes[16], char *out)
 {
 	out += sprintf(out, "GPU-");
 	for (unsigned i = 0; i < 16; i++)
 		out += sprintf(out, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", bytes[i]);
 }
 
-/* preferred is the index a device should have while nobody has given it one: its
- * number in CUDA_VISIBLE_DEVICES, which is the machine's; where it is named by UUID
- * there, NVML's; otherwise CUDA's own. */
-static unsigned preferred(CUdevice ordinal, const char *uuid)
+/* device_preferred_index returns the index a device should get if the region has none for
+ * it: its number in CUDA_VISIBLE_DEVICES, which is the machine's; where it is named by
+ * UUID there, NVML's; otherwise CUDA's. It may start NVML: not under a lock. */
+static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 {
 	const char *list = attach_config()->visible;
 	nvmlDevice_t handle;
@@ -86,14 +84,15 @@ static unsigned preferred(CUdevice ordinal, const char *uuid)
 	return RATION_DEVICES; /* the first that is free */
 }
 
-/* share gives a limit that is a percentage its bytes, now that the device is known. */
-static bool share(const struct device *d)
+/* device_offer_share turns a limit that is a percentage into bytes, now that the device's
+ * size is known, and offers it to the region. */
+static bool device_offer_share(const struct device *d)
 {
 	const struct config *c = attach_config();
 	char mine[SIZE_TEXT], jobs[SIZE_TEXT];
 	if (!c->memory[d->index].share)
 		return true;
-	uint64_t limit = config_limit(c, d->index, d->total);
+	uint64_t limit = config_limit(c, d->index, d->total_bytes);
 	if (!limit_bytes(limit)) {
 		log_error("device %d: a share of no memory (its size is not known; give its limit in bytes)", d->ordinal);
 		return false;
@@ -108,9 +107,9 @@ static bool share(const struct device *d)
 	return err == 0;
 }
 
-/* block_of asks for the size in which memory is mapped. A driver that does not say rounds
- * as we do. */
-static uint64_t block_of(CUdevice ordinal)
+/* device_ask_block asks for the size in which memory is mapped. A driver that does not
+ * say rounds as the region does. */
+static uint64_t device_ask_block(CUdevice ordinal)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
 	size_t block = 0;
@@ -120,69 +119,80 @@ static uint64_t block_of(CUdevice ordinal)
 	return block;
 }
 
-static uint32_t look_at(struct device *d, CUdevice ordinal, const uint64_t words[2], const char *uuid, unsigned prefer)
+/* device_add fills in a device that is used for the first time, and returns its state.
+ * Under the lock. */
+static uint32_t device_add(struct device *d, CUdevice ordinal, const uint64_t uuid[2], const char *text, unsigned preferred)
 {
 	size_t total = 0;
 	d->ordinal = ordinal;
-	memcpy(d->id, words, sizeof d->id);
 	memcpy(d->uuid, uuid, sizeof d->uuid);
+	memcpy(d->nvml.uuid, text, sizeof d->nvml.uuid);
 	if (REAL(cuDeviceTotalMem_v2, &total, ordinal) != CUDA_SUCCESS)
 		total = 0;
-	d->total = total;
-	d->block = block_of(ordinal);
-	int index = region_assign_device(attach_region(), words, total, prefer, taken);
+	d->total_bytes = total;
+	d->block_bytes = device_ask_block(ordinal);
+	int index = region_assign_device(attach_region(), uuid, total, preferred, device_indexes);
 	if (index < 0) {
 		log_error("device %d: the region has no room for another device (it has %u)", ordinal, RATION_DEVICES);
-		return IMPOSSIBLE;
+		return DEVICE_UNUSABLE;
 	}
 	d->index = (unsigned)index;
-	__atomic_store_n(&taken, taken | 1u << index, __ATOMIC_RELAXED);
-	if (!share(d))
-		return IMPOSSIBLE;
-	log_info("device %d (%s) is the job's device %d", ordinal, uuid, index);
-	return READY;
+	__atomic_store_n(&device_indexes, device_indexes | 1u << index, __ATOMIC_RELAXED);
+	if (!device_offer_share(d))
+		return DEVICE_UNUSABLE;
+	log_info("device %d (%s) is the job's device %d", ordinal, text, index);
+	return DEVICE_READY;
+}
+
+static int device_found(struct device *d, uint32_t state, struct device **out)
+{
+	if (state != DEVICE_READY)
+		return -1;
+	*out = d;
+	return 1;
 }
 
 int device_of(CUdevice ordinal, struct device **out)
 {
 	CUuuid id = {{0}};
 	uint64_t words[2] = {0, 0};
-	char uuid[sizeof devices[0].uuid] = "";
-	if (ordinal < 0 || ordinal >= MOST)
+	char uuid[sizeof devices[0].nvml.uuid] = "";
+	*out = NULL;
+	if (ordinal < 0 || ordinal >= DEVICE_MAX)
 		return 0;
-	struct device *d = *out = &devices[ordinal];
+	struct device *d = &devices[ordinal];
 	uint32_t state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
 	if (likely(state))
-		return state == READY ? 1 : -1;
+		return device_found(d, state, out);
 	/* The newer call tells the parts of a divided device apart. */
 	int result = REAL(cuDeviceGetUuid_v2, &id, ordinal);
 	if (result == CUDA_ERROR_NOT_FOUND)
 		result = REAL(cuDeviceGetUuid, &id, ordinal);
 	if (result == CUDA_SUCCESS) {
-		words_of(id.bytes, words);
-		uuid_text(id.bytes, uuid);
+		device_uuid_words(id.bytes, words);
+		device_uuid_text(id.bytes, uuid);
 	} else if (result != CUDA_ERROR_NOT_FOUND) {
 		return 0;
 	}
-	unsigned prefer = preferred(ordinal, uuid);
-	mutex_lock(&lock);
+	unsigned preferred = device_preferred_index(ordinal, uuid);
+	mutex_lock(&device_lock, LOCK_DEVICE);
 	if (!d->state)
-		__atomic_store_n(&d->state, look_at(d, ordinal, words, uuid, prefer), __ATOMIC_RELEASE);
+		__atomic_store_n(&d->state, device_add(d, ordinal, words, uuid, preferred), __ATOMIC_RELEASE);
 	state = d->state;
-	mutex_unlock(&lock);
-	return state == READY ? 1 : -1;
+	mutex_unlock(&device_lock);
+	return device_found(d, state, out);
 }
 
 bool devices_several(void)
 {
-	uint32_t t = __atomic_load_n(&taken, __ATOMIC_RELAXED);
+	uint32_t t = __atomic_load_n(&device_indexes, __ATOMIC_RELAXED);
 	return t & (t - 1);
 }
 
 struct device *device_at(unsigned index)
 {
-	for (unsigned i = 0; i < MOST; i++)
-		if (__atomic_load_n(&devices[i].state, __ATOMIC_ACQUIRE) == READY && devices[i].index == index)
+	for (unsigned i = 0; i < DEVICE_MAX; i++)
+		if (__atomic_load_n(&devices[i].state, __ATOMIC_ACQUIRE) == DEVICE_READY && devices[i].index == index)
 			return &devices[i];
 	return NULL;
 }
@@ -192,12 +202,12 @@ int device_index_of_nvml(nvmlDevice_t device)
 	char text[96];
 	uint64_t words[2];
 	unsigned index;
-	if (REAL(nvmlDeviceGetUUID, device, text, sizeof text) == NVML_SUCCESS && uuid_words(text, words)) {
+	if (REAL(nvmlDeviceGetUUID, device, text, sizeof text) == NVML_SUCCESS && device_parse_uuid(text, words)) {
 		int found = region_find_device(attach_region(), words);
 		if (found >= 0)
 			return found;
 	}
-	/* Nobody has used it yet: it will get NVML's number if that is free. */
+	/* No process of the job has used it: it will get NVML's number if that is free. */
 	if (REAL(nvmlDeviceGetIndex, device, &index) != NVML_SUCCESS || index >= RATION_DEVICES ||
 	    load_acquire(&attach_region()->limits->device[index].uuid[1]))
 		return -1;

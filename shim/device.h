@@ -1,4 +1,5 @@
-/* Devices as CUDA numbers them in this process, and what the region makes of them. */
+/* Devices: the ordinals by which CUDA numbers them in this process, the indexes by which
+ * the region does, and what the library keeps about each. */
 #ifndef RATION_DEVICE_H
 #define RATION_DEVICE_H
 
@@ -6,47 +7,53 @@
 #include <stdint.h>
 
 #include "cuda.h"
+#include "nvml.h"
 
 struct device {
-	uint32_t state; /* 0 until it was looked at */
-	CUdevice ordinal;
-	unsigned index; /* the region's */
-	uint64_t total; /* the driver's */
-	uint64_t block; /* what the driver rounds large allocations up to */
-	char uuid[48];  /* as NVML writes it */
-	uint64_t id[2]; /* the same, as the region has it */
-	nvmlDevice_t nvml;
-	bool seen; /* NVML's list of processes has had this one */
-	uint32_t living;  /* contexts that were made here and have not ended */
-	uint32_t watched; /* there is a context: its figure is read now and then */
-	uint64_t guessed; /* charged by a remembered cost, and not confirmed by a reading yet */
-	uint64_t lacking; /* what readings found to be too much of that, */
-	uint64_t lacking_since; /* and since when */
-	uint64_t less;    /* what was given back of it */
+	uint32_t state;       /* 0 until the device is first used; atomic, written under LOCK_DEVICE */
+	CUdevice ordinal;     /* CUDA's. This and the next four are written once, before state */
+	unsigned index;       /* the region's */
+	uint64_t total_bytes; /* by the driver; 0: not known */
+	uint64_t block_bytes; /* the driver rounds large allocations up to whole blocks */
+	uint64_t uuid[2];     /* as the region has it */
+	struct nvml_device nvml;
+
+	/* Contexts of this process that were made and have not ended. Atomic; hooks/context.c */
+	uint32_t contexts_alive;
+
+	/* overhead.c's. has_context is atomic: there is, or was, a context, so readings are
+	 * worth taking. The others are under LOCK_OVERHEAD. */
+	uint32_t has_context;
+	uint64_t unconfirmed_bytes; /* charged for contexts by a remembered cost that no reading has confirmed */
+	uint64_t shortfall_bytes;   /* by how much a reading fell short of our count; 0: by nothing */
+	uint64_t shortfall_since;   /* when it first did, by overhead_now, in ns */
+	uint64_t corrected_bytes;   /* returned, as a remembered cost was too high, and still part of contexts' records */
 };
 
-/* device_of finds the device with a CUDA ordinal: 1, or 0 where there is none (the
- * driver will say so), or -1 where it cannot be rationed, which has been logged. */
+/* device_of finds the device with a CUDA ordinal: 1; 0 where there is none, which the
+ * driver will say; -1 where it cannot be rationed, which has been logged. Unless it
+ * returns 1, *out is NULL. */
 int device_of(CUdevice ordinal, struct device **out);
 
-/* device_takes is what the driver takes of a device for so many bytes: whole blocks where
- * that is more than half of one, while small ones share theirs. */
-static inline uint64_t device_takes(const struct device *d, uint64_t bytes)
-{
-	uint64_t up = bytes + d->block - 1;
-	return bytes > d->block / 2 && up > bytes ? up / d->block * d->block : bytes;
-}
-
-/* device_at is the device with a region's index, if this process has used it. */
+/* device_at returns the device with a region's index, or NULL if this process has not
+ * used it. */
 struct device *device_at(unsigned index);
 
-/* devices_several says whether this process uses more than one. */
+/* device_rounded returns what the driver takes of a device for an allocation: whole
+ * blocks where it is more than half of one, while smaller ones share a block. */
+static inline uint64_t device_rounded(const struct device *d, uint64_t bytes)
+{
+	uint64_t up = bytes + d->block_bytes - 1;
+	return bytes > d->block_bytes / 2 && up > bytes ? up / d->block_bytes * d->block_bytes : bytes;
+}
+
+/* devices_several reports whether this process uses more than one. */
 bool devices_several(void);
 
-/* device_index_of_nvml is the region's index of a device NVML knows, or -1. */
+/* device_index_of_nvml returns the region's index of a device that NVML knows, or -1. */
 int device_index_of_nvml(nvmlDevice_t device);
 
-/* devices_forget starts anew, in a process that has just attached. */
-void devices_forget(void);
+/* devices_reset forgets all devices, in a process that has just opened the region. */
+void devices_reset(void);
 
 #endif

@@ -3,6 +3,7 @@
 #define RATION_HOOKS_H
 
 #include "cuda.h"
+#include "lock_order.h"
 
 #define RATION_EXPORT __attribute__((visibility("default")))
 
@@ -36,7 +37,16 @@ int ration_absent(enum ration_call call);
 #define REAL(symbol, ...)                                                                                              \
 	({                                                                                                             \
 		real_##symbol real_ = (real_##symbol)ration_real(CALL_##symbol);                                       \
+		lock_order_check(LOCK_CALLS_DRIVER);                                                                   \
 		real_ ? real_(__VA_ARGS__) : ration_absent(CALL_##symbol);                                             \
+	})
+
+/* REAL_UNLESS calls it unless the call is refused, and is the driver's answer or the
+ * refusal. */
+#define REAL_UNLESS(refused, symbol, ...)                                                                              \
+	({                                                                                                             \
+		int refused_ = (refused);                                                                              \
+		likely(refused_ == CUDA_SUCCESS) ? REAL(symbol, __VA_ARGS__) : refused_;                               \
 	})
 
 #define likely(x) __builtin_expect(!!(x), 1)

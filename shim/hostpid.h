@@ -1,8 +1,9 @@
-/* The PID as the host sees it, where nothing better is at hand: RATION_HOSTPID=probe,
- * or where a context must be measured and the driver's figure found by that PID.
- * It is what the driver's list of processes gains while this process makes its
- * first context, provided that no other of its job does so at the same time: they
- * take turns, by a word in the region that a death does not leave taken. */
+/* The PID of this process as the host sees it, where nothing better is at hand: with
+ * RATION_HOSTPID=probe, or where a context must be measured and the driver lists processes
+ * by their host PIDs. It is the PID that the driver's list gains while this process makes
+ * its first context, provided that no other process of the job does so at the same time:
+ * they take turns, by a word in the region that a process does not leave taken when it
+ * dies. */
 #ifndef RATION_HOSTPID_H
 #define RATION_HOSTPID_H
 
@@ -11,23 +12,25 @@
 
 #include "device.h"
 
-struct hostpid {
-	bool turn; /* ours, until hostpid_leave */
-	uint64_t word;
-	uint32_t *before;
-	unsigned n;
+/* One search, around the making of a context. */
+struct hostpid_probe {
+	bool has_turn;        /* until hostpid_leave */
+	uint64_t turn;        /* the region's word while it is ours */
+	uint32_t *pids;       /* mapped: the list before, and room for the list after */
+	unsigned pids_before; /* how many were listed */
 };
 
-/* hostpid_wanted says whether the PID was asked for, and is not known. */
+/* hostpid_wanted reports whether RATION_HOSTPID asks for the PID, and it is not known. */
 bool hostpid_wanted(void);
 
-/* hostpid_begin waits for this process's turn, a few seconds at most, and looks at
- * the list. Where nobody asked for the PID it is wanted only to measure a context: then
- * it waits no longer than until another process has measured one. */
-void hostpid_begin(struct hostpid *h, struct device *d, bool unmeasured);
+/* hostpid_begin waits for this process's turn, for a few seconds at most, and reads the
+ * list. Where the PID is wanted only to measure a context (unmeasured), it waits no longer
+ * than until another process has measured one. It may start NVML. */
+void hostpid_begin(struct hostpid_probe *p, struct device *d, bool unmeasured);
 
-/* hostpid_end looks again. Not to know is no error. hostpid_leave gives up the turn. */
-void hostpid_end(struct hostpid *h, struct device *d);
-void hostpid_leave(struct hostpid *h);
+/* hostpid_end reads the list again. Not to find the PID is no error. hostpid_leave gives
+ * up the turn. */
+void hostpid_end(struct hostpid_probe *p, struct device *d);
+void hostpid_leave(struct hostpid_probe *p);
 
 #endif

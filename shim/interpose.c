@@ -122,9 +122,7 @@ int ration_absent(enum ration_call call)
 	return loaded ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NO_DEVICE;
 }
 
-bool ration_driver_loaded(void) { return resolve(CUDA); }
-
-bool ration_load_nvml(void)
+bool interpose_load_nvml(void)
 {
 	if (resolve(NVML))
 		return true;

@@ -1,14 +1,11 @@
-/* Reaching the driver, and being reached: docs in reach.c. */
-#ifndef RATION_REACH_H
-#define RATION_REACH_H
+/* How programs reach the hooks, and the hooks the driver: see interpose.c. */
+#ifndef RATION_INTERPOSE_H
+#define RATION_INTERPOSE_H
 
 #include <stdbool.h>
 
-/* ration_driver_loaded says whether libcuda is in the process. */
-bool ration_driver_loaded(void);
-
-/* ration_load_nvml makes the calls of NVML available, loading it if need be. Not
+/* interpose_load_nvml makes the calls of NVML available, loading it if need be. Not
  * under a lock: the dynamic linker may run other libraries' code. */
-bool ration_load_nvml(void);
+bool interpose_load_nvml(void);
 
 #endif

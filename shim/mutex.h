@@ -1,5 +1,5 @@
-/* A mutex that needs nothing of the C library's age, for the slow paths: threads of
- * this process that wait, sleep. */
+/* A mutex for the slow paths: a thread that waits for it sleeps on a futex. It uses no
+ * pthread call, whose symbol version would tie the library to the C library's age. */
 #ifndef RATION_MUTEX_H
 #define RATION_MUTEX_H
 
@@ -9,19 +9,31 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "lock_order.h"
+
 typedef struct {
 	uint32_t word; /* 0 free, 1 held, 2 held and waited for */
 } mutex;
 
-static inline bool mutex_try(mutex *m)
+static inline bool mutex_take(mutex *m)
 {
 	uint32_t expected = 0;
 	return __atomic_compare_exchange_n(&m->word, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-static inline void mutex_lock(mutex *m)
+/* mutex_try takes m if it is free. */
+static inline bool mutex_try(mutex *m, enum lock_level level)
 {
-	if (mutex_try(m))
+	bool taken = mutex_take(m);
+	if (taken)
+		lock_order_take(m, level, false);
+	return taken;
+}
+
+static inline void mutex_lock(mutex *m, enum lock_level level)
+{
+	lock_order_take(m, level, true);
+	if (mutex_take(m))
 		return;
 	while (__atomic_exchange_n(&m->word, 2, __ATOMIC_ACQUIRE))
 		syscall(SYS_futex, &m->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
@@ -29,6 +41,7 @@ static inline void mutex_lock(mutex *m)
 
 static inline void mutex_unlock(mutex *m)
 {
+	lock_order_release(m);
 	if (__atomic_exchange_n(&m->word, 0, __ATOMIC_RELEASE) == 2)
 		syscall(SYS_futex, &m->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }

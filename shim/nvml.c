@@ -1,175 +1,174 @@
 #include "nvml.h"
 
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "region/atomics.h"
-#include "hooks.h"
 #include "attach.h"
-#include "log.h"
+#include "hooks.h"
 #include "interpose.h"
+#include "log.h"
+#include "region/atomics.h"
 #include "region/words.h"
 
-/* The most processes of one device that we look for ourselves among. */
-#define LIST 1024
+/* The most processes of one device among which this one is looked for. */
+#define NVML_LIST 1024
 
-enum { UNTRIED, STARTED, FAILED };
+enum { NVML_UNTRIED, NVML_STARTED, NVML_FAILED };
 
-/* Over the list, handles and what was seen. No call into the dynamic linker is made
- * under it, and no other lock of ours is taken. */
-static mutex lock;
-static nvmlProcessInfo_t *list;
+static mutex nvml_lock;              /* LOCK_NVML: over the list, and the devices' handles */
+static nvmlProcessInfo_t *nvml_list; /* mapped when it is first read */
+static uint64_t nvml_listed_pid;     /* the PID that the list has for us; 0: not known. Atomic */
 
-/* Our PID, where the driver's list has us by it. */
-static uint64_t own_name;
+static uint32_t *nvml_state(void) { return &__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->nvml; }
 
-static uint32_t *state(void) { return &__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->nvml; }
+bool nvml_tried(void) { return __atomic_load_n(nvml_state(), __ATOMIC_ACQUIRE) != NVML_UNTRIED; }
 
-bool nvml_tried(void) { return __atomic_load_n(state(), __ATOMIC_ACQUIRE) != UNTRIED; }
-
-bool nvml_started(void) { return __atomic_load_n(state(), __ATOMIC_ACQUIRE) == STARTED; }
+bool nvml_started(void) { return __atomic_load_n(nvml_state(), __ATOMIC_ACQUIRE) == NVML_STARTED; }
 
 bool nvml_start(void)
 {
-	uint32_t s = __atomic_load_n(state(), __ATOMIC_ACQUIRE);
-	if (s != UNTRIED)
-		return s == STARTED;
+	if (nvml_tried())
+		return nvml_started();
 	/* Twice does no harm: NVML counts its users. */
-	bool good = ration_load_nvml() && REAL(nvmlInit_v2) == NVML_SUCCESS;
+	bool good = interpose_load_nvml() && REAL(nvmlInit_v2) == NVML_SUCCESS;
 	if (!good)
 		log_info("NVML cannot be used: driver overhead is not counted");
-	__atomic_store_n(state(), good ? STARTED : FAILED, __ATOMIC_RELEASE);
+	__atomic_store_n(nvml_state(), good ? NVML_STARTED : NVML_FAILED, __ATOMIC_RELEASE);
 	return good;
 }
 
-void nvml_set_pid(uint32_t pid) { __atomic_store_n(&own_name, pid, __ATOMIC_RELAXED); }
+void nvml_set_pid(uint32_t pid) { __atomic_store_n(&nvml_listed_pid, pid, __ATOMIC_RELAXED); }
 
-void nvml_reset(void) { __atomic_store_n(&own_name, 0, __ATOMIC_RELAXED); }
+void nvml_reset(void) { nvml_set_pid(0); }
 
-static bool handle(struct device *d)
+/* nvml_find_handle fills in the device's handle. Under the lock. */
+static bool nvml_find_handle(struct nvml_device *d)
 {
-	if (d->nvml)
+	if (d->handle)
 		return true;
-	if (REAL(nvmlDeviceGetHandleByUUID, d->uuid, &d->nvml) == NVML_SUCCESS)
+	if (REAL(nvmlDeviceGetHandleByUUID, d->uuid, &d->handle) == NVML_SUCCESS)
 		return true;
 	/* Part of a divided device. */
 	char mig[sizeof d->uuid];
-	__builtin_memcpy(mig, d->uuid, sizeof mig);
-	__builtin_memcpy(mig, "MIG", 3);
-	return REAL(nvmlDeviceGetHandleByUUID, mig, &d->nvml) == NVML_SUCCESS;
+	memcpy(mig, d->uuid, sizeof mig);
+	memcpy(mig, "MIG", 3);
+	return REAL(nvmlDeviceGetHandleByUUID, mig, &d->handle) == NVML_SUCCESS;
 }
 
-static int read_list(struct device *d, unsigned *n)
+/* nvml_read_list fills nvml_list. Under the lock. */
+static bool nvml_read_list(struct nvml_device *d, unsigned *n)
 {
-	if (!list) {
-		void *mem = mmap(NULL, LIST * sizeof *list, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!nvml_find_handle(d))
+		return false;
+	if (!nvml_list) {
+		void *mem = mmap(NULL, NVML_LIST * sizeof *nvml_list, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (mem == MAP_FAILED)
-			return NVML_ERROR_INSUFFICIENT_SIZE;
-		list = mem;
+			return false;
+		nvml_list = mem;
 	}
-	*n = LIST;
-	if (ration_real(CALL_nvmlDeviceGetComputeRunningProcesses_v3))
-		return REAL(nvmlDeviceGetComputeRunningProcesses_v3, d->nvml, n, list);
-	return REAL(nvmlDeviceGetComputeRunningProcesses_v2, d->nvml, n, list);
+	*n = NVML_LIST;
+	int result = ration_real(CALL_nvmlDeviceGetComputeRunningProcesses_v3)
+			     ? REAL(nvmlDeviceGetComputeRunningProcesses_v3, d->handle, n, nvml_list)
+			     : REAL(nvmlDeviceGetComputeRunningProcesses_v2, d->handle, n, nvml_list);
+	return result == NVML_SUCCESS;
 }
 
-bool nvml_pids(struct device *d, uint32_t *pids, unsigned most, unsigned *n)
+bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n)
 {
 	unsigned all;
 	if (!nvml_start())
 		return false;
-	mutex_lock(&lock);
-	bool good = handle(d) && read_list(d, &all) == NVML_SUCCESS;
-	for (*n = 0; good && *n < all && *n < most; ++*n)
-		pids[*n] = list[*n].pid;
-	mutex_unlock(&lock);
+	mutex_lock(&nvml_lock, LOCK_NVML);
+	bool good = nvml_read_list(d, &all);
+	for (*n = 0; good && *n < all && *n < max; ++*n)
+		pids[*n] = nvml_list[*n].pid;
+	mutex_unlock(&nvml_lock);
 	return good;
 }
 
-/* listed sums up what the driver's list has under a PID: 1, or 0 where it is not
- * there, or -1 where the list could not be read, which says nothing. Under the
- * lock. */
-static int listed(struct device *d, uint64_t pid, uint64_t *bytes)
+/* nvml_bytes_of sums up what the list has for a PID: 1, or 0 where it is not listed, or
+ * -1 where the list could not be read, which says nothing. Under the lock. */
+static int nvml_bytes_of(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
 {
 	unsigned n;
 	int found = 0;
 	*bytes = 0;
-	if (!handle(d) || read_list(d, &n) != NVML_SUCCESS)
+	if (!nvml_read_list(d, &n))
 		return -1;
 	for (unsigned i = 0; i < n; i++)
-		if (list[i].pid == pid && list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
-			*bytes += list[i].usedGpuMemory;
+		if (nvml_list[i].pid == pid && nvml_list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
+			*bytes += nvml_list[i].usedGpuMemory;
 			found = 1;
 		}
 	return found;
 }
 
-static uint64_t names(bool own)
+/* nvml_own_pid_listed looks for getpid() in the list, as nvml_bytes_of. */
+static int nvml_own_pid_listed(struct nvml_device *d)
+{
+	uint64_t bytes;
+	mutex_lock(&nvml_lock, LOCK_NVML);
+	int found = nvml_bytes_of(d, (uint64_t)getpid(), &bytes);
+	mutex_unlock(&nvml_lock);
+	return found;
+}
+
+/* nvml_pids_word packs the region's answer for this PID namespace: the list has its
+ * processes by their own PIDs, or not. */
+static uint64_t nvml_pids_word(bool own)
 {
 	const struct region *r = attach_region();
 	return make_nvml_pids(load_acquire(&r->m->slots[r->slot].pidns), own);
 }
 
-/* name is our PID in the driver's list, or 0. */
-static uint64_t name(void)
+/* nvml_pid returns the PID that the list has for this process, or 0. */
+static uint64_t nvml_pid(void)
 {
 	uint64_t pid = attach_host_pid();
 	if (!pid)
-		pid = load_relaxed(&own_name);
-	if (!pid && load_relaxed(&attach_region()->m->header.nvml_pids) == names(true))
+		pid = load_relaxed(&nvml_listed_pid);
+	if (!pid && load_relaxed(&attach_region()->m->header.nvml_pids) == nvml_pids_word(true))
 		pid = (uint64_t)getpid();
 	return pid;
 }
 
-bool nvml_pid_known(void) { return name() != 0; }
+bool nvml_pid_known(void) { return nvml_pid() != 0; }
 
-bool nvml_pid_undecided(void) { return !name() && load_relaxed(&attach_region()->m->header.nvml_pids) != names(false); }
+bool nvml_pid_undecided(void) { return !nvml_pid() && load_relaxed(&attach_region()->m->header.nvml_pids) != nvml_pids_word(false); }
 
-bool nvml_pid_unlisted(struct device *d)
+bool nvml_pid_unlisted(struct nvml_device *d) { return nvml_start() && nvml_own_pid_listed(d) == 0; }
+
+void nvml_decide_pid(struct nvml_device *d)
 {
-	uint64_t figure;
-	if (!nvml_start())
-		return false;
-	mutex_lock(&lock);
-	bool unlisted = listed(d, (uint64_t)getpid(), &figure) == 0;
-	mutex_unlock(&lock);
-	return unlisted;
-}
-
-void nvml_decide_pid(struct device *d)
-{
-	uint64_t figure;
-	mutex_lock(&lock);
-	int found = listed(d, (uint64_t)getpid(), &figure);
-	mutex_unlock(&lock);
+	uint64_t *word = &attach_region()->m->header.nvml_pids;
+	int found = nvml_own_pid_listed(d);
 	if (found == 1)
-		__atomic_store_n(&own_name, (uint64_t)getpid(), __ATOMIC_RELAXED);
+		nvml_set_pid((uint32_t)getpid());
 	/* Nothing else is read by this word. */
-	if (found >= 0 && load_relaxed(&attach_region()->m->header.nvml_pids) != names(found))
-		store_release(&attach_region()->m->header.nvml_pids, names(found));
+	if (found >= 0 && load_relaxed(word) != nvml_pids_word(found))
+		store_release(word, nvml_pids_word(found));
 }
 
-bool nvml_own_bytes(struct device *d, uint64_t *bytes)
+bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes)
 {
-	uint64_t pid = name();
+	uint64_t pid = nvml_pid();
 	*bytes = 0;
-	mutex_lock(&lock);
-	int found = pid ? listed(d, pid, bytes) : 0;
+	mutex_lock(&nvml_lock, LOCK_NVML);
+	int found = pid ? nvml_bytes_of(d, pid, bytes) : 0;
 	if (found > 0)
-		d->seen = true;
-	bool known = found >= 0 && d->seen;
-	mutex_unlock(&lock);
-	if (known)
-		region_set_driver_bytes(attach_region(), d->index, *bytes);
+		d->listed = true;
+	bool known = found >= 0 && d->listed;
+	mutex_unlock(&nvml_lock);
 	return known;
 }
 
-bool nvml_device_used(struct device *d, uint64_t *bytes)
+bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes)
 {
 	nvmlMemory_t m;
-	mutex_lock(&lock);
-	bool good = handle(d) && REAL(nvmlDeviceGetMemoryInfo, d->nvml, &m) == NVML_SUCCESS;
-	mutex_unlock(&lock);
+	mutex_lock(&nvml_lock, LOCK_NVML);
+	bool good = nvml_find_handle(d) && REAL(nvmlDeviceGetMemoryInfo, d->handle, &m) == NVML_SUCCESS;
+	mutex_unlock(&nvml_lock);
 	*bytes = good ? m.used : 0;
 	return good;
 }

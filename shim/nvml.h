@@ -1,47 +1,56 @@
-/* The driver's own usage, from NVML: for this process, and for everybody. Starting
- * NVML takes as long as a tenth of making a context, so it is put off until a figure
- * is needed. */
-#ifndef RATION_FIGURE_H
-#define RATION_FIGURE_H
+/* What the driver itself reports, through NVML: the bytes of this process and of all
+ * processes on a device, and the list of processes. Starting NVML takes about a tenth of
+ * the time of making a context, so it is started when a reading is first needed. */
+#ifndef RATION_NVML_H
+#define RATION_NVML_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "device.h"
+#include "cuda.h"
 
-/* nvml_start loads and starts NVML if need be: not under a lock, unless that was
- * tried already. nvml_started says whether it was started. */
+/* A device as NVML knows it. */
+struct nvml_device {
+	char uuid[48];       /* as NVML writes it; written once, before the device is used */
+	nvmlDevice_t handle; /* NULL until it is first needed; under LOCK_NVML */
+	bool listed;         /* the driver's list has had this process; under LOCK_OVERHEAD and LOCK_NVML */
+};
+
+/* nvml_start loads and starts NVML, once, and returns whether it can be used. The first
+ * call runs the dynamic linker: not under a lock. nvml_tried and nvml_started start
+ * nothing. */
 bool nvml_start(void);
 bool nvml_tried(void);
 bool nvml_started(void);
 
-/* nvml_pids reads the driver's list of processes; false where it has none. */
-bool nvml_pids(struct device *d, uint32_t *pids, unsigned most, unsigned *n);
+/* nvml_pids reads the PIDs of the driver's list, at most max of them; false where the
+ * list cannot be read. */
+bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n);
 
-/* nvml_own_bytes is the driver's figure for this process; false where it does not show
- * us to ourselves. A process that was in its list once and is no longer has nothing. */
-bool nvml_own_bytes(struct device *d, uint64_t *bytes);
+/* nvml_own_bytes reads what the driver has for this process; false where the list does
+ * not show this process. One that was listed before and is no longer has 0 bytes. */
+bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes);
 
-/* nvml_device_used is what everybody has. */
-bool nvml_device_used(struct device *d, uint64_t *bytes);
+/* nvml_device_bytes reads what all processes have of a device. */
+bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes);
 
-/* The driver lists processes by PIDs of its own choice: the host's, or those of the
- * PID namespace that asks. Where the host's is not known, whoever makes his first
- * context finds out whether his own PID turns up with it, and the region remembers
- * that for all of his namespace.
+/* The driver lists processes by PIDs of its own choice: the host's, or those of the PID
+ * namespace that reads the list. Where the host PID is not known, a process that makes
+ * its first context finds out which by looking for getpid() before and after it, and the
+ * region remembers the answer for all processes of the PID namespace.
  *
- * nvml_pid_known says whether we know our name there, and nvml_pid_undecided whether
- * nobody has found out yet. nvml_pid_unlisted is for before the context: nobody has
- * our PID. nvml_decide_pid is for after it. */
+ * nvml_pid_known: the PID that the list has for this process is known.
+ * nvml_pid_undecided: it is not, and the region does not say either.
+ * nvml_pid_unlisted: before the context, no process is listed as getpid().
+ * nvml_decide_pid: after the context, looks for getpid() and tells the region.
+ * nvml_set_pid: the PID has been found by other means. */
 bool nvml_pid_known(void);
 bool nvml_pid_undecided(void);
-bool nvml_pid_unlisted(struct device *d);
-void nvml_decide_pid(struct device *d);
-
-/* nvml_set_pid is for who found out otherwise. */
+bool nvml_pid_unlisted(struct nvml_device *d);
+void nvml_decide_pid(struct nvml_device *d);
 void nvml_set_pid(uint32_t pid);
 
-/* nvml_reset starts anew, in a process that has just joined. */
+/* nvml_reset forgets the PID, in a process that has just opened the region. */
 void nvml_reset(void);
 
 #endif

@@ -1,160 +1,173 @@
 #include "overhead.h"
 
-#include "charge.h"
-#include "nvml.h"
-#include "hooks/graph.h"
-#include "hooks.h"
 #include "attach.h"
+#include "capture.h"
+#include "charge.h"
+#include "hooks.h"
 #include "log.h"
-#include "hooks/pool.h"
 
-/* Between two readings of the driver's figure, in nanoseconds: soon after something was
- * made or loaded, when the driver takes most by itself, then ever later. */
-#define SOON UINT64_C(50000000)
-#define PERIOD UINT64_C(1000000000)
+/* Between two readings, in ns: at first, when the driver takes most by itself, and at
+ * most. */
+#define OVERHEAD_SOON UINT64_C(50000000)
+#define OVERHEAD_PERIOD UINT64_C(1000000000)
 
-/* Over readings and what is booked by them, so that no two threads charge the same
- * bytes. No call into the dynamic linker is made under it. */
-static mutex lock;
+/* How often a reading is repeated that another thread's charge may have distorted. */
+#define OVERHEAD_TRIES 3
 
-uint64_t overhead_next;
-uint32_t overhead_expected;
-static uint64_t interval = SOON; /* to the next but one */
-static uint64_t latest;          /* reading */
+/* LOCK_OVERHEAD: over readings and the charges that follow from them, so that no two
+ * threads charge the same bytes. */
+static mutex overhead_lock;
 
-/* excess is what the driver says beyond what we counted, overhead included. Other
- * threads allocate and free while it is read: at every instant our count is at
- * least the driver's, but the two are not read in one. So one that is too much is
- * read again, and the least counts. Under the lock. */
-static bool excess(struct device *d, uint64_t missing, uint64_t *bytes)
+uint64_t overhead_next_reading;
+uint32_t overhead_growth_expected;
+static uint64_t overhead_interval = OVERHEAD_SOON; /* from the next reading to the one after, in ns; atomic */
+static uint64_t overhead_last_reading;             /* by overhead_now; atomic */
+
+static uint64_t overhead_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t overhead_above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+/* overhead_own_bytes reads what the driver has for this process, and records it in the
+ * region. Under the lock. */
+static bool overhead_own_bytes(struct device *d, uint64_t *bytes)
 {
-	uint64_t figure;
+	if (!nvml_own_bytes(&d->nvml, bytes))
+		return false;
+	region_set_driver_bytes(attach_region(), d->index, *bytes);
+	return true;
+}
+
+/* The next three compare our count with the driver's. Other threads allocate and free
+ * meanwhile. At every instant our count is at least the driver's, as a charge comes
+ * before the memory and a return after it; but the two are not read at one instant. So
+ * each is read before and after the driver, and the comparison repeated while it shows a
+ * difference: the smallest one counts. */
+
+/* overhead_excess reads what the driver has beyond what we counted, overhead included.
+ * absent bytes are charged, and the driver does not have them. Under the lock. */
+static bool overhead_excess(struct device *d, uint64_t absent, uint64_t *bytes)
+{
+	uint64_t driver;
 	*bytes = UINT64_MAX;
-	for (unsigned tries = 0; tries < 3 && *bytes; tries++) {
+	for (unsigned i = 0; i < OVERHEAD_TRIES && *bytes; i++) {
 		uint64_t before = charge_held_total(d->index);
-		if (!nvml_own_bytes(d, &figure))
+		if (!overhead_own_bytes(d, &driver))
 			return false;
 		uint64_t after = charge_held_total(d->index), counted = before > after ? before : after;
-		uint64_t all = figure + missing, more = all > counted ? all - counted : 0;
-		*bytes = more < *bytes ? more : *bytes;
+		*bytes = overhead_min(*bytes, overhead_above(driver + absent, counted));
 	}
 	return true;
 }
 
-/* missing is what we counted and the driver does not have: managed memory that is
- * elsewhere, what a destroyed pool gave back. What comes must show beyond that. The
- * least of some readings, as what other threads are charging is missing as well.
+/* overhead_shortfall reads what we counted and the driver should have, and has not.
  * Under the lock. */
-static uint64_t missing(struct device *d)
+static bool overhead_shortfall(struct device *d, uint64_t *bytes)
 {
-	uint64_t least = charge_absent(d->index), figure;
-	for (unsigned tries = 0; tries < 3 && least; tries++) {
+	uint64_t driver;
+	*bytes = UINT64_MAX;
+	for (unsigned i = 0; i < OVERHEAD_TRIES && *bytes; i++) {
+		uint64_t before = charge_held_total(d->index), absent = charge_absent(d->index);
+		if (!overhead_own_bytes(d, &driver))
+			return false;
+		uint64_t counted = overhead_min(before, charge_held_total(d->index));
+		*bytes = overhead_min(*bytes, overhead_above(counted, driver + absent));
+	}
+	return true;
+}
+
+/* overhead_absent reads how much of what the driver need not have it does not have, and
+ * by how much something new must exceed our count to show. Under the lock. */
+static uint64_t overhead_absent(struct device *d)
+{
+	uint64_t least = charge_absent(d->index), driver;
+	for (unsigned i = 0; i < OVERHEAD_TRIES && least; i++) {
 		uint64_t counted = charge_held_total(d->index);
-		if (!nvml_own_bytes(d, &figure))
+		if (!overhead_own_bytes(d, &driver))
 			return 0;
-		uint64_t less = counted > figure ? counted - figure : 0;
-		least = less < least ? less : least;
+		least = overhead_min(least, overhead_above(counted, driver));
 	}
 	return least;
 }
 
-/* shortfall is by how much the driver's figure lacks what we counted and it should
- * have. Under the lock. */
-static bool shortfall(struct device *d, uint64_t *bytes)
-{
-	uint64_t figure;
-	*bytes = UINT64_MAX;
-	for (unsigned tries = 0; tries < 3 && *bytes; tries++) {
-		uint64_t before = charge_held_total(d->index), absent = charge_absent(d->index);
-		if (!nvml_own_bytes(d, &figure))
-			return false;
-		uint64_t after = charge_held_total(d->index), counted = before < after ? before : after;
-		uint64_t less = counted > figure + absent ? counted - figure - absent : 0;
-		*bytes = less < *bytes ? less : *bytes;
-	}
-	return true;
-}
-
-/* confirm compares what a context was charged by a remembered cost with the driver's
- * figure. Too little shows as overhead, from now on; a cost of less than half is
- * forgotten, so that the next process measures: anything nearer may be code that was
+/* overhead_confirm compares what contexts were charged by a remembered cost with the
+ * driver's list. A cost that was too low shows as overhead. If it was less than half, it
+ * is forgotten, so that the next process measures; anything nearer may be code that was
  * loaded since.
  *
- * Too much is given back when two readings have shown it, a second apart: what another
- * thread has charged and the driver has not given yet looks the same, and giving that
- * back would let the job pass its limit. Where that is so much that nothing but the
- * context can be the reason, the region remembers the smaller cost. Under the lock. */
-static void confirm(struct device *d)
+ * A cost that was too high is returned when two readings have shown it, one period apart:
+ * what another thread has charged and the driver has not given yet looks the same, and
+ * returning that would let the job exceed its limit. If it is so much that only the
+ * context can be the reason, the region remembers the lower cost. Under the lock. */
+static void overhead_confirm(struct device *d)
 {
-	uint64_t less, more, guess = d->guessed, held = charge_held(d->index, RATION_CONTEXT);
-	if (!shortfall(d, &less))
+	uint64_t less, more, charged = d->unconfirmed_bytes;
+	if (!overhead_shortfall(d, &less))
 		return;
-	if (less && !d->lacking) {
-		d->lacking = less;
-		d->lacking_since = overhead_now();
-		return;
-	}
-	less = less < d->lacking ? less : d->lacking;
-	if (less && overhead_now() - d->lacking_since < PERIOD) {
-		d->lacking = less;
+	if (less && !d->shortfall_bytes) {
+		d->shortfall_bytes = less;
+		d->shortfall_since = overhead_now();
 		return;
 	}
-	less = less < guess ? less : guess;
-	less = (less < held ? less : held) / RATION_UNIT * RATION_UNIT;
-	__atomic_store_n(&d->guessed, 0, __ATOMIC_RELAXED);
-	d->lacking = 0;
-	d->less += less;
+	less = overhead_min(less, d->shortfall_bytes);
+	if (less && overhead_now() - d->shortfall_since < OVERHEAD_PERIOD) {
+		d->shortfall_bytes = less;
+		return;
+	}
+	less = overhead_min(overhead_min(less, charged), charge_held(d->index, RATION_CONTEXT)) / RATION_UNIT * RATION_UNIT;
+	d->unconfirmed_bytes = 0;
+	d->shortfall_bytes = 0;
+	d->corrected_bytes += less;
 	if (less) {
 		log_info("a context on device %d was charged %llu bytes too much by what its job remembered", d->ordinal, (unsigned long long)less);
 		charge_return(d->index, RATION_CONTEXT, less);
-		bool only = __atomic_load_n(&d->living, __ATOMIC_RELAXED) == 1 && !pools_used() && !charge_absent(d->index);
-		if (only && less >= guess / 8)
-			region_remember_cost(attach_region(), d->index, d->id, guess - less);
-	} else if (excess(d, 0, &more) && more >= guess) {
-		region_forget_cost(attach_region(), d->index, d->id, guess);
+		bool only_context = __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1 && !charge_can_relieve(RELIEF_POOLS) &&
+				    !charge_can_relieve(RELIEF_GRAPHS) && !charge_absent(d->index);
+		if (only_context && less >= charged / 8)
+			region_remember_cost(attach_region(), d->index, d->uuid, charged - less);
+	} else if (overhead_excess(d, 0, &more) && more >= charged) {
+		region_forget_cost(attach_region(), d->index, d->uuid, charged);
 	}
 }
 
-/* overhead_sync makes overhead what the driver says beyond what we counted otherwise.
- * Under the lock. */
+/* overhead_sync makes the overhead charged what the driver has beyond all other charges.
+ * False where the driver does not list this process. Under the lock. */
 static bool overhead_sync(struct device *d)
 {
-	uint64_t more, figure, overhead = charge_held(d->index, RATION_OVERHEAD);
-	if (!excess(d, 0, &more))
+	uint64_t more, driver, charged = charge_held(d->index, RATION_OVERHEAD);
+	if (!overhead_excess(d, 0, &more))
 		return false;
 	if (more) {
 		charge_add_forced(d->index, RATION_OVERHEAD, more);
-	} else if (overhead) {
-		/* What other threads are charging hides some of it: the most counts. And so
-		 * could what the driver need not have. */
+	} else if (charged) {
+		/* What other threads are charging hides some of it, and so may what the driver
+		 * need not have: the largest remainder counts. */
 		uint64_t left = 0;
-		for (unsigned tries = 0; tries < 3 && left < overhead; tries++) {
-			uint64_t counted = charge_held_total(d->index) - overhead - charge_absent(d->index);
-			if (nvml_own_bytes(d, &figure) && figure > counted && figure - counted > left)
-				left = figure - counted;
+		for (unsigned i = 0; i < OVERHEAD_TRIES && left < charged; i++) {
+			uint64_t others = charge_held_total(d->index) - charged - charge_absent(d->index);
+			if (overhead_own_bytes(d, &driver) && driver > others && driver - others > left)
+				left = driver - others;
 		}
-		if (left < overhead)
-			charge_return(d->index, RATION_OVERHEAD, overhead - left);
+		if (left < charged)
+			charge_return(d->index, RATION_OVERHEAD, charged - left);
 	}
 	return true;
 }
 
-struct overhead_reading overhead_begin(struct device *d)
+struct overhead_reading overhead_read_before(struct device *d)
 {
-	struct overhead_reading g = {.device = d};
+	struct overhead_reading r = {.device = d};
 	if (!nvml_start())
-		return g;
-	mutex_lock(&lock);
-	if (!overhead_sync(d) && !d->seen) {
-		g.known = nvml_device_used(d, &g.all);
-		g.unlisted = nvml_pid_unlisted(d);
+		return r;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	if (!overhead_sync(d) && !d->nvml.listed) {
+		r.device_known = nvml_device_bytes(&d->nvml, &r.device_bytes);
+		r.pid_unlisted = nvml_pid_unlisted(&d->nvml);
 	}
-	g.missing = missing(d);
-	mutex_unlock(&lock);
-	return g;
+	r.absent_bytes = overhead_absent(d);
+	mutex_unlock(&overhead_lock);
+	return r;
 }
 
-static bool room(uint64_t *bytes)
+static bool overhead_read_free(uint64_t *bytes)
 {
 	size_t left = 0, total;
 	int result = REAL(cuMemGetInfo_v2, &left, &total);
@@ -162,197 +175,205 @@ static bool room(uint64_t *bytes)
 	return result == CUDA_SUCCESS;
 }
 
-struct overhead_reading overhead_begin_load(struct device *d)
+struct overhead_reading overhead_read_before_load(struct device *d)
 {
-	struct overhead_reading g = {.device = d};
+	struct overhead_reading r = {.device = d};
 	uint64_t older;
-	/* What the driver need not have must be known before. And the program may be
-	 * capturing, when CUDA is not to be asked. */
-	g.blind = !nvml_tried() && !charge_absent(d->index) && !graph_captures() && room(&g.room);
-	if (g.blind)
-		return g;
+	/* What the driver need not have must be known before. And cuMemGetInfo must not be
+	 * called where the program may be capturing. */
+	r.free_only = !nvml_tried() && !charge_absent(d->index) && !capture_seen() && overhead_read_free(&r.free_bytes);
+	if (r.free_only)
+		return r;
 	if (!nvml_started() || charge_absent(d->index))
-		return overhead_begin(d);
-	mutex_lock(&lock);
-	if (excess(d, 0, &older) && older)
+		return overhead_read_before(d);
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	if (overhead_excess(d, 0, &older) && older)
 		charge_add_forced(d->index, RATION_OVERHEAD, older);
-	mutex_unlock(&lock);
-	return g;
+	mutex_unlock(&overhead_lock);
+	return r;
 }
 
-/* charge_own charges what the driver's figure for us has grown by. False where it does
- * not show us to ourselves. Under the lock. */
-static bool charge_own(const struct overhead_reading *g, unsigned kind, uint64_t *bytes, int *result)
+/* overhead_charge_own charges what the driver has for this process beyond our count.
+ * False where it does not list this process. Under the lock. */
+static bool overhead_charge_own(const struct overhead_reading *before, unsigned kind, uint64_t *bytes, int *result)
 {
-	struct device *d = g->device;
-	if (!excess(d, g->missing, bytes))
+	struct device *d = before->device;
+	if (!overhead_excess(d, before->absent_bytes, bytes))
 		return false;
-	/* Whatever else is charged on this device could hide part of it. */
-	if (g->first && !charge_held_total(d->index))
-		region_remember_cost(attach_region(), d->index, d->id, *bytes);
+	/* Anything else that is charged on this device could hide part of it. */
+	if (before->first_context && !charge_held_total(d->index))
+		region_remember_cost(attach_region(), d->index, d->uuid, *bytes);
 	if (*bytes)
-		*result = charge_add(d->index, kind, *bytes, true); /* no waiting for others' locks under ours */
+		*result = charge_add(d->index, kind, *bytes, true);
 	return true;
 }
 
-int overhead_charge(const struct overhead_reading *g, unsigned kind, uint64_t *bytes)
+int overhead_charge_growth(const struct overhead_reading *before, unsigned kind, uint64_t *bytes)
 {
-	struct device *d = g->device;
+	struct device *d = before->device;
 	uint64_t now;
 	int result = CUDA_SUCCESS;
 	*bytes = 0;
-	if (g->blind && room(&now) && now == g->room)
+	if (before->free_only && overhead_read_free(&now) && now == before->free_bytes)
 		return CUDA_SUCCESS;
-	bool ready = nvml_start();
-	if (ready && g->unlisted)
-		nvml_decide_pid(d);
-	mutex_lock(&lock);
-	/* Where the driver does not show us to ourselves, what everybody has grew by is the
-	 * best there is for a context. Another process may have part in it, so it is counted,
-	 * but no reason to refuse. For a module it would as often be another's as ours. */
-	if (!(ready && charge_own(g, kind, bytes, &result)) && kind == RATION_CONTEXT && ready && g->known && nvml_device_used(d, &now) &&
-	    now > g->all) {
-		*bytes = now - g->all;
+	if (!nvml_start())
+		return CUDA_SUCCESS;
+	if (before->pid_unlisted)
+		nvml_decide_pid(&d->nvml);
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	/* Where the driver does not list this process, what all processes together grew by is
+	 * the best estimate for a context. Part of it may be another process's, so it is
+	 * charged by force, and is no reason to refuse. For a module it would as often be
+	 * another process's as ours. */
+	if (!overhead_charge_own(before, kind, bytes, &result) && kind == RATION_CONTEXT && before->device_known &&
+	    nvml_device_bytes(&d->nvml, &now) && now > before->device_bytes) {
+		*bytes = now - before->device_bytes;
 		charge_add_forced(d->index, kind, *bytes);
 	}
-	mutex_unlock(&lock);
+	mutex_unlock(&overhead_lock);
 	return result;
 }
 
-void overhead_unconfirmed(struct device *d, uint64_t bytes)
+void overhead_add_unconfirmed(struct device *d, uint64_t bytes)
 {
-	mutex_lock(&lock);
-	__atomic_store_n(&d->guessed, d->guessed + bytes, __ATOMIC_RELAXED);
-	mutex_unlock(&lock);
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->unconfirmed_bytes += bytes;
+	mutex_unlock(&overhead_lock);
 }
 
-uint64_t overhead_unconfirmed_ended(struct device *d, uint64_t bytes)
+uint64_t overhead_drop_unconfirmed(struct device *d, uint64_t bytes)
 {
-	mutex_lock(&lock);
-	uint64_t open = d->guessed < bytes ? d->guessed : bytes, less = d->less < bytes ? d->less : bytes;
-	__atomic_store_n(&d->guessed, d->guessed - open, __ATOMIC_RELAXED);
-	d->less -= less;
-	d->lacking = 0;
-	mutex_unlock(&lock);
-	return bytes - less;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	uint64_t corrected = overhead_min(d->corrected_bytes, bytes);
+	d->unconfirmed_bytes -= overhead_min(d->unconfirmed_bytes, bytes);
+	d->corrected_bytes -= corrected;
+	d->shortfall_bytes = 0;
+	mutex_unlock(&overhead_lock);
+	return bytes - corrected;
 }
 
-void overhead_context_ended(struct device *d, unsigned kind, uint64_t bytes)
+/* overhead_other_kinds returns what is charged and is neither contexts nor overhead. */
+static uint64_t overhead_other_kinds(const struct device *d, uint64_t contexts)
 {
-	uint64_t figure;
-	bool up = nvml_started();
-	mutex_lock(&lock);
-	uint64_t held = charge_held(d->index, kind);
-	uint64_t known = charge_held_total(d->index) - held - charge_held(d->index, RATION_OVERHEAD);
-	if (up && !charge_absent(d->index) && nvml_own_bytes(d, &figure)) {
-		/* What we know of goes first; what is left is this kind's, up to what it
-		 * had, and then overhead. Other threads charge meanwhile: the least that was
-		 * known counts, so that too little is given back and not too much. */
-		uint64_t others = charge_held_total(d->index) - held - charge_held(d->index, RATION_OVERHEAD);
-		others = known < others ? known : others;
-		uint64_t left = figure > others ? figure - others : 0, rest = held > bytes ? held - bytes : 0;
-		/* What comes after the rest of this kind is overhead, as far as there was any: as
-		 * this kind it would stay counted when it has gone. */
-		uint64_t after = left > rest ? left - rest : 0, overhead = charge_held(d->index, RATION_OVERHEAD);
-		left -= after < overhead ? after : overhead;
-		charge_adjust(d->index, kind, held, left < held ? left : held);
+	return charge_held_total(d->index) - contexts - charge_held(d->index, RATION_OVERHEAD);
+}
+
+void overhead_context_ended(struct device *d, uint64_t bytes)
+{
+	uint64_t driver;
+	bool started = nvml_started();
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	uint64_t contexts = charge_held(d->index, RATION_CONTEXT), before = overhead_other_kinds(d, contexts);
+	if (started && !charge_absent(d->index) && overhead_own_bytes(d, &driver)) {
+		/* What the driver still has is what we know of, then the remaining contexts, up
+		 * to what they were charged, then overhead, as far as there was any: as context
+		 * it would stay charged when it has gone. Other threads charge meanwhile: the
+		 * least that was known counts, so that too little is returned and not too much. */
+		uint64_t left = overhead_above(driver, overhead_min(before, overhead_other_kinds(d, contexts)));
+		uint64_t beyond = overhead_above(left, overhead_above(contexts, bytes));
+		left -= overhead_min(beyond, charge_held(d->index, RATION_OVERHEAD));
+		charge_adjust(d->index, RATION_CONTEXT, contexts, overhead_min(left, contexts));
 		overhead_sync(d);
 	} else {
-		charge_return(d->index, kind, bytes < held ? bytes : held);
+		charge_return(d->index, RATION_CONTEXT, overhead_min(bytes, contexts));
 	}
-	mutex_unlock(&lock);
+	mutex_unlock(&overhead_lock);
 }
 
-bool overhead_nothing_left(struct device *d)
+bool overhead_device_empty(struct device *d)
 {
-	uint64_t figure;
-	mutex_lock(&lock);
-	bool known = nvml_started() && nvml_own_bytes(d, &figure);
-	mutex_unlock(&lock);
-	return known ? !figure : !__atomic_load_n(&d->living, __ATOMIC_ACQUIRE);
+	uint64_t driver;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	bool known = nvml_started() && overhead_own_bytes(d, &driver);
+	mutex_unlock(&overhead_lock);
+	return known ? !driver : !__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE);
 }
 
 void overhead_refresh(struct device *d)
 {
 	if (!nvml_started())
 		return;
-	mutex_lock(&lock);
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	overhead_sync(d);
-	mutex_unlock(&lock);
+	mutex_unlock(&overhead_lock);
 }
 
-void overhead_try_refresh(unsigned index)
-{
-	struct device *d = device_at(index);
-	if (!d || !nvml_started() || !mutex_try(&lock))
-		return;
-	overhead_sync(d);
-	mutex_unlock(&lock);
-}
-
-static void read_again(struct device *d)
-{
-	mutex_lock(&lock);
-	if (d->guessed)
-		confirm(d);
-	overhead_sync(d);
-	mutex_unlock(&lock);
-}
-
-void overhead_watch(struct device *d)
-{
-	__atomic_store_n(&d->watched, 1, __ATOMIC_RELEASE);
-	overhead_read_soon();
-}
-
-void overhead_read_soon(void)
-{
-	uint64_t next = load_relaxed(&overhead_next), soon = overhead_now() + SOON;
-	__atomic_store_n(&interval, SOON, __ATOMIC_RELAXED);
-	__atomic_store_n(&overhead_expected, 1, __ATOMIC_RELAXED);
-	if (!next || next > soon)
-		cas(&overhead_next, next, soon);
-}
-
-void overhead_read_after_wait(void)
-{
-	uint64_t now = overhead_now(), next = load_relaxed(&overhead_next);
-	if (!next || now - load_relaxed(&latest) < SOON)
-		return;
-	__atomic_store_n(&overhead_expected, 0, __ATOMIC_RELAXED);
-	if (next > now)
-		cas(&overhead_next, next, now);
-	overhead_read_due();
-}
-
-void overhead_read(struct device *d)
+void overhead_start_and_refresh(struct device *d)
 {
 	if (nvml_pid_known() && nvml_start())
 		overhead_refresh(d);
 }
 
-void overhead_reset(void)
+/* overhead_relieve reads overhead again before a refusal: it may have become less. Where
+ * another thread is reading, it is left at that. */
+static void overhead_relieve(unsigned index, bool wait)
 {
-	__atomic_store_n(&overhead_next, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&overhead_expected, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&latest, 0, __ATOMIC_RELAXED);
-	nvml_reset();
+	struct device *d = charge_held(index, RATION_OVERHEAD) ? device_at(index) : NULL;
+	(void)wait;
+	if (!d || !nvml_started() || !mutex_try(&overhead_lock, LOCK_OVERHEAD))
+		return;
+	overhead_sync(d);
+	mutex_unlock(&overhead_lock);
 }
 
-/* overhead_read_due is the reading that is due, by whoever comes first. Where we do not know
- * ourselves in the driver's list there is none, and NVML is not started. */
+void overhead_watch(struct device *d)
+{
+	__atomic_store_n(&d->has_context, 1, __ATOMIC_RELEASE);
+	overhead_read_soon();
+}
+
+void overhead_read_soon(void)
+{
+	uint64_t next = load_relaxed(&overhead_next_reading), soon = overhead_now() + OVERHEAD_SOON;
+	__atomic_store_n(&overhead_interval, OVERHEAD_SOON, __ATOMIC_RELAXED);
+	__atomic_store_n(&overhead_growth_expected, 1, __ATOMIC_RELAXED);
+	if (!next || next > soon)
+		cas(&overhead_next_reading, next, soon);
+}
+
+void overhead_read_after_wait(void)
+{
+	uint64_t now = overhead_now(), next = load_relaxed(&overhead_next_reading);
+	if (!next || now - load_relaxed(&overhead_last_reading) < OVERHEAD_SOON)
+		return;
+	__atomic_store_n(&overhead_growth_expected, 0, __ATOMIC_RELAXED);
+	if (next > now)
+		cas(&overhead_next_reading, next, now);
+	overhead_read_due();
+}
+
+void overhead_reset(void)
+{
+	__atomic_store_n(&overhead_next_reading, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&overhead_growth_expected, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&overhead_last_reading, 0, __ATOMIC_RELAXED);
+	charge_on_pressure(RELIEF_OVERHEAD, overhead_relieve);
+}
+
+static void overhead_read_device(struct device *d)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	if (d->unconfirmed_bytes)
+		overhead_confirm(d);
+	overhead_sync(d);
+	mutex_unlock(&overhead_lock);
+}
+
+/* overhead_read_due takes the reading that is due, in the first thread that comes. A
+ * process that does not know its PID in the driver's list takes none, and NVML is not
+ * started. */
 void overhead_read_due(void)
 {
-	uint64_t now = overhead_now(), next = load_relaxed(&overhead_next), step = load_relaxed(&interval);
-	if (!next || now < next || !cas(&overhead_next, next, now + step))
+	uint64_t now = overhead_now(), next = load_relaxed(&overhead_next_reading), step = load_relaxed(&overhead_interval);
+	if (!next || now < next || !cas(&overhead_next_reading, next, now + step))
 		return;
-	__atomic_store_n(&interval, 2 * step < PERIOD ? 2 * step : PERIOD, __ATOMIC_RELAXED);
-	__atomic_store_n(&latest, now, __ATOMIC_RELAXED);
-	if (attach_state() != ATTACH_ON || !nvml_pid_known() || !nvml_start())
+	__atomic_store_n(&overhead_interval, overhead_min(2 * step, OVERHEAD_PERIOD), __ATOMIC_RELAXED);
+	__atomic_store_n(&overhead_last_reading, now, __ATOMIC_RELAXED);
+	if (!attach_on() || !nvml_pid_known() || !nvml_start())
 		return;
 	for (unsigned i = 0; i < RATION_DEVICES; i++) {
 		struct device *d = device_at(i);
-		if (d && __atomic_load_n(&d->watched, __ATOMIC_ACQUIRE))
-			read_again(d);
+		if (d && __atomic_load_n(&d->has_context, __ATOMIC_ACQUIRE))
+			overhead_read_device(d);
 	}
 }

@@ -1,14 +1,13 @@
-/* Arrays and mipmapped arrays. Their size is worked out from the descriptor, since
- * it must be charged before the driver is asked, and corrected by the driver's own
- * figure where it has one. */
+/* Arrays and mipmapped arrays. Their size is worked out from the descriptor, since it must
+ * be charged before the driver is asked, and corrected by what the driver says they need,
+ * where it does. */
 #include "charge.h"
-#include "hooks/context.h"
+#include "hooks/context_table.h"
 #include "overhead.h"
-#include "attach.h"
 
-static const uint64_t ALIGNMENT = 64 << 10;
+static const uint64_t ARRAY_ALIGNMENT = 64 << 10;
 
-static uint64_t element_size(int format)
+static uint64_t array_element_size(int format)
 {
 	switch (format) {
 	case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -20,9 +19,9 @@ static uint64_t element_size(int format)
 	}
 }
 
-/* Formats that name all channels at once, in bits for each element; what is not here
- * counts by channel. Compressed ones come in blocks of four by four. */
-static const uint8_t bits[256] = {
+/* Formats that name all channels at once, in bits for each element; others are counted by
+ * channel. Compressed ones come in blocks of four by four. */
+static const uint8_t array_format_bits[256] = {
 	[0x50] = 32,                                                        /* 10, 10, 10 and 2 */
 	[0x91] = 4, [0x92] = 4, [0x97] = 4, [0x98] = 4,                     /* BC1, BC4 */
 	[0x93] = 8, [0x94] = 8, [0x95] = 8, [0x96] = 8, [0x99] = 8,         /* BC2, BC3, */
@@ -36,32 +35,35 @@ static const uint8_t bits[256] = {
 	[0xc6] = 8, [0xc7] = 16, [0xc8] = 32, [0xc9] = 16, [0xca] = 32, [0xcb] = 64,
 };
 
-static bool compressed(int format) { return format >= 0x91 && format <= 0x9e; }
+static bool array_compressed(int format) { return format >= 0x91 && format <= 0x9e; }
 
-static uint64_t blocks(uint64_t n) { return n > UINT64_MAX - 3 ? n : (n + 3) / 4 * 4; }
+static uint64_t array_whole_blocks(uint64_t n) { return n > UINT64_MAX - 3 ? n : (n + 3) / 4 * 4; }
 
-static uint64_t at_least_one(uint64_t n) { return n ? n : 1; }
+static uint64_t array_at_least_one(uint64_t n) { return n ? n : 1; }
 
-/* size_of is at least the size of one level; the driver refuses what is too large
- * to count. */
-static uint64_t size_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
+/* array_level_bytes returns at least the size of one level; UINT64_MAX, which the driver
+ * refuses, where it is too large to count. */
+static uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-	unsigned whole = d->Format >= 0 && d->Format < 256 ? bits[d->Format] : 0;
-	uint64_t n = whole ? whole : 8 * element_size(d->Format) * d->NumChannels, width = d->Width, height = at_least_one(d->Height);
-	if (compressed(d->Format))
-		width = blocks(width), height = blocks(height);
+	unsigned whole = d->Format >= 0 && d->Format < 256 ? array_format_bits[d->Format] : 0;
+	uint64_t n = whole ? whole : 8 * array_element_size(d->Format) * d->NumChannels, width = d->Width, height = array_at_least_one(d->Height);
+	if (array_compressed(d->Format))
+		width = array_whole_blocks(width), height = array_whole_blocks(height);
 	if (__builtin_mul_overflow(n, width, &n) || __builtin_mul_overflow(n, height, &n) ||
-	    __builtin_mul_overflow(n, at_least_one(d->Depth), &n) || n > UINT64_MAX - ALIGNMENT)
+	    __builtin_mul_overflow(n, array_at_least_one(d->Depth), &n) || n > UINT64_MAX - ARRAY_ALIGNMENT)
 		return UINT64_MAX;
 	n = (n + 7) / 8;
-	return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	return (n + ARRAY_ALIGNMENT - 1) / ARRAY_ALIGNMENT * ARRAY_ALIGNMENT;
 }
 
-static uint64_t levels_size(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
+static uint64_t array_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 {
 	uint64_t sum = 0;
+	/* Memory of these is mapped to them later, and was charged where it was made. */
+	if (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+		return 0;
 	for (unsigned i = 0; i < levels && i < 64; i++) {
-		if (__builtin_add_overflow(sum, size_of(&d), &sum))
+		if (__builtin_add_overflow(sum, array_level_bytes(&d), &sum))
 			return UINT64_MAX;
 		d.Width = d.Width > 1 ? d.Width / 2 : d.Width;
 		d.Height = d.Height > 1 ? d.Height / 2 : d.Height;
@@ -72,98 +74,109 @@ static uint64_t levels_size(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 	return sum;
 }
 
-/* Memory of these is mapped to them later, and was charged where it was made. */
-static bool empty(const CUDA_ARRAY3D_DESCRIPTOR *d) { return d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING); }
+/* An array, from its charge to the driver's answer. */
+struct array_alloc {
+	struct alloc_target target; /* its device is NULL where nothing is charged */
+	uint64_t bytes;             /* charged */
+};
 
-static void keep(const struct alloc_target *at, void *handle, uint64_t charged, uint64_t real)
+/* array_begin charges for an array: CUDA_SUCCESS, or what the call must return. A NULL
+ * pointer is left to the driver. */
+static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
-	charge_adjust(at->device->index, RATION_DATA, charged, real);
-	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = real, .device = (uint8_t)at->device->index, .context = at->context};
-	context_keep(&arrays, &r, RATION_DATA);
-	overhead_read(at->device); /* how they lie in memory is the driver's secret */
+	a->target.device = NULL;
+	int refused = out && desc ? context_enter(&a->target) : init_enter();
+	if (refused || !a->target.device)
+		return refused;
+	a->bytes = array_bytes(*desc, levels);
+	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes, false);
+	if (refused)
+		a->target.device = NULL;
+	return refused;
 }
 
-/* CREATE charges bytes and asks the driver; real is what it came to. */
-#define CREATE(bytes, real, symbol, ...)                                                                               \
-	do {                                                                                                           \
-		struct alloc_target at;                                                                                       \
-		CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};                                                            \
-		HERE(&at, symbol, __VA_ARGS__);                                                                        \
-		uint64_t charged = bytes;                                                                              \
-		int result = charge_add(at.device->index, RATION_DATA, charged, false);                            \
-		if (result != CUDA_SUCCESS)                                                                            \
-			return result;                                                                                 \
-		result = REAL(symbol, __VA_ARGS__);                                                                    \
-		if (result != CUDA_SUCCESS)                                                                            \
-			charge_return(at.device->index, RATION_DATA, charged);                                        \
-		else                                                                                                   \
-			keep(&at, *out, charged, charged && real == CUDA_SUCCESS && needs.size ? needs.size : charged); \
-		return result;                                                                                         \
-	} while (0)
+/* array_end returns the charge, or corrects it to what the driver needs and keeps it. */
+static int array_end(const struct array_alloc *a, int result, void *handle, bool mipmapped)
+{
+	struct device *d = a->target.device;
+	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+	if (!d)
+		return result;
+	if (result != CUDA_SUCCESS) {
+		charge_return(d->index, RATION_DATA, a->bytes);
+		return result;
+	}
+	int known = !a->bytes ? CUDA_ERROR_NOT_FOUND
+		    : mipmapped ? REAL(cuMipmappedArrayGetMemoryRequirements, &needs, handle, d->ordinal)
+				: REAL(cuArrayGetMemoryRequirements, &needs, handle, d->ordinal);
+	uint64_t real = known == CUDA_SUCCESS && needs.size ? needs.size : a->bytes;
+	charge_adjust(d->index, RATION_DATA, a->bytes, real);
+	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = real, .device = (uint8_t)d->index, .context = a->target.context};
+	context_keep(&context_arrays, &r, RATION_DATA);
+	overhead_start_and_refresh(d); /* the driver may pad them beyond that */
+	return result;
+}
 
-#define ARRAY_REAL REAL(cuArrayGetMemoryRequirements, &needs, *out, at.device->ordinal)
-
-/* ARRAY is the same for the four calls that make a plain one. */
-#define ARRAY(symbol, ...)                                                                                             \
-	do {                                                                                                           \
-		ENTER(symbol, out, desc);                                                                              \
-		if (!out || !desc)                                                                                     \
-			return REAL(symbol, out, desc);                                                                \
-		CUDA_ARRAY3D_DESCRIPTOR d = {__VA_ARGS__};                                                             \
-		CREATE(empty(&d) ? 0 : size_of(&d), ARRAY_REAL, symbol, out, desc);                                    \
-	} while (0)
+/* ARRAY_DESC widens a descriptor of the older calls. */
+#define ARRAY_DESC(desc, depth, flags)                                                                                 \
+	((desc) ? &(CUDA_ARRAY3D_DESCRIPTOR){(desc)->Width, (desc)->Height, depth, (desc)->Format, (desc)->NumChannels, flags} : NULL)
 
 int cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 {
-	ARRAY(cuArrayCreate, desc->Width, desc->Height, 0, desc->Format, desc->NumChannels, 0);
+	struct array_alloc a;
+	int result = REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate, out, desc);
+	return array_end(&a, result, result ? NULL : *out, false);
 }
 
 int cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *desc)
 {
-	ARRAY(cuArrayCreate_v2, desc->Width, desc->Height, 0, desc->Format, desc->NumChannels, 0);
+	struct array_alloc a;
+	int result = REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate_v2, out, desc);
+	return array_end(&a, result, result ? NULL : *out, false);
 }
 
 int cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 {
-	ARRAY(cuArray3DCreate, desc->Width, desc->Height, desc->Depth, desc->Format, desc->NumChannels, desc->Flags);
+	struct array_alloc a;
+	int result = REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, desc->Depth, desc->Flags), 1), cuArray3DCreate, out, desc);
+	return array_end(&a, result, result ? NULL : *out, false);
 }
 
 int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
-	ARRAY(cuArray3DCreate_v2, desc->Width, desc->Height, desc->Depth, desc->Format, desc->NumChannels, desc->Flags);
+	struct array_alloc a;
+	int result = REAL_UNLESS(array_begin(&a, out, desc, 1), cuArray3DCreate_v2, out, desc);
+	return array_end(&a, result, result ? NULL : *out, false);
 }
 
 int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
-	ENTER(cuMipmappedArrayCreate, out, desc, levels);
-	if (!out || !desc)
-		return REAL(cuMipmappedArrayCreate, out, desc, levels);
-	CREATE(empty(desc) ? 0 : levels_size(*desc, levels),
-	       REAL(cuMipmappedArrayGetMemoryRequirements, &needs, *out, at.device->ordinal), cuMipmappedArrayCreate, out, desc, levels);
+	struct array_alloc a;
+	int result = REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels);
+	return array_end(&a, result, result ? NULL : *out, true);
 }
 
-/* gone gives back an array, and with it what the driver took for it beyond our count. */
-static void gone(const struct alloc_record *r)
+/* array_destroyed completes what began with context_take. With the array goes what the
+ * driver took for it beyond our count. */
+static int array_destroyed(const struct alloc_record *r, int result)
 {
-	struct device *d = device_at(r->device);
-	charge_return(r->device, RATION_DATA, r->bytes);
-	if (d)
-		overhead_refresh(d);
+	if (alloc_table_freed(&context_arrays, r, result == CUDA_SUCCESS)) {
+		struct device *d = device_at(r->device);
+		charge_return(r->device, RATION_DATA, r->bytes);
+		if (d)
+			overhead_refresh(d);
+	}
+	return result;
 }
 
-/* As with addresses: the record goes before the driver is asked. */
-#define DESTROY(symbol)                                                                                                \
-	do {                                                                                                           \
-		struct alloc_record r;                                                                                       \
-		LEAVE_ALONE(symbol, array);                                                                            \
-		bool known = alloc_table_take(&arrays, (uintptr_t)array, &r);                                              \
-		int result = REAL(symbol, array);                                                                      \
-		if (known && result != CUDA_SUCCESS)                                                                   \
-			alloc_table_put(&arrays, &r);                                                                      \
-		else if (known)                                                                                        \
-			gone(&r);                                                                                      \
-		return result;                                                                                         \
-	} while (0)
+int cuArrayDestroy(CUarray array)
+{
+	struct alloc_record r = context_take(&context_arrays, (uintptr_t)array);
+	return array_destroyed(&r, REAL(cuArrayDestroy, array));
+}
 
-int cuArrayDestroy(CUarray array) { DESTROY(cuArrayDestroy); }
-int cuMipmappedArrayDestroy(CUmipmappedArray array) { DESTROY(cuMipmappedArrayDestroy); }
+int cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+	struct alloc_record r = context_take(&context_arrays, (uintptr_t)array);
+	return array_destroyed(&r, REAL(cuMipmappedArrayDestroy, array));
+}

@@ -1,47 +1,70 @@
-/* Linear memory: cuMemAlloc and its kin, and what frees an address, however it
- * came about. */
+/* Linear memory: cuMemAlloc and its variants, and every call that frees an address. */
 #include "charge.h"
-#include "hooks/context.h"
-#include "overhead.h"
-#include "attach.h"
+#include "hooks/context_table.h"
 #include "hooks/pool.h"
+#include "overhead.h"
 
-/* keep remembers an address that was charged. */
-static void keep(const struct alloc_target *at, CUdeviceptr address, uint64_t bytes, uint32_t flags)
+/* An allocation, from its charge to the driver's answer. */
+struct linear_alloc {
+	struct alloc_target target; /* its device is NULL where nothing is charged */
+	uint64_t bytes;             /* charged */
+	uint32_t flags;             /* of its record */
+};
+
+/* linear_begin charges for an allocation: CUDA_SUCCESS, or what the call must return. */
+static int linear_begin(struct linear_alloc *a, uint64_t bytes, uint32_t flags)
 {
-	struct alloc_record r = {.key = address, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context, .flags = flags};
-	context_keep(&addresses, &r, RATION_DATA);
-	overhead_tick();
+	int refused = context_enter(&a->target);
+	if (unlikely(refused || !a->target.device))
+		return refused;
+	a->flags = flags;
+	a->bytes = flags & RECORD_MANAGED ? bytes : device_rounded(a->target.device, bytes);
+	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes, false);
+	if (unlikely(refused))
+		a->target.device = NULL;
+	return refused;
 }
 
-/* ALLOCATE charges, asks the driver, and keeps or returns by its answer. */
-#define ALLOCATE(flags, bytes, out, symbol, ...)                                                                       \
-	do {                                                                                                           \
-		struct alloc_target at_;                                                                                      \
-		ENTER(symbol, __VA_ARGS__);                                                                            \
-		HERE(&at_, symbol, __VA_ARGS__);                                                                       \
-		uint64_t takes_ = (flags) & RECORD_MANAGED ? bytes : device_takes(at_.device, bytes);                  \
-		int result_ = charge_add(at_.device->index, RATION_DATA, takes_, false);                           \
-		if (unlikely(result_ != CUDA_SUCCESS))                                                                 \
-			return result_;                                                                                \
-		result_ = REAL(symbol, __VA_ARGS__);                                                                   \
-		if (likely(result_ == CUDA_SUCCESS))                                                                   \
-			keep(&at_, *(out), takes_, flags);                                                             \
-		else                                                                                                   \
-			charge_return(at_.device->index, RATION_DATA, takes_);                                        \
-		return result_;                                                                                        \
-	} while (0)
+/* linear_end keeps the charge, or returns it, by the driver's answer. */
+static int linear_end(const struct linear_alloc *a, int result, CUdeviceptr address)
+{
+	const struct alloc_target *t = &a->target;
+	if (unlikely(!t->device))
+		return result;
+	if (unlikely(result != CUDA_SUCCESS)) {
+		charge_return(t->device->index, RATION_DATA, a->bytes);
+		return result;
+	}
+	pool_keep_address(&(struct alloc_record){
+		.key = address, .bytes = a->bytes, .device = (uint8_t)t->device->index, .context = t->context, .flags = a->flags});
+	overhead_tick();
+	return result;
+}
 
-int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes) { ALLOCATE(0, bytes, out, cuMemAlloc, out, bytes); }
-int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { ALLOCATE(0, bytes, out, cuMemAlloc_v2, out, bytes); }
+int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes)
+{
+	struct linear_alloc a;
+	int result = REAL_UNLESS(linear_begin(&a, bytes, 0), cuMemAlloc, out, bytes);
+	return linear_end(&a, result, result ? 0 : *out);
+}
+
+int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+	struct linear_alloc a;
+	int result = REAL_UNLESS(linear_begin(&a, bytes, 0), cuMemAlloc_v2, out, bytes);
+	return linear_end(&a, result, result ? 0 : *out);
+}
 
 int cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
-	ALLOCATE(RECORD_MANAGED, bytes, out, cuMemAllocManaged, out, bytes, flags);
+	struct linear_alloc a;
+	int result = REAL_UNLESS(linear_begin(&a, bytes, RECORD_MANAGED), cuMemAllocManaged, out, bytes, flags);
+	return linear_end(&a, result, result ? 0 : *out);
 }
 
-/* The pitch is the driver's to choose; this is what it has been so far. */
-static uint64_t likely_size(uint64_t width, uint64_t height)
+/* linear_pitched_size estimates the size of a pitched allocation. The driver chooses the
+ * pitch; so far it has rounded the width up to 512 bytes. */
+static uint64_t linear_pitched_size(uint64_t width, uint64_t height)
 {
 	uint64_t bytes;
 	if (width > UINT64_MAX - 511 || __builtin_mul_overflow((width + 511) / 512 * 512, height, &bytes))
@@ -49,54 +72,67 @@ static uint64_t likely_size(uint64_t width, uint64_t height)
 	return bytes;
 }
 
-/* PITCHED charges the likely size first, and what it came to afterwards. */
-#define PITCHED(symbol)                                                                                                \
-	do {                                                                                                           \
-		struct alloc_target at;                                                                                       \
-		ENTER(symbol, out, pitch, width, height, element);                                                     \
-		HERE(&at, symbol, out, pitch, width, height, element);                                                 \
-		uint64_t guess = device_takes(at.device, likely_size(width, height));                                  \
-		int result = charge_add(at.device->index, RATION_DATA, guess, false);                              \
-		if (result != CUDA_SUCCESS)                                                                            \
-			return result;                                                                                 \
-		result = REAL(symbol, out, pitch, width, height, element);                                             \
-		uint64_t real = result == CUDA_SUCCESS ? device_takes(at.device, (uint64_t)*pitch * height) : 0;       \
-		charge_adjust(at.device->index, RATION_DATA, guess, real);                                            \
-		if (result == CUDA_SUCCESS)                                                                            \
-			keep(&at, *out, real, 0);                                                                      \
-		return result;                                                                                         \
-	} while (0)
+/* linear_correct goes from the estimated size to the real one. */
+static void linear_correct(struct linear_alloc *a, uint64_t bytes)
+{
+	if (!a->target.device)
+		return;
+	uint64_t real = device_rounded(a->target.device, bytes);
+	charge_adjust(a->target.device->index, RATION_DATA, a->bytes, real);
+	a->bytes = real;
+}
 
 int cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
-	PITCHED(cuMemAllocPitch);
+	struct linear_alloc a;
+	int result = REAL_UNLESS(linear_begin(&a, linear_pitched_size(width, height), 0), cuMemAllocPitch, out, pitch, width, height, element);
+	if (result == CUDA_SUCCESS)
+		linear_correct(&a, (uint64_t)*pitch * height);
+	return linear_end(&a, result, result ? 0 : *out);
 }
 
 int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
 {
-	PITCHED(cuMemAllocPitch_v2);
+	struct linear_alloc a;
+	int result = REAL_UNLESS(linear_begin(&a, linear_pitched_size(width, height), 0), cuMemAllocPitch_v2, out, pitch, width, height, element);
+	if (result == CUDA_SUCCESS)
+		linear_correct(&a, (uint64_t)*pitch * height);
+	return linear_end(&a, result, result ? 0 : *out);
 }
 
-/* FREE takes the record before the driver is asked, since the address may be
- * another thread's as soon as it is free, and puts it back if the driver says no. */
-#define FREE(symbol, ...)                                                                                              \
-	do {                                                                                                           \
-		struct alloc_record r;                                                                                       \
-		LEAVE_ALONE(symbol, __VA_ARGS__);                                                                      \
-		bool known = alloc_table_take(&addresses, at, &r);                                                         \
-		int result = REAL(symbol, __VA_ARGS__);                                                                \
-		if (unlikely(!known))                                                                                  \
-			return result;                                                                                 \
-		if (unlikely(result != CUDA_SUCCESS))                                                                  \
-			alloc_table_put(&addresses, &r);                                                                   \
-		else if (r.pool)                                                                                       \
-			pool_freed(&r);                                                                                \
-		else                                                                                                   \
-			context_gone(&r, RATION_DATA);                                                                 \
-		return result;                                                                                         \
-	} while (0)
+/* linear_freed completes a free that began with context_take. An address may have come
+ * from a pool: cuMemFree and cuMemFreeAsync may be used for one another. */
+static int linear_freed(const struct alloc_record *r, int result)
+{
+	if (likely(alloc_table_freed(&context_addresses, r, result == CUDA_SUCCESS))) {
+		if (r->pool)
+			pool_freed(r);
+		else
+			context_return(r, RATION_DATA);
+	}
+	return result;
+}
 
-int cuMemFree(CUdeviceptr_v1 at) { FREE(cuMemFree, at); }
-int cuMemFree_v2(CUdeviceptr at) { FREE(cuMemFree_v2, at); }
-int cuMemFreeAsync(CUdeviceptr at, CUstream stream) { FREE(cuMemFreeAsync, at, stream); }
-int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { FREE(cuMemFreeAsync_ptsz, at, stream); }
+int cuMemFree(CUdeviceptr_v1 at)
+{
+	struct alloc_record r = context_take(&context_addresses, at);
+	return linear_freed(&r, REAL(cuMemFree, at));
+}
+
+int cuMemFree_v2(CUdeviceptr at)
+{
+	struct alloc_record r = context_take(&context_addresses, at);
+	return linear_freed(&r, REAL(cuMemFree_v2, at));
+}
+
+int cuMemFreeAsync(CUdeviceptr at, CUstream stream)
+{
+	struct alloc_record r = context_take(&context_addresses, at);
+	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream));
+}
+
+int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
+{
+	struct alloc_record r = context_take(&context_addresses, at);
+	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream));
+}

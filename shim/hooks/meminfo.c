@@ -1,19 +1,19 @@
-/* What the job sees: the ration is the device. Total is the limit, used is what the
- * whole job holds, free is what is left of it and of the device. */
+/* Memory as the job sees it: the device is as large as the limit. Total is the limit, used
+ * is what the whole job holds, free is what is left of the limit and of the device. */
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include "charge.h"
-#include "region/atomics.h"
-#include "hooks/context.h"
+#include "hooks/context_table.h"
 #include "hooks/graph.h"
-#include "attach.h"
 #include "hooks/pool.h"
+#include "region/atomics.h"
 #include "region/words.h"
 
-/* What dead processes held is not used; asking the kernel about each costs enough
- * not to do it each time. */
-static void reap(void)
+/* meminfo_reap returns what dead processes held, ten times a second at most: asking the
+ * kernel about each takes its time. */
+static void meminfo_reap(void)
 {
 	static uint64_t last;
 	struct timespec t;
@@ -24,72 +24,74 @@ static void reap(void)
 		region_reap(attach_region(), &slots);
 }
 
-struct view {
-	uint64_t total, used, free;
+struct meminfo {
+	uint64_t total, used, free; /* bytes */
 };
 
-/* ration makes a view of the device into one of the ration; false where the device
- * has no limit. */
-static bool ration(unsigned device, struct view *v)
+/* meminfo_limit turns the device's memory into the job's; false where the device has no
+ * limit. */
+static bool meminfo_limit(unsigned device, struct meminfo *m)
 {
 	struct region *r = attach_region();
 	uint64_t limit = region_limit(r, device);
 	if (!limit_bounds(limit))
 		return false;
-	reap();
-	uint64_t total = limit_bytes(limit) < v->total ? limit_bytes(limit) : v->total;
+	meminfo_reap();
+	uint64_t total = limit_bytes(limit) < m->total ? limit_bytes(limit) : m->total;
 	uint64_t used = region_used(r, device), left = total > used ? total - used : 0;
-	v->total = total;
-	v->free = left < v->free ? left : v->free;
-	v->used = used < total ? used : total;
+	m->total = total;
+	m->free = left < m->free ? left : m->free;
+	m->used = used < total ? used : total;
 	return true;
 }
 
-/* info is cuMemGetInfo's answer, in full. */
-static int info(struct view *v)
+/* meminfo_current is cuMemGetInfo, in 64 bits. */
+static int meminfo_current(struct meminfo *m)
 {
-	struct alloc_target at;
+	struct alloc_target t;
 	size_t free_bytes = 0, total = 0;
 	int result = REAL(cuMemGetInfo_v2, &free_bytes, &total);
-	*v = (struct view){total, total - free_bytes, free_bytes};
-	if (result != CUDA_SUCCESS || attach_state() != ATTACH_ON || context_target(&at) != 1)
+	*m = (struct meminfo){total, total - free_bytes, free_bytes};
+	if (result != CUDA_SUCCESS || context_target(&t) != 1)
 		return result;
-	pools_sync_charges(at.device->index);
-	graph_sync(at.device);
-	ration(at.device->index, v);
+	pools_sync_charges(t.device->index);
+	graph_sync(t.device);
+	meminfo_limit(t.device->index, m);
 	return result;
 }
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
-	struct view v;
-	LEAVE_ALONE(cuMemGetInfo_v2, free_bytes, total);
-	int result = info(&v);
+	struct meminfo m;
+	if (!attach_on())
+		return REAL(cuMemGetInfo_v2, free_bytes, total);
+	int result = meminfo_current(&m);
 	if (result == CUDA_SUCCESS && free_bytes)
-		*free_bytes = v.free;
+		*free_bytes = m.free;
 	if (result == CUDA_SUCCESS && total)
-		*total = v.total;
+		*total = m.total;
 	return result;
 }
 
-static unsigned clamp(uint64_t n) { return n > UINT32_MAX ? UINT32_MAX : (unsigned)n; }
+static unsigned meminfo_clamp(uint64_t n) { return n > UINT32_MAX ? UINT32_MAX : (unsigned)n; }
 
 int cuMemGetInfo(unsigned *free_bytes, unsigned *total)
 {
-	struct view v;
-	LEAVE_ALONE(cuMemGetInfo, free_bytes, total);
-	int result = info(&v);
+	struct meminfo m;
+	if (!attach_on())
+		return REAL(cuMemGetInfo, free_bytes, total);
+	int result = meminfo_current(&m);
 	if (result == CUDA_SUCCESS && free_bytes)
-		*free_bytes = clamp(v.free);
+		*free_bytes = meminfo_clamp(m.free);
 	if (result == CUDA_SUCCESS && total)
-		*total = clamp(v.total);
+		*total = meminfo_clamp(m.total);
 	return result;
 }
 
-static uint64_t device_total(CUdevice ordinal, uint64_t real)
+static uint64_t meminfo_total(CUdevice ordinal, uint64_t real)
 {
 	struct device *d;
-	if (attach_state() != ATTACH_ON || device_of(ordinal, &d) != 1)
+	if (!attach_on() || device_of(ordinal, &d) != 1)
 		return real;
 	uint64_t limit = region_limit(attach_region(), d->index);
 	return limit_bounds(limit) && limit_bytes(limit) < real ? limit_bytes(limit) : real;
@@ -99,7 +101,7 @@ int cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
 	int result = REAL(cuDeviceTotalMem_v2, bytes, device);
 	if (result == CUDA_SUCCESS)
-		*bytes = device_total(device, *bytes);
+		*bytes = meminfo_total(device, *bytes);
 	return result;
 }
 
@@ -108,42 +110,42 @@ int cuDeviceTotalMem(unsigned *bytes, CUdevice device)
 	size_t real;
 	int result = REAL(cuDeviceTotalMem, bytes, device);
 	if (result == CUDA_SUCCESS && REAL(cuDeviceTotalMem_v2, &real, device) == CUDA_SUCCESS)
-		*bytes = clamp(device_total(device, real));
+		*bytes = meminfo_clamp(meminfo_total(device, real));
 	return result;
 }
 
-/* NVML is asked by programs that never use CUDA: they look, and do not join. */
+/* Programs that never use CUDA ask NVML: they read the region, and do not join. */
 
 int nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
 	int result = REAL(nvmlDeviceGetMemoryInfo, device, out);
-	if (result != NVML_SUCCESS || !attach_read_only())
+	if (result != NVML_SUCCESS || !init_read_only())
 		return result;
-	struct view v = {out->total, out->used, out->free};
+	struct meminfo m = {out->total, out->used, out->free};
 	int index = device_index_of_nvml(device);
-	if (index >= 0 && ration((unsigned)index, &v))
-		*out = (nvmlMemory_t){v.total, v.free, v.used};
+	if (index >= 0 && meminfo_limit((unsigned)index, &m))
+		*out = (nvmlMemory_t){m.total, m.free, m.used};
 	return result;
 }
 
 int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 {
 	int result = REAL(nvmlDeviceGetMemoryInfo_v2, device, out);
-	if (result != NVML_SUCCESS || !attach_read_only())
+	if (result != NVML_SUCCESS || !init_read_only())
 		return result;
-	struct view v = {out->total, out->used, out->free};
+	struct meminfo m = {out->total, out->used, out->free};
 	int index = device_index_of_nvml(device);
-	if (index >= 0 && ration((unsigned)index, &v)) {
-		out->total = v.total;
-		out->used = v.used;
-		out->free = v.free;
-		out->reserved = v.total - v.used - v.free; /* what others have taken of the job's part */
+	if (index >= 0 && meminfo_limit((unsigned)index, &m)) {
+		out->total = m.total;
+		out->used = m.used;
+		out->free = m.free;
+		out->reserved = m.total - m.used - m.free; /* what others have taken of the job's part */
 	}
 	return result;
 }
 
-/* own_process says whether a PID, as the driver has it, is one of the job's. */
-static bool own_process(unsigned pid)
+/* meminfo_own_process reports whether a PID of the driver's list is one of the job's. */
+static bool meminfo_own_process(unsigned pid)
 {
 	const struct region *r = attach_region();
 	uint64_t high = load_acquire(&r->m->header.high_water);
@@ -156,37 +158,47 @@ static bool own_process(unsigned pid)
 	return false;
 }
 
-/* LIST_OF answers with the job's own processes. The driver is asked with room for
- * all there can be, so that what is left over decides whether out is too small. */
-enum { MOST = 4096 };
+enum { MEMINFO_LIST = 4096 };
 
-#define LIST_OF(type, symbol)                                                                                          \
-	do {                                                                                                           \
-		unsigned all = MOST, n = 0;                                                                            \
-		if (!count || !attach_read_only())                                                                            \
-			return REAL(symbol, device, count, out);                                                       \
-		type *list = mmap(NULL, MOST * sizeof *list, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); \
-		if ((void *)list == MAP_FAILED)                                                                        \
-			return REAL(symbol, device, count, out);                                                       \
-		int result = REAL(symbol, device, &all, list);                                                         \
-		for (unsigned i = 0; result == NVML_SUCCESS && i < all; i++)                                           \
-			if (own_process(list[i].pid))                                                                  \
-				list[n++] = list[i];                                                                   \
-		if (result == NVML_SUCCESS && n > *count)                                                              \
-			result = NVML_ERROR_INSUFFICIENT_SIZE;                                                         \
-		for (unsigned i = 0; result == NVML_SUCCESS && out && i < n; i++)                                      \
-			out[i] = list[i];                                                                              \
-		if (result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE)                                  \
-			*count = n;                                                                                    \
-		munmap(list, MOST * sizeof *list);                                                                     \
-		return result;                                                                                         \
-	} while (0)
+/* All the calls have the same parameters, but for the type of an entry, which begins with
+ * the PID. */
+typedef int (*meminfo_list_call)(nvmlDevice_t device, unsigned *count, void *out);
 
-#define LISTS(name)                                                                                                    \
-	int name(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *out) { LIST_OF(nvmlProcessInfo_v1_t, name); } \
-	int name##_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out) { LIST_OF(nvmlProcessInfo_t, name##_v2); } \
-	int name##_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out) { LIST_OF(nvmlProcessInfo_t, name##_v3); }
+/* meminfo_list answers with the job's own processes. The driver is asked with room for
+ * all there can be, so that the count of the job's decides whether out is too small. */
+static int meminfo_list(enum ration_call call, nvmlDevice_t device, unsigned *count, void *out, size_t entry)
+{
+	meminfo_list_call real = (meminfo_list_call)ration_real(call);
+	unsigned all = MEMINFO_LIST, n = 0;
+	if (!real)
+		return ration_absent(call);
+	char *list = count && init_read_only() ? mmap(NULL, MEMINFO_LIST * entry, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+					       : MAP_FAILED;
+	if (list == MAP_FAILED)
+		return real(device, count, out);
+	int result = real(device, &all, list);
+	for (unsigned i = 0; result == NVML_SUCCESS && i < all; i++)
+		if (meminfo_own_process(*(const unsigned *)(list + i * entry)))
+			memmove(list + n++ * entry, list + i * entry, entry);
+	if (result == NVML_SUCCESS && n > *count)
+		result = NVML_ERROR_INSUFFICIENT_SIZE;
+	if (result == NVML_SUCCESS && out)
+		memcpy(out, list, n * entry);
+	if (result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE)
+		*count = n;
+	munmap(list, MEMINFO_LIST * entry);
+	return result;
+}
 
-LISTS(nvmlDeviceGetComputeRunningProcesses)
-LISTS(nvmlDeviceGetGraphicsRunningProcesses)
-LISTS(nvmlDeviceGetMPSComputeRunningProcesses)
+#define MEMINFO_LIST_HOOK(symbol, type)                                                                                \
+	int symbol(nvmlDevice_t device, unsigned *count, type *out) { return meminfo_list(CALL_##symbol, device, count, out, sizeof *out); }
+
+MEMINFO_LIST_HOOK(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+MEMINFO_LIST_HOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)

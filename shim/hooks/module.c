@@ -1,135 +1,168 @@
-/* Modules and libraries: no call tells what they take, so the driver's figure is
- * read before and after. Most often they take nothing, as code is loaded where it is
- * first used: NVML is not started for that. */
+/* Modules and libraries. No call tells what they take, so the driver's bytes for this
+ * process are read before and after. Most often they take nothing, as code is loaded
+ * where it is first used: NVML is not started for that. */
 #include "charge.h"
-#include "hooks/context.h"
+#include "hooks/context_table.h"
 #include "overhead.h"
-#include "attach.h"
 
-/* What it was charged may be in part what the driver took by itself before. */
+/* RECORD_UNSURE: part of what it was charged may have been overhead before. */
 #define RECORD_UNSURE 1u
 
-static void keep(const struct alloc_target *at, void *handle, const struct overhead_reading *before, uint64_t bytes, CUlibrary library)
+/* A load, from the reading before to the charge after. */
+struct module_load {
+	struct alloc_target target; /* its device is NULL where nothing is measured */
+	struct overhead_reading before;
+};
+
+/* module_begin takes the reading: CUDA_SUCCESS, or what the call must return. Without a
+ * context there is nothing to measure, and nothing is loaded yet. */
+static int module_begin(struct module_load *m)
 {
-	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = bytes, .device = (uint8_t)at->device->index, .context = at->context,
-			   .flags = before->blind && bytes ? RECORD_UNSURE : 0, .other = (uintptr_t)library};
-	context_keep(&modules, &r, RATION_MODULE);
+	int denied = context_enter(&m->target);
+	if (m->target.device)
+		m->before = overhead_read_before_load(m->target.device);
+	return denied;
+}
+
+/* module_keep records what a module was charged; library is NULL for one of its own. */
+static void module_keep(const struct module_load *m, void *handle, uint64_t bytes, CUlibrary library)
+{
+	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = bytes, .device = (uint8_t)m->target.device->index,
+				 .context = m->target.context, .flags = m->before.free_only && bytes ? RECORD_UNSURE : 0,
+				 .other = (uintptr_t)library};
+	context_keep(&context_modules, &r, RATION_MODULE);
 	overhead_read_soon(); /* the code itself comes when it is first used */
 }
 
-/* LOAD loads in the current context, and unloads by undo where the job has no room
- * for it. Without a context there is nothing to measure, and nothing is loaded yet. */
-#define LOAD(undo, of, symbol, ...)                                                                                    \
-	do {                                                                                                           \
-		struct alloc_target at;                                                                                       \
-		uint64_t bytes;                                                                                        \
-		ENTER(symbol, __VA_ARGS__);                                                                            \
-		HERE(&at, symbol, __VA_ARGS__);                                                                        \
-		struct overhead_reading before = overhead_begin_load(at.device);                                                     \
-		int result = REAL(symbol, __VA_ARGS__);                                                                \
-		if (result != CUDA_SUCCESS)                                                                            \
-			return result;                                                                                 \
-		result = overhead_charge(&before, RATION_MODULE, &bytes);                                                 \
-		if (result == CUDA_SUCCESS) {                                                                          \
-			keep(&at, *out, &before, bytes, of);                                                           \
-			return result;                                                                                 \
-		}                                                                                                      \
-		undo;                                                                                                  \
-		*out = NULL;                                                                                           \
-		overhead_refresh(at.device);                                                                              \
-		return result;                                                                                         \
-	} while (0)
+/* module_charge charges what was loaded. It returns true where the call must return
+ * *result after it has unloaded it again: the job has no room for it. */
+static bool module_charge(const struct module_load *m, int *result, void *handle, CUlibrary library)
+{
+	uint64_t bytes;
+	if (*result != CUDA_SUCCESS || !m->target.device)
+		return false;
+	*result = overhead_charge_growth(&m->before, RATION_MODULE, &bytes);
+	if (*result == CUDA_SUCCESS)
+		module_keep(m, handle, bytes, library);
+	return *result != CUDA_SUCCESS;
+}
 
-#define UNLOAD_MODULE REAL(cuModuleUnload, *out)
-#define UNLOAD_LIBRARY REAL(cuLibraryUnload, *out)
+static int module_end(const struct module_load *m, int result, CUmodule *out)
+{
+	if (module_charge(m, &result, out ? *out : NULL, NULL)) {
+		REAL(cuModuleUnload, *out);
+		*out = NULL;
+		overhead_refresh(m->target.device);
+	}
+	return result;
+}
 
-int cuModuleLoad(CUmodule *out, const char *path) { LOAD(UNLOAD_MODULE, NULL, cuModuleLoad, out, path); }
-int cuModuleLoadData(CUmodule *out, const void *image) { LOAD(UNLOAD_MODULE, NULL, cuModuleLoadData, out, image); }
-int cuModuleLoadFatBinary(CUmodule *out, const void *image) { LOAD(UNLOAD_MODULE, NULL, cuModuleLoadFatBinary, out, image); }
+static int module_end_library(const struct module_load *m, int result, CUlibrary *out)
+{
+	if (module_charge(m, &result, out ? *out : NULL, out ? *out : NULL)) {
+		REAL(cuLibraryUnload, *out);
+		*out = NULL;
+		overhead_refresh(m->target.device);
+	}
+	return result;
+}
+
+int cuModuleLoad(CUmodule *out, const char *path)
+{
+	struct module_load m;
+	int result = REAL_UNLESS(module_begin(&m), cuModuleLoad, out, path);
+	return module_end(&m, result, out);
+}
+
+int cuModuleLoadData(CUmodule *out, const void *image)
+{
+	struct module_load m;
+	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadData, out, image);
+	return module_end(&m, result, out);
+}
+
+int cuModuleLoadFatBinary(CUmodule *out, const void *image)
+{
+	struct module_load m;
+	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadFatBinary, out, image);
+	return module_end(&m, result, out);
+}
 
 int cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, int *options, void **values)
 {
-	LOAD(UNLOAD_MODULE, NULL, cuModuleLoadDataEx, out, image, count, options, values);
+	struct module_load m;
+	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadDataEx, out, image, count, options, values);
+	return module_end(&m, result, out);
 }
 
 int cuLibraryLoadData(CUlibrary *out, const void *code, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
 		      unsigned count)
 {
-	LOAD(UNLOAD_LIBRARY, *out, cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count);
+	struct module_load m;
+	int result = REAL_UNLESS(module_begin(&m), cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count);
+	return module_end_library(&m, result, out);
 }
 
 int cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
 			  unsigned count)
 {
-	LOAD(UNLOAD_LIBRARY, *out, cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count);
+	struct module_load m;
+	int result = REAL_UNLESS(module_begin(&m), cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count);
+	return module_end_library(&m, result, out);
 }
 
-static bool same(struct alloc_record *r, void *arg)
-{
-	(void)r, (void)arg;
-	return true;
-}
-
-/* A library's module in this context: loaded by the first who asks for it, and
- * unloaded only with the library, so that there is no undoing it. */
+/* cuLibraryGetModule loads a library's module into the current context the first time.
+ * It is unloaded only with the library, so where it does not fit it is not undone: it
+ * exists, and is overhead. */
 int cuLibraryGetModule(CUmodule *out, CUlibrary library)
 {
-	struct alloc_target at;
+	struct module_load m;
 	struct alloc_record r;
-	uint64_t bytes = 0;
-	ENTER(cuLibraryGetModule, out, library);
-	HERE(&at, cuLibraryGetModule, out, library);
-	struct overhead_reading before = overhead_begin_load(at.device);
-	int result = REAL(cuLibraryGetModule, out, library);
-	if (result != CUDA_SUCCESS || alloc_table_change(&modules, (uintptr_t)*out, same, NULL, &r))
+	int result = REAL_UNLESS(module_begin(&m), cuLibraryGetModule, out, library), charged = result;
+	if (result != CUDA_SUCCESS || alloc_table_get(&context_modules, (uintptr_t)*out, &r))
 		return result;
-	if (overhead_charge(&before, RATION_MODULE, &bytes) == CUDA_SUCCESS)
-		keep(&at, *out, &before, bytes, library);
-	else
-		overhead_refresh(at.device); /* it exists: overhead */
+	if (module_charge(&m, &charged, *out, library))
+		overhead_refresh(m.target.device);
 	return result;
 }
 
 int cuModuleUnload(CUmodule module)
 {
-	struct alloc_record r;
-	LEAVE_ALONE(cuModuleUnload, module);
-	bool known = alloc_table_take(&modules, (uintptr_t)module, &r);
+	struct alloc_record r = context_take(&context_modules, (uintptr_t)module);
 	int result = REAL(cuModuleUnload, module);
-	if (known && result != CUDA_SUCCESS)
-		alloc_table_put(&modules, &r);
-	else if (known)
+	if (alloc_table_freed(&context_modules, &r, result == CUDA_SUCCESS)) {
 		charge_return(r.device, RATION_MODULE, r.bytes);
-	if (known && result == CUDA_SUCCESS && r.flags & RECORD_UNSURE && device_at(r.device))
-		overhead_refresh(device_at(r.device));
+		if (r.flags & RECORD_UNSURE && device_at(r.device))
+			overhead_refresh(device_at(r.device));
+	}
 	return result;
 }
 
-struct library {
-	CUlibrary handle;
-	struct device *device;
+struct module_sweep {
+	CUlibrary library;
+	struct device *device; /* of a module that was found */
 };
 
-static bool others(struct alloc_record *r, void *arg)
+static bool module_of_other_library(struct alloc_record *r, void *arg)
 {
-	struct library *l = arg;
-	if (r->other != (uintptr_t)l->handle)
+	struct module_sweep *s = arg;
+	if (r->other != (uintptr_t)s->library)
 		return true;
 	charge_return(r->device, RATION_MODULE, r->bytes);
-	l->device = device_at(r->device);
+	s->device = device_at(r->device);
 	return false;
 }
 
-/* What it loaded lazily was overhead, and is no longer. */
+/* cuLibraryUnload returns what the library was charged. What it loaded lazily was
+ * overhead, and is no longer. */
 int cuLibraryUnload(CUlibrary library)
 {
-	struct library l = {library, NULL};
-	LEAVE_ALONE(cuLibraryUnload, library);
+	struct module_sweep s = {library, NULL};
 	int result = REAL(cuLibraryUnload, library);
-	if (result != CUDA_SUCCESS || !library)
+	if (result != CUDA_SUCCESS || !library || !attach_on())
 		return result;
-	alloc_table_sweep(&modules, others, &l);
-	if (l.device)
-		overhead_refresh(l.device);
+	alloc_table_sweep(&context_modules, module_of_other_library, &s);
+	if (s.device)
+		overhead_refresh(s.device);
 	return result;
 }

@@ -1,76 +1,83 @@
 #include "hooks/pool.h"
 
+#include "capture.h"
 #include "charge.h"
-#include "region/atomics.h"
-#include "hooks/context.h"
-#include "overhead.h"
+#include "hooks/context_table.h"
 #include "hooks/graph.h"
-#include "attach.h"
 #include "log.h"
+#include "overhead.h"
+#include "region/atomics.h"
 
-enum { MOST = 1024 };
+enum { POOL_MAX = 1024 };
 
 /* The steps in which a pool grows, and in which it hands out. */
-static const uint64_t CHUNK = 32 << 20, GRAIN = 512;
+static const uint64_t POOL_CHUNK = 32 << 20, POOL_GRAIN = 512;
 
 static struct pool {
-	CUmemoryPool handle; /* NULL: free, or destroyed and not yet empty */
-	mutex lock;          /* over charged; held across the driver's calls on the pool */
-	unsigned device;
-	bool used, counted; /* counted: not of the host, and not another process's */
-	uint64_t charged;
-	uint64_t owed; /* of that, what was not granted, and could not be undone yet */
-	uint64_t live, slop; /* addresses handed out, and what rounding added to them */
-	uint64_t handed; /* their bytes, rounded */
-	uint32_t doomed; /* destroyed; the entry is free once finish was here */
-} pools[MOST];
+	CUmemoryPool handle; /* NULL: a free place, or destroyed and not yet empty. Atomic */
+	mutex lock;          /* LOCK_POOL; held across the driver's calls on the pool */
+	unsigned device;     /* the region's index; atomic */
+	bool used;           /* the place is taken; under LOCK_POOL_LIST */
+	bool counted;        /* neither the host's memory nor another process's; under lock */
+	uint64_t charged;    /* bytes; under lock */
+	uint64_t ungranted;  /* of charged, bytes that were refused, and could not be undone yet; under lock */
+	uint64_t live;       /* addresses that were handed out and not freed; atomic */
+	uint64_t live_bytes; /* theirs, rounded to grains; atomic */
+	uint64_t rounding;   /* bytes that rounding added to them; atomic */
+	uint32_t destroyed;  /* until pool_finish has freed the place; atomic */
+} pools[POOL_MAX];
 
-static unsigned high;
-static mutex lock;     /* over used, high and adding */
-static uint32_t dirty; /* a synchronisation may make a pool smaller */
-uint32_t pools_any;
+static unsigned pool_count;    /* places that were ever used; atomic */
+static mutex pool_list_lock;   /* LOCK_POOL_LIST: over used, count and adding */
+uint32_t pool_shrink_expected; /* atomic */
 
-static struct pool *find(CUmemoryPool handle)
+static bool pools_used(void) { return __atomic_load_n(&pool_count, __ATOMIC_RELAXED) != 0; }
+
+static void pool_relieve(unsigned device, bool wait);
+
+static struct pool *pool_find(CUmemoryPool handle)
 {
-	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++)
 		if (__atomic_load_n(&pools[i].handle, __ATOMIC_ACQUIRE) == handle)
 			return &pools[i];
 	return NULL;
 }
 
-static struct pool *add(CUmemoryPool handle, unsigned device, bool counted)
+/* pool_add returns the pool with a handle, added if need be, or NULL where there are too
+ * many. */
+static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
 {
-	static uint32_t told;
-	mutex_lock(&lock);
-	struct pool *p = find(handle);
-	for (unsigned i = 0; i < MOST && !p; i++) {
+	static uint32_t logged;
+	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
+	struct pool *p = pool_find(handle);
+	for (unsigned i = 0; i < POOL_MAX && !p; i++) {
 		if (pools[i].used)
 			continue;
 		p = &pools[i];
 		/* The lock stays as it is: a late pool_freed may hold it. */
-		mutex_lock(&p->lock);
+		mutex_lock(&p->lock, LOCK_POOL);
 		p->used = true;
 		__atomic_store_n(&p->device, device, __ATOMIC_RELAXED);
 		p->counted = counted;
-		p->charged = p->owed = 0;
-		__atomic_store_n(&p->slop, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&p->handed, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&p->live, 0, __ATOMIC_SEQ_CST); /* finish may look at it meanwhile */
+		p->charged = p->ungranted = 0;
+		__atomic_store_n(&p->rounding, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->live_bytes, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->live, 0, __ATOMIC_SEQ_CST); /* pool_finish may read it meanwhile */
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 		mutex_unlock(&p->lock);
-		if (i >= high)
-			__atomic_store_n(&high, i + 1, __ATOMIC_RELEASE);
+		if (i >= pool_count)
+			__atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
 	}
-	mutex_unlock(&lock);
+	mutex_unlock(&pool_list_lock);
 	if (p)
-		__atomic_store_n(&pools_any, 1, __ATOMIC_RELAXED);
-	else if (!__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
-		log_warn("more than %d memory pools: the others show as driver overhead", MOST);
+		charge_on_pressure(RELIEF_POOLS, pool_relieve);
+	else if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
+		log_warn("more than %d memory pools: the others show as driver overhead", POOL_MAX);
 	return p;
 }
 
-static uint64_t attribute(const struct pool *p, int which, uint64_t otherwise)
+static uint64_t pool_attribute(const struct pool *p, int which, uint64_t otherwise)
 {
 	uint64_t value = 0;
 	return REAL(cuMemPoolGetAttribute, p->handle, which, &value) == CUDA_SUCCESS ? value : otherwise;
@@ -79,112 +86,114 @@ static uint64_t attribute(const struct pool *p, int which, uint64_t otherwise)
 /* pool_sync_charge goes from what is charged to what is reserved. Under the pool's lock. */
 static void pool_sync_charge(struct pool *p, uint64_t charged)
 {
-	uint64_t now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
+	uint64_t now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
 	charge_adjust(p->device, RATION_DATA, charged, now);
 	p->charged = now;
 }
 
-/* trim lets a pool go down to so much. It never waits: what the device may still be at
- * work on stays. */
-static void trim(const struct pool *p, uint64_t keep)
+/* pool_trim lets a pool shrink to so many bytes. It does not wait: what the device may
+ * still be at work on stays. Under the pool's lock. */
+static void pool_trim(const struct pool *p, uint64_t keep)
 {
-	int mode = graph_relax();
+	int mode = capture_relax();
 	REAL(cuMemPoolTrimTo, p->handle, keep);
-	graph_unrelax(mode);
+	capture_restore(mode);
 }
 
-/* redeem gives back what the pool owes, as far as it can be had by now. It owes nothing
- * where the job has room for it. */
-static void redeem(struct pool *p)
+/* pool_return_ungranted gives back what was not granted, as far as the driver lets go of
+ * it by now. Where the job has room for it, it counts as granted. Under the pool's lock. */
+static void pool_return_ungranted(struct pool *p)
 {
-	uint64_t granted = p->charged > p->owed ? p->charged - p->owed : 0;
-	trim(p, granted);
+	uint64_t granted = p->charged > p->ungranted ? p->charged - p->ungranted : 0;
+	pool_trim(p, granted);
 	pool_sync_charge(p, p->charged);
-	p->owed = p->charged > granted && charge_would_refuse(p->device, 0) ? p->charged - granted : 0;
+	p->ungranted = p->charged > granted && charge_would_refuse(p->device, 0) ? p->charged - granted : 0;
 }
 
-static uint64_t chunks(uint64_t bytes) { return bytes > UINT64_MAX - CHUNK ? UINT64_MAX : (bytes + CHUNK - 1) / CHUNK * CHUNK; }
-
-/* Release: pairs with pools_synchronised, which then sees what was freed. */
-static void soil(void) { __atomic_store_n(&dirty, 1, __ATOMIC_RELEASE); }
-
-/* expect sees to it that the next synchronisation looks again, where a pool has more
- * than it handed out, and than it is to keep. That takes no free since the last one: what
- * was freed before may have waited for another stream, or come while that one ended, and a
- * pool may have grown by more than it needed. Under the pool's lock. */
-static void expect(const struct pool *p)
+static uint64_t pool_whole_chunks(uint64_t bytes)
 {
-	if (!__atomic_load_n(&dirty, __ATOMIC_RELAXED) && p->charged > chunks(load_relaxed(&p->handed)) &&
-	    p->charged > attribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0))
-		soil();
+	return bytes > UINT64_MAX - POOL_CHUNK ? UINT64_MAX : (bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
 }
 
-static void look(struct pool *p)
+static uint64_t pool_whole_grains(uint64_t bytes) { return (bytes + POOL_GRAIN - 1) / POOL_GRAIN * POOL_GRAIN; }
+
+/* Release: pairs with pools_synchronised, which then finds what was freed. */
+static void pool_expect_shrink(void) { __atomic_store_n(&pool_shrink_expected, 1, __ATOMIC_RELEASE); }
+
+/* pool_check_reserve lets the next synchronisation look again at a pool that has more
+ * than it handed out, and than it is to keep. No free need have come since the last one:
+ * what was freed before may have waited for another stream, or come while that
+ * synchronisation ended, and a pool may have grown by more than it needed. Under the
+ * pool's lock. */
+static void pool_check_reserve(const struct pool *p)
+{
+	if (!__atomic_load_n(&pool_shrink_expected, __ATOMIC_RELAXED) && p->charged > pool_whole_chunks(load_relaxed(&p->live_bytes)) &&
+	    p->charged > pool_attribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0))
+		pool_expect_shrink();
+}
+
+/* pool_update makes the charge what is reserved. Under the pool's lock. */
+static void pool_update(struct pool *p)
 {
 	if (!p->counted || !p->handle)
 		return;
-	if (unlikely(p->owed))
-		redeem(p);
+	if (unlikely(p->ungranted))
+		pool_return_ungranted(p);
 	else
 		pool_sync_charge(p, p->charged);
-	expect(p);
+	pool_check_reserve(p);
 }
 
-static void each(unsigned device, bool wait, bool relieve)
+/* pool_update_all updates a device's pools, after trimming them if trim. Without wait,
+ * pools whose lock is held are left out. */
+static void pool_update_all(unsigned device, bool wait, bool trim)
 {
-	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++) {
 		struct pool *p = &pools[i];
 		if (!__atomic_load_n(&p->handle, __ATOMIC_ACQUIRE))
 			continue;
-		if (!wait && !mutex_try(&p->lock))
-			continue;
 		if (wait)
-			mutex_lock(&p->lock);
-		/* Now that it cannot become another's. */
+			mutex_lock(&p->lock, LOCK_POOL);
+		else if (!mutex_try(&p->lock, LOCK_POOL))
+			continue;
+		/* Now that the place cannot become another pool's. */
 		if (p->handle && p->counted && (device == RATION_DEVICES || p->device == device)) {
-			if (relieve)
-				trim(p, 0);
-			look(p);
+			if (trim)
+				pool_trim(p, 0);
+			pool_update(p);
 		}
 		mutex_unlock(&p->lock);
 	}
 }
 
-void pools_sync_charges(unsigned device)
-{
-	if (pools_used())
-		each(device, true, false);
-}
+void pools_sync_charges(unsigned device) { pool_update_all(device, true, false); }
 
-void pools_relieve(unsigned device, bool wait)
-{
-	each(device, wait, true);
-	graph_relieve(device, wait);
-}
+/* pool_relieve makes room before a refusal. */
+static void pool_relieve(unsigned device, bool wait) { pool_update_all(device, wait, true); }
 
-/* finish ends a destroyed pool. The driver keeps its memory until nothing of it
- * lives, and the frees have come to pass: not before a synchronisation. */
-static void finish(struct pool *p)
+/* pool_finish frees the place of a destroyed pool. The driver keeps a pool's memory until
+ * no address of it is live and the frees have come to pass: not before a synchronisation. */
+static void pool_finish(struct pool *p)
 {
 	/* Full order with pool_freed and cuMemPoolDestroy. */
-	if (!__atomic_load_n(&p->doomed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST))
+	if (!__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST))
 		return;
-	/* Again, under the lock: another thread may have ended it, and the entry may have
-	 * become another pool's that was destroyed with something of it living. */
-	mutex_lock(&p->lock);
-	bool ends = p->doomed && !__atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
-	if (ends) {
-		__atomic_store_n(&p->doomed, 0, __ATOMIC_SEQ_CST);
+	/* Again, under the lock: another thread may have finished it, and the place may have
+	 * become another pool's that was destroyed with live addresses. */
+	mutex_lock(&p->lock, LOCK_POOL);
+	bool finishes = p->destroyed && !__atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
+	if (finishes) {
+		__atomic_store_n(&p->destroyed, 0, __ATOMIC_SEQ_CST);
 		charge_mark_absent(p->device, p->charged, false);
 		charge_return(p->device, RATION_DATA, p->charged);
 	}
 	mutex_unlock(&p->lock);
-	if (!ends)
+	if (!finishes)
 		return;
-	mutex_lock(&lock);
+	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
 	p->used = false;
-	mutex_unlock(&lock);
+	mutex_unlock(&pool_list_lock);
 }
 
 void pools_synchronised(unsigned device)
@@ -192,26 +201,38 @@ void pools_synchronised(unsigned device)
 	if (!pools_used())
 		return;
 	if (device == RATION_DEVICES)
-		__atomic_exchange_n(&dirty, 0, __ATOMIC_ACQUIRE);
-	each(device, true, false);
-	unsigned n = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+		__atomic_exchange_n(&pool_shrink_expected, 0, __ATOMIC_ACQUIRE);
+	pool_update_all(device, true, false);
+	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++)
 		if (device == RATION_DEVICES || __atomic_load_n(&pools[i].device, __ATOMIC_RELAXED) == device)
-			finish(&pools[i]);
+			pool_finish(&pools[i]);
 }
 
-static uint64_t grains(uint64_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
-
-void pool_forget(const struct alloc_record *r)
+/* pool_forget counts an address as no longer live. */
+static void pool_forget(const struct alloc_record *r)
 {
 	struct pool *p = &pools[r->pool - 1];
-	__atomic_fetch_sub(&p->slop, grains(r->bytes) - r->bytes, __ATOMIC_RELAXED);
-	__atomic_fetch_sub(&p->handed, grains(r->bytes), __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&p->rounding, pool_whole_grains(r->bytes) - r->bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&p->live_bytes, pool_whole_grains(r->bytes), __ATOMIC_RELAXED);
 	__atomic_fetch_sub(&p->live, 1, __ATOMIC_SEQ_CST);
-	soil();
+	pool_expect_shrink();
 }
 
-static bool elsewhere(struct alloc_record *r, void *device)
+void pool_keep_address(const struct alloc_record *r)
+{
+	struct alloc_record old;
+	context_replace(&context_addresses, r, &old);
+	if (likely(!old.key))
+		return;
+	/* Of a context that has ended: as in context_keep. */
+	if (old.pool)
+		pool_forget(&old);
+	else
+		context_return(&old, RATION_DATA);
+}
+
+static bool pool_not_on_device(struct alloc_record *r, void *device)
 {
 	if (!r->pool || r->device != *(const unsigned *)device)
 		return true;
@@ -222,39 +243,37 @@ static bool elsewhere(struct alloc_record *r, void *device)
 void pools_emptied(unsigned device)
 {
 	if (pools_used())
-		alloc_table_sweep(&addresses, elsewhere, &device);
+		alloc_table_sweep(&context_addresses, pool_not_on_device, &device);
+}
+
+static void pool_lock_and_update(struct pool *p)
+{
+	mutex_lock(&p->lock, LOCK_POOL);
+	pool_update(p);
+	mutex_unlock(&p->lock);
 }
 
 void pool_freed(const struct alloc_record *r)
 {
-	struct pool *p = &pools[r->pool - 1];
 	pool_forget(r);
-	mutex_lock(&p->lock);
-	look(p);
-	mutex_unlock(&p->lock);
+	pool_lock_and_update(&pools[r->pool - 1]);
 }
 
-static void look_at(CUmemoryPool handle)
-{
-	struct pool *p = handle ? find(handle) : NULL;
-	if (!p)
-		return;
-	mutex_lock(&p->lock);
-	look(p);
-	mutex_unlock(&p->lock);
-}
-
-/* Allocating. */
-
-struct request {
+/* A call that allocates from a pool. */
+struct pool_request {
 	enum ration_call call;
 	CUdeviceptr *out;
 	size_t bytes;
-	CUmemoryPool pool;
+	CUmemoryPool pool; /* NULL: the device's current one */
 	CUstream stream;
 };
 
-static int perform(const struct request *q)
+static bool pool_per_thread(const struct pool_request *q)
+{
+	return q->call == CALL_cuMemAllocAsync_ptsz || q->call == CALL_cuMemAllocFromPoolAsync_ptsz;
+}
+
+static int pool_call_driver(const struct pool_request *q)
 {
 	switch (q->call) {
 	case CALL_cuMemAllocAsync: return REAL(cuMemAllocAsync, q->out, q->bytes, q->stream);
@@ -264,59 +283,58 @@ static int perform(const struct request *q)
 	}
 }
 
-/* growth is what the pool must reserve for a request, if it can use all it has. What it
- * owes it must not use. */
-static uint64_t growth(struct pool *p, uint64_t bytes)
+/* pool_growth returns what the pool must reserve for a request, if it can use all it has
+ * but what was not granted. */
+static uint64_t pool_growth(struct pool *p, uint64_t bytes)
 {
 	uint64_t need;
-	if (unlikely(p->owed))
-		redeem(p);
-	if (unlikely(p->owed))
-		return chunks(bytes);
-	uint64_t taken = attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0) + load_relaxed(&p->slop);
-	if (__builtin_add_overflow(taken, grains(bytes), &need))
+	if (unlikely(p->ungranted))
+		pool_return_ungranted(p);
+	if (unlikely(p->ungranted))
+		return pool_whole_chunks(bytes);
+	uint64_t taken = pool_attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0) + load_relaxed(&p->rounding);
+	if (__builtin_add_overflow(taken, pool_whole_grains(bytes), &need))
 		return UINT64_MAX;
-	return need > p->charged ? chunks(need - p->charged) : 0;
+	return need > p->charged ? pool_whole_chunks(need - p->charged) : 0;
 }
 
-/* done says whether the stream has nothing left to do. */
-static bool done(const struct request *q, bool per_thread)
+/* pool_stream_idle reports whether the stream has nothing left to do. */
+static bool pool_stream_idle(const struct pool_request *q)
 {
-	int mode = graph_relax();
-	int result = per_thread ? REAL(cuStreamQuery_ptsz, q->stream) : REAL(cuStreamQuery, q->stream);
-	graph_unrelax(mode);
+	int mode = capture_relax();
+	int result = pool_per_thread(q) ? REAL(cuStreamQuery_ptsz, q->stream) : REAL(cuStreamQuery, q->stream);
+	capture_restore(mode);
 	return result == CUDA_SUCCESS;
 }
 
-/* undo gives back what the driver has just given. Nobody waits for the stream here, as
- * the driver would not have: its work may wait for what this thread does next. So the
- * memory may stay the pool's for now, which then owes it. */
-static void undo(const struct request *q, struct pool *p)
+/* pool_undo frees what the driver has just given. It does not wait for the stream, as the
+ * driver would not have: the stream's work may wait for what this thread does next. So the
+ * memory may stay the pool's for now, ungranted. */
+static void pool_undo(const struct pool_request *q, struct pool *p)
 {
-	bool per_thread = q->call == CALL_cuMemAllocAsync_ptsz || q->call == CALL_cuMemAllocFromPoolAsync_ptsz;
 	uint64_t granted = p->charged;
-	int result = per_thread ? REAL(cuMemFreeAsync_ptsz, *q->out, q->stream) : REAL(cuMemFreeAsync, *q->out, q->stream);
+	int result = pool_per_thread(q) ? REAL(cuMemFreeAsync_ptsz, *q->out, q->stream) : REAL(cuMemFreeAsync, *q->out, q->stream);
 	if (result != CUDA_SUCCESS)
 		log_warn("an allocation beyond the limit could not be undone (%d): its pool stays larger", result);
 	*q->out = 0;
-	/* Where nothing is before it the free comes to pass at once, and has once it is seen. */
-	for (unsigned tries = 0; tries < 100 && !done(q, per_thread); tries++)
+	/* On an idle stream the free comes to pass at once. */
+	for (unsigned tries = 0; tries < 100 && !pool_stream_idle(q); tries++)
 		;
-	trim(p, granted);
+	pool_trim(p, granted);
 	pool_sync_charge(p, granted);
-	p->owed = p->charged > granted ? p->charged - granted : 0;
-	soil();
+	p->ungranted = p->charged > granted ? p->charged - granted : 0;
+	pool_expect_shrink();
 }
 
-/* answer_for charges what the pool grew by beyond what was foreseen: what it had may be
- * in pieces, or wait for another stream. What does not fit is undone. */
-static int answer_for(const struct request *q, struct pool *p)
+/* pool_charge_rest charges what the pool grew by beyond pool_growth: what it had may be in
+ * pieces, or wait for another stream. What does not fit is undone. */
+static int pool_charge_rest(const struct pool_request *q, struct pool *p)
 {
-	uint64_t now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, p->charged);
-	/* Pieces that nobody can use go first. */
+	uint64_t now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, p->charged);
+	/* Pieces that are too small to be used go first. */
 	if (unlikely(now > p->charged) && charge_would_refuse(p->device, now - p->charged)) {
-		trim(p, 0);
-		now = attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, now);
+		pool_trim(p, 0);
+		now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, now);
 	}
 	if (likely(now <= p->charged)) {
 		charge_adjust(p->device, RATION_DATA, p->charged, now);
@@ -327,221 +345,195 @@ static int answer_for(const struct request *q, struct pool *p)
 	if (result == CUDA_SUCCESS)
 		p->charged = now;
 	else
-		undo(q, p);
+		pool_undo(q, p);
 	return result;
 }
 
-/* What the pool has was looked at when something of it was freed. If it gave back more
- * since, too little is foreseen here, and answered for afterwards. */
-static int charge_and_perform(const struct request *q, struct pool *p)
+/* pool_charge_and_call charges what the pool will grow by, and asks the driver. The pool
+ * was last looked at when something of it was freed: if it has shrunk since, pool_growth
+ * is too low, and pool_charge_rest charges the rest. Under the pool's lock. */
+static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 {
-	uint64_t more = growth(p, q->bytes);
+	uint64_t more = pool_growth(p, q->bytes);
 	int result = more ? charge_add(p->device, RATION_DATA, more, true) : CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return result;
 	p->charged += more;
-	result = perform(q);
+	result = pool_call_driver(q);
 	if (result == CUDA_SUCCESS)
-		return answer_for(q, p);
+		return pool_charge_rest(q, p);
 	pool_sync_charge(p, p->charged);
 	return result;
 }
 
-/* keep remembers an address. */
-static void keep(const struct request *q, struct pool *p, const struct alloc_target *at)
+/* pool_keep counts an address as live, and records it. */
+static void pool_keep(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
-	__atomic_fetch_add(&p->slop, grains(q->bytes) - q->bytes, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&p->handed, grains(q->bytes), __ATOMIC_RELAXED);
+	__atomic_fetch_add(&p->rounding, pool_whole_grains(q->bytes) - q->bytes, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&p->live_bytes, pool_whole_grains(q->bytes), __ATOMIC_RELAXED);
 	__atomic_fetch_add(&p->live, 1, __ATOMIC_SEQ_CST);
-	struct alloc_record r = {.key = *q->out, .bytes = q->bytes, .device = (uint8_t)p->device, .context = at->context,
-			   .pool = (uint16_t)(p - pools + 1)};
-	context_keep(&addresses, &r, RATION_DATA);
+	pool_keep_address(&(struct alloc_record){
+		.key = *q->out, .bytes = q->bytes, .device = (uint8_t)p->device, .context = t->context, .pool = (uint16_t)(p - pools + 1)});
 }
 
-static int allocate(const struct request *q, struct pool *p, const struct alloc_target *at)
+static int pool_allocate(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
 	if (!p || !p->counted)
-		return perform(q);
-	mutex_lock(&p->lock);
+		return pool_call_driver(q);
+	mutex_lock(&p->lock, LOCK_POOL);
 	uint64_t before = p->charged;
-	int result = charge_and_perform(q, p);
+	int result = pool_charge_and_call(q, p);
 	if (result == CUDA_SUCCESS)
-		keep(q, p, at);
+		pool_keep(q, p, t);
 	if (p->charged > before)
-		expect(p);
+		pool_check_reserve(p);
 	mutex_unlock(&p->lock);
 	overhead_tick();
 	return result;
 }
 
-static bool capturing(CUstream stream, bool per_thread)
+static bool pool_stream_captured(const struct pool_request *q)
 {
 	int status = 0;
-	int result = per_thread ? REAL(cuStreamIsCapturing_ptsz, stream, &status) : REAL(cuStreamIsCapturing, stream, &status);
+	int result = pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
 	return result == CUDA_SUCCESS && status != 0;
 }
 
-/* add_default is for a pool that was not made where we saw it: a device's own, which
- * programs ask for by name. NULL for all others: the host's, which cost the device
- * nothing, and what is no pool at all. */
-static struct pool *add_default(CUmemoryPool handle)
+/* pool_add_default adds a pool whose making was not hooked: a device's own, which programs
+ * ask for by name. NULL for all others: the host's, which cost the device nothing, and
+ * what is no pool at all. */
+static struct pool *pool_add_default(CUmemoryPool handle)
 {
 	CUmemoryPool own = NULL;
 	struct device *d;
 	for (CUdevice ordinal = 0; REAL(cuDeviceGetDefaultMemPool, &own, ordinal) == CUDA_SUCCESS; ordinal++)
 		if (own == handle)
-			return device_of(ordinal, &d) == 1 ? add(handle, d->index, true) : NULL;
+			return device_of(ordinal, &d) == 1 ? pool_add(handle, d->index, true) : NULL;
 	return NULL;
 }
 
-/* The pool is that of the stream's device, wherever the caller is. The streams that need
- * no making are the current context's. */
-static void follow(CUstream stream, struct alloc_target *at)
+/* pool_follow_stream makes the target the stream's context: the pool is that of the
+ * stream's device, whichever context is current. The predefined streams are the current
+ * context's. */
+static void pool_follow_stream(CUstream stream, struct alloc_target *t)
 {
 	CUcontext c = NULL;
 	struct alloc_target there;
 	if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD && REAL(cuStreamGetCtx, stream, &c) == CUDA_SUCCESS && c && context_target_of(c, &there))
-		*at = there;
+		*t = there;
 }
 
-/* Async is the body of the four calls. */
-static int async(struct request q, bool per_thread)
+/* pool_alloc_async is the body of the four calls that allocate. */
+static int pool_alloc_async(struct pool_request q)
 {
-	struct alloc_target at;
-	int here = context_target(&at);
-	if (here < 0)
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	if (here == 0 || !q.out || !q.bytes)
-		return perform(&q);
-	if (unlikely(graph_captures()) && capturing(q.stream, per_thread)) {
+	struct alloc_target t;
+	int denied = context_enter(&t);
+	if (denied)
+		return denied;
+	if (!t.device || !q.out || !q.bytes)
+		return pool_call_driver(&q);
+	if (unlikely(capture_seen()) && pool_stream_captured(&q)) {
 		graph_takes_memory();
-		return perform(&q);
+		return pool_call_driver(&q);
 	}
 	if (unlikely(devices_several()) && !q.pool)
-		follow(q.stream, &at);
+		pool_follow_stream(q.stream, &t);
 	CUmemoryPool handle = q.pool;
-	if (!handle && REAL(cuDeviceGetMemPool, &handle, at.device->ordinal) != CUDA_SUCCESS)
-		return perform(&q);
-	struct pool *p = find(handle);
-	if (!p && !q.pool)
-		p = add(handle, at.device->index, true);
-	else if (!p)
-		p = add_default(handle);
-	return allocate(&q, p, &at);
+	if (!handle && REAL(cuDeviceGetMemPool, &handle, t.device->ordinal) != CUDA_SUCCESS)
+		return pool_call_driver(&q);
+	struct pool *p = pool_find(handle);
+	if (!p)
+		p = q.pool ? pool_add_default(handle) : pool_add(handle, t.device->index, true);
+	return pool_allocate(&q, p, &t);
 }
 
 int cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
 {
-	ENTER(cuMemAllocAsync, out, bytes, stream);
-	return async((struct request){CALL_cuMemAllocAsync, out, bytes, NULL, stream}, false);
+	return pool_alloc_async((struct pool_request){CALL_cuMemAllocAsync, out, bytes, NULL, stream});
 }
 
 int cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t bytes, CUstream stream)
 {
-	ENTER(cuMemAllocAsync_ptsz, out, bytes, stream);
-	return async((struct request){CALL_cuMemAllocAsync_ptsz, out, bytes, NULL, stream}, true);
+	return pool_alloc_async((struct pool_request){CALL_cuMemAllocAsync_ptsz, out, bytes, NULL, stream});
 }
 
 int cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
-	ENTER(cuMemAllocFromPoolAsync, out, bytes, pool, stream);
-	return async((struct request){CALL_cuMemAllocFromPoolAsync, out, bytes, pool, stream}, false);
+	return pool_alloc_async((struct pool_request){CALL_cuMemAllocFromPoolAsync, out, bytes, pool, stream});
 }
 
 int cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
-	ENTER(cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream);
-	return async((struct request){CALL_cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream}, true);
+	return pool_alloc_async((struct pool_request){CALL_cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream});
 }
-
-/* The pools themselves. */
 
 int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 {
-	ENTER(cuMemPoolCreate, out, props);
 	struct device *d = NULL;
 	bool on_device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-	if (on_device && device_of(props->location.id, &d) < 0)
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	int result = REAL(cuMemPoolCreate, out, props);
-	if (result == CUDA_SUCCESS)
-		add(*out, d ? d->index : 0, on_device && d);
+	int denied = on_device ? init_enter_device(props->location.id, &d) : init_enter();
+	int result = REAL_UNLESS(denied, cuMemPoolCreate, out, props);
+	if (result == CUDA_SUCCESS && attach_on())
+		pool_add(*out, d ? d->index : 0, d != NULL);
 	return result;
 }
 
 int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
 {
-	LEAVE_ALONE(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
 	int result = REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
-	if (result == CUDA_SUCCESS)
-		add(*out, 0, false);
+	if (result == CUDA_SUCCESS && attach_on())
+		pool_add(*out, 0, false);
 	return result;
 }
 
 int cuMemPoolDestroy(CUmemoryPool handle)
 {
-	LEAVE_ALONE(cuMemPoolDestroy, handle);
-	struct pool *p = handle ? find(handle) : NULL;
+	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
 	if (!p)
 		return REAL(cuMemPoolDestroy, handle);
-	mutex_lock(&p->lock);
-	/* Nobody can ask how much is left afterwards, so it goes down to that now. */
+	mutex_lock(&p->lock, LOCK_POOL);
+	/* What is left cannot be asked for afterwards, so the charge goes down to it now. */
 	if (p->counted) {
-		trim(p, 0);
-		look(p);
+		pool_trim(p, 0);
+		pool_update(p);
 	}
-	/* Out of sight first: the handle may be another's as soon as it is free. */
+	/* Hidden first: the handle may be another pool's as soon as it is free. */
 	__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
 	int result = REAL(cuMemPoolDestroy, handle);
 	if (result != CUDA_SUCCESS) {
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 	} else {
-		/* It may become less, and nobody would say so. */
+		/* It may become less, unseen. */
 		charge_mark_absent(p->device, p->charged, true);
-		__atomic_store_n(&p->doomed, 1, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&p->destroyed, 1, __ATOMIC_SEQ_CST);
 	}
 	bool empty = !p->charged;
 	mutex_unlock(&p->lock);
-	soil();
+	pool_expect_shrink();
 	if (empty)
-		finish(p);
+		pool_finish(p);
 	return result;
+}
+
+static void pool_update_handle(CUmemoryPool handle)
+{
+	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
+	if (p)
+		pool_lock_and_update(p);
 }
 
 int cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-	LEAVE_ALONE(cuMemPoolTrimTo, pool, keep);
 	int result = REAL(cuMemPoolTrimTo, pool, keep);
-	look_at(pool);
+	pool_update_handle(pool);
 	return result;
 }
 
 int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
-	LEAVE_ALONE(cuMemPoolSetAttribute, pool, attribute, value);
 	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
-	soil(); /* a lower threshold counts at the next synchronisation */
-	look_at(pool);
+	if (attach_on())
+		pool_expect_shrink(); /* a lower threshold counts at the next synchronisation */
+	pool_update_handle(pool);
 	return result;
 }
-
-/* Synchronising: when pools give memory back. And the driver's figure is read here as
- * well as beside allocations, when it is time to: a program that has all it needs in
- * its first second only computes from then on. A look at the coarse clock is a few
- * nanoseconds, where waiting for a device is microseconds. */
-
-#define SYNCHRONISE(symbol, ...)                                                                                       \
-	do {                                                                                                           \
-		int result_ = REAL(symbol, __VA_ARGS__);                                                               \
-		if (unlikely(__atomic_load_n(&dirty, __ATOMIC_RELAXED)) && result_ == CUDA_SUCCESS &&                  \
-		    attach_state() == ATTACH_ON)                                                                           \
-			pools_synchronised(RATION_DEVICES);                                                            \
-		overhead_synchronised();                                                                                       \
-		return result_;                                                                                        \
-	} while (0)
-
-int cuCtxSynchronize(void) { SYNCHRONISE(cuCtxSynchronize); }
-int cuCtxSynchronize_v2(CUcontext c) { SYNCHRONISE(cuCtxSynchronize_v2, c); }
-int cuStreamSynchronize(CUstream s) { SYNCHRONISE(cuStreamSynchronize, s); }
-int cuStreamSynchronize_ptsz(CUstream s) { SYNCHRONISE(cuStreamSynchronize_ptsz, s); }
-int cuEventSynchronize(CUevent e) { SYNCHRONISE(cuEventSynchronize, e); }

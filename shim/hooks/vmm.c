@@ -1,59 +1,58 @@
-/* Virtual memory: physical memory lives until the last of its handles and its
- * mappings is gone. A record's `other` counts them, and goes down before the driver
- * is asked: a handle may be another thread's as soon as it is free. */
+/* Virtual memory. Physical memory is charged until the last of its handles and its
+ * mappings is gone. A record's `other` counts both, and goes down before the driver is
+ * asked: a handle may be another thread's as soon as it is free. */
 #include "charge.h"
-#include "hooks/context.h"
-#include "overhead.h"
-#include "attach.h"
+#include "hooks/context_table.h"
 #include "log.h"
+#include "overhead.h"
 #include "region/words.h"
 
-#define REFERENCE UINT64_C(1)
-#define MAPPING (UINT64_C(1) << 32)
+#define VMM_REFERENCE UINT64_C(1)
+#define VMM_MAPPING (UINT64_C(1) << 32)
 
-static struct alloc_table handles;  /* bytes, device, references and mappings */
-static struct alloc_table mappings; /* by address: bytes, and in other the handle */
+static struct alloc_table vmm_handles;  /* bytes, device, references and mappings */
+static struct alloc_table vmm_mappings; /* by address: bytes, and in `other` the handle */
 
-static bool count(struct alloc_record *r, void *by)
+static bool vmm_add(struct alloc_record *r, void *by)
 {
 	r->other += *(const uint64_t *)by;
 	return r->other != 0;
 }
 
-static bool change(CUmemGenericAllocationHandle handle, uint64_t by, struct alloc_record *now)
+/* vmm_count adds references or mappings to a handle's count; now is its record after
+ * that. */
+static bool vmm_count(CUmemGenericAllocationHandle handle, uint64_t by, struct alloc_record *now)
 {
-	return alloc_table_change(&handles, handle, count, &by, now);
+	return alloc_table_change(&vmm_handles, handle, vmm_add, &by, now);
 }
 
-/* undo brings back what change took away. */
-static void undo(CUmemGenericAllocationHandle handle, uint64_t by, struct alloc_record *was)
+/* vmm_undo takes back a vmm_count that may have removed the record; was is what that
+ * left. */
+static void vmm_undo(CUmemGenericAllocationHandle handle, uint64_t by, struct alloc_record *was)
 {
 	struct alloc_record now;
-	if (change(handle, -by, &now))
+	if (vmm_count(handle, -by, &now))
 		return;
 	was->other = -by;
-	alloc_table_put(&handles, was);
+	alloc_table_put(&vmm_handles, was);
 }
 
 int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	struct device *d;
-	ENTER(cuMemCreate, out, bytes, prop, flags);
-	if (!prop || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return REAL(cuMemCreate, out, bytes, prop, flags);
-	int found = device_of(prop->location.id, &d);
-	if (found <= 0)
-		return found < 0 ? CUDA_ERROR_OPERATING_SYSTEM : REAL(cuMemCreate, out, bytes, prop, flags);
-	int result = charge_add(d->index, RATION_DATA, bytes, false);
-	if (result != CUDA_SUCCESS)
+	struct device *d = NULL;
+	bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+	int refused = on_device ? init_enter_device(prop->location.id, &d) : init_enter();
+	if (!refused && d)
+		refused = charge_add(d->index, RATION_DATA, bytes, false);
+	int result = REAL_UNLESS(refused, cuMemCreate, out, bytes, prop, flags);
+	if (refused || !d)
 		return result;
-	result = REAL(cuMemCreate, out, bytes, prop, flags);
 	if (result != CUDA_SUCCESS) {
 		charge_return(d->index, RATION_DATA, bytes);
 		return result;
 	}
-	struct alloc_record r = {.key = *out, .bytes = bytes, .device = (uint8_t)d->index, .other = REFERENCE};
-	if (!alloc_table_put(&handles, &r))
+	struct alloc_record r = {.key = *out, .bytes = bytes, .device = (uint8_t)d->index, .other = VMM_REFERENCE};
+	if (!alloc_table_put(&vmm_handles, &r))
 		log_warn("no memory to remember a handle: it stays counted until this process ends");
 	overhead_tick();
 	return result;
@@ -62,11 +61,10 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 int cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct alloc_record r;
-	LEAVE_ALONE(cuMemRelease, handle);
-	bool known = change(handle, -REFERENCE, &r);
+	bool known = attach_on() && vmm_count(handle, -VMM_REFERENCE, &r);
 	int result = REAL(cuMemRelease, handle);
 	if (known && result != CUDA_SUCCESS)
-		undo(handle, -REFERENCE, &r);
+		vmm_undo(handle, -VMM_REFERENCE, &r);
 	else if (known && r.other == 0)
 		charge_return(r.device, RATION_DATA, r.bytes);
 	return result;
@@ -75,84 +73,85 @@ int cuMemRelease(CUmemGenericAllocationHandle handle)
 int cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	struct alloc_record r;
-	LEAVE_ALONE(cuMemMap, at, bytes, offset, handle, flags);
-	bool known = change(handle, MAPPING, &r);
+	bool known = attach_on() && vmm_count(handle, VMM_MAPPING, &r);
 	int result = REAL(cuMemMap, at, bytes, offset, handle, flags);
 	if (known && result != CUDA_SUCCESS)
-		change(handle, -MAPPING, &r);
+		vmm_count(handle, -VMM_MAPPING, &r);
 	else if (known && bytes)
-		alloc_table_put(&mappings, &(struct alloc_record){.key = at, .bytes = bytes, .other = handle});
+		alloc_table_put(&vmm_mappings, &(struct alloc_record){.key = at, .bytes = bytes, .other = handle});
 	return result;
 }
 
-/* A range may end many mappings: one after the other, each begins where the last
- * one ended. Those of imported memory were never recorded; a range that has any is
- * walked in the steps mappings come in. While the driver is asked they wait in
- * leaving, with the size of the memory (in units) where theirs was the last hold. */
-static const uint64_t STEP = 2 << 20;
+/* A range may end many mappings, each of which begins where the one before it ended.
+ * Mappings of imported memory are not recorded: a range that has any is walked in the
+ * steps in which mappings are aligned. While the driver is asked the records wait in
+ * vmm_unmapping, with the size of the memory, in units, as their flags where the mapping
+ * was the last thing that held it. */
+static const uint64_t VMM_STEP = 2 << 20;
 
-static struct alloc_table leaving;
+static struct alloc_table vmm_unmapping;
 
-static uint64_t leave(CUdeviceptr at)
+/* vmm_unmap_begin moves the mapping at an address to vmm_unmapping, and returns its size. */
+static uint64_t vmm_unmap_begin(CUdeviceptr at)
 {
 	struct alloc_record m, r;
-	if (!alloc_table_take(&mappings, at, &m))
-		return STEP;
+	if (!alloc_table_take(&vmm_mappings, at, &m))
+		return VMM_STEP;
 	m.flags = 0;
-	if (change(m.other, -MAPPING, &r) && r.other == 0) {
+	if (vmm_count(m.other, -VMM_MAPPING, &r) && r.other == 0) {
 		m.flags = (uint32_t)units_for(r.bytes);
 		m.device = r.device;
 	}
-	alloc_table_put(&leaving, &m);
+	alloc_table_put(&vmm_unmapping, &m);
 	return m.bytes;
 }
 
-static uint64_t left(CUdeviceptr at, bool gone)
+/* vmm_unmap_end returns what an ended mapping was the last to hold, or takes
+ * vmm_unmap_begin back. */
+static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 {
 	struct alloc_record m;
-	if (!alloc_table_take(&leaving, at, &m))
-		return STEP;
-	if (gone) {
+	if (!alloc_table_take(&vmm_unmapping, at, &m))
+		return VMM_STEP;
+	if (ended) {
 		charge_return(m.device, RATION_DATA, (uint64_t)m.flags * RATION_UNIT);
 	} else {
 		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.flags * RATION_UNIT, .device = m.device};
-		undo(m.other, -MAPPING, &r);
-		alloc_table_put(&mappings, &m);
+		vmm_undo(m.other, -VMM_MAPPING, &r);
+		alloc_table_put(&vmm_mappings, &m);
 	}
 	return m.bytes;
 }
 
 int cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
-	LEAVE_ALONE(cuMemUnmap, at, bytes);
-	/* No address space is that large: the driver will say so. */
-	if (bytes > UINT64_C(1) << 47 || at + bytes < at)
+	/* No address space is larger than 2^47 bytes: the driver will say so. */
+	if (!attach_on() || bytes > UINT64_C(1) << 47 || at + bytes < at)
 		return REAL(cuMemUnmap, at, bytes);
 	for (uint64_t done = 0; done < bytes;)
-		done += leave(at + done);
+		done += vmm_unmap_begin(at + done);
 	int result = REAL(cuMemUnmap, at, bytes);
 	for (uint64_t done = 0; done < bytes;)
-		done += left(at + done, result == CUDA_SUCCESS);
+		done += vmm_unmap_end(at + done, result == CUDA_SUCCESS);
 	return result;
 }
 
 int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at)
 {
 	struct alloc_record r;
-	LEAVE_ALONE(cuMemRetainAllocationHandle, out, at);
 	int result = REAL(cuMemRetainAllocationHandle, out, at);
-	if (result == CUDA_SUCCESS)
-		change(*out, REFERENCE, &r);
+	if (result == CUDA_SUCCESS && attach_on())
+		vmm_count(*out, VMM_REFERENCE, &r);
 	return result;
 }
 
 int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle, int type)
 {
 	struct alloc_record r;
-	LEAVE_ALONE(cuMemImportFromShareableHandle, out, handle, type);
 	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
-	/* One that this process has itself, by the same handle. */
-	if (result == CUDA_SUCCESS)
-		change(*out, REFERENCE, &r);
+	/* A reference more where this process exported it, and the driver gives the same
+	 * handle. */
+	if (result == CUDA_SUCCESS && attach_on())
+		vmm_count(*out, VMM_REFERENCE, &r);
 	return result;
 }

@@ -1,0 +1,81 @@
+/* The contexts of this process: which one is current, and the records of what ends with
+ * each. */
+#ifndef RATION_CONTEXT_TABLE_H
+#define RATION_CONTEXT_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "alloc_table.h"
+#include "hooks/init.h"
+
+/* Where an allocation goes. */
+struct alloc_target {
+	struct device *device; /* NULL: the call is not counted */
+	uint8_t context;       /* the number of the context that it ends with; 0: with none */
+};
+
+/* context_target finds the current context: 1; 0 where there is none, which the driver
+ * will say; -1 where its device cannot be rationed. Unless it returns 1, t->device is
+ * NULL. context_target_of is for a context that need not be current. */
+int context_target(struct alloc_target *t);
+bool context_target_of(CUcontext c, struct alloc_target *t);
+
+/* context_enter is init_enter for a call that allocates in the current context: t->device
+ * is NULL where the call is passed on. */
+static inline int context_enter(struct alloc_target *t)
+{
+	int denied = init_enter();
+	t->device = NULL;
+	if (unlikely(denied || !attach_on()))
+		return denied;
+	return unlikely(context_target(t) < 0) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+/* A context in the table. */
+struct context {
+	CUcontext handle; /* NULL: not found by handle, as it is being ended. Atomic */
+	struct device *device; /* written before handle */
+	bool used;             /* under LOCK_CONTEXT_TABLE */
+};
+
+/* context_find returns the context with a handle, or NULL. */
+struct context *context_find(CUcontext handle);
+
+/* context_hide makes a context unfindable, before the driver is asked to end it: its
+ * handle may be another context's as soon as it has ended. It returns the context, or
+ * NULL. context_unhide is for where the driver said no; c may be NULL. */
+struct context *context_hide(CUcontext handle);
+void context_unhide(struct context *c, CUcontext handle);
+
+/* context_remove returns the charges of all that ended with a context, and frees its
+ * number. */
+void context_remove(struct context *c);
+
+/* Records of what ends with its context, by address or handle. */
+extern struct alloc_table context_addresses, context_arrays, context_modules;
+
+/* RECORD_MANAGED marks an address whose bytes may be elsewhere than on the device. */
+#define RECORD_MANAGED 1u
+
+/* context_keep records what was charged as kind. Where there is no memory for a record,
+ * the charge stays until the process ends. context_replace is the same, and leaves to the
+ * caller what to do with a record that was there: old->key is 0 where there was none. */
+void context_keep(struct alloc_table *t, const struct alloc_record *r, unsigned kind);
+void context_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old);
+
+/* context_take takes a record out before the driver is asked to free what it names: its
+ * key may name another thread's as soon as it is free. The key is 0 where there is no
+ * record, or this process does not count. alloc_table_freed completes it. */
+static inline struct alloc_record context_take(struct alloc_table *t, uint64_t key)
+{
+	struct alloc_record r = {.key = 0};
+	if (attach_on())
+		alloc_table_take(t, key, &r);
+	return r;
+}
+
+/* context_return returns what a record was charged. */
+void context_return(const struct alloc_record *r, unsigned kind);
+
+#endif

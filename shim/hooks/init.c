@@ -1,0 +1,48 @@
+/* Joining the job: cuInit, and calls that come without it. */
+#include "hooks/init.h"
+
+#include "charge.h"
+#include "overhead.h"
+
+/* init_reset forgets what a fork handed down, in a process that has just opened the
+ * region. */
+static void init_reset(void)
+{
+	devices_reset();
+	charge_reset();
+	nvml_reset();
+	overhead_reset();
+}
+
+int cuInit(unsigned flags)
+{
+	/* Bad settings show before the driver spends its time; but a process for which there
+	 * is no driver leaves nothing in the region. */
+	enum attach_state s = attach_prepare();
+	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
+	if (result == CUDA_SUCCESS && s == ATTACH_COLD && attach_join(init_reset) == ATTACH_BROKEN)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	return result;
+}
+
+int init_join_late(void)
+{
+	CUcontext current;
+	enum attach_state s = attach_state();
+	/* A driver that is initialised without our cuInit was reached some other way. Where it
+	 * is not (in the child of a fork, say) it will say so itself. */
+	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare()) == ATTACH_COLD)
+		s = attach_join(init_reset);
+	return s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+int init_enter_device(CUdevice ordinal, struct device **out)
+{
+	int denied = init_enter();
+	*out = NULL;
+	if (denied || !attach_on())
+		return denied;
+	return device_of(ordinal, out) < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+bool init_read_only(void) { return attach_read_only(init_reset); }

@@ -1,0 +1,49 @@
+/* The library's locks, in the order in which a thread may take them. LOCKING.md says
+ * what each one guards and why the order is this one.
+ *
+ * A build with LOCKDEBUG=1 checks both rules at run time and aborts, with a message on
+ * stderr, where a thread
+ *   - waits for a lock while it holds one of the same or of a later level;
+ *   - does, with a lock held, what that lock's level does not permit.
+ * In any other build the calls below are nothing. */
+#ifndef RATION_LOCK_ORDER_H
+#define RATION_LOCK_ORDER_H
+
+#include <stdbool.h>
+
+enum lock_level {
+	LOCK_PRIMARY_CONTEXT = 1, /* hooks/context.c, one for each device */
+	LOCK_POOL_LIST,           /* hooks/pool.c */
+	LOCK_POOL,                /* hooks/pool.c, one for each pool */
+	LOCK_GRAPH,               /* hooks/graph.c, one for each device */
+	LOCK_OVERHEAD,            /* overhead.c */
+	LOCK_NVML,                /* nvml.c */
+	LOCK_DEVICE,              /* device.c */
+	LOCK_CONTEXT_TABLE,       /* hooks/context_table.c */
+	LOCK_ALLOC_TABLE,         /* alloc_table.c, one for each shard */
+	LOCK_ATTACH,              /* attach.c */
+	LOCK_LEVELS
+};
+
+/* What a thread may do while it holds a lock, if the lock's level permits it. */
+enum lock_act {
+	LOCK_CALLS_DRIVER = 1, /* CUDA or NVML, which may wait for the device */
+	LOCK_CALLS_LINKER = 2, /* the dynamic linker, which may run other libraries' code */
+	LOCK_LOGS = 4,         /* a line of output, which may wait for its reader */
+};
+
+#ifdef RATION_LOCKDEBUG
+/* lock_order_take records that the calling thread takes a lock. waits: it will wait for
+ * it, so the order must hold. A lock that was only tried for may be of any level. */
+void lock_order_take(const void *lock, enum lock_level level, bool waits);
+void lock_order_release(const void *lock);
+
+/* lock_order_check aborts unless every lock the thread holds permits the act. */
+void lock_order_check(enum lock_act act);
+#else
+static inline void lock_order_take(const void *lock, enum lock_level level, bool waits) { (void)lock, (void)level, (void)waits; }
+static inline void lock_order_release(const void *lock) { (void)lock; }
+static inline void lock_order_check(enum lock_act act) { (void)act; }
+#endif
+
+#endif
