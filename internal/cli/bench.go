@@ -7,27 +7,28 @@ import (
 
 	"ration/internal/bench"
 	"ration/internal/humanfmt"
+	"ration/internal/termtext"
 )
 
-func (a *app) bench() *cobra.Command {
+func newBenchCommand(a *app) *cobra.Command {
 	var env bench.Env
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure what ration costs on this machine",
-		Long: `Measure what ration costs on this machine: real processes, no GPU, no root. Each
-figure comes with its spread and, where that says something, beside the bare
-atomic operation measured in the same run. Where there is a target the row says
-"ok" or "over"; a timing never changes the exit status. A value is a median,
-unless its name says another percentile.`,
+		Long: `Measure what ration costs on this machine: with real processes, and without a
+GPU or root. Each value is a median, unless its name says another percentile,
+and comes with its spread and, where that helps, with its ratio to a bare atomic
+operation measured in the same run. Where there is a target the row says "ok" or
+"over"; a timing never changes the exit status.`,
 		Example: "  ration bench update\n  ration bench all --json",
 		Args:    noArgs,
-		RunE:    a.benchmark("", "", &env, benchNames()...).RunE,
+		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runBench(env, benchNames()) }),
 	}
-	cmd.PersistentFlags().BoolVar(&env.Quick, "quick", false, "a smoke run of a few seconds: its figures mean nothing")
+	cmd.PersistentFlags().BoolVar(&env.Quick, "quick", false, "a smoke run of a few seconds, whose values mean nothing")
 	for _, b := range bench.Benches {
-		cmd.AddCommand(a.benchmark(b.Name, "Measure "+b.About, &env, b.Name))
+		cmd.AddCommand(a.newBenchSubcommand(b.Name, "Measure "+b.About, &env, b.Name))
 	}
-	cmd.AddCommand(a.benchmark("all", "Run all benchmarks, which is also what bench alone does: a minute or two", &env, benchNames()...))
+	cmd.AddCommand(a.newBenchSubcommand("all", "Run all benchmarks, which is also what bench alone does: a minute or two", &env, benchNames()...))
 	return cmd
 }
 
@@ -38,39 +39,37 @@ func benchNames() (names []string) {
 	return names
 }
 
-func (a *app) benchmark(use, short string, env *bench.Env, names ...string) *cobra.Command {
+func (a *app) newBenchSubcommand(use, short string, env *bench.Env, names ...string) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
 		Args:  noArgs,
-		RunE: does(func(*cobra.Command, []string) error {
-			p := a.progress()
-			env.Say = p.say
-			report, err := bench.Run(names, *env)
-			p.done()
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.out.print(report)
-			}
-			a.figures(report)
-			return nil
-		}),
+		RunE:  withStatus(func(*cobra.Command, []string) error { return a.runBench(*env, names) }),
 	}
 }
 
-// figures prints a report as tables.
-func (a *app) figures(r bench.Report) {
+func (a *app) runBench(env bench.Env, names []string) error {
+	p := a.progress()
+	env.Say = p.show
+	report, err := bench.Run(names, env)
+	p.erase()
+	if err != nil {
+		return err
+	}
+	return a.printReport(report, true, func() { a.printBench(report) })
+}
+
+// printBench prints a report as tables.
+func (a *app) printBench(r bench.Report) {
 	m := r.Machine
 	a.out.printf("%s, %d CPUs, %s, %s %s\n", m.CPU, m.Cores, m.Kernel, m.Go, m.Arch)
 	a.out.printf("regions on %s, load average %s\n", m.FileSystem, m.Load)
 	a.out.printf("%s, %s, took %.0f s\n", r.Command, r.Date, r.Seconds)
 	for _, result := range r.Results {
 		a.out.printf("\n%s: %s\n", a.out.style(bold, result.Bench), result.About)
-		a.out.printf("%s\n", a.out.style(dim, columns("", "value", "spread", "× bare", "M/s", "target")))
+		a.out.printf("%s\n", a.out.style(dim, benchLine("", "value", "spread", "× bare", "M/s", "target")))
 		for _, row := range result.Rows {
-			a.figure(row)
+			a.printBenchRow(row)
 		}
 		for _, note := range result.Notes {
 			a.out.printf("  %s\n", a.out.style(dim, a.out.wrap(note, 2)))
@@ -78,7 +77,7 @@ func (a *app) figures(r bench.Report) {
 	}
 }
 
-func (a *app) figure(r bench.Row) {
+func (a *app) printBenchRow(r bench.Row) {
 	spread, ratio, rate, target := "", "", "", ""
 	if r.Low != r.High {
 		spread = humanfmt.Range(r.Low, r.High)
@@ -99,20 +98,21 @@ func (a *app) figure(r bench.Row) {
 		}
 		target = r.Target + " " + a.out.style(style, r.Verdict)
 	}
-	a.out.printf("%s\n", columns(r.Name, amount(r), spread, ratio, rate, target))
+	a.out.printf("%s\n", benchLine(r.Name, benchValue(r), spread, ratio, rate, target))
 	if r.Note != "" {
 		a.out.printf("    %s\n", a.out.style(dim, r.Note))
 	}
 }
 
-// columns fits a line of figures into 80 characters.
-func columns(name, value, spread, ratio, rate, target string) string {
-	line := "  " + pad(name, -26) + pad(value, 9) + pad(spread, 16) + pad(ratio, 7) + pad(rate, 6) + "  " + target
+// benchLine lays out a line of 80 cells.
+func benchLine(name, value, spread, ratio, rate, target string) string {
+	line := "  " + termtext.PadRight(name, 26) + termtext.PadLeft(value, 9) + termtext.PadLeft(spread, 16) +
+		termtext.PadLeft(ratio, 7) + termtext.PadLeft(rate, 6) + "  " + target
 	return strings.TrimRight(line, " ")
 }
 
-// amount is a row's figure with its unit.
-func amount(r bench.Row) string {
+// benchValue renders a row's value with its unit.
+func benchValue(r bench.Row) string {
 	switch r.Unit {
 	case bench.Percent:
 		return humanfmt.Percent(r.Value)

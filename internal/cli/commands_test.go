@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commands are all that people see.
-func commands() (out []*cobra.Command) {
-	a := &app{out: terminalOf(io.Discard), err: terminalOf(io.Discard)}
+// visibleCommands returns all commands that the help lists.
+func visibleCommands() (out []*cobra.Command) {
+	a := &app{out: newTerminal(io.Discard), err: newTerminal(io.Discard)}
 	var add func(*cobra.Command)
 	add = func(c *cobra.Command) {
 		if c.Hidden {
@@ -24,21 +24,21 @@ func commands() (out []*cobra.Command) {
 			add(sub)
 		}
 	}
-	for _, c := range a.root().Commands() {
+	for _, c := range newRootCommand(a).Commands() {
 		add(c)
 	}
 	return out
 }
 
-// Every command says what it is for, at length and by an example.
-func TestCommandsExplainThemselves(t *testing.T) {
-	for _, c := range commands() {
+// Every command has a description and an example.
+func TestCommandsHaveHelp(t *testing.T) {
+	for _, c := range visibleCommands() {
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
 			t.Errorf("%s: Short is %q, want a line without a full stop", c.CommandPath(), c.Short)
 		}
 		long := c.Long
 		if c.Parent().Name() != "ration" {
-			continue // the one above explains it
+			continue // its parent has the description
 		}
 		if !strings.HasSuffix(strings.TrimSpace(long), ".") {
 			t.Errorf("%s: Long ends in %q, want sentences", c.CommandPath(), long)
@@ -54,7 +54,7 @@ func TestCommandsExplainThemselves(t *testing.T) {
 	}
 }
 
-// The page of commands has every command, its flags, and every exit status.
+// docs/commands.md has every command, its flags, and every exit status.
 func TestCommandsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/commands.md")
 	if err != nil {
@@ -65,7 +65,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 		title, text, _ := strings.Cut(part, "\n")
 		parts[title] = text
 	}
-	for _, c := range commands() {
+	for _, c := range visibleCommands() {
 		if c.Parent().Name() != "ration" {
 			continue
 		}

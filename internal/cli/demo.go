@@ -11,41 +11,50 @@ import (
 	"ration/internal/demo"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
+	"ration/internal/termtext"
 )
 
-func (a *app) demo() *cobra.Command {
-	var size string
-	var quick bool
+type demoFlags struct {
+	limit string
+	quick bool
+}
+
+func newDemoCommand(a *app) *cobra.Command {
+	var f demoFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work, without a GPU",
-		Long: `Watch eight real processes share the memory of a make-believe device: one asks
-for too much, one is stopped, one is killed; and see that the books agree in the
-end. They are CUDA programs with the library preloaded. It takes about 15
-seconds, needs no GPU and leaves nothing behind but the unpacked library.
+		Short: "Show ration at work, without a GPU",
+		Long: `Watch eight real processes share the memory of a stand-in device: one asks for
+too much, one is stopped, one is killed. In the end the accounts are compared:
+what the device has granted, what the processes hold, and what the driver has
+given. The processes are CUDA programs with the library preloaded. It takes
+about 15 seconds, needs no GPU and leaves nothing behind but the unpacked
+library.
 
-Exit status: 0 if the books agree, 1 if not.`,
+Exit status: 0 if the accounts agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",
 		Args:    noArgs,
-		RunE: does(func(cmd *cobra.Command, _ []string) error {
-			budget, err := demoLimit(cmd.Flags().Changed("limit"), size)
-			if err != nil {
-				return err
-			}
-			report, err := demo.Run(budget, quick, a.screen())
-			if err != nil {
-				return err
-			}
-			return a.judged(report, report.Agree, func() { a.proof(report) })
-		}),
+		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runDemo(cmd, f) }),
 	}
-	cmd.Flags().StringVar(&size, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+demo.Device.String())
-	cmd.Flags().BoolVar(&quick, "quick", false, "without the pauses in which to look")
+	cmd.Flags().StringVar(&f.limit, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+demo.Device.String())
+	cmd.Flags().BoolVar(&f.quick, "quick", false, "leave out the pauses")
 	return cmd
 }
 
-// demoLimit is the budget: from the flag, or else the environment, or else the
-// flag's default.
+func (a *app) runDemo(cmd *cobra.Command, f demoFlags) error {
+	bytes, err := demoLimit(cmd.Flags().Changed("limit"), f.limit)
+	if err != nil {
+		return err
+	}
+	report, err := demo.Run(bytes, f.quick, a.demoScreen())
+	if err != nil {
+		return err
+	}
+	return a.printReport(report, report.Agree, func() { a.printDemo(report) })
+}
+
+// demoLimit returns the limit in bytes: from the flag if it was given, otherwise from
+// the environment if it has one, otherwise the flag's default.
 func demoLimit(given bool, flag string) (uint64, error) {
 	const source = "--limit"
 	set, err := limit.ParseMemorySet(source, flag)
@@ -66,14 +75,14 @@ func demoLimit(given bool, flag string) (uint64, error) {
 		return 0, err
 	}
 	if size < demo.MinLimit || size > demo.Device {
-		return 0, usage("limit %v: not one for the make-believe device, which has %v (use %v or more of it, with %s)",
+		return 0, usageError("limit %v: not one for the stand-in device, which has %v (use %v or more of it, with %s)",
 			set.For(0), demo.Device, demo.MinLimit, source)
 	}
 	return uint64(size), nil
 }
 
-// screen is where the demo plays: nowhere, if it is only asked for its figures.
-func (a *app) screen() demo.Screen {
+// demoScreen returns where the demo is shown: nowhere with --json.
+func (a *app) demoScreen() demo.Screen {
 	s := demo.Screen{
 		Out: a.out, Live: a.out.tty, Bar: a.out.bar,
 		Dim:  func(text string) string { return a.out.style(dim, text) },
@@ -85,31 +94,31 @@ func (a *app) screen() demo.Screen {
 	return s
 }
 
-// proof says what the demo has shown.
-func (a *app) proof(r demo.Report) {
+// printDemo prints what the demo has shown.
+func (a *app) printDemo(r demo.Report) {
 	a.out.printf("\n")
 	line := func(what, format string, args ...any) {
-		a.out.printf("%s  %s\n", a.out.style(bold, pad(what, 9)), a.out.wrap(fmt.Sprintf(format, args...), 11))
+		a.out.printf("%s  %s\n", a.out.style(bold, termtext.PadRight(what, 8)), a.out.wrap(fmt.Sprintf(format, args...), 10))
 	}
-	books, end := "the device had granted %s, the living held %s", "; after they left %s and %s, %d slots"
+	accounts, end := "the device had granted %s, the living processes held %s", "; after they ended %s and %s, and %d accounts were left"
 	held, left := []any{humanfmt.Bytes(r.Held.Word), humanfmt.Bytes(r.Held.Sum)}, []any{humanfmt.Bytes(r.End.Word), humanfmt.Bytes(r.End.Sum)}
 	if r.Held.Driver != nil && r.End.Driver != nil {
-		books += ", of it %s in contexts, and the driver had given %s"
+		accounts += ", of it %s in contexts, and the driver had given %s"
 		held = append(held, humanfmt.Bytes(r.Held.Contexts), humanfmt.Bytes(*r.Held.Driver))
-		end = "; after they left %s, %s and %s, %d slots"
+		end = "; after they ended %s, %s and %s, and %d accounts were left"
 		left = append(left, humanfmt.Bytes(*r.End.Driver))
 	}
-	line("the books", books+end, append(append(held, left...), r.End.Slots)...)
+	line("accounts", accounts+end, append(append(held, left...), r.End.Slots)...)
 	if v := r.View; v != nil {
-		line("the views", "fake-smi in the job showed %dMiB / %dMiB, outside %dMiB / %dMiB",
+		line("fake-smi", "in the job it showed %dMiB / %dMiB, outside %dMiB / %dMiB",
 			v.Inside.Used, v.Inside.Total, v.Outside.Used, v.Outside.Total)
 	}
-	line("the limit", "passed in %d of %s readings by an observer; the most was %s of %s",
+	line("limit", "exceeded in %d of %s readings by an observer; the most was %s of %s",
 		r.Passed, humanfmt.Count(r.Readings), humanfmt.Bytes(r.Most), humanfmt.Bytes(r.Limit))
-	line("the waits", "%s requests; nobody waited longer than %s for an answer", humanfmt.Count(r.Requests), humanfmt.Duration(time.Duration(r.Slowest)))
-	verdict := a.out.style(green, "The books agree.")
+	line("waits", "%s requests; no process waited longer than %s for an answer", humanfmt.Count(r.Requests), humanfmt.Duration(time.Duration(r.Slowest)))
+	verdict := a.out.style(green, "The accounts agree.")
 	if !r.Agree {
-		verdict = a.out.style(red, "The books do not agree.")
+		verdict = a.out.style(red, "The accounts do not agree.")
 	}
 	a.out.printf("\n%s\n", verdict)
 }

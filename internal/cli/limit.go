@@ -20,19 +20,22 @@ import (
 type Limits struct {
 	Job     string  `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path    string  `json:"path"`          // of the region
-	Devices []Limit `json:"devices"`       // all that have a limit or were ever used; after a change, those changed
+	Devices []Limit `json:"devices"`       // those with a limit and those ever used; after a change, those changed
 }
 
 // Limit is a job's limit on one device. Sizes are bytes.
 type Limit struct {
 	job.Device
 	Changed bool   `json:"changed"`
-	Before  uint64 `json:"before"` // the limit before it was changed; 0 where there was none
-	Over    uint64 `json:"over"`   // held beyond what may be granted
+	Before  uint64 `json:"before"` // the limit before the change; 0 for none
+	Over    uint64 `json:"over"`   // usage beyond what may be granted
 }
 
-func (a *app) limit() *cobra.Command {
-	device := -1
+// allDevices is --device where it was not given.
+const allDevices = -1
+
+func newLimitCommand(a *app) *cobra.Command {
+	var device int
 	cmd := &cobra.Command{
 		Use:   "limit JOB [SIZE]",
 		Short: "Show or change a job's limits while it runs",
@@ -41,52 +44,54 @@ func (a *app) limit() *cobra.Command {
 JOB is a name that ration ps shows, or the path of a region, with a slash in it.
 SIZE is written as everywhere: 10g, 10GiB, 1024m, plain bytes, a share of the
 device like 25%, where a process of the job has found out its size, or none. It
-holds for all devices of the job, for the one that --device names, or as listed:
+is for all devices of the job, for the one that --device names, or as listed:
 0=10g,1=20g.
 
-A change holds for every request from then on. What is held beyond a lowered
-limit stays held: nothing is taken from a process, and new requests are refused
-until enough was returned. A tolerance stays as it is.
+A change holds for every request from then on. If a job holds more than its new
+limit, nothing is taken from its processes, and new requests are refused until
+enough was returned. A tolerance stays as it is.
 
-Limits that an operator keeps beside the region (PATH.limits) can be changed by
-the owner of that file only.
+Limits that an operator keeps in a file beside the region (PATH.limits) can be
+changed by the owner of that file only.
 
 Exit status: 0; 1 if the limit may not be changed; 2 for a size that cannot be;
 3 if there is no such job, or its region could not be opened.`,
 		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none",
-		Args:              takes(1, 2, "a job and perhaps a size"),
+		Args:              argCount(1, 2, "a job and perhaps a size"),
 		ValidArgsFunction: completeJobs(1),
-		RunE: does(func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("device") && (device < 0 || device >= abi.Devices) {
-				return usage("--device %d: not a device (use 0 to %d)", device, abi.Devices-1)
-			}
-			j, err := job.Find(args[0])
-			if err != nil {
-				return err
-			}
-			s := job.Read(j, job.ReadOptions{})
-			if s.Err() != nil {
-				return statusError{s.Err(), ExitOpen}
-			}
-			if len(args) == 1 {
-				return a.showLimits(s, device)
-			}
-			return a.changeLimits(j, s, device, args[1])
-		}),
+		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, device, args) }),
 	}
-	cmd.Flags().IntVarP(&device, "device", "d", -1, "only this device, counted from 0 as the job sees them")
+	cmd.Flags().IntVarP(&device, "device", "d", allDevices, "only this device, counted from 0 as the job sees them")
 	return cmd
 }
 
-func (a *app) showLimits(s job.Status, device int) error {
+func (a *app) runLimit(cmd *cobra.Command, device int, args []string) error {
+	if cmd.Flags().Changed("device") && (device < 0 || device >= abi.Devices) {
+		return usageError("--device %d: not a device (use 0 to %d)", device, abi.Devices-1)
+	}
+	j, err := job.Find(args[0])
+	if err != nil {
+		return err
+	}
+	s := job.Read(j, job.ReadOptions{})
+	if s.Err() != nil {
+		return statusError{s.Err(), ExitOpen}
+	}
+	if len(args) == 1 {
+		return a.printLimits(s, device)
+	}
+	return a.changeLimits(j, s, device, args[1])
+}
+
+func (a *app) printLimits(s job.Status, device int) error {
 	out := Limits{Job: s.Job, Path: s.Path, Devices: []Limit{}}
 	for _, d := range s.Devices {
-		if device < 0 || d.Device == device {
-			out.Devices = append(out.Devices, Limit{Device: d, Over: over(d)})
+		if device == allDevices || d.Device == device {
+			out.Devices = append(out.Devices, Limit{Device: d, Over: overLimit(d)})
 		}
 	}
 	if a.json {
-		return a.out.print(out)
+		return a.out.printJSON(out)
 	}
 	if len(out.Devices) == 0 {
 		a.out.printf("%s: no limits, and nothing was ever used\n", s.Title())
@@ -97,23 +102,23 @@ func (a *app) showLimits(s job.Status, device int) error {
 	return nil
 }
 
-// changeLimits checks all of a change before it makes any of it.
+// changeLimits checks the whole change before it makes any of it.
 func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) error {
 	set, err := limit.ParseMemorySet("", text)
 	if err != nil {
 		return err
 	}
-	r, err := openToChange(s.Path)
+	r, err := openForLimits(s.Path)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
 	defer r.Close()
-	devices, err := meant(s, set, device)
+	devices, err := selectDevices(s, set, device)
 	if err != nil {
 		return err
 	}
 	limits := map[int]abi.Limit{}
-	known := 0 // devices that a process, or ration run, has found
+	known := 0 // devices whose size a process, or ration run, has found
 	for d := range abi.Devices {
 		if total, err := r.Total(d); err == nil && total > 0 {
 			known++
@@ -121,15 +126,11 @@ func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) err
 	}
 	for _, d := range devices {
 		if total, err := r.Total(d); err == nil && total == 0 && known > 0 {
-			return usage("device %d: the job has no such device (it has %d, counted from 0)", d, known)
+			return usageError("device %d: the job has no such device (it has %d, counted from 0)", d, known)
 		}
 		if limits[d], err = newLimit(r, d, set.For(d)); err != nil {
 			return err
 		}
-	}
-	before := map[int]job.Device{}
-	for _, d := range s.Devices {
-		before[d.Device] = d
 	}
 	for _, d := range devices {
 		err := r.SetLimit(d, limits[d])
@@ -140,35 +141,40 @@ func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) err
 			return fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
 		}
 	}
-	return a.changed(j, devices, before)
+	return a.printChange(j, devices, byDevice(s))
 }
 
-// meant are the devices that a change is for.
-func meant(s job.Status, set limit.Set[limit.Memory], device int) (devices []int, err error) {
+// selectDevices returns the devices that a change is for.
+func selectDevices(s job.Status, set limit.Set[limit.Memory], device int) (devices []int, err error) {
 	single := set
 	single.Default = limit.Memory{}
 	switch {
-	case device >= 0 && single.IsSet():
-		return nil, usage("--device %d and %v: two ways to name a device (use one of them)", device, set)
-	case device >= 0:
+	case device != allDevices && single.IsSet():
+		return nil, usageError("--device %d and %v: two ways to name a device (use one of them)", device, set)
+	case device != allDevices:
 		return []int{device}, nil
 	}
-	has := map[int]bool{}
-	for _, d := range s.Devices {
-		has[d.Device] = true
-	}
+	has := byDevice(s)
 	for d := range abi.Devices {
-		if set.Device[d].IsSet() || set.Default.IsSet() && has[d] {
+		if _, found := has[d]; set.Device[d].IsSet() || set.Default.IsSet() && found {
 			devices = append(devices, d)
 		}
 	}
 	if len(devices) == 0 {
-		return nil, usage("%s has no limits and uses no device yet (name one: --device 0)", s.Title())
+		return nil, usageError("%s has no limits and uses no device yet (name one: --device 0)", s.Title())
 	}
 	return devices, nil
 }
 
-// newLimit is a limit as the region keeps it, with the tolerance it has.
+func byDevice(s job.Status) map[int]job.Device {
+	devices := map[int]job.Device{}
+	for _, d := range s.Devices {
+		devices[d.Device] = d
+	}
+	return devices
+}
+
+// newLimit returns a limit as the region has it, with the tolerance of the old one.
 func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error) {
 	old, err := r.Limit(device)
 	if err != nil {
@@ -181,24 +187,24 @@ func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error
 	size, err := want.Of(limit.Size(total))
 	switch most := limit.Size(abi.MaxUnits * abi.Unit); {
 	case errors.Is(err, limit.ErrNoMemory):
-		return 0, usage("%v of device %d: no process of the job has found out its size yet (give a size, like 10g)", want, device)
+		return 0, usageError("%v of device %d: no process of the job has found out its size yet (give a size, like 10g)", want, device)
 	case err != nil:
 		return 0, err
 	case size == 0:
 		return abi.Unlimited, nil
 	case size < abi.Unit:
-		return 0, usage("limit %v: memory is counted in units of %d bytes (use one or more; 0 is no limit)", want, abi.Unit)
+		return 0, usageError("limit %v: memory is counted in units of %d bytes (use one or more; 0 is no limit)", want, abi.Unit)
 	case size > most:
-		return 0, usage("limit %v: a region counts up to %v (use none for no limit)", want, most)
+		return 0, usageError("limit %v: a region counts up to %v (use none for no limit)", want, most)
 	case total > 0 && uint64(size) > total:
-		return 0, usage("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, limit.Size(total))
+		return 0, usageError("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, limit.Size(total))
 	}
 	return abi.MakeLimit(uint64(size), old.Tolerance()), nil
 }
 
-// openToChange opens a region for a change of its limits. One that cannot be
-// written may still have them in a file that can.
-func openToChange(path string) (*region.Region, error) {
+// openForLimits opens a region to change its limits. Where the region cannot be
+// written, the limits may be in a file beside it that can.
+func openForLimits(path string) (*region.Region, error) {
 	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 		return region.OpenReadOnly(path)
@@ -206,22 +212,19 @@ func openToChange(path string) (*region.Region, error) {
 	return r, err
 }
 
-// changed says how things are now.
-func (a *app) changed(j job.Job, devices []int, before map[int]job.Device) error {
+// printChange prints the limits after a change, beside those before.
+func (a *app) printChange(j job.Job, devices []int, before map[int]job.Device) error {
 	s := job.Read(j, job.ReadOptions{})
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}
 	out := Limits{Job: s.Job, Path: s.Path, Devices: []Limit{}}
-	now := map[int]job.Device{}
-	for _, d := range s.Devices {
-		now[d.Device] = d
-	}
+	now := byDevice(s)
 	for _, d := range devices {
-		out.Devices = append(out.Devices, Limit{Device: now[d], Changed: true, Before: before[d].Limit, Over: over(now[d])})
+		out.Devices = append(out.Devices, Limit{Device: now[d], Changed: true, Before: before[d].Limit, Over: overLimit(now[d])})
 	}
 	if a.json {
-		return a.out.print(out)
+		return a.out.printJSON(out)
 	}
 	for _, d := range out.Devices {
 		a.out.printf("%s, device %d: the limit is %s now; it was %s.\n", a.out.style(bold, s.Title()), d.Device.Device,
@@ -234,8 +237,7 @@ func (a *app) changed(j job.Job, devices []int, before map[int]job.Device) error
 	return nil
 }
 
-// limitText is a limit that a person can check: exact, unless that takes a
-// calculator.
+// limitText renders a limit, with its tolerance.
 func limitText(d job.Device) string {
 	if !d.Limited {
 		return "none"
@@ -247,11 +249,11 @@ func limitText(d job.Device) string {
 	return text
 }
 
-// over is what is held beyond what may be granted.
-func over(d job.Device) uint64 {
-	most := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
-	if !d.Limited || d.Used <= most {
+// overLimit returns the bytes in use beyond what may be granted.
+func overLimit(d job.Device) uint64 {
+	ceiling := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
+	if !d.Limited || d.Used <= ceiling {
 		return 0
 	}
-	return d.Used - most
+	return d.Used - ceiling
 }

@@ -8,27 +8,28 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// man is for those who package ration.
-func (a *app) man() *cobra.Command {
+// newManCommand returns a command for packagers.
+func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man FOLDER",
 		Short:  "Write the man pages",
 		Hidden: true,
 		Long: `Write a man page for each command into a folder, which is made if it is
-missing. SOURCE_DATE_EPOCH sets their date, for builds that can be repeated.`,
+missing. SOURCE_DATE_EPOCH sets their date, for reproducible builds.`,
 		Example: "  ration man build/man1",
-		Args:    takes(1, 1, "a folder"),
-		RunE: does(func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return fmt.Errorf("making %s: %w", args[0], err)
-			}
-			root := cmd.Root()
-			root.DisableAutoGenTag = true
-			err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "ration " + version, Manual: "ration"}, args[0])
-			if err != nil {
-				return fmt.Errorf("writing man pages into %s: %w", args[0], err)
-			}
-			return nil
-		}),
+		Args:    argCount(1, 1, "a folder"),
+		RunE:    withStatus(func(cmd *cobra.Command, args []string) error { return runMan(cmd.Root(), args[0]) }),
 	}
+}
+
+func runMan(root *cobra.Command, folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("making %s: %w", folder, err)
+	}
+	root.DisableAutoGenTag = true
+	err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "ration " + version, Manual: "ration"}, folder)
+	if err != nil {
+		return fmt.Errorf("writing man pages into %s: %w", folder, err)
+	}
+	return nil
 }

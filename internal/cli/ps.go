@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/termtext"
 )
 
 // Jobs is what `ration ps --json` prints.
@@ -19,62 +19,67 @@ type Jobs struct {
 	Jobs   []job.Status `json:"jobs"`
 }
 
-func (a *app) ps() *cobra.Command {
-	var path string
-	var only bool
-	var w watch
+type psFlags struct {
+	region   string // path; empty: all jobs
+	readOnly bool
+	watch    watchFlags
+}
+
+func newPsCommand(a *app) *cobra.Command {
+	var f psFlags
 	cmd := &cobra.Command{
 		Use:   "ps",
-		Short: "Show who holds what",
-		Long: `Show each job's devices, with their limits and what is used of them, and its
-processes, with what each of them holds.
+		Short: "Show jobs, their limits and their processes",
+		Long: `Show each job's devices, with their limits and usage, and its processes, with
+what each of them holds. A job's limits and accounts are in a file, its region;
+SLOT is the number of a process's account in it.
 
 Jobs are found in the folder of this user's jobs: /run/ration for root, and
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID for others. ` + job.EnvFolder + `
 names another folder, and ` + job.EnvRegion + ` one more region.
 
-Memory of processes that died without returning it is given back first, where
-you may write the region. With --read-only nothing is touched.
+What processes hold that died without returning it is returned to the job first,
+where you may write its region. With --read-only nothing is changed.
 
-With --watch it is shown again and again, until it is interrupted or as often as
---count says: in place on a terminal, one after the other elsewhere, and with
---json as one line of JSON each time.
+With --watch the jobs are shown repeatedly, until ration is interrupted or as
+often as --count says: in place on a terminal, one after the other elsewhere,
+and with --json as one line of JSON each time.
 
-Exit status: 0, also when there is nothing to show; 3 if a region could not be
-read. The others are shown all the same.`,
+Exit status: 0, also without any job; 3 if a region could not be read. The other
+jobs are shown all the same.`,
 		Example: "  ration ps\n  ration ps --watch --interval 5s\n  ration ps --json --region /run/ration/train/region",
 		Args:    noArgs,
-		RunE: does(func(cmd *cobra.Command, _ []string) error {
-			show := func(a *app) error {
-				if cmd.Flags().Changed("region") {
-					return a.named(path, only)
-				}
-				return a.showAll(only)
-			}
-			if err := w.check(cmd); err != nil {
-				return err
-			}
-			if w.on {
-				return w.run(a, show)
-			}
-			return show(a)
-		}),
+		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runPs(cmd, f) }),
 	}
-	cmd.Flags().BoolVarP(&w.on, "watch", "w", false, "show it again and again")
-	cmd.Flags().DurationVarP(&w.every, "interval", "i", time.Second, "how long --watch waits in between")
-	cmd.Flags().IntVarP(&w.count, "count", "n", 0, "how often --watch shows it; 0 is until interrupted")
-	cmd.Flags().StringVar(&path, "region", "", "show only the region at this `path`")
-	cmd.Flags().BoolVar(&only, "read-only", false, "touch nothing, not even what dead processes hold")
+	cmd.Flags().BoolVarP(&f.watch.enabled, "watch", "w", false, "show the jobs repeatedly")
+	cmd.Flags().DurationVarP(&f.watch.interval, "interval", "i", time.Second, "how long --watch waits in between")
+	cmd.Flags().IntVarP(&f.watch.count, "count", "n", 0, "how often --watch shows the jobs; 0 is until interrupted")
+	cmd.Flags().StringVar(&f.region, "region", "", "show only the job with the region at this `path`")
+	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing, not even what dead processes hold")
 	return cmd
 }
 
-// named shows one region. That it cannot be read is then an error, and not a line
-// in a list.
-func (a *app) named(path string, only bool) error {
-	s := job.Read(job.Job{Path: path}, job.ReadOptions{ReadOnly: only})
-	compare([]job.Status{s})
+func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
+	if err := f.watch.check(cmd); err != nil {
+		return err
+	}
+	opts := job.ReadOptions{ReadOnly: f.readOnly}
+	print := func(a *app) error { return a.printAllJobs(opts) }
+	if cmd.Flags().Changed("region") {
+		print = func(a *app) error { return a.printJobAt(f.region, opts) }
+	}
+	if f.watch.enabled {
+		return f.watch.repeat(a, print)
+	}
+	return print(a)
+}
+
+// printJobAt prints the job of one region. It is an error if that cannot be read.
+func (a *app) printJobAt(path string, opts job.ReadOptions) error {
+	s := job.Read(job.Job{Path: path}, opts)
+	addDriverUsage([]job.Status{s})
 	if a.json {
-		if err := a.out.print(Jobs{job.Folder(), []job.Status{s}}); err != nil {
+		if err := a.out.printJSON(Jobs{job.Folder(), []job.Status{s}}); err != nil {
 			return err
 		}
 	}
@@ -82,49 +87,45 @@ func (a *app) named(path string, only bool) error {
 		return statusError{s.Err(), ExitOpen}
 	}
 	if !a.json {
-		a.status(s)
+		a.printJob(s)
 	}
 	return nil
 }
 
-func (a *app) showAll(only bool) error {
-	jobs, err := job.ReadAll(job.ReadOptions{ReadOnly: only})
+func (a *app) printAllJobs(opts job.ReadOptions) error {
+	jobs, err := job.ReadAll(opts)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	var unread error
 	for _, s := range jobs {
 		if s.Err() != nil {
-			unread = statusError{errSaid, ExitOpen}
+			err = statusError{errReported, ExitOpen}
 		}
 	}
-	out := Jobs{Folder: job.Folder(), Jobs: jobs}
-	compare(out.Jobs)
+	addDriverUsage(jobs)
 	if a.json {
-		return errors.Join(a.out.print(out), unread)
+		return errors.Join(a.out.printJSON(Jobs{job.Folder(), jobs}), err)
 	}
-	if len(out.Jobs) == 0 {
-		a.out.printf("No job has anything here: there is no region in %s. (`ration demo` shows one at work.)\n", out.Folder)
-		return nil
+	if len(jobs) == 0 {
+		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", job.Folder())
 	}
-	for i, s := range out.Jobs {
+	for i, s := range jobs {
 		if i > 0 {
 			a.out.printf("\n")
 		}
-		a.status(s)
+		a.printJob(s)
 	}
-	return unread
+	return err
 }
 
-// status prints one job.
-func (a *app) status(s job.Status) {
-	title := a.out.style(dim, printable(s.Path))
+func (a *app) printJob(s job.Status) {
+	title := a.out.style(dim, termtext.Printable(s.Path))
 	if s.Job != "" {
 		title = a.out.style(bold, s.Job) + "  " + title
 	}
 	a.out.printf("%s\n", title)
 	if s.Err() != nil {
-		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(printable(s.Error), 2)))
+		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(termtext.Printable(s.Error), 2)))
 		return
 	}
 	for _, d := range s.Devices {
@@ -133,14 +134,14 @@ func (a *app) status(s job.Status) {
 	if len(s.Devices) == 0 {
 		a.out.printf("  no limits, and nothing was ever used\n")
 	}
-	a.processes(s.Processes)
+	a.printProcesses(s.Processes)
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %d (%s) was dead: gave back %s\n", p.PID, printable(p.Name), humanfmt.Bytes(total(p)))
+		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
 	}
 	if len(s.Refusals) > 0 {
 		f := s.Refusals[0]
 		ago := max(0, time.Since(time.Unix(0, f.Time))).Round(time.Second)
-		a.out.printf("  %s\n", a.out.wrap(printable(fmt.Sprintf("last refusal, %v ago, on device %d: %s",
+		a.out.printf("  %s\n", a.out.wrap(termtext.Printable(fmt.Sprintf("last refusal, %v ago, on device %d: %s",
 			ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))), 2))
 	}
 	if r := s.Reads; r.BestEffort > 0 {
@@ -148,7 +149,7 @@ func (a *app) status(s job.Status) {
 	}
 }
 
-// deviceLine is a device on one line, with a bar where there is a terminal.
+// deviceLine renders a device in one line, with a bar on a terminal.
 func (a *app) deviceLine(d job.Device) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
 	if !d.Limited {
@@ -163,12 +164,12 @@ func (a *app) deviceLine(d job.Device) string {
 	}
 	line += fmt.Sprintf("%s of %s (%.0f %%), peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), 100*share, humanfmt.Bytes(d.Peak))
 	if d.Tolerance > 0 {
-		line += fmt.Sprintf(", may pass it by %s", humanfmt.Percent(float64(d.Tolerance)/10))
+		line += fmt.Sprintf(", may exceed it by %s", humanfmt.Percent(float64(d.Tolerance)/10))
 	}
 	return line
 }
 
-// drift is what the driver counts for a process beyond what we do.
+// drift renders how much more, or less, the driver counts for a process than we do.
 func drift(h job.Holding) string {
 	switch {
 	case h.Driver == 0:
@@ -179,24 +180,24 @@ func drift(h job.Holding) string {
 	return "-" + humanfmt.Short(h.Total-h.Driver)
 }
 
-// compare asks the driver, where there is one, what it counts for each process:
-// newer than what the processes themselves have seen, and nobody's own word.
-func compare(jobs []job.Status) {
+// addDriverUsage replaces what the processes have recorded of the driver's count by
+// what the driver reports now, where there is a driver.
+func addDriverUsage(jobs []job.Status) {
 	driver, err := gpu.Open("")
 	if err != nil {
 		return
 	}
 	defer driver.Close()
-	counted, err := driver.Processes()
+	reported, err := driver.Processes()
 	if err != nil {
 		return
 	}
 	for _, s := range jobs {
 		for _, p := range s.Processes {
 			for i := range p.Holdings {
-				for _, c := range counted {
-					if c.PID == p.HostPID && c.Device == p.Holdings[i].Device {
-						p.Holdings[i].Driver = c.Used
+				for _, r := range reported {
+					if r.PID == p.HostPID && r.Device == p.Holdings[i].Device {
+						p.Holdings[i].Driver = r.Used
 					}
 				}
 			}
@@ -204,51 +205,49 @@ func compare(jobs []job.Status) {
 	}
 }
 
-func total(p job.Process) (n uint64) {
+func heldBytes(p job.Process) (n uint64) {
 	for _, h := range p.Holdings {
 		n += h.Total
 	}
 	return n
 }
 
-// processes prints a line for each process and device, with the columns that say
-// something.
-func (a *app) processes(all []job.Process) {
-	if len(all) == 0 {
+// processRow is a process and its use of one device.
+type processRow struct {
+	job.Process
+	job.Holding
+}
+
+var processColumns = []column[processRow]{
+	{"SLOT", true, func(r processRow) string { return fmt.Sprint(r.Slot) }, nil},
+	{"PID", true, func(r processRow) string { return fmt.Sprint(r.PID) }, nil},
+	{"HOST PID", true, func(r processRow) string { return fmt.Sprint(r.HostPID) }, func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
+	{"USER", false, func(r processRow) string { return r.User }, nil},
+	{"STATE", false, func(r processRow) string { return r.State }, nil},
+	{"DEVICE", true, func(r processRow) string { return fmt.Sprint(r.Device) }, func(r processRow) bool { return r.Device > 0 }},
+	{"CONTEXT", true, func(r processRow) string { return humanfmt.Short(r.Context) }, func(r processRow) bool { return r.Context > 0 }},
+	{"MODULE", true, func(r processRow) string { return humanfmt.Short(r.Module) }, func(r processRow) bool { return r.Module > 0 }},
+	{"DATA", true, func(r processRow) string { return humanfmt.Short(r.Data) }, func(r processRow) bool { return r.Data != r.Total }},
+	{"DRIVER", true, func(r processRow) string { return humanfmt.Short(r.Overhead) }, func(r processRow) bool { return r.Overhead > 0 }},
+	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
+	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.Driver > 0 }},
+	{"NAME", false, func(r processRow) string { return r.Name }, nil},
+}
+
+// printProcesses prints a line for each process and device.
+func (a *app) printProcesses(processes []job.Process) {
+	if len(processes) == 0 {
 		a.out.printf("  no processes\n")
 		return
 	}
-	columns := []column[entry]{
-		{"SLOT", true, func(e entry) string { return fmt.Sprint(e.Slot) }, nil},
-		{"PID", true, func(e entry) string { return fmt.Sprint(e.PID) }, nil},
-		{"HOST PID", true, func(e entry) string { return fmt.Sprint(e.HostPID) }, func(e entry) bool { return e.HostPID != 0 && e.HostPID != e.PID }},
-		{"USER", false, func(e entry) string { return e.User }, nil},
-		{"STATE", false, func(e entry) string { return e.State }, nil},
-		{"DEVICE", true, func(e entry) string { return fmt.Sprint(e.Device) }, func(e entry) bool { return e.Device > 0 }},
-		{"CONTEXT", true, func(e entry) string { return humanfmt.Short(e.Context) }, func(e entry) bool { return e.Context > 0 }},
-		{"MODULE", true, func(e entry) string { return humanfmt.Short(e.Module) }, func(e entry) bool { return e.Module > 0 }},
-		{"DATA", true, func(e entry) string { return humanfmt.Short(e.Data) }, func(e entry) bool { return e.Data != e.Total }},
-		{"DRIVER", true, func(e entry) string { return humanfmt.Short(e.Overhead) }, func(e entry) bool { return e.Overhead > 0 }},
-		{"HOLDS", true, func(e entry) string { return humanfmt.Short(e.Total) }, nil},
-		{"DRIFT", true, func(e entry) string { return drift(e.Holding) }, func(e entry) bool { return e.Driver > 0 }},
-		{"NAME", false, func(e entry) string { return e.Name }, nil},
-	}
-	var lines []entry
-	for _, p := range all {
+	var rows []processRow
+	for _, p := range processes {
 		if len(p.Holdings) == 0 {
-			lines = append(lines, entry{Process: p})
+			rows = append(rows, processRow{Process: p})
 		}
 		for _, h := range p.Holdings {
-			lines = append(lines, entry{p, h})
+			rows = append(rows, processRow{p, h})
 		}
 	}
-	for _, line := range table(columns, lines, a.out) {
-		a.out.printf("  %s\n", strings.TrimRight(line, " "))
-	}
-}
-
-// entry is a process and what it has of one device.
-type entry struct {
-	job.Process
-	job.Holding
+	printTable(a.out, processColumns, rows)
 }

@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is a terminal of our own, with a program on it.
+// screen is a pseudo-terminal with a program on it.
 type screen struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	tty   *os.File // our end
-	line  *os.File // the program's end, kept to see how it leaves it
-	first *unix.Termios
-	ended chan error
+	tty   *os.File      // the test's end
+	line  *os.File      // the program's end, kept open to check its settings afterwards
+	first *unix.Termios // before the program started
+	ended chan error    // how the program ended
 
 	sync.Mutex
 	size pty.Winsize
-	raw  []byte // all that was written since it last had another size
-	all  []byte
+	raw  []byte // written since the last resize
+	all  []byte // written since the start
 }
 
-// onTerminal starts a program on a terminal.
+// onTerminal starts a program on a pseudo-terminal.
 func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...string) *screen {
 	t.Helper()
 	tty, line, err := pty.Open()
@@ -75,16 +75,15 @@ func (s *screen) listen() {
 	}
 }
 
-// beyond are sequences that the emulator takes for others: it does not know their
-// prefixes.
-var beyond = regexp.MustCompile("\x1b\\[[<=>][0-9;]*[a-zA-Z]|\x1b\\[\\?[0-9;]*\\$p")
+// unsupported matches escape sequences that the emulator mistakes for others.
+var unsupported = regexp.MustCompile("\x1b\\[[<=>][0-9;]*[a-zA-Z]|\x1b\\[\\?[0-9;]*\\$p")
 
-// text is what is on the screen.
+// text returns what the screen shows.
 func (s *screen) text() string {
 	s.Lock()
 	defer s.Unlock()
 	term := vt10x.New(vt10x.WithSize(int(s.size.Cols), int(s.size.Rows)))
-	_, _ = term.Write(beyond.ReplaceAll(s.raw, nil))
+	_, _ = term.Write(unsupported.ReplaceAll(s.raw, nil))
 	lines := strings.Split(term.String(), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")
@@ -92,16 +91,17 @@ func (s *screen) text() string {
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
 }
 
-// shows waits until a pattern is on the screen, and returns all of it.
+// shows waits until the screen shows a pattern, and returns its text.
 func (s *screen) shows(pattern string) string {
 	s.t.Helper()
-	return s.settles(pattern, func(text string) bool { return regexp.MustCompile(pattern).MatchString(text) })
+	return s.waitUntil(pattern, func(text string) bool { return regexp.MustCompile(pattern).MatchString(text) })
 }
 
-func (s *screen) settles(what string, is func(text string) bool) string {
+// waitUntil waits until the screen's text fulfils a condition, and returns the text.
+func (s *screen) waitUntil(what string, fulfilled func(text string) bool) string {
 	s.t.Helper()
 	for range 600 {
-		if text := s.text(); is(text) {
+		if text := s.text(); fulfilled(text) {
 			return text
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -127,15 +127,14 @@ func (s *screen) resize(columns, rows uint16) {
 	}
 }
 
-// exits waits for the end of the program, and says that it left the terminal as
-// it was.
+// exits waits for the end of the program, and checks that it restored the terminal.
 func (s *screen) exits(status int) {
 	s.t.Helper()
 	var err error
 	select {
 	case err = <-s.ended:
 	case <-time.After(time.Minute):
-		s.t.Fatalf("it goes on:\n%s", s.text())
+		s.t.Fatalf("still running:\n%s", s.text())
 	}
 	got, exit := 0, (*exec.ExitError)(nil)
 	if errors.As(err, &exit) {
@@ -149,7 +148,7 @@ func (s *screen) exits(status int) {
 		s.t.Errorf("terminal left as %+v, %v; it was %+v", now, err, s.first)
 	}
 	const primary, cursor = "\x1b[?1049l", "\x1b[?25h"
-	for range 200 { // what it wrote last may still be on its way
+	for range 200 { // its last output may still be unread
 		s.Lock()
 		restored := bytes.Contains(s.all, []byte(primary)) && bytes.Contains(s.all, []byte(cursor))
 		s.Unlock()
@@ -158,11 +157,11 @@ func (s *screen) exits(status int) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	s.t.Error("it left without the screen or the cursor that was there before")
+	s.t.Error("neither the primary screen nor the cursor was restored")
 }
 
-// job starts processes of a job, each of them a list of arguments of hold after
-// the region: limit, context, data, name, what it asks for.
+// startJob starts processes of a job. Each is a list of arguments of hold after the
+// region: limit, context, data, name, requests.
 func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.Cmd {
 	t.Helper()
 	region := filepath.Join(folder, name, "region")

@@ -12,7 +12,7 @@ import (
 // Removals is what `ration rm --json` prints.
 type Removals struct {
 	Removed []Removal `json:"removed"`
-	Kept    []Removal `json:"kept"` // that were named, and could not be removed
+	Kept    []Removal `json:"kept"` // named, and not removed
 }
 
 // Removal is a job that was removed, or why it was not.
@@ -20,60 +20,64 @@ type Removal struct {
 	Job    string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path   string        `json:"path"`
 	Error  string        `json:"error,omitempty"`
-	Living []job.Process `json:"living,omitempty"` // who keeps it from being removed
+	Living []job.Process `json:"living,omitempty"` // processes for which the job was kept
 }
 
-func (a *app) rm() *cobra.Command {
-	var stale, force bool
+type rmFlags struct{ stale, force bool }
+
+func newRmCommand(a *app) *cobra.Command {
+	var f rmFlags
 	cmd := &cobra.Command{
 		Use:   "rm JOB...",
 		Short: "Remove jobs that have ended",
 		Long: `Remove jobs that have ended: the folder of each, with its region and limits.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it:
-then the region and the limits beside it are removed, and nothing else.
+then the region and the limits file beside it are removed, and nothing else.
 
 A job with living processes, or in which a command of ration run still runs, is
-not removed, and nothing is ever killed: they would go on under a limit of their
-own, beside that of whoever comes next. A job that nobody has joined yet may be
-about to begin, and one whose region cannot be read may be in use by another
-version of ration; --force removes those two.
+not removed, and no process is ever killed: they would keep a limit of their
+own, beside that of the next job of the name. A job that no process has joined
+yet may be about to begin, and one whose region cannot be read may be in use by
+another version of ration; --force removes those two.
 
---stale removes all of this user's jobs that have ended, and leaves alone those
-that nobody has joined within their first hour.
+--stale removes all of this user's jobs that have ended. A job that no process
+has joined is kept for an hour.
 
-Exit status: 0 if all that were named are gone; 1 if one was kept; 3 if there is
-no such job.`,
+Exit status: 0 if all named jobs are gone; 1 if one was kept; 3 if there is no
+such job.`,
 		Example:           "  ration rm train\n  ration rm --stale",
-		Args:              takes(0, -1, "jobs"),
+		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
-		RunE: does(func(_ *cobra.Command, args []string) error {
-			switch {
-			case stale && (force || len(args) > 0):
-				return usage("--stale: finds the jobs itself, and only those that are safe to remove (name none, without --force)")
-			case stale:
-				return a.removeStale()
-			case len(args) == 0:
-				return usage("ration rm needs the jobs to remove (name them, or use --stale; see ration ps)")
-			}
-			var jobs []job.Job
-			for _, name := range args {
-				j, err := job.FindFolder(name)
-				if err != nil {
-					return err
-				}
-				jobs = append(jobs, j)
-			}
-			return a.remove(jobs, force)
-		}),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runRm(f, args) }),
 	}
-	cmd.Flags().BoolVar(&stale, "stale", false, "remove all jobs that have ended")
-	cmd.Flags().BoolVar(&force, "force", false, "also one that nobody has joined, or that cannot be read; never one with living processes")
+	cmd.Flags().BoolVar(&f.stale, "stale", false, "remove all jobs that have ended")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also remove a job that no process has joined, or that cannot be read; never one with living processes")
 	return cmd
 }
 
-// remove removes what it can, and says what it could not.
-func (a *app) remove(jobs []job.Job, force bool) error {
+func (a *app) runRm(f rmFlags, names []string) error {
+	switch {
+	case f.stale && (f.force || len(names) > 0):
+		return usageError("--stale: finds the jobs itself, and only those that are safe to remove (name none, without --force)")
+	case f.stale:
+		return a.removeStale()
+	case len(names) == 0:
+		return usageError("ration rm needs the jobs to remove (name them, or use --stale; see ration ps)")
+	}
+	var jobs []job.Job
+	for _, name := range names {
+		j, err := job.FindFolder(name)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, j)
+	}
+	return a.removeJobs(jobs, f.force)
+}
+
+// removeJobs removes those it can, and reports those it cannot.
+func (a *app) removeJobs(jobs []job.Job, force bool) error {
 	out := Removals{Removed: []Removal{}, Kept: []Removal{}}
 	var kept []error
 	for _, j := range jobs {
@@ -90,13 +94,7 @@ func (a *app) remove(jobs []job.Job, force bool) error {
 		out.Kept, kept = append(out.Kept, r), append(kept, err)
 	}
 	if a.json {
-		if err := a.out.print(out); err != nil {
-			return err
-		}
-		if len(kept) > 0 {
-			return failed()
-		}
-		return nil
+		return a.printReport(out, len(kept) == 0, nil)
 	}
 	for _, r := range out.Removed {
 		a.out.printf("removed %s\n", job.Job{Name: r.Job, Path: r.Path}.Title())
@@ -104,8 +102,7 @@ func (a *app) remove(jobs []job.Job, force bool) error {
 	return errors.Join(kept...)
 }
 
-// removeStale removes all that have ended. One that began again meanwhile is
-// kept, which is what was asked for.
+// removeStale removes all jobs that have ended.
 func (a *app) removeStale() error {
 	jobs, err := job.List()
 	if err != nil {
@@ -114,7 +111,7 @@ func (a *app) removeStale() error {
 	var stale []job.Job
 	for _, j := range jobs {
 		if j.Name == "" {
-			continue // only named by the environment
+			continue // in the list because the environment names it
 		}
 		if s := job.Read(j, job.ReadOptions{}); s.Stale(time.Now()) {
 			stale = append(stale, j)
@@ -124,5 +121,5 @@ func (a *app) removeStale() error {
 		a.out.printf("Nothing to remove: no job in %s has ended.\n", job.Folder())
 		return nil
 	}
-	return a.remove(stale, true)
+	return a.removeJobs(stale, true)
 }

@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 			t.Skip(err)
 		}
 	}
-	places(t)
+	makeMountPoints(t)
 	bin := t.TempDir()
 	if err := compile(bin); err != nil {
 		t.Skip(err)
@@ -54,19 +54,19 @@ func TestRun(t *testing.T) {
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": isJSON, "waitfile": waitFile},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "waitfile": waitFile},
 	})
 }
 
-// places makes what --keep mounts on, where root runs the tests, and leaves none
-// of it behind.
-func places(t *testing.T) {
+// makeMountPoints makes what --keep mounts on, if root runs the tests, and removes it
+// again.
+func makeMountPoints(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
 	const folder, file = "/run/ration", "/etc/ld.so.preload"
 	if os.Mkdir(folder, 0o755) == nil {
-		t.Cleanup(func() { _ = os.Remove(folder) }) // unless somebody uses it by now
+		t.Cleanup(func() { _ = os.Remove(folder) }) // fails if it is in use by now
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -82,7 +82,7 @@ func places(t *testing.T) {
 	}
 }
 
-// compile makes the program that the scripts run, in two ways.
+// compile compiles the program that the scripts run, linked with the driver and not.
 func compile(bin string) error {
 	if _, err := exec.LookPath("cc"); err != nil {
 		return fmt.Errorf("no compiler for the program under test: %w", err)
@@ -109,8 +109,8 @@ func compile(bin string) error {
 	return nil
 }
 
-// mayMount says whether this user can have a mount namespace, and finds the places
-// that are mounted on.
+// mayMount reports whether this user can have a mount namespace, and what --keep
+// mounts on exists.
 func mayMount() bool {
 	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if os.Geteuid() != 0 {
@@ -131,13 +131,13 @@ func hasDriver() bool {
 	return err == nil && strings.Contains(string(out), "libcuda.so.1")
 }
 
-// TestRunAsUser is TestRun by somebody who is not root.
+// TestRunAsUser runs TestRun as an ordinary user.
 func TestRunAsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("TestRun is that already")
+		t.Skip("TestRun runs as an ordinary user already")
 	}
 	const nobody = 65534
-	places(t)
+	makeMountPoints(t)
 	dir, err := os.MkdirTemp("", "ration-user-")
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	"ration/internal/region"
 )
 
-// limits REGION SIZE puts an operator's limit for device 0 beside a region.
-func limitsBeside(ts *testscript.TestScript, neg bool, args []string) {
+// limits REGION SIZE writes a limits file with a limit on device 0 beside a region.
+func writeLimits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: limits region size")
 	}
@@ -30,9 +30,9 @@ func limitsBeside(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(region.WriteLimitsFile(ts.MkAbs(args[0]), l))
 }
 
-// total REGION DEVICE BYTES says how much a device has, as a process of the job
-// does that sees it.
-func knowsTotal(ts *testscript.TestScript, neg bool, args []string) {
+// total REGION DEVICE BYTES records the size of a device in a region, as a process of
+// the job does.
+func recordTotal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: total region device bytes")
 	}
@@ -45,8 +45,8 @@ func knowsTotal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(errors.Join(r.NameDevice(device, [2]uint64{1, 1}, bytes), r.Close()))
 }
 
-// tenant lets other users at this script's jobs, to read, and at the programs.
-func tenant(ts *testscript.TestScript, neg bool, args []string) {
+// tenant lets other users read this script's jobs, and run the programs.
+func allowTenant(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: tenant")
 	}
@@ -69,7 +69,7 @@ func tenant(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 }
 
-// asnobody COMMAND... runs a command as a user who owns nothing.
+// asnobody COMMAND... runs a command as the user nobody.
 func asNobody(args []string) int {
 	const nobody = 65534
 	cmd := exec.Command(args[0], args[1:]...)

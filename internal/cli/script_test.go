@@ -26,7 +26,7 @@ import (
 	"ration/internal/workload"
 )
 
-// underRace is set where the race detector is built in.
+// underRace is set if the race detector is built in.
 var underRace bool
 
 func TestMain(m *testing.M) {
@@ -58,17 +58,17 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
-			"json":     isJSON,
-			"limits":   limitsBeside,
+			"json":     checkJSON,
+			"limits":   writeLimits,
 			"patch":    patch,
-			"tenant":   tenant,
-			"total":    knowsTotal,
+			"tenant":   allowTenant,
+			"total":    recordTotal,
 			"waitfile": waitFile,
 		},
 	})
 }
 
-// exits STATUS COMMAND... runs a command that ends with that status.
+// exits STATUS COMMAND... runs a command and checks its exit status.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits status command...")
@@ -87,9 +87,9 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// json TYPE says that the last standard output is one JSON value of that type,
-// with no field that the type does not document.
-func isJSON(ts *testscript.TestScript, neg bool, args []string) {
+// json TYPE checks that the last standard output is one JSON value of that type,
+// without fields that the type does not have.
+func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
 		"version": &Version{}, "ps": &Jobs{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
 		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
@@ -120,7 +120,7 @@ func patch(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(errors.Join(err, f.Close()))
 }
 
-// waitfile PATTERN waits until a file is there.
+// waitfile PATTERN waits until a file exists.
 func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 	for range 6000 {
 		if found, err := filepath.Glob(ts.MkAbs(args[0])); err == nil && len(found) > 0 {
@@ -131,9 +131,9 @@ func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("%s did not appear", args[0])
 }
 
-// hold REGION LIMIT CONTEXT DATA [READY [NAME [ASK...]]] is a process with memory.
-// It asks for more, or returns some where ASK has a minus in front, makes the file
-// READY and waits to be killed; without READY, it ends without leaving.
+// hold REGION LIMIT CONTEXT DATA [READY [NAME [ASK...]]] is a process that joins a job
+// and holds memory. It asks for more, or returns some if ASK begins with a minus, makes
+// the file READY and waits to be killed; without READY it ends without leaving.
 func hold(args []string) int {
 	size := func(i int) uint64 {
 		n, err := limit.ParseSize(args[i])

@@ -5,58 +5,64 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/humanfmt"
 	"ration/internal/limit"
 	"ration/internal/selftest"
 )
 
-func (a *app) selftest() *cobra.Command {
-	var n int
-	var through string
+type selftestFlags struct {
+	processes int
+	through   string // selftest.Library, selftest.Region, or empty for the default
+}
+
+func newSelftestCommand(a *app) *cobra.Command {
+	var f selftestFlags
 	cmd := &cobra.Command{
 		Use:   "selftest",
-		Short: "Race processes on this machine and check every promise",
-		Long: `Start real processes that race for one region on this machine, kill one of them,
-and print a verdict for each thing that ration promises. No GPU is needed.
+		Short: "Check on this machine what ration promises",
+		Long: `Start real processes of one job at once on this machine, kill one of them, and
+print a verdict for each thing that ration promises. No GPU is needed.
 
-With --through library they are CUDA programs that know nothing of ration, with
-the library preloaded and a make-believe driver. With --through region they do
-themselves what the library would do for them, and see each grant and refusal
-from inside. The first is the default, where this ration was built with its
-library.
+With --through library they are unmodified CUDA programs, with the library
+preloaded and a stand-in driver. With --through region they call the accounting
+themselves and see each grant and refusal from inside. The first is the default,
+where this ration was built with its library.
 
 Exit status: 0 if every check passed, 1 if one failed. A check that cannot be
 made from where you are (host PIDs, inside a container) is skipped and says so.`,
 		Example: "  ration selftest\n  ration selftest -n 32 --json\n  ration selftest --through region",
 		Args:    noArgs,
-		RunE: does(func(*cobra.Command, []string) error {
-			if n < 1 || n > selftest.MaxProcesses {
-				return usage("-n %d: not a number of processes (use 1 to %d)", n, selftest.MaxProcesses)
-			}
-			switch through {
-			case "":
-				var why error
-				if through, why = selftest.Default(); why != nil {
-					a.err.printf("ration: %v; testing through the region alone\n", why)
-				}
-			case selftest.Library, selftest.Region:
-			default:
-				return usage("--through %s: not a way to account (use %s or %s)", through, selftest.Library, selftest.Region)
-			}
-			p := a.progress()
-			report, err := selftest.Run(n, through, p.say)
-			p.done()
-			if err != nil {
-				return err
-			}
-			return a.judged(report, report.Passed, func() { a.verdicts(report) })
-		}),
+		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runSelftest(f) }),
 	}
-	cmd.Flags().IntVarP(&n, "processes", "n", 8, "how many `processes` race")
-	cmd.Flags().StringVar(&through, "through", "", "account through the `library` or the region alone")
+	cmd.Flags().IntVarP(&f.processes, "processes", "n", 8, "how many `processes` to start")
+	cmd.Flags().StringVar(&f.through, "through", "", "account through the `library` or the region alone")
 	return cmd
 }
 
-func (a *app) verdicts(r selftest.Report) {
+func (a *app) runSelftest(f selftestFlags) error {
+	if f.processes < 1 || f.processes > selftest.MaxProcesses {
+		return usageError("-n %d: not a number of processes (use 1 to %d)", f.processes, selftest.MaxProcesses)
+	}
+	switch f.through {
+	case "":
+		var missing error
+		if f.through, missing = selftest.Default(); missing != nil {
+			a.err.printf("ration: %v; testing through the region alone\n", missing)
+		}
+	case selftest.Library, selftest.Region:
+	default:
+		return usageError("--through %s: not a way to account (use %s or %s)", f.through, selftest.Library, selftest.Region)
+	}
+	p := a.progress()
+	report, err := selftest.Run(f.processes, f.through, p.show)
+	p.erase()
+	if err != nil {
+		return err
+	}
+	return a.printReport(report, report.Passed, func() { a.printSelftest(report) })
+}
+
+func (a *app) printSelftest(r selftest.Report) {
 	styles := map[string]string{selftest.Pass: green, selftest.Fail: red, selftest.Skip: dim}
 	count := map[string]int{}
 	for _, c := range r.Checks {
@@ -67,9 +73,5 @@ func (a *app) verdicts(r selftest.Report) {
 	if count[selftest.Skip] > 0 {
 		summary += fmt.Sprintf(", %d skipped", count[selftest.Skip])
 	}
-	processes := "processes"
-	if r.Processes == 1 {
-		processes = "process"
-	}
-	a.out.printf("\n%s: %d %s, %v on one make-believe device\n", summary, r.Processes, processes, limit.Size(r.Limit))
+	a.out.printf("\n%s: %s, %v on one stand-in device\n", summary, humanfmt.Plural(r.Processes, "process", "processes"), limit.Size(r.Limit))
 }

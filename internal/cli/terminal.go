@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/termtext"
 )
 
-// Styles, as the terminal takes them.
+// Styles, as parameters of the terminal's escape sequence.
 const (
 	green = "32"
 	red   = "31"
@@ -18,22 +21,18 @@ const (
 	dim   = "2"
 )
 
-// terminal is a place to write to that may be a terminal.
+// terminal is an output that may be a terminal.
 type terminal struct {
 	io.Writer
-	tty    bool
-	colour bool
-	width  int
-	lost   *error // the first write that did not go through
+	tty      bool
+	colour   bool
+	width    int    // in cells; 80 if it is not a terminal
+	writeErr *error // of the first printf that failed
 }
 
-func terminalOf(w io.Writer) terminal {
-	t := terminal{Writer: w, width: 80, lost: new(error)}
-	f, ok := w.(*os.File)
-	if !ok {
-		return t
-	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+func newTerminal(w io.Writer) terminal {
+	t := terminal{Writer: w, width: 80, writeErr: new(error)}
+	size, err := windowSize(w)
 	if err != nil {
 		return t
 	}
@@ -45,7 +44,16 @@ func terminalOf(w io.Writer) terminal {
 	return t
 }
 
-// style wraps text in a style, where there is colour.
+// windowSize returns the size of a terminal, or an error for any other output.
+func windowSize(w io.Writer) (*unix.Winsize, error) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return nil, unix.ENOTTY
+	}
+	return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+}
+
+// style puts text in a style, if the terminal has colours.
 func (t terminal) style(style, text string) string {
 	if !t.colour {
 		return text
@@ -54,16 +62,12 @@ func (t terminal) style(style, text string) string {
 }
 
 func (t terminal) printf(format string, args ...any) {
-	if _, err := fmt.Fprintf(t, format, args...); err != nil && *t.lost == nil {
-		*t.lost = err
+	if _, err := fmt.Fprintf(t, format, args...); err != nil && *t.writeErr == nil {
+		*t.writeErr = err
 	}
 }
 
-// fault is why something that was printed did not get there.
-func (t terminal) fault() error { return *t.lost }
-
-// print writes v as JSON.
-func (t terminal) print(v any) error {
+func (t terminal) printJSON(v any) error {
 	enc := json.NewEncoder(t)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -73,34 +77,49 @@ func (t terminal) print(v any) error {
 	return nil
 }
 
-// quiet is how long a command says nothing to something that is no terminal.
-const quiet = 5 * time.Second
+// wrap wraps text to the width of a terminal, beside an indent that the lines after
+// the first get. A program that reads the output gets one line.
+func (t terminal) wrap(text string, indent int) string {
+	if !t.tty {
+		return text
+	}
+	return strings.Join(termtext.Wrap(text, t.width-indent), "\n"+strings.Repeat(" ", indent))
+}
 
-// progress says what a command is doing: on one line of a terminal that is wiped
-// in the end, or now and then in a line of its own.
+// bar draws a share, from 0 to 1.
+func (t terminal) bar(share float64, width int) string {
+	cells, filled := termtext.Blocks.Bar(share, width)
+	return strings.Join(cells[:filled], "") + t.style(dim, strings.Join(cells[filled:], ""))
+}
+
+// progressInterval is how often progress prints a line where there is no terminal.
+const progressInterval = 5 * time.Second
+
+// progress shows what a long command is doing: on a terminal in one line, which is
+// erased in the end, elsewhere in a line every progressInterval.
 type progress struct {
-	to    terminal
-	began time.Time
-	last  time.Time
+	out     terminal
+	started time.Time
+	printed time.Time
 }
 
 func (a *app) progress() *progress {
 	now := time.Now()
-	return &progress{to: a.err, began: now, last: now}
+	return &progress{out: a.err, started: now, printed: now}
 }
 
-func (p *progress) say(what string) {
+func (p *progress) show(text string) {
 	switch {
-	case p.to.tty:
-		p.to.printf("\r\x1b[K%s", p.to.style(dim, what+" …"))
-	case time.Since(p.last) > quiet:
-		p.last = time.Now()
-		p.to.printf("ration: %3.0f s: %s\n", time.Since(p.began).Seconds(), what)
+	case p.out.tty:
+		p.out.printf("\r\x1b[K%s", p.out.style(dim, text+" …"))
+	case time.Since(p.printed) > progressInterval:
+		p.printed = time.Now()
+		p.out.printf("ration: %3.0f s: %s\n", time.Since(p.started).Seconds(), text)
 	}
 }
 
-func (p *progress) done() {
-	if p.to.tty {
-		p.to.printf("\r\x1b[K")
+func (p *progress) erase() {
+	if p.out.tty {
+		p.out.printf("\r\x1b[K")
 	}
 }

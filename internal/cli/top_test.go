@@ -12,13 +12,13 @@ import (
 
 var record = flag.String("record", "", "write what `ration top` shows to this file")
 
-// environ is that of a person at a terminal.
+// environ returns the environment of a user at a terminal.
 func environ(folder string, more ...string) []string {
 	return append([]string{"RATION_DIR=" + folder, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", "TERM=xterm-256color",
 		"LC_ALL=C.UTF-8", "NO_COLOR="}, more...)
 }
 
-// Real processes, a real region, the real program on a real terminal.
+// TestTop has real processes, a real region and the real program on a pseudo-terminal.
 func TestTop(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o700); err != nil {
@@ -43,13 +43,13 @@ func TestTop(t *testing.T) {
 	s.press("s")
 	s.shows(`(?s)by bytes.* rank-0\n.* eval\n`)
 	if *record != "" {
-		time.Sleep(5 * time.Second) // for a picture of a job that has been there for a while
+		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
 		if err := os.WriteFile(*record, []byte(s.text()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	// Killed, and seen.
+	// A killed process.
 	if err := workers[0].Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -57,11 +57,11 @@ func TestTop(t *testing.T) {
 	s.shows(`rank-0 \(\d+\) died holding 3\.34 GiB`)
 	s.shows(`(?m)^▸ train .* 5\.23G +10G`)
 
-	// Keys and sizes.
+	// Keys, and sizes of the terminal.
 	s.press(" ")
 	s.shows(`paused at`)
 	s.press(" ")
-	s.settles("going on", func(text string) bool { return !strings.Contains(text, "paused") })
+	s.waitUntil("resumed", func(text string) bool { return !strings.Contains(text, "paused") })
 	s.press("?")
 	s.shows(`any key: back`)
 	s.press("x")
@@ -77,7 +77,7 @@ func TestTop(t *testing.T) {
 	s.exits(0)
 }
 
-// Told to end, it ends as other commands do, and the terminal is as before.
+// TestTopEnds checks the exit status and the terminal after each way to end.
 func TestTopEnds(t *testing.T) {
 	folder := t.TempDir()
 	for name, how := range map[string]func(*screen){
@@ -86,14 +86,14 @@ func TestTopEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
-			s.shows("No job has anything here")
+			s.shows("There are no jobs in")
 			how(s)
 			s.exits(0)
 		})
 	}
 	t.Run("SIGTERM", func(t *testing.T) {
 		s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
-		s.shows("No job has anything here")
+		s.shows("There are no jobs in")
 		if err := s.cmd.Process.Signal(unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestTopEnds(t *testing.T) {
 	})
 }
 
-// Terminals that can do less get less.
+// TestTopTerminals has terminals with fewer features.
 func TestTopTerminals(t *testing.T) {
 	folder := t.TempDir()
 	startJob(t, folder, "train", []string{"10g", "0", "5g", "rank-0"})

@@ -5,62 +5,61 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 )
 
-// watch shows something again and again, in plain text: also where there is no
-// terminal, or one that knows no more than to move its cursor home.
-type watch struct {
-	on    bool
-	every time.Duration
-	count int
+// watchFlags are the flags of a command that can print its result repeatedly.
+type watchFlags struct {
+	enabled  bool
+	interval time.Duration
+	count    int // how often to print; 0 is until interrupted
 }
 
-// leastInterval keeps a slip of the finger from being a load.
-const leastInterval = 100 * time.Millisecond
+// minInterval keeps a mistyped interval from loading the machine.
+const minInterval = 100 * time.Millisecond
 
-func (w *watch) check(cmd *cobra.Command) error {
+func (f *watchFlags) check(cmd *cobra.Command) error {
 	switch {
-	case !w.on && (cmd.Flags().Changed("interval") || cmd.Flags().Changed("count")):
-		return usage("--interval and --count are for --watch (use them together)")
-	case w.every < leastInterval:
-		return usage("--interval %v: too often (use %v or more)", w.every, leastInterval)
-	case w.count < 0:
-		return usage("--count %d: not a number of times (use 1 or more, or 0 for no end)", w.count)
+	case !f.enabled && (cmd.Flags().Changed("interval") || cmd.Flags().Changed("count")):
+		return usageError("--interval and --count are for --watch (use them together)")
+	case f.interval < minInterval:
+		return usageError("--interval %v: too often (use %v or more)", f.interval, minInterval)
+	case f.count < 0:
+		return usageError("--count %d: not a number of times (use 1 or more, or 0 for no end)", f.count)
 	}
 	return nil
 }
 
-// run shows until it has shown often enough. What went wrong in the last round
-// decides how the command ends; an unreadable region may well be readable again.
-func (w *watch) run(a *app, show func(*app) error) error {
+// repeat prints repeatedly. The error of the last round is the result: a region that
+// could not be read may be readable again.
+func (f *watchFlags) repeat(a *app, print func(*app) error) error {
 	var last error
-	for i := 0; w.count == 0 || i < w.count; i++ {
-		if i > 0 {
-			time.Sleep(w.every)
+	for round := 0; f.count == 0 || round < f.count; round++ {
+		if round > 0 {
+			time.Sleep(f.interval)
 		}
 		var text bytes.Buffer
 		frame := *a
-		frame.out = terminalOf(a.out.Writer) // it may have another width by now
+		frame.out = newTerminal(a.out.Writer) // its width may have changed
 		frame.out.Writer = &text
-		last = show(&frame)
-		if last != nil && !errors.Is(last, errSaid) && !a.json {
-			complain(&text, last)
-			last = statusError{errSaid, statusOf(last)}
+		last = print(&frame)
+		if last != nil && !errors.Is(last, errReported) && !a.json {
+			printError(&text, last)
+			last = statusError{errReported, exitStatus(last)}
 		}
-		if err := w.write(a, text.Bytes(), i); err != nil {
+		if err := writeRound(a, text.Bytes(), round); err != nil {
 			return fmt.Errorf("writing: %w", err)
 		}
 	}
 	return last
 }
 
-func (w *watch) write(a *app, text []byte, round int) error {
+// writeRound writes the output of one round: in place on a terminal, as one line of
+// JSON, or below the time of day.
+func writeRound(a *app, text []byte, round int) error {
 	var out bytes.Buffer
 	switch {
 	case a.json && len(text) == 0:
@@ -71,7 +70,11 @@ func (w *watch) write(a *app, text []byte, round int) error {
 		}
 		out.WriteByte('\n')
 	case a.out.tty:
-		drawOver(&out, text, round, heightOf(a.out))
+		height := 24
+		if size, err := windowSize(a.out.Writer); err == nil {
+			height = int(size.Row)
+		}
+		redraw(&out, text, round, height)
 	default:
 		if round > 0 {
 			out.WriteByte('\n')
@@ -83,29 +86,20 @@ func (w *watch) write(a *app, text []byte, round int) error {
 	return err
 }
 
-// drawOver draws text over what was drawn before, line by line and without
-// clearing the screen first, so that nothing flickers.
-func drawOver(out *bytes.Buffer, text []byte, round, height int) {
+// redraw draws text over the round before, line by line. Clearing the screen first
+// would flicker.
+func redraw(out *bytes.Buffer, text []byte, round, height int) {
 	out.WriteString("\x1b[H")
 	if round == 0 {
 		out.WriteString("\x1b[2J")
 	}
 	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 	if room := height - 2; len(lines) > room && room > 0 {
-		left := len(lines) - room
-		lines = append(lines[:room], fmt.Sprintf("… %d lines more", left))
+		hidden := len(lines) - room
+		lines = append(lines[:room], fmt.Sprintf("… %d more lines", hidden))
 	}
 	for _, line := range lines {
 		out.WriteString(line + "\x1b[K\n")
 	}
 	out.WriteString("\x1b[J")
-}
-
-func heightOf(t terminal) int {
-	if f, ok := t.Writer.(*os.File); ok {
-		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-			return int(size.Row)
-		}
-	}
-	return 24
 }

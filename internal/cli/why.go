@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/termtext"
 )
 
 // Why is what `ration why --json` prints.
@@ -34,129 +36,120 @@ type WhyHolder struct {
 	Name string `json:"name"` // empty where the process is gone
 }
 
-// blamed is a refusal and whose it is.
-type blamed struct {
-	job.RepeatedRefusal
-	of *job.Status
-}
-
-func (a *app) why() *cobra.Command {
-	count := 20
+func newWhyCommand(a *app) *cobra.Command {
+	var count int
 	cmd := &cobra.Command{
 		Use:   "why [JOB]",
 		Short: "Explain the latest refusals",
-		Long: `Explain the latest requests that were refused, the newest first: who asked for
-how much, what was free of the limit, and who held the rest at that moment.
+		Long: `Explain the latest requests that were refused, the newest first: which process
+asked for how much, what was free of the limit, and which processes held the
+rest at that moment.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it;
-without it, refusals of all jobs are shown. A region keeps its latest 256.
-Processes that are gone are shown by their PID. A request that was made again
-and again is shown once, with how often.
+without it, refusals of all jobs are shown. A region keeps the latest 256.
+Processes that are gone are shown by their PID. A request that was repeated is
+shown once, with the number of times.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
 		Example:           "  ration why\n  ration why train -n 3\n  ration why train --json",
-		Args:              takes(0, 1, "one job"),
+		Args:              argCount(0, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE: does(func(_ *cobra.Command, args []string) error {
-			if count < 1 {
-				return usage("-n %d: not a number of refusals (use 1 or more)", count)
-			}
-			all, err := a.looked(args)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.out.print(whyJSON(all, count))
-			}
-			return a.explain(all, count)
-		}),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runWhy(args, count) }),
 	}
 	cmd.Flags().IntVarP(&count, "count", "n", 20, "how many to show, at most")
 	return cmd
 }
 
-// looked looks at the named jobs, or at all of them, of which those that cannot
-// be read are only told about.
-func (a *app) looked(names []string) (out []job.Status, err error) {
-	var jobs []job.Job
+func (a *app) runWhy(names []string, count int) error {
+	if count < 1 {
+		return usageError("-n %d: not a number of refusals (use 1 or more)", count)
+	}
+	jobs, err := a.readJobs(names)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.out.printJSON(whyJSON(jobs, count))
+	}
+	a.printRefusals(jobs, count)
+	return nil
+}
+
+// readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
+// and a warning otherwise.
+func (a *app) readJobs(names []string) (readable []job.Status, err error) {
+	opts := job.ReadOptions{ReadOnly: true}
+	if len(names) == 0 {
+		jobs, err := job.ReadAll(opts)
+		if err != nil {
+			return nil, statusError{err, ExitOpen}
+		}
+		for _, s := range jobs {
+			if printError(a.err, s.Err()); s.Err() == nil {
+				readable = append(readable, s)
+			}
+		}
+		return readable, nil
+	}
 	for _, name := range names {
 		j, err := job.Find(name)
 		if err != nil {
 			return nil, err
 		}
-		jobs = append(jobs, j)
-	}
-	if len(names) == 0 {
-		if jobs, err = job.List(); err != nil {
-			return nil, statusError{err, ExitOpen}
-		}
-	}
-	for _, j := range jobs {
-		s := job.Read(j, job.ReadOptions{ReadOnly: true})
-		switch {
-		case s.Err() == nil:
-			out = append(out, s)
-		case len(names) > 0:
+		s := job.Read(j, opts)
+		if s.Err() != nil {
 			return nil, statusError{s.Err(), ExitOpen}
-		default:
-			complain(a.err, s.Err())
 		}
+		readable = append(readable, s)
 	}
-	return out, nil
+	return readable, nil
 }
 
-// explain tells the latest in sentences.
-func (a *app) explain(all []job.Status, count int) error {
-	var told []blamed
-	for i := range all {
-		for _, f := range job.GroupRefusals(all[i].Refusals) {
-			told = append(told, blamed{f, &all[i]})
+// printRefusals prints the latest refusals as sentences.
+func (a *app) printRefusals(jobs []job.Status, count int) {
+	type jobRefusal struct {
+		job.RepeatedRefusal
+		job *job.Status
+	}
+	var refusals []jobRefusal
+	for i := range jobs {
+		for _, f := range job.GroupRefusals(jobs[i].Refusals) {
+			refusals = append(refusals, jobRefusal{f, &jobs[i]})
 		}
 	}
-	slices.SortStableFunc(told, func(x, y blamed) int { return compareNewest(x.Time, y.Time) })
-	if len(told) == 0 {
+	slices.SortStableFunc(refusals, func(x, y jobRefusal) int { return cmp.Compare(y.Time, x.Time) })
+	if len(refusals) == 0 {
 		a.out.printf("No request was refused.\n")
-		return nil
+		return
 	}
 	now := time.Now()
-	for _, f := range told[:min(count, len(told))] {
-		text := fmt.Sprintf("%s, device %d: %s", f.of.Title(), f.Device, f.Sentence(f.of.Processes))
+	for _, f := range refusals[:min(count, len(refusals))] {
+		text := fmt.Sprintf("%s, device %d: %s", f.job.Title(), f.Device, f.Sentence(f.job.Processes))
 		if f.Times > 1 {
 			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(time.Duration(f.Time-f.First)))
 		}
-		at := clock(time.Unix(0, f.Time), now)
-		a.out.printf("%s  %s.\n", a.out.style(dim, at), a.out.wrap(printable(text), len(at)+2))
+		clock := clockText(time.Unix(0, f.Time), now)
+		a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(text), len(clock)+2))
 	}
-	if f := told[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
-		need := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
-		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(fmt.Sprintf("The newest would have fitted under: ration limit %s %s --device %d",
-			f.of.Title(), limit.Size(need).Exact(), f.Device), 0)))
+	if f := refusals[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
+		needed := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
+		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(fmt.Sprintf("The newest would have been granted with: ration limit %s %s --device %d",
+			f.job.Title(), limit.Size(needed).Exact(), f.Device), 0)))
 	}
-	return nil
 }
 
-// clock is a time of day, with the day where it was another.
-func clock(t, now time.Time) string {
+// clockText renders a time of day, with the date if that is not today.
+func clockText(t, now time.Time) string {
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 		return t.Format(time.TimeOnly)
 	}
 	return t.Format(time.DateTime)
 }
 
-func compareNewest(x, y int64) int {
-	switch {
-	case x > y:
-		return -1
-	case x < y:
-		return 1
-	}
-	return 0
-}
-
-func whyJSON(all []job.Status, count int) Why {
+func whyJSON(jobs []job.Status, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}}
-	for _, s := range all {
+	for _, s := range jobs {
 		for _, f := range s.Refusals {
 			r := WhyRefusal{s.Job, s.Path, f, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
 			for i, h := range f.Top {
@@ -165,7 +158,7 @@ func whyJSON(all []job.Status, count int) Why {
 			out.Refusals = append(out.Refusals, r)
 		}
 	}
-	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return compareNewest(x.Time, y.Time) })
+	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return cmp.Compare(y.Time, x.Time) })
 	out.Refusals = out.Refusals[:min(count, len(out.Refusals))]
 	return out
 }

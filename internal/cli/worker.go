@@ -11,8 +11,18 @@ import (
 	"ration/internal/selftest"
 )
 
-// worker is what the self-test, the benchmarks and the demo start more of.
-func worker() *cobra.Command {
+// newWorkerCommand returns the command that the self-test, the benchmarks and the demo
+// start as their worker processes.
+func newWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:                procgroup.Command,
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE:               withStatus(func(_ *cobra.Command, args []string) error { return runWorker(args) }),
+	}
+}
+
+func runWorker(args []string) error {
 	roles := map[string]procgroup.Role{
 		selftest.Role:       selftest.Work,
 		selftest.VictimRole: selftest.Fall,
@@ -21,16 +31,9 @@ func worker() *cobra.Command {
 	for name, role := range bench.Roles {
 		roles[name] = role
 	}
-	return &cobra.Command{
-		Use:                procgroup.Command,
-		Hidden:             true,
-		DisableFlagParsing: true,
-		RunE: does(func(_ *cobra.Command, args []string) error {
-			err := procgroup.Serve(args, roles)
-			if errors.Is(err, procgroup.ErrUsage) {
-				return statusError{err, ExitUsage}
-			}
-			return err
-		}),
+	err := procgroup.Serve(args, roles)
+	if errors.Is(err, procgroup.ErrUsage) {
+		return statusError{err, ExitUsage}
 	}
+	return err
 }

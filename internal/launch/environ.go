@@ -11,55 +11,56 @@ import (
 	"ration/internal/limit"
 )
 
-// preload is the dynamic linker's variable, and preloadFile its file.
+// How the dynamic linker is told to preload a library.
 const (
-	preload     = "LD_PRELOAD"
-	preloadFile = "/etc/ld.so.preload"
+	preloadVariable = "LD_PRELOAD"
+	preloadFile     = "/etc/ld.so.preload"
 )
 
-// others are libraries that do what ours does; two of them would count twice.
-var others = []string{"libvgpu.so", "libration.so"}
+// rationing are the libraries that count memory; with two of them it counts twice.
+var rationing = []string{"libvgpu.so", "libration.so"}
 
-// environ is what the command and its children find. Limits are not in it: the
-// region has them, and a child that lost a variable loses nothing.
+// environ returns the command's environment. The limits are not in it but in the
+// region, so that a child without a variable still has them.
 func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	e := environment(os.Environ())
 	e.drop(func(key string) bool {
-		return isLimit(key, limit.EnvMemory) || isLimit(key, limit.EnvCompute) || key == limit.EnvTolerance || key == job.EnvRegion
+		return isLimitVariable(key, limit.EnvMemory) || isLimitVariable(key, limit.EnvCompute) || key == limit.EnvTolerance || key == job.EnvRegion
 	})
-	if driver != nil && divided(driver) {
-		// Only a process knows how large its part of a device is.
+	if driver != nil && hasMIG(driver) {
+		// Only a process finds out the size of its MIG device.
 		for _, setting := range p.Settings.Environ() {
 			key, value, _ := strings.Cut(setting, "=")
 			e.set(key, value)
 		}
 	}
-	e.set(EnvRegion, j.inside(j.Hold.Job.Path))
-	e.set(EnvJob, j.Hold.Job.Name)
-	p.second("LD_PRELOAD", e.get(preload))
+	e.set(EnvRegion, j.pathInside(j.Lock.Job.Path))
+	e.set(EnvJob, j.Lock.Job.Name)
+	p.warnOfRationing(preloadVariable, e.get(preloadVariable))
 	if text, err := os.ReadFile(preloadFile); err == nil {
-		p.second(preloadFile, string(text))
+		p.warnOfRationing(preloadFile, string(text))
 	}
 	if !p.Keep {
-		e.set(preload, join(e.get(preload), j.library))
+		e.set(preloadVariable, joinPaths(e.get(preloadVariable), j.library))
 	}
 	if j.fakeGPU != "" {
-		for key, value := range p.machine(j) {
-			e.set(key, j.inside(value))
+		for key, value := range p.fakeEnviron(j) {
+			e.set(key, j.pathInside(value))
 		}
-		folder := j.inside(j.fakeGPU)
-		e.set("LD_LIBRARY_PATH", join(folder, e.get("LD_LIBRARY_PATH")))
+		folder := j.pathInside(j.fakeGPU)
+		e.set("LD_LIBRARY_PATH", joinPaths(folder, e.get("LD_LIBRARY_PATH")))
 		e.set("PATH", strings.ReplaceAll(e.get("PATH"), j.fakeGPU, folder))
 	}
 	return e
 }
 
-// inside is where the command finds a file of the job or a library.
-func (j *Job) inside(path string) string {
+// pathInside returns the path by which the command finds a file of the job or a
+// library: another one where it has a mount namespace of its own.
+func (j *Job) pathInside(path string) string {
 	if !j.keep {
 		return path
 	}
-	for from, to := range map[string]string{j.Hold.Folder: WellKnown, j.libraries(): runLib} {
+	for from, to := range map[string]string{j.Lock.Folder: WellKnown, j.libraryFolder(): runLib} {
 		if rest, ok := strings.CutPrefix(path, from+"/"); ok {
 			return to + "/" + rest
 		}
@@ -67,33 +68,34 @@ func (j *Job) inside(path string) string {
 	return path
 }
 
-// second warns of a library beside ours.
-func (p Plan) second(where, list string) {
+// warnOfRationing warns of another library in a list of preloads that counts memory.
+func (p Plan) warnOfRationing(where, list string) {
 	for path := range strings.FieldsFuncSeq(list, func(r rune) bool { return strings.ContainsRune(" :\t\n", r) }) {
-		if slices.Contains(others, filepath.Base(path)) {
+		if slices.Contains(rationing, filepath.Base(path)) {
 			p.Warn(where + " names " + path + " too: both will count, and refuse (remove it there)")
 		}
 	}
 }
 
-func isLimit(key, name string) bool { return key == name || strings.HasPrefix(key, name+"_") }
+// isLimitVariable reports whether key is the variable name, or name_DEVICE.
+func isLimitVariable(key, name string) bool { return key == name || strings.HasPrefix(key, name+"_") }
 
-// join puts two lists together, without the empty element that would mean the
+// joinPaths joins two lists of paths, without an empty element, which would mean the
 // current folder.
-func join(first, second string) string {
+func joinPaths(first, second string) string {
 	if first == "" || second == "" {
 		return first + second
 	}
 	return first + ":" + second
 }
 
-// environment is a process's, in the form of os.Environ.
+// environment is a process's environment, in the form of os.Environ.
 type environment []string
 
-func (e *environment) drop(which func(key string) bool) {
+func (e *environment) drop(match func(key string) bool) {
 	*e = slices.DeleteFunc(*e, func(entry string) bool {
 		key, _, _ := strings.Cut(entry, "=")
-		return which(key)
+		return match(key)
 	})
 }
 

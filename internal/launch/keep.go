@@ -15,18 +15,18 @@ import (
 	"ration/internal/region"
 )
 
-// A job that is to be kept runs in a mount namespace of its own, in which
+// With Plan.Keep a job runs in a mount namespace of its own, in which
 //
-//	/etc/ld.so.preload        names the library, for every program, whatever its
-//	                          environment and whoever it runs as
+//	/etc/ld.so.preload        names the library, for every program of every user,
+//	                          whatever its environment
 //	/run/ration/job           is the job, where the library looks for one
-//	/run/ration/lib           is where the library is
+//	/run/ration/lib           is the folder of libraries
 //
-// Root needs nothing else for this. An ordinary user gets the right to mount in a
-// user namespace, in which only this user exists; the two places must be there
-// already, as the packages put them.
+// Root may mount. An ordinary user may mount in a user namespace, in which only that
+// user exists; /etc/ld.so.preload and /run/ration must exist already, and the packages
+// make them.
 
-// Inside is the command by which ration sets up such a namespace from within.
+// Inside is the command of ration that mounts in such a user namespace.
 const Inside = "inside"
 
 const (
@@ -34,87 +34,89 @@ const (
 	runLib    = runFolder + "/" + embedded.FolderName
 )
 
-// ErrKeep is returned where the kernel, or the machine, does not allow it.
+// ErrKeep is returned where the kernel or the machine does not allow Plan.Keep.
 var ErrKeep = errors.New("limits cannot be kept from here")
 
-// mounts is what goes where.
-type mounts struct {
-	Job     string // its folder
-	Lib     string // the folder of libraries
-	Library string // in there
+// namespaceTask is what a mount namespace is set up for. Enter gets it as JSON.
+type namespaceTask struct {
+	Job     string // folder of the job
+	Lib     string // folder of libraries
+	Library string // path of libration.so in the namespace
 	Path    string // of the command
 	Args    []string
 }
 
-func (j *Job) mounts() mounts {
-	return mounts{j.Hold.Folder, j.libraries(), j.inside(j.library), j.path, j.args}
+func (j *Job) namespaceTask() namespaceTask {
+	return namespaceTask{j.Lock.Folder, j.libraryFolder(), j.pathInside(j.library), j.path, j.args}
 }
 
-// libraries is the folder in which all of them are.
-func (j *Job) libraries() string { return filepath.Dir(filepath.Dir(j.library)) }
+// libraryFolder returns the folder of all unpacked libraries.
+func (j *Job) libraryFolder() string { return filepath.Dir(filepath.Dir(j.library)) }
 
-// mayKeep finds out what can be known before a namespace is made.
-func mayKeep() error {
+// checkKeep returns an error if it is known already that Keep cannot work. It makes
+// what it mounts on, where it may.
+func checkKeep() error {
 	root := os.Geteuid() == 0
 	if root {
 		if err := os.MkdirAll(runFolder, 0o755); err != nil {
-			return fmt.Errorf("making a place for the job: %w: %w", ErrKeep, err)
+			return fmt.Errorf("making %s: %w: %w", runFolder, ErrKeep, err)
 		}
-		// Empty it says nothing, so it does no harm to stay; removed, it would take
-		// the mounts of running jobs with it.
+		// The file is not removed again: empty it has no effect, and removing it would
+		// unmount it in the namespaces of running jobs.
 		f, err := os.OpenFile(preloadFile, os.O_RDONLY|os.O_CREATE, 0o644)
 		if err != nil {
 			return fmt.Errorf("making %s: %w: %w", preloadFile, ErrKeep, err)
 		}
 		return f.Close()
 	}
-	for path, way := range map[string]string{runFolder: "mkdir " + runFolder, preloadFile: "touch " + preloadFile} {
+	for path, command := range map[string]string{runFolder: "mkdir " + runFolder, preloadFile: "touch " + preloadFile} {
 		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("looking for %s: %w: it has to be there (ask an administrator for %s; the packages of ration bring it)", path, ErrKeep, way)
+			return fmt.Errorf("looking for %s: %w: it has to be there (ask an administrator for %s; the packages of ration bring it)", path, ErrKeep, command)
 		}
 	}
 	return nil
 }
 
-// enter takes this thread into a namespace of its own; exec must follow on it.
-func (j *Job) enter() error {
+// enterNamespace moves this thread into a mount namespace of its own. The caller must
+// exec on the same thread.
+func (j *Job) enterNamespace() error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return refusedNamespace(err)
+		return namespaceError(err)
 	}
-	return j.mounts().mount()
+	return j.namespaceTask().mount()
 }
 
-func refusedNamespace(err error) error {
+func namespaceError(err error) error {
 	return fmt.Errorf("making a mount namespace: %w: %w (in a container it needs CAP_SYS_ADMIN; without --keep only the environment carries the limits)", ErrKeep, err)
 }
 
-// mount puts everything in its place. Sources are opened first: the folder that
-// holds them may be the one that is covered.
-func (m mounts) mount() error {
+// mount mounts everything in this thread's namespace. It opens all sources first: they
+// may be in the folder that the first mount hides.
+func (t namespaceTask) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return refusedNamespace(err)
+		return namespaceError(err)
 	}
-	var binds []bind
+	var binds []bindMount
 	defer func() {
 		for _, b := range binds {
 			_ = unix.Close(b.fd)
 		}
 	}()
 	for _, s := range []struct{ from, to string }{
-		{filepath.Join(m.Job, "region"), WellKnown + "/region"},
-		{filepath.Join(m.Job, "region"+region.LimitsSuffix), WellKnown + "/region" + region.LimitsSuffix},
-		{filepath.Join(m.Job, "gpu"), WellKnown + "/gpu"},
-		{m.Lib, runLib},
+		{filepath.Join(t.Job, "region"), WellKnown + "/region"},
+		{filepath.Join(t.Job, "region"+region.LimitsSuffix), WellKnown + "/region" + region.LimitsSuffix},
+		{filepath.Join(t.Job, "gpu"), WellKnown + "/gpu"},
+		{t.Lib, runLib},
 	} {
 		fd, err := unix.Open(s.from, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
-			continue // not every job has limits beside it, or a stand-in driver
+			continue // the limits file and the stand-in driver are optional
 		}
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", s.from, err)
 		}
-		binds = append(binds, bind{fd, s.to})
+		binds = append(binds, bindMount{fd, s.to})
 	}
 	preloads, err := os.ReadFile(preloadFile)
 	if err != nil {
@@ -129,31 +131,32 @@ func (m mounts) mount() error {
 		}
 	}
 	list := runFolder + "/ld.so.preload"
-	text := strings.TrimRight(string(preloads), "\n") + "\n" + m.Library + "\n"
+	text := strings.TrimRight(string(preloads), "\n") + "\n" + t.Library + "\n"
 	if err := errors.Join(os.WriteFile(list, []byte(strings.TrimLeft(text, "\n")), 0o644), os.Chmod(list, 0o644)); err != nil {
 		return fmt.Errorf("writing %s: %w", list, err)
 	}
 	if err := unix.Mount(list, preloadFile, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mounting on %s: %w: %w", preloadFile, ErrKeep, err)
 	}
-	// From here on nobody adds to it or takes away.
+	// Read-only, so that no process of the job can change it.
 	if err := unix.Mount("", runFolder, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 		return fmt.Errorf("closing %s: %w: %w", runFolder, ErrKeep, err)
 	}
 	return nil
 }
 
-type bind struct {
+// bindMount is a bind mount of an open file or folder.
+type bindMount struct {
 	fd int
 	to string
 }
 
-// mount makes what is mounted on, and mounts.
-func (b bind) mount() error {
+// mount makes the mount point, and mounts.
+func (b bindMount) mount() error {
 	var st unix.Stat_t
-	err := errors.Join(unix.Fstat(b.fd, &st), mkdir(filepath.Dir(b.to)))
+	err := errors.Join(unix.Fstat(b.fd, &st), makePublicFolder(filepath.Dir(b.to)))
 	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		err = mkdir(b.to)
+		err = makePublicFolder(b.to)
 	} else if err == nil {
 		err = os.WriteFile(b.to, nil, 0o644)
 	}
@@ -166,26 +169,26 @@ func (b bind) mount() error {
 	return nil
 }
 
-// mkdir makes a folder that everybody may enter, whatever the umask is.
-func mkdir(dir string) error {
+// makePublicFolder makes a folder that all users may enter, whatever the umask is.
+func makePublicFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil || dir == runFolder {
 		return err
 	}
 	return os.Chmod(dir, 0o755)
 }
 
-// Enter is what the command Inside does: in a namespace that was made for it, it
-// mounts, gives up the right to, and becomes the command.
+// Enter does the work of the command Inside, in the namespaces that it was started in:
+// it mounts, gives up the capability to mount, and becomes the command.
 func Enter(task string) error {
-	var m mounts
-	if err := json.Unmarshal([]byte(task), &m); err != nil {
+	var t namespaceTask
+	if err := json.Unmarshal([]byte(task), &t); err != nil {
 		return fmt.Errorf("reading the task: %w (this command is for ration itself, not for people)", err)
 	}
-	if err := m.mount(); err != nil {
+	if err := t.mount(); err != nil {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("giving up capabilities: %w", err)
 	}
-	return become(m.Path, m.Args, os.Environ())
+	return execCommand(t.Path, t.Args, os.Environ())
 }

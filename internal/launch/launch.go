@@ -1,10 +1,9 @@
 // Package launch starts a command as a job: `ration run`.
 //
-// All that a job needs to know is in its region, made here before anything starts:
-// which devices there are and what the job may have of each. The command then only
-// needs the library and the region's path, which it finds in its environment, or,
-// where that must not be lost, at fixed places in a mount namespace of its own
-// (see keep.go).
+// It makes the job's region before the command starts, with the devices and the limit
+// on each. The command then only needs the library and the path of the region. They
+// are in its environment or, where a program may lose that, at fixed paths in a mount
+// namespace of its own (see keep.go).
 package launch
 
 import (
@@ -24,91 +23,91 @@ import (
 )
 
 var (
-	// ErrNotFound is returned for a command that is not there.
+	// ErrNotFound is returned for a command that does not exist.
 	ErrNotFound = errors.New("command not found")
-	// ErrNotRunnable is returned for one that is there and cannot be run.
+	// ErrNotRunnable is returned for a command that exists and cannot be run.
 	ErrNotRunnable = errors.New("command cannot be run")
-	// ErrNested is returned inside a job: one inside it would get around its limit.
+	// ErrNested is returned inside a job: a job inside it would evade its limit.
 	ErrNested = errors.New("already inside a job")
 )
 
-// EnvRegion is where a process of a job finds its region.
+// EnvRegion is the variable with the path of the region, for the job's processes.
 const EnvRegion = "RATION_REGION"
 
-// EnvJob names the job. With it a region that is gone is an error for the library,
-// and not one to be made anew, without limits.
+// EnvJob is the variable with the name of the job. A process that has it treats a
+// missing region as an error, and does not make a new one without limits.
 const EnvJob = "RATION_JOB"
 
-// WellKnown is where the library looks for a job when the environment is silent.
+// WellKnown is the folder where the library looks for a job if the environment names
+// none.
 const WellKnown = "/run/ration/job"
 
-// Plan is what a person asks for.
+// Plan is what a job is to be.
 type Plan struct {
 	Name     string // empty: made from the command
-	Join     bool   // share a job of that name, if it lives
+	Join     bool   // share the job of that name, if it is in use
 	Settings limit.Settings
-	Source   string // of the memory limits, for messages
-	FakeGPU  string // a stand-in machine, as h200x2
-	Keep     bool   // limits survive the loss of the environment
-	Command  []string
-	Warn     func(string)
+	Source   string       // flag or variable of the memory limits, for messages
+	FakeGPU  string       // a stand-in machine, as h200x2; empty: the driver
+	Keep     bool         // limits survive the loss of the environment
+	Command  []string     // with its arguments
+	Warn     func(string) // called with warnings for the user
 }
 
-// Job is one that is ready to start.
+// Job is a job that is ready to start.
 type Job struct {
-	Hold    *job.Lock
-	Joined  bool // others made it
-	path    string
-	args    []string
-	environ []string
-	library string // path of libration.so
-	fakeGPU string // folder of the stand-in driver, if any
+	Lock    *job.Lock
+	Joined  bool     // another process created it
+	path    string   // of the command
+	args    []string // of the command, with its name
+	environ []string // of the command
+	library string   // path of libration.so
+	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
-	totals  []limit.Size
-	costs   []region.Costs // what earlier jobs found out
+	costs   []region.Costs // of contexts, measured by earlier jobs
 }
 
-// Prepare does all that can go wrong before anything starts. What it made is
-// removed if something does.
+// Prepare creates or joins the job, so that starting the command is all that is left.
+// On an error it removes what it has made.
 func (p Plan) Prepare() (_ *Job, err error) {
 	j := &Job{args: p.Command, keep: p.Keep}
-	if err := nested(); err != nil {
+	if err := checkNotNested(); err != nil {
 		return nil, err
 	}
 	if p.Keep {
-		if err := mayKeep(); err != nil {
+		if err := checkKeep(); err != nil {
 			return nil, err
 		}
 	}
 	if err := p.unpack(j); err != nil {
 		return nil, err
 	}
-	if j.path, err = find(p.Command[0]); err != nil {
+	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
 	}
-	// Limits are judged before a job is made; for that a stand-in machine needs a
-	// place, so there the job comes first.
+	// The limits are checked against the devices before a job is created. A stand-in
+	// machine has its state in the job's folder, so there the job is created first.
 	if p.FakeGPU == "" {
 		driver, err := gpu.Open("")
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
 			return nil, err
 		}
-		if err := p.make(j, driver, err); err != nil {
+		if err := p.setUp(j, driver, err); err != nil {
 			return nil, err
 		}
 		return j, nil
 	}
-	if err := p.take(j); err != nil {
+	if err := p.lockJob(j); err != nil {
 		return nil, err
 	}
-	if err := p.makeFake(j); err != nil {
+	if err := p.setUpFake(j); err != nil {
 		j.Discard()
 		return nil, err
 	}
 	return j, nil
 }
 
-// unpack puts the libraries in their place.
+// unpack unpacks the libraries.
 func (p Plan) unpack(j *Job) error {
 	dir, err := embedded.Ration.Unpack()
 	if err != nil {
@@ -124,64 +123,66 @@ func (p Plan) unpack(j *Job) error {
 	if j.fakeGPU, err = embedded.FakeGPU.Unpack(); err != nil {
 		return err
 	}
-	return os.Setenv("PATH", join(os.Getenv("PATH"), j.fakeGPU)) // where fake-smi is
+	return os.Setenv("PATH", joinPaths(os.Getenv("PATH"), j.fakeGPU)) // where fake-smi is
 }
 
-// take gets hold of the job.
-func (p Plan) take(j *Job) (err error) {
+// lockJob creates or joins the job.
+func (p Plan) lockJob(j *Job) (err error) {
 	name := p.Name
 	if name == "" {
-		name = nameOf(p.Command[0])
+		name = defaultName(p.Command[0])
 	}
 	job.Prune()
 	for range 10 {
-		// One that has ended is begun anew, with the limits of whoever does.
-		j.Hold, err = job.Create(name)
+		// First: a job that has ended is created again, with the limits of this plan.
+		j.Lock, err = job.Create(name)
 		if !p.Join || !errors.Is(err, job.ErrInUse) {
 			return err
 		}
-		j.Hold, err = job.Join(name)
+		j.Lock, err = job.Join(name)
 		if j.Joined = err == nil; j.Joined || !errors.Is(err, job.ErrNoJob) {
 			return err
-		} // it ended while we looked
+		} // it ended in between
 	}
 	return err
 }
 
-func (p Plan) makeFake(j *Job) error {
-	for key, value := range p.machine(j) {
+// setUpFake is setUp with the devices of a stand-in machine.
+func (p Plan) setUpFake(j *Job) error {
+	for key, value := range p.fakeEnviron(j) {
 		if err := os.Setenv(key, value); err != nil {
 			return fmt.Errorf("setting %s: %w", key, err)
 		}
 	}
 	driver, err := gpu.Open(filepath.Join(j.fakeGPU, "libnvidia-ml.so.1"))
 	if err != nil {
-		return &limit.InputError{Source: "--fake-gpu", Value: p.FakeGPU, Err: errors.New("not a machine that can be made up"),
+		return &limit.InputError{Source: "--fake-gpu", Value: p.FakeGPU, Err: errors.New("not a stand-in machine"),
 			Use: "MODEL[xCOUNT][:SIZE], with h200, h100, a100 or small, like h200x2 or small:512m"}
 	}
-	return p.make(j, driver, nil)
+	return p.setUp(j, driver, nil)
 }
 
-// machine is what tells processes of the stand-in machine; it lives and dies with
-// the job.
-func (p Plan) machine(j *Job) map[string]string {
-	return map[string]string{"FAKEGPU": p.FakeGPU, "FAKEGPU_STATE": filepath.Join(j.Hold.Folder, "gpu")}
+// fakeEnviron returns the variables of the stand-in machine, whose state is removed
+// with the job.
+func (p Plan) fakeEnviron(j *Job) map[string]string {
+	return map[string]string{"FAKEGPU": p.FakeGPU, "FAKEGPU_STATE": filepath.Join(j.Lock.Folder, "gpu")}
 }
 
-// make makes the region, or checks the one that is there.
-func (p Plan) make(j *Job, driver *gpu.Driver, missing error) (err error) {
+// setUp makes the region, or compares the limits with those of the job that was
+// joined, and sets the command's environment. It closes the driver; missing is why
+// there is none.
+func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	limits, err := p.limits(driver, missing)
 	if err != nil {
 		return err
 	}
 	if driver != nil {
-		j.totals = driver.Totals()
 		defer driver.Close()
 	}
-	if j.Hold == nil {
-		// Not for a stand-in machine, whose contexts take what its maker likes.
-		j.costs = remembered()
-		if err := p.take(j); err != nil {
+	if j.Lock == nil {
+		// Costs are not for a stand-in machine: its contexts have other sizes.
+		j.costs = earlierCosts()
+		if err := p.lockJob(j); err != nil {
 			return err
 		}
 	}
@@ -190,19 +191,19 @@ func (p Plan) make(j *Job, driver *gpu.Driver, missing error) (err error) {
 			j.Discard()
 		}
 	}()
-	j.environ, j.path = p.environ(j, driver), j.inside(j.path)
+	j.environ, j.path = p.environ(j, driver), j.pathInside(j.path)
 	if j.Joined {
-		return p.compare(j, limits)
+		return p.warnOfOtherLimits(j, limits)
 	}
-	return p.region(j, limits, driver)
+	return p.makeRegion(j, limits, driver)
 }
 
-func (p Plan) region(j *Job, limits region.Limits, driver *gpu.Driver) error {
+func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error {
 	opt := region.Options{Limits: limits}
-	path := j.Hold.Job.Path
+	path := j.Lock.Job.Path
 	if p.Keep && os.Geteuid() == 0 {
-		// Whoever the command becomes may count; only root says how much. The job's
-		// folder keeps everybody else out.
+		// Programs of the job may run as any user, and write the region; only root can
+		// write the limits. The job's folder keeps out all other processes.
 		opt.Mode = 0o666
 		if err := region.WriteLimitsFile(path, limits); err != nil {
 			return err
@@ -218,48 +219,49 @@ func (p Plan) region(j *Job, limits region.Limits, driver *gpu.Driver) error {
 			return fmt.Errorf("opening the region to all users: %w", err)
 		}
 	}
-	if driver != nil && !divided(driver) {
+	if driver != nil && !hasMIG(driver) {
 		for _, d := range driver.Devices {
 			words, ok := d.Words()
 			if !ok || d.Index >= limit.MaxDevices {
-				continue // processes agree on a number among themselves
+				continue // the processes will give the device a number
 			}
 			if err := r.NameDevice(d.Index, words, uint64(d.Total)); err != nil {
 				return err
 			}
 		}
 	}
-	_ = r.OfferCosts(inherit(j.costs, driver)) // without it they are measured
-	return j.Hold.Share()
+	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without them a process measures
+	return j.Lock.Share()
 }
 
-// Discard takes back what was prepared, unless others use it.
+// Discard drops the lock, and removes the job if this process created it and no other
+// uses it.
 func (j *Job) Discard() {
-	if j.Hold == nil {
+	if j.Lock == nil {
 		return
 	}
 	if j.Joined {
-		j.Hold.Release()
+		j.Lock.Release()
 	} else {
-		j.Hold.RemoveIfUnused()
+		j.Lock.RemoveIfUnused()
 	}
 }
 
-// nested refuses to start a job inside a job.
-func nested() error {
-	at := os.Getenv(EnvRegion)
-	if at == "" {
+// checkNotNested returns ErrNested inside a job.
+func checkNotNested() error {
+	path := os.Getenv(EnvRegion)
+	if path == "" {
 		if _, err := os.Lstat(WellKnown); err != nil {
 			return nil
 		}
-		at = WellKnown
+		path = WellKnown
 	}
-	return fmt.Errorf("%w: its region is %s, and one inside it would get around its limit (run the command as it is; if this is no job, unset %s)",
-		ErrNested, at, EnvRegion)
+	return fmt.Errorf("%w: its region is %s, and a job inside it would evade its limit (run the command without ration run; if this is no job, unset %s)",
+		ErrNested, path, EnvRegion)
 }
 
-// find is where the command is.
-func find(name string) (string, error) {
+// findCommand returns the path of a command.
+func findCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
@@ -273,8 +275,8 @@ func find(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w: %w", name, ErrNotRunnable, err)
 }
 
-// nameOf makes up a name for a job: what runs, and the PID it will have.
-func nameOf(command string) string {
+// defaultName returns a name for a job: its command's, and the PID that it will have.
+func defaultName(command string) string {
 	base := strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '.', r == '_', r == '-':

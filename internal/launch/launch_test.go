@@ -14,12 +14,12 @@ import (
 	"ration/internal/region"
 )
 
-func TestNameOf(t *testing.T) {
+func TestDefaultName(t *testing.T) {
 	for command, want := range map[string]string{
 		"/usr/bin/python3": "python3-", "./my train.sh": "my_train.sh-", "...": "job-", "-x": "x-", "Ünïcode": "_n_code-",
 		strings.Repeat("x", 100): strings.Repeat("x", 40) + "-",
 	} {
-		got := nameOf(command)
+		got := defaultName(command)
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s and a PID", command, got, want)
 		}
@@ -39,13 +39,13 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("got %q and %q", e.get("B"), e.get("D"))
 	}
 	for _, tt := range [][3]string{{"", "", ""}, {"a", "", "a"}, {"", "b", "b"}, {"a", "b", "a:b"}} {
-		if got := join(tt[0], tt[1]); got != tt[2] {
+		if got := joinPaths(tt[0], tt[1]); got != tt[2] {
 			t.Errorf("got %q, want %q", got, tt[2])
 		}
 	}
 }
 
-// TestLimits is about machines that no stand-in can be.
+// TestLimits has machines that the stand-in driver cannot have.
 func TestLimits(t *testing.T) {
 	plan := func(mem string) Plan {
 		set, err := limit.ParseMemorySet("--mem", mem)
@@ -63,7 +63,7 @@ func TestLimits(t *testing.T) {
 	if _, err := plan("10g").limits(whole, nil); err == nil || !strings.Contains(err.Error(), "device 1 (small) has 8 GiB (use at most 8g") {
 		t.Errorf("got %v for more than a device has", err)
 	}
-	// Of a part only the processes know the size.
+	// Only the processes know the size of a MIG device.
 	if l, err := plan("50%").limits(parts, nil); err != nil || l.Memory[0] != 0 {
 		t.Errorf("got %v, %v", l.Memory, err)
 	}
@@ -77,7 +77,7 @@ const (
 	uuidB = "GPU-00000000-0000-0003-0000-000000000004"
 )
 
-// costs are what a job remembers whose contexts take so many MiB, at these indexes.
+// costs returns the costs of contexts that take so many MiB, by device number.
 func costs(t *testing.T, mib map[int]uint64, uuids ...string) (c region.Costs) {
 	t.Helper()
 	for i, uuid := range uuids {
@@ -90,23 +90,23 @@ func costs(t *testing.T, mib map[int]uint64, uuids ...string) (c region.Costs) {
 	return c
 }
 
-// TestCostsAreCarried launches jobs one after the other: each is told what the ones
-// before it remembered.
-func TestCostsAreCarried(t *testing.T) {
+// TestCostsAreInherited launches jobs one after the other: each gets the costs that
+// earlier ones have measured.
+func TestCostsAreInherited(t *testing.T) {
 	t.Setenv(job.EnvFolder, t.TempDir())
 	t.Setenv(EnvRegion, "")
 	launch := func(name string) *region.Region {
 		t.Helper()
 		p := Plan{Name: name, Command: []string{"true"}, Warn: func(string) {}}
 		j := &Job{args: p.Command}
-		if err := p.make(j, nil, gpu.ErrNoDriver); err != nil {
+		if err := p.setUp(j, nil, gpu.ErrNoDriver); err != nil {
 			t.Fatal(err)
 		}
-		r, err := region.Open(j.Hold.Job.Path, region.Options{NoCreate: true})
+		r, err := region.Open(j.Lock.Job.Path, region.Options{NoCreate: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		j.Hold.Release()
+		j.Lock.Release()
 		t.Cleanup(func() { _ = r.Close() })
 		return r
 	}
@@ -125,10 +125,10 @@ func TestCostsAreCarried(t *testing.T) {
 		t.Fatal(err)
 	}
 	has(launch("second"), want)
-	// One of the same name is removed before it is begun anew.
+	// The ended job of the same name is removed when this one is created.
 	has(launch("second"), want)
 
-	// What anybody may write is not believed, and rubbish is passed over.
+	// A region that all users may write is not trusted, and a damaged one is skipped.
 	for _, name := range []string{"first", "second"} {
 		path, err := job.RegionPath(name)
 		if err != nil {
@@ -152,21 +152,21 @@ func TestInherit(t *testing.T) {
 	newer, older := costs(t, map[int]uint64{0: 1}, uuidA), costs(t, map[int]uint64{0: 2, 1: 3}, uuidA, uuidB)
 	all := []region.Costs{newer, older}
 	known := &gpu.Driver{Devices: []gpu.Device{{UUID: uuidB}, {Index: 1, UUID: uuidA}}}
-	if got, want := inherit(all, known), costs(t, map[int]uint64{0: 3, 1: 1}, uuidB, uuidA); got != want {
+	if got, want := mergeCosts(all, known), costs(t, map[int]uint64{0: 3, 1: 1}, uuidB, uuidA); got != want {
 		t.Errorf("got %v, want each device's own newest, %v", got, want)
 	}
-	if got, want := inherit(all, nil), costs(t, map[int]uint64{0: 1, 1: 3}, uuidA, uuidB); got != want {
-		t.Errorf("without a driver: got %v, want what stood there, %v", got, want)
+	if got, want := mergeCosts(all, nil), costs(t, map[int]uint64{0: 1, 1: 3}, uuidA, uuidB); got != want {
+		t.Errorf("without a driver: got %v, want those of the same number, %v", got, want)
 	}
-	if got := inherit(nil, known); got != (region.Costs{}) {
-		t.Errorf("got %v from nowhere", got)
+	if got := mergeCosts(nil, known); got != (region.Costs{}) {
+		t.Errorf("got %v without earlier costs", got)
 	}
 }
 
-// The newest few are looked at, however many there are.
-func TestRememberedIsBounded(t *testing.T) {
+// Only the newest few regions are read, however many there are.
+func TestEarlierCostsAreBounded(t *testing.T) {
 	t.Setenv(job.EnvFolder, t.TempDir())
-	for i := range looks + 2 {
+	for i := range maxCostRegions + 2 {
 		path, err := job.MakeFolder("job" + string(rune('a'+i)))
 		if err != nil {
 			t.Fatal(err)
@@ -186,8 +186,8 @@ func TestRememberedIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := remembered()
-	if len(got) != looks || got[0] != costs(t, map[int]uint64{0: looks + 2}, uuidA) {
+	got := earlierCosts()
+	if len(got) != maxCostRegions || got[0] != costs(t, map[int]uint64{0: maxCostRegions + 2}, uuidA) {
 		t.Errorf("got %v", got)
 	}
 }

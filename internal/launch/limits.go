@@ -11,10 +11,10 @@ import (
 	"ration/internal/region"
 )
 
-// divided says whether some device is cut into parts, which CUDA counts as devices
-// of their own. NVML's numbers and sizes say nothing about those, so then only the
-// processes themselves can tell what a share is.
-func divided(d *gpu.Driver) bool {
+// hasMIG reports whether a device is divided into MIG devices, which CUDA counts as
+// devices of their own. NVML's numbers and sizes are not those of MIG devices, so only
+// the processes can resolve a share of one.
+func hasMIG(d *gpu.Driver) bool {
 	for _, dev := range d.Devices {
 		if dev.MIG {
 			return true
@@ -23,31 +23,33 @@ func divided(d *gpu.Driver) bool {
 	return false
 }
 
-// least is a limit that somebody may have meant: below it even a context does not
-// fit, and 10 is 10 bytes.
-const least = limit.MiB
+// minLimit is the least limit that is not taken for a mistake: below it not even a
+// context fits, and 10 is 10 bytes.
+const minLimit = limit.MiB
 
-// limits is what the job may have of each device, judged by what there is.
+// limits returns the job's limits, checked against the devices that there are. missing
+// is why there is no driver.
 func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 	for i := range limit.MaxDevices {
-		if size, err := p.Settings.Memory.For(i).Of(0); err == nil && size > 0 && size < least {
-			return region.Limits{}, p.wrong(fmt.Errorf("%v is less than any program needs", size), "a number with m or g, like 10g")
+		if size, err := p.Settings.Memory.For(i).Of(0); err == nil && size > 0 && size < minLimit {
+			return region.Limits{}, p.memoryError(fmt.Errorf("%v is less than any program needs", size), "a number with m or g, like 10g")
 		}
 	}
 	switch {
-	case driver != nil && !divided(driver):
-		return p.known(driver)
+	case driver != nil && !hasMIG(driver):
+		return p.limitsOf(driver)
 	case driver == nil:
-		p.Warn(fmt.Sprintf("%v; going on, with limits that are not checked against a card", missing))
+		p.Warn(fmt.Sprintf("%v; continuing, with limits that are not checked against a device", missing))
 	}
-	return p.unknown(driver)
+	return p.uncheckedLimits(driver)
 }
 
-func (p Plan) known(driver *gpu.Driver) (out region.Limits, err error) {
+// limitsOf returns the limits on the driver's devices.
+func (p Plan) limitsOf(driver *gpu.Driver) (out region.Limits, err error) {
 	totals := driver.Totals()
 	sizes, err := limit.ResolveMemory(p.Settings.Memory, totals)
 	if err != nil {
-		return out, p.wrong(err, "a device that nvidia-smi -L lists")
+		return out, p.memoryError(err, "a device that nvidia-smi -L lists")
 	}
 	compute, err := limit.ResolveCompute(p.Settings.Compute, len(totals))
 	if err != nil {
@@ -55,32 +57,33 @@ func (p Plan) known(driver *gpu.Driver) (out region.Limits, err error) {
 	}
 	for i, size := range sizes {
 		if size > totals[i] {
-			return out, p.wrong(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, totals[i]), fmt.Sprintf("at most %s, or a percentage", totals[i].Exact()))
+			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, totals[i]), fmt.Sprintf("at most %s, or a percentage", totals[i].Exact()))
 		}
-		out.Memory[i] = p.pack(p.Settings.Memory.For(i), size)
+		out.Memory[i] = p.packLimit(p.Settings.Memory.For(i), size)
 		out.Compute[i] = uint64(compute[i])
 	}
 	return out, nil
 }
 
-// unknown is for all devices there might be.
-func (p Plan) unknown(driver *gpu.Driver) (out region.Limits, err error) {
+// uncheckedLimits returns the limits on every device number, for devices that are not
+// known here.
+func (p Plan) uncheckedLimits(driver *gpu.Driver) (out region.Limits, err error) {
 	for i := range out.Memory {
 		memory := p.Settings.Memory.For(i)
 		size, err := memory.Of(0)
 		if errors.Is(err, limit.ErrNoMemory) && driver != nil {
-			continue // the processes are told, see environ.go
+			continue // the processes resolve it, see environ.go
 		}
 		if err != nil {
-			return out, p.wrong(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
+			return out, p.memoryError(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
 		}
-		out.Memory[i] = p.pack(memory, size)
+		out.Memory[i] = p.packLimit(memory, size)
 		out.Compute[i] = uint64(p.Settings.Compute.For(i).Percent())
 	}
 	return out, nil
 }
 
-func (p Plan) pack(memory limit.Memory, size limit.Size) abi.Limit {
+func (p Plan) packLimit(memory limit.Memory, size limit.Size) abi.Limit {
 	switch {
 	case !memory.IsSet():
 		return 0
@@ -90,14 +93,14 @@ func (p Plan) pack(memory limit.Memory, size limit.Size) abi.Limit {
 	return abi.MakeLimit(uint64(size), int(p.Settings.Tolerance/(limit.OnePercent/10)))
 }
 
-// wrong is an error in the limits, where they were written.
-func (p Plan) wrong(err error, use string) error {
+// memoryError is an error in the memory limits, which names where they came from.
+func (p Plan) memoryError(err error, use string) error {
 	return &limit.InputError{Source: p.Source, Value: p.Settings.Memory.String(), Err: err, Use: use}
 }
 
-// compare says where a job that was joined has other limits. They count.
-func (p Plan) compare(j *Job, own region.Limits) error {
-	r, err := region.Open(j.Hold.Job.Path, region.Options{NoCreate: true})
+// warnOfOtherLimits warns if the job that was joined has other limits than the plan.
+func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
+	r, err := region.Open(j.Lock.Job.Path, region.Options{NoCreate: true})
 	if err != nil {
 		return err
 	}
@@ -106,7 +109,7 @@ func (p Plan) compare(j *Job, own region.Limits) error {
 	if err != nil || len(devices) == 0 {
 		return err
 	}
-	var has []string
+	var jobLimits []string
 	for _, d := range devices {
 		l, err := r.Limit(d)
 		if err != nil {
@@ -116,8 +119,8 @@ func (p Plan) compare(j *Job, own region.Limits) error {
 		if l.Limited() {
 			text = limit.Size(l.Bytes()).String()
 		}
-		has = append(has, fmt.Sprintf("%s on device %d", text, d))
+		jobLimits = append(jobLimits, fmt.Sprintf("%s on device %d", text, d))
 	}
-	p.Warn(fmt.Sprintf("job %s has other limits, which count: %s (ration limit %s changes them)", j.Hold.Job.Name, strings.Join(has, ", "), j.Hold.Job.Name))
+	p.Warn(fmt.Sprintf("job %s has other limits, which count: %s (ration limit %s changes them)", j.Lock.Job.Name, strings.Join(jobLimits, ", "), j.Lock.Job.Name))
 	return nil
 }

@@ -2,7 +2,6 @@ package launch
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NeedsParent says whether the command cannot take this process's place: a user
-// namespace is made for a child only.
+// NeedsParent reports whether the command cannot replace this process, but must be its
+// child: only a child can be started in a new user namespace.
 func (j *Job) NeedsParent() bool { return j.keep && os.Geteuid() != 0 }
 
-// Supervise starts the command, watches its job, and returns how it ended.
+// Supervise starts the command, records what its job uses, and returns how it ended.
 func (j *Job) Supervise() (Summary, error) {
-	stop, err := j.Hold.Inherit()
+	stop, err := j.Lock.Inherit()
 	if err != nil {
 		j.Discard()
 		return Summary{}, err
 	}
 	signals := make(chan os.Signal, 64)
-	forward(signals)
+	notifySignals(signals)
 	child, err := j.start()
 	stop()
 	if err != nil {
@@ -34,18 +33,18 @@ func (j *Job) Supervise() (Summary, error) {
 		for s := range signals {
 			if s == unix.SIGINT || s == unix.SIGQUIT {
 				if inForeground() {
-					continue // the terminal has told the command as well
+					continue // the terminal sends it to the command too
 				}
 			}
 			_ = child.Signal(s) // it may have just ended
 		}
 	}()
-	w := watch(j.Hold.Job.Path)
+	r := startRecorder(j.Lock.Job.Path)
 	state, err := child.Wait()
 	signal.Stop(signals)
 	close(signals)
-	s := w.end()
-	s.Job = j.Hold.Job.Name
+	s := r.stop()
+	s.Job = j.Lock.Job.Name
 	j.Discard()
 	if err != nil {
 		return s, fmt.Errorf("waiting for the command: %w", err)
@@ -59,9 +58,9 @@ func (j *Job) Supervise() (Summary, error) {
 	return s, nil
 }
 
-// forward listens to what a supervisor would otherwise die of, but for what this
-// process was told to ignore.
-func forward(to chan os.Signal) {
+// notifySignals subscribes to the signals to pass on to the command, except for those
+// that this process ignores.
+func notifySignals(to chan os.Signal) {
 	for _, s := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
 		if !signal.Ignored(s) {
 			signal.Notify(to, s)
@@ -70,8 +69,8 @@ func forward(to chan os.Signal) {
 	signal.Reset(unix.SIGTSTP, unix.SIGCONT)
 }
 
-// inForeground says whether a terminal sends its signals to this process, and so
-// to the command, which is of the same group.
+// inForeground reports whether the terminal sends its signals to this process's group,
+// which the command is in too.
 func inForeground() bool {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -90,26 +89,24 @@ func (j *Job) start() (*os.Process, error) {
 		if err != nil {
 			return nil, fmt.Errorf("finding this program: %w", err)
 		}
-		task, err := json.Marshal(j.mounts())
+		task, err := json.Marshal(j.namespaceTask())
 		if err != nil {
 			return nil, fmt.Errorf("writing a task: %w", err)
 		}
-		path, args, attr.Sys = exe, []string{os.Args[0], Inside, string(task)}, namespace()
+		path, args, attr.Sys = exe, []string{os.Args[0], Inside, string(task)}, newNamespaces()
 	}
 	child, err := os.StartProcess(path, args, attr)
 	switch {
 	case err == nil:
 		return child, nil
 	case j.keep:
-		return nil, refusedNamespace(err)
-	case errors.Is(err, unix.ENOEXEC):
-		return nil, fmt.Errorf("%s: %w: not a program, and it names no interpreter (start it with one, as in sh %s)", path, ErrNotRunnable, path)
+		return nil, namespaceError(err)
 	}
-	return nil, fmt.Errorf("%s: %w: %w", path, ErrNotRunnable, err)
+	return nil, notRunnable(path, err)
 }
 
-// namespace is what a child needs to mount.
-func namespace() *syscall.SysProcAttr {
+// newNamespaces returns the attributes of a child that may mount.
+func newNamespaces() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		attr.Cloneflags |= unix.CLONE_NEWUSER
@@ -120,9 +117,9 @@ func namespace() *syscall.SysProcAttr {
 	return attr
 }
 
-// Follow ends this process as the command ended: by the same signal, where it was
-// one, and without a core of its own. Otherwise it returns the exit status.
-func (s Summary) Follow() int {
+// EndAsCommand ends this process by the signal that ended the command, without a core
+// dump of its own. If there was none, it returns the command's exit status.
+func (s Summary) EndAsCommand() int {
 	if s.Signal == 0 {
 		return s.Status
 	}
@@ -130,5 +127,5 @@ func (s Summary) Follow() int {
 	sig := syscall.Signal(s.Signal)
 	signal.Reset(sig)
 	_ = unix.Kill(os.Getpid(), sig)
-	return s.Status // of a signal that this process was told to ignore
+	return s.Status // this process ignores the signal
 }

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/job"
+)
+
+// noArgs checks that a command has no arguments, or that a subcommand exists.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
+	if !cmd.HasAvailableSubCommands() {
+		return fmt.Errorf("%q: %s takes no arguments (%s)", args[0], cmd.CommandPath(), hint)
+	}
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		hint = "did you mean " + strings.Join(similar, " or ") + "?"
+	}
+	return fmt.Errorf("%q: no such command of %s (%s)", args[0], cmd.CommandPath(), hint)
+}
+
+// argCount checks the number of a command's arguments, which what describes. There is
+// no upper bound if most is negative.
+func argCount(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usageError("%s needs %s (see %s --help)", cmd.CommandPath(), what, cmd.CommandPath())
+		case most >= 0 && len(args) > most:
+			return usageError("%q: %s takes %s and no more (see %s --help)", args[most], cmd.CommandPath(), what, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// completeJobs completes the names of jobs, for a command that takes up to n of them.
+func completeJobs(n int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if strings.Contains(prefix, "/") {
+			return nil, cobra.ShellCompDirectiveDefault // the path of a region
+		}
+		if len(args) >= n {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		jobs, err := job.List()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var names []cobra.Completion
+		for _, j := range jobs {
+			if j.Name != "" && strings.HasPrefix(j.Name, prefix) && !slices.Contains(args, j.Name) {
+				names = append(names, j.Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/job"
+	"ration/internal/limit"
+)
+
+// Exit statuses. They are part of the interface: scripts rely on them.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1 // a check failed, or the work could not be done
+	ExitUsage       = 2 // bad arguments, or a bad value in the environment
+	ExitOpen        = 3 // a region or folder could not be opened, or there is no such job
+	ExitNotRunnable = 126
+	ExitNotFound    = 127
+	ExitInterrupted = 130 // by a signal that ends programs
+)
+
+// statusError is an error with its exit status.
+type statusError struct {
+	error
+	status int
+}
+
+func (e statusError) Unwrap() error { return e.error }
+
+// errReported is an error that the command's output already reports.
+var errReported = errors.New("reported")
+
+// errFailed is returned where the output says what failed.
+var errFailed = statusError{errReported, ExitFailed}
+
+// usageError is an error in the arguments.
+func usageError(format string, args ...any) error {
+	return statusError{fmt.Errorf(format, args...), ExitUsage}
+}
+
+// withStatus makes a command's RunE: it gives errors of f their exit status. Errors
+// that do not come from there are cobra's, about the arguments.
+func withStatus(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		err := f(cmd, args)
+		var input *limit.InputError
+		var known statusError
+		switch {
+		case err == nil || errors.As(err, &known):
+			return err
+		case errors.As(err, &input):
+			return statusError{err, ExitUsage}
+		case errors.Is(err, job.ErrFolder), errors.Is(err, job.ErrNoJob):
+			return statusError{err, ExitOpen}
+		}
+		return statusError{err, ExitFailed}
+	}
+}
+
+// exitStatus returns the exit status for an error of withStatus or of cobra.
+func exitStatus(err error) int {
+	var known statusError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &known):
+		return known.status
+	}
+	return ExitUsage
+}
+
+// printError prints an error, unless it is nil or was reported.
+func printError(to io.Writer, err error) {
+	if err == nil || errors.Is(err, errReported) {
+		return
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintln(to, "ration:", line)
+	}
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+	"syscall"
+
+	"ration/internal/humanfmt"
+	"ration/internal/launch"
+)
+
+// printSummary prints to standard error: standard output is the command's.
+func (a *app) printSummary(s launch.Summary) error {
+	if a.json {
+		return a.err.printJSON(s)
+	}
+	out := a.err
+	ended := fmt.Sprintf("exit status %d", s.Status)
+	if s.Signal != 0 {
+		ended = fmt.Sprintf("ended by signal %d (%v)", s.Signal, syscall.Signal(s.Signal))
+	}
+	out.printf("%s  %s, %s s\n", out.style(bold, s.Job), ended, humanfmt.Three(s.Seconds))
+	if s.Error != "" {
+		out.printf("  %s\n", out.style(red, out.wrap(s.Error, 2)))
+	}
+	for _, d := range s.Devices {
+		if d.Peak == 0 && d.Refused == 0 {
+			continue
+		}
+		line := fmt.Sprintf("device %d  peak %s", d.Device, humanfmt.Bytes(d.Peak))
+		if d.Limited && d.Limit > 0 {
+			line += fmt.Sprintf(" of %s (%.0f %%), %s refused, %s s at the limit", humanfmt.Bytes(d.Limit),
+				100*float64(d.Peak)/float64(d.Limit), humanfmt.Count(d.Refused), humanfmt.Three(d.AtLimit))
+		}
+		out.printf("  %s\n", line)
+	}
+	if len(s.Processes) > 0 {
+		printTable(out, peakColumns, s.Processes)
+	}
+	switch {
+	case s.Unseen > 0:
+		out.printf("  processes that held nothing, or ended too soon to be recorded: %d\n", s.Unseen)
+	case len(s.Processes) == 0:
+		out.printf("  no process held anything\n")
+	}
+	return nil
+}
+
+var peakColumns = []column[launch.Peak]{
+	{"PID", true, func(p launch.Peak) string { return fmt.Sprint(p.PID) }, nil},
+	{"DEVICE", true, func(p launch.Peak) string { return fmt.Sprint(p.Device) }, func(p launch.Peak) bool { return p.Device > 0 }},
+	kindColumn("CONTEXT", func(p launch.Peak) uint64 { return p.Context }),
+	kindColumn("MODULE", func(p launch.Peak) uint64 { return p.Module }),
+	kindColumn("DATA", func(p launch.Peak) uint64 { return p.Data }),
+	kindColumn("DRIVER", func(p launch.Peak) uint64 { return p.Overhead }),
+	{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
+	{"NAME", false, func(p launch.Peak) string { return p.Name }, nil},
+}
+
+// kindColumn is the column of one kind of memory.
+func kindColumn(title string, bytes func(launch.Peak) uint64) column[launch.Peak] {
+	return column[launch.Peak]{title, true, func(p launch.Peak) string {
+		if p.Context+p.Module+p.Data+p.Overhead == 0 {
+			return "?" // it ended before its kinds were recorded
+		}
+		return humanfmt.Short(bytes(p))
+	}, func(p launch.Peak) bool { return bytes(p) > 0 }}
+}

@@ -1,0 +1,84 @@
+package launch
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+// The memory of a context is measured by the first process of a job, which has to
+// start NVML for it, and may make a context that does not fit. A new job gets the
+// costs that earlier jobs have measured, so that only the first job on a machine
+// measures them. They are hints: errors here are ignored.
+
+// maxCostRegions is how many regions are read for costs.
+const maxCostRegions = 4
+
+// earlierCosts returns the costs in the regions of this user's newest jobs. It must be
+// called before a job is created, which removes an ended job of the same name.
+func earlierCosts() []region.Costs {
+	jobs, err := job.List()
+	if err != nil {
+		return nil
+	}
+	type regionFile struct {
+		path     string
+		modified time.Time
+	}
+	var files []regionFile
+	for _, j := range jobs {
+		if st, err := os.Lstat(j.Path); err == nil && j.Name != "" {
+			files = append(files, regionFile{j.Path, st.ModTime()})
+		}
+	}
+	slices.SortFunc(files, func(a, b regionFile) int {
+		return cmp.Or(b.modified.Compare(a.modified), cmp.Compare(a.path, b.path))
+	})
+	var costs []region.Costs
+	for _, f := range files[:min(len(files), maxCostRegions)] {
+		if c, err := region.ReadCosts(f.path); err == nil && c != (region.Costs{}) {
+			costs = append(costs, c)
+		}
+	}
+	return costs
+}
+
+// mergeCosts returns for each device the newest cost with its UUID, whatever number it
+// had in that region. Without a driver the UUIDs are not known here: then each device
+// number gets the newest cost of that number, and the processes compare the UUID.
+func mergeCosts(costs []region.Costs, driver *gpu.Driver) (out region.Costs) {
+	for _, c := range slices.Backward(costs) {
+		for d, cost := range c.Device {
+			if cost != 0 {
+				out.Device[d] = cost
+			}
+		}
+		if c.Names != 0 {
+			out.Names = c.Names
+		}
+	}
+	if driver == nil || hasMIG(driver) {
+		return out
+	}
+	out.Device = [abi.Devices]abi.ContextCost{}
+	for _, dev := range driver.Devices {
+		words, ok := dev.Words()
+		if !ok || uint(dev.Index) >= abi.Devices {
+			continue
+		}
+		for _, c := range slices.Backward(costs) {
+			for _, cost := range c.Device {
+				if cost.Of(words) != 0 {
+					out.Device[dev.Index] = cost
+				}
+			}
+		}
+	}
+	return out
+}

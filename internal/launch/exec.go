@@ -1,0 +1,40 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exec replaces this process by the command, so that the exit status and the signals
+// are the command's own. It returns only if that fails.
+func (j *Job) Exec() error {
+	stop, err := j.Lock.Inherit()
+	if err != nil {
+		j.Discard()
+		return err
+	}
+	if j.keep {
+		err = j.enterNamespace() // of this thread only, which execs below
+	}
+	if err == nil {
+		err = execCommand(j.path, j.args, j.environ)
+	}
+	stop()
+	j.Discard()
+	return err
+}
+
+func execCommand(path string, args, environ []string) error {
+	err := syscall.Exec(path, args, environ) // which also restores the limit on open files that Go raised
+	return notRunnable(path, err)
+}
+
+func notRunnable(path string, err error) error {
+	if errors.Is(err, unix.ENOEXEC) {
+		return fmt.Errorf("%s: %w: not a program, and it names no interpreter (start it with one, as in sh %s)", path, ErrNotRunnable, path)
+	}
+	return fmt.Errorf("%s: %w: %w", path, ErrNotRunnable, err)
+}

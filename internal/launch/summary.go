@@ -1,0 +1,222 @@
+package launch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/region"
+)
+
+// Summary is what a supervised job has used. Sizes are bytes.
+type Summary struct {
+	Job       string          `json:"job"`
+	Status    int             `json:"status"`           // the command's; 128 and the signal if one ended it
+	Signal    int             `json:"signal,omitempty"` // that ended the command
+	Seconds   float64         `json:"seconds"`
+	Devices   []DeviceSummary `json:"devices"`
+	Processes []Peak          `json:"processes"`
+	Unseen    int             `json:"unseen"` // processes that joined and left between two samples
+	Error     string          `json:"error,omitempty"`
+}
+
+// DeviceSummary is what the job has used of one device. All but AtLimit is exact.
+type DeviceSummary struct {
+	Device  int     `json:"device"`
+	Limited bool    `json:"limited"`
+	Limit   uint64  `json:"limit"`
+	Peak    uint64  `json:"peak"`
+	Refused uint64  `json:"refused"`
+	AtLimit float64 `json:"at_limit"` // seconds in which requests were refused, or less than a fiftieth was free
+}
+
+// Peak is the most that one process held of one device, in all and of each kind. Each
+// is a maximum of its own. The kinds are those in the samples while the process lived:
+// they are 0 for a process that lived between two samples.
+type Peak struct {
+	PID      int    `json:"pid"`
+	Name     string `json:"name"`
+	Device   int    `json:"device"`
+	Total    uint64 `json:"total"`
+	Context  uint64 `json:"context"`
+	Module   uint64 `json:"module"`
+	Data     uint64 `json:"data"`
+	Overhead uint64 `json:"overhead"`
+}
+
+// sampleInterval is how often a recorder reads the region: a few words of memory.
+const sampleInterval = 20 * time.Millisecond
+
+// recorder samples a region from a goroutine of its own, and keeps the peaks. Its
+// fields belong to that goroutine until done is closed.
+type recorder struct {
+	r        *region.Region
+	err      error
+	started  time.Time
+	last     time.Time // of the latest sample
+	seen     map[owner]bool
+	peaks    map[account]*Peak
+	device   [abi.Devices]deviceRecord
+	holdings []region.Holding  // reused by each sample
+	departed []region.Departed // reused by each sample
+	quit     chan struct{}     // closed by stop
+	done     chan struct{}     // closed when the goroutine has ended
+}
+
+type deviceRecord struct {
+	refused uint64        // requests, at the latest sample
+	atLimit time.Duration // so far
+}
+
+// owner identifies a process: a slot is reused, but not at the same time.
+type owner struct {
+	slot   int
+	joined int64 // Unix nanoseconds
+}
+
+// account is a process's use of one device.
+type account struct {
+	owner
+	device int
+}
+
+func startRecorder(path string) *recorder {
+	rec := &recorder{
+		seen: map[owner]bool{}, peaks: map[account]*Peak{},
+		started: time.Now(), last: time.Now(), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	if rec.r, rec.err = region.OpenReadOnly(path); rec.err != nil {
+		close(rec.done)
+		return rec
+	}
+	go func() {
+		defer close(rec.done)
+		ticker := time.NewTicker(sampleInterval)
+		defer ticker.Stop()
+		for rec.err == nil {
+			rec.sample()
+			select {
+			case <-ticker.C:
+			case <-rec.quit:
+				return
+			}
+		}
+	}()
+	return rec
+}
+
+func (rec *recorder) sample() {
+	now := time.Now()
+	processes, err := rec.r.Processes()
+	if err != nil {
+		rec.err = err
+		return
+	}
+	bySlot := map[int]region.Process{}
+	for _, p := range processes {
+		bySlot[p.Slot] = p
+		rec.seen[owner{p.Slot, p.Joined}] = true
+	}
+	for d := range abi.Devices {
+		if rec.r.Peak(d) == 0 && rec.r.Refused(d) == 0 {
+			continue
+		}
+		if rec.holdings, rec.err = rec.r.Holdings(d, rec.holdings[:0]); rec.err != nil {
+			return
+		}
+		for _, h := range rec.holdings {
+			if p, found := bySlot[h.Slot]; found && h.Peak > 0 {
+				rec.addHolding(p, d, h)
+			}
+		}
+		if rec.err = rec.addDeparted(d); rec.err != nil {
+			return
+		}
+		rec.addTimeAtLimit(d, now.Sub(rec.last))
+	}
+	rec.last = now
+}
+
+// addDeparted adds the processes that left since the sample before. Their kinds are
+// not known.
+func (rec *recorder) addDeparted(device int) (err error) {
+	if rec.departed, err = rec.r.Departed(device, rec.departed[:0]); err != nil {
+		return err
+	}
+	for _, p := range rec.departed {
+		o := owner{p.Slot, p.Joined}
+		rec.seen[o] = true
+		peak := rec.peak(account{o, device}, p.PID, p.Name)
+		peak.Total = max(peak.Total, p.Peak)
+	}
+	return nil
+}
+
+func (rec *recorder) peak(key account, pid int, name string) *Peak {
+	peak := rec.peaks[key]
+	if peak == nil {
+		peak = &Peak{PID: pid, Name: name, Device: key.device}
+		rec.peaks[key] = peak
+	}
+	return peak
+}
+
+func (rec *recorder) addHolding(p region.Process, device int, h region.Holding) {
+	peak := rec.peak(account{owner{p.Slot, p.Joined}, device}, p.PID, p.Name)
+	peak.Total = max(peak.Total, h.Peak, h.Total)
+	peak.Context = max(peak.Context, h.Kind[abi.Context])
+	peak.Module = max(peak.Module, h.Kind[abi.Module])
+	peak.Data = max(peak.Data, h.Kind[abi.Data])
+	peak.Overhead = max(peak.Overhead, h.Kind[abi.Overhead])
+}
+
+func (rec *recorder) addTimeAtLimit(device int, sinceLast time.Duration) {
+	limit, err := rec.r.Limit(device)
+	if err != nil || !limit.Limited() {
+		return
+	}
+	refused, dev := rec.r.Refused(device), &rec.device[device]
+	if ceiling := limit.Ceiling() * abi.Unit; refused != dev.refused || rec.r.Used(device) > ceiling-ceiling/50 {
+		dev.atLimit += sinceLast
+	}
+	dev.refused = refused
+}
+
+// stop ends the recording and returns the summary.
+func (rec *recorder) stop() Summary {
+	close(rec.quit)
+	<-rec.done
+	s := Summary{Devices: []DeviceSummary{}, Processes: []Peak{}, Seconds: time.Since(rec.started).Seconds()}
+	if rec.r != nil && rec.err == nil {
+		rec.sample() // of processes that ended without returning what they held
+		rec.err = rec.summarise(&s)
+		_ = rec.r.Close() // it was only read
+	}
+	if rec.err != nil {
+		s.Error = rec.err.Error()
+	}
+	return s
+}
+
+func (rec *recorder) summarise(s *Summary) error {
+	for d := range abi.Devices {
+		limit, err := rec.r.Limit(d)
+		if err != nil {
+			return err
+		}
+		dev := DeviceSummary{d, limit.Limited(), limit.Bytes(), rec.r.Peak(d), rec.r.Refused(d), rec.device[d].atLimit.Seconds()}
+		if limit.Limited() || dev.Peak > 0 || dev.Refused > 0 {
+			s.Devices = append(s.Devices, dev)
+		}
+	}
+	for _, p := range rec.peaks {
+		s.Processes = append(s.Processes, *p)
+	}
+	slices.SortFunc(s.Processes, func(a, b Peak) int {
+		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Device, b.Device))
+	})
+	c, err := rec.r.Counters()
+	s.Unseen = max(0, int(c.Claims)-len(rec.seen))
+	return err
+}
