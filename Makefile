@@ -25,7 +25,7 @@ GPU_TEST ?=
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ration
 
-generate: ## write shim/region/abi.h from the layout in internal/abi
+generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
 	go generate ./...
 
 native: ## build the C libraries
@@ -39,16 +39,16 @@ lint: native ## check formatting, go vet, staticcheck
 	go tool staticcheck ./...
 
 test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
-	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare
+	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare python3
 	go test ./...
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir test; done
 
-# The header that was there must be the one the layout gives.
+# What was there must be what the layout gives.
 .PHONY: generated
 generated:
-	@mkdir -p build && cp shim/region/abi.h build/abi.h.before
+	@mkdir -p build && cp shim/region/abi.h docs/format.md build
 	@$(MAKE) --no-print-directory generate
-	@cmp -s shim/region/abi.h build/abi.h.before || { diff -u build/abi.h.before shim/region/abi.h; echo "shim/region/abi.h did not match internal/abi; it does now, commit it"; exit 1; } >&2
+	@set -e; for file in shim/region/abi.h docs/format.md; do diff -u build/$${file##*/} $$file || { echo "$$file did not match internal/abi; it does now, commit it"; exit 1; }; done >&2
 
 race: native ## the Go tests under the race detector, the C library under sanitizers
 	go test -race ./internal/...

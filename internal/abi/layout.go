@@ -4,14 +4,16 @@
 // shim/region do).
 //
 // The layout is declared here and nowhere else. go generate writes its C twin,
-// shim/region/abi.h, with an assertion for every size and offset.
+// shim/region/abi.h, with an assertion for every size and offset, and
+// docs/format.md, for a reader in any other language. The comments of types,
+// fields, constants and accessors are the words of that page.
 //
 // Rules: fixed-width fields only, padding spelled out, every word that several
 // processes write hard on a cache line of its own. A change of anything here is
 // a change of Version.
 package abi
 
-//go:generate go run ./gen -o ../../shim/region/abi.h
+//go:generate go run ./gen -header ../../shim/region/abi.h -page ../../docs/format.md
 
 // Capacity of a region.
 const (
@@ -30,14 +32,14 @@ const (
 	Magic       = 0x314e4f4954415201 // "\x01RATION1" in the file
 	LimitsMagic = 0x314d494c54415201 // "\x01RATLIM1"
 	TailMagic   = 0x314c494154544152 // "RATTAIL1"
-	Version     = 2
+	Version     = 2                  // of the layout
 )
 
 // Values of Header.State, in the order they are taken.
 const (
-	StateUninit     = 0
-	StateInProgress = 1
-	StateComplete   = 2
+	StateUninit     = 0 // a new file
+	StateInProgress = 1 // being made
+	StateComplete   = 2 // ready; only now does the rest of the file mean anything
 )
 
 // Kind says what a piece of device memory is for.
@@ -64,39 +66,40 @@ func (k Kind) String() string {
 // Region is the whole file.
 type Region struct {
 	Header   Header
-	Limits   Limits
-	Devices  [Devices]Device
-	Compute  [Devices]Compute
-	Status   [Slots]uint64 // packed by Status; dense, so that a scan of all slots is cheap
-	Slots    [Slots]Slot
-	Refusals [Refusals]Refusal
-	Accounts [Devices][Slots]Account
+	Limits   Limits                  // where Header.Flags is LimitsInside
+	Devices  [Devices]Device         // by device
+	Compute  [Devices]Compute        // by device
+	Status   [Slots]uint64           // by slot, packed by Status; dense, so that a scan of all slots is cheap
+	Slots    [Slots]Slot             // by slot
+	Refusals [Refusals]Refusal       // a ring, by ticket modulo Refusals
+	Accounts [Devices][Slots]Account // by device, then by slot
 	Tail     Tail
 }
 
 // Header is the first page.
 type Header struct {
-	Magic   uint64 // Magic; checked before the file is mapped
-	Version uint32
-	Flags   uint32 // LimitsBeside or LimitsInside
-	Size    uint64 // of the file
-	State   uint64 // StateUninit, StateInProgress, StateComplete
-	Created uint64 // Unix nanoseconds
-	Devices uint32
-	Slots   uint32
+	Magic   uint64 // the constant Magic, in every version of the layout
+	Version uint32 // the constant Version; at this offset in every version
+	Flags   uint32 // LimitsBeside or LimitsInside; set once
+	Size    uint64 // bytes of the file; at this offset in every version
+	State   uint64 // StateUninit, StateInProgress or StateComplete
+	Created uint64 // Unix nanoseconds at which the region was made
+	Devices uint32 // length of Region.Devices, the constant Devices
+	Slots   uint32 // length of Region.Slots, the constant Slots
 	_       [2]uint64
 
 	Ticket    uint64 // where the next claim starts looking for a free slot
 	HighWater uint64 // no slot at or beyond this was ever claimed
 	_         [6]uint64
 
-	RefusalNext uint64 // ticket of the next entry in Refusals
+	RefusalNext uint64 // ticket of the next refusal; counts all there ever were
 	_           [7]uint64
 
 	Counters Counters
 
 	// HostPIDLock is the lock for finding a host PID in the driver's process list, one
-	// process at a time: (slot+1, ticket).
+	// process at a time: the holder's generation from bit 16, its slot plus one below;
+	// zero while free.
 	HostPIDLock uint64
 	NVMLPIDs    uint64 `c:"nvml_pids"` // packed by NVMLPIDs; written as rarely as HostPIDLock
 	_           [6]uint64
@@ -107,8 +110,8 @@ type Header struct {
 // Values of Header.Flags, set once: where the limits live. Beside means in a file
 // of an operator's, and that attaching without it is an error.
 const (
-	LimitsBeside = 1
-	LimitsInside = 2
+	LimitsBeside = 1 // in a file of its own, the region's path with .limits after it
+	LimitsInside = 2 // in Region.Limits
 )
 
 // Counters are totals over the life of the region. Readers add to them in
@@ -119,7 +122,7 @@ type Counters struct {
 	BestEffort uint64 // reads given up after ReadTries
 	Reaped     uint64 // slots of dead processes given back
 	Refused    uint64 // requests refused
-	Helped     uint64 // initialisations finished for somebody else
+	Helped     uint64 // initialisations finished for a process that was slow or had died
 	Claims     uint64 // slots claimed
 	Fast       uint64 // attaches that found the region complete
 }
@@ -127,22 +130,22 @@ type Counters struct {
 // Limits is a page of its own: inside the region where a job makes its own
 // limits, or the whole of a file beside it where an operator owns them.
 type Limits struct {
-	Magic   uint64
-	Version uint32
+	Magic   uint64 // the constant LimitsMagic
+	Version uint32 // the constant Version
 	_       uint32
-	Size    uint64
-	Changes uint64 // counts live changes
+	Size    uint64 // bytes of this structure
+	Changes uint64 // counts changes of limits while the job runs
 	_       [4]uint64
 
-	Device [Devices]DeviceLimits
+	Device [Devices]DeviceLimits // by device
 	_      [248]uint64
 }
 
 // DeviceLimits is what a job may have of one device.
 type DeviceLimits struct {
-	Memory  uint64    // packed by Limit; zero while nobody has set it
-	Compute uint64    // per cent of the device's time; zero while nobody has set it
-	UUID    [2]uint64 // the device's UUID, big end first; zero while unknown
+	Memory  uint64    // packed by Limit
+	Compute uint64    // per cent of the device's time; zero while not set
+	UUID    [2]uint64 // the UUID's 16 bytes as two numbers, each big end first; the second is zero while unknown
 	Total   uint64    // bytes the device has; zero while unknown
 	_       [11]uint64
 }
@@ -153,8 +156,8 @@ type Device struct {
 	_          [7]uint64
 
 	Peak        uint64 // most units ever granted at once
-	Refused     uint64
-	ContextCost uint64 // packed by ContextCost: what a process's first context takes; the last who measured it wins
+	Refused     uint64 // requests refused, over the life of the region
+	ContextCost uint64 // packed by ContextCost; the last process that measured it wins
 	_           [5]uint64
 }
 
@@ -166,71 +169,71 @@ type Compute struct {
 // Slot is one process.
 type Slot struct {
 	PID     uint64 // as the process sees itself
-	HostPID uint64 // packed by HostPID; filled in by whoever looks from the host
+	HostPID uint64 // packed by HostPID; filled in by any process that sees the host's PIDs
 	Start   uint64 // start time in clock ticks since boot: with PID, names a process for good
 	PIDNS   uint64 // inode of its PID namespace
-	UID     uint64
-	Joined  uint64 // Unix nanoseconds
+	UID     uint64 // effective user ID
+	Joined  uint64 // Unix nanoseconds at which it took the slot
 	_       [2]uint64
-	Name    [NameLen]byte
+	Name    [NameLen]byte // ends at the first zero byte; any other bytes may be in it
 }
 
 // Account is one slot on one device.
 type Account struct {
-	Turn uint64 // count and phase
-	Gen  uint64 // generation of the owner whose figures these are
-	A    Usage
-	Peak uint64 // largest A.Total so far
+	Turn uint64 // packed by Turn: the sequence lock
+	Gen  uint64 // generation of the owner whose account this is
+	A    Usage  // one copy of the usage
+	Peak uint64 // bytes: the largest A.Total so far
 
-	B      Usage
+	B      Usage  // the other copy
 	Pend   uint64 // packed by Pend
 	Used   uint64 // packed by Used
-	Driver uint64 // what the driver reports for this process
+	Driver uint64 // bytes the driver reports for this process; zero while unknown
 
-	Done uint64 // sequence, WordSeqBits wide; written by others
+	Done uint64 // sequence of the newest change known to be applied, WordSeqBits wide; written by others
 	_    [7]uint64
 }
 
-// Usage are bytes by kind and their sum.
+// Usage is bytes by kind and their sum.
 type Usage struct {
-	Total uint64
-	Kind  [Kinds]uint64
+	Total uint64        // bytes: the sum of Kind
+	Kind  [Kinds]uint64 // bytes, by kind
 }
 
 // Refusal is one entry of the ring of recent refusals.
 type Refusal struct {
-	Seq    uint64 // 2·ticket+1 while being written, 2·ticket+2 after
-	Sum    uint64 // exclusive or of all that follows: an entry torn by two writers shows
-	Time   uint64 // Unix nanoseconds
-	Slot   uint32
-	Device uint32
-	PID    uint64
-	Asked  uint64 // bytes
-	Held   uint64 // bytes granted on the device at that moment
-	Limit  uint64 // bytes
-	Own    uint64 // bytes the asker itself held
-	Top    [Holders]Holder
+	Seq    uint64          // 2·ticket+1 while being written, 2·ticket+2 after
+	Sum    uint64          // exclusive or of all 64-bit words that follow: an entry torn by two writers shows
+	Time   uint64          // Unix nanoseconds
+	Slot   uint32          // of the process that was refused
+	Device uint32          // on which
+	PID    uint64          // of the process that was refused, as it sees itself
+	Asked  uint64          // bytes
+	Held   uint64          // bytes granted on the device at that moment
+	Limit  uint64          // bytes, with the tolerance
+	Own    uint64          // bytes that the refused process held itself
+	Top    [Holders]Holder // the processes that held most, the largest first; Bytes is zero where there are fewer
 	_      uint64
 }
 
-// Holder is a process and what it held when somebody else was refused.
+// Holder is a process and what it held when a request was refused.
 type Holder struct {
-	PID   uint64
-	Bytes uint64
+	PID   uint64 // as the process sees itself
+	Bytes uint64 // on the refused request's device
 }
 
 // Tail ends the file. A file that was ever cut short has lost it, also when it
 // was made longer again.
 type Tail struct {
-	Magic uint64 // TailMagic
+	Magic uint64 // the constant TailMagic
 	_     [511]uint64
 }
 
 // Bounds of the protocols, the same in both languages.
 const (
-	ReadTries    = 100            // consistent reads, before best effort
-	InitPatience = 5_000_000      // nanoseconds a waiter leaves to the initialiser
-	TurnBound    = 10_000_000_000 // nanoseconds a turn may stand still
-	DoneRefresh  = 1 << 16        // changes after which an owner rewrites its own Done
-	ClaimWindow  = 64             // slots tried first; doubled when none is free
+	ReadTries      = 100            // consistent reads, before best effort
+	InitPatienceNS = 5_000_000      // nanoseconds a waiter leaves to the initialiser
+	TurnBoundNS    = 10_000_000_000 // nanoseconds a turn may stand still
+	DoneRefresh    = 1 << 16        // changes after which an owner rewrites its own Done
+	ClaimWindow    = 64             // slots tried first; doubled when none is free
 )

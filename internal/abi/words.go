@@ -1,7 +1,9 @@
 package abi
 
 // The packing of every word that is more than a number. Each type is a value:
-// load the word, convert, look inside; make a new one, store or swap it.
+// load the word, convert, look inside; make a new one, store or swap it. An
+// accessor without arguments that returns a range of bits as they are is a row of
+// docs/format.md; the generator finds the range by asking it.
 
 // Widths and shifts of LedgerWord.
 const (
@@ -9,7 +11,7 @@ const (
 	WordSlotBits  = 10
 	WordSlotShift = WordSeqBits
 	WordUnitShift = WordSeqBits + WordSlotBits
-	MaxUnits      = 1<<32 - 1
+	MaxUnits      = 1<<32 - 1 // the most units that a ledger can count
 )
 
 // LedgerWord is a device's ledger: what is granted, and by which change.
@@ -20,13 +22,13 @@ func MakeLedgerWord(units uint64, slot int, seq uint64) LedgerWord {
 	return LedgerWord(units<<WordUnitShift | uint64(slot)<<WordSlotShift | ShortSeq(seq))
 }
 
-// Units are what the device has granted.
+// Units is what the device has granted.
 func (w LedgerWord) Units() uint64 { return uint64(w) >> WordUnitShift }
 
-// Slot made the last change.
+// Slot is the one that made the last change.
 func (w LedgerWord) Slot() int { return int(w>>WordSlotShift) & (1<<WordSlotBits - 1) }
 
-// Seq is the sequence of the last change, WordSeqBits wide.
+// Seq is the low end of that change's sequence.
 func (w LedgerWord) Seq() uint64 { return ShortSeq(uint64(w)) }
 
 // ShortSeq cuts a sequence to the width that LedgerWord and Account.Done keep.
@@ -53,7 +55,7 @@ func MakePend(seq uint64, delta int64) Pend {
 	return Pend(seq<<PendDeltaBits | uint64(delta)&(1<<PendDeltaBits-1))
 }
 
-// Seq is the announcement's sequence, SeqBits wide.
+// Seq is the announcement's sequence.
 func (p Pend) Seq() uint64 { return uint64(p) >> PendDeltaBits }
 
 // Delta is the announced change in units.
@@ -68,14 +70,14 @@ func MakeUsed(seq, units uint64) Used { return Used(seq<<UsedUnitBits | units&us
 // Seq is the sequence of the change booked last.
 func (u Used) Seq() uint64 { return uint64(u) >> UsedUnitBits }
 
-// Units are what the account holds.
+// Units is what the account holds.
 func (u Used) Units() uint64 { return uint64(u) & usedUnitsMask }
 
 // States of a slot.
 const (
-	SlotFree    = 0
-	SlotJoining = 1
-	SlotActive  = 2
+	SlotFree    = 0 // the slot has no owner; Slot still describes the last one
+	SlotJoining = 1 // a process is filling Slot in
+	SlotActive  = 2 // Slot describes the owner
 
 	StatusStateBits = 8
 )
@@ -105,9 +107,12 @@ func MakeHostPID(gen uint64, pid int) HostPID { return HostPID(gen<<32 | uint64(
 // PID is the host PID.
 func (h HostPID) PID() int { return int(uint32(h)) }
 
-// ContextCost is what the first context of a process takes on a device, as somebody
+// Gen is the low end of the owner's generation.
+func (h HostPID) Gen() uint64 { return uint64(h) >> 32 }
+
+// ContextCost is what the first context of a process takes on a device, as a process
 // measured it: units, and which device that was, by a hash of its UUID, since a cost
-// must never be taken for another device's. Zero while nobody knows.
+// must never be taken for another device's. Zero while unknown.
 type ContextCost uint64
 
 const costUnitBits = 32
@@ -125,11 +130,17 @@ func MakeContextCost(uuid [2]uint64, bytes uint64) ContextCost {
 // Of is what a context takes on the device with this UUID; zero where that is not
 // known.
 func (c ContextCost) Of(uuid [2]uint64) uint64 {
-	if uuid[1] == 0 || uint64(c)>>costUnitBits != deviceHash(uuid) {
+	if uuid[1] == 0 || c.Hash() != deviceHash(uuid) {
 		return 0
 	}
-	return uint64(c) & MaxUnits * Unit
+	return c.Units() * Unit
 }
+
+// Hash is 32 bits of the device's UUID.
+func (c ContextCost) Hash() uint64 { return uint64(c) >> costUnitBits }
+
+// Units is what the context takes.
+func (c ContextCost) Units() uint64 { return uint64(c) & MaxUnits }
 
 // deviceHash is 32 bits of a UUID: a multiplication for each word, the same in C.
 func deviceHash(uuid [2]uint64) uint64 {
@@ -140,8 +151,7 @@ func deviceHash(uuid [2]uint64) uint64 {
 }
 
 // NVMLPIDs says of one PID namespace, by its inode, whether the driver's list has its
-// processes by the PIDs they call themselves: the inode and that bit. Zero while
-// nobody has found out.
+// processes by the PIDs they call themselves. Zero while unknown.
 type NVMLPIDs uint64
 
 // MakeNVMLPIDs packs what was found out.
@@ -152,14 +162,28 @@ func MakeNVMLPIDs(pidns uint64, own bool) NVMLPIDs {
 	return NVMLPIDs(pidns << 1)
 }
 
-// Turn is an account's sequence lock: a count and a phase, the phase being its
-// two low bits.
+// Namespace is the PID namespace's inode.
+func (n NVMLPIDs) Namespace() uint64 { return uint64(n) >> 1 }
+
+// Own is 1 where the driver's list has the namespace's own PIDs.
+func (n NVMLPIDs) Own() uint64 { return uint64(n) & 1 }
+
+// Phases of a Turn.
 const (
 	TurnIdle   = 0 // readers use A
 	TurnB      = 1 // B is being written, readers use A
 	TurnA      = 3 // A is being written, readers use B
-	TurnPhases = 4
+	TurnPhases = 4 // what Turn grows by from one turn to the next
 )
+
+// Turn is an account's sequence lock: odd while a write is under way.
+type Turn uint64
+
+// Count is how often a turn was taken.
+func (t Turn) Count() uint64 { return uint64(t) / TurnPhases }
+
+// Phase is TurnIdle, TurnB or TurnA.
+func (t Turn) Phase() uint64 { return uint64(t) % TurnPhases }
 
 // Limit widths: a set bit, a tolerance, and units.
 const (
@@ -167,40 +191,43 @@ const (
 	LimitUnitBits       = 48
 	limitToleranceMask  = 1<<15 - 1
 	limitUnitsMask      = 1<<LimitUnitBits - 1
-	LimitUnlimitedUnits = limitUnitsMask
+	LimitUnlimitedUnits = limitUnitsMask // there is no limit
 	LimitSetBit         = 63
-	TolerancePerMille   = 1000
+	TolerancePerMille   = 1000 // Tolerance is counted in this part of the limit
 )
 
 // Limit is a device's memory limit as one word, so that it changes in one store.
-// Zero means that nobody has set one yet.
+// Zero means that none has been set yet.
 type Limit uint64
 
-// Unlimited is a limit somebody set to none.
+// Unlimited is a limit that was set to none.
 const Unlimited = Limit(limitSet | limitUnitsMask)
 
 // MakeLimit packs a limit of so many bytes, rounded down to whole units and to
-// what a ledger can hold, that usage may pass by tolerance per mille.
+// what a ledger can hold, that usage may exceed by tolerance per mille.
 func MakeLimit(bytes uint64, tolerance int) Limit {
 	units := min(bytes/Unit, MaxUnits)
 	return Limit(limitSet | uint64(tolerance)&limitToleranceMask<<LimitUnitBits | units)
 }
 
-// IsSet says whether anybody has set the limit, be it to none.
+// IsSet says whether the limit has been set, be it to none.
 func (l Limit) IsSet() bool { return l&limitSet != 0 }
 
+// Units is the limit without its tolerance; LimitUnlimitedUnits means none.
+func (l Limit) Units() uint64 { return uint64(l & limitUnitsMask) }
+
 // Limited says whether there is a bound at all.
-func (l Limit) Limited() bool { return l.IsSet() && l&limitUnitsMask != limitUnitsMask }
+func (l Limit) Limited() bool { return l.IsSet() && l.Units() != LimitUnlimitedUnits }
 
 // Bytes is the limit without its tolerance; zero where there is none.
 func (l Limit) Bytes() uint64 {
 	if !l.Limited() {
 		return 0
 	}
-	return uint64(l&limitUnitsMask) * Unit
+	return l.Units() * Unit
 }
 
-// Tolerance is what usage may pass the limit by, per mille.
+// Tolerance is what usage may exceed the limit by, per mille of it.
 func (l Limit) Tolerance() int { return int(l >> LimitUnitBits & limitToleranceMask) }
 
 // Ceiling is the most units that may be granted.
@@ -208,7 +235,7 @@ func (l Limit) Ceiling() uint64 {
 	if !l.Limited() {
 		return MaxUnits
 	}
-	units := uint64(l & limitUnitsMask)
+	units := l.Units()
 	if t := uint64(l.Tolerance()); t != 0 {
 		units += units * t / TolerancePerMille
 	}

@@ -191,7 +191,7 @@ func (r *Region) initialise(opt Options) (Role, error) {
 		if atomic.LoadUint64(state) == abi.StateComplete {
 			return Waited, nil
 		}
-		if time.Since(start) > abi.InitPatience {
+		if time.Since(start) > abi.InitPatienceNS {
 			if err := r.complete(opt); err != nil {
 				return Helped, err
 			}

@@ -13,7 +13,7 @@ import (
 
 // turnBound is how long a turn may stand still before it cannot be a thread of
 // this process that has it. It is shorter in tests that damage regions.
-var turnBound = time.Duration(abi.TurnBound)
+var turnBound = time.Duration(abi.TurnBoundNS)
 
 // take takes the account's turn: phase 0 to phase 1. Only threads of the owning
 // process meet here. It reports false where the turn never comes, because the

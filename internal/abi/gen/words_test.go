@@ -1,0 +1,56 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+
+	"ration/internal/abi"
+)
+
+func TestRangeOf(t *testing.T) {
+	for _, c := range []struct {
+		word   reflect.Type
+		method string
+		want   bitRange
+		ok     bool
+	}{
+		{reflect.TypeFor[abi.LedgerWord](), "Units", bitRange{32, 32, false}, true},
+		{reflect.TypeFor[abi.LedgerWord](), "Slot", bitRange{22, 10, false}, true},
+		{reflect.TypeFor[abi.Pend](), "Delta", bitRange{0, 33, true}, true},
+		{reflect.TypeFor[abi.Limit](), "IsSet", bitRange{63, 1, false}, true},
+		{reflect.TypeFor[abi.Limit](), "Limited", bitRange{}, false}, // true for one bit, false for all
+		{reflect.TypeFor[abi.Limit](), "Bytes", bitRange{}, false},   // zero for every bit by itself
+		{reflect.TypeFor[abi.Limit](), "Ceiling", bitRange{}, false}, // not zero for zero
+		{reflect.TypeFor[abi.ContextCost](), "Of", bitRange{}, false},
+	} {
+		if r, ok := rangeOf(c.word, c.method); ok != c.ok || ok && r != c.want {
+			t.Errorf("%s.%s: %+v, %v; want %+v, %v", c.word.Name(), c.method, r, ok, c.want, c.ok)
+		}
+	}
+}
+
+// Two parts of a word that shared a bit could not both be right.
+func TestPartsDoNotOverlap(t *testing.T) {
+	s, err := load("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range words {
+		taken, parts := uint64(0), 0
+		for _, method := range s.methods[word.Name()] {
+			r, ok := rangeOf(word, method)
+			if !ok {
+				continue
+			}
+			bits := (uint64(1)<<r.width - 1) << r.low
+			if taken&bits != 0 {
+				t.Errorf("%s.%s shares bits with another part", word.Name(), method)
+			}
+			taken |= bits
+			parts++
+		}
+		if parts < 2 {
+			t.Errorf("%s has %d parts: it needs no packing", word.Name(), parts)
+		}
+	}
+}
