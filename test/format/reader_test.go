@@ -1,0 +1,198 @@
+package format
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"ration/internal/abi"
+	"ration/internal/region"
+)
+
+// compare holds what the reader makes of a region against what Go makes of it.
+func compare(t *testing.T, r *region.Region, path string) picture {
+	t.Helper()
+	want := expect(t, r) // first: it writes the counts of its own reads down
+	got := read(t, path)
+	if !reflect.DeepEqual(got, want) {
+		a, _ := json.MarshalIndent(got, "", " ")
+		b, _ := json.MarshalIndent(want, "", " ")
+		t.Errorf("Python reads\n%s\nGo reads\n%s", a, b)
+	}
+	return got
+}
+
+func TestReaderAgrees(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	r := busy(t, path)
+	got := compare(t, r, path)
+	// Both could be wrong in the same way: some numbers as they were made.
+	if p := got.named(t, "dies"); len(got.Processes) != 4 || p.LockedBy != 0 || p.Accounts[0].Data != 9*MiB {
+		t.Errorf("%d processes, the dead one is %+v", len(got.Processes), p)
+	}
+	if a := got.named(t, "train.py").Accounts[0]; a.Context != 10*MiB || a.Module != 3*MiB || a.Data != 40*MiB || a.Overhead != 7*MiB || a.Peak != 60*MiB {
+		t.Errorf("train.py holds %+v", a)
+	}
+	if d := got.Devices[1]; d.Limit != 1000*MiB || d.Tolerance != 50 || d.Used != 30*MiB || d.Peak != 500*MiB || d.Refused != 1 || d.ContextCost != 518*MiB {
+		t.Errorf("device 1 is %+v", d)
+	}
+	if n, f := len(got.Refusals), got.Refusals[0]; n != abi.Refusals || f.Asked != 1102*MiB || f.Top[0].Bytes != 60*MiB {
+		t.Errorf("%d refusals, the latest is %+v", n, f)
+	}
+}
+
+// interrupt leaves writes under way in the region, as processes that died in them
+// would.
+func interrupt(t *testing.T, path string, whole picture) {
+	p := newPatch(t, path)
+	train, serve, idle := whole.named(t, "train.py").Slot, whole.named(t, serving).Slot, whole.named(t, "idle").Slot
+	// B is being written: A counts. A is being written: B counts.
+	p.word(1<<40|abi.TurnB, "Accounts", 0, train, "Turn")
+	p.word(12345, "Accounts", 0, train, "B", "Total")
+	p.word(1<<40|abi.TurnA, "Accounts", 0, serve, "Turn")
+	p.word(12345, "Accounts", 0, serve, "A", "Total")
+	p.word(777*MiB, "Accounts", 0, serve, "Driver")
+	// An account that is still the last owner's, and a slot that is being taken.
+	p.word(0, "Accounts", 3, serve, "Gen")
+	p.word(uint64(abi.MakeStatus(9, abi.SlotJoining)), "Status", idle)
+	// The newest refusal is being written, and two writers met in the one before.
+	newest := uint64(abi.Refusals + 2)
+	p.word(2*newest+1, "Refusals", int(newest%abi.Refusals), "Seq")
+	p.word(1, "Refusals", int((newest-1)%abi.Refusals), "Sum")
+	for i := range reflect.TypeFor[abi.Counters]().NumField() {
+		p.word(uint64(1000+i), "Header", "Counters", reflect.TypeFor[abi.Counters]().Field(i).Name)
+	}
+}
+
+func TestReaderInTheMiddleOfWrites(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	r := busy(t, path)
+	interrupt(t, path, expect(t, r))
+	got := compare(t, r, path)
+	train, serve := got.named(t, "train.py").Accounts, got.named(t, serving).Accounts
+	if train[0].Total != 60*MiB || serve[0].Total != 20*MiB+abi.Unit || serve[0].Driver != 777*MiB || len(serve) != 2 {
+		t.Errorf("accounts are %+v and %+v", train, serve)
+	}
+	if len(got.Processes) != 3 || len(got.Refusals) != abi.Refusals-2 {
+		t.Errorf("%d processes, %d refusals", len(got.Processes), len(got.Refusals))
+	}
+}
+
+func TestReaderFindsLimitsBeside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	must(t, region.WriteLimitsFile(path, limits()))
+	got := compare(t, busy(t, path), path)
+	if d := got.Devices[0]; d.Limit != 100*MiB {
+		t.Errorf("device 0 is %+v", d)
+	}
+	must(t, os.Chmod(path+region.LimitsSuffix, 0o664))
+	refuses(t, path, "planted")
+}
+
+func refuses(t *testing.T, path, why string) {
+	t.Helper()
+	if out, err := python(t, "region_reader.py", page, path); err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("want a refusal that says %q, got %v\n%s", why, err, out)
+	}
+}
+
+func TestReaderRefuses(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "region")
+	r, err := region.Open(path, region.Options{})
+	must(t, err)
+	must(t, r.Close())
+	good, err := os.ReadFile(path)
+	must(t, err)
+	for why, change := range map[string]func([]byte) []byte{
+		"version 3":        func(b []byte) []byte { b[at("Header", "Version")]++; return b },
+		"not a region":     func(b []byte) []byte { b[0]++; return b },
+		"bytes":            func(b []byte) []byte { return b[:len(b)-1] },
+		"damaged":          func(b []byte) []byte { b[at("Tail", "Magic")] = 0; return b },
+		"still being made": func(b []byte) []byte { b[at("Header", "State")] = abi.StateInProgress; return b },
+		"still":            func([]byte) []byte { return nil },
+	} {
+		must(t, os.WriteFile(path, change(slices.Clone(good)), 0o600))
+		refuses(t, path, why)
+	}
+	must(t, os.Symlink(path, filepath.Join(dir, "link")))
+	refuses(t, filepath.Join(dir, "link"), "symbolic links")
+	refuses(t, dir, "not a regular file")
+}
+
+// A reader ends, and what it calls consistent is, whatever writers do meanwhile.
+func TestReaderBesideAWriter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	r := busy(t, path)
+	s, err := r.Claim("writes without pause")
+	must(t, err)
+	done := make(chan struct{})
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			for _, kind := range []abi.Kind{abi.Data, abi.Module} {
+				if s.Charge(1, kind, MiB) != nil || s.Return(1, kind, MiB) != nil {
+					t.Error("charging and returning a mebibyte")
+					return
+				}
+			}
+		}
+	})
+	got := read(t, path)
+	close(done)
+	writer.Wait()
+	for _, p := range got.Processes {
+		for _, a := range p.Accounts {
+			if sum := a.Context + a.Module + a.Data + a.Overhead; !a.BestEffort && a.Total != sum {
+				t.Errorf("a consistent read has a total of %d and a sum of %d", a.Total, sum)
+			}
+		}
+	}
+}
+
+// ofNoUse are the rows that make no difference to a reader: what only members of
+// the job go by, what other rows say as well, and bounds that are not reached.
+var ofNoUse = []string{
+	"Region.Compute", "Header.Devices", "Header.Slots", "Header.Ticket", "Header.HostPIDLock", "Header.NVMLPIDs", "Limits.Changes",
+	"Slot.Start", "Slot.PIDNS", "Account.Pend", "Account.Used", "Account.Done",
+	"LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
+	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Turn.Count",
+	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "InitPatienceNS", "TurnBoundNS",
+	"DoneRefresh", "ClaimWindow", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
+	"UsedUnitBits", "SlotFree", "SlotJoining", "StatusStateBits", "TurnIdle", "TurnB", "TurnPhases", "LimitUnitBits", "LimitSetBit",
+	"TolerancePerMille", "Unlimited",
+}
+
+// The page is what the reader goes by: with another number in any other row, it
+// reads something else.
+func TestEveryRowCounts(t *testing.T) {
+	rows := map[string]int{}
+	dir := t.TempDir()
+	must(t, region.WriteLimitsFile(filepath.Join(dir, "beside"), limits()))
+	for _, name := range []string{"inside", "beside"} {
+		path := filepath.Join(dir, name)
+		interrupt(t, path, expect(t, busy(t, path)))
+		out, err := python(t, "page_mutants.py", page, path)
+		must(t, err)
+		var same []string
+		must(t, json.Unmarshal([]byte(out), &same))
+		for _, row := range same {
+			rows[row]++
+		}
+	}
+	for row, regions := range rows {
+		if regions == 2 && !slices.Contains(ofNoUse, row) {
+			t.Errorf("the reader does not go by the row of %s", row)
+		}
+	}
+}
