@@ -296,6 +296,7 @@ static CUresult synchronize(CUcontext named)
 {
     struct context *c;
     TRY(chosen(named, &c));
+    streams_wait(c);
     pools_settle();
     return CUDA_SUCCESS;
 }

@@ -98,6 +98,10 @@ void handle_each(struct context *context, void (*f)(struct handle *h));
 CUresult stream_check(CUstream s);
 /* The device of a stream; builtin ones are the current context's. */
 CUdevice stream_device(CUstream s, CUdevice current);
+/* A launch: with FAKEGPU_QUEUE it stays in its stream until somebody waits for that, and
+ * itself waits while the stream is full. */
+void stream_enqueue(CUstream s);
+void streams_wait(struct context *c); /* all of a context's, and those that need no creating */
 static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
 
 /* pool.c */

@@ -8,15 +8,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gate.h"
 #include "knobs.h"
 #include "report.h"
 
+enum fault_kind { FAULT_FAIL, FAULT_DIE, FAULT_SLOW };
+
 struct fault {
     char name[64];
-    unsigned long at;    /* 0: every call */
-    unsigned long calls; /* so far */
-    CUresult code;
-    bool die, after;
+    enum fault_kind kind;
+    unsigned long number; /* the call that fails or dies, 0 for every one; of SLOW microseconds */
+    unsigned long calls;  /* so far */
+    CUresult code;        /* of FAIL */
+    bool after;           /* of DIE and SLOW: once it has taken effect */
 };
 
 enum { MAX_FAULTS = 16 };
@@ -26,25 +30,25 @@ static struct fault faults[MAX_FAULTS];
 static unsigned count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* NAME:COUNT[:EXTRA] */
-static int parse_one(char *text, bool die, struct fault *f)
+/* NAME:NUMBER[:EXTRA] */
+static int parse_one(char *text, enum fault_kind kind, struct fault *f)
 {
     char *save = NULL;
     char *name = strtok_r(text, ":", &save);
-    char *at = strtok_r(NULL, ":", &save);
+    char *number = strtok_r(NULL, ":", &save);
     char *extra = strtok_r(NULL, ":", &save);
     char *end;
 
-    if (name == NULL || at == NULL || strlen(name) >= sizeof f->name)
+    if (name == NULL || number == NULL || strlen(name) >= sizeof f->name)
         return -1;
-    *f = (struct fault){.code = CUDA_ERROR_OUT_OF_MEMORY, .die = die};
+    *f = (struct fault){.kind = kind, .code = CUDA_ERROR_OUT_OF_MEMORY, .after = kind == FAULT_SLOW};
     strcpy(f->name, name);
-    f->at = strtoul(at, &end, 10);
-    if (end == at || *end != '\0')
+    f->number = strtoul(number, &end, 10);
+    if (end == number || *end != '\0')
         return -1;
     if (extra == NULL)
         return 0;
-    if (die) {
+    if (kind != FAULT_FAIL) {
         f->after = strcmp(extra, "after") == 0;
         return f->after || strcmp(extra, "before") == 0 ? 0 : -1;
     }
@@ -52,7 +56,7 @@ static int parse_one(char *text, bool die, struct fault *f)
     return *end == '\0' ? 0 : -1;
 }
 
-static void parse(const char *knob, bool die)
+static void parse(const char *knob, enum fault_kind kind)
 {
     const char *value = getenv(knob);
     char *copy, *save = NULL;
@@ -60,7 +64,7 @@ static void parse(const char *knob, bool die)
     if (value == NULL || (copy = strdup(value)) == NULL)
         return;
     for (char *one = strtok_r(copy, ",", &save); one != NULL; one = strtok_r(NULL, ",", &save)) {
-        if (count == MAX_FAULTS || parse_one(one, die, &faults[count]) != 0)
+        if (count == MAX_FAULTS || parse_one(one, kind, &faults[count]) != 0)
             report_note("%s=%s cannot be read (try cuMemAlloc:3)", knob, value);
         else
             count++;
@@ -70,23 +74,25 @@ static void parse(const char *knob, bool die)
 
 static void load(void)
 {
-    parse("FAKEGPU_FAIL", false);
-    parse("FAKEGPU_DIE", true);
-    store_relaxed(&faults_are_armed, count > 0 || knobs()->latency_us > 0);
+    parse("FAKEGPU_FAIL", FAULT_FAIL);
+    parse("FAKEGPU_DIE", FAULT_DIE);
+    parse("FAKEGPU_SLOW", FAULT_SLOW);
+    if (count > 0 || knobs()->latency_us > 0)
+        store_relaxed(&faults_are_armed, true);
 }
 
 void faults_load(void) { pthread_once(&once, load); }
 
 /* A sleep is good for no less than some 60 us, so the last stretch is spun. */
-static void delay(unsigned us)
+static void delay(unsigned long us)
 {
     struct timespec now, end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_nsec += (long)(us % 1000000) * 1000;
-    end.tv_sec += us / 1000000 + end.tv_nsec / 1000000000;
+    end.tv_sec += (time_t)(us / 1000000) + end.tv_nsec / 1000000000;
     end.tv_nsec %= 1000000000;
     if (us > 200)
-        nanosleep(&(struct timespec){(us - 100) / 1000000, (long)((us - 100) % 1000000) * 1000}, NULL);
+        nanosleep(&(struct timespec){(time_t)((us - 100) / 1000000), (long)((us - 100) % 1000000) * 1000}, NULL);
     do
         clock_gettime(CLOCK_MONOTONIC, &now);
     while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
@@ -99,20 +105,29 @@ static void die(void)
         pause();
 }
 
+static void wait_here(const char *name, bool after)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (faults[i].kind == FAULT_SLOW && faults[i].after == after && strcmp(faults[i].name, name) == 0)
+            delay(faults[i].number);
+    gate_pass(name, after);
+}
+
 CUresult fault_before(const char *name, bool *die_after)
 {
     CUresult result = CUDA_SUCCESS;
     if (knobs()->latency_us > 0)
         delay(knobs()->latency_us);
+    wait_here(name, false);
     for (unsigned i = 0; i < count; i++) {
         struct fault *f = &faults[i];
-        if (strcmp(f->name, name) != 0)
+        if (f->kind == FAULT_SLOW || strcmp(f->name, name) != 0)
             continue;
-        if (add_relaxed(&f->calls, 1) != f->at && f->at != 0)
+        if (add_relaxed(&f->calls, 1) != f->number && f->number != 0)
             continue;
-        if (f->die && !f->after)
+        if (f->kind == FAULT_DIE && !f->after)
             die();
-        if (f->die)
+        if (f->kind == FAULT_DIE)
             *die_after = true;
         else
             result = f->code;
@@ -120,9 +135,20 @@ CUresult fault_before(const char *name, bool *die_after)
     return result;
 }
 
-CUresult fault_after(CUresult result, bool die_after)
+CUresult fault_after(const char *name, CUresult result, bool die_after)
 {
     if (die_after)
         die();
+    wait_here(name, true);
     return result;
+}
+
+void fault_inside(const char *point)
+{
+    int cancel;
+    if (__builtin_expect(!load_relaxed(&faults_are_armed), 1))
+        return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    wait_here(point, true);
+    pthread_setcancelstate(cancel, &cancel);
 }

@@ -1,12 +1,16 @@
-/* Faults on demand: the k-th call of a name fails, kills its process, or waits.
+/* Faults on demand: the k-th call of a name fails or kills its process; every call
+ * of a name is slow, or waits at a gate (gate.h).
  *
  *   FAKEGPU_FAIL=cuMemAlloc:3          the third call returns OUT_OF_MEMORY
  *   FAKEGPU_FAIL=cuMemAlloc:3:999      ... or that code
  *   FAKEGPU_DIE=cuMemAlloc:3[:before]  SIGKILL in the third call, before it takes effect
  *   FAKEGPU_DIE=cuMemAlloc:3:after     ... or after
+ *   FAKEGPU_SLOW=cuMemAlloc:200        each call waits 200 us once it has taken effect
+ *   FAKEGPU_SLOW=cuMemAlloc:200:before ... or before
  *
  * Several, separated by commas. A count of 0 means every call (for FAIL). Names
  * are the base names, without _v2 or _ptsz: all variants of a call count together.
+ * SLOW and gates also know the points inside a pool that README.md lists.
  */
 #ifndef FAKEGPU_FAULTS_H
 #define FAKEGPU_FAULTS_H
@@ -19,9 +23,13 @@ void faults_load(void);
 
 extern bool faults_are_armed;
 
-/* Runs before and after a call while any fault or latency is set. */
+/* Run before and after a call while any fault, latency or gate is set. */
 CUresult fault_before(const char *name, bool *die_after);
-CUresult fault_after(CUresult result, bool die_after);
+CUresult fault_after(const char *name, CUresult result, bool die_after);
+
+/* A point inside a call, under a lock of the driver's, by a name of its own: waits where
+ * FAKEGPU_SLOW or a gate says so. No thread is cancelled there. */
+void fault_inside(const char *point);
 
 /* The body of an exported function: evaluates `call` with its faults around it. */
 #define ENTRY(name, call)                                    \
@@ -33,7 +41,7 @@ CUresult fault_after(CUresult result, bool die_after);
         result_ = fault_before(#name, &die_);                \
         if (result_ == CUDA_SUCCESS)                         \
             result_ = (call);                                \
-        return fault_after(result_, die_);                   \
+        return fault_after(#name, result_, die_);                  \
     } while (0)
 
 #endif

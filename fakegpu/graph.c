@@ -334,6 +334,7 @@ static CUresult launch(CUgraphExec handle, CUstream s)
 
     TRY(driver_ready());
     TRY(stream_check(s));
+    stream_enqueue(s);
     pthread_mutex_lock(&lock);
     e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
     if (e != NULL)

@@ -14,6 +14,7 @@ static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threa
     if (blocks == 0 || threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
     TRY(launchable(f));
+    stream_enqueue(s);
     add_relaxed(&launches, 1);
     return CUDA_SUCCESS;
 }

@@ -157,6 +157,7 @@ static bool grow(struct pool *p, uint64_t need)
     p->reserved += more;
     if (p->reserved > p->reserved_high)
         p->reserved_high = p->reserved;
+    fault_inside("poolGrow");
     return true;
 }
 
@@ -181,6 +182,7 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
         p->live++;
         if (p->used > p->used_high)
             p->used_high = p->used;
+        fault_inside("poolAlloc");
     }
     pthread_mutex_unlock(&p->lock);
     if (!ok)

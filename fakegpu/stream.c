@@ -1,18 +1,23 @@
-/* Streams and events. Nothing runs, so everything is always done. */
+/* Streams and events. Nothing runs, so everything is done at once, unless FAKEGPU_QUEUE
+ * says that it is done when it is waited for. */
 #define _GNU_SOURCE
 #include <time.h>
 
 #include "driver.h"
+#include "gate.h"
+#include "knobs.h"
 
 struct stream {
     struct handle handle;
     unsigned flags;
     int priority;
     uint64_t id;
+    unsigned queued; /* launches that nobody has waited for; atomic */
 };
 
 struct event {
     struct handle handle;
+    CUstream stream; /* that it was recorded in */
     bool recorded;
     uint64_t at; /* nanoseconds */
 };
@@ -26,6 +31,57 @@ CUresult stream_check(CUstream s)
         return CUDA_SUCCESS;
     report_error("%p is no stream (destroyed already?)", (void *)s);
     return CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* The count of a stream; NULL once it is destroyed. The streams that need no creating
+ * have one of the process's. */
+static unsigned *queue_of(CUstream s)
+{
+    static unsigned builtin[2];
+    struct stream *found;
+    if (is_builtin(s))
+        return &builtin[s == CU_STREAM_PER_THREAD];
+    found = handle_get(s, HANDLE_STREAM);
+    return found == NULL ? NULL : &found->queued;
+}
+
+static bool full(void *stream)
+{
+    const unsigned *n = queue_of(stream);
+    return n != NULL && load_acquire(n) >= knobs()->queue;
+}
+
+void stream_enqueue(CUstream s)
+{
+    unsigned *n;
+    if (knobs()->queue == 0)
+        return;
+    while ((n = queue_of(s)) != NULL && add_relaxed(n, 1) > knobs()->queue) {
+        add_relaxed(n, -1u);
+        gate_wait("queue", full, s);
+    }
+}
+
+static void stream_wait(CUstream s)
+{
+    unsigned *n = queue_of(s);
+    if (n != NULL)
+        store_release(n, 0);
+}
+
+static void wait_handle(struct handle *h)
+{
+    if (h->kind == HANDLE_STREAM)
+        stream_wait((CUstream)h);
+}
+
+void streams_wait(struct context *c)
+{
+    if (knobs()->queue == 0)
+        return;
+    stream_wait(NULL);
+    stream_wait(CU_STREAM_PER_THREAD);
+    handle_each(c, wait_handle);
 }
 
 CUdevice stream_device(CUstream s, CUdevice current)
@@ -71,9 +127,18 @@ static CUresult destroy(CUstream handle)
     return CUDA_SUCCESS;
 }
 
+static CUresult query(CUstream s)
+{
+    const unsigned *n;
+    TRY(check(s));
+    n = queue_of(s);
+    return n != NULL && load_acquire(n) > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
 static CUresult synchronize(CUstream s)
 {
     TRY(check(s));
+    stream_wait(s);
     pools_settle();
     return CUDA_SUCCESS;
 }
@@ -89,8 +154,8 @@ API cuStreamDestroy(CUstream s) { ENTRY(cuStreamDestroy, destroy(s)); }
 API cuStreamDestroy_v2(CUstream s) { ENTRY(cuStreamDestroy, destroy(s)); }
 API cuStreamSynchronize(CUstream s) { ENTRY(cuStreamSynchronize, synchronize(s)); }
 API cuStreamSynchronize_ptsz(CUstream s) { ENTRY(cuStreamSynchronize, synchronize(per_thread(s))); }
-API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, check(s)); }
-API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, check(per_thread(s))); }
+API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, query(s)); }
+API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, query(per_thread(s))); }
 
 static CUresult wait_event(CUstream s, CUevent e)
 {
@@ -199,6 +264,7 @@ static CUresult record(CUevent handle, CUstream s)
     struct event *e;
     TRY(check(s));
     TRY(event_get(handle, "cuEventRecord", &e));
+    e->stream = s;
     clock_gettime(CLOCK_MONOTONIC, &now);
     store_relaxed(&e->at, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
     store_release(&e->recorded, true);
@@ -230,6 +296,7 @@ static CUresult event_synchronize(CUevent handle)
 {
     struct event *e;
     TRY(event_get(handle, "cuEventSynchronize", &e));
+    stream_wait(e->stream);
     pools_settle();
     return CUDA_SUCCESS;
 }

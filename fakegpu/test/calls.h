@@ -108,6 +108,7 @@ CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *, CUexternalM
 CUresult cuDestroyExternalMemory(CUexternalMemory);
 CUresult cuGraphCreate(CUgraph *, unsigned);
 CUresult cuGraphDestroy(CUgraph);
+CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
@@ -124,6 +125,7 @@ CUresult cuModuleGetLoadingMode(int *);
 CUresult cuLibraryLoadData(CUlibrary *, const void *, int *, void **, unsigned, int *, void **, unsigned);
 CUresult cuLibraryUnload(CUlibrary);
 CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
+CUresult cuLibraryGetGlobal(CUdeviceptr *, size_t *, CUlibrary, const char *);
 CUresult cuLibraryGetModule(CUmodule *, CUlibrary);
 CUresult cuKernelGetFunction(CUfunction *, CUkernel);
 CUresult cuStreamCreate(CUstream *, unsigned);

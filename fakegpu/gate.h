@@ -1,0 +1,14 @@
+/* Gates: where a test makes calls wait in the middle. What fakegpu.h promises. */
+#ifndef FAKEGPU_GATE_H
+#define FAKEGPU_GATE_H
+
+#include <stdbool.h>
+
+/* Waits if there is a gate here and it is shut. A thread may be cancelled there, as
+ * it may be in many of the real driver's calls. */
+void gate_pass(const char *name, bool after);
+
+/* Waits, shown as held under a name, for as long as `more` says so. */
+void gate_wait(const char *name, bool (*more)(void *arg), void *arg);
+
+#endif
