@@ -25,7 +25,11 @@ CUresult current_context(struct context **out)
     *out = top();
     if (*out == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return load_acquire(&(*out)->alive) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!load_acquire(&(*out)->alive))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if ((*out)->base != NULL)
+        *out = (*out)->base;
+    return CUDA_SUCCESS;
 }
 
 CUresult context_check(struct context *c)
@@ -45,8 +49,13 @@ CUresult context_check(struct context *c)
     return load_acquire(&c->alive) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-static uint64_t cost(void)
+/* A green context takes as much on an H200, beside the primary one. */
+static const uint64_t GREEN_COST = 4 * MIB;
+
+static uint64_t cost(const struct context *c)
 {
+    if (c->base != NULL)
+        return GREEN_COST;
     return knobs()->context_set ? knobs()->context : machine_shape()->model->context * MIB;
 }
 
@@ -56,26 +65,25 @@ static const size_t first_limits[CU_LIMIT_COUNT] = {
 
 CUresult context_revive(struct context *c)
 {
-    if (!machine_charge(c->device_index, KIND_CONTEXT, cost()))
+    if (!machine_charge(c->device_index, KIND_CONTEXT, cost(c)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    machine_context(c->device_index, 1);
+    if (c->base == NULL)
+        machine_context(c->device_index, 1);
     memcpy(c->limit, first_limits, sizeof c->limit);
     store_release(&c->alive, true);
     return CUDA_SUCCESS;
 }
 
-CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary)
+static CUresult add(struct context **out, const struct context *like)
 {
-    struct context *c = calloc(1, sizeof *c);
+    struct context *c = malloc(sizeof *c);
     CUresult r;
 
     if (c == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    c->device = device;
-    c->device_index = device_index(device);
-    c->flags = flags;
+    *c = *like;
+    c->device_index = device_index(c->device);
     c->api_version = 3020;
-    c->primary = primary;
     c->attached = 1;
     r = context_revive(c);
     if (r != CUDA_SUCCESS) {
@@ -89,6 +97,16 @@ CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool
     pthread_mutex_unlock(&lock);
     *out = c;
     return CUDA_SUCCESS;
+}
+
+CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary)
+{
+    return add(out, &(struct context){.device = device, .flags = flags, .primary = primary});
+}
+
+CUresult context_new_green(struct context **out, struct context *base)
+{
+    return add(out, &(struct context){.device = base->device, .flags = base->flags, .base = base});
 }
 
 struct end {
@@ -139,6 +157,10 @@ void context_end(struct context *c)
     struct end e = {.context = c};
 
     store_release(&c->alive, false);
+    if (c->base != NULL) {
+        machine_return(c->device_index, KIND_CONTEXT, cost(c));
+        return;
+    }
     e.last = machine_context(c->device_index, -1) == 0;
     space_sweep(belongs, end_block, &e);
     handle_each(c, end_handle);
@@ -151,7 +173,7 @@ void context_end(struct context *c)
         pools_drop(c->device_index);
         graphs_drop(c->device_index);
     }
-    machine_return(c->device_index, KIND_CONTEXT, cost());
+    machine_return(c->device_index, KIND_CONTEXT, cost(c));
 }
 
 static CUresult push(struct context *c)
@@ -195,7 +217,7 @@ static CUresult destroy(CUcontext c)
     if (r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         report_error("cuCtxDestroy: context %llu was destroyed before", (unsigned long long)c->id);
     TRY(r);
-    if (c->primary)
+    if (c->primary || c->base != NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (top() == c)
         stack.depth--;
@@ -296,7 +318,7 @@ static CUresult synchronize(CUcontext named)
 {
     struct context *c;
     TRY(chosen(named, &c));
-    streams_wait(c);
+    streams_wait(c->base != NULL ? c->base : c);
     pools_settle();
     return CUDA_SUCCESS;
 }

@@ -54,6 +54,7 @@ struct context {
     unsigned flags;
     unsigned api_version;
     bool primary;
+    struct context *base; /* of a green one: the primary context, whose memory it uses */
     int attached;         /* cuCtxAttach count */
     bool alive;           /* atomic */
     size_t limit[CU_LIMIT_COUNT];
@@ -61,16 +62,18 @@ struct context {
 };
 
 CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary);
+CUresult context_new_green(struct context **out, struct context *base);
 CUresult context_revive(struct context *c);        /* a primary one, retained again */
 void context_end(struct context *c);               /* gives back all it holds */
 CUresult context_check(struct context *c);         /* is it one, and alive? */
 
-/* The calling thread's context, or the error that tells why there is none. */
+/* The calling thread's context, or the error that tells why there is none. For a green
+ * one it is the primary context, which everything made in it belongs to. */
 CUresult current_context(struct context **out);
 
-/* primary.c: taken by green contexts too. */
-CUresult primary_retain(CUdevice device, struct context **out);
-CUresult primary_release(CUdevice device);
+/* primary.c: taken by green contexts too, while which it cannot be reset. */
+CUresult primary_retain(CUdevice device, bool green, struct context **out);
+CUresult primary_release(CUdevice device, bool green);
 
 /* handle.c: objects behind opaque handles, known by their address. */
 enum handle_kind {

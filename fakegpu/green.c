@@ -1,5 +1,5 @@
-/* Green contexts: a share of a device's multiprocessors. Their memory is the
- * primary context's, which they keep alive. */
+/* Green contexts: a share of a device's multiprocessors. Each has a CUcontext of its own;
+ * their memory is the primary context's, which they keep alive, and stays when they go. */
 #include <string.h>
 
 #include "driver.h"
@@ -13,7 +13,6 @@ struct resource_desc {
 
 struct green_context {
     struct handle handle;
-    CUdevice device;
     struct context *context;
     unsigned sms;
 };
@@ -75,7 +74,7 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device)
 {
     struct resource_desc *d;
     struct green_context *g;
-    struct context *c;
+    struct context *base, *c;
     CUresult r;
 
     TRY(device_check(device));
@@ -83,13 +82,18 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device)
     if (out == NULL || d == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *out = NULL;
-    TRY(primary_retain(device, &c));
+    TRY(primary_retain(device, true, &base));
+    r = context_new_green(&c, base);
+    if (r != CUDA_SUCCESS) {
+        primary_release(device, true);
+        return r;
+    }
     g = handle_new(sizeof *g, HANDLE_GREEN, NULL);
     if (g == NULL) {
-        r = primary_release(device);
-        return r == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : r;
+        context_end(c);
+        primary_release(device, true);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    g->device = device;
     g->context = c;
     g->sms = d->sms;
     *out = g;
@@ -110,14 +114,14 @@ static CUresult destroy(CUgreenCtx green)
     g = handle_want(green, HANDLE_GREEN, "cuGreenCtxDestroy");
     if (g == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    device = g->device;
+    device = g->context->device;
+    context_end(g->context);
     handle_drop(g);
-    return primary_release(device);
+    return primary_release(device, true);
 }
 
 API cuGreenCtxDestroy(CUgreenCtx green) { ENTRY(cuGreenCtxDestroy, destroy(green)); }
 
-/* Device memory is shared with the primary context, so that is what programs get. */
 API cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 {
     struct green_context *g;

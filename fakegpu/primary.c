@@ -7,6 +7,7 @@
 static struct primary {
     struct context *context;
     unsigned references;
+    unsigned green; /* of them, by green contexts */
     unsigned flags;
 } primary[MAX_DEVICES];
 
@@ -14,7 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool active(const struct primary *p) { return p->context != NULL && load_acquire(&p->context->alive); }
 
-CUresult primary_retain(CUdevice device, struct context **out)
+CUresult primary_retain(CUdevice device, bool green, struct context **out)
 {
     struct primary *p = &primary[device];
     CUresult r = CUDA_SUCCESS;
@@ -26,22 +27,26 @@ CUresult primary_retain(CUdevice device, struct context **out)
         r = context_revive(p->context);
     if (r == CUDA_SUCCESS) {
         p->references++;
+        p->green += green;
         *out = p->context;
     }
     pthread_mutex_unlock(&lock);
     return r;
 }
 
-CUresult primary_release(CUdevice device)
+CUresult primary_release(CUdevice device, bool green)
 {
     struct primary *p = &primary[device];
     CUresult r = CUDA_SUCCESS;
 
     pthread_mutex_lock(&lock);
-    if (p->references == 0)
+    if (p->references == (green ? 0 : p->green)) {
         r = CUDA_ERROR_INVALID_CONTEXT;
-    else if (--p->references == 0 && active(p))
-        context_end(p->context);
+    } else {
+        p->green -= green;
+        if (--p->references == 0 && active(p))
+            context_end(p->context);
+    }
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -49,26 +54,29 @@ CUresult primary_release(CUdevice device)
 static CUresult retain(CUcontext *out, CUdevice device)
 {
     TRY(device_check(device));
-    return out == NULL ? CUDA_ERROR_INVALID_VALUE : primary_retain(device, out);
+    return out == NULL ? CUDA_ERROR_INVALID_VALUE : primary_retain(device, false, out);
 }
 
 static CUresult release(CUdevice device)
 {
     TRY(device_check(device));
-    return primary_release(device);
+    return primary_release(device, false);
 }
 
 /* Ends the context whoever retained it; they still have to release it. */
 static CUresult reset(CUdevice device)
 {
+    CUresult r = CUDA_SUCCESS;
     struct primary *p;
     TRY(device_check(device));
     p = &primary[device];
     pthread_mutex_lock(&lock);
-    if (active(p))
+    if (p->green > 0)
+        r = CUDA_ERROR_NOT_PERMITTED;
+    else if (active(p))
         context_end(p->context);
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
+    return r;
 }
 
 API cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) { ENTRY(cuDevicePrimaryCtxRetain, retain(out, device)); }

@@ -132,23 +132,40 @@ static void contexts(void)
     EQ(mine(), 0);
 }
 
+/* As a driver 580 on an H200 does it, step by step. */
 static void green(void)
 {
     CUdevResource all;
     CUdevResourceDesc desc;
     CUgreenCtx g;
-    CUcontext c;
+    CUcontext c, primary;
     CUdeviceptr p;
     OK(cuDeviceGetDevResource(0, &all, 1));
     EQ(all.sm.smCount, 132);
     OK(cuDevResourceGenerateDesc(&desc, &all, 1));
     OK(cuGreenCtxCreate(&g, desc, 0, 1));
-    EQ(mine(), 518 * MIB);
+    EQ(mine(), 522 * MIB);
     OK(cuCtxFromGreenCtx(&c, g));
     OK(cuCtxSetCurrent(c));
     OK(cuMemAlloc_v2(&p, MIB));
     OK(cuMemFree_v2(p));
+    EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_ERROR_INVALID_CONTEXT); /* it is not ours */
+    OK(cuMemAlloc_v2(&p, MIB));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    CHECK(primary != c);
+    EQ(cuCtxDestroy_v2(c), CUDA_ERROR_INVALID_CONTEXT);
+    EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_ERROR_NOT_PERMITTED);
     OK(cuGreenCtxDestroy(g));
+    EQ(mine(), 519 * MIB); /* its memory stays, as the primary context's */
+    EQ(cuMemAlloc_v2(&p, MIB), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    EQ(mine(), 0);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuGreenCtxCreate(&g, desc, 0, 1));
+    OK(cuCtxFromGreenCtx(&c, g));
+    OK(cuCtxSetCurrent(c));
+    OK(cuMemAlloc_v2(&p, MIB));
+    OK(cuGreenCtxDestroy(g)); /* with its last holder it goes */
     EQ(mine(), 0);
 }
 
