@@ -164,7 +164,7 @@ void context_end(struct context *c)
     e.last = machine_context(c->device_index, -1) == 0;
     space_sweep(belongs, end_block, &e);
     handle_each(c, end_handle);
-    host_end_managed(c);
+    host_end_managed(c, e.last);
     if (e.count > 0)
         report_leak("context %llu ended with %lu allocations of %llu bytes", (unsigned long long)c->id, e.count,
                     e.bytes);
@@ -173,7 +173,8 @@ void context_end(struct context *c)
         pools_drop(c->device_index);
         graphs_drop(c->device_index);
     }
-    machine_return(c->device_index, KIND_CONTEXT, cost(c));
+    machine_return(c->device_index, KIND_CONTEXT, cost(c) + c->stack + c->heap);
+    c->stack = c->heap = 0;
 }
 
 static CUresult push(struct context *c)

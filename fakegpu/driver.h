@@ -58,6 +58,7 @@ struct context {
     int attached;         /* cuCtxAttach count */
     bool alive;           /* atomic */
     size_t limit[CU_LIMIT_COUNT];
+    uint64_t stack, heap; /* bytes that limits took of the device */
     struct context *next; /* all contexts ever made */
 };
 
@@ -66,6 +67,7 @@ CUresult context_new_green(struct context **out, struct context *base);
 CUresult context_revive(struct context *c);        /* a primary one, retained again */
 void context_end(struct context *c);               /* gives back all it holds */
 CUresult context_check(struct context *c);         /* is it one, and alive? */
+CUresult context_heap(struct context *c);          /* a kernel that allocates is launched: settings.c */
 
 /* The calling thread's context, or the error that tells why there is none. For a green
  * one it is the primary context, which everything made in it belongs to. */
@@ -79,7 +81,7 @@ CUresult primary_release(CUdevice device, bool green);
 enum handle_kind {
     HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_LIBRARY, HANDLE_ARRAY,
     HANDLE_MIPMAP, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_EXTERNAL,
-    HANDLE_PHYSICAL, HANDLE_GREEN, HANDLE_DESC,
+    HANDLE_PHYSICAL, HANDLE_GREEN, HANDLE_DESC, HANDLE_KINDS,
 };
 
 struct handle {
@@ -110,6 +112,7 @@ static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER
 /* pool.c */
 void pools_settle(void);                        /* at a synchronisation: slack above the threshold goes back */
 void pools_drop(unsigned device_index);         /* the process's last context there ended: all slack goes back */
+void pools_bury(void);                          /* at a free that waits: what is left of destroyed pools goes back */
 void pool_give(struct pool *p, uint64_t bytes); /* an allocation of the pool ended */
 
 /* graph.c */
@@ -120,6 +123,9 @@ void graphs_drop(unsigned device_index);       /* like pools_drop */
 void array_end(struct array *a);
 void mipmap_end(struct mipmap *m);
 void module_end(struct module *m);
+
+/* vmm.c: with FAKEGPU_ORPHANS, takes over imported memory whose exporter is gone. */
+void imports_adopt(void);
 
 /* memory.c: what an allocation of so many bytes takes on the device. */
 uint64_t physical_size(uint64_t bytes);
@@ -133,13 +139,18 @@ struct host_range {
     enum host_kind kind;
     unsigned flags;
     uint64_t resident; /* managed: bytes charged to the device it was moved to */
+    unsigned device;   /* that device's index */
+    struct pool *pool; /* managed: that it was allocated from, or NULL */
     struct context *context;
 };
 
 bool host_find(uintptr_t address, struct host_range *out);
+/* Managed memory of the current context, of a pool or of none; on a device (by index)
+ * from the start, or on none (-1). */
+CUresult host_new_managed(uint64_t bytes, unsigned flags, struct pool *pool, int device, CUdeviceptr *out);
 /* Ends the managed range that starts there. False if there is none. */
 bool host_free_managed(uintptr_t address);
-/* Ends all of a context's. */
-void host_end_managed(const struct context *context);
+/* Ends all of a context's; a pool's only with the last context of its device. */
+void host_end_managed(const struct context *context, bool last);
 
 #endif

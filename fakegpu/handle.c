@@ -1,5 +1,6 @@
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver.h"
 
@@ -60,9 +61,23 @@ static bool make_room(void)
     return true;
 }
 
+/* The object of each kind that was dropped last: its address is the next one's, as
+ * addresses of memory are used again at once. All of a kind are of one size. */
+static struct handle *spare[HANDLE_KINDS];
+
+static struct handle *reuse(enum handle_kind kind, size_t bytes)
+{
+    struct handle *h;
+    pthread_rwlock_wrlock(&lock);
+    h = spare[kind];
+    spare[kind] = NULL;
+    pthread_rwlock_unlock(&lock);
+    return h != NULL ? memset(h, 0, bytes) : calloc(1, bytes);
+}
+
 void *handle_new(size_t bytes, enum handle_kind kind, struct context *context)
 {
-    struct handle *h = calloc(1, bytes);
+    struct handle *h = reuse(kind, bytes);
     bool ok;
 
     if (h == NULL)
@@ -104,17 +119,19 @@ void *handle_want(const void *address, enum handle_kind kind, const char *call)
 
 void handle_drop(void *object)
 {
-    struct handle **at;
+    struct handle **at, *before = NULL;
     pthread_rwlock_wrlock(&lock);
     at = find(object);
     if (at != NULL) {
+        enum handle_kind kind = (*at)->kind;
         *at = TOMB;
         count--;
         tombs++;
+        before = spare[kind];
+        spare[kind] = object;
     }
     pthread_rwlock_unlock(&lock);
-    if (at != NULL)
-        free(object);
+    free(before);
 }
 
 void handle_each(struct context *context, void (*f)(struct handle *h))

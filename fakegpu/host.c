@@ -84,35 +84,68 @@ static bool take_out(uintptr_t base, enum host_kind kind, struct host_range *out
     return found;
 }
 
-static CUresult map_new(size_t bytes, enum host_kind kind, unsigned flags, void **out)
+static CUresult map_range(struct host_range *r)
 {
-    struct host_range r = {.size = bytes, .kind = kind, .flags = flags};
     void *p;
 
-    TRY(current_context(&r.context));
-    if (out == NULL || bytes == 0)
+    TRY(current_context(&r->context));
+    if (r->size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    *out = NULL;
-    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    p = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    r.base = (uintptr_t)p;
-    if (add(&r) != CUDA_SUCCESS) {
-        munmap(p, bytes);
+    r->base = (uintptr_t)p;
+    if (add(r) != CUDA_SUCCESS) {
+        munmap(p, r->size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *out = p;
     return CUDA_SUCCESS;
+}
+
+static CUresult alloc_pinned(size_t bytes, unsigned flags, void **out)
+{
+    struct host_range r = {.size = bytes, .kind = HOST_PINNED, .flags = flags};
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = NULL;
+    TRY(map_range(&r));
+    *out = (void *)r.base;
+    return CUDA_SUCCESS;
+}
+
+/* Managed memory takes device memory from when it is moved there until it is moved
+ * elsewhere or freed, always as a whole. What does not fit stays on the host, as an
+ * oversubscribed device would have it. */
+static void move(struct host_range *r, int device)
+{
+    uint64_t size = physical_size(r->size);
+    if (r->resident > 0 && (int)r->device != device) {
+        machine_return(r->device, KIND_DATA, r->resident);
+        r->resident = 0;
+    }
+    if (device >= 0 && r->resident == 0 && machine_charge((unsigned)device, KIND_DATA, size)) {
+        r->resident = size;
+        r->device = (unsigned)device;
+    }
+}
+
+CUresult host_new_managed(uint64_t bytes, unsigned flags, struct pool *pool, int device, CUdeviceptr *out)
+{
+    struct host_range r = {.size = bytes, .kind = HOST_MANAGED, .flags = flags, .pool = pool};
+    move(&r, device);
+    CUresult result = map_range(&r);
+    if (result != CUDA_SUCCESS)
+        move(&r, -1);
+    else
+        *out = (CUdeviceptr)r.base;
+    return result;
 }
 
 static CUresult alloc_managed(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
-    void *p;
     if (out == NULL || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(map_new(bytes, HOST_MANAGED, flags, &p));
-    *out = (CUdeviceptr)(uintptr_t)p;
-    return CUDA_SUCCESS;
+    return host_new_managed(bytes, flags, NULL, -1, out);
 }
 
 bool host_free_managed(uintptr_t base)
@@ -120,20 +153,21 @@ bool host_free_managed(uintptr_t base)
     struct host_range r;
     if (!take_out(base, HOST_MANAGED, &r))
         return false;
-    if (r.resident > 0)
-        machine_return(r.context->device_index, KIND_DATA, r.resident);
+    move(&r, -1);
     munmap((void *)r.base, r.size);
+    if (r.pool != NULL)
+        pool_give(r.pool, r.size);
     return true;
 }
 
-void host_end_managed(const struct context *context)
+void host_end_managed(const struct context *context, bool last)
 {
     uintptr_t base;
     do {
         base = 0;
         pthread_rwlock_rdlock(&lock);
         for (size_t i = 0; i < count && base == 0; i++)
-            if (ranges[i].kind == HOST_MANAGED && ranges[i].context == context)
+            if (ranges[i].kind == HOST_MANAGED && ranges[i].context == context && (ranges[i].pool == NULL || last))
                 base = ranges[i].base;
         pthread_rwlock_unlock(&lock);
     } while (base != 0 && host_free_managed(base));
@@ -177,12 +211,12 @@ API cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
     ENTRY(cuMemAllocManaged, alloc_managed(out, bytes, flags));
 }
 
-API cuMemAllocHost_v2(void **out, size_t bytes) { ENTRY(cuMemAllocHost, map_new(bytes, HOST_PINNED, 0, out)); }
-API cuMemAllocHost(void **out, unsigned bytes) { ENTRY(cuMemAllocHost, map_new(bytes, HOST_PINNED, 0, out)); }
+API cuMemAllocHost_v2(void **out, size_t bytes) { ENTRY(cuMemAllocHost, alloc_pinned(bytes, 0, out)); }
+API cuMemAllocHost(void **out, unsigned bytes) { ENTRY(cuMemAllocHost, alloc_pinned(bytes, 0, out)); }
 
 API cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 {
-    ENTRY(cuMemHostAlloc, map_new(bytes, HOST_PINNED, flags, out));
+    ENTRY(cuMemHostAlloc, alloc_pinned(bytes, flags, out));
 }
 
 API cuMemFreeHost(void *p) { ENTRY(cuMemFreeHost, free_host(p)); }
@@ -231,10 +265,8 @@ API cuMemHostGetFlags(unsigned *flags, void *p)
     return CUDA_SUCCESS;
 }
 
-/* Managed memory takes device memory from when it is moved there until it is moved
- * back or freed, always as a whole. One that does not fit stays on the host, as an
- * oversubscribed device would have it. */
-static CUresult prefetch(CUdeviceptr p, size_t bytes, bool to_host)
+/* To a device, by index, or to the host (-1). */
+static CUresult prefetch(CUdeviceptr p, size_t bytes, int device)
 {
     struct context *c;
     size_t i;
@@ -249,14 +281,7 @@ static CUresult prefetch(CUdeviceptr p, size_t bytes, bool to_host)
         pthread_rwlock_unlock(&lock);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (to_host && ranges[i].resident > 0) {
-        machine_return(ranges[i].context->device_index, KIND_DATA, ranges[i].resident);
-        ranges[i].resident = 0;
-    } else if (!to_host && ranges[i].resident == 0) {
-        uint64_t size = physical_size(ranges[i].size);
-        if (machine_charge(ranges[i].context->device_index, KIND_DATA, size))
-            ranges[i].resident = size;
-    }
+    move(&ranges[i], device);
     pthread_rwlock_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -264,17 +289,15 @@ static CUresult prefetch(CUdeviceptr p, size_t bytes, bool to_host)
 static CUresult prefetch_v1(CUdeviceptr p, size_t bytes, CUdevice device, CUstream s)
 {
     TRY(stream_check(s));
-    if (device != CU_DEVICE_CPU)
-        TRY(device_check(device));
-    return prefetch(p, bytes, device == CU_DEVICE_CPU);
+    if (device == CU_DEVICE_CPU)
+        return prefetch(p, bytes, -1);
+    TRY(device_check(device));
+    return prefetch(p, bytes, (int)device_index(device));
 }
 
 static CUresult prefetch_v2(CUdeviceptr p, size_t bytes, CUmemLocation where, CUstream s)
 {
-    TRY(stream_check(s));
-    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        TRY(device_check(where.id));
-    return prefetch(p, bytes, where.type != CU_MEM_LOCATION_TYPE_DEVICE);
+    return prefetch_v1(p, bytes, where.type == CU_MEM_LOCATION_TYPE_DEVICE ? where.id : CU_DEVICE_CPU, s);
 }
 
 API cuMemPrefetchAsync(CUdeviceptr p, size_t bytes, CUdevice device, CUstream s)

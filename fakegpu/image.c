@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "image.h"
 
 #include <ctype.h>
@@ -23,8 +24,9 @@ static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_' || c 
 
 /* One `.global .u32 name[count];` or `.global .align 4 .b8 name[count];`. Returns
  * where the declaration ends. */
-static const char *read_global(const char *at, char *name, size_t name_size, uint64_t *bytes)
+static const char *read_global(const char *at, char *name, size_t name_size, uint64_t *bytes, bool *managed)
 {
+    static const char MANAGED[] = ".attribute(.managed)";
     const char *end = at + strcspn(at, ";={");
     const char *bracket = memchr(at, '[', (size_t)(end - at));
     const char *stop = bracket != NULL ? bracket : end;
@@ -39,6 +41,7 @@ static const char *read_global(const char *at, char *name, size_t name_size, uin
     for (const char *p = at; p < start; p++)
         if (*p == '.' && strchr("usfb", p[1]) != NULL && isdigit((unsigned char)p[2]))
             type = p + 2;
+    *managed = memmem(at, (size_t)(end - at), MANAGED, strlen(MANAGED)) != NULL;
     len = (size_t)(stop - start);
     if (type == NULL || len == 0 || len >= name_size)
         return end;
@@ -49,14 +52,15 @@ static const char *read_global(const char *at, char *name, size_t name_size, uin
 }
 
 /* The size of the named variable, or of all where there is no name. */
-static uint64_t sum_globals(const char *text, const char *wanted)
+static uint64_t sum_globals(const char *text, const char *wanted, bool managed)
 {
     uint64_t sum = 0;
     for (const char *at = text; (at = strstr(at, ".global")) != NULL;) {
         char name[256] = "";
         uint64_t bytes = 0;
-        at = read_global(at + strlen(".global"), name, sizeof name, &bytes);
-        if (wanted == NULL || strcmp(name, wanted) == 0)
+        bool is_managed;
+        at = read_global(at + strlen(".global"), name, sizeof name, &bytes, &is_managed);
+        if (is_managed == managed && (wanted == NULL || strcmp(name, wanted) == 0))
             sum += bytes;
     }
     return sum;
@@ -94,7 +98,7 @@ bool image_read(const void *data, struct image *out)
         text++;
     if (strncmp(text, ".version", 8) != 0 && strncmp(text, "//", 2) != 0)
         return false;
-    *out = (struct image){true, text, strlen(text), sum_globals(text, NULL)};
+    *out = (struct image){true, text, strlen(text), sum_globals(text, NULL, false)};
     return true;
 }
 
@@ -112,4 +116,9 @@ bool image_has_kernel(const struct image *i, const char *name)
     return false;
 }
 
-uint64_t image_global(const struct image *i, const char *name) { return i->is_text ? sum_globals(i->text, name) : 0; }
+bool image_allocates(const struct image *i) { return i->is_text && strstr(i->text, "malloc") != NULL; }
+
+uint64_t image_variable(const struct image *i, const char *name, bool managed)
+{
+    return i->is_text ? sum_globals(i->text, name, managed) : 0;
+}

@@ -10,7 +10,7 @@ struct image {
     bool is_text;      /* PTX: its kernels and variables are known by name */
     const char *text;
     uint64_t size;     /* bytes of the image itself */
-    uint64_t globals;  /* bytes of the variables it declares */
+    uint64_t globals;  /* bytes of the variables it declares, less managed ones */
 };
 
 /* Looks at an image: PTX text, a cubin (ELF), or a fat binary with or without its
@@ -18,7 +18,9 @@ struct image {
 bool image_read(const void *data, struct image *out);
 
 bool image_has_kernel(const struct image *i, const char *name);
-/* The size of a variable of a PTX image, or 0. */
-uint64_t image_global(const struct image *i, const char *name);
+/* Whether its kernels call malloc, as far as can be told. */
+bool image_allocates(const struct image *i);
+/* The size of a variable of a PTX image, a managed one or one that is not, or 0. */
+uint64_t image_variable(const struct image *i, const char *name, bool managed);
 
 #endif

@@ -42,6 +42,8 @@ static void read_knobs(void)
         values.fragmented = n != 0;
     if (size_knob("FAKEGPU_LAZY", &n))
         values.lazy = n != 0;
+    if (size_knob("FAKEGPU_ORPHANS", &n))
+        values.orphans = n != 0;
     if (size_knob("FAKEGPU_QUEUE", &n))
         values.queue = (unsigned)n;
     values.context_set = size_knob("FAKEGPU_CONTEXT", &values.context);

@@ -15,6 +15,7 @@ struct knobs {
     bool fragmented;       /* FAKEGPU_FRAGMENTED */
     bool lazy;             /* FAKEGPU_LAZY */
     unsigned latency_us;   /* FAKEGPU_LATENCY_US */
+    bool orphans;          /* FAKEGPU_ORPHANS */
     unsigned queue;        /* FAKEGPU_QUEUE; 0: without end */
 };
 

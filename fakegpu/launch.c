@@ -9,11 +9,14 @@ EXPORT unsigned long fakegpu_launches(void) { return load_relaxed(&launches); }
 static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threads)
 {
     struct context *c;
+    struct module *m;
     TRY(current_context(&c));
     TRY(stream_check(s));
     if (blocks == 0 || threads == 0 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(launchable(f));
+    TRY(launchable(f, &m));
+    if (image_allocates(&m->image))
+        TRY(context_heap(c));
     stream_enqueue(s);
     add_relaxed(&launches, 1);
     return CUDA_SUCCESS;

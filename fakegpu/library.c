@@ -16,6 +16,7 @@ struct library {
     bool owned;
     struct function *kernels;
     struct loaded *modules; /* one per context that used it */
+    struct global *managed; /* its managed variables, from when they are asked for */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of modules */
@@ -85,6 +86,11 @@ static CUresult unload(CUlibrary handle)
     TRY(library_get(handle, "cuLibraryUnload", &l));
     while (l->modules != NULL)
         module_end(l->modules->module); /* which takes itself off the list */
+    for (struct global *g = l->managed, *next; g != NULL; g = next) {
+        next = g->next;
+        host_free_managed(g->address);
+        free(g);
+    }
     functions_drop(&l->kernels);
     if (l->owned)
         free(l->data);
@@ -181,6 +187,57 @@ API cuLibraryGetGlobal(CUdeviceptr *p, size_t *size, CUlibrary l, const char *na
     ENTRY(cuLibraryGetGlobal, get_global(p, size, l, name));
 }
 
+/* On an H200 this loads nothing: managed variables are every context's. Under the lock. */
+static CUresult managed_get(struct library *l, const char *name, struct global **out)
+{
+    struct global *g;
+    uint64_t bytes = image_variable(&l->image, name, true);
+    for (g = l->managed; g != NULL; g = g->next)
+        if (strcmp(g->name, name) == 0) {
+            *out = g;
+            return CUDA_SUCCESS;
+        }
+    if (bytes == 0 || strlen(name) >= sizeof g->name)
+        return CUDA_ERROR_NOT_FOUND;
+    *out = g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = host_new_managed(bytes, CU_MEM_ATTACH_GLOBAL, NULL, -1, &g->address);
+    if (r != CUDA_SUCCESS) {
+        free(g);
+        return r;
+    }
+    strcpy(g->name, name);
+    g->size = bytes;
+    g->next = l->managed;
+    l->managed = g;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_managed(CUdeviceptr *p, size_t *size, CUlibrary handle, const char *name)
+{
+    struct library *l;
+    struct global *g;
+    CUresult r;
+
+    TRY(library_get(handle, "cuLibraryGetManaged", &l));
+    if (name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    r = managed_get(l, name, &g);
+    if (r == CUDA_SUCCESS && p != NULL)
+        *p = g->address;
+    if (r == CUDA_SUCCESS && size != NULL)
+        *size = g->size;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+API cuLibraryGetManaged(CUdeviceptr *p, size_t *size, CUlibrary l, const char *name)
+{
+    ENTRY(cuLibraryGetManaged, get_managed(p, size, l, name));
+}
+
 static CUresult kernel_get(CUkernel handle, const char *call, struct function **out)
 {
     TRY(driver_ready());
@@ -221,11 +278,13 @@ API cuKernelGetName(const char **name, CUkernel handle)
     return CUDA_SUCCESS;
 }
 
-CUresult launchable(CUfunction handle)
+CUresult launchable(CUfunction handle, struct module **out)
 {
     struct function *f = handle_want(handle, HANDLE_FUNCTION, "launch");
-    struct module *m;
     if (f == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    return f->library == NULL ? CUDA_SUCCESS : library_module(f->library, &m);
+    if (f->library != NULL)
+        return library_module(f->library, out);
+    *out = f->module;
+    return CUDA_SUCCESS;
 }

@@ -84,10 +84,12 @@ static CUresult release(CUdeviceptr p)
         return graph_freed(b.owner); /* the address stays the graph's */
     if (r != SPACE_OK)
         return bad_free(p, r);
-    if (b.kind == BLOCK_DATA)
+    if (b.kind == BLOCK_DATA) {
         machine_return(b.device, KIND_DATA, b.charged);
-    else if (b.kind == BLOCK_POOL)
+    } else if (b.kind == BLOCK_POOL) {
         pool_give(b.owner, b.size);
+        pools_bury(); /* it waits for the device, as an H200 shows */
+    }
     return CUDA_SUCCESS;
 }
 
@@ -97,6 +99,7 @@ static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
     uint64_t used;
 
     TRY(current_context(&c));
+    imports_adopt();
     machine_reap();
     *total = machine_capacity(c->device_index);
     used = machine_used(c->device_index);

@@ -134,7 +134,7 @@ static struct global *global_get(struct module *m, const char *name)
     for (g = m->globals; g != NULL; g = g->next)
         if (strcmp(g->name, name) == 0)
             return g;
-    b.size = m->image.is_text ? image_global(&m->image, name) : 4096;
+    b.size = m->image.is_text ? image_variable(&m->image, name, false) : 4096;
     b.device = m->handle.context->device_index;
     if (b.size == 0 || strlen(name) >= sizeof g->name || (g = calloc(1, sizeof *g)) == NULL)
         return NULL;

@@ -48,6 +48,6 @@ void library_forget(struct library *l, struct module *m);
 char *file_read(const char *path);
 
 /* What a launch may name: a function, or a kernel whose library is loaded first. */
-CUresult launchable(CUfunction f);
+CUresult launchable(CUfunction f, struct module **out);
 
 #endif

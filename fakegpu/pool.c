@@ -22,6 +22,7 @@ struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props)
     p->props = *props;
     p->ordinal = ordinal;
     p->device = device_index(ordinal);
+    p->managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
     p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
     pthread_mutex_lock(&list_lock);
     p->next = all;
@@ -64,7 +65,7 @@ static void shrink(struct pool *p, uint64_t keep)
     if (p->reserved <= keep)
         return;
     p->holes = 0;
-    if (!p->imported)
+    if (!p->imported && !p->managed)
         machine_return(p->device, KIND_DATA, p->reserved - keep);
     p->reserved = keep;
 }
@@ -93,24 +94,33 @@ static bool settle(struct pool *p, bool drop)
     return !done;
 }
 
-static void settle_all(const unsigned *device)
+static unsigned burying; /* pools that were destroyed and are not gone */
+
+static void settle_all(const unsigned *device, bool doomed)
 {
     pthread_mutex_lock(&list_lock);
     for (struct pool **at = &all, *p; (p = *at) != NULL;) {
-        bool chosen = device == NULL || p->device == *device;
+        bool chosen = (device == NULL || p->device == *device) && (!doomed || load_relaxed(&p->doomed));
         if (!chosen || settle(p, device != NULL)) {
             at = &p->next;
             continue;
         }
         *at = p->next;
+        add_relaxed(&burying, -1u);
         pthread_mutex_destroy(&p->lock);
         handle_drop(p);
     }
     pthread_mutex_unlock(&list_lock);
 }
 
-void pools_settle(void) { settle_all(NULL); }
-void pools_drop(unsigned device) { settle_all(&device); }
+void pools_settle(void) { settle_all(NULL, false); }
+void pools_drop(unsigned device) { settle_all(&device, false); }
+
+void pools_bury(void)
+{
+    if (load_relaxed(&burying) > 0)
+        settle_all(NULL, true);
+}
 
 CUresult pool_destroy(struct pool *p)
 {
@@ -120,7 +130,8 @@ CUresult pool_destroy(struct pool *p)
         return CUDA_ERROR_INVALID_VALUE;
     __atomic_compare_exchange_n(&current[p->ordinal], &was_current, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     pthread_mutex_lock(&p->lock);
-    p->doomed = true;
+    store_relaxed(&p->doomed, true);
+    add_relaxed(&burying, 1);
     p->threshold = 0;
     shrink(p, 0);
     pthread_mutex_unlock(&p->lock);
@@ -149,7 +160,7 @@ static bool grow(struct pool *p, uint64_t need)
 
     if (p->props.maxSize != 0 && p->reserved + more > round_up(p->props.maxSize, CHUNK))
         return false;
-    if (!machine_charge(p->device, KIND_DATA, more)) {
+    if (!p->managed && !machine_charge(p->device, KIND_DATA, more)) {
         more = round_up(need - p->reserved, SMALL_CHUNK);
         if (!machine_charge(p->device, KIND_DATA, more))
             return false;
@@ -165,7 +176,7 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
 {
     struct block b = {.kind = BLOCK_POOL, .size = bytes, .device = p->device, .owner = p};
     uint64_t rounded = round_up(bytes, LEDGER_UNIT);
-    bool ok, again;
+    bool ok, again, on_device = p->props.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 
     if (bytes > machine_capacity(p->device))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -187,10 +198,11 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
     pthread_mutex_unlock(&p->lock);
     if (!ok)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!space_take(&b, false)) {
+    if (p->managed) /* on its device from the start, where it has one, as on an H200 */
+        ok = host_new_managed(bytes, CU_MEM_ATTACH_GLOBAL, p, on_device ? (int)p->device : -1, out) == CUDA_SUCCESS;
+    else if ((ok = space_take(&b, false)))
+        *out = b.address;
+    if (!ok)
         pool_give(p, bytes);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *out = b.address;
-    return CUDA_SUCCESS;
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -14,6 +14,7 @@ struct pool {
     CUdevice ordinal;
     bool is_default;
     bool imported;      /* another process's: never charged, nothing to allocate from */
+    bool managed;       /* of managed memory: each allocation is charged where it is, not the pool */
     bool doomed;        /* destroyed; ends with its last allocation */
     int reuse[3];
     uint64_t threshold; /* what may stay reserved past a synchronisation */

@@ -36,12 +36,15 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUstream s)
 
 static CUresult free_async(CUdeviceptr p, CUstream s)
 {
+    struct host_range h;
     struct context *c;
     struct block b;
 
     TRY(current_context(&c));
     TRY(stream_check(s));
     if (p == 0)
+        return CUDA_SUCCESS;
+    if (host_find((uintptr_t)p, &h) && h.pool != NULL && host_free_managed((uintptr_t)p))
         return CUDA_SUCCESS;
     switch (space_remove(p, 1u << BLOCK_POOL | 1u << BLOCK_POOL_IMPORT | 1u << BLOCK_DATA, &b)) {
     case SPACE_OK:
@@ -86,8 +89,14 @@ API cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, free_
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
 {
     TRY(driver_ready());
-    if (out == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (out == NULL || props == NULL ||
+        (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
+    /* Managed memory need not have a place of its own (CUDA 13 calls the type NONE). */
+    if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type == CU_MEM_LOCATION_TYPE_INVALID) {
+        *out = pool_new(0, props);
+        return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    }
     if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_NOT_SUPPORTED; /* pools of host memory take nothing from a device */
     TRY(device_check(props->location.id));

@@ -1,4 +1,7 @@
-/* The settings of a context: limits, caches, peers. Kept, never acted upon. */
+/* The settings of a context: limits, caches, peers. Kept, and acted upon only where they
+ * take memory: the stack and the heap of kernels. */
+#include <pthread.h>
+
 #include "driver.h"
 
 API cuCtxGetFlags(unsigned *flags)
@@ -33,14 +36,58 @@ API cuCtxGetLimit(size_t *value, CUlimit limit)
     return CUDA_SUCCESS;
 }
 
-API cuCtxSetLimit(CUlimit limit, size_t value)
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over what limits took */
+
+/* Goes from what was taken to what is to be. Under the lock. */
+static CUresult take(const struct context *c, uint64_t *taken, uint64_t bytes)
+{
+    if (bytes > *taken && !machine_charge(c->device_index, KIND_CONTEXT, bytes - *taken))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes < *taken)
+        machine_return(c->device_index, KIND_CONTEXT, *taken - bytes);
+    *taken = bytes;
+    return CUDA_SUCCESS;
+}
+
+/* As measured on an H200: the stack is there for every thread that can be resident, but
+ * for a first KiB that the context brings along, from when it is asked for. The heap is
+ * taken when the first kernel that allocates is launched, and cannot be changed after
+ * that. printf's buffer is the host's. */
+static CUresult set_limit(struct context *c, CUlimit limit, size_t value)
+{
+    enum { RESIDENT = 2048, FREE_STACK = 1024 };
+    uint64_t stack = value > FREE_STACK ? value - FREE_STACK : 0;
+
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && c->heap > 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_STACK_SIZE)
+        TRY(take(c, &c->stack, stack * RESIDENT * (unsigned)machine_shape()->model->sms));
+    store_relaxed(&c->limit[limit], value);
+    return CUDA_SUCCESS;
+}
+
+static CUresult ask_limit(CUlimit limit, size_t value)
 {
     struct context *c;
+    CUresult r;
     TRY(current_context(&c));
     if (!limit_known((int)limit))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    store_relaxed(&c->limit[limit], value);
-    return CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    r = set_limit(c, limit, value);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+API cuCtxSetLimit(CUlimit limit, size_t value) { ENTRY(cuCtxSetLimit, ask_limit(limit, value)); }
+
+CUresult context_heap(struct context *c)
+{
+    CUresult r;
+    pthread_mutex_lock(&lock);
+    r = take(c, &c->heap, c->limit[CU_LIMIT_MALLOC_HEAP_SIZE]);
+    pthread_mutex_unlock(&lock);
+    return r;
 }
 
 static CUresult get_zero(int *value)

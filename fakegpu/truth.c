@@ -10,6 +10,7 @@ EXPORT int fakegpu_truth(int device, uint64_t *mine, uint64_t *total)
     unsigned d;
     if (device_check(device) != CUDA_SUCCESS)
         return -1;
+    imports_adopt();
     machine_reap();
     d = device_index(device);
     if (mine != NULL)
@@ -24,6 +25,7 @@ EXPORT int fakegpu_truth_kind(int device, enum fakegpu_kind kind, uint64_t *mine
     unsigned d;
     if (device_check(device) != CUDA_SUCCESS || (unsigned)kind >= KIND_COUNT)
         return -1;
+    imports_adopt();
     machine_reap();
     d = device_index(device);
     if (mine != NULL)

@@ -18,7 +18,11 @@ struct physical {
     unsigned device;
     unsigned long references; /* by handle; at 0 the handle is none any more */
     unsigned long mappings;   /* the memory stays until both are 0 */
+    struct ticket from;       /* of imported memory */
+    struct physical *next;    /* imported, too */
 };
+
+static struct physical *imports;
 
 struct mapping {
     CUdeviceptr at;
@@ -62,7 +66,23 @@ static void settle(struct physical *m)
         return;
     if (m->charged > 0)
         machine_return(m->device, KIND_DATA, m->charged);
+    for (struct physical **at = &imports; *at != NULL; at = &(*at)->next)
+        if (*at == m) {
+            *at = m->next;
+            break;
+        }
     handle_drop(m);
+}
+
+void imports_adopt(void)
+{
+    if (!knobs()->orphans)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct physical *m = imports; m != NULL; m = m->next)
+        if (m->charged == 0 && !machine_alive(m->from.slot, m->from.identity) && machine_charge(m->device, KIND_DATA, m->size))
+            m->charged = m->size;
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop)
@@ -385,6 +405,11 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle
     m->size = t.size;
     m->device = t.device;
     m->references = 1;
+    m->from = t;
+    pthread_mutex_lock(&lock);
+    m->next = imports;
+    imports = m;
+    pthread_mutex_unlock(&lock);
     *out = (uintptr_t)m;
     return CUDA_SUCCESS;
 }

@@ -126,6 +126,7 @@ CUresult cuLibraryLoadData(CUlibrary *, const void *, int *, void **, unsigned, 
 CUresult cuLibraryUnload(CUlibrary);
 CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
 CUresult cuLibraryGetGlobal(CUdeviceptr *, size_t *, CUlibrary, const char *);
+CUresult cuLibraryGetManaged(CUdeviceptr *, size_t *, CUlibrary, const char *);
 CUresult cuLibraryGetModule(CUmodule *, CUlibrary);
 CUresult cuKernelGetFunction(CUfunction *, CUkernel);
 CUresult cuStreamCreate(CUstream *, unsigned);

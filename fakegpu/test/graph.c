@@ -100,11 +100,66 @@ static void freed_by_another(void)
     }
 }
 
+/* Graphs that free at their next launch, in turns: each has its own. */
+static void freed_at_launch(void)
+{
+    uint64_t before = mine();
+    CUgraphExec e[2];
+    CUgraphNode a;
+    CUgraph g;
+    CUDA_MEM_ALLOC_NODE_PARAMS p[2] = {params(384 * MIB), params(384 * MIB)};
+    for (int i = 0; i < 2; i++) {
+        OK(cuGraphCreate(&g, 0));
+        OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &p[i]));
+        OK(cuGraphInstantiateWithFlags(&e[i], g, 1));
+        OK(cuGraphDestroy(g));
+    }
+    for (int i = 0; i < 6; i++) {
+        OK(cuGraphLaunch(e[i % 2], NULL));
+        EQ(RESERVED, i == 0 ? 384 * MIB : 768 * MIB);
+        EQ(mine() - before, RESERVED);
+    }
+    for (int i = 0; i < 2; i++) {
+        OK(cuMemFree_v2(p[i].dptr));
+        OK(cuGraphExecDestroy(e[i]));
+    }
+    OK(cuDeviceGraphMemTrim(0));
+    EQ(mine(), before);
+}
+
+static void on_two_devices(void)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS p = params(100 * MIB), q = params(200 * MIB);
+    uint64_t before = mine(), other;
+    CUgraphNode a;
+    CUgraphExec e;
+    CUgraph g;
+    q.poolProps.location.id = 1;
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &p));
+    OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &q));
+    OK(cuGraphInstantiateWithFlags(&e, g, 0));
+    OK(cuGraphLaunch(e, NULL));
+    EQ(fakegpu_truth(1, &other, NULL), 0);
+    EQ(mine() - before, 128 * MIB);
+    EQ(other, 224 * MIB);
+    OK(cuMemFree_v2(p.dptr));
+    OK(cuMemFree_v2(q.dptr));
+    OK(cuGraphExecDestroy(e));
+    OK(cuGraphDestroy(g));
+    OK(cuDeviceGraphMemTrim(0));
+    OK(cuDeviceGraphMemTrim(1));
+    EQ(mine(), before);
+}
+
 int main(void)
 {
+    setenv("FAKEGPU", "h200x2", 1);
     start();
     freed_by_another();
     freed_inside();
     freed_outside();
+    freed_at_launch();
+    on_two_devices();
     return FINISH();
 }

@@ -91,6 +91,20 @@ static void addresses(void)
     OK(cuMemFree_v2(q));
 }
 
+static uint64_t other(void)
+{
+    uint64_t n = 0;
+    EQ(fakegpu_truth(1, &n, NULL), 0);
+    return n;
+}
+
+static uint64_t sms(void)
+{
+    CUdevResource all;
+    OK(cuDeviceGetDevResource(0, &all, 1));
+    return all.sm.smCount;
+}
+
 static void managed(void)
 {
     CUdeviceptr p;
@@ -111,7 +125,33 @@ static void managed(void)
     OK(cuMemPrefetchAsync(p, MIB, CU_DEVICE_CPU, NULL));
     EQ(mine(), before);
     OK(cuMemPrefetchAsync(p, MIB, 0, NULL));
+    OK(cuMemPrefetchAsync(p, MIB, 1, NULL)); /* from one device to another */
+    EQ(mine(), before);
+    EQ(other(), MIB);
     OK(cuMemFree_v2(p));
+    EQ(mine(), before);
+    EQ(other(), 0);
+}
+
+/* Limits that take memory, with the numbers of an H200. */
+static void context_limits(void)
+{
+    uint64_t before = mine();
+    CUcontext c;
+    OK(cuCtxCreate_v2(&c, 0, 0));
+    uint64_t made = mine();
+    OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 64 * MIB));
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MIB)); /* until a kernel needs it: module.c */
+    EQ(mine(), made);
+    OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
+    EQ(mine(), made);
+    OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
+    EQ(mine() - made, 3072 * 2048 * sms());
+    OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
+    EQ(mine() - made, 1024 * 2048 * sms());
+    EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 64 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    EQ(mine() - made, 1024 * 2048 * sms());
+    OK(cuCtxDestroy_v2(c));
     EQ(mine(), before);
 }
 
@@ -153,7 +193,7 @@ static void copies(void)
 
 int main(void)
 {
-    setenv("FAKEGPU", "small", 1);
+    setenv("FAKEGPU", "smallx2", 1);
     start();
     sizes();
     pitches();
@@ -162,6 +202,7 @@ int main(void)
     legacy();
     addresses();
     managed();
+    context_limits();
     host();
     copies();
     EQ(mine(), 300 * MIB);

@@ -62,6 +62,62 @@ static void libraries(void)
     EQ(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* Variables come with the module, whichever of them is asked for; managed ones do not
+ * take memory before they are moved. */
+static void variables(void)
+{
+    static const char two[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                              ".visible .global .align 4 .b8 first[3000000];\n.visible .global .align 4 .b8 second[3000000];\n"
+                              ".visible .global .attribute(.managed) .align 4 .b8 shared[3000000];\n.visible .entry k() { ret; }\n";
+    uint64_t before = mine();
+    CUdeviceptr p, q;
+    CUlibrary l, again;
+    size_t size;
+    OK(cuLibraryLoadData(&l, two, NULL, NULL, 0, NULL, NULL, 0));
+    EQ(cuLibraryGetManaged(&p, &size, l, "first"), CUDA_ERROR_NOT_FOUND);
+    OK(cuLibraryGetManaged(&p, &size, l, "shared"));
+    OK(cuLibraryGetManaged(&q, NULL, l, "shared"));
+    EQ(p, q);
+    EQ(size, 3000000);
+    EQ(mine(), before);
+    OK(cuMemPrefetchAsync(p, size, 0, NULL));
+    EQ(mine() - before, 3000320);
+    OK(cuMemPrefetchAsync(p, size, CU_DEVICE_CPU, NULL));
+    EQ(cuLibraryGetGlobal(&p, &size, l, "shared"), CUDA_ERROR_NOT_FOUND);
+    OK(cuLibraryGetGlobal(&p, &size, l, "second"));
+    EQ(size, 3000000);
+    EQ(mine() - before, 6 * MIB);
+    OK(cuLibraryUnload(l));
+    EQ(mine(), before);
+    OK(cuLibraryLoadData(&again, two, NULL, NULL, 0, NULL, NULL, 0));
+    CHECK(again == l); /* handles are used again at once */
+    OK(cuLibraryUnload(again));
+}
+
+/* The heap comes with the first launch of a kernel that allocates, and stays. */
+static void heap(void)
+{
+    static const char text[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                               ".extern .func (.param .b64 r) malloc(.param .b64 n);\n.visible .entry k() { ret; }\n";
+    uint64_t before = mine();
+    CUcontext c;
+    CUmodule m;
+    CUfunction f;
+    OK(cuCtxCreate_v2(&c, 0, 0));
+    uint64_t made = mine();
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MIB));
+    OK(cuModuleLoadData(&m, text));
+    OK(cuModuleGetFunction(&f, m, "k"));
+    EQ(mine() - made, 2 * MIB);
+    OK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    EQ(mine() - made, 66 * MIB);
+    EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 128 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    EQ(mine() - made, 66 * MIB);
+    OK(cuCtxDestroy_v2(c));
+    EQ(mine(), before);
+}
+
 static void count(void *arg) { ++*(int *)arg; }
 
 static void streams(void)
@@ -96,6 +152,8 @@ int main(void)
     start();
     modules();
     libraries();
+    variables();
+    heap();
     streams();
     return FINISH();
 }

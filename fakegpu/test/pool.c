@@ -147,6 +147,50 @@ static void own(void)
     CHECK(now == pool);
 }
 
+/* What is left of a destroyed pool goes with a free that waits, or is waited for. */
+static void destroyed(void)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    uint64_t before = mine();
+    CUmemoryPool own;
+    CUdeviceptr p;
+    for (int waits = 0; waits < 2; waits++) {
+        OK(cuMemPoolCreate(&own, &props));
+        OK(cuMemAllocFromPoolAsync(&p, MIB, own, NULL));
+        OK(cuMemPoolDestroy(own));
+        EQ(mine() - before, 32 * MIB);
+        OK(waits ? cuMemFree_v2(p) : cuMemFreeAsync(p, NULL));
+        EQ(mine() - before, waits ? 0 : 32 * MIB);
+        OK(cuStreamSynchronize(NULL));
+        EQ(mine(), before);
+    }
+}
+
+/* CUDA 13: of managed memory, with a device of its own or with none. */
+static void managed(void)
+{
+    uint64_t before = mine();
+    for (int placed = 0; placed < 2; placed++) {
+        CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {placed, 0}};
+        CUmemoryPool was = pool;
+        CUdeviceptr p, q;
+        OK(cuMemPoolCreate(&pool, &props));
+        OK(cuMemAllocFromPoolAsync(&p, 3 * MIB, pool, NULL));
+        OK(cuMemAllocFromPoolAsync(&q, MIB, pool, NULL));
+        EQ(RESERVED, 32 * MIB);
+        EQ(mine() - before, placed ? 4 * MIB : 0);
+        ((char *)(uintptr_t)p)[0] = 'x'; /* it is really there */
+        OK(cuMemPrefetchAsync(p, 3 * MIB, 0, NULL));
+        EQ(mine() - before, placed ? 4 * MIB : 3 * MIB);
+        OK(cuMemFreeAsync(p, NULL));
+        OK(cuMemFree_v2(q));
+        EQ(mine(), before);
+        EQ(USED, 0);
+        OK(cuMemPoolDestroy(pool));
+        pool = was;
+    }
+}
+
 int main(void)
 {
     start();
@@ -158,5 +202,7 @@ int main(void)
     own();
     outliving();
     maximum();
+    destroyed();
+    managed();
     return FINISH();
 }

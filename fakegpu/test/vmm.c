@@ -1,4 +1,6 @@
 /* Virtual memory management. */
+#include <sys/socket.h>
+
 #include "check.h"
 
 static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -90,8 +92,69 @@ static void limits(void)
     EQ(cuMemCreate(&h, (left / (2 * MIB) + 1) * 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-int main(void)
+/* A descriptor that goes from one process to another. */
+static void send_fd(int socket, int fd)
 {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.head = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    struct iovec body = {"", 1};
+    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+    EQ(sendmsg(socket, &m, 0), 1);
+}
+
+static int receive_fd(int socket)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte;
+    struct iovec body = {&byte, 1};
+    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int fd = -1;
+    if (recvmsg(socket, &m, 0) == 1 && CMSG_FIRSTHDR(&m) != NULL)
+        memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
+    return fd;
+}
+
+/* Exporter and importer: whether what the first leaves is the second's. */
+static int orphan(bool stays)
+{
+    CUmemGenericAllocationHandle h;
+    int pair[2], fd, status;
+    EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    pid_t pid = fork();
+    start();
+    uint64_t before = mine();
+    if (pid == 0) {
+        OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
+        OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        send_fd(pair[1], fd);
+        EQ(read(pair[1], &status, 1), 1);
+        return checks_failed > 0;
+    }
+    fd = receive_fd(pair[0]);
+    OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    EQ(mine(), before);
+    EQ(write(pair[0], "", 1), 1);
+    EQ(waitpid(pid, &status, 0), pid);
+    EQ(status, 0);
+    EQ(mine() - before, stays ? 4 * MIB : 0);
+    EQ(everybody(), mine());
+    OK(cuMemRelease(h));
+    EQ(mine(), before);
+    return checks_failed > 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return orphan(strcmp(argv[1], "orphan") == 0);
+    EQ(AGAIN("orphan", "FAKEGPU_ORPHANS", "1"), 0);
+    EQ(AGAIN("gone", "FAKEGPU_ORPHANS", "0"), 0);
     start();
     lifetimes();
     host_memory();

@@ -66,7 +66,7 @@ static void destroying(void)
     CHECK(seen(RATION_DATA) >= 40 * MIB);
     OK(cuMemAlloc_v2(&r, MIB));
     SAME();
-    OK(cuMemFree_v2(q));
+    OK(cuMemFreeAsync(q, NULL));
     OK(cuMemFree_v2(r));
     SAME();
     OK(cuCtxSynchronize());
