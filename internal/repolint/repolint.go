@@ -6,6 +6,8 @@
 //     memory knows where to look;
 //   - no Go file that a person wrote is longer than 500 lines: two things live
 //     in it by then;
+//   - the C files of shim include each other in no circle, and those of its
+//     root no file of hooks, so that each can be read after those below it;
 //   - nothing is left for later in a comment, where nobody finds it.
 //
 // Its test walks the whole repository, so `go test ./...` keeps the rules.
@@ -38,7 +40,7 @@ var (
 
 // Check returns every breach of the rules in a repository, as path:line: what.
 func Check(repo fs.FS) ([]string, error) {
-	c := checker{packages: make(map[string]*documented)}
+	c := checker{packages: make(map[string]*documented), cFiles: make(map[string]bool), includes: make(map[string][]include)}
 	err := fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -59,6 +61,7 @@ func Check(repo fs.FS) ([]string, error) {
 		return c.file(name, text)
 	})
 	c.undocumented()
+	c.circles()
 	slices.Sort(c.breaches)
 	return c.breaches, err
 }
@@ -69,6 +72,8 @@ func skipped(folder string) bool {
 
 type checker struct {
 	packages map[string]*documented
+	cFiles   map[string]bool
+	includes map[string][]include // by unit
 	breaches []string
 }
 
@@ -85,6 +90,9 @@ func (c *checker) file(name string, text []byte) error {
 		if word := later.Find(line); word != nil {
 			c.breach(name, i+1, "%s: do it, or open an issue", word)
 		}
+	}
+	if ext := path.Ext(name); ext == ".c" || ext == ".h" {
+		c.include(name, text)
 	}
 	if path.Ext(name) != ".go" {
 		return nil

@@ -76,6 +76,33 @@ func TestCheck(t *testing.T) {
 			"p/p.c":    "/* " + later + " */\n",
 			"Makefile": "# " + later + "\n",
 		}, []string{"Makefile:1: ", "p/p.c:1: ", "p/p.go:3: "}},
+		{"layers of C", map[string]string{
+			"shim/a.h":         "#include <a.h>\n",
+			"shim/a.c":         "#include \"a.h\"\n#include \"b.h\"\n#include \"region/a.h\"\n",
+			"shim/b.h":         "int b;\n",
+			"shim/region/a.h":  "#include \"b.h\"\n",
+			"shim/region/b.h":  "int b;\n",
+			"shim/hooks/a.c":   "#include \"a.h\"\n#include \"hooks/b.h\"\n",
+			"shim/hooks/b.h":   "#include \"b.h\"\n",
+			"fakegpu/a.h":      "#include \"b.h\"\n",
+			"fakegpu/b.h":      "#include \"a.h\"\n",
+			"shim/test/self.h": "#include \"self.h\"\n",
+		}, nil},
+		{"a circle of C files", map[string]string{
+			"shim/a.c": "#include \"a.h\"\n#include \"b.h\"\n",
+			"shim/a.h": "int a;\n",
+			"shim/b.c": "#include \"c.h\"\n",
+			"shim/b.h": "int b;\n",
+			"shim/c.h": "int c;\n\n#  include \"a.h\"\n",
+		}, []string{"shim/c.h:3: a circle: shim/a includes shim/b includes shim/c includes shim/a"}},
+		{"a circle in a folder", map[string]string{
+			"shim/hooks/a.h": "#include \"hooks/b.h\"\n",
+			"shim/hooks/b.h": "#include \"a.h\"\n",
+		}, []string{"shim/hooks/b.h:1: a circle"}},
+		{"a root file that includes a hook", map[string]string{
+			"shim/a.c":       "#include \"hooks/b.h\"\n",
+			"shim/hooks/b.h": "int b;\n",
+		}, []string{"shim/a.c:1: hooks/b.h is above"}},
 	} {
 		repo := make(fstest.MapFS)
 		for name, text := range tt.repo {
