@@ -19,12 +19,12 @@ func TestHotWordsHaveTheirOwnLines(t *testing.T) {
 	}{
 		{account, "Used", "Done"}, // owner, everybody
 		{account, "Turn", "Done"},
-		{device, "Word", "Peak"}, // every charge, some
-		{device, "Word", "Cost"},
+		{device, "LedgerWord", "Peak"}, // every charge, some
+		{device, "LedgerWord", "ContextCost"},
 		{header, "State", "Ticket"},
 		{header, "Ticket", "RefusalNext"},
 		{header, "RefusalNext", "Counters"},
-		{header, "Counters", "Probe"},
+		{header, "Counters", "HostPIDLock"},
 	} {
 		if line(c.t, c.a) == line(c.t, c.b) {
 			t.Errorf("%s.%s and %s share a cache line", c.t.Name(), c.a, c.b)

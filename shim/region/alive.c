@@ -12,7 +12,7 @@
 
 #include "internal.h"
 
-static struct flock slot_byte(unsigned slot, short type)
+static struct flock alive_slot_byte(unsigned slot, short type)
 {
 	return (struct flock){
 	    .l_type = type,
@@ -31,19 +31,19 @@ bool region_lock(struct region *r, unsigned slot)
 
 bool region_lock_by(int fd, unsigned slot)
 {
-	struct flock l = slot_byte(slot, F_WRLCK);
+	struct flock l = alive_slot_byte(slot, F_WRLCK);
 	return fcntl(fd, F_SETLK, &l) == 0;
 }
 
 void region_unlock(struct region *r, unsigned slot)
 {
-	struct flock l = slot_byte(slot, F_UNLCK);
+	struct flock l = alive_slot_byte(slot, F_UNLCK);
 	fcntl(region_fd(r), F_SETLK, &l);
 }
 
 /* read_process reads when a process started, and whether it has ended or will not
  * run its own code again; false if there is none. */
-static bool read_process(const char *pid, uint64_t *start, bool *ending)
+static bool alive_read_process(const char *pid, uint64_t *start, bool *ending)
 {
 	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
 	char path[40], buf[1024];
@@ -88,7 +88,7 @@ void region_identify(struct region_identity *me)
 	me->pid = (uint64_t)getpid();
 	/* By "self", which is us also where /proc is of another namespace and our PID
 	 * names a stranger. */
-	read_process("self", &me->start, &ending);
+	alive_read_process("self", &me->start, &ending);
 	ssize_t n = readlink("/proc/self", name, sizeof name - 1);
 	snprintf(pid, sizeof pid, "%llu", (unsigned long long)me->pid);
 	me->sees = n > 0 && (name[n] = 0, !strcmp(name, pid));
@@ -100,7 +100,7 @@ void region_identify(struct region_identity *me)
 /* mapped_by says whether a process has the region mapped. One that lost its lock
  * by closing files still has; one that became another program does not. Where we
  * may not look, it counts as mapped. */
-static bool mapped_by(const struct region *r, uint64_t pid)
+static bool alive_mapped_by(const struct region *r, uint64_t pid)
 {
 	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1 };
 	char path[40], inode[48];
@@ -133,18 +133,18 @@ static bool mapped_by(const struct region *r, uint64_t pid)
 
 /* The slots this process has locked, by generation: the kernel does not name our
  * own locks. */
-static uint64_t held[RATION_SLOTS];
+static uint64_t alive_held[RATION_SLOTS];
 
-void region_hold(unsigned slot, uint64_t gen) { store_release(&held[slot], gen); }
+void region_hold(unsigned slot, uint64_t gen) { store_release(&alive_held[slot], gen); }
 
 /* region_let_go forgets a slot, unless we have it again as another owner. */
-void region_let_go(unsigned slot, uint64_t gen) { cas(&held[slot], gen, 0); }
+void region_let_go(unsigned slot, uint64_t gen) { cas(&alive_held[slot], gen, 0); }
 
 bool region_dead(struct region *r, unsigned slot, uint64_t status)
 {
-	if (load_acquire(&held[slot]) == status_gen(status))
+	if (load_acquire(&alive_held[slot]) == status_gen(status))
 		return false;
-	struct flock l = slot_byte(slot, F_RDLCK);
+	struct flock l = alive_slot_byte(slot, F_RDLCK);
 	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return false;
 	if (status_state(status) == RATION_SLOT_JOINING)
@@ -168,5 +168,5 @@ bool region_dead(struct region *r, unsigned slot, uint64_t status)
 	uint64_t now;
 	bool ending;
 	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
-	return !read_process(name, &now, &ending) || now != start || ending || !mapped_by(r, pid);
+	return !alive_read_process(name, &now, &ending) || now != start || ending || !alive_mapped_by(r, pid);
 }

@@ -7,11 +7,11 @@
 
 /* change makes one change of the ledger and of the usage. w is the word it
  * changed, or on refusal the one that stood in the way. */
-static int change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit, uint64_t *w)
+static int charge_change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit, uint64_t *w)
 {
 	if (UNLIKELY(device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r)))
 		return REGION_DAMAGED;
-	/* Acquire: pairs with join. */
+	/* Acquire: pairs with claim_join. */
 	uint64_t claim = load_acquire(&r->claim), units = units_for(bytes);
 	struct ration_account *a = account(r, device, claim_slot(claim));
 	struct region_books b;
@@ -54,9 +54,9 @@ static int change(struct region *r, unsigned device, unsigned kind, uint64_t byt
 
 /* raise makes a charge, and keeps the most that was ever granted at once, for
  * people. */
-static int raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, const uint64_t *limit, uint64_t *w)
+static int charge_raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, const uint64_t *limit, uint64_t *w)
 {
-	int err = change(r, device, kind, bytes, 1, limit, w);
+	int err = charge_change(r, device, kind, bytes, 1, limit, w);
 	if (err)
 		return err;
 	uint64_t *peak = &r->m->devices[device].peak, units = ledger_units(*w) + units_for(bytes), before;
@@ -67,7 +67,7 @@ static int raise(struct region *r, unsigned device, unsigned kind, uint64_t byte
 
 static int charge_once(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *w)
 {
-	return raise(r, device, kind, bytes, &r->limits->device[device].memory, w);
+	return charge_raise(r, device, kind, bytes, &r->limits->device[device].memory, w);
 }
 
 int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why)
@@ -92,27 +92,27 @@ int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t byt
 int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
-	return raise(r, device, kind, bytes, NULL, &w);
+	return charge_raise(r, device, kind, bytes, NULL, &w);
 }
 
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
-	return change(r, device, kind, bytes, -1, NULL, &w);
+	return charge_change(r, device, kind, bytes, -1, NULL, &w);
 }
 
 uint64_t region_used(const struct region *r, unsigned device) { return ledger_units(region_ledger_word(r, device)) * RATION_UNIT; }
 
 uint64_t region_limit(const struct region *r, unsigned device) { return load_acquire(&r->limits->device[device].memory); }
 
-struct setting {
+struct charge_setting {
 	unsigned device;
 	uint64_t limit;
 };
 
-static int set_limit(struct ration_limits *page, const void *arg)
+static int charge_set_limit(struct ration_limits *page, const void *arg)
 {
-	const struct setting *s = arg;
+	const struct charge_setting *s = arg;
 	store_release(&page->device[s->device].memory, s->limit);
 	FAILPOINT(LIMIT_SET);
 	fetch_add(&page->changes, 1);
@@ -121,7 +121,7 @@ static int set_limit(struct ration_limits *page, const void *arg)
 
 int region_set_limit(struct region *r, unsigned device, uint64_t limit)
 {
-	return region_limits_with(r, set_limit, &(struct setting){device, limit});
+	return region_limits_with(r, charge_set_limit, &(struct charge_setting){device, limit});
 }
 
 void region_own_usage(struct region *r, unsigned device, struct ration_usage *f)

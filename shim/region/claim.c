@@ -5,7 +5,7 @@
 #include "internal.h"
 
 /* raise_high makes sure that a slot is looked at, before it is claimed. */
-static void raise_high(struct region *r, unsigned slot)
+static void claim_raise_high(struct region *r, unsigned slot)
 {
 	for (;;) {
 		uint64_t high = load_acquire(&r->m->header.high_water);
@@ -16,7 +16,7 @@ static void raise_high(struct region *r, unsigned slot)
 
 /* join fills in a claimed slot and shows it to readers. It returns false where the
  * slot was taken away meanwhile, its lock having been lost. */
-static bool join(struct region *r, unsigned slot, uint64_t gen, const char *name)
+static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char *name)
 {
 	FAILPOINT(CLAIM_JOINING);
 	struct region_identity me;
@@ -67,10 +67,10 @@ static bool claim_free(struct region *r, const char *name)
 				continue;
 			uint64_t gen = status_gen(status) + 1;
 			region_hold(slot, gen);
-			raise_high(r, slot);
+			claim_raise_high(r, slot);
 			FAILPOINT(CLAIM_LOCKED);
 			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
-				if (join(r, slot, gen, name))
+				if (claim_join(r, slot, gen, name))
 					return true;
 				continue;
 			}
@@ -96,7 +96,7 @@ int region_claim(struct region *r, const char *name)
 
 /* return_all gives back what the slot holds of a device: by the ledger, so that
  * nothing can be left behind. */
-static int return_all(struct region *r, unsigned device, uint64_t claim)
+static int claim_return_all(struct region *r, unsigned device, uint64_t claim)
 {
 	struct ration_account *a = account(r, device, claim_slot(claim));
 	struct region_books b;
@@ -130,7 +130,7 @@ int region_leave(struct region *r)
 		return REGION_EVICTED;
 	}
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		int err = return_all(r, d, claim);
+		int err = claim_return_all(r, d, claim);
 		if (err)
 			return err;
 	}

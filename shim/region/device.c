@@ -3,26 +3,26 @@
  * same device by one index. */
 #include "internal.h"
 
-struct naming {
+struct device_naming {
 	unsigned device;
 	uint64_t uuid[2], total;
 };
 
 /* named says whether an index has this UUID, or the first half of it: its writer
  * may have died in between. */
-static bool named(const struct ration_device_limits *l, const uint64_t uuid[2])
+static bool device_named(const struct ration_device_limits *l, const uint64_t uuid[2])
 {
 	uint64_t first = load_acquire(&l->uuid[0]);
 	return load_acquire(&l->uuid[1]) == uuid[1] && (first == uuid[0] || first == 0);
 }
 
-static bool nameless(const struct ration_device_limits *l) { return !load_acquire(&l->uuid[0]) && !load_acquire(&l->uuid[1]); }
+static bool device_nameless(const struct ration_device_limits *l) { return !load_acquire(&l->uuid[0]) && !load_acquire(&l->uuid[1]); }
 
 /* name writes a UUID where there is none. The second word decides between two
  * that try: the loser finds another UUID there and goes elsewhere. */
-static int name(struct ration_limits *page, const void *arg)
+static int device_name(struct ration_limits *page, const void *arg)
 {
-	const struct naming *n = arg;
+	const struct device_naming *n = arg;
 	struct ration_device_limits *l = &page->device[n->device];
 	if (!cas(&l->uuid[1], 0, n->uuid[1]) && load_acquire(&l->uuid[1]) != n->uuid[1])
 		return REGION_FOREIGN;
@@ -35,18 +35,18 @@ static int name(struct ration_limits *page, const void *arg)
 int region_find_device(const struct region *r, const uint64_t uuid[2])
 {
 	for (unsigned d = 0; uuid[1] && d < RATION_DEVICES; d++)
-		if (named(&r->limits->device[d], uuid))
+		if (device_named(&r->limits->device[d], uuid))
 			return (int)d;
 	return -1;
 }
 
 /* choose is an index nobody has a name for, the preferred one if it can be. */
-static int choose(const struct region *r, unsigned prefer, uint32_t taken)
+static int device_choose(const struct region *r, unsigned prefer, uint32_t taken)
 {
-	if (prefer < RATION_DEVICES && !(taken >> prefer & 1) && nameless(&r->limits->device[prefer]))
+	if (prefer < RATION_DEVICES && !(taken >> prefer & 1) && device_nameless(&r->limits->device[prefer]))
 		return (int)prefer;
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
-		if (!(taken >> d & 1) && nameless(&r->limits->device[d]))
+		if (!(taken >> d & 1) && device_nameless(&r->limits->device[d]))
 			return (int)d;
 	return -1;
 }
@@ -56,11 +56,11 @@ int region_assign_device(struct region *r, const uint64_t uuid[2], uint64_t tota
 	for (unsigned tries = 0; tries <= RATION_DEVICES; tries++) {
 		int found = region_find_device(r, uuid);
 		if (found < 0)
-			found = choose(r, prefer, taken);
+			found = device_choose(r, prefer, taken);
 		if (found < 0 || !uuid[1] || r->limits_beside)
 			return found;
-		struct naming n = {(unsigned)found, {uuid[0], uuid[1]}, total};
-		int err = region_limits_with(r, name, &n);
+		struct device_naming n = {(unsigned)found, {uuid[0], uuid[1]}, total};
+		int err = region_limits_with(r, device_name, &n);
 		if (err != REGION_FOREIGN)
 			return found;
 	}

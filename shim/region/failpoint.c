@@ -8,26 +8,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *const names[] = {RATION_FAILPOINT_NAMES};
+static const char *const failpoint_names[] = {RATION_FAILPOINT_NAMES};
 
-static int fault_at, fault_signal = SIGKILL;
-static long fault_left;
+static int failpoint_at, failpoint_signal = SIGKILL;
+static long failpoint_left;
 
-__attribute__((constructor)) static void read_fault(void)
+__attribute__((constructor)) static void failpoint_read(void)
 {
 	const char *spec = getenv("RATION_FAULT");
 	if (!spec)
 		return;
 	size_t len = strcspn(spec, ":");
-	for (size_t i = 1; i < sizeof names / sizeof *names; i++)
-		if (strlen(names[i]) == len && !strncmp(names[i], spec, len))
-			fault_at = (int)i;
-	fault_left = 1;
+	for (size_t i = 1; i < sizeof failpoint_names / sizeof *failpoint_names; i++)
+		if (strlen(failpoint_names[i]) == len && !strncmp(failpoint_names[i], spec, len))
+			failpoint_at = (int)i;
+	failpoint_left = 1;
 	if (spec[len] == ':') {
 		char *end;
-		fault_left = strtol(spec + len + 1, &end, 10);
+		failpoint_left = strtol(spec + len + 1, &end, 10);
 		if (!strcmp(end, ":stop"))
-			fault_signal = SIGSTOP;
+			failpoint_signal = SIGSTOP;
 	}
 }
 
@@ -35,8 +35,8 @@ void ration_failpoint(enum ration_failpoint p)
 {
 	/* To this very thread: the signal is taken on the way out of the call, so that
 	 * not one instruction of the protocol follows. */
-	if ((int)p == fault_at && __atomic_sub_fetch(&fault_left, 1, __ATOMIC_RELAXED) == 0)
-		syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), fault_signal);
+	if ((int)p == failpoint_at && __atomic_sub_fetch(&failpoint_left, 1, __ATOMIC_RELAXED) == 0)
+		syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), failpoint_signal);
 }
 
 #else

@@ -14,9 +14,9 @@
 #define LIMITS_SUFFIX ".limits"
 
 /* By number: the function's name depends on the C library's age. */
-static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
+static int file_stat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
 
-static int open_no_follow(const char *path, int flags)
+static int file_open(const char *path, int flags)
 {
 	int fd;
 	/* A pipe must not make us wait. */
@@ -26,7 +26,7 @@ static int open_no_follow(const char *path, int flags)
 	return fd;
 }
 
-static int open_error(void)
+static int file_error(void)
 {
 	switch (errno) {
 	case ELOOP:
@@ -45,10 +45,10 @@ static int open_error(void)
 int region_file_open(struct region *r)
 {
 	struct stat st;
-	r->fd = open_no_follow(r->path, O_RDWR | O_CREAT);
+	r->fd = file_open(r->path, O_RDWR | O_CREAT);
 	if (r->fd < 0)
-		return open_error();
-	if (stat_fd(r->fd, &st) != 0)
+		return file_error();
+	if (file_stat(r->fd, &st) != 0)
 		return REGION_SYSTEM;
 	if (!S_ISREG(st.st_mode))
 		return REGION_NOT_REGULAR;
@@ -59,10 +59,10 @@ int region_file_open(struct region *r)
 	return REGION_OK;
 }
 
-static bool ours(const struct region *r, int fd)
+static bool file_is(const struct region *r, int fd)
 {
 	struct stat st;
-	return stat_fd(fd, &st) == 0 && st.st_dev == r->dev && st.st_ino == r->ino;
+	return file_stat(fd, &st) == 0 && st.st_dev == r->dev && st.st_ino == r->ino;
 }
 
 /* region_fd is the file's descriptor, opened again if the program closed it: to
@@ -71,10 +71,10 @@ static bool ours(const struct region *r, int fd)
 int region_fd(struct region *r)
 {
 	int fd = __atomic_load_n(&r->fd, __ATOMIC_ACQUIRE);
-	if (ours(r, fd))
+	if (file_is(r, fd))
 		return fd;
-	int again = open_no_follow(r->path, O_RDWR);
-	if (again >= 0 && !ours(r, again)) {
+	int again = file_open(r->path, O_RDWR);
+	if (again >= 0 && !file_is(r, again)) {
 		close(again);
 		return -1;
 	}
@@ -88,7 +88,7 @@ int region_fd(struct region *r)
 
 void region_file_close(struct region *r)
 {
-	if (r->fd >= 0 && (!r->ino || ours(r, r->fd)))
+	if (r->fd >= 0 && (!r->ino || file_is(r, r->fd)))
 		close(r->fd);
 }
 
@@ -99,7 +99,7 @@ int region_file_inspect(struct region *r, bool *fresh)
 	struct stat st;
 	struct ration_header h;
 	memset(&h, 0, sizeof h);
-	if (stat_fd(r->fd, &st) != 0)
+	if (file_stat(r->fd, &st) != 0)
 		return REGION_SYSTEM;
 	*fresh = true;
 	if (st.st_size == 0)
@@ -124,7 +124,7 @@ int region_file_inspect(struct region *r, bool *fresh)
 int region_file_allocate(struct region *r)
 {
 	struct stat st;
-	if (stat_fd(r->fd, &st) != 0)
+	if (file_stat(r->fd, &st) != 0)
 		return REGION_SYSTEM;
 	/* Beyond this limit the kernel would end the program with SIGXFSZ. */
 	struct rlimit most;
@@ -135,14 +135,14 @@ int region_file_allocate(struct region *r)
 	/* In one step, so that nobody sees a size in between. */
 	r->made = st.st_size == 0;
 	if (r->made && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
-		return open_error();
+		return file_error();
 	FAILPOINT(INIT_SIZED);
 	int failed;
 	do
 		failed = fallocate(r->fd, 0, 0, sizeof(struct ration_region));
 	while (failed && errno == EINTR);
 	if (failed && errno != EOPNOTSUPP && errno != ENOSYS)
-		return open_error();
+		return file_error();
 	return REGION_OK;
 }
 
@@ -177,7 +177,7 @@ int region_offer(struct ration_limits *page, const void *limits)
 	return REGION_OK;
 }
 
-static bool beside(const struct region *r, char *path, size_t size)
+static bool file_limits_path(const struct region *r, char *path, size_t size)
 {
 	int n = snprintf(path, size, "%s" LIMITS_SUFFIX, r->path);
 	return n > 0 && (size_t)n < size;
@@ -185,11 +185,11 @@ static bool beside(const struct region *r, char *path, size_t size)
 
 /* check_limits refuses limits that are none, or that somebody planted: they must
  * be root's or the region's owner's, and nobody else's to write. */
-static int check_limits(struct region *r, int fd)
+static int file_check_limits(struct region *r, int fd)
 {
 	struct ration_limits page;
 	struct stat st, region;
-	if (stat_fd(fd, &st) != 0 || stat_fd(region_fd(r), &region) != 0 || st.st_size != (off_t)sizeof page ||
+	if (file_stat(fd, &st) != 0 || file_stat(region_fd(r), &region) != 0 || st.st_size != (off_t)sizeof page ||
 	    pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
 		return REGION_LIMITS;
 	if ((st.st_uid != 0 && st.st_uid != region.st_uid) || st.st_mode & 022)
@@ -201,7 +201,7 @@ static int check_limits(struct region *r, int fd)
 bool region_limits_exist(const struct region *r)
 {
 	char path[4096];
-	return beside(r, path, sizeof path) && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+	return file_limits_path(r, path, sizeof path) && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* region_limits_open finds the page of limits this region goes by: what it was
@@ -212,10 +212,10 @@ int region_limits_open(struct region *r)
 	r->limits = &r->m->limits;
 	if (load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
 		return REGION_OK;
-	int fd = beside(r, path, sizeof path) ? open_no_follow(path, O_RDONLY) : -1;
+	int fd = file_limits_path(r, path, sizeof path) ? file_open(path, O_RDONLY) : -1;
 	if (fd < 0)
 		return REGION_LIMITS;
-	int err = check_limits(r, fd);
+	int err = file_check_limits(r, fd);
 	if (!err) {
 		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);
 		if (page == MAP_FAILED)
@@ -234,17 +234,17 @@ int region_limits_with(struct region *r, int (*change)(struct ration_limits *, c
 	off_t offset = offsetof(struct ration_region, limits);
 	if (r->limits_beside) {
 		char path[4096];
-		if (!beside(r, path, sizeof path) || (fd = open_no_follow(path, O_RDWR)) < 0)
+		if (!file_limits_path(r, path, sizeof path) || (fd = file_open(path, O_RDWR)) < 0)
 			return REGION_LIMITS; /* not ours to change */
 		offset = 0;
-		err = check_limits(r, fd);
+		err = file_check_limits(r, fd);
 	}
 	if (!err) {
 		struct ration_limits *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
 		if (page == MAP_FAILED) {
 			err = REGION_SYSTEM;
 		} else {
-			madvise(page, sizeof *page, MADV_RANDOM); /* as in map */
+			madvise(page, sizeof *page, MADV_RANDOM); /* as in open_map */
 			err = change(page, arg);
 			munmap(page, sizeof *page);
 		}

@@ -1,4 +1,4 @@
-/* Shared by the region_*.c files and nobody else. */
+/* What the files of this folder share. Nothing outside includes it, but for tests. */
 #ifndef RATION_REGION_INTERNAL_H
 #define RATION_REGION_INTERNAL_H
 
@@ -9,7 +9,7 @@
 #include "region.h"
 #include "words.h"
 
-/* region_file.c */
+/* file.c */
 int region_file_open(struct region *r);
 int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
@@ -21,7 +21,7 @@ int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
 int region_offer(struct ration_limits *page, const void *limits); /* struct region_limits; as region_limits_with wants it */
 
-/* region_alive.c */
+/* alive.c */
 bool region_lock(struct region *r, unsigned slot);
 bool region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
@@ -41,7 +41,7 @@ struct region_books {
 	uint64_t turn, used, total, bytes;
 };
 
-/* region_ledger.c */
+/* ledger.c */
 uint64_t region_ledger_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
 void region_note(struct region *r, unsigned device, uint64_t w);
@@ -49,7 +49,7 @@ bool region_change(struct region *r, unsigned device, unsigned slot, struct rati
 		   const uint64_t *limit, uint64_t *w);
 void region_refresh(uint64_t *done, uint64_t seq);
 
-/* region_view.c */
+/* seqlock.c */
 bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait);
 void region_put(struct ration_account *a, const struct region_books *b, unsigned kind, int64_t delta);
 void region_turn_end(struct ration_account *a, uint64_t turn);
@@ -57,11 +57,11 @@ bool region_enter(struct region *r, struct ration_account *a, uint64_t claim);
 void region_clear(struct ration_account *a, uint64_t turn);
 unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_usage *f);
 
-/* region_reap.c */
+/* reap.c */
 int region_reap_former_self(struct region *r);
 int region_reap_device(struct region *r, unsigned device, unsigned *slots);
 
-/* region_refusal.c */
+/* refusal.c */
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);
 
 static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot)

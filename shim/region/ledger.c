@@ -50,7 +50,7 @@ bool region_change(struct region *r, unsigned device, unsigned slot, struct rati
 	uint64_t seq = next_seq(used_seq(b->used));
 
 	/* Release: whoever sees this change in the word or in done, judging us dead,
-	 * also sees what it is. Pairs with judge, here and in Go. */
+	 * also sees what it is. Pairs with reap_judge, here and in Go. */
 	store_release(&a->pend, make_pend(seq, delta));
 	FAILPOINT(CHANGE_ANNOUNCED);
 	for (unsigned pause = 0;; *w = region_ledger_word(r, device)) {

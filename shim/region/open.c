@@ -9,7 +9,7 @@
 
 #include "internal.h"
 
-static int init_limits(struct ration_limits *page, const void *own)
+static int open_init_limits(struct ration_limits *page, const void *own)
 {
 	cas32(&page->version, 0, RATION_VERSION);
 	cas(&page->size, 0, sizeof *page);
@@ -19,14 +19,14 @@ static int init_limits(struct ration_limits *page, const void *own)
 
 /* complete writes all that initialisation writes. Every field is set only if
  * nobody has set it: it does not matter who does it, how often, or how late. */
-static int complete(struct region *r, const struct region_limits *own)
+static int open_complete(struct region *r, const struct region_limits *own)
 {
 	struct ration_header *h = &r->m->header;
 	if (load_acquire(&h->state) == RATION_STATE_COMPLETE)
 		return REGION_OK;
 	cas32(&h->flags, 0, region_limits_exist(r) ? RATION_LIMITS_BESIDE : RATION_LIMITS_INSIDE);
 	if (load32_acquire(&h->flags) == RATION_LIMITS_INSIDE) {
-		int err = region_limits_with(r, init_limits, own);
+		int err = region_limits_with(r, open_init_limits, own);
 		if (err)
 			return err;
 	}
@@ -46,7 +46,7 @@ static int complete(struct region *r, const struct region_limits *own)
 
 /* initialise brings the region from a new file to COMPLETE, or waits politely
  * while somebody else does. */
-static int initialise(struct region *r, const struct region_limits *own)
+static int open_initialise(struct region *r, const struct region_limits *own)
 {
 	uint64_t *state = &r->m->header.state;
 	if (!r->made && load_acquire(state) == RATION_STATE_UNINIT && !region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
@@ -54,18 +54,18 @@ static int initialise(struct region *r, const struct region_limits *own)
 	if (cas(state, RATION_STATE_UNINIT, RATION_STATE_IN_PROGRESS)) {
 		FAILPOINT(INIT_WON);
 		r->role = ROLE_INITIALISER;
-		return complete(r, own);
+		return open_complete(r, own);
 	}
 	uint64_t start = now_ns(CLOCK_MONOTONIC);
 	long pause = 50000;
 	for (;;) {
-		/* Acquire: pairs with the swap in complete. */
+		/* Acquire: pairs with the swap in open_complete. */
 		if (load_acquire(state) == RATION_STATE_COMPLETE) {
 			r->role = ROLE_WAITED;
 			return REGION_OK;
 		}
 		if (now_ns(CLOCK_MONOTONIC) - start > RATION_INIT_PATIENCE_NS) {
-			int err = complete(r, own);
+			int err = open_complete(r, own);
 			if (err)
 				return err;
 			fetch_add(&r->m->header.counters.helped, 1);
@@ -79,7 +79,7 @@ static int initialise(struct region *r, const struct region_limits *own)
 
 /* map maps the file. The limits are mapped with it but stay read-only, so that a
  * stray write cannot raise one. */
-static int map(struct region *r)
+static int open_map(struct region *r)
 {
 	void *mem = mmap(NULL, sizeof *r->m, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
 	if (mem == MAP_FAILED)
@@ -91,7 +91,7 @@ static int map(struct region *r)
 	return mprotect(&r->m->limits, sizeof r->m->limits, PROT_READ) == 0 ? REGION_OK : REGION_SYSTEM;
 }
 
-static int check(const struct region *r)
+static int open_check(const struct region *r)
 {
 	const struct ration_header *h = &r->m->header;
 	if (load_acquire(&h->state) != RATION_STATE_COMPLETE || load_acquire(&h->magic) != RATION_MAGIC ||
@@ -102,7 +102,7 @@ static int check(const struct region *r)
 }
 
 /* lacks says whether own would set a limit that nobody has set yet. */
-static bool lacks(const struct region *r, const struct region_limits *own)
+static bool open_lacks(const struct region *r, const struct region_limits *own)
 {
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
 		if ((own->memory[d] && !load_acquire(&r->limits->device[d].memory)) ||
@@ -111,7 +111,7 @@ static bool lacks(const struct region *r, const struct region_limits *own)
 	return false;
 }
 
-static int attach(struct region *r, const struct region_limits *own)
+static int open_attach(struct region *r, const struct region_limits *own)
 {
 	bool fresh;
 	int err;
@@ -122,18 +122,18 @@ static int attach(struct region *r, const struct region_limits *own)
 		return err;
 	if (fresh && (err = region_file_allocate(r)))
 		return err;
-	if ((err = map(r)))
+	if ((err = open_map(r)))
 		return err;
 	if (fresh) {
 		FAILPOINT(INIT_MAPPED);
-		if ((err = initialise(r, own)))
+		if ((err = open_initialise(r, own)))
 			return err;
 	}
-	if ((err = check(r)))
+	if ((err = open_check(r)))
 		return err;
 	if ((err = region_limits_open(r)))
 		return err;
-	if (!r->limits_beside && lacks(r, own))
+	if (!r->limits_beside && open_lacks(r, own))
 		return region_limits_with(r, region_offer, own);
 	return REGION_OK;
 }
@@ -143,7 +143,7 @@ int region_open(struct region *r, const char *path, const struct region_limits *
 	memset(r, 0, sizeof *r);
 	r->fd = -1;
 	r->path = path;
-	int err = attach(r, own);
+	int err = open_attach(r, own);
 	if (err) {
 		int saved = errno;
 		region_close(r);

@@ -4,14 +4,14 @@
 
 #include "internal.h"
 
-struct verdict {
+struct reap_verdict {
 	uint64_t pend, used, word;
 	bool applied, booked;
 };
 
 /* judge reads the account's words in the order that makes a crash decidable. It
  * returns false where the slot has changed hands. */
-static bool judge(struct region *r, unsigned device, unsigned slot, uint64_t status, struct verdict *v)
+static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_t status, struct reap_verdict *v)
 {
 	struct ration_account *a = account(r, device, slot);
 	uint64_t again, done;
@@ -34,12 +34,12 @@ static bool judge(struct region *r, unsigned device, unsigned slot, uint64_t sta
 
 /* settle brings a dead account to zero. Every step is one swap from a value that
  * includes a sequence, so that a step made late does nothing. */
-static int settle(struct region *r, unsigned device, unsigned slot, uint64_t status, bool *settled)
+static int reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status, bool *settled)
 {
 	struct ration_account *a = account(r, device, slot);
-	struct verdict v;
+	struct reap_verdict v;
 	*settled = false;
-	while (judge(r, device, slot, status, &v)) {
+	while (reap_judge(r, device, slot, status, &v)) {
 		FAILPOINT(REAP_JUDGED);
 		uint64_t seq = pend_seq(v.pend), units = used_units(v.used);
 		int64_t delta = pend_delta(v.pend);
@@ -78,7 +78,7 @@ static int reap_slot(struct region *r, unsigned slot, unsigned *slots)
 		return REGION_OK;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		bool settled;
-		int err = settle(r, d, slot, status, &settled);
+		int err = reap_settle(r, d, slot, status, &settled);
 		if (err || !settled)
 			return err;
 	}

@@ -6,7 +6,7 @@
 #include "internal.h"
 
 /* holders finds what our slot holds of a device, and who holds most. */
-static void holders(struct region *r, unsigned device, struct region_refusal *why)
+static void refusal_holders(struct region *r, unsigned device, struct region_refusal *why)
 {
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		if (status_state(load_acquire(&r->m->status[slot])) != RATION_SLOT_ACTIVE)
@@ -33,7 +33,7 @@ void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w
 	why->asked = bytes;
 	why->held = ledger_units(w) * RATION_UNIT;
 	why->limit = limit_ceiling(region_limit(r, device)) * RATION_UNIT;
-	holders(r, device, why);
+	refusal_holders(r, device, why);
 
 	fetch_add(&r->m->header.counters.refused, 1);
 	fetch_add(&r->m->devices[device].refused, 1);

@@ -7,7 +7,7 @@
 /* try_turn reads the books before it takes the turn, so that the loads need not
  * wait for the locked instruction. They hold if the turn did not move meanwhile:
  * that is what the swap finds out. */
-static bool try_turn(struct ration_account *a, unsigned kind, struct region_books *b)
+static bool seqlock_try(struct ration_account *a, unsigned kind, struct region_books *b)
 {
 	/* Acquire: the books are read after it; pairs with region_turn_end. */
 	b->turn = load_acquire(&a->turn);
@@ -17,11 +17,11 @@ static bool try_turn(struct ration_account *a, unsigned kind, struct region_book
 	return b->turn % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, b->turn, b->turn + RATION_TURN_B);
 }
 
-__attribute__((cold, noinline)) static bool take_slowly(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
+__attribute__((cold, noinline)) static bool seqlock_take_slowly(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
 {
 	uint64_t seen = 0, since = 0;
 	for (unsigned tries = 0;; tries++) {
-		if (try_turn(a, kind, b))
+		if (seqlock_try(a, kind, b))
 			return true;
 		if (tries < 64) {
 			cpu_relax();
@@ -47,7 +47,7 @@ __attribute__((cold, noinline)) static bool take_slowly(struct ration_account *a
  * false where the turn does not come. */
 bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
 {
-	return LIKELY(try_turn(a, kind, b)) || take_slowly(a, kind, b, wait);
+	return LIKELY(seqlock_try(a, kind, b)) || seqlock_take_slowly(a, kind, b, wait);
 }
 
 void region_turn_end(struct ration_account *a, uint64_t turn)
@@ -77,7 +77,7 @@ void region_put(struct ration_account *a, const struct region_books *b, unsigned
 	region_turn_end(a, b->turn);
 }
 
-static void zero(struct ration_usage *f)
+static void seqlock_zero(struct ration_usage *f)
 {
 	store_release(&f->total, 0);
 	for (unsigned k = 0; k < RATION_KINDS; k++)
@@ -87,11 +87,11 @@ static void zero(struct ration_usage *f)
 /* region_clear publishes zeroes and ends the turn. */
 void region_clear(struct ration_account *a, uint64_t turn)
 {
-	zero(&a->b);
+	seqlock_zero(&a->b);
 	FAILPOINT(SEQLOCK_B);
 	store_release(&a->turn, turn + RATION_TURN_A);
 	FAILPOINT(SEQLOCK_TURNED);
-	zero(&a->a);
+	seqlock_zero(&a->a);
 	FAILPOINT(SEQLOCK_A);
 	region_turn_end(a, turn);
 }
@@ -111,8 +111,8 @@ bool region_enter(struct region *r, struct ration_account *a, uint64_t claim)
 		r->former = region_reap_former_self(r) == REGION_OK;
 	if (ours && load_acquire(&a->gen) != gen) {
 		region_refresh(&a->done, used_seq(load_acquire(&a->used)));
-		zero(&a->a);
-		zero(&a->b);
+		seqlock_zero(&a->a);
+		seqlock_zero(&a->b);
 		store_release(&a->peak, 0);
 		store_release(&a->driver, 0);
 		uint64_t t = load_acquire(&a->turn);
