@@ -65,8 +65,8 @@ func (a *app) printDoctor(r doctor.Report) {
 	for _, c := range r.Checks {
 		count[c.Verdict]++
 		a.out.printf("%s  %s  %s\n", a.out.style(styles[c.Verdict], c.Verdict), termtext.PadRight(c.Name, width), a.out.wrap(termtext.Printable(c.Text), indent))
-		if c.Way != "" {
-			a.out.printf("%*s%s\n", indent, "", a.out.wrap("→ "+c.Way, indent))
+		if c.Remedy != "" {
+			a.out.printf("%*s%s\n", indent, "", a.out.wrap("→ "+c.Remedy, indent))
 		}
 	}
 	verdict := a.out.style(green, "All checks passed.")

@@ -1,7 +1,7 @@
-// Package doctor finds out what keeps ration from working on a machine, and says
-// the way out: one check for each thing that has to be so. What it tries, it tries
-// with real parts: the library that jobs get, a region where jobs have theirs, and
-// a C program that reaches the driver in each way that programs do.
+// Package doctor checks whether ration works on a machine, and says what to do where
+// it does not. It checks with real parts: the library that jobs get, a region in the
+// folder of jobs, and a C program that reaches the driver in each way that programs
+// do.
 package doctor
 
 import (
@@ -12,18 +12,18 @@ import (
 // Verdicts of a check.
 const (
 	Pass = "pass"
-	Warn = "warn" // works, but not as people may expect
+	Warn = "warn" // works, but perhaps not as expected
 	Fail = "fail" // does not work
 	Skip = "skip" // cannot be checked here
 )
 
-// Check is one thing that was looked at.
+// Check is the result of one check.
 type Check struct {
 	Name    string `json:"name"`
 	Verdict string `json:"verdict"`
 	Text    string `json:"text"`            // what was found
-	Way     string `json:"way,omitempty"`   // out, unless all is well
-	Fixed   bool   `json:"fixed,omitempty"` // by this run
+	Remedy  string `json:"way,omitempty"`   // what to do, after a warning or failure
+	Fixed   bool   `json:"fixed,omitempty"` // this run has repaired it
 }
 
 // Report is what `ration doctor --json` prints.
@@ -34,62 +34,62 @@ type Report struct {
 	Status *int `json:"status,omitempty"`
 }
 
-// Options say what to look at.
+// Options say what to check.
 type Options struct {
 	Fix     bool
-	FakeGPU string   // look at a stand-in machine instead of the driver
+	FakeGPU string   // check a stand-in machine instead of the driver
 	Command []string // a program to try
 }
 
-// visit is one run of the doctor.
-type visit struct {
+// checker is one run of the doctor.
+type checker struct {
 	Options
 	report  Report
-	scratch string // a folder that goes when it ends
-	library string // path of libration.so; empty where there is none
-	drivers string // folder of the stand-in driver, if asked for
-	device  facts  // what a program sees without us
-	folder  bool   // jobs can be made
+	scratch string      // a folder that is removed in the end
+	library string      // path of libration.so; empty if it cannot be used
+	fakeGPU string      // folder of the stand-in driver; empty: the real one
+	bare    probeOutput // without the library
+	hasJobs bool        // jobs can be made
 }
 
-// Run looks at everything.
+// Run makes all checks.
 func Run(opt Options) (Report, error) {
 	scratch, err := os.MkdirTemp("", "ration-doctor-")
 	if err != nil {
-		return Report{}, fmt.Errorf("making a folder to try things in: %w (name another in TMPDIR)", err)
+		return Report{}, fmt.Errorf("making a temporary folder: %w (name another in TMPDIR)", err)
 	}
 	defer os.RemoveAll(scratch)
-	v := &visit{Options: opt, scratch: scratch, report: Report{Passed: true, Checks: []Check{}}}
-	v.kernel()
-	v.jobsFolder()
-	v.unpack()
-	v.driver()
-	v.interception()
-	v.preloads()
-	v.jobs()
+	c := &checker{Options: opt, scratch: scratch, report: Report{Passed: true, Checks: []Check{}}}
+	c.checkKernel()
+	c.checkJobFolder()
+	c.unpackLibrary()
+	c.checkDriver()
+	c.checkInterception()
+	c.checkPreloads()
+	c.checkJobs()
 	if len(opt.Command) > 0 {
-		v.program()
+		c.checkProgram()
 	}
-	return v.report, nil
+	return c.report, nil
 }
 
-func (v *visit) add(c Check) {
-	v.report.Checks = append(v.report.Checks, c)
-	v.report.Passed = v.report.Passed && c.Verdict != Fail
+func (c *checker) add(check Check) {
+	c.report.Checks = append(c.report.Checks, check)
+	c.report.Passed = c.report.Passed && check.Verdict != Fail
 }
 
-func (v *visit) pass(name, format string, args ...any) {
-	v.add(Check{Name: name, Verdict: Pass, Text: fmt.Sprintf(format, args...)})
+func (c *checker) pass(name, format string, args ...any) {
+	c.add(Check{Name: name, Verdict: Pass, Text: fmt.Sprintf(format, args...)})
 }
 
-func (v *visit) skip(name, format string, args ...any) {
-	v.add(Check{Name: name, Verdict: Skip, Text: fmt.Sprintf(format, args...)})
+func (c *checker) skip(name, format string, args ...any) {
+	c.add(Check{Name: name, Verdict: Skip, Text: fmt.Sprintf(format, args...)})
 }
 
-func (v *visit) warn(name, way, format string, args ...any) {
-	v.add(Check{Name: name, Verdict: Warn, Text: fmt.Sprintf(format, args...), Way: way})
+func (c *checker) warn(name, remedy, format string, args ...any) {
+	c.add(Check{Name: name, Verdict: Warn, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-func (v *visit) fail(name, way, format string, args ...any) {
-	v.add(Check{Name: name, Verdict: Fail, Text: fmt.Sprintf(format, args...), Way: way})
+func (c *checker) fail(name, remedy, format string, args ...any) {
+	c.add(Check{Name: name, Verdict: Fail, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 }

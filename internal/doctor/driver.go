@@ -18,97 +18,98 @@ import (
 	"ration/internal/limit"
 )
 
-// facts are what the probe prints, by their first word.
-type facts map[string]string
+// probeOutput is what the probe prints: a key and a value in each line.
+type probeOutput map[string]string
 
-func (f facts) size(way string) (limit.Size, bool) {
-	n, err := strconv.ParseUint(f[way], 10, 64)
+func (p probeOutput) size(key string) (limit.Size, bool) {
+	n, err := strconv.ParseUint(p[key], 10, 64)
 	return limit.Size(n), err == nil
 }
 
-// ways are those in which programs reach a call.
-var ways = []string{"link", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", "nvmlDeviceGetMemoryInfo"}
+// lookups are the keys of the ways in which programs find a call: the size of device 0
+// that the probe reads by each.
+var lookups = []string{"link", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", "nvmlDeviceGetMemoryInfo"}
 
-// enough is how long a driver may take to start.
-const enough = time.Minute
+// probeTimeout is how long the probe may run: a driver takes long to start.
+const probeTimeout = time.Minute
 
-// probe runs the probe, with settings added to an environment that has none of
-// ours.
-func (v *visit) probe(settings ...string) (facts, string, error) {
+// runProbe runs the probe, with settings added to an environment without ration's.
+func (c *checker) runProbe(settings ...string) (output probeOutput, stderr string, err error) {
 	dir, err := embedded.Probe.Unpack()
 	if err != nil {
 		return nil, "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), enough)
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, "probe"))
-	cmd.Env = append(v.environ(), settings...)
-	var out, complaints bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaints
+	cmd.Env = append(c.environ(), settings...)
+	var out, errText bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errText
 	err = cmd.Run()
-	found := facts{}
+	output = probeOutput{}
 	for line := range strings.Lines(out.String()) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			found[key] = value
+			output[key] = value
 		}
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
-		err = nil // its words say why
+		err = nil // its output says why
 	}
-	return found, strings.TrimSpace(complaints.String()), err
+	return output, strings.TrimSpace(errText.String()), err
 }
 
-// environ is this process's, without what would put a library of ours into it.
-func (v *visit) environ() (out []string) {
+// environ returns this process's environment without settings of a job, and with the
+// stand-in driver if one was asked for.
+func (c *checker) environ() (out []string) {
 	for _, entry := range os.Environ() {
 		key, _, _ := strings.Cut(entry, "=")
-		if key == "LD_PRELOAD" || key == launch.EnvRegion || key == job.EnvRegion || key == limit.EnvTolerance ||
+		if key == launch.PreloadVariable || key == launch.EnvRegion || key == job.EnvRegion || key == limit.EnvTolerance ||
 			strings.HasPrefix(key, limit.EnvMemory) || strings.HasPrefix(key, limit.EnvCompute) {
 			continue
 		}
-		if v.drivers != "" && (key == "FAKEGPU" || key == "FAKEGPU_STATE" || key == "LD_LIBRARY_PATH") {
+		if c.fakeGPU != "" && (key == "FAKEGPU" || key == "FAKEGPU_STATE" || key == "LD_LIBRARY_PATH") {
 			continue
 		}
 		out = append(out, entry)
 	}
-	if v.drivers != "" {
-		out = append(out, "FAKEGPU="+v.FakeGPU, "FAKEGPU_STATE="+filepath.Join(v.scratch, "gpu"), "LD_LIBRARY_PATH="+v.drivers)
+	if c.fakeGPU != "" {
+		out = append(out, "FAKEGPU="+c.FakeGPU, "FAKEGPU_STATE="+filepath.Join(c.scratch, "gpu"), "LD_LIBRARY_PATH="+c.fakeGPU)
 	}
 	return out
 }
 
-// driver looks at what is there without us, and whether the library loads.
-func (v *visit) driver() {
-	bare, complaints, err := v.probe()
+// checkDriver checks the driver without the library, and whether the library loads.
+func (c *checker) checkDriver() {
+	bare, stderr, err := c.runProbe()
 	if err != nil {
-		v.fail("C library", "use a system with glibc; on others nothing can be preloaded", "the probe does not run: %v %s", err, complaints)
+		c.fail("C library", "use a system with glibc; on others nothing can be preloaded", "the probe does not run: %v %s", err, stderr)
 		return
 	}
-	v.pass("C library", "glibc %s", bare["glibc"])
-	v.device = bare
-	if v.library != "" {
-		with, complaints, err := v.probe("LD_PRELOAD=" + v.library)
+	c.pass("C library", "glibc %s", bare["glibc"])
+	c.bare = bare
+	if c.library != "" {
+		with, stderr, err := c.runProbe(launch.PreloadVariable + "=" + c.library)
 		switch {
-		case err != nil || with["between"] != v.library:
-			v.fail("library", "see what it says; was it built for an older system?", "%s is not loaded: %s", v.library, complaints)
-			v.library = ""
+		case err != nil || with["between"] != c.library:
+			c.fail("library", "see the message; was it built for an older system?", "%s is not loaded: %s", c.library, stderr)
+			c.library = ""
 		default:
-			v.pass("library", "%s loads", v.library)
+			c.pass("library", "%s loads", c.library)
 		}
 	}
 	switch {
 	case bare["libcuda"] == "":
-		v.warn("driver", "install the NVIDIA driver, or in a container use the NVIDIA runtime", "no NVIDIA driver found: %s", bare["libcuda-missing"])
+		c.warn("driver", "install the NVIDIA driver, or in a container use the NVIDIA runtime", "no NVIDIA driver found: %s", bare["libcuda-missing"])
 	case bare["init"] != "0":
-		v.fail("driver", "try nvidia-smi; error 100 means that no device is visible, 802 and 803 that its parts do not match",
+		c.fail("driver", "try nvidia-smi; error 100 means that no device is visible, 802 and 803 that its parts do not match",
 			"%s does not start: error %s", bare["libcuda"], bare["init"])
 	default:
-		v.pass("driver", "%s, CUDA %s, driver %s", bare["libcuda"], cudaVersion(bare["cuda"]), orUnknown(bare["driver"]))
+		c.pass("driver", "%s, CUDA %s, driver %s", bare["libcuda"], cudaVersion(bare["cuda"]), orUnknown(bare["driver"]))
 	}
 	if bare["libcuda"] != "" && bare["nvml"] == "" {
-		v.warn("NVML", "make libnvidia-ml.so.1 available: it is how the driver's own figures are known",
-			"not usable: %s; drift cannot be seen, nor percentages be given", orUnknown(bare["nvml-missing"]))
+		c.warn("NVML", "make libnvidia-ml.so.1 available: it reports what the driver counts",
+			"not usable: %s; without it ration shows no drift, and takes no percentages", orUnknown(bare["nvml-missing"]))
 	}
 }
 
@@ -127,38 +128,39 @@ func orUnknown(text string) string {
 	return text
 }
 
-// interception gives a program half of a device, and asks it what it sees.
-func (v *visit) interception() {
+// checkInterception runs the probe with half of a device, and checks that it sees just
+// that by each way.
+func (c *checker) checkInterception() {
 	const name = "interception"
-	total, ok := v.device.size("dlsym")
+	total, ok := c.bare.size("dlsym")
 	switch {
-	case v.library == "":
-		v.skip(name, "there is no library")
+	case c.library == "":
+		c.skip(name, "there is no library")
 		return
-	case v.device["init"] != "0" || !ok:
-		v.skip(name, "there is no driver (ration doctor --fake-gpu h200 looks at a stand-in)")
+	case c.bare["init"] != "0" || !ok:
+		c.skip(name, "there is no driver (ration doctor --fake-gpu h200 checks a stand-in)")
 		return
 	}
 	half := total / 2 / limit.MiB * limit.MiB
-	seen, complaints, err := v.probe("LD_PRELOAD="+v.library, launch.EnvRegion+"="+filepath.Join(v.scratch, "probe"), limit.EnvMemory+"="+half.Exact())
+	seen, stderr, err := c.runProbe(launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+filepath.Join(c.scratch, "probe"), limit.EnvMemory+"="+half.Exact())
 	if err != nil {
-		v.fail(name, "report it, with the output of ration doctor --json", "the probe ended: %v %s", err, complaints)
+		c.fail(name, "report it, with the output of ration doctor --json", "the probe ended: %v %s", err, stderr)
 		return
 	}
-	var caught, past []string
-	for _, way := range ways {
-		if _, there := v.device.size(way); !there {
+	var intercepted, missed []string
+	for _, way := range lookups {
+		if _, known := c.bare.size(way); !known {
 			continue // this driver does not have it
 		}
 		if size, ok := seen.size(way); ok && size == half {
-			caught = append(caught, way)
+			intercepted = append(intercepted, way)
 		} else {
-			past = append(past, fmt.Sprintf("%s (it sees %v)", way, seen[way]))
+			missed = append(missed, fmt.Sprintf("%s (it sees %v)", way, seen[way]))
 		}
 	}
-	if len(past) > 0 {
-		v.fail(name, "report it, with the output of ration doctor --json", "with a half of %v, calls get past the library by %s. %s", half, strings.Join(past, ", "), complaints)
+	if len(missed) > 0 {
+		c.fail(name, "report it, with the output of ration doctor --json", "with a half of %v, calls bypass the library by %s. %s", half, strings.Join(missed, ", "), stderr)
 		return
 	}
-	v.pass(name, "a program with half of device 0 sees just that, by %s", strings.Join(caught, ", "))
+	c.pass(name, "a program with half of device 0 sees just that, by %s", strings.Join(intercepted, ", "))
 }

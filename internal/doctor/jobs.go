@@ -9,95 +9,94 @@ import (
 	"strings"
 	"time"
 
+	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 )
 
-// preloadFile is read by the dynamic linker for every program.
-const preloadFile = "/etc/ld.so.preload"
-
-// preloads looks for other libraries that want to be where ours is.
-func (v *visit) preloads() {
+// checkPreloads checks which other libraries are preloaded.
+func (c *checker) checkPreloads() {
 	found := 0
-	text, err := os.ReadFile(preloadFile)
+	text, err := os.ReadFile(launch.PreloadFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.warn("preloads", "make it readable", "%v", err)
+		c.warn("preloads", "make it readable", "%v", err)
 	}
-	for where, list := range map[string]string{preloadFile: string(text), "LD_PRELOAD": os.Getenv("LD_PRELOAD")} {
-		for path := range strings.FieldsFuncSeq(list, func(r rune) bool { return strings.ContainsRune(" :\t\n", r) }) {
+	for where, list := range map[string]string{launch.PreloadFile: string(text), launch.PreloadVariable: os.Getenv(launch.PreloadVariable)} {
+		for _, path := range launch.SplitPreloads(list) {
 			found++
 			switch filepath.Base(path) {
 			case "libvgpu.so":
-				v.fail("preloads", "remove it there: docs/from-hami-core.md", "%s names HAMi-core's %s: with both, everything is counted and refused twice", where, path)
+				c.fail("preloads", "remove it there: docs/from-hami-core.md", "%s names HAMi-core's %s: with both, everything is counted and refused twice", where, path)
 			case "libration.so":
-				if where == preloadFile {
-					v.pass("preloads", "%s names %s: every program of this machine has it", where, path)
+				if where == launch.PreloadFile {
+					c.pass("preloads", "%s names %s: every program of this machine has it", where, path)
 				}
 			default:
 				if _, err := os.Stat(path); err != nil && strings.Contains(path, "/") {
-					v.warn("preloads", "remove it there", "%s names %s, which is not there: each program complains", where, path)
+					c.warn("preloads", "remove it there", "%s names %s, which is not there: each program prints a warning", where, path)
 				}
 			}
 		}
 	}
 	if found == 0 {
-		v.pass("preloads", "nothing else is preloaded")
+		c.pass("preloads", "nothing else is preloaded")
 	}
 }
 
-// jobs looks at all regions that are there.
-func (v *visit) jobs() {
+// checkJobs checks all jobs.
+func (c *checker) checkJobs() {
 	all, err := job.List()
 	if err != nil {
-		v.fail("jobs", "name another folder in "+job.EnvFolder, "%v", err)
+		c.fail("jobs", "name another folder in "+job.EnvFolder, "%v", err)
 		return
 	}
-	sound, ended := 0, 0
+	healthy, ended := 0, 0
 	for _, j := range all {
-		switch v.job(j) {
-		case inOrder:
-			sound++
-		case hasEnded:
+		switch c.checkJob(j) {
+		case jobHealthy:
+			healthy++
+		case jobEnded:
 			ended++
 		}
 	}
-	text := fmt.Sprintf("%d in good order", sound)
+	text := fmt.Sprintf("%d in good order", healthy)
 	if ended > 0 {
 		text += fmt.Sprintf("; %d have ended, and are kept for ration why (--fix removes them)", ended)
 	}
-	v.pass("jobs", "%s", text)
+	c.pass("jobs", "%s", text)
 }
 
-// What is to be said about a job.
+// Results of checkJob.
 const (
-	inOrder = iota
-	hasEnded
-	said
+	jobHealthy  = iota
+	jobEnded    // and is kept
+	jobReported // in a check of its own
 )
 
-// job looks at one, and says what is wrong with it.
-func (v *visit) job(j job.Job) int {
+// checkJob checks one job, and reports what is wrong with it.
+func (c *checker) checkJob(j job.Job) int {
 	name := "job " + j.Title()
-	s := job.Read(j, job.ReadOptions{ReadOnly: !v.Fix})
+	s := job.Read(j, job.ReadOptions{ReadOnly: !c.Fix})
 	switch {
 	case errors.Is(s.Err(), fs.ErrNotExist):
-		return inOrder // it ended while we looked
+		return jobHealthy // it ended in the meantime
 	case s.Err() != nil:
-		v.fail(name, fmt.Sprintf("end its processes, then ration rm --force %s", j.Title()), "%v", s.Err())
-		return said
+		c.fail(name, fmt.Sprintf("end its processes, then ration rm --force %s", j.Title()), "%v", s.Err())
+		return jobReported
 	case j.Name != "" && !job.Running(j) && s.Stale(time.Now()):
-		if v.Fix {
+		if c.Fix {
 			if err := job.Remove(j, false); err != nil {
-				v.warn(name, "ration rm "+j.Title(), "has ended, and cannot be removed: %v", err)
-				return said
+				c.warn(name, "ration rm "+j.Title(), "has ended, and cannot be removed: %v", err)
+				return jobReported
 			}
-			v.add(Check{Name: name, Verdict: Pass, Text: "had ended, and was removed", Fixed: true})
-			return said
+			c.add(Check{Name: name, Verdict: Pass, Text: "had ended, and was removed", Fixed: true})
+			return jobReported
 		}
-		return hasEnded
+		return jobEnded
 	}
 	if n := len(s.Reaped); n > 0 {
-		v.add(Check{Name: name, Verdict: Pass, Text: fmt.Sprintf("gave back what %d dead processes held", n), Fixed: true})
-		return said
+		c.add(Check{Name: name, Verdict: Pass, Text: "returned what " + humanfmt.Plural(n, "dead process", "dead processes") + " held", Fixed: true})
+		return jobReported
 	}
 	dead := 0
 	for _, p := range s.Processes {
@@ -106,8 +105,8 @@ func (v *visit) job(j job.Job) int {
 		}
 	}
 	if dead > 0 {
-		v.warn(name, "nothing need be done: whoever needs it takes it back; ration ps does so at once", "%d dead processes still hold something", dead)
-		return said
+		c.warn(name, "nothing need be done: the next request that needs it gets it; ration ps returns it at once", "%s still hold memory", humanfmt.Plural(dead, "dead process", "dead processes"))
+		return jobReported
 	}
-	return inOrder
+	return jobHealthy
 }

@@ -15,62 +15,62 @@ import (
 	"ration/internal/region"
 )
 
-// kernel checks for what the library and the launcher cannot do without.
-func (v *visit) kernel() {
+// checkKernel checks for the features that the library and the launcher need.
+func (c *checker) checkKernel() {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		v.skip("kernel", "not known: %v", err)
+		c.skip("kernel", "version not known: %v", err)
 		return
 	}
 	release := unix.ByteSliceToString(u.Release[:])
-	switch major, minor := versionOf(release); {
+	switch major, minor := parseVersion(release); {
 	case major < 3 || major == 3 && minor < 15:
-		v.fail("kernel", "use 3.15 or newer", "%s has no locks that children inherit", release)
+		c.fail("kernel", "use 3.15 or newer", "%s has no locks that children inherit", release)
 	case major < 4 || major == 4 && minor < 14:
-		v.warn("kernel", "use 4.14 or newer", "%s: a fork past the C library counts as its parent", release)
+		c.warn("kernel", "use 4.14 or newer", "%s: a process that a program forks without the C library counts as its parent", release)
 	default:
-		v.pass("kernel", "%s", release)
+		c.pass("kernel", "%s", release)
 	}
 }
 
-// versionOf takes the first two numbers of a version.
-func versionOf(text string) (major, minor int) {
+// parseVersion returns the first two numbers of a version, or 0 and 0.
+func parseVersion(text string) (major, minor int) {
 	if n, _ := fmt.Sscanf(text, "%d.%d", &major, &minor); n < 2 {
 		return 0, 0
 	}
 	return major, minor
 }
 
-// jobsFolder makes a job where jobs are made, and a region in it.
-func (v *visit) jobsFolder() {
-	const way = "name another folder in " + job.EnvFolder
-	if at := os.Getenv(launch.EnvRegion); at != "" {
-		v.warn("inside a job", "run the doctor outside it", "%s is %s: what follows is about the machine as this job sees it", launch.EnvRegion, at)
+// checkJobFolder creates a job, with a region, and removes it.
+func (c *checker) checkJobFolder() {
+	const remedy = "name another folder in " + job.EnvFolder
+	if path := os.Getenv(launch.EnvRegion); path != "" {
+		c.warn("inside a job", "run the doctor outside it", "%s is %s: the other checks are of the machine as this job sees it", launch.EnvRegion, path)
 	}
-	hold, err := job.Create("doctor-" + strconv.Itoa(os.Getpid()))
+	lock, err := job.Create("doctor-" + strconv.Itoa(os.Getpid()))
 	if err != nil {
-		v.fail("job folder", way, "%v", err)
+		c.fail("job folder", remedy, "%v", err)
 		return
 	}
-	defer hold.RemoveIfUnused()
-	r, err := region.Open(hold.Job.Path, region.Options{})
+	defer lock.RemoveIfUnused()
+	r, err := region.Open(lock.Job.Path, region.Options{})
 	if err != nil {
-		v.fail("job folder", way, "%v", err)
+		c.fail("job folder", remedy, "%v", err)
 		return
 	}
 	defer r.Close()
-	v.folder = true
-	v.pass("job folder", "%s, on %s", job.Folder(), fileSystem(hold.Folder))
-	if err := locks(hold.Folder); err != nil {
-		v.fail("locks", way+", on a local file system", "%v", err)
+	c.hasJobs = true
+	c.pass("job folder", "%s, on %s", job.Folder(), fileSystem(lock.Folder))
+	if err := checkLocks(lock.Folder); err != nil {
+		c.fail("locks", remedy+", on a local file system", "%v", err)
 		return
 	}
-	v.pass("locks", "the kernel keeps them there, and shows them to others")
+	c.pass("locks", "the kernel keeps them there, and shows them to other processes")
 }
 
-// locks checks that a lock that one descriptor holds stands in another's way: it
-// is how everybody knows who lives.
-func locks(folder string) error {
+// checkLocks checks that a lock of one descriptor conflicts with another's: that is
+// how processes know which others live.
+func checkLocks(folder string) error {
 	path := filepath.Join(folder, "lock")
 	var fds [2]int
 	for i := range fds {
@@ -90,7 +90,7 @@ func locks(folder string) error {
 		return err
 	}
 	if l.Type == unix.F_UNLCK {
-		return errors.New("a lock was taken, and nobody can see it")
+		return errors.New("a lock was taken, and another descriptor does not see it")
 	}
 	return nil
 }
@@ -100,6 +100,7 @@ var fileSystems = map[int64]string{
 	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs", unix.NFS_SUPER_MAGIC: "NFS",
 }
 
+// fileSystem returns the name of the file system that path is on.
 func fileSystem(path string) string {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) == nil && fileSystems[int64(st.Type)] != "" {
@@ -108,22 +109,22 @@ func fileSystem(path string) string {
 	return "an unknown file system"
 }
 
-// unpack puts the library where jobs find it.
-func (v *visit) unpack() {
+// unpackLibrary unpacks the library, and the stand-in driver if one was asked for.
+func (c *checker) unpackLibrary() {
 	dir, err := embedded.Ration.Unpack()
 	switch {
 	case errors.Is(err, embedded.ErrNotBuilt):
-		v.fail("library", "run make, or install a package", "%v", err)
+		c.fail("library", "run make, or install a package", "%v", err)
 		return
 	case err != nil:
-		v.fail("library", "name a folder in "+embedded.EnvFolder+" from which programs may be run", "%v", err)
+		c.fail("library", "name a folder in "+embedded.EnvFolder+" from which programs may be run", "%v", err)
 		return
 	}
-	v.library = filepath.Join(dir, "libration.so")
-	if v.FakeGPU == "" {
+	c.library = filepath.Join(dir, "libration.so")
+	if c.FakeGPU == "" {
 		return
 	}
-	if v.drivers, err = embedded.FakeGPU.Unpack(); err != nil {
-		v.fail("stand-in driver", "run make, or install a package", "%v", err)
+	if c.fakeGPU, err = embedded.FakeGPU.Unpack(); err != nil {
+		c.fail("stand-in driver", "run make, or install a package", "%v", err)
 	}
 }

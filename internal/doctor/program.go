@@ -16,66 +16,67 @@ import (
 	"ration/internal/launch"
 )
 
-// takes are the calls by which a program can come by device memory; a new one in a
-// new driver will be called something like them. The others that are left alone
-// take none.
-var takes = regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMemAlloc|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
+// allocating matches the calls that allocate device memory, and the likely names of
+// such calls in a newer driver.
+var allocating = regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMemAlloc|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
 
-// harmless are calls that look like it.
-var harmless = regexp.MustCompile(`^cu(MemHostAlloc|MemAllocHost|MemPoolGet|MemPoolSet|.*(Export|Import|GetAccess|SetAccess|GetAttribute|Properties|Free))`)
+// notAllocating matches calls that allocating matches, and that allocate none.
+var notAllocating = regexp.MustCompile(`^cu(MemHostAlloc|MemAllocHost|MemPoolGet|MemPoolSet|.*(Export|Import|GetAccess|SetAccess|GetAttribute|Properties|Free))`)
 
-// resolved is a line of the library's log: a name, and what becomes of its calls.
+// resolved matches a line of the library's log: a call that was looked up, and whether
+// it is counted.
 var resolved = regexp.MustCompile(`\bresolves (\w+)[^:]*: (counted|passed on)`)
 
-// program runs a command with the library and without a limit, and looks at what
-// it does.
-func (v *visit) program() {
+// checkProgram runs the command with the library and without a limit, and checks
+// whether it was counted.
+func (c *checker) checkProgram() {
 	const name = "program"
-	if v.library == "" || !v.folder {
-		v.skip(name, "there is no library, or no place for a job")
+	if c.library == "" || !c.hasJobs {
+		c.skip(name, "there is no library, or no job can be made")
 		return
 	}
-	log, region := filepath.Join(v.scratch, "log"), filepath.Join(v.scratch, "program")
-	cmd := exec.Command(v.Command[0], v.Command[1:]...)
-	cmd.Env = append(v.environ(), "LD_PRELOAD="+v.library, launch.EnvRegion+"="+region, "RATION_LOG=debug", "RATION_LOG_FILE="+log)
-	// What the doctor says is on standard output, and may be JSON.
+	log, region := filepath.Join(c.scratch, "log"), filepath.Join(c.scratch, "program")
+	cmd := exec.Command(c.Command[0], c.Command[1:]...)
+	cmd.Env = append(c.environ(), launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+region, "RATION_LOG=debug", "RATION_LOG_FILE="+log)
+	// Standard output is for the doctor's report, which may be JSON.
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stderr, os.Stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		v.fail(name, "is it in PATH, and a program?", "%s does not start: %v", v.Command[0], err)
+		c.fail(name, "is it in PATH, and a program?", "%s does not start: %v", c.Command[0], err)
 		return
 	}
 	status := cmd.ProcessState.ExitCode()
-	v.report.Status = &status
-	v.joined(job.Read(job.Job{Path: region}, job.ReadOptions{}), cmd.ProcessState.String())
+	c.report.Status = &status
+	c.checkCounted(job.Read(job.Job{Path: region}, job.ReadOptions{}), cmd.ProcessState.String())
 	if f, err := os.Open(log); err == nil {
 		defer f.Close()
-		v.calls(f)
+		c.checkCalls(f)
 	}
 }
 
-// joined says whether it came by the library at all.
-func (v *visit) joined(s job.Status, ended string) {
+// checkCounted checks whether any process of the command used the library. ended says
+// how the command ended.
+func (c *checker) checkCounted(s job.Status, ended string) {
 	switch {
 	case s.Err() == nil && s.Claims > 0:
 		peaks := ""
 		for _, d := range s.Devices {
 			peaks += fmt.Sprintf(", at most %d MiB on device %d", d.Peak>>20, d.Device)
 		}
-		v.pass("program", "%s: %d of its processes used CUDA and were counted%s", ended, s.Claims, peaks)
+		c.pass("program", "%s: %d of its processes used CUDA and were counted%s", ended, s.Claims, peaks)
 	case s.Err() == nil || errors.Is(s.Err(), os.ErrNotExist):
-		v.warn("program", "does it use CUDA at all? A static program, or one that clears its environment, loses the library; for the latter there is ration run --keep",
+		c.warn("program", "does it use CUDA at all? A static program, or one that clears its environment, loses the library; for the latter there is ration run --keep",
 			"%s: none of its processes used CUDA through the library", ended)
 	default:
-		v.fail("program", "see what it says", "%v", s.Err())
+		c.fail("program", "see the message", "%v", s.Err())
 	}
 }
 
-// calls reads from the library's log which calls the program knows.
-func (v *visit) calls(log io.Reader) {
+// checkCalls checks, by the library's log, which calls the program has looked up.
+func (c *checker) checkCalls(log io.Reader) {
 	const name = "calls"
-	counted, alone, missed := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	counted, ignored, missed := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {
 		m := resolved.FindStringSubmatch(lines.Text())
@@ -83,23 +84,23 @@ func (v *visit) calls(log io.Reader) {
 		case m == nil:
 		case m[2] == "counted":
 			counted[m[1]] = true
-		case takes.MatchString(m[1]) && !harmless.MatchString(m[1]):
+		case allocating.MatchString(m[1]) && !notAllocating.MatchString(m[1]):
 			missed[m[1]] = true
 		default:
-			alone[m[1]] = true
+			ignored[m[1]] = true
 		}
 	}
 	switch {
-	case len(counted)+len(alone)+len(missed) == 0:
-		v.skip(name, "the library does not say which calls the program looked for")
+	case len(counted)+len(ignored)+len(missed) == 0:
+		c.skip(name, "the library's log does not say which calls the program looked up")
 	case len(missed) > 0:
 		var names []string
 		for n := range missed {
 			names = append(names, n)
 		}
 		slices.Sort(names)
-		v.warn(name, "what they take shows as driver overhead, later than it should; report it", "it may use %s, which are not counted", strings.Join(names, ", "))
+		c.warn(name, "what they allocate is counted later, as driver overhead; report it", "it may use %s, which are not counted", strings.Join(names, ", "))
 	default:
-		v.pass(name, "it looked for %d calls that are counted, and %d that take nothing", len(counted), len(alone))
+		c.pass(name, "it looked up %d calls that are counted, and %d that allocate nothing", len(counted), len(ignored))
 	}
 }

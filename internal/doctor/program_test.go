@@ -5,24 +5,24 @@ import (
 	"testing"
 )
 
-func TestCalls(t *testing.T) {
+func TestCheckCalls(t *testing.T) {
 	for _, tt := range []struct{ name, log, verdict, text string }{
 		{"an old library", "ration: slot 3, host PID 7\n", Skip, "does not say"},
 		{"all counted", "ration: resolves cuMemAlloc_v2: counted\nration: resolves cuLaunchKernel (13000): passed on\n" +
 			"ration: resolves cuMemHostAlloc: passed on\nration: resolves cuMemPoolSetAccess: passed on\n", Pass, "1 calls that are counted, and 3"},
 		{"one that is not", "ration: resolves cuMemAllocFancy (14000): passed on\nration: resolves cuArray4DCreate: passed on\n", Warn, "cuMemAllocFancy"},
 	} {
-		v := &visit{}
-		v.calls(strings.NewReader(tt.log))
-		if c := v.report.Checks[0]; c.Verdict != tt.verdict || !strings.Contains(c.Text, tt.text) {
+		c := &checker{}
+		c.checkCalls(strings.NewReader(tt.log))
+		if c := c.report.Checks[0]; c.Verdict != tt.verdict || !strings.Contains(c.Text, tt.text) {
 			t.Errorf("%s: got %s: %s", tt.name, c.Verdict, c.Text)
 		}
 	}
 }
 
-func TestVersionOf(t *testing.T) {
+func TestParseVersion(t *testing.T) {
 	for text, want := range map[string][2]int{"6.18.44-fc": {6, 18}, "3.10.0-1160.el7": {3, 10}, "5.4-rc1": {5, 4}, "": {0, 0}, "6": {0, 0}} {
-		if major, minor := versionOf(text); [2]int{major, minor} != want {
+		if major, minor := parseVersion(text); [2]int{major, minor} != want {
 			t.Errorf("%q: got %d.%d", text, major, minor)
 		}
 	}

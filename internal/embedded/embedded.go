@@ -1,13 +1,11 @@
-// Package embedded carries the C parts of ration inside the binary and puts them
-// where a dynamic linker can find them: the library that is preloaded into CUDA
-// programs, the stand-in driver, the probe that doctor runs, and the program that
-// the demo and the self-test run.
+// Package embedded has the C parts of ration inside the binary, and unpacks them: the
+// library that is preloaded into CUDA programs, the stand-in driver, the probe that
+// doctor runs, and the program that the demo and the self-test run.
 //
-// Each bundle of files is unpacked into a folder named by its content, so that
-// another version of ration never touches a file that a running job has mapped.
-// A folder appears whole, by a rename, or not at all; any number of processes may
-// unpack at once. What is found there already is believed only if it is, byte for
-// byte, what this binary carries.
+// Each bundle of files is unpacked into a folder named by its content, so that another
+// version of ration never changes a file that a running job has mapped. A rename puts
+// a complete folder in place; any number of processes may unpack at once. A folder that
+// exists already is used only if its files equal those in the binary, byte for byte.
 package embedded
 
 import (
@@ -20,20 +18,20 @@ import (
 	"path"
 )
 
-// ErrNotBuilt is returned by a ration that was built without its C parts.
+// ErrNotBuilt is returned if this ration was built without its C parts.
 var ErrNotBuilt = errors.New("this ration was built without its library (run make)")
 
 //go:embed files
 var embedded embed.FS
 
-// Bundle is a set of files that belong together.
+// Bundle is a set of files that are unpacked together.
 type Bundle struct {
 	Name  string
 	files []string
 	from  fs.FS // nil: the binary itself
 }
 
-// The bundles a ration carries.
+// The bundles in the binary.
 var (
 	Ration   = Bundle{Name: "ration", files: []string{"libration.so"}}
 	FakeGPU  = Bundle{Name: "fakegpu", files: []string{"libcuda.so.1", "libnvidia-ml.so.1", "fake-smi"}}
@@ -41,13 +39,13 @@ var (
 	Workload = Bundle{Name: "workload", files: []string{"workload"}}
 )
 
-// content is a bundle's files as they should be on disk.
+// content is a bundle's files.
 type content struct {
-	id    string // of all of them
-	files map[string][]byte
+	id    string            // a hash of all files
+	files map[string][]byte // by name
 }
 
-// read takes a bundle out of the binary.
+// read reads a bundle from the binary.
 func (b Bundle) read() (content, error) {
 	from := b.from
 	if from == nil {
@@ -71,7 +69,7 @@ func (b Bundle) read() (content, error) {
 	return c, nil
 }
 
-// Built says whether this ration carries the bundle.
+// Built returns ErrNotBuilt if the binary does not have the bundle.
 func (b Bundle) Built() error {
 	_, err := b.read()
 	return err

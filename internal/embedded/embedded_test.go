@@ -47,7 +47,7 @@ func TestUnpackTogether(t *testing.T) {
 	}
 }
 
-func TestUnpackPassesBySpoiltCopies(t *testing.T) {
+func TestUnpackSkipsUnusableCopies(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
 		"cut short": func(path string) error { return os.Truncate(path, 3) },
 		"changed":   func(path string) error { return os.WriteFile(path, []byte("a LIBRARY"), 0o755) },
@@ -55,9 +55,9 @@ func TestUnpackPassesBySpoiltCopies(t *testing.T) {
 		"a link": func(path string) error {
 			return errors.Join(os.Rename(path, path+"~"), os.Symlink(path+"~", path))
 		},
-		"anybody's to write": func(path string) error { return os.Chmod(path, 0o777) },
-		"not to be run":      func(path string) error { return os.Chmod(path, 0o644) },
-		"in anybody's folder": func(path string) error {
+		"writable by others": func(path string) error { return os.Chmod(path, 0o777) },
+		"not executable":     func(path string) error { return os.Chmod(path, 0o644) },
+		"in a folder writable by others": func(path string) error {
 			return os.Chmod(filepath.Dir(path), 0o777)
 		},
 	} {
@@ -72,7 +72,7 @@ func TestUnpackPassesBySpoiltCopies(t *testing.T) {
 			}
 			second := unpack(t, bundle())
 			if second == first {
-				t.Error("used the spoilt copy")
+				t.Error("used the unusable copy")
 			}
 			if third := unpack(t, bundle()); third != second {
 				t.Errorf("unpacked again, to %s", third)
@@ -83,9 +83,9 @@ func TestUnpackPassesBySpoiltCopies(t *testing.T) {
 
 func TestUnpackRefuses(t *testing.T) {
 	for name, plant := range map[string]func(dir string) error{
-		"a link":    func(dir string) error { return os.Symlink(t.TempDir(), dir) },
-		"a file":    func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
-		"anybody's": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) },
+		"a link":             func(dir string) error { return os.Symlink(t.TempDir(), dir) },
+		"a file":             func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+		"writable by others": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "lib")
@@ -117,7 +117,7 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// TestNoExec needs a file system on which nothing may be run.
+// TestNoExec mounts a file system noexec.
 func TestNoExec(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount one")

@@ -14,25 +14,25 @@ import (
 	"ration/internal/job"
 )
 
-// ErrFolder is returned for a folder in which somebody else could put a library
-// in place of ours.
+// ErrFolder is returned for a folder in which another user could replace the library.
 var ErrFolder = errors.New("folder for the library cannot be trusted")
 
-// ErrNoExec is returned where nothing may be mapped for execution.
+// ErrNoExec is returned for a folder from which no library can be loaded.
 var ErrNoExec = errors.New("file system is mounted noexec")
 
 // EnvFolder names another folder to unpack into.
 const EnvFolder = "RATION_LIB"
 
-// most is how many spoilt folders of one content there may be.
-const most = 64
+// maxCopies is how many unusable folders of one content are skipped.
+const maxCopies = 64
 
-// FolderName is the folder's among those of jobs; no job may be called that.
+// FolderName is the name of the folder in the folder of jobs. No job can have it.
 const FolderName = "lib"
 
-// folders are where bundles may go, the best first. That of the jobs is forgotten
-// at the next boot, like the jobs; but many systems mount it noexec.
-func folders() []string {
+// candidateFolders returns the folders to unpack into, the preferred one first. The
+// folder of jobs is empty after a boot, as it should be, but many systems mount it
+// noexec.
+func candidateFolders() []string {
 	if dir := os.Getenv(EnvFolder); dir != "" {
 		return []string{dir}
 	}
@@ -46,7 +46,7 @@ func folders() []string {
 	return append(list, filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(os.Geteuid()), FolderName))
 }
 
-// Unpack puts a bundle's files on disk, unless they are there, and returns their
+// Unpack writes a bundle's files to disk, unless they are there, and returns their
 // folder.
 func (b Bundle) Unpack() (string, error) {
 	c, err := b.read()
@@ -54,37 +54,37 @@ func (b Bundle) Unpack() (string, error) {
 		return "", err
 	}
 	var errs []error
-	for _, folder := range folders() {
+	for _, folder := range candidateFolders() {
 		dir, err := b.unpack(c, folder)
 		if err == nil {
 			return dir, nil
 		}
 		errs = append(errs, fmt.Errorf("unpacking %s: %w", b.Name, err))
 		if errors.Is(err, ErrFolder) {
-			break // somebody means mischief: better not go on quietly
+			break // it may be an attack, which the user should see
 		}
 	}
 	return "", errors.Join(errs...)
 }
 
 func (b Bundle) unpack(c content, folder string) (string, error) {
-	folder, err := prepare(folder)
+	folder, err := prepareFolder(folder)
 	if err != nil {
 		return "", err
 	}
-	for n := range most {
+	for n := range maxCopies {
 		dir := filepath.Join(folder, b.Name+"-"+c.id)
 		if n > 0 {
 			dir += "." + strconv.Itoa(n)
 		}
-		if c.sound(dir) {
+		if c.isIntact(dir) {
 			return dir, nil
 		}
 		err := c.write(dir)
-		// Somebody else was faster, or something spoilt is in the way. It may be
-		// mapped by a running program, so it is left alone either way.
+		// Another process was faster, or the folder is unusable. A running program may
+		// have its files mapped, so it is left as it is.
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
-			if c.sound(dir) {
+			if c.isIntact(dir) {
 				return dir, nil
 			}
 			continue
@@ -94,23 +94,25 @@ func (b Bundle) unpack(c content, folder string) (string, error) {
 		}
 		return dir, nil
 	}
-	return "", fmt.Errorf("%s holds %d spoilt copies: %w (remove them)", folder, most, ErrFolder)
+	return "", fmt.Errorf("%s holds %d unusable copies: %w (remove them)", folder, maxCopies, ErrFolder)
 }
 
-// sound says whether a folder holds the content and nobody else may change it.
-func (c content) sound(dir string) bool {
-	if trusted(dir) != nil {
+// isIntact reports whether a folder has the content and no other user may change it.
+func (c content) isIntact(dir string) bool {
+	if checkTrusted(dir) != nil {
 		return false
 	}
 	for name, want := range c.files {
-		if !same(filepath.Join(dir, name), want) {
+		if !hasContent(filepath.Join(dir, name), want) {
 			return false
 		}
 	}
 	return true
 }
 
-func same(path string, want []byte) bool {
+// hasContent reports whether a file has the content, can be executed, and no other user
+// may change it.
+func hasContent(path string, want []byte) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -119,7 +121,7 @@ func same(path string, want []byte) bool {
 	defer f.Close()
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o022 != 0 || st.Mode&0o111 == 0 ||
-		!ours(st.Uid) || st.Size != int64(len(want)) {
+		!isTrustedOwner(st.Uid) || st.Size != int64(len(want)) {
 		return false
 	}
 	have := make([]byte, len(want))
@@ -127,7 +129,7 @@ func same(path string, want []byte) bool {
 	return err == nil && n == len(want) && bytes.Equal(have, want)
 }
 
-// write makes the folder in one step.
+// write writes the files into a new folder, and renames that to dir.
 func (c content) write(dir string) error {
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
 	if err != nil {
@@ -135,7 +137,7 @@ func (c content) write(dir string) error {
 	}
 	defer os.RemoveAll(tmp)
 	for name, data := range c.files {
-		// Its own mode, whatever the umask is: root's library is for everybody.
+		// The mode must not depend on the umask: all users use root's library.
 		if err := errors.Join(os.WriteFile(filepath.Join(tmp, name), data, 0o755), os.Chmod(filepath.Join(tmp, name), 0o755)); err != nil {
 			return err
 		}
@@ -146,16 +148,16 @@ func (c content) write(dir string) error {
 	return os.Rename(tmp, dir)
 }
 
-// prepare makes the folder of all bundles, and checks that libraries in it are
-// ours and can be used.
-func prepare(folder string) (string, error) {
+// prepareFolder makes the folder of all bundles, and checks that no other user can
+// change libraries in it, and that they can be loaded.
+func prepareFolder(folder string) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
 		return "", err
 	}
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
-		mode = 0o755 // a program that gives up root still needs its library
+		mode = 0o755 // for programs of root that change their user
 	}
 	parent := filepath.Dir(folder)
 	if err := os.MkdirAll(filepath.Dir(parent), 0o755); err != nil {
@@ -164,21 +166,22 @@ func prepare(folder string) (string, error) {
 	for _, dir := range []string{parent, folder} {
 		err := os.Mkdir(dir, mode)
 		if err == nil || dir == "/run/ration" && errors.Is(err, fs.ErrExist) {
-			err = os.Chmod(dir, mode) // whatever the umask is; it may have been made for jobs alone
+			err = os.Chmod(dir, mode) // whatever the umask is, or if it was made for jobs alone
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
 	}
-	if err := trusted(folder); err != nil {
+	if err := checkTrusted(folder); err != nil {
 		return "", err
 	}
-	// The parent may be anybody's whose files nobody else can move: /tmp will do.
+	// In the parent no other user may rename the folder: /tmp, with its sticky bit, will
+	// do.
 	var st unix.Stat_t
 	if err := unix.Lstat(parent, &st); err != nil {
 		return "", err
 	}
-	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 || !ours(st.Uid) {
+	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 || !isTrustedOwner(st.Uid) {
 		return "", fmt.Errorf("%s can be written by others: %w (name another folder in %s)", parent, ErrFolder, EnvFolder)
 	}
 	var vfs unix.Statfs_t
@@ -191,24 +194,14 @@ func prepare(folder string) (string, error) {
 	return folder, nil
 }
 
-// trusted refuses what is not a folder, or one that somebody else may write.
-func trusted(dir string) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
+// checkTrusted returns ErrFolder for a folder in which another user could replace files.
+func checkTrusted(dir string) error {
+	reason, err := job.UntrustedReason(dir)
+	if err != nil || reason == "" {
 		return err
 	}
-	wrong := ""
-	switch {
-	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		wrong = "is not a folder"
-	case !ours(st.Uid):
-		wrong = fmt.Sprintf("belongs to user %d", st.Uid)
-	case st.Mode&0o022 != 0:
-		wrong = fmt.Sprintf("can be written by others (mode %04o)", st.Mode&0o7777)
-	default:
-		return nil
-	}
-	return fmt.Errorf("%s %s: %w (remove it, or name another folder in %s)", dir, wrong, ErrFolder, EnvFolder)
+	return fmt.Errorf("%s %s: %w (remove it, or name another folder in %s)", dir, reason, ErrFolder, EnvFolder)
 }
 
-func ours(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+// isTrustedOwner reports whether a user is root or this process's.
+func isTrustedOwner(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }

@@ -1,8 +1,6 @@
-// Package gpu is the driver's own view of this machine, through NVML. It is for
-// commands, which want to know what there is before a job starts and what the
-// driver says of its processes; nothing in the path of an allocation needs it.
-//
-// All of cgo is in here, in NVIDIA's bindings.
+// Package gpu reads devices and processes from the NVIDIA driver, through NVML. It is
+// for commands, which need the devices before a job starts and what the driver counts
+// for processes. No allocation waits for it.
 package gpu
 
 import (
@@ -16,35 +14,35 @@ import (
 	"ration/internal/limit"
 )
 
-// ErrNoDriver is returned where NVML cannot be loaded, or finds no driver.
+// ErrNoDriver is returned if NVML cannot be loaded, or finds no driver.
 var ErrNoDriver = errors.New("no NVIDIA driver found")
 
-// Device is one GPU as the machine numbers it, which is nvidia-smi's order.
+// Device is a GPU, with the number that NVML and nvidia-smi give it.
 type Device struct {
 	Index int        `json:"index"`
 	UUID  string     `json:"uuid"`
 	Name  string     `json:"name"`
 	Total limit.Size `json:"total"`
-	MIG   bool       `json:"mig"` // divided; its parts are devices of their own to CUDA
+	MIG   bool       `json:"mig"` // divided into MIG devices, which CUDA counts as devices
 }
 
-// Process is what the driver says one process holds of a device.
+// Process is a process's use of a device, as the driver counts it.
 type Process struct {
 	Device int    `json:"device"`
-	PID    int    `json:"pid"` // the host's
+	PID    int    `json:"pid"` // on the host
 	Used   uint64 `json:"used"`
 }
 
-// Driver is an NVML that is up.
+// Driver is an initialised NVML.
 type Driver struct {
-	lib     nvml.Interface
 	Version string // of the kernel driver
-	CUDA    int    // the newest it can do, as 13000
-	devices []nvml.Device
+	CUDA    int    // the newest version it supports, as 13000
 	Devices []Device
+	lib     nvml.Interface
+	handles []nvml.Device // of Devices
 }
 
-// Open finds the driver. An empty path is the linker's choice.
+// Open loads NVML from a path, or where the linker finds it if that is empty.
 func Open(path string) (*Driver, error) {
 	var opts []nvml.LibraryOption
 	if path != "" {
@@ -54,14 +52,14 @@ func Open(path string) (*Driver, error) {
 	if ret := d.lib.Init(); ret != nvml.SUCCESS {
 		return nil, noDriver(ret)
 	}
-	if err := d.look(); err != nil {
+	if err := d.readDevices(); err != nil {
 		d.Close()
 		return nil, err
 	}
 	return d, nil
 }
 
-// noDriver tells the ways apart in which there can be none.
+// noDriver explains why NVML could not be initialised.
 func noDriver(ret nvml.Return) error {
 	switch ret {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
@@ -69,15 +67,16 @@ func noDriver(ret nvml.Return) error {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		return fmt.Errorf("starting NVML: %w: its kernel module is not loaded (try nvidia-smi)", ErrNoDriver)
 	}
-	return fmt.Errorf("starting NVML: %w: %s (try nvidia-smi)", ErrNoDriver, text(ret))
+	return fmt.Errorf("starting NVML: %w: %s (try nvidia-smi)", ErrNoDriver, errorText(ret))
 }
 
-// text is what a code means; an old library's own words may not know it.
-func text(ret nvml.Return) string {
+// errorText renders an error code, with its number: an old library may not know its
+// text.
+func errorText(ret nvml.Return) string {
 	return fmt.Sprintf("%s (%d)", strings.ToLower(nvml.ErrorString(ret)), int(ret))
 }
 
-func (d *Driver) look() error {
+func (d *Driver) readDevices() error {
 	if version, ret := d.lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
 		d.Version = version
 	}
@@ -86,40 +85,40 @@ func (d *Driver) look() error {
 	}
 	n, ret := d.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
-		return fmt.Errorf("counting devices: %s (try nvidia-smi)", text(ret))
+		return fmt.Errorf("counting devices: %s (try nvidia-smi)", errorText(ret))
 	}
 	for i := range n {
 		handle, ret := d.lib.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
-			return fmt.Errorf("looking at device %d: %s (try nvidia-smi)", i, text(ret))
+			return fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
 		}
 		dev := Device{Index: i}
 		if dev.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
-			return fmt.Errorf("looking at device %d: %s (try nvidia-smi)", i, text(ret))
+			return fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
 		}
 		memory, ret := handle.GetMemoryInfo()
 		if ret != nvml.SUCCESS {
-			return fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, text(ret))
+			return fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, errorText(ret))
 		}
 		dev.Total = limit.Size(memory.Total)
-		dev.Name, _ = handle.GetName() // for people only
+		dev.Name, _ = handle.GetName() // only for messages
 		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
 			mode, _, ret := handle.GetMigMode()
 			dev.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 		}
-		d.devices, d.Devices = append(d.devices, handle), append(d.Devices, dev)
+		d.handles, d.Devices = append(d.handles, handle), append(d.Devices, dev)
 	}
 	return nil
 }
 
-// Processes is what the driver says its processes hold. A size it will not tell
-// is left out.
+// Processes returns what the driver counts for each process. Processes for which it
+// reports no size are left out.
 func (d *Driver) Processes() ([]Process, error) {
 	var out []Process
-	for i, handle := range d.devices {
+	for i, handle := range d.handles {
 		list, ret := handle.GetComputeRunningProcesses()
 		if ret != nvml.SUCCESS {
-			return nil, fmt.Errorf("asking device %d for its processes: %s", i, text(ret))
+			return nil, fmt.Errorf("asking device %d for its processes: %s", i, errorText(ret))
 		}
 		for _, p := range list {
 			if p.UsedGpuMemory != ^uint64(0) {
@@ -130,7 +129,7 @@ func (d *Driver) Processes() ([]Process, error) {
 	return out, nil
 }
 
-// Totals are the sizes of all devices, by index.
+// Totals returns the sizes of all devices, by index.
 func (d *Driver) Totals() (totals []limit.Size) {
 	for _, dev := range d.Devices {
 		totals = append(totals, dev.Total)
@@ -138,13 +137,13 @@ func (d *Driver) Totals() (totals []limit.Size) {
 	return totals
 }
 
-// Close lets go of the driver.
+// Close shuts NVML down.
 func (d *Driver) Close() {
-	_ = d.lib.Shutdown() // there is nothing left to do about it
+	_ = d.lib.Shutdown() // the caller could do nothing about an error
 }
 
-// Words is a UUID as a region keeps it.
-func (d Device) Words() (words [2]uint64, ok bool) {
+// UUIDWords returns the UUID as a region stores it.
+func (d Device) UUIDWords() (words [2]uint64, ok bool) {
 	_, digits, _ := strings.Cut(d.UUID, "-") // GPU-, MIG-
 	raw, err := hex.DecodeString(strings.ReplaceAll(digits, "-", ""))
 	if err != nil || len(raw) != 16 {
@@ -156,14 +155,14 @@ func (d Device) Words() (words [2]uint64, ok bool) {
 	return words, true
 }
 
-// Free is what nobody holds of a device.
+// Free returns the bytes of a device that no process holds.
 func (d *Driver) Free(device int) (uint64, error) {
-	if device >= len(d.devices) {
-		return 0, fmt.Errorf("asking device %d for its memory: there are %d", device, len(d.devices))
+	if device >= len(d.handles) {
+		return 0, fmt.Errorf("asking device %d for its memory: there are %d", device, len(d.handles))
 	}
-	memory, ret := d.devices[device].GetMemoryInfo()
+	memory, ret := d.handles[device].GetMemoryInfo()
 	if ret != nvml.SUCCESS {
-		return 0, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, text(ret))
+		return 0, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, errorText(ret))
 	}
 	return memory.Free, nil
 }

@@ -9,8 +9,8 @@ import (
 	"ration/internal/limit"
 )
 
-// fake is the stand-in driver, where it was built.
-func fake(t *testing.T) string {
+// fakeNVML returns the path of the stand-in driver, and skips if it was not built.
+func fakeNVML(t *testing.T) string {
 	path, err := filepath.Abs("../../build/fakegpu/libnvidia-ml.so.1")
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func fake(t *testing.T) string {
 }
 
 func TestOpen(t *testing.T) {
-	path := fake(t)
+	path := fakeNVML(t)
 	t.Setenv("FAKEGPU", "h100x2:8g")
 	t.Setenv("FAKEGPU_STATE", filepath.Join(t.TempDir(), "gpu"))
 	d, err := Open(path)
@@ -36,8 +36,8 @@ func TestOpen(t *testing.T) {
 	if d.Version == "" || d.CUDA == 0 || d.Devices[0].Name == "" {
 		t.Errorf("got %+v, want versions and names", d)
 	}
-	words, ok := d.Devices[1].Words()
-	if other, _ := d.Devices[0].Words(); !ok || words == other || words[1] == 0 {
+	words, ok := d.Devices[1].UUIDWords()
+	if other, _ := d.Devices[0].UUIDWords(); !ok || words == other || words[1] == 0 {
 		t.Errorf("got %x and %x of %s", words, other, d.Devices[1].UUID)
 	}
 	if list, err := d.Processes(); err != nil || len(list) != 0 {
@@ -51,13 +51,13 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
-	words, ok := Device{UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff"}.Words()
+func TestUUIDWords(t *testing.T) {
+	words, ok := Device{UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff"}.UUIDWords()
 	if want := [2]uint64{0x0011223344556677, 0x8899aabbccddeeff}; !ok || words != want {
 		t.Errorf("got %x, want %x", words, want)
 	}
 	for _, uuid := range []string{"", "GPU", "GPU-0011", "GPU-zz112233-4455-6677-8899-aabbccddeeff"} {
-		if words, ok := (Device{UUID: uuid}).Words(); ok {
+		if words, ok := (Device{UUID: uuid}).UUIDWords(); ok {
 			t.Errorf("%q: got %x", uuid, words)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package humanfmt renders numbers for people to read at a glance: three digits and
-// a unit. What must be exact is printed elsewhere, by [ration.Size] or as JSON.
+// Package humanfmt renders numbers for people: three digits and a unit. limit.Size
+// renders sizes exactly.
 package humanfmt
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Three renders v to three digits, of which at most two are decimals.
+// Three renders v with three significant digits, at most two of them decimals.
 func Three(v float64) string {
 	places := 0
 	switch {
@@ -59,7 +59,7 @@ func unit(ns float64) string {
 	return "ns"
 }
 
-// Percent renders a share in per cent.
+// Percent renders a percentage.
 func Percent(p float64) string {
 	switch {
 	case p > 0 && p < 0.001:
@@ -70,7 +70,7 @@ func Percent(p float64) string {
 	return Three(p) + " %"
 }
 
-// Count renders a number in groups: 1,098,541.
+// Count renders a number with separators: 1,098,541.
 func Count[N int | int64 | uint64](n N) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -99,8 +99,7 @@ func Short(n uint64) string {
 	return trim(Three(v)) + letter
 }
 
-// binary scales n so that three digits are enough. A value that would be rounded
-// up to 1024 of a unit is 1 of the next.
+// binary scales n to a unit in which it is less than 1024 after rounding.
 func binary(n uint64) (float64, string) {
 	v, power := float64(n)/1024, 0
 	for math.Round(v) >= 1024 && power < len(letters)-1 {
@@ -109,7 +108,7 @@ func binary(n uint64) (float64, string) {
 	return v, letters[power : power+1]
 }
 
-// trim drops decimals that say nothing.
+// trim drops trailing zeros of a fraction.
 func trim(s string) string {
 	if !strings.Contains(s, ".") {
 		return s

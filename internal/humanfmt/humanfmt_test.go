@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestFigures(t *testing.T) {
+func TestRender(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{Three(0), "0.00"},
 		{Three(9.994), "9.99"},

@@ -7,12 +7,12 @@ import (
 
 // Holder is a process and its bytes.
 type Holder struct {
-	Who   string // pid 4711, or a name everybody knows
+	Who   string // its name, or pid 4711
 	Bytes uint64
 }
 
-// Refusal says in one line, on which a person can act, why a request was turned
-// down: what was asked, what was free, and who has the rest.
+// Refusal says in one line why a request was refused: what was asked for, what was
+// free, and which processes held most.
 func Refusal(asked, held, limit uint64, top []Holder) string {
 	free := uint64(0)
 	if limit > held {

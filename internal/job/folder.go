@@ -82,23 +82,28 @@ func MakeFolder(name string) (string, error) {
 	return path, nil
 }
 
-// checkTrusted returns ErrFolder for a path that is not a folder, or that another
-// user owns or can write.
 func checkTrusted(dir string) error {
+	reason, err := UntrustedReason(dir)
+	if err != nil || reason == "" {
+		return err
+	}
+	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, reason, ErrFolder, EnvFolder)
+}
+
+// UntrustedReason returns why a path must not be trusted: it is not a folder, or another
+// user owns or can write it. It returns "" for a folder that can be trusted.
+func UntrustedReason(dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return fmt.Errorf("checking %s: %w", dir, err)
+		return "", fmt.Errorf("checking %s: %w", dir, err)
 	}
-	problem := ""
 	switch euid := uint32(os.Geteuid()); {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		problem = "is not a folder"
+		return "is not a folder", nil
 	case st.Uid != euid && st.Uid != 0:
-		problem = fmt.Sprintf("belongs to user %d, not to %d", st.Uid, euid)
+		return fmt.Sprintf("belongs to user %d, not to %d", st.Uid, euid), nil
 	case st.Mode&0o022 != 0:
-		problem = fmt.Sprintf("can be written by others (mode %04o)", st.Mode&0o7777)
-	default:
-		return nil
+		return fmt.Sprintf("can be written by others (mode %04o)", st.Mode&0o7777), nil
 	}
-	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, problem, ErrFolder, EnvFolder)
+	return "", nil
 }

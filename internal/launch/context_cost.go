@@ -68,7 +68,7 @@ func mergeCosts(costs []region.Costs, driver *gpu.Driver) (out region.Costs) {
 	}
 	out.Device = [abi.Devices]abi.ContextCost{}
 	for _, dev := range driver.Devices {
-		words, ok := dev.Words()
+		words, ok := dev.UUIDWords()
 		if !ok || uint(dev.Index) >= abi.Devices {
 			continue
 		}

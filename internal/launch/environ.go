@@ -11,11 +11,16 @@ import (
 	"ration/internal/limit"
 )
 
-// How the dynamic linker is told to preload a library.
+// How the dynamic linker is told which libraries to preload.
 const (
-	preloadVariable = "LD_PRELOAD"
-	preloadFile     = "/etc/ld.so.preload"
+	PreloadVariable = "LD_PRELOAD"
+	PreloadFile     = "/etc/ld.so.preload"
 )
+
+// SplitPreloads returns the libraries in a list of preloads.
+func SplitPreloads(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(" :\t\n", r) })
+}
 
 // rationing are the libraries that count memory; with two of them it counts twice.
 var rationing = []string{"libvgpu.so", "libration.so"}
@@ -36,12 +41,12 @@ func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	}
 	e.set(EnvRegion, j.pathInside(j.Lock.Job.Path))
 	e.set(EnvJob, j.Lock.Job.Name)
-	p.warnOfRationing(preloadVariable, e.get(preloadVariable))
-	if text, err := os.ReadFile(preloadFile); err == nil {
-		p.warnOfRationing(preloadFile, string(text))
+	p.warnOfRationing(PreloadVariable, e.get(PreloadVariable))
+	if text, err := os.ReadFile(PreloadFile); err == nil {
+		p.warnOfRationing(PreloadFile, string(text))
 	}
 	if !p.Keep {
-		e.set(preloadVariable, joinPaths(e.get(preloadVariable), j.library))
+		e.set(PreloadVariable, joinPaths(e.get(PreloadVariable), j.library))
 	}
 	if j.fakeGPU != "" {
 		for key, value := range p.fakeEnviron(j) {
@@ -70,7 +75,7 @@ func (j *Job) pathInside(path string) string {
 
 // warnOfRationing warns of another library in a list of preloads that counts memory.
 func (p Plan) warnOfRationing(where, list string) {
-	for path := range strings.FieldsFuncSeq(list, func(r rune) bool { return strings.ContainsRune(" :\t\n", r) }) {
+	for _, path := range SplitPreloads(list) {
 		if slices.Contains(rationing, filepath.Base(path)) {
 			p.Warn(where + " names " + path + " too: both will count, and refuse (remove it there)")
 		}

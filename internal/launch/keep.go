@@ -63,13 +63,13 @@ func checkKeep() error {
 		}
 		// The file is not removed again: empty it has no effect, and removing it would
 		// unmount it in the namespaces of running jobs.
-		f, err := os.OpenFile(preloadFile, os.O_RDONLY|os.O_CREATE, 0o644)
+		f, err := os.OpenFile(PreloadFile, os.O_RDONLY|os.O_CREATE, 0o644)
 		if err != nil {
-			return fmt.Errorf("making %s: %w: %w", preloadFile, ErrKeep, err)
+			return fmt.Errorf("making %s: %w: %w", PreloadFile, ErrKeep, err)
 		}
 		return f.Close()
 	}
-	for path, command := range map[string]string{runFolder: "mkdir " + runFolder, preloadFile: "touch " + preloadFile} {
+	for path, command := range map[string]string{runFolder: "mkdir " + runFolder, PreloadFile: "touch " + PreloadFile} {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("looking for %s: %w: it has to be there (ask an administrator for %s; the packages of ration bring it)", path, ErrKeep, command)
 		}
@@ -118,9 +118,9 @@ func (t namespaceTask) mount() error {
 		}
 		binds = append(binds, bindMount{fd, s.to})
 	}
-	preloads, err := os.ReadFile(preloadFile)
+	preloads, err := os.ReadFile(PreloadFile)
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", preloadFile, err)
+		return fmt.Errorf("reading %s: %w", PreloadFile, err)
 	}
 	if err := unix.Mount("ration", runFolder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=256k"); err != nil {
 		return fmt.Errorf("mounting on %s: %w: %w", runFolder, ErrKeep, err)
@@ -135,8 +135,8 @@ func (t namespaceTask) mount() error {
 	if err := errors.Join(os.WriteFile(list, []byte(strings.TrimLeft(text, "\n")), 0o644), os.Chmod(list, 0o644)); err != nil {
 		return fmt.Errorf("writing %s: %w", list, err)
 	}
-	if err := unix.Mount(list, preloadFile, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mounting on %s: %w: %w", preloadFile, ErrKeep, err)
+	if err := unix.Mount(list, PreloadFile, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting on %s: %w: %w", PreloadFile, ErrKeep, err)
 	}
 	// Read-only, so that no process of the job can change it.
 	if err := unix.Mount("", runFolder, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {

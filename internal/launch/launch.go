@@ -221,7 +221,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 	}
 	if driver != nil && !hasMIG(driver) {
 		for _, d := range driver.Devices {
-			words, ok := d.Words()
+			words, ok := d.UUIDWords()
 			if !ok || d.Index >= limit.MaxDevices {
 				continue // the processes will give the device a number
 			}

@@ -81,7 +81,7 @@ const (
 func costs(t *testing.T, mib map[int]uint64, uuids ...string) (c region.Costs) {
 	t.Helper()
 	for i, uuid := range uuids {
-		words, ok := gpu.Device{UUID: uuid}.Words()
+		words, ok := gpu.Device{UUID: uuid}.UUIDWords()
 		if !ok {
 			t.Fatal(uuid)
 		}

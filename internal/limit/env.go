@@ -6,28 +6,26 @@ import (
 	"strings"
 )
 
-// The variables that carry a job's settings. The first two are HAMi-core's,
-// and with _0 to _15 behind them hold the limit of one device.
+// Environment variables with a job's settings. The first two are HAMi-core's; with _0
+// to _15 appended they have the limit of one device.
 const (
 	EnvMemory    = "CUDA_DEVICE_MEMORY_LIMIT"
 	EnvCompute   = "CUDA_DEVICE_SM_LIMIT"
 	EnvTolerance = "RATION_TOLERANCE"
 )
 
-// Settings is what a job is given: what each process of it finds in its
-// environment.
+// Settings are a job's limits, as its processes find them in their environment.
 type Settings struct {
 	Memory  Set[Memory]
 	Compute Set[Compute]
 
-	// Tolerance is how far usage may pass a memory limit.
+	// Tolerance is how far usage may exceed a memory limit.
 	Tolerance Percent
 }
 
-// FromEnv reads settings from an environment in the form of [os.Environ]. All
-// that is wrong is reported at once, each as an [InputError]. A variable that
-// looks like a limit but names no device is an error too: whoever set it
-// believes in a limit that would not be there.
+// FromEnv reads settings from an environment in the form of [os.Environ]. It reports
+// all errors at once, each as an [InputError]. A variable that looks like a limit but
+// names no device is an error too: the user who set it relies on the limit.
 func FromEnv(environ []string) (Settings, error) {
 	var (
 		settings Settings
@@ -37,7 +35,7 @@ func FromEnv(environ []string) (Settings, error) {
 	for _, entry := range environ {
 		key, value, ok := strings.Cut(entry, "=")
 		if !ok || seen[key] {
-			continue // the first of several counts, as it does for getenv
+			continue // the first of several counts, as with getenv
 		}
 		seen[key] = true
 		if use, err := settings.set(key, value); err != nil {
@@ -64,26 +62,27 @@ func (s *Settings) set(key, value string) (use string, err error) {
 	return "", nil
 }
 
-// cutVariable returns what follows name in key: nothing, or _ and more.
+// cutVariable reports whether key is name or begins with name and _, and returns what
+// follows name.
 func cutVariable(key, name string) (suffix string, ok bool) {
 	suffix, ok = strings.CutPrefix(key, name)
 	return suffix, ok && (suffix == "" || suffix[0] == '_')
 }
 
 func (s *Set[L]) setVariable(suffix, value string, parse func(string) (L, error), limitUse string) (use string, err error) {
-	place := &s.Default
+	target := &s.Default
 	if suffix != "" {
 		i, err := parseDevice(suffix[1:])
 		if err != nil {
 			return deviceUse + " at the end of the name", err
 		}
-		place = &s.Device[i]
+		target = &s.Device[i]
 	}
-	*place, err = parse(value)
+	*target, err = parse(value)
 	return limitUse, err
 }
 
-// Environ renders s as the variables that [FromEnv] reads it back from.
+// Environ returns s as environment variables, for [FromEnv] to read.
 func (s Settings) Environ() []string {
 	environ := append(s.Memory.environ(EnvMemory), s.Compute.environ(EnvCompute)...)
 	if s.Tolerance != 0 {

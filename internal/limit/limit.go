@@ -7,27 +7,26 @@ import (
 
 const memoryUse = sizeUse + "; or a percentage from 1 to 100, like 25%"
 
-// Memory is a limit on the memory of one device: a number of bytes, a share of
-// the device, or none. The zero value is a limit that nobody has set; it
-// limits nothing either, but unlike [NoMemoryLimit] it is nobody's decision,
-// and gives way to a default.
+// Memory is a limit on the memory of one device: a number of bytes, a share of the
+// device, or none. The zero value is not set: it limits nothing either, but unlike
+// [NoMemoryLimit] a default takes its place.
 type Memory struct {
 	size  Size
-	share Percent
-	none  bool
+	share Percent // of the device
+	none  bool    // set to no limit
 }
 
-// NoMemoryLimit is the decision to have no limit.
+// NoMemoryLimit is a limit that is set to none.
 var NoMemoryLimit = Memory{none: true}
 
-// MemorySize returns a limit of s bytes. As everywhere, zero is no limit.
+// MemorySize returns a limit of s bytes; 0 is no limit.
 func MemorySize(s Size) Memory {
 	return Memory{size: s, none: s == 0}
 }
 
 // ParseMemory reads a limit: a size as [ParseSize] takes it, a percentage of
-// the device from 1% to 100%, or 0, none or unlimited. That 0 means no limit
-// is HAMi-core's rule, and the only safe one to share with its settings.
+// the device from 1% to 100%, or 0, none or unlimited. 0 is no limit as in HAMi-core,
+// whose settings are read here too.
 func ParseMemory(s string) (Memory, error) {
 	limit, err := parseMemory(s)
 	if err != nil {
@@ -54,12 +53,12 @@ func parseMemory(s string) (Memory, error) {
 	return MemorySize(size), nil
 }
 
-// IsSet reports whether anybody has decided this limit, if only for none.
+// IsSet reports whether the limit is set, if only to none.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// Of returns the limit in bytes on a device with total bytes; 0 is no limit.
-// A size above the total stands as it is. A share of a device whose total is
-// not known is [ErrNoMemory], since the result would read as no limit.
+// Of returns the limit in bytes on a device with total bytes; 0 is no limit. It does
+// not reduce a size above the total. A share of a device whose total is not known is
+// [ErrNoMemory], since 0 would be no limit.
 func (m Memory) Of(total Size) (Size, error) {
 	if m.share == 0 {
 		return m.size, nil
@@ -87,14 +86,14 @@ func (m Memory) String() string {
 
 const computeUse = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
 
-// Compute is a limit on the share of one device's time: a whole percentage, or
-// none. As with [Memory], the zero value is a limit that nobody has set.
+// Compute is a limit on the share of one device's time: a whole percentage, or none. As
+// with [Memory], the zero value is not set.
 type Compute struct {
-	percent uint8
-	none    bool
+	percent uint8 // 1 to 100
+	none    bool  // set to no limit
 }
 
-// NoComputeLimit is the decision to have no limit.
+// NoComputeLimit is a limit that is set to none.
 var NoComputeLimit = Compute{none: true}
 
 // ParseCompute reads a limit: 1 to 100, with or without a percent sign, or 0,
@@ -121,7 +120,7 @@ func parseCompute(s string) (Compute, error) {
 	return Compute{percent: uint8(p / OnePercent), none: p == 0}, nil
 }
 
-// IsSet reports whether anybody has decided this limit, if only for none.
+// IsSet reports whether the limit is set, if only to none.
 func (c Compute) IsSet() bool { return c != Compute{} }
 
 // Percent returns the limit as a whole number from 1 to 100; 0 is no limit.

@@ -15,7 +15,7 @@ func TestParseMemory(t *testing.T) {
 		of        limit.Size
 	}{
 		{"10g", "10g", 10 * limit.GiB},
-		{"100g", "100g", 100 * limit.GiB}, // more than there is stands as asked
+		{"100g", "100g", 100 * limit.GiB}, // more than the device has is not reduced
 		{"25%", "25%", 20 * limit.GiB},
 		{"12.5%", "12.5%", 10 * limit.GiB},
 		{"12.50%", "12.5%", 10 * limit.GiB},
@@ -77,7 +77,7 @@ func TestShareOfUnknownDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := share.Of(0); !errors.Is(err, limit.ErrNoMemory) {
-		t.Errorf("25%% of nothing = %d, %v; it must not read as no limit", got, err)
+		t.Errorf("25%% of a device of unknown size = %d, %v; want %v", got, err, limit.ErrNoMemory)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestParseCompute(t *testing.T) {
 		}
 	}
 	if _, err := limit.ParseCompute(""); !errors.Is(err, limit.ErrEmpty) {
-		t.Errorf("ParseCompute of nothing: %v, want %v", err, limit.ErrEmpty)
+		t.Errorf("ParseCompute(\"\"): %v, want %v", err, limit.ErrEmpty)
 	}
 }
 

@@ -2,10 +2,10 @@ package limit
 
 const nameUse = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
 
-// CheckName returns an error matching [ErrName], with name called source,
-// unless name can be a job's: 1 to 63 ASCII letters, digits, '.', '_' and '-',
-// the first not '.' or '-'. Such a name is a file name as it stands, never a
-// hidden one, a path or an option.
+// CheckName returns an error matching [ErrName] unless name is a valid job name: 1 to
+// 63 ASCII letters, digits, '.', '_' and '-', the first not '.' or '-'. Such a name is
+// a file name, and never a hidden file, a path or an option. The error calls the name
+// source.
 func CheckName(source, name string) error {
 	if !validName(name) {
 		return &InputError{Source: source, Value: name, Err: ErrName, Use: nameUse}

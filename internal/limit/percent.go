@@ -21,7 +21,7 @@ const (
 	Whole = 100 * OnePercent
 )
 
-// parsePercent reads a percentage of up to four decimals, with or without its
+// parsePercent reads a percentage with up to four decimals, with or without a percent
 // sign.
 func parsePercent(s string) (Percent, error) {
 	if s == "" {
@@ -39,7 +39,7 @@ func parsePercent(s string) (Percent, error) {
 	return Percent(n), nil
 }
 
-// String renders p in the form it was read from: 25%, 12.5%.
+// String renders p with a percent sign: 25%, 12.5%.
 func (p Percent) String() string {
 	return decimal(Size(p/OnePercent), Size(p%OnePercent), percentPlaces) + "%"
 }
@@ -51,16 +51,16 @@ func (p Percent) Of(s Size) Size {
 	return Size(share)
 }
 
-// Over returns the most that may be granted under a limit that usage may pass
-// by p. No limit, which is zero, stays no limit.
+// Over returns the most that may be granted under a limit that usage may exceed by p.
+// No limit, which is 0, stays no limit.
 func (p Percent) Over(limit Size) Size {
 	return limit + min(p.Of(limit), math.MaxUint64-limit)
 }
 
 const toleranceUse = "a percentage from 0 to 100, like 10 or 2.5%"
 
-// ParseTolerance reads how far usage may pass a limit: 0 to 100, with or
-// without a percent sign. Errors name the value as source.
+// ParseTolerance reads how far usage may exceed a limit: 0 to 100, with or without a
+// percent sign. Errors call the value source.
 func ParseTolerance(source, value string) (Percent, error) {
 	p, err := parsePercent(value)
 	if err != nil {

@@ -6,19 +6,18 @@ import (
 	"strings"
 )
 
-// MaxDevices is how many devices a job can have limits for, and a region room
-// for.
+// MaxDevices is how many devices a job can have limits for. It equals abi.Devices.
 const MaxDevices = 16
 
-// limit is what a [Set] holds for each device.
+// limit is the type of the limits in a [Set].
 type limit interface {
 	Memory | Compute
 	IsSet() bool
 	String() string
 }
 
-// Set is the limits of one job: one for each device that has its own, and a
-// default for the others. Devices are numbered as the job sees them.
+// Set is a job's limits: one for each device that has its own, and a default for the
+// others. Devices are numbered as the job sees them.
 type Set[L limit] struct {
 	Default L
 	Device  [MaxDevices]L
@@ -49,32 +48,32 @@ func parseSet[L limit](source, value string, parse func(string) (L, error), use 
 	return set, nil
 }
 
-// add takes one part of a list into the set, or returns what is wrong with it
-// and what to use instead.
+// add adds one part of a list to the set. With an error it returns what to use
+// instead.
 func (s *Set[L]) add(part string, parse func(string) (L, error), limitUse string) (use string, err error) {
-	place, text := &s.Default, part
+	target, text := &s.Default, part
 	if index, rest, ok := strings.Cut(part, "="); ok {
 		i, err := parseDevice(index)
 		if err != nil {
 			return deviceUse, err
 		}
-		place, text = &s.Device[i], rest
+		target, text = &s.Device[i], rest
 	}
 	l, err := parse(text)
 	if err != nil {
 		return limitUse, err
 	}
-	if (*place).IsSet() {
+	if (*target).IsSet() {
 		return "one limit for each device, and one without a device for the others", ErrDuplicate
 	}
-	*place = l
+	*target = l
 	return "", nil
 }
 
 var deviceUse = fmt.Sprintf("a device from 0 to %d", MaxDevices-1)
 
-// parseDevice takes one spelling for each device, so that 1 and 01 cannot
-// hold two limits for the same one.
+// parseDevice accepts one spelling of each device number, so that 1 and 01 cannot be
+// two limits on the same device.
 func parseDevice(s string) (int, error) {
 	i, err := strconv.Atoi(s)
 	if err != nil || i < 0 || i >= MaxDevices || strconv.Itoa(i) != s {
@@ -83,8 +82,8 @@ func parseDevice(s string) (int, error) {
 	return i, nil
 }
 
-// IsSet reports whether the set holds any limit at all. A process whose set is
-// not set has no opinion, and takes the job's limits as it finds them.
+// IsSet reports whether any limit in the set is set. A process with none uses the
+// job's.
 func (s Set[L]) IsSet() bool { return s != Set[L]{} }
 
 // For returns the limit of one device.
@@ -113,11 +112,11 @@ func (s Set[L]) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ResolveMemory returns the limit in bytes of each device, given how much
-// memory each has; 0 is no limit. A limit for a device beyond those is
-// [ErrNoDevice]: it was meant for something, and would otherwise be lost.
+// ResolveMemory returns the limit in bytes on each device, given the size of each; 0 is
+// no limit. It returns [ErrNoDevice] for a limit on a device that is not one of them,
+// which would otherwise have no effect.
 func ResolveMemory(set Set[Memory], totals []Size) ([]Size, error) {
-	if err := set.fits(len(totals)); err != nil {
+	if err := set.checkDevices(len(totals)); err != nil {
 		return nil, fmt.Errorf("memory limit %w", err)
 	}
 	limits := make([]Size, len(totals))
@@ -131,10 +130,10 @@ func ResolveMemory(set Set[Memory], totals []Size) ([]Size, error) {
 	return limits, nil
 }
 
-// ResolveCompute returns the limit in whole percent of each of so many
-// devices; 0 is no limit.
+// ResolveCompute returns the limit in whole percent on each device, given their number;
+// 0 is no limit.
 func ResolveCompute(set Set[Compute], devices int) ([]int, error) {
-	if err := set.fits(devices); err != nil {
+	if err := set.checkDevices(devices); err != nil {
 		return nil, fmt.Errorf("compute limit %w", err)
 	}
 	limits := make([]int, devices)
@@ -144,8 +143,9 @@ func ResolveCompute(set Set[Compute], devices int) ([]int, error) {
 	return limits, nil
 }
 
-// fits checks that every device with a limit of its own is one of so many.
-func (s Set[L]) fits(devices int) error {
+// checkDevices returns ErrNoDevice if a device with a limit of its own is not one of so
+// many.
+func (s Set[L]) checkDevices(devices int) error {
 	if devices < 0 || devices > MaxDevices {
 		return fmt.Errorf("of %d devices: %w (at most %d are supported)", devices, ErrNoDevice, MaxDevices)
 	}

@@ -1,7 +1,6 @@
-// Package limit is the domain of this project: sizes, limits, the settings a
-// job is given and the name it goes by. It reads nothing, maps nothing and
-// knows no GPU; everything in it is a function of its arguments, so that the
-// command line, the tests and the tools all mean the same thing by "10g".
+// Package limit parses and renders sizes, limits, a job's settings and its name. It does
+// no I/O: everything in it is a function of its arguments. The library reads the same
+// grammar in C (shim/limit_parse.c); testdata/grammar.txt holds both to it.
 package limit
 
 import (
@@ -13,8 +12,8 @@ import (
 // Size is a number of bytes.
 type Size uint64
 
-// Multiples are binary throughout, as they are in HAMi-core: a limit of "10g"
-// is the same number of bytes whichever of the two reads it.
+// Multiples are binary, as in HAMi-core, so that "10g" is the same number of bytes for
+// both.
 const (
 	KiB Size = 1 << (10 * (iota + 1))
 	MiB
@@ -25,9 +24,8 @@ const (
 const sizeUse = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
 
 // ParseSize reads a size: plain bytes, or a number followed by k, m, g or t,
-// in either case and optionally spelled out (10g, 10G, 10gb, 10GiB). A
-// fraction is taken exactly and what is left below one byte is dropped, so a
-// size is never more than was asked for.
+// in either case and optionally spelled out (10g, 10G, 10gb, 10GiB). A fraction is
+// exact, and rounded down to whole bytes.
 //
 // It returns an error matching [ErrSize] if s is not a size, and [ErrOverflow]
 // if it is one that 64 bits cannot hold.
@@ -59,19 +57,19 @@ func parseSize(s string) (Size, error) {
 	if over != 0 {
 		return 0, ErrOverflow
 	}
-	// A multiple of scale leaves room for one scale less a byte, and the
-	// fraction is never more than that.
+	// This cannot overflow: bytes is a multiple of scale, and the fraction is less than
+	// scale.
 	size := Size(bytes) + scale.fraction(fraction)
 	if size == 0 && strings.Trim(fraction, "0") != "" {
-		// Zero stands for "no limit": a tiny limit must not become none.
+		// 0 is no limit: a tiny limit must not become none.
 		return 0, ErrSize
 	}
 	return size, nil
 }
 
-// fraction returns 0.digits of s, rounded down. Working from the last digit to
-// the first needs no more than s*10 however many digits there are, and loses
-// nothing: a remainder dropped on the way could never have made up a byte.
+// fraction returns 0.digits of s, rounded down. From the last digit to the first no
+// intermediate value exceeds s*10, and the result is exact: rounding down in each step
+// is rounding down once.
 func (s Size) fraction(digits string) Size {
 	var part Size
 	for i := len(digits) - 1; i >= 0; i-- {
@@ -80,8 +78,8 @@ func (s Size) fraction(digits string) Size {
 	return part
 }
 
-// parseUnit compares bytes rather than folding case: Unicode folds the Kelvin
-// sign to k.
+// parseUnit returns the bytes of a unit. It compares bytes, since Unicode case folding
+// maps the Kelvin sign to k.
 func parseUnit(unit string) (Size, bool) {
 	if unit == "" {
 		return 1, true
@@ -97,8 +95,8 @@ func parseUnit(unit string) (Size, bool) {
 	return 0, false
 }
 
-// cutNumber splits s after its leading decimal number. A point needs a digit
-// on both sides; signs, exponents and digits outside ASCII are not numbers.
+// cutNumber splits s after its leading decimal number. A point needs a digit on both
+// sides. Signs, exponents and digits outside ASCII are not accepted.
 func cutNumber(s string) (whole, fraction, rest string, ok bool) {
 	whole, rest = cutDigits(s)
 	if whole == "" {
@@ -132,24 +130,23 @@ var units = [...]struct {
 	{1, "B", ""},
 }
 
-// legible bounds the number shown in front of a unit: 143771 MiB still reads
-// as a size, 1073741825 B does not.
-const legible = 1_000_000
+// maxShown bounds the number before a unit: 143771 MiB is legible, 1073741825 B is not.
+const maxShown = 1_000_000
 
-// String renders s for people: 10 GiB, 1.5 GiB, 10082 MiB. The value is exact
-// unless it starts with a tilde: ~1.37 TiB is rounded to the two decimals shown.
+// String renders s for people: 10 GiB, 1.5 GiB, 10082 MiB. It is exact, or begins with
+// a tilde and is rounded to two decimals: ~1.37 TiB.
 func (s Size) String() string {
 	for _, u := range units {
 		whole, part := s/u.size, s%u.size*100
-		if s >= u.size && whole < legible && part%u.size == 0 {
+		if s >= u.size && whole < maxShown && part%u.size == 0 {
 			return decimal(whole, part/u.size, 2) + " " + u.name
 		}
 	}
 	return s.rounded()
 }
 
-// rounded renders s to two decimals of the largest unit in which it comes to
-// at least one, after rounding: a byte short of 1 MiB is ~1.00 MiB.
+// rounded renders s with two decimals, in the largest unit of which it is at least one
+// after rounding: a byte less than 1 MiB is ~1.00 MiB.
 func (s Size) rounded() string {
 	for _, u := range units {
 		whole, hundredths := s/u.size, (s%u.size*100+u.size/2)/u.size
@@ -157,14 +154,14 @@ func (s Size) rounded() string {
 			whole, hundredths = whole+1, 0
 		}
 		if whole > 0 {
-			return "~" + strconv.FormatUint(uint64(whole), 10) + "." + pad(hundredths, 2) + " " + u.name
+			return "~" + strconv.FormatUint(uint64(whole), 10) + "." + zeroPad(hundredths, 2) + " " + u.name
 		}
 	}
-	return "0 B" // nothing else comes to less than one of everything
+	return "0 B"
 }
 
-// Exact renders s to the byte, in a whole number that [ParseSize] reads back
-// to the same size: 10g, 1536m, 1073741825.
+// Exact renders s as a whole number of the largest unit that is exact, for [ParseSize]
+// to read: 10g, 1536m, 1073741825.
 func (s Size) Exact() string {
 	for _, u := range units {
 		if s >= u.size && s%u.size == 0 {
@@ -174,17 +171,18 @@ func (s Size) Exact() string {
 	return "0"
 }
 
-// decimal renders whole and a fraction counted in 10^-places, without the
-// zeros at its end.
+// decimal renders a number whose fraction is in units of 10^-places, without trailing
+// zeros.
 func decimal(whole, fraction Size, places int) string {
-	digits := strings.TrimRight(pad(fraction, places), "0")
+	digits := strings.TrimRight(zeroPad(fraction, places), "0")
 	if digits != "" {
 		digits = "." + digits
 	}
 	return strconv.FormatUint(uint64(whole), 10) + digits
 }
 
-func pad(n Size, width int) string {
+// zeroPad renders n with leading zeros.
+func zeroPad(n Size, width int) string {
 	digits := strconv.FormatUint(uint64(n), 10)
 	return strings.Repeat("0", max(0, width-len(digits))) + digits
 }

@@ -39,7 +39,7 @@ func TestParseSize(t *testing.T) {
 		{"0.999999999999999999999999999999k", 1023},
 		{"1.00000000000000000000000000000001t", limit.TiB},
 		{"18446744073709551615", math.MaxUint64},
-		{"16777215.9999999999999t", math.MaxUint64}, // less than a byte short of 2^64
+		{"16777215.9999999999999t", math.MaxUint64}, // less than a byte below 2^64
 	} {
 		got, err := limit.ParseSize(tt.in)
 		if err != nil || got != tt.want {
@@ -79,7 +79,7 @@ func TestParseSizeRejects(t *testing.T) {
 		{"٣g", limit.ErrSize},
 		{"3\u212a", limit.ErrSize}, // the Kelvin sign, which lower-cases to k
 		{"25%", limit.ErrSize},
-		{"0.0001k", limit.ErrSize}, // would come to 0, which is no limit
+		{"0.0001k", limit.ErrSize}, // would be 0, which is no limit
 		{"18446744073709551616", limit.ErrOverflow},
 		{"16777216t", limit.ErrOverflow},
 		{"99999999999999999999999g", limit.ErrOverflow},
@@ -141,8 +141,7 @@ func ExampleParseSize() {
 
 var sizePattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?)(([kmgtKMGT])[iI]?[bB]?)?$`)
 
-// wantSize says the same as ParseSize by other means: a pattern and rational
-// numbers.
+// wantSize does the same as ParseSize by other means: a pattern and rational numbers.
 func wantSize(s string) (limit.Size, bool) {
 	m := sizePattern.FindStringSubmatch(s)
 	if m == nil || m[2] != "" && m[4] == "" {
@@ -160,7 +159,7 @@ func wantSize(s string) (limit.Size, bool) {
 	return limit.Size(floor.Uint64()), true
 }
 
-// badValues are inputs that no parser here may take for anything.
+// badValues are inputs that every parser here must reject.
 var badValues = []string{
 	"10gb!", "-1", "18446744073709551616", "", "101%", "0%", " 10 g", "1e9", "0x10", "٣g", "10g\x00", "\x00", "3\u212a",
 }

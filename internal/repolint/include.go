@@ -15,14 +15,14 @@ const cRoot = "shim"
 
 var includeLine = regexp.MustCompile(`^\s*#\s*include\s*"([^"]+)"`)
 
-// include is one line that includes a file. A .c file and the .h file of the
+// checkIncludes is one line that includes a file. A .c file and the .h file of the
 // same name are one unit.
 type include struct {
 	file, target string
 	line         int
 }
 
-func (c *checker) include(name string, text []byte) {
+func (c *checker) checkIncludes(name string, text []byte) {
 	if !strings.HasPrefix(name, cRoot+"/") {
 		return
 	}
@@ -35,7 +35,7 @@ func (c *checker) include(name string, text []byte) {
 		target := string(m[1])
 		c.includes[cUnit(name)] = append(c.includes[cUnit(name)], include{name, target, i + 1})
 		if path.Dir(name) == cRoot && strings.HasPrefix(target, "hooks/") {
-			c.breach(name, i+1, "%s is above the files of %s: let it register a callback", target, cRoot)
+			c.report(name, i+1, "%s is above the files of %s: let it register a callback", target, cRoot)
 		}
 	}
 }
@@ -53,9 +53,9 @@ func (c *checker) included(i include) string {
 
 func cUnit(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
 
-// circles reports each include that closes a circle, as a depth-first walk in
+// checkCircles reports each include that closes a circle, as a depth-first walk in
 // the order of names finds it.
-func (c *checker) circles() {
+func (c *checker) checkCircles() {
 	var (
 		walk func(unit string)
 		way  []string // the units between the start and here
@@ -66,7 +66,7 @@ func (c *checker) circles() {
 		for _, i := range c.includes[unit] {
 			next := c.included(i)
 			if at := slices.Index(way, next); at >= 0 && next != unit {
-				c.breach(i.file, i.line, "a circle: %s", strings.Join(append(slices.Clone(way[at:]), next), " includes "))
+				c.report(i.file, i.line, "a circle: %s", strings.Join(append(slices.Clone(way[at:]), next), " includes "))
 			} else if at < 0 && !done[next] {
 				walk(next)
 			}

@@ -1,16 +1,14 @@
-// Package repolint checks the rules this repository keeps and no linter knows:
+// Package repolint checks rules of this repository that no linter has:
 //
-//   - every package says in a comment what it is for;
+//   - every package has a package comment;
 //   - package unsafe is imported only in files named *_unsafe.go, and only in
-//     internal/abi and internal/region, so that a reader who worries about
-//     memory knows where to look;
-//   - no Go file that a person wrote is longer than 500 lines: two things live
-//     in it by then;
+//     internal/abi and internal/region, so that all unsafe code is easy to find;
+//   - no Go file is longer than 500 lines, unless it is generated;
 //   - the C files of shim include each other in no circle, and those of its
 //     root no file of hooks, so that each can be read after those below it;
-//   - nothing is left for later in a comment, where nobody finds it.
+//   - no comment marks unfinished work, which belongs in an issue.
 //
-// Its test walks the whole repository, so `go test ./...` keeps the rules.
+// Its test checks the whole repository.
 package repolint
 
 import (
@@ -33,14 +31,14 @@ var (
 	skipFolders   = []string{"bin", "build", "testdata", "vendor"}
 	textFiles     = []string{".c", ".go", ".h", ".md", ".mk", ".pml", ".sh", ".yaml", ".yml"}
 
-	// Split, so that this file keeps the rule it makes. Whole words only: a
-	// template for mkstemp ends in six of the last letter.
-	later = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX)\b`)
+	// Split, so that this file does not break the rule. Whole words only: a template
+	// for mkstemp ends in six X.
+	unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX)\b`)
 )
 
-// Check returns every breach of the rules in a repository, as path:line: what.
+// Check returns every violation of the rules in a repository, as path:line: what.
 func Check(repo fs.FS) ([]string, error) {
-	c := checker{packages: make(map[string]*documented), cFiles: make(map[string]bool), includes: make(map[string][]include)}
+	c := checker{packages: make(map[string]*packageDoc), cFiles: make(map[string]bool), includes: make(map[string][]include)}
 	err := fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -58,12 +56,12 @@ func Check(repo fs.FS) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		return c.file(name, text)
+		return c.checkFile(name, text)
 	})
-	c.undocumented()
-	c.circles()
-	slices.Sort(c.breaches)
-	return c.breaches, err
+	c.checkPackageDocs()
+	c.checkCircles()
+	slices.Sort(c.violations)
+	return c.violations, err
 }
 
 func skipped(folder string) bool {
@@ -71,28 +69,28 @@ func skipped(folder string) bool {
 }
 
 type checker struct {
-	packages map[string]*documented
-	cFiles   map[string]bool
-	includes map[string][]include // by unit
-	breaches []string
+	packages   map[string]*packageDoc // by folder
+	cFiles     map[string]bool
+	includes   map[string][]include // by unit
+	violations []string
 }
 
-// documented is whether a folder's package has a comment. Tests need none of
-// their own, unless there is nothing else in the folder.
-type documented struct{ code, tests, comment, testComment bool }
+// packageDoc is what kinds of files a folder has, and which of them have a package
+// comment. Tests need none, unless the folder has nothing else.
+type packageDoc struct{ code, tests, comment, testComment bool }
 
-func (c *checker) breach(name string, line int, format string, args ...any) {
-	c.breaches = append(c.breaches, fmt.Sprintf("%s:%d: ", name, line)+fmt.Sprintf(format, args...))
+func (c *checker) report(name string, line int, format string, args ...any) {
+	c.violations = append(c.violations, fmt.Sprintf("%s:%d: ", name, line)+fmt.Sprintf(format, args...))
 }
 
-func (c *checker) file(name string, text []byte) error {
+func (c *checker) checkFile(name string, text []byte) error {
 	for i, line := range bytes.Split(text, []byte("\n")) {
-		if word := later.Find(line); word != nil {
-			c.breach(name, i+1, "%s: do it, or open an issue", word)
+		if word := unfinished.Find(line); word != nil {
+			c.report(name, i+1, "%s: do it, or open an issue", word)
 		}
 	}
 	if ext := path.Ext(name); ext == ".c" || ext == ".h" {
-		c.include(name, text)
+		c.checkIncludes(name, text)
 	}
 	if path.Ext(name) != ".go" {
 		return nil
@@ -103,28 +101,28 @@ func (c *checker) file(name string, text []byte) error {
 		return err
 	}
 	if lines := bytes.Count(text, []byte("\n")); lines > maxLines && !ast.IsGenerated(file) {
-		c.breach(name, lines, "more than %d lines: which two things live here?", maxLines)
+		c.report(name, lines, "more than %d lines: divide it", maxLines)
 	}
 	for _, spec := range file.Imports {
-		if spec.Path.Value == `"unsafe"` && !mayBeUnsafe(name) {
-			c.breach(name, fset.Position(spec.Pos()).Line,
+		if spec.Path.Value == `"unsafe"` && !mayImportUnsafe(name) {
+			c.report(name, fset.Position(spec.Pos()).Line,
 				"unsafe belongs in a file named *_unsafe.go in %s", strings.Join(unsafeFolders, " or "))
 		}
 	}
-	c.document(name, file)
+	c.addPackageDoc(name, file)
 	return nil
 }
 
-func mayBeUnsafe(name string) bool {
+func mayImportUnsafe(name string) bool {
 	stem := strings.TrimSuffix(strings.TrimSuffix(name, ".go"), "_test")
 	return strings.HasSuffix(stem, "_unsafe") && slices.Contains(unsafeFolders, path.Dir(name))
 }
 
-func (c *checker) document(name string, file *ast.File) {
+func (c *checker) addPackageDoc(name string, file *ast.File) {
 	folder := path.Dir(name)
 	p := c.packages[folder]
 	if p == nil {
-		p = new(documented)
+		p = new(packageDoc)
 		c.packages[folder] = p
 	}
 	comment := strings.TrimSpace(file.Doc.Text()) != ""
@@ -135,10 +133,10 @@ func (c *checker) document(name string, file *ast.File) {
 	}
 }
 
-func (c *checker) undocumented() {
+func (c *checker) checkPackageDocs() {
 	for folder, p := range c.packages {
 		if p.code && !p.comment || !p.code && p.tests && !p.testComment {
-			c.breach(folder, 1, "no file of this package says what it is for")
+			c.report(folder, 1, "no package comment")
 		}
 	}
 }

@@ -12,12 +12,12 @@ import (
 )
 
 func TestRepository(t *testing.T) {
-	breaches, err := repolint.Check(os.DirFS(moduleRoot(t)))
+	violations, err := repolint.Check(os.DirFS(moduleRoot(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range breaches {
-		t.Error(b)
+	for _, v := range violations {
+		t.Error(v)
 	}
 }
 
@@ -44,12 +44,12 @@ func TestCheck(t *testing.T) {
 		unsafe = doc + "import _ \"unsafe\"\n"
 	)
 	long := strings.Repeat("\n", 501)
-	later := "TO" + "DO"
+	mark := "TO" + "DO"
 
 	for _, tt := range []struct {
 		name string
 		repo map[string]string
-		want []string // how each breach starts
+		want []string // how each violation begins
 	}{
 		{"nothing wrong", map[string]string{
 			"p/p.go":                           doc,
@@ -64,17 +64,17 @@ func TestCheck(t *testing.T) {
 			".hidden/bad.go":                   "package bad\n",
 			"build/bad.go":                     "not Go",
 		}, nil},
-		{"no comment", map[string]string{"p/p.go": "package p\n"}, []string{"p:1: no file"}},
-		{"a comment in the tests only", map[string]string{"p/p.go": "package p\n", "p/p_test.go": doc}, []string{"p:1: no file"}},
-		{"nothing but tests", map[string]string{"p/p_test.go": "package p\n"}, []string{"p:1: no file"}},
-		{"a directive is no comment", map[string]string{"p/p.go": "//go:debug x=1\npackage p\n"}, []string{"p:1: no file"}},
+		{"no comment", map[string]string{"p/p.go": "package p\n"}, []string{"p:1: no package comment"}},
+		{"a comment in the tests only", map[string]string{"p/p.go": "package p\n", "p/p_test.go": doc}, []string{"p:1: no package comment"}},
+		{"nothing but tests", map[string]string{"p/p_test.go": "package p\n"}, []string{"p:1: no package comment"}},
+		{"a directive is no comment", map[string]string{"p/p.go": "//go:debug x=1\npackage p\n"}, []string{"p:1: no package comment"}},
 		{"unsafe in the wrong file", map[string]string{"internal/abi/abi.go": unsafe}, []string{"internal/abi/abi.go:3: unsafe"}},
 		{"unsafe in the wrong folder", map[string]string{"p/p_unsafe.go": unsafe}, []string{"p/p_unsafe.go:3: unsafe"}},
 		{"too long", map[string]string{"p/p.go": doc + long}, []string{"p/p.go:503: more than 500"}},
-		{"left for later", map[string]string{
-			"p/p.go":   doc + "// " + later + ": the rest\n",
-			"p/p.c":    "/* " + later + " */\n",
-			"Makefile": "# " + later + "\n",
+		{"unfinished work", map[string]string{
+			"p/p.go":   doc + "// " + mark + ": the rest\n",
+			"p/p.c":    "/* " + mark + " */\n",
+			"Makefile": "# " + mark + "\n",
 		}, []string{"Makefile:1: ", "p/p.c:1: ", "p/p.go:3: "}},
 		{"layers of C", map[string]string{
 			"shim/a.h":         "#include <a.h>\n",

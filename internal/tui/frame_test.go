@@ -24,7 +24,7 @@ const (
 	gib = 1 << 30
 )
 
-// noon is when all of this happens.
+// noon is the time of all samples.
 var noon = time.Date(2026, 8, 14, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) int64 { return noon.Add(-d).UnixNano() }
@@ -38,8 +38,8 @@ func holds(device int, context, data uint64) job.Holding {
 	return job.Holding{Device: device, Total: total, Context: context, Data: data, Peak: total + total/8}
 }
 
-// example is a sample with one of each: a job at work, one whose limit was
-// lowered, one without limits, one that cannot be read.
+// example is a sample with a job at work, one whose limit was lowered, one without
+// limits, and one that cannot be read.
 func example() Sample {
 	train := job.Status{Job: "train", Path: "/run/ration/train/region",
 		Devices: []job.Device{{Device: 0, Limited: true, Limit: 10 * gib, Used: 6 * gib, Peak: 9 * gib, Total: 80 * gib, Refused: 4}},
@@ -86,7 +86,7 @@ func press(m *Model, keys ...string) {
 	}
 }
 
-// many is a machine with more of everything than fits.
+// many is a sample with more jobs and processes than fit.
 func many() Sample {
 	s := Sample{Time: noon}
 	for j := range 12 {
@@ -102,7 +102,7 @@ func many() Sample {
 	return s
 }
 
-// onlyPath is a job without a name.
+// onlyPath is a sample with a job without a name.
 func onlyPath() Sample {
 	s := example()
 	s.Jobs = s.Jobs[:1]
@@ -110,8 +110,8 @@ func onlyPath() Sample {
 	return s
 }
 
-// What happened in a job is still told when it has ended, or cannot be read.
-func TestNewsOutlastJobs(t *testing.T) {
+// Events of a job are still shown after it has ended.
+func TestEventsOutlastJobs(t *testing.T) {
 	m := modelOf(example(), 80, 24)
 	s := example()
 	s.Jobs = s.Jobs[1:]
@@ -124,7 +124,7 @@ func TestNewsOutlastJobs(t *testing.T) {
 	}
 }
 
-// Time goes on by samples, and stands still on request.
+// TestUpdate checks ticks, pausing and the keys that quit.
 func TestUpdate(t *testing.T) {
 	m := modelOf(example(), 80, 24)
 	if _, cmd := m.Update(tick{}); cmd == nil {
@@ -135,12 +135,12 @@ func TestUpdate(t *testing.T) {
 	m.Update(tea.KeyPressMsg{Code: tea.KeySpace, Text: " "})
 	m.Update(Sample{Time: noon.Add(time.Hour)})
 	if !m.paused || len(m.sample.Jobs) != 4 {
-		t.Error("a sample came through while standing still")
+		t.Error("a sample was shown while paused")
 	}
 	m.Update(tea.KeyPressMsg{Code: tea.KeySpace, Text: " "})
 	m.Update(Sample{Time: noon.Add(time.Hour)})
 	if m.paused || len(m.sample.Jobs) != 0 {
-		t.Error("it does not go on")
+		t.Error("not resumed")
 	}
 	for _, key := range []tea.KeyPressMsg{{Code: 'q', Text: "q"}, {Code: tea.KeyEscape}, {Code: 'c', Mod: tea.ModCtrl}} {
 		if _, cmd := m.Update(key); cmd == nil {
@@ -189,7 +189,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// text is a frame as a person sees it.
+// text returns a frame without styles and trailing blanks.
 func text(frame string) string {
 	var out strings.Builder
 	for line := range strings.SplitSeq(ansi.Strip(frame), "\n") {
@@ -198,7 +198,7 @@ func text(frame string) string {
 	return out.String()
 }
 
-// fits says that a frame has no more lines and columns than its terminal.
+// fits checks that a frame has no more lines and columns than its terminal.
 func fits(t *testing.T, frame string, width, height int) {
 	t.Helper()
 	lines := strings.Split(frame, "\n")
@@ -212,7 +212,7 @@ func fits(t *testing.T, frame string, width, height int) {
 	}
 }
 
-// Whatever the size, a frame fits, and nothing panics.
+// TestEverySize checks that frames fit terminals of many sizes.
 func TestEverySize(t *testing.T) {
 	for _, s := range []Sample{example(), many(), {Time: noon}} {
 		for _, height := range []int{1, 2, 3, 4, 5, 7, 11, 13, 14, 15, 23, 44} {
