@@ -6,6 +6,8 @@
 //   - no Go file is longer than 500 lines, unless it is generated;
 //   - the C files of shim include each other in no circle, and those of its
 //     root no file of hooks, so that each can be read after those below it;
+//   - there is no C in internal and cmd: what runs in a process of its own is
+//     Go (docs/adr/0009-c-in-a-guest.md);
 //   - no comment marks unfinished work, which belongs in an issue.
 //
 // Its test checks the whole repository.
@@ -91,6 +93,9 @@ func (c *checker) checkFile(name string, text []byte) error {
 	}
 	if ext := path.Ext(name); ext == ".c" || ext == ".h" {
 		c.checkIncludes(name, text)
+		if top, _, _ := strings.Cut(name, "/"); top == "internal" || top == "cmd" {
+			c.report(name, 1, "C belongs in the preloaded library, the stand-in driver and their test programs")
+		}
 	}
 	if path.Ext(name) != ".go" {
 		return nil

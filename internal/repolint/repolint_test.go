@@ -64,6 +64,13 @@ func TestCheck(t *testing.T) {
 			".hidden/bad.go":                   "package bad\n",
 			"build/bad.go":                     "not Go",
 		}, nil},
+		{"C in a Go package", map[string]string{
+			"p/p.go":          doc,
+			"internal/p/p.c":  "int p;\n",
+			"cmd/p/p.h":       "int p;\n",
+			"p/p.c":           "int p;\n",
+			"shim/internal.h": "int p;\n",
+		}, []string{"cmd/p/p.h:1: C belongs", "internal/p/p.c:1: C belongs"}},
 		{"no comment", map[string]string{"p/p.go": "package p\n"}, []string{"p:1: no package comment"}},
 		{"a comment in the tests only", map[string]string{"p/p.go": "package p\n", "p/p_test.go": doc}, []string{"p:1: no package comment"}},
 		{"nothing but tests", map[string]string{"p/p_test.go": "package p\n"}, []string{"p:1: no package comment"}},
