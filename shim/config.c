@@ -12,19 +12,19 @@
 #include "log.h"
 #include "region/words.h"
 
-#define MEMORY "CUDA_DEVICE_MEMORY_LIMIT"
-#define COMPUTE "CUDA_DEVICE_SM_LIMIT"
-#define TOLERANCE "RATION_TOLERANCE"
+#define CONFIG_MEMORY "CUDA_DEVICE_MEMORY_LIMIT"
+#define CONFIG_COMPUTE "CUDA_DEVICE_SM_LIMIT"
+#define CONFIG_TOLERANCE "RATION_TOLERANCE"
 
-/* Where a job that was handed to a container is, whatever became of the
- * environment: the region, or the job's folder. */
-#define WELL_KNOWN "/run/ration/job"
+/* Where a container finds its job, whatever became of the environment: the region, or the
+ * job's folder. */
+#define CONFIG_WELL_KNOWN "/run/ration/job"
 
 /* By number: the function's name depends on the C library's age. */
-static bool look(const char *path, struct stat *st) { return syscall(SYS_newfstatat, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW) == 0; }
+static bool config_stat(const char *path, struct stat *st) { return syscall(SYS_newfstatat, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW) == 0; }
 
-/* after returns what follows name in a variable: nothing, or _ and more, up to =. */
-static const char *after(const char *variable, const char *name)
+/* config_after returns what follows name in a variable: nothing, or _ and more, up to =. */
+static const char *config_after(const char *variable, const char *name)
 {
 	size_t len = strlen(name);
 	if (strncmp(variable, name, len) || (variable[len] != '=' && variable[len] != '_'))
@@ -36,23 +36,23 @@ bool config_any(void)
 {
 	struct stat st;
 	for (char **e = environ; e && *e; e++)
-		if (after(*e, MEMORY) || after(*e, COMPUTE) || !strncmp(*e, "RATION_REGION=", 14) ||
+		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || !strncmp(*e, "RATION_REGION=", 14) ||
 		    !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
 			return true;
-	return look(WELL_KNOWN, &st);
+	return config_stat(CONFIG_WELL_KNOWN, &st);
 }
 
-/* wrong says what is wrong with a variable, as FromEnv does in Go. */
-static bool wrong(const char *variable, const char *what, const char *use)
+/* config_wrong logs what is wrong with a variable, as FromEnv does in Go. */
+static bool config_wrong(const char *variable, const char *what, const char *use)
 {
 	const char *value = strchr(variable, '=') + 1;
 	log_error("%.*s=\"%s\": %s (use %s)", (int)(value - 1 - variable), variable, value, what, use);
 	return false;
 }
 
-/* first says whether no variable before this one has the same name: the first of
- * several counts, as it does for getenv. */
-static bool first(char **variable)
+/* config_first reports whether no variable before this one has the same name: the first
+ * of several counts, as it does for getenv. */
+static bool config_first(char **variable)
 {
 	size_t len = (size_t)(strchr(*variable, '=') - *variable) + 1;
 	for (char **e = environ; e < variable; e++)
@@ -61,8 +61,9 @@ static bool first(char **variable)
 	return true;
 }
 
-/* Which devices a variable with this ending is for. */
-static const char *devices(const char *ending, unsigned *from, unsigned *to)
+/* config_devices parses which devices a variable with this ending is for: from, up to but
+ * not including to. It returns NULL, or what is wrong. */
+static const char *config_devices(const char *ending, unsigned *from, unsigned *to)
 {
 	char index[8] = "";
 	*from = 0, *to = RATION_DEVICES;
@@ -76,57 +77,57 @@ static const char *devices(const char *ending, unsigned *from, unsigned *to)
 	return what;
 }
 
-static bool read_memory(struct config *c, char **e, bool exact)
+static bool config_read_memory(struct config *c, char **e, bool exact)
 {
-	const char *ending = after(*e, MEMORY), *what;
+	const char *ending = config_after(*e, CONFIG_MEMORY), *what;
 	struct memory_limit l;
 	unsigned from, to;
-	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !first(e))
+	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !config_first(e))
 		return true;
-	if ((what = devices(ending, &from, &to)))
-		return wrong(*e, what, device_use);
+	if ((what = config_devices(ending, &from, &to)))
+		return config_wrong(*e, what, device_use);
 	if ((what = parse_memory(strchr(*e, '=') + 1, &l)))
-		return wrong(*e, what, memory_use);
+		return config_wrong(*e, what, memory_use);
 	while (from < to)
 		c->memory[from++] = l;
 	return true;
 }
 
-static bool read_compute(struct config *c, char **e, bool exact)
+static bool config_read_compute(struct config *c, char **e, bool exact)
 {
-	const char *ending = after(*e, COMPUTE), *what;
+	const char *ending = config_after(*e, CONFIG_COMPUTE), *what;
 	struct compute_limit l;
 	unsigned from, to;
-	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !first(e))
+	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !config_first(e))
 		return true;
-	if ((what = devices(ending, &from, &to)))
-		return wrong(*e, what, device_use);
+	if ((what = config_devices(ending, &from, &to)))
+		return config_wrong(*e, what, device_use);
 	if ((what = parse_compute(strchr(*e, '=') + 1, &l)))
-		return wrong(*e, what, compute_use);
+		return config_wrong(*e, what, compute_use);
 	while (from < to)
 		c->compute[from++] = l;
 	return true;
 }
 
-static bool read_limits(struct config *c)
+static bool config_read_limits(struct config *c)
 {
 	bool good = true;
 	const char *what;
 	/* The default for all devices first, then what one device is given. */
 	for (int exact = 0; exact < 2; exact++)
 		for (char **e = environ; e && *e; e++)
-			good = read_memory(c, e, exact) && read_compute(c, e, exact) && good;
-	const char *tolerance = getenv(TOLERANCE);
+			good = config_read_memory(c, e, exact) && config_read_compute(c, e, exact) && good;
+	const char *tolerance = getenv(CONFIG_TOLERANCE);
 	uint32_t share = 0;
 	/* A value lies behind its name and =, as long together as the name and its end. */
 	if (tolerance && (what = parse_percent(tolerance, &share)))
-		good = wrong(tolerance - sizeof TOLERANCE, what, tolerance_use);
+		good = config_wrong(tolerance - sizeof CONFIG_TOLERANCE, what, tolerance_use);
 	c->tolerance = share / (ONE_PERCENT / 10);
 	return good;
 }
 
-/* The folder of this user's jobs, as internal/job has it. */
-static int own_folder(char *out, size_t size)
+/* config_own_folder is the folder of this user's jobs, as internal/job has it. */
+static int config_own_folder(char *out, size_t size)
 {
 	const char *dir = getenv("RATION_DIR");
 	if (dir && *dir)
@@ -139,16 +140,16 @@ static int own_folder(char *out, size_t size)
 	return snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)geteuid());
 }
 
-static bool find_path(struct config *c)
+static bool config_find_path(struct config *c)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
 	struct stat st;
 	int n;
-	/* A job that somebody else put there is not this user's to leave. */
-	if (look(WELL_KNOWN, &st) && st.st_uid != geteuid()) {
+	/* A job that another user put there is not this user's to leave. */
+	if (config_stat(CONFIG_WELL_KNOWN, &st) && st.st_uid != geteuid()) {
 		c->fail_open = false;
 		c->path_given = true;
-		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? WELL_KNOWN "/region" : WELL_KNOWN);
+		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? CONFIG_WELL_KNOWN "/region" : CONFIG_WELL_KNOWN);
 		return true;
 	}
 	for (unsigned i = 0; i < 2; i++) {
@@ -165,13 +166,13 @@ static bool find_path(struct config *c)
 			log_error("%s: a path of %d bytes (use one shorter than %zu)", variables[i], n, sizeof c->path);
 		return n >= 0 && (size_t)n < sizeof c->path;
 	}
-	if (look(WELL_KNOWN, &st)) {
+	if (config_stat(CONFIG_WELL_KNOWN, &st)) {
 		c->path_given = true;
-		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? WELL_KNOWN "/region" : WELL_KNOWN);
+		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? CONFIG_WELL_KNOWN "/region" : CONFIG_WELL_KNOWN);
 		return true;
 	}
 	/* Limits without a path: a job called default. */
-	n = own_folder(c->path, sizeof c->path - sizeof "/default/region");
+	n = config_own_folder(c->path, sizeof c->path - sizeof "/default/region");
 	if (n < 0 || (size_t)n >= sizeof c->path - sizeof "/default/region") {
 		log_error("the folder of jobs has too long a name (name another in RATION_DIR)");
 		return false;
@@ -190,10 +191,10 @@ bool config_read(struct config *c)
 		strcpy(c->visible, visible);
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
-	bool good = read_limits(c);
+	bool good = config_read_limits(c);
 	if (fail && strcmp(fail, "open") && strcmp(fail, "closed"))
 		log_warn("RATION_FAIL=\"%s\": neither open nor closed (taken as closed)", fail);
-	return find_path(c) && good;
+	return config_find_path(c) && good;
 }
 
 uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)
@@ -207,9 +208,9 @@ uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)
 	return make_limit(bytes, c->tolerance);
 }
 
-/* A folder that somebody else could have planted says nothing about who may have
- * how much. */
-static bool make_trusted(const char *path)
+/* config_make_trusted makes a folder, or accepts one that only this user can have made:
+ * limits in any other mean nothing. */
+static bool config_make_trusted(const char *path)
 {
 	struct stat st;
 	char buf[ERRNO_TEXT];
@@ -217,7 +218,7 @@ static bool make_trusted(const char *path)
 		log_error("making the folder %s: %s (name a region in RATION_REGION)", path, errno_text(errno, buf));
 		return false;
 	}
-	if (look(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022))
+	if (config_stat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022))
 		return true;
 	log_error("folder %s: not this user's alone (remove it, or name a region in RATION_REGION)", path);
 	return false;
@@ -230,8 +231,8 @@ bool config_make_folder(const struct config *c)
 	*strrchr(path, '/') = 0;
 	char *job = strrchr(path, '/');
 	*job = 0;
-	if (!make_trusted(path))
+	if (!config_make_trusted(path))
 		return false;
 	*job = '/';
-	return make_trusted(path);
+	return config_make_trusted(path);
 }

@@ -1,4 +1,4 @@
-/* What a process finds in its environment, and where its job's region is. */
+/* The settings, which come from the environment, and where the job's region is. */
 #ifndef RATION_CONFIG_H
 #define RATION_CONFIG_H
 
@@ -8,28 +8,28 @@
 #include "region/region.h"
 
 struct config {
-	char path[512];
+	char path[512]; /* of the region */
 	char visible[1024]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit */
-	bool path_given;  /* by a variable, or found at the well-known place */
-	bool fail_open;   /* RATION_FAIL=open */
-	bool probe;       /* RATION_HOSTPID=probe */
+	bool path_given;    /* by a variable, or found at the well-known place */
+	bool fail_open;     /* RATION_FAIL=open */
+	bool probe;         /* RATION_HOSTPID=probe */
 	unsigned tolerance; /* per mille */
 	struct memory_limit memory[RATION_DEVICES];
 	struct compute_limit compute[RATION_DEVICES];
 };
 
-/* config_any says whether there is anything at all to do in this process: a look
- * at the environment and at one path. */
+/* config_any reports whether this process has a job: it looks at the environment and at
+ * one path. */
 bool config_any(void);
 
-/* config_read reads it, and says what is wrong, on stderr, if anything is. */
+/* config_read reads the settings, and logs what is wrong with them. */
 bool config_read(struct config *c);
 
-/* config_limit is a device's limit as the region packs it; 0 where there is none
- * or where it is a share and total is not known (0). */
+/* config_limit returns a device's limit as the region packs it; 0 where there is none, or
+ * where it is a share and total is not known (0). */
 uint64_t config_limit(const struct config *c, unsigned device, uint64_t total);
 
-/* config_make_folder makes the folder of a region whose path nobody gave. */
+/* config_make_folder makes the folder of a region whose path was not given. */
 bool config_make_folder(const struct config *c);
 
 #endif

@@ -104,7 +104,7 @@ enum {
 	CU_AD_FORMAT_HALF = 0x10,
 };
 
-/* Arrays whose memory somebody maps later. */
+/* Arrays to which memory is mapped later. */
 enum { CUDA_ARRAY3D_LAYERED = 0x01, CUDA_ARRAY3D_CUBEMAP = 0x04, CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 
 typedef struct {

@@ -6,8 +6,8 @@
  * ours instead. Every other name, and every other library's wrapper around the
  * driver, is left as it is.
  *
- * The driver's own functions are found in its symbol table, never through names
- * that somebody (we ourselves) may have put in front of them. */
+ * The driver's own functions are found in its symbol table, never by a lookup that
+ * another library, or this one, may have interposed. */
 #include "interpose.h"
 
 #include <dlfcn.h>
@@ -21,39 +21,40 @@
 
 /* The newest CUDA whose calls the table knows. A newer name may mean a call with
  * other parameters. */
-#define KNOWN_CUDA 13999
+#define INTERPOSE_KNOWN_CUDA 13999
 
-static const char *const names[RATION_CALLS] = {
+static const char *const interpose_names[RATION_CALLS] = {
 #define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = #symbol,
 #define USE(symbol, params) [CALL_##symbol] = #symbol,
 #include "hooks.def"
 };
 
-static void *const ours[RATION_HOOKS] = {
+static void *const interpose_hooks[RATION_HOOKS] = {
 #define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = (void *)symbol,
 #include "hooks.def"
 };
 
 /* What cuGetProcAddress calls them. */
-static const struct variant {
+static const struct interpose_variant {
 	const char *base;
 	int version;
 	bool per_thread;
 	enum ration_call call;
-} variants[] = {
+} interpose_variants[] = {
 #define HOOK(family, symbol, base, version, per_thread, params, text) {#base, version, per_thread, CALL_##symbol},
 #define ALIAS(base, version, symbol) {#base, version, 0, CALL_##symbol},
 #include "hooks.def"
 };
 
-enum library { CUDA, NVML, LIBRARIES };
-static const char *const sonames[LIBRARIES] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+enum interpose_library { CUDA, NVML, LIBRARIES };
+static const char *const interpose_sonames[LIBRARIES] = {"libcuda.so.1", "libnvidia-ml.so.1"};
 
-static enum library library_of(enum ration_call call) { return names[call][0] == 'n' ? NVML : CUDA; }
+static enum interpose_library interpose_library_of(enum ration_call call) { return interpose_names[call][0] == 'n' ? NVML : CUDA; }
 
-/* Written by whoever comes first, and by others with the same values. */
-static void *real[RATION_CALLS];
-static int resolved[LIBRARIES];
+/* The driver's functions, and whether a library's have been filled in. Any thread writes
+ * them, all the same values; atomic. */
+static void *interpose_real[RATION_CALLS];
+static int interpose_resolved[LIBRARIES];
 
 /* The real resolvers, jumped to by the stubs in stubs.c. */
 __attribute__((visibility("hidden"))) void *ration_real_dlsym, *ration_real_dlvsym;
@@ -62,22 +63,22 @@ typedef void *(*dlopen_function)(const char *, int);
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
-/* dl_function finds one of the C library's dl functions, which live in libdl in an
+/* interpose_dl_function finds one of the C library's dl functions, which live in libdl in an
  * old one and in libc in a new one. */
-static void *dl_function(const char *name)
+static void *interpose_dl_function(const char *name)
 {
 	struct elf_object o;
 	void *found = elf_first("libc.so.6", &o) ? elf_symbol(&o, name) : NULL;
 	return found || !elf_first("libdl.so.2", &o) ? found : elf_symbol(&o, name);
 }
 
-/* find_resolvers may be the first thing that runs in a process: other preloaded
+/* interpose_find_resolvers may be the first thing that runs in a process: other preloaded
  * libraries look for what they wrap before anything else. */
-static bool find_resolvers(void)
+static bool interpose_find_resolvers(void)
 {
 	if (likely(__atomic_load_n(&ration_real_dlvsym, __ATOMIC_ACQUIRE)))
 		return true;
-	void *dlsym_found = dl_function("dlsym"), *dlvsym_found = dl_function("dlvsym");
+	void *dlsym_found = interpose_dl_function("dlsym"), *dlvsym_found = interpose_dl_function("dlvsym");
 	if (!dlsym_found || !dlvsym_found)
 		return false;
 	__atomic_store_n(&ration_real_dlsym, dlsym_found, __ATOMIC_RELAXED);
@@ -85,38 +86,38 @@ static bool find_resolvers(void)
 	return true;
 }
 
-/* resolve fills in the real functions of a library that is loaded, and keeps it
+/* interpose_resolve fills in the real functions of a library that is loaded, and keeps it
  * loaded: the addresses must stay good. Safe to do twice. */
-static bool resolve(enum library l)
+static bool interpose_resolve(enum interpose_library l)
 {
 	struct elf_object o;
-	if (likely(__atomic_load_n(&resolved[l], __ATOMIC_ACQUIRE)))
+	if (likely(__atomic_load_n(&interpose_resolved[l], __ATOMIC_ACQUIRE)))
 		return true;
-	if (!elf_named(sonames[l], &o))
+	if (!elf_named(interpose_sonames[l], &o))
 		return false;
-	dlopen_function open = (dlopen_function)dl_function("dlopen");
+	dlopen_function open = (dlopen_function)interpose_dl_function("dlopen");
 	if (open)
-		open(sonames[l], RTLD_LAZY | RTLD_NOLOAD);
+		open(interpose_sonames[l], RTLD_LAZY | RTLD_NOLOAD);
 	for (enum ration_call c = 0; c < RATION_CALLS; c++)
-		if (library_of(c) == l)
-			__atomic_store_n(&real[c], elf_symbol(&o, names[c]), __ATOMIC_RELAXED);
-	/* Release: whoever finds it set finds the addresses. */
-	__atomic_store_n(&resolved[l], 1, __ATOMIC_RELEASE);
+		if (interpose_library_of(c) == l)
+			__atomic_store_n(&interpose_real[c], elf_symbol(&o, interpose_names[c]), __ATOMIC_RELAXED);
+	/* Release: a thread that finds it set finds the addresses. */
+	__atomic_store_n(&interpose_resolved[l], 1, __ATOMIC_RELEASE);
 	return true;
 }
 
 void *ration_real(enum ration_call call)
 {
-	void *found = __atomic_load_n(&real[call], __ATOMIC_RELAXED);
+	void *found = __atomic_load_n(&interpose_real[call], __ATOMIC_RELAXED);
 	if (likely(found != NULL))
 		return found;
-	return resolve(library_of(call)) ? __atomic_load_n(&real[call], __ATOMIC_RELAXED) : NULL;
+	return interpose_resolve(interpose_library_of(call)) ? __atomic_load_n(&interpose_real[call], __ATOMIC_RELAXED) : NULL;
 }
 
 int ration_absent(enum ration_call call)
 {
-	enum library l = library_of(call);
-	bool loaded = __atomic_load_n(&resolved[l], __ATOMIC_ACQUIRE);
+	enum interpose_library l = interpose_library_of(call);
+	bool loaded = __atomic_load_n(&interpose_resolved[l], __ATOMIC_ACQUIRE);
 	if (l == NVML)
 		return loaded ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_LIBRARY_NOT_FOUND;
 	return loaded ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NO_DEVICE;
@@ -124,31 +125,32 @@ int ration_absent(enum ration_call call)
 
 bool interpose_load_nvml(void)
 {
-	if (resolve(NVML))
+	if (interpose_resolve(NVML))
 		return true;
-	dlopen_function open = (dlopen_function)dl_function("dlopen");
-	return open && open(sonames[NVML], RTLD_LAZY) && resolve(NVML);
+	lock_order_check(LOCK_CALLS_LINKER);
+	dlopen_function open = (dlopen_function)interpose_dl_function("dlopen");
+	return open && open(interpose_sonames[NVML], RTLD_LAZY) && interpose_resolve(NVML);
 }
 
-static int hook_named(const char *name)
+static int interpose_hook_named(const char *name)
 {
 	if (!((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))
 		return -1;
 	for (int c = 0; c < RATION_HOOKS; c++)
-		if (!strcmp(names[c], name))
+		if (!strcmp(interpose_names[c], name))
 			return c;
 	return -1;
 }
 
-struct next {
+struct interpose_next {
 	const char *name;
 	bool past;
 	void *found;
 };
 
-static bool is_next(const struct elf_object *o, bool holds, void *arg)
+static bool interpose_is_next(const struct elf_object *o, bool holds, void *arg)
 {
-	struct next *n = arg;
+	struct interpose_next *n = arg;
 	if (!n->past) {
 		n->past = holds;
 		return false;
@@ -157,18 +159,18 @@ static bool is_next(const struct elf_object *o, bool holds, void *arg)
 	return n->found != NULL;
 }
 
-/* next_after is what dlsym(RTLD_NEXT) finds for a caller: the real one would take
+/* interpose_next_after returns what dlsym(RTLD_NEXT) finds for a caller: the real one would take
  * us for the caller. */
-static void *next_after(const void *caller, const char *name)
+static void *interpose_next_after(const void *caller, const char *name)
 {
-	struct next n = {.name = name};
-	return elf_find(is_next, caller, &n) ? n.found : NULL;
+	struct interpose_next n = {.name = name};
+	return elf_find(interpose_is_next, caller, &n) ? n.found : NULL;
 }
 
-/* trace tells ration doctor which of the driver's names a program asks for. That is
+/* interpose_trace tells ration doctor which of the driver's names a program asks for. That is
  * before cuInit, and so before the settings are read: one look says whether
- * anybody wants to know. */
-static void trace(const char *name, int version, bool counted)
+ * the names are wanted. */
+static void interpose_trace(const char *name, int version, bool counted)
 {
 	enum { UNKNOWN, QUIET, TRACING };
 	static int state;
@@ -192,61 +194,61 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 						       void **result)
 {
 	*result = NULL;
-	if (!find_resolvers())
+	if (!interpose_find_resolvers())
 		return true;
-	int call = name ? hook_named(name) : -1;
+	int call = name ? interpose_hook_named(name) : -1;
 	if (name)
-		trace(name, 0, call >= 0);
+		interpose_trace(name, 0, call >= 0);
 	if (call < 0)
 		return false;
 	if (handle == RTLD_NEXT) {
-		void *found = next_after(caller, name);
-		if (!found || (found != ours[call] && found != ration_real(call)))
+		void *found = interpose_next_after(caller, name);
+		if (!found || (found != interpose_hooks[call] && found != ration_real(call)))
 			return false;
-		*result = ours[call];
+		*result = interpose_hooks[call];
 		return true;
 	}
 	void *found = version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version)
 			      : ((dlsym_function)ration_real_dlsym)(handle, name);
-	if (found && found == ours[call] && !resolve(library_of(call)))
+	if (found && found == interpose_hooks[call] && !interpose_resolve(interpose_library_of(call)))
 		/* Our export alone is no driver: without us there would be nothing. The
 		 * real one leaves the message for dlerror. */
-		found = ((dlsym_function)ration_real_dlsym)(handle, library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
+		found = ((dlsym_function)ration_real_dlsym)(handle, interpose_library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
 											     : "libnvidia-ml.so.1 is not loaded");
 	else if (found && found == ration_real(call))
-		found = ours[call];
+		found = interpose_hooks[call];
 	*result = found;
 	return true;
 }
 
-/* variant_of is our function for what cuGetProcAddress found. */
-static void *variant_of(void *found, const char *name, int version, uint64_t flags)
+/* interpose_variant_of returns our function for what cuGetProcAddress found. */
+static void *interpose_variant_of(void *found, const char *name, int version, uint64_t flags)
 {
 	enum { PER_THREAD = 2 };
-	const struct variant *best = NULL;
+	const struct interpose_variant *best = NULL;
 	bool threaded = false;
 	for (int c = 0; c < RATION_HOOKS; c++)
-		if (found == __atomic_load_n(&real[c], __ATOMIC_RELAXED))
-			return ours[c];
+		if (found == __atomic_load_n(&interpose_real[c], __ATOMIC_RELAXED))
+			return interpose_hooks[c];
 	/* A driver may keep other entry points for this than it exports. */
-	if (version > KNOWN_CUDA)
+	if (version > INTERPOSE_KNOWN_CUDA)
 		return found;
-	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-		if (!strcmp(variants[i].base, name))
-			threaded |= variants[i].per_thread;
-	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-		const struct variant *v = &variants[i];
+	for (size_t i = 0; i < sizeof interpose_variants / sizeof *interpose_variants; i++)
+		if (!strcmp(interpose_variants[i].base, name))
+			threaded |= interpose_variants[i].per_thread;
+	for (size_t i = 0; i < sizeof interpose_variants / sizeof *interpose_variants; i++) {
+		const struct interpose_variant *v = &interpose_variants[i];
 		if (v->version <= version && v->per_thread == (threaded && (flags & PER_THREAD)) && (!best || v->version > best->version) &&
 		    !strcmp(v->base, name))
 			best = v;
 	}
-	return best && ration_real(best->call) ? ours[best->call] : found;
+	return best && ration_real(best->call) ? interpose_hooks[best->call] : found;
 }
 
-static void *substitute(void *found, const char *name, int version, uint64_t flags)
+static void *interpose_substitute(void *found, const char *name, int version, uint64_t flags)
 {
-	void *mine = variant_of(found, name, version, flags);
-	trace(name, version, mine != found);
+	void *mine = interpose_variant_of(found, name, version, flags);
+	interpose_trace(name, version, mine != found);
 	return mine;
 }
 
@@ -254,7 +256,7 @@ int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
 {
 	int result = REAL(cuGetProcAddress, name, out, version, flags);
 	if (result == CUDA_SUCCESS && name && out && *out)
-		*out = substitute(*out, name, version, flags);
+		*out = interpose_substitute(*out, name, version, flags);
 	return result;
 }
 
@@ -262,6 +264,6 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flag
 {
 	int result = REAL(cuGetProcAddress_v2, name, out, version, flags, status);
 	if (result == CUDA_SUCCESS && name && out && *out)
-		*out = substitute(*out, name, version, flags);
+		*out = interpose_substitute(*out, name, version, flags);
 	return result;
 }

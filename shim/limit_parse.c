@@ -13,12 +13,12 @@ const char compute_use[] = "a whole percentage from 1 to 100, like 30 or 30%; or
 const char tolerance_use[] = "a percentage from 0 to 100, like 10 or 2.5%";
 const char device_use[] = "a device from 0 to 15 at the end of the name";
 
-static const char empty[] = "empty";
-static const char not_size[] = "not a size";
-static const char overflow[] = "a size too large to count in 64 bits";
-static const char not_percent[] = "not a percentage in range";
+static const char parse_empty[] = "empty";
+static const char parse_not_size[] = "not a size";
+static const char parse_overflow[] = "a size too large to count in 64 bits";
+static const char parse_not_percent[] = "not a percentage in range";
 
-static size_t digits(const char *s)
+static size_t parse_digits(const char *s)
 {
 	size_t n = 0;
 	while (s[n] >= '0' && s[n] <= '9')
@@ -31,19 +31,19 @@ struct number {
 	size_t whole_len, fraction_len;
 };
 
-/* cut_number splits text after its leading decimal number. A point needs a digit
+/* parse_number splits text after its leading decimal number. A point needs a digit
  * on both sides. */
-static bool cut_number(const char *text, struct number *n)
+static bool parse_number(const char *text, struct number *n)
 {
 	memset(n, 0, sizeof *n);
 	n->whole = text;
-	n->whole_len = digits(text);
+	n->whole_len = parse_digits(text);
 	n->rest = text + n->whole_len;
 	if (!n->whole_len)
 		return false;
 	if (*n->rest == '.') {
 		n->fraction = n->rest + 1;
-		n->fraction_len = digits(n->fraction);
+		n->fraction_len = parse_digits(n->fraction);
 		n->rest = n->fraction + n->fraction_len;
 		if (!n->fraction_len)
 			return false;
@@ -51,9 +51,9 @@ static bool cut_number(const char *text, struct number *n)
 	return true;
 }
 
-static bool is_none(const char *s) { return !strcasecmp(s, "none") || !strcasecmp(s, "unlimited"); }
+static bool parse_is_none(const char *s) { return !strcasecmp(s, "none") || !strcasecmp(s, "unlimited"); }
 
-/* parse_unit is the bytes a unit stands for, or 0. */
+/* parse_unit returns the bytes a unit stands for, or 0. */
 static uint64_t parse_unit(const char *unit)
 {
 	static const char letters[] = "kmgt";
@@ -73,15 +73,15 @@ static const char *parse_size(const char *text, uint64_t *out)
 {
 	struct number n;
 	if (!*text)
-		return empty;
-	uint64_t scale = cut_number(text, &n) ? parse_unit(n.rest) : 0, bytes = 0, part = 0;
+		return parse_empty;
+	uint64_t scale = parse_number(text, &n) ? parse_unit(n.rest) : 0, bytes = 0, part = 0;
 	if (!scale || (n.fraction && scale == 1))
-		return not_size;
+		return parse_not_size;
 	for (size_t i = 0; i < n.whole_len; i++)
 		if (__builtin_mul_overflow(bytes, 10, &bytes) || __builtin_add_overflow(bytes, (uint64_t)(n.whole[i] - '0'), &bytes))
-			return overflow;
+			return parse_overflow;
 	if (__builtin_mul_overflow(bytes, scale, &bytes))
-		return overflow;
+		return parse_overflow;
 	/* From the last digit to the first: exact, and never more than scale * 10. */
 	bool any = false;
 	for (size_t i = n.fraction_len; i-- > 0;) {
@@ -90,7 +90,7 @@ static const char *parse_size(const char *text, uint64_t *out)
 	}
 	*out = bytes + part;
 	/* Zero stands for "no limit": a tiny limit must not become none. */
-	return *out == 0 && any ? not_size : NULL;
+	return *out == 0 && any ? parse_not_size : NULL;
 }
 
 const char *parse_percent(const char *text, uint32_t *out)
@@ -99,18 +99,18 @@ const char *parse_percent(const char *text, uint32_t *out)
 	struct number n;
 	uint64_t value = 0;
 	if (!*text)
-		return empty;
-	if (!cut_number(text, &n) || (*n.rest && strcmp(n.rest, "%")) || n.fraction_len > PLACES)
-		return not_percent;
+		return parse_empty;
+	if (!parse_number(text, &n) || (*n.rest && strcmp(n.rest, "%")) || n.fraction_len > PLACES)
+		return parse_not_percent;
 	for (size_t i = 0; i < n.whole_len; i++) {
 		value = value * 10 + (uint64_t)(n.whole[i] - '0');
 		if (value > 100)
-			return not_percent;
+			return parse_not_percent;
 	}
 	for (size_t i = 0; i < PLACES; i++)
 		value = value * 10 + (i < n.fraction_len ? (uint64_t)(n.fraction[i] - '0') : 0);
 	if (value > WHOLE)
-		return not_percent;
+		return parse_not_percent;
 	*out = (uint32_t)value;
 	return NULL;
 }
@@ -120,11 +120,11 @@ const char *parse_memory(const char *text, struct memory_limit *out)
 	struct memory_limit l = {.set = true};
 	const char *wrong = NULL;
 	size_t len = strlen(text);
-	if (is_none(text)) {
+	if (parse_is_none(text)) {
 		l.none = true;
 	} else if (len && text[len - 1] == '%') {
 		if (parse_percent(text, &l.share) || l.share < ONE_PERCENT)
-			wrong = not_percent;
+			wrong = parse_not_percent;
 	} else {
 		wrong = parse_size(text, &l.bytes);
 		l.none = l.bytes == 0;
@@ -137,9 +137,9 @@ const char *parse_memory(const char *text, struct memory_limit *out)
 const char *parse_compute(const char *text, struct compute_limit *out)
 {
 	uint32_t p = 0;
-	const char *wrong = is_none(text) ? NULL : parse_percent(text, &p);
+	const char *wrong = parse_is_none(text) ? NULL : parse_percent(text, &p);
 	if (!wrong && p % ONE_PERCENT)
-		wrong = not_percent;
+		wrong = parse_not_percent;
 	if (!wrong)
 		*out = (struct compute_limit){true, (uint8_t)(p / ONE_PERCENT)};
 	return wrong;
@@ -147,7 +147,7 @@ const char *parse_compute(const char *text, struct compute_limit *out)
 
 const char *parse_device(const char *text, unsigned *out)
 {
-	size_t len = digits(text);
+	size_t len = parse_digits(text);
 	unsigned n = 0;
 	for (size_t i = 0; i < len && i < 3; i++)
 		n = n * 10 + (unsigned)(text[i] - '0');

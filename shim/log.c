@@ -14,27 +14,28 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE 640
+#include "lock_order.h"
 
-static int level = LOG_WARN;
-static char file[512]; /* empty: stderr */
+#define LOG_LINE 640
+
+static int log_highest = LOG_WARN;
+static char log_file[512]; /* empty: stderr */
 
 /* What descriptor 2 was when the settings were read: a program may close it, and
  * have a file of its own by that number. */
-static dev_t stderr_dev;
-static ino_t stderr_ino;
+static dev_t log_stderr_dev;
+static ino_t log_stderr_ino;
 
-static bool look_at_stderr(struct stat *st) { return syscall(SYS_fstat, STDERR_FILENO, st) == 0; }
+static bool log_stat_stderr(struct stat *st) { return syscall(SYS_fstat, STDERR_FILENO, st) == 0; }
 
-static bool same_stderr(void)
+static bool log_stderr_same(void)
 {
 	struct stat st;
-	return look_at_stderr(&st) && (!stderr_ino || (st.st_dev == stderr_dev && st.st_ino == stderr_ino));
+	return log_stat_stderr(&st) && (!log_stderr_ino || (st.st_dev == log_stderr_dev && st.st_ino == log_stderr_ino));
 }
 
-/* put writes a line. A reader that went away is no reason to end the program, which
- * SIGPIPE would do. */
-static void put(int fd, const char *line, size_t n)
+/* log_put writes a line. Where the reader has gone, SIGPIPE must not end the program. */
+static void log_put(int fd, const char *line, size_t n)
 {
 	sigset_t pipe, before, pending;
 	sigemptyset(&pipe);
@@ -50,8 +51,8 @@ static void put(int fd, const char *line, size_t n)
 void log_setup(void)
 {
 	struct stat st;
-	if (look_at_stderr(&st))
-		stderr_dev = st.st_dev, stderr_ino = st.st_ino;
+	if (log_stat_stderr(&st))
+		log_stderr_dev = st.st_dev, log_stderr_ino = st.st_ino;
 	static const char *const words[] = {"error", "warn", "info", "debug"};
 	const char *word = getenv("RATION_LOG"), *number = getenv("LIBCUDA_LOG_LEVEL"), *path = getenv("RATION_LOG_FILE");
 	int chosen = LOG_WARN;
@@ -63,22 +64,23 @@ void log_setup(void)
 			chosen = (int)i;
 			word = NULL;
 		}
-	__atomic_store_n(&level, chosen, __ATOMIC_RELAXED);
-	if (path && strlen(path) < sizeof file)
-		strcpy(file, path);
+	__atomic_store_n(&log_highest, chosen, __ATOMIC_RELAXED);
+	if (path && strlen(path) < sizeof log_file)
+		strcpy(log_file, path);
 	if (word && *word)
 		log_warn("RATION_LOG=\"%s\": not a level (use error, warn, info or debug)", word);
 }
 
-int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&level, __ATOMIC_RELAXED); }
+int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&log_highest, __ATOMIC_RELAXED); }
 
 void log_line(enum log_level l, const char *format, ...)
 {
-	char line[LINE];
+	char line[LOG_LINE];
 	int saved = errno, fd = STDERR_FILENO;
 	va_list args;
 	if (!log_wanted(l))
 		return;
+	lock_order_check(LOCK_LOGS);
 	int n = snprintf(line, sizeof line, "ration: ");
 	va_start(args, format);
 	int more = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
@@ -88,15 +90,15 @@ void log_line(enum log_level l, const char *format, ...)
 	/* Our caller may hold a lock: no thread is cancelled in here. */
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	/* Opened each time: a descriptor kept open could become somebody else's. A pipe
-	 * that nobody reads must not make us wait. */
-	if (*file)
-		fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
-	else if (!same_stderr())
+	/* Opened each time: the program may close a descriptor that is kept open, and use its
+	 * number. A pipe without a reader must not make us wait. */
+	if (*log_file)
+		fd = open(log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+	else if (!log_stderr_same())
 		fd = -1;
 	if (fd >= 0)
-		put(fd, line, (size_t)n);
-	if (fd >= 0 && *file)
+		log_put(fd, line, (size_t)n);
+	if (fd >= 0 && *log_file)
 		close(fd);
 	pthread_setcancelstate(cancel, &cancel);
 	errno = saved;

@@ -1,4 +1,4 @@
-/* Lines for people: RATION_LOG=error|warn|info|debug (warn where nothing is said),
+/* Log lines: RATION_LOG=error|warn|info|debug (warn by default),
  * or HAMi-core's LIBCUDA_LOG_LEVEL from 0 to 4; to stderr, or to the end of the
  * file RATION_LOG_FILE names. Each line is one write. */
 #ifndef RATION_LOG_H
@@ -12,7 +12,7 @@ void log_setup(void);
 int log_wanted(enum log_level level);
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* errno_text says what a system call's error means. strerror may allocate. */
+/* errno_text returns what a system call's error means. strerror may allocate. */
 #define ERRNO_TEXT 32
 const char *errno_text(int error, char buf[ERRNO_TEXT]);
 

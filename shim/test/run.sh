@@ -36,19 +36,32 @@ add() {
 	fi
 }
 
-for name in linear blocks pools pieces owing vmm arrays contexts costs interpose refuse views random crowd forks leaving; do
-	[ -x "$tests/$name" ] || continue
-	mkdir -p "$work/$name"
-	limit=
+# run NAME [LIBRARY] runs a test program, by default with the library that is tested.
+run() {
+	[ -x "$tests/$1" ] || return 0
+	folder=$(mktemp -d "$work/$1.XXXX")
 	out=$(
-		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$work/$name" RATION_REGION="$work/$name/region"
-		[ -f "$here/$name.env" ] && . "$here/$name.env"
-		LD_PRELOAD="$preload" timeout 120 "$tests/$name"
+		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$folder" RATION_REGION="$folder/region"
+		[ -f "$here/$1.env" ] && . "$here/$1.env"
+		LD_PRELOAD="${2:-$preload}" timeout 120 "$tests/$1"
 	)
 	status=$?
 	printf '%s\n' "$out"
-	add "$name" "$status" "$out"
+	add "$1" "$status" "$out"
+}
+
+for name in linear blocks pools pieces owing vmm arrays contexts costs interpose refuse views random crowd forks leaving locks; do
+	run $name
 done
+
+# Again, with the build that aborts where a thread breaks the order of the locks.
+debug=${lib%.so}-lockdebug.so
+if [ -z "$san" ] && [ -f "$debug" ]; then
+	echo "with ${debug##*/}:"
+	for name in linear pools pieces owing vmm arrays contexts costs views random crowd; do
+		run $name "$debug"
+	done
+fi
 
 for script in "$here"/*_test.sh; do
 	[ -f "$script" ] || continue
