@@ -23,6 +23,9 @@ const (
 	page = "../../docs/format.md"
 	MiB  = 1 << 20
 
+	firstRefusal = abi.Refusals - 2 // ticket of the first refusal: the ring wraps
+	refusals     = 7                // made in a busy region
+
 	serving = "größer serve.py --port 80" // one of the processes' names
 )
 
@@ -179,6 +182,7 @@ func busy(t *testing.T, path string) *region.Region {
 	r, err := region.Open(path, region.Options{Limits: limits()})
 	must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
+	newPatch(t, path).word(firstRefusal, "Header", "RefusalNext")
 	must(t, r.NameDevice(1, uuid, 80<<30))
 	must(t, r.OfferCosts(region.Costs{Device: [abi.Devices]abi.ContextCost{1: abi.MakeContextCost(uuid, 518*MiB)}}))
 
@@ -199,7 +203,7 @@ func busy(t *testing.T, path string) *region.Region {
 	must(t, serve.Charge(1, abi.Data, 30*MiB))
 	must(t, serve.Charge(3, abi.Data, 5*MiB))
 	must(t, idle.Charge(15, abi.Data, 0))
-	for range abi.Refusals { // the first ones are overwritten
+	for range 4 {
 		if err := idle.Charge(15, abi.Data, 1); err == nil {
 			t.Fatal("a byte was granted where the limit is none")
 		}

@@ -41,7 +41,7 @@ func TestReaderAgrees(t *testing.T) {
 	if d := got.Devices[1]; d.Limit != 1000*MiB || d.Tolerance != 50 || d.Used != 30*MiB || d.Peak != 500*MiB || d.Refused != 1 || d.ContextCost != 518*MiB {
 		t.Errorf("device 1 is %+v", d)
 	}
-	if n, f := len(got.Refusals), got.Refusals[0]; n != abi.Refusals || f.Asked != 1102*MiB || f.Top[0].Bytes != 60*MiB {
+	if n, f := len(got.Refusals), got.Refusals[0]; n != refusals || f.Asked != 1102*MiB || f.Top[0].Bytes != 60*MiB {
 		t.Errorf("%d refusals, the latest is %+v", n, f)
 	}
 }
@@ -61,7 +61,7 @@ func interrupt(t *testing.T, path string, whole picture) {
 	p.word(0, "Accounts", 3, serve, "Gen")
 	p.word(uint64(abi.MakeStatus(9, abi.SlotJoining)), "Status", idle)
 	// The newest refusal is being written, and two writers met in the one before.
-	newest := uint64(abi.Refusals + 2)
+	newest := uint64(firstRefusal + refusals - 1)
 	p.word(2*newest+1, "Refusals", int(newest%abi.Refusals), "Seq")
 	p.word(1, "Refusals", int((newest-1)%abi.Refusals), "Sum")
 	for i := range reflect.TypeFor[abi.Counters]().NumField() {
@@ -78,7 +78,7 @@ func TestReaderInTheMiddleOfWrites(t *testing.T) {
 	if train[0].Total != 60*MiB || serve[0].Total != 20*MiB+abi.Unit || serve[0].Driver != 777*MiB || len(serve) != 2 {
 		t.Errorf("accounts are %+v and %+v", train, serve)
 	}
-	if len(got.Processes) != 3 || len(got.Refusals) != abi.Refusals-2 {
+	if len(got.Processes) != 3 || len(got.Refusals) != refusals-2 {
 		t.Errorf("%d processes, %d refusals", len(got.Processes), len(got.Refusals))
 	}
 }

@@ -242,6 +242,8 @@ def refusals(f, c):
     for ticket in range(n - 1, max(0, n - c["Refusals"]) - 1, -1):
         at = ("Refusals", ticket % c["Refusals"])
         field = f.find(*at)
+        if f.read(*at, "Seq") != 2 * ticket + 2:
+            continue
         data = os.pread(f.fd, field.size, field.offset)
         e = f.page.decode(data, field)
         words = struct.unpack(f"<{len(data) // 8}Q", data)
