@@ -13,7 +13,9 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/reap"
 	"ration/internal/region"
+	"ration/machine"
 )
 
 // Limits is what `ration limit --json` prints.
@@ -25,7 +27,7 @@ type Limits struct {
 
 // Limit is a job's limit on one device. Sizes are bytes.
 type Limit struct {
-	job.Device
+	machine.Device
 	Changed bool   `json:"changed"`
 	Before  uint64 `json:"before"` // the limit before the change; 0 for none
 	Over    uint64 `json:"over"`   // usage beyond what may be granted
@@ -73,7 +75,7 @@ func (a *app) runLimit(cmd *cobra.Command, device int, args []string) error {
 	if err != nil {
 		return err
 	}
-	s := job.Read(j, job.ReadOptions{})
+	s := reap.ReadJob(j, reap.Options{})
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}
@@ -83,8 +85,8 @@ func (a *app) runLimit(cmd *cobra.Command, device int, args []string) error {
 	return a.changeLimits(j, s, device, args[1])
 }
 
-func (a *app) printLimits(s job.Status, device int) error {
-	out := Limits{Job: s.Job, Path: s.Path, Devices: []Limit{}}
+func (a *app) printLimits(s machine.Job, device int) error {
+	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
 	for _, d := range s.Devices {
 		if device == allDevices || d.Device == device {
 			out.Devices = append(out.Devices, Limit{Device: d, Over: overLimit(d)})
@@ -103,7 +105,7 @@ func (a *app) printLimits(s job.Status, device int) error {
 }
 
 // changeLimits checks the whole change before it makes any of it.
-func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) error {
+func (a *app) changeLimits(j job.Job, s machine.Job, device int, text string) error {
 	set, err := limit.ParseMemorySet("", text)
 	if err != nil {
 		return err
@@ -145,7 +147,7 @@ func (a *app) changeLimits(j job.Job, s job.Status, device int, text string) err
 }
 
 // selectDevices returns the devices that a change is for.
-func selectDevices(s job.Status, set limit.Set[limit.Memory], device int) (devices []int, err error) {
+func selectDevices(s machine.Job, set limit.Set[limit.Memory], device int) (devices []int, err error) {
 	single := set
 	single.Default = limit.Memory{}
 	switch {
@@ -166,8 +168,8 @@ func selectDevices(s job.Status, set limit.Set[limit.Memory], device int) (devic
 	return devices, nil
 }
 
-func byDevice(s job.Status) map[int]job.Device {
-	devices := map[int]job.Device{}
+func byDevice(s machine.Job) map[int]machine.Device {
+	devices := map[int]machine.Device{}
 	for _, d := range s.Devices {
 		devices[d.Device] = d
 	}
@@ -213,12 +215,12 @@ func openForLimits(path string) (*region.Region, error) {
 }
 
 // printChange prints the limits after a change, beside those before.
-func (a *app) printChange(j job.Job, devices []int, before map[int]job.Device) error {
-	s := job.Read(j, job.ReadOptions{})
+func (a *app) printChange(j job.Job, devices []int, before map[int]machine.Device) error {
+	s := reap.ReadJob(j, reap.Options{})
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}
-	out := Limits{Job: s.Job, Path: s.Path, Devices: []Limit{}}
+	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
 	now := byDevice(s)
 	for _, d := range devices {
 		out.Devices = append(out.Devices, Limit{Device: now[d], Changed: true, Before: before[d].Limit, Over: overLimit(now[d])})
@@ -238,7 +240,7 @@ func (a *app) printChange(j job.Job, devices []int, before map[int]job.Device) e
 }
 
 // limitText renders a limit, with its tolerance.
-func limitText(d job.Device) string {
+func limitText(d machine.Device) string {
 	if !d.Limited {
 		return "none"
 	}
@@ -250,7 +252,7 @@ func limitText(d job.Device) string {
 }
 
 // overLimit returns the bytes in use beyond what may be granted.
-func overLimit(d job.Device) uint64 {
+func overLimit(d machine.Device) uint64 {
 	ceiling := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
 	if !d.Limited || d.Used <= ceiling {
 		return 0

@@ -10,14 +10,10 @@ import (
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/reap"
 	"ration/internal/termtext"
+	"ration/machine"
 )
-
-// Jobs is what `ration ps --json` prints.
-type Jobs struct {
-	Folder string       `json:"folder"` // of this user's jobs
-	Jobs   []job.Status `json:"jobs"`
-}
 
 type psFlags struct {
 	region   string // path; empty: all jobs
@@ -63,7 +59,7 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
 	if err := f.watch.check(cmd); err != nil {
 		return err
 	}
-	opts := job.ReadOptions{ReadOnly: f.readOnly}
+	opts := reap.Options{ReadOnly: f.readOnly}
 	print := func(a *app) error { return a.printAllJobs(opts) }
 	if cmd.Flags().Changed("region") {
 		print = func(a *app) error { return a.printJobAt(f.region, opts) }
@@ -75,11 +71,11 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
 }
 
 // printJobAt prints the job of one region. It is an error if that cannot be read.
-func (a *app) printJobAt(path string, opts job.ReadOptions) error {
-	s := job.Read(job.Job{Path: path}, opts)
-	addDriverUsage([]job.Status{s})
+func (a *app) printJobAt(path string, opts reap.Options) error {
+	s := reap.ReadJob(job.Job{Path: path}, opts)
+	addDriverUsage([]machine.Job{s})
 	if a.json {
-		if err := a.out.printJSON(Jobs{job.Folder(), []job.Status{s}}); err != nil {
+		if err := a.out.printJSON(machine.Machine{Folder: job.Folder(), Jobs: []machine.Job{s}}); err != nil {
 			return err
 		}
 	}
@@ -92,24 +88,24 @@ func (a *app) printJobAt(path string, opts job.ReadOptions) error {
 	return nil
 }
 
-func (a *app) printAllJobs(opts job.ReadOptions) error {
-	jobs, err := job.ReadAll(opts)
+func (a *app) printAllJobs(opts reap.Options) error {
+	m, err := reap.Read(opts)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	for _, s := range jobs {
+	for _, s := range m.Jobs {
 		if s.Err() != nil {
 			err = statusError{errReported, ExitOpen}
 		}
 	}
-	addDriverUsage(jobs)
+	addDriverUsage(m.Jobs)
 	if a.json {
-		return errors.Join(a.out.printJSON(Jobs{job.Folder(), jobs}), err)
+		return errors.Join(a.out.printJSON(m), err)
 	}
-	if len(jobs) == 0 {
-		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", job.Folder())
+	if len(m.Jobs) == 0 {
+		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
-	for i, s := range jobs {
+	for i, s := range m.Jobs {
 		if i > 0 {
 			a.out.printf("\n")
 		}
@@ -118,10 +114,10 @@ func (a *app) printAllJobs(opts job.ReadOptions) error {
 	return err
 }
 
-func (a *app) printJob(s job.Status) {
+func (a *app) printJob(s machine.Job) {
 	title := a.out.style(dim, termtext.Printable(s.Path))
-	if s.Job != "" {
-		title = a.out.style(bold, s.Job) + "  " + title
+	if s.Name != "" {
+		title = a.out.style(bold, s.Name) + "  " + title
 	}
 	a.out.printf("%s\n", title)
 	if s.Err() != nil {
@@ -150,7 +146,7 @@ func (a *app) printJob(s job.Status) {
 }
 
 // deviceLine renders a device in one line, with a bar on a terminal.
-func (a *app) deviceLine(d job.Device) string {
+func (a *app) deviceLine(d machine.Device) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
 	if !d.Limited {
 		return line + fmt.Sprintf("%s used, no limit, peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Peak))
@@ -170,7 +166,7 @@ func (a *app) deviceLine(d job.Device) string {
 }
 
 // drift renders how much more, or less, the driver counts for a process than we do.
-func drift(h job.Holding) string {
+func drift(h machine.Holding) string {
 	switch {
 	case h.Driver == 0:
 		return "-"
@@ -182,7 +178,7 @@ func drift(h job.Holding) string {
 
 // addDriverUsage replaces what the processes have recorded of the driver's count by
 // what the driver reports now, where there is a driver.
-func addDriverUsage(jobs []job.Status) {
+func addDriverUsage(jobs []machine.Job) {
 	driver, err := gpu.Open("")
 	if err != nil {
 		return
@@ -205,7 +201,7 @@ func addDriverUsage(jobs []job.Status) {
 	}
 }
 
-func heldBytes(p job.Process) (n uint64) {
+func heldBytes(p machine.Process) (n uint64) {
 	for _, h := range p.Holdings {
 		n += h.Total
 	}
@@ -214,8 +210,8 @@ func heldBytes(p job.Process) (n uint64) {
 
 // processRow is a process and its use of one device.
 type processRow struct {
-	job.Process
-	job.Holding
+	machine.Process
+	machine.Holding
 }
 
 var processColumns = []column[processRow]{
@@ -235,7 +231,7 @@ var processColumns = []column[processRow]{
 }
 
 // printProcesses prints a line for each process and device.
-func (a *app) printProcesses(processes []job.Process) {
+func (a *app) printProcesses(processes []machine.Process) {
 	if len(processes) == 0 {
 		a.out.printf("  no processes\n")
 		return

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/machine"
 )
 
 // Removals is what `ration rm --json` prints.
@@ -17,10 +19,10 @@ type Removals struct {
 
 // Removal is a job that was removed, or why it was not.
 type Removal struct {
-	Job    string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path   string        `json:"path"`
-	Error  string        `json:"error,omitempty"`
-	Living []job.Process `json:"living,omitempty"` // processes for which the job was kept
+	Job    string            `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path   string            `json:"path"`
+	Error  string            `json:"error,omitempty"`
+	Living []machine.Process `json:"living,omitempty"` // processes for which the job was kept
 }
 
 type rmFlags struct{ stale, force bool }
@@ -89,7 +91,7 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 		r := Removal{Job: j.Name, Path: j.Path, Error: err.Error()}
 		var living *job.LivingError
 		if errors.As(err, &living) {
-			r.Living = living.Living
+			r.Living = livingIn(j)
 		}
 		out.Kept, kept = append(out.Kept, r), append(kept, err)
 	}
@@ -100,6 +102,12 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 		a.out.printf("removed %s\n", job.Job{Name: r.Job, Path: r.Path}.Title())
 	}
 	return errors.Join(kept...)
+}
+
+// livingIn returns the processes of a job that are not dead.
+func livingIn(j job.Job) []machine.Process {
+	s, _ := machine.ReadRegion(j.Path) // that it could be read kept it from being removed
+	return slices.DeleteFunc(s.Processes, func(p machine.Process) bool { return p.State == machine.Dead })
 }
 
 // removeStale removes all jobs that have ended.
@@ -113,7 +121,7 @@ func (a *app) removeStale() error {
 		if j.Name == "" {
 			continue // in the list because the environment names it
 		}
-		if s := job.Read(j, job.ReadOptions{}); s.Stale(time.Now()) {
+		if job.Ended(j, time.Now()) {
 			stale = append(stale, j)
 		}
 	}

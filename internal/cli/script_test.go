@@ -24,6 +24,7 @@ import (
 	"ration/internal/region"
 	"ration/internal/selftest"
 	"ration/internal/workload"
+	"ration/machine"
 )
 
 // underRace is set if the race detector is built in.
@@ -91,7 +92,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 // without fields that the type does not have.
 func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
-		"version": &Version{}, "ps": &Jobs{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
+		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
 		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
 	}
 	if neg || len(args) != 1 || types[args[0]] == nil {

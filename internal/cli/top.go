@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/internal/reap"
 	"ration/internal/tui"
 )
 
@@ -57,11 +58,11 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	case f.interval < minInterval:
 		return usageError("--interval %v: too often (use %v or more)", f.interval, minInterval)
 	}
-	opts := job.ReadOptions{ReadOnly: f.readOnly}
+	opts := reap.Options{ReadOnly: f.readOnly}
 	source := tui.AllJobs(opts)
 	if cmd.Flags().Changed("region") {
 		j := job.Job{Path: f.region}
-		if s := job.Read(j, opts); s.Err() != nil {
+		if s := reap.ReadJob(j, opts); s.Err() != nil {
 			return statusError{s.Err(), ExitOpen}
 		}
 		source = tui.OneJob(j, opts)

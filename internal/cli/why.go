@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/termtext"
+	"ration/machine"
 )
 
 // Why is what `ration why --json` prints.
@@ -23,7 +23,7 @@ type Why struct {
 type WhyRefusal struct {
 	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path string `json:"path"`
-	job.Refusal
+	machine.Refusal
 	Name string      `json:"name"` // of the process that was refused; empty where it is gone
 	Free uint64      `json:"free"`
 	Top  []WhyHolder `json:"top"` // the processes that held most, the most first
@@ -32,7 +32,7 @@ type WhyRefusal struct {
 
 // WhyHolder is a process that held much at that moment.
 type WhyHolder struct {
-	job.Holder
+	machine.Holder
 	Name string `json:"name"` // empty where the process is gone
 }
 
@@ -78,14 +78,13 @@ func (a *app) runWhy(names []string, count int) error {
 
 // readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
 // and a warning otherwise.
-func (a *app) readJobs(names []string) (readable []job.Status, err error) {
-	opts := job.ReadOptions{ReadOnly: true}
+func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 	if len(names) == 0 {
-		jobs, err := job.ReadAll(opts)
+		m, err := machine.Read()
 		if err != nil {
 			return nil, statusError{err, ExitOpen}
 		}
-		for _, s := range jobs {
+		for _, s := range m.Jobs {
 			if printError(a.err, s.Err()); s.Err() == nil {
 				readable = append(readable, s)
 			}
@@ -93,13 +92,12 @@ func (a *app) readJobs(names []string) (readable []job.Status, err error) {
 		return readable, nil
 	}
 	for _, name := range names {
-		j, err := job.Find(name)
-		if err != nil {
+		s, err := machine.ReadJob(name)
+		switch {
+		case s.Err() != nil:
+			return nil, statusError{err, ExitOpen}
+		case err != nil:
 			return nil, err
-		}
-		s := job.Read(j, opts)
-		if s.Err() != nil {
-			return nil, statusError{s.Err(), ExitOpen}
 		}
 		readable = append(readable, s)
 	}
@@ -107,14 +105,14 @@ func (a *app) readJobs(names []string) (readable []job.Status, err error) {
 }
 
 // printRefusals prints the latest refusals as sentences.
-func (a *app) printRefusals(jobs []job.Status, count int) {
+func (a *app) printRefusals(jobs []machine.Job, count int) {
 	type jobRefusal struct {
-		job.RepeatedRefusal
-		job *job.Status
+		machine.RepeatedRefusal
+		job *machine.Job
 	}
 	var refusals []jobRefusal
 	for i := range jobs {
-		for _, f := range job.GroupRefusals(jobs[i].Refusals) {
+		for _, f := range machine.GroupRefusals(jobs[i].Refusals) {
 			refusals = append(refusals, jobRefusal{f, &jobs[i]})
 		}
 	}
@@ -147,11 +145,11 @@ func clockText(t, now time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-func whyJSON(jobs []job.Status, count int) Why {
+func whyJSON(jobs []machine.Job, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}}
 	for _, s := range jobs {
 		for _, f := range s.Refusals {
-			r := WhyRefusal{s.Job, s.Path, f, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
+			r := WhyRefusal{s.Name, s.Path, f, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
 			for i, h := range f.Top {
 				r.Top = append(r.Top, WhyHolder{h, f.HolderName(i, s.Processes)})
 			}

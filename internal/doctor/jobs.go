@@ -12,6 +12,8 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/reap"
+	"ration/machine"
 )
 
 // checkPreloads checks which other libraries are preloaded.
@@ -76,14 +78,14 @@ const (
 // checkJob checks one job, and reports what is wrong with it.
 func (c *checker) checkJob(j job.Job) int {
 	name := "job " + j.Title()
-	s := job.Read(j, job.ReadOptions{ReadOnly: !c.Fix})
+	s := reap.ReadJob(j, reap.Options{ReadOnly: !c.Fix})
 	switch {
 	case errors.Is(s.Err(), fs.ErrNotExist):
 		return jobHealthy // it ended in the meantime
 	case s.Err() != nil:
 		c.fail(name, fmt.Sprintf("end its processes, then ration rm --force %s", j.Title()), "%v", s.Err())
 		return jobReported
-	case j.Name != "" && !job.Running(j) && s.Stale(time.Now()):
+	case j.Name != "" && job.Ended(j, time.Now()):
 		if c.Fix {
 			if err := job.Remove(j, false); err != nil {
 				c.warn(name, "ration rm "+j.Title(), "has ended, and cannot be removed: %v", err)
@@ -100,7 +102,7 @@ func (c *checker) checkJob(j job.Job) int {
 	}
 	dead := 0
 	for _, p := range s.Processes {
-		if p.State == job.Dead {
+		if p.State == machine.Dead {
 			dead++
 		}
 	}

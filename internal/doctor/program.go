@@ -14,6 +14,8 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/reap"
+	"ration/machine"
 )
 
 // allocating matches the calls that allocate device memory, and the likely names of
@@ -48,7 +50,7 @@ func (c *checker) checkProgram() {
 	}
 	status := cmd.ProcessState.ExitCode()
 	c.report.Status = &status
-	c.checkCounted(job.Read(job.Job{Path: region}, job.ReadOptions{}), cmd.ProcessState.String())
+	c.checkCounted(reap.ReadJob(job.Job{Path: region}, reap.Options{}), cmd.ProcessState.String())
 	if f, err := os.Open(log); err == nil {
 		defer f.Close()
 		c.checkCalls(f)
@@ -57,7 +59,7 @@ func (c *checker) checkProgram() {
 
 // checkCounted checks whether any process of the command used the library. ended says
 // how the command ended.
-func (c *checker) checkCounted(s job.Status, ended string) {
+func (c *checker) checkCounted(s machine.Job, ended string) {
 	switch {
 	case s.Err() == nil && s.Claims > 0:
 		peaks := ""

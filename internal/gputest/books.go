@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/reap"
 )
 
 // What our count may differ from the driver's, for a process: 16 MiB, or a
@@ -73,7 +73,7 @@ func (r *roll) all() map[int]bool {
 
 // pids are the processes in the books, by the host's numbers.
 func (s *Stage) pids() (map[int]bool, error) {
-	status := job.Read(s.job, job.ReadOptions{ReadOnly: true})
+	status := reap.ReadJob(s.job, reap.Options{ReadOnly: true})
 	if status.Err() != nil {
 		return nil, status.Err()
 	}
@@ -104,7 +104,7 @@ func (s *Stage) held(pids map[int]bool) (map[int]uint64, error) {
 
 // accounts are the processes of the job that have something of the device.
 func (s *Stage) accounts() ([]account, error) {
-	status := job.Read(s.job, job.ReadOptions{})
+	status := reap.ReadJob(s.job, reap.Options{})
 	if status.Err() != nil {
 		return nil, status.Err()
 	}

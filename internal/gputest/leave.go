@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"ration/internal/job"
+	"ration/internal/reap"
 )
 
 // settling is how long the driver may need to take back what a process had.
@@ -44,7 +44,7 @@ func (s *Stage) nothingLeft() error {
 	if !gone {
 		return fmt.Errorf("the driver still has memory for %d processes that have ended", left)
 	}
-	status := job.Read(s.job, job.ReadOptions{})
+	status := reap.ReadJob(s.job, reap.Options{})
 	if status.Err() != nil {
 		return status.Err()
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/job"
+	"ration/internal/reap"
 )
 
 func pidChecks() (all []Check) {
@@ -120,7 +120,7 @@ func instant(ahead time.Duration) (int64, error) {
 // namesInBooks are the host's PIDs by the region, after somebody on the host, this
 // process, has looked.
 func (s *Stage) namesInBooks() (map[int]bool, error) {
-	if status := job.Read(s.job, job.ReadOptions{}); status.Err() != nil {
+	if status := reap.ReadJob(s.job, reap.Options{}); status.Err() != nil {
 		return nil, status.Err()
 	}
 	return s.pids()

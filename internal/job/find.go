@@ -76,9 +76,6 @@ func (j Job) Title() string {
 	return j.Path
 }
 
-// Title returns the job's name, or its path where it has no name.
-func (s *Status) Title() string { return Job{s.Job, s.Path}.Title() }
-
 // FindFolder is Find, and also finds a job that has a folder but no region yet.
 func FindFolder(nameOrPath string) (Job, error) {
 	j, err := Find(nameOrPath)

@@ -1,4 +1,4 @@
-// Package job finds, reads, locks and removes jobs.
+// Package job finds, locks and removes jobs. Package machine reads them.
 //
 // A job's region is in a folder of its own, so that the folder as a whole can be
 // given to a container. It is in a folder that only the job's user can write:

@@ -7,9 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"ration/internal/abi"
 	"ration/internal/limit"
-	"ration/internal/region"
 )
 
 func TestFolder(t *testing.T) {
@@ -89,80 +87,6 @@ func TestList(t *testing.T) {
 	jobs, err := List()
 	if err != nil || len(jobs) != 1 || jobs[0] != (Job{"b", paths[1]}) {
 		t.Errorf("got %v, %v, want b, once", jobs, err)
-	}
-}
-
-func TestRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "region")
-	if s := Read(Job{Path: path}, ReadOptions{}); !errors.Is(s.Err(), fs.ErrNotExist) || s.Error == "" {
-		t.Errorf("got %v for a missing region", s.Err())
-	}
-	var opt region.Options
-	opt.Limits.Memory[1] = abi.MakeLimit(1<<30, 100)
-	r, err := region.Open(path, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	slot, err := r.Claim("me")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(slot.Charge(1, abi.Module, 1<<20), slot.Charge(1, abi.Data, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	if err := slot.Charge(1, abi.Data, 1<<40); !errors.Is(err, region.ErrRefused) {
-		t.Fatalf("got %v, want a refusal", err)
-	}
-	s := Read(Job{Path: path}, ReadOptions{})
-	if s.Err() != nil {
-		t.Fatal(s.Err())
-	}
-	if len(s.Devices) != 1 || s.Devices[0] != (Device{1, true, 1 << 30, 100, 2 << 20, 2 << 20, 0, 1}) {
-		t.Errorf("got devices %+v", s.Devices)
-	}
-	if len(s.Processes) != 1 || s.Processes[0].PID != os.Getpid() || s.Processes[0].State != Live || s.Processes[0].Name != "me" {
-		t.Fatalf("got processes %+v", s.Processes)
-	}
-	want := Holding{Device: 1, Total: 2 << 20, Module: 1 << 20, Data: 1 << 20, Peak: 2 << 20}
-	if h := s.Processes[0].Holdings; len(h) != 1 || h[0] != want {
-		t.Errorf("got holdings %+v", h)
-	}
-	if f := s.Refusals; len(f) != 1 || f[0].Asked != 1<<40 || f[0].Own != 2<<20 || len(f[0].Top) != 1 {
-		t.Errorf("got refusals %+v", f)
-	}
-}
-
-// TestReadAll has a job that is readable, one that has not begun, one that is
-// damaged, and a region outside the folder of jobs.
-func TestReadAll(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	outside := filepath.Join(t.TempDir(), "region")
-	t.Setenv(EnvRegion, outside)
-	_, slot := used(t, "readable")
-	defer slot.Leave()
-	for name, content := range map[string]string{"not-begun": "", "damaged": "x"} {
-		path, err := MakeFolder(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(outside, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	all, err := ReadAll(ReadOptions{ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]error{}
-	for _, s := range all {
-		got[s.Job] = s.Err()
-	}
-	if len(got) != 3 || got["readable"] != nil || got["damaged"] == nil || !errors.Is(got[""], region.ErrInit) {
-		t.Errorf("got %v", got)
 	}
 }
 

@@ -53,10 +53,9 @@ func Create(name string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := Read(l.Job, ReadOptions{})
-	if living := s.living(); len(living) > 0 {
+	if u, _ := inspect(l.Job); len(u.living) > 0 {
 		l.Release()
-		return nil, inUse(name, fmt.Sprintf("by pid %d (%s)", living[0].PID, living[0].Name))
+		return nil, inUse(name, fmt.Sprintf("by pid %d (%s)", u.living[0].PID, u.living[0].Name))
 	}
 	if err := l.removeContents(); err != nil {
 		l.Release()
@@ -233,6 +232,6 @@ func (l *Lock) RemoveIfUnused() bool {
 	if l.set(exclusive) != nil {
 		return false
 	}
-	s := Read(l.Job, ReadOptions{})
-	return len(s.living()) == 0 && os.RemoveAll(l.Folder) == nil
+	u, _ := inspect(l.Job)
+	return len(u.living) == 0 && os.RemoveAll(l.Folder) == nil
 }

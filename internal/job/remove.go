@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ var (
 // LivingError is returned for a job that was not removed. It matches ErrLiving.
 type LivingError struct {
 	Job    Job
-	Living []Process
+	Living []region.Process
 }
 
 func (e *LivingError) Error() string {
@@ -64,8 +65,8 @@ func Remove(j Job, force bool) error {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
 	}
 	defer l.Release()
-	if s := Read(j, ReadOptions{}); len(s.living()) > 0 { // joined since the check
-		return &LivingError{j, s.living()}
+	if u, _ := inspect(j); len(u.living) > 0 { // joined since the check
+		return &LivingError{j, u.living}
 	}
 	if err := os.RemoveAll(l.Folder); err != nil {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
@@ -75,46 +76,57 @@ func Remove(j Job, force bool) error {
 
 // checkRemovable returns why a job must not be removed, or nil.
 func checkRemovable(j Job, force bool) error {
-	s := Read(j, ReadOptions{})
-	living := s.living()
+	u, err := inspect(j)
 	switch {
-	case len(living) > 0:
-		return &LivingError{j, living}
+	case len(u.living) > 0:
+		return &LivingError{j, u.living}
 	case j.Name != "" && Running(j):
 		return fmt.Errorf("removing %s: %w: a command of ration run still runs in it (end it first)", j.Title(), ErrInUse)
 	case force:
 		return nil
-	case errors.Is(s.Err(), region.ErrForeign) && j.Name == "":
-		return fmt.Errorf("removing %s: %w", j.Title(), s.Err())
-	case s.Err() != nil && !s.noRegion():
-		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), s.Err())
-	case !s.begun():
+	case errors.Is(err, region.ErrForeign) && j.Name == "":
+		return fmt.Errorf("removing %s: %w", j.Title(), err)
+	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, region.ErrInit):
+		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), err)
+	case !u.begun:
 		return fmt.Errorf("removing %s: %w: it may be about to begin (--force removes it all the same)", j.Title(), ErrNotBegun)
 	}
 	return nil
-}
-
-// begun reports whether a process has joined the job, or ration run has launched it.
-func (s *Status) begun() bool {
-	return s.Claims > 0 || s.Job != "" && exists(filepath.Join(filepath.Dir(s.Path), aliveName))
-}
-
-// living returns the processes that are not dead.
-func (s *Status) living() (living []Process) {
-	for _, p := range s.Processes {
-		if p.State != Dead {
-			living = append(living, p)
-		}
-	}
-	return living
 }
 
 // startTimeout is how long a job that has not begun may still be about to begin: a
 // program can spend minutes on its imports before it first uses a device.
 const startTimeout = time.Hour
 
-// Stale reports whether the job has ended and only its region is left.
-func (s *Status) Stale(now time.Time) bool {
-	old := now.Sub(time.Unix(0, s.Created)) > startTimeout
-	return s.Err() == nil && len(s.living()) == 0 && !Running(Job{s.Job, s.Path}) && (s.begun() || old)
+// Ended reports whether the job has ended and only its region is left.
+func Ended(j Job, now time.Time) bool {
+	u, err := inspect(j)
+	old := now.Sub(u.created) > startTimeout
+	return err == nil && len(u.living) == 0 && !Running(j) && (u.begun || old)
+}
+
+// use is what decides whether a job may be removed.
+type use struct {
+	living  []region.Process // those that are not dead
+	begun   bool             // a process has joined the job, or ration run has launched it
+	created time.Time
+}
+
+// inspect returns what the job's region says of its use. Where it cannot be read,
+// only begun is known.
+func inspect(j Job) (u use, err error) {
+	u.begun = j.Name != "" && exists(filepath.Join(filepath.Dir(j.Path), aliveName))
+	r, err := region.OpenReadOnly(j.Path)
+	if err != nil {
+		return u, err
+	}
+	defer r.Close()
+	all, err := r.Processes()
+	if err != nil {
+		return u, err
+	}
+	c, err := r.Counters()
+	u.living = slices.DeleteFunc(all, func(p region.Process) bool { return p.Dead })
+	u.begun, u.created = u.begun || c.Claims > 0, time.Unix(0, r.Created())
+	return u, err
 }

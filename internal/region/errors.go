@@ -52,21 +52,21 @@ var (
 
 // Refusal is a request that was turned down, and what stood in its way.
 type Refusal struct {
-	Time   int64    `json:"time"` // Unix nanoseconds
-	Slot   int      `json:"slot"`
-	Device int      `json:"device"`
-	PID    int      `json:"pid"`   // the asker's, as it sees itself
-	Asked  uint64   `json:"asked"` // bytes
-	Held   uint64   `json:"held"`  // bytes granted on the device at that moment
-	Limit  uint64   `json:"limit"` // bytes
-	Own    uint64   `json:"own"`   // bytes the asker held itself
-	Top    []Holder `json:"top"`   // who held most, the most first
+	Time   int64 // Unix nanoseconds
+	Slot   int
+	Device int
+	PID    int      // the asker's, as it sees itself
+	Asked  uint64   // bytes
+	Held   uint64   // bytes granted on the device at that moment
+	Limit  uint64   // bytes
+	Own    uint64   // bytes the asker held itself
+	Top    []Holder // who held most, the most first
 }
 
 // Holder is a process and its bytes.
 type Holder struct {
-	PID   int    `json:"pid"`
-	Bytes uint64 `json:"bytes"`
+	PID   int
+	Bytes uint64
 }
 
 // RefusedError is a refused charge. It matches ErrRefused.

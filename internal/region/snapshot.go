@@ -174,7 +174,8 @@ func loadName(e *abi.Slot) string {
 	return string(bytes.ToValidUTF8(name, []byte("?")))
 }
 
-// Counters are totals over the life of the region.
+// Counters are totals over the life of the region, and of this reader where it may
+// not write its own into them.
 func (r *Region) Counters() (c abi.Counters, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -183,9 +184,9 @@ func (r *Region) Counters() (c abi.Counters, err error) {
 	r.flush()
 	from := &r.m.Header.Counters
 	return abi.Counters{
-		Reads:      atomic.LoadUint64(&from.Reads),
-		Retries:    atomic.LoadUint64(&from.Retries),
-		BestEffort: atomic.LoadUint64(&from.BestEffort),
+		Reads:      atomic.LoadUint64(&from.Reads) + r.tally.reads.Load(),
+		Retries:    atomic.LoadUint64(&from.Retries) + r.tally.retries.Load(),
+		BestEffort: atomic.LoadUint64(&from.BestEffort) + r.tally.best.Load(),
 		Reaped:     atomic.LoadUint64(&from.Reaped),
 		Refused:    atomic.LoadUint64(&from.Refused),
 		Helped:     atomic.LoadUint64(&from.Helped),

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
+	"ration/machine"
 )
 
 // event is a refusal, or a death that a read has found.
@@ -24,7 +24,7 @@ const highlightTime = 5 * time.Second
 // events returns refusals and deaths, the newest first.
 func (m *Model) events() (out []event) {
 	for _, s := range m.lastRead {
-		for _, f := range job.GroupRefusals(s.Refusals) {
+		for _, f := range machine.GroupRefusals(s.Refusals) {
 			out = append(out, event{time.Unix(0, f.Time), m.subject(&s, f.Device) + m.refusalText(f, m.known[s.Path]), true})
 		}
 	}
@@ -46,7 +46,7 @@ func (m *Model) events() (out []event) {
 }
 
 // subject names the job and the device of an event, where there are several.
-func (m *Model) subject(s *job.Status, device int) string {
+func (m *Model) subject(s *machine.Job, device int) string {
 	var parts []string
 	if len(m.lastRead) > 1 {
 		parts = append(parts, s.Title())
@@ -61,7 +61,7 @@ func (m *Model) subject(s *job.Status, device int) string {
 }
 
 // refusalText is Refusal.Sentence in fewer words.
-func (m *Model) refusalText(f job.RepeatedRefusal, known []job.Process) string {
+func (m *Model) refusalText(f machine.RepeatedRefusal, known []machine.Process) string {
 	text := nameAndPID(f.RequesterName(known), f.PID) + " asked for " + humanfmt.Bytes(f.Asked)
 	if f.Times > 1 {
 		text += fmt.Sprintf(" %s%d", m.theme.times, f.Times)

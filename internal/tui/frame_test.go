@@ -15,6 +15,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"ration/internal/job"
+	"ration/machine"
 )
 
 var update = flag.Bool("update", false, "write the golden frames")
@@ -29,47 +30,47 @@ var noon = time.Date(2026, 8, 14, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) int64 { return noon.Add(-d).UnixNano() }
 
-func process(slot, pid int, user, name string, joined time.Duration, holdings ...job.Holding) job.Process {
-	return job.Process{Slot: slot, PID: pid, HostPID: pid, User: user, Name: name, State: job.Live, Joined: ago(joined), Holdings: holdings}
+func process(slot, pid int, user, name string, joined time.Duration, holdings ...machine.Holding) machine.Process {
+	return machine.Process{Slot: slot, PID: pid, HostPID: pid, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
 }
 
-func holds(device int, context, data uint64) job.Holding {
+func holds(device int, context, data uint64) machine.Holding {
 	total := context + data
-	return job.Holding{Device: device, Total: total, Context: context, Data: data, Peak: total + total/8}
+	return machine.Holding{Device: device, Total: total, Context: context, Data: data, Peak: total + total/8}
 }
 
 // example is a sample with a job at work, one whose limit was lowered, one without
 // limits, and one that cannot be read.
 func example() Sample {
-	train := job.Status{Job: "train", Path: "/run/ration/train/region",
-		Devices: []job.Device{{Device: 0, Limited: true, Limit: 10 * gib, Used: 6 * gib, Peak: 9 * gib, Total: 80 * gib, Refused: 4}},
-		Processes: []job.Process{
+	train := machine.Job{Name: "train", Path: "/run/ration/train/region",
+		Devices: []machine.Device{{Device: 0, Limited: true, Limit: 10 * gib, Used: 6 * gib, Peak: 9 * gib, Total: 80 * gib, Refused: 4}},
+		Processes: []machine.Process{
 			process(0, 4711, "dev", "python train.py", time.Hour, holds(0, 518*mib, 2*gib)),
 			process(1, 4712, "dev", "python train.py", 50*time.Minute, holds(0, 518*mib, 1*gib)),
 			process(2, 4720, "dev", "loader", 90*time.Second, holds(0, 0, 256*mib)),
 			process(3, 9, "ops", "eval\x1b[2J", 40*time.Hour, holds(0, 518*mib, 900*mib)),
 		},
-		Reaped: []job.Process{process(4, 4713, "dev", "python train.py", time.Hour, holds(0, 518*mib, 1*gib))},
-		Refusals: []job.Refusal{
+		Reaped: []machine.Process{process(4, 4713, "dev", "python train.py", time.Hour, holds(0, 518*mib, 1*gib))},
+		Refusals: []machine.Refusal{
 			{Time: ago(2 * time.Second), Slot: 0, PID: 4711, Asked: 4*gib + 512*mib, Held: 6 * gib, Limit: 10 * gib, Own: 2566 * mib,
-				Top: []job.Holder{{PID: 4711, Bytes: 2566 * mib}, {PID: 4712, Bytes: 1542 * mib}, {PID: 9, Bytes: 1418 * mib}}},
+				Top: []machine.Holder{{PID: 4711, Bytes: 2566 * mib}, {PID: 4712, Bytes: 1542 * mib}, {PID: 9, Bytes: 1418 * mib}}},
 			{Time: ago(3 * time.Second), Slot: 0, PID: 4711, Asked: 4*gib + 512*mib, Held: 6 * gib, Limit: 10 * gib},
 			{Time: ago(10 * time.Minute), Slot: 7, PID: 4650, Asked: 8 * gib, Held: 3 * gib, Limit: 10 * gib,
-				Top: []job.Holder{{PID: 4712, Bytes: 3 * gib}}},
+				Top: []machine.Holder{{PID: 4712, Bytes: 3 * gib}}},
 		}}
-	train.Processes[2].State = job.Stopped
-	serve := job.Status{Job: "serve", Path: "/run/ration/serve/region",
-		Devices: []job.Device{
+	train.Processes[2].State = machine.Stopped
+	serve := machine.Job{Name: "serve", Path: "/run/ration/serve/region",
+		Devices: []machine.Device{
 			{Device: 0, Limited: true, Limit: 4 * gib, Used: 6 * gib, Peak: 7 * gib},
 			{Device: 1, Limited: true, Limit: 20 * gib, Used: 17 * gib, Peak: 17 * gib},
 		},
-		Processes: []job.Process{process(0, 31, "root", "tritonserver", 72*time.Hour, holds(0, 518*mib, 5*gib), holds(1, 518*mib, 16*gib))}}
+		Processes: []machine.Process{process(0, 31, "root", "tritonserver", 72*time.Hour, holds(0, 518*mib, 5*gib), holds(1, 518*mib, 16*gib))}}
 	serve.Processes[0].HostPID = 2201931
-	free := job.Status{Job: "notebook-of-somebody-with-a-long-name", Path: "/run/ration/notebook/region",
-		Devices:   []job.Device{{Device: 0, Used: 20 * mib, Peak: 30 * gib, Total: 80 * gib}},
-		Processes: []job.Process{process(0, 5000, "eve", "ipykernel_launcher", 5*time.Second, holds(0, 0, 20*mib))}}
-	old := job.Status{Job: "old", Path: "/run/ration/old/region", Error: "opening /run/ration/old/region: region of another version: it has version 7"}
-	return Sample{Time: noon, Jobs: []job.Status{train, serve, free, old}}
+	free := machine.Job{Name: "notebook-of-somebody-with-a-long-name", Path: "/run/ration/notebook/region",
+		Devices:   []machine.Device{{Device: 0, Used: 20 * mib, Peak: 30 * gib, Total: 80 * gib}},
+		Processes: []machine.Process{process(0, 5000, "eve", "ipykernel_launcher", 5*time.Second, holds(0, 0, 20*mib))}}
+	old := machine.Job{Name: "old", Path: "/run/ration/old/region", Error: "opening /run/ration/old/region: region of another version: it has version 7"}
+	return Sample{Time: noon, Jobs: []machine.Job{train, serve, free, old}}
 }
 
 func modelOf(s Sample, width, height int, environ ...string) *Model {
@@ -90,9 +91,9 @@ func press(m *Model, keys ...string) {
 func many() Sample {
 	s := Sample{Time: noon}
 	for j := range 12 {
-		status := job.Status{Job: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j)}
+		status := machine.Job{Name: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j)}
 		for d := range 2 {
-			status.Devices = append(status.Devices, job.Device{Device: d, Limited: true, Limit: 10 * gib, Used: uint64(j) * gib, Peak: 10 * gib})
+			status.Devices = append(status.Devices, machine.Device{Device: d, Limited: true, Limit: 10 * gib, Used: uint64(j) * gib, Peak: 10 * gib})
 		}
 		for p := range 40 {
 			status.Processes = append(status.Processes, process(p, 1000*j+p, "dev", fmt.Sprintf("worker-%d", p), time.Duration(p)*time.Minute, holds(0, 0, uint64(p)*mib)))
@@ -106,7 +107,7 @@ func many() Sample {
 func onlyPath() Sample {
 	s := example()
 	s.Jobs = s.Jobs[:1]
-	s.Jobs[0].Job, s.Jobs[0].Path = "", "/var/lib/somewhere/vgpu/5f0c/cache"
+	s.Jobs[0].Name, s.Jobs[0].Path = "", "/var/lib/somewhere/vgpu/5f0c/cache"
 	return s
 }
 

@@ -10,13 +10,13 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/termtext"
+	"ration/machine"
 )
 
 // usageBar draws the usage of a device. Its full width is the limit, or the peak where
 // that is more, or the size of the device where there is no limit.
-func (m *Model) usageBar(d job.Device, width int) string {
+func (m *Model) usageBar(d machine.Device, width int) string {
 	if width == 0 {
 		return ""
 	}
@@ -80,7 +80,7 @@ func (t *styledText) String() string {
 
 // usageStyle is the colour of a bar, by how near the limit usage is. beyond is for the
 // part of a bar beyond the limit.
-func (m *Model) usageStyle(d job.Device, beyond bool) *lipgloss.Style {
+func (m *Model) usageStyle(d machine.Device, beyond bool) *lipgloss.Style {
 	switch share := shareOfLimit(d); {
 	case !d.Limited:
 		return &m.theme.ok
@@ -92,7 +92,7 @@ func (m *Model) usageStyle(d job.Device, beyond bool) *lipgloss.Style {
 	return &m.theme.ok
 }
 
-func shareOfLimit(d job.Device) float64 {
+func shareOfLimit(d machine.Device) float64 {
 	if !d.Limited || d.Limit == 0 {
 		return 0
 	}
@@ -104,31 +104,31 @@ type jobColumn struct {
 	title string
 	width int
 	drop  int // columns with the highest are dropped first where there is no room; 0 stays
-	text  func(s *job.Status, d job.Device, firstOfJob bool) string
+	text  func(s *machine.Job, d machine.Device, firstOfJob bool) string
 }
 
 var jobColumns = []jobColumn{
-	{"USED", 5, 0, func(_ *job.Status, d job.Device, _ bool) string { return humanfmt.Short(d.Used) }},
-	{"LIMIT", 5, 0, func(_ *job.Status, d job.Device, _ bool) string {
+	{"USED", 5, 0, func(_ *machine.Job, d machine.Device, _ bool) string { return humanfmt.Short(d.Used) }},
+	{"LIMIT", 5, 0, func(_ *machine.Job, d machine.Device, _ bool) string {
 		if !d.Limited {
 			return "none"
 		}
 		return humanfmt.Short(d.Limit)
 	}},
-	{"SHARE", 5, 1, func(_ *job.Status, d job.Device, _ bool) string {
+	{"SHARE", 5, 1, func(_ *machine.Job, d machine.Device, _ bool) string {
 		if !d.Limited {
 			return ""
 		}
 		return fmt.Sprintf("%.0f%%", 100*shareOfLimit(d))
 	}},
-	{"PEAK", 5, 3, func(_ *job.Status, d job.Device, _ bool) string { return humanfmt.Short(d.Peak) }},
-	{"PROC", 4, 4, func(s *job.Status, _ job.Device, firstOfJob bool) string {
+	{"PEAK", 5, 3, func(_ *machine.Job, d machine.Device, _ bool) string { return humanfmt.Short(d.Peak) }},
+	{"PROC", 4, 4, func(s *machine.Job, _ machine.Device, firstOfJob bool) string {
 		if !firstOfJob {
 			return ""
 		}
 		return fmt.Sprint(len(s.Processes))
 	}},
-	{"REFUSED", 7, 2, func(_ *job.Status, d job.Device, _ bool) string { return humanfmt.Count(d.Refused) }},
+	{"REFUSED", 7, 2, func(_ *machine.Job, d machine.Device, _ bool) string { return humanfmt.Count(d.Refused) }},
 }
 
 // A bar narrower than minBarWidth is left out. Columns are dropped for a bar of
@@ -199,16 +199,16 @@ func fitJobColumns(width int) (columns []jobColumn, barWidth int) {
 }
 
 // shortTitle is a job's name, or the end of its path, which tells paths apart.
-func (m *Model) shortTitle(s *job.Status, width int) string {
+func (m *Model) shortTitle(s *machine.Job, width int) string {
 	title := termtext.Printable(s.Title())
-	if excess := termtext.Width(title) - width; s.Job == "" && excess > 0 {
+	if excess := termtext.Width(title) - width; s.Name == "" && excess > 0 {
 		return ansi.TruncateLeft(title, excess+1, m.theme.ellipsis)
 	}
 	return m.truncate(title, width)
 }
 
 // columnStyle highlights refusals, and usage beyond what may be granted.
-func (m *Model) columnStyle(title string, d job.Device) lipgloss.Style {
+func (m *Model) columnStyle(title string, d machine.Device) lipgloss.Style {
 	ceiling := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
 	switch {
 	case title == "REFUSED" && d.Refused > 0, title == "USED" && d.Limited && d.Used > ceiling:

@@ -6,7 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"ration/internal/job"
+	"ration/machine"
 )
 
 // Model is what a frame shows: the latest sample, and what the user has chosen.
@@ -18,9 +18,9 @@ type Model struct {
 
 	width, height int // of the terminal, in cells
 	sample        Sample
-	known         map[string][]job.Process // by path of the region: all that were ever read, for the names of ended processes
-	lastRead      map[string]job.Status    // by path of the region: the last that could be read, for its refusals
-	deaths        []death                  // the newest first
+	known         map[string][]machine.Process // by path of the region: all that were ever read, for the names of ended processes
+	lastRead      map[string]machine.Job       // by path of the region: the last that could be read, for its refusals
+	deaths        []death                      // the newest first
 
 	selected string // path of the region of the job whose processes are shown
 	allJobs  bool   // show the processes of all jobs instead
@@ -35,7 +35,7 @@ type Model struct {
 type death struct {
 	time    time.Time
 	job     string // title
-	process job.Process
+	process machine.Process
 }
 
 // Bounds of what is remembered.
@@ -47,7 +47,7 @@ const (
 // New returns a model without a sample.
 func New(source Source, interval time.Duration, theme Theme) *Model {
 	return &Model{source: source, interval: interval, theme: theme, zone: time.Local, width: 80, height: 24,
-		known: map[string][]job.Process{}, lastRead: map[string]job.Status{}}
+		known: map[string][]machine.Process{}, lastRead: map[string]machine.Job{}}
 }
 
 // tick says that it is time for another sample.
@@ -113,11 +113,11 @@ func (m *Model) setSample(s Sample) {
 	}
 }
 
-func (m *Model) remember(path string, processes []job.Process) {
+func (m *Model) remember(path string, processes []machine.Process) {
 	known := m.known[path]
 	for _, p := range processes {
 		p.Holdings = nil
-		if !slices.ContainsFunc(known, func(q job.Process) bool { return q.Slot == p.Slot && q.PID == p.PID && q.Joined == p.Joined }) {
+		if !slices.ContainsFunc(known, func(q machine.Process) bool { return q.Slot == p.Slot && q.PID == p.PID && q.Joined == p.Joined }) {
 			known = append(known, p)
 		}
 	}
@@ -126,5 +126,5 @@ func (m *Model) remember(path string, processes []job.Process) {
 
 // selectedIndex returns the index of the selected job in the sample, or -1.
 func (m *Model) selectedIndex() int {
-	return slices.IndexFunc(m.sample.Jobs, func(s job.Status) bool { return s.Path == m.selected })
+	return slices.IndexFunc(m.sample.Jobs, func(s machine.Job) bool { return s.Path == m.selected })
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/termtext"
+	"ration/machine"
 )
 
 // sortKey is a key to sort processes by.
@@ -30,9 +30,9 @@ func (k sortKey) String() string { return [...]string{"bytes", "PID", "name", "j
 
 // processRow is a process and its use of one device.
 type processRow struct {
-	job *job.Status
-	job.Process
-	job.Holding
+	job *machine.Job
+	machine.Process
+	machine.Holding
 }
 
 // processRows returns the processes to show, sorted.
@@ -44,7 +44,7 @@ func (m *Model) processRows() (out []processRow) {
 		}
 		for _, p := range s.Processes {
 			if len(p.Holdings) == 0 {
-				out = append(out, processRow{s, p, job.Holding{}})
+				out = append(out, processRow{s, p, machine.Holding{}})
 			}
 			for _, h := range p.Holdings {
 				out = append(out, processRow{s, p, h})
@@ -184,9 +184,9 @@ func (m *Model) processLines(width int, all, shown []processRow) (header string,
 	for _, r := range shown {
 		line := row(func(c processColumn) string { return termtext.Printable(c.text(m, r)) })
 		switch r.State {
-		case job.Stopped:
+		case machine.Stopped:
 			line = m.theme.warn.Render(line)
-		case job.Dead:
+		case machine.Dead:
 			line = m.theme.bad.Render(line)
 		}
 		lines = append(lines, line)

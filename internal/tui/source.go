@@ -4,12 +4,14 @@ import (
 	"time"
 
 	"ration/internal/job"
+	"ration/internal/reap"
+	"ration/machine"
 )
 
 // Sample is the jobs as they were read at one time.
 type Sample struct {
 	Time time.Time
-	Jobs []job.Status
+	Jobs []machine.Job
 	Err  error // why the jobs could not be listed
 }
 
@@ -17,17 +19,17 @@ type Sample struct {
 type Source func() Sample
 
 // AllJobs reads all of this user's jobs.
-func AllJobs(opts job.ReadOptions) Source {
+func AllJobs(opts reap.Options) Source {
 	return func() Sample {
 		now := time.Now()
-		jobs, err := job.ReadAll(opts)
-		return Sample{Time: now, Jobs: jobs, Err: err}
+		m, err := reap.Read(opts)
+		return Sample{Time: now, Jobs: m.Jobs, Err: err}
 	}
 }
 
 // OneJob reads one job.
-func OneJob(j job.Job, opts job.ReadOptions) Source {
+func OneJob(j job.Job, opts reap.Options) Source {
 	return func() Sample {
-		return Sample{Time: time.Now(), Jobs: []job.Status{job.Read(j, opts)}}
+		return Sample{Time: time.Now(), Jobs: []machine.Job{reap.ReadJob(j, opts)}}
 	}
 }

@@ -1,17 +1,29 @@
-package job
+package machine
 
 import (
 	"fmt"
 
 	"ration/internal/humanfmt"
-	"ration/internal/region"
 )
 
-// Refusal is a request that was refused, as the region records it.
-type Refusal region.Refusal
+// Refusal is a request that was refused.
+type Refusal struct {
+	Time   int64    `json:"time"`   // Unix nanoseconds
+	Device int      `json:"device"` // its number in this job
+	Slot   int      `json:"slot"`   // of the process that was refused
+	PID    int      `json:"pid"`    // of the process that was refused, in its own PID namespace
+	Asked  uint64   `json:"asked"`
+	Held   uint64   `json:"held"`  // by all processes of the job, at that moment
+	Limit  uint64   `json:"limit"` // with its tolerance
+	Own    uint64   `json:"own"`   // held by the process that was refused
+	Top    []Holder `json:"top"`   // the processes that held most, the largest first
+}
 
-// Holder is a process that held much of a device when another was refused.
-type Holder = region.Holder
+// Holder is a process that held much of a device when a request was refused.
+type Holder struct {
+	PID   int    `json:"pid"` // in its own PID namespace
+	Bytes uint64 `json:"bytes"`
+}
 
 // anySlot is for processName where the slot is not known.
 const anySlot = -1
@@ -45,10 +57,7 @@ func (f *Refusal) HolderName(i int, processes []Process) string {
 
 // Free returns the bytes that were left of the limit.
 func (f *Refusal) Free() uint64 {
-	if f.Held > f.Limit {
-		return 0
-	}
-	return f.Limit - f.Held
+	return f.Limit - min(f.Held, f.Limit)
 }
 
 // Sentence says in one line which process was refused, and why. Processes that are

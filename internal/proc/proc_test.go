@@ -1,0 +1,48 @@
+package proc
+
+import (
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestStopped(t *testing.T) {
+	cmd := exec.Command("cat")
+	if _, err := cmd.StdinPipe(); err != nil { // it ends with the pipe, or with us
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	for _, c := range []struct {
+		signal unix.Signal
+		wait   int
+		want   bool
+	}{{unix.SIGSTOP, unix.WUNTRACED, true}, {unix.SIGCONT, unix.WCONTINUED, false}} {
+		if err := unix.Kill(pid, c.signal); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Wait4(pid, nil, c.wait, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := Stopped(pid); got != c.want {
+			t.Errorf("after %v: stopped is %v", c.signal, got)
+		}
+	}
+	if Stopped(-1) {
+		t.Error("a process that is not there is stopped")
+	}
+}
+
+func TestUserName(t *testing.T) {
+	const nobodys = 1<<31 - 7
+	for range 2 { // the second time it is remembered
+		if root, none := UserName(0), UserName(nobodys); root != "root" || none != strconv.Itoa(nobodys) {
+			t.Errorf("got %q and %q", root, none)
+		}
+	}
+}

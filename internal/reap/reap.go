@@ -1,0 +1,74 @@
+// Package reap reads jobs for the commands of ration: as package machine does, and
+// where it may write, it first returns what dead processes hold to the job.
+package reap
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/machine"
+)
+
+// Options say how to read.
+type Options struct {
+	ReadOnly bool // leave every region as it is
+}
+
+// Read is machine.Read.
+func Read(opts Options) (machine.Machine, error) {
+	m, err := machine.Read()
+	for i := range m.Jobs {
+		reap(&m.Jobs[i], opts)
+	}
+	return m, err
+}
+
+// ReadJob is machine.ReadJob of a job that has been found.
+func ReadJob(j job.Job, opts Options) machine.Job {
+	out, _ := machine.ReadRegion(j.Path) // its Err returns the error
+	out.Name = j.Name
+	reap(&out, opts)
+	return out
+}
+
+// reap returns what dead processes hold, if there are any, and reads the job again.
+// It also lets the region write down the host PIDs that this process sees: a process
+// in a container needs its own to find itself in the driver's list.
+func reap(j *machine.Job, opts Options) {
+	if opts.ReadOnly || j.Err() != nil || unix.Faccessat(unix.AT_FDCWD, j.Path, unix.W_OK, unix.AT_EACCESS) != nil {
+		return
+	}
+	dead := slices.DeleteFunc(slices.Clone(j.Processes), func(p machine.Process) bool { return p.State != machine.Dead })
+	foreign := slices.ContainsFunc(j.Processes, func(p machine.Process) bool { return p.HostPID != p.PID })
+	if j.ReadOnly = false; len(dead) == 0 && !foreign {
+		return
+	}
+	n, err := reapRegion(j.Path)
+	if err != nil {
+		j.ReadOnly = true // the dead are shown as what they are
+		return
+	}
+	if n == 0 {
+		return
+	}
+	after, err := machine.ReadRegion(j.Path)
+	if after.Name, after.ReadOnly = j.Name, false; err == nil {
+		after.Reaped = dead
+	}
+	*j = after
+}
+
+func reapRegion(path string) (n int, err error) {
+	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	if _, err := r.Processes(); err != nil { // writes host PIDs down
+		return 0, err
+	}
+	return r.Reap()
+}

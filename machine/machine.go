@@ -1,0 +1,135 @@
+// Package machine reads what the jobs of ration hold of a machine's GPUs: each job's
+// limits and usage, its processes, and the requests that were refused.
+//
+// It only reads: it writes no file, takes no lock that a job could wait for, and
+// works whether anything else of ration is running or not. `ration ps --json` prints
+// a [Machine], so its output can be decoded into one.
+//
+// What a job's region says is what the job's processes wrote. PIDs, names and users
+// are their claims.
+//
+// # Compatibility
+//
+// An exported name of this package and a name in the JSON keep their meaning. Fields,
+// functions, errors and process states may be added: name the fields in literals, and
+// expect a state that you do not know. The text of errors and of sentences, and the
+// order of jobs and processes, may change. Before version 1.0 of ration, a name may
+// still go, and then CHANGELOG.md says so. api.txt lists the exported names; a test
+// compares it with them, so nothing changes by accident.
+//
+// The format of regions is not part of this promise (docs/format.md has its own
+// version): this package reads the version that it was built for, and returns
+// [ErrVersion] for another.
+package machine
+
+import (
+	"errors"
+
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+// Errors that are returned wrapped, with the path and the way out.
+var (
+	// ErrNoJob is returned for a name or path at which there is no job.
+	ErrNoJob = job.ErrNoJob
+	// ErrFolder is returned for a folder of jobs that another user could have made.
+	ErrFolder = job.ErrFolder
+	// ErrNotReady is returned for a region that is empty or still being made.
+	ErrNotReady = region.ErrInit
+	// ErrForeign is returned for a file that is not a region.
+	ErrForeign = region.ErrForeign
+	// ErrVersion is returned for a region of another version of the format.
+	ErrVersion = region.ErrVersion
+	// ErrSize is returned for a region that was cut short or made longer.
+	ErrSize = region.ErrSize
+	// ErrDamaged is returned for a region whose content cannot be right.
+	ErrDamaged = region.ErrDamaged
+	// ErrLimits is returned when the limits beside a region cannot be used.
+	ErrLimits = region.ErrLimits
+)
+
+// Machine is the jobs that this user can see.
+type Machine struct {
+	Folder string `json:"folder"` // of this user's jobs
+	Jobs   []Job  `json:"jobs"`
+}
+
+// Job is what a job's region says about the job. Sizes are bytes.
+type Job struct {
+	Name      string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
+	Path      string    `json:"path"`            // of the region
+	Error     string    `json:"error,omitempty"` // why the region could not be read; then the rest is empty
+	ReadOnly  bool      `json:"read_only"`       // what dead processes hold was left as it is, as this package does
+	Created   int64     `json:"created"`         // Unix nanoseconds
+	Claims    uint64    `json:"claims"`          // processes that joined since the region was created
+	Devices   []Device  `json:"devices"`         // those with a limit, and those that were ever used
+	Processes []Process `json:"processes"`
+	Reaped    []Process `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
+	Refusals  []Refusal `json:"refusals"` // the newest first
+	Reads     Reads     `json:"reads"`
+	err       error     // the cause of Error, where this process read the region
+}
+
+// Err returns why the region could not be read, or nil.
+func (j *Job) Err() error {
+	if j.err == nil && j.Error != "" {
+		return errors.New(j.Error)
+	}
+	return j.err
+}
+
+// Title returns the job's name, or its path where it has no name.
+func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title() }
+
+// Device is a job's use of one device.
+type Device struct {
+	Device    int    `json:"device"` // its number in this job
+	Limited   bool   `json:"limited"`
+	Limit     uint64 `json:"limit"`               // 0 without a limit
+	Tolerance int    `json:"tolerance_per_mille"` // of the limit; usage may exceed it by so much
+	Used      uint64 `json:"used"`
+	Peak      uint64 `json:"peak"`
+	Total     uint64 `json:"total"`   // size of the device; 0 while unknown
+	Refused   uint64 `json:"refused"` // requests since the region was created
+}
+
+// States of a process.
+const (
+	Live    = "live"
+	Stopped = "stopped" // by a signal or a debugger
+	Dead    = "dead"    // ended without leaving; the next request that needs its bytes gets them
+)
+
+// Process is a process of the job.
+type Process struct {
+	Slot     int       `json:"slot"`     // its place in the region
+	PID      int       `json:"pid"`      // in its own PID namespace
+	HostPID  int       `json:"host_pid"` // 0 while unknown
+	UID      int       `json:"uid"`
+	User     string    `json:"user"` // the UID where it has no name
+	Name     string    `json:"name"`
+	State    string    `json:"state"`  // Live, Stopped or Dead
+	Joined   int64     `json:"joined"` // Unix nanoseconds
+	Holdings []Holding `json:"holdings"`
+}
+
+// Holding is a process's use of one device.
+type Holding struct {
+	Device     int    `json:"device"`
+	Total      uint64 `json:"total"` // the sum of the next four
+	Context    uint64 `json:"context"`
+	Module     uint64 `json:"module"`
+	Data       uint64 `json:"data"`
+	Overhead   uint64 `json:"overhead"`    // what the driver holds beyond these
+	Peak       uint64 `json:"peak"`        // of Total
+	Driver     uint64 `json:"driver"`      // what the driver reports; 0 while unknown
+	BestEffort bool   `json:"best_effort"` // read while it changed
+}
+
+// Reads counts the reads of accounts since the region was created.
+type Reads struct {
+	Reads      uint64 `json:"reads"`
+	Retries    uint64 `json:"retries"`     // tries beyond the first
+	BestEffort uint64 `json:"best_effort"` // given up, and taken as they were
+}

@@ -1,0 +1,126 @@
+package machine
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+func TestReadRegion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	if s, err := ReadRegion(path); !errors.Is(err, fs.ErrNotExist) || s.Err() != err || s.Error == "" || s.Path != path {
+		t.Errorf("got %+v, %v for a missing region", s, err)
+	}
+	var opt region.Options
+	opt.Limits.Memory[1] = abi.MakeLimit(1<<30, 100)
+	r, err := region.Open(path, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	slot, err := r.Claim("me")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(slot.Charge(1, abi.Module, 1<<20), slot.Charge(1, abi.Data, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := slot.Charge(1, abi.Data, 1<<40); !errors.Is(err, region.ErrRefused) {
+		t.Fatalf("got %v, want a refusal", err)
+	}
+	s, err := ReadRegion(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Devices) != 1 || s.Devices[0] != (Device{1, true, 1 << 30, 100, 2 << 20, 2 << 20, 0, 1}) {
+		t.Errorf("got devices %+v", s.Devices)
+	}
+	if len(s.Processes) != 1 || s.Processes[0].PID != os.Getpid() || s.Processes[0].State != Live || s.Processes[0].Name != "me" {
+		t.Fatalf("got processes %+v", s.Processes)
+	}
+	want := Holding{Device: 1, Total: 2 << 20, Module: 1 << 20, Data: 1 << 20, Peak: 2 << 20}
+	if h := s.Processes[0].Holdings; len(h) != 1 || h[0] != want {
+		t.Errorf("got holdings %+v", h)
+	}
+	if f := s.Refusals; len(f) != 1 || f[0].Asked != 1<<40 || f[0].Own != 2<<20 || len(f[0].Top) != 1 {
+		t.Errorf("got refusals %+v", f)
+	}
+}
+
+// TestRead has a job that is readable, one that has not begun, one that is
+// damaged, and a region outside the folder of jobs.
+func TestRead(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	outside := filepath.Join(t.TempDir(), "region")
+	t.Setenv(job.EnvRegion, outside)
+	path, err := job.MakeFolder("readable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for name, content := range map[string]string{"not-begun": "", "damaged": "x"} {
+		path, err := job.MakeFolder(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]error{}
+	for _, s := range m.Jobs {
+		got[s.Name] = s.Err()
+	}
+	if len(got) != 3 || got["readable"] != nil || got["damaged"] == nil || !errors.Is(got[""], ErrNotReady) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestSentence(t *testing.T) {
+	all := []Process{
+		{Slot: 0, PID: 10, Name: "hog", Joined: 100},
+		{Slot: 1, PID: 11, Name: "greedy", Joined: 100},
+		{Slot: 2, PID: 1, Name: "in one container", Joined: 100},
+		{Slot: 3, PID: 1, Name: "in another", Joined: 100},
+		{Slot: 4, PID: 12, Name: "too late", Joined: 300},
+	}
+	f := Refusal{Time: 200, Slot: 1, PID: 11, Asked: 4 << 30, Held: 7 << 30, Limit: 10 << 30, Own: 1 << 20,
+		Top: []Holder{{PID: 10, Bytes: 3 << 30}, {PID: 1, Bytes: 2 << 30}, {PID: 12, Bytes: 1 << 30}}}
+	const want = "greedy (pid 11) asked for 4 GiB with 3 GiB free of 10 GiB; " +
+		"most was held by hog (pid 10) 3 GiB, pid 1 2 GiB, pid 12 1 GiB; it held 1 MiB itself"
+	if got := f.Sentence(all); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if over := (&Refusal{Held: 3, Limit: 2}).Free(); over != 0 {
+		t.Errorf("%d bytes are free of a limit that is exceeded", over)
+	}
+	f.Slot = 2
+	if got := f.RequesterName(all); got != "" {
+		t.Errorf("got %q for a slot that has another owner by now", got)
+	}
+}
+
+func TestGroupRefusals(t *testing.T) {
+	again := func(at int64, asked uint64) Refusal { return Refusal{Time: at, PID: 1, Asked: asked} }
+	got := GroupRefusals([]Refusal{again(9, 5), again(8, 5), again(7, 4), again(6, 5)})
+	if len(got) != 3 || got[0].Times != 2 || got[0].First != 8 || got[0].Time != 9 || got[1].Times != 1 {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -1,0 +1,217 @@
+package machine
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"go/ast"
+	"go/doc"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+var update = flag.Bool("update", false, "write api.txt anew")
+
+// Every exported name is in api.txt, as it is declared there: a change of one is
+// seen in review.
+func TestAPI(t *testing.T) {
+	got := exported(t)
+	if *update {
+		if err := os.WriteFile("api.txt", got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("api.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("the exported names are not those of api.txt (if that is meant, and keeps the promise of the package comment: go test ./machine -run TestAPI -update)\n%s", got)
+	}
+}
+
+// exported returns the declarations of all exported names, without comments.
+func exported(t *testing.T) []byte {
+	t.Helper()
+	fset := token.NewFileSet()
+	paths, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []*ast.File
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(fset, path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	p, err := doc.NewFromFiles(fset, files, "ration/machine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	write := func(decl ast.Decl) {
+		if f, ok := decl.(*ast.FuncDecl); ok {
+			f.Body = nil
+		}
+		if err := format.Node(&out, fset, decl); err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("\n\n")
+	}
+	for _, v := range slices.Concat(p.Consts, p.Vars) {
+		write(v.Decl)
+	}
+	for _, f := range p.Funcs {
+		write(f.Decl)
+	}
+	for _, typ := range p.Types {
+		write(typ.Decl)
+		for _, f := range slices.Concat(typ.Funcs, typ.Methods) {
+			write(f.Decl)
+		}
+	}
+	return append(bytes.TrimSpace(out.Bytes()), '\n')
+}
+
+// Each error is returned where its comment says so.
+func TestErrors(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	t.Setenv(job.EnvRegion, "")
+	offset := func(field string, in reflect.Type) uintptr { f, _ := in.FieldByName(field); return f.Offset }
+	header := reflect.TypeFor[abi.Header]()
+	for name, c := range map[string]struct {
+		want   error
+		change func(path string, content []byte) []byte
+	}{
+		"empty":       {ErrNotReady, func(string, []byte) []byte { return nil }},
+		"foreign":     {ErrForeign, func(_ string, b []byte) []byte { b[0]++; return b }},
+		"version":     {ErrVersion, func(_ string, b []byte) []byte { b[offset("Version", header)]++; return b }},
+		"cut-short":   {ErrSize, func(_ string, b []byte) []byte { return b[:len(b)-1] }},
+		"lost-tail":   {ErrDamaged, func(_ string, b []byte) []byte { b[offset("Tail", reflect.TypeFor[abi.Region]())]++; return b }},
+		"limits-gone": {ErrLimits, func(_ string, b []byte) []byte { b[offset("Flags", header)] = abi.LimitsBeside; return b }},
+	} {
+		path := makeRegion(t, name)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, c.change(path, content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, err := ReadJob(name)
+		if !errors.Is(err, c.want) || j.Err() != err || j.Name != name {
+			t.Errorf("%s: %+v, %v; want %v", name, j, err, c.want)
+		}
+	}
+	if _, err := ReadJob("nowhere"); !errors.Is(err, ErrNoJob) {
+		t.Errorf("a job that is not there: %v", err)
+	}
+	if err := os.Chmod(job.Folder(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(); !errors.Is(err, ErrFolder) {
+		t.Errorf("a folder that everybody can write: %v", err)
+	}
+}
+
+// makeRegion makes a job with a limit, and returns the path of its region, which
+// this process does not have open any more.
+func makeRegion(t *testing.T, name string) string {
+	t.Helper()
+	path, err := job.MakeFolder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opt region.Options
+	opt.Limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	r, err := region.Open(path, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Reading leaves every byte as it is, also in a job that this process is in.
+func TestReadsOnly(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	t.Setenv(job.EnvRegion, "")
+	path := makeRegion(t, "train")
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	slot, err := r.Claim("train.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	// One descriptor, open to the end: closing one would drop this process's locks.
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	content := func() []byte {
+		st, err := f.Stat()
+		b := make([]byte, st.Size())
+		if _, e := f.ReadAt(b, 0); errors.Join(err, e) != nil {
+			t.Fatal(err, e)
+		}
+		return b
+	}
+	before := content()
+	m, err := Read()
+	if err != nil || len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 || !m.Jobs[0].ReadOnly {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	if n := m.Jobs[0].Reads.Reads; n == 0 {
+		t.Error("its own reads are not counted")
+	}
+	if !bytes.Equal(before, content()) {
+		t.Error("reading wrote")
+	}
+}
+
+// What is written as JSON can be read as JSON.
+func TestJSON(t *testing.T) {
+	m := Machine{Folder: "/run/ration", Jobs: []Job{
+		{Name: "train", Path: "/run/ration/train/region", Devices: []Device{{Device: 1, Limited: true, Limit: 5}},
+			Processes: []Process{{PID: 7, State: Dead, Holdings: []Holding{{Total: 3, Data: 3}}}}, Reaped: []Process{},
+			Refusals: []Refusal{{Time: 9, Asked: 8, Top: []Holder{{PID: 7, Bytes: 3}}}}},
+		{Path: "/elsewhere", Error: "gone"},
+	}}
+	text, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Machine
+	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(m, back) {
+		t.Errorf("%s came back as %+v, %v", text, back, err)
+	}
+	if j := &back.Jobs[1]; j.Err() == nil || j.Err().Error() != "gone" || back.Jobs[0].Err() != nil {
+		t.Errorf("errors came back as %v and %v", back.Jobs[0].Err(), j.Err())
+	}
+}
