@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "region/abi.h"
 
@@ -51,7 +50,16 @@ static bool parse_number(const char *text, struct number *n)
 	return true;
 }
 
-static bool parse_is_none(const char *s) { return !strcasecmp(s, "none") || !strcasecmp(s, "unlimited"); }
+/* parse_is_word compares text with a word of lower-case letters, in any case. The case
+ * is ASCII's, not that of the program's locale: in a Turkish one, I is not i. */
+static bool parse_is_word(const char *text, const char *word)
+{
+	while (*word && (*text | 0x20) == *word)
+		text++, word++;
+	return !*text && !*word;
+}
+
+static bool parse_is_none(const char *s) { return parse_is_word(s, "none") || parse_is_word(s, "unlimited"); }
 
 /* parse_unit returns the bytes a unit stands for, or 0. */
 static uint64_t parse_unit(const char *unit)

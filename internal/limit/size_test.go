@@ -1,7 +1,6 @@
 package limit_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -44,49 +43,6 @@ func TestParseSize(t *testing.T) {
 		got, err := limit.ParseSize(tt.in)
 		if err != nil || got != tt.want {
 			t.Errorf("ParseSize(%q) = %d, %v; want %d", tt.in, got, err, tt.want)
-		}
-	}
-}
-
-func TestParseSizeRejects(t *testing.T) {
-	for _, tt := range []struct {
-		in   string
-		want error
-	}{
-		{"", limit.ErrEmpty},
-		{"g", limit.ErrSize},
-		{"-1", limit.ErrSize},
-		{"+1", limit.ErrSize},
-		{"10gb!", limit.ErrSize},
-		{" 10 g", limit.ErrSize},
-		{"10 g", limit.ErrSize},
-		{"10g ", limit.ErrSize},
-		{"10g\n", limit.ErrSize},
-		{"10g\x00", limit.ErrSize},
-		{"\x0010g", limit.ErrSize},
-		{"1e9", limit.ErrSize},
-		{"0x10", limit.ErrSize},
-		{"1_000", limit.ErrSize},
-		{"1,5g", limit.ErrSize},
-		{"10b", limit.ErrSize},
-		{"10bg", limit.ErrSize},
-		{"10gbi", limit.ErrSize},
-		{"10p", limit.ErrSize},
-		{"1.5", limit.ErrSize},
-		{"1.g", limit.ErrSize},
-		{".5g", limit.ErrSize},
-		{"1.5.5g", limit.ErrSize},
-		{"٣g", limit.ErrSize},
-		{"3\u212a", limit.ErrSize}, // the Kelvin sign, which lower-cases to k
-		{"25%", limit.ErrSize},
-		{"0.0001k", limit.ErrSize}, // would be 0, which is no limit
-		{"18446744073709551616", limit.ErrOverflow},
-		{"16777216t", limit.ErrOverflow},
-		{"99999999999999999999999g", limit.ErrOverflow},
-	} {
-		got, err := limit.ParseSize(tt.in)
-		if !errors.Is(err, tt.want) {
-			t.Errorf("ParseSize(%q) = %d, %v; want error %v", tt.in, got, err, tt.want)
 		}
 	}
 }

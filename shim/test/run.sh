@@ -50,7 +50,7 @@ run() {
 	add "$1" "$status" "$out"
 }
 
-for name in linear blocks pools pieces owing vmm arrays contexts costs interpose refuse views random crowd forks leaving locks; do
+for name in limit_parse_table linear blocks pools pieces owing vmm arrays contexts costs interpose refuse views random crowd forks leaving locks; do
 	run $name
 done
 

@@ -1,0 +1,79 @@
+package limit
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestGrammar runs the table that shim/test/limit_parse_table.c runs too: the command
+// line and the library must read a limit alike.
+func TestGrammar(t *testing.T) {
+	table, err := os.ReadFile("testdata/grammar.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for line := range strings.Lines(string(table)) {
+		if line = strings.TrimSuffix(line, "\n"); line == "" || line[0] == '#' {
+			continue
+		}
+		kind, rest, _ := strings.Cut(line, " ")
+		quoted, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		text, err := strconv.Unquote(quoted)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if got, want := parseAs(kind, text), strings.TrimPrefix(rest[len(quoted):], " "); got != want {
+			t.Errorf("%s %s: got %s, want %s", kind, quoted, got, want)
+		}
+		lines++
+	}
+	if lines < 100 {
+		t.Errorf("the table has only %d lines", lines)
+	}
+}
+
+// parseAs returns the result of parsing text, as the table writes it.
+func parseAs(kind, text string) string {
+	var result string
+	var err error
+	switch kind {
+	case "memory":
+		var m Memory
+		m, err = parseMemory(text)
+		switch {
+		case m.none:
+			result = "none"
+		case m.share != 0:
+			result = "share " + strconv.Itoa(int(m.share))
+		default:
+			result = "bytes " + strconv.FormatUint(uint64(m.size), 10)
+		}
+	case "compute":
+		var c Compute
+		c, err = parseCompute(text)
+		result = "percent " + strconv.Itoa(c.Percent())
+		if c.none {
+			result = "none"
+		}
+	case "tolerance":
+		var p Percent
+		p, err = parsePercent(text)
+		result = "share " + strconv.Itoa(int(p))
+	case "device":
+		var d int
+		d, err = parseDevice(text)
+		result = "device " + strconv.Itoa(d)
+	default:
+		return "no such kind"
+	}
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return result
+}
