@@ -2,8 +2,6 @@ package machine
 
 import (
 	"cmp"
-	"errors"
-	"io/fs"
 	"slices"
 
 	"ration/internal/abi"
@@ -24,7 +22,7 @@ func Read() (Machine, error) {
 	}
 	for _, j := range jobs {
 		out, err := ReadRegion(j.Path)
-		if out.Name = j.Name; j.Name != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNotReady)) {
+		if out.Name = j.Name; j.Name != "" && job.EndedOrNotBegun(err) {
 			continue
 		}
 		m.Jobs = append(m.Jobs, out)

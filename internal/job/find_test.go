@@ -97,3 +97,16 @@ func TestRemove(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
+
+// A command of ration run may end before there is a region.
+func TestRemoveWithoutRegion(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	if err := Remove(l.Job, false); err != nil || exists(l.Folder) {
+		t.Errorf("not removed: %v", err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"ration/internal/limit"
+	"ration/internal/region"
 )
 
 // Job names a job, which may have ended.
@@ -40,6 +41,13 @@ func List() ([]Job, error) {
 		jobs = append(jobs, Job{Path: path})
 	}
 	return jobs, nil
+}
+
+// EndedOrNotBegun reports whether the error of opening a region means that its job has
+// ended and was removed, or has not begun: the region does not exist, or no process has
+// initialised it.
+func EndedOrNotBegun(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, region.ErrInit)
 }
 
 func exists(path string) bool {

@@ -86,7 +86,7 @@ func checkRemovable(j Job, force bool) error {
 		return nil
 	case errors.Is(err, region.ErrForeign) && j.Name == "":
 		return fmt.Errorf("removing %s: %w", j.Title(), err)
-	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, region.ErrInit):
+	case err != nil && !EndedOrNotBegun(err):
 		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), err)
 	case !u.begun:
 		return fmt.Errorf("removing %s: %w: it may be about to begin (--force removes it all the same)", j.Title(), ErrNotBegun)

@@ -15,7 +15,7 @@ const cRoot = "shim"
 
 var includeLine = regexp.MustCompile(`^\s*#\s*include\s*"([^"]+)"`)
 
-// checkIncludes is one line that includes a file. A .c file and the .h file of the
+// include is one line that includes a file. A .c file and the .h file of the
 // same name are one unit.
 type include struct {
 	file, target string
@@ -41,7 +41,7 @@ func (c *checker) checkIncludes(name string, text []byte) {
 }
 
 // included returns the unit that a line includes, as the compiler finds it, or
-// "" where it is none of ours.
+// "" for a file outside cRoot.
 func (c *checker) included(i include) string {
 	for _, folder := range []string{path.Dir(i.file), cRoot} {
 		if file := path.Join(folder, i.target); c.cFiles[file] {
