@@ -24,7 +24,7 @@ func blanks(text string, width int) string { return strings.Repeat(" ", max(0, w
 
 // Truncate returns text if it fits, and otherwise as much of it as fits before tail.
 func Truncate(text string, width int, tail string) string {
-	return ansi.Truncate(text, max(width, 0), tail)
+	return ansi.Truncate(text, width, tail)
 }
 
 // Printable replaces characters that could move the cursor. Names of processes and

@@ -33,6 +33,7 @@ func TestWrap(t *testing.T) {
 		want  []string
 	}{
 		{"one two three", 7, []string{"one two", "three"}},
+		{"one two three", 6, []string{"one", "two", "three"}},
 		{"held 4 GiB", 6, []string{"held", "4 GiB"}},
 		{"by eval (4711)", 8, []string{"by", "eval (4711)"}},
 		{"first-second third", 8, []string{"first-second", "third"}},
