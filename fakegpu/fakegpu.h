@@ -27,16 +27,15 @@ unsigned fakegpu_leaks(void);
 /* Kernel launches so far. */
 unsigned long fakegpu_launches(void);
 
-/* Gates. fakegpu_hold makes the next `calls` calls of a name (as FAKEGPU_SLOW knows it)
- * wait, before they take effect or after, until fakegpu_open. It replaces what was asked
- * of that name before. */
-enum fakegpu_when { FAKEGPU_BEFORE, FAKEGPU_AFTER };
-void fakegpu_hold(const char *name, enum fakegpu_when when, unsigned calls);
-void fakegpu_open(const char *name);
+/* Gates, where calls wait in the middle: "cuMemAlloc" once they have taken effect, or
+ * "cuMemAlloc:before", by the names that FAKEGPU_SLOW knows. fakegpu_hold makes the next
+ * `calls` of them wait there until fakegpu_open. */
+void fakegpu_hold(const char *gate, unsigned calls);
+void fakegpu_open(const char *gate);
 
-/* How many calls of a name wait now, at its gate or in a full queue ("queue"), once there
- * are n of them or so many milliseconds have passed. */
-unsigned fakegpu_held(const char *name, unsigned n, unsigned ms);
+/* How many calls wait at a gate, or in a full queue ("queue"), once there are n of them or
+ * so many milliseconds have passed. */
+unsigned fakegpu_held(const char *gate, unsigned n, unsigned ms);
 
 /* The i-th symbol of the driver: the name cuGetProcAddress knows it by, the name it
  * is exported as, since which version, and whether it is the per-thread-stream

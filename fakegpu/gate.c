@@ -10,8 +10,7 @@
 enum { GATES = 16 };
 
 static struct gate {
-    char name[64];
-    bool after;
+    char name[64]; /* of the call, with ":before" where it is that */
     unsigned left;   /* calls that are still to be stopped */
     unsigned opened; /* how often; a call waits for the next time */
     unsigned held;
@@ -73,24 +72,24 @@ void gate_pass(const char *name, bool after)
 {
     struct visit v = {NULL, 0};
     pthread_mutex_lock(&lock);
-    for (struct gate *g = gates; g < gates + GATES && g->name[0] != '\0'; g++)
-        if (g->left > 0 && g->after == after && strcmp(g->name, name) == 0) {
+    for (struct gate *g = gates; g < gates + GATES && g->name[0] != '\0'; g++) {
+        size_t n = strlen(name);
+        if (g->left > 0 && strncmp(g->name, name, n) == 0 && strcmp(g->name + n, after ? "" : ":before") == 0) {
             g->left--;
             v = (struct visit){g, g->opened};
         }
+    }
     pthread_mutex_unlock(&lock);
     if (v.gate != NULL)
         wait_at(v.gate, shut, &v);
 }
 
-EXPORT void fakegpu_hold(const char *name, enum fakegpu_when when, unsigned calls)
+EXPORT void fakegpu_hold(const char *name, unsigned calls)
 {
     pthread_mutex_lock(&lock);
     struct gate *g = gate_of(name);
-    if (g != NULL) {
-        g->after = when == FAKEGPU_AFTER;
+    if (g != NULL)
         g->left = calls;
-    }
     pthread_mutex_unlock(&lock);
     store_relaxed(&faults_are_armed, true);
 }

@@ -36,14 +36,14 @@ static CUresult create(struct call *c) { return cuCtxCreate_v2(&c->context, 0, 0
 static CUresult launch(struct call *c) { return cuGraphLaunch(c->exec, NULL); }
 
 /* A call waits at its gate with what it has taken by then, and others pass. */
-static void held(const char *name, enum fakegpu_when when, CUresult (*run)(struct call *), uint64_t takes)
+static void held(const char *name, CUresult (*run)(struct call *), uint64_t takes)
 {
     struct call a = {.run = run}, b = {.run = run};
     uint64_t before = mine();
-    fakegpu_hold(name, when, 1);
+    fakegpu_hold(name, 1);
     begin(&a);
     EQ(fakegpu_held(name, 1, LONG), 1);
-    EQ(mine() - before, when == FAKEGPU_AFTER ? takes : 0);
+    EQ(mine() - before, takes);
     CHECK(!returned(&a));
     if (strncmp(name, "pool", 4) != 0) { /* where a lock is held */
         begin(&b);
@@ -72,25 +72,25 @@ static void cancelled(void)
 {
     struct call a = {.run = allocate};
     void *end;
-    fakegpu_hold("cuMemAlloc", FAKEGPU_BEFORE, 1);
+    fakegpu_hold("cuMemAlloc:before", 1);
     begin(&a);
-    EQ(fakegpu_held("cuMemAlloc", 1, LONG), 1);
+    EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
     EQ(pthread_cancel(a.thread), 0);
     EQ(pthread_join(a.thread, &end), 0);
     CHECK(end == PTHREAD_CANCELED);
-    EQ(fakegpu_held("cuMemAlloc", 1, 0), 0);
-    fakegpu_open("cuMemAlloc");
+    EQ(fakegpu_held("cuMemAlloc:before", 1, 0), 0);
+    fakegpu_open("cuMemAlloc:before");
 }
 
 static int gates(void)
 {
     context = start();
-    held("cuMemAlloc", FAKEGPU_BEFORE, allocate, 10 * MIB);
-    held("cuMemAlloc", FAKEGPU_AFTER, allocate, 10 * MIB);
-    held("cuMemAllocAsync", FAKEGPU_AFTER, allocate_async, 32 * MIB);
-    held("poolGrow", FAKEGPU_AFTER, allocate_async, 32 * MIB);
-    held("poolAlloc", FAKEGPU_AFTER, allocate_async, 32 * MIB);
-    held("cuCtxCreate", FAKEGPU_AFTER, create, 300 * MIB);
+    held("cuMemAlloc:before", allocate, 0);
+    held("cuMemAlloc", allocate, 10 * MIB);
+    held("cuMemAllocAsync", allocate_async, 32 * MIB);
+    held("poolGrow", allocate_async, 32 * MIB);
+    held("poolAlloc", allocate_async, 32 * MIB);
+    held("cuCtxCreate", create, 300 * MIB);
     cancelled();
     return checks_failed > 0;
 }

@@ -1,0 +1,85 @@
+/* A thread that is cancelled while it is inside a hooked call leaves nothing held, and
+ * nothing uncounted: it goes on to the call's end, and ends there. */
+#include "stranger.h"
+
+static CUresult linear(struct task *t) { return cuMemAlloc_v2(&t->p, 10 * MIB); }
+static CUresult pooled(struct task *t) { return cuMemAllocAsync(&t->p, 10 * MIB, NULL); }
+static CUresult load(struct task *t) { return cuModuleLoadData(&t->module, PTX(BIG_100M)); }
+static CUresult create(struct task *t) { return cuCtxCreate_v2(&t->made, 0, 0); }
+static CUresult retain(struct task *t) { return cuDevicePrimaryCtxRetain(&t->made, 1); }
+static CUresult launch(struct task *t) { return cuGraphLaunch(t->exec, NULL); }
+static CUresult release(struct task *t) { return cuMemFree_v2(t->p); }
+static CUresult destroy(struct task *t) { return cuCtxDestroy_v2(t->made); }
+
+/* The call that is cancelled, and the same again afterwards, by another thread. Only what
+ * the driver did counts: whether the caller came to know of it is its own affair. */
+static void cancel(const char *call, struct task first, struct task second, CUcontext c)
+{
+    void *end = NULL;
+    fakegpu_hold(call, 1);
+    task_begin(&first, c);
+    EQ(fakegpu_held(call, 1, LONG), 1);
+    EQ(pthread_cancel(first.thread), 0);
+    for (unsigned ms = 0; ms < SOON && fakegpu_held(call, 1, 0) > 0; ms++)
+        pause_ms(1); /* where it would be cancelled there, it is by now */
+    fakegpu_open(call);
+    EQ(pthread_join(first.thread, &end), 0);
+    task_begin(&second, c);
+    JOIN(&second);
+    OK(second.result);
+    BALANCED(0);
+    BALANCED(1);
+}
+
+static CUgraphExec graph(void)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+        .bytesize = 40 * MIB,
+    };
+    CUgraphNode a, f;
+    CUgraphExec e;
+    CUgraph g;
+    OK(cuGraphCreate(&g, 0));
+    OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &params));
+    OK(cuGraphAddMemFreeNode(&f, g, &a, 1, params.dptr));
+    OK(cuGraphInstantiateWithFlags(&e, g, 0));
+    return e;
+}
+
+static struct task freeing(void)
+{
+    struct task t = {.run = release};
+    OK(cuMemAlloc_v2(&t.p, 20 * MIB));
+    return t;
+}
+
+static struct task destroying(void)
+{
+    struct task t = {.run = destroy};
+    CUcontext popped;
+    OK(cuCtxCreate_v2(&t.made, 0, 0));
+    OK(cuCtxPopCurrent_v2(&popped));
+    return t;
+}
+
+#define CANCELLED(name, call, first, second)   \
+    static void name(void)                     \
+    {                                          \
+        CUcontext c = start();                 \
+        cancel(call, first, second, c);        \
+    }
+
+#define PLAIN(f) ((struct task){.run = f})
+
+CANCELLED(in_linear, "cuMemAlloc", PLAIN(linear), PLAIN(linear))
+CANCELLED(in_pool, "cuMemAllocAsync", PLAIN(pooled), PLAIN(pooled))
+CANCELLED(in_module, "cuModuleLoadData", PLAIN(load), PLAIN(load))
+CANCELLED(in_create, "cuCtxCreate", PLAIN(create), PLAIN(create))
+CANCELLED(in_retain, "cuDevicePrimaryCtxRetain", PLAIN(retain), PLAIN(retain))
+CANCELLED(in_free, "cuMemFree", freeing(), freeing())
+CANCELLED(in_destroy, "cuCtxDestroy", destroying(), destroying())
+CANCELLED(in_launch, "cuGraphLaunch", ((struct task){.run = launch, .exec = graph()}), ((struct task){.run = launch, .exec = graph()}))
+
+RUN_PARTS(true, {"linear", in_linear}, {"pool", in_pool}, {"module", in_module}, {"create", in_create}, {"retain", in_retain},
+          {"free", in_free}, {"destroy", in_destroy}, {"launch", in_launch})
