@@ -8,10 +8,8 @@
 #include "nvml.h"
 #include "overhead.h"
 
-/* What contexts were charged, by their handles. RECORD_UNCONFIRMED: by a remembered cost,
- * and not by a measurement. */
+/* What contexts were charged, by their handles. */
 static struct alloc_table context_costs;
-#define RECORD_UNCONFIRMED 1u
 
 /* context_ended returns all that ended with a context. c is NULL where it is not in the
  * table; cost is its record, whose key is 0 where there is none. */

@@ -55,8 +55,12 @@ void context_remove(struct context *c);
 /* Records of what ends with its context, by address or handle. */
 extern struct alloc_table context_addresses, context_arrays, context_modules;
 
-/* RECORD_MANAGED marks an address whose bytes may be elsewhere than on the device. */
-#define RECORD_MANAGED 1u
+/* Flags of records, distinct as the tables share code. */
+enum {
+	RECORD_MANAGED = 1,     /* an address: its bytes may be elsewhere than on the device */
+	RECORD_UNSURE = 2,      /* a module: part of its charge may have been overhead before */
+	RECORD_UNCONFIRMED = 4, /* a context: charged by a remembered cost, not by a measurement */
+};
 
 /* context_keep records what was charged as kind. Where there is no memory for a record,
  * the charge stays until the process ends. context_replace is the same, and leaves to the

@@ -5,9 +5,6 @@
 #include "hooks/context_table.h"
 #include "overhead.h"
 
-/* RECORD_UNSURE: part of what it was charged may have been overhead before. */
-#define RECORD_UNSURE 1u
-
 /* A load, from the reading before to the charge after. */
 struct module_load {
 	struct alloc_target target; /* its device is NULL where nothing is measured */

@@ -324,6 +324,26 @@ static void module_refused(void)
     end();
 }
 
+/* One that was measured without a reading before it leaves nothing behind that would hide
+ * that overhead has become less. */
+static void module_unsure(void)
+{
+    CUmodule m;
+    CUlibrary l;
+    start();
+    OK(cuModuleLoadData(&m, large));
+    OK(cuModuleUnload(m));
+    SAME();
+    OK(cuLibraryLoadData(&l, large, NULL, NULL, 0, NULL, NULL, 0));
+    limit(region_used(region_here(), 0) + 50 * MIB);
+    OK(cuLibraryGetModule(&m, l)); /* it exists, whether it fits or not */
+    CHECK(held(RATION_OVERHEAD) >= 100 * MIB);
+    OK(cuLibraryUnload(l));
+    SAME();
+    limit(0);
+    end();
+}
+
 /* Threads that retain, release and reset one primary context: whenever all stand
  * still, it is counted if it is there. */
 enum { THREADS = 4, ROUNDS = 200, STEPS = 6 };
@@ -393,6 +413,7 @@ static const struct {
     {"others", others, NULL, NULL},
     {"modules", modules, NULL, NULL},
     {"module refused", module_refused, NULL, NULL},
+    {"module unsure", module_unsure, NULL, NULL},
     {"raced", raced, "FAKEGPU_LATENCY_US", "20"},
 };
 
