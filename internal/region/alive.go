@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
+	"math"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -15,8 +14,12 @@ import (
 	"ration/internal/abi"
 )
 
-// liveness is what the region must know of processes. The kernel answers, except
-// in tests over a heap.
+// A failure to ask is not an answer. Only what says so means that a process has
+// gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
+// (no descriptor left, no permission, no memory), the process counts as alive.
+
+// liveness says which processes live. The kernel answers, except in tests over a
+// heap.
 type liveness interface {
 	// lock tries to mark slot as this process's, for as long as it lives.
 	lock(slot int) (bool, error)
@@ -25,8 +28,8 @@ type liveness interface {
 	// describes it, unless it was joining: then entry may be that of the owner
 	// before.
 	dead(slot int, entry *abi.Slot, st abi.Status) bool
-	// holder is the PID, as this process sees it, of whoever has slot locked: zero
-	// where nobody has, or where it is this process.
+	// holder is the PID, as this process sees it, of the process that has slot
+	// locked: zero where none has, or where it is this process.
 	holder(slot int) int
 }
 
@@ -60,8 +63,8 @@ func (k kernel) lock(slot int) (bool, error) {
 
 func (k kernel) unlock(slot int) { _, _ = k.fcntl(slot, unix.F_SETLK, unix.F_UNLCK) }
 
-// asked is who has a slot's byte locked. It is asked as a reader would, since a
-// view has no right to write.
+// asked is the process that has a slot's byte locked. It is asked as a reader
+// would, since a read-only open has no right to write.
 func (k kernel) asked(slot int) (locked bool, pid int) {
 	l, err := k.fcntl(slot, unix.F_GETLK, unix.F_RDLCK)
 	return err != nil || l.Type != unix.F_UNLCK, int(l.Pid)
@@ -87,6 +90,9 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) bool {
 	// No lock. It may have been lost by a close in a process that lives on, so ask
 	// for the process as well, where its PID means anything to us.
 	me := self()
+	if me.unsure {
+		return false
+	}
 	pid := int(atomic.LoadUint64(&entry.PID))
 	if ns := atomic.LoadUint64(&entry.PIDNS); ns != me.pidns || ns == 0 {
 		pid = abi.HostPID(atomic.LoadUint64(&entry.HostPID)).PID()
@@ -94,61 +100,77 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) bool {
 			return true
 		}
 	}
-	start := atomic.LoadUint64(&entry.Start)
-	if pid == me.pid && start == me.start {
-		return true // this process, before it became another program: exec drops the lock
+	// No other process has our PID: this one had the slot before it became another
+	// program, as exec drops the lock; or the PID has been given out again.
+	if pid == me.pid || gone(pid) {
+		return true
 	}
 	if !me.sees {
-		return true // /proc here is of another namespace: it would name a stranger
+		return false // /proc is of another namespace, and would describe another process
 	}
 	p, err := readProcess(strconv.Itoa(pid))
-	return err != nil || p.start != start || p.ending || !k.f.mappedBy(pid)
+	if err != nil {
+		return gone(pid)
+	}
+	// A start time of 0: the owner could not read its own.
+	start := atomic.LoadUint64(&entry.Start)
+	return start != 0 && p.start != start || p.ending || !k.f.mappedBy(pid)
+}
+
+// gone says whether no process has this PID. It needs no descriptor, and /proc may
+// hide the processes of other users.
+func gone(pid int) bool {
+	return pid <= 0 || pid > math.MaxInt32 || errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 // mappedBy says whether a process has the region mapped. One that lost its lock
-// by closing files still has; one that became another program does not. Where we
-// may not look, it counts as mapped.
+// by closing files still has; one that became another program does not. Where
+// this cannot be read, it counts as mapped.
 func (f *file) mappedBy(pid int) bool {
 	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
-	}
 	// By device and inode; or, where a stacked file system shows others, by name.
 	inode := fmt.Sprintf(" %02x:%02x %d ", unix.Major(f.key.dev), unix.Minor(f.key.dev), f.key.ino)
-	return len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(" "+f.path+"\n"))
+	return err != nil || len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(" "+f.path+"\n"))
 }
 
 // identity names a process for good.
 type identity struct {
-	pid   int
-	start uint64
-	pidns uint64
-	sees  bool // /proc is of this PID namespace
+	pid    int
+	start  uint64 // clock ticks since boot; 0 where it cannot be read
+	pidns  uint64 // inode of the PID namespace; 0 where there is no /proc
+	unsure bool   // pidns could not be asked for
+	sees   bool   // /proc is of this PID namespace
 }
 
-// initPIDNS is the inode of the first PID namespace, fixed by the kernel: who is
+// initPIDNS is the inode of the first PID namespace, fixed by the kernel: a process
 // in it sees the host's PIDs.
 const initPIDNS = 0xEFFFFFFC
 
 // OnHost says whether this process sees the host's PIDs.
 func OnHost() bool { return self().pidns == initPIDNS }
 
-var self = sync.OnceValue(func() identity {
+var known atomic.Pointer[identity]
+
+// self is this process. What could not be read is asked for again the next time.
+func self() identity {
+	if me := known.Load(); me != nil {
+		return *me
+	}
 	me := identity{pid: os.Getpid()}
-	// By "self", which is us also where /proc is of another namespace and our PID
-	// names a stranger.
-	if p, err := readProcess("self"); err == nil {
-		me.start = p.start
-	}
-	if name, err := os.Readlink("/proc/self"); err == nil {
-		me.sees = name == strconv.Itoa(me.pid)
-	}
+	// By "self", which is this process also where /proc is of another namespace and
+	// our PID names another process.
+	p, err := readProcess("self")
+	me.start = p.start
+	name, err2 := os.Readlink("/proc/self")
+	me.sees = name == strconv.Itoa(me.pid)
 	var st unix.Stat_t
-	if unix.Stat("/proc/self/ns/pid", &st) == nil {
-		me.pidns = st.Ino
+	err3 := unix.Stat("/proc/self/ns/pid", &st)
+	me.pidns, me.unsure = st.Ino, err3 != nil && !errors.Is(err3, unix.ENOENT)
+	if errors.Join(err, err2, err3) == nil {
+		known.Store(&me)
 	}
 	return me
-})
+}
 
 // process is what /proc/PID/stat says of one.
 type process struct {

@@ -3,6 +3,7 @@ package region
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"sync/atomic"
@@ -210,9 +211,11 @@ func (r *Region) complete(opt Options) error {
 	if atomic.LoadUint64(&h.State) == abi.StateComplete {
 		return nil
 	}
-	where := uint32(abi.LimitsInside)
-	if _, err := os.Lstat(r.path + LimitsSuffix); err == nil {
-		where = abi.LimitsBeside
+	where := uint32(abi.LimitsBeside)
+	if _, err := os.Lstat(r.path + LimitsSuffix); errors.Is(err, fs.ErrNotExist) {
+		where = abi.LimitsInside
+	} else if err != nil {
+		return fmt.Errorf("region %s: %w: %w (an operator may have put some there)", r.path, ErrLimits, err)
 	}
 	atomic.CompareAndSwapUint32(&h.Flags, 0, where)
 	if atomic.LoadUint32(&h.Flags) == abi.LimitsInside {

@@ -57,12 +57,12 @@ func (r *Region) reapDevice(device, except int) (slots int, err error) {
 }
 
 // reapFormerSelf gives back what this very process held before it became another
-// program: its PID and start time are still the same, so nobody else can tell.
+// program: its PID and start time are still the same, so no other process can tell.
 func (r *Region) reapFormerSelf() error {
 	me := self()
 	for slot := range r.high() {
 		e := &r.m.Slots[slot]
-		if atomic.LoadUint64(&e.PID) != uint64(me.pid) || atomic.LoadUint64(&e.PIDNS) != me.pidns || atomic.LoadUint64(&e.Start) != me.start {
+		if atomic.LoadUint64(&e.PID) != uint64(me.pid) || atomic.LoadUint64(&e.PIDNS) != me.pidns {
 			continue
 		}
 		if _, err := r.reapSlot(slot); err != nil {

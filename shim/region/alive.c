@@ -1,6 +1,12 @@
-/* Liveness: ask the kernel. docs/protocols.md, section 4. */
+/* Liveness: the kernel says which processes live. docs/protocols.md, section 4.
+ *
+ * A failure to ask is not an answer. Only what says so means that a process has
+ * gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
+ * (no descriptor left, no permission, no memory), the process counts as alive. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +29,15 @@ static struct flock alive_slot_byte(unsigned slot, short type)
 }
 
 /* region_lock marks slot as this process's for as long as it lives. It only ever
- * tries. */
-bool region_lock(struct region *r, unsigned slot)
-{
-	return region_lock_by(region_fd(r), slot);
-}
+ * tries: REGION_FULL where another process has the lock. */
+int region_lock(struct region *r, unsigned slot) { return region_lock_by(region_fd(r), slot); }
 
-bool region_lock_by(int fd, unsigned slot)
+int region_lock_by(int fd, unsigned slot)
 {
 	struct flock l = alive_slot_byte(slot, F_WRLCK);
-	return fcntl(fd, F_SETLK, &l) == 0;
+	if (fcntl(fd, F_SETLK, &l) == 0)
+		return REGION_OK;
+	return errno == EAGAIN || errno == EACCES ? REGION_FULL : REGION_SYSTEM;
 }
 
 void region_unlock(struct region *r, unsigned slot)
@@ -41,14 +46,18 @@ void region_unlock(struct region *r, unsigned slot)
 	fcntl(region_fd(r), F_SETLK, &l);
 }
 
-/* read_process reads when a process started, and whether it has ended or will not
- * run its own code again; false if there is none. */
+/* alive_gone says whether no process has this PID. It needs no descriptor, and
+ * /proc may hide the processes of other users. */
+static bool alive_gone(uint64_t pid) { return pid == 0 || pid > INT_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH); }
+
+/* alive_read_process reads when a process started, and whether it has ended or
+ * will not run its own code again; false if that cannot be read. */
 static bool alive_read_process(const char *pid, uint64_t *start, bool *ending)
 {
 	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
 	char path[40], buf[1024];
 	snprintf(path, sizeof path, "/proc/%s/stat", pid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = region_open_fd(path, O_RDONLY);
 	if (fd < 0)
 		return false;
 	ssize_t n = read(fd, buf, sizeof buf - 1);
@@ -86,8 +95,8 @@ void region_identify(struct region_identity *me)
 	bool ending;
 	memset(me, 0, sizeof *me);
 	me->pid = (uint64_t)getpid();
-	/* By "self", which is us also where /proc is of another namespace and our PID
-	 * names a stranger. */
+	/* By "self", which is this process also where /proc is of another namespace and
+	 * our PID names another process. */
 	alive_read_process("self", &me->start, &ending);
 	ssize_t n = readlink("/proc/self", name, sizeof name - 1);
 	snprintf(pid, sizeof pid, "%llu", (unsigned long long)me->pid);
@@ -95,11 +104,13 @@ void region_identify(struct region_identity *me)
 	/* By number: the function's name depends on the C library's age. */
 	if (syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
 		me->pidns = st.st_ino;
+	else
+		me->unsure = errno != ENOENT;
 }
 
-/* mapped_by says whether a process has the region mapped. One that lost its lock
- * by closing files still has; one that became another program does not. Where we
- * may not look, it counts as mapped. */
+/* alive_mapped_by says whether a process has the region mapped. One that lost its
+ * lock by closing files still has; one that became another program does not. Where
+ * this cannot be read, it counts as mapped. */
 static bool alive_mapped_by(const struct region *r, uint64_t pid)
 {
 	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1 };
@@ -107,9 +118,9 @@ static bool alive_mapped_by(const struct region *r, uint64_t pid)
 	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
 	/* By device and inode; or, where a stacked file system shows others, by name. */
 	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = region_open_fd(path, O_RDONLY);
 	if (fd < 0)
-		return errno != ENOENT;
+		return true;
 	/* Not on the stack: it is the program's, and a thread may have 16 KiB in all. */
 	char *buf = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buf == MAP_FAILED) {
@@ -118,7 +129,8 @@ static bool alive_mapped_by(const struct region *r, uint64_t pid)
 	}
 	size_t kept = 0;
 	bool any = false, found = false;
-	for (ssize_t n; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
+	ssize_t n;
+	for (; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
 		size_t all = kept + (size_t)n;
 		buf[all] = 0;
 		found = strstr(buf, inode) || (r->path[0] == '/' && strstr(buf, r->path));
@@ -128,7 +140,7 @@ static bool alive_mapped_by(const struct region *r, uint64_t pid)
 	}
 	close(fd);
 	munmap(buf, ROOM);
-	return found || !any;
+	return found || n < 0 || !any;
 }
 
 /* The slots this process has locked, by generation: the kernel does not name our
@@ -137,7 +149,7 @@ static uint64_t alive_held[RATION_SLOTS];
 
 void region_hold(unsigned slot, uint64_t gen) { store_release(&alive_held[slot], gen); }
 
-/* region_let_go forgets a slot, unless we have it again as another owner. */
+/* region_let_go forgets a slot, unless this process has it again as another owner. */
 void region_let_go(unsigned slot, uint64_t gen) { cas(&alive_held[slot], gen, 0); }
 
 bool region_dead(struct region *r, unsigned slot, uint64_t status)
@@ -155,18 +167,25 @@ bool region_dead(struct region *r, unsigned slot, uint64_t status)
 	struct region_identity me;
 	region_identify(&me);
 	uint64_t pid = load_acquire(&s->pid), ns = load_acquire(&s->pidns), start = load_acquire(&s->start);
+	if (me.unsure)
+		return false;
 	if (ns == 0 || ns != me.pidns) {
 		pid = host_pid_of(load_acquire(&s->host_pid));
 		if (me.pidns != REGION_INIT_PIDNS || pid == 0)
 			return true;
 	}
-	if (pid == me.pid && start == me.start)
-		return true; /* this process, before it became another program: exec drops the lock */
+	/* No other process has our PID: this one had the slot before it became another
+	 * program, as exec drops the lock; or the PID has been given out again. */
+	if (pid == me.pid || alive_gone(pid))
+		return true;
 	if (!me.sees)
-		return true; /* /proc here is of another namespace: it would name a stranger */
+		return false; /* /proc is of another namespace, and would describe another process */
 	char name[24];
 	uint64_t now;
 	bool ending;
 	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
-	return !alive_read_process(name, &now, &ending) || now != start || ending || !alive_mapped_by(r, pid);
+	if (!alive_read_process(name, &now, &ending))
+		return alive_gone(pid);
+	/* A start time of 0: the owner could not read its own. */
+	return (start && now != start) || ending || !alive_mapped_by(r, pid);
 }

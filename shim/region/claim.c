@@ -55,30 +55,35 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 
 /* claim_free looks for a free slot, first in a small window, so that a scan of
  * the slots in use stays short, then in larger ones. */
-static bool claim_free(struct region *r, const char *name)
+static int claim_free(struct region *r, const char *name)
 {
 	uint64_t ticket = fetch_add(&r->m->header.ticket, 1);
 	for (unsigned window = RATION_CLAIM_WINDOW; window <= RATION_SLOTS; window *= 2) {
 		for (unsigned n = 0; n < window; n++) {
 			unsigned slot = (unsigned)((ticket + n) % window);
 			uint64_t status = load_acquire(&r->m->status[slot]);
-			/* The lock first: a claimed slot without one has a dead owner. */
-			if (status_state(status) != RATION_SLOT_FREE || !region_lock(r, slot))
+			if (status_state(status) != RATION_SLOT_FREE)
 				continue;
+			/* The lock first: a claimed slot without one has a dead owner. */
+			int err = region_lock(r, slot);
+			if (err == REGION_SYSTEM)
+				return err;
+			if (err)
+				continue; /* another process is about to claim it, or about to have left it */
 			uint64_t gen = status_gen(status) + 1;
 			region_hold(slot, gen);
 			claim_raise_high(r, slot);
 			FAILPOINT(CLAIM_LOCKED);
 			if (cas(&r->m->status[slot], status, make_status(gen, RATION_SLOT_JOINING))) {
 				if (claim_join(r, slot, gen, name))
-					return true;
+					return REGION_OK;
 				continue;
 			}
 			region_let_go(slot, gen);
 			region_unlock(r, slot);
 		}
 	}
-	return false;
+	return REGION_FULL;
 }
 
 int region_claim(struct region *r, const char *name)
@@ -86,12 +91,10 @@ int region_claim(struct region *r, const char *name)
 	unsigned reaped;
 	if (!region_whole(r))
 		return REGION_DAMAGED;
-	if (claim_free(r, name))
-		return REGION_OK;
-	int err = region_reap(r, &reaped);
-	if (err)
+	int err = claim_free(r, name);
+	if (err != REGION_FULL || (err = region_reap(r, &reaped)))
 		return err;
-	return claim_free(r, name) ? REGION_OK : REGION_FULL;
+	return claim_free(r, name);
 }
 
 /* return_all gives back what the slot holds of a device: by the ledger, so that

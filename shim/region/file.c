@@ -16,15 +16,19 @@
 /* By number: the function's name depends on the C library's age. */
 static int file_stat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
 
-static int file_open(const char *path, int flags)
+/* region_open_fd opens a file. */
+int region_open_fd(const char *path, int flags)
 {
 	int fd;
-	/* A pipe must not make us wait. */
 	do
-		fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+		fd = open(path, flags | O_CLOEXEC, 0600);
 	while (fd < 0 && errno == EINTR);
 	return fd;
 }
+
+/* file_open opens a region or its limits: what path names itself, and a pipe must
+ * not make us wait. */
+static int file_open(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK); }
 
 static int file_error(void)
 {
@@ -146,19 +150,21 @@ int region_file_allocate(struct region *r)
 	return REGION_OK;
 }
 
-/* region_file_empty says whether a file whose header says nothing holds nothing
- * else either: its usage would be taken up as ours. */
-bool region_file_empty(struct region *r)
+/* region_file_empty returns REGION_FOREIGN for a file whose header says nothing but
+ * which holds something else: its usage would be taken up as ours. */
+int region_file_empty(struct region *r)
 {
 	static const uint64_t zero[512];
 	uint64_t buf[512];
 	for (off_t at = offsetof(struct ration_region, devices); at < (off_t)offsetof(struct ration_region, tail);) {
 		ssize_t n = pread(r->fd, buf, sizeof buf, at);
-		if (n <= 0 || memcmp(buf, zero, (size_t)n) != 0)
-			return false;
+		if (n <= 0)
+			return n < 0 ? REGION_SYSTEM : REGION_SIZE;
+		if (memcmp(buf, zero, (size_t)n) != 0)
+			return REGION_FOREIGN;
 		at += n;
 	}
-	return true;
+	return REGION_OK;
 }
 
 /* region_offer sets each limit that is still zero. The swap, not a store: of two
@@ -197,11 +203,20 @@ static int file_check_limits(struct region *r, int fd)
 	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
 }
 
-/* region_limits_exist says whether an operator put limits beside the region. */
-bool region_limits_exist(const struct region *r)
+/* region_limits_find says where the limits of a new region are: beside it where an
+ * operator put them there. Only where there is no such file they are inside. */
+int region_limits_find(const struct region *r, uint32_t *where)
 {
 	char path[4096];
-	return file_limits_path(r, path, sizeof path) && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+	*where = RATION_LIMITS_BESIDE;
+	if (!file_limits_path(r, path, sizeof path))
+		return REGION_LIMITS;
+	if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+		if (errno != ENOENT)
+			return REGION_LIMITS;
+		*where = RATION_LIMITS_INSIDE;
+	}
+	return REGION_OK;
 }
 
 /* region_limits_open finds the page of limits this region goes by: what it was

@@ -13,24 +13,28 @@
 int region_file_open(struct region *r);
 int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
-bool region_file_empty(struct region *r);
+int region_file_empty(struct region *r);
+int region_open_fd(const char *path, int flags);
 int region_fd(struct region *r);
 void region_file_close(struct region *r);
-bool region_limits_exist(const struct region *r);
+int region_limits_find(const struct region *r, uint32_t *where);
 int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
 int region_offer(struct ration_limits *page, const void *limits); /* struct region_limits; as region_limits_with wants it */
 
 /* alive.c */
-bool region_lock(struct region *r, unsigned slot);
-bool region_lock_by(int fd, unsigned slot);
+int region_lock(struct region *r, unsigned slot);
+int region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
 bool region_dead(struct region *r, unsigned slot, uint64_t status);
 void region_hold(unsigned slot, uint64_t gen);
 void region_let_go(unsigned slot, uint64_t gen);
 struct region_identity {
-	uint64_t pid, start, pidns;
-	bool sees; /* /proc is of this PID namespace */
+	uint64_t pid;
+	uint64_t start; /* clock ticks since boot; 0 where it cannot be read */
+	uint64_t pidns; /* inode of the PID namespace; 0 where there is no /proc */
+	bool unsure;    /* pidns could not be asked for */
+	bool sees;      /* /proc is of this PID namespace */
 };
 #define REGION_INIT_PIDNS UINT64_C(0xEFFFFFFC) /* the first PID namespace's inode, fixed by the kernel */
 void region_identify(struct region_identity *me);

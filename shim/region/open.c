@@ -24,9 +24,13 @@ static int open_complete(struct region *r, const struct region_limits *own)
 	struct ration_header *h = &r->m->header;
 	if (load_acquire(&h->state) == RATION_STATE_COMPLETE)
 		return REGION_OK;
-	cas32(&h->flags, 0, region_limits_exist(r) ? RATION_LIMITS_BESIDE : RATION_LIMITS_INSIDE);
+	uint32_t where;
+	int err = region_limits_find(r, &where);
+	if (err)
+		return err;
+	cas32(&h->flags, 0, where);
 	if (load32_acquire(&h->flags) == RATION_LIMITS_INSIDE) {
-		int err = region_limits_with(r, open_init_limits, own);
+		err = region_limits_with(r, open_init_limits, own);
 		if (err)
 			return err;
 	}
@@ -49,8 +53,11 @@ static int open_complete(struct region *r, const struct region_limits *own)
 static int open_initialise(struct region *r, const struct region_limits *own)
 {
 	uint64_t *state = &r->m->header.state;
-	if (!r->made && load_acquire(state) == RATION_STATE_UNINIT && !region_file_empty(r) && load_acquire(state) == RATION_STATE_UNINIT)
-		return REGION_FOREIGN; /* and not because others are at work already */
+	if (!r->made && load_acquire(state) == RATION_STATE_UNINIT) {
+		int err = region_file_empty(r);
+		if (err && load_acquire(state) == RATION_STATE_UNINIT)
+			return err; /* and not because others are at work already */
+	}
 	if (cas(state, RATION_STATE_UNINIT, RATION_STATE_IN_PROGRESS)) {
 		FAILPOINT(INIT_WON);
 		r->role = ROLE_INITIALISER;

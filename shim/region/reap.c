@@ -92,8 +92,8 @@ static int reap_slot(struct region *r, unsigned slot, unsigned *slots)
 }
 
 /* region_reap_former_self gives back what this very process held before it became
- * another program: its PID and start time are still the same, so nobody else can
- * tell. */
+ * another program: its PID and start time are still the same, so no other process
+ * can tell. */
 int region_reap_former_self(struct region *r)
 {
 	struct region_identity me;
@@ -101,7 +101,7 @@ int region_reap_former_self(struct region *r)
 	region_identify(&me);
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		const struct ration_slot *s = &r->m->slots[slot];
-		if (load_acquire(&s->pid) != me.pid || load_acquire(&s->pidns) != me.pidns || load_acquire(&s->start) != me.start)
+		if (load_acquire(&s->pid) != me.pid || load_acquire(&s->pidns) != me.pidns)
 			continue;
 		int err = reap_slot(r, slot, &slots);
 		if (err)

@@ -60,6 +60,8 @@
 //	    ok closed=N
 //	touch                       open and close the region's file once, behind the library's back
 //	    ok
+//	exhaust                     leave the process no free descriptor
+//	    ok
 //	gate                        wait until descriptor 3 ends, so that many begin at one moment
 //	    ok
 //	quit

@@ -76,6 +76,8 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 		return fmt.Sprintf("reaped=%d refused=%d helped=%d claims=%d fast=%d", c.Reaped, c.Refused, c.Helped, c.Claims, c.Fast), err
 	case "lose":
 		return w.lose(p)
+	case "exhaust":
+		return "", exhaust()
 	case "touch":
 		fd, err := unix.Open(w.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		return "", errors.Join(err, unix.Close(fd))
@@ -237,4 +239,23 @@ func (w *worker) lose(p *parser) (string, error) {
 		closed++
 	}
 	return fmt.Sprintf("closed=%d", closed), nil
+}
+
+// exhaust takes every descriptor the process may still have.
+func exhaust() error {
+	// A low limit first, so that they are few.
+	limit := unix.Rlimit{Cur: 128, Max: 128}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	for {
+		_, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		switch err {
+		case nil, unix.EINTR:
+			continue
+		case unix.EMFILE:
+			return nil
+		}
+		return err
+	}
 }

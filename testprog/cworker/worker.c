@@ -1,11 +1,13 @@
 /* A worker over the region in C. It obeys the lines that the package comment of
  * test/worker describes, all but view and watch. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "line.h"
@@ -179,6 +181,16 @@ static void lose(void)
 	ok("closed=%d", closed);
 }
 
+/* exhaust takes every descriptor the process may still have. */
+static void exhaust(void)
+{
+	struct rlimit few = {128, 128};
+	setrlimit(RLIMIT_NOFILE, &few);
+	while (open("/", O_PATH | O_CLOEXEC) >= 0)
+		;
+	done(errno == EMFILE ? REGION_OK : REGION_SYSTEM);
+}
+
 static void churn(unsigned threads)
 {
 	unsigned devices[RATION_DEVICES], count = 0;
@@ -246,6 +258,8 @@ static bool use(const char *name)
 		counters();
 	else if (!strcmp(name, "lose"))
 		lose();
+	else if (!strcmp(name, "exhaust"))
+		exhaust();
 	else if (!strcmp(name, "touch")) {
 		int fd = open(path, O_RDONLY | O_CLOEXEC);
 		done(fd < 0 || read(fd, &byte, 1) < 0 || close(fd) < 0 ? REGION_SYSTEM : REGION_OK);
