@@ -192,11 +192,10 @@ func (f *file) inspect(path string) (fresh bool, err error) {
 	if st.Size == 0 {
 		return true, nil
 	}
-	var raw [headerSize]byte
-	if _, err := unix.Pread(f.number(), raw[:], 0); err != nil {
+	var h abi.Header
+	if _, err := unix.Pread(f.number(), bytesOf(&h), 0); err != nil {
 		return false, fmt.Errorf("reading %s: %w", path, err)
 	}
-	h := headerOf(&raw)
 	switch {
 	case h.Magic == 0 && st.Size == regionSize:
 		return true, nil
@@ -254,14 +253,14 @@ func IsRegion(path string) bool {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
-	var raw [headerSize]byte
+	var h abi.Header
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return false
 	}
-	if n, err := unix.Pread(fd, raw[:], 0); err != nil || n < 8 {
+	if n, err := unix.Pread(fd, bytesOf(&h), 0); err != nil || n < 8 {
 		return false
 	}
-	return headerOf(&raw).Magic == abi.Magic
+	return h.Magic == abi.Magic
 }
 
 // unmade says what a file is that was never initialised, to somebody who will not

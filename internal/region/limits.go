@@ -50,7 +50,7 @@ func (r *Region) openLimits() error {
 // checkLimits refuses limits that are none, or that somebody planted: they must
 // be root's or the region's owner's, and nobody else's to write.
 func (r *Region) checkLimits(fd int, path string) error {
-	var raw [limitsSize]byte
+	var l abi.Limits
 	var st, region unix.Stat_t
 	if err := errors.Join(unix.Fstat(fd, &st), unix.Stat(r.path, &region)); err != nil {
 		return fmt.Errorf("looking at %s: %w", path, err)
@@ -59,10 +59,9 @@ func (r *Region) checkLimits(fd int, path string) error {
 		return fmt.Errorf("limits %s: %w: they belong to user %d with mode %#o (they must be root's or the region's owner's, and writable by nobody else)",
 			path, ErrLimits, st.Uid, st.Mode&0o7777)
 	}
-	if n, err := unix.Pread(fd, raw[:], 0); err != nil || st.Size != limitsSize || n != len(raw) {
+	if n, err := unix.Pread(fd, bytesOf(&l), 0); err != nil || st.Size != limitsSize || int64(n) != limitsSize {
 		return fmt.Errorf("limits %s: %w: %d bytes where %d belong (write it again)", path, ErrLimits, st.Size, limitsSize)
 	}
-	l := limitsOf(&raw)
 	if l.Magic != abi.LimitsMagic || l.Version != abi.Version {
 		return fmt.Errorf("limits %s: %w: not written by this version of ration (write it again)", path, ErrLimits)
 	}
@@ -223,17 +222,15 @@ func (r *Region) Differences(own Limits) (devices []int, err error) {
 // job starts. The file appears whole or not at all.
 func WriteLimitsFile(path string, l Limits) error {
 	beside := path + LimitsSuffix
-	var raw [limitsSize]byte
-	page := limitsOf(&raw)
-	page.Magic, page.Version, page.Size = abi.LimitsMagic, abi.Version, uint64(limitsSize)
-	offer(page, l)
+	page := abi.Limits{Magic: abi.LimitsMagic, Version: abi.Version, Size: uint64(limitsSize)}
+	offer(&page, l)
 
 	tmp, err := os.CreateTemp(filepath.Dir(beside), filepath.Base(beside)+".*")
 	if err != nil {
 		return fmt.Errorf("writing limits %s: %w", beside, err)
 	}
 	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(raw[:])
+	_, err = tmp.Write(bytesOf(&page))
 	if err == nil {
 		err = tmp.Chmod(0o644)
 	}

@@ -11,7 +11,6 @@ import (
 
 const (
 	regionSize   = int64(unsafe.Sizeof(abi.Region{}))
-	headerSize   = int64(unsafe.Sizeof(abi.Header{}))
 	limitsSize   = int64(unsafe.Sizeof(abi.Limits{}))
 	limitsOffset = int64(unsafe.Offsetof(abi.Region{}.Limits))
 	slotsOffset  = int64(unsafe.Offsetof(abi.Region{}.Slots))
@@ -33,7 +32,7 @@ func mapRegion(fd int, writable bool) (*abi.Region, []byte, error) {
 			return nil, nil, fmt.Errorf("protecting limits: %w", err)
 		}
 	}
-	return (*abi.Region)(unsafe.Pointer(&mem[0])), mem, nil
+	return view[abi.Region](mem), mem, nil
 }
 
 // mapLimits maps one page of limits, at offset in the file.
@@ -42,7 +41,7 @@ func mapLimits(fd int, offset int64, writable bool) (*abi.Limits, []byte, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	return (*abi.Limits)(unsafe.Pointer(&mem[0])), mem, nil
+	return view[abi.Limits](mem), mem, nil
 }
 
 func mapFile(fd int, offset, size int64, writable bool) ([]byte, error) {
@@ -69,9 +68,22 @@ func within(mem []byte, addr uintptr) bool {
 	return addr >= base && addr < base+uintptr(len(mem))
 }
 
-// headerOf and limitsOf read a structure from bytes that were read, not mapped.
-func headerOf(b *[headerSize]byte) *abi.Header { return (*abi.Header)(unsafe.Pointer(b)) }
-func limitsOf(b *[limitsSize]byte) *abi.Limits { return (*abi.Limits)(unsafe.Pointer(b)) }
+// view returns mapped bytes as the structure they hold. It panics where they do not
+// begin on a word: arm64 faults on an atomic operation across words, and amd64 must
+// not hide that.
+func view[T any](mem []byte) *T {
+	p := unsafe.Pointer(unsafe.SliceData(mem))
+	if size := int(unsafe.Sizeof(*new(T))); len(mem) < size || uintptr(p)%8 != 0 {
+		panic(fmt.Sprintf("%d bytes at %p are no place for a structure of %d", len(mem), p, size))
+	}
+	return (*T)(p)
+}
+
+// bytesOf returns a structure as bytes, to be read or written by a system call.
+// There is no way back: a variable of bytes may begin anywhere.
+func bytesOf[T abi.Header | abi.Limits](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
 
 // refusalWords is an entry as the words its checksum runs over.
 func refusalWords(e *abi.Refusal) *[unsafe.Sizeof(abi.Refusal{}) / 8]uint64 {
@@ -82,3 +94,6 @@ func refusalWords(e *abi.Refusal) *[unsafe.Sizeof(abi.Refusal{}) / 8]uint64 {
 func nameWords(s *abi.Slot) *[abi.NameLen / 8]uint64 {
 	return (*[abi.NameLen / 8]uint64)(unsafe.Pointer(&s.Name))
 }
+
+// A name that does not begin on a word does not compile.
+const _ = -(unsafe.Offsetof(abi.Slot{}.Name) % 8)
