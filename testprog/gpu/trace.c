@@ -9,22 +9,19 @@
  * is linked to directly does not pass here: `nm -D` tells.
  *
  * A tool for a person with a GPU and an hour, and for the check that finds calls nobody
- * knew of. x86-64 only. */
+ * knew of. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#if !defined __x86_64__
-#error "the counters are machine code for x86-64"
-#endif
 
 enum { MOST = 8192, NAME = 72 };
 
@@ -51,11 +48,30 @@ static dlsym_call real_dlsym;
 static proc_call real_proc;
 static proc2_call real_proc2;
 
-static void relative(uint8_t *at, const void *to)
-{
-	int32_t distance = (int32_t)((const uint8_t *)to - (at + sizeof distance));
-	memcpy(at, &distance, sizeof distance);
-}
+/* The code finds the counter and the target by their distance from itself. */
+_Static_assert(offsetof(struct entry, calls) == 32 && offsetof(struct entry, target) == 40, "as the code has it");
+#if defined __x86_64__
+#define BASE_VERSION "GLIBC_2.2.5"
+static const uint8_t code[] = {
+	0xf3, 0x0f, 0x1e, 0xfa,              /* endbr64 */
+	0xf0, 0x48, 0xff, 0x05, 20, 0, 0, 0, /* lock incq calls(%rip) */
+	0xff, 0x25, 22, 0, 0, 0,             /* jmp *target(%rip) */
+};
+#elif defined __aarch64__
+#define BASE_VERSION "GLIBC_2.17"
+static const uint32_t code[] = {
+	0xd503245f, /* bti c */
+	0x100000f0, /* adr x16, calls */
+	0xc85f7e11, /* 1: ldxr x17, [x16] */
+	0x91000631, /* add x17, x17, #1 */
+	0xc80f7e11, /* stxr w15, x17, [x16] */
+	0x35ffffaf, /* cbnz w15, 1b */
+	0x58000090, /* ldr x16, target */
+	0xd61f0200, /* br x16 */
+};
+#else
+#error "the counters are machine code, and none is known for this processor"
+#endif
 
 /* counted is the address to give out for a name that was asked for in this way. */
 static void *counted(const char *way, const char *name, int version, uint64_t flags, void *target)
@@ -74,14 +90,8 @@ static void *counted(const char *way, const char *name, int version, uint64_t fl
 		e = &entries[count++];
 		*e = (struct entry){.target = target, .way = way, .version = version, .flags = flags};
 		strcpy(e->name, name);
-		static const uint8_t code[] = {
-			0xf3, 0x0f, 0x1e, 0xfa,             /* endbr64 */
-			0xf0, 0x48, 0xff, 0x05, 0, 0, 0, 0, /* lock incq calls(%rip) */
-			0xff, 0x25, 0, 0, 0, 0,             /* jmp *target(%rip) */
-		};
 		memcpy(e->code, code, sizeof code);
-		relative(e->code + 8, &e->calls);
-		relative(e->code + 14, &e->target);
+		__builtin___clear_cache((char *)e->code, (char *)e->code + sizeof code);
 	}
 	pthread_mutex_unlock(&lock);
 	return e ? (void *)e->code : target;
@@ -138,7 +148,7 @@ static __attribute__((constructor)) void begin(void)
 	if (!real_dlsym)
 		real_dlsym = (dlsym_call)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
 	if (!real_dlsym)
-		real_dlsym = (dlsym_call)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+		real_dlsym = (dlsym_call)dlvsym(RTLD_NEXT, "dlsym", BASE_VERSION);
 }
 
 __attribute__((visibility("default"))) void *dlsym(void *handle, const char *name)
