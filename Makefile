@@ -7,11 +7,33 @@ LDFLAGS := -X ration/internal/cli.version=$(VERSION)
 # A clone that belongs to somebody else (root in CI) must build as well.
 export GOFLAGS += -buildvcs=false
 
+# The processor to build for. What is made for another than this one's is in a
+# folder of its own, by a cross compiler.
+HOST := $(shell go env GOHOSTARCH)
+ARCH ?= $(HOST)
+ifeq ($(ARCH),$(HOST))
+BUILD := build
+BIN   := bin
+FILES := internal/embedded/files
+STRIP := strip
+else
+BUILD := build/$(ARCH)
+BIN   := $(BUILD)/bin
+FILES := $(BUILD)/files
+CROSS := $(if $(filter arm64,$(ARCH)),aarch64-linux-gnu-,x86_64-linux-gnu-)
+STRIP := $(CROSS)strip
+export GOARCH := $(ARCH)
+export CGO_ENABLED := 1
+export CC := $(CROSS)gcc
+export AR := $(CROSS)gcc-ar
+export GOFLAGS += -overlay=$(CURDIR)/$(FILES)/overlay.json
+endif
+
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
 # What of it goes into the binary.
-EMBEDDED := build/libration.so $(addprefix build/fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) build/probe/probe build/workload/workload
+EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) probe/probe workload/workload
 
 # How long `make stress` goes on, and what `make bench` and `make gpu-test` pass on.
 STRESS   ?= 10m
@@ -23,14 +45,19 @@ GPU_TEST ?=
 .PHONY: all generate native lint test race stress models bench demo man dist gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ration
+	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/ration
 
 generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
 	go generate ./...
 
 native: ## build the C libraries
-	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all; done
-	@set -e; for file in $(EMBEDDED); do test ! -e $$file || strip --strip-debug -o internal/embedded/files/$${file##*/} $$file; done
+	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all OUT=$(CURDIR)/$(BUILD); done
+	@mkdir -p $(FILES)
+	@set -e; for file in $(EMBEDDED); do $(STRIP) --strip-debug -o $(FILES)/$${file##*/} $(BUILD)/$$file; done
+ifneq ($(ARCH),$(HOST))
+	@printf '"$(CURDIR)/internal/embedded/files/%s":"$(CURDIR)/$(FILES)/%s"\n' $(foreach file,$(notdir $(EMBEDDED)),$(file) $(file)) | \
+		paste -sd, | sed 's/.*/{"Replace":{&}}/' >$(FILES)/overlay.json
+endif
 
 lint: native ## check formatting, go vet, staticcheck
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
@@ -73,14 +100,14 @@ man: all ## write the man pages to build/man1
 dist: all ## a tarball and a Debian package, in dist
 	deploy/dist $(VERSION)
 
-gpu-bundle: all ## build/gpu-test: tests ration on any machine with an NVIDIA driver
-	go build -ldflags '-s -w' -o build/gpu-test/run ./cmd/gpu-test
-	strip -o build/gpu-test/ration bin/ration
-	@mkdir -p build/gpu-test/src build/gpu-test/python
-	cp build/workload/workload build/gpu-test/bin/
-	cp testprog/gpu/plain.cu testprog/gpu/steps.h build/gpu-test/src/
-	cp testprog/python/*.py build/gpu-test/python/
-	cp cmd/gpu-test/README.md docs/coverage.md build/gpu-test/
+gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
+	go build -ldflags '-s -w' -o $(BUILD)/gpu-test/run ./cmd/gpu-test
+	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
+	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
+	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/
+	cp testprog/gpu/plain.cu testprog/gpu/steps.h $(BUILD)/gpu-test/src/
+	cp testprog/python/*.py $(BUILD)/gpu-test/python/
+	cp cmd/gpu-test/README.md docs/coverage.md $(BUILD)/gpu-test/
 
 gpu-test: gpu-bundle ## test and measure on this machine's GPU; GPU_TEST= passes arguments
 	build/gpu-test/run $(GPU_TEST)
