@@ -1,5 +1,5 @@
 /* Arrays, and graph memory. */
-#include "seen.h"
+#include "held.h"
 
 CUresult cuArrayCreate(CUarray *, const CUDA_ARRAY_DESCRIPTOR_v1 *);
 CUresult cuArray3DCreate(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR_v1 *);
@@ -23,7 +23,7 @@ static void plain(void)
         OK(cuArrayDestroy(a[i]));
         SAME();
     }
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 static void special(void)
@@ -32,12 +32,12 @@ static void special(void)
     CUmipmappedArray m;
     CUarray a;
     OK(cuArray3DCreate_v2(&a, &d));
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     OK(cuArrayDestroy(a));
     d.Flags = 0;
     OK(cuMipmappedArrayCreate(&m, &d, 5));
     SAME();
-    CHECK(seen(RATION_DATA) > 16 * MIB);
+    CHECK(held(RATION_DATA) > 16 * MIB);
     OK(cuMipmappedArrayDestroy(m));
     SAME();
     d.NumChannels = 3;
@@ -61,7 +61,7 @@ static void compressed(void)
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         EQ(region_set_limit(r, 0, make_limit(region_used(r, 0) + all[i].bytes, 0)), REGION_OK);
         OK(cuArrayCreate_v2(&a, &all[i].d));
-        EQ(seen(RATION_DATA), all[i].bytes);
+        EQ(held(RATION_DATA), all[i].bytes);
         SAME();
         OK(cuArrayDestroy(a));
     }
@@ -86,13 +86,13 @@ static void graphs(void)
         OK(cuGraphLaunch(e, NULL));
         SAME();
     }
-    EQ(seen(RATION_DATA), 64 * MIB);
+    EQ(held(RATION_DATA), 64 * MIB);
     OK(cuGraphExecDestroy(e));
     OK(cuGraphDestroy(g));
     SAME();
     OK(cuDeviceGraphMemTrim(0));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 int main(void)

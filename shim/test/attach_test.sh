@@ -1,4 +1,4 @@
-# A process's life in its job, seen from outside.
+# Joining a job, forking and leaving, seen from outside.
 set -u
 passed=0
 failed=0
@@ -9,7 +9,7 @@ MIB=1048576
 # fresh makes a new machine and a new job.
 fresh() {
 	n=$((n + 1))
-	dir=$work/life$n
+	dir=$work/attach$n
 	mkdir -p "$dir"
 	export FAKEGPU_STATE="$dir/gpu" RATION_REGION="$dir/region"
 	mkdir -p "$FAKEGPU_STATE"
@@ -261,8 +261,8 @@ where="a slot that was taken away is replaced, with all it held"
 if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	fresh
 	export CUDA_DEVICE_MEMORY_LIMIT=1g
-	job init context exit:0 # so that what a context takes is known, and nobody looks for his PID to measure it
-	# Without its lock, and in a namespace of its own, nobody can tell that it lives.
+	job init context exit:0 # so that what a context takes is known, and no process looks for its PID to measure it
+	# Without its lock, and in a namespace of its own, no process can tell that it lives.
 	LD_PRELOAD="$preload" unshare -pf --kill-child "$tests/job" init context alloc:$((300 * MIB)) close sleep:1500 alloc:$MIB sleep:1500 \
 		>"$work/evicted" 2>&1 &
 	pid=$!

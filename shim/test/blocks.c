@@ -1,6 +1,6 @@
 /* A driver that rounds large allocations up to whole blocks, as real ones do: so do
  * the books, and the limit is what the driver counts. 1 GiB for the job. */
-#include "seen.h"
+#include "held.h"
 
 #define GIB (1024 * MIB)
 
@@ -24,7 +24,7 @@ static void sizes(void)
         OK(cuMemFree_v2(q[i]));
         SAME();
     }
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 /* 3 MiB take 4: by the driver's count the limit is never passed. */
@@ -47,7 +47,7 @@ static void fills(void)
 }
 
 /* How the driver lays out arrays we do not know: what it takes beyond our count is booked
- * as it is seen, and is in nobody's way once they are gone. */
+ * as it is seen, and refuses no request once they are gone. */
 static void arrays(void)
 {
     enum { N = 200 };
@@ -57,8 +57,8 @@ static void arrays(void)
     CUdeviceptr p;
     for (int i = 0; i < N; i++)
         OK(cuArrayCreate_v2(&a[i], &desc));
-    EQ(figures_of(0).total, truth(FAKEGPU_DATA) + truth(FAKEGPU_CONTEXT));
-    CHECK(seen(RATION_OVERHEAD) > 0);
+    EQ(usage_of(0).total, truth(FAKEGPU_DATA) + truth(FAKEGPU_CONTEXT));
+    CHECK(held(RATION_OVERHEAD) > 0);
     for (int i = 0; i < N; i++)
         OK(cuArrayDestroy(a[i]));
     OK(cuMemAlloc_v2(&p, before));

@@ -1,5 +1,5 @@
 # Processes that are killed anywhere in the library's code, or in the driver's, take
-# nothing with them: whoever comes next has the whole ration.
+# nothing with them: the next process has the whole ration.
 set -u
 . "$here/common.sh"
 export CUDA_DEVICE_MEMORY_LIMIT=1g RATION_LOG=error

@@ -1,5 +1,5 @@
-/* Contexts and modules, by the driver's own figure; and what ends with them. */
-#include "seen.h"
+/* Contexts and modules, by the driver's own count; and what ends with them. */
+#include "held.h"
 
 CUresult cuCtxCreate(CUcontext *, unsigned, CUdevice);
 CUresult cuCtxCreate_v3(CUcontext *, void *, int, unsigned, CUdevice);
@@ -19,21 +19,21 @@ static void made_and_ended(void)
         OK(cuCtxDestroy_v2(c[i]));
         SAME();
     }
-    EQ(seen(RATION_CONTEXT), 0);
+    EQ(held(RATION_CONTEXT), 0);
 }
 
 static void counted(void)
 {
     CUcontext c, d;
     OK(cuDevicePrimaryCtxRetain(&c, 0));
-    uint64_t cost = seen(RATION_CONTEXT);
+    uint64_t cost = held(RATION_CONTEXT);
     OK(cuDevicePrimaryCtxRetain(&d, 0));
     CHECK(c == d);
-    EQ(seen(RATION_CONTEXT), cost);
+    EQ(held(RATION_CONTEXT), cost);
     OK(cuDevicePrimaryCtxRelease_v2(0));
-    EQ(seen(RATION_CONTEXT), cost);
+    EQ(held(RATION_CONTEXT), cost);
     OK(cuDevicePrimaryCtxRelease_v2(0));
-    EQ(seen(RATION_CONTEXT), 0);
+    EQ(held(RATION_CONTEXT), 0);
     CHECK(cuDevicePrimaryCtxRelease_v2(0) != CUDA_SUCCESS);
     SAME();
 }
@@ -54,10 +54,10 @@ static void taken_along(void)
         OK(cuArrayCreate_v2(&a, &desc));
         OK(cuModuleLoadData(&m, ptx));
         SAME();
-        CHECK(seen(RATION_MODULE) > 0);
+        CHECK(held(RATION_MODULE) > 0);
         OK(reset ? cuDevicePrimaryCtxReset_v2(0) : cuDevicePrimaryCtxRelease_v2(0));
         SAME();
-        EQ(figures_of(0).total, 0);
+        EQ(usage_of(0).total, 0);
         if (reset) /* which leaves the references as they were */
             OK(cuDevicePrimaryCtxRelease_v2(0));
     }
@@ -86,7 +86,7 @@ static void modules(void)
     SAME();
     OK(cuLibraryGetModule(&m[1], l));
     SAME();
-    CHECK(seen(RATION_MODULE) > 0);
+    CHECK(held(RATION_MODULE) > 0);
     OK(cuLibraryUnload(l));
     SAME();
     CHECK(cuModuleLoadData(&m[0], "rubbish") != CUDA_SUCCESS);
@@ -104,7 +104,7 @@ static void green(void)
     OK(cuDevResourceGenerateDesc(&desc, &all, 1));
     OK(cuGreenCtxCreate(&g, desc, 0, 1));
     SAME();
-    CHECK(seen(RATION_CONTEXT) > 0);
+    CHECK(held(RATION_CONTEXT) > 0);
     /* The primary context is kept by either. */
     OK(cuDevicePrimaryCtxRetain(&c, 0));
     SAME();
@@ -112,7 +112,7 @@ static void green(void)
     SAME();
     OK(cuDevicePrimaryCtxRelease_v2(0));
     SAME();
-    EQ(seen(RATION_CONTEXT), 0);
+    EQ(held(RATION_CONTEXT), 0);
 }
 
 /* What the driver says beyond our count is booked, and given back. */
@@ -127,10 +127,10 @@ static void overhead(void)
     OK(cuLibraryGetKernel(&k, l, "k"));
     OK(cuKernelGetFunction(&f, k)); /* loads lazily, behind our back */
     OK(cuModuleLoadData(&m, ptx));
-    EQ(figures_of(0).total, mine());
-    EQ(seen(RATION_OVERHEAD), seen(RATION_MODULE));
+    EQ(usage_of(0).total, mine());
+    EQ(held(RATION_OVERHEAD), held(RATION_MODULE));
     OK(cuLibraryUnload(l));
-    EQ(figures_of(0).total, mine());
+    EQ(usage_of(0).total, mine());
     OK(cuModuleUnload(m));
     SAME();
     OK(cuDevicePrimaryCtxRelease_v2(0));

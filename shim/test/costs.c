@@ -1,12 +1,12 @@
 /* What a context costs is measured once in a job, and remembered: contexts after that
- * are charged before the driver is asked, and NVML starts when somebody needs it. Each
+ * are charged before the driver is asked, and NVML starts when a reading is needed. Each
  * case is a process of its own, in one job. */
 #include <pthread.h>
 #include <sys/wait.h>
 
 #include "../region/atomics.h"
 #include "later.h"
-#include "seen.h"
+#include "held.h"
 
 #define COST (300 * MIB)
 
@@ -23,7 +23,7 @@ static const uint64_t *uuid(void) { return region_here()->limits->device[0].uuid
 
 static uint64_t remembered(void) { return context_cost_for(load_acquire(cost()), uuid()); }
 
-/* What the library last saw of the driver's figure for this process. */
+/* What the library last read of the driver's count for this process. */
 static uint64_t observed(void)
 {
     struct ration_region *m = region_here()->m;
@@ -39,7 +39,7 @@ static void limit(uint64_t bytes) { EQ(region_set_limit(region_here(), 0, bytes 
 static void end(void)
 {
     OK(cuDevicePrimaryCtxRelease_v2(0));
-    EQ(figures_of(0).total, 0);
+    EQ(usage_of(0).total, 0);
     SAME();
 }
 
@@ -72,7 +72,7 @@ static void second(void)
     end();
 }
 
-/* The whole life of a context without NVML, and a second and third one. */
+/* A context from its making to its end without NVML, and a second and third one. */
 static void never(void)
 {
     CUdeviceptr p, q;
@@ -88,7 +88,7 @@ static void never(void)
         SAME();
         OK(i == 0 ? cuDevicePrimaryCtxRelease_v2(0) : i == 1 ? cuDevicePrimaryCtxReset_v2(0) : cuCtxDestroy_v2(c));
         SAME();
-        EQ(figures_of(0).total, 0);
+        EQ(usage_of(0).total, 0);
         if (i == 1)
             OK(cuDevicePrimaryCtxRelease_v2(0));
     }
@@ -125,7 +125,7 @@ static void further(void)
     OK(cuCtxCreate_v2(&c, 0, 0));
     CHECK(started());
     SAME();
-    EQ(seen(RATION_CONTEXT), 2 * COST);
+    EQ(held(RATION_CONTEXT), 2 * COST);
     OK(cuCtxDestroy_v2(c));
     SAME();
     end();
@@ -152,7 +152,7 @@ static pid_t neighbour(int *end)
     return pid;
 }
 
-/* FAKEGPU_DIE kills whoever asks the driver for a context. */
+/* FAKEGPU_DIE kills a process that asks the driver for a context. */
 static void full(void)
 {
     struct region *r = region_here();
@@ -174,7 +174,7 @@ static void full(void)
     EQ(status, 0);
 }
 
-/* A cost that would keep everybody out is measured again. */
+/* A cost that would refuse every process is measured again. */
 static void locked_out(void)
 {
     store_release(cost(), make_context_cost(uuid(), COST + 200 * MIB));
@@ -195,7 +195,7 @@ static void fails(void)
     SAME();
     EQ(cuCtxCreate_v2(&c, 0, 0), 999);
     SAME();
-    EQ(figures_of(0).total, 0);
+    EQ(usage_of(0).total, 0);
     start();
     SAME();
     CHECK(!started());
@@ -208,10 +208,10 @@ static void too_much(void)
     CUdeviceptr p;
     store_release(cost(), make_context_cost(uuid(), COST + 200 * MIB));
     start();
-    EQ(seen(RATION_CONTEXT), COST + 200 * MIB);
+    EQ(held(RATION_CONTEXT), COST + 200 * MIB);
     later();
     OK(cuMemAlloc_v2(&p, 10 * MIB));
-    EQ(seen(RATION_CONTEXT), COST + 200 * MIB); /* once may be another thread's doing */
+    EQ(held(RATION_CONTEXT), COST + 200 * MIB); /* once may be another thread's doing */
     later();
     OK(cuCtxSynchronize());
     SAME();
@@ -223,7 +223,7 @@ static void too_much(void)
     end();
 }
 
-/* What was corrected is not given back twice, where the driver's figure cannot say. */
+/* What was corrected is not given back twice, where the driver's count cannot say. */
 static void too_much_beside_others(void)
 {
     CUdeviceptr m;
@@ -235,16 +235,16 @@ static void too_much_beside_others(void)
         later();
         OK(cuCtxSynchronize());
     }
-    EQ(seen(RATION_CONTEXT), COST);
-    EQ(seen(RATION_DATA), 100 * MIB);
+    EQ(held(RATION_CONTEXT), COST);
+    EQ(held(RATION_DATA), 100 * MIB);
     OK(cuMemFree_v2(m));
     OK(cuCtxCreate_v2(&c, 0, 0));
     OK(cuMemAllocManaged(&m, 100 * MIB, 1));
-    EQ(seen(RATION_CONTEXT), 2 * COST);
+    EQ(held(RATION_CONTEXT), 2 * COST);
     OK(cuDevicePrimaryCtxRelease_v2(0));
-    EQ(seen(RATION_CONTEXT), COST);
+    EQ(held(RATION_CONTEXT), COST);
     OK(cuCtxDestroy_v2(c));
-    EQ(figures_of(0).total, 0);
+    EQ(usage_of(0).total, 0);
     SAME();
     store_release(cost(), make_context_cost(uuid(), COST));
 }
@@ -256,11 +256,11 @@ static void too_little(void)
         uint64_t wrong = half ? COST / 3 : COST - 100 * MIB;
         store_release(cost(), make_context_cost(uuid(), wrong));
         start();
-        EQ(seen(RATION_CONTEXT), wrong);
+        EQ(held(RATION_CONTEXT), wrong);
         later();
         OK(cuMemAlloc_v2(&p, 10 * MIB));
-        EQ(seen(RATION_OVERHEAD), COST - wrong);
-        EQ(figures_of(0).total, mine());
+        EQ(held(RATION_OVERHEAD), COST - wrong);
+        EQ(usage_of(0).total, mine());
         /* By far too little: the next process had better measure. */
         EQ(remembered(), half ? 0 : wrong);
         OK(cuMemFree_v2(p));
@@ -293,9 +293,9 @@ static void modules(void)
     OK(cuLibraryUnload(l));
     CHECK(!started());
     SAME();
-    OK(cuModuleLoadData(&m, large)); /* measured, though nobody looked before it came */
+    OK(cuModuleLoadData(&m, large)); /* measured, though nothing was read before it came */
     CHECK(started());
-    CHECK(seen(RATION_MODULE) >= 100 * MIB);
+    CHECK(held(RATION_MODULE) >= 100 * MIB);
     SAME();
     limit(region_used(region_here(), 0) + 50 * MIB);
     EQ(cuModuleLoadData(&n, large), CUDA_ERROR_OUT_OF_MEMORY);
@@ -380,7 +380,7 @@ static void raced(void)
         pthread_barrier_wait(&barrier);
         pthread_barrier_wait(&barrier);
         SAME();
-        there += seen(RATION_CONTEXT) != 0;
+        there += held(RATION_CONTEXT) != 0;
     }
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(t[i], NULL);

@@ -1,6 +1,6 @@
 /* Three hundred processes that start at once: all of them get what they ask for, and
  * nothing is left of them. */
-#include "seen.h"
+#include "held.h"
 
 enum { CROWD = 300 };
 

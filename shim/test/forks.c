@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "seen.h"
+#include "held.h"
 
 enum { FAMILIES = 80, DEPTH = 3, SHARED_FD = 90 };
 
@@ -56,7 +56,7 @@ static void denied(void)
     CUdeviceptr p;
     EXPECT(cuInit(0) == CUDA_ERROR_NOT_INITIALIZED);
     EXPECT(cuMemAlloc_v2(&p, MIB) == CUDA_ERROR_NOT_INITIALIZED);
-    EXPECT(figures_of(0).total == 0);
+    EXPECT(usage_of(0).total == 0);
 }
 
 static void member(int depth, uint64_t random, enum driver driver);
@@ -137,7 +137,7 @@ static void member(int depth, uint64_t random, enum driver driver)
         driver = STARTED;
     }
     if (driver == STARTED) {
-        uint64_t there = 0, ours = figures_of(0).total;
+        uint64_t there = 0, ours = usage_of(0).total;
         EXPECT(fakegpu_truth(0, &there, NULL) == 0 && there > 0);
         EXPECT(ours == there);
     }
@@ -194,7 +194,7 @@ int main(int argc, char **argv)
     int fd = memfd_create("forks", 0);
     CHECK(ftruncate(fd, sizeof *shared) == 0 && dup2(fd, SHARED_FD) == SHARED_FD);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, SHARED_FD, 0);
-    /* Whoever loses its parent is ours to wait for. */
+    /* A process that loses its parent is ours to wait for. */
     CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
     printf("forks.c: RATION_TEST_SEED=%llu\n", (unsigned long long)seed / 2);
     fflush(stdout);

@@ -1,4 +1,4 @@
-# A guest in somebody else's process: other preloaded libraries, a poor environment,
+# A guest in another program's process: other preloaded libraries, a poor environment,
 # and the stand-in driver's own tests, which must not notice.
 set -u
 . "$here/common.sh"

@@ -1,7 +1,7 @@
 /* Every way to a call of the driver: which ones lead to us, and that none else does. */
 #include <dlfcn.h>
 
-#include "seen.h"
+#include "held.h"
 
 /* The names in the table. */
 static const char *const hooked[] = {
@@ -130,7 +130,7 @@ static void counted(void)
     SAME();
     OK(cuMemAlloc_v2(&p[2], MIB));
     SAME();
-    EQ(seen(RATION_DATA), 3 * MIB);
+    EQ(held(RATION_DATA), 3 * MIB);
     for (int i = 0; i < 3; i++)
         OK(cuMemFree_v2(p[i]));
     SAME();

@@ -18,7 +18,7 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
     return 0;
 }
 
-/* Now it is time to look at the driver's figure again. */
+/* Now the next reading of the driver's count is due. */
 static inline void later(void) { __atomic_fetch_add(&ahead, 2, __ATOMIC_RELAXED); }
 
 #endif

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "seen.h"
+#include "held.h"
 
 #ifdef __SANITIZE_THREAD__
 enum { ROUNDS = 15, THREADS = 4 }; /* it waits a second at each exit */

@@ -1,5 +1,5 @@
 /* Linear memory: what we count is what the driver has, after every step. */
-#include "seen.h"
+#include "held.h"
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *, unsigned *, unsigned, unsigned, unsigned);
 
@@ -35,9 +35,9 @@ static void pitched(void)
 {
     CUdeviceptr p;
     size_t pitch;
-    uint64_t before = seen(RATION_DATA);
+    uint64_t before = held(RATION_DATA);
     OK(cuMemAllocPitch_v2(&p, &pitch, 1001, 77, 16));
-    EQ(seen(RATION_DATA) - before, pitch * 77);
+    EQ(held(RATION_DATA) - before, pitch * 77);
     SAME();
     OK(cuMemFree_v2(p));
     SAME();
@@ -47,9 +47,9 @@ static void pitched(void)
 static void managed(void)
 {
     CUdeviceptr p;
-    uint64_t before = seen(RATION_DATA);
+    uint64_t before = held(RATION_DATA);
     OK(cuMemAllocManaged(&p, 8 * MIB, CU_MEM_ATTACH_GLOBAL));
-    EQ(seen(RATION_DATA) - before, 8 * MIB);
+    EQ(held(RATION_DATA) - before, 8 * MIB);
     OK(cuMemFree_v2(p));
     SAME();
 }
@@ -101,7 +101,7 @@ int main(void)
 {
     start();
     SAME();
-    CHECK(seen(RATION_CONTEXT) > 0);
+    CHECK(held(RATION_CONTEXT) > 0);
     plain();
     old_names();
     pitched();
@@ -111,6 +111,6 @@ int main(void)
     many();
     OK(cuDevicePrimaryCtxRelease_v2(0));
     SAME();
-    EQ(seen(RATION_CONTEXT), 0);
+    EQ(held(RATION_CONTEXT), 0);
     return FINISH();
 }

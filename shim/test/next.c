@@ -1,7 +1,7 @@
 /* Together with another preloaded library that wraps the same calls. */
 #include <dlfcn.h>
 
-#include "seen.h"
+#include "held.h"
 
 int main(int argc, char **argv)
 {
@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     OK(found(&q, MIB));
     EQ(*allocs, wrapped_first ? 2 : 0);
     SAME();
-    EQ(seen(RATION_DATA), 2 * MIB);
+    EQ(held(RATION_DATA), 2 * MIB);
     OK(cuMemFree_v2(p));
     OK(cuMemFree_v2(q));
     SAME();

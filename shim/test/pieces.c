@@ -1,6 +1,6 @@
 /* A pool whose room is in pieces grows although it has enough, which only the driver
  * knows, and only afterwards. The limit holds all the same. 1 GiB for the job. */
-#include "seen.h"
+#include "held.h"
 
 #define GIB (1024 * MIB)
 
@@ -18,7 +18,7 @@ static void by_handle(CUmemoryPool pool)
     SAME();
 }
 
-/* holes leaves the pool with room that nobody can use. */
+/* holes leaves the pool with room that no allocation can use. */
 static void holes(uint64_t bytes)
 {
     CUdeviceptr p;

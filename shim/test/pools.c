@@ -1,5 +1,5 @@
 /* Pools count by what they have reserved. */
-#include "seen.h"
+#include "held.h"
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr, CUstream);
@@ -25,10 +25,10 @@ static void own_pool(void)
         OK(i % 2 ? cuMemFreeAsync_ptsz(p[i], NULL) : cuMemFreeAsync(p[i], NULL));
         SAME();
     }
-    EQ(seen(RATION_DATA), 64 * MIB); /* reserved until a synchronisation */
+    EQ(held(RATION_DATA), 64 * MIB); /* reserved until a synchronisation */
     OK(cuStreamSynchronize(NULL));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 static void keeping(void)
@@ -42,10 +42,10 @@ static void keeping(void)
     OK(cuMemFree_v2(p)); /* cuMemFree takes pool memory too */
     OK(cuCtxSynchronize());
     SAME();
-    EQ(seen(RATION_DATA), 32 * MIB);
+    EQ(held(RATION_DATA), 32 * MIB);
     OK(cuMemPoolTrimTo(pool, 0));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     threshold = 0;
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
 }
@@ -63,7 +63,7 @@ static void destroying(void)
     /* Destroyed, but its memory stays as long as something of it lives. */
     OK(cuMemPoolDestroy(b));
     SAME();
-    CHECK(seen(RATION_DATA) >= 40 * MIB);
+    CHECK(held(RATION_DATA) >= 40 * MIB);
     OK(cuMemAlloc_v2(&r, MIB));
     SAME();
     OK(cuMemFreeAsync(q, NULL));
@@ -71,7 +71,7 @@ static void destroying(void)
     SAME();
     OK(cuCtxSynchronize());
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 static void current(void)
@@ -87,7 +87,7 @@ static void current(void)
     OK(cuMemPoolDestroy(mine_));
     OK(cuCtxSynchronize());
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 /* The pool is the stream's device's, whichever device is current. */
@@ -104,12 +104,12 @@ static void elsewhere(void)
     OK(cuCtxSetCurrent(here));
     OK(cuMemAllocAsync(&p, 40 * MIB, stream));
     SAME();
-    EQ(figures_of(1).kind[RATION_DATA], 64 * MIB);
+    EQ(usage_of(1).kind[RATION_DATA], 64 * MIB);
     EQ(fakegpu_truth_kind(1, FAKEGPU_DATA, &mine_, NULL), 0);
     EQ(mine_, 64 * MIB);
     OK(cuMemFreeAsync(p, stream));
     OK(cuStreamSynchronize(stream));
-    EQ(figures_of(1).kind[RATION_DATA], 0);
+    EQ(usage_of(1).kind[RATION_DATA], 0);
     OK(cuStreamDestroy_v2(stream));
     OK(cuDevicePrimaryCtxRelease_v2(1));
 }
@@ -139,9 +139,9 @@ static void overgrown(void)
     SAME();
     OK(cuMemAllocAsync(&p, 50 * MIB, NULL));
     SAME();
-    before = seen(RATION_DATA);
+    before = held(RATION_DATA);
     OK(cuCtxSynchronize());
-    CHECK(seen(RATION_DATA) < before);
+    CHECK(held(RATION_DATA) < before);
     SAME();
     OK(cuMemFreeAsync(p, NULL));
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));

@@ -44,7 +44,7 @@ static void set(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEA
 
 static uint64_t mix(uint64_t seed, uint64_t by) { return (seed + by * 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull | 1; }
 
-/* The driver's figure is read. Until it is for the first time, a module that takes just
+/* The driver's count is read. Until it is for the first time, a module that takes just
  * what another process gives back meanwhile is not noticed. */
 static void look_again(void)
 {
@@ -54,16 +54,16 @@ static void look_again(void)
 
 /* Our count of this process is the driver's, by kind; managed memory that is not on
  * the device is charged all the same, and so is what a destroyed pool held until the
- * last of it is freed. Contexts and modules are told by the driver's figure: exactly
+ * last of it is freed. Contexts and modules are told by the driver's count: exactly
  * where nothing else happens at that moment, and otherwise so that no less is counted
- * than there is once the figure was looked at again. True if all is so. */
+ * than there is once the count was read again. True if all is so. */
 static bool agree(bool exact)
 {
     if (!all.alone)
         look_again();
     unsigned before = checks_failed;
     for (int d = 0; d < DEVICES; d++) {
-        struct ration_usage f = figures_of((unsigned)d);
+        struct ration_usage f = usage_of((unsigned)d);
         uint64_t truth[3];
         for (int k = 0; k < 3; k++)
             EQ(fakegpu_truth_kind(d, (enum fakegpu_kind)k, &truth[k], NULL), 0);
@@ -112,7 +112,7 @@ static int walk(uint64_t seed)
             break;
         }
         for (unsigned d = 0; d < DEVICES; d++)
-            EQ(region_used(region_here(), d), figures_of(d).total);
+            EQ(region_used(region_here(), d), usage_of(d).total);
         uint64_t truth = everybody();
         CHECK(truth <= limit_bytes(region_limit(region_here(), 0)));
     }
@@ -126,8 +126,8 @@ static int walk(uint64_t seed)
         while (cuMemPoolTrimTo(pool, 0) != CUDA_SUCCESS)
             ;
         OK(cuDeviceGraphMemTrim(d));
-        EQ(figures_of((unsigned)d).kind[RATION_DATA], 0);
-        EQ(figures_of((unsigned)d).kind[RATION_MODULE], 0);
+        EQ(usage_of((unsigned)d).kind[RATION_DATA], 0);
+        EQ(usage_of((unsigned)d).kind[RATION_MODULE], 0);
     }
     agree(true);
     EQ(w->wrong, 0);
@@ -162,9 +162,9 @@ static void tell(struct report *r, uint32_t round)
     unsigned long wrong = 0;
     while (cuCtxSynchronize() != CUDA_SUCCESS)
         ;
-    agree(all.doomed == 0);
-    r->exact = all.doomed == 0 && all.strict;
-    r->overhead = figures_of(0).kind[RATION_OVERHEAD];
+    agree(all.orphans == 0);
+    r->exact = all.orphans == 0 && all.strict;
+    r->overhead = usage_of(0).kind[RATION_OVERHEAD];
     for (int i = 0; i < WALKERS; i++)
         wrong += walkers[i].wrong;
     EQ(wrong, 0);
@@ -218,7 +218,7 @@ static int work(int me, uint64_t seed)
     OK(cuCtxSetCurrent(all.primary[0]));
     while (cuCtxSynchronize() != CUDA_SUCCESS)
         ;
-    agree(all.doomed == 0);
+    agree(all.orphans == 0);
     r->failed = checks_failed;
     return 0;
 }

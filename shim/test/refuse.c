@@ -1,5 +1,5 @@
 /* Refusals: exact, leaving nothing behind, and explained. 1 GiB for the job. */
-#include "seen.h"
+#include "held.h"
 
 #define GIB (1024 * MIB)
 
@@ -63,7 +63,7 @@ static void slack(void)
 /* A context that does not fit is as if it had not been. */
 static void context(void)
 {
-    uint64_t before = figures_of(0).total;
+    uint64_t before = usage_of(0).total;
     CUcontext c = (CUcontext)1, was;
     CUdeviceptr p;
     OK(cuCtxGetCurrent(&was));
@@ -74,7 +74,7 @@ static void context(void)
     OK(cuCtxGetCurrent(&c));
     CHECK(c == was);
     OK(cuMemFree_v2(p));
-    EQ(figures_of(0).total, before);
+    EQ(usage_of(0).total, before);
 }
 
 static void graph(void)
@@ -157,10 +157,10 @@ static void module(void)
     OK(cuMemAlloc_v2(&p, room()));
     OK(cuLibraryLoadData(&l, ptx, NULL, NULL, 0, NULL, NULL, 0));
     OK(cuLibraryGetModule(&m, l));
-    EQ(seen(RATION_OVERHEAD), truth(FAKEGPU_MODULE));
+    EQ(held(RATION_OVERHEAD), truth(FAKEGPU_MODULE));
     OK(cuCtxDestroy_v2(c));
-    EQ(seen(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));
-    EQ(seen(RATION_OVERHEAD), truth(FAKEGPU_MODULE));
+    EQ(held(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));
+    EQ(held(RATION_OVERHEAD), truth(FAKEGPU_MODULE));
     OK(cuLibraryUnload(l));
     SAME();
     OK(cuMemFree_v2(p));

@@ -58,7 +58,7 @@ script() {
 	add "$1" "$status" "$out"
 }
 
-for name in limit_parse_table linear blocks pools pieces owing vmm arrays contexts costs interpose refuse views random crowd forks leaving locks; do
+for name in limit_parse_table linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks; do
 	program "$name"
 done
 
@@ -66,7 +66,7 @@ done
 debug=${lib%.so}-lockdebug.so
 if [ -z "$san" ] && [ -f "$debug" ]; then
 	echo "with ${debug##*/}:"
-	for name in linear pools pieces owing vmm arrays contexts costs views random crowd; do
+	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd; do
 		program "$name" "$debug"
 	done
 fi

@@ -1,5 +1,5 @@
 /* Virtual memory: given back at the last of references and mappings. */
-#include "seen.h"
+#include "held.h"
 
 static const CUmemAllocationProp on_device = {
     .type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -25,10 +25,10 @@ static void released_first(void)
     OK(cuMemMap(at, SIZE, 0, h, 0));
     OK(cuMemRelease(h));
     SAME();
-    EQ(seen(RATION_DATA), SIZE);
+    EQ(held(RATION_DATA), SIZE);
     OK(cuMemUnmap(at, SIZE));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     OK(cuMemAddressFree(at, SIZE));
 }
 
@@ -42,7 +42,7 @@ static void unmapped_first(void)
     SAME();
     OK(cuMemRelease(h));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     OK(cuMemAddressFree(at, SIZE));
 }
 
@@ -56,10 +56,10 @@ static void retained(void)
     OK(cuMemRelease(h));
     OK(cuMemUnmap(at, SIZE));
     SAME();
-    EQ(seen(RATION_DATA), SIZE);
+    EQ(held(RATION_DATA), SIZE);
     OK(cuMemRelease(again));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     OK(cuMemAddressFree(at, SIZE));
 }
 
@@ -82,7 +82,7 @@ static void ranges(void)
     OK(cuMemUnmap(at, 4ull * SIZE));
     OK(cuMemUnmap(at + 12ull * SIZE, 4ull * SIZE));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     OK(cuMemAddressFree(at, (size_t)N * SIZE));
 }
 

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#include "seen.h"
+#include "held.h"
 
 enum { DEVICES = 2, HELD = 24, POOLS = 4, OWN = 2, MOST_WALKERS = 4, MOST_PROCESSES = 8 };
 
@@ -52,7 +52,7 @@ static struct {
     bool trace;         /* say every call */
     bool alone;         /* one walker: what would be a race otherwise may be done */
     uint64_t away[DEVICES]; /* bytes of managed memory that are charged and not on the device */
-    unsigned doomed;    /* live allocations of destroyed pools */
+    unsigned orphans;   /* live allocations of destroyed pools */
     bool settling;      /* there were some since the last synchronisation */
     unsigned contexts[DEVICES];
     int current[DEVICES]; /* the pool that is the device's, plus one; 0: its own */
@@ -97,7 +97,7 @@ static bool good(struct walker *w, const char *call, CUresult r, bool may_lack)
     return false;
 }
 
-/* Around what is told by the driver's figure before and after. A step holds the lock
+/* Around what is told by the driver's count before and after. A step holds the lock
  * for reading. */
 static void measure(void)
 {
@@ -157,10 +157,10 @@ static void drained(struct walker *w, const struct thing *t)
 {
     if (t->kind != POOLED || --w->pool[t->pool].live > 0 || !w->pool[t->pool].destroyed) {
         if (t->kind == POOLED && w->pool[t->pool].destroyed)
-            __atomic_fetch_sub(&all.doomed, 1, __ATOMIC_RELAXED);
+            __atomic_fetch_sub(&all.orphans, 1, __ATOMIC_RELAXED);
         return;
     }
-    __atomic_fetch_sub(&all.doomed, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&all.orphans, 1, __ATOMIC_RELAXED);
     w->pool[t->pool].handle = NULL;
     w->pool[t->pool].destroyed = false;
 }
@@ -198,7 +198,7 @@ static void step_pool(struct walker *w)
             return;
         }
         w->pool[i].destroyed = true;
-        __atomic_fetch_add(&all.doomed, w->pool[i].live, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&all.orphans, w->pool[i].live, __ATOMIC_RELAXED);
         __atomic_store_n(&all.settling, true, __ATOMIC_RELAXED);
         break;
     default:
@@ -424,7 +424,7 @@ static void change(struct walker *w, struct thing *t)
     default:
         if (!DONE(below(w, 2) ? cuCtxSynchronize() : cuStreamSynchronize(NULL)))
             return;
-        if (all.alone && all.doomed == 0)
+        if (all.alone && all.orphans == 0)
             all.settling = false;
     }
 }

@@ -36,7 +36,7 @@ static void at_once(CUresult (*first)(struct task *), CUresult (*second)(struct 
     OK(b.result);
     CHECK(remembered_cost() == COST || remembered_cost() == 0); /* where none was measured alone */
     SAME();
-    EQ(seen(RATION_CONTEXT), 2 * COST);
+    EQ(held(RATION_CONTEXT), 2 * COST);
 }
 
 static void created(void) { at_once(create, create); }

@@ -65,6 +65,6 @@ int main(void)
     }
     OK(cuDeviceGraphMemTrim(0));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     return FINISH();
 }

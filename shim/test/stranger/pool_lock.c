@@ -58,7 +58,7 @@ int main(void)
             OK(cuMemFreeAsync(b.p, NULL));
         OK(cuCtxSynchronize());
         SAME();
-        EQ(seen(RATION_DATA), 0);
+        EQ(held(RATION_DATA), 0);
     }
     return FINISH();
 }

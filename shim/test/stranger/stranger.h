@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "../../region/atomics.h"
-#include "../seen.h"
+#include "../held.h"
 
 enum { LONG = 10000, SOON = 300 }; /* milliseconds */
 

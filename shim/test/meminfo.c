@@ -1,5 +1,5 @@
 /* What the job sees is its ration: 2 GiB of device 0, 25 % of device 1. */
-#include "seen.h"
+#include "held.h"
 
 #define GIB (1024 * MIB)
 
@@ -28,7 +28,7 @@ static void memory(void)
     EQ(t, 2 * GIB); /* a quarter of 8 */
     OK(cuMemGetInfo_v2(&f, &t));
     EQ(t, 2 * GIB);
-    EQ(f, 2 * GIB - figures_of(0).total);
+    EQ(f, 2 * GIB - usage_of(0).total);
     OK(cuMemAlloc_v2(&p, 100 * MIB));
     OK(cuMemGetInfo_v2(&f2, &t));
     EQ(f - f2, 100 * MIB);
@@ -38,7 +38,7 @@ static void memory(void)
     EQ(nvmlInit_v2(), NVML_SUCCESS);
     EQ(nvmlDeviceGetMemoryInfo(handle(0), &m), NVML_SUCCESS);
     EQ(m.total, 2 * GIB);
-    EQ(m.used, figures_of(0).total);
+    EQ(m.used, usage_of(0).total);
     EQ(m.free, f2);
     EQ(nvmlDeviceGetMemoryInfo_v2(handle(0), &m2), NVML_SUCCESS);
     EQ(m2.total, 2 * GIB);
@@ -65,7 +65,7 @@ static void processes(void)
         snprintf(in, sizeof in, "%d", done[0]);
         snprintf(out, sizeof out, "%d", go[1]);
         unsetenv("LD_PRELOAD");
-        execl("/proc/self/exe", "views", in, out, (char *)NULL);
+        execl("/proc/self/exe", "meminfo", in, out, (char *)NULL);
         _exit(127);
     }
     CHECK(read(go[0], &c, 1) == 1);

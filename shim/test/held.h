@@ -1,12 +1,12 @@
 /* What the job's region says about this process, beside what the driver says. */
-#ifndef RATION_TEST_SEEN_H
-#define RATION_TEST_SEEN_H
+#ifndef RATION_TEST_HELD_H
+#define RATION_TEST_HELD_H
 
 #include "check.h"
 #include "../region/region.h"
 #include "../region/words.h"
 
-static struct region seen_region;
+static struct region held_region;
 
 /* The region is mapped by the test itself and never closed: a close would drop the
  * lock that the library holds for this process. */
@@ -14,15 +14,15 @@ static inline struct region *region_here(void)
 {
     static const struct region_limits none;
     const char *path = getenv("RATION_REGION");
-    if (seen_region.m == NULL && region_open(&seen_region, path, &none) != 0) {
+    if (held_region.m == NULL && region_open(&held_region, path, &none) != 0) {
         fprintf(stderr, "no region at %s\n", path);
         exit(1);
     }
-    return &seen_region;
+    return &held_region;
 }
 
 /* What this process holds of the region's device, by kind. */
-static inline struct ration_usage figures_of(unsigned device)
+static inline struct ration_usage usage_of(unsigned device)
 {
     static struct region_holding h[RATION_SLOTS];
     unsigned n = region_holdings(region_here(), device, h, RATION_SLOTS);
@@ -32,7 +32,7 @@ static inline struct ration_usage figures_of(unsigned device)
     return (struct ration_usage){0};
 }
 
-static inline uint64_t seen(unsigned kind) { return figures_of(0).kind[kind]; }
+static inline uint64_t held(unsigned kind) { return usage_of(0).kind[kind]; }
 
 static inline uint64_t truth(enum fakegpu_kind kind)
 {
@@ -44,10 +44,10 @@ static inline uint64_t truth(enum fakegpu_kind kind)
 /* Our count of each kind is the driver's own, and so is the sum. */
 #define SAME()                                                                                            \
     do {                                                                                                  \
-        EQ(seen(RATION_DATA), truth(FAKEGPU_DATA));                                                       \
-        EQ(seen(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));                                                 \
-        EQ(seen(RATION_MODULE), truth(FAKEGPU_MODULE));                                                   \
-        EQ(seen(RATION_OVERHEAD), 0);                                                                     \
+        EQ(held(RATION_DATA), truth(FAKEGPU_DATA));                                                       \
+        EQ(held(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));                                                 \
+        EQ(held(RATION_MODULE), truth(FAKEGPU_MODULE));                                                   \
+        EQ(held(RATION_OVERHEAD), 0);                                                                     \
         EQ(region_used(region_here(), 0), everybody());                                                   \
     } while (0)
 

@@ -1,7 +1,7 @@
-/* A pool that grew beyond the limit, and cannot give that back before somebody has waited
- * for the device: what it owes is no use to anybody, and is given back then. 1 GiB for
+/* A pool that grew beyond the limit, and cannot give that back before the program has
+ * waited for the device: what was not granted is not used, and is given back then. 1 GiB for
  * the job. */
-#include "seen.h"
+#include "held.h"
 
 #define GIB (1024 * MIB)
 
@@ -46,7 +46,7 @@ int main(void)
     OK(cuCtxSynchronize());
     OK(cuMemPoolTrimTo(pool, 0));
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
     OK(cuDevicePrimaryCtxRelease_v2(0));
     return FINISH();
 }
