@@ -135,62 +135,53 @@ __attribute__((cold, noinline)) static void charge_make_room(unsigned device, ui
 	}
 }
 
-int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+enum charge_change { CHARGE_ASK, CHARGE_FORCE, CHARGE_RETURN };
+
+/* charge_apply changes what the region has for this process, in a new slot where ours was
+ * reaped, and our count with it. Inline, so that each caller has one kind of change. */
+static inline __attribute__((always_inline)) int charge_apply(enum charge_change change, unsigned device, unsigned kind, uint64_t bytes,
+							      struct region_refusal *why)
 {
 	struct region *r = attach_region();
+	for (;;) {
+		uint64_t claim = load_relaxed(&r->claim);
+		int err = change == CHARGE_ASK	   ? region_charge(r, device, kind, bytes, why)
+			  : change == CHARGE_FORCE ? region_charge_forced(r, device, kind, bytes)
+						   : region_return(r, device, kind, bytes);
+		if (likely(err == REGION_OK))
+			charge_count(device, kind, change == CHARGE_RETURN ? -bytes : charge_rounded(bytes));
+		if (likely(err != REGION_EVICTED) || !charge_rejoin(r, claim))
+			return err;
+	}
+}
+
+int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+{
 	struct region_refusal why;
 	if (unlikely(charge_would_refuse(device, bytes)))
 		charge_make_room(device, bytes, locked);
-	for (;;) {
-		uint64_t status = load_relaxed(&r->claim);
-		int err = region_charge(r, device, kind, bytes, &why);
-		if (likely(err == REGION_OK)) {
-			charge_count(device, kind, charge_rounded(bytes));
-			return CUDA_SUCCESS;
-		}
-		if (err == REGION_REFUSED) {
-			charge_log_refusal(device, &why);
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		}
-		if (err != REGION_EVICTED || !charge_rejoin(r, status))
-			return charge_fail(err);
-	}
+	int err = charge_apply(CHARGE_ASK, device, kind, bytes, &why);
+	if (likely(err == REGION_OK))
+		return CUDA_SUCCESS;
+	if (err != REGION_REFUSED)
+		return charge_fail(err);
+	charge_log_refusal(device, &why);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes)
 {
-	struct region *r = attach_region();
-	for (;;) {
-		uint64_t status = load_relaxed(&r->claim);
-		int err = region_charge_forced(r, device, kind, bytes);
-		if (err == REGION_OK)
-			charge_count(device, kind, charge_rounded(bytes));
-		if (err == REGION_OK || err != REGION_EVICTED || !charge_rejoin(r, status)) {
-			if (err)
-				charge_fail(err);
-			return;
-		}
-	}
+	int err = charge_apply(CHARGE_FORCE, device, kind, bytes, NULL);
+	if (err)
+		charge_fail(err);
 }
 
 void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 {
-	struct region *r = attach_region();
-	uint64_t n = charge_rounded(bytes);
-	if (!n)
-		return;
-	for (;;) {
-		uint64_t status = load_relaxed(&r->claim);
-		int err = region_return(r, device, kind, n);
-		if (likely(err == REGION_OK)) {
-			charge_count(device, kind, -n);
-			return;
-		}
-		if (err != REGION_EVICTED || !charge_rejoin(r, status)) {
-			charge_fail(err);
-			return;
-		}
-	}
+	uint64_t whole = charge_rounded(bytes);
+	int err = whole ? charge_apply(CHARGE_RETURN, device, kind, whole, NULL) : REGION_OK;
+	if (unlikely(err))
+		charge_fail(err);
 }
 
 void charge_adjust(unsigned device, unsigned kind, uint64_t from, uint64_t to)

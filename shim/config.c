@@ -77,35 +77,27 @@ static const char *config_devices(const char *ending, unsigned *from, unsigned *
 	return what;
 }
 
-static bool config_read_memory(struct config *c, char **e, bool exact)
+/* config_read_limit reads one variable, if it is a limit: one for all devices, or one that
+ * names a device (exact). */
+static bool config_read_limit(struct config *c, char **e, bool exact)
 {
-	const char *ending = config_after(*e, CONFIG_MEMORY), *what;
-	struct memory_limit l;
+	const char *memory = config_after(*e, CONFIG_MEMORY), *ending = memory ? memory : config_after(*e, CONFIG_COMPUTE), *what;
+	struct memory_limit m;
+	struct compute_limit p;
 	unsigned from, to;
 	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !config_first(e))
 		return true;
 	if ((what = config_devices(ending, &from, &to)))
 		return config_wrong(*e, what, device_use);
-	if ((what = parse_memory(strchr(*e, '=') + 1, &l)))
-		return config_wrong(*e, what, memory_use);
-	while (from < to)
-		c->memory[from++] = l;
-	return true;
-}
-
-static bool config_read_compute(struct config *c, char **e, bool exact)
-{
-	const char *ending = config_after(*e, CONFIG_COMPUTE), *what;
-	struct compute_limit l;
-	unsigned from, to;
-	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !config_first(e))
-		return true;
-	if ((what = config_devices(ending, &from, &to)))
-		return config_wrong(*e, what, device_use);
-	if ((what = parse_compute(strchr(*e, '=') + 1, &l)))
-		return config_wrong(*e, what, compute_use);
-	while (from < to)
-		c->compute[from++] = l;
+	const char *value = strchr(*e, '=') + 1;
+	if ((what = memory ? parse_memory(value, &m) : parse_compute(value, &p)))
+		return config_wrong(*e, what, memory ? memory_use : compute_use);
+	for (; from < to; from++) {
+		if (memory)
+			c->memory[from] = m;
+		else
+			c->compute[from] = p;
+	}
 	return true;
 }
 
@@ -116,7 +108,7 @@ static bool config_read_limits(struct config *c)
 	/* The default for all devices first, then what one device is given. */
 	for (int exact = 0; exact < 2; exact++)
 		for (char **e = environ; e && *e; e++)
-			good = config_read_memory(c, e, exact) && config_read_compute(c, e, exact) && good;
+			good = config_read_limit(c, e, exact) && good;
 	const char *tolerance = getenv(CONFIG_TOLERANCE);
 	uint32_t share = 0;
 	/* A value lies behind its name and =, as long together as the name and its end. */

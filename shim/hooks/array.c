@@ -96,7 +96,7 @@ static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3
 }
 
 /* array_end returns the charge, or corrects it to what the driver needs and keeps it. */
-static int array_end(const struct array_alloc *a, int result, void *handle, bool mipmapped)
+static int array_end(const struct array_alloc *a, int result, void **out, bool mipmapped)
 {
 	struct device *d = a->target.device;
 	CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
@@ -106,6 +106,7 @@ static int array_end(const struct array_alloc *a, int result, void *handle, bool
 		charge_return(d->index, RATION_DATA, a->bytes);
 		return result;
 	}
+	void *handle = *out;
 	int known = !a->bytes ? CUDA_ERROR_NOT_FOUND
 		    : mipmapped ? REAL(cuMipmappedArrayGetMemoryRequirements, &needs, handle, d->ordinal)
 				: REAL(cuArrayGetMemoryRequirements, &needs, handle, d->ordinal);
@@ -124,36 +125,31 @@ static int array_end(const struct array_alloc *a, int result, void *handle, bool
 int cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 {
 	struct array_alloc a;
-	int result = REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate, out, desc);
-	return array_end(&a, result, result ? NULL : *out, false);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate, out, desc), (void **)out, false);
 }
 
 int cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *desc)
 {
 	struct array_alloc a;
-	int result = REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate_v2, out, desc);
-	return array_end(&a, result, result ? NULL : *out, false);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate_v2, out, desc), (void **)out, false);
 }
 
 int cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 {
 	struct array_alloc a;
-	int result = REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, desc->Depth, desc->Flags), 1), cuArray3DCreate, out, desc);
-	return array_end(&a, result, result ? NULL : *out, false);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, desc->Depth, desc->Flags), 1), cuArray3DCreate, out, desc), (void **)out, false);
 }
 
 int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
 	struct array_alloc a;
-	int result = REAL_UNLESS(array_begin(&a, out, desc, 1), cuArray3DCreate_v2, out, desc);
-	return array_end(&a, result, result ? NULL : *out, false);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, 1), cuArray3DCreate_v2, out, desc), (void **)out, false);
 }
 
 int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	struct array_alloc a;
-	int result = REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels);
-	return array_end(&a, result, result ? NULL : *out, true);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels), (void **)out, true);
 }
 
 /* array_destroyed completes what began with context_take. With the array goes what the

@@ -149,36 +149,31 @@ static int context_end(struct context_making *m, int result, void **out)
 int cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	int result = REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate, out, flags, device);
-	return context_end(&m, result, (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate, out, flags, device), (void **)out);
 }
 
 int cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	int result = REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v2, out, flags, device);
-	return context_end(&m, result, (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v2, out, flags, device), (void **)out);
 }
 
 int cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	int result = REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v3, out, affinity, count, flags, device);
-	return context_end(&m, result, (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v3, out, affinity, count, flags, device), (void **)out);
 }
 
 int cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	int result = REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v4, out, params, flags, device);
-	return context_end(&m, result, (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v4, out, params, flags, device), (void **)out);
 }
 
 int cuGreenCtxCreate(CUgreenCtx *out, void *desc, CUdevice device, unsigned flags)
 {
 	struct context_making m;
-	int result = REAL_UNLESS(context_begin(&m, CONTEXT_GREEN, device), cuGreenCtxCreate, out, desc, device, flags);
-	return context_end(&m, result, (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_GREEN, device), cuGreenCtxCreate, out, desc, device, flags), (void **)out);
 }
 
 int cuGreenCtxDestroy(CUgreenCtx green)

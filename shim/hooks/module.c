@@ -67,45 +67,39 @@ static int module_end_library(const struct module_load *m, int result, CUlibrary
 int cuModuleLoad(CUmodule *out, const char *path)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoad, out, path);
-	return module_end(&m, result, out);
+	return module_end(&m, REAL_UNLESS(module_begin(&m), cuModuleLoad, out, path), out);
 }
 
 int cuModuleLoadData(CUmodule *out, const void *image)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadData, out, image);
-	return module_end(&m, result, out);
+	return module_end(&m, REAL_UNLESS(module_begin(&m), cuModuleLoadData, out, image), out);
 }
 
 int cuModuleLoadFatBinary(CUmodule *out, const void *image)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadFatBinary, out, image);
-	return module_end(&m, result, out);
+	return module_end(&m, REAL_UNLESS(module_begin(&m), cuModuleLoadFatBinary, out, image), out);
 }
 
 int cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, int *options, void **values)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadDataEx, out, image, count, options, values);
-	return module_end(&m, result, out);
+	return module_end(&m, REAL_UNLESS(module_begin(&m), cuModuleLoadDataEx, out, image, count, options, values), out);
 }
 
 int cuLibraryLoadData(CUlibrary *out, const void *code, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
 		      unsigned count)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count);
-	return module_end_library(&m, result, out);
+	return module_end_library(&m, REAL_UNLESS(module_begin(&m), cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count), out);
 }
 
 int cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
 			  unsigned count)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count);
-	return module_end_library(&m, result, out);
+	return module_end_library(&m, REAL_UNLESS(module_begin(&m), cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count), out);
 }
 
 /* cuLibraryGetModule loads a library's module into the current context the first time.
