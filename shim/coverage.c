@@ -19,7 +19,7 @@ static const struct row {
 enum { ROWS = sizeof rows / sizeof *rows };
 
 /* names prints a comma-separated list as code. */
-static void names(const char *list)
+static void coverage_names(const char *list)
 {
 	for (const char *end; *list; list = *end ? end + 2 : end) {
 		end = list + strcspn(list, ",");
@@ -28,7 +28,7 @@ static void names(const char *list)
 }
 
 /* hooked prints one line for a call and the variants that follow it. */
-static unsigned hooked(unsigned i)
+static unsigned coverage_hooked(unsigned i)
 {
 	const struct row *r = &rows[i];
 	printf("| `%s`", r->name);
@@ -38,7 +38,7 @@ static unsigned hooked(unsigned i)
 	return i;
 }
 
-static void family(const struct row *f)
+static void coverage_family(const struct row *f)
 {
 	bool any = false;
 	printf("\n## %s\n", f->name);
@@ -52,7 +52,7 @@ static void family(const struct row *f)
 		if (!any)
 			printf("\n| Call | What is done |\n|---|---|\n");
 		any = true;
-		i = hooked(i);
+		i = coverage_hooked(i);
 	}
 	any = false;
 	for (unsigned i = 0; i < ROWS; i++) {
@@ -60,7 +60,7 @@ static void family(const struct row *f)
 			continue;
 		printf("%s- ", any ? "" : "\nLeft alone:\n\n");
 		any = true;
-		names(rows[i].name);
+		coverage_names(rows[i].name);
 		printf(": %s\n", rows[i].text);
 	}
 }
@@ -93,6 +93,6 @@ int main(void)
 	       hooks);
 	for (unsigned i = 0; i < ROWS; i++)
 		if (rows[i].type == FAMILY_ROW)
-			family(&rows[i]);
+			coverage_family(&rows[i]);
 	return 0;
 }
