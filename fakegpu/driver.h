@@ -112,7 +112,7 @@ static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER
 /* pool.c */
 void pools_settle(void);                        /* at a synchronisation: slack above the threshold goes back */
 void pools_drop(unsigned device_index);         /* the process's last context there ended: all slack goes back */
-void pools_bury(void);                          /* at a free that waits: what is left of destroyed pools goes back */
+void pools_bury(void);                          /* at a free that waits: destroyed pools of which nothing is left end */
 void pool_give(struct pool *p, uint64_t bytes); /* an allocation of the pool ended */
 
 /* graph.c */

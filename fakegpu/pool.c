@@ -96,11 +96,13 @@ static bool settle(struct pool *p, bool drop)
 
 static unsigned burying; /* pools that were destroyed and are not gone */
 
-static void settle_all(const unsigned *device, bool doomed)
+static void settle_all(const unsigned *device, bool empty)
 {
     pthread_mutex_lock(&list_lock);
     for (struct pool **at = &all, *p; (p = *at) != NULL;) {
-        bool chosen = (device == NULL || p->device == *device) && (!doomed || load_relaxed(&p->doomed));
+        bool chosen = device == NULL || p->device == *device;
+        if (empty)
+            chosen = load_relaxed(&p->doomed) && load_relaxed(&p->live) == 0;
         if (!chosen || settle(p, device != NULL)) {
             at = &p->next;
             continue;
@@ -142,7 +144,7 @@ void pool_give(struct pool *p, uint64_t bytes)
 {
     pthread_mutex_lock(&p->lock);
     p->used -= bytes;
-    p->live--;
+    store_relaxed(&p->live, p->live - 1);
     if (knobs()->lazy) {
         p->pending += round_up(bytes, LEDGER_UNIT);
     } else {
@@ -190,7 +192,7 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
         else
             p->taken += rounded;
         p->used += bytes;
-        p->live++;
+        store_relaxed(&p->live, p->live + 1);
         if (p->used > p->used_high)
             p->used_high = p->used;
         fault_inside("poolAlloc");

@@ -1,0 +1,49 @@
+/* Pools of managed memory (CUDA 13): what is allocated from one counts as managed memory
+ * does, whether the pool has a device of its own or none. */
+#include "stranger.h"
+
+#define SIZE (600 * MIB)
+#define COUNTED() CHECK(region_used(region_here(), 0) >= in_use(0))
+
+static CUmemoryPool make(bool placed)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {placed ? CU_MEM_LOCATION_TYPE_DEVICE : 0, 0}};
+    CUmemoryPool p = NULL;
+    start(); /* 100 MiB of 1000 */
+    OK(cuMemPoolCreate(&p, &props));
+    return p;
+}
+
+static void use(bool placed)
+{
+    CUmemoryPool pool = make(placed);
+    CUdeviceptr p, q;
+    OK(cuMemAllocFromPoolAsync(&p, SIZE, pool, NULL));
+    COUNTED();
+    OK(cuMemPrefetchAsync(p, SIZE, 0, NULL));
+    COUNTED();
+    EQ(cuMemAlloc_v2(&q, 400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    WITHIN_LIMIT(0);
+    OK(cuMemFreeAsync(p, NULL));
+    OK(cuMemPoolDestroy(pool));
+    OK(cuCtxSynchronize());
+    SAME();
+    EQ(seen(RATION_DATA), 0);
+}
+
+/* More than there is. */
+static void refuse(bool placed)
+{
+    CUmemoryPool pool = make(placed);
+    CUdeviceptr p;
+    EQ(cuMemAllocFromPoolAsync(&p, 950 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    WITHIN_LIMIT(0);
+    COUNTED();
+}
+
+static void placed(void) { use(true); }
+static void anywhere(void) { use(false); }
+static void refused_placed(void) { refuse(true); }
+static void refused_anywhere(void) { refuse(false); }
+
+RUN_PARTS(true, {"placed", placed}, {"anywhere", anywhere}, {"refused placed", refused_placed}, {"refused anywhere", refused_anywhere})
