@@ -22,12 +22,12 @@ int main(void)
         OK(cuMemPoolDestroy(pool));
         SAME();
         OK(cuMemFree_v2(p));
-        CHECK(seen(RATION_DATA) >= truth(FAKEGPU_DATA)); /* how much that gave back the driver does not say */
+        CHECK(held(RATION_DATA) >= truth(FAKEGPU_DATA)); /* how much that gave back the driver does not say */
         OK(waits ? cuMemFree_v2(q) : cuMemFreeAsync(q, NULL));
         if (!waits)
             OK(cuCtxSynchronize());
         SAME();
-        EQ(seen(RATION_DATA), 0);
+        EQ(held(RATION_DATA), 0);
         OK(cuMemAlloc_v2(&p, 800 * MIB)); /* all of it is there again */
         OK(cuMemFree_v2(p));
     }

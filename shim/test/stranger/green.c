@@ -33,7 +33,7 @@ static void last_holder(void)
     BALANCED(0);
     OK(cuGreenCtxDestroy(g));
     EQ(in_use(0), 0);
-    EQ(figures_of(0).total, 0);
+    EQ(usage_of(0).total, 0);
     BALANCED(0);
 }
 

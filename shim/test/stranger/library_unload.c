@@ -25,7 +25,7 @@ int main(void)
     JOIN(&t);
     OK(t.result);
     SAME();
-    CHECK(seen(RATION_MODULE) > 0);
+    CHECK(held(RATION_MODULE) > 0);
     OK(cuLibraryUnload(other));
     SAME();
     return FINISH();

@@ -28,7 +28,7 @@ static void use(bool placed)
     OK(cuMemPoolDestroy(pool));
     OK(cuCtxSynchronize());
     SAME();
-    EQ(seen(RATION_DATA), 0);
+    EQ(held(RATION_DATA), 0);
 }
 
 /* More than there is. */

@@ -22,9 +22,9 @@ int main(void)
         OK(cuMemAlloc_v2(&p, 2 * MIB));
         OK(cuModuleLoadData(&m, PTX("")));
         OK(cuCtxDestroy_v2(c[i]));
-        EQ(seen(RATION_DATA), truth(FAKEGPU_DATA));
+        EQ(held(RATION_DATA), truth(FAKEGPU_DATA));
     }
     SAME();
-    EQ(figures_of(0).total, 0);
+    EQ(usage_of(0).total, 0);
     return FINISH();
 }

@@ -22,6 +22,6 @@ int main(void)
     OK(a.result);
     OK(f.result);
     SAME();
-    EQ(figures_of(0).total, 101 * MIB);
+    EQ(usage_of(0).total, 101 * MIB);
     return FINISH();
 }

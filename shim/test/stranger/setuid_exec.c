@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     start();
     OK(cuMemAlloc_v2(&p, 600 * MIB));
     /* The stand-in driver may not look either, and believes that the other lives. */
-    EQ(figures_of(0).total, mine());
+    EQ(usage_of(0).total, mine());
     EQ(region_used(region_here(), 0), mine());
     close(over[1]);
     EQ(waitpid(pid, &status, 0), pid);

@@ -44,6 +44,6 @@ int main(void)
     OK(a.result);
     OK(b.result);
     SAME();
-    EQ(seen(RATION_DATA), MIB);
+    EQ(held(RATION_DATA), MIB);
     return FINISH();
 }
