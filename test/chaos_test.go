@@ -17,31 +17,31 @@ const (
 	chaosEvents  = 150 // in a round; about two thirds of them are kills
 )
 
-// chaos is one round: workers that churn and reap, and an operator, while
-// somebody kills, stops and continues them at random.
+// chaos is one round: workers that churn and reap are killed, stopped and continued at
+// random, while an operator changes limits.
 type chaos struct {
 	t        *testing.T
 	random   *rand.Rand
-	crew     harness.Crew
+	mix      harness.Mix
 	path     string
 	observer *harness.Observer
 	operator *harness.Worker
 	workers  [chaosWorkers]*harness.Worker
-	frozen   [chaosWorkers]bool
+	stopped  [chaosWorkers]bool
 	started  int
 	kills    int
-	longest  time.Duration
+	longest  time.Duration // operation of a worker that lived to the end
 }
 
-// Death at random moments, thousands of them under -stress, never makes the
-// limit pass, a byte leak or a slot unusable, and never keeps anybody waiting.
+// Kills at random moments, thousands of them under -stress, never make the limit
+// exceeded, a byte lost, a slot unusable or a process wait.
 func TestChaos(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		random := random(t)
 		kills, longest := 0, time.Duration(0)
 		begin := time.Now()
 		for round := 0; round < rounds(2) || time.Since(begin) < *stress; round++ {
-			c := &chaos{t: t, random: random, crew: crew, path: newPath(t)}
+			c := &chaos{t: t, random: random, mix: mix, path: newPath(t)}
 			c.begin()
 			for range chaosEvents {
 				c.event()
@@ -58,8 +58,8 @@ func TestChaos(t *testing.T) {
 
 func (c *chaos) begin() {
 	c.t.Helper()
-	limits := bring(chaosLimit, chaosLimit, chaosLimit)
-	c.operator = start(c.t, c.crew, 0)
+	limits := limitFields(chaosLimit, chaosLimit, chaosLimit)
+	c.operator = start(c.t, c.mix, 0)
 	c.operator.OK("open %s%s", c.path, limits)
 	c.observer = harness.Observe(c.t, c.path, chaosDevices, chaosLimit)
 	for i := range c.workers {
@@ -67,40 +67,40 @@ func (c *chaos) begin() {
 	}
 }
 
-// replace starts a worker in place of one that is gone, and does not wait for
-// anything: it may be killed before it has come to life.
+// replace starts a worker in place of one that was killed, and does not wait for it:
+// it may be killed before it has attached.
 func (c *chaos) replace(i int) {
 	c.t.Helper()
-	w := c.recruit(i)
+	w := c.startWorker(i)
 	c.started++
-	c.workers[i], c.frozen[i] = w, false
-	w.Send("open %s", c.path)
-	w.Send("claim worker-%d", c.started)
+	c.workers[i], c.stopped[i] = w, false
+	w.Tell("open %s", c.path)
+	w.Tell("claim worker-%d", c.started)
 	devices := []string{"0", "1", "2", "0,1,2"}[c.random.IntN(4)]
 	switch c.random.IntN(6) {
 	case 0:
-		w.Send("reaper")
+		w.Tell("reaper")
 	case 1, 2:
-		w.Send("threads %d churn %s %d %d", 2+c.random.IntN(3), devices, c.random.IntN(1e6), chaosLimit/8)
+		w.Tell("threads %d churn %s %d %d", 2+c.random.IntN(3), devices, c.random.IntN(1e6), chaosLimit/8)
 	default:
-		w.Send("churn %s %d %d", devices, c.random.IntN(1e6), chaosLimit/4)
+		w.Tell("churn %s %d %d", devices, c.random.IntN(1e6), chaosLimit/4)
 	}
 }
 
-// recruit starts the process of a worker. Every other one that will not see the
-// end of the round dies by itself, or stops, at a point of a protocol: where
-// killing at random comes once in a thousand times.
-func (c *chaos) recruit(i int) *harness.Worker {
+// startWorker starts the process of worker i. Half of the workers that will not see the
+// end of the round die by themselves, or stop, at a failpoint: random kills hit such a
+// point once in a thousand times.
+func (c *chaos) startWorker(i int) *harness.Worker {
 	c.t.Helper()
 	if i%4 != 0 {
-		return start(c.t, c.crew, c.started)
+		return start(c.t, c.mix, c.started)
 	}
 	point := abi.ClaimLocked + abi.Failpoint(c.random.IntN(int(abi.ReapFreed-abi.ClaimLocked)+1))
 	mode := []string{"kill", "kill", "stop"}[c.random.IntN(3)]
-	return harness.Start(c.t, c.crew.Of(c.started).Fault, harness.Fault(point, 1+c.random.IntN(500), mode))
+	return harness.Start(c.t, c.mix.Of(c.started).Fault, harness.Fault(point, 1+c.random.IntN(500), mode))
 }
 
-// event is one blow of fate.
+// event kills, stops or continues a worker, or changes a limit.
 func (c *chaos) event() {
 	c.t.Helper()
 	i := c.random.IntN(chaosWorkers)
@@ -110,25 +110,25 @@ func (c *chaos) event() {
 		c.kills++
 		c.replace(i)
 	case n < 10:
-		if c.frozen[i] {
-			c.workers[i].Thaw()
+		if c.stopped[i] {
+			c.workers[i].Continue()
 		} else {
-			c.workers[i].Freeze()
+			c.workers[i].Stop()
 		}
-		c.frozen[i] = !c.frozen[i]
+		c.stopped[i] = !c.stopped[i]
 	default:
-		// Never above what the observer was told, so that it need not be told.
+		// Never above the observer's ceiling.
 		c.operator.OK("limit %d %d", i%chaosDevices, chaosLimit>>c.random.IntN(3))
 	}
 }
 
-// end lets half of the workers live, and counts.
+// end kills half of the workers, and checks what is left.
 func (c *chaos) end() {
 	t := c.t
 	t.Helper()
 	for i, w := range c.workers {
-		if c.frozen[i] {
-			w.Thaw()
+		if c.stopped[i] {
+			w.Continue()
 		}
 		if i%2 == 0 {
 			w.Kill()
@@ -156,17 +156,17 @@ func (c *chaos) end() {
 		w.OK("charge 0 data %d", piece)
 		w.OK("charge %d module %d", i%chaosDevices, piece)
 	}
-	c.observer.Stop(t)
+	c.observer.MustHold(t)
 	c.operator.OK("reap")
-	used := agree(t, c.path)
+	used := balanced(t, c.path)
 	sum := uint64(0)
 	for _, bytes := range used {
 		sum += bytes
 	}
 	if want := uint64(len(living) * 2 * piece); sum != want {
-		t.Errorf("%v bytes are granted where %d processes hold %d", used, len(living), want)
+		t.Errorf("%v bytes are granted, but %d processes hold %d", used, len(living), want)
 	}
-	// All that is left can be had, and not one unit more.
+	// All that is free is granted, and not one unit more.
 	c.operator.OK("claim operator")
 	for d := range chaosDevices {
 		c.operator.OK("charge %d data %d", d, chaosLimit-used[d])
@@ -184,5 +184,5 @@ func (c *chaos) end() {
 		w.Quit()
 	}
 	c.operator.Quit()
-	pristine(t, c.path)
+	checkEmpty(t, c.path)
 }

@@ -9,13 +9,13 @@ import (
 	"ration/test/harness"
 )
 
-// What somebody who may write the file can do to it while it is mapped, and what
-// comes of it for those who use it and those who open it next.
+// hostilities are what a process that may write the file can do to it while others
+// have it mapped, and the answers that these and later ones may get.
 var hostilities = []struct {
 	name string
 	do   func(path string, size int64) error
-	used []string // the only answers of those who use it
-	next []string // and of the next to open it
+	used []string // codes that a process may get that has it mapped; "" is ok
+	next []string // codes that the next process may get that opens it
 }{
 	{"cut to nothing", func(path string, _ int64) error { return os.Truncate(path, 0) },
 		[]string{"damaged"}, []string{"", "damaged"}},
@@ -39,29 +39,29 @@ var hostilities = []struct {
 		[]string{""}, []string{"size"}},
 }
 
-// A file that is cut short under those who have it mapped gives them an error:
-// nobody dies of it, nobody waits, and no figure read from it is taken for right.
-// This is Go's promise alone: the library in C is a guest that touches no signals,
-// so the fault is its host's.
+// A file that is cut short while processes have it mapped gives them an error: none of
+// them dies or waits, and none takes a value that it read for right. Only Go promises
+// this: the C library installs no signal handler in its host process, so that the host
+// gets the fault.
 func TestHostileFile(t *testing.T) {
-	crew := harness.Native()
+	mix := harness.GoOnly()
 	for _, tc := range hostilities {
 		t.Run(tc.name, func(t *testing.T) {
 			for range rounds(3) {
 				path := newPath(t)
-				workers := []*harness.Worker{join(t, crew, 0, path, mib)}
-				workers = append(workers, churning(t, crew, 3, path, 64*kib)...)
-				reaper := join(t, crew, 1, path)
+				workers := []*harness.Worker{join(t, mix, 0, path, mib)}
+				workers = append(workers, churning(t, mix, 3, path, 64*kib)...)
+				reaper := join(t, mix, 1, path)
 				reaper.OK("reaper")
-				eye := start(t, harness.Native(), 0)
-				eye.OK("view %s", path)
-				eye.OK("watch 0 %d", mib)
+				reader := start(t, harness.GoOnly(), 0)
+				reader.OK("readonly %s", path)
+				reader.OK("watch 0 %d", mib)
 				size := sizeOf(t, path)
 				if err := tc.do(path, size); err != nil {
 					t.Fatal(err)
 				}
-				for i, w := range append(workers, reaper, eye) {
-					// Work that happened to be at rest has met nothing yet.
+				for i, w := range append(workers, reaper, reader) {
+					// Work that made no step since has met no error.
 					expect(t, w, i, "stop", append(tc.used, ""))
 					for _, order := range []string{"used 0", "holdings 0"} {
 						expect(t, w, i, order, tc.used)
@@ -72,9 +72,9 @@ func TestHostileFile(t *testing.T) {
 						expect(t, w, i, order, tc.used)
 					}
 				}
-				late := start(t, crew, 2)
+				late := start(t, mix, 2)
 				expect(t, late, -1, "open "+path, tc.next)
-				for _, w := range append(workers, reaper, eye) {
+				for _, w := range append(workers, reaper, reader) {
 					w.Kill()
 				}
 			}
@@ -82,7 +82,7 @@ func TestHostileFile(t *testing.T) {
 	}
 }
 
-// expect gives an order that may have only these answers; the empty one is ok.
+// expect gives an order whose answer must have one of these codes; "" is ok.
 func expect(t *testing.T, w *harness.Worker, i int, order string, codes []string) {
 	t.Helper()
 	got := w.Ask("%s", order)
@@ -94,16 +94,16 @@ func expect(t *testing.T, w *harness.Worker, i int, order string, codes []string
 	t.Errorf("worker %d, %s: %s; want one of %q", i, order, got, codes)
 }
 
-// The cut may fall between two accounts of one device, so that a thread meets it
-// in the middle of a change, while another waits for its turn. That one must not
-// wait for ever.
+// The cut may fall between two accounts of one device, so that a thread gets the error
+// in the middle of a change while another one waits for its turn. That one must not
+// wait forever.
 func TestCutBetweenAccounts(t *testing.T) {
-	crew := harness.Native()
+	mix := harness.GoOnly()
 	for range rounds(10) {
 		path := newPath(t)
-		threaded := join(t, crew, 0, path, mib)
+		threaded := join(t, mix, 0, path, mib)
 		// Far enough apart to be on different pages.
-		other := start(t, crew, 1)
+		other := start(t, mix, 1)
 		other.OK("open %s", path)
 		for slot := 0; slot < 30; {
 			slot = other.OK("claim far").Int("slot")
@@ -121,7 +121,7 @@ func TestCutBetweenAccounts(t *testing.T) {
 	}
 }
 
-// accountsAt is where the first device's accounts begin in the file.
+// accountsAt returns the offset of the first device's accounts in the file.
 func accountsAt() int64 {
 	field, _ := reflect.TypeFor[abi.Region]().FieldByName("Accounts")
 	return int64(field.Offset)

@@ -11,11 +11,11 @@ import (
 
 // churning starts n workers that charge and return without pause, every third
 // with several threads.
-func churning(t *testing.T, crew harness.Crew, n int, path string, most int) []*harness.Worker {
+func churning(t *testing.T, mix harness.Mix, n int, path string, most int) []*harness.Worker {
 	t.Helper()
 	workers := make([]*harness.Worker, n)
 	for i := range workers {
-		workers[i] = join(t, crew, i, path)
+		workers[i] = join(t, mix, i, path)
 		workers[i].OK("%schurn 0 %d %d", threads(i), i, most)
 	}
 	return workers
@@ -28,19 +28,19 @@ func threads(i int) string {
 	return ""
 }
 
-// While 8 processes charge and return without pause nobody ever sees the limit
-// passed, and when they are done nothing is left.
+// While 8 processes charge and return without pause no reading ever exceeds the limit,
+// and when they are done nothing is left.
 func TestLimitHolds(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		const limit = 2 * mib
 		path := newPath(t)
-		setter := join(t, crew, 0, path, limit)
+		setter := join(t, mix, 0, path, limit)
 		observer := harness.Observe(t, path, 1, limit)
-		workers := churning(t, crew, 8, path, limit/8)
+		workers := churning(t, mix, 8, path, limit/8)
 
 		total := 0
 		for deadline := time.Now().Add(time.Duration(rounds(2)) * time.Second); time.Now().Before(deadline); {
-			// What the setter asks for meanwhile is granted or refused, never lost.
+			// The setter's requests are granted or refused meanwhile, never lost.
 			if setter.Ask("charge 0 data %d", limit/2).Verdict() == "ok" {
 				setter.OK("return 0 data %d", limit/2)
 			}
@@ -50,18 +50,18 @@ func TestLimitHolds(t *testing.T) {
 			a := w.OK("stop")
 			total, refused, longest = total+a.Int("ops"), refused+a.Int("refused"), max(longest, a.Int("longest"))
 		}
-		observer.Stop(t)
+		observer.MustHold(t)
 		t.Logf("%d operations, %d refused, the longest took %v", total, refused, time.Duration(longest))
 		if refused == 0 {
-			t.Error("nobody was ever refused: the limit was not tried")
+			t.Error("no request was refused: the limit was not reached")
 		}
-		if used := agree(t, path); used != [abi.Devices]uint64{} {
+		if used := balanced(t, path); used != [abi.Devices]uint64{} {
 			t.Errorf("bytes are still granted: %v", used)
 		}
 		for _, w := range append(workers, setter) {
 			w.Quit()
 		}
-		pristine(t, path)
+		checkEmpty(t, path)
 	})
 }
 
@@ -78,11 +78,11 @@ func TestExactFill(t *testing.T) {
 		{"one unit short", n*share - abi.Unit, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 				path := newPath(t)
 				var workers []*harness.Worker
 				for i := range n {
-					workers = append(workers, join(t, crew, i, path, tc.limit))
+					workers = append(workers, join(t, mix, i, path, tc.limit))
 				}
 				observer := harness.Observe(t, path, 1, uint64(tc.limit))
 				for round := range rounds(200) {
@@ -91,16 +91,17 @@ func TestExactFill(t *testing.T) {
 						t.Fatalf("round %d: refused %v, want %d of them", round, refused, tc.refused)
 					}
 				}
-				observer.Stop(t)
+				observer.MustHold(t)
 			})
 		})
 	}
 }
 
-// fill makes every worker ask for its share at once, and give back what it got.
+// fill has all workers charge their share at once, and return it. It returns who was
+// refused.
 func fill(workers []*harness.Worker, share int) (refused []string) {
 	for _, w := range workers {
-		w.Send("charge 0 data %d", share)
+		w.Tell("charge 0 data %d", share)
 	}
 	granted := map[*harness.Worker]bool{}
 	for i, w := range workers {

@@ -12,34 +12,34 @@ import (
 	"ration/test/harness"
 )
 
-// A killed process that nobody has waited for is dead all the same.
+// A killed process that is still a zombie counts as dead.
 func TestZombieIsReaped(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		survivor := join(t, crew, 0, path, mib)
-		victim := join(t, crew, 1, path)
+		survivor := join(t, mix, 0, path, mib)
+		victim := join(t, mix, 1, path)
 		victim.OK("charge 0 data %d", mib)
-		victim.Slay()
+		victim.KillToZombie()
 		survivor.OK("charge 0 data %d", mib)
 		if n := survivor.OK("counters").Int("reaped"); n != 1 {
 			t.Errorf("%d slots reaped, want the zombie's", n)
 		}
 		victim.Kill()
 		survivor.Quit()
-		pristine(t, path)
+		checkEmpty(t, path)
 	})
 }
 
-// A process that lost its lock by closing files it did not know lives on, and so
-// do its bytes, until it really dies.
+// A process that lost its lock by closing files that it did not open keeps its bytes
+// until it dies.
 func TestLostLock(t *testing.T) {
 	for _, order := range []string{"touch", "lose", "lose FILE"} {
 		t.Run(order, func(t *testing.T) {
-			harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 				path := newPath(t)
 				order := strings.ReplaceAll(order, "FILE", filepath.Join(filepath.Dir(path), "other"))
-				other := join(t, crew, 0, path, mib)
-				careless := join(t, crew, 1, path)
+				other := join(t, mix, 0, path, mib)
+				careless := join(t, mix, 1, path)
 				careless.OK("charge 0 data %d", mib)
 				careless.OK("%s", order)
 				if locked(t, path, careless.PID()) {
@@ -49,24 +49,24 @@ func TestLostLock(t *testing.T) {
 					t.Errorf("%d living processes reaped", n)
 				}
 				if got := other.Ask("charge 0 data 1"); got.Verdict() != "refused" {
-					t.Errorf("a charge where somebody living holds everything: %s", got)
+					t.Errorf("a charge though a living process holds everything: %s", got)
 				}
 				careless.OK("return 0 data %d", mib)
 				careless.OK("charge 0 module %d", mib)
 				careless.Kill()
 				other.OK("charge 0 data %d", mib)
 				other.Quit()
-				pristine(t, path)
+				checkEmpty(t, path)
 			})
 		})
 	}
 }
 
-// A lock that was lost while the descriptor is still there comes back by itself.
+// A lock that was lost is taken again, if the descriptor is still open.
 func TestLockComesBack(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		w := join(t, crew, 0, path, mib)
+		w := join(t, mix, 0, path, mib)
 		w.OK("touch")
 		if locked(t, path, w.PID()) {
 			t.Fatal("the lock was not lost")
@@ -81,8 +81,7 @@ func TestLockComesBack(t *testing.T) {
 	})
 }
 
-// locked says whether a process holds a record lock on a file, by what the
-// kernel lists.
+// locked returns whether a process holds a record lock on a file, by /proc/locks.
 func locked(t *testing.T, path string, pid int) bool {
 	t.Helper()
 	var st unix.Stat_t

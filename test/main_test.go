@@ -1,14 +1,14 @@
-// Package test holds what can only be shown with many processes: that one of
-// them initialises, that the limit is never passed, and that death at any moment
-// costs the others nothing.
+// Package test holds the tests that need many processes: exactly one of them
+// initialises a region, the limit is never exceeded, and the death of one at any
+// moment takes nothing from the others.
 //
-//	go test ./test/...                                   all of it, in a few minutes
+//	go test ./test/...                                   all tests, in a few minutes
 //	go test ./test/... -run Chaos -args -stress 10m      random kills for that long
 //	RATION_STRESS=10 go test ./test/...                  ten times the rounds
 //	go test ./test/... -run Chaos -args -seed 42         the choices of an earlier run
 //
-// The workers are in test/worker; harness starts and kills them; watch says what
-// must be true of a region whenever somebody looks.
+// The workers are in test/worker (Go) and testprog/cworker (C); harness starts and
+// kills them; internal/observer checks what must be true of a region at every instant.
 package test
 
 import (
@@ -23,13 +23,13 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/observer"
 	"ration/test/harness"
-	"ration/test/watch"
 )
 
 var (
-	stress = flag.Duration("stress", 0, "go on with random kills for this long")
-	seed   = flag.Uint64("seed", 0, "make the random choices of the run with this seed")
+	stress = flag.Duration("stress", 0, "continue with random kills for this long")
+	seed   = flag.Uint64("seed", 0, "seed of the random choices")
 )
 
 const (
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m))
 }
 
-// rounds is n, times RATION_STRESS.
+// rounds returns n times RATION_STRESS.
 func rounds(n int) int {
 	if times, err := strconv.Atoi(os.Getenv("RATION_STRESS")); err == nil && times > 0 {
 		return n * times
@@ -50,7 +50,7 @@ func rounds(n int) int {
 	return n
 }
 
-// random makes the choices of a test, and says how to have them again.
+// random returns a source of random choices, and logs how to repeat them.
 func random(t *testing.T) *rand.Rand {
 	t.Helper()
 	s := *seed
@@ -61,8 +61,8 @@ func random(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(s, 0))
 }
 
-// newPath is where a region can be made: in memory, where there is such a file
-// system, so that the tests do not wait for a disk.
+// newPath returns a path for a new region: in memory if there is such a file system,
+// so that the tests do not wait for a disk.
 func newPath(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "ration-test-")
@@ -73,24 +73,24 @@ func newPath(t testing.TB) string {
 	return filepath.Join(dir, "region")
 }
 
-// start starts worker i of a crew.
-func start(t testing.TB, crew harness.Crew, i int, options ...harness.Option) *harness.Worker {
+// start starts worker i of a mix.
+func start(t testing.TB, mix harness.Mix, i int, options ...harness.Option) *harness.Worker {
 	t.Helper()
-	return harness.Start(t, crew.Of(i).Plain, options...)
+	return harness.Start(t, mix.Of(i).Plain, options...)
 }
 
-// join starts worker i of a crew and gives it a slot in the region at path, with
+// join starts worker i of a mix and gives it a slot in the region at path, with
 // these limits, one for each device.
-func join(t testing.TB, crew harness.Crew, i int, path string, limits ...int) *harness.Worker {
+func join(t testing.TB, mix harness.Mix, i int, path string, limits ...int) *harness.Worker {
 	t.Helper()
-	w := start(t, crew, i)
-	w.OK("open %s%s", path, bring(limits...))
+	w := start(t, mix, i)
+	w.OK("open %s%s", path, limitFields(limits...))
 	w.OK("claim worker-%d", i)
 	return w
 }
 
-// bring writes limits as an order wants them.
-func bring(limits ...int) string {
+// limitFields formats limits for the order open.
+func limitFields(limits ...int) string {
 	var s strings.Builder
 	for d, bytes := range limits {
 		fmt.Fprintf(&s, " %d=%d", d, bytes)
@@ -98,37 +98,38 @@ func bring(limits ...int) string {
 	return s.String()
 }
 
-// agree checks that every device has granted exactly what its slots hold, and
-// returns that. The region is at rest, the dead have been reaped.
-func agree(t testing.TB, path string) (used [abi.Devices]uint64) {
+// balanced checks that every device has granted exactly what its slots hold, and
+// returns that, in bytes. No process may change the region meanwhile, and all dead
+// ones must have been reaped.
+func balanced(t testing.TB, path string) (used [abi.Devices]uint64) {
 	t.Helper()
-	eye, err := watch.Open(path)
+	checker, err := observer.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer eye.Close()
+	defer checker.Close()
 	for d := range used {
-		if used[d], err = eye.Books(d); err != nil {
+		if used[d], err = checker.Balanced(d); err != nil {
 			t.Error(err)
 		}
 	}
 	return used
 }
 
-// pristine checks that nothing is left in a region that everybody has left: no
-// byte is granted, and every slot can be claimed.
-func pristine(t testing.TB, path string) {
+// checkEmpty checks that nothing is left in a region that all processes have left: no
+// byte is granted, nothing has to be reaped, and every slot can be claimed.
+func checkEmpty(t testing.TB, path string) {
 	t.Helper()
-	w := start(t, harness.Native(), 0)
+	w := start(t, harness.GoOnly(), 0)
 	w.OK("open %s", path)
 	if n := w.OK("reap").Int("slots"); n != 0 {
 		t.Errorf("%d slots had to be reaped", n)
 	}
-	if used := agree(t, path); used != [abi.Devices]uint64{} {
+	if used := balanced(t, path); used != [abi.Devices]uint64{} {
 		t.Errorf("bytes are still granted: %v", used)
 	}
 	if n := w.OK("claims %d", abi.Slots).Int("slots"); n != abi.Slots {
-		t.Errorf("%d slots could be claimed, of %d", n, abi.Slots)
+		t.Errorf("%d of %d slots could be claimed", n, abi.Slots)
 	}
 	w.Quit()
 }

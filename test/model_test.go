@@ -11,12 +11,12 @@ import (
 	"ration/test/harness"
 )
 
-// reference is a region as anybody would write it who knew of no other process:
-// a few sums. It counts in units.
+// reference is the simplest implementation of a region, for a single process: a few
+// sums. It counts in units.
 type reference struct {
 	limit [2]int
 	mine  [2][abi.Kinds]int // what the worker holds
-	dead  [2]int            // what killed processes hold, until somebody needs it
+	dead  [2]int            // what killed processes hold, until it is needed
 }
 
 func (m *reference) used(device int) int {
@@ -27,8 +27,8 @@ func (m *reference) used(device int) int {
 	return sum
 }
 
-// charge says what becomes of a charge. One that finds no room takes back what
-// the dead hold of its device. Each of them holds something of one device only.
+// charge returns the answer to a charge. A charge that finds no room reaps what the
+// dead hold of its device. Each of them holds something of one device only.
 func (m *reference) charge(device int, kind abi.Kind, units int) string {
 	if units == 0 {
 		return "ok"
@@ -51,7 +51,7 @@ func (m *reference) giveBack(device int, kind abi.Kind, units int) string {
 	return "ok"
 }
 
-// step takes a random order to a worker and to the reference, and returns both
+// step gives a random order to a worker and to the reference, and returns both
 // answers.
 func (m *reference) step(t *testing.T, random *rand.Rand, w *harness.Worker, path string) (order, got, want string) {
 	device, kind := random.IntN(2), abi.Kind(random.IntN(int(abi.Kinds)))
@@ -64,7 +64,7 @@ func (m *reference) step(t *testing.T, random *rand.Rand, w *harness.Worker, pat
 	case n < 85:
 		order, want = change("return"), m.giveBack(device, kind, units)
 	case n < 90:
-		order, want = change("book"), "ok"
+		order, want = change("force"), "ok"
 		m.mine[device][kind] += units
 	case n < 94:
 		m.limit[device] = 20 + random.IntN(200)
@@ -77,24 +77,24 @@ func (m *reference) step(t *testing.T, random *rand.Rand, w *harness.Worker, pat
 		w.OK("leave")
 		order, want = "claim again", "ok"
 	default:
-		m.bereave(t, path, device, 1+random.IntN(10))
+		m.addDead(t, path, device, 1+random.IntN(10))
 		order, want = "used 0", "ok"
 	}
 	answer := w.Ask("%s", order)
 	return order, strings.TrimSpace(answer.Verdict() + " " + answer.Code()), want
 }
 
-// bereave lets another process book something and die. It finds a slot without
-// reaping anybody, since few are taken.
-func (m *reference) bereave(t *testing.T, path string, device, units int) {
+// addDead has another process charge something and die. It claims a slot without
+// reaping, since few slots are taken.
+func (m *reference) addDead(t *testing.T, path string, device, units int) {
 	t.Helper()
-	other := join(t, harness.Native(), 0, path)
-	other.OK("book %d data %d", device, units*abi.Unit)
+	other := join(t, harness.GoOnly(), 0, path)
+	other.OK("force %d data %d", device, units*abi.Unit)
 	other.Kill()
 	m.dead[device] += units
 }
 
-// compare holds the region against the reference.
+// compare compares the region with the reference.
 func (m *reference) compare(w *harness.Worker) error {
 	for d := range m.limit {
 		if got, want := w.OK("used %d", d).Int("bytes"), m.used(d)*abi.Unit; got != want {
@@ -112,21 +112,21 @@ func (m *reference) compare(w *harness.Worker) error {
 			found = found || strings.HasSuffix(f, want)
 		}
 		if !found {
-			return fmt.Errorf("device %d: nobody holds %s", d, want)
+			return fmt.Errorf("device %d: no slot holds %s", d, want)
 		}
 	}
 	return nil
 }
 
-// A worker that does anything in any order, beside others that die, has at every
-// step what the simplest bookkeeping says it has.
+// A worker that carries out random orders, beside others that die, holds at every step
+// what the reference says.
 func TestAgainstReference(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		random := random(t)
 		for range rounds(4) {
 			path := newPath(t)
 			m := &reference{limit: [2]int{100, 100}}
-			w := join(t, crew, 0, path, m.limit[0]*abi.Unit, m.limit[1]*abi.Unit)
+			w := join(t, mix, 0, path, m.limit[0]*abi.Unit, m.limit[1]*abi.Unit)
 			var history []string
 			for range 600 {
 				order, got, want := m.step(t, random, w, path)
@@ -138,7 +138,7 @@ func TestAgainstReference(t *testing.T) {
 			}
 			w.OK("reap")
 			w.Quit()
-			pristine(t, path)
+			checkEmpty(t, path)
 		}
 	})
 }

@@ -10,18 +10,18 @@ import (
 	"ration/test/harness"
 )
 
-// enter starts n workers at once, each in a PID namespace of its own, in which
-// all of them have the same PID.
-func enter(t *testing.T, crew harness.Crew, n int, path string) []*harness.Worker {
+// enter starts n workers at once, each in a PID namespace of its own, in which each has
+// the PID 1.
+func enter(t *testing.T, mix harness.Mix, n int, path string) []*harness.Worker {
 	t.Helper()
 	gate := harness.NewGate(t)
 	workers := make([]*harness.Worker, n)
 	for i := range workers {
-		workers[i] = start(t, crew, i, harness.NewPIDs(), gate.At())
-		workers[i].Send("gate")
-		workers[i].Send("open %s 0=%d", path, n*piece)
-		workers[i].Send("claim worker-%d", i)
-		workers[i].Send("charge 0 data %d", piece)
+		workers[i] = start(t, mix, i, harness.NewPIDs(), gate.At())
+		workers[i].Tell("gate")
+		workers[i].Tell("open %s 0=%d", path, n*piece)
+		workers[i].Tell("claim worker-%d", i)
+		workers[i].Tell("charge 0 data %d", piece)
 	}
 	gate.Open()
 	for _, w := range workers {
@@ -34,26 +34,26 @@ func enter(t *testing.T, crew harness.Crew, n int, path string) []*harness.Worke
 	return workers
 }
 
-// The host knows every process by the PID it has there, at once, also when they
-// all start together and call themselves 1; and killed, they are given back by
-// whoever looks: from the host, or from yet another namespace.
+// The host knows the host PID of every process at once, also if all of them start
+// together and have the PID 1; and killed, they are reaped from the host or from
+// another namespace.
 func TestNamespaces(t *testing.T) {
 	harness.NeedPIDs(t)
 	for _, reaper := range []string{"host", "namespace"} {
 		for _, n := range []int{8, 32} {
 			t.Run(fmt.Sprintf("%d reaped from %s", n, reaper), func(t *testing.T) {
-				harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+				harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 					path := newPath(t)
-					workers := enter(t, crew, n, path)
+					workers := enter(t, mix, n, path)
 					if reaper == "host" {
 						harness.NeedHost(t)
-						knowsAll(t, path, workers)
+						checkHostPIDs(t, path, workers)
 					}
 					var options []harness.Option
 					if reaper == "namespace" {
 						options = append(options, harness.NewPIDs())
 					}
-					heir := start(t, crew, n, options...)
+					heir := start(t, mix, n, options...)
 					heir.OK("open %s", path)
 					heir.OK("claim heir")
 					for _, w := range workers[:n/2] {
@@ -67,15 +67,16 @@ func TestNamespaces(t *testing.T) {
 					}
 					heir.OK("charge 0 data %d", n*piece)
 					heir.Quit()
-					pristine(t, path)
+					checkEmpty(t, path)
 				})
 			})
 		}
 	}
 }
 
-// knowsAll checks that the host sees each worker's PID in the region.
-func knowsAll(t *testing.T, path string, workers []*harness.Worker) {
+// checkHostPIDs checks that a reader on the host finds each worker's host PID in the
+// region.
+func checkHostPIDs(t *testing.T, path string, workers []*harness.Worker) {
 	t.Helper()
 	r, err := region.OpenReadOnly(path)
 	if err != nil {
@@ -89,7 +90,7 @@ func knowsAll(t *testing.T, path string, workers []*harness.Worker) {
 	host := map[string]int{}
 	for _, p := range list {
 		if p.PID != 1 || p.Dead {
-			t.Errorf("%s calls itself %d, dead: %v; want 1, alive", p.Name, p.PID, p.Dead)
+			t.Errorf("%s has PID %d, dead: %v; want 1, alive", p.Name, p.PID, p.Dead)
 		}
 		host[p.Name] = p.HostPID
 	}
@@ -105,29 +106,29 @@ func knowsAll(t *testing.T, path string, workers []*harness.Worker) {
 	}
 }
 
-// Two processes of one namespace look at the /proc of another, as in a container
-// without one of its own. PIDs they read there are somebody else's, and say
-// nothing about who lives.
+// Two processes of one PID namespace read the /proc of another one, as in a container
+// without a /proc of its own. The PIDs there belong to other processes, and say nothing
+// about which of the two is alive.
 func TestForeignProc(t *testing.T) {
 	harness.NeedPIDs(t)
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		survivor := start(t, crew, 0, harness.NewPIDs())
+		survivor := start(t, mix, 0, harness.NewPIDs())
 		survivor.OK("open %s 0=%d", path, mib)
 		survivor.OK("claim survivor")
-		victim := namesake(t, survivor, crew.Of(1).Plain, path)
+		victim := namesake(t, survivor, mix.Of(1).Plain, path)
 		victim.OK("claim victim")
 		victim.OK("charge 0 data %d", mib)
 		victim.Kill()
 		survivor.OK("charge 0 data %d", mib)
 		survivor.Quit()
-		pristine(t, path)
+		checkEmpty(t, path)
 	})
 }
 
-// namesake starts a worker beside another whose PID in their namespace is that of
-// somebody else on the host, and opens the region. Low numbers belong to threads
-// of the kernel there, which never die.
+// namesake starts a worker beside another one and opens the region. The PID of the
+// worker in its namespace is that of another process on the host: low numbers there
+// belong to kernel threads, which never die.
 func namesake(t *testing.T, w *harness.Worker, binary, path string) *harness.Worker {
 	t.Helper()
 	for range 100 {
@@ -138,45 +139,45 @@ func namesake(t *testing.T, w *harness.Worker, binary, path string) *harness.Wor
 		}
 		beside.Kill()
 	}
-	t.Skip("none of the host's processes has a low PID")
+	t.Skip("no process of the host has a low PID")
 	return nil
 }
 
-// A process whose descriptor of the region was closed, and its number given to
-// another file, can no longer ask who lives. It must not take an answer about
-// the other file for one.
-func TestStrangerBehindTheDescriptor(t *testing.T) {
+// A process whose descriptor of the region was closed and reused for another file can
+// no longer ask which processes are alive. It must not use an answer about the other
+// file.
+func TestReusedDescriptor(t *testing.T) {
 	harness.NeedPIDs(t)
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		holder := start(t, crew, 0, harness.NewPIDs())
+		holder := start(t, mix, 0, harness.NewPIDs())
 		holder.OK("open %s 0=%d", path, mib)
 		holder.OK("claim holder")
 		holder.OK("charge 0 data %d", mib)
 
-		careless := start(t, crew, 1, harness.NewPIDs())
+		careless := start(t, mix, 1, harness.NewPIDs())
 		careless.OK("open %s", path)
 		careless.OK("claim careless")
 		careless.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
 		if got := careless.Ask("charge 0 data %d", mib); got.Verdict() == "ok" {
-			t.Errorf("granted what a living process holds")
+			t.Errorf("granted bytes that a living process holds")
 		}
 		if got := holder.Ask("return 0 data %d", mib); got.Verdict() != "ok" {
-			t.Errorf("the living process was robbed: %s", got)
+			t.Errorf("the living process lost its bytes: %s", got)
 		}
 	})
 }
 
-// A process that loses its lock in another namespace cannot be told from a dead
-// one. It is given back; it learns so, and writes nothing more.
+// A process in another namespace that has lost its lock cannot be told from a dead one.
+// It is reaped; it gets an error afterwards, and writes nothing more.
 func TestEvicted(t *testing.T) {
 	harness.NeedPIDs(t)
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		heir := start(t, crew, 0, harness.NewPIDs())
+		heir := start(t, mix, 0, harness.NewPIDs())
 		heir.OK("open %s 0=%d", path, mib)
 		heir.OK("claim heir")
-		careless := join(t, crew, 1, path)
+		careless := join(t, mix, 1, path)
 		careless.OK("charge 0 data %d", mib/2)
 		careless.OK("lose")
 		heir.OK("charge 0 data %d", mib)
@@ -185,8 +186,8 @@ func TestEvicted(t *testing.T) {
 				t.Errorf("%s: %s", order, got)
 			}
 		}
-		if used := agree(t, path)[0]; used != mib {
-			t.Errorf("%d bytes are granted where %d are held", used, mib)
+		if used := balanced(t, path)[0]; used != mib {
+			t.Errorf("%d bytes are granted, but %d are held", used, mib)
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"ration/test/harness"
 )
 
-// mounting is a shell script that runs in a mount namespace of its own, so that
-// it can mount; the worker is $1 to it, the folder to mount on $2.
+// mounting starts a worker through a shell script in a mount namespace of its own, in
+// which it may mount a file system. $0 is the folder to mount on, $1 the worker.
 func mounting(t *testing.T, script, folder string) harness.Option {
 	t.Helper()
 	unshare := []string{"unshare", "--mount"}
@@ -19,18 +19,18 @@ func mounting(t *testing.T, script, folder string) harness.Option {
 	}
 	try := append(unshare[:len(unshare):len(unshare)], "mount", "-t", "tmpfs", "-o", "size=8m", "none", folder)
 	if out, err := exec.Command(try[0], try[1:]...).CombinedOutput(); err != nil {
-		t.Skipf("no small file system to be had here: %v: %s", err, out)
+		t.Skipf("cannot mount a small file system: %v: %s", err, out)
 	}
 	return harness.Through(append(unshare, "sh", "-c", script, folder)...)
 }
 
-// A file system without room is an error when the region is made, not a fault
-// when it is used; and once there is room, what the failure left is no hindrance.
+// A full file system is an error when the region is made, not a fault when it is used;
+// and once there is room, the region can be made.
 func TestFullDisk(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		folder := t.TempDir()
 		path := filepath.Join(folder, "region")
-		w := start(t, crew, 0, mounting(t, `
+		w := start(t, mix, 0, mounting(t, `
 			mount -t tmpfs -o size=8m none "$0" || exit
 			head -c 7m /dev/zero >"$0/fill" || exit
 			"$1" || exit
@@ -49,13 +49,13 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// A user's own limit on the size of files is the same: an error, not the signal
-// that the kernel sends to whoever passes it.
+// A limit on the size of files is an error as well, not the signal that the kernel
+// sends.
 func TestFileSizeLimit(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
-		w := start(t, crew, 0, harness.Through("sh", "-c", `ulimit -f 1024; exec "$0"`))
-		w.Send("open %s 0=%d", newPath(t), mib)
-		got, alive := w.Hear()
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		w := start(t, mix, 0, harness.Through("sh", "-c", `ulimit -f 1024; exec "$0"`))
+		w.Tell("open %s 0=%d", newPath(t), mib)
+		got, alive := w.AnswerIfAlive()
 		if !alive || got.Code() != "nospace" {
 			t.Errorf("alive: %v, %q", alive, got)
 		}

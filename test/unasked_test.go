@@ -16,12 +16,12 @@ import (
 // to be able to ask is no answer: a living process that has lost its lock keeps
 // what it holds, and one that is gone is still known to be.
 func TestNoDescriptorToAskWith(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		careless := join(t, crew, 0, path, mib)
+		careless := join(t, mix, 0, path, mib)
 		careless.OK("charge 0 data %d", mib)
 		careless.OK("touch")
-		asker := join(t, crew, 1, path)
+		asker := join(t, mix, 1, path)
 		asker.OK("exhaust")
 		if n := asker.OK("reap").Int("slots"); n != 0 {
 			t.Errorf("%d living processes reaped", n)
@@ -29,25 +29,25 @@ func TestNoDescriptorToAskWith(t *testing.T) {
 		if got := asker.Ask("charge 0 data 1"); got.Verdict() != "refused" {
 			t.Errorf("a charge while a living process holds everything: %s", got)
 		}
-		if used := agree(t, path)[0]; used != mib {
+		if used := balanced(t, path)[0]; used != mib {
 			t.Errorf("%d bytes granted where %d are held", used, mib)
 		}
 		careless.Kill()
 		asker.OK("charge 0 data %d", mib)
 		asker.Quit()
-		pristine(t, path)
+		checkEmpty(t, path)
 	})
 }
 
 // The same where the region's own descriptor is gone and cannot be opened again:
 // nobody is judged, and a claim says that it could not ask.
 func TestNoDescriptorOfTheRegion(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		careless := join(t, crew, 0, path, mib)
+		careless := join(t, mix, 0, path, mib)
 		careless.OK("charge 0 data %d", mib)
 		careless.OK("touch")
-		asker := start(t, crew, 1)
+		asker := start(t, mix, 1)
 		asker.OK("open %s", path)
 		asker.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
 		asker.OK("exhaust")
@@ -57,7 +57,7 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 		if n := asker.OK("reap").Int("slots"); n != 0 {
 			t.Errorf("%d living processes reaped", n)
 		}
-		if used := agree(t, path)[0]; used != mib {
+		if used := balanced(t, path)[0]; used != mib {
 			t.Errorf("%d bytes granted where %d are held", used, mib)
 		}
 	})
@@ -66,10 +66,10 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 // Limits that an operator put beside a region count also where this process may
 // not look whether they are there.
 func TestLimitsThatCannotBeAskedFor(t *testing.T) {
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		// A name as long as a file's may be: that of the limits is longer.
 		path := filepath.Join(filepath.Dir(newPath(t)), fmt.Sprintf("%0255d", 0))
-		w := start(t, crew, 0)
+		w := start(t, mix, 0)
 		if got := w.Ask("open %s 0=%d", path, mib); got.Verdict() != "error" {
 			t.Errorf("a region whose limits cannot be looked for: %s", got)
 		}
@@ -82,15 +82,15 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run a worker as another user")
 	}
-	harness.Crews(t, func(t *testing.T, crew harness.Crew) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
-		careless := join(t, crew, 0, path, mib)
+		careless := join(t, mix, 0, path, mib)
 		careless.OK("charge 0 data %d", mib)
 		careless.OK("touch")
 		if err := errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)); err != nil {
 			t.Fatal(err)
 		}
-		asker := start(t, crew, 1, func(c *exec.Cmd) {
+		asker := start(t, mix, 1, func(c *exec.Cmd) {
 			c.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 		})
 		asker.OK("open %s", path)
@@ -101,6 +101,6 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 		careless.Kill()
 		asker.OK("charge 0 data %d", mib)
 		asker.Quit()
-		pristine(t, path)
+		checkEmpty(t, path)
 	})
 }

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/child"
 	"ration/internal/gputest"
-	"ration/internal/procgroup"
 )
 
 func main() {
@@ -57,12 +57,12 @@ func run() (passed bool, err error) {
 		return false, err
 	}
 	defer m.Close()
-	defer procgroup.Sweep()
+	defer child.KillAll()
 	go func() {
 		interrupted := make(chan os.Signal, 1)
 		signal.Notify(interrupted, os.Interrupt, unix.SIGTERM)
 		<-interrupted
-		procgroup.Sweep()
+		child.KillAll()
 		m.Close()
 		os.Exit(130)
 	}()

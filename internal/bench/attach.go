@@ -14,17 +14,18 @@ import (
 	"ration/internal/region"
 )
 
-const starterRole = "bench-starter"
+const attachRole = "bench-attach"
 
-// Gates of starters.
+// Gates of attachWorker.
 const (
 	gateStart = iota
 	gateEnd
-	starterGates
+	attachGates
 )
 
-// attach measures how a process comes by its slot: on a region that is ready, on
-// one that is not there, and what fast starts and exits leave behind.
+// attach measures how long a process takes to attach to a region and claim a slot:
+// to a region that is ready, to one that does not exist yet; and what processes
+// that start and exit fast leave behind.
 func attach(env Env) (Result, error) {
 	var result Result
 	for _, racing := range []struct {
@@ -48,29 +49,29 @@ func attach(env Env) (Result, error) {
 		}
 		result.Rows = append(result.Rows, row)
 	}
-	row, err := comeAndGo(env, env.pick(50, 3), 16)
+	row, err := startAndExit(env, env.pick(50, 3), 16)
 	result.Rows = append(result.Rows, row)
 	result.Notes = []string{
-		"Open and claim, timed inside each process; processes are started, and their runtime set up, before the clock.",
+		"Open and claim, timed inside each process; processes are started, and their runtime set up, before the clock starts.",
 		fmt.Sprintf("All of a round pass one gate at once, and share %d CPUs: the control beside them uses the median CPU time of an attach and no region.", runtime.NumCPU()),
 		"Spread: the least and the largest sample.",
 	}
 	return result, err
 }
 
-// attachReady lets n processes at a time attach to a region that is complete.
+// attachReady lets n processes at a time attach to a region that is initialised.
 func attachReady(env Env, n, rounds int, most time.Duration, target string) ([]Row, error) {
 	var times, spent, control Samples
 	fast := 0
 	err := inRegion(func(path string) error {
-		r, err := create(path, roomy)
+		r, err := create(path, largeLimit)
 		if err != nil {
 			return err
 		}
 		defer r.Close()
 		for round := range rounds {
 			env.Say(fmt.Sprintf("%d processes attach to a ready region, round %d of %d", n, round+1, rounds))
-			started, err := race(starting{Path: path, Hold: true}, n)
+			started, err := race(attachTask{Path: path, Hold: true}, n)
 			if err != nil {
 				return err
 			}
@@ -80,10 +81,10 @@ func attachReady(env Env, n, rounds int, most time.Duration, target string) ([]R
 					fast++
 				}
 			}
-			// What the machine alone makes of so many processes released at once: as
-			// many, of as much CPU time, that touch no region.
+			// The control: as many processes released at once, which use as much CPU
+			// time and no region.
 			slices.Sort(spent)
-			idle, err := race(starting{Hold: true, Burn: spent.Percentile(50)}, n)
+			idle, err := race(attachTask{Hold: true, Burn: spent.Percentile(50)}, n)
 			if err != nil {
 				return err
 			}
@@ -96,7 +97,7 @@ func attachReady(env Env, n, rounds int, most time.Duration, target string) ([]R
 	name := fmt.Sprintf("attach, %d racing", n)
 	p50, p99 := times.at(50, name), times.at(99, name)
 	p50.Note = fmt.Sprintf("%d of %d on the fast path", fast, len(times))
-	return []Row{p50, p99.within(p99.Value, float64(most), target), spent.at(99, "  its CPU time"), control.at(99, "  no region, same CPU")}, err
+	return []Row{p50, p99.withTarget(p99.Value, float64(most), target), spent.at(99, "  its CPU time"), control.at(99, "  no region, same CPU")}, err
 }
 
 // attachCold lets n processes at a time start on a region that does not exist.
@@ -107,7 +108,7 @@ func attachCold(env Env, n, rounds int) (Row, error) {
 	for round := range rounds {
 		env.Say(fmt.Sprintf("%d processes race for a new region, round %d of %d", n, round+1, rounds))
 		err := inRegion(func(path string) error {
-			started, err := race(starting{Path: path, Hold: true}, n)
+			started, err := race(attachTask{Path: path, Hold: true}, n)
 			won := 0
 			for _, s := range started {
 				times = append(times, float64(s.Took))
@@ -133,18 +134,18 @@ func attachCold(env Env, n, rounds int) (Row, error) {
 	return row, nil
 }
 
-// comeAndGo starts and ends n processes, round after round, half of them without
-// leaving, and counts what they left behind.
-func comeAndGo(env Env, rounds, n int) (Row, error) {
+// startAndExit starts and ends n processes, round after round, half of them without
+// leaving their slot, and counts what they left behind.
+func startAndExit(env Env, rounds, n int) (Row, error) {
 	left := 0
 	err := inRegion(func(path string) error {
 		for round := range rounds {
 			env.Say(fmt.Sprintf("%d processes start and end, round %d of %d", n, round+1, rounds))
-			if _, err := race(starting{Path: path}, n); err != nil {
+			if _, err := race(attachTask{Path: path}, n); err != nil {
 				return err
 			}
 		}
-		r, err := create(path, roomy)
+		r, err := create(path, largeLimit)
 		if err != nil {
 			return err
 		}
@@ -160,82 +161,82 @@ func comeAndGo(env Env, rounds, n int) (Row, error) {
 	})
 	row := Row{Name: "left by fast exits", Value: float64(left), Low: float64(left), High: float64(left), Samples: rounds * n}
 	row.Note = fmt.Sprintf("%d rounds of %d, half exit without leaving", rounds, n)
-	return row.within(row.Value, 0, "0"), err
+	return row.withTarget(row.Value, 0, "0"), err
 }
 
-// starting is what a starter is told.
-type starting struct {
-	Path string
-	Hold bool    // until the others are there
-	Burn float64 // nanoseconds of CPU time to use instead of attaching
+// attachTask is the task of a worker.
+type attachTask struct {
+	Path string  // of the region
+	Hold bool    // wait for gateEnd before leaving
+	Burn float64 // nanoseconds of CPU time to use instead of attaching; 0 attaches
 }
 
-// started is how it went.
-type started struct {
+// attachReport is what a worker reports.
+type attachReport struct {
 	Role region.Role
 	Took time.Duration
-	CPU  float64 // nanoseconds
+	CPU  float64 // nanoseconds of CPU time
 }
 
 // race has n processes attach at once.
-func race(how starting, n int) ([]started, error) {
-	c, err := procgroup.Start(procgroup.Spec{Role: starterRole, N: n, Gates: starterGates, Task: func(int) any { return how }})
+func race(task attachTask, n int) ([]attachReport, error) {
+	g, err := procgroup.Start(procgroup.Spec{Role: attachRole, N: n, Gates: attachGates, Task: func(int) any { return task }})
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	c.Open(gateStart)
-	out, err := procgroup.Gather[started](c, time.Minute)
+	defer g.Close()
+	g.Open(gateStart)
+	out, err := procgroup.Gather[attachReport](g, time.Minute)
 	if err != nil {
 		return out, err
 	}
-	c.Open(gateEnd)
-	for _, w := range c.Workers {
-		if err := w.Ended(time.Minute); err != nil {
+	g.Open(gateEnd)
+	for _, w := range g.Workers {
+		if err := w.Wait(time.Minute); err != nil {
 			return out, err
 		}
 	}
 	return out, nil
 }
 
-// begin attaches, says how long it took, and ends.
-func begin(p *procgroup.Post) error {
-	var t starting
-	if err := p.Task(&t); err != nil {
+// attachWorker attaches, reports how long it took, and ends.
+func attachWorker(self *procgroup.Self) error {
+	var t attachTask
+	if err := self.Task(&t); err != nil {
 		return err
 	}
 	var opt region.Options
-	opt.Limits.Memory[0] = abi.MakeLimit(roomy, 0)
-	runtime.LockOSThread() // whose CPU time is then ours alone
-	p.Wait(gateStart)
-	from, spent := time.Now(), clockAt(unix.CLOCK_THREAD_CPUTIME_ID)
+	opt.Limits.Memory[0] = abi.MakeLimit(largeLimit, 0)
+	runtime.LockOSThread() // so that the thread's CPU time is this goroutine's
+	self.Wait(gateStart)
+	from, spent := time.Now(), readClock(unix.CLOCK_THREAD_CPUTIME_ID)
 	if t.Burn > 0 {
-		for clockAt(unix.CLOCK_THREAD_CPUTIME_ID)-spent < t.Burn {
+		for readClock(unix.CLOCK_THREAD_CPUTIME_ID)-spent < t.Burn {
 		}
-		if err := p.Report(started{Took: time.Since(from), CPU: t.Burn}); err != nil {
+		if err := self.Report(attachReport{Took: time.Since(from), CPU: t.Burn}); err != nil {
 			return err
 		}
-		p.Wait(gateEnd)
+		self.Wait(gateEnd)
 		return nil
 	}
 	r, err := region.Open(t.Path, opt)
 	if err != nil {
 		return err
 	}
-	s, err := r.Claim(fmt.Sprintf("starter %d", p.Index))
-	out := started{r.Role(), time.Since(from), clockAt(unix.CLOCK_THREAD_CPUTIME_ID) - spent}
+	s, err := r.Claim(fmt.Sprintf("bench %d", self.Index))
+	out := attachReport{r.Role(), time.Since(from), readClock(unix.CLOCK_THREAD_CPUTIME_ID) - spent}
 	if err != nil {
 		return err
 	}
-	if err := s.Charge(0, abi.Data, piece); err != nil {
+	if err := s.Charge(0, abi.Data, chargeBytes); err != nil {
 		return err
 	}
-	if err := p.Report(out); err != nil {
+	if err := self.Report(out); err != nil {
 		return err
 	}
 	if t.Hold {
-		p.Wait(gateEnd)
-	} else if p.Index%2 == 1 {
+		self.Wait(gateEnd)
+	} else if self.Index%2 == 1 {
 		os.Exit(0)
 	}
 	return s.Leave()

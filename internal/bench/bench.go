@@ -1,8 +1,7 @@
-// Package bench measures what ration costs, in figures that can be quoted: each
-// comes with its spread, with the bare atomic operation measured beside it in the
-// same run and in alternating order, and with the machine it was measured on.
-// Where something was promised the row says so, and whether it was kept. A
-// timing never makes a run fail: it is a fact about a machine and a moment.
+// Package bench measures what ration costs. Each result comes with its spread, with
+// the bare atomic operation measured in the same run and in alternating order, and
+// with the machine it was measured on. A row that has a target says whether it was
+// met. A timing never makes a run fail: it depends on the machine and the moment.
 package bench
 
 import (
@@ -15,21 +14,21 @@ import (
 	"ration/internal/procgroup"
 )
 
-// Report is what a run measured.
+// Report is the result of a run.
 type Report struct {
 	Machine Machine  `json:"machine"`
 	Date    string   `json:"date"`    // RFC 3339
-	Command string   `json:"command"` // what to type to measure again
-	Seconds float64  `json:"seconds"` // the run took
+	Command string   `json:"command"` // that makes the same run
+	Seconds float64  `json:"seconds"` // duration of the run
 	Results []Result `json:"results"`
 }
 
-// Result is one benchmark's.
+// Result is the result of one benchmark.
 type Result struct {
 	Bench string   `json:"bench"`
 	About string   `json:"about"`
 	Rows  []Row    `json:"rows"`
-	Notes []string `json:"notes,omitempty"` // how to read the figures
+	Notes []string `json:"notes,omitempty"` // how to read the rows
 }
 
 // Units of rows.
@@ -45,7 +44,7 @@ const (
 	Over = "over"
 )
 
-// Row is one figure.
+// Row is one measured value.
 type Row struct {
 	Name      string  `json:"name"`
 	Unit      string  `json:"unit"`                 // ns, %, or empty for a count
@@ -54,29 +53,29 @@ type Row struct {
 	High      float64 `json:"high"`                 // 90th percentile over rounds, or the largest sample
 	Samples   int     `json:"samples"`              // rounds or samples behind it
 	Atomic    float64 `json:"atomic,omitempty"`     // the bare atomic operation, in the same unit and run
-	Ratio     float64 `json:"ratio,omitempty"`      // Value by Atomic
+	Ratio     float64 `json:"ratio,omitempty"`      // Value divided by Atomic
 	PerSecond float64 `json:"per_second,omitempty"` // throughput, of all workers together
-	Target    string  `json:"target,omitempty"`     // what was promised
-	Verdict   string  `json:"verdict,omitempty"`    // ok or over, where there is a target
+	Target    string  `json:"target,omitempty"`     // the target, as text
+	Verdict   string  `json:"verdict,omitempty"`    // ok or over, if there is a target
 	Note      string  `json:"note,omitempty"`
 }
 
-// within gives a row a target for a figure of its own.
-func (r Row) within(figure, most float64, target string) Row {
+// withTarget sets a row's target: value must be at most the given one.
+func (r Row) withTarget(value, most float64, target string) Row {
 	r.Target, r.Verdict = target, Over
-	if figure <= most {
+	if value <= most {
 		r.Verdict = OK
 	}
 	return r
 }
 
-// Env is what a benchmark is given.
+// Env is how a benchmark is run.
 type Env struct {
-	Quick bool         // a smoke run: everything once or twice
-	Say   func(string) // is told what is being measured
+	Quick bool         // a smoke run: few rounds
+	Say   func(string) // called with what is being measured
 }
 
-// pick returns how often to do something.
+// pick returns the number for a full or a quick run.
 func (e Env) pick(full, quick int) int {
 	if e.Quick {
 		return quick
@@ -84,6 +83,7 @@ func (e Env) pick(full, quick int) int {
 	return full
 }
 
+// pause returns the duration for a full or a quick run.
 func (e Env) pause(full time.Duration) time.Duration {
 	if e.Quick {
 		return full / 10
@@ -100,21 +100,21 @@ type Bench struct {
 
 // Benches are all of them, in the order a reader wants them.
 var Benches = []Bench{
-	{"update", "one charge: limit checked, granted, booked by kind", update},
+	{"update", "one charge: limit checked, granted, counted by kind", update},
 	{"read", "usage of a device, and a consistent snapshot under writers", read},
 	{"scale", "charges by 1 to 32 processes, each in its own slot", scale},
 	{"init", "attaching to a region", attach},
-	{"reap", "memory of a killed process, for the next who asks", reap},
+	{"reap", "memory of a killed process, until another one has it", reap},
 	{"step", "a training step of 8 processes, as seen in production", step},
 }
 
 // Roles of the workers that benchmarks start.
 var Roles = map[string]procgroup.Role{
-	writerRole:  write,
-	scalerRole:  climb,
-	starterRole: begin,
-	victimRole:  fall,
-	trainerRole: train,
+	writeRole:  writeWorker,
+	scaleRole:  scaleWorker,
+	attachRole: attachWorker,
+	victimRole: victimWorker,
+	trainRole:  trainWorker,
 }
 
 // Run runs the named benchmarks.
@@ -128,7 +128,7 @@ func Run(names []string, env Env) (Report, error) {
 		report.Command += " --quick"
 	}
 	var err error
-	if report.Machine, err = Here(); err != nil {
+	if report.Machine, err = ThisMachine(); err != nil {
 		return report, err
 	}
 	for _, name := range names {
@@ -147,8 +147,8 @@ func Run(names []string, env Env) (Report, error) {
 	return report, nil
 }
 
-// inRegion calls f with the path of a region that does not exist yet, and removes
-// all of it afterwards.
+// inRegion calls f with the path for a new region, and removes its folder
+// afterwards.
 func inRegion(f func(path string) error) error {
 	path, remove, err := job.Scratch()
 	if err != nil {

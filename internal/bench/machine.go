@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is where figures were measured.
+// Machine describes the machine of a run.
 type Machine struct {
 	CPU        string `json:"cpu"`
 	Cores      int    `json:"cores"`
 	Kernel     string `json:"kernel"`
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
-	FileSystem string `json:"file_system"`  // that held the regions
+	FileSystem string `json:"file_system"`  // of the regions
 	Load       string `json:"load_average"` // when the run began: 1, 5 and 15 minutes
 }
 
-// Here describes the machine this runs on.
-func Here() (Machine, error) {
+// ThisMachine describes the machine this runs on.
+func ThisMachine() (Machine, error) {
 	m := Machine{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

@@ -9,13 +9,13 @@ import (
 	"ration/internal/region"
 )
 
-// roomy is the limit of regions in which nothing is to be refused.
-const roomy = 1 << 40
+// largeLimit is the limit of regions in which nothing is refused, in bytes.
+const largeLimit = 1 << 40
 
-// Samples of one figure. Percentiles want them sorted.
+// Samples are the samples of one value.
 type Samples []float64
 
-// Percentile of sorted samples, by nearest rank.
+// Percentile returns a percentile of sorted samples, by nearest rank.
 func (s Samples) Percentile(p float64) float64 {
 	if len(s) == 0 {
 		return 0
@@ -24,21 +24,21 @@ func (s Samples) Percentile(p float64) float64 {
 	return s[min(rank, len(s)-1)]
 }
 
-// row is the median of some rounds, with the middle eight tenths as its spread.
+// row returns the median, with the 10th and 90th percentile as its spread.
 func (s Samples) row(name, unit string) Row {
 	slices.Sort(s)
 	return Row{Name: name, Unit: unit, Value: s.Percentile(50), Low: s.Percentile(10), High: s.Percentile(90), Samples: len(s)}
 }
 
-// at is one percentile of many samples, with all of them as its spread.
+// at returns a percentile, with the least and the largest sample as its spread.
 func (s Samples) at(p float64, name string) Row {
 	slices.Sort(s)
 	return Row{Name: fmt.Sprintf("%s, p%v", name, p), Unit: Nanoseconds, Value: s.Percentile(p),
 		Low: s.Percentile(0), High: s.Percentile(100), Samples: len(s)}
 }
 
-// beside puts the bare operation's figure beside a row's.
-func (r Row) beside(bare Row) Row {
+// relativeTo sets the ratio of a row to the bare operation.
+func (r Row) relativeTo(bare Row) Row {
 	r.Atomic = bare.Value
 	if bare.Value > 0 {
 		r.Ratio = r.Value / bare.Value
@@ -46,14 +46,14 @@ func (r Row) beside(bare Row) Row {
 	return r
 }
 
-// throughput gives a row of times its operations in a second.
+// throughput sets the operations per second of a row of times.
 func (r Row) throughput() Row {
 	r.PerSecond = 1e9 / r.Value
 	return r
 }
 
-// alternate measures two things in turn, each going first half of the time, so
-// that what the machine does meanwhile falls on both.
+// alternate measures two functions in turn, each first in half of the rounds, so
+// that other load on the machine affects both.
 func alternate(rounds int, bare, op func() (float64, error)) (b, o Samples, err error) {
 	for round := range rounds {
 		order := [2]func() error{
@@ -78,7 +78,7 @@ func measure(f func() (float64, error), into *Samples) error {
 	return err
 }
 
-// perOp is nanoseconds for each of n operations since from.
+// perOp returns the nanoseconds since from for each of n operations.
 func perOp(from time.Time, n int) float64 { return float64(time.Since(from)) / float64(n) }
 
 // create makes a region with a limit on every device.
@@ -90,7 +90,7 @@ func create(path string, limit uint64) (*region.Region, error) {
 	return region.Open(path, opt)
 }
 
-// join attaches to a region that is there, and claims a slot.
+// join attaches to an existing region and claims a slot.
 func join(path, name string) (*region.Region, *region.Slot, error) {
 	r, err := region.Open(path, region.Options{NoCreate: true})
 	if err != nil {

@@ -44,20 +44,20 @@ func TestAlternate(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
-	row := Row{Value: 60}.beside(Row{Value: 6})
+	row := Row{Value: 60}.relativeTo(Row{Value: 6})
 	if row.Ratio != 10 || row.Atomic != 6 {
 		t.Errorf("got %+v", row)
 	}
-	if r := row.within(row.Ratio, 10, "≤ 10 ×"); r.Verdict != OK || r.Target != "≤ 10 ×" {
+	if r := row.withTarget(row.Ratio, 10, "≤ 10 ×"); r.Verdict != OK || r.Target != "≤ 10 ×" {
 		t.Errorf("got %+v", r)
 	}
-	if r := row.within(row.Ratio, 9, ""); r.Verdict != Over {
+	if r := row.withTarget(row.Ratio, 9, ""); r.Verdict != Over {
 		t.Errorf("got %+v", r)
 	}
 }
 
 func TestMachine(t *testing.T) {
-	m, err := Here()
+	m, err := ThisMachine()
 	if err != nil || m.Cores < 1 || m.CPU == "" || !strings.HasPrefix(m.Kernel, "Linux ") || m.FileSystem == "" {
 		t.Errorf("got %+v, %v", m, err)
 	}

@@ -7,30 +7,31 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/observer"
 	"ration/internal/procgroup"
 	"ration/internal/region"
 )
 
 const (
-	writerRole = "bench-writer"
-	writers    = 8
+	writeRole = "bench-write"
+	writers   = 8
 )
 
-// read measures looking: at a device's figure, and at who holds what while 8
-// processes write.
+// read measures readers: of a device's usage, and of what each process holds while
+// 8 processes write.
 func read(env Env) (Result, error) {
 	var result Result
 	err := inRegion(func(path string) error {
-		r, err := create(path, roomy)
+		r, err := create(path, largeLimit)
 		if err != nil {
 			return err
 		}
 		defer r.Close()
-		rows, err := usage(env, r)
+		rows, err := readUsage(env, r)
 		if err != nil {
 			return err
 		}
-		result.Rows = append(rows, clock(env))
+		result.Rows = append(rows, measureClock(env))
 		for _, load := range []struct {
 			name  string
 			pause time.Duration
@@ -44,39 +45,40 @@ func read(env Env) (Result, error) {
 		return nil
 	})
 	result.Notes = []string{
-		"A snapshot is the bytes by kind of 8 processes, each in one piece, read while all 8 write.",
+		"A snapshot is the bytes by kind of 8 processes, each read consistently, while all 8 write.",
 		"Its times include the clock's own; spread: the least and the largest sample.",
 	}
 	return result, err
 }
 
-func usage(env Env, r *region.Region) ([]Row, error) {
+func readUsage(env Env, r *region.Region) ([]Row, error) {
 	env.Say("usage of a device")
 	var word uint64
 	bare, op, err := alternate(env.pick(61, 3), func() (float64, error) {
 		sum, from := uint64(0), time.Now()
-		for range block {
+		for range opsPerRound {
 			sum += atomic.LoadUint64(&word)
 		}
-		took := perOp(from, block)
+		took := perOp(from, opsPerRound)
 		runtime.KeepAlive(sum)
 		return took, nil
 	}, func() (float64, error) {
 		sum, from := uint64(0), time.Now()
-		for range block {
+		for range opsPerRound {
 			sum += r.Used(0)
 		}
-		took := perOp(from, block)
+		took := perOp(from, opsPerRound)
 		runtime.KeepAlive(sum)
 		return took, nil
 	})
 	load := bare.row("bare atomic load", Nanoseconds)
-	used := op.row("usage of a device", Nanoseconds).beside(load).throughput()
-	return []Row{load.throughput(), used.within(used.Ratio, 3, "≤ 3 ×")}, err
+	used := op.row("usage of a device", Nanoseconds).relativeTo(load).throughput()
+	return []Row{load.throughput(), used.withTarget(used.Ratio, 3, "≤ 3 ×")}, err
 }
 
-// clock measures what a timed read pays for being timed.
-func clock(env Env) Row {
+// measureClock measures two readings of the clock, which are part of every timed
+// read.
+func measureClock(env Env) Row {
 	times := make(Samples, env.pick(100_000, 1000))
 	for i := range times {
 		from := time.Now()
@@ -86,15 +88,15 @@ func clock(env Env) Row {
 }
 
 // snapshots reads what 8 processes hold while they write, and counts how often a
-// read had to be made again.
+// read had to be repeated.
 func snapshots(env Env, r *region.Region, path, name string, pause time.Duration) ([]Row, error) {
 	env.Say("a snapshot of 8 " + name + " writers")
-	c, err := procgroup.Start(procgroup.Spec{Role: writerRole, N: writers, Task: func(int) any { return writing{path, pause} }})
+	g, err := procgroup.Start(procgroup.Spec{Role: writeRole, N: writers, Task: func(int) any { return writeTask{path, pause} }})
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	if _, err := procgroup.Gather[bool](c, time.Minute); err != nil {
+	defer g.Close()
+	if _, err := procgroup.Gather[bool](g, time.Minute); err != nil {
 		return nil, err
 	}
 	before, err := r.Counters()
@@ -121,8 +123,8 @@ func snapshots(env Env, r *region.Region, path, name string, pause time.Duration
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range c.Workers {
-		if err := w.Die(); err != nil {
+	for _, w := range g.Workers {
+		if err := w.Kill(); err != nil {
 			return nil, err
 		}
 	}
@@ -140,57 +142,53 @@ func snapshots(env Env, r *region.Region, path, name string, pause time.Duration
 	if pause > 0 {
 		return []Row{
 			times.at(50, "snapshot, "+name),
-			retries.within(retries.Value, 0.1, "< 0.1 %"),
-			best.within(best.Value, 0, "0"),
+			retries.withTarget(retries.Value, 0.1, "< 0.1 %"),
+			best.withTarget(best.Value, 0, "0"),
 		}, nil
 	}
 	p50, p999 := times.at(50, "snapshot, "+name), times.at(99.9, "snapshot, "+name)
 	tornRow := count("torn, "+name, uint64(torn))
 	return []Row{
-		p50.within(p50.Value, 300, "< 300 ns"), times.at(99, "snapshot, "+name), p999.within(p999.Value, 10_000, "< 10 µs"),
-		retries, best.within(best.Value, 0, "0"), tornRow.within(tornRow.Value, 0, "0"),
+		p50.withTarget(p50.Value, 300, "< 300 ns"), times.at(99, "snapshot, "+name), p999.withTarget(p999.Value, 10_000, "< 10 µs"),
+		retries, best.withTarget(best.Value, 0, "0"), tornRow.withTarget(tornRow.Value, 0, "0"),
 	}, nil
 }
 
-// inconsistent counts the holdings whose total is not the sum of their kinds,
-// though they claim to be in one piece.
+// inconsistent counts the holdings whose total is not the sum of their kinds, and
+// that are not marked as best effort.
 func inconsistent(all []region.Holding) (n int) {
 	for _, h := range all {
-		var sum uint64
-		for _, bytes := range h.Kind {
-			sum += bytes
-		}
-		if sum != h.Total && !h.BestEffort {
+		if observer.Sum(h) != h.Total && !h.BestEffort {
 			n++
 		}
 	}
 	return n
 }
 
-// writing is what a writer is told.
-type writing struct {
-	Path  string
-	Pause time.Duration
+// writeTask is the task of a writer.
+type writeTask struct {
+	Path  string        // of the region
+	Pause time.Duration // between two changes
 }
 
-// write charges and returns, of two kinds, until it is killed.
-func write(p *procgroup.Post) error {
-	var t writing
-	if err := p.Task(&t); err != nil {
+// writeWorker charges and returns, of two kinds, until it is killed.
+func writeWorker(self *procgroup.Self) error {
+	var t writeTask
+	if err := self.Task(&t); err != nil {
 		return err
 	}
-	_, s, err := join(t.Path, fmt.Sprintf("writer %d", p.Index))
+	_, s, err := join(t.Path, fmt.Sprintf("writer %d", self.Index))
 	if err != nil {
 		return err
 	}
-	if err := p.Report(true); err != nil {
+	if err := self.Report(true); err != nil {
 		return err
 	}
 	steps := [4]func() error{
-		func() error { return s.Charge(0, abi.Data, piece) },
-		func() error { return s.Charge(0, abi.Module, piece) },
-		func() error { return s.Return(0, abi.Data, piece) },
-		func() error { return s.Return(0, abi.Module, piece) },
+		func() error { return s.Charge(0, abi.Data, chargeBytes) },
+		func() error { return s.Charge(0, abi.Module, chargeBytes) },
+		func() error { return s.Return(0, abi.Data, chargeBytes) },
+		func() error { return s.Return(0, abi.Module, chargeBytes) },
 	}
 	for n := 0; ; n++ {
 		if err := steps[n%len(steps)](); err != nil {

@@ -12,11 +12,11 @@ import (
 	"ration/internal/procgroup"
 )
 
-const scalerRole = "bench-scaler"
+const scaleRole = "bench-scale"
 
-// scale measures whether writers slow each other. A machine has only so many
-// CPUs, so the figure is CPU time: a process that waits for its turn on a CPU
-// costs nothing, one that waits for a neighbour's cache line does.
+// scale measures whether writers slow each other down. The processes may outnumber
+// the CPUs, so it measures CPU time: waiting for a CPU takes none, waiting for the
+// cache line of another writer does.
 func scale(env Env) (Result, error) {
 	var result Result
 	sizes := []int{1, 2, 4, 8, 16, 32}
@@ -30,7 +30,7 @@ func scale(env Env) (Result, error) {
 		var first Row
 		for _, n := range sizes {
 			env.Say(fmt.Sprintf("%d processes, %s", n, where.name))
-			row, err := climbers(env, n, where.device)
+			row, err := measureScale(env, n, where.device)
 			if err != nil {
 				return result, err
 			}
@@ -39,37 +39,37 @@ func scale(env Env) (Result, error) {
 				row.Name = " 1 process, " + where.name
 				first = row
 			} else if where.name == "own devices" {
-				row = row.within(row.Value, 1.5*first.Value, "≤ 1.5 × 1")
+				row = row.withTarget(row.Value, 1.5*first.Value, "≤ 1.5 × 1")
 			}
 			result.Rows = append(result.Rows, row)
 		}
 	}
 	result.Notes = []string{
 		fmt.Sprintf("CPU time for each charge; M/s: all processes together, on %d CPUs. Beyond that they share CPUs.", runtime.NumCPU()),
-		fmt.Sprintf("Of 32 processes on own devices, two share each of %d. On one device all swap one word: that is the exact limit's price.", abi.Devices),
+		fmt.Sprintf("Of 32 processes on own devices, two share each of %d. On one device all change one word: that is the price of an exact limit.", abi.Devices),
 	}
 	return result, nil
 }
 
-// climbers measures n processes that charge without pause.
-func climbers(env Env, n int, device func(int) int) (Row, error) {
+// measureScale measures n processes that charge without pause.
+func measureScale(env Env, n int, device func(int) int) (Row, error) {
 	var cpu, bare, rate Samples
 	err := inRegion(func(path string) error {
-		r, err := create(path, roomy)
+		r, err := create(path, largeLimit)
 		if err != nil {
 			return err
 		}
 		defer r.Close()
 		for range env.pick(5, 1) {
-			c, err := procgroup.Start(procgroup.Spec{Role: scalerRole, N: n, Gates: 1, Task: func(i int) any {
-				return climbing{Path: path, Device: device(i), For: env.pause(200 * time.Millisecond)}
+			g, err := procgroup.Start(procgroup.Spec{Role: scaleRole, N: n, Gates: 1, Task: func(i int) any {
+				return scaleTask{Path: path, Device: device(i), For: env.pause(200 * time.Millisecond)}
 			}})
 			if err != nil {
 				return err
 			}
-			c.Open(0)
-			done, err := procgroup.Gather[climbed](c, time.Minute)
-			c.Close()
+			g.Open(0)
+			done, err := procgroup.Gather[scaleReport](g, time.Minute)
+			g.Close()
 			if err != nil {
 				return err
 			}
@@ -83,37 +83,41 @@ func climbers(env Env, n int, device func(int) int) (Row, error) {
 		}
 		return nil
 	})
-	row := cpu.row("", Nanoseconds).beside(bare.row("", Nanoseconds))
+	row := cpu.row("", Nanoseconds).relativeTo(bare.row("", Nanoseconds))
 	row.PerSecond = rate.row("", Count).Value
 	return row, err
 }
 
-// climbing is what a scaler is told.
-type climbing struct {
-	Path   string
+// scaleTask is the task of a worker.
+type scaleTask struct {
+	Path   string // of the region
 	Device int
 	For    time.Duration
 }
 
-// climbed is what it did. Times are nanoseconds; From and To are of the clock that
-// all processes share.
-type climbed struct{ Ops, CPU, From, To, Bare float64 }
+// scaleReport is what a worker reports. Times are in nanoseconds.
+type scaleReport struct {
+	Ops, CPU float64 // charges, and their CPU time
+	From, To float64 // begin and end, by the clock that all processes share
+	Bare     float64 // CPU time of a bare atomic add
+}
 
-// climb charges without pause for a while, and then adds to a word of its own.
-func climb(p *procgroup.Post) error {
-	var t climbing
-	if err := p.Task(&t); err != nil {
+// scaleWorker charges without pause for a while, and then measures the bare
+// operation.
+func scaleWorker(self *procgroup.Self) error {
+	var t scaleTask
+	if err := self.Task(&t); err != nil {
 		return err
 	}
-	_, s, err := join(t.Path, fmt.Sprintf("scaler %d", p.Index))
+	_, s, err := join(t.Path, fmt.Sprintf("bench %d", self.Index))
 	if err != nil {
 		return err
 	}
 	const batch = 1000
-	p.Wait(0)
-	var out climbed
-	from, spent := time.Now(), clockAt(unix.CLOCK_PROCESS_CPUTIME_ID)
-	out.From = clockAt(unix.CLOCK_MONOTONIC)
+	self.Wait(0)
+	var out scaleReport
+	from, spent := time.Now(), readClock(unix.CLOCK_PROCESS_CPUTIME_ID)
+	out.From = readClock(unix.CLOCK_MONOTONIC)
 	for time.Since(from) < t.For {
 		for range batch {
 			if err := s.Charge(t.Device, abi.Data, abi.Unit); err != nil {
@@ -125,23 +129,23 @@ func climb(p *procgroup.Post) error {
 		}
 		out.Ops += batch + 1
 	}
-	out.To, out.CPU = clockAt(unix.CLOCK_MONOTONIC), clockAt(unix.CLOCK_PROCESS_CPUTIME_ID)-spent
+	out.To, out.CPU = readClock(unix.CLOCK_MONOTONIC), readClock(unix.CLOCK_PROCESS_CPUTIME_ID)-spent
 
 	var word uint64
 	const adds = 500_000
-	spent = clockAt(unix.CLOCK_PROCESS_CPUTIME_ID)
+	spent = readClock(unix.CLOCK_PROCESS_CPUTIME_ID)
 	for range adds {
 		atomic.AddUint64(&word, 1)
 	}
-	out.Bare = (clockAt(unix.CLOCK_PROCESS_CPUTIME_ID) - spent) / adds
+	out.Bare = (readClock(unix.CLOCK_PROCESS_CPUTIME_ID) - spent) / adds
 	if err := s.Leave(); err != nil {
 		return err
 	}
-	return p.Report(out)
+	return self.Report(out)
 }
 
-// clockAt reads a clock, in nanoseconds.
-func clockAt(id int32) float64 {
+// readClock returns the time of a clock, in nanoseconds.
+func readClock(id int32) float64 {
 	var now unix.Timespec
 	if unix.ClockGettime(id, &now) != nil {
 		return 0

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	trainerRole = "bench-trainer"
-	trainers    = 8
+	trainRole = "bench-train"
+	trainers  = 8
 )
 
-// A step, as one was seen in production.
+// A training step, as it was seen in production.
 const (
 	forward   = 20 // allocations
 	backward  = 40
@@ -32,7 +32,7 @@ const (
 )
 
 // step replays a training step in 8 processes, and measures which share of it
-// goes to accounting; beside it the same with every call behind a file lock.
+// accounting takes; for comparison, the same with a file lock around every call.
 func step(env Env) (Result, error) {
 	steps := env.pick(100, 3)
 	var rows []Row
@@ -42,12 +42,12 @@ func step(env Env) (Result, error) {
 			name = "file lock"
 		}
 		env.Say(fmt.Sprintf("%d steps, %s", steps, name))
-		trained, err := trainAll(steps, locked)
+		reports, err := trainAll(steps, locked)
 		if err != nil {
 			return Result{}, err
 		}
 		var share, spent, length Samples
-		for _, t := range trained {
+		for _, t := range reports {
 			for i := range t.Step {
 				spent, length = append(spent, t.Spent[i]), append(length, t.Step[i])
 				share = append(share, 100*t.Spent[i]/t.Step[i])
@@ -56,7 +56,7 @@ func step(env Env) (Result, error) {
 		row := share.row(name+", of a step", Percent)
 		if !locked {
 			rows = append(rows, length.row("a step", Nanoseconds))
-			row = row.within(row.Value, 1, "< 1 %")
+			row = row.withTarget(row.Value, 1, "< 1 %")
 		}
 		rows = append(rows, row, spent.row(name, Nanoseconds))
 	}
@@ -67,50 +67,52 @@ func step(env Env) (Result, error) {
 	}}, nil
 }
 
-func trainAll(steps int, locked bool) (out []trained, err error) {
+// trainAll runs all trainers at once.
+func trainAll(steps int, locked bool) (out []trainReport, err error) {
 	err = inRegion(func(path string) error {
-		r, err := create(path, roomy)
+		r, err := create(path, largeLimit)
 		if err != nil {
 			return err
 		}
 		defer r.Close()
-		c, err := procgroup.Start(procgroup.Spec{Role: trainerRole, N: trainers, Gates: 1, Task: func(int) any { return training{path, steps, locked} }})
+		g, err := procgroup.Start(procgroup.Spec{Role: trainRole, N: trainers, Gates: 1, Task: func(int) any { return trainTask{path, steps, locked} }})
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		c.Open(0)
-		out, err = procgroup.Gather[trained](c, 2*time.Minute)
+		defer g.Close()
+		g.Open(0)
+		out, err = procgroup.Gather[trainReport](g, 2*time.Minute)
 		return err
 	})
 	return out, err
 }
 
-// training is what a trainer is told.
-type training struct {
-	Path   string
+// trainTask is the task of a trainer.
+type trainTask struct {
+	Path   string // of the region
 	Steps  int
-	Locked bool
+	Locked bool // with a file lock around every call
 }
 
-// trained is what each of its steps took, and what accounting took of it, in
+// trainReport is what each step took, and what accounting took of it, in
 // nanoseconds.
-type trained struct{ Step, Spent []float64 }
+type trainReport struct{ Step, Spent []float64 }
 
 // trainer runs steps.
 type trainer struct {
 	slot  *region.Slot
-	lock  *os.File // nil without
-	mutex sync.Mutex
-	spent atomic.Int64
+	lock  *os.File     // nil: without a file lock
+	mutex sync.Mutex   // held around the file lock, which the threads of one process share
+	spent atomic.Int64 // nanoseconds that accounting took in this step, of all threads
 }
 
-func train(p *procgroup.Post) error {
-	var t training
-	if err := p.Task(&t); err != nil {
+// trainWorker runs steps and reports their times.
+func trainWorker(self *procgroup.Self) error {
+	var t trainTask
+	if err := self.Task(&t); err != nil {
 		return err
 	}
-	_, s, err := join(t.Path, fmt.Sprintf("trainer %d", p.Index))
+	_, s, err := join(t.Path, fmt.Sprintf("trainer %d", self.Index))
 	if err != nil {
 		return err
 	}
@@ -120,8 +122,8 @@ func train(p *procgroup.Post) error {
 			return err
 		}
 	}
-	p.Wait(0)
-	var out trained
+	self.Wait(0)
+	var out trainReport
 	for range t.Steps {
 		tr.spent.Store(0)
 		from := time.Now()
@@ -134,10 +136,10 @@ func train(p *procgroup.Post) error {
 	if err := s.Leave(); err != nil {
 		return err
 	}
-	return p.Report(out)
+	return self.Report(out)
 }
 
-// step is one step, about 20 ms long. It ends holding what it began with.
+// step runs one step of about 20 ms. It returns all that it charges.
 func (t *trainer) step() error {
 	for n := range forward + backward {
 		if err := t.account(t.slot.Charge); err != nil {
@@ -165,8 +167,7 @@ func (t *trainer) step() error {
 	return errors.Join(errs...)
 }
 
-// account makes one change and adds what it took. Threads of one process share
-// one file lock, so behind it they take turns on a mutex first.
+// account makes one change and adds the time it took.
 func (t *trainer) account(change func(int, abi.Kind, uint64) error) error {
 	from := time.Now()
 	defer func() { t.spent.Add(int64(time.Since(from))) }()

@@ -100,21 +100,13 @@ func (a *app) printDemo(r demo.Report) {
 	line := func(what, format string, args ...any) {
 		a.out.printf("%s  %s\n", a.out.style(bold, termtext.PadRight(what, 8)), a.out.wrap(fmt.Sprintf(format, args...), 10))
 	}
-	accounts, end := "the device had granted %s, the living processes held %s", "; after they ended %s and %s, and %d accounts were left"
-	held, left := []any{humanfmt.Bytes(r.Held.Word), humanfmt.Bytes(r.Held.Sum)}, []any{humanfmt.Bytes(r.End.Word), humanfmt.Bytes(r.End.Sum)}
-	if r.Held.Driver != nil && r.End.Driver != nil {
-		accounts += ", of it %s in contexts, and the driver had given %s"
-		held = append(held, humanfmt.Bytes(r.Held.Contexts), humanfmt.Bytes(*r.Held.Driver))
-		end = "; after they ended %s, %s and %s, and %d accounts were left"
-		left = append(left, humanfmt.Bytes(*r.End.Driver))
-	}
-	line("accounts", accounts+end, append(append(held, left...), r.End.Slots)...)
-	if v := r.View; v != nil {
-		line("fake-smi", "in the job it showed %dMiB / %dMiB, outside %dMiB / %dMiB",
-			v.Inside.Used, v.Inside.Total, v.Outside.Used, v.Outside.Total)
-	}
+	line("accounts", "the device had granted %s, the living processes held %s, of it %s in contexts, and the driver had given %s; after they ended %s, %s and %s, and %d accounts were left",
+		humanfmt.Bytes(r.Held.Granted), humanfmt.Bytes(r.Held.Held), humanfmt.Bytes(r.Held.Contexts), humanfmt.Bytes(r.Held.Driver),
+		humanfmt.Bytes(r.End.Granted), humanfmt.Bytes(r.End.Held), humanfmt.Bytes(r.End.Driver), r.End.Processes)
+	line("fake-smi", "in the job it showed %dMiB / %dMiB, outside %dMiB / %dMiB",
+		r.View.Inside.Used, r.View.Inside.Total, r.View.Outside.Used, r.View.Outside.Total)
 	line("limit", "exceeded in %d of %s readings by an observer; the most was %s of %s",
-		r.Passed, humanfmt.Count(r.Readings), humanfmt.Bytes(r.Most), humanfmt.Bytes(r.Limit))
+		r.Exceeded, humanfmt.Count(r.Readings), humanfmt.Bytes(r.Most), humanfmt.Bytes(r.Limit))
 	line("waits", "%s requests; no process waited longer than %s for an answer", humanfmt.Count(r.Requests), humanfmt.Duration(time.Duration(r.Slowest)))
 	verdict := a.out.style(green, "The accounts agree.")
 	if !r.Agree {

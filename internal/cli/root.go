@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"ration/internal/child"
 	"ration/internal/job"
 	"ration/internal/procgroup"
 	"ration/internal/tui"
@@ -37,7 +38,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case <-interrupted:
 		// Anything else that a command leaves unfinished is in a job's region, where
 		// the death of a process is an ordinary case.
-		procgroup.Sweep()
+		child.KillAll()
 		job.RemoveScratch()
 		tui.RestoreTerminal()
 		printError(stderr, errors.New("interrupted"))

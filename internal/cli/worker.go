@@ -6,13 +6,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/bench"
-	"ration/internal/demo"
 	"ration/internal/procgroup"
-	"ration/internal/selftest"
 )
 
-// newWorkerCommand returns the command that the self-test, the benchmarks and the demo
-// start as their worker processes.
+// newWorkerCommand returns the command that the benchmarks start as their worker
+// processes.
 func newWorkerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                procgroup.Command,
@@ -23,15 +21,7 @@ func newWorkerCommand() *cobra.Command {
 }
 
 func runWorker(args []string) error {
-	roles := map[string]procgroup.Role{
-		selftest.Role:       selftest.Work,
-		selftest.VictimRole: selftest.Fall,
-		demo.Role:           demo.Work,
-	}
-	for name, role := range bench.Roles {
-		roles[name] = role
-	}
-	err := procgroup.Serve(args, roles)
+	err := procgroup.Serve(args, bench.Roles)
 	if errors.Is(err, procgroup.ErrUsage) {
 		return statusError{err, ExitUsage}
 	}

@@ -1,16 +1,14 @@
-// Package demo is a story that anybody can watch on any machine, without a GPU:
-// eight processes share the memory of a make-believe device; one asks for too
-// much, one is stopped, one is killed; and in the end the books are compared.
+// Package demo shows on any machine, without a GPU, what ration does: eight
+// processes share the memory of a stand-in device; one asks for too much, one is
+// stopped, one is killed; and at the end all accounts are compared.
 //
-// The actors are CUDA programs that know nothing of ration, with the library
-// preloaded. The director knows them by what everybody can see: their PIDs, and
-// what the region says of them.
+// The processes are CUDA programs that know nothing of ration, with the library
+// preloaded. The demo knows of them what any observer could: their PIDs, and what
+// the region says about them.
 package demo
 
 import (
-	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"ration/internal/abi"
@@ -19,255 +17,221 @@ import (
 	"ration/internal/limit"
 	"ration/internal/observer"
 	"ration/internal/region"
+	"ration/internal/workload"
 )
 
-// Bounds of the budget.
+// Bounds of the limit.
 const (
-	Device   = 80 * limit.GiB // what the make-believe device has
+	Device   = 80 * limit.GiB // memory of the stand-in device
 	MinLimit = limit.MiB
 )
 
 const (
 	workers = 8
-	hog     = workers - 1 // the one that is killed
-	stopped = 2           // the one that is stopped
-	within  = time.Minute
+	hog     = workers - 1 // index of the worker that is killed
+	stopped = 2           // index of the worker that is stopped
+	within  = time.Minute // a program that has not answered by then hangs
 
-	// rest of the observer: the demo is to be watched on a machine that does other
-	// things as well.
-	rest = 50 * time.Microsecond
+	// readEvery is the observer's pause: the demo must not take a CPU for itself.
+	readEvery = 50 * time.Microsecond
 )
 
-// show is a demo under way.
-type show struct {
+// run is a demo in progress.
+type run struct {
 	Report
-	path    string
-	beat    time.Duration
-	stage   *stage
-	company company
-	actors  []actor
-	view    *region.Region
-	watch   *observer.Observer
+	machine  workload.Machine
+	pause    time.Duration // between two parts, for a person to look
+	display  *display
+	outside  *workload.Program // a program outside the job, which asks the driver
+	workers  []*worker
+	region   *region.Region // read-only
+	observer *observer.Usage
 }
 
-// Run shows the story on screen, with a budget of limit bytes. quick leaves out
-// the pauses in which a person can look.
+// Run runs the demo with a limit in bytes, and shows it on the screen. quick leaves
+// out most of the pauses. The error matches embedded.ErrNotBuilt if this ration was
+// built without its library.
 func Run(limit uint64, quick bool, screen Screen) (Report, error) {
 	path, remove, err := job.Scratch()
 	if err != nil {
 		return Report{}, err
 	}
 	defer remove()
-	s := &show{path: path, beat: 2 * time.Second}
-	s.Limit, s.Workers = limit/abi.Unit*abi.Unit, workers
+	r := &run{pause: 2 * time.Second}
 	if quick {
-		s.beat = 100 * time.Millisecond
+		r.pause = 100 * time.Millisecond
 	}
-	if s.company, err = assemble(path, s.Limit); err != nil {
+	r.Limit, r.Workers = limit/abi.Unit*abi.Unit, workers
+	r.Context = r.Limit / 160 / abi.Unit * abi.Unit
+	r.machine = workload.Machine{GPU: "h100:" + fmt.Sprint(uint64(Device)), Region: path, Limit: r.Limit, Context: r.Context}
+	if err := r.machine.Unpack(); err != nil {
 		return Report{}, err
 	}
-	defer s.company.close()
-	s.Context = s.company.context()
-	s.stage = newStage(screen, s.Limit)
-	defer s.stage.close()
-	s.stage.title("%d processes share %s of a make-believe device. No GPU is needed.\n%s", workers, humanfmt.Bytes(s.Limit), s.company.about())
+	if r.outside, err = r.machine.Start(false); err != nil {
+		return Report{}, err
+	}
+	defer r.outside.Close()
+	if _, err := r.outside.Do(within, "init"); err != nil {
+		return Report{}, err
+	}
+	r.display = newDisplay(screen, r.Limit)
+	defer r.display.close()
+	r.display.title("%d processes share %s of a stand-in device. No GPU is needed.\n"+
+		"They are ordinary CUDA programs with libration.so preloaded; fakegpu is their driver.", workers, humanfmt.Bytes(r.Limit))
 	if screen.Live {
-		s.stage.title("From another terminal: ration ps --region %s", path)
+		r.display.title("From another terminal: ration ps --region %s", path)
 	}
 	defer func() {
-		for _, a := range s.actors {
-			a.Close()
+		for _, w := range r.workers {
+			w.Close()
 		}
 	}()
-	if err := s.begin(); err != nil {
-		return s.Report, err
+	if err := r.begin(); err != nil {
+		return r.Report, err
 	}
-	defer s.view.Close()
-	defer s.watch.Stop()
-	for _, act := range []func() error{s.refuse, s.stop, s.kill, s.end} {
-		time.Sleep(s.beat)
-		if err := act(); err != nil {
-			return s.Report, err
+	defer r.region.Close()
+	defer r.observer.Stop()
+	for _, part := range []func() error{r.refuse, r.stop, r.kill, r.end} {
+		time.Sleep(r.pause)
+		if err := part(); err != nil {
+			return r.Report, err
 		}
 	}
-	return s.Report, nil
+	return r.Report, nil
 }
 
-// begin starts the workers and those who watch them.
-func (s *show) begin() (err error) {
+// begin starts the workers and the observer.
+func (r *run) begin() (err error) {
 	for i := range workers {
-		a, err := s.company.hire(s.part(i))
+		w, err := r.start(r.plan(i))
 		if err != nil {
 			return err
 		}
-		s.actors = append(s.actors, a)
+		r.workers = append(r.workers, w)
 	}
-	if err := s.company.attach(s.actors); err != nil {
+	slowest, err := attach(r.workers...)
+	if err != nil {
 		return err
 	}
-	var slowest time.Duration
-	for _, a := range s.actors {
-		took, err := a.attached()
-		if err != nil {
-			return err
-		}
-		slowest = max(slowest, took)
-	}
-	if s.view, err = region.OpenReadOnly(s.path); err != nil {
+	if r.region, err = region.OpenReadOnly(r.machine.Region); err != nil {
 		return err
 	}
-	s.watch = observer.Watch(s.view, 0, s.Limit, rest)
-	for i, a := range s.actors {
-		if err := errors.Join(s.cast(s.part(i).Name, a), a.wander()); err != nil {
+	r.observer = observer.WatchUsage(r.region, 0, r.Limit, readEvery)
+	for _, w := range r.workers {
+		if err := r.show(w); err != nil {
 			return err
 		}
+		w.churn()
 	}
-	s.stage.live(s.view)
-	s.stage.say("%d processes started at once and had their slots within %s; one of them made the region.", workers, humanfmt.Duration(slowest))
+	r.display.live(r.region)
+	r.display.say("%d processes started at once and were ready within %s; one of them made the region.", workers, humanfmt.Duration(slowest))
 	return nil
 }
 
-// cast puts an actor on stage, by the slot it has.
-func (s *show) cast(name string, a actor) error {
-	p, err := s.find(a)
+// show adds a worker to the display, by its slot.
+func (r *run) show(w *worker) error {
+	p, err := r.find(w)
 	if err == nil {
-		s.stage.cast(p.Slot, name, a.PID())
+		r.display.add(p.Slot, w.name, w.PID())
 	}
 	return err
 }
 
-// part is what the i-th worker plays. All shares together leave room for the
-// context of one guest, so that none of them is ever refused.
-func (s *show) part(i int) part {
-	p := part{Path: s.path, Limit: s.Limit, Context: s.Context, Name: fmt.Sprintf("worker-%d", i+1), Low: s.share(65), High: s.share(99)}
-	if i == hog {
-		p.Name, p.Low, p.High = "hog", s.share(280), s.share(300)
+// refuse has one more program ask for more than is free.
+func (r *run) refuse() error {
+	ask := r.part(400)
+	greedy, err := r.guest("greedy")
+	if err != nil {
+		return err
 	}
-	return p
+	defer greedy.Close()
+	got, err := greedy.Do(within, "alloc %d", ask)
+	if err != nil {
+		return err
+	}
+	r.Greedy = Refusal{PID: greedy.PID(), Asked: ask, Refused: got.OutOfMemory}
+	r.Slowest = max(r.Slowest, int64(got.Slowest))
+	if !got.OutOfMemory {
+		r.display.say("greedy asked for %s and got it, which is wrong.", humanfmt.Bytes(ask))
+		return greedy.quit()
+	}
+	if err := r.explain(greedy); err != nil {
+		return err
+	}
+	r.display.say("greedy was refused with CUDA_ERROR_OUT_OF_MEMORY: it %s.", r.Greedy.Why)
+	return greedy.quit()
 }
 
-// share is so many thousandths of the limit, in whole units.
-func (s *show) share(thousandths uint64) uint64 {
-	return s.Limit / abi.Unit * thousandths / 1000 * abi.Unit
-}
-
-// refuse has somebody ask for more than there is.
-func (s *show) refuse() error {
-	ask := s.share(400)
-	guest, err := s.guest("greedy", ask)
+// explain looks up in the region why a worker was refused.
+func (r *run) explain(w *worker) error {
+	refusals, err := r.region.Refusals()
 	if err != nil {
 		return err
 	}
-	defer guest.Close()
-	got, err := guest.ask()
-	if err != nil {
-		return err
-	}
-	s.Greedy = Refusal{PID: guest.PID(), Asked: ask, Refused: got.Refused}
-	s.Slowest = max(s.Slowest, int64(got.Took))
-	if !got.Refused {
-		s.stage.say("greedy asked for %s and got it, which must not be.", humanfmt.Bytes(ask))
-		return guest.leave()
-	}
-	if err := errors.Join(s.explain(guest), guest.leave()); err != nil {
-		return err
-	}
-	s.stage.say("greedy was %s: it %s.", s.company.refusal(), s.Greedy.Why)
-	return nil
-}
-
-// explain looks up in the region what stood in the way of the greedy one.
-func (s *show) explain(guest actor) error {
-	p, err := s.find(guest)
-	if err != nil {
-		return err
-	}
-	refusals, err := s.view.Refusals()
-	if err != nil {
-		return err
-	}
-	for _, r := range refusals {
-		if r.PID != p.PID {
+	for _, refusal := range refusals {
+		if refusal.PID != w.PID() {
 			continue
 		}
 		var top []humanfmt.Holder
-		for _, h := range r.Top {
-			top = append(top, humanfmt.Holder{Who: s.stage.name(h.PID), Bytes: h.Bytes})
+		for _, h := range refusal.Top {
+			top = append(top, humanfmt.Holder{Who: r.display.name(h.PID), Bytes: h.Bytes})
 		}
-		s.Greedy.Held, s.Greedy.Why = r.Held, humanfmt.Refusal(r.Asked, r.Held, r.Limit, top)
+		r.Greedy.Held, r.Greedy.Why = refusal.Held, humanfmt.Refusal(refusal.Asked, refusal.Held, refusal.Limit, top)
 		return nil
 	}
-	return fmt.Errorf("pid %d was refused, and the region does not say why", p.PID)
+	return fmt.Errorf("pid %d was refused, and the region does not say why", w.PID())
 }
 
-// stop stops a worker for a while, wherever it is, and lets it go on.
-func (s *show) stop() error {
-	w := s.actors[stopped]
-	if err := w.Signal(syscall.SIGSTOP); err != nil {
+// stop stops a worker for a while, wherever it is, and continues it.
+func (r *run) stop() error {
+	w := r.workers[stopped]
+	if err := w.Stop(); err != nil {
 		return err
 	}
-	name, from, before := s.part(stopped).Name, time.Now(), s.watch.Changes()
-	s.stage.mark(w.PID(), "stopped")
-	s.stage.say("%s is stopped with SIGSTOP, in the middle of whatever it was doing.", name)
-	time.Sleep(s.beat)
-	s.Stopped = Stop{w.PID(), int64(time.Since(from)), s.watch.Changes() - before}
-	if err := w.Signal(syscall.SIGCONT); err != nil {
+	from, before := time.Now(), r.observer.Changes()
+	r.display.mark(w.PID(), "stopped")
+	r.display.say("%s is stopped with SIGSTOP, in the middle of whatever it was doing.", w.name)
+	time.Sleep(r.pause)
+	r.Stopped = Stop{w.PID(), int64(time.Since(from)), r.observer.Changes() - before}
+	if err := w.Continue(); err != nil {
 		return err
 	}
-	s.stage.mark(w.PID(), "")
-	s.stage.say("%s goes on after %s. The others did not wait: at least %s changes meanwhile.", name,
-		humanfmt.Duration(time.Duration(s.Stopped.For)), humanfmt.Count(s.Stopped.Changes))
+	r.display.mark(w.PID(), "")
+	r.display.say("%s goes on after %s. The others did not wait: at least %s changes meanwhile.", w.name,
+		humanfmt.Duration(time.Duration(r.Stopped.For)), humanfmt.Count(r.Stopped.Changes))
 	return nil
 }
 
-// kill kills the hog, and has somebody ask for what only its death makes free.
-func (s *show) kill() error {
-	ask := s.share(300)
-	guest, err := s.guest("heir", ask)
+// kill kills the hog, and has one more program ask for an amount that is free only
+// because the hog is dead.
+func (r *run) kill() error {
+	ask := r.part(300)
+	heir, err := r.guest("heir")
 	if err != nil {
 		return err
 	}
-	defer guest.Close()
-	w := s.actors[hog]
-	if err := w.Die(); err != nil {
+	defer heir.Close()
+	w := r.workers[hog]
+	if err := w.Kill(); err != nil {
 		return err
 	}
-	held, err := s.holds(w)
+	held, err := r.holds(w)
 	if err != nil {
 		return err
 	}
 	dead := time.Now()
-	got, err := guest.ask()
+	got, err := heir.Do(within, "alloc %d", ask)
 	if err != nil {
 		return err
 	}
-	s.Killed = Kill{PID: w.PID(), Held: held, Heir: guest.PID(), Asked: ask, After: int64(time.Since(dead))}
-	s.Slowest = max(s.Slowest, int64(got.Took))
-	s.stage.mark(w.PID(), "killed")
-	if got.Refused {
-		return fmt.Errorf("asking for %d bytes of a dead process: refused with %d of %d granted", ask, s.view.Used(0), s.Limit)
+	r.Killed = Kill{PID: w.PID(), Held: held, Heir: heir.PID(), Asked: ask, After: int64(time.Since(dead))}
+	r.Slowest = max(r.Slowest, int64(got.Slowest))
+	r.display.mark(w.PID(), "killed")
+	if got.OutOfMemory {
+		return fmt.Errorf("asking for %d bytes of a dead process: refused with %d of %d granted", ask, r.region.Used(0), r.Limit)
 	}
-	s.stage.say("hog is killed with SIGKILL, holding %s. heir asks for %s and has it %s later; nobody had to clean up.",
-		humanfmt.Bytes(held), humanfmt.Bytes(ask), humanfmt.Duration(time.Duration(s.Killed.After)))
-	time.Sleep(s.beat / 2)
-	return guest.leave()
-}
-
-// guest starts one more process, which will ask for something once.
-func (s *show) guest(name string, ask uint64) (actor, error) {
-	a, err := s.company.hire(part{Path: s.path, Limit: s.Limit, Context: s.Context, Name: name, Low: s.Context, Ask: ask})
-	if err != nil {
-		return nil, err
-	}
-	if err = s.company.attach([]actor{a}); err == nil {
-		_, err = a.attached()
-	}
-	if err == nil {
-		err = s.cast(name, a)
-	}
-	if err != nil {
-		a.Close()
-		return nil, err
-	}
-	return a, nil
+	r.display.say("hog is killed with SIGKILL, holding %s. heir asks for %s and has it %s later; no cleanup was needed.",
+		humanfmt.Bytes(held), humanfmt.Bytes(ask), humanfmt.Duration(time.Duration(r.Killed.After)))
+	time.Sleep(r.pause / 2)
+	return heir.quit()
 }

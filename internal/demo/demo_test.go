@@ -6,29 +6,29 @@ import (
 	"ration/internal/abi"
 )
 
-// What the story tells must follow from the parts, whatever the budget: workers
-// are never refused, greedy always is, and heir needs what hog held.
-func TestShares(t *testing.T) {
+// With every limit, workers are never refused, greedy always is, and heir needs
+// what hog held.
+func TestPlan(t *testing.T) {
 	for _, limit := range []uint64{uint64(MinLimit), 10 << 30, 10<<30 + 512, uint64(Device)} {
-		s := &show{Report: Report{Limit: limit, Context: limit / 160 / abi.Unit * abi.Unit}}
+		r := &run{Report: Report{Limit: limit, Context: limit / 160 / abi.Unit * abi.Unit}}
 		var low, high uint64
 		for i := range workers {
-			p := s.part(i)
-			if p.Low%abi.Unit != 0 || p.High%abi.Unit != 0 || p.Low >= p.High || p.Low <= p.Context {
-				t.Errorf("limit %d: part %+v", limit, p)
+			p := r.plan(i)
+			if p.low%abi.Unit != 0 || p.high%abi.Unit != 0 || p.low >= p.high || p.low <= r.Context {
+				t.Errorf("limit %d: plan %+v", limit, p)
 			}
-			low, high = low+p.Low, high+p.High
+			low, high = low+p.low, high+p.high
 		}
-		if high+s.Context > limit {
-			t.Errorf("limit %d: workers and a guest may want %d", limit, high+s.Context)
+		if high+r.Context > limit {
+			t.Errorf("limit %d: workers and a guest may want %d", limit, high+r.Context)
 		}
-		if low+s.share(400) <= limit {
+		if low+r.part(400) <= limit {
 			t.Errorf("limit %d: greedy may get what it asks for", limit)
 		}
-		if low+s.share(300) <= limit {
+		if low+r.part(300) <= limit {
 			t.Errorf("limit %d: heir may do without the dead", limit)
 		}
-		if high-s.part(hog).High+s.share(300)+s.Context > limit {
+		if high-r.plan(hog).high+r.part(300)+r.Context > limit {
 			t.Errorf("limit %d: heir may be refused", limit)
 		}
 	}

@@ -2,62 +2,61 @@ package demo
 
 import "ration/internal/workload"
 
-// Report is what happened.
+// Report is the outcome of a demo.
 type Report struct {
-	Limit    uint64  `json:"limit_bytes"`
-	Workers  int     `json:"workers"`
-	Context  uint64  `json:"context_bytes"` // what the driver takes for each process that uses the device
-	Requests int64   `json:"requests"`      // made by the workers that lived
-	Refused  int64   `json:"refused"`       // of those; all of them had to fit
-	Slowest  int64   `json:"slowest_ns"`
-	Greedy   Refusal `json:"greedy"`
-	Stopped  Stop    `json:"stopped"`
-	Killed   Kill    `json:"killed"`
-	Readings int64   `json:"readings"`     // by the observer
-	Passed   int64   `json:"limit_passed"` // readings above the limit
-	Most     uint64  `json:"most_bytes"`   // the highest reading, or what the region kept as its peak
-	Held     Books   `json:"held"`         // while the living held their memory
-	End      Books   `json:"end"`          // after they left
-	View     *View   `json:"view"`         // null without the library
-	Agree    bool    `json:"books_agree"`
+	Limit    uint64   `json:"limit_bytes"`
+	Workers  int      `json:"workers"`
+	Context  uint64   `json:"context_bytes"` // what the context of each process takes
+	Requests int64    `json:"requests"`      // of the workers that were not killed
+	Refused  int64    `json:"refused"`       // of those requests; all of them had to be granted
+	Slowest  int64    `json:"slowest_ns"`    // the longest driver call of a process that was not stopped
+	Greedy   Refusal  `json:"greedy"`
+	Stopped  Stop     `json:"stopped"`
+	Killed   Kill     `json:"killed"`
+	Readings int64    `json:"readings"`     // of the observer
+	Exceeded int64    `json:"limit_passed"` // readings above the limit
+	Most     uint64   `json:"most_bytes"`   // the highest reading, or the region's own peak
+	Held     Accounts `json:"held"`         // while the workers held their memory
+	End      Accounts `json:"end"`          // after the workers ended
+	View     View     `json:"view"`
+	Agree    bool     `json:"books_agree"` // all is as ration promises it
 }
 
-// Refusal is what became of the greedy one.
+// Refusal is what happened to the program that asked for too much.
 type Refusal struct {
 	PID     int    `json:"pid"`
-	Asked   uint64 `json:"asked"`
+	Asked   uint64 `json:"asked"` // bytes
 	Refused bool   `json:"refused"`
-	Held    uint64 `json:"held"` // by all, at that moment
+	Held    uint64 `json:"held"` // bytes, by all processes at that moment
 	Why     string `json:"why"`
 }
 
-// Stop is what happened while one was stopped.
+// Stop is what happened while a worker was stopped.
 type Stop struct {
 	PID     int   `json:"pid"`
 	For     int64 `json:"for_ns"`
-	Changes int64 `json:"changes"` // that the observer saw the others make, at least
+	Changes int64 `json:"changes"` // of the device's usage by the other workers, at least
 }
 
-// Kill is what happened to the one that was killed.
+// Kill is what happened to the worker that was killed.
 type Kill struct {
 	PID   int    `json:"pid"`
-	Held  uint64 `json:"held"`
+	Held  uint64 `json:"held"` // bytes
 	Heir  int    `json:"heir_pid"`
-	Asked uint64 `json:"heir_asked"`
-	After int64  `json:"granted_after_ns"` // the death
+	Asked uint64 `json:"heir_asked"`       // bytes
+	After int64  `json:"granted_after_ns"` // from the death to the grant
 }
 
-// Books are the ways to say what is granted, and who has a slot.
-type Books struct {
-	Word     uint64  `json:"word_bytes"`    // what the device has granted
-	Sum      uint64  `json:"sum_bytes"`     // what the living hold
-	Contexts uint64  `json:"context_bytes"` // of that
-	Driver   *uint64 `json:"driver_bytes"`  // what the driver has given; null without one
-	Slots    int     `json:"slots"`
+// Accounts are three counts of the device memory in use, in bytes.
+type Accounts struct {
+	Granted   uint64 `json:"word_bytes"`    // in the region's ledger
+	Held      uint64 `json:"sum_bytes"`     // in the region, by all processes together
+	Contexts  uint64 `json:"context_bytes"` // the part of Held that contexts take
+	Driver    uint64 `json:"driver_bytes"`  // the driver's count
+	Processes int    `json:"slots"`         // that have a slot in the region
 }
 
-// View is what a table of devices shows, as nvidia-smi would, while the living hold
-// their memory.
+// View is what nvidia-smi would show, while the workers held their memory.
 type View struct {
 	Inside  workload.Memory `json:"inside"` // the job
 	Outside workload.Memory `json:"outside"`

@@ -1,123 +1,121 @@
 package demo
 
 import (
-	"errors"
-	"math/rand/v2"
+	"fmt"
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/procgroup"
-	"ration/internal/region"
+	"ration/internal/workload"
 )
 
-// Role of the workers.
-const Role = "demo"
+// churnEvery is how often a worker allocates or frees: slow enough to watch.
+const churnEvery = 4 * time.Millisecond
 
-// Gates, in the order they are opened.
-const (
-	gateAttach = iota
-	gateAct    // wander, or ask
-	gateQuiet
-	gateLeave
-	gates
-)
-
-// pace is how often a worker takes or returns something: slow enough to watch.
-const pace = 4 * time.Millisecond
-
-// Work plays a part without the library: what that would do for a program, this
-// one does itself.
-func Work(p *procgroup.Post) error {
-	var t part
-	if err := p.Task(&t); err != nil {
-		return err
-	}
-	p.Wait(gateAttach)
-	var opt region.Options
-	opt.Limits.Memory[0] = abi.MakeLimit(t.Limit, 0)
-	from := time.Now()
-	r, err := region.Open(t.Path, opt)
-	if err != nil {
-		return err
-	}
-	s, err := r.Claim(t.Name)
-	took := time.Since(from)
-	if err != nil {
-		return err
-	}
-	a := &worker{slot: s}
-	if err := errors.Join(a.take(t.Low), p.Report(took)); err != nil {
-		return err
-	}
-	p.Wait(gateAct)
-	if t.Ask > 0 {
-		if err := errors.Join(a.take(t.Ask), p.Report(answer{a.Refused > 0, a.Slowest})); err != nil {
-			return err
-		}
-	} else {
-		err := a.wander(t, func() bool { return p.Passed(gateQuiet) })
-		if err := errors.Join(err, p.Report(a.worked)); err != nil {
-			return err
-		}
-	}
-	p.Wait(gateLeave)
-	return errors.Join(s.Leave(), r.Close())
+// plan is how much memory a worker holds. All amounts are in bytes and include its
+// context.
+type plan struct {
+	name      string
+	low, high uint64 // it starts with low, and then holds between low and high
 }
 
-// worker holds memory.
+// worker is a program of the demo.
 type worker struct {
-	worked
-	slot *region.Slot
-	held uint64
+	*workload.Program
+	plan
+	context uint64 // bytes that its context takes
+	seed    int
 }
 
-// wander takes and returns pieces between low and high, a while up and a while
-// down, until it is time to be quiet.
-func (a *worker) wander(t part, quiet func() bool) error {
-	room := (t.High - t.Low) / abi.Unit
-	goal := t.Low
-	for !quiet() {
-		piece := uint64(rand.Int64N(int64(room/16)+1)+1) * abi.Unit
-		var err error
-		switch {
-		case a.held+piece <= goal:
-			err = a.take(piece)
-		case a.held >= goal+piece && a.held >= t.Low+piece:
-			err = a.giveBack(piece)
-		default:
-			goal = t.Low + rand.Uint64N(room+1)*abi.Unit
+// plan returns the plan of worker i. All maximums together leave room for one more
+// context, so that no worker is ever refused.
+func (r *run) plan(i int) plan {
+	if i == hog {
+		return plan{"hog", r.part(280), r.part(300)}
+	}
+	return plan{fmt.Sprintf("worker-%d", i+1), r.part(65), r.part(99)}
+}
+
+// part returns so many thousandths of the limit, in whole units.
+func (r *run) part(thousandths uint64) uint64 {
+	return r.Limit / abi.Unit * thousandths / 1000 * abi.Unit
+}
+
+// start starts a worker. It waits to be attached.
+func (r *run) start(p plan) (*worker, error) {
+	program, err := r.machine.Start(true)
+	if err != nil {
+		return nil, err
+	}
+	return &worker{program, p, r.Context, len(r.workers) + 1}, nil
+}
+
+// guest starts one more worker, which holds nothing but its context.
+func (r *run) guest(name string) (*worker, error) {
+	w, err := r.start(plan{name, r.Context, r.Context})
+	if err != nil {
+		return nil, err
+	}
+	if _, err = attach(w); err == nil {
+		err = r.show(w)
+	}
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// attach has workers initialise the driver, all at once, and take what they start
+// with. It returns the longest driver call of the initialisation.
+func attach(workers ...*worker) (slowest time.Duration, err error) {
+	var programs []*workload.Program
+	for _, w := range workers {
+		programs = append(programs, w.Program)
+	}
+	if err := workload.TellInit(programs); err != nil {
+		return 0, err
+	}
+	for _, w := range workers {
+		got, err := w.Answer(within)
+		slowest = max(slowest, got.Slowest)
+		if err == nil && !got.OutOfMemory && w.low > w.context {
+			got, err = w.Do(within, "alloc %d", w.low-w.context)
+		}
+		if err == nil && got.OutOfMemory {
+			err = fmt.Errorf("%s was refused the memory it starts with", w.name)
 		}
 		if err != nil {
-			return err
+			return slowest, err
 		}
-		time.Sleep(pace/2 + rand.N(pace))
 	}
-	return nil
+	return slowest, nil
 }
 
-// take takes a piece. A refusal is counted, and no reason to end.
-func (a *worker) take(piece uint64) error {
-	if piece == 0 {
-		return nil
-	}
-	from := time.Now()
-	err := a.slot.Charge(0, abi.Data, piece)
-	a.Requests++
-	a.Slowest = max(a.Slowest, time.Since(from))
-	switch {
-	case err == nil:
-		a.held += piece
-	case errors.Is(err, region.ErrRefused):
-		a.Refused++
-		return nil
-	}
-	return err
+// churn has a worker allocate and free between low and high until its next command.
+func (w *worker) churn() {
+	room := w.high - w.low
+	w.Tell("churn %d %d %d %d", w.seed, room, max(room/16, abi.Unit), churnEvery.Microseconds())
 }
 
-func (a *worker) giveBack(piece uint64) error {
-	from := time.Now()
-	err := a.slot.Return(0, abi.Data, piece)
-	a.held -= piece
-	a.Slowest = max(a.Slowest, time.Since(from))
-	return err
+// endChurn returns the numbers of requests and refusals, and the longest driver
+// call. What the worker holds stays as it is.
+func (w *worker) endChurn() (requests, refused int64, slowest time.Duration, err error) {
+	w.Tell("info") // any command ends a churn
+	got, err := w.Answer(within)
+	if err == nil && len(got.Numbers) != 3 {
+		err = fmt.Errorf("%s answered churn with %d numbers, not 3", w.name, len(got.Numbers))
+	}
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	_, err = w.Answer(within) // to info
+	return got.Numbers[0], got.Numbers[1], got.Slowest, err
+}
+
+// quit has a worker free everything and end.
+func (w *worker) quit() error {
+	if _, err := w.Do(within, "quit"); err != nil {
+		return err
+	}
+	return w.Wait(within)
 }

@@ -13,63 +13,63 @@ import (
 // driver\'s own calls.
 func allocpathChecks() (all []Check) {
 	for _, path := range []string{"linear", "odd", "pitch", "managed", "pool", "vmm", "array", "graph", "contexts", "module"} {
-		all = append(all, Check{Group: "allocpath", Name: path, Room: 6 * gib, run: func(s *Stage) error {
-			s.managed = path == "managed"
-			return s.walk(4*gib, s.native("allocpaths", path, strconv.FormatUint(64*mib, 10), strconv.FormatUint(5*gib, 10)))
+		all = append(all, Check{Group: "allocpath", Name: path, Room: 6 * gib, run: func(t *Trial) error {
+			t.managed = path == "managed"
+			return t.runSteps(4*gib, t.native("allocpaths", path, strconv.FormatUint(64*mib, 10), strconv.FormatUint(5*gib, 10)))
 		}})
 	}
 	return append(all,
-		Check{Group: "allocpath", Name: "ipc", Room: 5 * gib, run: func(s *Stage) error {
-			return s.walk(4*gib, s.native("ipc", strconv.FormatUint(256*mib, 10)))
+		Check{Group: "allocpath", Name: "ipc", Room: 5 * gib, run: func(t *Trial) error {
+			return t.runSteps(4*gib, t.native("ipc", strconv.FormatUint(256*mib, 10)))
 		}},
-		Check{Group: "allocpath", Name: "fork", Room: 5 * gib, run: func(s *Stage) error {
-			return s.walk(4*gib, s.native("forker", strconv.FormatUint(256*mib, 10)))
+		Check{Group: "allocpath", Name: "fork", Room: 5 * gib, run: func(t *Trial) error {
+			return t.runSteps(4*gib, t.native("forker", strconv.FormatUint(256*mib, 10)))
 		}})
 }
 
-// roundings are what the books may have beyond what a program knows it took: each
-// call is rounded up by the driver, and pools and graphs take whole blocks.
-const roundings = 64 * mib
+// rounding is by how much ration's count may exceed what a program knows it has, in
+// bytes: the driver rounds each request up, and pools and graphs take whole blocks.
+const rounding = 64 * mib
 
-// walk goes through all steps of one program, whatever they are. At each the two
-// counts must agree, and the books have what the program says it took.
-func (s *Stage) walk(limit uint64, command []string, env ...string) error {
-	if err := s.open(limit); err != nil {
+// runSteps goes through all steps of one program. At each, ration's count must agree
+// with the driver's, and include what the program says it has.
+func (t *Trial) runSteps(limit uint64, command []string, env ...string) error {
+	if err := t.open(limit); err != nil {
 		return err
 	}
-	w := s.watch()
+	w := t.watch()
 	defer w.stop()
-	if _, err := s.start(env, command...); err != nil {
+	if _, err := t.start(env, command...); err != nil {
 		return err
 	}
 	var names []string
-	err := s.lockstep(func(steps []Step) error {
+	err := t.eachStep(func(steps []Step) error {
 		names = append(names, steps[0].Name)
-		if s.managed && s.NVML == "" {
-			// The driver counts managed memory for the device, and for no process.
+		if t.managed && t.NVML == "" {
+			// The driver counts managed memory for the device, but for no process.
 			var err error
-			if s.unlisted, err = steps[0].Bytes("data"); err != nil {
+			if t.unlisted, err = steps[0].Bytes("data"); err != nil {
 				return err
 			}
 		}
-		all, err := s.agree(steps[0].Name)
+		all, err := t.compare(steps[0].Name)
 		if err != nil {
 			return err
 		}
-		return took(steps[0], all)
+		return checkHeld(steps[0], all)
 	})
 	if err != nil {
 		return err
 	}
-	err = s.kept(w, 1)
-	s.see("%s", strings.Join(names, ", "))
-	s.seeOff()
-	return errors.Join(err, s.nothingLeft())
+	err = t.checkWatch(w, 1)
+	t.note("%s", strings.Join(names, ", "))
+	t.noteDifference()
+	return errors.Join(err, t.checkNothingLeft())
 }
 
-// took compares what a program says it has with what the books have, of the kinds
-// that it names.
-func took(step Step, all []account) error {
+// checkHeld compares what a program says it has with ration's count, for the kinds
+// that the program names.
+func checkHeld(step Step, all []account) error {
 	for _, kind := range []struct {
 		name string
 		of   func(account) uint64
@@ -84,12 +84,12 @@ func took(step Step, all []account) error {
 		if err != nil {
 			return err
 		}
-		var have uint64
+		var counted uint64
 		for _, a := range all {
-			have += kind.of(a)
+			counted += kind.of(a)
 		}
-		if have < want || have > want+roundings {
-			return fmt.Errorf("%s: the books have %s as %s, the program took %s", step.Name, humanfmt.Bytes(have), kind.name, humanfmt.Bytes(want))
+		if counted < want || counted > want+rounding {
+			return fmt.Errorf("%s: ration counts %s as %s, the program has %s", step.Name, humanfmt.Bytes(counted), kind.name, humanfmt.Bytes(want))
 		}
 	}
 	return nil

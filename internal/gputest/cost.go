@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// trios is how many times the programs of a measure are started anew: two processes
-// of the same program differ for as long as they live, by where their memory came to
-// lie.
-const trios = 4
+// restarts is how many times the programs of a measure are started anew: two
+// processes of the same program differ for as long as they live, for example by
+// where their memory lies.
+const restarts = 4
 
-// fresh measures with several trios, one after the other, each on one processor: they
-// take turns anyway. ask returns a series for each figure.
-func (s *Stage) fresh(limit uint64, ask func(t trio) ([]series, error)) (all []series, err error) {
-	for range s.rounds(trios) {
-		inner := s.stage(s.quick)
-		some, err := inner.freshly(limit, ask)
+// compareTrios calls compare with several trios, one after the other, each pinned to
+// one CPU: the programs of a trio take turns anyway. compare returns a series for
+// each row.
+func (t *Trial) compareTrios(limit uint64, compare func(trio) ([]series, error)) (all []series, err error) {
+	for range t.rounds(restarts) {
+		inner := t.newTrial(t.quick)
+		some, err := inner.compareTrio(limit, compare)
 		inner.close()
 		if err != nil {
-			return nil, fmt.Errorf("%w %s", err, inner.said())
+			return nil, fmt.Errorf("%w %s", err, inner.logs())
 		}
 		if all == nil {
 			all = make([]series, len(some))
@@ -30,49 +31,58 @@ func (s *Stage) fresh(limit uint64, ask func(t trio) ([]series, error)) (all []s
 	return all, nil
 }
 
-func (s *Stage) freshly(limit uint64, ask func(t trio) ([]series, error)) ([]series, error) {
-	cpu, err := processor()
+func (t *Trial) compareTrio(limit uint64, compare func(trio) ([]series, error)) ([]series, error) {
+	cpu, err := pinCPU()
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.startTrio(limit, fmt.Sprintf("pin %d", cpu), s.native("timing")...)
+	three, err := t.startTrio(limit, fmt.Sprintf("pin %d", cpu), t.native("timing")...)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.tellAll("init"); err != nil {
+	if err := three.do("init"); err != nil {
 		return nil, err
 	}
-	return ask(t)
+	return compare(three)
 }
 
-// allocCost is what an allocation and a free take, beside few and many others.
-func (s *Stage) allocCost() (rows []Row, err error) {
+// warm is compare after a round that does not count, in which caches and clocks adapt
+// to the command.
+func (three trio) warm(rounds, numbers int, command string) ([]series, error) {
+	if _, err := three.compare(1, numbers, command); err != nil {
+		return nil, err
+	}
+	return three.compare(rounds, numbers, command)
+}
+
+// allocCost measures an allocation and a free, with few and many other allocations.
+func (t *Trial) allocCost() (rows []Row, err error) {
 	const piece = 1 << 20
 	lives := []int{0, 1000, 10_000}
-	all, err := s.fresh(12*gib, func(t trio) (out []series, err error) {
+	all, err := t.compareTrios(12*gib, func(three trio) (out []series, err error) {
 		for _, live := range lives {
-			// As large as what is measured, so that no block is left with room in it.
-			if err := t.tellAll(fmt.Sprintf("live %d %d", live, piece)); err != nil {
+			// As large as the measured allocation, so that no block has room for it.
+			if err := three.do(fmt.Sprintf("live %d %d", live, piece)); err != nil {
 				return nil, err
 			}
-			both, err := t.warm(s.rounds(40), 2, fmt.Sprintf("alloc 50 %d", piece))
+			both, err := three.warm(t.rounds(40), 2, fmt.Sprintf("alloc 50 %d", piece))
 			if err != nil {
 				return nil, err
 			}
 			out = append(out, both...)
 		}
-		// From a block that is there, which the driver does not ask the kernel for.
-		if err := t.tellAll(fmt.Sprintf("live 1 %d", 64<<10)); err != nil {
+		// From a block that the driver already has, without a call of the kernel.
+		if err := three.do(fmt.Sprintf("live 1 %d", 64<<10)); err != nil {
 			return nil, err
 		}
-		for _, line := range []string{fmt.Sprintf("alloc 200 %d", 64<<10), fmt.Sprintf("async 200 %d", piece)} {
-			both, err := t.warm(s.rounds(40), 2, line)
+		for _, command := range []string{fmt.Sprintf("alloc 200 %d", 64<<10), fmt.Sprintf("async 200 %d", piece)} {
+			both, err := three.warm(t.rounds(40), 2, command)
 			if err != nil {
 				return nil, err
 			}
 			out = append(out, both...)
 		}
-		info, err := t.warm(s.rounds(20), 1, "info 200")
+		info, err := three.warm(t.rounds(20), 1, "info 200")
 		return append(out, info...), err
 	})
 	if err != nil {
@@ -80,11 +90,11 @@ func (s *Stage) allocCost() (rows []Row, err error) {
 	}
 	for i, live := range lives {
 		for j, call := range []string{"cuMemAlloc", "cuMemFree"} {
-			rows = append(rows, all[2*i+j].row(fmt.Sprintf("%s, %d live", call, live), nanoseconds).within(1, 500))
+			rows = append(rows, all[2*i+j].row(fmt.Sprintf("%s, %d live", call, live), nanoseconds).withTarget(1, 500))
 		}
 	}
 	for j, call := range []string{"cuMemAlloc, from an open block", "cuMemFree, into an open block"} {
-		rows = append(rows, all[6+j].row(call, nanoseconds).within(1, 500))
+		rows = append(rows, all[6+j].row(call, nanoseconds).withTarget(1, 500))
 	}
 	for j, call := range []string{"cuMemAllocAsync", "cuMemFreeAsync", "cuMemGetInfo"} {
 		rows = append(rows, all[8+j].row(call, nanoseconds))
@@ -92,134 +102,119 @@ func (s *Stage) allocCost() (rows []Row, err error) {
 	return rows, nil
 }
 
-// warm is compare after a round that does not count: it finds caches and clocks as
-// something else left them.
-func (t trio) warm(rounds, figures int, line string) ([]series, error) {
-	if _, err := t.compare(1, figures, line); err != nil {
-		return nil, err
-	}
-	return t.compare(rounds, figures, line)
-}
-
-// launchCost is what a kernel launch takes.
-func (s *Stage) launchCost() ([]Row, error) {
-	launch, err := s.fresh(2*gib, func(t trio) ([]series, error) { return t.warm(s.rounds(90), 1, "launch 400") })
+// launchCost measures a kernel launch.
+func (t *Trial) launchCost() ([]Row, error) {
+	launch, err := t.compareTrios(2*gib, func(three trio) ([]series, error) { return three.warm(t.rounds(90), 1, "launch 400") })
 	if err != nil {
 		return nil, err
 	}
-	return []Row{launch[0].row("kernel launch", nanoseconds).within(1, 0)}, nil
+	return []Row{launch[0].row("kernel launch", nanoseconds).withTarget(1, 0)}, nil
 }
 
-// startCost is what cuInit and a context take, with so many processes at once: until
-// the last of them has both.
-func (s *Stage) startCost() (rows []Row, err error) {
-	for _, crowd := range []struct{ n, rounds int }{{1, 15}, {8, 5}, {18, 3}, {32, 3}} {
-		if s.quick && crowd.n > 8 {
+// startCost measures cuInit and the making of a context, in several processes at
+// once: until the last of them is ready.
+func (t *Trial) startCost() (rows []Row, err error) {
+	for _, together := range []struct{ n, rounds int }{{1, 15}, {8, 5}, {18, 3}, {32, 3}} {
+		if t.quick && together.n > 8 {
 			break
 		}
 		var ready series
-		for round := range s.rounds(crowd.rounds) {
+		for round := range t.rounds(together.rounds) {
 			for _, i := range turns(round) {
-				took, err := s.crowd(crowd.n, i == 2)
+				took, err := t.startTogether(together.n, i == inJob)
 				if err != nil {
 					return rows, err
 				}
 				ready[i] = append(ready[i], took)
 			}
 		}
-		name := fmt.Sprintf("cuInit + context, %d at once", crowd.n)
-		if crowd.n == 1 {
+		name := fmt.Sprintf("cuInit + context, %d at once", together.n)
+		if together.n == 1 {
 			name = "cuInit + context"
 		}
-		rows = append(rows, ready.row(name, nanoseconds).within(2, 0))
+		rows = append(rows, ready.row(name, nanoseconds).withTarget(2, 0))
 	}
 	return rows, nil
 }
 
-// crowd starts n programs and has them start to use the device at one instant. It
-// returns the nanoseconds until the last was ready.
-func (s *Stage) crowd(n int, rationed bool) (float64, error) {
-	inner := s.stage(s.quick)
-	if rationed {
-		if err := inner.open(uint64(n) * 700 * mib); err != nil {
-			return 0, err
-		}
-	}
+// startTogether starts n programs and has them initialise the driver at one instant.
+// It returns the nanoseconds until the last was ready.
+func (t *Trial) startTogether(n int, rationed bool) (took float64, err error) {
+	inner := t.newTrial(t.quick)
 	defer inner.close()
-	took, err := inner.crowded(n)
+	if rationed {
+		err = inner.open(uint64(n) * 700 * mib)
+	}
+	if err == nil {
+		took, err = inner.timeStart(n)
+	}
 	if err != nil {
-		err = fmt.Errorf("%w %s", err, inner.said())
+		err = fmt.Errorf("%w %s", err, inner.logs())
 	}
 	return took, err
 }
 
-func (s *Stage) crowded(n int) (float64, error) {
-	if err := s.startAll(n, nil, s.native("timing")...); err != nil {
+func (t *Trial) timeStart(n int) (float64, error) {
+	if err := t.startAll(n, nil, t.native("timing")...); err != nil {
 		return 0, err
 	}
-	// All must have started, and wait: a question that needs no device.
-	if err := s.each(func(p *Program) error { _, err := p.ask(1, "memory"); return err }); err != nil {
+	// Each must have started before the instant: memory needs no device.
+	if err := t.each(func(p *Program) error { _, err := p.ask(1, "memory"); return err }); err != nil {
 		return 0, err
 	}
 	at, err := instant(50 * time.Millisecond)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.each(func(p *Program) error { return p.tell(fmt.Sprintf("init %d", at)) }); err != nil {
-		return 0, err
-	}
+	t.tellAll("init %d", at)
 	var last float64
-	err = s.each(func(p *Program) error {
-		f, err := p.figures()
-		if err == nil && len(f) < 3 {
-			err = fmt.Errorf("pid %d answered with %d figures, not 3", p.PID(), len(f))
-		}
+	err = t.each(func(p *Program) error {
+		numbers, err := p.numbers(3)
 		if err == nil {
-			last = max(last, f[2]-float64(at))
+			last = max(last, numbers[2]-float64(at))
 		}
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
-	err = s.each(func(p *Program) error { _, err := p.ask(0, "quit"); return err })
-	return last, err
+	return last, t.each(func(p *Program) error { _, err := p.ask(0, "quit"); return err })
 }
 
-// trainCost is what a step of training takes, and one that returns everything to the
-// driver and takes it anew.
-func (s *Stage) trainCost() ([]Row, error) {
-	t, err := s.startTrio(8*gib, "init", s.script("timing")...)
+// trainCost measures a training step, and a step that returns all memory to the
+// driver and allocates it again.
+func (t *Trial) trainCost() ([]Row, error) {
+	three, err := t.startTrio(8*gib, "init", t.script("timing")...)
 	if err != nil {
 		return nil, err
 	}
-	train, err := t.warm(s.rounds(60), 1, "train 4")
+	train, err := three.warm(t.rounds(60), 1, "train 4")
 	if err != nil {
 		return nil, err
 	}
-	churn, err := t.warm(s.rounds(60), 1, "churn 5")
+	churn, err := three.warm(t.rounds(60), 1, "churn 5")
 	if err != nil {
 		return nil, err
 	}
 	return []Row{
-		train[0].times(1000).row("training step", nanoseconds).within(1, 0),
-		churn[0].times(1000).row("step that empties the cache", nanoseconds).within(2, 0),
+		train[0].times(1000).row("training step", nanoseconds).withTarget(1, 0),
+		churn[0].times(1000).row("step that empties the cache", nanoseconds).withTarget(2, 0),
 	}, nil
 }
 
-// memoryCost is what the library takes of the host's memory, in a process that has
-// a thousand allocations and has started NVML itself, which the library does too.
-func (s *Stage) memoryCost() ([]Row, error) {
-	var private, own, nvml series // of the last only the native ones
-	for round := range s.rounds(5) {
+// memoryCost measures the host memory that the library takes, in a process that has a
+// thousand allocations and has started NVML itself, as the library does.
+func (t *Trial) memoryCost() ([]Row, error) {
+	var private, own, nvml series // nvml: only of the native programs
+	for round := range t.rounds(5) {
 		for _, i := range turns(round) {
-			f, before, err := s.footprint(i == 2)
+			f, before, err := t.footprint(i == inJob)
 			if err != nil {
 				return nil, err
 			}
 			private[i] = append(private[i], f[2])
 			own[i] = append(own[i], f[3]+f[4])
-			if i != 2 { // which has started it by then
+			if i != inJob { // in which the library has started NVML before
 				nvml[i] = append(nvml[i], f[2]-before)
 			}
 		}
@@ -232,22 +227,22 @@ func (s *Stage) memoryCost() ([]Row, error) {
 	return []Row{process, own.row("of it the library's files and the region", kibibytes), nvml.row("NVML, which the library starts", kibibytes)}, nil
 }
 
-// footprint is the host's memory of one process, and its private part before NVML was
-// started.
-func (s *Stage) footprint(rationed bool) (f []float64, before float64, err error) {
-	inner := s.stage(s.quick)
+// footprint returns the host memory of one process, as the program timing answers
+// memory, and its private part before NVML was started. All are in KiB.
+func (t *Trial) footprint(rationed bool) (f []float64, before float64, err error) {
+	inner := t.newTrial(t.quick)
 	defer inner.close()
 	if rationed {
 		if err := inner.open(2 * gib); err != nil {
 			return nil, 0, err
 		}
 	}
-	p, err := inner.start(nil, s.native("timing")...)
+	p, err := inner.start(nil, t.native("timing")...)
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, line := range []string{"init", fmt.Sprintf("live 1000 %d", 64<<10), "launch 1000"} {
-		if _, err := p.ask(0, "%s", line); err != nil {
+	for _, command := range []string{"init", fmt.Sprintf("live 1000 %d", 64<<10), "launch 1000"} {
+		if _, err := p.ask(0, "%s", command); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -1,12 +1,11 @@
-// Package gputest checks and measures ration on a machine with a GPU: real
-// programs, real frameworks, the real driver. Everything that ration claims of a
-// process is held against what the driver says of it through NVML, read by this
-// process, which is in no job.
+// Package gputest checks and measures ration on a machine with a GPU, with real
+// programs, frameworks and the real driver. It compares what ration counts for each
+// process with what the driver reports through NVML to this process, which is in no
+// job.
 //
-// It runs from a folder that carries all it needs (see Bundle), so that a machine
-// with a driver and nothing else can be tested. The same checks run against the
-// stand-in driver, as far as that goes, so that they are known to work before a GPU
-// is at hand.
+// It runs from a folder that holds all it needs (see Bundle), so that a machine that
+// has nothing but a driver can be tested. The checks that do not depend on a real
+// GPU also run against fakegpu, which tests the checks themselves.
 package gputest
 
 import (
@@ -19,77 +18,77 @@ import (
 const (
 	Pass = "pass"
 	Fail = "fail"
-	Skip = "skip" // something it needs is not there; the figure says what
+	Skip = "skip" // the machine lacks something; Summary says what
 )
 
-// Check is something ration promises, and a way to see whether it is so.
+// Check checks one promise of ration.
 type Check struct {
 	Group string
 	Name  string
-	Needs []string // of those in needs.go
-	Room  uint64   // bytes that the device must have free
-	run   func(*Stage) error
+	Needs []string // see needs.go
+	Room  uint64   // bytes that must be free on the device
+	run   func(*Trial) error
 }
 
-// Title is how a check is called, and chosen.
+// Title is the name by which a check is selected.
 func (c Check) Title() string { return c.Group + "/" + c.Name }
 
-// Outcome is what became of a check.
+// Outcome is the result of a check.
 type Outcome struct {
 	Check   string           `json:"check"`
 	Verdict string           `json:"verdict"`
-	Figure  string           `json:"figure"` // what was seen, for people
+	Summary string           `json:"figure"` // the measured values as text, or why it failed
 	Values  map[string]int64 `json:"values,omitempty"`
-	Said    string           `json:"said,omitempty"` // by the programs, where it failed
+	Logs    string           `json:"said,omitempty"` // of the programs, if the check failed
 	Seconds float64          `json:"seconds"`
 }
 
 // ErrUnsuited is returned by a check that this machine cannot answer.
-var ErrUnsuited = errors.New("cannot be seen here")
+var ErrUnsuited = errors.New("cannot be checked here")
 
-// checks are all there are, in the order a reader wants them.
+// checks returns all checks, in the order of the report.
 func checks() (all []Check) {
-	for _, some := range [][]Check{limitChecks(), countChecks(), allocpathChecks(), viewChecks(), pidChecks(), stormChecks(), programChecks(), nameChecks()} {
+	for _, some := range [][]Check{limitChecks(), trainingChecks(), allocpathChecks(), meminfoChecks(), hostPIDChecks(), killChecks(), programChecks(), callChecks()} {
 		all = append(all, some...)
 	}
 	return all
 }
 
-// Plan is what to run.
+// Plan selects what to run.
 type Plan struct {
-	Only     *regexp.Regexp // of titles; nil is all
+	Only     *regexp.Regexp // titles to run; nil is all
 	Checks   bool
 	Measures bool
-	Quick    bool // fewer rounds: a smoke run
+	Quick    bool // few rounds: a smoke run
 }
 
-func (p Plan) wants(title string) bool { return p.Only == nil || p.Only.MatchString(title) }
+func (p Plan) selects(title string) bool { return p.Only == nil || p.Only.MatchString(title) }
 
-// Titles are the checks and measures of a plan.
+// Titles returns the titles of the checks and measures of a plan.
 func (p Plan) Titles() (titles []string) {
 	for _, c := range checks() {
-		if p.Checks && p.wants(c.Title()) {
+		if p.Checks && p.selects(c.Title()) {
 			titles = append(titles, c.Title())
 		}
 	}
 	for _, m := range measures() {
-		if p.Measures && p.wants(m.title()) {
+		if p.Measures && p.selects(m.title()) {
 			titles = append(titles, m.title())
 		}
 	}
 	return titles
 }
 
-// Teller is told how far a run has come.
-type Teller interface {
+// Reporter is called with the progress of a run.
+type Reporter interface {
 	Begin(title string)
 	Checked(Outcome)
 	Measured(Row)
 }
 
-// Run runs a plan on a machine. Its error is why it could not go on; what a check
-// found is in the report.
-func Run(m *Machine, p Plan, tell Teller) (Report, error) {
+// Run runs a plan on a machine. The error is why the run could not be made; the
+// results of checks are in the report.
+func Run(m *Machine, p Plan, to Reporter) (Report, error) {
 	began := time.Now()
 	r := Report{Date: began.UTC().Format(time.RFC3339)}
 	var err error
@@ -97,52 +96,52 @@ func Run(m *Machine, p Plan, tell Teller) (Report, error) {
 		return r, err
 	}
 	for _, c := range checks() {
-		if p.Checks && p.wants(c.Title()) {
-			tell.Begin(c.Title())
+		if p.Checks && p.selects(c.Title()) {
+			to.Begin(c.Title())
 			o := m.check(c, p.Quick)
 			r.Checks = append(r.Checks, o)
-			tell.Checked(o)
+			to.Checked(o)
 		}
 	}
 	for _, measure := range measures() {
-		if !p.Measures || !p.wants(measure.title()) {
+		if !p.Measures || !p.selects(measure.title()) {
 			continue
 		}
-		tell.Begin(measure.title())
+		to.Begin(measure.title())
 		rows := m.measure(measure, p.Quick)
 		r.Measures = append(r.Measures, rows...)
 		for _, row := range rows {
-			tell.Measured(row)
+			to.Measured(row)
 		}
 	}
 	r.Seconds = time.Since(began).Seconds()
 	return r, nil
 }
 
-// check runs one check and sees to it that nothing of it is left.
+// check runs one check in a trial of its own.
 func (m *Machine) check(c Check, quick bool) (o Outcome) {
 	began := time.Now()
 	o = Outcome{Check: c.Title(), Verdict: Skip}
 	defer func() { o.Seconds = time.Since(began).Seconds() }()
-	if missing := m.lacks(c.Needs, c.Room); missing != "" {
-		o.Figure = missing
+	if missing := m.missing(c.Needs, c.Room); missing != "" {
+		o.Summary = missing
 		return o
 	}
-	s := m.stage(quick)
-	defer s.close()
-	err := c.run(s)
-	o.Figure, o.Values = s.figure(), s.values
+	t := m.newTrial(quick)
+	defer t.close()
+	err := c.run(t)
+	o.Summary, o.Values = t.summary(), t.values
 	switch {
 	case err == nil:
 		o.Verdict = Pass
 	case errors.Is(err, ErrUnsuited):
-		o.Figure = err.Error()
+		o.Summary = err.Error()
 	default:
-		o.Verdict, o.Said = Fail, s.said()
-		if o.Figure != "" {
-			o.Figure = ": " + o.Figure
+		o.Verdict, o.Logs = Fail, t.logs()
+		if o.Summary != "" {
+			o.Summary = ": " + o.Summary
 		}
-		o.Figure = err.Error() + o.Figure
+		o.Summary = err.Error() + o.Summary
 	}
 	return o
 }

@@ -12,9 +12,9 @@ import (
 	"ration/internal/embedded"
 )
 
-// standIn is a machine whose driver is fakegpu. What is checked is then the checks:
-// that they pass where all is well, and see it where it is not.
-func standIn(t *testing.T, env ...string) *Machine {
+// fakeMachine returns a machine whose driver is fakegpu. The tests check the checks:
+// that they pass on a correct ration, and fail on a wrong one.
+func fakeMachine(t *testing.T, env ...string) *Machine {
 	t.Helper()
 	bundle, err := filepath.Abs("../../build/gpu-test")
 	if err != nil {
@@ -47,7 +47,7 @@ type quiet struct{ t *testing.T }
 
 func (q quiet) Begin(string) {}
 func (q quiet) Checked(o Outcome) {
-	q.t.Logf("%s %s: %s %s", o.Verdict, o.Check, o.Figure, o.Said)
+	q.t.Logf("%s %s: %s %s", o.Verdict, o.Check, o.Summary, o.Logs)
 }
 func (q quiet) Measured(r Row) { q.t.Logf("%s %v %s", r.Name, r.Ratio, r.Why) }
 
@@ -64,7 +64,7 @@ func run(t *testing.T, m *Machine, only string, p Plan) Report {
 func TestChecks(t *testing.T) {
 	for name, c := range map[string]struct {
 		env     []string
-		visible string // to the tester
+		visible string // CUDA_VISIBLE_DEVICES of the tester
 		only    string
 		least   int
 	}{
@@ -74,14 +74,14 @@ func TestChecks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CUDA_VISIBLE_DEVICES", c.visible)
-			r := run(t, standIn(t, c.env...), c.only, Plan{Checks: true})
+			r := run(t, fakeMachine(t, c.env...), c.only, Plan{Checks: true})
 			for _, o := range r.Checks {
 				if o.Verdict == Fail {
-					t.Errorf("%s: %s", o.Check, o.Figure)
+					t.Errorf("%s: %s", o.Check, o.Summary)
 				}
 			}
 			if n := r.count(Pass); n < c.least {
-				t.Errorf("only %d checks could be made here", n)
+				t.Errorf("only %d checks could be made", n)
 			}
 			if want := strings.Count(c.visible, "1"); r.Machine.Device != want {
 				t.Errorf("device %d was tested, not %d", r.Machine.Device, want)
@@ -90,7 +90,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// A ration that gives half as much again, and one that counts nothing, are seen.
+// A ration that grants half as much again, and one that counts nothing, fail.
 func TestChecksCanFail(t *testing.T) {
 	for name, script := range map[string]string{
 		"generous": `#!/bin/sh
@@ -107,7 +107,7 @@ while [ "$1" != -- ]; do
 done
 exec "$bundle/ration" run $args "$@"
 `,
-		"blind": `#!/bin/sh
+		"counts nothing": `#!/bin/sh
 bundle=BUNDLE
 [ "$1" = run ] || exec "$bundle/ration" "$@"
 name=$3
@@ -118,7 +118,7 @@ exec "$@"
 `,
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := standIn(t)
+			m := fakeMachine(t)
 			mutant := t.TempDir()
 			for _, part := range []string{"bin", "python", "coverage.md"} {
 				if err := os.Symlink(m.Bundle.file(part), filepath.Join(mutant, part)); err != nil {
@@ -132,7 +132,7 @@ exec "$@"
 			m.Bundle = Bundle(mutant)
 			for _, o := range run(t, m, "^(limit/driver-x|allocpath/(linear|vmm)$)", Plan{Checks: true}).Checks {
 				if o.Verdict != Fail {
-					t.Errorf("%s: %s, %s", o.Check, o.Verdict, o.Figure)
+					t.Errorf("%s: %s, %s", o.Check, o.Verdict, o.Summary)
 				}
 			}
 		})
@@ -140,32 +140,32 @@ exec "$@"
 }
 
 func TestMeasures(t *testing.T) {
-	r := run(t, standIn(t), "cost/(alloc|launch|start|memory)", Plan{Measures: true})
+	r := run(t, fakeMachine(t), "cost/(alloc|launch|start|memory)", Plan{Measures: true})
 	for _, row := range r.Measures {
 		if row.Why != "" || row.Rounds == 0 {
 			t.Errorf("%s: %s", row.Name, row.Why)
 		}
 	}
 	if len(r.Measures) < 12 {
-		t.Errorf("only %d figures", len(r.Measures))
+		t.Errorf("only %d costs", len(r.Measures))
 	}
 }
 
-// A process whose launcher has ended, and that would not end by itself, has nothing of
-// the device any more when its stage is closed.
+// A stopped process whose launcher has ended uses nothing of the device any more after
+// its trial is closed.
 func TestCloseEndsOrphans(t *testing.T) {
-	s := standIn(t).stage(true)
-	if err := s.open(gib); err != nil {
+	trial := fakeMachine(t).newTrial(true)
+	if err := trial.open(gib); err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.start(nil, "sh", "-c", `exec 3<&0; setsid "$0" <&3 &`, s.native("workload")[0])
+	p, err := trial.start(nil, "sh", "-c", `exec 3<&0; setsid "$0" <&3 &`, trial.native("workload")[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.ask(0, "init"); err != nil {
 		t.Fatal(err)
 	}
-	pids, err := s.pids()
+	pids, err := trial.readPIDs()
 	if err != nil || len(pids) != 1 {
 		t.Fatal(pids, err)
 	}
@@ -174,14 +174,14 @@ func TestCloseEndsOrphans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if held, err := s.held(pids); err != nil || len(held) != 1 {
-		t.Fatal(held, err)
+	if counts, err := trial.driverCounts(pids); err != nil || len(counts) != 1 {
+		t.Fatal(counts, err)
 	}
-	s.close()
-	if held, err := s.held(pids); err != nil || len(held) != 0 {
-		t.Error(held, err)
+	trial.close()
+	if counts, err := trial.driverCounts(pids); err != nil || len(counts) != 0 {
+		t.Error(counts, err)
 	}
-	if err := s.nothingLeft(); err != nil {
+	if err := trial.checkNothingLeft(); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,41 +15,41 @@ import (
 	"ration/internal/job"
 )
 
-// Bundle is the folder that everything comes from:
+// Bundle is the folder that holds everything a run needs:
 //
 //	ration      the command, with the library inside
-//	bin/        small programs of the driver's calls, ready to run
-//	src/        what is built where a compiler for it is at hand
+//	bin/        C programs that call the driver
+//	src/        CUDA programs, compiled if there is a compiler
 //	python/     programs of the frameworks
-//	coverage.md which calls ration knows
+//	coverage.md the calls that ration knows
 type Bundle string
 
 func (b Bundle) file(parts ...string) string {
 	return filepath.Join(append([]string{string(b)}, parts...)...)
 }
 
-// Machine is where a run happens.
+// Machine is the machine under test.
 type Machine struct {
 	Bundle Bundle
-	NVML   string   // the library to ask; empty is the driver's
-	Env    []string // what programs find beside what this process has
+	NVML   string   // path of the NVML library; empty is the driver's own
+	Env    []string // variables for programs, besides those of this process
 	Python string   // empty: the first python3 in PATH
-	Device int      // the one to test, by NVML's number; or AnyDevice
+	Device int      // NVML's number of the device to test, or AnyDevice
 
-	device  int // that is tested
+	device  int // NVML's number of the device under test
 	driver  *gpu.Driver
-	scratch string // jobs, logs and what was built
-	jobs    int
-	stages  int
-	python  func(module string) string // a module's version, or nothing
+	scratch string                     // folder of jobs, caches and compiled programs
+	jobs    int                        // made so far
+	trials  int                        // made so far
+	python  func(module string) string // returns the version of a module, or nothing
 }
 
-// Open gets hold of the driver, and makes a place for jobs that is nobody else's.
+// Open opens the driver, and makes a folder for jobs that only this run uses.
 func (m *Machine) Open() (err error) {
 	if m.driver, err = gpu.Open(m.NVML); err != nil {
 		return err
 	}
-	if m.device, err = choose(m.driver.Devices, m.Device, os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
+	if m.device, err = chooseDevice(m.driver.Devices, m.Device, os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
 		m.driver.Close()
 		return err
 	}
@@ -67,18 +67,18 @@ func (m *Machine) Open() (err error) {
 		m.Python = "python3"
 	}
 	m.python = m.modules()
-	// For the commands that are started as for the books that are read here.
+	// For the commands that are started here and for the regions that are read here.
 	return os.Setenv(job.EnvFolder, filepath.Join(m.scratch, "jobs"))
 }
 
-// Close ends what the test started and still runs, and removes all that it made.
+// Close kills all processes of the run that are left, and removes all its files.
 func (m *Machine) Close() {
-	endMarked(m.scratch + "/")
+	killMarked(m.scratch + "/")
 	m.driver.Close()
-	_ = os.RemoveAll(m.scratch) // a folder of its own in TMPDIR: what is left does no harm
+	_ = os.RemoveAll(m.scratch) // in TMPDIR, where leftovers do no harm
 }
 
-// About is where figures were measured.
+// About describes the machine in a report.
 type About struct {
 	bench.Machine
 	GPU        string            `json:"gpu"`
@@ -91,7 +91,7 @@ type About struct {
 }
 
 func (m *Machine) describe() (a About, err error) {
-	if a.Machine, err = bench.Here(); err != nil {
+	if a.Machine, err = bench.ThisMachine(); err != nil {
 		return a, err
 	}
 	d := m.driver.Devices[m.device]
@@ -109,17 +109,17 @@ func (m *Machine) describe() (a About, err error) {
 	return a, nil
 }
 
-// stray are variables that would reach into the programs of a test: limits, choices of
-// a device or an allocator.
+// stray matches the variables that would change what the programs of a test do:
+// limits, and selections of a device or an allocator.
 var stray = regexp.MustCompile(`^(RATION_|CUDA_DEVICE_|CUDA_VISIBLE_DEVICES=|LIBCUDA_LOG_LEVEL=|LD_PRELOAD=|PYTORCH_[A-Z_]*ALLOC_CONF=|XLA_)`)
 
-// caches are where the driver and the frameworks keep what they compiled: in a place of
-// this run's, so that nothing of it stays.
+// caches are the variables that name the folders of compiled code. They point to the
+// folder of this run, so that nothing stays.
 var caches = []string{"CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"}
 
 func (m *Machine) cache(name string) string { return filepath.Join(m.scratch, "cache", name) }
 
-// environ is what a program finds.
+// environ returns the environment of a program.
 func (m *Machine) environ(more ...string) (env []string) {
 	for _, entry := range os.Environ() {
 		if !stray.MatchString(entry) {
@@ -136,8 +136,8 @@ func (m *Machine) environ(more ...string) (env []string) {
 // frameworks are the Python modules that checks are about.
 var frameworks = []string{"torch", "triton", "jax", "cupy"}
 
-// modules asks once for the versions of all frameworks: importing them takes
-// seconds, their metadata nothing.
+// modules returns a function that returns the version of a framework. It asks Python
+// once, for the metadata: importing the frameworks would take seconds.
 func (m *Machine) modules() func(string) string {
 	versions := sync.OnceValue(func() map[string]string {
 		const script = `

@@ -9,7 +9,7 @@ import (
 	"ration/internal/gpu"
 )
 
-func TestChoose(t *testing.T) {
+func TestChooseDevice(t *testing.T) {
 	devices := []gpu.Device{{Index: 0, UUID: "GPU-aa"}, {Index: 1, UUID: "GPU-bb", MIG: true}, {Index: 2, UUID: "GPU-cc"}}
 	for _, c := range []struct {
 		asked   int
@@ -32,7 +32,7 @@ func TestChoose(t *testing.T) {
 		{3, "", -1},
 		{-2, "", -1},
 	} {
-		got, err := choose(devices, c.asked, c.visible)
+		got, err := chooseDevice(devices, c.asked, c.visible)
 		if err != nil {
 			got = -1
 		}
@@ -40,8 +40,8 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%+v: %d, %v", c, got, err)
 		}
 	}
-	if _, err := choose(nil, AnyDevice, ""); err == nil {
-		t.Error("a device was found where there is none")
+	if _, err := chooseDevice(nil, AnyDevice, ""); err == nil {
+		t.Error("a device was chosen though there is none")
 	}
 }
 
@@ -68,19 +68,19 @@ func TestEnviron(t *testing.T) {
 	}
 }
 
-func TestPorts(t *testing.T) {
-	free, err := ports(3)
+func TestFreePorts(t *testing.T) {
+	free, err := freePorts(3)
 	slices.Sort(free)
 	if err != nil || len(slices.Compact(free)) != 3 {
 		t.Error(free, err)
 	}
 }
 
-// Who outlives a stage's programs is ended with it, whoever its parent is by then; who
-// has another mark is left alone.
+// A process that outlives the programs of a trial is killed with the trial, whatever
+// its parent is by then. Processes with other marks are not.
 func TestMarked(t *testing.T) {
 	m := &Machine{scratch: t.TempDir()}
-	orphan := func(s *Stage) int {
+	orphan := func(s *Trial) int {
 		t.Helper()
 		p, err := s.start(nil, "sh", "-c", `setsid sh -c 'echo step left child=$$; exec >&- 2>&-; kill -STOP $$' &`)
 		if err != nil {
@@ -95,28 +95,28 @@ func TestMarked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Ended(patience); err != nil {
+		if err := p.Wait(stepWithin); err != nil {
 			t.Fatal(err)
 		}
 		return int(pid)
 	}
-	one, other := m.stage(true), m.stage(true)
+	one, other := m.newTrial(true), m.newTrial(true)
 	ours, theirs := orphan(one), orphan(other)
 	if !marked(ours, one.mark) || !marked(theirs, other.mark) || marked(os.Getpid(), one.mark) {
-		t.Error("marks are not where they should be")
+		t.Error("processes have wrong marks")
 	}
-	gone := func(s *Stage) {
+	killAll := func(s *Trial) {
 		t.Helper()
-		if ok, err := settled(func() (bool, error) { return endMarked(s.mark) == 0, nil }); !ok || err != nil {
-			t.Error("what was marked still lives")
+		if ok, err := eventually(func() (bool, error) { return killMarked(s.mark) == 0, nil }); !ok || err != nil {
+			t.Error("marked processes are left")
 		}
 	}
-	gone(one)
+	killAll(one)
 	if marked(ours, one.mark) {
-		t.Error("it still lives")
+		t.Error("it is still alive")
 	}
 	if !marked(theirs, other.mark) {
-		t.Error("another stage's was ended")
+		t.Error("a process of another trial was killed")
 	}
-	gone(other)
+	killAll(other)
 }

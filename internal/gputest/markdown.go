@@ -6,19 +6,20 @@ import (
 	"strings"
 )
 
-// Markdown writes a report as tables for a document: misses first, then what cannot be told.
+// Markdown writes a report as tables: missed targets first, then those that cannot be
+// told.
 func (r Report) Markdown(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\n%s, %.0f s.\n", strings.ReplaceAll(r.Machine.String(), "\n", "; "), r.Date, r.Seconds)
 	r.costs(w)
 	if len(r.Checks) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n%d checks passed, %d failed, %d were skipped.\n\n| check | | what was seen |\n|---|---|---|\n",
+	fmt.Fprintf(w, "\n%d checks passed, %d failed, %d were skipped.\n\n| check | | result |\n|---|---|---|\n",
 		r.count(Pass), r.count(Fail), r.count(Skip))
 	for _, verdict := range []string{Fail, Skip, Pass} {
 		for _, o := range r.Checks {
 			if o.Verdict == verdict {
-				fmt.Fprintf(w, "| %s | %s | %s |\n", o.Check, o.Verdict, strings.ReplaceAll(o.Figure, "|", "\\|"))
+				fmt.Fprintf(w, "| %s | %s | %s |\n", o.Check, o.Verdict, strings.ReplaceAll(o.Summary, "|", "\\|"))
 			}
 		}
 	}

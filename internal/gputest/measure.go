@@ -8,27 +8,26 @@ import (
 	"ration/internal/bench"
 )
 
-// measure is something ration costs. It is measured on three programs that are
-// asked in turn, so that whatever the machine does meanwhile falls on all of them: one
-// native, one in a job, and one more native, which shows how much two of the same
-// differ.
+// measure measures one cost of ration. It asks three programs in turn, so that other
+// load on the machine affects all of them: one native, one in a job, and another
+// native one as a control, which shows how much two identical programs differ.
 type measure struct {
 	name  string
 	needs []string
-	room  uint64
-	run   func(*Stage) ([]Row, error)
+	room  uint64 // bytes that must be free on the device
+	run   func(*Trial) ([]Row, error)
 }
 
 func (m measure) title() string { return "cost/" + m.name }
 
-// measures are all there are.
+// measures returns all measures, in the order of the report.
 func measures() []measure {
 	return []measure{
-		{name: "alloc", room: 36 * gib, run: (*Stage).allocCost},
-		{name: "launch", room: 3 * gib, run: (*Stage).launchCost},
-		{name: "start", room: 25 * gib, run: (*Stage).startCost},
-		{name: "train", needs: []string{torch}, room: 16 * gib, run: (*Stage).trainCost},
-		{name: "memory", room: 4 * gib, run: (*Stage).memoryCost},
+		{name: "alloc", room: 36 * gib, run: (*Trial).allocCost},
+		{name: "launch", room: 3 * gib, run: (*Trial).launchCost},
+		{name: "start", room: 25 * gib, run: (*Trial).startCost},
+		{name: "train", needs: []string{torch}, room: 16 * gib, run: (*Trial).trainCost},
+		{name: "memory", room: 4 * gib, run: (*Trial).memoryCost},
 	}
 }
 
@@ -36,32 +35,31 @@ func measures() []measure {
 const (
 	Kept    = "kept"
 	Missed  = "missed"
-	Unclear = "cannot tell" // two of the same differ by more than the target, and this by no more than they
+	Unclear = "cannot tell" // the two native programs differ by more than the target, and ration from them by no more than that
 )
 
-// Figure is the median of some rounds, with the middle eight tenths.
-type Figure struct {
+// Quantiles are the median, and the 10th and 90th percentile.
+type Quantiles struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`  // 10th percentile
-	High   float64 `json:"high"` // 90th
+	High   float64 `json:"high"` // 90th percentile
 }
 
-// Row is one figure, native and in a job. Where nothing was measured in a job, Ration,
-// More and Ratio are zero.
+// Row is one cost. If nothing was measured in a job, Ration, More and Ratio are zero.
 type Row struct {
-	Measure string  `json:"measure"`
-	Name    string  `json:"name"`
-	Unit    string  `json:"unit"` // ns or KiB
-	Native  Figure  `json:"native"`
-	Control Figure  `json:"control"` // native once more, in the same rounds
-	Ration  Figure  `json:"ration"`
-	More    Figure  `json:"more"`   // in a job than each of the native ones of its round
-	Ratio   float64 `json:"ratio"`  // to each of these: the median
-	Noise   float64 `json:"noise"`  // by which share the second native one is off the first, either way: the median
-	Rounds  int     `json:"rounds"` // behind each
-	Target  string  `json:"target,omitempty"`
-	Verdict string  `json:"verdict,omitempty"`
-	Why     string  `json:"why,omitempty"` // there are no figures
+	Measure string    `json:"measure"`
+	Name    string    `json:"name"`
+	Unit    string    `json:"unit"` // ns or KiB
+	Native  Quantiles `json:"native"`
+	Control Quantiles `json:"control"` // the other native program
+	Ration  Quantiles `json:"ration"`
+	More    Quantiles `json:"more"`   // in the job minus native, for both native programs of each round
+	Ratio   float64   `json:"ratio"`  // in the job divided by native, for the same pairs: the median
+	Noise   float64   `json:"noise"`  // the control's relative difference from the native program: the median
+	Rounds  int       `json:"rounds"` // of each program
+	Target  string    `json:"target,omitempty"`
+	Verdict string    `json:"verdict,omitempty"`
+	Why     string    `json:"why,omitempty"` // why there are no values
 }
 
 // Units of rows.
@@ -70,17 +68,17 @@ const (
 	kibibytes   = "KiB"
 )
 
-// measure runs one measure and sees to it that nothing of it is left.
+// measure runs one measure in a trial of its own.
 func (m *Machine) measure(what measure, quick bool) []Row {
 	name := what.title()
-	if missing := m.lacks(what.needs, what.room); missing != "" {
+	if missing := m.missing(what.needs, what.room); missing != "" {
 		return []Row{{Measure: name, Name: what.name, Why: missing}}
 	}
-	s := m.stage(quick)
-	defer s.close()
-	rows, err := what.run(s)
+	t := m.newTrial(quick)
+	defer t.close()
+	rows, err := what.run(t)
 	if err != nil {
-		rows = append(rows, Row{Measure: name, Name: what.name, Why: err.Error() + " " + s.said()})
+		rows = append(rows, Row{Measure: name, Name: what.name, Why: err.Error() + " " + t.logs()})
 	}
 	for i := range rows {
 		rows[i].Measure = name
@@ -88,79 +86,79 @@ func (m *Machine) measure(what measure, quick bool) []Row {
 	return rows
 }
 
-// rounds is how often something is measured.
-func (s *Stage) rounds(full int) int {
-	if s.quick {
+// rounds returns the number of rounds of a measure.
+func (t *Trial) rounds(full int) int {
+	if t.quick {
 		return 2
 	}
 	return full
 }
 
-// trio are the three programs that are compared.
-type trio struct {
-	native, control, rationed *Program
-}
+// trio are the three programs that are compared: native, control, and the one in a
+// job.
+type trio [3]*Program
 
-// turns are the members of a trio in the order of a round: each goes first as often as
-// the others.
+// inJob is the index in a trio of the program in a job.
+const inJob = 2
+
+// turns returns the order of a trio in a round. Each goes first as often as the
+// others.
 func turns(round int) []int { return []int{round % 3, (round + 1) % 3, (round + 2) % 3} }
 
-func (t trio) program(i int) *Program { return [...]*Program{t.native, t.control, t.rationed}[i] }
-
-// startTrio starts the three and tells them to begin.
-func (s *Stage) startTrio(limit uint64, begin string, command ...string) (t trio, err error) {
-	for i, into := range []**Program{&t.native, &t.control, &t.rationed} {
-		if i == 2 {
-			if err := s.open(limit); err != nil {
-				return t, err
+// startTrio starts the three programs and has them carry out a first command.
+func (t *Trial) startTrio(limit uint64, first string, command ...string) (three trio, err error) {
+	for i := range three {
+		if i == inJob {
+			if err := t.open(limit); err != nil {
+				return three, err
 			}
 		}
-		if *into, err = s.start(nil, command...); err != nil {
-			return t, err
+		if three[i], err = t.start(nil, command...); err != nil {
+			return three, err
 		}
 	}
-	return t, t.tellAll(begin)
+	return three, three.do(first)
 }
 
-// tellAll has the three do something, one after the other.
-func (t trio) tellAll(line string) error {
-	for i := range 3 {
-		if _, err := t.program(i).ask(0, "%s", line); err != nil {
+// do has the three programs carry out a command, one after the other.
+func (three trio) do(command string) error {
+	for _, p := range three {
+		if _, err := p.ask(0, "%s", command); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// series are what was measured, by member and round.
+// series are the samples of a trio, by program and round.
 type series [3]bench.Samples
 
-// add appends what was measured elsewhere.
+// add appends other samples.
 func (s *series) add(more series) {
 	for i := range s {
 		s[i] = append(s[i], more[i]...)
 	}
 }
 
-// compare asks the three in turn, and returns a series for each of the figures that
-// they answer with.
-func (t trio) compare(rounds, figures int, line string) ([]series, error) {
-	out := make([]series, figures)
+// compare tells the three programs a command in turn, round after round, and returns
+// a series for each of the numbers that they answer.
+func (three trio) compare(rounds, numbers int, command string) ([]series, error) {
+	out := make([]series, numbers)
 	for round := range rounds {
 		for _, i := range turns(round) {
-			answer, err := t.program(i).ask(figures, "%s", line)
+			answer, err := three[i].ask(numbers, "%s", command)
 			if err != nil {
 				return nil, err
 			}
-			for f := range figures {
-				out[f][i] = append(out[f][i], answer[f])
+			for n := range numbers {
+				out[n][i] = append(out[n][i], answer[n])
 			}
 		}
 	}
 	return out, nil
 }
 
-// times multiplies, for another unit.
+// times multiplies all samples, to change their unit.
 func (s series) times(factor float64) series {
 	for i := range s {
 		for j := range s[i] {
@@ -170,7 +168,7 @@ func (s series) times(factor float64) series {
 	return s
 }
 
-// row sums a series up.
+// row returns the row of a series.
 func (s series) row(name, unit string) Row {
 	var more, ratio, noise bench.Samples
 	for i, native := range s[0] {
@@ -178,9 +176,9 @@ func (s series) row(name, unit string) Row {
 			noise = append(noise, math.Abs(s[1][i]-native)/native)
 		}
 	}
-	// Beside each of the two by itself: their mean would be the larger for every outlier
-	// among them, and a job look the better for it.
-	for i, rationed := range s[2] {
+	// Compared with each native program by itself: an outlier would raise the mean of
+	// the two, and make ration look better.
+	for i, rationed := range s[inJob] {
 		for _, native := range []float64{s[0][i], s[1][i]} {
 			more = append(more, rationed-native)
 			if native > 0 {
@@ -188,19 +186,19 @@ func (s series) row(name, unit string) Row {
 			}
 		}
 	}
-	return Row{Name: name, Unit: unit, Native: sumUp(s[0]), Control: sumUp(s[1]), Ration: sumUp(s[2]), More: sumUp(more),
-		Ratio: sumUp(ratio).Median, Noise: sumUp(noise).Median, Rounds: len(s[0])}
+	return Row{Name: name, Unit: unit, Native: quantiles(s[0]), Control: quantiles(s[1]), Ration: quantiles(s[inJob]), More: quantiles(more),
+		Ratio: quantiles(ratio).Median, Noise: quantiles(noise).Median, Rounds: len(s[0])}
 }
 
-func sumUp(s bench.Samples) Figure {
+func quantiles(s bench.Samples) Quantiles {
 	slices.Sort(s)
-	return Figure{s.Percentile(50), s.Percentile(10), s.Percentile(90)}
+	return Quantiles{s.Percentile(50), s.Percentile(10), s.Percentile(90)}
 }
 
-// within gives a row its target: at most so many hundredths more, and at most so
-// many of its units, where that is said. A difference that two natives have as well
-// says nothing about the hundredths, unless they differ by less than those.
-func (r Row) within(percent, most float64) Row {
+// withTarget sets the target of a row: at most so many per cent more, and at most so
+// many of its units, unless that is 0. If the native programs differ by more than the
+// target, a difference no larger than theirs decides nothing.
+func (r Row) withTarget(percent, most float64) Row {
 	r.Target, r.Verdict = fmt.Sprintf("≤ +%g %%", percent), Kept
 	switch {
 	case r.Noise > percent/100 && math.Abs(r.Ratio-1) <= r.Noise:

@@ -17,7 +17,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// Outliers of the natives are neither ration's merit nor no noise.
+// Outliers of the native programs do not improve ration's ratio, and count as noise.
 func TestRowOfSkewedNoise(t *testing.T) {
 	s := series{{100, 150, 100, 150}, {150, 100, 150, 100}, {150, 150, 150, 150}}
 	r := s.row("x", nanoseconds)
@@ -26,7 +26,7 @@ func TestRowOfSkewedNoise(t *testing.T) {
 	}
 }
 
-func TestWithin(t *testing.T) {
+func TestWithTarget(t *testing.T) {
 	for _, c := range []struct {
 		ratio, noise, more float64
 		percent, most      float64
@@ -42,10 +42,10 @@ func TestWithin(t *testing.T) {
 		{0.97, .04, -3, 2, 0, Unclear},
 		{0.9, .04, -3, 2, 0, Kept},
 		{1.05, .04, 3, 2, 0, Missed},
-		{1.03, .04, 3, 2, 2, Missed}, // in its unit it has missed for sure
+		{1.03, .04, 3, 2, 2, Missed}, // the target in units is missed in any case
 	} {
-		r := Row{Ratio: c.ratio, Noise: c.noise, More: Figure{Median: c.more}, Unit: nanoseconds}
-		if got := r.within(c.percent, c.most).Verdict; got != c.want {
+		r := Row{Ratio: c.ratio, Noise: c.noise, More: Quantiles{Median: c.more}, Unit: nanoseconds}
+		if got := r.withTarget(c.percent, c.most).Verdict; got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -54,7 +54,7 @@ func TestWithin(t *testing.T) {
 func TestCostsInOrder(t *testing.T) {
 	s := series{{100}, {100}, {100}}
 	rows := []Row{
-		s.row("kept", nanoseconds).within(1, 0),
+		s.row("kept", nanoseconds).withTarget(1, 0),
 		s.row("plain", kibibytes),
 		series{{7}, {7}, nil}.row("alone", kibibytes),
 		{Name: "unclear", Verdict: Unclear},
@@ -69,7 +69,7 @@ func TestCostsInOrder(t *testing.T) {
 		if cells := strings.Split(line, "|"); len(cells) > 3 {
 			names = append(names, strings.TrimSpace(cells[1]))
 			if name := names[len(names)-1]; name == "alone" && strings.TrimSpace(cells[3]+cells[4]+cells[5]) != "" {
-				t.Errorf("nothing was measured in a job, and it says %s", line)
+				t.Errorf("nothing was measured in a job, but the row is %s", line)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func TestCostsInOrder(t *testing.T) {
 	}
 	b.Reset()
 	r.Print(&b)
-	if !strings.Contains(b.String(), "no figure: missed, without; cannot be told: unclear\n") {
+	if !strings.Contains(b.String(), "no value: missed, without; cannot be told: unclear\n") {
 		t.Errorf("got %s", b.String())
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"ration/internal/humanfmt"
 )
 
-// What checks may need beside a driver.
+// What a check may need besides a driver.
 const (
 	root    = "root"
 	real    = "real GPU"
@@ -22,16 +22,16 @@ const (
 	cupy    = "cupy"
 )
 
-// lacks says what a check needs and this machine has not.
-func (m *Machine) lacks(needs []string, room uint64) string {
-	var missing []string
+// missing returns what a check needs and this machine does not have, or nothing.
+func (m *Machine) missing(needs []string, room uint64) string {
+	var absent []string
 	for _, need := range needs {
 		if !m.has(need) {
-			missing = append(missing, need)
+			absent = append(absent, need)
 		}
 	}
-	if len(missing) > 0 {
-		return "needs " + strings.Join(missing, " and ") + ", which is not here"
+	if len(absent) > 0 {
+		return "needs " + strings.Join(absent, " and ") + ", which is not here"
 	}
 	if free, err := m.driver.Free(m.device); room > 0 && (err != nil || free < room) {
 		return "needs " + humanfmt.Bytes(room) + " of the device, " + humanfmt.Bytes(free) + " is free"
@@ -46,9 +46,9 @@ func (m *Machine) has(need string) bool {
 	case need == real:
 		return m.NVML == ""
 	case need == nvcc && m.NVML != "":
-		return false // what it builds would find no CUDA runtime to go with a stand-in
+		return false // there is no CUDA runtime that works with fakegpu
 	case need == openMPI:
-		// Others have other options, and other variables for a rank's number.
+		// Other implementations have other options and variables.
 		out, err := exec.Command("mpirun", "--version").Output()
 		return err == nil && strings.Contains(string(out), "Open MPI")
 	case slices.Contains(frameworks, need):

@@ -10,7 +10,7 @@ import (
 	"ration/internal/humanfmt"
 )
 
-// Report is what a run found.
+// Report is the result of a run.
 type Report struct {
 	Machine  About     `json:"machine"`
 	Date     string    `json:"date"` // RFC 3339
@@ -19,8 +19,8 @@ type Report struct {
 	Measures []Row     `json:"measures"`
 }
 
-// Passed says whether no check failed. A target that was missed is a fact about a
-// machine, not a fault.
+// Passed returns whether no check failed. A missed target is no failure: it depends
+// on the machine.
 func (r Report) Passed() bool { return r.count(Fail) == 0 }
 
 func (r Report) count(verdict string) (n int) {
@@ -32,14 +32,15 @@ func (r Report) count(verdict string) (n int) {
 	return n
 }
 
-// Print writes the report's head and its end; what lies between has been told.
+// Print writes the machine and the totals. The results themselves have been written
+// by Table.
 func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "\n%s\n%s, %.0f s: %d checks passed, %d failed, %d skipped",
 		r.Machine, r.Date, r.Seconds, r.count(Pass), r.count(Fail), r.count(Skip))
 	if len(r.Measures) > 0 {
-		fmt.Fprintf(w, "; %d figures", len(r.Measures))
-		for _, some := range []struct{ text, verdict string }{{"missed their target or gave no figure", Missed}, {"cannot be told", Unclear}} {
-			if names := judged(r.Measures, some.verdict); len(names) > 0 {
+		fmt.Fprintf(w, "; %d costs", len(r.Measures))
+		for _, some := range []struct{ text, verdict string }{{"missed their target or gave no value", Missed}, {"cannot be told", Unclear}} {
+			if names := namesOf(r.Measures, some.verdict); len(names) > 0 {
 				fmt.Fprintf(w, "; %s: %s", some.text, strings.Join(names, ", "))
 			}
 		}
@@ -47,7 +48,7 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-// String is a machine in a line or two.
+// String describes a machine in two lines.
 func (a About) String() string {
 	var frameworks []string
 	for _, name := range sortedKeys(a.Frameworks) {
@@ -60,14 +61,14 @@ func (a About) String() string {
 		strings.Join(frameworks, ", "), a.Cores, a.CPU, a.Kernel, a.Ration)
 }
 
-// Table writes the outcomes of a run as they come, a line each.
+// Table writes the results of a run as they come, a line each.
 type Table struct {
 	To       io.Writer
-	Progress io.Writer // is told what is under way; nil where nobody waits
+	Progress io.Writer // a terminal, which shows what is running; may be nil
 	measure  string
 }
 
-// Begin says what is under way.
+// Begin shows what is running.
 func (t *Table) Begin(title string) {
 	if t.Progress != nil {
 		fmt.Fprintf(t.Progress, "\r\033[K%s ...", title)
@@ -80,16 +81,16 @@ func (t *Table) clear() {
 	}
 }
 
-// Checked writes an outcome.
+// Checked writes the result of a check.
 func (t *Table) Checked(o Outcome) {
 	t.clear()
-	fmt.Fprintf(t.To, "%-4s  %-29s %5.1f s  %s\n", o.Verdict, o.Check, o.Seconds, o.Figure)
-	for line := range strings.Lines(o.Said) {
+	fmt.Fprintf(t.To, "%-4s  %-29s %5.1f s  %s\n", o.Verdict, o.Check, o.Seconds, o.Summary)
+	for line := range strings.Lines(o.Logs) {
 		fmt.Fprintf(t.To, "      | %s\n", strings.TrimRight(line, "\n"))
 	}
 }
 
-// Measured writes a figure.
+// Measured writes a cost.
 func (t *Table) Measured(r Row) {
 	t.clear()
 	if t.measure == "" {
@@ -104,7 +105,7 @@ func (t *Table) Measured(r Row) {
 	fmt.Fprintf(t.To, "%-41s %9s %9s %9s %19s %7s  %s\n", r.Name, c.native, c.ration, c.more, c.spread, c.noise, c.target)
 }
 
-// cells are a row's figures, for people.
+// cells are the columns of a row, as text.
 type cells struct{ native, ration, more, spread, noise, target string }
 
 func (r Row) text() cells {
@@ -126,7 +127,7 @@ func (r Row) text() cells {
 	if native > 0 {
 		c.noise = fmt.Sprintf("%.1f %%", 100*r.Noise)
 	}
-	if r.Ration == (Figure{}) {
+	if r.Ration == (Quantiles{}) {
 		return c // native only
 	}
 	c.ration, c.more, c.spread = amount(r.Ration.Median), signed(r.More.Median), signed(r.More.Low)+" … "+signed(r.More.High)
@@ -136,8 +137,8 @@ func (r Row) text() cells {
 	return c
 }
 
-// judged are the names of rows with a verdict. Those without figures have missed.
-func judged(rows []Row, verdict string) (names []string) {
+// namesOf returns the names of the rows with a verdict.
+func namesOf(rows []Row, verdict string) (names []string) {
 	for _, r := range rows {
 		if r.verdict() == verdict {
 			names = append(names, r.Name)
@@ -147,6 +148,7 @@ func judged(rows []Row, verdict string) (names []string) {
 	return names
 }
 
+// verdict returns the verdict of a row; a row without values has missed its target.
 func (r Row) verdict() string {
 	if r.Why != "" {
 		return Missed

@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ration/internal/observer"
 )
 
-func TestAgrees(t *testing.T) {
+func TestWithinTolerance(t *testing.T) {
 	for _, c := range []struct {
-		ours, driver uint64
-		want         bool
+		ration, driver uint64
+		want           bool
 	}{
 		{0, 0, true},
 		{gib, gib + 16*mib, true},
@@ -22,13 +24,13 @@ func TestAgrees(t *testing.T) {
 		{100 * gib, 102 * gib, false},
 		{0, 518 * mib, false},
 	} {
-		if got := (account{ours: c.ours, driver: c.driver}).agrees(); got != c.want {
-			t.Errorf("%d and %d: got %v", c.ours, c.driver, got)
+		if got := (account{ration: c.ration, driver: c.driver}).withinTolerance(); got != c.want {
+			t.Errorf("%d and %d: got %v", c.ration, c.driver, got)
 		}
 	}
 }
 
-func TestTook(t *testing.T) {
+func TestCheckHeld(t *testing.T) {
 	step := func(values ...string) Step {
 		s := Step{Name: "held", values: map[string]string{}}
 		for _, v := range values {
@@ -51,7 +53,7 @@ func TestTook(t *testing.T) {
 		"not a number":    {step("data=x"), false},
 		"nothing is said": {step(), true},
 	} {
-		if err := took(c.step, all); (err == nil) != c.want {
+		if err := checkHeld(c.step, all); (err == nil) != c.want {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -72,7 +74,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestTraced(t *testing.T) {
+func TestReadTraces(t *testing.T) {
 	prefix := filepath.Join(t.TempDir(), "trace")
 	for pid, text := range map[string]string{
 		"1": "dlsym cuMemAlloc_v2 0 0 2\nproc2 cuMemAlloc 3020 0 3\n",
@@ -82,28 +84,28 @@ func TestTraced(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	calls, err := traced(prefix)
+	calls, err := readTraces(prefix)
 	if err != nil || calls["cuMemAlloc"] != 7 || calls["cuMemAlloc_v2"] != 2 || len(calls) != 3 {
 		t.Errorf("got %v, %v", calls, err)
 	}
-	if _, err := traced(prefix + "-not"); err == nil {
-		t.Error("nothing was traced, and that was fine")
+	if _, err := readTraces(prefix + "-not"); err == nil {
+		t.Error("no traces are no error")
 	}
 }
 
-func TestKnown(t *testing.T) {
+func TestKnownCalls(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "coverage.md"), []byte("| `cuMemAlloc` | yes |\n- `cuMemDiscard*`: no\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	known, err := (&Stage{Machine: &Machine{Bundle: Bundle(dir)}}).known()
+	known, err := (&Trial{Machine: &Machine{Bundle: Bundle(dir)}}).knownCalls()
 	if err != nil || !known("cuMemAlloc") || !known("cuMemDiscardBatchAsync") || known("cuMemAllocNew") {
-		t.Error("a call is known that is not, or the other way about", err)
+		t.Error("wrong calls are known", err)
 	}
 }
 
-// What a program says reaches the check, and what it does not say ends it.
-func TestProgramSays(t *testing.T) {
+// All that a program may print, and how it may end.
+func TestProgram(t *testing.T) {
 	m := &Machine{scratch: t.TempDir()}
 	sh := func(script string) *Program {
 		t.Helper()
@@ -119,14 +121,12 @@ func TestProgramSays(t *testing.T) {
 	if n, bad := step.Bytes("data"); err != nil || bad != nil || n != 5 {
 		t.Fatal(step, err, bad)
 	}
-	if err := p.GoOn(); err != nil {
-		t.Fatal(err)
-	}
+	p.Next()
 	if _, err := p.At("three"); err == nil {
-		t.Error("two was taken for three")
+		t.Error("step two was accepted as three")
 	}
-	if err := p.Finish(); err != nil || p.tail.String() != "noise" {
-		t.Errorf("%v, and it said %q", err, p.tail)
+	if err := p.Finish(); err != nil || p.Log() != "noise" {
+		t.Errorf("%v, and its log is %q", err, p.Log())
 	}
 	for script, want := range map[string]error{
 		"echo skip not here": ErrUnsuited,
@@ -145,14 +145,14 @@ func TestProgramSays(t *testing.T) {
 		t.Error(f, err)
 	}
 	if _, err := sh("read line; echo ok 1").ask(2, "go"); err == nil {
-		t.Error("one figure was two")
+		t.Error("one number was accepted as two")
 	}
 }
 
 func TestDifferences(t *testing.T) {
-	large := account{pid: 1, ours: 100*gib + 500*mib, driver: 100 * gib} // a hundredth of it is more
-	small := account{pid: 2, ours: 100 * mib, driver: 500 * mib}
-	smaller := account{pid: 3, ours: 100 * mib, driver: 120 * mib}
+	large := account{pid: 1, ration: 100*gib + 500*mib, driver: 100 * gib} // a hundredth of it is more
+	small := account{pid: 2, ration: 100 * mib, driver: 500 * mib}
+	smaller := account{pid: 3, ration: 100 * mib, driver: 120 * mib}
 	for _, c := range []struct {
 		all     []account
 		largest int64
@@ -175,37 +175,41 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// Few readings say nothing about a real GPU, and a watch that failed is no watch.
-func TestWatchSaysEnough(t *testing.T) {
-	stage := func() *Stage { return &Stage{Machine: &Machine{}, limit: gib, values: map[string]int64{}} }
-	watched := func(readings int) *watch { return &watch{done: make(chan struct{}), Off: make([]float64, readings)} }
-	if stage().running(watched(fewest-1), 1) == nil || stage().running(watched(fewest), 1) != nil {
+// Few readings of a real GPU are an error, and so is a watch that failed or a limit
+// that was exceeded at rest.
+func TestCheckWatch(t *testing.T) {
+	trial := func() *Trial { return &Trial{Machine: &Machine{}, limit: gib, values: map[string]int64{}} }
+	watched := func(readings int, err error) *watch {
+		w := &watch{differences: make([]float64, readings), loop: observer.Start(0, func() error { return err })}
+		if err != nil {
+			<-w.loop.Ended()
+		}
+		return w
+	}
+	if trial().checkRunning(watched(minReadings-1, nil), 1) == nil || trial().checkRunning(watched(minReadings, nil), 1) != nil {
 		t.Error("readings are not counted")
 	}
-	s := stage()
-	if err := s.kept(watched(0), 1); err != nil {
+	if err := trial().checkWatch(watched(0, nil), 1); err != nil {
 		t.Error(err)
 	}
-	s.most = 2 * gib // at rest
-	if s.kept(watched(0), 1) == nil {
-		t.Error("what was read at rest passed the limit, and that was fine")
+	atRest := trial()
+	atRest.mostAtRest = 2 * gib
+	if atRest.checkWatch(watched(0, nil), 1) == nil {
+		t.Error("a limit exceeded at rest is no error")
 	}
-	w := watched(0)
-	w.fail(io.ErrUnexpectedEOF)
-	w.fail(nil)
-	if err := stage().kept(w, 1); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := trial().checkWatch(watched(0, io.ErrUnexpectedEOF), 1); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestTakes(t *testing.T) {
+func TestMayAllocate(t *testing.T) {
 	for _, name := range strings.Fields(`cuMemAlloc cuMemAlloc_v2 cuMemAllocAsync_ptsz cuMemAllocHost cuMemCreate cuMemMap cuMemAddressReserve
 		cuMemRetainAllocationHandle cuMemImportFromShareableHandle cuMemPoolCreate cuArray3DCreate_v2 cuMipmappedArrayCreate
 		cuModuleLoadData cuModuleGetFunction cuLibraryLoadData cuLibraryGetModule cuKernelGetFunction cuFuncLoad
 		cuCtxCreate_v4 cuGreenCtxCreate cuDevicePrimaryCtxRetain cuGraphAddNode cuGraphAddMemAllocNode cuGraphInstantiateWithFlags
 		cuGraphLaunch cuLaunchKernel cuLaunchKernelEx cuMulticastBindMem cuImportExternalMemory cuMemHostRegister_v2`) {
-		if !takes(name) {
-			t.Errorf("%s could take memory", name)
+		if !mayAllocate(name) {
+			t.Errorf("%s could allocate", name)
 		}
 	}
 	for _, name := range strings.Fields(`cuInit cuCtxGetCurrent cuCtxSetCurrent cuModuleGetLoadingMode cuMemGetAllocationGranularity
@@ -213,8 +217,8 @@ func TestTakes(t *testing.T) {
 		cuLibraryGetKernel cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamCreate cuStreamCreateWithPriority cuEventCreate
 		cuEventCreateWithFlags cuEventRecord cuMemFree cuMemcpyAsync cuStreamSynchronize cuLogsRegisterCallback
 		cuDeviceRegisterAsyncNotification cuMulticastGetGranularity`) {
-		if takes(name) {
-			t.Errorf("%s only asks or says", name)
+		if mayAllocate(name) {
+			t.Errorf("%s cannot allocate", name)
 		}
 	}
 }

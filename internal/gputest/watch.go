@@ -2,109 +2,82 @@ package gputest
 
 import (
 	"errors"
-	"sync"
 	"time"
 
-	"ration/internal/job"
+	"ration/internal/observer"
 	"ration/internal/region"
 )
 
-// watch reads what the driver has for a job, again and again while its programs
-// work, and what the books say.
+// watch reads both counts of a job again and again while its programs work. Its
+// fields are final after stop. Sizes are in bytes.
 type watch struct {
-	Readings int
-	Most     uint64 // the driver's sum
-	Granted  uint64 // the most the books ever showed
-	Off      []float64
+	readings    int
+	mostDriver  uint64    // the driver's highest count for the whole job
+	mostRation  uint64    // ration's
+	differences []float64 // ration's count minus the driver's, for each reading
 
-	done     chan struct{}
-	once     sync.Once
-	finished sync.WaitGroup
-	err      error
+	loop *observer.Loop
 }
 
-// every is how often the driver is asked.
-const every = 5 * time.Millisecond
+const (
+	readEvery = 5 * time.Millisecond
+	pidsEvery = 10 * readEvery // how often new processes are looked for
+)
 
-// watch begins to watch the stage's job, which need not exist yet. The watch's
-// figures are final after stop.
-func (s *Stage) watch() *watch {
-	w := &watch{done: make(chan struct{})}
-	w.finished.Go(func() {
-		made, looked := false, time.Time{}
-		for {
-			select {
-			case <-w.done:
-				return
-			case <-time.After(every):
-			}
-			if time.Since(looked) > 10*every {
-				looked = time.Now()
-				_, err := s.pids()
-				if err != nil && !made {
-					looked = time.Time{}
-					continue
+// watch starts to watch the trial's job, which need not exist yet.
+func (t *Trial) watch() *watch {
+	w := &watch{}
+	found, lastPIDs := false, time.Time{}
+	w.loop = observer.Start(readEvery, func() error {
+		if time.Since(lastPIDs) > pidsEvery {
+			if _, err := t.readPIDs(); err != nil {
+				if found {
+					return err
 				}
-				made = true
-				w.fail(err)
+				return nil // not made yet
 			}
-			w.read(s)
+			found, lastPIDs = true, time.Now()
 		}
+		return w.read(t)
 	})
 	return w
 }
 
-// fail keeps the first error.
-func (w *watch) fail(err error) {
-	if w.err == nil {
-		w.err = err
-	}
-}
-
-// read makes one reading. Who has left the books may still hold memory, and counts.
-func (w *watch) read(s *Stage) {
-	held, err := s.held(s.roll.all())
+// read takes one reading. The counts of a working job are not read at one instant,
+// so that only the distribution of many differences means something.
+func (w *watch) read(t *Trial) error {
+	counts, err := t.driverCounts(t.known.all()) // a process that has left the region may still use memory
 	if err != nil {
-		w.fail(err)
-		return
+		return err
 	}
-	var sum uint64
-	for _, bytes := range held {
-		sum += bytes
+	var driver uint64
+	for _, bytes := range counts {
+		driver += bytes
 	}
-	if sum == 0 {
-		return // nobody there: it says nothing
+	if driver == 0 {
+		return nil // no process uses the device
 	}
-	w.Readings++
-	w.Most = max(w.Most, sum)
-	w.books(s.job, s.device, sum)
-}
-
-// books compares the sums: with programs at work the two are not read in one
-// instant, so that only many of them say something.
-func (w *watch) books(j job.Job, device int, driver uint64) {
-	r, err := region.OpenReadOnly(j.Path)
+	w.readings++
+	w.mostDriver = max(w.mostDriver, driver)
+	r, err := region.OpenReadOnly(t.job.Path)
 	if err != nil {
-		w.fail(err)
-		return
+		return err
 	}
 	defer r.Close()
-	used := r.Used(device)
-	w.Granted = max(w.Granted, used)
-	w.Off = append(w.Off, float64(int64(used)-int64(driver)))
+	used := r.Used(t.device)
+	w.mostRation = max(w.mostRation, used)
+	w.differences = append(w.differences, float64(int64(used)-int64(driver)))
+	return nil
 }
 
-// kept ends a watch over n programs, and judges it together with what was read at rest:
-// programs may be done before a watch has read anything.
-func (s *Stage) kept(w *watch, n int) error {
-	w.stop()
-	w.Most = max(w.Most, s.most)
-	s.values["most_driver"], s.values["most_books"], s.values["readings"] = int64(w.Most), int64(w.Granted), int64(w.Readings)
-	return errors.Join(w.err, s.withinLimit("at some moment", w.Most, n))
-}
+// stop ends the watch. It may be called more than once.
+func (w *watch) stop() error { return w.loop.Stop() }
 
-// stop ends a watch.
-func (w *watch) stop() {
-	w.once.Do(func() { close(w.done) })
-	w.finished.Wait()
+// checkWatch ends a watch over n programs and checks the limit. It includes what was
+// read at rest: programs may be done before a watch has read anything.
+func (t *Trial) checkWatch(w *watch, n int) error {
+	err := w.stop()
+	w.mostDriver = max(w.mostDriver, t.mostAtRest)
+	t.values["most_driver"], t.values["most_books"], t.values["readings"] = int64(w.mostDriver), int64(w.mostRation), int64(w.readings)
+	return errors.Join(err, t.checkLimit("at some moment", w.mostDriver, n))
 }

@@ -1,6 +1,6 @@
-// Package observer watches a device's figure from outside, reading it again and
-// again while others allocate, and trusts nobody. What it never saw pass the
-// limit was not asked of those who keep it.
+// Package observer reads a region from outside, again and again while other
+// processes change it, and compares each reading with what must be true at every
+// instant. It relies on none of the processes that it observes.
 package observer
 
 import (
@@ -11,59 +11,94 @@ import (
 	"ration/internal/region"
 )
 
-// batch is how many readings are made before looking whether to stop.
-const batch = 512
-
-// Observer watches one device. Its figures are final after Stop.
-type Observer struct {
-	Readings int64
-	Passed   int64  // readings above the limit
-	Most     uint64 // the highest reading, in bytes
-
-	changes  atomic.Int64
-	done     chan struct{}
-	once     sync.Once
-	finished sync.WaitGroup
+// Loop calls a function again and again, in the background.
+type Loop struct {
+	stop  chan struct{}
+	once  sync.Once
+	ended chan struct{}
+	err   error // of the function; written before ended is closed
 }
 
-// Watch starts to watch a device of a region, against a limit in bytes. It rests
-// between batches, or not at all where rest is zero.
-func Watch(r *region.Region, device int, limit uint64, rest time.Duration) *Observer {
-	o := &Observer{done: make(chan struct{})}
-	o.finished.Go(func() {
-		last := uint64(0)
-		for {
+// Start calls read until Stop, or until it returns an error, with a pause of
+// interval between two calls.
+func Start(interval time.Duration, read func() error) *Loop {
+	l := &Loop{stop: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(l.ended)
+		for l.err == nil {
 			select {
-			case <-o.done:
+			case <-l.stop:
 				return
 			default:
 			}
-			for range batch {
-				used := r.Used(device)
-				if used != last {
-					last = used
-					o.changes.Add(1)
+			if l.err = read(); l.err == nil && interval > 0 {
+				select {
+				case <-l.stop:
+				case <-time.After(interval):
 				}
-				o.Most = max(o.Most, used)
-				if used > limit {
-					o.Passed++
-				}
-			}
-			o.Readings += batch
-			if rest > 0 {
-				time.Sleep(rest)
 			}
 		}
+	}()
+	return l
+}
+
+// Stop ends the calls and returns the function's error. It may be called more
+// than once.
+func (l *Loop) Stop() error {
+	l.once.Do(func() { close(l.stop) })
+	<-l.ended
+	return l.err
+}
+
+// Ended returns a channel that is closed after the last call.
+func (l *Loop) Ended() <-chan struct{} { return l.ended }
+
+// Tally sums up readings of a device's usage.
+type Tally struct {
+	Readings int64
+	Exceeded int64  // readings above the limit
+	Most     uint64 // the highest reading, in bytes
+}
+
+// Add adds a reading, in bytes.
+func (t *Tally) Add(used, limit uint64) {
+	t.Readings++
+	t.Most = max(t.Most, used)
+	if used > limit {
+		t.Exceeded++
+	}
+}
+
+// Usage observes how much of a device is in use. Its tally is final after Stop.
+type Usage struct {
+	*Loop
+	Tally
+
+	changes atomic.Int64
+}
+
+// batch is the number of readings in one call of the loop.
+const batch = 512
+
+// WatchUsage starts to read a device's usage, in batches with a pause of interval
+// between two of them. The limit is in bytes.
+func WatchUsage(r *region.Region, device int, limit uint64, interval time.Duration) *Usage {
+	u := &Usage{}
+	last := uint64(0)
+	u.Loop = Start(interval, func() error {
+		for range batch {
+			used := r.Used(device)
+			if used != last {
+				last = used
+				u.changes.Add(1)
+			}
+			u.Add(used, limit)
+		}
+		return nil
 	})
-	return o
+	return u
 }
 
-// Changes is how often two readings in a row differed so far: at least as many
-// requests were granted or returned.
-func (o *Observer) Changes() int64 { return o.changes.Load() }
-
-// Stop ends the watching, and may be called again.
-func (o *Observer) Stop() {
-	o.once.Do(func() { close(o.done) })
-	o.finished.Wait()
-}
+// Changes returns how often two readings in a row differed so far. At least as
+// many requests were granted or returned.
+func (u *Usage) Changes() int64 { return u.changes.Load() }

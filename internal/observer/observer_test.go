@@ -1,6 +1,8 @@
 package observer
 
 import (
+	"errors"
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -9,26 +11,73 @@ import (
 	"ration/internal/region"
 )
 
-func TestWatch(t *testing.T) {
+func claim(t *testing.T) (*region.Region, *region.Slot) {
+	t.Helper()
 	r, err := region.Open(filepath.Join(t.TempDir(), "region"), region.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	t.Cleanup(func() { _ = r.Close() })
 	s, err := r.Claim("test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Watch(r, 1, 1<<20, time.Microsecond)
-	defer o.Stop()
+	return r, s
+}
+
+func TestLoop(t *testing.T) {
+	calls := 0
+	l := Start(time.Nanosecond, func() error {
+		if calls++; calls == 3 {
+			return io.ErrUnexpectedEOF
+		}
+		return nil
+	})
+	<-l.Ended()
+	for range 2 {
+		if err := l.Stop(); !errors.Is(err, io.ErrUnexpectedEOF) || calls != 3 {
+			t.Errorf("got %v after %d calls", err, calls)
+		}
+	}
+	if err := Start(time.Hour, func() error { return nil }).Stop(); err != nil { // does not wait for the pause
+		t.Error(err)
+	}
+}
+
+func TestWatchUsage(t *testing.T) {
+	r, s := claim(t)
+	u := WatchUsage(r, 1, 1<<20, time.Microsecond)
+	defer u.Stop()
 	if err := s.Charge(1, abi.Data, 2<<20); err != nil {
 		t.Fatal(err)
 	}
-	for o.Changes() == 0 {
+	for u.Changes() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	o.Stop()
-	if o.Passed == 0 || o.Most != 2<<20 || o.Readings < o.Passed {
-		t.Errorf("got %d of %d above, the most %d", o.Passed, o.Readings, o.Most)
+	if err := u.Stop(); err != nil || u.Exceeded == 0 || u.Most != 2<<20 || u.Readings < u.Exceeded {
+		t.Errorf("got %+v, %v", u.Tally, err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	r, s := claim(t)
+	c := New(r)
+	if err := errors.Join(s.Charge(0, abi.Data, 1<<20), s.Charge(0, abi.Context, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(0, 2<<20); err != nil || c.Readings != 1 {
+		t.Errorf("got %v after %d readings", err, c.Readings)
+	}
+	if err := c.Check(0, 2<<20-abi.Unit); !errors.Is(err, ErrViolated) {
+		t.Errorf("one unit above the ceiling: %v", err)
+	}
+	if err := c.Check(abi.Devices, 0); !errors.Is(err, region.ErrDevice) {
+		t.Errorf("no such device: %v", err)
+	}
+	if b, err := ReadBalance(r, 0); err != nil || b != (Balance{2 << 20, 2 << 20, 1 << 20, 1}) {
+		t.Errorf("got %+v, %v", b, err)
+	}
+	if used, err := c.Balanced(0); err != nil || used != 2<<20 {
+		t.Errorf("got %d, %v", used, err)
 	}
 }

@@ -1,158 +1,139 @@
-// Package procgroup starts processes of this same program that act together: they
-// wait at gates and pass them all at once, report what they measured, and can be
-// stopped or killed one by one. The self-test, the benchmarks and the demo are
-// made of crews, because what ration promises is about processes, and only real
-// ones die for real. Process is for those of another program.
+// Package procgroup starts processes of this same program that work together:
+// they wait at gates, which open for all of them at once, and report what they
+// measured. The benchmarks are made of such groups, since they measure what
+// processes do to each other.
 //
-// A worker shares three pipes with its crew. Standard input carries nothing: it
-// ends when the crew does, and then so does the worker. Standard output carries
-// its reports, a JSON value each, or why it gives up. Each gate is a pipe whose writing end the crew
-// closes, which wakes every worker behind it in one step.
+// A worker reads nothing from its standard input: the input ends when the group's
+// owner ends, and then the worker ends too. On its standard output it reports,
+// one JSON value a line. Each gate is a pipe whose writing end the owner closes,
+// which wakes all workers that wait at it in one step.
 package procgroup
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/child"
 )
 
-// Command is the first argument of a worker's command line; its rest is for Serve.
+// Command is the first argument of a worker's command line; Serve takes the rest.
 const Command = "worker"
 
-// readyWithin is how long workers may take to start: they do nothing but that,
-// so only a machine that has come to a halt needs longer.
+// readyWithin is how long all workers together may take to start.
 const readyWithin = time.Minute
 
-// ErrLate is returned when a worker has not reported, or not ended, in time.
-var ErrLate = errors.New("worker is late")
-
-// Spec describes a crew.
+// Spec describes a group.
 type Spec struct {
-	Role  string          // what they do: a key of the roles given to Serve
-	N     int             // how many they are
-	Gates int             // how many gates they pass
-	Task  func(i int) any // what the i-th is told, marshalled to JSON
+	Role  string          // what the workers do: a key of the roles given to Serve
+	N     int             // number of workers
+	Gates int             // number of gates
+	Task  func(i int) any // what worker i is given as its task, marshalled to JSON
 }
 
-// Crew is processes that were started together.
-type Crew struct {
+// Group is a group of processes that were started together.
+type Group struct {
 	Workers []*Worker
 
-	life   *os.File
-	gates  []*os.File
-	stderr *Tail
+	gates []*os.File // writing ends
 }
 
-// Start starts a crew, and returns when all of it waits to be told more.
-func Start(spec Spec) (_ *Crew, err error) {
-	c := &Crew{stderr: &Tail{}}
+// Worker is one process of a group, as its owner sees it.
+type Worker struct {
+	*child.Process
+	Index int
+}
+
+// Start starts a group, and returns when all its workers are ready.
+func Start(spec Spec) (_ *Group, err error) {
+	g := &Group{}
 	defer func() {
 		if err != nil {
-			c.Close()
+			g.Close()
 		}
 	}()
-	var ours []*os.File // reading ends, which only workers need
+	var inherited []*os.File // reading ends, which only workers need
 	defer func() {
-		for _, f := range ours {
+		for _, f := range inherited {
 			_ = f.Close()
 		}
 	}()
-	pipe := func() (*os.File, *os.File, error) {
+	for range spec.Gates {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return nil, nil, fmt.Errorf("making a pipe to a worker: %w", err)
+			return nil, fmt.Errorf("making a gate: %w", err)
 		}
-		return r, w, nil
+		g.gates, inherited = append(g.gates, w), append(inherited, r)
 	}
-	life, w, err := pipe()
-	if err != nil {
-		return nil, err
-	}
-	c.life, ours = w, append(ours, life)
-	for range spec.Gates {
-		r, w, err := pipe()
-		if err != nil {
-			return nil, err
-		}
-		c.gates, ours = append(c.gates, w), append(ours, r)
-	}
-	complaints, w, err := pipe()
-	if err != nil {
-		return nil, err
-	}
-	ours = append(ours, w)
-	go func() {
-		defer complaints.Close()
-		_, _ = io.Copy(c.stderr, complaints) // until the last worker has ended
-	}()
-
 	for i := range spec.N {
-		worker, err := start(spec, i, life, w, ours[1:1+spec.Gates])
+		w, err := start(spec, i, inherited)
 		if err != nil {
 			return nil, err
 		}
-		worker.crew = c
-		c.Workers = append(c.Workers, worker)
+		g.Workers = append(g.Workers, w)
 	}
-	_, err = Gather[ready](c, readyWithin)
-	return c, err
+	_, err = Gather[ready](g, readyWithin)
+	return g, err
 }
 
-func start(spec Spec, i int, life, stderr *os.File, gates []*os.File) (*Worker, error) {
+func start(spec Spec, i int, gates []*os.File) (*Worker, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	task, err := json.Marshal(spec.Task(i))
 	if err != nil {
-		return nil, fmt.Errorf("telling a worker its task: %w", err)
+		return nil, fmt.Errorf("encoding the task of worker %d: %w", i, err)
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("making a pipe to a worker: %w", err)
-	}
-	defer w.Close()
 	cmd := exec.Command(exe, Command, spec.Role, strconv.Itoa(i), string(task))
-	cmd.Args[0] = os.Args[0] // a test binary goes by its name
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = life, w, stderr, gates
-	process, err := Launch(fmt.Sprintf("worker %d", i), cmd)
+	cmd.Args[0] = os.Args[0] // a test binary recognises itself by its name
+	cmd.ExtraFiles = gates
+	p, err := child.Start(child.Spec{Name: fmt.Sprintf("worker %d", i), Cmd: cmd})
 	if err != nil {
-		_ = r.Close()
 		return nil, err
 	}
-	worker := &Worker{Process: process, Index: i, reports: make(chan json.RawMessage, 16)}
-	go worker.listen(r)
-	return worker, nil
+	return &Worker{p, i}, nil
 }
 
-// Open opens a gate: all who wait at it go on, and nobody waits there any more.
-func (c *Crew) Open(gate int) { _ = c.gates[gate].Close() }
+// Open opens a gate: all workers that wait at it go on, and none will wait there
+// again.
+func (g *Group) Open(gate int) { _ = g.gates[gate].Close() }
 
-// Close ends whoever has not ended, and waits for all.
-func (c *Crew) Close() {
-	for _, w := range c.Workers {
-		w.kill()
+// Close kills the workers that have not ended, and waits for all.
+func (g *Group) Close() {
+	for _, w := range g.Workers { // all at once, and then one by one
+		_ = w.Signal(unix.SIGKILL)
 	}
-	for _, w := range c.Workers {
-		<-w.wait()
+	for _, w := range g.Workers {
+		w.Close()
 	}
-	for _, f := range append(c.gates, c.life) {
-		if f != nil {
-			_ = f.Close()
-		}
+	for _, f := range g.gates {
+		_ = f.Close()
 	}
 }
 
-// Gather takes one report from each worker, in their order.
-func Gather[T any](c *Crew, within time.Duration) ([]T, error) {
-	out := make([]T, len(c.Workers))
+// Receive decodes the worker's next report into v.
+func (w *Worker) Receive(v any, within time.Duration) error {
+	line, err := w.Line(within)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(line), v); err != nil {
+		return fmt.Errorf("reading a report of worker %d: %w", w.Index, err)
+	}
+	return nil
+}
+
+// Gather receives one report from each worker, in their order.
+func Gather[T any](g *Group, within time.Duration) ([]T, error) {
+	out := make([]T, len(g.Workers))
 	deadline := time.Now().Add(within)
-	for i, w := range c.Workers {
+	for i, w := range g.Workers {
 		if err := w.Receive(&out[i], time.Until(deadline)); err != nil {
 			return out, err
 		}

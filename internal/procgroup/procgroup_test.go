@@ -3,11 +3,13 @@ package procgroup
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/child"
 )
 
 const bound = time.Minute
@@ -15,21 +17,21 @@ const bound = time.Minute
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == Command {
 		err := Serve(os.Args[2:], map[string]Role{
-			"gates": func(p *Post) error {
+			"gates": func(s *Self) error {
 				for gate := range 2 {
-					p.Wait(gate)
-					if err := p.Report(p.Index*10 + gate); err != nil {
+					s.Wait(gate)
+					if err := s.Report(s.Index*10 + gate); err != nil {
 						return err
 					}
 				}
 				return nil
 			},
-			"told": func(p *Post) error {
+			"task": func(s *Self) error {
 				var word string
-				return errors.Join(p.Task(&word), p.Report(word), p.Report(p.Passed(0)))
+				return errors.Join(s.Task(&word), s.Report(word))
 			},
-			"fails": func(*Post) error { return errors.New("no such luck") },
-			"sleep": func(*Post) error { time.Sleep(bound); return nil },
+			"fails": func(*Self) error { return errors.New("no such luck") },
+			"sleep": func(*Self) error { time.Sleep(bound); return nil },
 		})
 		if err != nil {
 			os.Stderr.WriteString(err.Error())
@@ -40,25 +42,25 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func startCrew(t *testing.T, role string, n, gates int) *Crew {
+func startGroup(t *testing.T, role string, n, gates int) *Group {
 	t.Helper()
-	c, err := Start(Spec{Role: role, N: n, Gates: gates, Task: func(int) any { return "word" }})
+	g, err := Start(Spec{Role: role, N: n, Gates: gates, Task: func(int) any { return "word" }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
-	return c
+	t.Cleanup(g.Close)
+	return g
 }
 
 func TestGates(t *testing.T) {
-	c := startCrew(t, "gates", 5, 2)
+	g := startGroup(t, "gates", 5, 2)
 	var early int
-	if err := c.Workers[0].Receive(&early, 20*time.Millisecond); !errors.Is(err, ErrLate) {
+	if err := g.Workers[0].Receive(&early, 20*time.Millisecond); !errors.Is(err, child.ErrLate) {
 		t.Fatalf("got %d, %v before a gate was opened, want ErrLate", early, err)
 	}
 	for gate := range 2 {
-		c.Open(gate)
-		got, err := Gather[int](c, bound)
+		g.Open(gate)
+		got, err := Gather[int](g, bound)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,62 +70,39 @@ func TestGates(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range c.Workers {
-		if err := w.Ended(bound); err != nil {
+	for _, w := range g.Workers {
+		if err := w.Wait(bound); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
 func TestTask(t *testing.T) {
-	c := startCrew(t, "told", 1, 1)
+	g := startGroup(t, "task", 1, 0)
 	var word string
-	var passed bool
-	if err := errors.Join(c.Workers[0].Receive(&word, bound), c.Workers[0].Receive(&passed, bound)); err != nil {
-		t.Fatal(err)
-	}
-	if word != "word" || passed {
-		t.Errorf("got %q, %v", word, passed)
+	if err := g.Workers[0].Receive(&word, bound); err != nil || word != "word" {
+		t.Errorf("got %q, %v", word, err)
 	}
 }
 
-func TestGivesUp(t *testing.T) {
-	c := startCrew(t, "fails", 1, 0)
+func TestWorkerFails(t *testing.T) {
+	g := startGroup(t, "fails", 1, 0)
 	var v any
-	err := c.Workers[0].Receive(&v, bound)
+	err := g.Workers[0].Receive(&v, bound)
 	if err == nil || !strings.Contains(err.Error(), "exit status 1: no such luck") {
 		t.Errorf("got %v, want how and why the worker ended", err)
 	}
 }
 
-func TestDie(t *testing.T) {
-	c := startCrew(t, "sleep", 2, 0)
-	if err := c.Workers[1].Signal(syscall.SIGSTOP); err != nil { // Close must end this one too
+func TestCloseKillsAll(t *testing.T) {
+	g := startGroup(t, "sleep", 3, 0)
+	if err := g.Workers[1].Stop(); err != nil {
 		t.Fatal(err)
 	}
-	w := c.Workers[0]
-	if err := w.Ended(10 * time.Millisecond); !errors.Is(err, ErrLate) {
-		t.Fatalf("got %v, want ErrLate", err)
-	}
-	if err := w.Die(); err != nil {
-		t.Fatal(err)
-	}
-	var exit *exec.ExitError
-	if err := w.Ended(bound); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("got %v, want a death by SIGKILL", err)
-	}
-}
-
-func TestSweep(t *testing.T) {
-	c := startCrew(t, "sleep", 2, 0)
-	defer func() { launched.swept = false }()
-	Sweep()
-	if _, err := Launch("a late one", exec.Command("true")); !errors.Is(err, ErrSwept) {
-		t.Errorf("got %v, want ErrSwept", err)
-	}
-	for _, w := range c.Workers {
-		if err := w.Ended(bound); err == nil {
-			t.Errorf("worker %d ended well, want it killed", w.Index)
+	g.Close()
+	for _, w := range g.Workers {
+		if err := unix.Kill(w.PID(), 0); err != unix.ESRCH {
+			t.Errorf("worker %d after Close: %v", w.Index, err)
 		}
 	}
 }

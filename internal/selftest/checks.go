@@ -1,64 +1,101 @@
 package selftest
 
 import (
-	"fmt"
 	"slices"
+	"sync"
 	"time"
 
-	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/procgroup"
 	"ration/internal/region"
+	"ration/internal/workload"
 )
 
-// election says who made the region, and how those came by it who found it made.
-func (r *Report) election(first, second []attached, slow time.Duration) {
-	n, roles, again := r.Processes, count(first), count(second)
-	r.add("one initialiser", roles[region.Initialiser] == 1, map[string]int64{
-		"initialisers": roles[region.Initialiser], "fast": roles[region.FastPath], "waited": roles[region.Waited], "helped": roles[region.Helped],
-	}, "%d of %d; %d found it ready, %d waited, %d helped", roles[region.Initialiser], n,
-		roles[region.FastPath], roles[region.Waited], roles[region.Helped])
+// driverObserver asks the driver how much of the device is in use, through a
+// program outside the job: the library has no part in the answer.
+type driverObserver struct {
+	observer.Tally // final after stop
 
-	// Who is first in a race for a new region is the scheduler's business. Once
-	// it is complete, everybody must take the fast path.
-	r.add("fast path", again[region.FastPath] == int64(n), map[string]int64{"fast": again[region.FastPath], "slowest_ns": int64(slow)},
-		"%d of %d when they started again, the slowest in %s", again[region.FastPath], n, humanfmt.Duration(slow))
+	program *workload.Program
+	mu      sync.Mutex // one question at a time
+	limit   uint64     // in bytes
+	loop    *observer.Loop
 }
 
-// totalTime is the last check: since the beginning, and until all had attached.
-func (r *Report) totalTime(began time.Time, attached time.Duration) {
-	total := time.Since(began)
-	r.add("total time", attached < attachWithin, map[string]int64{"total_ns": int64(total), "attached_ns": int64(attached)},
-		"%s; all had attached %s after the start", humanfmt.Duration(total), humanfmt.Duration(attached))
+// askEvery is the pause between two questions to the driver. Each takes CPU time
+// of two processes away from the programs under test.
+const askEvery = 200 * time.Microsecond
+
+func startDriverObserver(m *workload.Machine, limit uint64) (*driverObserver, error) {
+	p, err := m.Start(false)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := p.Do(phaseWithin, "init"); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return &driverObserver{program: p, limit: limit}, nil
 }
 
-// limitHeld takes three witnesses: the observer, each process right after it was
-// granted something, and the highest figure that the region itself kept. The first
-// may not run at the moment that counts, on a machine with few CPUs.
-func (r *run) limitHeld(o *observer.Observer, peak uint64) {
-	most := max(o.Most, peak)
-	r.add("limit held", o.Passed == 0 && r.over == 0 && most <= r.Limit && o.Readings > 0, map[string]int64{
-		"readings": o.Readings, "passed": o.Passed, "granted_over": r.over, "most_bytes": int64(most), "limit_bytes": int64(r.Limit),
-	}, "passed in %d of %s readings and after %d grants; the most was %v of %v", o.Passed, humanfmt.Count(o.Readings), r.over, limit.Size(most), limit.Size(r.Limit))
+// watch asks again and again, until stop.
+func (d *driverObserver) watch() {
+	d.loop = observer.Start(askEvery, func() error {
+		used, err := d.used()
+		if err == nil {
+			d.Add(used, d.limit)
+		}
+		return err
+	})
 }
 
-// hostPIDs compares what the region says with what the kernel told us when we
-// started the processes. That is the host's view only if we are in it.
-func (r *Report) hostPIDs(view *region.Region, pid func(i int) int) error {
+func (d *driverObserver) stop() error {
+	if d.loop == nil {
+		return nil
+	}
+	return d.loop.Stop()
+}
+
+func (d *driverObserver) close() {
+	_ = d.stop() // runPhases has reported its error, or another one
+	d.program.Close()
+}
+
+// used asks once.
+func (d *driverObserver) used() (uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.program.Used(phaseWithin)
+}
+
+// checkLimit uses three sources: the observer of the region, the peak that the
+// region itself keeps, and the driver, which knows no limit.
+func (r *run) checkLimit(o observer.Tally) {
+	d, most := r.driver.Tally, max(o.Most, r.region.Peak(0), r.driver.Most)
+	r.add("limit held", o.Exceeded == 0 && d.Exceeded == 0 && most <= r.Limit && o.Readings > 0 && d.Readings > 0, map[string]int64{
+		"readings": o.Readings, "exceeded": o.Exceeded, "driver_readings": d.Readings, "driver_exceeded": d.Exceeded,
+		"most_bytes": int64(most), "limit_bytes": int64(r.Limit),
+	}, "exceeded in %d of %s readings and %d of %s by the driver; the most was %v of %v", o.Exceeded, humanfmt.Count(o.Readings),
+		d.Exceeded, humanfmt.Count(d.Readings), limit.Size(most), limit.Size(r.Limit))
+}
+
+// checkHostPIDs compares the region's host PIDs with the PIDs that this process
+// has for its children. Those are the host's only if this process runs there.
+func (r *run) checkHostPIDs() error {
 	const name = "host PIDs"
 	if !region.OnHost() {
 		r.Checks = append(r.Checks, Check{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
 		return nil
 	}
-	processes, err := view.Processes()
+	processes, err := r.region.Processes()
 	if err != nil {
 		return err
 	}
 	var found int64
-	for i := range r.Processes {
-		if slices.ContainsFunc(processes, func(p region.Process) bool { return p.HostPID == pid(i) && p.PID == pid(i) }) {
+	for _, program := range r.programs {
+		pid := program.PID()
+		if slices.ContainsFunc(processes, func(p region.Process) bool { return p.HostPID == pid && p.PID == pid }) {
 			found++
 		}
 	}
@@ -66,94 +103,65 @@ func (r *Report) hostPIDs(view *region.Region, pid func(i int) int) error {
 	return nil
 }
 
-// killNeighbour has one more process take half of the limit, which is all that is
-// free, kills it while it is busy, and asks for the same bytes at once.
-func (r *run) killNeighbour(view *region.Region) (Check, error) {
-	r.said("killing a neighbour")
-	half := r.Limit / 2
-	victims, err := procgroup.Start(procgroup.Spec{Role: VictimRole, N: 1, Task: func(int) any { return task{Path: r.path, Limit: half} }})
-	if err != nil {
-		return Check{}, err
-	}
-	defer victims.Close()
-	var holding attached
-	if err := victims.Workers[0].Receive(&holding, phaseWithin); err != nil {
-		return Check{}, err
-	}
-
-	survivor, err := region.Open(r.path, region.Options{NoCreate: true})
-	if err != nil {
-		return Check{}, err
-	}
-	defer survivor.Close()
-	slot, err := survivor.Claim("selftest survivor")
-	if err != nil {
-		return Check{}, err
-	}
-	killed := time.Now()
-	if err := victims.Workers[0].Die(); err != nil {
-		return Check{}, err
-	}
-	dead := time.Now()
-	refusal := slot.Charge(0, abi.Data, half)
-	granted := time.Now()
-	if err := slot.Leave(); err != nil {
-		return Check{}, err
-	}
-
-	c := Check{Name: "killed neighbour", Verdict: Pass, Values: map[string]int64{
-		"bytes": int64(half), "from_kill_ns": int64(granted.Sub(killed)), "from_death_ns": int64(granted.Sub(dead)),
-	}}
-	c.Figure = fmt.Sprintf("all its %v went to a survivor %s after its death", limit.Size(half), humanfmt.Duration(granted.Sub(dead)))
-	if refusal != nil {
-		c.Verdict, c.Figure = Fail, fmt.Sprintf("its %v did not come back: %v", limit.Size(half), refusal)
-	}
-	return c, nil
-}
-
-// sum is the two ways to say what a device has granted.
-type sum struct{ word, holdings uint64 }
-
-// sums reads both. They agree only while nobody is busy.
-func sums(view *region.Region) (s sum, err error) {
-	holdings, err := view.Holdings(0, nil)
-	for _, h := range holdings {
-		s.holdings += h.Total
-	}
-	s.word = view.Used(0)
-	return s, err
-}
-
-// books compares, while all processes held half their share and after they left.
-func (r *run) books(view *region.Region, held sum) error {
-	end, err := sums(view)
+// checkOwnView asks each program how large its device is.
+func (r *run) checkOwnView() error {
+	answers, err := r.tell(1, same("info"))
 	if err != nil {
 		return err
 	}
-	processes, err := view.Processes()
-	if err != nil {
-		return err
+	var right int64
+	for _, a := range answers {
+		if len(a.Numbers) == 3 && uint64(a.Numbers[1]) == r.Limit {
+			right++
+		}
 	}
-	half := r.Limit / 2
-	ok := held == sum{half, half} && end == sum{} && len(processes) == 0
-	r.add("books agree", ok, map[string]int64{
-		"held_word_bytes": int64(held.word), "held_sum_bytes": int64(held.holdings),
-		"end_word_bytes": int64(end.word), "end_sum_bytes": int64(end.holdings), "end_slots": int64(len(processes)),
-	}, "%v granted, %v held; at the end %v, %v and %d slots", limit.Size(held.word), limit.Size(held.holdings),
-		limit.Size(end.word), limit.Size(end.holdings), len(processes))
+	r.add("own view", right == int64(r.Processes), map[string]int64{"right": right},
+		"%d of %d see a device of %v", right, r.Processes, limit.Size(r.Limit))
 	return nil
 }
 
-func count(all []attached) (n [4]int64) {
-	for _, a := range all {
-		n[a.Role]++
-	}
-	return n
+// balance is how much of the device is in use by three counts: two of the region
+// and the driver's.
+type balance struct {
+	granted, held, driver uint64
 }
 
-func slowest(all []attached) (d time.Duration) {
-	for _, a := range all {
-		d = max(d, a.Took)
+// readBalance reads all counts. They are equal only while no program allocates or
+// frees.
+func (r *run) readBalance() (balance, error) {
+	b, err := observer.ReadBalance(r.region, 0)
+	if err != nil {
+		return balance{}, err
 	}
-	return d
+	used, err := r.driver.used()
+	return balance{b.Granted, b.Held, used}, err
+}
+
+// checkAccounts compares the counts from when all programs held memory, and those
+// from now, after they have ended.
+func (r *run) checkAccounts(held balance) error {
+	end, err := r.readBalance()
+	if err != nil {
+		return err
+	}
+	processes, err := r.region.Processes()
+	if err != nil {
+		return err
+	}
+	all := uint64(r.Processes) * (atRest + contextCost)
+	ok := held == balance{all, all, all} && end == balance{} && len(processes) == 0
+	r.add("accounts agree", ok, map[string]int64{
+		"held_granted_bytes": int64(held.granted), "held_sum_bytes": int64(held.held), "held_driver_bytes": int64(held.driver),
+		"end_granted_bytes": int64(end.granted), "end_sum_bytes": int64(end.held), "end_driver_bytes": int64(end.driver),
+		"end_slots": int64(len(processes)),
+	}, "%v granted, %v held, %v in the driver; at the end %v, %v, %v and %d processes", limit.Size(held.granted), limit.Size(held.held),
+		limit.Size(held.driver), limit.Size(end.granted), limit.Size(end.held), limit.Size(end.driver), len(processes))
+	return nil
+}
+
+// checkTotalTime is the last check.
+func (r *run) checkTotalTime() {
+	total := time.Since(r.began)
+	r.add("total time", r.attached < attachWithin, map[string]int64{"total_ns": int64(total), "attached_ns": int64(r.attached)},
+		"%s; all had attached %s after the start", humanfmt.Duration(total), humanfmt.Duration(r.attached))
 }

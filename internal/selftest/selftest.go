@@ -1,250 +1,167 @@
-// Package selftest lets processes race for one region on this machine, kills one
-// of them, and says what it saw: a verdict for each thing that ration promises.
+// Package selftest starts CUDA programs that compete for one job's memory on this
+// machine, kills one of them, and reports for each thing that ration promises
+// whether it held.
 //
-// The processes start at once where there is no region, leave and start again where
-// there is one; then each takes and returns memory within a share, all shares making
-// up the limit, so that nothing may be refused; then each takes as much as it can
-// get, so that much must be; then all want more than half of everything, which only
-// one can have. An observer reads the device's figure all the while. At last a
-// neighbour is killed while it holds all that was free.
-//
-// They are CUDA programs with the library preloaded, or processes of this program
-// that account in the region themselves: the first is what people use, the second
-// sees each grant and refusal from inside, and needs no library.
+// The programs know nothing of ration: the library is preloaded into them, and
+// fakegpu is their driver. They start at once when there is no region, end, and
+// start again when there is one. Then each allocates and frees within a share, and
+// all shares add up to the limit, so that nothing may be refused. Then each
+// allocates as much as it can get, so that many requests must be refused. Then all
+// want more than half of the limit, which only one can have. All the while, one
+// observer reads the region and another asks the driver. At last a neighbour is
+// killed while it holds all that was free.
 package selftest
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
-	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/observer"
-	"ration/internal/procgroup"
 	"ration/internal/region"
 	"ration/internal/workload"
 )
 
-// Bounds of a run.
+// MaxProcesses is the most processes that a run may have.
+const MaxProcesses = 300
+
 const (
-	MaxProcesses = 300
-	share        = 64 * uint64(limit.MiB)
-	attachWithin = 10 * time.Second
-	phaseWithin  = time.Minute
+	share       = 64 * uint64(limit.MiB) // of the limit, for each program
+	contextCost = 2 * uint64(limit.MiB)  // device memory that a context takes
+	// atRest is what each program holds at the end beside its context: as much as
+	// a memory pool reserves at least, so that a pool can provide it.
+	atRest = 32 * uint64(limit.MiB)
+
+	busyFor      = 400 * time.Millisecond // length of each phase in which programs allocate and free
+	attachWithin = 10 * time.Second       // target for all programs together
+	phaseWithin  = time.Minute            // a program that has not answered by then hangs
 )
 
 // Verdicts.
 const (
 	Pass = "pass"
 	Fail = "fail"
-	Skip = "skip" // cannot be seen from here; the figure says why
+	Skip = "skip" // cannot be checked here; Detail says why
 )
 
-// What the processes account through.
-const (
-	Library = "library"
-	Region  = "region"
-)
-
-// Default is what this ration can do best, and why not the best there is.
-func Default() (through string, why error) {
-	if err := workload.Built(); err != nil {
-		return Region, err
-	}
-	return Library, nil
-}
-
-// Check is one promise and what became of it.
+// Check is the outcome of one check.
 type Check struct {
 	Name    string           `json:"name"`
-	Verdict string           `json:"verdict"` // pass, fail, or skip where it cannot be seen from here
-	Figure  string           `json:"figure"`  // what was seen, for people
-	Values  map[string]int64 `json:"values"`  // the same as numbers; times end in _ns
+	Verdict string           `json:"verdict"` // pass, fail or skip
+	Detail  string           `json:"figure"`  // the measured values, as text
+	Values  map[string]int64 `json:"values"`  // the measured values; times end in _ns
 }
 
-// Report is what a self-test saw.
+// Report is the outcome of a self-test.
 type Report struct {
-	Through   string  `json:"through"` // library or region
 	Processes int     `json:"processes"`
 	Limit     uint64  `json:"limit_bytes"`
 	Passed    bool    `json:"passed"`
 	Checks    []Check `json:"checks"`
 }
 
-func (r *Report) add(name string, ok bool, values map[string]int64, figure string, args ...any) {
+// add adds a check. The detail is formatted with args.
+func (r *Report) add(name string, ok bool, values map[string]int64, detail string, args ...any) {
 	verdict := Fail
 	if ok {
 		verdict = Pass
 	}
-	r.Checks = append(r.Checks, Check{name, verdict, fmt.Sprintf(figure, args...), values})
+	r.Checks = append(r.Checks, Check{name, verdict, fmt.Sprintf(detail, args...), values})
 }
 
-// run is one self-test under way.
+// run is a self-test in progress.
 type run struct {
 	Report
-	crew     *procgroup.Crew
-	path     string
+	machine  workload.Machine
+	programs []*workload.Program
+	driver   *driverObserver
+	region   *region.Region // read-only
 	began    time.Time
-	attached time.Duration // the first gate to the last process attached
-	over     int64         // grants after which more than the limit was granted
-	said     func(string)
+	attached time.Duration // from the start to the last program attached
+	progress func(string)
 }
 
-// Run runs a self-test with n processes, through Library or Region. say is told
-// what it is doing.
-func Run(n int, through string, say func(string)) (Report, error) {
-	if through == Library {
-		return runPrograms(n, say)
-	}
+// Run runs a self-test with n programs. progress is told what it is doing. The
+// error matches embedded.ErrNotBuilt if this ration was built without its library.
+func Run(n int, progress func(string)) (Report, error) {
 	path, remove, err := job.Scratch()
 	if err != nil {
 		return Report{}, err
 	}
 	defer remove()
-	r := &run{path: path, began: time.Now(), said: say}
-	r.Through, r.Processes, r.Limit = Region, n, uint64(n)*share
-
-	say(fmt.Sprintf("starting %d processes", n))
-	r.crew, err = procgroup.Start(procgroup.Spec{
-		Role: Role, N: n, Gates: gates,
-		Task: func(int) any { return task{Path: path, Limit: r.Limit} },
-	})
-	if err != nil {
+	r := &run{began: time.Now(), progress: progress}
+	r.Processes, r.Limit = n, uint64(n)*share
+	r.machine = workload.Machine{GPU: "h200", Region: path, Limit: r.Limit, Context: contextCost}
+	if err := r.machine.Unpack(); err != nil {
 		return Report{}, err
 	}
-	defer r.crew.Close()
-	r.judge(r.play())
-	return r.Report, nil
-}
-
-// judge closes a report.
-func (r *Report) judge(mishap error) {
-	if mishap != nil {
-		// A process that is late or gave up is a verdict, not a mishap.
-		r.add("no deadlock", false, nil, "%v", mishap)
+	if r.driver, err = startDriverObserver(&r.machine, r.Limit); err != nil {
+		return Report{}, err
+	}
+	defer r.driver.close()
+	defer func() { closeAll(r.programs) }()
+	if err := r.start(); err != nil {
+		return Report{}, err
+	}
+	if err := r.runPhases(); err != nil {
+		// A program that hangs or ends early is a result of the test, not a failure to
+		// make it.
+		r.add("no deadlock", false, nil, "%v", err)
 	}
 	r.Passed = len(r.Checks) > 0
 	for _, c := range r.Checks {
 		r.Passed = r.Passed && c.Verdict != Fail
 	}
+	return r.Report, nil
 }
 
-func (r *run) play() error {
-	if err := r.elect(); err != nil {
+// runPhases runs all phases and adds their checks.
+func (r *run) runPhases() (err error) {
+	if err := r.attachTwice(); err != nil {
 		return err
 	}
-	view, err := region.OpenReadOnly(r.path)
-	if err != nil {
+	if r.region, err = region.OpenReadOnly(r.machine.Region); err != nil {
 		return err
 	}
-	defer view.Close()
-	watch := observer.Watch(view, 0, r.Limit, 0)
-	defer watch.Stop()
+	defer r.region.Close()
+	usage := observer.WatchUsage(r.region, 0, r.Limit, 0)
+	defer usage.Stop()
+	r.driver.watch()
 
 	if err := r.work(); err != nil {
 		return err
 	}
-	if err := r.hostPIDs(view, func(i int) int { return r.crew.Workers[i].PID() }); err != nil {
+	if err := r.checkHostPIDs(); err != nil {
 		return err
 	}
-	held, err := sums(view)
+	if err := r.checkOwnView(); err != nil {
+		return err
+	}
+	held, err := r.readBalance()
 	if err != nil {
 		return err
 	}
-	reap, err := r.killNeighbour(view)
+	killed, err := r.killNeighbour()
 	if err != nil {
 		return err
 	}
-	watch.Stop()
-	r.limitHeld(watch, view.Peak(0))
-	r.Checks = append(r.Checks, reap)
-	if err := r.goHome(); err != nil {
+	if err := usage.Stop(); err != nil {
 		return err
 	}
-	if err := r.books(view, held); err != nil {
+	if err := r.driver.stop(); err != nil {
 		return err
 	}
-	r.totalTime(r.began, r.attached)
-	return nil
-}
-
-// elect lets all processes start at once on a region that does not exist, and
-// then once more on the one they have made.
-func (r *run) elect() error {
-	r.said("electing an initialiser")
-	from := time.Now()
-	r.crew.Open(gateElect)
-	first, err := procgroup.Gather[attached](r.crew, attachWithin+phaseWithin)
-	if err != nil {
-		return err
-	}
-	r.attached = time.Since(from)
-	r.crew.Open(gateAttach)
-	second, err := procgroup.Gather[attached](r.crew, attachWithin+phaseWithin)
-	if err != nil {
-		return err
-	}
-	r.election(first, second, slowest(second))
-	return nil
-}
-
-// work lets all processes be busy, within their shares and then beyond.
-func (r *run) work() error {
-	var had, refused, untrue, denied int64
-	for _, phase := range []struct {
-		gate  int
-		about string
-		fits  bool // everything that is asked for
-	}{
-		{gateShare, "taking and returning memory within shares", true},
-		{gateGreedy, "taking as much as there is", false},
-		{gateDuel, "racing for more than half", false},
-		{gateSettle, "holding half a share", true},
-	} {
-		r.said(phase.about)
-		r.crew.Open(phase.gate)
-		done, err := procgroup.Gather[worked](r.crew, phaseWithin)
-		if err != nil {
-			return err
-		}
-		for _, w := range done {
-			r.over += w.Over
-			if phase.fits {
-				had, refused = had+w.Requests, refused+w.Refused
-			} else {
-				denied, untrue = denied+w.Refused, untrue+w.Untrue
-			}
-		}
-	}
-	r.add("no false refusal", refused == 0 && untrue == 0, map[string]int64{
-		"requests": had, "refused": refused, "over_limit_refused": denied, "over_limit_untrue": untrue,
-	}, "%d of %s that had to fit; %d untrue of %s beyond", refused, humanfmt.Count(had), untrue, humanfmt.Count(denied))
-	return nil
-}
-
-// goHome lets all processes leave.
-func (r *run) goHome() error {
-	r.said("leaving")
-	r.crew.Open(gateLeave)
-	ended, err := allEnded(r.crew.Workers)
+	r.checkLimit(usage.Tally)
+	r.Checks = append(r.Checks, killed)
+	ended, err := r.quit()
 	r.add("no deadlock", err == nil, map[string]int64{"ended": ended}, "%d of %d ended by themselves", ended, r.Processes)
-	return err
-}
-
-// allEnded counts those who ended by themselves.
-func allEnded[P interface {
-	Ended(time.Duration) error
-}](processes []P) (ended int64, err error) {
-	deadline := time.Now().Add(phaseWithin)
-	var errs []error
-	for _, p := range processes {
-		if err := p.Ended(time.Until(deadline)); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		ended++
+	if err != nil {
+		return err
 	}
-	return ended, errors.Join(errs...)
+	if err := r.checkAccounts(held); err != nil {
+		return err
+	}
+	r.checkTotalTime()
+	return nil
 }

@@ -1,7 +1,7 @@
-// Package workload runs ordinary CUDA programs on a machine that has no GPU: each
-// is linked with the driver and knows nothing of ration, has libration.so preloaded,
-// and finds fakegpu where the driver would be. What is true for them is true for
-// programs that people write.
+// Package workload runs ordinary CUDA programs on a machine without a GPU: each is
+// linked with the driver, does not know ration, has libration.so preloaded, and
+// finds fakegpu in place of the driver. What holds for them holds for the programs
+// of users.
 package workload
 
 import (
@@ -20,20 +20,22 @@ import (
 	"ration/internal/limit"
 )
 
-// Machine is a make-believe machine with one device, and a job on it.
+// Machine is a stand-in machine with one device, and a job on it.
 type Machine struct {
-	GPU     string // as fakegpu names it: h200, or h100:80g
-	Region  string // of the job; everything else is in its folder
-	Limit   uint64 // that programs bring along
-	Context uint64 // what the context of a program costs
+	GPU     string // fakegpu's name for the device: h200, or h100:80g
+	Region  string // path of the job's region; the device's state is in the same folder
+	Limit   uint64 // memory limit of the job, in bytes
+	Context uint64 // device memory that the context of each program takes, in bytes
 
-	preload, driver, program string // files and folders of what was unpacked
-	started                  int
+	preload string // path of the unpacked libration.so
+	driver  string // folder of the unpacked fakegpu
+	program string // path of the unpacked CUDA program
+	started int    // number of programs started so far
 }
 
-// Ready unpacks what the machine needs. The error matches embedded.ErrNotBuilt where
-// this ration has none of it.
-func (m *Machine) Ready() error {
+// Unpack unpacks the files that the machine needs. The error matches
+// embedded.ErrNotBuilt if this ration was built without them.
+func (m *Machine) Unpack() error {
 	for _, need := range []struct {
 		bundle embedded.Bundle
 		into   *string
@@ -52,7 +54,7 @@ func (m *Machine) Ready() error {
 	return nil
 }
 
-// Built says whether this ration carries what a machine needs.
+// Built returns nil if this ration was built with the files that a machine needs.
 func Built() error {
 	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Workload} {
 		if err := b.Built(); err != nil {
@@ -62,11 +64,12 @@ func Built() error {
 	return nil
 }
 
-// ours are the variables that a machine sets itself, or that would reach into it.
-var ours = regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
+// ownVariables match the variables that a machine sets itself, and those that
+// would change what its programs do.
+var ownVariables = regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
 
-// environ is what a program finds: in the job with the library, outside with nothing
-// but the driver.
+// environ returns the environment of a program: inside the job with the library
+// preloaded, outside with the driver alone.
 func (m *Machine) environ(inside bool) []string {
 	path := m.driver
 	if more := os.Getenv("LD_LIBRARY_PATH"); more != "" {
@@ -76,7 +79,7 @@ func (m *Machine) environ(inside bool) []string {
 		"LD_LIBRARY_PATH=" + path,
 		"FAKEGPU=" + m.GPU,
 		"FAKEGPU_STATE=" + filepath.Join(filepath.Dir(m.Region), "gpu"),
-		"FAKEGPU_STRICT=1", // a mistake of the library's in its use of the driver is the end of it
+		"FAKEGPU_STRICT=1", // a wrong call of the driver ends the program
 	}
 	if inside {
 		env = append(env,
@@ -86,40 +89,40 @@ func (m *Machine) environ(inside bool) []string {
 			"RATION_LOG=info",
 			"FAKEGPU_CONTEXT="+strconv.FormatUint(m.Context, 10))
 	} else {
-		env = append(env, "FAKEGPU_CONTEXT=0") // who only looks takes nothing
+		env = append(env, "FAKEGPU_CONTEXT=0") // a program that only reads must not use memory
 	}
 	for _, entry := range os.Environ() {
-		if !ours.MatchString(entry) {
+		if !ownVariables.MatchString(entry) {
 			env = append(env, entry)
 		}
 	}
 	return env
 }
 
-// Memory is what a table of devices says.
+// Memory is a device's memory as nvidia-smi's table shows it.
 type Memory struct {
 	Used  uint64 `json:"used_mib"`
 	Total uint64 `json:"total_mib"`
 }
 
-var memory = regexp.MustCompile(`(\d+)MiB / +(\d+)MiB`)
+var memoryColumn = regexp.MustCompile(`(\d+)MiB / +(\d+)MiB`)
 
-// Table reads the device's line of fake-smi, which is to fakegpu what nvidia-smi is
-// to the driver, inside the job or outside.
-func (m *Machine) Table(inside bool) (Memory, error) {
+// SMI runs fake-smi, fakegpu's nvidia-smi, inside the job or outside, and returns
+// what it shows of the device.
+func (m *Machine) SMI(inside bool) (Memory, error) {
 	const name, within = "fake-smi", time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	var complaints bytes.Buffer
+	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(m.driver, name))
-	cmd.Env, cmd.Stderr = m.environ(inside), &complaints
+	cmd.Env, cmd.Stderr = m.environ(inside), &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return Memory{}, fmt.Errorf("running %s: %w: %s", name, err, strings.TrimSpace(complaints.String()))
+		return Memory{}, fmt.Errorf("running %s: %w: %s", name, err, strings.TrimSpace(stderr.String()))
 	}
-	found := memory.FindSubmatch(out)
+	found := memoryColumn.FindSubmatch(out)
 	if found == nil {
-		return Memory{}, fmt.Errorf("running %s: no device in what it printed", name)
+		return Memory{}, fmt.Errorf("running %s: it printed no device", name)
 	}
 	var t Memory
 	_, err = fmt.Sscan(string(found[1])+" "+string(found[2]), &t.Used, &t.Total)

@@ -1,142 +1,71 @@
 package workload
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/procgroup"
+	"ration/internal/child"
 	"ration/internal/region"
 )
 
-// ErrDriver is returned when a call of the driver gave neither success nor out of
+// ErrDriver is returned when a driver call returned neither success nor out of
 // memory.
 var ErrDriver = errors.New("driver returned an error")
 
-// Program is one running CUDA program. It is told a line and answers it; lines and
-// answers are explained in testprog/workload/workload.c.
-type Program struct {
-	*procgroup.Process
+// Program is a running CUDA program. It carries out the commands that it is told,
+// one a line, and answers each with a line; testprog/workload/workload.c describes
+// them.
+type Program struct{ *child.Process }
 
-	in      *os.File
-	alsoIn  *os.File // the other end: telling the dead must not be the end of us, by SIGPIPE
-	answers chan string
-	log     string // the file of what it and the library said
-}
-
-// Answer is what became of a line.
+// Answer is a program's answer to a command.
 type Answer struct {
 	OutOfMemory bool
-	Figures     []int64
-	Slowest     time.Duration // of the driver's calls
+	Numbers     []int64       // all numbers of the answer; the last is Slowest
+	Slowest     time.Duration // the longest driver call of the command
 }
 
-// Start starts a program in the job, or outside.
+// Start starts a program inside the job or outside.
 func (m *Machine) Start(inside bool) (*Program, error) {
 	m.started++
-	what := fmt.Sprintf("program %d", m.started)
-	log, err := os.OpenFile(filepath.Join(filepath.Dir(m.Region), "log."+strconv.Itoa(m.started)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("making a log for %s: %w", what, err)
-	}
-	defer log.Close()
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("making a pipe from %s: %w", what, err)
-	}
-	defer w.Close()
-	theirs, ours, err := os.Pipe()
-	if err != nil {
-		_ = r.Close()
-		return nil, fmt.Errorf("making a pipe to %s: %w", what, err)
-	}
 	cmd := exec.Command(m.program)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = m.environ(inside), theirs, w, log
-	process, err := procgroup.Launch(what, cmd)
+	cmd.Env = m.environ(inside)
+	p, err := child.Start(child.Spec{Name: fmt.Sprintf("program %d", m.started), Cmd: cmd})
 	if err != nil {
-		_, _, _ = r.Close(), theirs.Close(), ours.Close()
 		return nil, err
 	}
-	p := &Program{Process: process, in: ours, alsoIn: theirs, answers: make(chan string, 4), log: log.Name()}
-	go p.listen(r)
-	return p, nil
+	return &Program{p}, nil
 }
 
-// Close ends the program, if it has not ended, and sees it off.
-func (p *Program) Close() {
-	p.Process.Close()
-	_, _ = p.in.Close(), p.alsoIn.Close()
-}
-
-func (p *Program) listen(from io.ReadCloser) {
-	defer from.Close()
-	defer close(p.answers)
-	for s := bufio.NewScanner(from); s.Scan(); {
-		p.answers <- s.Text()
-	}
-}
-
-// Tell tells the program to do something, and does not wait.
-func (p *Program) Tell(format string, args ...any) error {
-	if _, err := fmt.Fprintf(p.in, format+"\n", args...); err != nil {
-		return fmt.Errorf("telling pid %d: %w", p.PID(), err)
-	}
-	return nil
-}
-
-// TellInit tells programs to start using the device, all at the same instant.
+// TellInit tells programs to initialise the driver, all at the same instant.
 func TellInit(all []*Program) error {
-	// Each is told before: reading a line takes the time of somebody who may be
-	// faster than we are at telling the next.
+	// The instant lies ahead: a program that is told early may be faster than this
+	// one is at telling the next.
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("reading the clock: %w", err)
 	}
 	at := now.Nano() + int64(5*time.Millisecond) + int64(len(all))*int64(50*time.Microsecond)
 	for _, p := range all {
-		if err := p.Tell("init %d", at); err != nil {
-			return err
-		}
+		p.Tell("init %d", at)
 	}
 	return nil
 }
 
-// Answer waits for the next answer.
+// Answer waits for the answer to the oldest command without one.
 func (p *Program) Answer(within time.Duration) (a Answer, err error) {
-	timer := time.NewTimer(max(within, 0))
-	defer timer.Stop()
-	select {
-	case line, open := <-p.answers:
-		if !open {
-			return a, p.gaveUp(io.ErrUnexpectedEOF)
-		}
-		return p.read(line)
-	case <-timer.C:
-		return a, fmt.Errorf("waiting for an answer of pid %d: %w", p.PID(), procgroup.ErrLate)
+	line, err := p.Line(within)
+	if err != nil {
+		return a, err
 	}
-}
-
-// Do tells the program something and waits for the answer.
-func (p *Program) Do(within time.Duration, format string, args ...any) (Answer, error) {
-	if err := p.Tell(format, args...); err != nil {
-		return Answer{}, err
-	}
-	return p.Answer(within)
-}
-
-func (p *Program) read(line string) (a Answer, err error) {
 	words := strings.Fields(line)
 	if len(words) < 2 || words[0] == "error" {
-		return a, fmt.Errorf("pid %d: %w: %s: %s", p.PID(), ErrDriver, line, p.said())
+		return a, fmt.Errorf("pid %d: %w: %s: %s", p.PID(), ErrDriver, line, p.Log())
 	}
 	a.OutOfMemory = words[0] == "oom"
 	for _, word := range words[1:] {
@@ -144,28 +73,19 @@ func (p *Program) read(line string) (a Answer, err error) {
 		if err != nil {
 			return a, fmt.Errorf("reading an answer of pid %d: %w", p.PID(), err)
 		}
-		a.Figures = append(a.Figures, n)
+		a.Numbers = append(a.Numbers, n)
 	}
-	a.Slowest = time.Duration(a.Figures[len(a.Figures)-1])
+	a.Slowest = time.Duration(a.Numbers[len(a.Numbers)-1])
 	return a, nil
 }
 
-// gaveUp says how and why the program has ended.
-func (p *Program) gaveUp(err error) error {
-	if end := p.Ended(time.Second); end != nil {
-		err = end
-	}
-	return fmt.Errorf("pid %d gave up: %w: %s", p.PID(), err, p.said())
+// Do tells the program a command and waits for the answer.
+func (p *Program) Do(within time.Duration, format string, args ...any) (Answer, error) {
+	p.Tell(format, args...)
+	return p.Answer(within)
 }
 
-// said is the end of what the program and the library complained about.
-func (p *Program) said() string {
-	text, _ := os.ReadFile(p.log) // what cannot be read was not said
-	const most = 2000
-	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
-}
-
-// roles are the library's words for how a process came by the region.
+// roles are the library's log messages for how a process attached to the region.
 var roles = map[string]region.Role{
 	"ready, on the fast path":                               region.FastPath,
 	"ready, after waiting for its initialiser":              region.Waited,
@@ -173,31 +93,29 @@ var roles = map[string]region.Role{
 	"initialised by this process":                           region.Initialiser,
 }
 
-// Role is how the program came by the region, by the library's own account.
+// Role returns how the program attached to the region, from the library's log.
 func (p *Program) Role() (region.Role, error) {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return 0, fmt.Errorf("reading what the library said: %w", err)
-	}
-	for line := range strings.Lines(string(text)) {
-		for words, role := range roles {
-			if strings.Contains(line, ": "+words+" (pid "+strconv.Itoa(p.PID())+")") {
+	log := p.Log()
+	for line := range strings.Lines(log) {
+		for message, role := range roles {
+			if strings.Contains(line, ": "+message+" (pid "+strconv.Itoa(p.PID())+")") {
 				return role, nil
 			}
 		}
 	}
-	return 0, fmt.Errorf("pid %d: the library did not say how it came by the region: %s", p.PID(), p.said())
+	return 0, fmt.Errorf("pid %d: the library did not log how it attached to the region: %s", p.PID(), log)
 }
 
-// Used is what all programs together have of the device, as the driver tells a
-// program outside the job. It agrees with anything only while nobody is busy.
+// Used returns how many bytes of the device are in use, as the driver tells a
+// program outside the job. It can be compared with other counts only while no
+// program allocates or frees.
 func (p *Program) Used(within time.Duration) (uint64, error) {
 	a, err := p.Do(within, "info")
 	if err != nil {
 		return 0, err
 	}
-	if len(a.Figures) != 3 {
-		return 0, fmt.Errorf("pid %d: %d figures of the device, not 3", p.PID(), len(a.Figures))
+	if len(a.Numbers) != 3 {
+		return 0, fmt.Errorf("pid %d: info answered with %d numbers, not 3", p.PID(), len(a.Numbers))
 	}
-	return uint64(a.Figures[1] - a.Figures[0]), nil
+	return uint64(a.Numbers[1] - a.Numbers[0]), nil
 }

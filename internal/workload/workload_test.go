@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/internal/procgroup"
+	"ration/internal/child"
 	"ration/internal/region"
 )
 
@@ -22,7 +22,7 @@ func machine(t *testing.T) *Machine {
 	}
 	t.Setenv("RATION_LIB", filepath.Join(t.TempDir(), "r", "lib"))
 	m := &Machine{GPU: "small:1g", Region: filepath.Join(t.TempDir(), "region"), Limit: 256 << 20, Context: 1 << 20}
-	if err := m.Ready(); err != nil {
+	if err := m.Unpack(); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -57,8 +57,8 @@ func TestProgram(t *testing.T) {
 	var roles []region.Role
 	for _, p := range []*Program{one, two} {
 		a, err := p.Answer(bound)
-		role, unsaid := p.Role()
-		if err := errors.Join(err, unsaid); err != nil || a.OutOfMemory {
+		role, unknown := p.Role()
+		if err := errors.Join(err, unknown); err != nil || a.OutOfMemory {
 			t.Fatal(a, err)
 		}
 		roles = append(roles, role)
@@ -67,40 +67,37 @@ func TestProgram(t *testing.T) {
 		t.Errorf("got %v, want one initialiser", roles)
 	}
 	if a := do(t, one, "alloc 209715200"); a.OutOfMemory {
-		t.Error("was refused what is there")
+		t.Error("refused, though there was room")
 	}
 	if a := do(t, two, "alloc 209715200"); !a.OutOfMemory {
-		t.Error("was granted what is not there")
+		t.Error("granted, though there was no room")
 	}
 	if used, err := outside.Used(bound); err != nil || used != 202<<20 {
-		t.Errorf("the driver has given %d, %v, want 202 MiB", used, err)
+		t.Errorf("the driver has allocated %d, %v, want 202 MiB", used, err)
 	}
 	for inside, want := range map[bool]Memory{true: {202, 256}, false: {202, 1024}} {
-		if got, err := m.Table(inside); err != nil || got != want {
-			t.Errorf("inside %v: the table shows %v, %v, want %v", inside, got, err, want)
+		if got, err := m.SMI(inside); err != nil || got != want {
+			t.Errorf("inside %v: fake-smi shows %v, %v, want %v", inside, got, err, want)
 		}
 	}
 	do(t, two, "quit")
-	if err := two.Ended(bound); err != nil {
+	if err := two.Wait(bound); err != nil {
 		t.Error(err)
 	}
 }
 
-// A program that ended must not take us with it, nor be waited for.
-func TestProgramGivesUp(t *testing.T) {
+// A program that has ended is reported, not waited for.
+func TestProgramEnds(t *testing.T) {
 	p := start(t, machine(t), true)
-	if err := p.Tell("nonsense"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Answer(bound); err == nil || errors.Is(err, procgroup.ErrLate) {
+	if _, err := p.Do(bound, "nonsense"); err == nil || errors.Is(err, child.ErrLate) {
 		t.Errorf("got %v, want how it ended", err)
 	}
-	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, procgroup.ErrLate) {
+	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, child.ErrLate) {
 		t.Errorf("got %v, want how it ended", err)
 	}
 }
 
-// What a person has set for programs of their own does not reach these.
+// Variables that a user has set for other programs do not reach these.
 func TestEnviron(t *testing.T) {
 	for _, key := range []string{"CUDA_VISIBLE_DEVICES", "RATION_FAIL", "FAKEGPU_FAIL", "LD_PRELOAD", "LIBCUDA_LOG_LEVEL"} {
 		t.Setenv(key, "planted")
@@ -113,7 +110,7 @@ func TestEnviron(t *testing.T) {
 	}
 	for _, entry := range env {
 		if strings.HasSuffix(entry, "=planted") {
-			t.Errorf("%s came through", entry)
+			t.Errorf("%s was passed on", entry)
 		}
 	}
 }

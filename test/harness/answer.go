@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Answer is a worker's line.
+// Answer is the line that answers an order.
 type Answer struct {
 	t    testing.TB
 	line string
@@ -14,13 +14,13 @@ type Answer struct {
 
 func (a Answer) String() string { return a.line }
 
-// Verdict is ok, refused or error.
+// Verdict returns ok, refused or error.
 func (a Answer) Verdict() string {
 	verdict, _, _ := strings.Cut(a.line, " ")
 	return verdict
 }
 
-// Code says which error it is; empty for none.
+// Code returns which error it is, or nothing.
 func (a Answer) Code() string {
 	if w := strings.Fields(a.line); len(w) > 1 && w[0] == "error" {
 		return w[1]
@@ -28,10 +28,10 @@ func (a Answer) Code() string {
 	return ""
 }
 
-// Fields are all that follows the verdict.
+// Fields returns the words after the verdict.
 func (a Answer) Fields() []string { return strings.Fields(a.line)[1:] }
 
-// Text is the value of a field; empty where there is none.
+// Text returns the value of a field, or nothing if there is no such field.
 func (a Answer) Text(name string) string {
 	for _, f := range a.Fields() {
 		if n, value, ok := strings.Cut(f, "="); ok && n == name {
@@ -41,7 +41,7 @@ func (a Answer) Text(name string) string {
 	return ""
 }
 
-// Int is the value of a field that must be there.
+// Int returns the value of a field, which must be there.
 func (a Answer) Int(name string) int {
 	a.t.Helper()
 	n, err := strconv.Atoi(a.Text(name))

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// Gate lets many workers begin at one moment: each is ordered to wait at it, and
-// all go on when it opens.
+// Gate lets many workers go on at one moment: each is ordered to wait at it, and all
+// go on when it opens.
 type Gate struct{ in, out *os.File }
 
-// NewGate makes a closed one.
+// NewGate makes a closed gate.
 func NewGate(t testing.TB) *Gate {
 	t.Helper()
 	in, out, err := os.Pipe()
@@ -22,10 +22,10 @@ func NewGate(t testing.TB) *Gate {
 	return g
 }
 
-// At puts a worker before the gate. It still has to be ordered to wait there.
+// At gives a worker the gate. The order "gate" has it wait there.
 func (g *Gate) At() Option {
 	return func(c *exec.Cmd) { c.ExtraFiles = []*os.File{g.in} }
 }
 
-// Open opens it.
+// Open opens the gate.
 func (g *Gate) Open() { _ = g.out.Close() }

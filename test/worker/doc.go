@@ -1,6 +1,6 @@
-// Command worker works a region on the orders of a test: one line in, one line
-// out. A worker in another language that speaks the same lines can take its
-// place in every scenario, alone or mixed.
+// Command worker uses a region as a test orders it to: one line in, one line out. A
+// worker in another language that obeys the same orders (testprog/cworker) can take its
+// place in every test.
 //
 // # Lines
 //
@@ -24,10 +24,10 @@
 //
 // # Orders
 //
-//	open PATH [DEV=BYTES]...    attach, making the region if need be, bringing these limits
-//	    ok role=ROLE pid=PID differ=DEV,...   ROLE: fast, waited, helped, initialiser; PID as the
-//	                                          worker sees it; differ: whose limit is another one
-//	view PATH                   attach to look only
+//	open PATH [DEV=BYTES]...    attach, making the region if need be, with these limits
+//	    ok role=ROLE pid=PID differ=DEV,...   ROLE: fast, waited, helped, initialiser; PID in the
+//	                                          worker's namespace; DEV: devices with another limit
+//	readonly PATH               attach for reading only
 //	    ok pid=PID
 //	claim NAME                  claim a slot
 //	    ok slot=N
@@ -35,50 +35,50 @@
 //	    ok slots=N              or error full
 //	charge DEV KIND BYTES       charge the slot
 //	    ok | refused
-//	book DEV KIND BYTES         charge without regard to the limit
+//	force DEV KIND BYTES        charge without regard to the limit
 //	    ok
 //	return DEV KIND BYTES
 //	    ok
 //	leave                       leave the slot
 //	    ok
-//	reap                        give back what the dead hold
+//	reap                        reap the slots of dead processes
 //	    ok slots=N
-//	used DEV                    what is granted
+//	used DEV                    what is granted in all
 //	    ok bytes=BYTES
-//	limit DEV                   what may be granted
+//	limit DEV                   what may be granted in all
 //	    ok bytes=BYTES          or ok bytes=none
 //	limit DEV BYTES             set it
 //	    ok
-//	holdings DEV                who holds what; a field for each slot, the numbers in bytes
+//	holdings DEV                what each slot holds; a field for each, the numbers in bytes
 //	    ok SLOT:TOTAL:CONTEXT:MODULE:DATA:OVERHEAD...
-//	processes                   who has a slot; a field for each
+//	processes                   the processes that have slots; a field for each
 //	    ok SLOT:PID:HOSTPID:NAME:alive|dead...
 //	counters
 //	    ok reaped=N refused=N helped=N claims=N fast=N
-//	lose [FILE]                 close every descriptor of the region, as a program that closes all
-//	                            it finds in /proc/self/fd would; with FILE, let FILE have their numbers
+//	lose [FILE]                 close every descriptor of the region, as a program does that closes all
+//	                            in /proc/self/fd; with FILE, open FILE in their place
 //	    ok closed=N
-//	touch                       open and close the region's file once, behind the library's back
+//	touch                       open and close the region's file, which drops the record locks
 //	    ok
 //	exhaust                     leave the process no free descriptor
 //	    ok
-//	gate                        wait until descriptor 3 ends, so that many begin at one moment
+//	gate                        wait for the end of descriptor 3, so that many workers go on at once
 //	    ok
 //	quit
 //	    ok
 //
-// # Work that goes on
+// # Background work
 //
-// These answer at once with ok and go on until the next line arrives, or the
-// input ends. That line is carried out after the work has ended.
+// These orders answer ok at once. The work goes on until the next line arrives or the
+// input ends, and has ended before that line is carried out.
 //
 //	churn DEV,... SEED BYTES    charge and return pieces of at most BYTES at random, of all kinds,
 //	                            without pause; a refusal is no error. In the end, return them all
 //	threads N churn ...         the same in N threads on the one slot
 //	reaper                      reap in a loop
-//	watch DEV,... BYTES         look in a loop: never more than BYTES granted, totals right
-//	stop                        what the work came to, since the last stop
+//	watch DEV,... BYTES         check readings in a loop: at most BYTES granted, totals right
+//	stop                        the results of the work since the last stop
 //	    ok ops=N refused=N longest=NS
-//	                            or the first error of the work. longest is the longest time any
-//	                            single operation took, that of the orders above included
+//	                            or the first error of the work. longest is the time of the longest
+//	                            operation, including those of the orders above
 package main

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ration/internal/observer"
 	"ration/internal/region"
-	"ration/test/watch"
 )
 
 func main() {
@@ -24,31 +24,31 @@ type worker struct {
 	path  string
 	r     *region.Region
 	slots []*region.Slot
-	work  *work // nil while none goes on
+	work  *work // in the background; nil if none
 	tally tally
-	quit  bool // asked to
+	quit  bool // ordered
 }
 
-// tally is what stop reports.
+// tally is what the order stop returns.
 type tally struct {
 	ops, refused atomic.Uint64
-	longest      atomic.Int64
+	longest      atomic.Int64 // nanoseconds
 }
 
-// run answers every line of in, and leaves the region properly when it ends.
+// run answers every line of in, and leaves the region when in ends.
 func (w *worker) run(in io.Reader, out io.Writer) (status int) {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		failed := w.rest()
-		answer, err := w.obey(strings.Split(lines.Text(), " "), failed)
+		failed := w.endWork()
+		answer, err := w.carryOut(strings.Split(lines.Text(), " "), failed)
 		if _, werr := fmt.Fprintln(out, format(answer, err)); werr != nil {
-			return 1 // nobody listens any more
+			return 1 // the test has ended
 		}
 		if w.quit {
 			return 0
 		}
 	}
-	_ = w.rest()
+	_ = w.endWork()
 	if err := w.end(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -56,7 +56,7 @@ func (w *worker) run(in io.Reader, out io.Writer) (status int) {
 	return 0
 }
 
-// end leaves what was claimed.
+// end leaves all slots and closes the region.
 func (w *worker) end() (err error) {
 	for len(w.slots) > 0 {
 		err = errors.Join(err, w.leave())
@@ -68,7 +68,7 @@ func (w *worker) end() (err error) {
 	return err
 }
 
-// timed runs one operation and keeps the longest.
+// timed runs one operation, and records its time if it is the longest.
 func (t *tally) timed(op func() error) error {
 	start := time.Now()
 	err := op()
@@ -90,10 +90,10 @@ var codes = []struct {
 	{region.ErrReadOnly, "readonly"}, {region.ErrNoSpace, "nospace"}, {region.ErrSize, "size"},
 	{region.ErrForeign, "foreign"}, {region.ErrVersion, "version"}, {region.ErrSymlink, "symlink"},
 	{region.ErrNotRegular, "irregular"}, {region.ErrOwner, "owner"}, {region.ErrInit, "init"},
-	{region.ErrLimits, "limits"}, {errUsage, "usage"}, {watch.ErrViolated, "violated"},
+	{region.ErrLimits, "limits"}, {errUsage, "usage"}, {observer.ErrViolated, "violated"},
 }
 
-// format makes the one line of an answer.
+// format returns the line of an answer.
 func format(fields string, err error) string {
 	if err == nil {
 		return strings.TrimSuffix("ok "+fields, " ")

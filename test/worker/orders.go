@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/internal/observer"
 	"ration/internal/region"
-	"ration/test/watch"
 )
 
 var errUsage = errors.New("no such order")
@@ -21,8 +21,8 @@ var roles = map[region.Role]string{
 	region.FastPath: "fast", region.Waited: "waited", region.Helped: "helped", region.Initialiser: "initialiser",
 }
 
-// obey carries out one order. failed is what became of the work it ended.
-func (w *worker) obey(arg []string, failed error) (string, error) {
+// carryOut carries out one order. failed is the error of the background work before it.
+func (w *worker) carryOut(arg []string, failed error) (string, error) {
 	name, arg := arg[0], arg[1:]
 	switch name {
 	case "gate":
@@ -36,8 +36,8 @@ func (w *worker) obey(arg []string, failed error) (string, error) {
 			w.tally.ops.Swap(0), w.tally.refused.Swap(0), w.tally.longest.Swap(0)), failed
 	case "open":
 		return w.open(arg)
-	case "view":
-		return w.view(arg)
+	case "readonly":
+		return w.openReadOnly(arg)
 	}
 	if w.r == nil {
 		return "", fmt.Errorf("%s before open: %w", name, errUsage)
@@ -56,14 +56,14 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 		return w.claims(p.number())
 	case "leave":
 		return "", w.tally.timed(w.leave)
-	case "charge", "book", "return":
+	case "charge", "force", "return":
 		return "", w.change(name, p)
 	case "reap":
 		var n int
 		err = w.tally.timed(func() (err error) { n, err = w.r.Reap(); return err })
 		return fmt.Sprintf("slots=%d", n), err
 	case "used":
-		used, err := watch.Used(w.r, p.number())
+		used, err := observer.Used(w.r, p.number())
 		return fmt.Sprintf("bytes=%d", used), err
 	case "limit":
 		return w.limit(p)
@@ -110,7 +110,7 @@ func (w *worker) open(arg []string) (string, error) {
 	return fmt.Sprintf("role=%s pid=%d differ=%s", roles[w.r.Role()], os.Getpid(), list), err
 }
 
-func (w *worker) view(arg []string) (_ string, err error) {
+func (w *worker) openReadOnly(arg []string) (_ string, err error) {
 	if len(arg) != 1 || w.r != nil {
 		return "", errUsage
 	}
@@ -133,14 +133,14 @@ func (w *worker) claim(name string) (string, error) {
 }
 
 func (w *worker) claims(n int) (_ string, err error) {
-	mine, distinct := len(w.slots), map[int]bool{}
+	before, distinct := len(w.slots), map[int]bool{}
 	for range n {
 		if _, err = w.claim("many"); err != nil {
 			break
 		}
 		distinct[w.slots[len(w.slots)-1].Index()] = true
 	}
-	for len(w.slots) > mine {
+	for len(w.slots) > before {
 		err = errors.Join(err, w.leave())
 	}
 	return fmt.Sprintf("slots=%d", len(distinct)), err
@@ -163,7 +163,7 @@ func (w *worker) change(name string, p *parser) error {
 		return errUsage
 	}
 	s := w.slots[len(w.slots)-1]
-	op := map[string]func(int, abi.Kind, uint64) error{"charge": s.Charge, "book": s.ForceCharge, "return": s.Return}[name]
+	op := map[string]func(int, abi.Kind, uint64) error{"charge": s.Charge, "force": s.ForceCharge, "return": s.Return}[name]
 	return w.tally.timed(func() error { return op(device, kind, uint64(bytes)) })
 }
 
@@ -205,8 +205,8 @@ func (w *worker) processes() (string, error) {
 	return strings.Join(out, " "), err
 }
 
-// lose takes the region's descriptors away, as a program does that closes all
-// it did not open itself.
+// lose closes the region's descriptors, as a program does that closes all descriptors
+// it did not open itself, or replaces them by another file.
 func (w *worker) lose(p *parser) (string, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"ration/internal/abi"
 )
 
-// parser takes words off an order. The first one that is missing or wrong stays
-// in err.
+// parser takes the words of an order one by one. err is set if one is missing or
+// wrong.
 type parser struct {
 	arg []string
 	err error

@@ -7,20 +7,20 @@ import (
 	"sync/atomic"
 
 	"ration/internal/abi"
+	"ration/internal/observer"
 	"ration/internal/region"
-	"ration/test/watch"
 )
 
-// work goes on in threads until it is told to end.
+// work runs in the background, in threads of its own, until it is told to end.
 type work struct {
-	ended   atomic.Bool
+	ended   atomic.Bool // the threads are to end
 	threads sync.WaitGroup
 	mu      sync.Mutex
-	err     error
+	err     error // of all threads; guarded by mu
 }
 
-// rest ends the work that goes on, and says what became of it.
-func (w *worker) rest() error {
+// endWork ends the background work and returns its error.
+func (w *worker) endWork() error {
 	if w.work == nil {
 		return nil
 	}
@@ -31,8 +31,7 @@ func (w *worker) rest() error {
 	return err
 }
 
-// begin runs step in a thread of its own until the work ends or step fails, and
-// then last.
+// begin runs step in a thread until the work ends or step fails, and then last.
 func (w *work) begin(step, last func() error) {
 	w.threads.Go(func() {
 		var err error
@@ -48,7 +47,7 @@ func (w *work) begin(step, last func() error) {
 
 func nothing() error { return nil }
 
-// start begins work.
+// start starts background work.
 func (w *worker) start(name string, p *parser) error {
 	threads := 1
 	if name == "threads" {
@@ -81,11 +80,11 @@ func (w *worker) start(name string, p *parser) error {
 		if p.err != nil {
 			return errUsage
 		}
-		eye := watch.Over(w.r)
+		checker := observer.New(w.r)
 		work.begin(func() error {
 			for _, d := range devices {
 				w.tally.ops.Add(1)
-				if err := eye.Look(d, uint64(ceiling)); err != nil {
+				if err := checker.Check(d, uint64(ceiling)); err != nil {
 					return err
 				}
 			}
@@ -98,12 +97,12 @@ func (w *worker) start(name string, p *parser) error {
 	return nil
 }
 
-// churn charges and returns at random.
+// churn charges and returns pieces at random.
 type churn struct {
 	slot    *region.Slot
 	tally   *tally
 	devices []int
-	most    int
+	most    int // bytes of a piece
 	random  *rand.Rand
 	pieces  []piece
 }
@@ -147,7 +146,7 @@ func (c *churn) drop(i int) error {
 	return c.tally.timed(func() error { return c.slot.Return(p.device, p.kind, p.bytes) })
 }
 
-// end returns all that is left.
+// end returns all pieces.
 func (c *churn) end() error {
 	for len(c.pieces) > 0 {
 		if err := c.drop(len(c.pieces) - 1); err != nil {

@@ -39,7 +39,7 @@ void took(uint64_t start)
 		;
 }
 
-/* pick is a random number below n (xorshift64*). */
+/* pick returns a random number below n (xorshift64*). */
 static uint64_t pick(struct job *j, uint64_t n)
 {
 	j->random ^= j->random >> 12;
@@ -58,7 +58,7 @@ static int drop(struct job *j, unsigned i)
 	return err;
 }
 
-/* step charges a piece, or returns one: the more are held, the likelier. */
+/* step charges a piece, or returns one: the more are held, the more likely. */
 static int step(struct job *j)
 {
 	__atomic_add_fetch(&tally.ops, 1, __ATOMIC_RELAXED);

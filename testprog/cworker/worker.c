@@ -1,5 +1,5 @@
-/* A worker over the region in C. It obeys the lines that the package comment of
- * test/worker describes, all but view and watch. */
+/* A worker that uses the region in C. It carries out the orders that the package
+ * comment of test/worker describes, except readonly and watch. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,9 +15,9 @@
 #include "work.h"
 
 static char path[PATH_MAX];
-static struct region base; /* attached, without a slot */
+static struct region base; /* attached, without a slot; valid if opened */
 static bool opened;
-static struct region slots[RATION_SLOTS]; /* the same, each with a slot; the last one is "the slot" */
+static struct region slots[RATION_SLOTS]; /* copies of base, each with a slot; the last is "the slot" */
 static unsigned claimed;
 
 static const char *const kinds[] = {"context", "module", "data", "overhead"};
@@ -78,12 +78,12 @@ static int leave(void)
 
 static void claims(unsigned n)
 {
-	unsigned mine = claimed;
+	unsigned before = claimed;
 	int err = REGION_OK;
 	for (unsigned i = 0; i < n && !err; i++)
 		err = claim("many");
-	unsigned got = claimed - mine;
-	while (claimed > mine) {
+	unsigned got = claimed - before;
+	while (claimed > before) {
 		int left = leave();
 		err = err ? err : left;
 	}
@@ -105,7 +105,7 @@ static void change(char verb)
 	struct region_refusal why = {0};
 	uint64_t start = clock_ns();
 	int err = verb == 'c'	? region_charge(r, d, kind, bytes, &why)
-		  : verb == 'b' ? region_charge_forced(r, d, kind, bytes)
+		  : verb == 'f' ? region_charge_forced(r, d, kind, bytes)
 				: region_return(r, d, kind, bytes);
 	took(start);
 	if (err == REGION_REFUSED)
@@ -162,7 +162,7 @@ static void counters(void)
 	   (uintmax_t)c->helped, (uintmax_t)c->claims, (uintmax_t)c->fast);
 }
 
-/* lose closes the region's descriptors, or gives their numbers to another file. */
+/* lose closes the region's descriptors, or replaces them by another file. */
 static void lose(void)
 {
 	int other = rest ? open(word(), O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1, closed = 0;
@@ -228,8 +228,8 @@ static int end(void)
 	return err;
 }
 
-/* use carries out an order that needs a region, and reports whether there is
- * such an order. */
+/* use carries out an order that needs a region. It returns whether there is such an
+ * order. */
 static bool use(const char *name)
 {
 	unsigned n = 0;
@@ -241,7 +241,7 @@ static bool use(const char *name)
 		claims((unsigned)number());
 	else if (!strcmp(name, "leave") && claimed)
 		done(leave());
-	else if (!strcmp(name, "charge") || !strcmp(name, "book") || !strcmp(name, "return"))
+	else if (!strcmp(name, "charge") || !strcmp(name, "force") || !strcmp(name, "return"))
 		change(*name);
 	else if (!strcmp(name, "reap")) {
 		int err = region_reap(&base, &n);
