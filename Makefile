@@ -32,10 +32,10 @@ endif
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
-# What of it goes into the binary.
+# Files of the build folder that are embedded in bin/ration.
 EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) probe/probe workload/workload
 
-# How long `make stress` goes on, and what `make bench` and `make gpu-test` pass on.
+# The duration of `make stress`, and arguments for `make bench` and `make gpu-test`.
 STRESS   ?= 10m
 BENCH    ?=
 GPU_TEST ?=

@@ -1,5 +1,5 @@
-// Command run tests and measures ration on this machine's GPU, from the folder it
-// lies in. `make gpu-bundle` makes the folder; README.md in it says more.
+// Command gpu-test tests and measures ration on this machine's GPU. `make gpu-bundle`
+// puts it into a folder with all that it needs, as run; README.md describes its use.
 package main
 
 import (
@@ -29,13 +29,13 @@ func main() {
 }
 
 func run() (passed bool, err error) {
-	only := flag.String("only", "", "run what matches this `regexp`, as limit/torch or cost/alloc")
-	list := flag.Bool("list", false, "list what there is, and do nothing")
+	only := flag.String("only", "", "run the checks and measures that match this `regexp`, as limit/torch or cost/alloc")
+	list := flag.Bool("list", false, "list the checks and measures")
 	checks := flag.Bool("checks", true, "run the checks")
-	measures := flag.Bool("measures", true, "measure what it costs")
-	quick := flag.Bool("quick", false, "measure little: to see that it works")
+	measures := flag.Bool("measures", true, "run the measures")
+	quick := flag.Bool("quick", false, "few rounds: a smoke run")
 	out := flag.String("json", "gpu-test.json", "write the report to this `file`")
-	markdown := flag.String("markdown", "", "write it as tables for a document to this `file`, too")
+	markdown := flag.String("markdown", "", "write the report as Markdown tables to this `file`, too")
 	device := flag.Int("device", gputest.AnyDevice, "test the GPU of this `number`, as nvidia-smi -L has it (default: the first in CUDA_VISIBLE_DEVICES, or 0)")
 	flag.Parse()
 	plan := gputest.Plan{Checks: *checks, Measures: *measures, Quick: *quick}
@@ -81,7 +81,7 @@ func run() (passed bool, err error) {
 	return report.Passed(), nil
 }
 
-// save writes a report for programs, and, where a file is named, one for people.
+// save writes a report as JSON and, if a file is named, as Markdown.
 func save(out, markdown string, report gputest.Report) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {

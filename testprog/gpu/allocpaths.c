@@ -3,31 +3,30 @@
  *   allocpaths PATH PIECE MOST
  *
  * PATH is linear, odd, pitch, managed, pool, vmm, array, graph, contexts or module. PIECE
- * is a multiple of 2 MiB, MOST the most bytes it may hold: managed memory is not
- * refused by a device that is full, and one that holds more than fits comes to a
- * standstill, so MOST must be less than what is free.
+ * is a multiple of 2 MiB, and MOST the most bytes that the program may hold. MOST must be
+ * less than what is free: a full device does not refuse managed memory, and becomes
+ * extremely slow.
  *
- * The steps (see steps.h), each with data, and where memory is taken it is used:
+ * The steps (see steps.h). Each has data, and all memory that is allocated is written:
  *
  *   empty  there is a context, and nothing else
  *   held   4 pieces
- *   full   as many as there are to be had; refused is the driver's code for want of
- *          memory (2), or 0 where MOST was reached before
- *   freed  everything was given back, and pools trimmed
- *   again  one piece: the refusal spoiled nothing
+ *   full   as many pieces as were granted; refused is the driver's code for out of memory
+ *          (2), or 0 if MOST was reached before
+ *   freed  all pieces are freed, and pools trimmed
+ *   again  one piece: the refusal has done no harm
  *
- * In between, where they matter, in this order:
+ * Some paths have other steps in between, in this order:
  *
- *   pool      after held: freed, but nobody waited for it; trimmed
- *   vmm       before held: created, mapped; after it: released, where the mappings
- *             still hold the memory, unmapped
- *   graph     before held: launched, a graph that frees within what it allocates;
- *             trimmed
+ *   pool      after held: freed, without synchronisation; trimmed
+ *   vmm       before held: created, mapped; after it: released, with the mappings still
+ *             there; unmapped
+ *   graph     before held: launched, a graph that frees what it allocates; trimmed
  *   contexts  after held, with a piece in the primary context and in each of three
  *             others: one, two and three of these destroyed; no full
- *   module    no full; module is what its variable takes, at least, data is 0
+ *   module    no full; module is at least the size of its variable, data is 0
  *
- * A pool's data, and a graph's, is what the driver has reserved for it. */
+ * The data of a pool, and of a graph, is what the driver has reserved for it. */
 #include "allocpaths.h"
 
 #include <string.h>
@@ -37,7 +36,7 @@ uint64_t piece;
 
 static const struct allocpath *const allocpaths[] = {&linear, &odd, &pitch, &managed, &pool, &vmm, &array, &graph, &contexts, &module};
 
-static const char *refused_call;
+static const char *refused_call; /* the latest */
 
 bool allocpath_had(CUresult result, const char *call)
 {
@@ -58,31 +57,31 @@ void allocpath_hold(bool (*take)(void))
 			allocpath_refused("the first pieces");
 }
 
-static void say(const struct allocpath *w, const char *name) { step("%s data=%llu", name, (unsigned long long)w->data()); }
+static void print_step(const struct allocpath *w, const char *name) { step("%s data=%llu", name, (unsigned long long)w->data()); }
 
-static void play(const struct allocpath *w, uint64_t most)
+static void run_steps(const struct allocpath *w, uint64_t most)
 {
 	CUresult refused = CUDA_SUCCESS;
 	if (w->begin)
 		w->begin();
-	say(w, "empty");
+	print_step(w, "empty");
 	if (w->before)
 		w->before();
 	if (w->hold)
 		w->hold();
 	else
 		allocpath_hold(w->take);
-	say(w, "held");
+	print_step(w, "held");
 	if (w->after)
 		w->after();
 	while (!refused && w->data() + piece <= most)
 		refused = w->take() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	step("full data=%llu refused=%d", (unsigned long long)w->data(), refused);
 	w->give_back();
-	say(w, "freed");
+	print_step(w, "freed");
 	if (!w->take())
 		allocpath_refused("a piece after all was freed");
-	say(w, "again");
+	print_step(w, "again");
 	w->give_back();
 	if (w->end)
 		w->end();
@@ -104,7 +103,7 @@ int main(int count, char **arguments)
 	if (path->play)
 		path->play();
 	else
-		play(path, most);
+		run_steps(path, most);
 	MUST(cuDevicePrimaryCtxRelease_v2, device);
 	return 0;
 }

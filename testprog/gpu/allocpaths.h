@@ -6,38 +6,38 @@
 #include "driver.h"
 
 enum {
-	FIRST = 4,               /* pieces that are held first */
-	PIECES = 8192,           /* the most at a time */
-	GRAIN = 2 * 1024 * 1024, /* pieces are a multiple of this: the driver's own step */
+	FIRST = 4,               /* pieces at the step held */
+	PIECES = 8192,           /* the most pieces at a time */
+	GRAIN = 2 * 1024 * 1024, /* bytes: the size of a piece is a multiple, as the driver's own blocks are */
 };
 
 extern CUdevice device;
-extern uint64_t piece; /* bytes */
+extern uint64_t piece; /* size in bytes */
 
 struct allocpath {
 	const char *name;
-	void (*begin)(void);     /* what it needs, and takes no memory */
-	bool (*take)(void);      /* one piece more, used; false where it was refused for want of memory */
-	uint64_t (*data)(void);  /* what the books should have */
-	void (*give_back)(void); /* all of it */
-	void (*end)(void);       /* what begin made */
-	/* What is particular to it. */
-	void (*before)(void); /* steps before anything is held */
-	void (*hold)(void);   /* takes the first pieces, with steps of its own */
-	void (*after)(void);  /* steps once they are held; nothing or all of it may be left */
-	void (*play)(void);   /* all but the end is its own: nothing of the above but the name counts */
+	void (*begin)(void);     /* makes what the path needs, without allocating data */
+	bool (*take)(void);      /* allocates and writes one piece; false if out of memory */
+	uint64_t (*data)(void);  /* bytes that ration should count as data now */
+	void (*give_back)(void); /* frees all pieces */
+	void (*end)(void);       /* destroys what begin made */
+	/* Optional, for steps of the path's own. */
+	void (*before)(void); /* before held */
+	void (*hold)(void);   /* takes the first pieces */
+	void (*after)(void);  /* after held; may free all pieces or none */
+	void (*play)(void);   /* replaces all of the above */
 };
 
 extern const struct allocpath linear, odd, pitch, managed, pool, vmm, array, graph, contexts, module;
 
-/* HAD is for calls that may be refused memory, and says whether they were not. */
+/* HAD makes a call that may be refused for lack of memory. It is false if it was. */
 #define HAD(call, ...) allocpath_had(call(__VA_ARGS__), #call)
 bool allocpath_had(CUresult, const char *call);
 
-/* allocpath_refused fails where the latest refusal should not have been. */
+/* allocpath_refused fails the program because of the latest refusal. */
 __attribute__((noreturn)) void allocpath_refused(const char *what);
 
-/* allocpath_hold takes the first pieces. None of them may be refused. */
+/* allocpath_hold takes the first pieces, none of which may be refused. */
 void allocpath_hold(bool (*take)(void));
 
 #endif

@@ -1,19 +1,19 @@
-/* Arrays and mipmapped arrays, in turn. The driver tells what they take only where
- * it has not taken it yet; otherwise it is what their elements come to, which is a
- * whole number of the 64 KiB they are laid out in. */
+/* Arrays and mipmapped arrays, in turn. The driver tells the size of those whose memory
+ * is mapped later; that of the others is computed from their elements, and is a multiple
+ * of the 64 KiB blocks that the driver uses. */
 #include "allocpaths.h"
 
 enum { SIDE = 512, ELEMENT = 4, SLICE = SIDE * SIDE * ELEMENT, LEVELS = 3 };
 
 static struct {
 	CUarray array;
-	CUmipmappedArray mipmap; /* NULL: it is an array */
+	CUmipmappedArray mipmap; /* NULL if it is an array */
 	uint64_t bytes;
 } pieces[PIECES];
 
 static size_t count;
 
-static uint64_t data(void)
+static uint64_t array_data(void)
 {
 	uint64_t sum = 0;
 	for (size_t i = 0; i < count; i++)
@@ -21,8 +21,8 @@ static uint64_t data(void)
 	return sum;
 }
 
-/* use writes the first slice and the last one. */
-static void use(CUarray to, size_t depth)
+/* array_use writes the first slice and the last one. */
+static void array_use(CUarray to, size_t depth)
 {
 	static char slice[SLICE];
 	CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
@@ -40,7 +40,7 @@ static void use(CUarray to, size_t depth)
 	MUST(cuCtxSynchronize, );
 }
 
-static bool take_array(void)
+static bool array_take_plain(void)
 {
 	CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
 	CUDA_ARRAY3D_DESCRIPTOR desc = {SIDE, SIDE, piece / SLICE, CU_AD_FORMAT_FLOAT, 1, 0};
@@ -48,12 +48,12 @@ static bool take_array(void)
 		return false;
 	pieces[count].mipmap = NULL;
 	pieces[count].bytes = cuArrayGetMemoryRequirements(&needs, pieces[count].array, device) ? piece : needs.size;
-	use(pieces[count++].array, desc.Depth);
+	array_use(pieces[count++].array, desc.Depth);
 	return true;
 }
 
-/* Half a piece in its first level, so that all levels are less than one. */
-static bool take_mipmap(void)
+/* The first level is half a piece, so that all levels together are less than a piece. */
+static bool array_take_mipmap(void)
 {
 	CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
 	CUDA_ARRAY3D_DESCRIPTOR desc = {SIDE, SIDE, piece / 2 / SLICE, CU_AD_FORMAT_FLOAT, 1, 0};
@@ -69,13 +69,13 @@ static bool take_mipmap(void)
 	pieces[count].bytes = cuMipmappedArrayGetMemoryRequirements(&needs, pieces[count].mipmap, device) ? bytes : needs.size;
 	MUST(cuMipmappedArrayGetLevel, &level, pieces[count].mipmap, 0);
 	count++;
-	use(level, desc.Depth);
+	array_use(level, desc.Depth);
 	return true;
 }
 
-static bool take(void) { return count % 2 ? take_mipmap() : take_array(); }
+static bool array_take(void) { return count % 2 ? array_take_mipmap() : array_take_plain(); }
 
-static void give_back(void)
+static void array_give_back(void)
 {
 	for (; count > 0; count--) {
 		if (pieces[count - 1].mipmap)
@@ -85,4 +85,4 @@ static void give_back(void)
 	}
 }
 
-const struct allocpath array = {.name = "array", .take = take, .data = data, .give_back = give_back};
+const struct allocpath array = {.name = "array", .take = array_take, .data = array_data, .give_back = array_give_back};

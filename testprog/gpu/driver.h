@@ -1,194 +1,15 @@
-/* What cuda.h would declare of the few calls of the driver that are made here, and
- * what to do about their results. All of them are there since CUDA 11.4. */
+/* Calls of the driver, and what to do about their results. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
+#include "cuda_api.h"
 #include "steps.h"
 
-typedef int CUresult;
-typedef int CUdevice;
-typedef unsigned long long CUdeviceptr;
-typedef unsigned long long CUmemGenericAllocationHandle;
-typedef struct CUctx *CUcontext;
-typedef struct CUstr *CUstream;
-typedef struct CUmod *CUmodule;
-typedef struct CUfunc *CUfunction;
-typedef struct CUarr *CUarray;
-typedef struct CUmip *CUmipmappedArray;
-typedef struct CUpool *CUmemoryPool;
-typedef struct CUgr *CUgraph;
-typedef struct CUnode *CUgraphNode;
-typedef struct CUexec *CUgraphExec;
-
-enum {
-	CUDA_SUCCESS = 0,
-	CUDA_ERROR_OUT_OF_MEMORY = 2,
-	CUDA_ERROR_INVALID_DEVICE = 101,
-	CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221,
-	CUDA_ERROR_NOT_FOUND = 500,
-	CUDA_ERROR_NOT_SUPPORTED = 801,
-};
-
-enum { CU_MEM_ATTACH_GLOBAL = 1 };
-enum { CU_STREAM_NON_BLOCKING = 1 };
-enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
-enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
-enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 };
-enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5 };
-enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
-enum { CU_AD_FORMAT_FLOAT = 0x20 };
-enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_ARRAY = 3 };
-
-typedef struct {
-	unsigned char bytes[64];
-} CUipcMemHandle;
-
-typedef struct {
-	int type, id;
-} CUmemLocation;
-
-typedef struct {
-	CUmemLocation location;
-	int flags;
-} CUmemAccessDesc;
-
-typedef struct {
-	int type, requestedHandleTypes;
-	CUmemLocation location;
-	void *win32HandleMetaData;
-	unsigned char allocFlags[8];
-} CUmemAllocationProp;
-
-typedef struct {
-	int allocType, handleTypes;
-	CUmemLocation location;
-	void *win32SecurityAttributes;
-	size_t maxSize;
-	unsigned short usage;
-	unsigned char reserved[54];
-} CUmemPoolProps;
-
-typedef struct {
-	CUmemPoolProps poolProps;
-	const CUmemAccessDesc *accessDescs;
-	size_t accessDescCount;
-	size_t bytesize;
-	CUdeviceptr dptr;
-} CUDA_MEM_ALLOC_NODE_PARAMS;
-
-typedef struct {
-	size_t Width, Height, Depth;
-	int Format;
-	unsigned NumChannels, Flags;
-} CUDA_ARRAY3D_DESCRIPTOR;
-
-typedef struct {
-	size_t size, alignment;
-	unsigned reserved[4];
-} CUDA_ARRAY_MEMORY_REQUIREMENTS;
-
-typedef struct {
-	size_t srcXInBytes, srcY, srcZ, srcLOD;
-	int srcMemoryType;
-	const void *srcHost;
-	CUdeviceptr srcDevice;
-	CUarray srcArray;
-	void *reserved0;
-	size_t srcPitch, srcHeight;
-	size_t dstXInBytes, dstY, dstZ, dstLOD;
-	int dstMemoryType;
-	void *dstHost;
-	CUdeviceptr dstDevice;
-	CUarray dstArray;
-	void *reserved1;
-	size_t dstPitch, dstHeight;
-	size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D;
-
-_Static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12, "ABI");
-_Static_assert(sizeof(CUmemPoolProps) == 88 && sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "ABI");
-_Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40 && sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS) == 32, "ABI");
-_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "ABI");
-
-CUresult cuInit(unsigned);
-CUresult cuDeviceGet(CUdevice *, int);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);
-CUresult cuCtxCreate_v2(CUcontext *, unsigned flags, CUdevice);
-CUresult cuCtxDestroy_v2(CUcontext);
-CUresult cuCtxPopCurrent_v2(CUcontext *);
-CUresult cuCtxSetCurrent(CUcontext);
-CUresult cuCtxSynchronize(void);
-CUresult cuStreamCreate(CUstream *, unsigned flags);
-CUresult cuStreamDestroy_v2(CUstream);
-CUresult cuStreamSynchronize(CUstream);
-
-CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
-CUresult cuMemAllocPitch_v2(CUdeviceptr *, size_t *pitch, size_t width, size_t height, unsigned element);
-CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned flags);
-CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, CUdevice, CUstream);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
-CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t);
-CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream);
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
-CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
-CUresult cuMemPoolDestroy(CUmemoryPool);
-CUresult cuMemPoolTrimTo(CUmemoryPool, size_t keep);
-CUresult cuMemPoolGetAttribute(CUmemoryPool, int, void *);
-CUresult cuMemPoolSetAttribute(CUmemoryPool, int, void *);
-CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
-CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
-
-CUresult cuMemGetAllocationGranularity(size_t *, const CUmemAllocationProp *, int which);
-CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long flags);
-CUresult cuMemRelease(CUmemGenericAllocationHandle);
-CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t alignment, CUdeviceptr hint, unsigned long long flags);
-CUresult cuMemAddressFree(CUdeviceptr, size_t);
-CUresult cuMemMap(CUdeviceptr, size_t, size_t offset, CUmemGenericAllocationHandle, unsigned long long flags);
-CUresult cuMemUnmap(CUdeviceptr, size_t);
-CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t count);
-
-CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);
-CUresult cuArrayDestroy(CUarray);
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUarray, CUdevice);
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned levels);
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray);
-CUresult cuMipmappedArrayGetLevel(CUarray *, CUmipmappedArray, unsigned level);
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *, CUmipmappedArray, CUdevice);
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *);
-
-CUresult cuGraphCreate(CUgraph *, unsigned flags);
-CUresult cuGraphDestroy(CUgraph);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *);
-CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *after, size_t count, CUdeviceptr);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long flags);
-CUresult cuGraphExecDestroy(CUgraphExec);
-CUresult cuGraphLaunch(CUgraphExec, CUstream);
-CUresult cuDeviceGraphMemTrim(CUdevice);
-CUresult cuDeviceGetGraphMemAttribute(CUdevice, int, void *);
-
-CUresult cuModuleLoadData(CUmodule *, const void *image);
-CUresult cuModuleUnload(CUmodule);
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *name);
-CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *name);
-CUresult cuLaunchKernel(CUfunction, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-			unsigned shared, CUstream, void **parameters, void **extra);
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *, CUdeviceptr);
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *, CUipcMemHandle, unsigned flags);
-CUresult cuIpcCloseMemHandle(CUdeviceptr);
-
-/* MUST is for calls that succeed wherever the ones before did, CAN for those that
- * tell whether there is such a thing here at all. */
+/* MUST makes a call that succeeds if the calls before it did. CAN makes a call that some
+ * devices or drivers do not support: the program is skipped then. */
 #define MUST(call, ...) driver_must(call(__VA_ARGS__), #call)
 #define CAN(call, ...) driver_can(call(__VA_ARGS__), #call)
 
@@ -205,7 +26,7 @@ static inline void driver_can(CUresult result, const char *call)
 	driver_must(result, call);
 }
 
-/* driver_start gives the calling thread the primary context of device 0. */
+/* driver_start initialises the driver and makes the primary context of device 0 current. */
 static inline CUdevice driver_start(void)
 {
 	CUdevice device;
@@ -217,7 +38,7 @@ static inline CUdevice driver_start(void)
 	return device;
 }
 
-/* driver_use writes to memory and waits, so that it is really there. */
+/* driver_use writes to memory and waits, so that the driver has really allocated it. */
 static inline void driver_use(CUdeviceptr at, uint64_t bytes)
 {
 	MUST(cuMemsetD8_v2, at, 0xa5, bytes);

@@ -3,39 +3,39 @@
 #include <stdio.h>
 #include <string.h>
 
-/* add adds a line's figure to a sum if the line is so named. */
-static void add(unsigned long *sum, const char *line, const char *name)
+/* footprint_add adds the value of a line of smaps to a sum, if the line has this name. */
+static void footprint_add(unsigned long *sum, const char *line, const char *name)
 {
-	unsigned long figure;
+	unsigned long value;
 	size_t length = strlen(name);
-	if (!strncmp(line, name, length) && sscanf(line + length, ": %lu kB", &figure) == 1)
-		*sum += figure;
+	if (!strncmp(line, name, length) && sscanf(line + length, ": %lu kB", &value) == 1)
+		*sum += value;
 }
 
-static void add_private(unsigned long *sum, const char *line)
+static void footprint_add_private(unsigned long *sum, const char *line)
 {
-	add(sum, line, "Private_Clean");
-	add(sum, line, "Private_Dirty");
+	footprint_add(sum, line, "Private_Clean");
+	footprint_add(sum, line, "Private_Dirty");
 }
 
-static bool read_sums(struct footprint *f)
+static bool footprint_read_sums(struct footprint *f)
 {
 	char line[512];
 	FILE *file = fopen("/proc/self/smaps_rollup", "re");
 	if (!file)
 		return false;
 	while (fgets(line, sizeof line, file)) {
-		add(&f->rss, line, "Rss");
-		add(&f->pss, line, "Pss");
-		add_private(&f->private, line);
+		footprint_add(&f->rss, line, "Rss");
+		footprint_add(&f->pss, line, "Pss");
+		footprint_add_private(&f->private, line);
 	}
 	fclose(file);
 	return true;
 }
 
-/* A mapping begins with the line that has its addresses; all others begin with a
+/* A mapping begins with a line of its addresses and path; all other lines begin with a
  * capital letter. */
-static bool read_mappings(struct footprint *f)
+static bool footprint_read_mappings(struct footprint *f)
 {
 	char line[4096 + 256];
 	bool library = false, region = false, nvml = false;
@@ -49,11 +49,11 @@ static bool read_mappings(struct footprint *f)
 			nvml = strstr(line, "nvidia-ml") != NULL;
 		}
 		if (library)
-			add_private(&f->library, line);
+			footprint_add_private(&f->library, line);
 		if (region)
-			add_private(&f->region, line);
+			footprint_add_private(&f->region, line);
 		if (nvml)
-			add_private(&f->nvml, line);
+			footprint_add_private(&f->nvml, line);
 	}
 	fclose(file);
 	return true;
@@ -62,5 +62,5 @@ static bool read_mappings(struct footprint *f)
 bool footprint_read(struct footprint *f)
 {
 	memset(f, 0, sizeof *f);
-	return read_sums(f) && read_mappings(f);
+	return footprint_read_sums(f) && footprint_read_mappings(f);
 }

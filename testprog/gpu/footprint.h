@@ -1,7 +1,7 @@
-/* What a process takes of the host's memory, in KiB. Private is what would be free
- * if it ended: pages, clean or dirty, that nobody else maps. A mapping is known by
- * the path of its file; what a library has beyond its file (zeroed variables, what
- * it mapped for itself) has none, and is in the sums of the process only. */
+/* The host memory of this process, in KiB. Private memory is in pages, clean or dirty, that
+ * no other process maps. A mapping is recognised by the path of its file; memory of a
+ * library without a file (zeroed variables, anonymous mappings) is only in the sums of the
+ * process. */
 #ifndef FOOTPRINT_H
 #define FOOTPRINT_H
 
@@ -9,12 +9,12 @@
 
 struct footprint {
 	unsigned long rss, pss, private;
-	unsigned long library; /* private, of mappings with libration in their path */
-	unsigned long region;  /* with region */
-	unsigned long nvml;    /* with nvidia-ml */
+	unsigned long library; /* private, of mappings with "libration" in their path */
+	unsigned long region;  /* the same with "region" */
+	unsigned long nvml;    /* the same with "nvidia-ml" */
 };
 
-/* footprint_read is false where the kernel does not tell. */
+/* footprint_read returns false if the kernel does not provide it. */
 bool footprint_read(struct footprint *);
 
 #endif

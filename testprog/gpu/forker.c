@@ -2,21 +2,21 @@
  *
  *   forker BYTES
  *
- * Before the driver is there it forks a child that will use CUDA itself; once it
- * holds BYTES it forks others, which do nothing but end, half of them by exit() and
- * half by _exit(). Whatever runs at their end must leave the parent's books alone.
- * The steps (see steps.h), where own is the parent's part of data:
+ * Before it initialises the driver, it forks a child that will use CUDA itself. When it
+ * holds BYTES, it forks others that only end, half of them by exit() and half by _exit().
+ * What runs at their end must not change the parent's account. The steps (see steps.h),
+ * where own is the parent's part of data:
  *
- *   forked data=BYTES own=BYTES          the children that only end have ended
- *   more data=2*BYTES own=2*BYTES        the parent goes on
+ *   forked data=BYTES own=BYTES             the children that only end have ended
+ *   more data=2*BYTES own=2*BYTES           the parent has allocated again
  *   two data=3*BYTES own=2*BYTES child=PID  the first child has a context, and BYTES
- *   one data=2*BYTES own=2*BYTES         it has freed them, and ended
+ *   one data=2*BYTES own=2*BYTES            the first child has freed them, and ended
  *   freed data=0 own=0 */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "partner.h"
 
-enum { CHILDREN = 8, PATIENCE = 30 /* seconds */ };
+enum { CHILDREN = 8, EXIT_WITHIN = 30 /* seconds */ };
 
 static CUdeviceptr take(uint64_t bytes)
 {
@@ -26,8 +26,8 @@ static CUdeviceptr take(uint64_t bytes)
 	return at;
 }
 
-/* The child that was there before the driver. */
-static int child(uint64_t bytes)
+/* first_child is the child that was forked before the driver was initialised. */
+static int first_child(uint64_t bytes)
 {
 	CUdeviceptr at;
 	CUdevice device;
@@ -40,8 +40,8 @@ static int child(uint64_t bytes)
 	return 0;
 }
 
-/* fork_and_end forks all children at once, and sees that each ends as it should. One
- * that hangs in what runs at its end is killed, and so found out. */
+/* fork_and_end forks all children at once, and checks how each ends. One that hangs at its
+ * end is killed by its alarm. */
 static void fork_and_end(void)
 {
 	pid_t pids[CHILDREN];
@@ -52,7 +52,7 @@ static void fork_and_end(void)
 			fail("fork: %s", strerror(errno));
 		if (pids[i] > 0)
 			continue;
-		alarm(PATIENCE);
+		alarm(EXIT_WITHIN);
 		if (i % 2)
 			_exit(i);
 		exit(i);
@@ -79,16 +79,16 @@ int main(int count, char **arguments)
 		return STEPS_USAGE;
 	}
 	if (partner_fork(&first))
-		return child(bytes);
-	partner_hear(&first, "ready");
+		return first_child(bytes);
+	partner_at(&first, "ready");
 	device = driver_start();
 	one = take(bytes);
 	fork_and_end();
 	say("forked", bytes);
 	more = take(bytes);
 	say("more", 2 * bytes);
-	partner_go(&first);
-	partner_hear(&first, "holding");
+	partner_next(&first);
+	partner_at(&first, "holding");
 	step("two data=%llu own=%llu child=%d", (unsigned long long)(3 * bytes), (unsigned long long)(2 * bytes), (int)first.pid);
 	partner_end(&first);
 	say("one", 2 * bytes);

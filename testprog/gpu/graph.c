@@ -1,6 +1,6 @@
-/* Memory that graphs allocate: by a node, when they are launched. One graph frees
- * within what it allocates, which the driver keeps reserved nevertheless; the others
- * leave theirs to be used, and another graph frees it. */
+/* Memory that a node of a graph allocates at launch. One graph frees what it allocates,
+ * and the driver keeps it reserved; the others leave it allocated, and another graph frees
+ * it. */
 #include "allocpaths.h"
 
 static struct {
@@ -12,17 +12,17 @@ static struct {
 static size_t count;
 static CUstream stream;
 
-static void begin(void) { MUST(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING); }
-static void end(void) { MUST(cuStreamDestroy_v2, stream); }
+static void graph_begin(void) { MUST(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING); }
+static void graph_end(void) { MUST(cuStreamDestroy_v2, stream); }
 
-static uint64_t data(void)
+static uint64_t graph_data(void)
 {
 	uint64_t reserved = 0;
 	CAN(cuDeviceGetGraphMemAttribute, device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved);
 	return reserved;
 }
 
-static bool add_allocation(CUgraph g, CUgraphNode *node, const CUgraphNode *after, CUdeviceptr *at)
+static bool graph_add_allocation(CUgraph g, CUgraphNode *node, const CUgraphNode *after, CUdeviceptr *at)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params = {
 		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}},
@@ -34,8 +34,8 @@ static bool add_allocation(CUgraph g, CUgraphNode *node, const CUgraphNode *afte
 	return true;
 }
 
-/* run makes a graph executable and launches it. Either may find no memory. */
-static bool run(CUgraph g, CUgraphExec *exec)
+/* graph_run instantiates a graph and launches it. Either may be refused. */
+static bool graph_run(CUgraph g, CUgraphExec *exec)
 {
 	if (!HAD(cuGraphInstantiateWithFlags, exec, g, 0))
 		return false;
@@ -47,8 +47,8 @@ static bool run(CUgraph g, CUgraphExec *exec)
 	return false;
 }
 
-/* before launches a graph whose allocations live together, and end in it. */
-static void before(void)
+/* graph_before launches a graph that makes several allocations and then frees them. */
+static void graph_before(void)
 {
 	CUgraph g;
 	CUgraphExec exec;
@@ -56,24 +56,24 @@ static void before(void)
 	CUdeviceptr at[FIRST];
 	MUST(cuGraphCreate, &g, 0);
 	for (int i = 0; i < FIRST; i++)
-		if (!add_allocation(g, &nodes[i], i ? &nodes[i - 1] : NULL, &at[i]))
+		if (!graph_add_allocation(g, &nodes[i], i ? &nodes[i - 1] : NULL, &at[i]))
 			allocpath_refused("the first graph");
 	for (int i = 0; i < FIRST; i++)
 		MUST(cuGraphAddMemFreeNode, &freed, g, &nodes[FIRST - 1], 1, at[i]);
-	if (!run(g, &exec))
+	if (!graph_run(g, &exec))
 		allocpath_refused("the first graph");
-	step("launched data=%llu", (unsigned long long)data());
+	step("launched data=%llu", (unsigned long long)graph_data());
 	MUST(cuDeviceGraphMemTrim, device);
-	step("trimmed data=%llu", (unsigned long long)data());
+	step("trimmed data=%llu", (unsigned long long)graph_data());
 	MUST(cuGraphExecDestroy, exec);
 	MUST(cuGraphDestroy, g);
 }
 
-static bool take(void)
+static bool graph_take(void)
 {
 	CUgraphNode node;
 	MUST(cuGraphCreate, &pieces[count].graph, 0);
-	if (!add_allocation(pieces[count].graph, &node, NULL, &pieces[count].at) || !run(pieces[count].graph, &pieces[count].exec)) {
+	if (!graph_add_allocation(pieces[count].graph, &node, NULL, &pieces[count].at) || !graph_run(pieces[count].graph, &pieces[count].exec)) {
 		MUST(cuGraphDestroy, pieces[count].graph);
 		return false;
 	}
@@ -81,7 +81,7 @@ static bool take(void)
 	return true;
 }
 
-static void give_back(void)
+static void graph_give_back(void)
 {
 	CUgraph g;
 	CUgraphExec exec;
@@ -89,7 +89,7 @@ static void give_back(void)
 	MUST(cuGraphCreate, &g, 0);
 	for (size_t i = 0; i < count; i++)
 		MUST(cuGraphAddMemFreeNode, &node, g, NULL, 0, pieces[i].at);
-	if (!run(g, &exec))
+	if (!graph_run(g, &exec))
 		allocpath_refused("a graph that only frees");
 	MUST(cuGraphExecDestroy, exec);
 	MUST(cuGraphDestroy, g);
@@ -101,4 +101,4 @@ static void give_back(void)
 }
 
 const struct allocpath graph = {
-	.name = "graph", .begin = begin, .take = take, .data = data, .give_back = give_back, .end = end, .before = before};
+	.name = "graph", .begin = graph_begin, .take = graph_take, .data = graph_data, .give_back = graph_give_back, .end = graph_end, .before = graph_before};

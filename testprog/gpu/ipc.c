@@ -3,13 +3,13 @@
  *   ipc BYTES
  *
  * The program exports BYTES and starts itself once more, by exec, to import them.
- * Only the exporter talks to the tester. Its steps (see steps.h), where importer is
- * a process that holds a context, and none of the data:
+ * Only the exporter talks to the tester. Its steps (see steps.h), where the importer has a
+ * context and none of the data:
  *
- *   exported data=BYTES               there is a handle, and nobody has it yet
- *   imported data=BYTES importer=PID  the other process has it open, and used it
- *   closed data=BYTES importer=PID    and has closed it
- *   freed data=0                      the importer has ended, the memory was freed */
+ *   exported data=BYTES               there is a handle
+ *   imported data=BYTES importer=PID  the importer has opened it, and written the memory
+ *   closed data=BYTES importer=PID    the importer has closed it
+ *   freed data=0                      the importer has ended, the memory is freed */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "partner.h"
@@ -46,8 +46,7 @@ static int import(const CUipcMemHandle *handle, uint64_t bytes)
 	return 0;
 }
 
-/* start_importer leaves nothing but exec to the new process: the driver does not
- * survive a fork. */
+/* start_importer forks and calls exec at once: the driver cannot be used after a fork. */
 static void start_importer(struct partner *importer, const CUipcMemHandle *handle, char *bytes)
 {
 	char text[DIGITS + 1];
@@ -70,10 +69,10 @@ static int export(uint64_t bytes, char *argument)
 	CAN(cuIpcGetMemHandle, &handle, at);
 	step("exported data=%llu", (unsigned long long)bytes);
 	start_importer(&importer, &handle, argument);
-	partner_hear(&importer, "imported");
+	partner_at(&importer, "imported");
 	step("imported data=%llu importer=%d", (unsigned long long)bytes, (int)importer.pid);
-	partner_go(&importer);
-	partner_hear(&importer, "closed");
+	partner_next(&importer);
+	partner_at(&importer, "closed");
 	step("closed data=%llu importer=%d", (unsigned long long)bytes, (int)importer.pid);
 	partner_end(&importer);
 	MUST(cuMemFree_v2, at);

@@ -9,7 +9,7 @@ static struct {
 static size_t count;
 static uint64_t held;
 
-static void keep(CUdeviceptr at, uint64_t bytes)
+static void linear_keep(CUdeviceptr at, uint64_t bytes)
 {
 	pieces[count].at = at;
 	pieces[count++].bytes = bytes;
@@ -17,27 +17,27 @@ static void keep(CUdeviceptr at, uint64_t bytes)
 	driver_use(at, bytes);
 }
 
-static uint64_t data(void) { return held; }
+static uint64_t linear_data(void) { return held; }
 
-static void give_back(void)
+static void linear_give_back(void)
 {
 	while (count > 0)
 		MUST(cuMemFree_v2, pieces[--count].at);
 	held = 0;
 }
 
-static bool take_linear(void)
+static bool linear_take_plain(void)
 {
 	CUdeviceptr at;
 	if (!HAD(cuMemAlloc_v2, &at, piece))
 		return false;
-	keep(at, piece);
+	linear_keep(at, piece);
 	return true;
 }
 
-/* Sizes that the driver rounds up, by a third where its step is 2 MiB: what it takes is
- * what must count. A piece is many of them. */
-static bool take_odd(void)
+/* Sizes that the driver rounds up, by a third if its blocks are 2 MiB: the rounded size
+ * must be counted. A piece consists of many. */
+static bool linear_take_odd(void)
 {
 	enum { EACH = 3 << 20, SHARE = 4 << 20 };
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
@@ -47,26 +47,26 @@ static bool take_odd(void)
 		CUdeviceptr at;
 		if (!HAD(cuMemAlloc_v2, &at, EACH))
 			return false;
-		keep(at, EACH);
+		linear_keep(at, EACH);
 		held += (EACH + granule - 1) / granule * granule - EACH;
 	}
 	return true;
 }
 
-/* Lines that are shorter than the pitch will be: the pitch is what must count. */
-static bool take_pitch(void)
+/* Lines that are shorter than the pitch: the pitch must be counted. */
+static bool linear_take_pitch(void)
 {
 	enum { WIDTH = 1000, LIKELY_PITCH = 1024, ELEMENT = 4 };
 	CUdeviceptr at;
 	size_t line, height = piece / LIKELY_PITCH;
 	if (!HAD(cuMemAllocPitch_v2, &at, &line, WIDTH, height, ELEMENT))
 		return false;
-	keep(at, line * height);
+	linear_keep(at, line * height);
 	return true;
 }
 
-/* Managed memory is anywhere until it is moved, and counts as if it were here. */
-static bool take_managed(void)
+/* Managed memory is counted as if it were on the device, wherever it is. */
+static bool linear_take_managed(void)
 {
 	CUdeviceptr at;
 	if (!HAD(cuMemAllocManaged, &at, piece, CU_MEM_ATTACH_GLOBAL))
@@ -75,11 +75,11 @@ static bool take_managed(void)
 	if (moved == CUDA_ERROR_INVALID_DEVICE)
 		skip("cuMemPrefetchAsync: managed memory is not moved on this device (%d)", moved);
 	driver_can(moved, "cuMemPrefetchAsync");
-	keep(at, piece);
+	linear_keep(at, piece);
 	return true;
 }
 
-const struct allocpath linear = {.name = "linear", .take = take_linear, .data = data, .give_back = give_back};
-const struct allocpath odd = {.name = "odd", .take = take_odd, .data = data, .give_back = give_back};
-const struct allocpath pitch = {.name = "pitch", .take = take_pitch, .data = data, .give_back = give_back};
-const struct allocpath managed = {.name = "managed", .take = take_managed, .data = data, .give_back = give_back};
+const struct allocpath linear = {.name = "linear", .take = linear_take_plain, .data = linear_data, .give_back = linear_give_back};
+const struct allocpath odd = {.name = "odd", .take = linear_take_odd, .data = linear_data, .give_back = linear_give_back};
+const struct allocpath pitch = {.name = "pitch", .take = linear_take_pitch, .data = linear_data, .give_back = linear_give_back};
+const struct allocpath managed = {.name = "managed", .take = linear_take_managed, .data = linear_data, .give_back = linear_give_back};

@@ -1,4 +1,4 @@
-/* A module with a large variable: memory that comes with code. */
+/* A module with a large variable, which is allocated when the module is loaded. */
 #include "allocpaths.h"
 
 #define BYTES 67108864
@@ -10,7 +10,7 @@ static const char ptx[] = ".version 6.4\n"
 			  ".address_size 64\n"
 			  ".visible .global .align 16 .b8 large[" TEXT(BYTES) "];\n";
 
-static CUmodule load(void)
+static CUmodule module_load(void)
 {
 	CUmodule loaded;
 	CUdeviceptr at;
@@ -26,17 +26,17 @@ static CUmodule load(void)
 	return loaded;
 }
 
-static void play(void)
+static void module_play(void)
 {
 	CUmodule loaded;
 	step("empty data=0 module=0");
-	loaded = load();
+	loaded = module_load();
 	step("held data=0 module=%d", BYTES);
 	MUST(cuModuleUnload, loaded);
 	step("freed data=0 module=0");
-	loaded = load();
+	loaded = module_load();
 	step("again data=0 module=%d", BYTES);
 	MUST(cuModuleUnload, loaded);
 }
 
-const struct allocpath module = {.name = "module", .play = play};
+const struct allocpath module = {.name = "module", .play = module_play};

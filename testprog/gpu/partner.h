@@ -1,6 +1,6 @@
-/* A second process of a program, for what takes two. It goes from step to step as
- * its parent does (steps.h), but speaks to its parent instead of the tester, and
- * ends when its parent has ended, however that came about: its input ends then. */
+/* A second process of a program. It goes from step to step as its parent does (steps.h),
+ * but talks to its parent instead of the tester. It ends when its parent has ended, since
+ * its input ends then. */
 #ifndef PARTNER_H
 #define PARTNER_H
 
@@ -14,7 +14,7 @@
 
 struct partner {
 	pid_t pid;
-	int line; /* to its standard input, and from its standard output */
+	int line; /* socket: its standard input and output */
 };
 
 /* partner_fork returns true in the new process. */
@@ -36,9 +36,9 @@ static inline bool partner_fork(struct partner *p)
 	return p->pid == 0;
 }
 
-/* partner_hear waits until the partner is at a step. What it says instead is said
- * here in its place. */
-static inline void partner_hear(struct partner *p, const char *name)
+/* partner_at waits until the partner is at a step. If it prints skip or fail, this process
+ * does the same. */
+static inline void partner_at(struct partner *p, const char *name)
 {
 	char line[256], wanted[64];
 	size_t n = 0;
@@ -53,21 +53,21 @@ static inline void partner_hear(struct partner *p, const char *name)
 	if (!strncmp(line, "fail ", 5))
 		fail("the other process: %s", line + 5);
 	if (strncmp(line, wanted, strlen(wanted)) != 0)
-		fail("the other process: said \"%s\", not that it is at %s", line, name);
+		fail("the other process: printed \"%s\", not step %s", line, name);
 }
 
-/* partner_go lets it go on from where it is. */
-static inline void partner_go(struct partner *p)
+/* partner_next lets the partner leave its step. */
+static inline void partner_next(struct partner *p)
 {
 	if (send(p->line, "\n", 1, MSG_NOSIGNAL) != 1)
 		fail("the other process: gone");
 }
 
-/* partner_end lets it go on from its last step, and waits for its end. */
+/* partner_end lets the partner leave its last step, and waits for its end. */
 static inline void partner_end(struct partner *p)
 {
 	int status;
-	partner_go(p);
+	partner_next(p);
 	while (waitpid(p->pid, &status, 0) < 0)
 		if (errno != EINTR)
 			fail("waitpid: %s", strerror(errno));

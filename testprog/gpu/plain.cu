@@ -2,12 +2,12 @@
  *
  *   plain BACKEND PIECE MOST
  *
- * BACKEND is malloc, async or managed: cudaMalloc, cudaMallocAsync of the device's
- * own pool, cudaMallocManaged. A kernel writes to all that is taken. The steps are
- * those of allocpaths.c that all paths have: empty, held, full, freed, again. Managed memory is
- * not refused by a device that is full: MOST must be less than what is free.
+ * BACKEND is malloc, async or managed: cudaMalloc, cudaMallocAsync of the device's default
+ * pool, cudaMallocManaged. A kernel writes to all memory that is allocated. The steps are
+ * those that all paths of allocpaths.c have: empty, held, full, freed, again. A full device
+ * does not refuse managed memory: MOST must be less than what is free.
  *
- * Neither make nor its test needs it; `make plain` is for where nvcc is. */
+ * Needs nvcc: `make plain` builds it, and the tester does if there is an nvcc. */
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static void use(void *at, size_t bytes)
 	must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-/* The backends: each takes one piece, and frees one. */
+/* The backends: each allocates one piece, and frees one. */
 
 static cudaError_t take_malloc(void **at) { return cudaMalloc(at, piece); }
 static cudaError_t take_async(void **at) { return cudaMallocAsync(at, piece, 0); }
@@ -67,7 +67,7 @@ static const struct backend backends[] = {
 static const struct backend *backend;
 static cudaMemPool_t pool;
 
-/* data is what the books should have: of a pool, what it has reserved. */
+/* data returns the bytes that ration should count as data: of a pool, what it has reserved. */
 static unsigned long long data(void)
 {
 	uint64_t reserved = 0;
@@ -77,13 +77,13 @@ static unsigned long long data(void)
 	return (unsigned long long)reserved;
 }
 
-/* take has one piece more, or returns 0 where there was no memory for it. */
+/* take allocates one more piece. It returns 0 if out of memory. */
 static int take(void)
 {
 	void *at = NULL;
 	cudaError_t result = backend->take(&at);
 	if (result == cudaErrorMemoryAllocation) {
-		cudaGetLastError(); /* the runtime remembers it until somebody asks */
+		cudaGetLastError(); /* resets the error that the runtime remembers */
 		return 0;
 	}
 	must(result, backend->call);
@@ -105,7 +105,7 @@ static void play(uint64_t most)
 {
 	int refused = 0;
 	must(cudaSetDevice(0), "cudaSetDevice");
-	use(NULL, 0); /* the context and the kernel's code, which are no data */
+	use(NULL, 0); /* the context and the kernel's code, which are not data */
 	if (backend->pooled)
 		must(cudaDeviceGetDefaultMemPool(&pool, 0), "cudaDeviceGetDefaultMemPool");
 	step("empty data=%llu", data());

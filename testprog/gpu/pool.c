@@ -1,5 +1,5 @@
-/* Stream-ordered memory: from the device's own pool and from one that the program
- * made, in turn. What counts is what the pools have reserved. */
+/* Stream-ordered memory, from the device's default pool and from a pool of the program, in
+ * turn. What the pools have reserved must be counted. */
 #include "allocpaths.h"
 
 enum { DEFAULT, OWN, POOLS };
@@ -9,7 +9,7 @@ static CUmemoryPool pools[POOLS];
 static CUdeviceptr pieces[PIECES];
 static size_t count;
 
-static void begin(void)
+static void pool_begin(void)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
 	MUST(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
@@ -17,7 +17,7 @@ static void begin(void)
 	CAN(cuMemPoolCreate, &pools[OWN], &props);
 }
 
-static uint64_t data(void)
+static uint64_t pool_data(void)
 {
 	uint64_t sum = 0;
 	for (int i = 0; i < POOLS; i++) {
@@ -28,7 +28,7 @@ static uint64_t data(void)
 	return sum;
 }
 
-static bool take(void)
+static bool pool_take(void)
 {
 	CUdeviceptr at;
 	bool own = count % POOLS == OWN;
@@ -40,38 +40,38 @@ static bool take(void)
 	return true;
 }
 
-static void free_all(void)
+static void pool_free_all(void)
 {
 	while (count > 0)
 		MUST(cuMemFreeAsync, pieces[--count], stream);
 }
 
-static void trim(void)
+static void pool_trim(void)
 {
 	MUST(cuStreamSynchronize, stream);
 	for (int i = 0; i < POOLS; i++)
 		MUST(cuMemPoolTrimTo, pools[i], 0);
 }
 
-static void give_back(void)
+static void pool_give_back(void)
 {
-	free_all();
-	trim();
+	pool_free_all();
+	pool_trim();
 }
 
-static void after(void)
+static void pool_after(void)
 {
-	free_all();
-	step("freed data=%llu", (unsigned long long)data());
-	trim();
-	step("trimmed data=%llu", (unsigned long long)data());
+	pool_free_all();
+	step("freed data=%llu", (unsigned long long)pool_data());
+	pool_trim();
+	step("trimmed data=%llu", (unsigned long long)pool_data());
 }
 
-static void end(void)
+static void pool_end(void)
 {
 	MUST(cuMemPoolDestroy, pools[OWN]);
 	MUST(cuStreamDestroy_v2, stream);
 }
 
 const struct allocpath pool = {
-	.name = "pool", .begin = begin, .take = take, .data = data, .give_back = give_back, .end = end, .after = after};
+	.name = "pool", .begin = pool_begin, .take = pool_take, .data = pool_data, .give_back = pool_give_back, .end = pool_end, .after = pool_after};

@@ -1,15 +1,16 @@
-/* How these programs talk to whoever tests them. A program goes from step to step:
- * it says on standard output where it is and what should be in the books now, and
- * stays there until it reads a line, so that the books can be looked at meanwhile.
+/* How these programs talk to the tester. A program goes from step to step: it prints where
+ * it is and what ration should count now, and waits for a line of input, so that the tester
+ * can read the accounts meanwhile.
  *
- *   step NAME KEY=VALUE ...  sizes are bytes; data is what all processes of the
- *                            program hold together
- *   skip TEXT                this driver or device has no such thing; exit status 0
- *   fail TEXT                something is wrong: the call and the driver's code; 1
+ *   step NAME KEY=VALUE ...  sizes are in bytes; data is what all processes of the program
+ *                            hold together
+ *   skip TEXT                this driver or device does not support it; exit status 0
+ *   fail TEXT                something is wrong: the call and the driver's code; exit status 1
  *
- * A program that is through ends with 0, and one whose input ends before with 3.
+ * A program ends with exit status 0 after its last step, and with 3 if its input ends
+ * before.
  *
- * For C and for C++, since nvcc compiles the latter. */
+ * This header is C and C++, since nvcc compiles C++. */
 #ifndef STEPS_H
 #define STEPS_H
 
@@ -19,9 +20,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { STEPS_FAILED = 1, STEPS_USAGE = 2, STEPS_UNHEARD = 3 };
+enum { STEPS_FAILED = 1, STEPS_USAGE = 2, STEPS_NO_INPUT = 3 };
 
-static inline void steps_say(const char *word, const char *format, va_list arguments)
+static inline void steps_print(const char *word, const char *format, va_list arguments)
 {
 	printf("%s ", word);
 	vprintf(format, arguments);
@@ -29,7 +30,7 @@ static inline void steps_say(const char *word, const char *format, va_list argum
 	fflush(stdout);
 }
 
-/* Byte by byte: nothing of the input lies in a buffer that a fork would double. */
+/* steps_wait reads byte by byte: a fork would copy buffered input. */
 static inline void steps_wait(void)
 {
 	char c = 0;
@@ -38,14 +39,14 @@ static inline void steps_wait(void)
 		n = read(STDIN_FILENO, &c, 1);
 	} while ((n == 1 && c != '\n') || (n < 0 && errno == EINTR));
 	if (n != 1)
-		exit(STEPS_UNHEARD);
+		exit(STEPS_NO_INPUT);
 }
 
 __attribute__((format(printf, 1, 2))) static inline void step(const char *format, ...)
 {
 	va_list arguments;
 	va_start(arguments, format);
-	steps_say("step", format, arguments);
+	steps_print("step", format, arguments);
 	va_end(arguments);
 	steps_wait();
 }
@@ -54,7 +55,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const ch
 {
 	va_list arguments;
 	va_start(arguments, format);
-	steps_say("fail", format, arguments);
+	steps_print("fail", format, arguments);
 	va_end(arguments);
 	exit(STEPS_FAILED);
 }
@@ -63,12 +64,12 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void skip(const ch
 {
 	va_list arguments;
 	va_start(arguments, format);
-	steps_say("skip", format, arguments);
+	steps_print("skip", format, arguments);
 	va_end(arguments);
 	exit(0);
 }
 
-/* steps_size is a number of bytes from the command line, or 0. */
+/* steps_size returns the number of bytes in an argument, or 0 if it is none. */
 static inline unsigned long long steps_size(const char *text)
 {
 	char *end;

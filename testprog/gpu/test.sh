@@ -1,6 +1,5 @@
-# Runs the native programs against fakegpu: alone, where the whole card is theirs, and
-# with libration.so, where they have a ration. Nobody looks at the books here; that is
-# the tester's. $1 is the folder of everything that was built.
+# Runs the programs against fakegpu: alone, and with libration.so preloaded and a limit. The
+# accounts are not checked here: the tester does that. $1 is the build folder.
 set -eu
 built=$(cd "$1" && pwd)
 bin=$built/gpu-test/bin
@@ -11,8 +10,8 @@ trap 'exit 1' HUP INT TERM
 piece=16777216 few=536870912 many=2147483648
 strict=2 # a leak is a mistake
 
-# play answers every step of a program, and keeps what it says in $dir/said. How it runs
-# is in $how: alone or limited.
+# play runs a program through all its steps, with its output in $dir/said. $how is alone or
+# limited.
 play() {
 	if [ "$how" = limited ]; then
 		set -- LD_PRELOAD="$built/libration.so" RATION_REGION="$dir/region" CUDA_DEVICE_MEMORY_LIMIT=300m RATION_LOG=error "$@"
@@ -22,7 +21,7 @@ play() {
 	timeout 60 "$@" <"${input:-$dir/newlines}" >"$dir/said"
 }
 
-# expect compares words, and says which program was wrong.
+# expect compares words, and prints which program was wrong.
 expect() {
 	[ "$2" = "$3" ] && return
 	printf '%s, %s:\n  got  %s\n  want %s\n' "$1" "$how" "$2" "$3" >&2
@@ -33,7 +32,7 @@ expect() {
 names() { sed -n 's/^step \([a-z]*\) .*/\1/p' "$dir/said" | tr '\n' ' '; }
 value() { sed -n "s/^step $1 .*\b$2=\([0-9]*\).*/\1/p" "$dir/said" | tail -n 1; }
 
-# path plays one; $2 are its steps, $3 is what full says.
+# path runs one allocation path; $2 are its steps, $3 is the value of refused at full.
 path() {
 	play "$bin/allocpaths" "$1" "$piece" "${most:-$few}"
 	expect "$1, steps" "$(names)" "$2 "
@@ -43,7 +42,7 @@ path() {
 
 paths() {
 	for p in linear odd pitch managed array; do
-		# Managed memory never fills a card.
+		# Managed memory never fills a device.
 		if [ "$p" != managed ] || [ "${most:-$few}" = "$few" ]; then
 			path $p 'empty held full freed again' "$1"
 		fi
@@ -54,7 +53,7 @@ paths() {
 }
 
 others() {
-	strict=1 # what a context leaves behind is the point
+	strict=1 # the program does not free what its contexts hold
 	path contexts 'empty held one two three freed again' ''
 	strict=2
 	path module 'empty held freed again' ''
@@ -68,8 +67,8 @@ others() {
 	expect forker "$(value two data)" $((3 * piece))
 }
 
-# What cannot be told beforehand is N. Only the figures of memory can be 0, and have no
-# decimals: those of a library that is not there.
+# Numbers that differ from run to run are replaced by N. Only those of the command memory can
+# be 0: the memory of a library that is not loaded.
 timing() {
 	printf '%s\n' 'pin 0' init nvml 'live 10 65536' 'alloc 200 4096' 'async 200 65536' 'launch 250' 'info 100' \
 		'live 3 65536' 'live 2 131072' 'alloc 1 1099511627776' 'alloc 1 0' memory quit >"$dir/lines"
@@ -80,9 +79,9 @@ timing() {
 	diff -u "$dir/want" "$dir/got"
 }
 
-# A program whose input ends, ends; and so does the process it has started.
-unheard() {
-	strict=1 # it has no time to free anything
+# A program whose input ends early ends with status 3, and so does the process it has started.
+no_input() {
+	strict=1 # it frees nothing then
 	for program in "allocpaths linear $piece $few" "ipc $piece" "forker $piece"; do
 		status=0
 		# shellcheck disable=SC2086
@@ -97,10 +96,10 @@ unheard() {
 	strict=2
 }
 
-# The counting library sees what is looked up, what is called, and changes nothing.
+# libtrace.so counts lookups and calls, and changes nothing.
 traced() {
 	TRACE_FILE=$dir/trace play env LD_PRELOAD="$bin/libtrace.so" "$built/probe/probe"
-	expect 'trace, what the program sees' "$(grep -c '^\(dlsym\|cuGetProcAddress\|cuGetProcAddress_v2\) 1073741824$' "$dir/said")" 3
+	expect 'trace, output of the program' "$(grep -c '^\(dlsym\|cuGetProcAddress\|cuGetProcAddress_v2\) 1073741824$' "$dir/said")" 3
 	expect trace "$(cat "$dir"/trace.* | grep cuDeviceTotalMem | tr '\n' ' ')" \
 		'dlsym cuDeviceTotalMem_v2 0 0 2 proc cuDeviceTotalMem 11030 0 1 proc2 cuDeviceTotalMem 13000 0 1 '
 }
@@ -112,11 +111,11 @@ paths 0
 most=$many paths 2
 others
 timing '0 0 N'
-unheard
+no_input
 traced
 
 how=limited
 paths 2
 others
 timing 'N N N'
-unheard
+no_input

@@ -1,31 +1,31 @@
-/* A CUDA program that times the driver's calls as it is told: two of it, one alone
- * and one with a library in between, are asked in turn, and their figures compared.
+/* A CUDA program that times driver calls on command. The tester tells two of it in turn, one
+ * alone and one with libration.so preloaded, and compares their answers.
  *
- * It obeys lines on standard input and ends with it:
+ * It reads commands from standard input, one a line, and ends with the input:
  *
  *   init [AT]           cuInit, and the primary context of device 0; at that nanosecond
  *                       of CLOCK_MONOTONIC, together with others. Answers cuInit,
  *                       cuDevicePrimaryCtxRetain and cuCtxSetCurrent together, and
  *                       CLOCK_MONOTONIC afterwards
- *   live N BYTES        have N allocations of BYTES beside from now on
+ *   live N BYTES        have N other allocations of BYTES from now on
  *   alloc ROUNDS BYTES  cuMemAlloc and cuMemFree of BYTES. Answers the median of each,
  *                       then the mean of each
  *   async ROUNDS BYTES  the same with cuMemAllocAsync and cuMemFreeAsync, of a pool that
- *                       keeps what is freed; the stream is waited for after each round
- *   launch ROUNDS       cuLaunchKernel of a kernel that does nothing; the stream is waited
- *                       for after every 100. Answers median and mean
+ *                       keeps what is freed; the stream is synchronised after each round
+ *   launch ROUNDS       cuLaunchKernel of an empty kernel; the stream is synchronised after
+ *                       every 100. Answers median and mean
  *   info ROUNDS         cuMemGetInfo. Answers the median
- *   pin CPU             stay on that processor, with all threads from now on
+ *   pin CPU             run on that CPU, with all threads that are started from now on
  *   nvml                start NVML and ask it for the processes on device 0
- *   memory              what the process takes of the host's memory, in KiB. Answers
- *                       resident, proportional, private, and the private part of mappings
- *                       with libration, region and nvidia-ml in their path
+ *   memory              the host memory of the process, in KiB. Answers resident,
+ *                       proportional, private, and the private part of mappings with
+ *                       libration, region and nvidia-ml in their path
  *   quit
  *
- * Each is answered by one line: `ok` and figures, in nanoseconds if nothing else is
- * said, or `error`, the driver's code and the call. Every call is timed by itself. What
- * the clock takes was measured at the start (the median of many readings) and is taken
- * off; one round before the first, and all waiting, is not timed. */
+ * It answers each with one line: `ok` and numbers, in nanoseconds unless stated otherwise,
+ * or `error`, the driver's code and the call. Every call is timed by itself. The time of
+ * reading the clock is measured at the start (the median of many readings) and subtracted.
+ * One round before the first is not timed, nor is any synchronisation. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -45,7 +45,7 @@ static bool context;
 static CUstream stream;
 static CUmodule code;
 static CUfunction nothing;
-static const char *failed; /* the call that gave the latest result */
+static const char *last_call;
 
 static struct {
 	CUdeviceptr *at;
@@ -53,9 +53,10 @@ static struct {
 	uint64_t bytes;
 } live;
 
-/* Two series of figures, all of it touched at the start: no page fault is in a figure. */
+/* Two series of times, in nanoseconds. They are written at the start, so that no time
+ * includes a page fault. */
 static uint64_t first[ROUNDS], second[ROUNDS];
-static uint64_t clock_takes;
+static uint64_t clock_cost; /* nanoseconds */
 
 static uint64_t now(void)
 {
@@ -64,11 +65,11 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* CALL makes a call of the driver, TIME sees how long it takes. */
-#define CALL(call, ...) (failed = #call, call(__VA_ARGS__))
+/* CALL makes a driver call; TIME measures it too. */
+#define CALL(call, ...) (last_call = #call, call(__VA_ARGS__))
 #define TIME(took, call, ...)                                 \
 	({                                                    \
-		failed = #call;                               \
+		last_call = #call;                               \
 		uint64_t from_ = now();                       \
 		CUresult result_ = call(__VA_ARGS__);         \
 		(took) = now() - from_;                       \
@@ -81,7 +82,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static double without_clock(double took) { return took > (double)clock_takes ? took - (double)clock_takes : 0; }
+static double without_clock(double took) { return took > (double)clock_cost ? took - (double)clock_cost : 0; }
 
 /* median sorts the series. */
 static double median(uint64_t *series, size_t rounds)
@@ -106,7 +107,7 @@ static void calibrate(void)
 		uint64_t from = now();
 		first[i] = now() - from;
 	}
-	clock_takes = (uint64_t)median(first, CALIBRATION);
+	clock_cost = (uint64_t)median(first, CALIBRATION);
 }
 
 static CUresult start(uint64_t at, uint64_t *init, uint64_t *retain)
@@ -130,7 +131,8 @@ static CUresult start(uint64_t at, uint64_t *init, uint64_t *retain)
 	return r;
 }
 
-static CUresult have(size_t count, uint64_t bytes)
+/* keep_live makes or frees the other allocations. */
+static CUresult keep_live(size_t count, uint64_t bytes)
 {
 	CUresult r = CUDA_SUCCESS;
 	while (!r && live.count > (bytes == live.bytes ? count : 0)) {
@@ -141,7 +143,7 @@ static CUresult have(size_t count, uint64_t bytes)
 		return r;
 	CUdeviceptr *at = realloc(live.at, count * sizeof *at);
 	if (!at) {
-		failed = "realloc";
+		last_call = "realloc";
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	live.at = at;
@@ -153,7 +155,7 @@ static CUresult have(size_t count, uint64_t bytes)
 	return r;
 }
 
-/* Here as in the others, the round that is not timed is written over by the first. */
+/* Here as below, the first timed round overwrites the time of the one before it. */
 static CUresult alloc(size_t rounds, uint64_t bytes)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -230,31 +232,35 @@ static CUresult pin(int cpu)
 	cpu_set_t one;
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
-	failed = "sched_setaffinity";
+	last_call = "sched_setaffinity";
 	return sched_setaffinity(0, sizeof one, &one) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-/* nvml is what a library that asks NVML about its process does at least. */
+/* nvml makes the calls that a library needs to ask NVML about its process. */
 static CUresult nvml(void)
 {
-	enum { PROCESSES = 1024, ENTRY = 24 };
-	static unsigned char list[PROCESSES * ENTRY];
+	enum { PROCESSES = 1024 };
+	static nvmlProcessInfo_t list[PROCESSES];
 	unsigned count = PROCESSES;
-	void *handle = NULL, *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-	failed = "nvml";
+	nvmlDevice_t handle = NULL;
+	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	last_call = "nvml";
 	if (!lib)
 		return CUDA_ERROR_NOT_FOUND;
-	int (*init)(void) = (int (*)(void))dlsym(lib, "nvmlInit_v2");
-	int (*get)(unsigned, void **) = (int (*)(unsigned, void **))dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
-	int (*ask)(void *, unsigned *, void *) = (int (*)(void *, unsigned *, void *))dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
-	if (!init || !get || !ask || init() || get(0, &handle) || ask(handle, &count, list))
+	typedef nvmlReturn_t (*init_call)(void);
+	typedef nvmlReturn_t (*handle_call)(unsigned, nvmlDevice_t *);
+	typedef nvmlReturn_t (*processes_call)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
+	init_call init = (init_call)dlsym(lib, "nvmlInit_v2");
+	handle_call get = (handle_call)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
+	processes_call processes = (processes_call)dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3");
+	if (!init || !get || !processes || init() || get(0, &handle) || processes(handle, &count, list))
 		return CUDA_ERROR_NOT_FOUND;
 	return CUDA_SUCCESS;
 }
 
 static CUresult stop(void)
 {
-	CUresult r = have(0, live.bytes);
+	CUresult r = keep_live(0, live.bytes);
 	if (!r && code)
 		r = CALL(cuModuleUnload, code);
 	if (!r && stream)
@@ -264,50 +270,50 @@ static CUresult stop(void)
 	return r;
 }
 
-enum { FIGURES = 160 };
+enum { NUMBERS = 160 /* bytes of text */ };
 
-/* obey does what a line says, and says whether it could be understood. */
-static bool obey(const char *line)
+/* carry_out carries out a command. It returns false if there is no such command. */
+static bool carry_out(const char *line)
 {
-	char figures[FIGURES] = "";
+	char numbers[NUMBERS] = "";
 	uint64_t init, retain, bytes, at = 0;
 	size_t n;
 	CUresult r;
 	if (!strcmp(line, "init") || sscanf(line, "init %" SCNu64, &at) == 1) {
 		r = start(at, &init, &retain);
-		snprintf(figures, FIGURES, " %" PRIu64 " %" PRIu64 " %" PRIu64, init, retain, now());
+		snprintf(numbers, NUMBERS, " %" PRIu64 " %" PRIu64 " %" PRIu64, init, retain, now());
 	} else if (sscanf(line, "live %zu %" SCNu64, &n, &bytes) == 2) {
-		r = have(n, bytes);
+		r = keep_live(n, bytes);
 	} else if (sscanf(line, "alloc %zu %" SCNu64, &n, &bytes) == 2 && n > 0 && n <= ROUNDS) {
 		r = alloc(n, bytes);
-		snprintf(figures, FIGURES, " %.1f %.1f %.1f %.1f", median(first, n), median(second, n), mean(first, n), mean(second, n));
+		snprintf(numbers, NUMBERS, " %.1f %.1f %.1f %.1f", median(first, n), median(second, n), mean(first, n), mean(second, n));
 	} else if (sscanf(line, "async %zu %" SCNu64, &n, &bytes) == 2 && n > 0 && n <= ROUNDS) {
 		r = async(n, bytes);
-		snprintf(figures, FIGURES, " %.1f %.1f %.1f %.1f", median(first, n), median(second, n), mean(first, n), mean(second, n));
+		snprintf(numbers, NUMBERS, " %.1f %.1f %.1f %.1f", median(first, n), median(second, n), mean(first, n), mean(second, n));
 	} else if (sscanf(line, "launch %zu", &n) == 1 && n > 0 && n <= ROUNDS) {
 		r = launch(n);
-		snprintf(figures, FIGURES, " %.1f %.1f", median(first, n), mean(first, n));
+		snprintf(numbers, NUMBERS, " %.1f %.1f", median(first, n), mean(first, n));
 	} else if (sscanf(line, "info %zu", &n) == 1 && n > 0 && n <= ROUNDS) {
 		r = info(n);
-		snprintf(figures, FIGURES, " %.1f", median(first, n));
+		snprintf(numbers, NUMBERS, " %.1f", median(first, n));
 	} else if (sscanf(line, "pin %zu", &n) == 1 && n < CPU_SETSIZE) {
 		r = pin((int)n);
 	} else if (!strcmp(line, "nvml")) {
 		r = nvml();
 	} else if (!strcmp(line, "memory")) {
 		struct footprint f;
-		failed = "smaps";
+		last_call = "smaps";
 		r = footprint_read(&f) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-		snprintf(figures, FIGURES, " %lu %lu %lu %lu %lu %lu", f.rss, f.pss, f.private, f.library, f.region, f.nvml);
+		snprintf(numbers, NUMBERS, " %lu %lu %lu %lu %lu %lu", f.rss, f.pss, f.private, f.library, f.region, f.nvml);
 	} else if (!strcmp(line, "quit")) {
 		r = stop();
 	} else {
 		return false;
 	}
 	if (r)
-		printf("error %d %s\n", r, failed);
+		printf("error %d %s\n", r, last_call);
 	else
-		printf("ok%s\n", figures);
+		printf("ok%s\n", numbers);
 	fflush(stdout);
 	return true;
 }
@@ -318,8 +324,8 @@ int main(void)
 	calibrate();
 	while (fgets(line, sizeof line, stdin)) {
 		line[strcspn(line, "\n")] = '\0';
-		if (!obey(line)) {
-			fprintf(stderr, "timing: %s: not a line I know\n", line);
+		if (!carry_out(line)) {
+			fprintf(stderr, "timing: %s: no such command\n", line);
 			return STEPS_USAGE;
 		}
 		if (!strcmp(line, "quit"))

@@ -1,15 +1,14 @@
-/* Which calls of the driver does a program look up, and which does it make? Preloaded
- * into it, this library notes every name that is asked for by dlsym or by
- * cuGetProcAddress and puts a counter before what is found. What the program sees is
- * otherwise unchanged. When it ends, TRACE_FILE.PID has a line for each:
+/* Traces which driver calls a program looks up, and which it makes. Preloaded into the
+ * program, this library records every name that is looked up by dlsym or by
+ * cuGetProcAddress, and counts the calls. It changes nothing else. When the program ends,
+ * TRACE_FILE.PID has a line for each name:
  *
- *   WAY NAME VERSION FLAGS CALLS
+ *   LOOKUP NAME VERSION FLAGS CALLS
  *
- * WAY is dlsym, proc (cuGetProcAddress) or proc2 (its second version). What a library
- * is linked to directly does not pass here: `nm -D` tells.
+ * LOOKUP is dlsym, proc (cuGetProcAddress) or proc2 (its second version). Calls of programs
+ * that are linked with the driver are not traced: `nm -D` lists them.
  *
- * A tool for a person with a GPU and an hour, and for the check that finds calls nobody
- * knew of. */
+ * The tester uses it to find calls that docs/coverage.md does not mention. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -23,23 +22,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda.h"
+
 enum { MOST = 8192, NAME = 72 };
 
-/* One name that was asked for. The code counts and jumps on, so that arguments and the
- * return address are the caller's own. */
+/* A name that was looked up. The code counts and jumps to the target, so that arguments and
+ * return address are those of the caller. */
 struct entry {
 	uint8_t code[32];
 	uint64_t calls;
 	void *target;
 	char name[NAME];
-	const char *way;
+	const char *lookup;
 	int version;
 	uint64_t flags;
 };
 
 typedef void *(*dlsym_call)(void *, const char *);
-typedef int (*proc_call)(const char *, void **, int, uint64_t);
-typedef int (*proc2_call)(const char *, void **, int, uint64_t, int *);
+typedef CUresult (*proc_call)(const char *, void **, int, uint64_t);
+typedef CUresult (*proc2_call)(const char *, void **, int, uint64_t, int *);
 
 static struct entry *entries;
 static unsigned count;
@@ -73,8 +74,9 @@ static const uint32_t code[] = {
 #error "the counters are machine code, and none is known for this processor"
 #endif
 
-/* counted is the address to give out for a name that was asked for in this way. */
-static void *counted(const char *way, const char *name, int version, uint64_t flags, void *target)
+/* counted returns the address that the program gets for a name: that of the counting code,
+ * or the target if there is no room for it. */
+static void *counted(const char *lookup, const char *name, int version, uint64_t flags, void *target)
 {
 	struct entry *e = NULL;
 	pthread_mutex_lock(&lock);
@@ -83,12 +85,12 @@ static void *counted(const char *way, const char *name, int version, uint64_t fl
 		entries = at == MAP_FAILED ? NULL : at;
 	}
 	for (unsigned i = 0; entries && i < count && !e; i++)
-		if (entries[i].target == target && entries[i].way == way && entries[i].version == version &&
+		if (entries[i].target == target && entries[i].lookup == lookup && entries[i].version == version &&
 		    entries[i].flags == flags && !strcmp(entries[i].name, name))
 			e = &entries[i];
 	if (entries && !e && count < MOST && strlen(name) < NAME) {
 		e = &entries[count++];
-		*e = (struct entry){.target = target, .way = way, .version = version, .flags = flags};
+		*e = (struct entry){.target = target, .lookup = lookup, .version = version, .flags = flags};
 		strcpy(e->name, name);
 		memcpy(e->code, code, sizeof code);
 		__builtin___clear_cache((char *)e->code, (char *)e->code + sizeof code);
@@ -97,20 +99,20 @@ static void *counted(const char *way, const char *name, int version, uint64_t fl
 	return e ? (void *)e->code : target;
 }
 
-static int traced_proc(const char *name, void **out, int version, uint64_t flags)
+static CUresult traced_proc(const char *name, void **out, int version, uint64_t flags)
 {
-	int result = real_proc(name, out, version, flags);
+	CUresult result = real_proc(name, out, version, flags);
 	if (!result && out && *out)
 		*out = counted("proc", name, version, flags, *out);
 	return result;
 }
 
-static int traced_proc2(const char *name, void **out, int version, uint64_t flags, int *status)
+static CUresult traced_proc2(const char *name, void **out, int version, uint64_t flags, int *status)
 {
-	int result = real_proc2(name, out, version, flags, status);
+	CUresult result = real_proc2(name, out, version, flags, status);
 	if (result || !out || !*out)
 		return result;
-	if (!strcmp(name, "cuGetProcAddress")) { /* whoever asks for the asker */
+	if (!strcmp(name, "cuGetProcAddress")) { /* a lookup of the lookup itself */
 		counted("proc2", name, version, flags, *out);
 		*out = version < 12000 ? (void *)traced_proc : (void *)traced_proc2;
 		return result;
@@ -156,7 +158,7 @@ __attribute__((visibility("default"))) void *dlsym(void *handle, const char *nam
 	if (!real_dlsym)
 		begin();
 	if (handle == RTLD_NEXT || name[0] != 'c' || name[1] != 'u')
-		return real_dlsym(handle, name); /* a jump, so that it sees who asked */
+		return real_dlsym(handle, name); /* a jump, so that it sees the caller */
 	void *at = real_dlsym(handle, name);
 	return at ? found(name, at) : NULL;
 }
@@ -171,7 +173,7 @@ static __attribute__((destructor)) void end(void)
 	if (!f)
 		return;
 	for (unsigned i = 0; i < count; i++)
-		fprintf(f, "%s %s %d %" PRIu64 " %" PRIu64 "\n", entries[i].way, entries[i].name, entries[i].version, entries[i].flags,
+		fprintf(f, "%s %s %d %" PRIu64 " %" PRIu64 "\n", entries[i].lookup, entries[i].name, entries[i].version, entries[i].flags,
 			__atomic_load_n(&entries[i].calls, __ATOMIC_RELAXED));
 	fclose(f);
 }

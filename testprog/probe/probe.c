@@ -1,9 +1,8 @@
-/* What a CUDA program sees from inside, for `ration doctor`: which libraries of the
- * driver there are, and how large the first device is by each way in which programs
- * reach the call that tells. A library that stands in between shows by its answer.
- * No context is made, so nothing is taken from the device.
+/* What a CUDA program sees, for `ration doctor`: the driver's libraries, and the size of
+ * the first device by each way in which programs look up the call that returns it. A
+ * preloaded library changes the answer. No context is made, so no device memory is used.
  *
- * One fact a line: a word and its value. */
+ * Each line of output is a word and its value. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
@@ -12,16 +11,19 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef int (*init_call)(unsigned);
-typedef int (*total_call)(size_t *, int);
-typedef int (*version_call)(int *);
-typedef int (*proc_call)(const char *, void **, int, uint64_t);
-typedef int (*proc2_call)(const char *, void **, int, uint64_t, int *);
-typedef int (*nvml_call)(void);
-typedef int (*nvml_text_call)(char *, unsigned);
-typedef int (*nvml_handle_call)(unsigned, void **);
-typedef int (*nvml_memory_call)(void *, uint64_t *);
+#include "cuda.h"
 
+typedef CUresult (*init_call)(unsigned);
+typedef CUresult (*total_call)(size_t *, CUdevice);
+typedef CUresult (*version_call)(int *);
+typedef CUresult (*proc_call)(const char *, void **, int, uint64_t);
+typedef CUresult (*proc2_call)(const char *, void **, int, uint64_t, int *);
+typedef nvmlReturn_t (*nvml_init_call)(void);
+typedef nvmlReturn_t (*nvml_text_call)(char *, unsigned);
+typedef nvmlReturn_t (*nvml_handle_call)(unsigned, nvmlDevice_t *);
+typedef nvmlReturn_t (*nvml_memory_call)(nvmlDevice_t, nvmlMemory_t *);
+
+/* file_of returns the library that has an address, or nothing. */
 static const char *file_of(void *address)
 {
 	Dl_info info;
@@ -47,7 +49,7 @@ static int cuda(void)
 		printf("libcuda-missing %s\n", dlerror());
 		return 1;
 	}
-	/* By a name that nobody hooks: where the real one is. */
+	/* A name that no preloaded library hooks: the file is the real driver. */
 	printf("libcuda %s\n", file_of(dlsym(lib, "cuDriverGetVersion")));
 	version_call get = (version_call)dlsym(lib, "cuDriverGetVersion");
 	if (get && get(&version) == 0)
@@ -57,7 +59,7 @@ static int cuda(void)
 	printf("init %d\n", result);
 	if (result)
 		return 1;
-	/* What a program that is linked with the driver would be bound to. */
+	/* What the dynamic linker binds a program to that is linked with the driver. */
 	dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
 	total_by("link", (total_call)dlsym(RTLD_DEFAULT, "cuDeviceTotalMem_v2"));
 	total_by("dlsym", (total_call)dlsym(lib, "cuDeviceTotalMem_v2"));
@@ -72,14 +74,15 @@ static int cuda(void)
 
 static void nvml(void)
 {
-	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device;
+	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	nvmlDevice_t device;
+	nvmlMemory_t memory;
 	char text[96] = "";
-	uint64_t memory[3] = {0, 0, 0}; /* total, free, used */
 	if (!lib) {
 		printf("nvml-missing %s\n", dlerror());
 		return;
 	}
-	nvml_call init = (nvml_call)dlsym(lib, "nvmlInit_v2");
+	nvml_init_call init = (nvml_init_call)dlsym(lib, "nvmlInit_v2");
 	nvml_text_call version = (nvml_text_call)dlsym(lib, "nvmlSystemGetDriverVersion");
 	nvml_handle_call handle = (nvml_handle_call)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
 	nvml_memory_call info = (nvml_memory_call)dlsym(lib, "nvmlDeviceGetMemoryInfo");
@@ -88,12 +91,12 @@ static void nvml(void)
 	printf("nvml %s\n", file_of((void *)version));
 	if (version(text, sizeof text) == 0)
 		printf("driver %s\n", text);
-	if (handle(0, &device) == 0 && info(device, memory) == 0)
-		printf("nvmlDeviceGetMemoryInfo %llu\n", (unsigned long long)memory[0]);
+	if (handle(0, &device) == 0 && info(device, &memory) == 0)
+		printf("nvmlDeviceGetMemoryInfo %llu\n", memory.total);
 }
 
-/* Libraries that stand between programs and the driver: ours, and HAMi-core's. */
-static int between(struct dl_phdr_info *info, size_t size, void *arg)
+/* print_preloaded prints the libraries that hook the driver: ours, and HAMi-core's. */
+static int print_preloaded(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	const char *base = strrchr(info->dlpi_name, '/');
 	(void)size, (void)arg;
@@ -107,7 +110,7 @@ int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("glibc %s\n", gnu_get_libc_version());
-	dl_iterate_phdr(between, NULL);
+	dl_iterate_phdr(print_preloaded, NULL);
 	int failed = cuda();
 	nvml();
 	return failed;

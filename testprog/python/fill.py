@@ -1,14 +1,14 @@
-"""fill.py BACKEND PIECE MOST: takes memory until a framework says, in its own words, that there is no more.
+"""fill.py BACKEND PIECE MOST: allocates until a framework raises its own out-of-memory error.
 
-BACKEND is torch, triton, cupy, cupy-async or jax; how torch and jax allocate is for the environment to say
+BACKEND is torch, triton, cupy, cupy-async or jax; the environment selects the allocators of torch and jax
 (PYTORCH_ALLOC_CONF, XLA_PYTHON_CLIENT_*). Each piece is written and waited for.
 
-    empty allocator=NAME    the device is in use, with next to nothing on it
-    full held=N refused=R   1: the framework's ordinary out-of-memory error came; 0: MOST bytes are held
-    freed                   all is dropped, and the framework's cache emptied as far as it can be
-    again held=N            one more piece, computed with, and the result was right
+    empty allocator=NAME    there is a context, and one tiny allocation
+    full held=N refused=R   1: the framework raised its ordinary out-of-memory error; 0: MOST bytes are held
+    freed                   all is freed, and the framework's cache emptied as far as possible
+    again held=N            one more piece, with the right result of a computation
 
-Any other error is a failure: to a program, a refusal must look like a full card.
+Any other error is a failure: to a program, a refusal must look like a full device.
 """
 
 import gc
@@ -93,7 +93,7 @@ class CupyAsync(Cupy):
 
 class Jax:
     def __init__(self):
-        os.environ.setdefault("JAX_PLATFORMS", "cuda")  # an error, not the CPU, where there is no device
+        os.environ.setdefault("JAX_PLATFORMS", "cuda")  # an error, not the CPU, if there is no device
         import jax
         import jax.numpy as jnp
         self.jnp, self.allocator = jnp, os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default")
@@ -107,11 +107,11 @@ class Jax:
         return float(low) == float(high) == 8
 
     def refused(self, error):
-        # One class under two names; the older one is being retired.
+        # One class with two names; the older one is deprecated.
         return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error)
 
     def clear(self):
-        pass  # only XLA_PYTHON_CLIENT_ALLOCATOR=platform ever gives anything back
+        pass  # only XLA_PYTHON_CLIENT_ALLOCATOR=platform frees anything, and does so at once
 
 
 BACKENDS = {"torch": Torch, "triton": Triton, "cupy": Cupy, "cupy-async": CupyAsync, "jax": Jax}
@@ -130,7 +130,7 @@ def main(backend, piece, most):
     try:
         while (len(pieces) + 1) * piece <= most:
             pieces.append(gpu.make(piece))
-            # What `again` will need is loaded while there is room for it.
+            # Loads the code that `again` will need, while there is room for it.
             if len(pieces) == 1 and not gpu.right(pieces[0]):
                 fail("the first piece has a wrong result")
     except Exception as error:

@@ -1,8 +1,8 @@
 """graphs.py: a CUDA graph that was captured with allocations in it, and replayed.
 
-    captured reserved=N     what the capture allocates, 512 MiB or more, is in torch's private pool for the graph
+    captured reserved=N     the capture has allocated 512 MiB or more, in torch's private pool for the graph
     replayed                10 times, each with another input and the right result
-    freed reserved=N        the graph and its pool are gone
+    freed reserved=N        the graph and its pool are freed
 
 All values are small integers and all weights powers of two, so the results must be exact.
 """
@@ -22,7 +22,7 @@ def main():
     def work():
         return (x @ up).relu() @ down
 
-    # Libraries make their handles and workspaces on a stream of the capture's kind first.
+    # Libraries make their handles and workspaces before the capture, on a side stream as the capture uses.
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

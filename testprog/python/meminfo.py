@@ -1,13 +1,13 @@
-"""seen.py [jax]: how large the device is, as a program in the job sees it.
+"""meminfo.py [jax]: how much memory a program in the job sees.
 
-    seen smi_total_mib=N smi_used_mib=N torch_total=N torch_free=N torch_props=N
+    read smi_total_mib=N smi_used_mib=N torch_total=N torch_free=N torch_props=N
 
-nvidia-smi runs while this process has a context; "none" stands for a figure it did not give. With jax:
+nvidia-smi runs while this process has a context; "none" is a value that it did not print. With jax:
 
-    seen bytes_limit=N bytes_in_use=N
+    read bytes_limit=N bytes_in_use=N
 
-after a first computation: by default XLA takes 75 % of the device as its own at once. "none": the allocator keeps no
-figures (XLA_PYTHON_CLIENT_ALLOCATOR=platform).
+after a first computation: by default XLA reserves 75 % of the device at once. "none": the allocator has no statistics
+(XLA_PYTHON_CLIENT_ALLOCATOR=platform).
 """
 
 import os
@@ -18,7 +18,7 @@ from steps import step
 
 
 def smi():
-    """Total and used MiB of the device that is used here, by nvidia-smi, which would show all."""
+    """Total and used MiB of the device of this process, by nvidia-smi."""
     try:
         answer = subprocess.run(["nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits",
                                  "--id=" + os.environ.get("CUDA_VISIBLE_DEVICES", "0")],
@@ -35,17 +35,17 @@ def by_torch():
     torch.ones(1, device="cuda").add_(1).item()
     free, total = torch.cuda.mem_get_info()
     smi_total, smi_used = smi()
-    step("seen", smi_total_mib=smi_total, smi_used_mib=smi_used, torch_total=total, torch_free=free,
+    step("read", smi_total_mib=smi_total, smi_used_mib=smi_used, torch_total=total, torch_free=free,
          torch_props=torch.cuda.get_device_properties(0).total_memory)
 
 
 def by_jax():
-    os.environ.setdefault("JAX_PLATFORMS", "cuda")  # an error, not the CPU, where there is no device
+    os.environ.setdefault("JAX_PLATFORMS", "cuda")  # an error, not the CPU, if there is no device
     import jax
     import jax.numpy as jnp
     (jnp.ones(1024) + 1).block_until_ready()
-    figures = jax.local_devices()[0].memory_stats() or {}
-    step("seen", **{key: figures.get(key, "none") for key in ("bytes_limit", "bytes_in_use")})
+    stats = jax.local_devices()[0].memory_stats() or {}
+    step("read", **{key: stats.get(key, "none") for key in ("bytes_limit", "bytes_in_use")})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A small decoder-only transformer, and the training of it, for the programs that need a real workload.
+"""A small decoder-only transformer and its training, for the programs that need a real workload.
 
-Six layers should hold about 2.5 GiB: 16 bytes of state for each of 85 million parameters, and the activations of 4096
-tokens. A step of training goes over its batch `parts` times before the weights move, which makes a step longer and
-not larger: 2 TFLOP, some 7 ms on an H200, for each part.
+Six layers use about 2.5 GiB: 16 bytes of state for each of 85 million parameters, and the activations of 4096 tokens.
+A training step goes over its batch `parts` times before it changes the weights, which makes the step longer without
+using more memory: 2 TFLOP, about 7 ms on an H200, for each part.
 """
 
 import torch
@@ -24,8 +24,8 @@ class Block(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.before_mlp(x))))
 
 
@@ -52,7 +52,7 @@ class Training:
         self.tokens, self.wanted = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
 
     def step(self):
-        """Returns the loss, on the device: nothing here waits for it."""
+        """Returns the loss, on the device, without waiting for it."""
         for _ in range(self.parts):
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 loss = F.cross_entropy(self.model(self.tokens).flatten(0, 1), self.wanted)

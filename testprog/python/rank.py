@@ -1,7 +1,7 @@
 """rank.py PORT: one of several processes on one device, started by mpirun or torchrun.
 
-The ranks find each other at 127.0.0.1:PORT (not the port torchrun has for itself) and talk gloo. Rank 0 takes the
-steps; the others wait at a barrier meanwhile, for a minute at most.
+The ranks connect at 127.0.0.1:PORT (not the port of torchrun itself) and use gloo. Rank 0 takes the steps; the others
+wait at a barrier meanwhile, for a minute at most.
 
     ready ranks=N held=H    every rank has a context and 4 pieces of 64 MiB, H bytes of pieces in all
     after ranks=N           an all-reduce and some matrix products later, with right results
@@ -31,12 +31,12 @@ def main(port):
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     minute = datetime.timedelta(seconds=60)
-    # Made here, since torchrun would have every rank look for a store at PORT and none of them offer it.
+    # Made here: under torchrun every rank would only connect to a store at PORT, and none would provide it.
     store = dist.TCPStore("127.0.0.1", port, size, rank == 0, timeout=minute)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=minute)
 
     def together(name, **values):
-        """Rank 0 takes a step when all have come this far, and all go on after it."""
+        """Rank 0 takes a step when all ranks are here, and all go on after it."""
         dist.barrier()
         if rank == 0:
             step(name, **values)

@@ -1,9 +1,9 @@
 """share.py: one tensor in two processes, by CUDA IPC.
 
-    shared held=N   the child has the parent's 256 MiB mapped and added 1 in place; the parent sees it
-    after held=N    the child has left; the parent still holds the tensor
+    shared held=N   the child has mapped the parent's 256 MiB and added 1 in place; the parent sees the sum
+    after held=N    the child has ended; the parent still holds the tensor
 
-The memory is the parent's: the child adds a context to the books, and nothing for the tensor.
+The memory is the parent's: the child is charged for a context, and not for the tensor.
 """
 
 import torch
@@ -29,7 +29,7 @@ def main():
     queue, done, leave = context.SimpleQueue(), context.Event(), context.Event()
     tensor = torch.ones(SIZE // 4, device="cuda")
     torch.cuda.synchronize()
-    # Only a handle travels. It is made here and now, so that an error is this thread's and comes before the child.
+    # Sends only a handle. It is made here, so that an error is raised in this thread, before the child starts.
     queue.put(tensor)
     process = context.Process(target=child, args=(queue, done, leave), daemon=True)
     process.start()

@@ -1,14 +1,14 @@
-"""How these programs and their tester take turns.
+"""How these programs and the tester take turns.
 
-A program says on stdout where it is and waits for a line on stdin, so that the tester can look at the books and the
-driver while nothing moves:
+A program prints on stdout where it is and waits for a line on stdin, so that the tester can compare ration's count and
+the driver's while the program is idle:
 
-    step NAME key=value ...     go on when a line comes; exit 3 if none ever will
-    fail TEXT                   something is wrong; exit 1
-    skip TEXT                   it cannot be tried here; exit 0
+    step NAME key=value ...     goes on at the next line of input; exit status 3 if the input ends
+    fail TEXT                   something is wrong; exit status 1
+    skip TEXT                   it cannot be tested here; exit status 0
 
-Every other line, on stdout or stderr, is somebody else's. Sizes are bytes. An exception that nobody catches is a
-failure too. Only a program's main thread takes steps.
+The tester ignores all other lines. Sizes are in bytes. An uncaught exception is a failure too. Only the main thread
+takes steps.
 """
 
 import os
@@ -37,7 +37,7 @@ def skip(text):
 
 
 def describe(error):
-    """What went wrong, and what it came of."""
+    """An exception and its causes, as text."""
     texts = []
     while error and len(texts) < 3:
         texts.append(f"{type(error).__name__}: {error}")

@@ -1,12 +1,12 @@
-"""timing.py: does what it is told, and says how long it took.
+"""timing.py: carries out commands and measures how long they take.
 
-Two such processes, one of them rationed, are told in turn, so that whatever else happens on the machine happens to
-both. Each line on stdin gets one on stdout, `ok key=value ...` or `error TEXT`; other lines are somebody else's.
+The tester tells several such processes in turn, one of them in a job, so that other load on the machine affects all of
+them. Each line on stdin is answered by one on stdout, `ok key=value ...` or `error TEXT`; other output is ignored.
 
     init        imports torch, makes a context and the model, warms up      ok us=N
     train N     N steps of training, each timed from idle to idle           ok median_us=X mean_us=X
-    churn N     N times: 60 pieces of 1 to 64 MiB are taken and written,
-                dropped, and the cache emptied                              ok median_us=X mean_us=X
+    churn N     N times: 60 pieces of 1 to 64 MiB are allocated, written
+                and freed, and the cache emptied                             ok median_us=X mean_us=X
     quit        ends
 """
 
@@ -42,7 +42,7 @@ class Bench:
         self.torch.cuda.empty_cache()
 
     def measure(self, work, count, unmeasured):
-        """The first runs pay for the cache that something else left full or empty."""
+        """The first runs are not measured: they find the cache as the last command left it."""
         times = []
         for _ in range(unmeasured + count):
             self.torch.cuda.synchronize()
@@ -70,7 +70,7 @@ def main():
             elif command == "churn":
                 say(bench.measure(bench.churn, int(arguments[0]), 1))
             else:
-                say(f"error what is {command}?")
+                say(f"error no such command: {command}")
         except Exception as error:
             say("error " + " ".join(describe(error).split()))
 

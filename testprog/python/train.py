@@ -1,13 +1,13 @@
-"""train.py LAYERS STEPS: trains a small transformer, drives it into the limit, and goes on training.
+"""train.py LAYERS STEPS: trains a small transformer, allocates up to the limit, and goes on training.
 
     ready                   the model is on the device
-    warm                    after 3 steps: optimiser state, workspaces and cache are what they will be
+    warm                    after 3 steps: optimiser state, workspaces and cache have their final size
     during                  after half of STEPS
     after loss=X            after all of them; the loss is finite
-    limit held=N refused=1  64 MiB pieces beside the model, until torch's out-of-memory error
-    again loss=X            the pieces are dropped, and two more steps went through
+    limit held=N refused=1  64 MiB pieces were allocated until torch's out-of-memory error
+    again loss=X            the pieces are freed, and two more steps were made
 
-Made for 6 layers: by arithmetic 2.5 GiB beside the context, and 30 ms a step on an H200.
+For 6 layers: about 2.5 GiB besides the context, and 30 ms a step on an H200.
 """
 
 import math
@@ -31,7 +31,7 @@ def train(training, count):
 
 
 def fill():
-    """Pieces until torch's own refusal; any other error is a failure."""
+    """Allocates pieces until torch's out-of-memory error; any other error is a failure."""
     pieces = []
     try:
         while True:

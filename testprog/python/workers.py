@@ -1,13 +1,13 @@
-"""workers.py: children forked from a process that already uses CUDA, and never use it themselves.
+"""workers.py: children that are forked from a process that uses CUDA, and do not use it themselves.
 
 First three that end at once: by _exit; as a child of multiprocessing does, which is _exit again; and by sys.exit, which
-runs every handler and destructor that CUDA and other libraries left in the parent. None may disturb the parent's books.
-Then a DataLoader with four forked workers and pinned memory feeds a small training loop.
+runs every handler and destructor that CUDA and other libraries registered in the parent. None may change the parent's
+account. Then a DataLoader with four forked workers and pinned memory feeds a small training loop.
 
     during workers=4 exit=CODE  half the batches are used, the workers are alive; CODE: how the third child ended
-    after workers=0             all batches are used, the workers have left
+    after workers=0             all batches are used, the workers have ended
 
-What becomes of an ordinary exit in such a child is CUDA's affair as well: compare CODE with an unrationed run.
+CUDA's own handlers also run in such a child at sys.exit: compare CODE with a run without ration.
 """
 
 import math
@@ -58,7 +58,7 @@ def main():
     model.cuda()
     torch.cuda.synchronize()
 
-    # Before the first backward pass: its threads would be missed at exit in a child that has none of them.
+    # Before the first backward pass: at exit, a child would wait for the threads of that pass, which it does not have.
     code = forked(os._exit)
     if code != 0:
         fail(f"a forked child that calls _exit ended with {code}")

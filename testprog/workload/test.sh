@@ -1,5 +1,5 @@
-# Runs the workload against fakegpu: alone, where the whole card is its own, and with
-# libration.so, where it has a ration. $1 is the folder of everything that was built.
+# Runs the workload against fakegpu: alone, and with libration.so preloaded and a limit. $1 is
+# the build folder.
 set -eu
 built=$(cd "$1" && pwd)
 dir=$(mktemp -d)
@@ -11,7 +11,7 @@ play() {
 		'churn 1 1048576 65536 0' freeall 'duel 300000000' 'churn 2 1048576 65536 100' quit |
 		env LD_LIBRARY_PATH="$built/fakegpu" FAKEGPU=small:512m FAKEGPU_CONTEXT=1m FAKEGPU_STATE="$dir/gpu" \
 			FAKEGPU_STRICT=2 "$@" "$built/workload/workload" >"$dir/answers"
-	# Times differ from run to run, and so do counts, unless they are 0.
+	# Times differ from run to run, and so do counts other than 0: they are replaced by N.
 	sed -E 's/ [0-9]+$//; s/^ok ([0-9]{2,4}) (0|[0-9]{2,4})$/ok N \2/; s/^ok N [1-9].*/ok N N/' "$dir/answers" >"$dir/got"
 }
 
@@ -29,6 +29,6 @@ expect ok 'ok 267386880 268435456' ok ok 'ok 232783872 268435456' oom ok 'ok 267
 	'ok N 0' ok 'ok N N' 'ok 0 0' ok
 
 if echo nonsense | LD_LIBRARY_PATH="$built/fakegpu" "$built/workload/workload" 2>/dev/null; then
-	echo "workload: obeyed nonsense" >&2
+	echo "workload: accepted an unknown command" >&2
 	exit 1
 fi

@@ -1,23 +1,23 @@
-/* An ordinary CUDA program: it is linked with the driver, has a context on device 0
- * and takes and returns memory as it is told. The demo and the self-test start many
- * of it. Whoever else is in the process, it has not heard of.
+/* An ordinary CUDA program: it is linked with the driver, has a context on device 0, and
+ * allocates and frees memory on command. The demo, the self-test and the GPU tests start
+ * many of it. It does not know of the library that is preloaded into it.
  *
- * It obeys lines on standard input and ends with it:
+ * It reads commands from standard input, one a line, and ends with the input:
  *
  *   init [AT]                    cuInit, and the primary context of device 0; at that
  *                                nanosecond of CLOCK_MONOTONIC, together with others
- *   alloc BYTES, async BYTES     by cuMemAlloc, by cuMemAllocAsync
- *   free, freeall                the newest allocation, or all
- *   churn SEED MOST PIECE PAUSE  take and return up to PIECE bytes at a time, MOST in
- *                                all, every PAUSE microseconds, until the next line
- *   duel BYTES                   take and return these, until the next line
- *   info                         what the device has, by cuMemGetInfo
- *   quit
+ *   alloc BYTES, async BYTES     allocate by cuMemAlloc, by cuMemAllocAsync
+ *   free, freeall                free the newest allocation, or all
+ *   churn SEED MOST PIECE PAUSE  allocate and free up to PIECE bytes at a time, MOST in
+ *                                all, every PAUSE microseconds, until the next command
+ *   duel BYTES                   allocate and free BYTES, until the next command
+ *   info                         cuMemGetInfo
+ *   quit                         free all, and end
  *
- * Each is answered by one line: `ok` and figures, `oom` and figures, or `error`, the
- * driver's code and the call. The last figure of all is the longest call, in
- * nanoseconds; churn and duel give requests and refusals before it, info free and
- * total. */
+ * It answers each with one line: `ok` and numbers, `oom` and numbers, or `error`, the
+ * driver's code and the call. The last number is the time of the longest driver call, in
+ * nanoseconds; before it, churn and duel have requests and refusals, info has free and
+ * total bytes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -30,27 +30,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What cuda.h would declare. */
-typedef int CUresult;
-typedef unsigned long long CUdeviceptr;
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2 };
-CUresult cuInit(unsigned);
-CUresult cuDeviceGet(int *, int);
-CUresult cuDevicePrimaryCtxRetain(void **, int);
-CUresult cuDevicePrimaryCtxRelease_v2(int);
-CUresult cuCtxSetCurrent(void *);
-CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemAllocAsync(CUdeviceptr *, size_t, void *);
-CUresult cuMemFreeAsync(CUdeviceptr, void *);
-CUresult cuStreamSynchronize(void *);
-CUresult cuMemGetInfo_v2(size_t *, size_t *);
+#include "cuda_api.h"
 
 enum {
 	UNIT = 512,
 	PIECES = 4096,
-	LEAST = 100, /* rounds of churn or duel before the next line counts: a machine may be crowded */
-	LOOK = 16,   /* rounds between two looks at standard input, where there is no pause */
+	LEAST_ROUNDS = 100, /* of churn or duel, also if the next command is there at once */
+	POLL_ROUNDS = 16,   /* between two polls of standard input, if there is no pause */
 };
 
 struct piece {
@@ -61,9 +47,9 @@ struct piece {
 
 static struct piece pieces[PIECES];
 static size_t count;
-static uint64_t longest, requests, refusals;
-static bool context;
-static const char *failed; /* the call that gave the latest result */
+static uint64_t longest, requests, refusals; /* of the present command; longest in nanoseconds */
+static bool context; /* there is one, and it is current */
+static const char *last_call;
 
 static uint64_t now(void)
 {
@@ -72,7 +58,7 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* CALL makes a call of the driver and sees how long it takes. */
+/* CALL makes a driver call and records its time. */
 #define CALL(call, ...)                             \
 	({                                          \
 		uint64_t from = now();              \
@@ -85,7 +71,7 @@ static CUresult timed(uint64_t from, CUresult result, const char *name)
 	uint64_t took = now() - from;
 	if (took > longest)
 		longest = took;
-	failed = name;
+	last_call = name;
 	return result;
 }
 
@@ -95,8 +81,8 @@ static CUresult start(uint64_t at)
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
 		;
 	CUresult r = CALL(cuInit, 0);
-	int device;
-	void *primary;
+	CUdevice device;
+	CUcontext primary;
 	if (!r)
 		r = CALL(cuDeviceGet, &device, 0);
 	if (!r && !context)
@@ -107,7 +93,7 @@ static CUresult start(uint64_t at)
 	return r;
 }
 
-static CUresult take(uint64_t bytes, bool async)
+static CUresult allocate(uint64_t bytes, bool async)
 {
 	struct piece p = {.bytes = bytes, .async = async};
 	if (count == PIECES)
@@ -120,39 +106,40 @@ static CUresult take(uint64_t bytes, bool async)
 	return r;
 }
 
-/* give_back returns the newest piece. */
-static CUresult give_back(void)
+/* free_newest frees the newest piece. */
+static CUresult free_newest(void)
 {
 	struct piece p = pieces[--count];
 	if (!p.async)
 		return CALL(cuMemFree_v2, p.at);
 	CUresult r = CALL(cuMemFreeAsync, p.at, NULL);
-	/* A pool keeps what was freed until somebody waits. */
+	/* A pool keeps what was freed until the stream is synchronised. */
 	return r ? r : CALL(cuStreamSynchronize, NULL);
 }
 
-static CUresult give_back_to(size_t left)
+/* free_down_to frees pieces until so many are left. */
+static CUresult free_down_to(size_t left)
 {
 	CUresult r = CUDA_SUCCESS;
 	while (!r && count > left)
-		r = give_back();
+		r = free_newest();
 	return r;
 }
 
 static char input[4096];
 static size_t filled;
 
-/* waiting says whether there is a next line, or none will come, at the latest after
- * so many microseconds. */
-static bool waiting(long pause)
+/* has_input waits for so many microseconds, and returns whether there is a next line, or
+ * the input has ended. */
+static bool has_input(long pause)
 {
 	struct pollfd fd = {.fd = STDIN_FILENO, .events = POLLIN};
 	struct timespec t = {pause / 1000000, pause % 1000000 * 1000};
 	return memchr(input, '\n', filled) || ppoll(&fd, 1, &t, NULL) > 0;
 }
 
-/* next reads a line, or says that there is none. */
-static bool next(char *line)
+/* next_line reads a line. It returns false at the end of the input. */
+static bool next_line(char *line)
 {
 	char *end;
 	while (!(end = memchr(input, '\n', filled))) {
@@ -169,26 +156,27 @@ static bool next(char *line)
 	return true;
 }
 
-static bool over(uint64_t round, long pause)
+/* interrupted returns whether churn or duel must end. It makes the pause between rounds. */
+static bool interrupted(uint64_t round, long pause)
 {
 	if (pause)
-		return waiting(pause);
-	return round >= LEAST && round % LOOK == 0 && waiting(0);
+		return has_input(pause);
+	return round >= LEAST_ROUNDS && round % POLL_ROUNDS == 0 && has_input(0);
 }
 
-/* churn goes up to some figure and down to another, and so on, with what it holds
- * beyond what was there before. What it is refused it does without. */
+/* churn allocates up to a random goal, frees down to another one, and so on, beside the
+ * pieces that were there before. A refusal is no error. */
 static CUresult churn(uint64_t seed, uint64_t most, uint64_t piece, long pause)
 {
 	uint64_t held = 0, goal = 0, random = seed * 2 + 1, before = count;
 	CUresult r = CUDA_SUCCESS;
-	for (uint64_t round = 1; !r && !over(round, pause); round++) {
+	for (uint64_t round = 1; !r && !interrupted(round, pause); round++) {
 		random ^= random << 13, random ^= random >> 7, random ^= random << 17;
 		uint64_t bytes = (1 + random / 64 % (piece / UNIT)) * UNIT;
 		if (random % 8 == 0 && piece > goal - held)
-			bytes = goal - held; /* all that is left, to the byte */
+			bytes = goal - held; /* exactly what is left to the goal */
 		if (held < goal && bytes && held + bytes <= goal && count < PIECES) {
-			r = take(bytes, false); /* a pool would take more than it is asked for */
+			r = allocate(bytes, false); /* a pool would reserve more than is asked for */
 			held += r ? 0 : bytes;
 			if (r == CUDA_ERROR_OUT_OF_MEMORY) {
 				r = CUDA_SUCCESS;
@@ -196,7 +184,7 @@ static CUresult churn(uint64_t seed, uint64_t most, uint64_t piece, long pause)
 			}
 		} else if (held > goal && count > before) {
 			held -= pieces[count - 1].bytes;
-			r = give_back();
+			r = free_newest();
 		} else {
 			goal = random / 64 % (most / UNIT + 1) * UNIT;
 			if (random % 5 == 2)
@@ -209,34 +197,34 @@ static CUresult churn(uint64_t seed, uint64_t most, uint64_t piece, long pause)
 static CUresult duel(uint64_t bytes)
 {
 	CUresult r = CUDA_SUCCESS;
-	for (uint64_t round = 1; !r && !over(round, 0); round++) {
+	for (uint64_t round = 1; !r && !interrupted(round, 0); round++) {
 		size_t before = count;
-		r = take(bytes, false);
+		r = allocate(bytes, false);
 		if (r == CUDA_ERROR_OUT_OF_MEMORY)
 			r = CUDA_SUCCESS;
 		else if (!r)
-			r = give_back_to(before);
+			r = free_down_to(before);
 	}
 	return r;
 }
 
-enum { FIGURES = 64 };
+enum { NUMBERS = 64 /* bytes of text */ };
 
-static void tally(char figures[FIGURES]) { snprintf(figures, FIGURES, " %" PRIu64 " %" PRIu64, requests, refusals); }
+static void print_requests(char numbers[NUMBERS]) { snprintf(numbers, NUMBERS, " %" PRIu64 " %" PRIu64, requests, refusals); }
 
-static void answer(CUresult r, const char *figures)
+static void answer(CUresult r, const char *numbers)
 {
 	if (r && r != CUDA_ERROR_OUT_OF_MEMORY)
-		printf("error %d %s\n", r, failed);
+		printf("error %d %s\n", r, last_call);
 	else
-		printf("%s%s %" PRIu64 "\n", r ? "oom" : "ok", figures, longest);
+		printf("%s%s %" PRIu64 "\n", r ? "oom" : "ok", numbers, longest);
 	fflush(stdout);
 }
 
-/* obey does what a line says, and says whether it could be understood. */
-static bool obey(const char *line)
+/* carry_out carries out a command. It returns false if there is no such command. */
+static bool carry_out(const char *line)
 {
-	char figures[FIGURES] = "";
+	char numbers[NUMBERS] = "";
 	uint64_t a, b, c;
 	long pause;
 	CUresult r;
@@ -246,40 +234,40 @@ static bool obey(const char *line)
 	} else if (sscanf(line, "init %" SCNu64, &a) == 1) {
 		r = start(a);
 	} else if (sscanf(line, "alloc %" SCNu64, &a) == 1) {
-		r = take(a, false);
+		r = allocate(a, false);
 	} else if (sscanf(line, "async %" SCNu64, &a) == 1) {
-		r = take(a, true);
+		r = allocate(a, true);
 	} else if (!strcmp(line, "free")) {
-		r = count ? give_back() : CUDA_SUCCESS;
+		r = count ? free_newest() : CUDA_SUCCESS;
 	} else if (!strcmp(line, "freeall")) {
-		r = give_back_to(0);
+		r = free_down_to(0);
 	} else if (sscanf(line, "churn %" SCNu64 " %" SCNu64 " %" SCNu64 " %ld", &a, &b, &c, &pause) == 4 && c >= UNIT) {
 		r = churn(a, b, c, pause);
-		tally(figures);
+		print_requests(numbers);
 	} else if (sscanf(line, "duel %" SCNu64, &a) == 1) {
 		r = duel(a);
-		tally(figures);
+		print_requests(numbers);
 	} else if (!strcmp(line, "info")) {
 		size_t available = 0, total = 0;
 		r = CALL(cuMemGetInfo_v2, &available, &total);
-		snprintf(figures, FIGURES, " %zu %zu", available, total);
+		snprintf(numbers, NUMBERS, " %zu %zu", available, total);
 	} else if (!strcmp(line, "quit")) {
-		r = give_back_to(0);
+		r = free_down_to(0);
 		if (!r && context)
 			r = CALL(cuDevicePrimaryCtxRelease_v2, 0);
 	} else {
 		return false;
 	}
-	answer(r, figures);
+	answer(r, numbers);
 	return true;
 }
 
 int main(void)
 {
 	char line[sizeof input];
-	while (next(line)) {
-		if (!obey(line)) {
-			fprintf(stderr, "workload: %s: not a line I know\n", line);
+	while (next_line(line)) {
+		if (!carry_out(line)) {
+			fprintf(stderr, "workload: %s: no such command\n", line);
 			return 2;
 		}
 		if (!strcmp(line, "quit"))
