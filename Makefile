@@ -4,7 +4,7 @@
 VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
 LDFLAGS := -X ration/internal/cli.version=$(VERSION)
 
-# A clone that belongs to somebody else (root in CI) must build as well.
+# A clone that belongs to another user (root in CI) must build as well.
 export GOFLAGS += -buildvcs=false
 
 # The processor to build for. What is made for another than this one's is in a

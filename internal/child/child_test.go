@@ -173,7 +173,7 @@ func TestStopAndContinue(t *testing.T) {
 	}
 }
 
-// Close ends a process whose lines nobody reads, and what reads them.
+// Close ends a process whose lines are not read, and the goroutine that reads its output.
 func TestCloseWithLinesUnread(t *testing.T) {
 	p := sh(t, "exec yes", nil)
 	line(t, p)

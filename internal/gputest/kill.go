@@ -72,7 +72,7 @@ func (t *Trial) storm(n int, limit uint64) error {
 	t.noteDifference()
 	// A killed process leaves the region before the driver has released its memory, so
 	// the driver's count may exceed the limit by that memory, and is not checked.
-	t.values["most_driver"], t.values["most_books"] = int64(w.mostDriver), int64(w.mostRation)
+	t.values["most_driver"], t.values["most_ration"] = int64(w.mostDriver), int64(w.mostRation)
 	return t.checkNothingLeft()
 }
 

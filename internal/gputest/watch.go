@@ -78,6 +78,6 @@ func (w *watch) stop() error { return w.loop.Stop() }
 func (t *Trial) checkWatch(w *watch, n int) error {
 	err := w.stop()
 	w.mostDriver = max(w.mostDriver, t.mostAtRest)
-	t.values["most_driver"], t.values["most_books"], t.values["readings"] = int64(w.mostDriver), int64(w.mostRation), int64(w.readings)
+	t.values["most_driver"], t.values["most_ration"], t.values["readings"] = int64(w.mostDriver), int64(w.mostRation), int64(w.readings)
 	return errors.Join(err, t.checkLimit("at some moment", w.mostDriver, n))
 }
