@@ -53,9 +53,16 @@ func (c *Checker) Check(device int, ceiling uint64) error {
 	for _, h := range c.buf {
 		if h.BestEffort {
 			c.BestEffort++
-		} else if sum := Sum(h); h.Total != sum {
-			return fmt.Errorf("device %d, slot %d: a total of %d bytes, but the kinds %v sum to %d: %w", device, h.Slot, h.Total, h.Kind, sum, ErrViolated)
+		} else if err := checkHolding(device, h); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func checkHolding(device int, h region.Holding) error {
+	if sum := Sum(h); h.Total != sum {
+		return fmt.Errorf("device %d, slot %d: a total of %d bytes, but the kinds %v sum to %d: %w", device, h.Slot, h.Total, h.Kind, sum, ErrViolated)
 	}
 	return nil
 }

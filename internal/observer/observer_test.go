@@ -39,8 +39,30 @@ func TestLoop(t *testing.T) {
 			t.Errorf("got %v after %d calls", err, calls)
 		}
 	}
-	if err := Start(time.Hour, func() error { return nil }).Stop(); err != nil { // does not wait for the pause
+}
+
+// Stop does not wait for the end of a pause.
+func TestStopInAPause(t *testing.T) {
+	called := make(chan struct{}, 1)
+	l := Start(time.Hour, func() error { called <- struct{}{}; return nil })
+	<-called
+	go l.Stop()
+	select {
+	case <-l.Ended():
+	case <-time.After(time.Minute):
+		t.Error("it waits")
+	}
+}
+
+func TestInconsistentHolding(t *testing.T) {
+	h := region.Holding{Slot: 3}
+	h.Total, h.Kind[abi.Data], h.Kind[abi.Module] = 3, 1, 2
+	if err := checkHolding(0, h); err != nil {
 		t.Error(err)
+	}
+	h.Total++
+	if err := checkHolding(0, h); !errors.Is(err, ErrViolated) {
+		t.Errorf("a total that is no sum: %v", err)
 	}
 }
 

@@ -3,10 +3,9 @@
 // measured. The benchmarks are made of such groups, since they measure what
 // processes do to each other.
 //
-// A worker reads nothing from its standard input: the input ends when the group's
-// owner ends, and then the worker ends too. On its standard output it reports,
-// one JSON value a line. Each gate is a pipe whose writing end the owner closes,
-// which wakes all workers that wait at it in one step.
+// On its standard output a worker reports, one JSON value a line. Each gate is a pipe
+// whose writing end the group's owner closes, which wakes all workers that wait at it
+// in one step.
 package procgroup
 
 import (

@@ -42,26 +42,10 @@ func Serve(args []string, roles map[string]Role) error {
 		return ErrUsage
 	}
 	s := &Self{Index: index, task: []byte(args[2]), out: json.NewEncoder(os.Stdout)}
-	go func() {
-		awaitEnd(0) // the owner has ended
-		os.Exit(1)
-	}()
 	if err := s.Report(ready{}); err != nil {
 		return err
 	}
 	return role(s)
-}
-
-// awaitEnd returns when the writing end of a pipe is closed. Nothing is ever
-// written to it.
-func awaitEnd(fd int) {
-	var b [1]byte
-	for {
-		n, err := unix.Read(fd, b[:])
-		if n == 0 && err == nil || err != nil && err != unix.EINTR {
-			return
-		}
-	}
 }
 
 // Task decodes the worker's task into v.
@@ -82,4 +66,12 @@ func (s *Self) Report(v any) error {
 
 // Wait returns when a gate is open. It blocks in the kernel, on a thread of its
 // own, so that the Go scheduler does not delay what follows.
-func (s *Self) Wait(gate int) { awaitEnd(firstGate + gate) }
+func (s *Self) Wait(gate int) {
+	var b [1]byte
+	for {
+		n, err := unix.Read(firstGate+gate, b[:])
+		if n == 0 && err == nil || err != nil && err != unix.EINTR {
+			return
+		}
+	}
+}
