@@ -1,11 +1,7 @@
 #include "alloc_table.h"
 
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "lock_order.h"
-#include "region/atomics.h"
 
 /* A shard's first size: one page. */
 #define ALLOC_TABLE_FIRST 64
@@ -20,23 +16,6 @@ static uint64_t alloc_table_hash(uint64_t key)
 static struct alloc_shard *alloc_table_shard(struct alloc_table *t, uint64_t hash) { return &t->shard[hash >> 59]; }
 
 _Static_assert(ALLOC_TABLE_SHARDS == 32, "the shard is the hash's top five bits");
-
-static void alloc_table_lock(struct alloc_shard *s)
-{
-	lock_order_take(s, LOCK_ALLOC_TABLE, true);
-	for (unsigned tries = 0; __atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE); tries++) {
-		if (tries < 64)
-			cpu_relax();
-		else
-			sched_yield(); /* the holder may need our CPU */
-	}
-}
-
-static void alloc_table_unlock(struct alloc_shard *s)
-{
-	lock_order_release(s);
-	__atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
-}
 
 /* Open addressing: a record is in the first slot from its hash on that was free
  * when it came, and taking one out moves those behind it up (see alloc_table_erase), so that a
@@ -100,14 +79,14 @@ bool alloc_table_replace(struct alloc_table *t, const struct alloc_record *r, st
 	uint64_t hash = alloc_table_hash(r->key);
 	struct alloc_shard *s = alloc_table_shard(t, hash);
 	bool good = true;
-	alloc_table_lock(s);
+	mutex_lock(&s->lock, LOCK_ALLOC_TABLE);
 	struct alloc_record *there = alloc_table_find(s, hash, r->key);
 	old->key = 0;
 	if (there)
 		*old = *there, *there = *r;
 	else if ((good = s->used < s->room / 2 || alloc_table_grow(s)))
 		alloc_table_insert(s, r);
-	alloc_table_unlock(s);
+	mutex_unlock(&s->lock);
 	return good;
 }
 
@@ -121,14 +100,14 @@ bool alloc_table_take(struct alloc_table *t, uint64_t key, struct alloc_record *
 {
 	uint64_t hash = alloc_table_hash(key);
 	struct alloc_shard *s = alloc_table_shard(t, hash);
-	alloc_table_lock(s);
+	mutex_lock(&s->lock, LOCK_ALLOC_TABLE);
 	struct alloc_record *r = key ? alloc_table_find(s, hash, key) : NULL;
 	out->key = 0;
 	if (r) {
 		*out = *r;
 		alloc_table_erase(s, r);
 	}
-	alloc_table_unlock(s);
+	mutex_unlock(&s->lock);
 	return r != NULL;
 }
 
@@ -151,7 +130,7 @@ bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(stru
 {
 	uint64_t hash = alloc_table_hash(key);
 	struct alloc_shard *s = alloc_table_shard(t, hash);
-	alloc_table_lock(s);
+	mutex_lock(&s->lock, LOCK_ALLOC_TABLE);
 	struct alloc_record *r = key ? alloc_table_find(s, hash, key) : NULL;
 	if (r) {
 		bool keep = change(r, arg);
@@ -159,7 +138,7 @@ bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(stru
 		if (!keep)
 			alloc_table_erase(s, r);
 	}
-	alloc_table_unlock(s);
+	mutex_unlock(&s->lock);
 	return r != NULL;
 }
 
@@ -167,7 +146,7 @@ void alloc_table_sweep(struct alloc_table *t, bool (*keep)(struct alloc_record *
 {
 	for (unsigned n = 0; n < ALLOC_TABLE_SHARDS; n++) {
 		struct alloc_shard *s = &t->shard[n];
-		alloc_table_lock(s);
+		mutex_lock(&s->lock, LOCK_ALLOC_TABLE);
 		/* What alloc_table_erase moves up comes from further on, or was visited before:
 		 * visiting the same slot again misses nothing. */
 		for (uint64_t i = 0; i < s->room;) {
@@ -176,6 +155,6 @@ void alloc_table_sweep(struct alloc_table *t, bool (*keep)(struct alloc_record *
 			else
 				i++;
 		}
-		alloc_table_unlock(s);
+		mutex_unlock(&s->lock);
 	}
 }

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "mutex.h"
+
 struct alloc_record {
 	uint64_t key; /* never 0 in a table */
 	uint64_t bytes;
@@ -20,7 +22,7 @@ struct alloc_record {
 
 struct alloc_table {
 	struct alloc_shard {
-		uint32_t lock; /* LOCK_ALLOC_TABLE, over the rest: 0 free, 1 held */
+		mutex lock;    /* LOCK_ALLOC_TABLE, over the rest */
 		uint32_t used; /* slots that hold a record */
 		uint64_t room; /* slots; a power of two, or 0 */
 		struct alloc_record *slots;
