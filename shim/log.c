@@ -2,56 +2,129 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "lock_order.h"
 
-#define LOG_LINE 640
+enum { LOG_LINE = 640, LOG_LOST = 64 }; /* bytes of a line, and of what says that others were lost */
 
 static int log_highest = LOG_WARN;
 static char log_file[512]; /* empty: stderr */
+static uint32_t log_lost;  /* lines that found no room, since the last that did; atomic */
 
 /* What descriptor 2 was when the settings were read: a program may close it, and
  * have a file of its own by that number. */
+static enum { LOG_STDERR_UNKNOWN, LOG_STDERR_CLOSED, LOG_STDERR_OPEN } log_stderr_state;
 static dev_t log_stderr_dev;
 static ino_t log_stderr_ino;
 
-static bool log_stat_stderr(struct stat *st) { return syscall(SYS_fstat, STDERR_FILENO, st) == 0; }
+/* By number: the function's name depends on the C library's age. */
+static bool log_stat(int fd, struct stat *st) { return syscall(SYS_fstat, fd, st) == 0; }
 
-static bool log_stderr_same(void)
+/* log_is_stderr reports whether fd is what descriptor 2 was. */
+static bool log_is_stderr(int fd, struct stat *st)
 {
-	struct stat st;
-	return log_stat_stderr(&st) && (!log_stderr_ino || (st.st_dev == log_stderr_dev && st.st_ino == log_stderr_ino));
+	if (!log_stat(fd, st) || log_stderr_state == LOG_STDERR_CLOSED)
+		return false;
+	return log_stderr_state == LOG_STDERR_UNKNOWN || (st->st_dev == log_stderr_dev && st->st_ino == log_stderr_ino);
 }
 
-/* log_put writes a line. Where the reader has gone, SIGPIPE must not end the program. */
-static void log_put(int fd, const char *line, size_t n)
+/* log_write_tty writes to a terminal that could not be opened again. It waits only where
+ * another thread takes the room in between. */
+static ssize_t log_write_tty(const char *line, size_t n)
 {
-	sigset_t pipe, before, pending;
-	sigemptyset(&pipe);
-	sigaddset(&pipe, SIGPIPE);
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+	if (poll(&p, 1, 0) == 1)
+		return write(STDERR_FILENO, line, n);
+	errno = EAGAIN;
+	return -1;
+}
+
+/* log_write_stderr writes to stderr without waiting for its reader. The open file is the
+ * program's, and other processes' too, so its flags stay as they are. */
+static ssize_t log_write_stderr(const char *line, size_t n)
+{
+	struct stat st, again;
+	if (!log_is_stderr(STDERR_FILENO, &st)) {
+		errno = EBADF;
+		return -1;
+	}
+	if (S_ISSOCK(st.st_mode))
+		return send(STDERR_FILENO, line, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) || fcntl(STDERR_FILENO, F_GETFL) & O_NONBLOCK)
+		return write(STDERR_FILENO, line, n);
+	int fd = open("/proc/self/fd/2", O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (fd >= 0) {
+		ssize_t wrote = log_is_stderr(fd, &again) ? write(fd, line, n) : (ssize_t)n;
+		int error = errno;
+		close(fd);
+		errno = error;
+		return wrote;
+	}
+	if (errno == ENXIO) /* a pipe without a reader */
+		return -1;
+	struct iovec one = {(void *)line, n};
+	ssize_t wrote = syscall(SYS_pwritev2, STDERR_FILENO, &one, 1, -1L, -1L, RWF_NOWAIT);
+	return wrote < 0 && errno != EAGAIN && S_ISCHR(st.st_mode) ? log_write_tty(line, n) : wrote;
+}
+
+/* log_write_file writes to RATION_LOG_FILE, which may be a pipe. It is opened each time: the
+ * program may close a descriptor that is kept open, and use its number. */
+static ssize_t log_write_file(const char *line, size_t n)
+{
+	int fd = open(log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+	if (fd < 0)
+		return -1;
+	ssize_t wrote = write(fd, line, n);
+	int error = errno;
+	close(fd);
+	errno = error;
+	return wrote;
+}
+
+/* log_put writes a line, and returns whether there was room for it. The program is neither
+ * ended by a reader that has gone or by a limit on file sizes, nor stopped as a terminal's
+ * background process. */
+static bool log_put(const char *line, size_t n)
+{
+	sigset_t signals, before, pending;
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGPIPE);
+	sigaddset(&signals, SIGXFSZ);
+	sigaddset(&signals, SIGTTOU);
 	sigemptyset(&pending);
 	sigpending(&pending);
-	sigprocmask(SIG_BLOCK, &pipe, &before);
-	if (write(fd, line, n) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
-		syscall(SYS_rt_sigtimedwait, &pipe, NULL, &(struct timespec){0, 0}, sizeof(unsigned long));
+	sigprocmask(SIG_BLOCK, &signals, &before);
+	ssize_t wrote = *log_file ? log_write_file(line, n) : log_write_stderr(line, n);
+	int error = wrote < 0 ? errno : 0, raised = error == EPIPE ? SIGPIPE : error == EFBIG ? SIGXFSZ : 0;
+	if (raised && !sigismember(&pending, raised)) {
+		sigemptyset(&signals);
+		sigaddset(&signals, raised);
+		syscall(SYS_rt_sigtimedwait, &signals, NULL, &(struct timespec){0, 0}, sizeof(unsigned long));
+	}
 	sigprocmask(SIG_SETMASK, &before, NULL);
+	return wrote == (ssize_t)n || (wrote < 0 && error != EAGAIN && error != EFBIG && error != ENOSPC && error != EDQUOT);
 }
 
 void log_setup(void)
 {
 	struct stat st;
-	if (log_stat_stderr(&st))
+	log_stderr_state = log_stat(STDERR_FILENO, &st) ? LOG_STDERR_OPEN : LOG_STDERR_CLOSED;
+	if (log_stderr_state == LOG_STDERR_OPEN)
 		log_stderr_dev = st.st_dev, log_stderr_ino = st.st_ino;
 	static const char *const words[] = {"error", "warn", "info", "debug"};
 	const char *word = getenv("RATION_LOG"), *number = getenv("LIBCUDA_LOG_LEVEL"), *path = getenv("RATION_LOG_FILE");
@@ -75,31 +148,27 @@ int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&log_highest
 
 void log_line(enum log_level l, const char *format, ...)
 {
-	char line[LOG_LINE];
-	int saved = errno, fd = STDERR_FILENO;
+	char line[LOG_LINE + LOG_LOST];
+	int saved = errno;
 	va_list args;
 	if (!log_wanted(l))
 		return;
 	lock_order_check(LOCK_LOGS);
-	int n = snprintf(line, sizeof line, "ration: ");
+	int n = snprintf(line, LOG_LINE, "ration: ");
 	va_start(args, format);
-	int more = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
+	int more = vsnprintf(line + n, LOG_LINE - (size_t)n, format, args);
 	va_end(args);
-	n += more < 0 ? 0 : more < (int)sizeof line - n - 1 ? more : (int)sizeof line - n - 2;
+	n += more < 0 ? 0 : more < LOG_LINE - n ? more : LOG_LINE - n - 1;
+	uint32_t lost = __atomic_exchange_n(&log_lost, 0, __ATOMIC_RELAXED);
+	if (lost)
+		n += snprintf(line + n, LOG_LOST, " (%u line%s lost: %s was full)", lost, lost == 1 ? " was" : "s were",
+			      *log_file ? "RATION_LOG_FILE" : "stderr");
 	line[n++] = '\n';
-	/* Our caller may hold a lock: no thread is cancelled in here. */
+	/* Not every line is a hook's, which is not cancelled anyway. */
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	/* Opened each time: the program may close a descriptor that is kept open, and use its
-	 * number. A pipe without a reader must not make us wait. */
-	if (*log_file)
-		fd = open(log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
-	else if (!log_stderr_same())
-		fd = -1;
-	if (fd >= 0)
-		log_put(fd, line, (size_t)n);
-	if (fd >= 0 && *log_file)
-		close(fd);
+	if (!log_put(line, (size_t)n))
+		__atomic_fetch_add(&log_lost, lost + 1, __ATOMIC_RELAXED);
 	pthread_setcancelstate(cancel, &cancel);
 	errno = saved;
 }

@@ -1,6 +1,7 @@
 /* Log lines: RATION_LOG=error|warn|info|debug (warn by default),
  * or HAMi-core's LIBCUDA_LOG_LEVEL from 0 to 4; to stderr, or to the end of the
- * file RATION_LOG_FILE names. Each line is one write. */
+ * file RATION_LOG_FILE names. Each line is one write, which waits for no reader: where
+ * there is no room, the line is lost, and the next one that finds room says how many were. */
 #ifndef RATION_LOG_H
 #define RATION_LOG_H
 
