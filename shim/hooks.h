@@ -7,8 +7,11 @@
 
 #define RATION_EXPORT __attribute__((visibility("default")))
 
-/* Exports, so that each definition is checked against the table. */
-#define HOOK(family, symbol, base, version, per_thread, params, text) RATION_EXPORT int symbol params;
+/* The hooks, so that each definition is checked against the table, and what is exported by
+ * the driver's names: see entry.c. */
+#define HOOK(family, symbol, base, version, per_thread, params, text)                                                  \
+	int symbol params __asm__("hook_" #symbol);                                                                    \
+	RATION_EXPORT int entry_##symbol params __asm__(#symbol);
 #include "hooks.def"
 
 /* An index for each real function, hooked ones first. */

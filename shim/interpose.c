@@ -30,7 +30,7 @@ static const char *const interpose_names[RATION_CALLS] = {
 };
 
 static void *const interpose_hooks[RATION_HOOKS] = {
-#define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = (void *)symbol,
+#define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = (void *)entry_##symbol,
 #include "hooks.def"
 };
 

@@ -73,6 +73,12 @@ void lock_order_check(enum lock_act act)
 			lock_order_fail(what, lock_order_held[i].level);
 }
 
+void lock_order_hook(void)
+{
+	if (lock_order_count)
+		lock_order_fail("a hook begins or ends", lock_order_held[0].level);
+}
+
 #else
 typedef int lock_order_unused; /* a translation unit must not be empty */
 #endif

@@ -40,10 +40,14 @@ void lock_order_release(const void *lock);
 
 /* lock_order_check aborts unless every lock the thread holds permits the act. */
 void lock_order_check(enum lock_act act);
+
+/* lock_order_hook aborts if the thread holds a lock, where a hook begins or ends. */
+void lock_order_hook(void);
 #else
 static inline void lock_order_take(const void *lock, enum lock_level level, bool waits) { (void)lock, (void)level, (void)waits; }
 static inline void lock_order_release(const void *lock) { (void)lock; }
 static inline void lock_order_check(enum lock_act act) { (void)act; }
+static inline void lock_order_hook(void) {}
 #endif
 
 #endif

@@ -1,0 +1,40 @@
+/* How a call of the program comes to its hook: by the functions that are exported.
+ *
+ * A thread that is cancelled inside a hook would leave a lock held for ever, or bytes that
+ * the driver gave uncounted. So no thread is, from entry to exit: a request to cancel it
+ * stays pending, and acts afterwards as the program has it, at the next cancellation point
+ * or, for a thread that may be cancelled anywhere, at once. A process without a job, whose
+ * hooks do nothing, is left alone. */
+#include <pthread.h>
+
+#include "arguments.h"
+#include "attach.h"
+#include "hooks.h"
+
+enum { ENTRY_NOTHING = -1 };
+
+/* entry_begin returns what entry_end takes. */
+static inline int entry_begin(void)
+{
+	int state = ENTRY_NOTHING;
+	if (attach_state() != ATTACH_OFF)
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	lock_order_hook();
+	return state;
+}
+
+static inline void entry_end(int state)
+{
+	lock_order_hook();
+	if (state == PTHREAD_CANCEL_ENABLE)
+		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+}
+
+#define HOOK(family, symbol, base, version, per_thread, params, text)                                                  \
+	int entry_##symbol params                                                                                      \
+	{                                                                                                              \
+		int state_ = entry_begin(), result_ = symbol ARGUMENTS_##symbol;                                       \
+		entry_end(state_);                                                                                     \
+		return result_;                                                                                        \
+	}
+#include "hooks.def"
