@@ -42,7 +42,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native lint test race stress models bench demo man dist gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race stress models bench demo man dist gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/ration
@@ -58,6 +58,19 @@ ifneq ($(ARCH),$(HOST))
 	@printf '"$(CURDIR)/internal/embedded/files/%s":"$(CURDIR)/$(FILES)/%s"\n' $(foreach file,$(notdir $(EMBEDDED)),$(file) $(file)) | \
 		paste -sd, | sed 's/.*/{"Replace":{&}}/' >$(FILES)/overlay.json
 endif
+
+# A version that Debian 12 and 13 have; others differ in details.
+CLANG_FORMAT := clang-format-19
+C_FILES       = git ls-files '*.c' '*.h' ':!:shim/region/abi.h'
+
+format: ## format the Go and the C
+	@scripts/need $(CLANG_FORMAT)
+	gofmt -w .
+	$(C_FILES) | xargs $(CLANG_FORMAT) -i
+
+format-check: ## check the formatting of the C
+	@scripts/need $(CLANG_FORMAT)
+	$(C_FILES) | xargs $(CLANG_FORMAT) --dry-run -Werror
 
 lint: native ## check formatting, go vet, staticcheck
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2

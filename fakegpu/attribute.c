@@ -4,6 +4,7 @@
  * the device are worked out below. Numbers up to LAST that are not here are 0. */
 enum { LAST = 147 };
 
+/* clang-format off: in groups that belong together */
 static const int fixed[LAST + 1] = {
     [1] = 1024, [2] = 1024, [3] = 1024, [4] = 64,          /* threads per block, block dimensions */
     [5] = 2147483647, [6] = 65535, [7] = 65535,            /* grid dimensions */
@@ -21,6 +22,7 @@ static const int fixed[LAST + 1] = {
     [116] = 1, [117] = 1, [118] = 100, [119] = 1, [120] = 1, [121] = 1, [122] = 1, [123] = 1,
     [124] = 1, [125] = 1, [127] = 1, [129] = 1, [131] = -1, [141] = 1, [142] = 1, [144] = 1, [145] = 1,
 };
+/* clang-format on */
 
 enum {
     MULTIPROCESSOR_COUNT = 16,

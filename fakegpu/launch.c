@@ -25,7 +25,7 @@ static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threa
 #define DIMENSIONS unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz
 
 /* Zero in any direction makes the product zero. */
-#define LAUNCH(entry, stream) ENTRY(entry, launch(f, stream, gx * gy * gz, bx * by * bz))
+#define LAUNCH(entry, stream) ENTRY(entry, launch(f, stream, (gx) * (gy) * (gz), (bx) * (by) * (bz)))
 
 API cuLaunchKernel(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **params, void **extra)
 {
