@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "later.h"
-#include "walk.h"
+#include "walk/walk.h"
 
 enum { PROCESSES = 4, WALKERS = 3, ROUNDS = 45, STEPS = 150, ALONE = 20, ALONE_STEPS = 500, SHARED_FD = 90, MAIL_FD = 91 };
 
