@@ -3,9 +3,10 @@
  * some of them killed, compared whenever all stand still. Calls fail at random too.
  *
  * RATION_TEST_SEED repeats a run: exactly, where one thread walks. RATION_TEST_TRACE
- * says every call. */
+ * says every call. RATION_TEST_WALK adds to what walks do (walk/walker.h). */
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -85,8 +86,11 @@ static bool agree(bool exact)
     return checks_failed == before;
 }
 
-static void begin(void)
+static void begin(int count)
 {
+    all.also = also_read();
+    all.walkers = walkers;
+    all.count = count;
     OK(cuInit(0));
     for (int d = 0; d < DEVICES; d++) {
         CUresult r = cuDevicePrimaryCtxRetain(&all.primary[d], d);
@@ -104,7 +108,7 @@ static int walk(uint64_t seed)
     struct walker *w = &walkers[0];
     w->random = seed;
     all.alone = all.strict = true;
-    begin();
+    begin(1);
     for (int i = 0; i < ALONE_STEPS; i++) {
         step(w, -1);
         if (!agree(!all.settling)) {
@@ -151,6 +155,26 @@ static void *walks(void *arg)
     }
 }
 
+/* A walker of a priority of its own, on the CPU of all the others. False where that is not
+ * allowed. */
+static bool begin_realtime(pthread_t *t, struct walker *w)
+{
+    pthread_attr_t a;
+    cpu_set_t allowed, one;
+    int cpu = 0;
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    while (!CPU_ISSET(cpu, &allowed))
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pthread_attr_init(&a);
+    pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
+    pthread_attr_setschedpolicy(&a, SCHED_FIFO);
+    pthread_attr_setschedparam(&a, &(struct sched_param){.sched_priority = 1 + w->number});
+    pthread_attr_setaffinity_np(&a, sizeof one, &one);
+    return pthread_create(t, &a, walks, w) == 0;
+}
+
 static void wait_while(const uint32_t *p, uint32_t is, const uint32_t *or)
 {
     while (get(p) == is && !get(or))
@@ -188,9 +212,11 @@ static int work(int me, uint64_t seed)
     all.strict = me % 2 == 0;
     for (int i = 0; i < PROCESSES; i++)
         all.mail[i] = MAIL_FD + 2 * i;
-    begin();
+    begin(WALKERS);
     look_again();
     region_here();
+    if (also(CLOSE))
+        close(STDIN_FILENO); /* what is opened next has its number */
     set(&r->ready, 1);
     pthread_barrier_init(&barrier, NULL, WALKERS + 1);
     pthread_attr_init(&small);
@@ -199,7 +225,8 @@ static int work(int me, uint64_t seed)
 #endif
     for (int i = 0; i < WALKERS; i++) {
         walkers[i] = (struct walker){.random = mix(seed, (uint64_t)i + 1), .process = me, .number = i};
-        EQ(pthread_create(&t[i], i % 2 ? &small : NULL, walks, &walkers[i]), 0);
+        if (!also(REALTIME) || !begin_realtime(&t[i], &walkers[i]))
+            EQ(pthread_create(&t[i], i % 2 ? &small : NULL, walks, &walkers[i]), 0);
     }
     for (;;) {
         wait_while(&shared->round, round, &shared->stop);

@@ -8,7 +8,7 @@
 
 static void post(struct walker *w, struct thing *t)
 {
-    struct letter letter = {.kind = NOTHING, .size = t->size};
+    struct letter letter = {.kind = NOTHING, .size = t->size, .device = t->device};
     union {
         struct cmsghdr head;
         char room[CMSG_SPACE(sizeof(int))];
@@ -54,6 +54,8 @@ static bool receive(struct walker *w, struct thing *t, int box)
     if (CMSG_FIRSTHDR(&m) != NULL)
         memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
     *t = (struct thing){.kind = letter.kind, .size = letter.size, .device = enter(w, &t->context), .context = t->context};
+    if (t->kind == POOL_POINTER)
+        t->device = letter.device; /* with whose last context here it ends */
     if (t->kind == OPENED)
         r = cuIpcOpenMemHandle_v2(&t->p, letter.ipc, 1);
     if (t->kind == IMPORTED)

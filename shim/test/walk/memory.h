@@ -170,7 +170,7 @@ static void change(struct walker *w, struct thing *t)
         if (t->again && t->other != NULL && below(w, 2))
             MADE(cuGraphLaunch(t->other, NULL));
         else
-            DONE(cuDeviceGraphMemTrim(t->device));
+            DONE(cuDeviceGraphMemTrim(also(TWO_DEVICES) ? (int)below(w, DEVICES) : t->device));
         break;
     default:
         if (!DONE(below(w, 2) ? cuCtxSynchronize() : cuStreamSynchronize(NULL)))

@@ -2,13 +2,17 @@
 #ifndef RATION_TEST_WALK_H
 #define RATION_TEST_WALK_H
 
-#include "contexts.h"
+#include "also.h"
 #include "mail.h"
 
 static void some_step(struct walker *w, int box)
 {
     struct thing *t = &w->held[below(w, HELD)];
     CUcontext c;
+    if (all.also && below(w, 8) == 0) {
+        step_also(w);
+        return;
+    }
     switch (below(w, 16)) {
     case 0: step_pool(w); return;
     case 1: if (below(w, 4) == 0) step_context(w); return;
@@ -53,6 +57,9 @@ static void walk_home(struct walker *w)
         while (w->pool[i].handle != NULL && !w->pool[i].destroyed && !DONE(cuMemPoolDestroy(w->pool[i].handle)))
             ;
     measure();
+    for (int i = 0; i < GREENS; i++)
+        while (w->green[i].handle != NULL && !DONE(cuGreenCtxDestroy(w->green[i].handle)))
+            ;
     for (int i = 0; i < OWN; i++)
         while (w->own[i] != NULL && !DONE(cuCtxDestroy_v2(w->own[i])))
             ;

@@ -8,7 +8,18 @@
 
 #include "../held.h"
 
-enum { DEVICES = 2, HELD = 24, POOLS = 4, OWN = 2, MOST_WALKERS = 4, MOST_PROCESSES = 8 };
+enum { DEVICES = 2, HELD = 24, POOLS = 4, OWN = 2, GREENS = 2, MOST_WALKERS = 4, MOST_PROCESSES = 8 };
+
+/* What a walk may do beside its usual steps: RATION_TEST_WALK names it, with commas. */
+enum also {
+    GREEN = 1,       /* green contexts */
+    RESET = 2,       /* a primary context is reset while other threads have memory in it */
+    TWO_DEVICES = 4, /* graphs that allocate on both */
+    AUTO_FREE = 8,   /* graphs that free when they are launched again */
+    CANCEL = 16,     /* threads that are cancelled */
+    REALTIME = 32,   /* walkers of different real-time priorities on one CPU, where that is allowed */
+    CLOSE = 64       /* the library's descriptor is closed, and there is no stdin */
+};
 
 enum kind {
     NOTHING, LINEAR, PITCH, MANAGED, ASYNC, POOLED, PHYSICAL, ARRAY, ARRAY3D, MIPMAP, /* often */
@@ -26,7 +37,8 @@ struct thing {
     size_t size;
     int pool;
     bool moved; /* MANAGED: it is on the device */
-    bool again; /* GRAPH: it frees what it allocates */
+    bool again; /* GRAPH: it can be launched again */
+    CUdeviceptr second; /* GRAPH: what it allocated on another device, or 0 */
 };
 
 struct walker {
@@ -41,6 +53,11 @@ struct walker {
     } pool[POOLS];
     CUcontext own[OWN];
     int own_device[OWN];
+    struct {
+        CUgreenCtx handle;
+        CUcontext context;
+        int device;
+    } green[GREENS];
     unsigned long wrong;
 };
 
@@ -49,11 +66,15 @@ static struct {
     CUcontext primary[DEVICES];
     bool calm;          /* no contexts, no modules: nothing that is measured afterwards */
     bool trace;         /* say every call */
+    unsigned also;      /* of enum also */
+    struct walker *walkers;
+    int count;          /* of them */
     bool alone;         /* one walker: what would be a race otherwise may be done */
     uint64_t away[DEVICES]; /* bytes of managed memory that are charged and not on the device */
     unsigned orphans;   /* live allocations of destroyed pools */
     bool settling;      /* there were some since the last synchronisation */
     unsigned contexts[DEVICES];
+    unsigned greens[DEVICES];
     int current[DEVICES]; /* the pool that is the device's, plus one; 0: its own */
     int mail[MOST_PROCESSES], processes;
     bool strict;        /* contexts and modules come alone: what they take is exact by kind then */
@@ -66,6 +87,7 @@ struct letter {
     CUipcMemHandle ipc;
     CUmemPoolPtrExportData pointer;
     size_t size;
+    int device;
 };
 
 static const char ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n";
@@ -128,11 +150,31 @@ static void away(const struct thing *t, int sign)
     count(&all.away[t->device], sign * (int64_t)(units_for(t->size) * RATION_UNIT));
 }
 
-/* Goes into one of the contexts there are. */
+static bool also(enum also what) { return all.also & what; }
+
+static unsigned also_read(void)
+{
+    static const char *const names[] = {"green", "reset", "two-devices", "auto-free", "cancel", "real-time", "close"};
+    const char *list = getenv("RATION_TEST_WALK");
+    unsigned found = 0;
+    for (unsigned i = 0; list != NULL && i < sizeof names / sizeof *names; i++)
+        for (const char *at = list; (at = strstr(at, names[i])) != NULL; at++)
+            if ((at == list || at[-1] == ',') && strchr(",", at[strlen(names[i])]) != NULL)
+                found |= 1u << i;
+    return found;
+}
+
+/* Goes into one of the contexts there are; *c is the one that what is made belongs to. */
 static int enter(struct walker *w, CUcontext *c)
 {
     unsigned i = below(w, DEVICES + OWN);
     int device = (int)i;
+    unsigned g = also(GREEN) ? below(w, 2 * GREENS) : GREENS;
+    if (g < GREENS && w->green[g].handle != NULL) {
+        *c = all.primary[w->green[g].device];
+        DONE(cuCtxSetCurrent(w->green[g].context));
+        return w->green[g].device;
+    }
     if (i >= DEVICES && w->own[i - DEVICES] != NULL) {
         *c = w->own[i - DEVICES];
         device = w->own_device[i - DEVICES];
