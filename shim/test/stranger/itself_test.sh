@@ -8,6 +8,7 @@ if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	mkfifo "$work/holds"
 	LD_PRELOAD="$preload" unshare -pf --kill-child sh -c 'exec "$tests/job" init context alloc:$((500 * 1048576)) wait' >"$work/holds" 2>/dev/null &
 	holder=$!
+	trap 'kill -KILL "$holder" 2>/dev/null' EXIT INT TERM # which unshare hands on
 	where="one holds"
 	exec 3<"$work/holds"
 	for want in "init 0" "context 0" "alloc 0"; do
@@ -19,7 +20,7 @@ if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	is "$(printf '%s\n' "$said" | grep -c 'out of memory')" 1
 	is "$(printf '%s\n' "$said" | grep -o '(itself)' | wc -l)" 1
 	is "$(printf '%s\n' "$said" | grep -c '(itself) 600 MiB')" 0
-	kill -KILL "$holder" 2>/dev/null # which unshare hands on
+	kill -KILL "$holder" 2>/dev/null
 	wait "$holder" 2>/dev/null
 	exec 3<&-
 fi
