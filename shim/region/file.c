@@ -16,19 +16,42 @@
 /* By number: the function's name depends on the C library's age. */
 static int file_stat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
 
-/* region_open_fd opens a file. */
+/* The descriptors below this are the program's, which may count on their numbers. */
+#define FILE_LOWEST_FD 100
+
+/* region_open_fd opens a file, never as one of the descriptors 0 to 2: a program that
+ * has closed its standard output still prints, and would print into the file. They are
+ * taken first, by what can be neither read nor written. */
 int region_open_fd(const char *path, int flags)
 {
-	int fd;
+	int low[4], n = 0, fd;
+	while (n < 4 && (low[n] = open("/", O_PATH | O_CLOEXEC)) >= 0 && low[n++] <= STDERR_FILENO)
+		;
 	do
 		fd = open(path, flags | O_CLOEXEC, 0600);
 	while (fd < 0 && errno == EINTR);
+	int saved = errno;
+	while (n > 0)
+		close(low[--n]);
+	errno = saved;
 	return fd;
 }
 
 /* file_open opens a region or its limits: what path names itself, and a pipe must
  * not make us wait. */
 static int file_open(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK); }
+
+/* file_open_high opens the region itself, which stays open, out of the program's way.
+ * Where no high number is left, a low one must do. The close drops the locks that this
+ * process has on the file: they are taken afterwards. */
+static int file_open_high(const char *path, int flags)
+{
+	int fd = file_open(path, flags), high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, FILE_LOWEST_FD);
+	if (high < 0)
+		return fd;
+	close(fd);
+	return high;
+}
 
 static int file_error(void)
 {
@@ -49,7 +72,7 @@ static int file_error(void)
 int region_file_open(struct region *r)
 {
 	struct stat st;
-	r->fd = file_open(r->path, O_RDWR | O_CREAT);
+	r->fd = file_open_high(r->path, O_RDWR | O_CREAT);
 	if (r->fd < 0)
 		return file_error();
 	if (file_stat(r->fd, &st) != 0)
@@ -70,14 +93,14 @@ static bool file_is(const struct region *r, int fd)
 }
 
 /* region_fd is the file's descriptor, opened again if the program closed it: to
- * ask another file for our locks would make everybody look dead. Two threads that
- * find it lost at once leave one descriptor open for good. */
+ * ask another file for our locks would make every process look dead. Two threads
+ * that find it lost at once leave one descriptor open for good. */
 int region_fd(struct region *r)
 {
 	int fd = __atomic_load_n(&r->fd, __ATOMIC_ACQUIRE);
 	if (file_is(r, fd))
 		return fd;
-	int again = file_open(r->path, O_RDWR);
+	int again = file_open_high(r->path, O_RDWR);
 	if (again >= 0 && !file_is(r, again)) {
 		close(again);
 		return -1;

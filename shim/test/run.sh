@@ -59,7 +59,7 @@ script() {
 	add "$1" "$status" "$out"
 }
 
-for name in limit_parse_table linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output; do
+for name in limit_parse_table descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output; do
 	program "$name"
 done
 
