@@ -180,10 +180,10 @@ type Slot struct {
 
 // Account is one slot on one device.
 type Account struct {
-	Turn uint64 // packed by Turn: the sequence lock
-	Gen  uint64 // generation of the owner whose account this is
-	A    Usage  // one copy of the usage
-	Peak uint64 // bytes: the largest A.Total so far
+	Phase uint64 // packed by Phase: the sequence lock
+	Gen   uint64 // generation of the owner whose account this is
+	A     Usage  // one copy of the usage
+	Peak  uint64 // bytes: the largest A.Total so far
 
 	B      Usage  // the other copy
 	Pend   uint64 // packed by Pend

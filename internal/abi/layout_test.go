@@ -18,7 +18,7 @@ func TestHotWordsHaveTheirOwnLines(t *testing.T) {
 		a, b string
 	}{
 		{account, "Used", "Done"}, // owner, everybody
-		{account, "Turn", "Done"},
+		{account, "Phase", "Done"},
 		{device, "LedgerWord", "Peak"}, // every charge, some
 		{device, "LedgerWord", "ContextCost"},
 		{header, "State", "Ticket"},
@@ -31,8 +31,8 @@ func TestHotWordsHaveTheirOwnLines(t *testing.T) {
 		}
 	}
 	// What a reader of the figures needs is on one line while the account is idle.
-	if line(account, "Turn") != line(account, "A") {
-		t.Error("Account.Turn and A are on two cache lines")
+	if line(account, "Phase") != line(account, "A") {
+		t.Error("Account.Phase and A are on two cache lines")
 	}
 }
 

@@ -168,22 +168,22 @@ func (n NVMLPIDs) Namespace() uint64 { return uint64(n) >> 1 }
 // Own is 1 where the driver's list has the namespace's own PIDs.
 func (n NVMLPIDs) Own() uint64 { return uint64(n) & 1 }
 
-// Phases of a Turn.
+// Values of Phase.Phase.
 const (
-	TurnIdle   = 0 // readers use A
-	TurnB      = 1 // B is being written, readers use A
-	TurnA      = 3 // A is being written, readers use B
-	TurnPhases = 4 // what Turn grows by from one turn to the next
+	PhaseIdle = 0 // readers use A
+	PhaseB    = 1 // B is being written, readers use A
+	PhaseA    = 3 // A is being written, readers use B
+	Phases    = 4 // what Phase grows by from one change to the next
 )
 
-// Turn is an account's sequence lock: odd while a write is under way.
-type Turn uint64
+// Phase is an account's sequence lock: odd while a write is under way.
+type Phase uint64
 
-// Count is how often a turn was taken.
-func (t Turn) Count() uint64 { return uint64(t) / TurnPhases }
+// Count counts the changes.
+func (p Phase) Count() uint64 { return uint64(p) / Phases }
 
-// Phase is TurnIdle, TurnB or TurnA.
-func (t Turn) Phase() uint64 { return uint64(t) % TurnPhases }
+// Phase is PhaseIdle, PhaseB or PhaseA.
+func (p Phase) Phase() uint64 { return uint64(p) % Phases }
 
 // Limit widths: a set bit, a tolerance, and units.
 const (

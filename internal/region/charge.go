@@ -102,7 +102,7 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		}
 		return w, errNoRoom
 	}
-	if turn/abi.TurnPhases%relock == 0 {
+	if turn/abi.Phases%relock == 0 {
 		_, _ = r.alive.lock(s.index)
 	}
 	put(a, turn, kind, delta*abi.Unit)

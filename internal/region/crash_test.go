@@ -79,7 +79,7 @@ func TestATurnThatNeverComesIsDamage(t *testing.T) {
 	r, _ := overHeap(t)
 	s := claim(t, r)
 	must(t, s.Charge(0, abi.Data, 1))
-	r.m.Accounts[0][s.Index()].Turn = abi.TurnA
+	r.m.Accounts[0][s.Index()].Phase = abi.PhaseA
 	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrDamaged) {
 		t.Errorf("charging: %v", err)
 	}
@@ -136,10 +136,10 @@ func TestDeathInsideTheView(t *testing.T) {
 		a    abi.Account
 		want uint64
 	}{
-		{"turn taken", abi.Account{Turn: 4 + abi.TurnB, A: whole(512), B: whole(0)}, 512},
-		{"B half written", abi.Account{Turn: 4 + abi.TurnB, A: whole(512), B: torn}, 512},
-		{"turned", abi.Account{Turn: 4 + abi.TurnA, A: whole(512), B: whole(1024)}, 1024},
-		{"A half written", abi.Account{Turn: 4 + abi.TurnA, A: torn, B: whole(1024)}, 1024},
+		{"turn taken", abi.Account{Phase: 4 + abi.PhaseB, A: whole(512), B: whole(0)}, 512},
+		{"B half written", abi.Account{Phase: 4 + abi.PhaseB, A: whole(512), B: torn}, 512},
+		{"turned", abi.Account{Phase: 4 + abi.PhaseA, A: whole(512), B: whole(1024)}, 1024},
+		{"A half written", abi.Account{Phase: 4 + abi.PhaseA, A: torn, B: whole(1024)}, 1024},
 	} {
 		var f abi.Usage
 		c.a.Gen = 1
@@ -150,8 +150,8 @@ func TestDeathInsideTheView(t *testing.T) {
 			t.Errorf("%s: before the next owner's first change it is read as %+v", c.name, f)
 		}
 		enter(&c.a, 2)
-		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) || c.a.Turn != 8 {
-			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Turn)
+		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) || c.a.Phase != 8 {
+			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Phase)
 		}
 	}
 }

@@ -19,8 +19,8 @@ var turnBound = time.Duration(abi.TurnBoundNS)
 // process meet here. It reports false where the turn never comes, because the
 // word is damaged.
 func take(a *abi.Account, broken *atomic.Bool) (turn uint64, ok bool) {
-	t := atomic.LoadUint64(&a.Turn)
-	if t%abi.TurnPhases == abi.TurnIdle && atomic.CompareAndSwapUint64(&a.Turn, t, t+abi.TurnB) {
+	t := atomic.LoadUint64(&a.Phase)
+	if t%abi.Phases == abi.PhaseIdle && atomic.CompareAndSwapUint64(&a.Phase, t, t+abi.PhaseB) {
 		return t, true
 	}
 	return takeSlowly(a, broken)
@@ -30,8 +30,8 @@ func takeSlowly(a *abi.Account, broken *atomic.Bool) (turn uint64, ok bool) {
 	var seen uint64
 	var since time.Time
 	for tries := 0; ; tries++ {
-		t := atomic.LoadUint64(&a.Turn)
-		if t%abi.TurnPhases == abi.TurnIdle && atomic.CompareAndSwapUint64(&a.Turn, t, t+abi.TurnB) {
+		t := atomic.LoadUint64(&a.Phase)
+		if t%abi.Phases == abi.PhaseIdle && atomic.CompareAndSwapUint64(&a.Phase, t, t+abi.PhaseB) {
 			return t, true
 		}
 		switch {
@@ -59,7 +59,7 @@ func put(a *abi.Account, turn uint64, kind abi.Kind, delta int64) {
 	storeRelease(&a.B.Total, total)
 	storeRelease(&a.B.Kind[kind], bytes)
 	point(abi.SeqlockB)
-	storeRelease(&a.Turn, turn+abi.TurnA)
+	storeRelease(&a.Phase, turn+abi.PhaseA)
 	point(abi.SeqlockTurned)
 	storeRelease(&a.A.Total, total)
 	storeRelease(&a.A.Kind[kind], bytes)
@@ -74,7 +74,7 @@ func put(a *abi.Account, turn uint64, kind abi.Kind, delta int64) {
 func clearFigures(a *abi.Account, turn uint64) {
 	zero(&a.B)
 	point(abi.SeqlockB)
-	storeRelease(&a.Turn, turn+abi.TurnA)
+	storeRelease(&a.Phase, turn+abi.PhaseA)
 	point(abi.SeqlockTurned)
 	zero(&a.A)
 	point(abi.SeqlockA)
@@ -90,7 +90,7 @@ func zero(f *abi.Usage) {
 
 // leave ends a turn. Without put before it, nothing has changed.
 func leave(a *abi.Account, turn uint64) {
-	storeRelease(&a.Turn, turn+abi.TurnPhases)
+	storeRelease(&a.Phase, turn+abi.Phases)
 	point(abi.TurnLeft)
 }
 
@@ -98,12 +98,12 @@ func leave(a *abi.Account, turn uint64) {
 // count, whatever the last one left. Until Gen says so, readers pass it over; two
 // threads do not do this at once.
 func enter(a *abi.Account, gen uint64) {
-	t := atomic.LoadUint64(&a.Turn)
+	t := atomic.LoadUint64(&a.Phase)
 	zero(&a.A)
 	zero(&a.B)
 	storeRelease(&a.Peak, 0)
 	storeRelease(&a.Driver, 0)
-	storeRelease(&a.Turn, t-t%abi.TurnPhases+abi.TurnPhases)
+	storeRelease(&a.Phase, t-t%abi.Phases+abi.Phases)
 	// Release: pairs with the load of Gen in read.
 	storeRelease(&a.Gen, gen)
 }
@@ -114,13 +114,13 @@ func enter(a *abi.Account, gen uint64) {
 func read(a *abi.Account, gen uint64, f *abi.Usage) (retries int, peak uint64) {
 	for {
 		// Acquire, each, in this order: pairs with the stores in put and enter.
-		t := atomic.LoadUint64(&a.Turn)
+		t := atomic.LoadUint64(&a.Phase)
 		if atomic.LoadUint64(&a.Gen) != gen {
 			*f = abi.Usage{} // the last owner's; this one has not had anything
 			return retries, 0
 		}
 		from := &a.A
-		if t%abi.TurnPhases == abi.TurnA {
+		if t%abi.Phases == abi.PhaseA {
 			from = &a.B
 		}
 		f.Total = atomic.LoadUint64(&from.Total)
@@ -129,7 +129,7 @@ func read(a *abi.Account, gen uint64, f *abi.Usage) (retries int, peak uint64) {
 		}
 		peak = atomic.LoadUint64(&a.Peak)
 		// From phase 0 to 1 the copy that was read stays as it is.
-		if atomic.LoadUint64(&a.Turn)|abi.TurnB == t|abi.TurnB {
+		if atomic.LoadUint64(&a.Phase)|abi.PhaseB == t|abi.PhaseB {
 			return retries, peak
 		}
 		if retries++; retries == abi.ReadTries {

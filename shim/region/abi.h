@@ -45,10 +45,10 @@
 #define RATION_SLOT_JOINING 0x1u
 #define RATION_SLOT_ACTIVE 0x2u
 #define RATION_STATUS_STATE_BITS 0x8u
-#define RATION_TURN_IDLE 0x0u
-#define RATION_TURN_B 0x1u
-#define RATION_TURN_A 0x3u
-#define RATION_TURN_PHASES 0x4u
+#define RATION_PHASE_IDLE 0x0u
+#define RATION_PHASE_B 0x1u
+#define RATION_PHASE_A 0x3u
+#define RATION_PHASES 0x4u
 #define RATION_LIMIT_UNIT_BITS 0x30u
 #define RATION_LIMIT_UNLIMITED_UNITS 0xffffffffffffull
 #define RATION_LIMIT_SET_BIT 0x3fu
@@ -312,7 +312,7 @@ _Static_assert(offsetof(struct ration_usage, total) == 0, "usage.total");
 _Static_assert(offsetof(struct ration_usage, kind) == 8, "usage.kind");
 
 struct ration_account {
-	uint64_t turn;
+	uint64_t phase;
 	uint64_t gen;
 	struct ration_usage a;
 	uint64_t peak;
@@ -324,7 +324,7 @@ struct ration_account {
 	uint64_t pad9[7];
 };
 _Static_assert(sizeof(struct ration_account) == 192, "account");
-_Static_assert(offsetof(struct ration_account, turn) == 0, "account.turn");
+_Static_assert(offsetof(struct ration_account, phase) == 0, "account.phase");
 _Static_assert(offsetof(struct ration_account, gen) == 8, "account.gen");
 _Static_assert(offsetof(struct ration_account, a) == 16, "account.a");
 _Static_assert(offsetof(struct ration_account, peak) == 56, "account.peak");

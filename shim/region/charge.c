@@ -46,7 +46,7 @@ static int charge_change(struct region *r, unsigned device, unsigned kind, uint6
 		region_turn_end(a, b.turn);
 		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 	}
-	if (UNLIKELY(b.turn / RATION_TURN_PHASES % RELOCK == 0))
+	if (UNLIKELY(b.turn / RATION_PHASES % RELOCK == 0))
 		region_lock(r, claim_slot(claim));
 	region_put(a, &b, kind, delta * RATION_UNIT);
 	return REGION_OK;

@@ -10,11 +10,11 @@
 static bool seqlock_try(struct ration_account *a, unsigned kind, struct region_books *b)
 {
 	/* Acquire: the books are read after it; pairs with region_turn_end. */
-	b->turn = load_acquire(&a->turn);
+	b->turn = load_acquire(&a->phase);
 	b->used = load_acquire(&a->used);
 	b->total = load_acquire(&a->a.total);
 	b->bytes = load_acquire(&a->a.kind[kind]);
-	return b->turn % RATION_TURN_PHASES == RATION_TURN_IDLE && cas(&a->turn, b->turn, b->turn + RATION_TURN_B);
+	return b->turn % RATION_PHASES == RATION_PHASE_IDLE && cas(&a->phase, b->turn, b->turn + RATION_PHASE_B);
 }
 
 __attribute__((cold, noinline)) static bool seqlock_take_slowly(struct ration_account *a, unsigned kind, struct region_books *b, bool wait)
@@ -52,7 +52,7 @@ bool region_take(struct ration_account *a, unsigned kind, struct region_books *b
 
 void region_turn_end(struct ration_account *a, uint64_t turn)
 {
-	store_release(&a->turn, turn + RATION_TURN_PHASES);
+	store_release(&a->phase, turn + RATION_PHASES);
 	FAILPOINT(TURN_LEFT);
 }
 
@@ -67,7 +67,7 @@ void region_put(struct ration_account *a, const struct region_books *b, unsigned
 	store_release(&a->b.total, total);
 	store_release(&a->b.kind[kind], bytes);
 	FAILPOINT(SEQLOCK_B);
-	store_release(&a->turn, b->turn + RATION_TURN_A);
+	store_release(&a->phase, b->turn + RATION_PHASE_A);
 	FAILPOINT(SEQLOCK_TURNED);
 	store_release(&a->a.total, total);
 	store_release(&a->a.kind[kind], bytes);
@@ -89,7 +89,7 @@ void region_clear(struct ration_account *a, uint64_t turn)
 {
 	seqlock_zero(&a->b);
 	FAILPOINT(SEQLOCK_B);
-	store_release(&a->turn, turn + RATION_TURN_A);
+	store_release(&a->phase, turn + RATION_PHASE_A);
 	FAILPOINT(SEQLOCK_TURNED);
 	seqlock_zero(&a->a);
 	FAILPOINT(SEQLOCK_A);
@@ -115,8 +115,8 @@ bool region_enter(struct region *r, struct ration_account *a, uint64_t claim)
 		seqlock_zero(&a->b);
 		store_release(&a->peak, 0);
 		store_release(&a->driver, 0);
-		uint64_t t = load_acquire(&a->turn);
-		store_release(&a->turn, t - t % RATION_TURN_PHASES + RATION_TURN_PHASES);
+		uint64_t t = load_acquire(&a->phase);
+		store_release(&a->phase, t - t % RATION_PHASES + RATION_PHASES);
 		/* Release: pairs with the load of gen in region_read, and with read in Go. */
 		store_release(&a->gen, gen);
 	}
@@ -132,17 +132,17 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 	for (unsigned retries = 0;;) {
 		/* Acquire, each, in this order: pairs with the stores in region_put and
 		 * region_enter. */
-		uint64_t t = load_acquire(&a->turn);
+		uint64_t t = load_acquire(&a->phase);
 		if (load_acquire(&a->gen) != gen) {
 			*f = (struct ration_usage){0}; /* the last owner's */
 			return retries;
 		}
-		const struct ration_usage *from = t % RATION_TURN_PHASES == RATION_TURN_A ? &a->b : &a->a;
+		const struct ration_usage *from = t % RATION_PHASES == RATION_PHASE_A ? &a->b : &a->a;
 		f->total = load_acquire(&from->total);
 		for (unsigned k = 0; k < RATION_KINDS; k++)
 			f->kind[k] = load_acquire(&from->kind[k]);
 		/* From phase 0 to 1 the copy that was read stays as it is. */
-		if ((load_acquire(&a->turn) | RATION_TURN_B) == (t | RATION_TURN_B) || ++retries == RATION_READ_TRIES)
+		if ((load_acquire(&a->phase) | RATION_PHASE_B) == (t | RATION_PHASE_B) || ++retries == RATION_READ_TRIES)
 			return retries;
 	}
 }

@@ -52,9 +52,9 @@ func interrupt(t *testing.T, path string, whole picture) {
 	p := newPatch(t, path)
 	train, serve, idle := whole.named(t, "train.py").Slot, whole.named(t, serving).Slot, whole.named(t, "idle").Slot
 	// B is being written: A counts. A is being written: B counts.
-	p.word(1<<40|abi.TurnB, "Accounts", 0, train, "Turn")
+	p.word(1<<40|abi.PhaseB, "Accounts", 0, train, "Phase")
 	p.word(12345, "Accounts", 0, train, "B", "Total")
-	p.word(1<<40|abi.TurnA, "Accounts", 0, serve, "Turn")
+	p.word(1<<40|abi.PhaseA, "Accounts", 0, serve, "Phase")
 	p.word(12345, "Accounts", 0, serve, "A", "Total")
 	p.word(777*MiB, "Accounts", 0, serve, "Driver")
 	// An account that is still the last owner's, and a slot that is being taken.
@@ -166,10 +166,10 @@ var ofNoUse = []string{
 	"Region.Compute", "Header.Devices", "Header.Slots", "Header.Ticket", "Header.HostPIDLock", "Header.NVMLPIDs", "Limits.Changes",
 	"Slot.Start", "Slot.PIDNS", "Account.Pend", "Account.Used", "Account.Done",
 	"LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
-	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Turn.Count",
+	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Phase.Count",
 	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "InitPatienceNS", "TurnBoundNS",
 	"DoneRefresh", "ClaimWindow", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
-	"UsedUnitBits", "SlotFree", "SlotJoining", "StatusStateBits", "TurnIdle", "TurnB", "TurnPhases", "LimitUnitBits", "LimitSetBit",
+	"UsedUnitBits", "SlotFree", "SlotJoining", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"TolerancePerMille", "Unlimited",
 }
 

@@ -207,14 +207,14 @@ def account(f, d, slot, gen, c):
     """What the owner of generation gen in a slot has of a device, in one piece."""
     a, tries, copy, peak, driver = ("Accounts", d, slot), 0, None, 0, 0
     while True:
-        turn = f.read(*a, "Turn")
+        seen = f.read(*a, "Phase")
         if f.read(*a, "Gen") != gen:
             return {"device": d, "total": 0, "peak": 0}
-        phase = f.page.unpack("Turn", turn)["Phase"]
-        copy = f.read(*a, "B" if phase == c["TurnA"] else "A")
+        phase = f.page.unpack("Phase", seen)["Phase"]
+        copy = f.read(*a, "B" if phase == c["PhaseA"] else "A")
         peak, driver = f.read(*a, "Peak"), f.read(*a, "Driver")
-        again = f.read(*a, "Turn")
-        if again == turn or phase == c["TurnIdle"] and again == turn + c["TurnB"]:
+        again = f.read(*a, "Phase")
+        if again == seen or phase == c["PhaseIdle"] and again == seen + c["PhaseB"]:
             break
         tries += 1
         if tries == c["ReadTries"]:
