@@ -25,9 +25,16 @@ static inline int entry_begin(void)
 
 static inline void entry_end(int state)
 {
+	int type = PTHREAD_CANCEL_DEFERRED;
 	lock_order_hook();
-	if (state == PTHREAD_CANCEL_ENABLE)
-		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	if (state != PTHREAD_CANCEL_ENABLE)
+		return;
+	/* A thread that may be cancelled anywhere is, by the last call: one that is by enabling it
+	 * ends without PTHREAD_CANCELED in some versions of the C library. */
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	if (unlikely(type != PTHREAD_CANCEL_DEFERRED))
+		pthread_setcanceltype(type, NULL);
 }
 
 #define HOOK(family, symbol, base, version, per_thread, params, text)                                                  \

@@ -81,5 +81,60 @@ CANCELLED(in_free, "cuMemFree", freeing(), freeing())
 CANCELLED(in_destroy, "cuCtxDestroy", destroying(), destroying())
 CANCELLED(in_launch, "cuGraphLaunch", ((struct task){.run = launch, .exec = graph()}), ((struct task){.run = launch, .exec = graph()}))
 
+/* What the program has set for a thread counts after the call as it does without us. The
+ * thread is cancelled inside it, at a gate. */
+struct setting {
+    int state, type;
+    uint32_t came; /* how far the thread came */
+};
+
+enum { INSIDE, RETURNED, TESTED };
+
+static void *settings_thread(void *arg)
+{
+    struct setting *s = arg;
+    CUdeviceptr p;
+    size_t size;
+    int state, type;
+    cuCtxSetCurrent(start());
+    pthread_setcancelstate(s->state, NULL);
+    pthread_setcanceltype(s->type, NULL);
+    OK(cuMemGetInfo_v2(&size, &size));
+    pthread_setcanceltype(s->type, &type);
+    EQ(type, s->type);
+    (void)!cuMemAlloc_v2(&p, 10 * MIB);
+    __atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+    EQ(state, s->state);
+    EQ(type, s->type);
+    pthread_setcancelstate(state, NULL);
+    pthread_testcancel();
+    __atomic_store_n(&s->came, TESTED, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void with_setting(int state, int type, uint32_t comes)
+{
+    struct setting s = {state, type, INSIDE};
+    pthread_t thread;
+    void *end = NULL;
+    start();
+    fakegpu_hold("cuMemAlloc", 1);
+    EQ(pthread_create(&thread, NULL, settings_thread, &s), 0);
+    EQ(fakegpu_held("cuMemAlloc", 1, LONG), 1);
+    EQ(pthread_cancel(thread), 0);
+    fakegpu_open("cuMemAlloc");
+    EQ(pthread_join(thread, &end), 0);
+    CHECK((end == PTHREAD_CANCELED) == (comes != TESTED));
+    EQ(s.came, comes);
+    BALANCED(0);
+}
+
+static void deferred(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_DEFERRED, RETURNED); }
+static void asynchronous(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_ASYNCHRONOUS, INSIDE); }
+static void disabled(void) { with_setting(PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_ASYNCHRONOUS, TESTED); }
+
 RUN_PARTS(true, {"linear", in_linear}, {"pool", in_pool}, {"module", in_module}, {"create", in_create}, {"retain", in_retain},
-          {"free", in_free}, {"destroy", in_destroy}, {"launch", in_launch})
+          {"free", in_free}, {"destroy", in_destroy}, {"launch", in_launch}, {"deferred", deferred}, {"asynchronous", asynchronous},
+          {"disabled", disabled})
