@@ -82,7 +82,7 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
 		if (why->top[i].bytes)
 			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", i ? "," : "", (unsigned long long)why->top[i].pid,
-				      why->top[i].pid == me ? " (itself)" : "", size_text(why->top[i].bytes, o));
+				      why->top[i].itself ? " (itself)" : "", size_text(why->top[i].bytes, o));
 	uint64_t quiet = __atomic_exchange_n(&skipped, 0, __ATOMIC_RELAXED);
 	char more[64] = "";
 	if (quiet)

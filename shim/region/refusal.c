@@ -5,19 +5,21 @@
 
 #include "internal.h"
 
-/* holders finds what our slot holds of a device, and who holds most. */
+/* refusal_holders finds what this process holds of a device, and which processes hold most. */
 static void refusal_holders(struct region *r, unsigned device, struct region_refusal *why)
 {
+	uint64_t mine = load_acquire(&r->claim);
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
-		if (status_state(load_acquire(&r->m->status[slot])) != RATION_SLOT_ACTIVE)
+		uint64_t status = load_acquire(&r->m->status[slot]);
+		if (status_state(status) != RATION_SLOT_ACTIVE)
 			continue;
 		uint64_t bytes = used_units(load_acquire(&account(r, device, slot)->used)) * RATION_UNIT;
-		if (slot == r->slot)
+		struct region_holder h = {load_acquire(&r->m->slots[slot].pid), bytes, make_claim(slot, status) == mine};
+		if (h.itself)
 			why->own = bytes;
-		struct ration_holder h = {load_acquire(&r->m->slots[slot].pid), bytes};
 		for (unsigned i = 0; i < RATION_HOLDERS; i++)
 			if (h.bytes > why->top[i].bytes) {
-				struct ration_holder smaller = why->top[i];
+				struct region_holder smaller = why->top[i];
 				why->top[i] = h;
 				h = smaller;
 			}
@@ -53,7 +55,8 @@ void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w
 	u.entry.held = why->held;
 	u.entry.limit = why->limit;
 	u.entry.own = why->own;
-	memcpy(u.entry.top, why->top, sizeof u.entry.top);
+	for (unsigned i = 0; i < RATION_HOLDERS; i++)
+		u.entry.top[i] = (struct ration_holder){why->top[i].pid, why->top[i].bytes};
 	for (unsigned i = 2; i < sizeof u.words / 8; i++)
 		u.words[1] ^= u.words[i];
 

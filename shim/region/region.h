@@ -69,10 +69,14 @@ struct region_holding {
 	bool best_effort;
 };
 
-/* A refusal, as the ring keeps it. */
+/* A refusal, as the ring keeps it. itself: the process that was refused, by its slot and
+ * generation; in containers, every process may have the same PID. */
 struct region_refusal {
 	uint64_t asked, held, limit, own;
-	struct ration_holder top[RATION_HOLDERS];
+	struct region_holder {
+		uint64_t pid, bytes;
+		bool itself;
+	} top[RATION_HOLDERS];
 };
 
 /* region_open attaches to the region at path, making and initialising it if need
