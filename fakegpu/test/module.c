@@ -87,7 +87,8 @@ static void variables(void)
     OK(cuLibraryGetGlobal(&p, &size, l, "second"));
     EQ(size, 3000000);
     EQ(mine() - before, 6 * MIB);
-    OK(cuLibraryUnload(l));
+    OK(cuMemPrefetchAsync(q, size, 0, NULL));
+    OK(cuLibraryUnload(l)); /* all of them go with it */
     EQ(mine(), before);
     OK(cuLibraryLoadData(&again, two, NULL, NULL, 0, NULL, NULL, 0));
     CHECK(again == l); /* handles are used again at once */
