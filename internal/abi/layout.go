@@ -8,10 +8,13 @@
 // docs/format.md, for a reader in any other language. The comments of types,
 // fields, constants and accessors are the words of that page.
 //
-// Rules: fixed-width fields only, padding spelled out, every word that several
+// Rules: every structure is laid out as C lays it out (structs.HostLayout),
+// fixed-width fields only, padding spelled out, every word that several
 // processes write hard on a cache line of its own. A change of anything here is
 // a change of Version.
 package abi
+
+import "structs"
 
 //go:generate go run ./gen -header ../../shim/region/abi.h -page ../../docs/format.md
 
@@ -65,6 +68,7 @@ func (k Kind) String() string {
 
 // Region is the whole file.
 type Region struct {
+	_        structs.HostLayout
 	Header   Header
 	Limits   Limits                  // where Header.Flags is LimitsInside
 	Devices  [Devices]Device         // by device
@@ -78,6 +82,7 @@ type Region struct {
 
 // Header is the first page.
 type Header struct {
+	_       structs.HostLayout
 	Magic   uint64 // the constant Magic, in every version of the layout
 	Version uint32 // the constant Version; at this offset in every version
 	Flags   uint32 // LimitsBeside or LimitsInside; set once
@@ -117,6 +122,7 @@ const (
 // Counters are totals over the life of the region. Readers add to them in
 // batches.
 type Counters struct {
+	_          structs.HostLayout
 	Reads      uint64 // consistent reads asked for
 	Retries    uint64 // tries beyond the first
 	BestEffort uint64 // reads given up after ReadTries
@@ -130,6 +136,7 @@ type Counters struct {
 // Limits is a page of its own: inside the region where a job makes its own
 // limits, or the whole of a file beside it where an operator owns them.
 type Limits struct {
+	_       structs.HostLayout
 	Magic   uint64 // the constant LimitsMagic
 	Version uint32 // the constant Version
 	_       uint32
@@ -143,6 +150,7 @@ type Limits struct {
 
 // DeviceLimits is what a job may have of one device.
 type DeviceLimits struct {
+	_       structs.HostLayout
 	Memory  uint64    // packed by Limit
 	Compute uint64    // per cent of the device's time; zero while not set
 	UUID    [2]uint64 // the UUID's 16 bytes as two numbers, each big end first; the second is zero while unknown
@@ -152,6 +160,7 @@ type DeviceLimits struct {
 
 // Device is one device's ledger.
 type Device struct {
+	_          structs.HostLayout
 	LedgerWord uint64 // packed by LedgerWord
 	_          [7]uint64
 
@@ -163,11 +172,13 @@ type Device struct {
 
 // Compute is room for the rationing of compute time.
 type Compute struct {
+	_ structs.HostLayout
 	_ [16]uint64
 }
 
 // Slot is one process.
 type Slot struct {
+	_       structs.HostLayout
 	PID     uint64 // as the process sees itself
 	HostPID uint64 // packed by HostPID; filled in by any process that sees the host's PIDs
 	Start   uint64 // start time in clock ticks since boot: with PID, names a process for good
@@ -180,6 +191,7 @@ type Slot struct {
 
 // Account is one slot on one device.
 type Account struct {
+	_     structs.HostLayout
 	Phase uint64 // packed by Phase: the sequence lock
 	Gen   uint64 // generation of the owner whose account this is
 	A     Usage  // one copy of the usage
@@ -196,12 +208,14 @@ type Account struct {
 
 // Usage is bytes by kind and their sum.
 type Usage struct {
+	_     structs.HostLayout
 	Total uint64        // bytes: the sum of Kind
 	Kind  [Kinds]uint64 // bytes, by kind
 }
 
 // Refusal is one entry of the ring of recent refusals.
 type Refusal struct {
+	_      structs.HostLayout
 	Seq    uint64          // 2·ticket+1 while being written, 2·ticket+2 after
 	Sum    uint64          // exclusive or of all 64-bit words that follow: an entry torn by two writers shows
 	Time   uint64          // Unix nanoseconds
@@ -218,6 +232,7 @@ type Refusal struct {
 
 // Holder is a process and what it held when a request was refused.
 type Holder struct {
+	_     structs.HostLayout
 	PID   uint64 // as the process sees itself
 	Bytes uint64 // on the refused request's device
 }
@@ -225,6 +240,7 @@ type Holder struct {
 // Tail ends the file. A file that was ever cut short has lost it, also when it
 // was made longer again.
 type Tail struct {
+	_     structs.HostLayout
 	Magic uint64 // the constant TailMagic
 	_     [511]uint64
 }

@@ -2,6 +2,7 @@ package abi
 
 import (
 	"reflect"
+	"structs"
 	"testing"
 )
 
@@ -71,4 +72,26 @@ func TestCapacity(t *testing.T) {
 	if DoneRefresh >= 1<<WordSeqBits {
 		t.Error("an owner rewrites Done too late: the short sequence has wrapped")
 	}
+}
+
+// A structure without the mark may be laid out as the compiler likes.
+func TestEveryStructureHasTheHostsLayout(t *testing.T) {
+	mark, seen := reflect.TypeFor[structs.HostLayout](), map[reflect.Type]bool{}
+	var visit func(reflect.Type)
+	visit = func(typ reflect.Type) {
+		for typ.Kind() == reflect.Array {
+			typ = typ.Elem()
+		}
+		if typ.Kind() != reflect.Struct || typ == mark || seen[typ] {
+			return
+		}
+		seen[typ] = true
+		if typ.Field(0).Type != mark {
+			t.Errorf("%s does not begin with structs.HostLayout", typ.Name())
+		}
+		for f := range typ.Fields() {
+			visit(f.Type)
+		}
+	}
+	visit(reflect.TypeFor[Region]())
 }

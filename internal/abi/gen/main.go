@@ -84,8 +84,9 @@ func (w *writer) structure(t reflect.Type) {
 		return
 	}
 	w.done[t] = true
-	for i := range t.NumField() {
-		ft := t.Field(i).Type
+	fields := fieldsOf(t)
+	for _, f := range fields {
+		ft := f.Type
 		for ft.Kind() == reflect.Array {
 			ft = ft.Elem()
 		}
@@ -97,8 +98,7 @@ func (w *writer) structure(t reflect.Type) {
 	name := "struct ration_" + snake(t.Name())
 	fmt.Fprintf(w.out, "\n%s {\n", name)
 	var asserts bytes.Buffer
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for i, f := range fields {
 		field := f.Tag.Get("c")
 		if field == "" {
 			field = snake(f.Name)
@@ -110,6 +110,17 @@ func (w *writer) structure(t reflect.Type) {
 		fmt.Fprintf(&asserts, "_Static_assert(offsetof(%s, %s) == %d, \"%s.%s\");\n", name, field, f.Offset, snake(t.Name()), field)
 	}
 	fmt.Fprintf(w.out, "};\n_Static_assert(sizeof(%s) == %d, \"%s\");\n%s", name, t.Size(), snake(t.Name()), asserts.Bytes())
+}
+
+// fieldsOf returns the fields of t that take room: the mark that its layout is C's
+// does not.
+func fieldsOf(t reflect.Type) (fields []reflect.StructField) {
+	for f := range t.Fields() {
+		if f.Type.Size() > 0 {
+			fields = append(fields, f)
+		}
+	}
+	return fields
 }
 
 func declare(t reflect.Type, name string) string {
