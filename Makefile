@@ -1,7 +1,7 @@
 # Everything here is a line or two over ordinary tools. What a target needs
 # beyond Go, gcc and make is installed by scripts/need when it is missing.
 
-VERSION := $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+VERSION := $(or $(shell scripts/version),$(error no version))
 LDFLAGS := -X ration/internal/cli.version=$(VERSION)
 
 # A clone that belongs to another user (root in CI) must build as well.
@@ -79,7 +79,7 @@ lint: native ## check formatting, go vet, staticcheck
 	go tool staticcheck ./...
 
 test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
-	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare python3
+	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare python3 jq
 	go test ./...
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir test; done
 

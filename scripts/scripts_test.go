@@ -1,0 +1,182 @@
+// Package scripts_test runs the scripts in repositories made for them.
+package scripts_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// repo is a new git repository with one of the scripts in it.
+type repo struct {
+	t   *testing.T
+	dir string
+}
+
+func newRepo(t *testing.T, scripts ...string) repo {
+	t.Helper()
+	r := repo{t, t.TempDir()}
+	for _, name := range scripts {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.write("scripts/"+name, string(text))
+	}
+	r.git("init", "--quiet")
+	return r
+}
+
+func (r repo) write(name, text string) {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r repo) run(name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = r.dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "MAKEFLAGS=",
+		"GIT_AUTHOR_NAME=test", "GIT_AUTHOR_EMAIL=test@localhost", "GIT_COMMITTER_NAME=test", "GIT_COMMITTER_EMAIL=test@localhost")
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (r repo) git(args ...string) string {
+	r.t.Helper()
+	out, err := r.run("git", args...)
+	if err != nil {
+		r.t.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (r repo) commit() {
+	r.t.Helper()
+	r.git("add", "--all")
+	r.git("commit", "--quiet", "--allow-empty", "--message=test")
+}
+
+func TestVersion(t *testing.T) {
+	r := newRepo(t, "version")
+	var sorted []string
+	want := func(want string) {
+		t.Helper()
+		head, _ := r.run("git", "rev-parse", "--short", "HEAD")
+		want = strings.Replace(want, "HASH", head, 1)
+		got, err := r.run("scripts/version")
+		if got != want || err != nil {
+			t.Fatalf("got %q, %v; want %q", got, err, want)
+		}
+		sorted = append(sorted, strings.Replace(got, "-", "~", 1)) // as in deploy/dist
+	}
+
+	r.write("VERSION", "0.2.0\n")
+	want("0.2.0-dev") // of an archive
+	for range 9 {
+		r.commit()
+	}
+	want("0.2.0-dev.9+gHASH")
+	r.commit()
+	want("0.2.0-dev.10+gHASH")
+	r.git("tag", "other")
+	want("0.2.0-dev.10+gHASH")
+	sorted = slices.Compact(sorted)
+	r.write("scripts/more", "")
+	r.git("add", "--all")
+	want("0.2.0-dev.10+gHASH.dirty")
+	r.commit()
+	r.git("tag", "v0.2.0")
+	want("0.2.0")
+	r.write("scripts/more", "more")
+	want("0.2.0+dirty")
+	r.commit()
+	if got, err := r.run("scripts/version"); err == nil || !strings.Contains(got, "0.2.0 is released") {
+		t.Errorf("one commit after the release: %q, %v", got, err)
+	}
+	r.write("VERSION", "0.3.0\n")
+	r.commit()
+	want("0.3.0-dev.2+gHASH")
+	r.git("tag", "v0.3.0")
+	want("0.3.0")
+
+	// sort -V orders as Debian does.
+	cmd := exec.Command("sort", "--version-sort", "--check")
+	cmd.Stdin = strings.NewReader(strings.Join(sorted, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("versions do not sort by age: %s\n%s", out, strings.Join(sorted, "\n"))
+	}
+}
+
+// ration is a program that measures a charge, too low at first and too high then,
+// and one row of its own.
+func ration(charge, own string) string {
+	return `#!/bin/sh
+[ "$2" = update ] || exit 1
+echo >>"$0.runs"
+case $(wc -l <"$0.runs") in
+1) charge=1 ;;
+2) charge=900 ;;
+*) charge=` + charge + ` ;;
+esac
+echo '{"results": [{"bench": "update", "rows": [
+	{"name": "charge", "unit": "ns", "value": '$charge'}, {"name": "` + own + `", "unit": "", "value": 7}]}]}'
+`
+}
+
+func TestBenchCompare(t *testing.T) {
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Skip("jq is not installed; make test installs it")
+	}
+	r := newRepo(t, "version", "bench-compare", "need")
+	r.write("VERSION", "0.2.0\n")
+	r.write("Makefile", "all:\n\tmkdir -p bin && cp ration bin/\n")
+	r.write("shim/Makefile", "bench:\n\t@echo the same in C\n")
+	r.write(".gitignore", "bin\n")
+	r.write("ration", ration("50", "old"))
+	r.commit()
+	compare := func() string {
+		t.Helper()
+		out, err := r.run("scripts/bench-compare")
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return out
+	}
+	if out := compare(); !strings.Contains(out, "no tag") {
+		t.Errorf("without a tag: %s", out)
+	}
+
+	r.git("tag", "v0.2.0")
+	r.write("VERSION", "0.3.0\n")
+	r.write("ration", ration("60", "new"))
+	r.commit()
+	r.git("tag", "v0.3.0") // what is compared, not what it is compared with
+	out := compare()
+	var lines []string
+	for line := range strings.Lines(out) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	for _, want := range []string{
+		"v0.2.0 against 0.3.0, medians of 3 runs in turn:",
+		"update charge 50.0 60.0 ns +20 %",
+		"update old 7.0 -",
+		"update new - 7.0",
+		"the same in C",
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q in:\n%s", want, out)
+		}
+	}
+	if left := r.git("worktree", "list"); strings.Contains(left, "\n") {
+		t.Errorf("left behind: %s", left)
+	}
+}
