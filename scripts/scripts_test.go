@@ -166,7 +166,7 @@ func TestBenchCompare(t *testing.T) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
 	for _, want := range []string{
-		"v0.2.0 against 0.3.0, medians of 3 runs in turn:",
+		"v0.2.0 against 0.3.0, medians of 3 in turn:",
 		"update charge 50.0 60.0 ns +20 %",
 		"update old 7.0 -",
 		"update new - 7.0",
