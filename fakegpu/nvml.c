@@ -1,6 +1,7 @@
 /* NVML: starting, the system, and finding devices. */
 #include "nvml.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +19,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 nvmlReturn_t nvml_ready(void) { return load_acquire(&users) > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
 
-nvmlDevice_t nvml_handle(unsigned index) { return &devices[index]; }
+/* The first handle of a device opens a file that stays open, as the real one does. */
+nvmlDevice_t nvml_handle(unsigned index)
+{
+    static uint32_t opened[sizeof devices / sizeof *devices];
+    if (!__atomic_exchange_n(&opened[index], 1, __ATOMIC_RELAXED))
+        (void)!open("/dev/null", O_RDWR | O_CLOEXEC);
+    return &devices[index];
+}
 
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
 {

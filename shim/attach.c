@@ -16,9 +16,6 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* Descriptors below this are for the program, which may count on their numbers. */
-#define ATTACH_LOWEST_FD 100
-
 static struct attach_page attach_cold; /* until there is a page */
 struct attach_page *attach_page = &attach_cold;
 
@@ -83,16 +80,6 @@ static void attach_log_differences(const struct region_limits *own)
 	}
 }
 
-static void attach_move_fd(void)
-{
-	int high = fcntl(attach_job_region.fd, F_DUPFD_CLOEXEC, ATTACH_LOWEST_FD);
-	if (high < 0)
-		return;
-	/* No record locks are held yet that this could drop. */
-	close(attach_job_region.fd);
-	attach_job_region.fd = high;
-}
-
 /* attach_open maps the job's region. Under the lock. */
 static bool attach_open(struct attach_page *p, void (*reset)(void))
 {
@@ -123,7 +110,6 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 		log_error("region %s: %s", c->path, attach_error_text(err, buf));
 		return false;
 	}
-	attach_move_fd();
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
 	reset();

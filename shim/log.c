@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "lock_order.h"
+#include "region/region.h"
 
 enum { LOG_LINE = 640, LOG_LOST = 64 }; /* bytes of a line, and of what says that others were lost */
 
@@ -67,7 +68,7 @@ static ssize_t log_write_stderr(const char *line, size_t n)
 		return send(STDERR_FILENO, line, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) || fcntl(STDERR_FILENO, F_GETFL) & O_NONBLOCK)
 		return write(STDERR_FILENO, line, n);
-	int fd = open("/proc/self/fd/2", O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	int fd = region_open_fd("/proc/self/fd/2", O_WRONLY | O_NOCTTY | O_NONBLOCK, 0);
 	if (fd >= 0) {
 		ssize_t wrote = log_is_stderr(fd, &again) ? write(fd, line, n) : (ssize_t)n;
 		int error = errno;
@@ -86,7 +87,7 @@ static ssize_t log_write_stderr(const char *line, size_t n)
  * program may close a descriptor that is kept open, and use its number. */
 static ssize_t log_write_file(const char *line, size_t n)
 {
-	int fd = open(log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+	int fd = region_open_fd(log_file, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_NONBLOCK, 0644);
 	if (fd < 0)
 		return -1;
 	ssize_t wrote = write(fd, line, n);

@@ -31,7 +31,9 @@ bool nvml_start(void)
 	if (nvml_tried())
 		return nvml_started();
 	/* Twice does no harm: NVML counts its users. */
+	unsigned low = region_take_low_fds();
 	bool good = interpose_load_nvml() && REAL(nvmlInit_v2) == NVML_SUCCESS;
+	region_free_low_fds(low);
 	if (!good)
 		log_info("NVML cannot be used: driver overhead is not counted");
 	__atomic_store_n(nvml_state(), good ? NVML_STARTED : NVML_FAILED, __ATOMIC_RELEASE);
@@ -42,18 +44,26 @@ void nvml_set_pid(uint32_t pid) { __atomic_store_n(&nvml_listed_pid, pid, __ATOM
 
 void nvml_reset(void) { nvml_set_pid(0); }
 
+int nvml_handle_of(const char *uuid, nvmlDevice_t *handle)
+{
+	unsigned low = region_take_low_fds();
+	int result = REAL(nvmlDeviceGetHandleByUUID, uuid, handle);
+	region_free_low_fds(low);
+	return result;
+}
+
 /* nvml_find_handle fills in the device's handle. Under the lock. */
 static bool nvml_find_handle(struct nvml_device *d)
 {
 	if (d->handle)
 		return true;
-	if (REAL(nvmlDeviceGetHandleByUUID, d->uuid, &d->handle) == NVML_SUCCESS)
+	if (nvml_handle_of(d->uuid, &d->handle) == NVML_SUCCESS)
 		return true;
 	/* Part of a divided device. */
 	char mig[sizeof d->uuid];
 	memcpy(mig, d->uuid, sizeof mig);
 	memcpy(mig, "MIG", 3);
-	return REAL(nvmlDeviceGetHandleByUUID, mig, &d->handle) == NVML_SUCCESS;
+	return nvml_handle_of(mig, &d->handle) == NVML_SUCCESS;
 }
 
 /* nvml_read_list fills nvml_list. Under the lock. */

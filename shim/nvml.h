@@ -23,6 +23,10 @@ bool nvml_start(void);
 bool nvml_tried(void);
 bool nvml_started(void);
 
+/* nvml_handle_of asks NVML, which is started, for a device's handle. NVML opens the device
+ * there, and others when it is started: never as one of the program's descriptors 0 to 2. */
+int nvml_handle_of(const char *uuid, nvmlDevice_t *handle);
+
 /* nvml_pids reads the PIDs of the driver's list, at most max of them; false where the
  * list cannot be read. */
 bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n);

@@ -57,7 +57,7 @@ static bool alive_read_process(const char *pid, uint64_t *start, bool *ending)
 	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
 	char path[40], buf[1024];
 	snprintf(path, sizeof path, "/proc/%s/stat", pid);
-	int fd = region_open_fd(path, O_RDONLY);
+	int fd = region_open_fd(path, O_RDONLY, 0);
 	if (fd < 0)
 		return false;
 	ssize_t n = read(fd, buf, sizeof buf - 1);
@@ -118,7 +118,7 @@ static bool alive_mapped_by(const struct region *r, uint64_t pid)
 	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
 	/* By device and inode; or, where a stacked file system shows others, by name. */
 	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
-	int fd = region_open_fd(path, O_RDONLY);
+	int fd = region_open_fd(path, O_RDONLY, 0);
 	if (fd < 0)
 		return true;
 	/* Not on the stack: it is the program's, and a thread may have 16 KiB in all. */

@@ -19,27 +19,42 @@ static int file_stat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, f
 /* The descriptors below this are the program's, which may count on their numbers. */
 #define FILE_LOWEST_FD 100
 
-/* region_open_fd opens a file, never as one of the descriptors 0 to 2: a program that
- * has closed its standard output still prints, and would print into the file. They are
- * taken first, by what can be neither read nor written. */
-int region_open_fd(const char *path, int flags)
+unsigned region_take_low_fds(void)
 {
-	int low[4], n = 0, fd;
-	while (n < 4 && (low[n] = open("/", O_PATH | O_CLOEXEC)) >= 0 && low[n++] <= STDERR_FILENO)
-		;
-	do
-		fd = open(path, flags | O_CLOEXEC, 0600);
-	while (fd < 0 && errno == EINTR);
+	unsigned taken = 0;
+	for (int low = STDIN_FILENO; low <= STDERR_FILENO; low++) {
+		int fd = fcntl(low, F_GETFD) < 0 ? open("/", O_PATH | O_CLOEXEC) : -1;
+		if (fd == low)
+			taken |= 1u << low;
+		else if (fd >= 0)
+			close(fd);
+	}
+	return taken;
+}
+
+void region_free_low_fds(unsigned taken)
+{
 	int saved = errno;
-	while (n > 0)
-		close(low[--n]);
+	for (int low = STDIN_FILENO; low <= STDERR_FILENO; low++)
+		if (taken >> low & 1)
+			close(low);
 	errno = saved;
+}
+
+int region_open_fd(const char *path, int flags, unsigned mode)
+{
+	unsigned low = region_take_low_fds();
+	int fd;
+	do
+		fd = open(path, flags | O_CLOEXEC, mode);
+	while (fd < 0 && errno == EINTR);
+	region_free_low_fds(low);
 	return fd;
 }
 
 /* file_open opens a region or its limits: what path names itself, and a pipe must
  * not make us wait. */
-static int file_open(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK); }
+static int file_open(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK, 0600); }
 
 /* file_open_high opens the region itself, which stays open, out of the program's way.
  * Where no high number is left, a low one must do. The close drops the locks that this

@@ -14,7 +14,6 @@ int region_file_open(struct region *r);
 int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
 int region_file_empty(struct region *r);
-int region_open_fd(const char *path, int flags);
 int region_fd(struct region *r);
 void region_file_close(struct region *r);
 int region_limits_find(const struct region *r, uint32_t *where);

@@ -87,6 +87,14 @@ int region_open(struct region *r, const char *path, const struct region_limits *
  * whoever needs it next. */
 void region_close(struct region *r);
 
+/* region_open_fd opens a file, closed by exec, and never as one of the descriptors 0 to 2: a
+ * program that has closed its standard output still prints, and would print into the file.
+ * For what opens files by itself, region_take_low_fds takes those of the three that are
+ * closed, by what can be neither read nor written, until region_free_low_fds. */
+int region_open_fd(const char *path, int flags, unsigned mode);
+unsigned region_take_low_fds(void);
+void region_free_low_fds(unsigned taken);
+
 /* region_claim takes a slot; name is shown to people. */
 int region_claim(struct region *r, const char *name);
 

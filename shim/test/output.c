@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -276,10 +277,38 @@ static void closed_later(void)
     EQ(strlen(text), 0);
 }
 
+/* Without stdout, what the program prints never comes to where lines go. */
+static void *print(void *arg)
+{
+    unsigned *over = arg, printed = 0;
+    while (!__atomic_load_n(over, __ATOMIC_ACQUIRE))
+        printed += write(STDOUT_FILENO, "x", 1) == 1;
+    EQ(printed, 0);
+    return NULL;
+}
+
+static void without_stdout(void)
+{
+    unsigned over = 0;
+    pthread_t thread;
+    int p[2];
+    EQ(pipe(p), 0);
+    dup2(p[1], STDERR_FILENO);
+    say();
+    close(STDOUT_FILENO);
+    EQ(pthread_create(&thread, NULL, print, &over), 0);
+    for (int i = 0; i < 2000; i++) {
+        say();
+        drain(p[0]);
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+    EQ(pthread_join(thread, NULL), 0);
+}
+
 int main(void)
 {
     static void (*const cases[])(void) = {in_pipe,     in_socket,     in_datagrams,   in_fifo, in_anothers_pipe, in_terminal, in_anothers_terminal,
-                                          in_background, without_reader, in_file, closed,  closed_later};
+                                          in_background, without_reader, in_file, closed,  closed_later, without_stdout};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int status = -1;
         pid_t pid = fork();
