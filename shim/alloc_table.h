@@ -14,8 +14,15 @@ struct alloc_record {
 	uint8_t device;  /* the region's index */
 	uint8_t context; /* as context_target numbers it */
 	uint16_t pool;   /* as hooks/pool.c numbers it; 0: of no pool */
-	uint32_t flags;  /* the family's own */
+	uint32_t flags;  /* RECORD_..., or the family's own */
 	uint64_t other;  /* the family's own */
+};
+
+/* Flags of records, one bit each in all families: records of several meet in one sweep. */
+enum alloc_flags {
+	RECORD_MANAGED = 1,     /* its bytes may be elsewhere than on the device */
+	RECORD_UNCONFIRMED = 2, /* charged by a remembered cost, or a reading that was not exact */
+	RECORD_UNSURE = 4,      /* part of what it was charged may have been overhead before */
 };
 
 #define ALLOC_TABLE_SHARDS 32

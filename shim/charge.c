@@ -13,44 +13,68 @@
 #include "region/atomics.h"
 #include "region/words.h"
 
-/* What this process holds, in bytes rounded to the region's units: to fill a slot that
- * replaces a lost one, and to compare with what the driver reports. Atomic. */
-static uint64_t charge_held_bytes[RATION_DEVICES][RATION_KINDS];
-
-/* Of that, what the driver need not have: see charge_mark_absent. Atomic. */
-static uint64_t charge_absent_bytes[RATION_DEVICES];
+/* What this process has charged and returned, in bytes rounded to the region's units: sums
+ * that only grow, so that two of them, read at two instants, bound what was so in between.
+ * Atomic. */
+static struct charge_sums {
+	uint64_t added[RATION_KINDS], returned[RATION_KINDS];
+	uint64_t arrived, leaving; /* of all kinds but overhead */
+	uint64_t absent;           /* grows and shrinks: see charge_mark_absent */
+	uint64_t pad[5];
+} __attribute__((aligned(64))) charge_sums[RATION_DEVICES];
 
 static charge_relieve charge_reliefs[RELIEF_COUNT]; /* atomic */
 
 static uint64_t charge_rounded(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
 
-static void charge_count(unsigned device, unsigned kind, uint64_t bytes)
+/* Release, and acquire where they are read: a reading that sees one step of an allocation
+ * sees the steps before it, in whatever thread. */
+static void charge_count(uint64_t *sum, uint64_t bytes) { __atomic_fetch_add(sum, bytes, __ATOMIC_RELEASE); }
+
+void charge_arrived(unsigned device, uint64_t bytes) { charge_count(&charge_sums[device].arrived, charge_rounded(bytes)); }
+
+void charge_leaving(unsigned device, uint64_t bytes) { charge_count(&charge_sums[device].leaving, charge_rounded(bytes)); }
+
+uint64_t charge_held(unsigned device, unsigned kind)
 {
-	__atomic_fetch_add(&charge_held_bytes[device][kind], bytes, __ATOMIC_RELAXED);
+	/* In this order: what is returned was added before. */
+	uint64_t returned = load_acquire(&charge_sums[device].returned[kind]);
+	return load_acquire(&charge_sums[device].added[kind]) - returned;
 }
 
-uint64_t charge_held(unsigned device, unsigned kind) { return load_relaxed(&charge_held_bytes[device][kind]); }
-
-uint64_t charge_held_total(unsigned device)
+/* charge_sum_kinds adds up all kinds but overhead, which is what the bounds are for. */
+static uint64_t charge_sum_kinds(const uint64_t *by_kind)
 {
 	uint64_t sum = 0;
 	for (unsigned k = 0; k < RATION_KINDS; k++)
-		sum += charge_held(device, k);
+		sum += k == RATION_OVERHEAD ? 0 : load_acquire(&by_kind[k]);
 	return sum;
 }
 
-uint64_t charge_absent(unsigned device) { return load_relaxed(&charge_absent_bytes[device]); }
+void charge_bounds_begin(unsigned device, struct charge_bounds *b)
+{
+	b->returned = charge_sum_kinds(charge_sums[device].returned);
+	b->arrived = load_acquire(&charge_sums[device].arrived);
+}
+
+void charge_bounds_end(unsigned device, struct charge_bounds *b)
+{
+	const struct charge_sums *s = &charge_sums[device];
+	/* First: what is no longer marked has been leaving before. */
+	b->absent = load_acquire(&s->absent);
+	uint64_t leaving = load_acquire(&s->leaving);
+	b->least = b->arrived > leaving ? b->arrived - leaving : 0;
+	b->most = charge_sum_kinds(s->added) - b->returned;
+}
+
+uint64_t charge_absent(unsigned device) { return load_acquire(&charge_sums[device].absent); }
 
 void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now)
 {
-	fetch_add(&charge_absent_bytes[device], from_now ? charge_rounded(bytes) : -charge_rounded(bytes));
+	fetch_add(&charge_sums[device].absent, from_now ? charge_rounded(bytes) : -charge_rounded(bytes));
 }
 
-void charge_reset(void)
-{
-	memset(charge_held_bytes, 0, sizeof charge_held_bytes);
-	memset(charge_absent_bytes, 0, sizeof charge_absent_bytes);
-}
+void charge_reset(void) { memset(charge_sums, 0, sizeof charge_sums); }
 
 void charge_on_pressure(enum charge_relief which, charge_relieve relieve) { __atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED); }
 
@@ -138,7 +162,7 @@ __attribute__((cold, noinline)) static void charge_make_room(unsigned device, ui
 enum charge_change { CHARGE_ASK, CHARGE_FORCE, CHARGE_RETURN };
 
 /* charge_apply changes what the region has for this process, in a new slot where ours was
- * reaped, and our count with it. Inline, so that each caller has one kind of change. */
+ * reaped. Inline, so that each caller has one kind of change. */
 static inline __attribute__((always_inline)) int charge_apply(enum charge_change change, unsigned device, unsigned kind, uint64_t bytes,
 							      struct region_refusal *why)
 {
@@ -148,14 +172,13 @@ static inline __attribute__((always_inline)) int charge_apply(enum charge_change
 		int err = change == CHARGE_ASK	   ? region_charge(r, device, kind, bytes, why)
 			  : change == CHARGE_FORCE ? region_charge_forced(r, device, kind, bytes)
 						   : region_return(r, device, kind, bytes);
-		if (likely(err == REGION_OK))
-			charge_count(device, kind, change == CHARGE_RETURN ? -bytes : charge_rounded(bytes));
 		if (likely(err != REGION_EVICTED) || !charge_rejoin(r, claim))
 			return err;
 	}
 }
 
-int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+/* charge_ask asks the job, and counts nothing. */
+static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes, bool locked)
 {
 	struct region_refusal why;
 	if (unlikely(charge_would_refuse(device, bytes)))
@@ -169,11 +192,37 @@ int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+{
+	int refused = charge_ask(device, kind, bytes, locked);
+	if (likely(!refused))
+		charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
+	return refused;
+}
+
+void charge_claim(unsigned device, unsigned kind, uint64_t bytes)
+{
+	charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
+	charge_arrived(device, bytes);
+}
+
+int charge_claimed(unsigned device, unsigned kind, uint64_t bytes) { return bytes ? charge_ask(device, kind, bytes, false) : CUDA_SUCCESS; }
+
+void charge_unclaim(unsigned device, unsigned kind, uint64_t bytes)
+{
+	charge_count(&charge_sums[device].returned[kind], charge_rounded(bytes));
+}
+
 void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes)
 {
 	int err = charge_apply(CHARGE_FORCE, device, kind, bytes, NULL);
-	if (err)
+	if (err) {
 		charge_fail(err);
+		return;
+	}
+	charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
+	if (kind != RATION_OVERHEAD)
+		charge_arrived(device, bytes);
 }
 
 void charge_return(unsigned device, unsigned kind, uint64_t bytes)
@@ -182,13 +231,28 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 	int err = whole ? charge_apply(CHARGE_RETURN, device, kind, whole, NULL) : REGION_OK;
 	if (unlikely(err))
 		charge_fail(err);
+	else
+		charge_count(&charge_sums[device].returned[kind], whole);
 }
 
-void charge_adjust(unsigned device, unsigned kind, uint64_t from, uint64_t to)
+void charge_correct(unsigned device, unsigned kind, uint64_t from, uint64_t to)
 {
 	from = charge_rounded(from), to = charge_rounded(to);
-	if (to > from)
+	if (to > from) {
 		charge_add_forced(device, kind, to - from);
-	else if (to < from)
+		charge_leaving(device, to - from); /* charge_arrived is still to come, for all of it */
+	} else if (to < from) {
 		charge_return(device, kind, from - to);
+	}
+}
+
+void charge_resize(unsigned device, unsigned kind, uint64_t from, uint64_t to)
+{
+	from = charge_rounded(from), to = charge_rounded(to);
+	if (to > from) {
+		charge_add_forced(device, kind, to - from);
+	} else if (to < from) {
+		charge_leaving(device, from - to);
+		charge_return(device, kind, from - to);
+	}
 }

@@ -36,6 +36,8 @@ typedef struct CUstr *CUstream;
 typedef struct CUev *CUevent;
 typedef struct CUmod *CUmodule;
 typedef struct CUlib *CUlibrary;
+typedef struct CUkern *CUkernel;
+typedef struct CUfunc *CUfunction;
 typedef struct CUarr *CUarray;
 typedef struct CUmip *CUmipmappedArray;
 typedef struct CUpool *CUmemoryPool;

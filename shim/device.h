@@ -8,6 +8,7 @@
 
 #include "cuda.h"
 #include "nvml.h"
+#include "region/abi.h"
 
 struct device {
 	uint32_t state;       /* 0 until the device is first used; atomic, written under LOCK_DEVICE */
@@ -24,10 +25,12 @@ struct device {
 	/* overhead.c's. has_context is atomic: there is, or was, a context, so readings are
 	 * worth taking. The others are under LOCK_OVERHEAD. */
 	uint32_t has_context;
-	uint64_t unconfirmed_bytes; /* charged for contexts by a remembered cost that no reading has confirmed */
-	uint64_t shortfall_bytes;   /* by how much a reading fell short of our count; 0: by nothing */
-	uint64_t shortfall_since;   /* when it first did, by overhead_now, in ns */
-	uint64_t corrected_bytes;   /* returned, as a remembered cost was too high, and still part of contexts' records */
+	uint32_t making;             /* calls under way that make or end what no call tells the size of */
+	uint32_t measured;           /* how many of them have measured; it wraps */
+	uint64_t undecided_bytes;    /* what they measured, and have neither charged nor undone */
+	uint64_t unconfirmed_bytes[RATION_KINDS]; /* charged by a remembered cost, or a measurement that was not exact */
+	uint64_t corrected_bytes[RATION_KINDS];   /* of that, returned since, and still part of records */
+	uint64_t further_cost;       /* what a context beside another takes, as it was measured here; 0: not known. Atomic */
 };
 
 /* device_of finds the device with a CUDA ordinal: 1; 0 where there is none, which the

@@ -13,6 +13,7 @@ static const struct {
 	unsigned permits;
 } lock_order_levels[LOCK_LEVELS] = {
 	[LOCK_PRIMARY_CONTEXT] = {"primary context", LOCK_CALLS_DRIVER | LOCK_LOGS},
+	[LOCK_CONTEXT_MAKING] = {"context making", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_POOL_LIST] = {"pool list", 0},
 	[LOCK_POOL] = {"pool", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_GRAPH] = {"graph", LOCK_CALLS_DRIVER | LOCK_LOGS},

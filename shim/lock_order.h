@@ -13,6 +13,7 @@
 
 enum lock_level {
 	LOCK_PRIMARY_CONTEXT = 1, /* hooks/context.c, one for each device */
+	LOCK_CONTEXT_MAKING,      /* hooks/context.c, one for each device */
 	LOCK_POOL_LIST,           /* hooks/pool.c */
 	LOCK_POOL,                /* hooks/pool.c, one for each pool */
 	LOCK_GRAPH,               /* hooks/graph.c, one for each device */

@@ -11,8 +11,8 @@
 #define OVERHEAD_SOON UINT64_C(50000000)
 #define OVERHEAD_PERIOD UINT64_C(1000000000)
 
-/* How often a reading is repeated that another thread's charge may have distorted. */
-#define OVERHEAD_TRIES 3
+/* How often a measurement is repeated that was not exact, as other threads allocated. */
+#define OVERHEAD_TRIES 8
 
 /* LOCK_OVERHEAD: over readings and the charges that follow from them, so that no two
  * threads charge the same bytes. */
@@ -22,149 +22,122 @@ uint64_t overhead_next_reading;
 uint32_t overhead_growth_expected;
 static uint64_t overhead_interval = OVERHEAD_SOON; /* from the next reading to the one after, in ns; atomic */
 static uint64_t overhead_last_reading;             /* by overhead_now; atomic */
+static overhead_update overhead_updates[READING_COUNT]; /* atomic */
 
 static uint64_t overhead_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t overhead_above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
-/* overhead_own_bytes reads what the driver has for this process, and records it in the
- * region. Under the lock. */
-static bool overhead_own_bytes(struct device *d, uint64_t *bytes)
+void overhead_on_reading(enum overhead_reader which, overhead_update update)
 {
-	if (!nvml_own_bytes(&d->nvml, bytes))
+	__atomic_store_n(&overhead_updates[which], update, __ATOMIC_RELAXED);
+}
+
+/* What the driver has for this process, and the bounds of what it can have had of what was
+ * charged, at that instant: other threads allocate and free meanwhile. */
+struct overhead_reading {
+	uint64_t driver;              /* bytes, as all of them */
+	uint64_t least, most, absent; /* as charge_bounds has them */
+};
+
+/* overhead_read reads all three, and records the driver's in the region. False where the
+ * driver does not list this process. Under the lock. */
+static bool overhead_read(struct device *d, struct overhead_reading *r)
+{
+	struct charge_bounds b;
+	bool all = true;
+	charge_bounds_begin(d->index, &b);
+	if (!nvml_own_bytes(&d->nvml, &r->driver))
 		return false;
-	region_set_driver_bytes(attach_region(), d->index, *bytes);
+	for (unsigned i = 0; i < READING_COUNT; i++) {
+		overhead_update update = __atomic_load_n(&overhead_updates[i], __ATOMIC_RELAXED);
+		all = (!update || update(d->index)) && all;
+	}
+	charge_bounds_end(d->index, &b);
+	r->least = all ? b.least : 0;
+	r->most = b.most;
+	r->absent = b.absent;
+	region_set_driver_bytes(attach_region(), d->index, r->driver);
 	return true;
 }
 
-/* The next three compare our count with the driver's. Other threads allocate and free
- * meanwhile. At every instant our count is at least the driver's, as a charge comes
- * before the memory and a return after it; but the two are not read at one instant. So
- * each is read before and after the driver, and the comparison repeated while it shows a
- * difference: the smallest one counts. */
-
-/* overhead_excess reads what the driver has beyond what we counted, overhead included.
- * absent bytes are charged, and the driver does not have them. Under the lock. */
-static bool overhead_excess(struct device *d, uint64_t absent, uint64_t *bytes)
+/* overhead_correct returns what was charged by a remembered cost, or by a measurement that
+ * was not exact, and is less bytes too much. If only the context can be the reason, the
+ * region remembers the lower cost. Under the lock. */
+static void overhead_correct(struct device *d, uint64_t less, bool exact)
 {
-	uint64_t driver;
-	*bytes = UINT64_MAX;
-	for (unsigned i = 0; i < OVERHEAD_TRIES && *bytes; i++) {
-		uint64_t before = charge_held_total(d->index);
-		if (!overhead_own_bytes(d, &driver))
-			return false;
-		uint64_t after = charge_held_total(d->index), counted = before > after ? before : after;
-		*bytes = overhead_min(*bytes, overhead_above(driver + absent, counted));
-	}
-	return true;
-}
-
-/* overhead_shortfall reads what we counted and the driver should have, and has not.
- * Under the lock. */
-static bool overhead_shortfall(struct device *d, uint64_t *bytes)
-{
-	uint64_t driver;
-	*bytes = UINT64_MAX;
-	for (unsigned i = 0; i < OVERHEAD_TRIES && *bytes; i++) {
-		uint64_t before = charge_held_total(d->index), absent = charge_absent(d->index);
-		if (!overhead_own_bytes(d, &driver))
-			return false;
-		uint64_t counted = overhead_min(before, charge_held_total(d->index));
-		*bytes = overhead_min(*bytes, overhead_above(counted, driver + absent));
-	}
-	return true;
-}
-
-/* overhead_absent reads how much of what the driver need not have it does not have, and
- * by how much something new must exceed our count to show. Under the lock. */
-static uint64_t overhead_absent(struct device *d)
-{
-	uint64_t least = charge_absent(d->index), driver;
-	for (unsigned i = 0; i < OVERHEAD_TRIES && least; i++) {
-		uint64_t counted = charge_held_total(d->index);
-		if (!overhead_own_bytes(d, &driver))
-			return 0;
-		least = overhead_min(least, overhead_above(counted, driver));
-	}
-	return least;
-}
-
-/* overhead_confirm compares what contexts were charged by a remembered cost with the
- * driver's list. A cost that was too low shows as overhead. If it was less than half, it
- * is forgotten, so that the next process measures; anything nearer may be code that was
- * loaded since.
- *
- * A cost that was too high is returned when two readings have shown it, one period apart:
- * what another thread has charged and the driver has not given yet looks the same, and
- * returning that would let the job exceed its limit. If it is so much that only the
- * context can be the reason, the region remembers the lower cost. Under the lock. */
-static void overhead_confirm(struct device *d)
-{
-	uint64_t less, more, charged = d->unconfirmed_bytes;
-	if (!overhead_shortfall(d, &less))
-		return;
-	if (less && !d->shortfall_bytes) {
-		d->shortfall_bytes = less;
-		d->shortfall_since = overhead_now();
-		return;
-	}
-	less = overhead_min(less, d->shortfall_bytes);
-	if (less && overhead_now() - d->shortfall_since < OVERHEAD_PERIOD) {
-		d->shortfall_bytes = less;
-		return;
-	}
-	less = overhead_min(overhead_min(less, charged), charge_held(d->index, RATION_CONTEXT)) / RATION_UNIT * RATION_UNIT;
-	d->unconfirmed_bytes = 0;
-	d->shortfall_bytes = 0;
-	d->corrected_bytes += less;
-	if (less) {
-		log_info("a context on device %d was charged %llu bytes too much by what its job remembered", d->ordinal, (unsigned long long)less);
-		charge_return(d->index, RATION_CONTEXT, less);
-		bool only_context = __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1 && !charge_can_relieve(RELIEF_POOLS) &&
-				    !charge_can_relieve(RELIEF_GRAPHS) && !charge_absent(d->index);
-		if (only_context && less >= charged / 8)
-			region_remember_cost(attach_region(), d->index, d->uuid, charged - less);
-	} else if (overhead_excess(d, 0, &more) && more >= charged) {
-		region_forget_cost(attach_region(), d->index, d->uuid, charged);
+	static const unsigned kinds[] = {RATION_CONTEXT, RATION_MODULE};
+	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		unsigned kind = kinds[i];
+		uint64_t charged = d->unconfirmed_bytes[kind];
+		uint64_t back = overhead_min(overhead_min(less, charged), charge_held(d->index, kind)) / RATION_UNIT * RATION_UNIT;
+		if (!back)
+			continue;
+		less -= back;
+		d->unconfirmed_bytes[kind] -= back;
+		d->corrected_bytes[kind] += back;
+		log_info("device %d: %llu bytes were charged too much for a %s, and are returned", d->ordinal, (unsigned long long)back,
+			 kind == RATION_CONTEXT ? "context" : "module");
+		charge_leaving(d->index, back);
+		charge_return(d->index, kind, back);
+		bool only_context = kind == RATION_CONTEXT && exact && __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1;
+		if (only_context && back >= charged / 8)
+			region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 	}
 }
 
-/* overhead_sync makes the overhead charged what the driver has beyond all other charges.
- * False where the driver does not list this process. Under the lock. */
+/* overhead_sync makes the overhead charged what the driver has beyond all other charges,
+ * as far as a reading can tell; and corrects what was charged without an exact one. False
+ * where the driver does not list this process. Under the lock. */
 static bool overhead_sync(struct device *d)
 {
-	uint64_t more, driver, charged = charge_held(d->index, RATION_OVERHEAD);
-	if (!overhead_excess(d, 0, &more))
+	struct overhead_reading r;
+	uint64_t charged = charge_held(d->index, RATION_OVERHEAD);
+	if (!overhead_read(d, &r))
 		return false;
-	if (more) {
+	if (d->making)
+		return true;
+	uint64_t more = overhead_above(r.driver, r.most + charged), less = overhead_above(overhead_above(r.least, r.absent) + charged, r.driver);
+	uint64_t back = overhead_min(less, charged);
+	bool exact = r.least == r.most && !r.absent;
+	if (more)
 		charge_add_forced(d->index, RATION_OVERHEAD, more);
-	} else if (charged) {
-		/* What other threads are charging hides some of it, and so may what the driver
-		 * need not have: the largest remainder counts. */
-		uint64_t left = 0;
-		for (unsigned i = 0; i < OVERHEAD_TRIES && left < charged; i++) {
-			uint64_t others = charge_held_total(d->index) - charged - charge_absent(d->index);
-			if (overhead_own_bytes(d, &driver) && driver > others && driver - others > left)
-				left = driver - others;
-		}
-		if (left < charged)
-			charge_return(d->index, RATION_OVERHEAD, charged - left);
-	}
+	if (back)
+		charge_return(d->index, RATION_OVERHEAD, back);
+	if (less > back)
+		overhead_correct(d, less - back, exact);
+	if (!exact)
+		return true;
+	/* A remembered cost of less than half of what a context took is forgotten, so that the
+	 * next process measures; anything nearer may be code that was loaded since. */
+	uint64_t unconfirmed = d->unconfirmed_bytes[RATION_CONTEXT];
+	if (unconfirmed && charged + more >= unconfirmed)
+		region_forget_cost(attach_region(), d->index, d->uuid, unconfirmed);
+	d->unconfirmed_bytes[RATION_CONTEXT] = d->unconfirmed_bytes[RATION_MODULE] = 0;
 	return true;
 }
 
-struct overhead_reading overhead_read_before(struct device *d)
+/* overhead_join begins a making. Under the lock. */
+static void overhead_join(struct overhead_making *m)
 {
-	struct overhead_reading r = {.device = d};
-	if (!nvml_start())
-		return r;
+	m->device->making++;
+	m->measured = m->device->measured;
+}
+
+void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind)
+{
+	struct overhead_reading r;
+	*m = (struct overhead_making){.device = d, .kind = kind};
+	bool started = nvml_start();
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	if (!overhead_sync(d) && !d->nvml.listed) {
-		r.device_known = nvml_device_bytes(&d->nvml, &r.device_bytes);
-		r.pid_unlisted = nvml_pid_unlisted(&d->nvml);
+	if (started && !overhead_sync(d) && !d->nvml.listed) {
+		m->device_known = nvml_device_bytes(&d->nvml, &m->device_bytes);
+		m->pid_unlisted = nvml_pid_unlisted(&d->nvml);
 	}
-	r.absent_bytes = overhead_absent(d);
+	/* So much of what comes is hidden by what is absent now. */
+	if (started && charge_absent(d->index) && overhead_read(d, &r))
+		m->missing_bytes = overhead_min(r.absent, overhead_above(r.most, r.driver));
+	overhead_join(m);
 	mutex_unlock(&overhead_lock);
-	return r;
 }
 
 static bool overhead_read_free(uint64_t *bytes)
@@ -175,116 +148,190 @@ static bool overhead_read_free(uint64_t *bytes)
 	return result == CUDA_SUCCESS;
 }
 
-struct overhead_reading overhead_read_before_load(struct device *d)
+void overhead_begin_lazy(struct overhead_making *m, struct device *d, unsigned kind)
 {
-	struct overhead_reading r = {.device = d};
-	uint64_t older;
+	uint64_t left;
 	/* What the driver need not have must be known before. And cuMemGetInfo must not be
 	 * called where the program may be capturing. */
-	r.free_only = !nvml_tried() && !charge_absent(d->index) && !capture_seen() && overhead_read_free(&r.free_bytes);
-	if (r.free_only)
-		return r;
-	if (!nvml_started() || charge_absent(d->index))
-		return overhead_read_before(d);
+	if (charge_absent(d->index) || capture_seen() || !overhead_read_free(&left)) {
+		overhead_begin(m, d, kind);
+		return;
+	}
+	*m = (struct overhead_making){.device = d, .kind = kind, .free_only = true, .free_bytes = left};
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	if (overhead_excess(d, 0, &older) && older)
-		charge_add_forced(d->index, RATION_OVERHEAD, older);
+	overhead_join(m);
 	mutex_unlock(&overhead_lock);
-	return r;
 }
 
-/* overhead_charge_own charges what the driver has for this process beyond our count.
- * False where it does not list this process. Under the lock. */
-static bool overhead_charge_own(const struct overhead_reading *before, unsigned kind, uint64_t *bytes, int *result)
+void overhead_begin_load(struct overhead_making *m, struct device *d, unsigned kind)
 {
-	struct device *d = before->device;
-	if (!overhead_excess(d, before->absent_bytes, bytes))
-		return false;
-	/* Anything else that is charged on this device could hide part of it. */
-	if (before->first_context && !charge_held_total(d->index))
-		region_remember_cost(attach_region(), d->index, d->uuid, *bytes);
-	if (*bytes)
-		*result = charge_add(d->index, kind, *bytes, true);
+	if (nvml_tried())
+		overhead_begin(m, d, kind);
+	else
+		overhead_begin_lazy(m, d, kind);
+}
+
+/* overhead_measure reads what the driver has for this process beyond our count, the most
+ * that it can be: what other threads have on its way is counted in, so that nothing is
+ * granted that was not seen. False where the driver does not list this process. Under the
+ * lock. */
+static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
+{
+	struct device *d = m->device;
+	struct overhead_reading r;
+	*bytes = UINT64_MAX;
+	for (unsigned i = 0; i < OVERHEAD_TRIES && !m->exact; i++) {
+		if (!overhead_read(d, &r))
+			return false;
+		uint64_t counted = r.least + charge_held(d->index, RATION_OVERHEAD);
+		uint64_t found = overhead_above(r.driver + m->missing_bytes, counted);
+		/* Another maker that measured meanwhile may have claimed what is this one's, and
+		 * may yet be refused. */
+		if (m->measured != d->measured)
+			found += d->undecided_bytes;
+		*bytes = overhead_min(*bytes, found);
+		m->exact = r.least == r.most && (m->measured == d->measured || !d->undecided_bytes);
+		m->surplus_bytes = m->exact && d->making == 1 ? overhead_above(counted, r.driver + m->missing_bytes) : 0;
+	}
 	return true;
 }
 
-int overhead_charge_growth(const struct overhead_reading *before, unsigned kind, uint64_t *bytes)
+/* overhead_claim measures, and claims what was found. False where the driver does not list
+ * this process. */
+static bool overhead_claim(struct overhead_making *m)
 {
-	struct device *d = before->device;
+	struct device *d = m->device;
 	uint64_t now;
-	int result = CUDA_SUCCESS;
-	*bytes = 0;
-	if (before->free_only && overhead_read_free(&now) && now == before->free_bytes)
-		return CUDA_SUCCESS;
+	if (m->free_only && overhead_read_free(&now) && now == m->free_bytes)
+		return true;
 	if (!nvml_start())
-		return CUDA_SUCCESS;
-	if (before->pid_unlisted)
+		return true;
+	if (m->pid_unlisted)
 		nvml_decide_pid(&d->nvml);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	bool listed = overhead_measure(m, &m->claimed_bytes);
+	if (listed) {
+		/* Anything else that is charged on this device could hide part of it. */
+		if (m->first_context && m->exact && d->making == 1 && !charge_held(d->index, RATION_DATA) && !charge_held(d->index, RATION_MODULE))
+			region_remember_cost(attach_region(), d->index, d->uuid, m->claimed_bytes);
+		charge_claim(d->index, m->kind, m->claimed_bytes);
+		d->undecided_bytes += m->claimed_bytes;
+		d->measured++;
+	}
+	mutex_unlock(&overhead_lock);
+	return listed;
+}
+
+/* overhead_decide is for when what was claimed has been granted, or refused. */
+static void overhead_decide(struct overhead_making *m)
+{
+	struct device *d = m->device;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->undecided_bytes -= m->claimed_bytes;
+	if (m->refused)
+		charge_leaving(d->index, m->claimed_bytes);
+	else if (!m->exact)
+		d->unconfirmed_bytes[m->kind] += m->claimed_bytes;
+	mutex_unlock(&overhead_lock);
+}
+
+int overhead_charge(struct overhead_making *m, uint64_t *bytes)
+{
+	struct device *d = m->device;
+	uint64_t now;
+	*bytes = 0;
+	if (overhead_claim(m)) {
+		int refused = charge_claimed(d->index, m->kind, m->claimed_bytes);
+		m->refused = refused != CUDA_SUCCESS;
+		*bytes = m->claimed_bytes;
+		overhead_decide(m);
+		return refused;
+	}
 	/* Where the driver does not list this process, what all processes together grew by is
 	 * the best estimate for a context. Part of it may be another process's, so it is
 	 * charged by force, and is no reason to refuse. For a module it would as often be
 	 * another process's as ours. */
-	if (!overhead_charge_own(before, kind, bytes, &result) && kind == RATION_CONTEXT && before->device_known &&
-	    nvml_device_bytes(&d->nvml, &now) && now > before->device_bytes) {
-		*bytes = now - before->device_bytes;
-		charge_add_forced(d->index, kind, *bytes);
+	m->claimed_bytes = 0;
+	if (m->kind == RATION_CONTEXT && m->device_known && nvml_device_bytes(&d->nvml, &now) && now > m->device_bytes) {
+		*bytes = now - m->device_bytes;
+		charge_add_forced(d->index, m->kind, *bytes);
 	}
-	mutex_unlock(&overhead_lock);
-	return result;
+	return CUDA_SUCCESS;
 }
 
-void overhead_add_unconfirmed(struct device *d, uint64_t bytes)
+int overhead_charge_forced(struct overhead_making *m, uint64_t *bytes)
 {
+	int refused = overhead_charge(m, bytes);
+	if (!m->refused)
+		return refused;
+	/* It stays: by force, in place of the claim. */
+	charge_add_forced(m->device->index, m->kind, m->claimed_bytes);
+	return refused;
+}
+
+void overhead_end(struct overhead_making *m)
+{
+	struct device *d = m->device;
+	if (m->refused)
+		charge_unclaim(d->index, m->kind, m->claimed_bytes);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	d->unconfirmed_bytes += bytes;
+	d->making--;
 	mutex_unlock(&overhead_lock);
 }
 
-uint64_t overhead_drop_unconfirmed(struct device *d, uint64_t bytes)
+void overhead_pause(struct device *d)
 {
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	uint64_t corrected = overhead_min(d->corrected_bytes, bytes);
-	d->unconfirmed_bytes -= overhead_min(d->unconfirmed_bytes, bytes);
-	d->corrected_bytes -= corrected;
-	d->shortfall_bytes = 0;
+	d->making++;
+	mutex_unlock(&overhead_lock);
+}
+
+void overhead_resume(struct device *d)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->making--;
+	if (nvml_started())
+		overhead_sync(d);
+	mutex_unlock(&overhead_lock);
+}
+
+void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->unconfirmed_bytes[kind] += bytes;
+	mutex_unlock(&overhead_lock);
+}
+
+uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t bytes)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	uint64_t corrected = overhead_min(d->corrected_bytes[kind], bytes);
+	d->unconfirmed_bytes[kind] -= overhead_min(d->unconfirmed_bytes[kind], bytes);
+	d->corrected_bytes[kind] -= corrected;
 	mutex_unlock(&overhead_lock);
 	return bytes - corrected;
 }
 
-/* overhead_other_kinds returns what is charged and is neither contexts nor overhead. */
-static uint64_t overhead_other_kinds(const struct device *d, uint64_t contexts)
-{
-	return charge_held_total(d->index) - contexts - charge_held(d->index, RATION_OVERHEAD);
-}
-
 void overhead_context_ended(struct device *d, uint64_t bytes)
 {
-	uint64_t driver;
-	bool started = nvml_started();
+	struct overhead_reading r;
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	uint64_t contexts = charge_held(d->index, RATION_CONTEXT), before = overhead_other_kinds(d, contexts);
-	if (started && !charge_absent(d->index) && overhead_own_bytes(d, &driver)) {
-		/* What the driver still has is what we know of, then the remaining contexts, up
-		 * to what they were charged, then overhead, as far as there was any: as context
-		 * it would stay charged when it has gone. Other threads charge meanwhile: the
-		 * least that was known counts, so that too little is returned and not too much. */
-		uint64_t left = overhead_above(driver, overhead_min(before, overhead_other_kinds(d, contexts)));
-		uint64_t beyond = overhead_above(left, overhead_above(contexts, bytes));
-		left -= overhead_min(beyond, charge_held(d->index, RATION_OVERHEAD));
-		charge_adjust(d->index, RATION_CONTEXT, contexts, overhead_min(left, contexts));
-		overhead_sync(d);
-	} else {
-		charge_return(d->index, RATION_CONTEXT, overhead_min(bytes, contexts));
+	/* Overhead before the return, so that there is no instant at which neither counts. */
+	if (bytes && nvml_started() && overhead_read(d, &r)) {
+		uint64_t counted = overhead_above(r.most, bytes) + charge_held(d->index, RATION_OVERHEAD);
+		uint64_t left = overhead_min(overhead_above(r.driver, counted), bytes);
+		if (left)
+			charge_add_forced(d->index, RATION_OVERHEAD, left);
 	}
 	mutex_unlock(&overhead_lock);
+	charge_return(d->index, RATION_CONTEXT, bytes);
 }
 
 bool overhead_device_empty(struct device *d)
 {
 	uint64_t driver;
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	bool known = nvml_started() && overhead_own_bytes(d, &driver);
+	bool known = nvml_started() && nvml_own_bytes(&d->nvml, &driver);
 	mutex_unlock(&overhead_lock);
 	return known ? !driver : !__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE);
 }
@@ -350,15 +397,6 @@ void overhead_reset(void)
 	charge_on_pressure(RELIEF_OVERHEAD, overhead_relieve);
 }
 
-static void overhead_read_device(struct device *d)
-{
-	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	if (d->unconfirmed_bytes)
-		overhead_confirm(d);
-	overhead_sync(d);
-	mutex_unlock(&overhead_lock);
-}
-
 /* overhead_read_due takes the reading that is due, in the first thread that comes. A
  * process that does not know its PID in the driver's list takes none, and NVML is not
  * started. */
@@ -374,6 +412,6 @@ void overhead_read_due(void)
 	for (unsigned i = 0; i < RATION_DEVICES; i++) {
 		struct device *d = device_at(i);
 		if (d && __atomic_load_n(&d->has_context, __ATOMIC_ACQUIRE))
-			overhead_read_device(d);
+			overhead_refresh(d);
 	}
 }

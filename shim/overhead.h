@@ -15,45 +15,76 @@
 #include "device.h"
 #include "region/atomics.h"
 
-/* A reading before something is made, to tell afterwards what it took. */
-struct overhead_reading {
+/* Something that is made, and whose size no call tells: overhead_begin, the driver's call,
+ * overhead_charge, and overhead_end; between the last two, where it was refused, what undoes
+ * it. Until overhead_end no reading of the device charges or returns anything, so that what
+ * is half made is not taken for overhead. docs/protocols.md, section 9. */
+struct overhead_making {
 	struct device *device;
+	unsigned kind;           /* what it is charged as */
 	bool first_context;      /* it is a context, and this process's first on the device */
 	bool pid_unlisted;       /* no process was listed as getpid(): see nvml_decide_pid */
-	uint64_t absent_bytes;   /* charged, and not on the device */
 	bool device_known;       /* this process is not listed, but device_bytes were read */
 	uint64_t device_bytes;   /* what all processes had of the device */
 	bool free_only;          /* NVML is not started: only free_bytes were read */
 	uint64_t free_bytes;     /* what the device had left */
+	uint64_t missing_bytes;  /* charged, and not on the device before */
+	uint32_t measured;       /* the device's, when this began */
+	uint64_t claimed_bytes;  /* by overhead_charge */
+	uint64_t surplus_bytes;  /* charged for it before, and more than came; found by an exact measurement */
+	bool exact;              /* nothing else was on its way when it was measured */
+	bool refused;
 };
 
-/* overhead_read_before takes the reading before a context is made, and charges as
- * overhead what the driver has taken until now. It may start NVML: not under a lock,
- * unless nvml_tried. */
-struct overhead_reading overhead_read_before(struct device *d);
+/* overhead_begin takes a reading before a context is made, and charges as overhead what the
+ * driver has taken until now. It may start NVML: not under a lock, unless nvml_tried. */
+void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind);
 
-/* overhead_read_before_load is for modules, which often take nothing: it does not start
- * NVML, and needs a current context. Where the free bytes stay the same, nothing was
- * taken. Otherwise all that the driver has beyond our count is taken for the module's. */
-struct overhead_reading overhead_read_before_load(struct device *d);
+/* overhead_begin_load is for modules, which often take nothing: it does not start NVML, and
+ * needs a current context. Where the free bytes stay the same, nothing was taken. Otherwise
+ * all that the driver has beyond our count is taken for the module's. */
+void overhead_begin_load(struct overhead_making *m, struct device *d, unsigned kind);
 
-/* overhead_charge_growth charges what has come since the reading as kind, and tells how
- * much that was: CUDA_SUCCESS, or what the call must return after undoing what it did. */
-int overhead_charge_growth(const struct overhead_reading *before, unsigned kind, uint64_t *bytes);
+/* overhead_begin_lazy is for calls that hardly ever take anything: the same, with NVML
+ * started or not. */
+void overhead_begin_lazy(struct overhead_making *m, struct device *d, unsigned kind);
 
-/* overhead_add_unconfirmed says that a context was made that was charged the remembered
- * cost: the readings to come confirm or correct it. overhead_drop_unconfirmed says that
- * it has ended, and returns what is still charged for it. */
-void overhead_add_unconfirmed(struct device *d, uint64_t bytes);
-uint64_t overhead_drop_unconfirmed(struct device *d, uint64_t bytes);
+/* overhead_charge charges what has come, beyond what was charged for it before, and returns
+ * CUDA_SUCCESS, or what the call must return after undoing what it did. *bytes is what was
+ * charged. */
+int overhead_charge(struct overhead_making *m, uint64_t *bytes);
+void overhead_end(struct overhead_making *m);
 
-/* overhead_context_ended returns, after the end of a context that was charged bytes, what
- * the driver no longer has for us. Where NVML does not tell, it returns bytes. */
+/* overhead_charge_forced is overhead_charge for what cannot be undone: it is charged in any
+ * case, and the result says whether it fitted. */
+int overhead_charge_forced(struct overhead_making *m, uint64_t *bytes);
+
+/* overhead_pause and overhead_resume go around the end of a context, which frees what only
+ * we can tell afterwards: no reading charges or returns anything meanwhile. After it, if
+ * NVML is started, one is taken. */
+void overhead_pause(struct device *d);
+void overhead_resume(struct device *d);
+
+/* overhead_add_unconfirmed says that something was made that was charged a remembered cost:
+ * the readings to come confirm or correct it. overhead_drop_unconfirmed says that it is
+ * about to end, and returns what is still charged for it. */
+void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes);
+uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t bytes);
+
+/* overhead_context_ended returns what a context was charged, after charge_leaving and its
+ * end. What the driver still has becomes overhead. */
 void overhead_context_ended(struct device *d, uint64_t bytes);
 
 /* overhead_device_empty reports, after the end of a context, whether the driver has
  * nothing left for us: by its list, or because no context is known to be alive. */
 bool overhead_device_empty(struct device *d);
+
+/* What is asked at each reading of the driver, right after it: to bring the charges up to
+ * date of what shrinks by itself. It must not wait for a lock, and returns false where it
+ * would have had to. */
+enum overhead_reader { READING_POOLS, READING_GRAPHS, READING_COUNT };
+typedef bool (*overhead_update)(unsigned device);
+void overhead_on_reading(enum overhead_reader which, overhead_update update);
 
 /* overhead_refresh makes the overhead charged what the driver reports now, if NVML is
  * started. overhead_start_and_refresh starts it, if that can help: not under a lock. */

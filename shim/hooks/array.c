@@ -111,9 +111,10 @@ static int array_end(const struct array_alloc *a, int result, void **out, bool m
 		    : mipmapped ? REAL(cuMipmappedArrayGetMemoryRequirements, &needs, handle, d->ordinal)
 				: REAL(cuArrayGetMemoryRequirements, &needs, handle, d->ordinal);
 	uint64_t real = known == CUDA_SUCCESS && needs.size ? needs.size : a->bytes;
-	charge_adjust(d->index, RATION_DATA, a->bytes, real);
+	charge_correct(d->index, RATION_DATA, a->bytes, real);
 	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = real, .device = (uint8_t)d->index, .context = a->target.context};
 	context_keep(&context_arrays, &r, RATION_DATA);
+	charge_arrived(d->index, real);
 	overhead_start_and_refresh(d); /* the driver may pad them beyond that */
 	return result;
 }
@@ -152,11 +153,11 @@ int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR 
 	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels), (void **)out, true);
 }
 
-/* array_destroyed completes what began with context_take. With the array goes what the
+/* array_destroyed completes what began with context_free_begin. With the array goes what the
  * driver took for it beyond our count. */
 static int array_destroyed(const struct alloc_record *r, int result)
 {
-	if (alloc_table_freed(&context_arrays, r, result == CUDA_SUCCESS)) {
+	if (context_free_end(&context_arrays, r, result == CUDA_SUCCESS)) {
 		struct device *d = device_at(r->device);
 		charge_return(r->device, RATION_DATA, r->bytes);
 		if (d)
@@ -167,12 +168,12 @@ static int array_destroyed(const struct alloc_record *r, int result)
 
 int cuArrayDestroy(CUarray array)
 {
-	struct alloc_record r = context_take(&context_arrays, (uintptr_t)array);
+	struct alloc_record r = context_free_begin(&context_arrays, (uintptr_t)array);
 	return array_destroyed(&r, REAL(cuArrayDestroy, array));
 }
 
 int cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
-	struct alloc_record r = context_take(&context_arrays, (uintptr_t)array);
+	struct alloc_record r = context_free_begin(&context_arrays, (uintptr_t)array);
 	return array_destroyed(&r, REAL(cuMipmappedArrayDestroy, array));
 }

@@ -127,7 +127,13 @@ void context_keep(struct alloc_table *t, const struct alloc_record *r, unsigned 
 	/* Of a context that has ended: the driver reused the key before context_remove came to
 	 * the record. */
 	if (unlikely(old.key))
-		context_return(&old, kind);
+		context_drop(&old, kind);
+}
+
+void context_drop(const struct alloc_record *r, unsigned kind)
+{
+	charge_leaving(r->device, r->bytes);
+	context_return(r, kind);
 }
 
 struct context_sweep {
@@ -141,7 +147,7 @@ static bool context_outlived_by(struct alloc_record *r, void *arg)
 	/* A pool's memory outlives the context it was allocated in. */
 	if (r->context != s->context || r->pool)
 		return true;
-	context_return(r, s->kind);
+	context_drop(r, s->kind);
 	return false;
 }
 

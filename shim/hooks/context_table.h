@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "alloc_table.h"
+#include "charge.h"
 #include "hooks/init.h"
 
 /* Where an allocation goes. */
@@ -55,13 +56,6 @@ void context_remove(struct context *c);
 /* Records of what ends with its context, by address or handle. */
 extern struct alloc_table context_addresses, context_arrays, context_modules;
 
-/* Flags of records, distinct as the tables share code. */
-enum {
-	RECORD_MANAGED = 1,     /* an address: its bytes may be elsewhere than on the device */
-	RECORD_UNSURE = 2,      /* a module: part of its charge may have been overhead before */
-	RECORD_UNCONFIRMED = 4, /* a context: charged by a remembered cost, not by a measurement */
-};
-
 /* context_keep records what was charged as kind. Where there is no memory for a record,
  * the charge stays until the process ends. context_replace is the same, and leaves to the
  * caller what to do with a record that was there: old->key is 0 where there was none. */
@@ -79,7 +73,26 @@ static inline struct alloc_record context_take(struct alloc_table *t, uint64_t k
 	return r;
 }
 
-/* context_return returns what a record was charged. */
+/* context_free_begin and context_free_end are the same for records whose bytes are charged
+ * for what they name: not for addresses of a pool, which is charged as a whole. */
+static inline struct alloc_record context_free_begin(struct alloc_table *t, uint64_t key)
+{
+	struct alloc_record r = context_take(t, key);
+	if (likely(r.key && !r.pool))
+		charge_leaving(r.device, r.bytes);
+	return r;
+}
+
+static inline bool context_free_end(struct alloc_table *t, const struct alloc_record *r, bool freed)
+{
+	if (unlikely(!freed && r->key && !r->pool))
+		charge_arrived(r->device, r->bytes);
+	return alloc_table_freed(t, r, freed);
+}
+
+/* context_return returns what a record was charged, after charge_leaving; context_drop is
+ * for one that is found to be gone. */
 void context_return(const struct alloc_record *r, unsigned kind);
+void context_drop(const struct alloc_record *r, unsigned kind);
 
 #endif

@@ -1,3 +1,4 @@
+#include "overhead.h"
 #include "hooks/graph.h"
 
 #include "capture.h"
@@ -31,7 +32,7 @@ static void graph_sync_charge(struct device *d, uint64_t charged)
 	uint64_t now = charged;
 	if (REAL(cuDeviceGetGraphMemAttribute, d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS)
 		now = charged;
-	charge_adjust(d->index, RATION_DATA, charged, now);
+	charge_resize(d->index, RATION_DATA, charged, now);
 	if (now < m->charged)
 		m->moves++;
 	m->charged = now;
@@ -71,10 +72,23 @@ static void graph_relieve(unsigned device, bool wait)
 	mutex_unlock(&m->lock);
 }
 
+/* graph_before_reading is pool_before_reading for graphs. */
+static bool graph_before_reading(unsigned device)
+{
+	struct graph_memory *m = &graph_memory[device];
+	struct device *d = device_at(device);
+	if (!d || !mutex_try(&m->lock, LOCK_GRAPH))
+		return !d;
+	graph_sync_charge(d, m->charged);
+	mutex_unlock(&m->lock);
+	return true;
+}
+
 void graph_takes_memory(void)
 {
 	__atomic_store_n(&graph_any, 1, __ATOMIC_RELAXED);
 	charge_on_pressure(RELIEF_GRAPHS, graph_relieve);
+	overhead_on_reading(READING_GRAPHS, graph_before_reading);
 }
 
 static bool graph_add_bytes(struct alloc_record *r, void *bytes)
@@ -236,7 +250,11 @@ static int graph_launch(CUgraphExec exec, CUstream stream, bool per_thread)
 	result = more ? charge_add(d->index, RATION_DATA, more, true) : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS) {
 		result = graph_call_launch(exec, stream, per_thread);
-		graph_sync_charge(d, m->charged + more);
+		if (result == CUDA_SUCCESS)
+			charge_arrived(d->index, more);
+		else
+			charge_return(d->index, RATION_DATA, more);
+		graph_sync_charge(d, m->charged + (result == CUDA_SUCCESS ? more : 0));
 	}
 	mutex_unlock(&m->lock);
 	if (known && result == CUDA_SUCCESS)

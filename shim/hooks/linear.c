@@ -37,6 +37,7 @@ static int linear_end(const struct linear_alloc *a, int result, CUdeviceptr addr
 	}
 	pool_keep_address(&(struct alloc_record){
 		.key = address, .bytes = a->bytes, .device = (uint8_t)t->device->index, .context = t->context, .flags = a->flags});
+	charge_arrived(t->device->index, a->bytes);
 	overhead_tick();
 	return result;
 }
@@ -78,7 +79,7 @@ static void linear_correct(struct linear_alloc *a, uint64_t bytes)
 	if (!a->target.device)
 		return;
 	uint64_t real = device_rounded(a->target.device, bytes);
-	charge_adjust(a->target.device->index, RATION_DATA, a->bytes, real);
+	charge_correct(a->target.device->index, RATION_DATA, a->bytes, real);
 	a->bytes = real;
 }
 
@@ -100,11 +101,11 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
-/* linear_freed completes a free that began with context_take. An address may have come
+/* linear_freed completes a free that began with context_free_begin. An address may have come
  * from a pool: cuMemFree and cuMemFreeAsync may be used for one another. */
 static int linear_freed(const struct alloc_record *r, int result)
 {
-	if (likely(alloc_table_freed(&context_addresses, r, result == CUDA_SUCCESS))) {
+	if (likely(context_free_end(&context_addresses, r, result == CUDA_SUCCESS))) {
 		if (r->pool)
 			pool_freed(r);
 		else
@@ -115,24 +116,24 @@ static int linear_freed(const struct alloc_record *r, int result)
 
 int cuMemFree(CUdeviceptr_v1 at)
 {
-	struct alloc_record r = context_take(&context_addresses, at);
+	struct alloc_record r = context_free_begin(&context_addresses, at);
 	return linear_freed(&r, REAL(cuMemFree, at));
 }
 
 int cuMemFree_v2(CUdeviceptr at)
 {
-	struct alloc_record r = context_take(&context_addresses, at);
+	struct alloc_record r = context_free_begin(&context_addresses, at);
 	return linear_freed(&r, REAL(cuMemFree_v2, at));
 }
 
 int cuMemFreeAsync(CUdeviceptr at, CUstream stream)
 {
-	struct alloc_record r = context_take(&context_addresses, at);
+	struct alloc_record r = context_free_begin(&context_addresses, at);
 	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream));
 }
 
 int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
 {
-	struct alloc_record r = context_take(&context_addresses, at);
+	struct alloc_record r = context_free_begin(&context_addresses, at);
 	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream));
 }

@@ -34,6 +34,7 @@ uint32_t pool_shrink_expected; /* atomic */
 static bool pools_used(void) { return __atomic_load_n(&pool_count, __ATOMIC_RELAXED) != 0; }
 
 static void pool_relieve(unsigned device, bool wait);
+static bool pool_before_reading(unsigned device);
 
 static struct pool *pool_find(CUmemoryPool handle)
 {
@@ -70,8 +71,10 @@ static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
 			__atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
 	}
 	mutex_unlock(&pool_list_lock);
-	if (p)
+	if (p) {
 		charge_on_pressure(RELIEF_POOLS, pool_relieve);
+		overhead_on_reading(READING_POOLS, pool_before_reading);
+	}
 	else if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
 		log_warn("more than %d memory pools: the others show as driver overhead", POOL_MAX);
 	return p;
@@ -87,7 +90,7 @@ static uint64_t pool_attribute(const struct pool *p, int which, uint64_t otherwi
 static void pool_sync_charge(struct pool *p, uint64_t charged)
 {
 	uint64_t now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
-	charge_adjust(p->device, RATION_DATA, charged, now);
+	charge_resize(p->device, RATION_DATA, charged, now);
 	p->charged = now;
 }
 
@@ -145,9 +148,10 @@ static void pool_update(struct pool *p)
 }
 
 /* pool_update_all updates a device's pools, after trimming them if trim. Without wait,
- * pools whose lock is held are left out. */
-static void pool_update_all(unsigned device, bool wait, bool trim)
+ * pools whose lock is held are left out; it returns whether there were none. */
+static bool pool_update_all(unsigned device, bool wait, bool trim)
 {
+	bool all = true;
 	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++) {
 		struct pool *p = &pools[i];
@@ -155,8 +159,10 @@ static void pool_update_all(unsigned device, bool wait, bool trim)
 			continue;
 		if (wait)
 			mutex_lock(&p->lock, LOCK_POOL);
-		else if (!mutex_try(&p->lock, LOCK_POOL))
+		else if (!mutex_try(&p->lock, LOCK_POOL)) {
+			all = false;
 			continue;
+		}
 		/* Now that the place cannot become another pool's. */
 		if (p->handle && p->counted && (device == RATION_DEVICES || p->device == device)) {
 			if (trim)
@@ -165,7 +171,12 @@ static void pool_update_all(unsigned device, bool wait, bool trim)
 		}
 		mutex_unlock(&p->lock);
 	}
+	return all;
 }
+
+/* pool_before_reading brings the charges up to date for a reading of the driver: a pool
+ * may have shrunk by itself. It returns whether it saw all of them. */
+static bool pool_before_reading(unsigned device) { return pool_update_all(device, false, false); }
 
 void pools_sync_charges(unsigned device) { pool_update_all(device, true, false); }
 
@@ -185,6 +196,7 @@ static void pool_finish(struct pool *p)
 	bool finishes = p->destroyed && !__atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
 	if (finishes) {
 		__atomic_store_n(&p->destroyed, 0, __ATOMIC_SEQ_CST);
+		charge_leaving(p->device, p->charged);
 		charge_mark_absent(p->device, p->charged, false);
 		charge_return(p->device, RATION_DATA, p->charged);
 	}
@@ -229,7 +241,7 @@ void pool_keep_address(const struct alloc_record *r)
 	if (old.pool)
 		pool_forget(&old);
 	else
-		context_return(&old, RATION_DATA);
+		context_drop(&old, RATION_DATA);
 }
 
 static bool pool_not_on_device(struct alloc_record *r, void *device)
@@ -337,15 +349,17 @@ static int pool_charge_rest(const struct pool_request *q, struct pool *p)
 		now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, now);
 	}
 	if (likely(now <= p->charged)) {
-		charge_adjust(p->device, RATION_DATA, p->charged, now);
+		charge_resize(p->device, RATION_DATA, p->charged, now);
 		p->charged = now;
 		return CUDA_SUCCESS;
 	}
 	int result = charge_add(p->device, RATION_DATA, now - p->charged, true);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		charge_arrived(p->device, now - p->charged);
 		p->charged = now;
-	else
+	} else {
 		pool_undo(q, p);
+	}
 	return result;
 }
 
@@ -358,10 +372,13 @@ static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 	int result = more ? charge_add(p->device, RATION_DATA, more, true) : CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return result;
-	p->charged += more;
 	result = pool_call_driver(q);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		charge_arrived(p->device, more);
+		p->charged += more;
 		return pool_charge_rest(q, p);
+	}
+	charge_return(p->device, RATION_DATA, more);
 	pool_sync_charge(p, p->charged);
 	return result;
 }

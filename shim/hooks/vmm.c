@@ -54,6 +54,7 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	struct alloc_record r = {.key = *out, .bytes = bytes, .device = (uint8_t)d->index, .other = VMM_REFERENCE};
 	if (!alloc_table_put(&vmm_handles, &r))
 		log_warn("no memory to remember a handle: it stays counted until this process ends");
+	charge_arrived(d->index, bytes);
 	overhead_tick();
 	return result;
 }
@@ -61,12 +62,16 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 int cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct alloc_record r;
-	bool known = attach_on() && vmm_count(handle, -VMM_REFERENCE, &r);
+	bool known = attach_on() && vmm_count(handle, -VMM_REFERENCE, &r), last = known && r.other == 0;
+	if (last)
+		charge_leaving(r.device, r.bytes);
 	int result = REAL(cuMemRelease, handle);
+	if (last && result == CUDA_SUCCESS)
+		charge_return(r.device, RATION_DATA, r.bytes);
+	else if (last)
+		charge_arrived(r.device, r.bytes);
 	if (known && result != CUDA_SUCCESS)
 		vmm_undo(handle, -VMM_REFERENCE, &r);
-	else if (known && r.other == 0)
-		charge_return(r.device, RATION_DATA, r.bytes);
 	return result;
 }
 
@@ -101,6 +106,7 @@ static uint64_t vmm_unmap_begin(CUdeviceptr at)
 	if (vmm_count(m.other, -VMM_MAPPING, &r) && r.other == 0) {
 		m.flags = (uint32_t)units_for(r.bytes);
 		m.device = r.device;
+		charge_leaving(m.device, r.bytes);
 	}
 	alloc_table_put(&vmm_unmapping, &m);
 	return m.bytes;
@@ -117,6 +123,7 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 		charge_return(m.device, RATION_DATA, (uint64_t)m.flags * RATION_UNIT);
 	} else {
 		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.flags * RATION_UNIT, .device = m.device};
+		charge_arrived(m.device, r.bytes);
 		vmm_undo(m.other, -VMM_MAPPING, &r);
 		alloc_table_put(&vmm_mappings, &m);
 	}
