@@ -11,11 +11,11 @@
 struct alloc_record {
 	uint64_t key; /* never 0 in a table */
 	uint64_t bytes;
-	uint8_t device;  /* the region's index */
-	uint8_t context; /* as context_target numbers it */
-	uint16_t pool;   /* as hooks/pool.c numbers it; 0: of no pool */
-	uint32_t flags;  /* RECORD_..., or the family's own */
-	uint64_t other;  /* the family's own */
+	uint8_t device;   /* the region's index */
+	uint8_t flags;    /* RECORD_... */
+	uint16_t pool;    /* as hooks/pool.c numbers it; 0: of no pool */
+	uint32_t context; /* as context_target numbers it; 0: of none */
+	uint64_t other;   /* the family's own */
 };
 
 /* Flags of records, one bit each in all families: records of several meet in one sweep. */

@@ -71,15 +71,16 @@ enum context_kind { CONTEXT_OWN, CONTEXT_PRIMARY, CONTEXT_GREEN };
 /* A context that is being made: context_decide, context_charge, the driver's call,
  * context_made. Where its cost is known it is charged before the driver is asked, like any
  * allocation: a process's first context on a device by what the region remembers, further
- * ones by what this process has measured. Otherwise it is measured afterwards, and undone
- * if it does not fit; what the region remembers is then charged before as an estimate, as
- * far as there is room. */
+ * ones by what this process has measured of one. Until it has, they are charged what the
+ * region remembers, and measured afterwards. So is a context of which nothing is known,
+ * and one that then does not fit is undone. */
 struct context_making {
 	enum context_kind kind;
 	struct device *device; /* NULL: not counted */
 	bool first;            /* of this process on the device */
 	bool pid_unlisted;     /* see nvml_decide_pid */
 	bool measured;         /* its cost is not known */
+	bool refused;          /* before the driver was asked */
 	uint64_t cost;         /* charged before, in bytes */
 	struct overhead_making making;
 	struct hostpid_probe probe;
@@ -101,6 +102,14 @@ static bool context_decide(struct context_making *m)
 	return !nvml_tried() && (m->measured || nvml_pid_undecided() || hostpid_wanted());
 }
 
+static void context_stop_measuring(struct context_making *m)
+{
+	if (!m->measured)
+		return;
+	overhead_end(&m->making);
+	mutex_unlock(&context_devices[m->device->ordinal].making);
+}
+
 /* context_charge charges the cost or the estimate, and begins to measure where that is
  * needed: CUDA_SUCCESS, or what the call must return. */
 static int context_charge(struct context_making *m)
@@ -113,8 +122,8 @@ static int context_charge(struct context_making *m)
 	if (alone)
 		m->cost = region_context_cost(attach_region(), d->index, d->uuid);
 	/* A cost that does not fit even where nothing is held may be wrong, and would refuse
-	 * every process that could find that out. So may one that is only an estimate. */
-	if (m->cost && charge_would_refuse(d->index, m->cost) && (m->measured || !region_used(attach_region(), d->index)))
+	 * every process that could find that out. */
+	if (m->cost && !region_used(attach_region(), d->index) && charge_would_refuse(d->index, m->cost))
 		m->cost = 0;
 	m->measured = m->measured || !m->cost;
 	if (m->measured) {
@@ -125,10 +134,9 @@ static int context_charge(struct context_making *m)
 		m->pid_unlisted = nvml_pid_unlisted(&d->nvml);
 	}
 	int refused = m->cost ? charge_add(d->index, RATION_CONTEXT, m->cost, m->measured) : CUDA_SUCCESS;
-	if (refused && m->measured)
-		m->cost = 0; /* another request was faster: it is measured, and undone if it does not fit */
-	if (!refused || m->measured)
+	if (!refused)
 		return CUDA_SUCCESS;
+	context_stop_measuring(m);
 	hostpid_leave(&m->probe);
 	return refused;
 }
@@ -180,9 +188,8 @@ static int context_made(struct context_making *m, void *handle)
 		refused = context_measured(m, handle, &r.bytes);
 		if (refused)
 			context_undo(m, handle);
-		overhead_end(&m->making);
-		mutex_unlock(&context_devices[d->ordinal].making);
 	}
+	context_stop_measuring(m);
 	bool unconfirmed = handle && !refused && m->cost && !(m->measured && m->making.exact);
 	if (unconfirmed)
 		overhead_add_unconfirmed(d, RATION_CONTEXT, m->cost);
@@ -211,8 +218,10 @@ static int context_begin(struct context_making *m, enum context_kind kind, CUdev
 	if (context_decide(m))
 		nvml_start();
 	refused = context_charge(m);
-	if (refused)
+	if (refused) {
 		m->device = NULL;
+		m->refused = true;
+	}
 	return refused;
 }
 
@@ -220,9 +229,10 @@ static int context_begin(struct context_making *m, enum context_kind kind, CUdev
 static int context_end(struct context_making *m, int result, void **out)
 {
 	int refused = m->device ? context_made(m, result == CUDA_SUCCESS ? *out : NULL) : CUDA_SUCCESS;
+	if (refused || (m->refused && out))
+		*out = NULL;
 	if (!refused)
 		return result;
-	*out = NULL;
 	overhead_refresh(m->device);
 	return refused;
 }

@@ -1,44 +1,62 @@
 #include "hooks/context_table.h"
 
+#include <sys/mman.h>
+
 #include "charge.h"
 #include "log.h"
 #include "overhead.h"
 
-enum { CONTEXT_MAX = 254 };
-
-/* A context's number, less one, is its place here, and is not given out again before all
- * that ended with the context has been returned. */
-static struct context contexts[CONTEXT_MAX];
+/* The table, in blocks that are mapped when they are needed and never move. A context's
+ * number is not given out again before all that ended with the context has been returned. */
+enum { CONTEXT_BLOCK = 256, CONTEXT_BLOCKS = 256 };
+static struct context context_first_block[CONTEXT_BLOCK], *context_blocks[CONTEXT_BLOCKS] = {context_first_block};
 static unsigned context_count; /* places that were ever used; atomic */
 static mutex context_lock;     /* LOCK_CONTEXT_TABLE: over used, count and adding */
 
 struct alloc_table context_addresses, context_arrays, context_modules;
 
+static struct context *context_at(unsigned i) { return &context_blocks[i / CONTEXT_BLOCK][i % CONTEXT_BLOCK]; }
+
 struct context *context_find(CUcontext handle)
 {
+	/* Acquire: pairs with the release in context_add, of the count and of the handle. */
 	unsigned n = __atomic_load_n(&context_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++)
-		/* Acquire: pairs with the release in context_add. */
-		if (__atomic_load_n(&contexts[i].handle, __ATOMIC_ACQUIRE) == handle)
-			return &contexts[i];
+		if (__atomic_load_n(&context_at(i)->handle, __ATOMIC_ACQUIRE) == handle)
+			return context_at(i);
 	return NULL;
 }
 
-static uint8_t context_number(const struct context *c) { return (uint8_t)(c - contexts + 1); }
+/* context_place returns a free place, or NULL where there is no memory for one. Under the
+ * lock. */
+static struct context *context_place(void)
+{
+	unsigned n = context_count;
+	for (unsigned i = 0; i < n; i++)
+		if (!context_at(i)->used)
+			return context_at(i);
+	if (n == CONTEXT_BLOCK * CONTEXT_BLOCKS)
+		return NULL;
+	if (!context_blocks[n / CONTEXT_BLOCK]) {
+		void *block = mmap(NULL, CONTEXT_BLOCK * sizeof(struct context), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (block == MAP_FAILED)
+			return NULL;
+		context_blocks[n / CONTEXT_BLOCK] = block;
+	}
+	context_at(n)->number = n + 1;
+	return context_at(n);
+}
 
 static struct context *context_add(CUcontext handle, struct device *d)
 {
 	mutex_lock(&context_lock, LOCK_CONTEXT_TABLE);
 	struct context *c = context_find(handle);
-	for (unsigned i = 0; i < CONTEXT_MAX && !c; i++) {
-		if (contexts[i].used)
-			continue;
-		c = &contexts[i];
+	if (!c && (c = context_place())) {
 		c->used = true;
 		c->device = d;
 		__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
-		if (i >= context_count)
-			__atomic_store_n(&context_count, i + 1, __ATOMIC_RELEASE);
+		if (c->number > context_count)
+			__atomic_store_n(&context_count, c->number, __ATOMIC_RELEASE);
 	}
 	mutex_unlock(&context_lock);
 	return c;
@@ -55,7 +73,7 @@ static int context_target_new(CUcontext handle, struct alloc_target *t)
 	if (found <= 0)
 		return found;
 	struct context *c = context_add(handle, t->device);
-	t->context = c ? context_number(c) : 0;
+	t->context = c ? c->number : 0;
 	overhead_watch(t->device);
 	return 1;
 }
@@ -70,7 +88,7 @@ int context_target(struct alloc_target *t)
 	if (unlikely(!c))
 		return context_target_new(handle, t);
 	t->device = c->device;
-	t->context = context_number(c);
+	t->context = c->number;
 	return 1;
 }
 
@@ -87,7 +105,7 @@ bool context_target_of(CUcontext handle, struct alloc_target *t)
 		return found;
 	}
 	t->device = c->device;
-	t->context = context_number(c);
+	t->context = c->number;
 	return true;
 }
 
@@ -137,7 +155,7 @@ void context_drop(const struct alloc_record *r, unsigned kind)
 }
 
 struct context_sweep {
-	uint8_t context;
+	uint32_t context;
 	unsigned kind;
 };
 
@@ -153,7 +171,7 @@ static bool context_outlived_by(struct alloc_record *r, void *arg)
 
 void context_remove(struct context *c)
 {
-	struct context_sweep s = {context_number(c), RATION_DATA};
+	struct context_sweep s = {c->number, RATION_DATA};
 	alloc_table_sweep(&context_addresses, context_outlived_by, &s);
 	alloc_table_sweep(&context_arrays, context_outlived_by, &s);
 	s.kind = RATION_MODULE;

@@ -13,7 +13,7 @@
 /* Where an allocation goes. */
 struct alloc_target {
 	struct device *device; /* NULL: the call is not counted */
-	uint8_t context;       /* the number of the context that it ends with; 0: with none */
+	uint32_t context;      /* the number of the context that it ends with; 0: with none */
 };
 
 /* context_target finds the current context: 1; 0 where there is none, which the driver
@@ -36,6 +36,7 @@ static inline int context_enter(struct alloc_target *t)
 /* A context in the table. */
 struct context {
 	CUcontext handle; /* NULL: not found by handle, as it is being ended. Atomic */
+	uint32_t number;       /* its place in the table, plus one */
 	struct device *device; /* written before handle */
 	bool used;             /* under LOCK_CONTEXT_TABLE */
 };

@@ -102,9 +102,9 @@ static uint64_t vmm_unmap_begin(CUdeviceptr at)
 	struct alloc_record m, r;
 	if (!alloc_table_take(&vmm_mappings, at, &m))
 		return VMM_STEP;
-	m.flags = 0;
+	m.context = 0;
 	if (vmm_count(m.other, -VMM_MAPPING, &r) && r.other == 0) {
-		m.flags = (uint32_t)units_for(r.bytes);
+		m.context = (uint32_t)units_for(r.bytes);
 		m.device = r.device;
 		charge_leaving(m.device, r.bytes);
 	}
@@ -120,9 +120,9 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 	if (!alloc_table_take(&vmm_unmapping, at, &m))
 		return VMM_STEP;
 	if (ended) {
-		charge_return(m.device, RATION_DATA, (uint64_t)m.flags * RATION_UNIT);
+		charge_return(m.device, RATION_DATA, (uint64_t)m.context * RATION_UNIT);
 	} else {
-		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.flags * RATION_UNIT, .device = m.device};
+		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.context * RATION_UNIT, .device = m.device};
 		charge_arrived(m.device, r.bytes);
 		vmm_undo(m.other, -VMM_MAPPING, &r);
 		alloc_table_put(&vmm_mappings, &m);
