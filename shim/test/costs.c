@@ -334,7 +334,7 @@ static void module_unsure(void)
     OK(cuLibraryLoadData(&l, large, NULL, NULL, 0, NULL, NULL, 0));
     limit(region_used(region_here(), 0) + 50 * MIB);
     EQ(cuLibraryGetModule(&m, l), CUDA_ERROR_OUT_OF_MEMORY); /* it is loaded all the same */
-    CHECK(seen(RATION_MODULE) >= 100 * MIB);
+    CHECK(held(RATION_MODULE) >= 100 * MIB);
     OK(cuLibraryUnload(l));
     SAME();
     limit(0);
