@@ -48,10 +48,14 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 	charge_bounds_begin(d->index, &b);
 	if (!nvml_own_bytes(&d->nvml, &r->driver))
 		return false;
+	/* Seen on an H200: such a query ends a capture that is under way, unless this thread is
+	 * relaxed about it. */
+	int mode = capture_relax();
 	for (unsigned i = 0; i < READING_COUNT; i++) {
 		overhead_update update = __atomic_load_n(&overhead_updates[i], __ATOMIC_RELAXED);
 		all = (!update || update(d->index)) && all;
 	}
+	capture_restore(mode);
 	charge_bounds_end(d->index, &b);
 	r->least = all ? b.least : 0;
 	r->most = b.most;
