@@ -50,6 +50,7 @@ typedef struct {
 	unsigned char bytes[16];
 } CUuuid;
 
+enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2 };
 enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 };
 
 typedef struct {

@@ -80,12 +80,19 @@ struct array_alloc {
 	uint64_t bytes;             /* charged */
 };
 
-/* array_begin charges for an array: CUDA_SUCCESS, or what the call must return. A NULL
- * pointer is left to the driver. */
+/* array_valid reports whether the driver would make such an array, if it had room. */
+static bool array_valid(const void *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	bool whole = d && d->Format >= 0 && d->Format < 256 && array_format_bits[d->Format];
+	return out && d && d->Width && (whole || d->NumChannels == 1 || d->NumChannels == 2 || d->NumChannels == 4);
+}
+
+/* array_begin charges for an array: CUDA_SUCCESS, or what the call must return. What is not
+ * valid is left to the driver. */
 static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	a->target.device = NULL;
-	int refused = out && desc ? context_enter(&a->target) : init_enter();
+	int refused = array_valid(out, desc) ? context_enter(&a->target) : init_enter();
 	if (refused || !a->target.device)
 		return refused;
 	a->bytes = array_bytes(*desc, levels);
@@ -138,7 +145,7 @@ int cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *desc)
 int cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 {
 	struct array_alloc a;
-	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, desc->Depth, desc->Flags), 1), cuArray3DCreate, out, desc), (void **)out, false);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, (desc)->Depth, (desc)->Flags), 1), cuArray3DCreate, out, desc), (void **)out, false);
 }
 
 int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)

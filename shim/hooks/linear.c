@@ -8,13 +8,15 @@
 struct linear_alloc {
 	struct alloc_target target; /* its device is NULL where nothing is charged */
 	uint64_t bytes;             /* charged */
-	uint32_t flags;             /* of its record */
+	uint8_t flags;              /* of its record */
 };
 
-/* linear_begin charges for an allocation: CUDA_SUCCESS, or what the call must return. */
-static int linear_begin(struct linear_alloc *a, uint64_t bytes, uint32_t flags)
+/* linear_begin charges for an allocation: CUDA_SUCCESS, or what the call must return. What
+ * is not valid is left to the driver, whose error the program gets, room or not. */
+static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint8_t flags)
 {
-	int refused = context_enter(&a->target);
+	a->target.device = NULL;
+	int refused = likely(valid) ? context_enter(&a->target) : init_enter();
 	if (unlikely(refused || !a->target.device))
 		return refused;
 	a->flags = flags;
@@ -45,21 +47,26 @@ static int linear_end(const struct linear_alloc *a, int result, CUdeviceptr addr
 int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, bytes, 0), cuMemAlloc, out, bytes);
+	int result = REAL_UNLESS(linear_begin(&a, out && bytes, bytes, 0), cuMemAlloc, out, bytes);
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
 int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, bytes, 0), cuMemAlloc_v2, out, bytes);
+	int result = REAL_UNLESS(linear_begin(&a, out && bytes, bytes, 0), cuMemAlloc_v2, out, bytes);
 	return linear_end(&a, result, result ? 0 : *out);
+}
+
+static bool linear_attaches(const CUdeviceptr *out, size_t bytes, unsigned flags)
+{
+	return out && bytes && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
 }
 
 int cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, bytes, RECORD_MANAGED), cuMemAllocManaged, out, bytes, flags);
+	int result = REAL_UNLESS(linear_begin(&a, linear_attaches(out, bytes, flags), bytes, RECORD_MANAGED), cuMemAllocManaged, out, bytes, flags);
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
@@ -71,6 +78,11 @@ static uint64_t linear_pitched_size(uint64_t width, uint64_t height)
 	if (width > UINT64_MAX - 511 || __builtin_mul_overflow((width + 511) / 512 * 512, height, &bytes))
 		return UINT64_MAX;
 	return bytes;
+}
+
+static bool linear_pitched(const void *pitch, uint64_t width, uint64_t height, unsigned element)
+{
+	return pitch && width && height && (element == 4 || element == 8 || element == 16);
 }
 
 /* linear_correct goes from the estimated size to the real one. */
@@ -86,7 +98,7 @@ static void linear_correct(struct linear_alloc *a, uint64_t bytes)
 int cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, linear_pitched_size(width, height), 0), cuMemAllocPitch, out, pitch, width, height, element);
+	int result = REAL_UNLESS(linear_begin(&a, out && linear_pitched(pitch, width, height, element), linear_pitched_size(width, height), 0), cuMemAllocPitch, out, pitch, width, height, element);
 	if (result == CUDA_SUCCESS)
 		linear_correct(&a, (uint64_t)*pitch * height);
 	return linear_end(&a, result, result ? 0 : *out);
@@ -95,7 +107,7 @@ int cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsign
 int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, linear_pitched_size(width, height), 0), cuMemAllocPitch_v2, out, pitch, width, height, element);
+	int result = REAL_UNLESS(linear_begin(&a, out && linear_pitched(pitch, width, height, element), linear_pitched_size(width, height), 0), cuMemAllocPitch_v2, out, pitch, width, height, element);
 	if (result == CUDA_SUCCESS)
 		linear_correct(&a, (uint64_t)*pitch * height);
 	return linear_end(&a, result, result ? 0 : *out);

@@ -319,6 +319,14 @@ static bool pool_stream_idle(const struct pool_request *q)
 	return result == CUDA_SUCCESS;
 }
 
+/* pool_stream_valid asks the driver whether the stream is one. */
+static bool pool_stream_valid(const struct pool_request *q)
+{
+	int status;
+	int result = pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
+	return result == CUDA_SUCCESS;
+}
+
 /* pool_undo frees what the driver has just given. It does not wait for the stream, as the
  * driver would not have: the stream's work may wait for what this thread does next. So the
  * memory may stay the pool's for now, ungranted. */
@@ -369,6 +377,9 @@ static int pool_charge_rest(const struct pool_request *q, struct pool *p)
 static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 {
 	uint64_t more = pool_growth(p, q->bytes);
+	/* A stream that is none is the driver's to refuse. */
+	if (more && unlikely(charge_would_refuse(p->device, more)) && !pool_stream_valid(q))
+		return pool_call_driver(q);
 	int result = more ? charge_add(p->device, RATION_DATA, more, true) : CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -37,12 +37,23 @@ static void vmm_undo(CUmemGenericAllocationHandle handle, uint64_t by, struct al
 	alloc_table_put(&vmm_handles, was);
 }
 
+/* vmm_valid asks the driver whether it would make such memory, if it had room. */
+static bool vmm_valid(const void *out, size_t bytes, const CUmemAllocationProp *prop)
+{
+	size_t step = 0;
+	return out && bytes && REAL(cuMemGetAllocationGranularity, &step, prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS && step &&
+	       bytes % step == 0;
+}
+
 int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct device *d = NULL;
 	bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 	int refused = on_device ? init_enter_device(prop->location.id, &d) : init_enter();
-	if (!refused && d)
+	/* Bad arguments are the driver's to refuse. */
+	if (d && unlikely(charge_would_refuse(d->index, bytes)) && !vmm_valid(out, bytes, prop))
+		d = NULL;
+	if (d)
 		refused = charge_add(d->index, RATION_DATA, bytes, false);
 	int result = REAL_UNLESS(refused, cuMemCreate, out, bytes, prop, flags);
 	if (refused || !d)
