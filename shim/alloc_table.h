@@ -23,6 +23,8 @@ enum alloc_flags {
 	RECORD_MANAGED = 1,     /* its bytes may be elsewhere than on the device */
 	RECORD_UNCONFIRMED = 2, /* charged by a remembered cost, or a reading that was not exact */
 	RECORD_UNSURE = 4,      /* part of what it was charged may have been overhead before */
+	RECORD_DEFERRED = 8,    /* the driver takes it when it is first used */
+	RECORD_SENT = 16,       /* managed memory that counts on other devices, too */
 };
 
 #define ALLOC_TABLE_SHARDS 32
@@ -59,7 +61,8 @@ bool alloc_table_freed(struct alloc_table *t, const struct alloc_record *r, bool
 
 /* alloc_table_change runs change on the record with this key, which is removed if change
  * returns false; out gets the record as change left it. False if there is none. */
-bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(struct alloc_record *r, void *arg), void *arg, struct alloc_record *out);
+bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(struct alloc_record *r, void *arg), void *arg,
+			struct alloc_record *out);
 
 /* alloc_table_sweep removes every record that keep returns false for. keep must not use
  * the table. */

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@
 
 /* What this process has charged and returned, in bytes rounded to the region's units: sums
  * that only grow, so that two of them, read at two instants, bound what was so in between.
- * Atomic. */
+ * They count what this process did, also where the region failed: so they stay in step with
+ * one another, and fill a slot that replaces a lost one. Atomic. */
 static struct charge_sums {
 	uint64_t added[RATION_KINDS], returned[RATION_KINDS];
 	uint64_t arrived, leaving; /* of all kinds but overhead */
@@ -76,9 +78,10 @@ void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now)
 
 void charge_reset(void) { memset(charge_sums, 0, sizeof charge_sums); }
 
-void charge_on_pressure(enum charge_relief which, charge_relieve relieve) { __atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED); }
-
-bool charge_can_relieve(enum charge_relief which) { return __atomic_load_n(&charge_reliefs[which], __ATOMIC_RELAXED) != NULL; }
+void charge_on_pressure(enum charge_relief which, charge_relieve relieve)
+{
+	__atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED);
+}
 
 /* charge_may_log permits one line a second, and counts the others as skipped: a program
  * that tries in a loop must not flood its log. */
@@ -105,8 +108,9 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 		return;
 	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
 		if (why->top[i].bytes)
-			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", i ? "," : "", (unsigned long long)why->top[i].pid,
-				      why->top[i].itself ? " (itself)" : "", size_text(why->top[i].bytes, o));
+			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", i ? "," : "",
+				      (unsigned long long)why->top[i].pid, why->top[i].itself ? " (itself)" : "",
+				      size_text(why->top[i].bytes, o));
 	uint64_t quiet = __atomic_exchange_n(&skipped, 0, __ATOMIC_RELAXED);
 	char more[64] = "";
 	if (quiet)
@@ -169,7 +173,7 @@ static inline __attribute__((always_inline)) int charge_apply(enum charge_change
 	struct region *r = attach_region();
 	for (;;) {
 		uint64_t claim = load_relaxed(&r->claim);
-		int err = change == CHARGE_ASK	   ? region_charge(r, device, kind, bytes, why)
+		int err = change == CHARGE_ASK     ? region_charge(r, device, kind, bytes, why)
 			  : change == CHARGE_FORCE ? region_charge_forced(r, device, kind, bytes)
 						   : region_return(r, device, kind, bytes);
 		if (likely(err != REGION_EVICTED) || !charge_rejoin(r, claim))
@@ -206,7 +210,14 @@ void charge_claim(unsigned device, unsigned kind, uint64_t bytes)
 	charge_arrived(device, bytes);
 }
 
-int charge_claimed(unsigned device, unsigned kind, uint64_t bytes) { return bytes ? charge_ask(device, kind, bytes, false) : CUDA_SUCCESS; }
+int charge_claimed(unsigned device, unsigned kind, uint64_t bytes, bool stays)
+{
+	int refused = bytes ? charge_ask(device, kind, bytes, false) : CUDA_SUCCESS;
+	int err = refused && stays ? charge_apply(CHARGE_FORCE, device, kind, bytes, NULL) : REGION_OK;
+	if (err)
+		charge_fail(err);
+	return refused;
+}
 
 void charge_unclaim(unsigned device, unsigned kind, uint64_t bytes)
 {
@@ -216,10 +227,8 @@ void charge_unclaim(unsigned device, unsigned kind, uint64_t bytes)
 void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes)
 {
 	int err = charge_apply(CHARGE_FORCE, device, kind, bytes, NULL);
-	if (err) {
+	if (unlikely(err))
 		charge_fail(err);
-		return;
-	}
 	charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
 	if (kind != RATION_OVERHEAD)
 		charge_arrived(device, bytes);
@@ -231,8 +240,7 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 	int err = whole ? charge_apply(CHARGE_RETURN, device, kind, whole, NULL) : REGION_OK;
 	if (unlikely(err))
 		charge_fail(err);
-	else
-		charge_count(&charge_sums[device].returned[kind], whole);
+	charge_count(&charge_sums[device].returned[kind], whole);
 }
 
 void charge_correct(unsigned device, unsigned kind, uint64_t from, uint64_t to)
@@ -256,3 +264,38 @@ void charge_resize(unsigned device, unsigned kind, uint64_t from, uint64_t to)
 		charge_return(device, kind, from - to);
 	}
 }
+
+#ifdef RATION_LOCKDEBUG
+
+static uint32_t charge_inside, charge_entered; /* hooks under way, and begun; atomic */
+
+void charge_hook_begins(void)
+{
+	__atomic_fetch_add(&charge_inside, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&charge_entered, 1, __ATOMIC_SEQ_CST);
+}
+
+/* charge_balanced reports whether all that was charged has arrived, and all that was to
+ * leave has been returned. */
+static bool charge_balanced(unsigned device)
+{
+	const struct charge_sums *s = &charge_sums[device];
+	return charge_sum_kinds(s->added) - charge_sum_kinds(s->returned) == load_acquire(&s->arrived) - load_acquire(&s->leaving);
+}
+
+void charge_hook_ends(void)
+{
+	uint32_t entered = __atomic_load_n(&charge_entered, __ATOMIC_SEQ_CST);
+	bool alone = __atomic_load_n(&charge_inside, __ATOMIC_SEQ_CST) == 1;
+	for (unsigned d = 0; alone && d < RATION_DEVICES; d++)
+		/* Unless another thread has begun meanwhile. */
+		if (!charge_balanced(d) && __atomic_load_n(&charge_entered, __ATOMIC_SEQ_CST) == entered) {
+			static const char line[] = "ration: at rest, bytes are still on their way (charge.h)\n";
+			if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+				abort();
+			abort();
+		}
+	__atomic_fetch_sub(&charge_inside, 1, __ATOMIC_SEQ_CST);
+}
+
+#endif

@@ -34,10 +34,11 @@ void charge_correct(unsigned device, unsigned kind, uint64_t from, uint64_t to);
 void charge_resize(unsigned device, unsigned kind, uint64_t from, uint64_t to);
 
 /* charge_claim counts as arrived what the driver turns out to have, before the job is asked
- * for it by charge_claimed: CUDA_SUCCESS, or what the call must return after it has undone
- * what it made, between charge_leaving and charge_unclaim. */
+ * for it by charge_claimed: CUDA_SUCCESS, or what the call must return. Where it stays, it
+ * has then been charged by force; otherwise the caller undoes what it made, between
+ * charge_leaving and charge_unclaim. */
 void charge_claim(unsigned device, unsigned kind, uint64_t bytes);
-int charge_claimed(unsigned device, unsigned kind, uint64_t bytes);
+int charge_claimed(unsigned device, unsigned kind, uint64_t bytes, bool stays);
 void charge_unclaim(unsigned device, unsigned kind, uint64_t bytes);
 
 /* charge_would_refuse reports whether a request would be refused as things stand. */
@@ -77,8 +78,16 @@ enum charge_relief {
 typedef void (*charge_relieve)(unsigned device, bool wait);
 void charge_on_pressure(enum charge_relief which, charge_relieve relieve);
 
-/* charge_can_relieve reports whether a relief was registered. */
-bool charge_can_relieve(enum charge_relief which);
+/* A build with LOCKDEBUG=1 aborts where bytes are still on their way when the last hook of
+ * this process ends: a reading would never be exact again. In any other build the calls
+ * below, which go around each hook, are nothing. */
+#ifdef RATION_LOCKDEBUG
+void charge_hook_begins(void);
+void charge_hook_ends(void);
+#else
+static inline void charge_hook_begins(void) {}
+static inline void charge_hook_ends(void) {}
+#endif
 
 /* charge_reset starts at nothing, in a process that has just opened the region. */
 void charge_reset(void);

@@ -23,14 +23,17 @@ struct device {
 	uint32_t contexts_alive;
 
 	/* overhead.c's. has_context is atomic: there is, or was, a context, so readings are
-	 * worth taking. The others are under LOCK_OVERHEAD. */
+	 * worth taking. further_cost is, too: what a context beside another takes, in bytes, as
+	 * it was measured here; 0: not known. The others are under LOCK_OVERHEAD. */
 	uint32_t has_context;
-	uint32_t making;             /* calls under way that make or end what no call tells the size of */
-	uint32_t measured;           /* how many of them have measured; it wraps */
-	uint64_t undecided_bytes;    /* what they measured, and have neither charged nor undone */
+	uint32_t making;   /* calls under way that make or end what no call tells the size of */
+	uint32_t measured; /* how many of them have measured; it wraps */
+	uint64_t further_cost;
+	uint64_t undecided_bytes;                 /* what they measured, and have neither charged nor undone */
+	uint64_t deferred_bytes;                  /* charged for what the driver takes when it is first used */
+	uint64_t unseen_bytes;                    /* of that, absent: no reading has shown it */
 	uint64_t unconfirmed_bytes[RATION_KINDS]; /* charged by a remembered cost, or a measurement that was not exact */
 	uint64_t corrected_bytes[RATION_KINDS];   /* of that, returned since, and still part of records */
-	uint64_t further_cost;       /* what a context beside another takes, as it was measured here; 0: not known. Atomic */
 };
 
 /* device_of finds the device with a CUDA ordinal: 1; 0 where there is none, which the

@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "attach.h"
+#include "charge.h"
 #include "hooks.h"
 
 enum { ENTRY_NOTHING = -1 };
@@ -20,12 +21,14 @@ static inline int entry_begin(void)
 	if (attach_state() != ATTACH_OFF)
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	lock_order_hook();
+	charge_hook_begins();
 	return state;
 }
 
 static inline void entry_end(int state)
 {
 	int type = PTHREAD_CANCEL_DEFERRED;
+	charge_hook_ends();
 	lock_order_hook();
 	if (state != PTHREAD_CANCEL_ENABLE)
 		return;

@@ -20,8 +20,8 @@ static mutex overhead_lock;
 
 uint64_t overhead_next_reading;
 uint32_t overhead_growth_expected;
-static uint64_t overhead_interval = OVERHEAD_SOON; /* from the next reading to the one after, in ns; atomic */
-static uint64_t overhead_last_reading;             /* by overhead_now; atomic */
+static uint64_t overhead_interval = OVERHEAD_SOON;      /* from the next reading to the one after, in ns; atomic */
+static uint64_t overhead_last_reading;                  /* by overhead_now; atomic */
 static overhead_update overhead_updates[READING_COUNT]; /* atomic */
 
 static uint64_t overhead_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -83,7 +83,8 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 			 kind == RATION_CONTEXT ? "context" : "module");
 		charge_leaving(d->index, back);
 		charge_return(d->index, kind, back);
-		bool only_context = kind == RATION_CONTEXT && exact && __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1;
+		bool only_context = kind == RATION_CONTEXT && exact && __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1 &&
+				    charged == region_context_cost(attach_region(), d->index, d->uuid);
 		if (only_context && back >= charged / 8)
 			region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 	}
@@ -100,7 +101,14 @@ static bool overhead_sync(struct device *d)
 		return false;
 	if (d->making)
 		return true;
-	uint64_t more = overhead_above(r.driver, r.most + charged), less = overhead_above(overhead_above(r.least, r.absent) + charged, r.driver);
+	/* What was deferred has come, once the driver has all but what else is absent. */
+	if (d->unseen_bytes && r.driver + r.absent - d->unseen_bytes >= r.most + charged) {
+		charge_mark_absent(d->index, d->unseen_bytes, false);
+		r.absent -= d->unseen_bytes;
+		d->unseen_bytes = 0;
+	}
+	uint64_t more = overhead_above(r.driver, r.most + charged),
+		 less = overhead_above(overhead_above(r.least, r.absent) + charged, r.driver);
 	uint64_t back = overhead_min(less, charged);
 	bool exact = r.least == r.most && !r.absent;
 	if (more)
@@ -127,9 +135,22 @@ static void overhead_join(struct overhead_making *m)
 	m->measured = m->device->measured;
 }
 
+/* overhead_note_absent notes how much of what is absent hides what comes. Under the lock. */
+static void overhead_note_absent(struct overhead_making *m)
+{
+	struct device *d = m->device;
+	struct overhead_reading r;
+	if (!charge_absent(d->index) || !overhead_read(d, &r))
+		return;
+	uint64_t counted = r.most + charge_held(d->index, RATION_OVERHEAD);
+	m->absent_bytes = r.absent;
+	/* What another call has half made is in the driver's figure, and may yet be undone. */
+	m->missing_bytes = d->making ? r.absent : overhead_min(r.absent, overhead_above(counted, r.driver));
+	m->missing_unsure = d->making || r.least != r.most;
+}
+
 void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind)
 {
-	struct overhead_reading r;
 	*m = (struct overhead_making){.device = d, .kind = kind};
 	bool started = nvml_start();
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
@@ -137,9 +158,8 @@ void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind)
 		m->device_known = nvml_device_bytes(&d->nvml, &m->device_bytes);
 		m->pid_unlisted = nvml_pid_unlisted(&d->nvml);
 	}
-	/* So much of what comes is hidden by what is absent now. */
-	if (started && charge_absent(d->index) && overhead_read(d, &r))
-		m->missing_bytes = overhead_min(r.absent, overhead_above(r.most, r.driver));
+	if (started)
+		overhead_note_absent(m);
 	overhead_join(m);
 	mutex_unlock(&overhead_lock);
 }
@@ -183,19 +203,20 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 {
 	struct device *d = m->device;
 	struct overhead_reading r;
+	/* Another maker that measured meanwhile may have claimed what is this one's, and may
+	 * yet be refused. */
+	uint64_t claimed = m->measured != d->measured ? d->undecided_bytes : 0;
+	bool alone = m->measured == d->measured && d->making == 1, settled = false;
 	*bytes = UINT64_MAX;
-	for (unsigned i = 0; i < OVERHEAD_TRIES && !m->exact; i++) {
+	for (unsigned i = 0; i < OVERHEAD_TRIES && !settled; i++) {
 		if (!overhead_read(d, &r))
 			return false;
+		uint64_t missing = overhead_min(m->missing_bytes + overhead_above(r.absent, m->absent_bytes), r.absent);
 		uint64_t counted = r.least + charge_held(d->index, RATION_OVERHEAD);
-		uint64_t found = overhead_above(r.driver + m->missing_bytes, counted);
-		/* Another maker that measured meanwhile may have claimed what is this one's, and
-		 * may yet be refused. */
-		if (m->measured != d->measured)
-			found += d->undecided_bytes;
-		*bytes = overhead_min(*bytes, found);
-		m->exact = r.least == r.most && (m->measured == d->measured || !d->undecided_bytes);
-		m->surplus_bytes = m->exact && d->making == 1 ? overhead_above(counted, r.driver + m->missing_bytes) : 0;
+		*bytes = overhead_min(*bytes, overhead_above(r.driver + missing, counted) + claimed);
+		settled = r.least == r.most;
+		m->exact = settled && alone && !m->missing_unsure && r.absent == m->absent_bytes;
+		m->surplus_bytes = m->exact ? overhead_above(counted, r.driver + missing) : 0;
 	}
 	return true;
 }
@@ -206,9 +227,8 @@ static bool overhead_claim(struct overhead_making *m)
 {
 	struct device *d = m->device;
 	uint64_t now;
-	if (m->free_only && overhead_read_free(&now) && now == m->free_bytes)
-		return true;
-	if (!nvml_start())
+	m->exact = m->free_only && overhead_read_free(&now) && now == m->free_bytes;
+	if (m->exact || !nvml_start())
 		return true;
 	if (m->pid_unlisted)
 		nvml_decide_pid(&d->nvml);
@@ -216,7 +236,7 @@ static bool overhead_claim(struct overhead_making *m)
 	bool listed = overhead_measure(m, &m->claimed_bytes);
 	if (listed) {
 		/* Anything else that is charged on this device could hide part of it. */
-		if (m->first_context && m->exact && d->making == 1 && !charge_held(d->index, RATION_DATA) && !charge_held(d->index, RATION_MODULE))
+		if (m->first_context && m->exact && !charge_held(d->index, RATION_DATA) && !charge_held(d->index, RATION_MODULE))
 			region_remember_cost(attach_region(), d->index, d->uuid, m->claimed_bytes);
 		charge_claim(d->index, m->kind, m->claimed_bytes);
 		d->undecided_bytes += m->claimed_bytes;
@@ -239,14 +259,14 @@ static void overhead_decide(struct overhead_making *m)
 	mutex_unlock(&overhead_lock);
 }
 
-int overhead_charge(struct overhead_making *m, uint64_t *bytes)
+int overhead_charge(struct overhead_making *m, bool stays, uint64_t *bytes)
 {
 	struct device *d = m->device;
 	uint64_t now;
 	*bytes = 0;
 	if (overhead_claim(m)) {
-		int refused = charge_claimed(d->index, m->kind, m->claimed_bytes);
-		m->refused = refused != CUDA_SUCCESS;
+		int refused = charge_claimed(d->index, m->kind, m->claimed_bytes, stays);
+		m->refused = refused && !stays;
 		*bytes = m->claimed_bytes;
 		overhead_decide(m);
 		return refused;
@@ -259,18 +279,9 @@ int overhead_charge(struct overhead_making *m, uint64_t *bytes)
 	if (m->kind == RATION_CONTEXT && m->device_known && nvml_device_bytes(&d->nvml, &now) && now > m->device_bytes) {
 		*bytes = now - m->device_bytes;
 		charge_add_forced(d->index, m->kind, *bytes);
+		overhead_add_unconfirmed(d, m->kind, *bytes, 0);
 	}
 	return CUDA_SUCCESS;
-}
-
-int overhead_charge_forced(struct overhead_making *m, uint64_t *bytes)
-{
-	int refused = overhead_charge(m, bytes);
-	if (!m->refused)
-		return refused;
-	/* It stays: by force, in place of the claim. */
-	charge_add_forced(m->device->index, m->kind, m->claimed_bytes);
-	return refused;
 }
 
 void overhead_end(struct overhead_making *m)
@@ -299,10 +310,11 @@ void overhead_resume(struct device *d)
 	mutex_unlock(&overhead_lock);
 }
 
-void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes)
+void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes, uint64_t corrected)
 {
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	d->unconfirmed_bytes[kind] += bytes;
+	d->unconfirmed_bytes[kind] += bytes - corrected;
+	d->corrected_bytes[kind] += corrected;
 	mutex_unlock(&overhead_lock);
 }
 
@@ -310,17 +322,37 @@ uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t byt
 {
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	uint64_t corrected = overhead_min(d->corrected_bytes[kind], bytes);
-	d->unconfirmed_bytes[kind] -= overhead_min(d->unconfirmed_bytes[kind], bytes);
 	d->corrected_bytes[kind] -= corrected;
+	/* What was corrected need not have been these: then others are charged too much. */
+	d->unconfirmed_bytes[kind] = overhead_above(d->unconfirmed_bytes[kind], bytes) + corrected;
 	mutex_unlock(&overhead_lock);
-	return bytes - corrected;
+	return corrected;
 }
 
-void overhead_context_ended(struct device *d, uint64_t bytes)
+void overhead_add_deferred(struct device *d, uint64_t bytes)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->deferred_bytes += bytes;
+	d->unseen_bytes += bytes;
+	charge_mark_absent(d->index, bytes, true);
+	mutex_unlock(&overhead_lock);
+}
+
+void overhead_drop_deferred(struct device *d, uint64_t bytes)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->deferred_bytes -= bytes;
+	/* Which of them were unseen is not known: rather those that stay than those that go. */
+	uint64_t seen = overhead_above(d->unseen_bytes, d->deferred_bytes);
+	d->unseen_bytes -= seen;
+	charge_mark_absent(d->index, seen, false);
+	mutex_unlock(&overhead_lock);
+}
+
+void overhead_keep_rest(struct device *d, uint64_t bytes)
 {
 	struct overhead_reading r;
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	/* Overhead before the return, so that there is no instant at which neither counts. */
 	if (bytes && nvml_started() && overhead_read(d, &r)) {
 		uint64_t counted = overhead_above(r.most, bytes) + charge_held(d->index, RATION_OVERHEAD);
 		uint64_t left = overhead_min(overhead_above(r.driver, counted), bytes);
@@ -328,7 +360,6 @@ void overhead_context_ended(struct device *d, uint64_t bytes)
 			charge_add_forced(d->index, RATION_OVERHEAD, left);
 	}
 	mutex_unlock(&overhead_lock);
-	charge_return(d->index, RATION_CONTEXT, bytes);
 }
 
 bool overhead_device_empty(struct device *d)

@@ -21,19 +21,21 @@
  * is half made is not taken for overhead. docs/protocols.md, section 9. */
 struct overhead_making {
 	struct device *device;
-	unsigned kind;           /* what it is charged as */
-	bool first_context;      /* it is a context, and this process's first on the device */
-	bool pid_unlisted;       /* no process was listed as getpid(): see nvml_decide_pid */
-	bool device_known;       /* this process is not listed, but device_bytes were read */
-	uint64_t device_bytes;   /* what all processes had of the device */
-	bool free_only;          /* NVML is not started: only free_bytes were read */
-	uint64_t free_bytes;     /* what the device had left */
-	uint64_t missing_bytes;  /* charged, and not on the device before */
-	uint32_t measured;       /* the device's, when this began */
-	uint64_t claimed_bytes;  /* by overhead_charge */
-	uint64_t surplus_bytes;  /* charged for it before, and more than came; found by an exact measurement */
-	bool exact;              /* nothing else was on its way when it was measured */
-	bool refused;
+	unsigned kind;          /* what it is charged as */
+	bool first_context;     /* it is a context, and this process's first on the device */
+	bool pid_unlisted;      /* no process was listed as getpid(): see nvml_decide_pid */
+	bool device_known;      /* this process is not listed, but device_bytes were read */
+	uint64_t device_bytes;  /* what all processes had of the device */
+	bool free_only;         /* only free_bytes were read, not NVML's list */
+	uint64_t free_bytes;    /* what the device had left */
+	uint64_t absent_bytes;  /* the device's, before */
+	uint64_t missing_bytes; /* of that, not on the device before */
+	bool missing_unsure;    /* other threads allocated or made something meanwhile */
+	uint32_t measured;      /* the device's, when this began */
+	uint64_t claimed_bytes; /* by overhead_charge */
+	uint64_t surplus_bytes; /* charged for it before, and more than came; found by an exact measurement */
+	bool exact;             /* nothing else was on its way when it was measured */
+	bool refused;           /* the caller undoes it before overhead_end */
 };
 
 /* overhead_begin takes a reading before a context is made, and charges as overhead what the
@@ -50,14 +52,11 @@ void overhead_begin_load(struct overhead_making *m, struct device *d, unsigned k
 void overhead_begin_lazy(struct overhead_making *m, struct device *d, unsigned kind);
 
 /* overhead_charge charges what has come, beyond what was charged for it before, and returns
- * CUDA_SUCCESS, or what the call must return after undoing what it did. *bytes is what was
- * charged. */
-int overhead_charge(struct overhead_making *m, uint64_t *bytes);
+ * CUDA_SUCCESS, or what the call must return. *bytes is what was charged; where that is not
+ * exact, it is unconfirmed. What does not fit is charged by force where it stays, as nothing
+ * can undo it; otherwise the caller undoes it. */
+int overhead_charge(struct overhead_making *m, bool stays, uint64_t *bytes);
 void overhead_end(struct overhead_making *m);
-
-/* overhead_charge_forced is overhead_charge for what cannot be undone: it is charged in any
- * case, and the result says whether it fitted. */
-int overhead_charge_forced(struct overhead_making *m, uint64_t *bytes);
 
 /* overhead_pause and overhead_resume go around the end of a context, which frees what only
  * we can tell afterwards: no reading charges or returns anything meanwhile. After it, if
@@ -65,15 +64,23 @@ int overhead_charge_forced(struct overhead_making *m, uint64_t *bytes);
 void overhead_pause(struct device *d);
 void overhead_resume(struct device *d);
 
-/* overhead_add_unconfirmed says that something was made that was charged a remembered cost:
- * the readings to come confirm or correct it. overhead_drop_unconfirmed says that it is
- * about to end, and returns what is still charged for it. */
-void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes);
+/* overhead_add_unconfirmed says that bytes were charged by a remembered cost: the readings
+ * to come confirm or correct them. Of bytes more, corrected have been returned already.
+ * overhead_drop_unconfirmed says that they are about to be returned, and gives back
+ * how many of them have been. */
+void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes, uint64_t corrected);
 uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t bytes);
 
-/* overhead_context_ended returns what a context was charged, after charge_leaving and its
- * end. What the driver still has becomes overhead. */
-void overhead_context_ended(struct device *d, uint64_t bytes);
+/* overhead_add_deferred says of bytes, before charge_arrived, that the driver takes them when
+ * they are first used: they are absent until a reading has shown them.
+ * overhead_drop_deferred comes after charge_leaving. Both take whole units. */
+void overhead_add_deferred(struct device *d, uint64_t bytes);
+void overhead_drop_deferred(struct device *d, uint64_t bytes);
+
+/* overhead_keep_rest makes overhead of what the driver still has, after the end of a
+ * context, of bytes that are about to be returned for it: there is no instant at which
+ * neither counts. */
+void overhead_keep_rest(struct device *d, uint64_t bytes);
 
 /* overhead_device_empty reports, after the end of a context, whether the driver has
  * nothing left for us: by its list, or because no context is known to be alive. */

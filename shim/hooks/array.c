@@ -22,17 +22,17 @@ static uint64_t array_element_size(int format)
 /* Formats that name all channels at once, in bits for each element; others are counted by
  * channel. Compressed ones come in blocks of four by four. */
 static const uint8_t array_format_bits[256] = {
-	[0x50] = 32,                                                        /* 10, 10, 10 and 2 */
-	[0x91] = 4, [0x92] = 4, [0x97] = 4, [0x98] = 4,                     /* BC1, BC4 */
-	[0x93] = 8, [0x94] = 8, [0x95] = 8, [0x96] = 8, [0x99] = 8,         /* BC2, BC3, */
-	[0x9a] = 8, [0x9b] = 8, [0x9c] = 8, [0x9d] = 8, [0x9e] = 8,         /* BC5 to BC7 */
-	[0xb0] = 12, [0x9f] = 24, [0xa1] = 24,                              /* 4:2:0: NV12, P010, P016 */
-	[0xa2] = 16, [0xa3] = 32, [0xa4] = 32,                              /* 4:2:2: NV16, P210, P216, */
-	[0xa5] = 16, [0xa6] = 32, [0xa7] = 32,                              /* YUY2, Y210, Y216 */
-	[0xa8] = 32, [0xa9] = 32, [0xb1] = 64,                              /* 4:4:4: AYUV, Y410, Y416, */
-	[0xb2] = 24, [0xb3] = 48, [0xb4] = 24, [0xb5] = 48,                 /* planar */
-	[0xc0] = 8, [0xc1] = 16, [0xc2] = 32, [0xc3] = 16, [0xc4] = 32, [0xc5] = 64, /* normalised */
-	[0xc6] = 8, [0xc7] = 16, [0xc8] = 32, [0xc9] = 16, [0xca] = 32, [0xcb] = 64,
+	[0x50] = 32,                                                                  /* 10, 10, 10 and 2 */
+	[0x91] = 4,  [0x92] = 4,  [0x97] = 4,  [0x98] = 4,                            /* BC1, BC4 */
+	[0x93] = 8,  [0x94] = 8,  [0x95] = 8,  [0x96] = 8,  [0x99] = 8,               /* BC2, BC3, */
+	[0x9a] = 8,  [0x9b] = 8,  [0x9c] = 8,  [0x9d] = 8,  [0x9e] = 8,               /* BC5 to BC7 */
+	[0xb0] = 12, [0x9f] = 24, [0xa1] = 24,                                        /* 4:2:0: NV12, P010, P016 */
+	[0xa2] = 16, [0xa3] = 32, [0xa4] = 32,                                        /* 4:2:2: NV16, P210, P216, */
+	[0xa5] = 16, [0xa6] = 32, [0xa7] = 32,                                        /* YUY2, Y210, Y216 */
+	[0xa8] = 32, [0xa9] = 32, [0xb1] = 64,                                        /* 4:4:4: AYUV, Y410, Y416, */
+	[0xb2] = 24, [0xb3] = 48, [0xb4] = 24, [0xb5] = 48,                           /* planar */
+	[0xc0] = 8,  [0xc1] = 16, [0xc2] = 32, [0xc3] = 16, [0xc4] = 32, [0xc5] = 64, /* normalised */
+	[0xc6] = 8,  [0xc7] = 16, [0xc8] = 32, [0xc9] = 16, [0xca] = 32, [0xcb] = 64,
 };
 
 static bool array_compressed(int format) { return format >= 0x91 && format <= 0x9e; }
@@ -46,7 +46,8 @@ static uint64_t array_at_least_one(uint64_t n) { return n ? n : 1; }
 static uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
 	unsigned whole = d->Format >= 0 && d->Format < 256 ? array_format_bits[d->Format] : 0;
-	uint64_t n = whole ? whole : 8 * array_element_size(d->Format) * d->NumChannels, width = d->Width, height = array_at_least_one(d->Height);
+	uint64_t n = whole ? whole : 8 * array_element_size(d->Format) * d->NumChannels, width = d->Width,
+		 height = array_at_least_one(d->Height);
 	if (array_compressed(d->Format))
 		width = array_whole_blocks(width), height = array_whole_blocks(height);
 	if (__builtin_mul_overflow(n, width, &n) || __builtin_mul_overflow(n, height, &n) ||
@@ -114,7 +115,7 @@ static int array_end(const struct array_alloc *a, int result, void **out, bool m
 		return result;
 	}
 	void *handle = *out;
-	int known = !a->bytes ? CUDA_ERROR_NOT_FOUND
+	int known = !a->bytes   ? CUDA_ERROR_NOT_FOUND
 		    : mipmapped ? REAL(cuMipmappedArrayGetMemoryRequirements, &needs, handle, d->ordinal)
 				: REAL(cuArrayGetMemoryRequirements, &needs, handle, d->ordinal);
 	uint64_t real = known == CUDA_SUCCESS && needs.size ? needs.size : a->bytes;
@@ -127,7 +128,7 @@ static int array_end(const struct array_alloc *a, int result, void **out, bool m
 }
 
 /* ARRAY_DESC widens a descriptor of the older calls. */
-#define ARRAY_DESC(desc, depth, flags)                                                                                 \
+#define ARRAY_DESC(desc, depth, flags) \
 	((desc) ? &(CUDA_ARRAY3D_DESCRIPTOR){(desc)->Width, (desc)->Height, depth, (desc)->Format, (desc)->NumChannels, flags} : NULL)
 
 int cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
@@ -139,13 +140,16 @@ int cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 int cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *desc)
 {
 	struct array_alloc a;
-	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate_v2, out, desc), (void **)out, false);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, 0, 0), 1), cuArrayCreate_v2, out, desc), (void **)out,
+			 false);
 }
 
 int cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 {
 	struct array_alloc a;
-	return array_end(&a, REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, (desc)->Depth, (desc)->Flags), 1), cuArray3DCreate, out, desc), (void **)out, false);
+	return array_end(&a,
+			 REAL_UNLESS(array_begin(&a, out, ARRAY_DESC(desc, (desc)->Depth, (desc)->Flags), 1), cuArray3DCreate, out, desc),
+			 (void **)out, false);
 }
 
 int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
@@ -157,7 +161,8 @@ int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	struct array_alloc a;
-	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels), (void **)out, true);
+	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels), (void **)out,
+			 true);
 }
 
 /* array_destroyed completes what began with context_free_begin. With the array goes what the

@@ -1,6 +1,7 @@
 /* Making and ending contexts. docs/overhead.md explains what they are charged. */
 #include "charge.h"
 #include "hooks/context_table.h"
+#include "hooks/departure.h"
 #include "hooks/graph.h"
 #include "hooks/pool.h"
 #include "hostpid.h"
@@ -27,35 +28,41 @@ static struct context_device {
 	mutex making;
 } context_devices[CONTEXT_ORDINALS];
 
-/* context_take_cost takes a context's record before the driver is asked to end it, and
- * context_put_cost puts it back where the driver said no. The record's bytes are what is
- * still charged. */
-static struct alloc_record context_take_cost(void *handle)
-{
-	struct alloc_record cost = context_take(&context_costs, (uintptr_t)handle);
-	struct device *d = cost.key ? device_at(cost.device) : NULL;
-	if (d && cost.flags & RECORD_UNCONFIRMED)
-		cost.bytes = overhead_drop_unconfirmed(d, RATION_CONTEXT, cost.bytes);
-	if (cost.key)
-		charge_leaving(cost.device, cost.bytes);
-	return cost;
-}
+/* A context that is being ended: context_end_begin, the driver's call, context_ended or
+ * context_not_ended, all under overhead_pause. */
+struct context_end {
+	CUcontext handle;
+	struct context *context; /* NULL: not in the table */
+	struct alloc_record cost;
+	struct departure departure; /* of cost */
+};
 
-static void context_put_cost(const struct alloc_record *cost)
+/* context_end_begin hides a context, by the handle that allocations know it by, and takes
+ * the record of its cost, by that or a green context's. */
+static void context_end_begin(struct context_end *e, CUcontext handle, const void *cost)
 {
-	if (!cost->key)
+	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT};
+	e->context = context_hide(handle);
+	e->cost = context_take(&context_costs, (uintptr_t)cost);
+	if (!e->cost.key)
 		return;
-	charge_arrived(cost->device, cost->bytes);
-	alloc_table_put(&context_costs, cost);
+	departure_add(&e->departure, &e->cost);
+	departure_begin(&e->departure);
 }
 
-/* context_ended returns all that ended with a context, under overhead_pause. c is NULL
- * where it is not in the table; cost is its record, whose key is 0 where there is none. */
-static void context_ended(struct context *c, struct device *d, const struct alloc_record *cost)
+static void context_not_ended(const struct context_end *e)
 {
-	if (c)
-		context_remove(c);
-	if (cost->key)
+	context_unhide(e->context, e->handle);
+	departure_end(&e->departure, false);
+	alloc_table_freed(&context_costs, &e->cost, false);
+}
+
+/* context_ended returns all that ended with a context. */
+static void context_ended(const struct context_end *e, struct device *d)
+{
+	if (e->context)
+		context_remove(e->context);
+	if (e->cost.key)
 		__atomic_fetch_sub(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
 	/* With a device's last context goes what its pools handed out. */
 	if (overhead_device_empty(d))
@@ -63,7 +70,9 @@ static void context_ended(struct context *c, struct device *d, const struct allo
 	pools_synchronised(d->index);
 	pools_sync_charges(RATION_DEVICES);
 	graph_sync(d);
-	overhead_context_ended(d, cost->bytes);
+	const struct departure_sums *s = &e->departure.device[d->index];
+	overhead_keep_rest(d, s->bytes - s->corrected);
+	departure_end(&e->departure, true);
 }
 
 enum context_kind { CONTEXT_OWN, CONTEXT_PRIMARY, CONTEXT_GREEN };
@@ -77,9 +86,11 @@ enum context_kind { CONTEXT_OWN, CONTEXT_PRIMARY, CONTEXT_GREEN };
 struct context_making {
 	enum context_kind kind;
 	struct device *device; /* NULL: not counted */
+	bool beside;           /* green, and the primary context is active: a small part of one */
 	bool first;            /* of this process on the device */
 	bool pid_unlisted;     /* see nvml_decide_pid */
 	bool measured;         /* its cost is not known */
+	bool locked;           /* LOCK_CONTEXT_MAKING is held */
 	bool refused;          /* before the driver was asked */
 	uint64_t cost;         /* charged before, in bytes */
 	struct overhead_making making;
@@ -91,23 +102,24 @@ struct context_making {
 static bool context_decide(struct context_making *m)
 {
 	struct device *d = m->device;
+	struct region *r = attach_region();
 	m->first = !__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE);
-	/* A green context is part of a device, and costs little beside another one. */
-	bool beside = m->kind == CONTEXT_GREEN && !m->first;
-	m->cost = beside ? 0 : region_context_cost(attach_region(), d->index, d->uuid);
-	uint64_t further = load_relaxed(&d->further_cost);
+	uint64_t further = m->first ? 0 : load_relaxed(&d->further_cost);
+	m->cost = m->beside ? 0 : further ? further : region_context_cost(r, d->index, d->uuid);
+	/* A cost that does not fit even where nothing is held may be wrong, and would refuse
+	 * every process that could find that out. */
+	if (m->cost && !region_used(r, d->index) && charge_would_refuse(d->index, m->cost))
+		m->cost = 0;
 	m->measured = !m->cost || (!m->first && !further) || m->kind == CONTEXT_GREEN;
-	if (!m->first && !beside && further)
-		m->cost = further;
 	return !nvml_tried() && (m->measured || nvml_pid_undecided() || hostpid_wanted());
 }
 
 static void context_stop_measuring(struct context_making *m)
 {
-	if (!m->measured)
-		return;
-	overhead_end(&m->making);
-	mutex_unlock(&context_devices[m->device->ordinal].making);
+	if (m->measured)
+		overhead_end(&m->making);
+	if (m->locked)
+		mutex_unlock(&context_devices[m->device->ordinal].making);
 }
 
 /* context_charge charges the cost or the estimate, and begins to measure where that is
@@ -119,15 +131,13 @@ static int context_charge(struct context_making *m)
 	 * each would measure what all of them take. After the first, the others know the cost. */
 	bool alone = m->first && !m->cost && !nvml_pid_known();
 	hostpid_begin(&m->probe, d, alone);
-	if (alone)
-		m->cost = region_context_cost(attach_region(), d->index, d->uuid);
-	/* A cost that does not fit even where nothing is held may be wrong, and would refuse
-	 * every process that could find that out. */
-	if (m->cost && !region_used(attach_region(), d->index) && charge_would_refuse(d->index, m->cost))
-		m->cost = 0;
-	m->measured = m->measured || !m->cost;
-	if (m->measured) {
+	if (m->measured)
 		mutex_lock(&context_devices[d->ordinal].making, LOCK_CONTEXT_MAKING);
+	m->locked = m->measured;
+	/* Now that the one before has been measured. */
+	if (m->measured)
+		context_decide(m);
+	if (m->measured) {
 		overhead_begin(&m->making, d, RATION_CONTEXT);
 		m->making.first_context = m->first && !m->cost && m->kind != CONTEXT_GREEN;
 	} else if (nvml_pid_undecided()) {
@@ -136,6 +146,7 @@ static int context_charge(struct context_making *m)
 	int refused = m->cost ? charge_add(d->index, RATION_CONTEXT, m->cost, m->measured) : CUDA_SUCCESS;
 	if (!refused)
 		return CUDA_SUCCESS;
+	m->refused = true;
 	context_stop_measuring(m);
 	hostpid_leave(&m->probe);
 	return refused;
@@ -143,19 +154,16 @@ static int context_charge(struct context_making *m)
 
 /* context_measured completes the charge of a context of unknown cost. bytes is what was
  * charged in all. */
-static int context_measured(struct context_making *m, bool made, uint64_t *bytes)
+static int context_measured(struct context_making *m, uint64_t *bytes)
 {
 	struct device *d = m->device;
-	uint64_t more = 0;
-	int refused = made ? overhead_charge(&m->making, &more) : CUDA_SUCCESS;
+	uint64_t more;
+	int refused = overhead_charge(&m->making, false, &more);
 	uint64_t surplus = m->making.surplus_bytes < m->cost ? m->making.surplus_bytes : m->cost;
-	if (made && surplus) {
-		charge_leaving(d->index, surplus);
-		charge_return(d->index, RATION_CONTEXT, surplus);
-		m->cost -= surplus;
-	}
+	charge_resize(d->index, RATION_CONTEXT, m->cost, m->cost - surplus);
+	m->cost -= surplus;
 	*bytes = m->cost + more;
-	if (made && !refused && !m->first && m->kind == CONTEXT_OWN && m->making.exact)
+	if (!refused && !m->first && m->kind == CONTEXT_OWN && m->making.exact)
 		__atomic_store_n(&d->further_cost, *bytes, __ATOMIC_RELAXED);
 	return refused;
 }
@@ -184,55 +192,60 @@ static int context_made(struct context_making *m, void *handle)
 		charge_arrived(d->index, m->cost);
 	else
 		charge_return(d->index, RATION_CONTEXT, m->cost);
-	if (m->measured) {
-		refused = context_measured(m, handle, &r.bytes);
+	if (handle && m->measured) {
+		refused = context_measured(m, &r.bytes);
 		if (refused)
 			context_undo(m, handle);
 	}
+	if (handle && !refused) {
+		if (!m->measured || !m->making.exact) {
+			r.flags = RECORD_UNCONFIRMED;
+			overhead_add_unconfirmed(d, RATION_CONTEXT, m->cost, 0);
+		}
+		__atomic_fetch_add(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
+		alloc_table_put(&context_costs, &r);
+	}
 	context_stop_measuring(m);
-	bool unconfirmed = handle && !refused && m->cost && !(m->measured && m->making.exact);
-	if (unconfirmed)
-		overhead_add_unconfirmed(d, RATION_CONTEXT, m->cost);
-	if (unconfirmed || (m->measured && !m->making.exact))
-		r.flags = RECORD_UNCONFIRMED;
 	if (handle && m->pid_unlisted)
 		nvml_decide_pid(&d->nvml);
 	hostpid_leave(&m->probe); /* now that others need not measure */
 	if (!handle || refused)
 		return refused;
-	__atomic_fetch_add(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
-	alloc_table_put(&context_costs, &r);
 	overhead_watch(d);
-	log_info("context %p on device %d %s %llu bytes", handle, d->ordinal, m->measured ? "takes" : "is charged the usual", (unsigned long long)r.bytes);
+	log_info("context %p on device %d %s %llu bytes", handle, d->ordinal, m->measured ? "takes" : "is charged the usual",
+		 (unsigned long long)r.bytes);
 	return CUDA_SUCCESS;
+}
+
+/* context_enter_making begins all calls that make one. A call that has nowhere to put its
+ * handle is left to the driver. */
+static int context_enter_making(struct context_making *m, enum context_kind kind, CUdevice ordinal, const void *out)
+{
+	*m = (struct context_making){.kind = kind};
+	return out && ordinal >= 0 && ordinal < CONTEXT_ORDINALS ? init_enter_device(ordinal, &m->device) : init_enter();
 }
 
 /* context_begin is what precedes the driver's call: CUDA_SUCCESS, or what the call must
  * return. */
-static int context_begin(struct context_making *m, enum context_kind kind, CUdevice ordinal)
+static int context_begin(struct context_making *m, CUdevice ordinal, CUcontext *out)
 {
-	*m = (struct context_making){.kind = kind};
-	int refused = ordinal >= 0 && ordinal < CONTEXT_ORDINALS ? init_enter_device(ordinal, &m->device) : init_enter();
+	int refused = context_enter_making(m, CONTEXT_OWN, ordinal, out);
 	if (refused || !m->device)
 		return refused;
 	if (context_decide(m))
 		nvml_start();
-	refused = context_charge(m);
-	if (refused) {
-		m->device = NULL;
-		m->refused = true;
-	}
-	return refused;
+	return context_charge(m);
 }
 
-/* context_end is what follows it, with the driver's answer. */
+/* context_end is what follows it, with the driver's answer, or the refusal. */
 static int context_end(struct context_making *m, int result, void **out)
 {
-	int refused = m->device ? context_made(m, result == CUDA_SUCCESS ? *out : NULL) : CUDA_SUCCESS;
-	if (refused || (m->refused && out))
-		*out = NULL;
+	if (!m->device)
+		return result;
+	int refused = m->refused ? result : context_made(m, result == CUDA_SUCCESS ? *out : NULL);
 	if (!refused)
 		return result;
+	*out = NULL;
 	overhead_refresh(m->device);
 	return refused;
 }
@@ -240,25 +253,26 @@ static int context_end(struct context_making *m, int result, void **out)
 int cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate, out, flags, device), (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate, out, flags, device), (void **)out);
 }
 
 int cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v2, out, flags, device), (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v2, out, flags, device), (void **)out);
 }
 
 int cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v3, out, affinity, count, flags, device), (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v3, out, affinity, count, flags, device),
+			   (void **)out);
 }
 
 int cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, CONTEXT_OWN, device), cuCtxCreate_v4, out, params, flags, device), (void **)out);
+	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v4, out, params, flags, device), (void **)out);
 }
 
 static bool context_primary_active(CUdevice device)
@@ -268,145 +282,33 @@ static bool context_primary_active(CUdevice device)
 	return REAL(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-/* context_primary_ended is for a primary context that was active and is no longer. Under
- * its lock and overhead_pause. hidden is the context, if it was hidden before. */
-static void context_primary_ended(struct context_device *p, struct device *d, struct context *hidden)
+/* context_lock_primary takes the lock of the device's primary context, with NVML started
+ * before where the context that is to be made needs it, and returns whether the primary one
+ * is active. */
+static bool context_lock_primary(struct context_making *m)
 {
-	struct alloc_record cost = context_take_cost(p->primary);
-	context_ended(hidden ? hidden : context_hide(p->primary), d, &cost);
-	p->primary = NULL;
-}
-
-/* context_green_made_primary is for a green context that made the primary one active, which
- * may outlive it: what a context usually costs is the primary one's. Under its lock. */
-static void context_green_made_primary(struct context_device *p, struct device *d, CUgreenCtx green)
-{
-	struct alloc_record cost = context_take(&context_costs, (uintptr_t)green), rest = cost;
-	if (!cost.key || REAL(cuDevicePrimaryCtxRetain, &p->primary, d->ordinal) != CUDA_SUCCESS) {
-		alloc_table_put(&context_costs, &cost);
-		return;
-	}
-	REAL(cuDevicePrimaryCtxRelease_v2, d->ordinal);
-	uint64_t usual = region_context_cost(attach_region(), d->index, d->uuid);
-	cost.key = (uintptr_t)p->primary;
-	cost.bytes = usual && usual < cost.bytes ? usual : cost.bytes;
-	rest.bytes -= cost.bytes;
-	alloc_table_put(&context_costs, &cost);
-	alloc_table_put(&context_costs, &rest);
-	__atomic_fetch_add(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
-}
-
-/* A green context holds the primary context, which it makes active, and has a CUcontext of
- * its own, with which its allocations end. */
-int cuGreenCtxCreate(CUgreenCtx *out, void *desc, CUdevice device, unsigned flags)
-{
-	struct context_making m;
-	struct context_device *p = device >= 0 && device < CONTEXT_ORDINALS && attach_on() ? &context_devices[device] : NULL;
-	if (p)
+	struct context_device *p = &context_devices[m->device->ordinal];
+	for (;;) {
 		mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
-	bool active = p && context_primary_active(device);
-	int result = REAL_UNLESS(context_begin(&m, CONTEXT_GREEN, device), cuGreenCtxCreate, out, desc, device, flags);
-	result = context_end(&m, result, (void **)out);
-	if (m.device && !active && result == CUDA_SUCCESS)
-		context_green_made_primary(p, m.device, *out);
-	if (p)
+		bool active = context_primary_active(m->device->ordinal);
+		m->beside = m->kind == CONTEXT_GREEN && active;
+		if ((m->kind == CONTEXT_PRIMARY && active) || !context_decide(m))
+			return active;
 		mutex_unlock(&p->lock);
-	return result;
-}
-
-int cuGreenCtxDestroy(CUgreenCtx green)
-{
-	struct alloc_record cost;
-	CUcontext handle = NULL;
-	struct device *d = attach_on() && alloc_table_get(&context_costs, (uintptr_t)green, &cost) ? device_at(cost.device) : NULL;
-	if (!d)
-		return REAL(cuGreenCtxDestroy, green);
-	struct context_device *p = &context_devices[d->ordinal];
-	mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
-	overhead_pause(d);
-	if (REAL(cuCtxFromGreenCtx, &handle, green) != CUDA_SUCCESS)
-		handle = NULL;
-	struct context *c = context_hide(handle);
-	bool active = context_primary_active(d->ordinal);
-	cost = context_take_cost(green);
-	int result = REAL(cuGreenCtxDestroy, green);
-	if (result == CUDA_SUCCESS) {
-		context_ended(c, d, &cost);
-		if (active && !context_primary_active(d->ordinal))
-			context_primary_ended(p, d, NULL);
-	} else {
-		context_unhide(c, handle);
-		context_put_cost(&cost);
+		nvml_start();
 	}
-	overhead_resume(d);
-	mutex_unlock(&p->lock);
-	return result;
-}
-
-static int context_destroy(CUcontext handle, enum ration_call call)
-{
-	/* Both calls have the same parameters. */
-	real_cuCtxDestroy real = (real_cuCtxDestroy)ration_real(call);
-	if (!real)
-		return ration_absent(call);
-	struct context *c = attach_on() ? context_hide(handle) : NULL;
-	struct alloc_record cost = context_take_cost(handle);
-	struct device *d = c ? c->device : cost.key ? device_at(cost.device) : NULL;
-	if (d)
-		overhead_pause(d);
-	int result = real(handle);
-	if (result != CUDA_SUCCESS) {
-		context_unhide(c, handle);
-		context_put_cost(&cost);
-	} else if (d) {
-		context_ended(c, d, &cost);
-	}
-	if (d)
-		overhead_resume(d);
-	return result;
-}
-
-int cuCtxDestroy(CUcontext context) { return context_destroy(context, CALL_cuCtxDestroy); }
-int cuCtxDestroy_v2(CUcontext context) { return context_destroy(context, CALL_cuCtxDestroy_v2); }
-
-/* Only the last of cuCtxAttach's references ends a context, which is then no longer
- * current. */
-int cuCtxDetach(CUcontext context)
-{
-	CUcontext current = NULL;
-	struct context *c = attach_on() ? context_find(context) : NULL;
-	if (c)
-		overhead_pause(c->device);
-	int result = REAL(cuCtxDetach, context);
-	if (!c)
-		return result;
-	struct device *d = c->device;
-	if (result == CUDA_SUCCESS && (REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS || current != context)) {
-		context_hide(context);
-		struct alloc_record cost = context_take_cost(context);
-		context_ended(c, d, &cost);
-	}
-	overhead_resume(d);
-	return result;
 }
 
 int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
-	struct context_making m = {.kind = CONTEXT_PRIMARY};
-	int denied = device >= 0 && device < CONTEXT_ORDINALS ? init_enter_device(device, &m.device) : init_enter();
+	struct context_making m;
+	int denied = context_enter_making(&m, CONTEXT_PRIMARY, device, out);
 	if (denied || !m.device)
 		return REAL_UNLESS(denied, cuDevicePrimaryCtxRetain, out, device);
 	struct context_device *p = &context_devices[device];
-	bool active;
-	mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
-	while (!(active = context_primary_active(device)) && context_decide(&m)) {
-		mutex_unlock(&p->lock);
-		nvml_start();
-		mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
-	}
-	int refused = active ? CUDA_SUCCESS : context_charge(&m);
-	int result = REAL_UNLESS(refused, cuDevicePrimaryCtxRetain, out, device);
-	if (!active && !refused)
+	bool active = context_lock_primary(&m);
+	int result = REAL_UNLESS(active ? CUDA_SUCCESS : context_charge(&m), cuDevicePrimaryCtxRetain, out, device);
+	if (!active)
 		result = context_end(&m, result, (void **)out);
 	if (result == CUDA_SUCCESS)
 		p->primary = *out;
@@ -414,10 +316,20 @@ int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 	return result;
 }
 
-/* context_release_primary releases or resets a primary context. A reset ends it for sure,
- * so it is hidden first. A release may leave it to others, who must go on finding it; its
- * handle comes back only by a retain, which waits for the lock. */
-static int context_release_primary(CUdevice device, enum ration_call call, bool reset)
+/* context_primary_ended is for a primary context that was active and is no longer. It was
+ * not hidden before: a release may leave it to others, who must go on finding it, and its
+ * handle comes back only by a retain, which waits for the lock. Under that, and
+ * overhead_pause. */
+static void context_primary_ended(struct context_device *p, struct device *d)
+{
+	struct context_end e;
+	context_end_begin(&e, p->primary, p->primary);
+	context_ended(&e, d);
+	p->primary = NULL;
+}
+
+/* context_release_primary releases or resets a primary context. */
+static int context_release_primary(CUdevice device, enum ration_call call)
 {
 	/* All four calls have the same parameters. */
 	real_cuDevicePrimaryCtxReset real = (real_cuDevicePrimaryCtxReset)ration_real(call);
@@ -430,19 +342,136 @@ static int context_release_primary(CUdevice device, enum ration_call call, bool 
 	mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
 	overhead_pause(d);
 	bool active = context_primary_active(device);
-	struct context *c = active && reset ? context_hide(p->primary) : NULL;
-	CUcontext primary = p->primary;
 	int result = real(device);
 	if (active && result == CUDA_SUCCESS && !context_primary_active(device))
-		context_primary_ended(p, d, c);
-	else
-		context_unhide(c, primary);
+		context_primary_ended(p, d);
 	overhead_resume(d);
 	mutex_unlock(&p->lock);
 	return result;
 }
 
-int cuDevicePrimaryCtxRelease(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxRelease, false); }
-int cuDevicePrimaryCtxRelease_v2(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxRelease_v2, false); }
-int cuDevicePrimaryCtxReset(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset, true); }
-int cuDevicePrimaryCtxReset_v2(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset_v2, true); }
+int cuDevicePrimaryCtxRelease(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxRelease); }
+int cuDevicePrimaryCtxRelease_v2(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxRelease_v2); }
+int cuDevicePrimaryCtxReset(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset); }
+int cuDevicePrimaryCtxReset_v2(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset_v2); }
+
+/* context_green_made_primary is for a green context that made the primary one active, which
+ * may outlive it: what a context usually costs is the primary one's. Under its lock. */
+static void context_green_made_primary(struct context_device *p, struct device *d, CUgreenCtx green)
+{
+	struct alloc_record rest = context_take(&context_costs, (uintptr_t)green), cost = rest;
+	uint64_t usual = region_context_cost(attach_region(), d->index, d->uuid);
+	cost.key = (uintptr_t)p->primary;
+	cost.bytes = usual && usual < rest.bytes ? usual : rest.bytes;
+	rest.bytes -= cost.bytes;
+	alloc_table_put(&context_costs, &cost);
+	alloc_table_put(&context_costs, &rest);
+	__atomic_fetch_add(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
+}
+
+/* context_green_made is for a green context that was made. It has a CUcontext of its own,
+ * in which it allocates as the primary one. Under that one's lock. */
+static void context_green_made(struct context_device *p, struct device *d, CUgreenCtx green, bool active)
+{
+	CUcontext handle;
+	if (!p->primary && REAL(cuDevicePrimaryCtxRetain, &p->primary, d->ordinal) == CUDA_SUCCESS)
+		REAL(cuDevicePrimaryCtxRelease_v2, d->ordinal);
+	if (!p->primary)
+		return;
+	if (REAL(cuCtxFromGreenCtx, &handle, green) == CUDA_SUCCESS)
+		context_add_green(handle, p->primary, d);
+	if (!active)
+		context_green_made_primary(p, d, green);
+}
+
+/* A green context holds the primary context, which it makes active. */
+int cuGreenCtxCreate(CUgreenCtx *out, void *desc, CUdevice device, unsigned flags)
+{
+	struct context_making m;
+	int denied = context_enter_making(&m, CONTEXT_GREEN, device, out);
+	if (denied || !m.device)
+		return REAL_UNLESS(denied, cuGreenCtxCreate, out, desc, device, flags);
+	struct context_device *p = &context_devices[device];
+	bool active = context_lock_primary(&m);
+	int result = REAL_UNLESS(context_charge(&m), cuGreenCtxCreate, out, desc, device, flags);
+	result = context_end(&m, result, (void **)out);
+	if (result == CUDA_SUCCESS)
+		context_green_made(p, m.device, *out, active);
+	mutex_unlock(&p->lock);
+	return result;
+}
+
+int cuGreenCtxDestroy(CUgreenCtx green)
+{
+	struct alloc_record cost;
+	struct context_end e;
+	CUcontext handle = NULL;
+	struct device *d = attach_on() && alloc_table_get(&context_costs, (uintptr_t)green, &cost) ? device_at(cost.device) : NULL;
+	if (!d)
+		return REAL(cuGreenCtxDestroy, green);
+	struct context_device *p = &context_devices[d->ordinal];
+	mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
+	overhead_pause(d);
+	if (REAL(cuCtxFromGreenCtx, &handle, green) != CUDA_SUCCESS)
+		handle = NULL;
+	context_end_begin(&e, handle, green);
+	int result = REAL(cuGreenCtxDestroy, green);
+	if (result == CUDA_SUCCESS)
+		context_ended(&e, d);
+	else
+		context_not_ended(&e);
+	/* It may have been the last that held the primary one. */
+	if (p->primary && !context_primary_active(d->ordinal))
+		context_primary_ended(p, d);
+	overhead_resume(d);
+	mutex_unlock(&p->lock);
+	return result;
+}
+
+static int context_destroy(CUcontext handle, enum ration_call call)
+{
+	/* Both calls have the same parameters. */
+	real_cuCtxDestroy real = (real_cuCtxDestroy)ration_real(call);
+	struct alloc_record cost;
+	struct context_end e;
+	if (!real)
+		return ration_absent(call);
+	struct context *c = handle && attach_on() ? context_find(handle) : NULL;
+	struct device *d = c                                                                          ? c->device
+			   : attach_on() && alloc_table_get(&context_costs, (uintptr_t)handle, &cost) ? device_at(cost.device)
+												      : NULL;
+	if (!d)
+		return real(handle);
+	overhead_pause(d);
+	context_end_begin(&e, handle, handle);
+	int result = real(handle);
+	if (result == CUDA_SUCCESS)
+		context_ended(&e, d);
+	else
+		context_not_ended(&e);
+	overhead_resume(d);
+	return result;
+}
+
+int cuCtxDestroy(CUcontext context) { return context_destroy(context, CALL_cuCtxDestroy); }
+int cuCtxDestroy_v2(CUcontext context) { return context_destroy(context, CALL_cuCtxDestroy_v2); }
+
+/* Only the last of cuCtxAttach's references ends a context, which is then no longer
+ * current. */
+int cuCtxDetach(CUcontext context)
+{
+	CUcontext current = NULL;
+	struct context_end e;
+	struct context *c = context && attach_on() ? context_find(context) : NULL;
+	if (!c)
+		return REAL(cuCtxDetach, context);
+	struct device *d = c->device;
+	overhead_pause(d);
+	int result = REAL(cuCtxDetach, context);
+	if (result == CUDA_SUCCESS && (REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS || current != context)) {
+		context_end_begin(&e, context, context);
+		context_ended(&e, d);
+	}
+	overhead_resume(d);
+	return result;
+}

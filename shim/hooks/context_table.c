@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "charge.h"
+#include "hooks/departure.h"
 #include "log.h"
 #include "overhead.h"
 
@@ -13,7 +14,7 @@ static struct context context_first_block[CONTEXT_BLOCK], *context_blocks[CONTEX
 static unsigned context_count; /* places that were ever used; atomic */
 static mutex context_lock;     /* LOCK_CONTEXT_TABLE: over used, count and adding */
 
-struct alloc_table context_addresses, context_arrays, context_modules;
+struct alloc_table context_addresses, context_arrays, context_modules, context_limits, context_managed;
 
 static struct context *context_at(unsigned i) { return &context_blocks[i / CONTEXT_BLOCK][i % CONTEXT_BLOCK]; }
 
@@ -38,7 +39,8 @@ static struct context *context_place(void)
 	if (n == CONTEXT_BLOCK * CONTEXT_BLOCKS)
 		return NULL;
 	if (!context_blocks[n / CONTEXT_BLOCK]) {
-		void *block = mmap(NULL, CONTEXT_BLOCK * sizeof(struct context), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		void *block =
+			mmap(NULL, CONTEXT_BLOCK * sizeof(struct context), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (block == MAP_FAILED)
 			return NULL;
 		context_blocks[n / CONTEXT_BLOCK] = block;
@@ -47,19 +49,29 @@ static struct context *context_place(void)
 	return context_at(n);
 }
 
-static struct context *context_add(CUcontext handle, struct device *d)
+/* context_add returns the context with a handle, added if need be, or NULL where there is
+ * no memory for it. records is 0 for those that have their own. */
+static struct context *context_add(CUcontext handle, struct device *d, uint32_t records)
 {
 	mutex_lock(&context_lock, LOCK_CONTEXT_TABLE);
 	struct context *c = context_find(handle);
 	if (!c && (c = context_place())) {
 		c->used = true;
 		c->device = d;
+		c->records = records ? records : c->number;
 		__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
 		if (c->number > context_count)
 			__atomic_store_n(&context_count, c->number, __ATOMIC_RELEASE);
 	}
 	mutex_unlock(&context_lock);
 	return c;
+}
+
+void context_add_green(CUcontext handle, CUcontext primary, struct device *d)
+{
+	struct context *c = context_add(primary, d, 0);
+	if (c)
+		context_add(handle, d, c->number);
 }
 
 /* context_target_new finds the target for a current context that is not in the table: it
@@ -72,8 +84,8 @@ static int context_target_new(CUcontext handle, struct alloc_target *t)
 	int found = device_of(ordinal, &t->device);
 	if (found <= 0)
 		return found;
-	struct context *c = context_add(handle, t->device);
-	t->context = c ? c->number : 0;
+	struct context *c = context_add(handle, t->device, 0);
+	t->context = c ? c->records : 0;
 	overhead_watch(t->device);
 	return 1;
 }
@@ -88,7 +100,7 @@ int context_target(struct alloc_target *t)
 	if (unlikely(!c))
 		return context_target_new(handle, t);
 	t->device = c->device;
-	t->context = c->number;
+	t->context = c->records;
 	return 1;
 }
 
@@ -105,7 +117,7 @@ bool context_target_of(CUcontext handle, struct alloc_target *t)
 		return found;
 	}
 	t->device = c->device;
-	t->context = c->number;
+	t->context = c->records;
 	return true;
 }
 
@@ -123,11 +135,11 @@ void context_unhide(struct context *c, CUcontext handle)
 		__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
 }
 
-void context_return(const struct alloc_record *r, unsigned kind)
+void context_return(const struct alloc_record *r)
 {
-	if (r->flags & RECORD_MANAGED)
+	if (unlikely(r->flags & RECORD_MANAGED))
 		charge_mark_absent(r->device, r->bytes, false);
-	charge_return(r->device, kind, r->bytes);
+	charge_return(r->device, RATION_DATA, r->bytes);
 }
 
 void context_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old)
@@ -142,40 +154,51 @@ void context_keep(struct alloc_table *t, const struct alloc_record *r, unsigned 
 {
 	struct alloc_record old;
 	context_replace(t, r, &old);
-	/* Of a context that has ended: the driver reused the key before context_remove came to
-	 * the record. */
-	if (unlikely(old.key))
+	/* Of a context that has ended, or a library that was unloaded: the driver reused the key
+	 * before the record was removed. */
+	if (unlikely(old.key && !context_unloading(&old)))
 		context_drop(&old, kind);
 }
 
 void context_drop(const struct alloc_record *r, unsigned kind)
 {
-	charge_leaving(r->device, r->bytes);
-	context_return(r, kind);
+	struct departure p = {.kind = kind};
+	departure_add(&p, r);
+	departure_begin(&p);
+	departure_end(&p, true);
 }
 
 struct context_sweep {
 	uint32_t context;
-	unsigned kind;
+	struct departure departure;
 };
 
 static bool context_outlived_by(struct alloc_record *r, void *arg)
 {
-	const struct context_sweep *s = arg;
+	struct context_sweep *s = arg;
 	/* A pool's memory outlives the context it was allocated in. */
-	if (r->context != s->context || r->pool)
+	if (r->context != s->context || r->pool || context_unloading(r))
 		return true;
-	context_drop(r, s->kind);
+	departure_add(&s->departure, r);
 	return false;
 }
 
 void context_remove(struct context *c)
 {
-	struct context_sweep s = {c->number, RATION_DATA};
-	alloc_table_sweep(&context_addresses, context_outlived_by, &s);
-	alloc_table_sweep(&context_arrays, context_outlived_by, &s);
-	s.kind = RATION_MODULE;
-	alloc_table_sweep(&context_modules, context_outlived_by, &s);
+	static const struct {
+		struct alloc_table *table;
+		unsigned kind;
+	} ends[] = {{&context_addresses, RATION_DATA},
+		    {&context_arrays, RATION_DATA},
+		    {&context_managed, RATION_DATA},
+		    {&context_modules, RATION_MODULE},
+		    {&context_limits, RATION_CONTEXT}};
+	for (unsigned i = 0; c->records == c->number && i < sizeof ends / sizeof *ends; i++) {
+		struct context_sweep s = {c->number, {.kind = ends[i].kind}};
+		alloc_table_sweep(ends[i].table, context_outlived_by, &s);
+		departure_begin(&s.departure);
+		departure_end(&s.departure, true);
+	}
 	mutex_lock(&context_lock, LOCK_CONTEXT_TABLE);
 	c->used = false;
 	mutex_unlock(&context_lock);

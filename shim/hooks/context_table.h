@@ -35,14 +35,19 @@ static inline int context_enter(struct alloc_target *t)
 
 /* A context in the table. */
 struct context {
-	CUcontext handle; /* NULL: not found by handle, as it is being ended. Atomic */
+	CUcontext handle;      /* NULL: not found by handle, as it is being ended. Atomic */
 	uint32_t number;       /* its place in the table, plus one */
-	struct device *device; /* written before handle */
+	uint32_t records;      /* the number that its records carry: its own, or the primary context's */
+	struct device *device; /* this and records are written before handle */
 	bool used;             /* under LOCK_CONTEXT_TABLE */
 };
 
 /* context_find returns the context with a handle, or NULL. */
 struct context *context_find(CUcontext handle);
+
+/* context_add_green adds the context of a green context: what is allocated in it is the
+ * primary context's, and ends with that. */
+void context_add_green(CUcontext handle, CUcontext primary, struct device *d);
 
 /* context_hide makes a context unfindable, before the driver is asked to end it: its
  * handle may be another context's as soon as it has ended. It returns the context, or
@@ -51,17 +56,22 @@ struct context *context_hide(CUcontext handle);
 void context_unhide(struct context *c, CUcontext handle);
 
 /* context_remove returns the charges of all that ended with a context, and frees its
- * number. */
+ * number. Under overhead_pause. */
 void context_remove(struct context *c);
 
-/* Records of what ends with its context, by address or handle. */
-extern struct alloc_table context_addresses, context_arrays, context_modules;
+/* Records of what ends with its context: by address or handle, of its limits
+ * (hooks/limit.c), and of managed memory on other devices than its own (hooks/managed.c). */
+extern struct alloc_table context_addresses, context_arrays, context_modules, context_limits, context_managed;
 
 /* context_keep records what was charged as kind. Where there is no memory for a record,
  * the charge stays until the process ends. context_replace is the same, and leaves to the
  * caller what to do with a record that was there: old->key is 0 where there was none. */
 void context_keep(struct alloc_table *t, const struct alloc_record *r, unsigned kind);
 void context_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old);
+
+/* While a library is unloaded its records belong to the thread that does it, which returns
+ * what they were charged: `other`, the library until then, is odd. */
+static inline bool context_unloading(const struct alloc_record *r) { return r->other & 1; }
 
 /* context_take takes a record out before the driver is asked to free what it names: its
  * key may name another thread's as soon as it is free. The key is 0 where there is no
@@ -91,9 +101,9 @@ static inline bool context_free_end(struct alloc_table *t, const struct alloc_re
 	return alloc_table_freed(t, r, freed);
 }
 
-/* context_return returns what a record was charged, after charge_leaving; context_drop is
- * for one that is found to be gone. */
-void context_return(const struct alloc_record *r, unsigned kind);
+/* context_return returns what an allocation was charged, after charge_leaving; context_drop
+ * is for one that is found to be gone. */
+void context_return(const struct alloc_record *r);
 void context_drop(const struct alloc_record *r, unsigned kind);
 
 #endif

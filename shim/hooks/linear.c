@@ -1,6 +1,7 @@
 /* Linear memory: cuMemAlloc and its variants, and every call that frees an address. */
 #include "charge.h"
 #include "hooks/context_table.h"
+#include "hooks/managed.h"
 #include "hooks/pool.h"
 #include "overhead.h"
 
@@ -66,7 +67,8 @@ static bool linear_attaches(const CUdeviceptr *out, size_t bytes, unsigned flags
 int cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, linear_attaches(out, bytes, flags), bytes, RECORD_MANAGED), cuMemAllocManaged, out, bytes, flags);
+	int result = REAL_UNLESS(linear_begin(&a, linear_attaches(out, bytes, flags), bytes, RECORD_MANAGED), cuMemAllocManaged, out, bytes,
+				 flags);
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
@@ -98,7 +100,9 @@ static void linear_correct(struct linear_alloc *a, uint64_t bytes)
 int cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, out && linear_pitched(pitch, width, height, element), linear_pitched_size(width, height), 0), cuMemAllocPitch, out, pitch, width, height, element);
+	int result =
+		REAL_UNLESS(linear_begin(&a, out && linear_pitched(pitch, width, height, element), linear_pitched_size(width, height), 0),
+			    cuMemAllocPitch, out, pitch, width, height, element);
 	if (result == CUDA_SUCCESS)
 		linear_correct(&a, (uint64_t)*pitch * height);
 	return linear_end(&a, result, result ? 0 : *out);
@@ -107,7 +111,9 @@ int cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsign
 int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, out && linear_pitched(pitch, width, height, element), linear_pitched_size(width, height), 0), cuMemAllocPitch_v2, out, pitch, width, height, element);
+	int result =
+		REAL_UNLESS(linear_begin(&a, out && linear_pitched(pitch, width, height, element), linear_pitched_size(width, height), 0),
+			    cuMemAllocPitch_v2, out, pitch, width, height, element);
 	if (result == CUDA_SUCCESS)
 		linear_correct(&a, (uint64_t)*pitch * height);
 	return linear_end(&a, result, result ? 0 : *out);
@@ -121,7 +127,9 @@ static int linear_freed(const struct alloc_record *r, int result)
 		if (r->pool)
 			pool_freed(r);
 		else
-			context_return(r, RATION_DATA);
+			context_return(r);
+		if (unlikely(r->flags & RECORD_SENT))
+			managed_freed(r);
 	}
 	return result;
 }

@@ -3,6 +3,8 @@
  * where it is first used: NVML is not started for that. */
 #include "charge.h"
 #include "hooks/context_table.h"
+#include "hooks/departure.h"
+#include "hooks/managed.h"
 #include "overhead.h"
 #include "region/atomics.h"
 
@@ -25,8 +27,11 @@ static int module_begin(struct module_load *m)
 /* module_keep records what a module was charged; library is NULL for one of its own. */
 static void module_keep(const struct module_load *m, void *handle, uint64_t bytes, CUlibrary library)
 {
-	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = bytes, .device = (uint8_t)m->target.device->index,
-				 .context = m->target.context, .other = (uintptr_t)library};
+	struct alloc_record r = {.key = (uintptr_t)handle,
+				 .bytes = bytes,
+				 .device = (uint8_t)m->target.device->index,
+				 .context = m->target.context,
+				 .other = (uintptr_t)library};
 	r.flags = (m->making.free_only && bytes ? RECORD_UNSURE : 0) | (m->making.exact ? 0 : RECORD_UNCONFIRMED);
 	context_keep(&context_modules, &r, RATION_MODULE);
 	overhead_read_soon(); /* the code itself comes when it is first used */
@@ -38,7 +43,7 @@ static int module_end(struct module_load *m, int result, void **out, bool librar
 	uint64_t bytes;
 	if (!m->target.device)
 		return result;
-	int refused = result == CUDA_SUCCESS ? overhead_charge(&m->making, &bytes) : CUDA_SUCCESS;
+	int refused = result == CUDA_SUCCESS ? overhead_charge(&m->making, false, &bytes) : CUDA_SUCCESS;
 	if (refused) {
 		library ? REAL(cuLibraryUnload, *out) : REAL(cuModuleUnload, *out);
 		*out = NULL;
@@ -93,22 +98,22 @@ int cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit
 	return module_end(&m, result, (void **)out, true);
 }
 
-/* Calls that load what a library or module holds back until it is asked for. It is unloaded
- * only with the library, so where it does not fit it is not undone: it is charged by force,
- * and the call says so, as the driver does when it runs out of memory here. owner is the
- * library, or the module, that it goes with. */
-static int module_end_lazy(struct module_load *m, int result, void *owner)
+/* Calls that load what a library holds back until it is asked for, also where they do not
+ * find what they look for. It is unloaded only with the library, so where it does not fit it
+ * is not undone: it is charged by force, and the call says so, as the driver does when it
+ * runs out of memory here. */
+static int module_end_lazy(struct module_load *m, int result, CUlibrary library)
 {
-	uint64_t bytes = 0;
+	static uint64_t parts;
+	uint64_t bytes;
 	if (!m->target.device)
 		return result;
-	int refused = result == CUDA_SUCCESS ? overhead_charge_forced(&m->making, &bytes) : CUDA_SUCCESS;
-	overhead_end(&m->making);
+	int refused = overhead_charge(&m->making, true, &bytes);
 	/* A record of its own, by a key that no handle has: what a library loads comes in parts. */
-	static uint64_t parts;
 	if (bytes)
-		module_keep(m, (void *)(uintptr_t)(fetch_add(&parts, 2) + 1), bytes, owner);
-	return refused ? refused : result;
+		module_keep(m, (void *)(uintptr_t)(fetch_add(&parts, 2) + 1), bytes, library);
+	overhead_end(&m->making);
+	return result ? result : refused;
 }
 
 /* module_begin_lazy is module_begin for them. They are often called, and most often load
@@ -135,11 +140,20 @@ int cuLibraryGetGlobal(CUdeviceptr *out, size_t *bytes, CUlibrary library, const
 	return module_end_lazy(&m, result, library);
 }
 
+/* Managed variables are managed memory: all of it counts from when it is asked for. */
 int cuLibraryGetManaged(CUdeviceptr *out, size_t *bytes, CUlibrary library, const char *name)
 {
-	struct module_load m;
-	int result = REAL_UNLESS(module_begin_lazy(&m), cuLibraryGetManaged, out, bytes, library, name);
-	return module_end_lazy(&m, result, library);
+	struct alloc_target t;
+	CUdeviceptr at = 0;
+	size_t size = 0;
+	int result = REAL_UNLESS(context_enter(&t), cuLibraryGetManaged, &at, &size, library, name);
+	if (result == CUDA_SUCCESS && t.device)
+		result = managed_add_variable(at, size, &t, library);
+	if (result == CUDA_SUCCESS && out)
+		*out = at;
+	if (result == CUDA_SUCCESS && bytes)
+		*bytes = size;
+	return result;
 }
 
 int cuKernelGetFunction(CUfunction *out, CUkernel kernel)
@@ -152,66 +166,59 @@ int cuKernelGetFunction(CUfunction *out, CUkernel kernel)
 	return module_end_lazy(&m, result, library);
 }
 
-/* module_leaving makes a record's bytes what is still charged for it, before it goes. */
-static void module_leaving(struct alloc_record *r)
-{
-	struct device *d = r->key ? device_at(r->device) : NULL;
-	if (d && r->flags & RECORD_UNCONFIRMED)
-		r->bytes = overhead_drop_unconfirmed(d, RATION_MODULE, r->bytes);
-	if (r->key)
-		charge_leaving(r->device, r->bytes);
-}
-
 int cuModuleUnload(CUmodule module)
 {
+	struct departure p = {.kind = RATION_MODULE};
 	struct alloc_record r = context_take(&context_modules, (uintptr_t)module);
-	module_leaving(&r);
+	if (r.key)
+		departure_add(&p, &r);
+	departure_begin(&p);
 	int result = REAL(cuModuleUnload, module);
-	if (alloc_table_freed(&context_modules, &r, result == CUDA_SUCCESS)) {
-		charge_return(r.device, RATION_MODULE, r.bytes);
-		if (r.flags & RECORD_UNSURE && device_at(r.device))
-			overhead_refresh(device_at(r.device));
-	} else if (r.key) {
-		charge_arrived(r.device, r.bytes);
-	}
+	departure_end(&p, result == CUDA_SUCCESS);
+	/* What may not have been its own is overhead, if it has not gone with it. */
+	if (alloc_table_freed(&context_modules, &r, result == CUDA_SUCCESS) && r.flags & (RECORD_UNSURE | RECORD_UNCONFIRMED))
+		overhead_refresh(device_at(r.device));
 	return result;
 }
 
-/* What a library was charged, taken out while the driver is asked to unload it. */
+/* Records that go from one owner to another: see context_unloading. */
 struct module_sweep {
-	CUlibrary library;
-	uint64_t bytes[RATION_DEVICES];
+	uintptr_t from, to; /* to is 0 where they are removed */
+	struct departure departure;
 };
 
-static bool module_of_other_library(struct alloc_record *r, void *arg)
+static bool module_change_owner(struct alloc_record *r, void *arg)
 {
 	struct module_sweep *s = arg;
-	if (r->other != (uintptr_t)s->library)
+	if (r->other != s->from)
 		return true;
-	module_leaving(r);
-	s->bytes[r->device] += r->bytes;
-	return false;
+	departure_add(&s->departure, r);
+	r->other = s->to;
+	return s->to != 0;
 }
 
-/* cuLibraryUnload returns what the library was charged. What it loaded lazily was
- * overhead, and is no longer. */
+/* cuLibraryUnload returns what the library was charged, for modules and for managed memory.
+ * Its records change owner before the driver is asked, since its handle may be another
+ * thread's library a moment later. */
 int cuLibraryUnload(CUlibrary library)
 {
-	struct module_sweep s = {.library = library};
+	struct module_sweep modules = {.from = (uintptr_t)library, .to = (uintptr_t)&modules | 1, .departure.kind = RATION_MODULE};
+	struct module_sweep managed = {.from = modules.from, .to = modules.to, .departure.kind = RATION_DATA};
 	if (!library || !attach_on())
 		return REAL(cuLibraryUnload, library);
-	alloc_table_sweep(&context_modules, module_of_other_library, &s);
+	alloc_table_sweep(&context_modules, module_change_owner, &modules);
+	alloc_table_sweep(&context_managed, module_change_owner, &managed);
+	departure_begin(&modules.departure);
+	departure_begin(&managed.departure);
 	int result = REAL(cuLibraryUnload, library);
-	for (unsigned i = 0; i < RATION_DEVICES; i++) {
-		if (!s.bytes[i])
-			continue;
-		if (result == CUDA_SUCCESS) {
-			charge_return(i, RATION_MODULE, s.bytes[i]);
+	struct module_sweep back = {.from = modules.to, .to = result == CUDA_SUCCESS ? 0 : modules.from};
+	alloc_table_sweep(&context_modules, module_change_owner, &back);
+	alloc_table_sweep(&context_managed, module_change_owner, &back);
+	departure_end(&modules.departure, result == CUDA_SUCCESS);
+	departure_end(&managed.departure, result == CUDA_SUCCESS);
+	/* What it loaded behind our back was overhead, and is no longer. */
+	for (unsigned i = 0; i < RATION_DEVICES; i++)
+		if (modules.departure.device[i].bytes)
 			overhead_refresh(device_at(i));
-		} else {
-			charge_arrived(i, s.bytes[i]);
-			alloc_table_put(&context_modules, &(struct alloc_record){.key = (uintptr_t)library, .bytes = s.bytes[i], .device = (uint8_t)i, .other = (uintptr_t)library});
-		}
-	}
 	return result;
 }

@@ -1,5 +1,6 @@
-/* Memory whose exporter is gone while an importer still holds it: it is on the device, so
- * the job goes on counting it. */
+/* Memory whose exporter is gone while an importer still holds it is the importer's, as the
+ * driver has it: overhead, from its next reading on. Not before: the death of an exporter is
+ * nothing that its importers hear of, and while it lives the memory must not count twice. */
 #include <sys/socket.h>
 
 #include "../later.h"
@@ -8,79 +9,79 @@
 #define SIZE (600 * MIB)
 
 static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                         .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+					 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
 static int pair[2];
 
 /* A message of one byte, and a descriptor with it. */
 union control {
-    struct cmsghdr head;
-    char room[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr head;
+	char room[CMSG_SPACE(sizeof(int))];
 };
 
 static int exporter(void)
 {
-    CUmemGenericAllocationHandle h;
-    union control control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    struct iovec body = {"", 1};
-    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    char byte;
-    int fd = -1;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    start();
-    OK(cuMemCreate(&h, SIZE, &prop, 0));
-    OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-    EQ(sendmsg(pair[1], &m, 0), 1);
-    EQ(read(pair[1], &byte, 1), 1);
-    return checks_failed > 0;
+	CUmemGenericAllocationHandle h;
+	union control control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	struct iovec body = {"", 1};
+	struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	char byte;
+	int fd = -1;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	start();
+	OK(cuMemCreate(&h, SIZE, &prop, 0));
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+	EQ(sendmsg(pair[1], &m, 0), 1);
+	EQ(read(pair[1], &byte, 1), 1);
+	return checks_failed > 0;
 }
 
 static int receive(void)
 {
-    union control control;
-    char byte;
-    struct iovec body = {&byte, 1};
-    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    int fd = -1;
-    EQ(recvmsg(pair[0], &m, 0), 1);
-    if (CMSG_FIRSTHDR(&m) != NULL)
-        memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
-    return fd;
+	union control control;
+	char byte;
+	struct iovec body = {&byte, 1};
+	struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	int fd = -1;
+	EQ(recvmsg(pair[0], &m, 0), 1);
+	if (CMSG_FIRSTHDR(&m) != NULL)
+		memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
+	return fd;
 }
 
 static void gone(bool killed)
 {
-    CUmemGenericAllocationHandle h;
-    CUdeviceptr p;
-    int status;
-    EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(exporter());
-    int fd = receive();
-    start();
-    OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    BALANCED(0); /* it is the exporter's: not counted twice */
-    if (killed) {
-        EQ(kill(pid, SIGKILL), 0);
-        EQ(waitpid(pid, &status, 0), pid);
-    } else {
-        EQ(write(pair[0], "", 1), 1);
-        EQ(waitpid(pid, &status, 0), pid);
-        EQ(status, 0);
-    }
-    EQ(in_use(0), 700 * MIB); /* FAKEGPU_ORPHANS: as an H200 has it */
-    EQ(cuMemAlloc_v2(&p, 400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-    WITHIN_LIMIT(0);
-    later();
-    OK(cuCtxSynchronize());
-    BALANCED(0);
-    OK(cuMemRelease(h));
-    later();
-    OK(cuCtxSynchronize());
-    SAME();
+	CUmemGenericAllocationHandle h;
+	CUdeviceptr p;
+	int status;
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(exporter());
+	int fd = receive();
+	start();
+	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	BALANCED(0); /* it is the exporter's: not counted twice */
+	if (killed) {
+		EQ(kill(pid, SIGKILL), 0);
+		EQ(waitpid(pid, &status, 0), pid);
+	} else {
+		EQ(write(pair[0], "", 1), 1);
+		EQ(waitpid(pid, &status, 0), pid);
+		EQ(status, 0);
+	}
+	EQ(in_use(0), 700 * MIB); /* FAKEGPU_ORPHANS: as an H200 has it */
+	later();
+	OK(cuCtxSynchronize());
+	EQ(held(RATION_OVERHEAD), SIZE);
+	EQ(cuMemAlloc_v2(&p, 400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	BALANCED(0); /* now that what the exporter held has been reaped */
+	OK(cuMemRelease(h));
+	later();
+	OK(cuCtxSynchronize());
+	SAME();
 }
 
 static void ended(void) { gone(false); }
