@@ -114,7 +114,7 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) bool {
 	}
 	// A start time of 0: the owner could not read its own.
 	start := atomic.LoadUint64(&entry.Start)
-	return start != 0 && p.start != start || p.ending || !k.f.mappedBy(pid)
+	return start != 0 && p.start != start || p.ending || !k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID))
 }
 
 // gone says whether no process has this PID. It needs no descriptor, and /proc may
@@ -125,12 +125,34 @@ func gone(pid int) bool {
 
 // mappedBy says whether a process has the region mapped. One that lost its lock
 // by closing files still has; one that became another program does not. Where
-// this cannot be read, it counts as mapped.
-func (f *file) mappedBy(pid int) bool {
-	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
+// this cannot be read, it counts as mapped, but for a set-uid program.
+func (f *file) mappedBy(pid string, uid uint64) bool {
+	maps, err := os.ReadFile("/proc/" + pid + "/maps")
+	if errors.Is(err, unix.EACCES) && setUID(pid, uid) {
+		return false
+	}
 	// By device and inode; or, where a stacked file system shows others, by name.
 	inode := fmt.Sprintf(" %02x:%02x %d ", unix.Major(f.key.dev), unix.Minor(f.key.dev), f.key.ino)
 	return err != nil || len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(" "+f.path+"\n"))
+}
+
+// setUID says whether a process of an ordinary user acts as another one, which it
+// only can after exec of a set-uid program. Users have the same numbers for this
+// process if its user namespace has the same map.
+func setUID(pid string, uid uint64) bool {
+	theirs, err := os.ReadFile("/proc/" + pid + "/uid_map")
+	ours, err2 := os.ReadFile("/proc/self/uid_map")
+	status, err3 := os.ReadFile("/proc/" + pid + "/status")
+	if uid == 0 || errors.Join(err, err2, err3) != nil || !bytes.Equal(theirs, ours) {
+		return false
+	}
+	_, line, _ := bytes.Cut(status, []byte("\nUid:\t"))
+	fields := bytes.Fields(line)
+	if len(fields) < 2 {
+		return false
+	}
+	effective, err := strconv.ParseUint(string(fields[1]), 10, 32)
+	return err == nil && effective != uid
 }
 
 // identity names a process for good.

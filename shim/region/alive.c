@@ -50,21 +50,29 @@ void region_unlock(struct region *r, unsigned slot)
  * /proc may hide the processes of other users. */
 static bool alive_gone(uint64_t pid) { return pid == 0 || pid > INT_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH); }
 
+/* alive_read reads the beginning of a file of a process in /proc, as text; false if it
+ * cannot be read. */
+static bool alive_read(const char *pid, const char *file, char *buf, size_t size)
+{
+	char path[40];
+	snprintf(path, sizeof path, "/proc/%s/%s", pid, file);
+	int fd = region_open_fd(path, O_RDONLY, 0);
+	if (fd < 0)
+		return false;
+	ssize_t n = read(fd, buf, size - 1);
+	close(fd);
+	buf[n > 0 ? n : 0] = 0;
+	return n > 0;
+}
+
 /* alive_read_process reads when a process started, and whether it has ended or
  * will not run its own code again; false if that cannot be read. */
 static bool alive_read_process(const char *pid, uint64_t *start, bool *ending)
 {
 	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
-	char path[40], buf[1024];
-	snprintf(path, sizeof path, "/proc/%s/stat", pid);
-	int fd = region_open_fd(path, O_RDONLY, 0);
-	if (fd < 0)
+	char buf[1024];
+	if (!alive_read(pid, "stat", buf, sizeof buf))
 		return false;
-	ssize_t n = read(fd, buf, sizeof buf - 1);
-	close(fd);
-	if (n <= 0)
-		return false;
-	buf[n] = 0;
 	/* The second field is a name in brackets that may hold anything: count from
 	 * the last bracket. */
 	char *p = strrchr(buf, ')'), state = 0;
@@ -108,19 +116,33 @@ void region_identify(struct region_identity *me)
 		me->unsure = errno != ENOENT;
 }
 
+/* alive_set_uid says whether a process of an ordinary user acts as another one, which
+ * it only can after exec of a set-uid program. Users have the same numbers for this
+ * process if its user namespace has the same map. */
+static bool alive_set_uid(const char *pid, uint64_t uid)
+{
+	char text[512], mine[512], *end;
+	if (uid == 0 || !alive_read(pid, "uid_map", text, sizeof text) || !alive_read("self", "uid_map", mine, sizeof mine) || strcmp(text, mine))
+		return false;
+	if (!alive_read(pid, "status", text, sizeof text) || !(end = strstr(text, "\nUid:\t")) || !(end = strchr(end + 6, '\t')))
+		return false;
+	uint64_t effective = strtoull(end, &end, 10);
+	return *end == '\t' && effective != uid;
+}
+
 /* alive_mapped_by says whether a process has the region mapped. One that lost its
  * lock by closing files still has; one that became another program does not. Where
- * this cannot be read, it counts as mapped. */
-static bool alive_mapped_by(const struct region *r, uint64_t pid)
+ * this cannot be read, it counts as mapped, but for a set-uid program. */
+static bool alive_mapped_by(const struct region *r, const char *pid, uint64_t uid)
 {
 	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1 };
 	char path[40], inode[48];
-	snprintf(path, sizeof path, "/proc/%llu/maps", (unsigned long long)pid);
+	snprintf(path, sizeof path, "/proc/%s/maps", pid);
 	/* By device and inode; or, where a stacked file system shows others, by name. */
 	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
 	int fd = region_open_fd(path, O_RDONLY, 0);
 	if (fd < 0)
-		return true;
+		return errno != EACCES || !alive_set_uid(pid, uid);
 	/* Not on the stack: it is the program's, and a thread may have 16 KiB in all. */
 	char *buf = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buf == MAP_FAILED) {
@@ -187,5 +209,5 @@ bool region_dead(struct region *r, unsigned slot, uint64_t status)
 	if (!alive_read_process(name, &now, &ending))
 		return alive_gone(pid);
 	/* A start time of 0: the owner could not read its own. */
-	return (start && now != start) || ending || !alive_mapped_by(r, pid);
+	return (start && now != start) || ending || !alive_mapped_by(r, name, load_acquire(&s->uid));
 }

@@ -60,6 +60,7 @@
 //	    ok closed=N
 //	touch                       open and close the region's file, which drops the record locks
 //	    ok
+//	become PATH [WORD]...       become another program, with these arguments; it answers itself
 //	exhaust                     leave the process no free descriptor
 //	    ok
 //	gate                        wait for the end of descriptor 3, so that many workers go on at once

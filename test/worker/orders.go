@@ -76,6 +76,11 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 		return fmt.Sprintf("reaped=%d refused=%d helped=%d claims=%d fast=%d", c.Reaped, c.Refused, c.Helped, c.Claims, c.Fast), err
 	case "lose":
 		return w.lose(p)
+	case "become":
+		if len(p.arg) == 0 {
+			return "", errUsage
+		}
+		return "", unix.Exec(p.arg[0], p.arg, os.Environ())
 	case "exhaust":
 		return "", exhaust()
 	case "touch":

@@ -258,7 +258,13 @@ static bool use(const char *name)
 		counters();
 	else if (!strcmp(name, "lose"))
 		lose();
-	else if (!strcmp(name, "exhaust"))
+	else if (!strcmp(name, "become")) {
+		const char *command[8] = {NULL};
+		for (n = 0; rest && n < 7; n++)
+			command[n] = word();
+		execv(command[0], (char **)command);
+		done(REGION_SYSTEM);
+	} else if (!strcmp(name, "exhaust"))
 		exhaust();
 	else if (!strcmp(name, "touch")) {
 		int fd = open(path, O_RDONLY | O_CLOEXEC);
