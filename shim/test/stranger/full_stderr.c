@@ -29,6 +29,7 @@ int main(int argc, char **argv)
         task_begin(&t, c);
         if (!task_returned(&t, LONG))
             _exit(2);
+        pthread_join(t.thread, NULL);
         OK(cuMemAlloc_v2(&p, MIB));
         /* And it is still the program's: it waits there, if it wants to. */
         CHECK(!(fcntl(STDERR_FILENO, F_GETFL) & O_NONBLOCK));
