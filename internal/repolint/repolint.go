@@ -8,6 +8,7 @@
 //     root no file of hooks, so that each can be read after those below it;
 //   - there is no C in internal and cmd: what runs in a process of its own is
 //     Go (docs/adr/0009-c-in-a-guest.md);
+//   - every link of a page to a file or a heading of this repository leads there;
 //   - no comment marks unfinished work, which belongs in an issue.
 //
 // Its test checks the whole repository.
@@ -40,7 +41,7 @@ var (
 
 // Check returns every violation of the rules in a repository, as path:line: what.
 func Check(repo fs.FS) ([]string, error) {
-	c := checker{packages: make(map[string]*packageDoc), cFiles: make(map[string]bool), includes: make(map[string][]include)}
+	c := checker{repo: repo, packages: make(map[string]*packageDoc), cFiles: make(map[string]bool), includes: make(map[string][]include)}
 	err := fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -71,6 +72,7 @@ func skipped(folder string) bool {
 }
 
 type checker struct {
+	repo       fs.FS
 	packages   map[string]*packageDoc // by folder
 	cFiles     map[string]bool
 	includes   map[string][]include // by unit
@@ -91,15 +93,21 @@ func (c *checker) checkFile(name string, text []byte) error {
 			c.report(name, i+1, "%s: do it, or open an issue", word)
 		}
 	}
-	if ext := path.Ext(name); ext == ".c" || ext == ".h" {
+	switch path.Ext(name) {
+	case ".md":
+		c.checkLinks(name, text)
+	case ".c", ".h":
 		c.checkIncludes(name, text)
 		if top, _, _ := strings.Cut(name, "/"); top == "internal" || top == "cmd" {
 			c.report(name, 1, "C belongs in the preloaded library, the stand-in driver and their test programs")
 		}
+	case ".go":
+		return c.checkGo(name, text)
 	}
-	if path.Ext(name) != ".go" {
-		return nil
-	}
+	return nil
+}
+
+func (c *checker) checkGo(name string, text []byte) error {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {

@@ -83,6 +83,14 @@ func TestCheck(t *testing.T) {
 			"p/p.c":    "/* " + mark + " */\n",
 			"Makefile": "# " + mark + "\n",
 		}, []string{"Makefile:1: ", "p/p.c:1: ", "p/p.go:3: "}},
+		{"links that lead somewhere", map[string]string{
+			"README.md": "[docs](docs/), [a page](docs/a.md) and [`models/`](docs/a.md#what-it-isnt-at-all), [the web](https://a.b/c#d)\n\n```\n[no](link)\n```\n`[no](link)`\n",
+			"docs/a.md": "# What it *isn't*, at all\n\n[above](../README.md), [here](#what-it-isnt-at-all)\n",
+		}, nil},
+		{"links that lead nowhere", map[string]string{
+			"README.md": "[docs](doc/)\n[a page](docs/a.md#there)\n[here](#here)\n",
+			"docs/a.md": "[above](README.md)\n\n```\n# there\n```\n# Here\n",
+		}, []string{"README.md:1: the link to doc/", "README.md:2: docs/a.md has no heading", "README.md:3: README.md has no heading", "docs/a.md:1: the link to README.md"}},
 		{"layers of C", map[string]string{
 			"shim/a.h":         "#include <a.h>\n",
 			"shim/a.c":         "#include \"a.h\"\n#include \"b.h\"\n#include \"region/a.h\"\n",
