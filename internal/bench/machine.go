@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
 )
 
 // Machine describes the machine of a run.
@@ -36,30 +38,10 @@ func ThisMachine() (Machine, error) {
 		}
 	}
 	err := inRegion(func(path string) error {
-		var st unix.Statfs_t
-		if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
-			return fmt.Errorf("asking for the file system of %s: %w", path, err)
-		}
-		m.FileSystem = fileSystem(int64(st.Type))
+		m.FileSystem = job.FileSystem(filepath.Dir(path))
 		return nil
 	})
 	return m, err
-}
-
-func fileSystem(magic int64) string {
-	switch magic {
-	case unix.TMPFS_MAGIC:
-		return "tmpfs"
-	case unix.EXT4_SUPER_MAGIC:
-		return "ext4"
-	case unix.XFS_SUPER_MAGIC:
-		return "xfs"
-	case unix.BTRFS_SUPER_MAGIC:
-		return "btrfs"
-	case unix.OVERLAYFS_SUPER_MAGIC:
-		return "overlayfs"
-	}
-	return fmt.Sprintf("file system %#x", magic)
 }
 
 func cpu() string {

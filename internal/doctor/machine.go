@@ -60,7 +60,7 @@ func (c *checker) checkJobFolder() {
 	}
 	defer r.Close()
 	c.hasJobs = true
-	c.pass("job folder", "%s, on %s", job.Folder(), fileSystem(lock.Folder))
+	c.pass("job folder", "%s, on %s", job.Folder(), job.FileSystem(lock.Folder))
 	if err := checkLocks(lock.Folder); err != nil {
 		c.fail("locks", remedy+", on a local file system", "%v", err)
 		return
@@ -93,20 +93,6 @@ func checkLocks(folder string) error {
 		return errors.New("a lock was taken, and another descriptor does not see it")
 	}
 	return nil
-}
-
-var fileSystems = map[int64]string{
-	unix.TMPFS_MAGIC: "tmpfs", unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
-	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs", unix.NFS_SUPER_MAGIC: "NFS",
-}
-
-// fileSystem returns the name of the file system that path is on.
-func fileSystem(path string) string {
-	var st unix.Statfs_t
-	if unix.Statfs(path, &st) == nil && fileSystems[int64(st.Type)] != "" {
-		return fileSystems[int64(st.Type)]
-	}
-	return "an unknown file system"
 }
 
 // unpackLibrary unpacks the library, and the stand-in driver if one was asked for.

@@ -107,3 +107,17 @@ func UntrustedReason(dir string) (string, error) {
 	}
 	return "", nil
 }
+
+var fileSystems = map[int64]string{
+	unix.TMPFS_MAGIC: "tmpfs", unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs", unix.NFS_SUPER_MAGIC: "NFS",
+}
+
+// FileSystem returns the name of the file system that a folder is on.
+func FileSystem(dir string) string {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && fileSystems[int64(st.Type)] != "" {
+		return fileSystems[int64(st.Type)]
+	}
+	return fmt.Sprintf("a file system of type %#x", st.Type)
+}

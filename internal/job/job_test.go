@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/limit"
 )
 
@@ -109,5 +111,14 @@ func TestScratch(t *testing.T) {
 		if _, err := os.Stat(filepath.Dir(p)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: got %v, want it gone", p, err)
 		}
+	}
+}
+
+func TestFileSystem(t *testing.T) {
+	if got := FileSystem("/proc"); got != "a file system of type 0x9fa0" {
+		t.Errorf("/proc is on %q", got)
+	}
+	if got := fileSystems[unix.TMPFS_MAGIC]; got != "tmpfs" {
+		t.Errorf("a tmpfs is called %q", got)
 	}
 }
