@@ -55,7 +55,7 @@ func TestHostileFile(t *testing.T) {
 				reaper.OK("reaper")
 				reader := start(t, harness.GoOnly(), 0)
 				reader.OK("readonly %s", path)
-				reader.OK("watch 0 %d", mib)
+				reader.OK("observe 0 %d", mib)
 				size := sizeOf(t, path)
 				if err := tc.do(path, size); err != nil {
 					t.Fatal(err)

@@ -13,10 +13,10 @@ import (
 func TestObserverCanFail(t *testing.T) {
 	path := newPath(t)
 	w := join(t, harness.GoOnly(), 0, path, mib)
-	watching := harness.Observe(t, path, 1, mib)
+	o := harness.Observe(t, path, 1, mib)
 	w.OK("force 0 overhead %d", mib+abi.Unit)
-	<-watching.Ended() // it ends by itself only with an error
-	if err := watching.Stop(); !errors.Is(err, observer.ErrViolated) {
+	<-o.Ended() // it ends by itself only with an error
+	if err := o.Stop(); !errors.Is(err, observer.ErrViolated) {
 		t.Errorf("a limit exceeded by one unit: %v", err)
 	}
 }

@@ -116,7 +116,7 @@ func (r *run) begin() (err error) {
 	if r.region, err = region.OpenReadOnly(r.machine.Region); err != nil {
 		return err
 	}
-	r.observer = observer.WatchUsage(r.region, 0, r.Limit, readEvery)
+	r.observer = observer.StartUsage(r.region, 0, r.Limit, readEvery)
 	for _, w := range r.workers {
 		if err := r.show(w); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 )
 
 // allocpathChecks takes memory along every allocation path, one at a time, by the
-// driver\'s own calls.
+// driver's own calls.
 func allocpathChecks() (all []Check) {
 	for _, path := range []string{"linear", "odd", "pitch", "managed", "pool", "vmm", "array", "graph", "contexts", "module"} {
 		all = append(all, Check{Group: "allocpath", Name: path, Room: 6 * gib, run: func(t *Trial) error {
@@ -37,8 +37,8 @@ func (t *Trial) runSteps(limit uint64, command []string, env ...string) error {
 	if err := t.open(limit); err != nil {
 		return err
 	}
-	w := t.watch()
-	defer w.stop()
+	o := t.observeCounts()
+	defer o.stop()
 	if _, err := t.start(env, command...); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (t *Trial) runSteps(limit uint64, command []string, env ...string) error {
 	if err != nil {
 		return err
 	}
-	err = t.checkWatch(w, 1)
+	err = t.checkObserved(o, 1)
 	t.note("%s", strings.Join(names, ", "))
 	t.noteDifference()
 	return errors.Join(err, t.checkNothingLeft())

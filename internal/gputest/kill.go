@@ -27,8 +27,8 @@ func (t *Trial) storm(n int, limit uint64) error {
 	if err := t.open(limit); err != nil {
 		return err
 	}
-	w := t.watch()
-	defer w.stop()
+	o := t.observeCounts()
+	defer o.stop()
 	for range n {
 		if err := t.startChurning(limit); err != nil {
 			return err
@@ -53,7 +53,7 @@ func (t *Trial) storm(n int, limit uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.stop(); err != nil {
+	if err := o.stop(); err != nil {
 		return err
 	}
 	all, err := t.compare("rest")
@@ -68,11 +68,11 @@ func (t *Trial) storm(n int, limit uint64) error {
 			return err
 		}
 	}
-	t.note("%d killed; at most %s of %s by the driver", kills+len(t.programs), humanfmt.Bytes(w.mostDriver), humanfmt.Bytes(limit))
+	t.note("%d killed; at most %s of %s by the driver", kills+len(t.programs), humanfmt.Bytes(o.mostDriver), humanfmt.Bytes(limit))
 	t.noteDifference()
 	// A killed process leaves the region before the driver has released its memory, so
 	// the driver's count may exceed the limit by that memory, and is not checked.
-	t.values["most_driver"], t.values["most_ration"] = int64(w.mostDriver), int64(w.mostRation)
+	t.values["most_driver"], t.values["most_ration"] = int64(o.mostDriver), int64(o.mostRation)
 	return t.checkNothingLeft()
 }
 

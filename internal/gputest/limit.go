@@ -110,8 +110,8 @@ func (t *Trial) fill(b backend, n int, limit uint64) error {
 	if err != nil {
 		return err
 	}
-	w := t.watch()
-	defer w.stop()
+	o := t.observeCounts()
+	defer o.stop()
 	if err := t.startAll(n, b.env, command...); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (t *Trial) fill(b backend, n int, limit uint64) error {
 	if err := t.checkNothingLeft(); err != nil {
 		return err
 	}
-	err = t.checkWatch(w, n)
-	t.note("at most %s of %s by the driver in %s readings", humanfmt.Bytes(w.mostDriver), humanfmt.Bytes(limit), humanfmt.Count(w.readings))
+	err = t.checkObserved(o, n)
+	t.note("at most %s of %s by the driver in %s readings", humanfmt.Bytes(o.mostDriver), humanfmt.Bytes(limit), humanfmt.Count(o.readings))
 	t.noteDifference()
 	return err
 }

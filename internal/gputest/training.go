@@ -39,8 +39,8 @@ func (t *Trial) train(limit uint64, n int, env []string) error {
 	if err := t.waitAt("ready"); err != nil {
 		return err
 	}
-	w := t.watch()
-	defer w.stop()
+	o := t.observeCounts()
+	defer o.stop()
 	for _, step := range []string{"warm", "during", "after", "limit", "again"} {
 		if err := t.nextStep(step); err != nil {
 			return err
@@ -57,7 +57,7 @@ func (t *Trial) train(limit uint64, n int, env []string) error {
 			t.note("held %s after training", humanfmt.Bytes(sum))
 		}
 	}
-	if err := errors.Join(t.checkWatch(w, n), t.checkRunning(w, n)); err != nil {
+	if err := errors.Join(t.checkObserved(o, n), t.checkRunning(o, n)); err != nil {
 		return err
 	}
 	t.noteDifference()
@@ -69,13 +69,13 @@ const minReadings = 20
 
 // checkRunning checks the differences that were read while programs worked. The two
 // counts are not read at one instant, so outliers are left out.
-func (t *Trial) checkRunning(w *watch, n int) error {
-	all := bench.Samples(w.differences)
+func (t *Trial) checkRunning(o *countObserver, n int) error {
+	all := bench.Samples(o.differences)
 	slices.Sort(all)
 	low, high := all.Percentile(5), all.Percentile(95)
 	t.values["running_low"], t.values["running_high"] = int64(low), int64(high)
 	t.note("running %+.1f to %+.1f MiB in %s readings", low/float64(mib), high/float64(mib), humanfmt.Count(len(all)))
-	tolerance := float64(max(toleranceBytes*uint64(n), w.mostDriver/toleranceShare))
+	tolerance := float64(max(toleranceBytes*uint64(n), o.mostDriver/toleranceShare))
 	if low < -tolerance || high > tolerance {
 		return fmt.Errorf("while running, ration's count differed from the driver's by %+.0f to %+.0f bytes", low, high)
 	}

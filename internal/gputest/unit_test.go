@@ -175,29 +175,29 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// Few readings of a real GPU are an error, and so is a watch that failed or a limit
+// Few readings of a real GPU are an error, and so is an observer that failed or a limit
 // that was exceeded at rest.
-func TestCheckWatch(t *testing.T) {
+func TestCheckObserved(t *testing.T) {
 	trial := func() *Trial { return &Trial{Machine: &Machine{}, limit: gib, values: map[string]int64{}} }
-	watched := func(readings int, err error) *watch {
-		w := &watch{differences: make([]float64, readings), loop: observer.Start(0, func() error { return err })}
+	observed := func(readings int, err error) *countObserver {
+		o := &countObserver{differences: make([]float64, readings), loop: observer.Start(0, func() error { return err })}
 		if err != nil {
-			<-w.loop.Ended()
+			<-o.loop.Ended()
 		}
-		return w
+		return o
 	}
-	if trial().checkRunning(watched(minReadings-1, nil), 1) == nil || trial().checkRunning(watched(minReadings, nil), 1) != nil {
+	if trial().checkRunning(observed(minReadings-1, nil), 1) == nil || trial().checkRunning(observed(minReadings, nil), 1) != nil {
 		t.Error("readings are not counted")
 	}
-	if err := trial().checkWatch(watched(0, nil), 1); err != nil {
+	if err := trial().checkObserved(observed(0, nil), 1); err != nil {
 		t.Error(err)
 	}
 	atRest := trial()
 	atRest.mostAtRest = 2 * gib
-	if atRest.checkWatch(watched(0, nil), 1) == nil {
+	if atRest.checkObserved(observed(0, nil), 1) == nil {
 		t.Error("a limit exceeded at rest is no error")
 	}
-	if err := trial().checkWatch(watched(0, io.ErrUnexpectedEOF), 1); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := trial().checkObserved(observed(0, io.ErrUnexpectedEOF), 1); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -80,9 +80,9 @@ type Usage struct {
 // batch is the number of readings in one call of the loop.
 const batch = 512
 
-// WatchUsage starts to read a device's usage, in batches with a pause of interval
+// StartUsage starts to read a device's usage, in batches with a pause of interval
 // between two of them. The limit is in bytes.
-func WatchUsage(r *region.Region, device int, limit uint64, interval time.Duration) *Usage {
+func StartUsage(r *region.Region, device int, limit uint64, interval time.Duration) *Usage {
 	u := &Usage{}
 	last := uint64(0)
 	u.Loop = Start(interval, func() error {

@@ -66,9 +66,9 @@ func TestInconsistentHolding(t *testing.T) {
 	}
 }
 
-func TestWatchUsage(t *testing.T) {
+func TestStartUsage(t *testing.T) {
 	r, s := claim(t)
-	u := WatchUsage(r, 1, 1<<20, time.Microsecond)
+	u := StartUsage(r, 1, 1<<20, time.Microsecond)
 	defer u.Stop()
 	if err := s.Charge(1, abi.Data, 2<<20); err != nil {
 		t.Fatal(err)

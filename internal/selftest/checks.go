@@ -39,8 +39,8 @@ func startDriverObserver(m *workload.Machine, limit uint64) (*driverObserver, er
 	return &driverObserver{program: p, limit: limit}, nil
 }
 
-// watch asks again and again, until stop.
-func (d *driverObserver) watch() {
+// start asks again and again, until stop.
+func (d *driverObserver) start() {
 	d.loop = observer.Start(askEvery, func() error {
 		used, err := d.used()
 		if err == nil {

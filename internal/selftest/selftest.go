@@ -125,9 +125,9 @@ func (r *run) runPhases() (err error) {
 		return err
 	}
 	defer r.region.Close()
-	usage := observer.WatchUsage(r.region, 0, r.Limit, 0)
+	usage := observer.StartUsage(r.region, 0, r.Limit, 0)
 	defer usage.Stop()
-	r.driver.watch()
+	r.driver.start()
 
 	if err := r.work(); err != nil {
 		return err

@@ -77,7 +77,7 @@
 //	                            without pause; a refusal is no error. In the end, return them all
 //	threads N churn ...         the same in N threads on the one slot
 //	reaper                      reap in a loop
-//	watch DEV,... BYTES         check readings in a loop: at most BYTES granted, totals right
+//	observe DEV,... BYTES       check readings in a loop: at most BYTES granted, totals right
 //	stop                        the results of the work since the last stop
 //	    ok ops=N refused=N longest=NS
 //	                            or the first error of the work. longest is the time of the longest

@@ -75,7 +75,7 @@ func (w *worker) start(name string, p *parser) error {
 			w.tally.ops.Add(1)
 			return w.tally.timed(func() error { _, err := w.r.Reap(); return err })
 		}, nothing)
-	case "watch":
+	case "observe":
 		devices, ceiling := p.devices(), p.number()
 		if p.err != nil {
 			return errUsage

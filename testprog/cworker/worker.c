@@ -1,5 +1,5 @@
 /* A worker that uses the region in C. It carries out the orders that the package
- * comment of test/worker describes, except readonly and watch. */
+ * comment of test/worker describes, except readonly and observe. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
