@@ -104,7 +104,7 @@ func (a *app) printDemo(r demo.Report) {
 		humanfmt.Bytes(r.Held.Granted), humanfmt.Bytes(r.Held.Held), humanfmt.Bytes(r.Held.Contexts), humanfmt.Bytes(r.Held.Driver),
 		humanfmt.Bytes(r.End.Granted), humanfmt.Bytes(r.End.Held), humanfmt.Bytes(r.End.Driver), r.End.Processes)
 	line("fake-smi", "in the job it showed %dMiB / %dMiB, outside %dMiB / %dMiB",
-		r.View.Inside.Used, r.View.Inside.Total, r.View.Outside.Used, r.View.Outside.Total)
+		r.SMI.Inside.Used, r.SMI.Inside.Total, r.SMI.Outside.Used, r.SMI.Outside.Total)
 	line("limit", "exceeded in %d of %s readings by an observer; the most was %s of %s",
 		r.Exceeded, humanfmt.Count(r.Readings), humanfmt.Bytes(r.Most), humanfmt.Bytes(r.Limit))
 	line("waits", "%s requests; no process waited longer than %s for an answer", humanfmt.Count(r.Requests), humanfmt.Duration(time.Duration(r.Slowest)))

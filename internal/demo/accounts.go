@@ -36,7 +36,7 @@ func (r *run) end() (err error) {
 	if err != nil {
 		return err
 	}
-	r.View = View{inside, outside}
+	r.SMI = SMI{inside, outside}
 	time.Sleep(r.pause / 4)
 	var errs []error
 	for i, w := range r.workers {
@@ -64,8 +64,8 @@ func (r *run) asPromised() bool {
 	held := r.Held.agree() && r.Held.Processes == living && r.Held.Contexts == living*r.Context
 	end := r.End.agree() && r.End.Granted == 0 && r.End.Processes == 0
 	limit := r.Exceeded == 0 && r.Most <= r.Limit && r.Refused == 0 && r.Greedy.Refused
-	view := r.View.Inside.Total == r.Limit>>20 && r.View.Inside.Used == r.Held.Granted>>20
-	return held && end && limit && view
+	smi := r.SMI.Inside.Total == r.Limit>>20 && r.SMI.Inside.Used == r.Held.Granted>>20
+	return held && end && limit && smi
 }
 
 // agree returns whether all three counts are the same.

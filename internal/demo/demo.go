@@ -149,7 +149,7 @@ func (r *run) refuse() error {
 	if err != nil {
 		return err
 	}
-	r.Greedy = Refusal{PID: greedy.PID(), Asked: ask, Refused: got.OutOfMemory}
+	r.Greedy = Request{PID: greedy.PID(), Asked: ask, Refused: got.OutOfMemory}
 	r.Slowest = max(r.Slowest, int64(got.Slowest))
 	if !got.OutOfMemory {
 		r.display.say("greedy asked for %s and got it, which is wrong.", humanfmt.Bytes(ask))

@@ -10,20 +10,20 @@ type Report struct {
 	Requests int64    `json:"requests"`      // of the workers that were not killed
 	Refused  int64    `json:"refused"`       // of those requests; all of them had to be granted
 	Slowest  int64    `json:"slowest_ns"`    // the longest driver call of a process that was not stopped
-	Greedy   Refusal  `json:"greedy"`
+	Greedy   Request  `json:"greedy"`
 	Stopped  Stop     `json:"stopped"`
 	Killed   Kill     `json:"killed"`
-	Readings int64    `json:"readings"`     // of the observer
-	Exceeded int64    `json:"limit_passed"` // readings above the limit
-	Most     uint64   `json:"most_bytes"`   // the highest reading, or the region's own peak
-	Held     Accounts `json:"held"`         // while the workers held their memory
-	End      Accounts `json:"end"`          // after the workers ended
-	View     View     `json:"view"`
-	Agree    bool     `json:"books_agree"` // all is as ration promises it
+	Readings int64    `json:"readings"`       // of the observer
+	Exceeded int64    `json:"limit_exceeded"` // readings above the limit
+	Most     uint64   `json:"most_bytes"`     // the highest reading, or the region's own peak
+	Held     Accounts `json:"held"`           // while the workers held their memory
+	End      Accounts `json:"end"`            // after the workers ended
+	SMI      SMI      `json:"fake_smi"`
+	Agree    bool     `json:"accounts_agree"` // all is as ration promises it
 }
 
-// Refusal is what happened to the program that asked for too much.
-type Refusal struct {
+// Request is the request of the program that asked for too much, and its answer.
+type Request struct {
 	PID     int    `json:"pid"`
 	Asked   uint64 `json:"asked"` // bytes
 	Refused bool   `json:"refused"`
@@ -49,15 +49,15 @@ type Kill struct {
 
 // Accounts are three counts of the device memory in use, in bytes.
 type Accounts struct {
-	Granted   uint64 `json:"word_bytes"`    // in the region's ledger
-	Held      uint64 `json:"sum_bytes"`     // in the region, by all processes together
+	Granted   uint64 `json:"granted_bytes"` // in the region's ledger
+	Held      uint64 `json:"held_bytes"`    // in the region, by all processes together
 	Contexts  uint64 `json:"context_bytes"` // the part of Held that contexts take
 	Driver    uint64 `json:"driver_bytes"`  // the driver's count
-	Processes int    `json:"slots"`         // that have a slot in the region
+	Processes int    `json:"processes"`     // that have a slot in the region
 }
 
-// View is what nvidia-smi would show, while the workers held their memory.
-type View struct {
+// SMI is what nvidia-smi would show while the workers held their memory.
+type SMI struct {
 	Inside  workload.Memory `json:"inside"` // the job
 	Outside workload.Memory `json:"outside"`
 }

@@ -21,9 +21,9 @@ const (
 type Check struct {
 	Name    string `json:"name"`
 	Verdict string `json:"verdict"`
-	Text    string `json:"text"`            // what was found
-	Remedy  string `json:"way,omitempty"`   // what to do, after a warning or failure
-	Fixed   bool   `json:"fixed,omitempty"` // this run has repaired it
+	Text    string `json:"text"`             // what was found
+	Remedy  string `json:"remedy,omitempty"` // what to do, after a warning or failure
+	Fixed   bool   `json:"fixed,omitempty"`  // this run has repaired it
 }
 
 // Report is what `ration doctor --json` prints.

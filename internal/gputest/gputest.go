@@ -37,9 +37,9 @@ func (c Check) Title() string { return c.Group + "/" + c.Name }
 type Outcome struct {
 	Check   string           `json:"check"`
 	Verdict string           `json:"verdict"`
-	Summary string           `json:"figure"` // the measured values as text, or why it failed
+	Summary string           `json:"summary"` // the measured values as text, or why it failed
 	Values  map[string]int64 `json:"values,omitempty"`
-	Logs    string           `json:"said,omitempty"` // of the programs, if the check failed
+	Logs    string           `json:"logs,omitempty"` // of the programs, if the check failed
 	Seconds float64          `json:"seconds"`
 }
 

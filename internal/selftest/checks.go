@@ -103,8 +103,8 @@ func (r *run) checkHostPIDs() error {
 	return nil
 }
 
-// checkOwnView asks each program how large its device is.
-func (r *run) checkOwnView() error {
+// checkDeviceSize asks each program how large its device is.
+func (r *run) checkDeviceSize() error {
 	answers, err := r.tell(1, same("info"))
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (r *run) checkOwnView() error {
 			right++
 		}
 	}
-	r.add("own view", right == int64(r.Processes), map[string]int64{"right": right},
+	r.add("device size", right == int64(r.Processes), map[string]int64{"right": right},
 		"%d of %d see a device of %v", right, r.Processes, limit.Size(r.Limit))
 	return nil
 }

@@ -49,7 +49,7 @@ const (
 type Check struct {
 	Name    string           `json:"name"`
 	Verdict string           `json:"verdict"` // pass, fail or skip
-	Detail  string           `json:"figure"`  // the measured values, as text
+	Detail  string           `json:"detail"`  // the measured values, as text
 	Values  map[string]int64 `json:"values"`  // the measured values; times end in _ns
 }
 
@@ -135,7 +135,7 @@ func (r *run) runPhases() (err error) {
 	if err := r.checkHostPIDs(); err != nil {
 		return err
 	}
-	if err := r.checkOwnView(); err != nil {
+	if err := r.checkDeviceSize(); err != nil {
 		return err
 	}
 	held, err := r.readBalance()
