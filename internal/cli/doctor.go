@@ -27,7 +27,7 @@ to standard error.
 --fix repairs what is safe to repair: it removes jobs that have ended, and
 returns what dead processes hold to their jobs.
 
-Exit status: 0 if no check failed, 1 if one did. A warning is no failure.`,
+Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 		Example: "  ration doctor\n  ration doctor --fix\n  ration doctor --fake-gpu h200\n  ration doctor -- python train.py --steps 1",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {

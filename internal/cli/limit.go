@@ -64,6 +64,7 @@ Exit status: 0; 1 if the limit may not be changed; 2 for a size that cannot be;
 		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, device, args) }),
 	}
 	cmd.Flags().IntVarP(&device, "device", "d", allDevices, "only this device, counted from 0 as the job sees them")
+	cmd.Flags().Lookup("device").DefValue = "0" // which help leaves out: -1 would say nothing
 	return cmd
 }
 

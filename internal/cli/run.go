@@ -36,7 +36,7 @@ without --mem ` + limit.EnvMemory + ` counts, if it is set.
 
 The limits are in a file, the job's region, not in the environment: no process
 can lose them. The path of the region is in the environment, which some programs
-throw away (env -i, su -, sudo). --keep puts the job where all of its programs
+clear (env -i, su -, sudo). --keep puts the job where all of its programs
 find it, in a mount namespace of its own: for root, for programs of any user,
 and with limits that only root can change; for others, for their own programs
 only.
