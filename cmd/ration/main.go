@@ -1,5 +1,5 @@
 // Command ration gives every CUDA process on a machine its ration of GPU memory,
-// and knows to the byte who holds what.
+// and knows to the byte which process holds what.
 package main
 
 import (
