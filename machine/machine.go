@@ -1,12 +1,32 @@
 // Package machine reads what the jobs of ration hold of a machine's GPUs: each job's
 // limits and usage, its processes, and the requests that were refused.
 //
-// It only reads: it writes no file, takes no lock that a job could wait for, and
-// works whether anything else of ration is running or not. `ration ps --json` prints
-// a [Machine], so its output can be decoded into one.
+// A job is a command that `ration run` has started, with all processes that it starts.
+// They share one limit for each device. The limits, and an account of each process,
+// are in one file, the job's region; a slot is the number of an account. A job numbers
+// its devices from 0, as nvidia-smi does where `ration run` found a driver. The memory
+// of a process is of four kinds: contexts, modules (code and its variables), data (what
+// the program allocated), and overhead, which the driver has taken beyond these.
+//
+// [Read] returns all jobs of this user, [ReadJob] and [ReadRegion] one of them. Each
+// call reads anew: a Job is a copy, which nothing changes. The functions may be called
+// by several goroutines at once. They need no cgo, no driver and no privilege beyond
+// reading the files.
+//
+// This package only reads: it writes no file, takes no lock that a job could wait for,
+// and works whether anything else of ration is running or not. `ration ps --json`
+// prints a [Machine], so its output can be decoded into one.
 //
 // What a job's region says is what the job's processes wrote. PIDs, names and users
 // are their claims.
+//
+// # Import
+//
+// The module has no address on the web. A program that uses it names a copy of the
+// repository in its go.mod:
+//
+//	require ration v0.0.0
+//	replace ration => ../ration
 //
 // # Compatibility
 //
@@ -82,14 +102,14 @@ func (j *Job) Err() error {
 // Title returns the job's name, or its path where it has no name.
 func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title() }
 
-// Device is a job's use of one device.
+// Device is a job's use of one device. Sizes are bytes.
 type Device struct {
 	Device    int    `json:"device"` // its number in this job
 	Limited   bool   `json:"limited"`
 	Limit     uint64 `json:"limit"`               // 0 without a limit
 	Tolerance int    `json:"tolerance_per_mille"` // of the limit; usage may exceed it by so much
 	Used      uint64 `json:"used"`
-	Peak      uint64 `json:"peak"`
+	Peak      uint64 `json:"peak"`    // the most that was ever in use at once
 	Total     uint64 `json:"total"`   // size of the device; 0 while unknown
 	Refused   uint64 `json:"refused"` // requests since the region was created
 }
@@ -103,27 +123,27 @@ const (
 
 // Process is a process of the job.
 type Process struct {
-	Slot     int       `json:"slot"`     // its place in the region
+	Slot     int       `json:"slot"`     // the number of its account in the region
 	PID      int       `json:"pid"`      // in its own PID namespace
 	HostPID  int       `json:"host_pid"` // 0 while unknown
 	UID      int       `json:"uid"`
-	User     string    `json:"user"` // the UID where it has no name
-	Name     string    `json:"name"`
+	User     string    `json:"user"`   // the UID where it has no name
+	Name     string    `json:"name"`   // of its program
 	State    string    `json:"state"`  // Live, Stopped or Dead
 	Joined   int64     `json:"joined"` // Unix nanoseconds
 	Holdings []Holding `json:"holdings"`
 }
 
-// Holding is a process's use of one device.
+// Holding is a process's use of one device. Sizes are bytes.
 type Holding struct {
 	Device     int    `json:"device"`
 	Total      uint64 `json:"total"` // the sum of the next four
 	Context    uint64 `json:"context"`
 	Module     uint64 `json:"module"`
-	Data       uint64 `json:"data"`
-	Overhead   uint64 `json:"overhead"`    // what the driver holds beyond these
+	Data       uint64 `json:"data"`        // allocated by the program
+	Overhead   uint64 `json:"overhead"`    // taken by the driver beyond these
 	Peak       uint64 `json:"peak"`        // of Total
-	Driver     uint64 `json:"driver"`      // what the driver reports; 0 while unknown
+	Driver     uint64 `json:"driver"`      // what the driver reports for the process; 0 while unknown
 	BestEffort bool   `json:"best_effort"` // read while it changed
 }
 

@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"ration/internal/abi"
@@ -214,4 +215,23 @@ func TestJSON(t *testing.T) {
 	if j := &back.Jobs[1]; j.Err() == nil || j.Err().Error() != "gone" || back.Jobs[0].Err() != nil {
 		t.Errorf("errors came back as %v and %v", back.Jobs[0].Err(), j.Err())
 	}
+}
+
+// Goroutines may read at once.
+func TestReadTogether(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	t.Setenv(job.EnvRegion, "")
+	makeRegion(t, "train")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				m, err := Read()
+				if err != nil || len(m.Jobs) != 1 || m.Jobs[0].Err() != nil {
+					t.Errorf("%+v, %v", m, err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -6,7 +6,7 @@ import (
 	"ration/internal/humanfmt"
 )
 
-// Refusal is a request that was refused.
+// Refusal is a request that was refused. Sizes are bytes.
 type Refusal struct {
 	Time   int64    `json:"time"`   // Unix nanoseconds
 	Device int      `json:"device"` // its number in this job

@@ -190,7 +190,7 @@ func (r *run) stop() error {
 	}
 	from, before := time.Now(), r.observer.Changes()
 	r.display.mark(w.PID(), "stopped")
-	r.display.say("%s is stopped with SIGSTOP, in the middle of whatever it was doing.", w.name)
+	r.display.say("%s is stopped with SIGSTOP, at an arbitrary instruction.", w.name)
 	time.Sleep(r.pause)
 	r.Stopped = Stop{w.PID(), int64(time.Since(from)), r.observer.Changes() - before}
 	if err := w.Continue(); err != nil {
