@@ -88,11 +88,11 @@ func ExampleReadRegion() {
 	_, err := machine.ReadRegion("example_test.go")
 	switch {
 	case errors.Is(err, machine.ErrForeign):
-		fmt.Println("that is no region")
+		fmt.Println("that is not a region")
 	case errors.Is(err, machine.ErrVersion):
 		fmt.Println("made by another version of ration")
 	}
-	// Output: that is no region
+	// Output: that is not a region
 }
 
 func ExampleGroupRefusals() {

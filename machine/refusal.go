@@ -66,11 +66,11 @@ func (f *Refusal) Sentence(processes []Process) string {
 	var top []humanfmt.Holder
 	listed := false
 	for i, h := range f.Top {
-		who := nameAndPID(f.HolderName(i, processes), h.PID)
+		name := nameAndPID(f.HolderName(i, processes), h.PID)
 		if h.PID == f.PID && h.Bytes == f.Own {
-			who, listed = "itself", true
+			name, listed = "itself", true
 		}
-		top = append(top, humanfmt.Holder{Who: who, Bytes: h.Bytes})
+		top = append(top, humanfmt.Holder{Name: name, Bytes: h.Bytes})
 	}
 	text := nameAndPID(f.RequesterName(processes), f.PID) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
 	if f.Own > 0 && !listed {

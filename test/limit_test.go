@@ -97,8 +97,8 @@ func TestExactFill(t *testing.T) {
 	}
 }
 
-// fill has all workers charge their share at once, and return it. It returns who was
-// refused.
+// fill has all workers charge their share at once, and return it. It returns which
+// were refused.
 func fill(workers []*harness.Worker, share int) (refused []string) {
 	for _, w := range workers {
 		w.Tell("charge 0 data %d", share)

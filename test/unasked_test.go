@@ -13,9 +13,9 @@ import (
 	"ration/test/harness"
 )
 
-// A process that has no descriptor left cannot ask for another one by /proc. Not
-// to be able to ask is no answer: a living process that has lost its lock keeps
-// what it holds, and one that is gone is still known to be.
+// A process that has no descriptor left cannot ask /proc about another one. A failure
+// to ask is not an answer: a living process that has lost its lock keeps what it
+// holds, and one that is gone is still found to be gone.
 func TestNoDescriptorToAskWith(t *testing.T) {
 	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
@@ -41,7 +41,7 @@ func TestNoDescriptorToAskWith(t *testing.T) {
 }
 
 // The same where the region's own descriptor is gone and cannot be opened again:
-// nobody is judged, and a claim says that it could not ask.
+// no process is taken for dead, and a claim says that it could not ask.
 func TestNoDescriptorOfTheRegion(t *testing.T) {
 	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		path := newPath(t)
@@ -64,8 +64,8 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 	})
 }
 
-// Limits that an operator put beside a region count also where this process may
-// not look whether they are there.
+// Limits that an operator put beside a region count, also where this process cannot
+// find out whether they are there.
 func TestLimitsThatCannotBeAskedFor(t *testing.T) {
 	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 		// A name as long as a file's may be: that of the limits is longer.
@@ -77,8 +77,8 @@ func TestLimitsThatCannotBeAskedFor(t *testing.T) {
 	})
 }
 
-// A process of another user may not see what this one has mapped. That is no sign
-// that it has become another program.
+// A process of another user may not read what this one has mapped. That does not
+// mean that this one has become another program.
 func TestMapsThatMayNotBeRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run a worker as another user")

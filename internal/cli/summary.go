@@ -37,8 +37,8 @@ func (a *app) printSummary(s launch.Summary) error {
 		printTable(out, peakColumns, s.Processes)
 	}
 	switch {
-	case s.Unseen > 0:
-		out.printf("  processes that held nothing, or ended too soon to be recorded: %d\n", s.Unseen)
+	case s.Unrecorded > 0:
+		out.printf("  processes that held nothing, or ended too soon to be recorded: %d\n", s.Unrecorded)
 	case len(s.Processes) == 0:
 		out.printf("  no process held anything\n")
 	}

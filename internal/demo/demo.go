@@ -174,7 +174,7 @@ func (r *run) explain(w *worker) error {
 		}
 		var top []humanfmt.Holder
 		for _, h := range refusal.Top {
-			top = append(top, humanfmt.Holder{Who: r.display.name(h.PID), Bytes: h.Bytes})
+			top = append(top, humanfmt.Holder{Name: r.display.name(h.PID), Bytes: h.Bytes})
 		}
 		r.Greedy.Held, r.Greedy.Why = refusal.Held, humanfmt.Refusal(refusal.Asked, refusal.Held, refusal.Limit, top)
 		return nil

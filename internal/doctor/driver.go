@@ -142,7 +142,7 @@ func (c *checker) checkInterception() {
 		return
 	}
 	half := total / 2 / limit.MiB * limit.MiB
-	seen, stderr, err := c.runProbe(launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+filepath.Join(c.scratch, "probe"), limit.EnvMemory+"="+half.Exact())
+	inJob, stderr, err := c.runProbe(launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+filepath.Join(c.scratch, "probe"), limit.EnvMemory+"="+half.Exact())
 	if err != nil {
 		c.fail(name, "report it, with the output of ration doctor --json", "the probe ended: %v %s", err, stderr)
 		return
@@ -152,10 +152,10 @@ func (c *checker) checkInterception() {
 		if _, known := c.bare.size(way); !known {
 			continue // this driver does not have it
 		}
-		if size, ok := seen.size(way); ok && size == half {
+		if size, ok := inJob.size(way); ok && size == half {
 			intercepted = append(intercepted, way)
 		} else {
-			missed = append(missed, fmt.Sprintf("%s (it sees %v)", way, seen[way]))
+			missed = append(missed, fmt.Sprintf("%s (it sees %v)", way, inJob[way]))
 		}
 	}
 	if len(missed) > 0 {

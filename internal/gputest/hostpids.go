@@ -171,7 +171,7 @@ func parentPID(pid int) int {
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, is := strings.CutPrefix(line, "PPid:"); is {
-			n, _ := strconv.Atoi(strings.TrimSpace(value)) // 0 if it is no number
+			n, _ := strconv.Atoi(strings.TrimSpace(value)) // 0 if it is not a number
 			return n
 		}
 	}

@@ -19,7 +19,7 @@ type Report struct {
 	Measures []Row     `json:"measures"`
 }
 
-// Passed returns whether no check failed. A missed target is no failure: it depends
+// Passed returns whether no check failed. A missed target is not a failure: it depends
 // on the machine.
 func (r Report) Passed() bool { return r.count(Fail) == 0 }
 

@@ -7,7 +7,7 @@ import (
 
 // Holder is a process and its bytes.
 type Holder struct {
-	Who   string // its name, or pid 4711
+	Name  string // its name, or pid 4711
 	Bytes uint64
 }
 
@@ -24,7 +24,7 @@ func Refusal(asked, held, limit uint64, top []Holder) string {
 	}
 	var holders []string
 	for _, h := range top {
-		holders = append(holders, h.Who+" "+Bytes(h.Bytes))
+		holders = append(holders, h.Name+" "+Bytes(h.Bytes))
 	}
 	return text + "; most was held by " + strings.Join(holders, ", ")
 }

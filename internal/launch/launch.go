@@ -256,7 +256,7 @@ func checkNotNested() error {
 		}
 		path = WellKnown
 	}
-	return fmt.Errorf("%w: its region is %s, and a job inside it would evade its limit (run the command without ration run; if this is no job, unset %s)",
+	return fmt.Errorf("%w: its region is %s, and a job inside it would evade its limit (run the command without ration run; if this is not a job, unset %s)",
 		ErrNested, path, EnvRegion)
 }
 

@@ -11,14 +11,14 @@ import (
 
 // Summary is what a supervised job has used. Sizes are bytes.
 type Summary struct {
-	Job       string          `json:"job"`
-	Status    int             `json:"status"`           // the command's; 128 and the signal if one ended it
-	Signal    int             `json:"signal,omitempty"` // that ended the command
-	Seconds   float64         `json:"seconds"`
-	Devices   []DeviceSummary `json:"devices"`
-	Processes []Peak          `json:"processes"`
-	Unseen    int             `json:"unseen"` // processes that joined and left between two samples
-	Error     string          `json:"error,omitempty"`
+	Job        string          `json:"job"`
+	Status     int             `json:"status"`           // the command's; 128 and the signal if one ended it
+	Signal     int             `json:"signal,omitempty"` // that ended the command
+	Seconds    float64         `json:"seconds"`
+	Devices    []DeviceSummary `json:"devices"`
+	Processes  []Peak          `json:"processes"`
+	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples
+	Error      string          `json:"error,omitempty"`
 }
 
 // DeviceSummary is what the job has used of one device. All but AtLimit is exact.
@@ -55,7 +55,7 @@ type recorder struct {
 	err      error
 	started  time.Time
 	last     time.Time // of the latest sample
-	seen     map[owner]bool
+	recorded map[owner]bool
 	peaks    map[account]*Peak
 	device   [abi.Devices]deviceRecord
 	holdings []region.Holding  // reused by each sample
@@ -83,7 +83,7 @@ type account struct {
 
 func startRecorder(path string) *recorder {
 	rec := &recorder{
-		seen: map[owner]bool{}, peaks: map[account]*Peak{},
+		recorded: map[owner]bool{}, peaks: map[account]*Peak{},
 		started: time.Now(), last: time.Now(), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	if rec.r, rec.err = region.OpenReadOnly(path); rec.err != nil {
@@ -116,7 +116,7 @@ func (rec *recorder) sample() {
 	bySlot := map[int]region.Process{}
 	for _, p := range processes {
 		bySlot[p.Slot] = p
-		rec.seen[owner{p.Slot, p.Joined}] = true
+		rec.recorded[owner{p.Slot, p.Joined}] = true
 	}
 	for d := range abi.Devices {
 		if rec.r.Peak(d) == 0 && rec.r.Refused(d) == 0 {
@@ -146,7 +146,7 @@ func (rec *recorder) addDeparted(device int) (err error) {
 	}
 	for _, p := range rec.departed {
 		o := owner{p.Slot, p.Joined}
-		rec.seen[o] = true
+		rec.recorded[o] = true
 		peak := rec.peak(account{o, device}, p.PID, p.Name)
 		peak.Total = max(peak.Total, p.Peak)
 	}
@@ -217,6 +217,6 @@ func (rec *recorder) summarise(s *Summary) error {
 		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Device, b.Device))
 	})
 	c, err := rec.r.Counters()
-	s.Unseen = max(0, int(c.Claims)-len(rec.seen))
+	s.Unrecorded = max(0, int(c.Claims)-len(rec.recorded))
 	return err
 }

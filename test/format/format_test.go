@@ -90,7 +90,7 @@ func python(t *testing.T, args ...string) (string, error) {
 	if out, err := exec.Command("../../scripts/need", "python3").CombinedOutput(); err != nil {
 		t.Fatalf("python3 is needed: %v\n%s", err, out)
 	}
-	// What Python reads, go test must see being read, or it takes an older result.
+	// go test must read what Python reads, or it takes an older result.
 	for _, file := range []string{page, "region_reader.py", args[0]} {
 		_, err := os.ReadFile(file)
 		must(t, err)
@@ -106,7 +106,7 @@ func python(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// read is what the reader makes of the region at path.
+// read returns what the reader prints for the region at path.
 func read(t *testing.T, path string) (p picture) {
 	t.Helper()
 	out, err := python(t, "region_reader.py", page, path)
@@ -138,7 +138,7 @@ func newPatch(t *testing.T, path string) patch {
 	return patch{t, f}
 }
 
-// at is the offset of a field: names, and indices of arrays.
+// at returns the offset of a field, given by names and by indices of arrays.
 func at(path ...any) int64 {
 	t, offset := reflect.TypeFor[abi.Region](), int64(0)
 	for _, step := range path {
@@ -176,7 +176,7 @@ func limits() (l region.Limits) {
 	return l
 }
 
-// busy makes a region with something in every part of it.
+// busy makes a region in which every part is used.
 func busy(t *testing.T, path string) *region.Region {
 	t.Helper()
 	r, err := region.Open(path, region.Options{Limits: limits()})
@@ -222,7 +222,7 @@ func busy(t *testing.T, path string) *region.Region {
 	return r
 }
 
-// expect is the same picture, read by Go.
+// expect returns the same, read by Go.
 func expect(t *testing.T, r *region.Region) (p picture) {
 	t.Helper()
 	c, err := r.Counters()
@@ -274,7 +274,7 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 	return p
 }
 
-// named is the process of that name.
+// named returns the process of that name.
 func (p picture) named(t *testing.T, name string) process {
 	t.Helper()
 	i := slices.IndexFunc(p.Processes, func(q process) bool { return q.Name == name })

@@ -14,7 +14,7 @@ import (
 	"ration/internal/region"
 )
 
-// compare holds what the reader makes of a region against what Go makes of it.
+// compare compares what the reader reads of a region with what Go reads of it.
 func compare(t *testing.T, r *region.Region, path string) picture {
 	t.Helper()
 	want := expect(t, r) // first: it writes the counts of its own reads down
@@ -125,7 +125,7 @@ func TestReaderRefuses(t *testing.T) {
 	refuses(t, dir, "not a regular file")
 }
 
-// A reader ends, and what it calls consistent is, whatever writers do meanwhile.
+// A reader ends, and what it calls consistent is, also beside writers.
 func TestReaderBesideAWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
 	r := busy(t, path)
@@ -160,9 +160,9 @@ func TestReaderBesideAWriter(t *testing.T) {
 	}
 }
 
-// ofNoUse are the rows that make no difference to a reader: what only members of
-// the job go by, what other rows say as well, and bounds that are not reached.
-var ofNoUse = []string{
+// unused are the rows that make no difference to a reader: what only members of the
+// job use, what other rows say as well, and bounds that are not reached.
+var unused = []string{
 	"Region.Compute", "Header.Devices", "Header.Slots", "Header.Ticket", "Header.HostPIDLock", "Header.NVMLPIDs", "Limits.Changes",
 	"Slot.Start", "Slot.PIDNS", "Account.Pend", "Account.Used", "Account.Done",
 	"LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
@@ -173,8 +173,8 @@ var ofNoUse = []string{
 	"TolerancePerMille", "Unlimited",
 }
 
-// The page is what the reader goes by: with another number in any other row, it
-// reads something else.
+// The reader goes by the page: with another number in any row that matters, it reads
+// other values.
 func TestEveryRowCounts(t *testing.T) {
 	rows := map[string]int{}
 	dir := t.TempDir()
@@ -191,7 +191,7 @@ func TestEveryRowCounts(t *testing.T) {
 		}
 	}
 	for row, regions := range rows {
-		if regions == 2 && !slices.Contains(ofNoUse, row) {
+		if regions == 2 && !slices.Contains(unused, row) {
 			t.Errorf("the reader does not go by the row of %s", row)
 		}
 	}

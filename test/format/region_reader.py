@@ -18,7 +18,7 @@ import sys
 
 
 class Refused(Exception):
-    """The file is no region that this page describes, or is not ready."""
+    """The file is not a region that this page describes, or is not ready."""
 
 
 class Format:

@@ -12,7 +12,7 @@ import (
 	"ration/internal/child"
 )
 
-// Bound is how long a worker may take to answer. It is no measure of speed: only a
+// Bound is how long a worker may take to answer. It does not measure speed: only a
 // process that waits for another one exceeds it, on a loaded machine too.
 const Bound = 20 * time.Second
 
