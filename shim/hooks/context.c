@@ -57,19 +57,22 @@ static void context_not_ended(const struct context_end *e)
 	alloc_table_freed(&context_costs, &e->cost, false);
 }
 
-/* context_ended returns all that ended with a context. */
-static void context_ended(const struct context_end *e, struct device *d)
+/* context_ended returns all that ended with a context. A green one is no more than a handle
+ * on the primary one: it waits for nothing, and no memory ends with it. */
+static void context_ended(const struct context_end *e, struct device *d, bool green)
 {
 	if (e->context)
 		context_remove(e->context);
 	if (e->cost.key)
 		__atomic_fetch_sub(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
-	/* With a device's last context goes what its pools handed out. */
-	if (overhead_device_empty(d))
-		pools_emptied(d->index);
-	pools_synchronised(d->index);
-	pools_sync_charges(RATION_DEVICES);
-	graph_sync(d);
+	if (!green) {
+		/* With a device's last context goes what its pools handed out. */
+		if (overhead_device_empty(d))
+			pools_emptied(d->index);
+		pools_synchronised(d->index);
+		pools_sync_charges(RATION_DEVICES);
+		graph_sync(d);
+	}
 	const struct departure_sums *s = &e->departure.device[d->index];
 	overhead_keep_rest(d, s->bytes - s->corrected);
 	departure_end(&e->departure, true);
@@ -324,7 +327,7 @@ static void context_primary_ended(struct context_device *p, struct device *d)
 {
 	struct context_end e;
 	context_end_begin(&e, p->primary, p->primary);
-	context_ended(&e, d);
+	context_ended(&e, d, false);
 	p->primary = NULL;
 }
 
@@ -417,7 +420,7 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	context_end_begin(&e, handle, green);
 	int result = REAL(cuGreenCtxDestroy, green);
 	if (result == CUDA_SUCCESS)
-		context_ended(&e, d);
+		context_ended(&e, d, true);
 	else
 		context_not_ended(&e);
 	/* It may have been the last that held the primary one. */
@@ -446,7 +449,7 @@ static int context_destroy(CUcontext handle, enum ration_call call)
 	context_end_begin(&e, handle, handle);
 	int result = real(handle);
 	if (result == CUDA_SUCCESS)
-		context_ended(&e, d);
+		context_ended(&e, d, false);
 	else
 		context_not_ended(&e);
 	overhead_resume(d);
@@ -470,7 +473,7 @@ int cuCtxDetach(CUcontext context)
 	int result = REAL(cuCtxDetach, context);
 	if (result == CUDA_SUCCESS && (REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS || current != context)) {
 		context_end_begin(&e, context, context);
-		context_ended(&e, d);
+		context_ended(&e, d, false);
 	}
 	overhead_resume(d);
 	return result;
