@@ -12,39 +12,42 @@
 #include "charge.h"
 #include "hooks.h"
 
-enum { ENTRY_NOTHING = -1 };
+/* What the program has set for the thread. */
+struct entry_cancel {
+	int state, type;
+};
 
-/* entry_begin returns what entry_end takes. */
-static inline int entry_begin(void)
+static inline struct entry_cancel entry_begin(void)
 {
-	int state = ENTRY_NOTHING;
-	if (attach_state() != ATTACH_OFF)
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	struct entry_cancel c = {PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_DEFERRED};
+	if (attach_state() != ATTACH_OFF) {
+		/* The type as well: a thread that could be cancelled anywhere when it was asked to
+		 * be is by the signal that says so, in some versions of the C library, although it
+		 * has disabled that meanwhile. */
+		pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &c.type);
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &c.state);
+	}
 	lock_order_hook();
 	charge_hook_begins();
-	return state;
+	return c;
 }
 
-static inline void entry_end(int state)
+static inline void entry_end(struct entry_cancel c)
 {
-	int type = PTHREAD_CANCEL_DEFERRED;
 	charge_hook_ends();
 	lock_order_hook();
-	if (state != PTHREAD_CANCEL_ENABLE)
-		return;
-	/* A thread that may be cancelled anywhere is, by the last call: one that is by enabling it
-	 * ends without PTHREAD_CANCELED in some versions of the C library. */
-	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
-	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-	if (unlikely(type != PTHREAD_CANCEL_DEFERRED))
-		pthread_setcanceltype(type, NULL);
+	if (c.state == PTHREAD_CANCEL_ENABLE)
+		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	if (unlikely(c.type == PTHREAD_CANCEL_ASYNCHRONOUS))
+		pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
 }
 
-#define HOOK(family, symbol, base, version, per_thread, params, text)                                                  \
-	int entry_##symbol params                                                                                      \
-	{                                                                                                              \
-		int state_ = entry_begin(), result_ = symbol ARGUMENTS_##symbol;                                       \
-		entry_end(state_);                                                                                     \
-		return result_;                                                                                        \
+#define HOOK(family, symbol, base, version, per_thread, params, text) \
+	int entry_##symbol params                                     \
+	{                                                             \
+		struct entry_cancel cancel_ = entry_begin();          \
+		int result_ = symbol ARGUMENTS_##symbol;              \
+		entry_end(cancel_);                                   \
+		return result_;                                       \
 	}
 #include "hooks.def"

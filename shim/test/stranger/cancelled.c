@@ -1,5 +1,9 @@
 /* A thread that is cancelled while it is inside a hooked call leaves nothing held, and
  * nothing uncounted: it goes on to the call's end, and ends there. */
+#include <sched.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
 #include "stranger.h"
 
 static CUresult linear(struct task *t) { return cuMemAlloc_v2(&t->p, 10 * MIB); }
@@ -136,6 +140,64 @@ static void deferred(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_
 static void asynchronous(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_ASYNCHRONOUS, INSIDE); }
 static void disabled(void) { with_setting(PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_ASYNCHRONOUS, TESTED); }
 
+/* The signal by which a thread is cancelled anywhere comes late, inside the call: it is
+ * blocked until then, by its number, as the C library's own calls leave it alone. */
+enum { CANCEL_SIGNAL = 32 };
+
+static uint32_t late; /* how far it is: each step is made by one thread */
+enum { BLOCKED = 1, ASKED, UNBLOCKED };
+
+static void late_is(uint32_t step)
+{
+    while (__atomic_load_n(&late, __ATOMIC_ACQUIRE) != step)
+        sched_yield(); /* no cancellation point */
+}
+
+static void unblock(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info;
+    *(uint64_t *)&((ucontext_t *)context)->uc_sigmask &= ~(1ull << (CANCEL_SIGNAL - 1));
+    __atomic_store_n(&late, UNBLOCKED, __ATOMIC_RELEASE);
+}
+
+static void *late_thread(void *arg)
+{
+    struct setting *s = arg;
+    uint64_t set = 1ull << (CANCEL_SIGNAL - 1);
+    CUdeviceptr p;
+    cuCtxSetCurrent(start());
+    syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, NULL, sizeof set);
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    __atomic_store_n(&late, BLOCKED, __ATOMIC_RELEASE);
+    late_is(ASKED);
+    (void)!cuMemAlloc_v2(&p, 10 * MIB);
+    __atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void late_signal(void)
+{
+    struct setting s = {.came = INSIDE};
+    struct sigaction act = {.sa_sigaction = unblock, .sa_flags = SA_SIGINFO};
+    pthread_t thread;
+    void *end = NULL;
+    start();
+    EQ(sigaction(SIGUSR1, &act, NULL), 0);
+    fakegpu_hold("cuMemAlloc:before", 1);
+    EQ(pthread_create(&thread, NULL, late_thread, &s), 0);
+    late_is(BLOCKED);
+    EQ(pthread_cancel(thread), 0);
+    __atomic_store_n(&late, ASKED, __ATOMIC_RELEASE);
+    EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
+    EQ(pthread_kill(thread, SIGUSR1), 0);
+    late_is(UNBLOCKED);
+    fakegpu_open("cuMemAlloc:before");
+    EQ(pthread_join(thread, &end), 0);
+    CHECK(end == PTHREAD_CANCELED);
+    EQ(s.came, INSIDE);
+    BALANCED(0);
+}
+
 RUN_PARTS(true, {"linear", in_linear}, {"pool", in_pool}, {"module", in_module}, {"create", in_create}, {"retain", in_retain},
           {"free", in_free}, {"destroy", in_destroy}, {"launch", in_launch}, {"deferred", deferred}, {"asynchronous", asynchronous},
-          {"disabled", disabled})
+          {"disabled", disabled}, {"late", late_signal})

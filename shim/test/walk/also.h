@@ -33,6 +33,7 @@ static void step_reset(struct walker *w)
 struct victim {
     CUcontext context;
     bool async;
+    bool anywhere; /* it may be cancelled anywhere, and not at cancellation points only */
     CUdeviceptr p;
 };
 
@@ -47,7 +48,11 @@ static void *victim_run(void *arg)
 {
     struct victim *v = arg;
     pthread_cleanup_push(victim_end, v);
-    for (CUresult r = cuCtxSetCurrent(v->context); r == CUDA_SUCCESS;) {
+    CUresult r = cuCtxSetCurrent(v->context);
+    /* From here on all calls are hooked: no other is safe to be cancelled in. */
+    if (v->anywhere)
+        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    while (r == CUDA_SUCCESS) {
         r = v->async ? cuMemAllocAsync(&v->p, MIB, NULL) : cuMemAlloc_v2(&v->p, MIB);
         if (r != CUDA_SUCCESS)
             v->p = 0;
@@ -63,7 +68,7 @@ static void *victim_run(void *arg)
 
 static void step_cancel(struct walker *w)
 {
-    struct victim v = {all.primary[below(w, DEVICES)], below(w, 2), 0};
+    struct victim v = {all.primary[below(w, DEVICES)], below(w, 2), below(w, 2), 0};
     pthread_t t;
     if (pthread_create(&t, NULL, victim_run, &v) != 0)
         return;
