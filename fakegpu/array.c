@@ -2,7 +2,7 @@
 
 static const uint64_t ARRAY_ALIGNMENT = 64 * 1024;
 
-static unsigned element_size(int format)
+static unsigned array_element_size(int format)
 {
     switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -14,19 +14,19 @@ static unsigned element_size(int format)
     }
 }
 
-static uint64_t at_least_one(uint64_t n) { return n == 0 ? 1 : n; }
+static uint64_t array_at_least_one(uint64_t n) { return n == 0 ? 1 : n; }
 
 /* 0 if the descriptor makes no sense. */
 static uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-    uint64_t w = d->Width, h = at_least_one(d->Height), z = at_least_one(d->Depth);
+    uint64_t w = d->Width, h = array_at_least_one(d->Height), z = array_at_least_one(d->Depth);
     if (w == 0 || w > 1u << 20 || h > 1u << 20 || z > 1u << 16 || d->NumChannels < 1 || d->NumChannels > 4 ||
         d->NumChannels == 3)
         return 0;
     /* Blocks of four by four, of 8 and 16 bytes. */
     if (d->Format == CU_AD_FORMAT_BC1_UNORM || d->Format == CU_AD_FORMAT_BC7_UNORM)
         return round_up(round_up(w, 4) * round_up(h, 4) * z / (d->Format == CU_AD_FORMAT_BC1_UNORM ? 2 : 1), ARRAY_ALIGNMENT);
-    return round_up(w * h * z * element_size(d->Format) * d->NumChannels, ARRAY_ALIGNMENT);
+    return round_up(w * h * z * array_element_size(d->Format) * d->NumChannels, ARRAY_ALIGNMENT);
 }
 
 /* Sparse and deferred arrays get their memory by mapping it. */
@@ -35,7 +35,7 @@ static uint64_t array_cost(const CUDA_ARRAY3D_DESCRIPTOR *d, uint64_t size)
     return (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0 ? 0 : physical_size(size);
 }
 
-static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
+static CUresult array_create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
     struct context *c;
     struct array *a;
@@ -66,7 +66,7 @@ void array_end(struct array *a)
     handle_drop(a);
 }
 
-static CUresult destroy(CUarray handle)
+static CUresult array_destroy(CUarray handle)
 {
     struct array *a;
     TRY(driver_ready());
@@ -77,17 +77,17 @@ static CUresult destroy(CUarray handle)
     return CUDA_SUCCESS;
 }
 
-static CUDA_ARRAY3D_DESCRIPTOR from_2d(const CUDA_ARRAY_DESCRIPTOR *d)
+static CUDA_ARRAY3D_DESCRIPTOR array_from_2d(const CUDA_ARRAY_DESCRIPTOR *d)
 {
     return (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
 }
 
-static CUDA_ARRAY3D_DESCRIPTOR from_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d)
+static CUDA_ARRAY3D_DESCRIPTOR array_from_2d_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d)
 {
     return (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
 }
 
-static CUDA_ARRAY3D_DESCRIPTOR from_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
+static CUDA_ARRAY3D_DESCRIPTOR array_from_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
 {
     return (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags};
 }
@@ -98,16 +98,16 @@ static CUDA_ARRAY3D_DESCRIPTOR from_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
         if (desc == NULL)                       \
             return CUDA_ERROR_INVALID_VALUE;    \
         d_ = convert;                           \
-        ENTRY(entry, create(out, &d_));         \
+        ENTRY(entry, array_create(out, &d_));         \
     } while (0)
 
-API cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *desc) { CREATE(cuArrayCreate, from_2d_v1(desc)); }
-API cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *desc) { CREATE(cuArrayCreate, from_2d(desc)); }
-API cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc) { CREATE(cuArray3DCreate, from_3d_v1(desc)); }
+API cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *desc) { CREATE(cuArrayCreate, array_from_2d_v1(desc)); }
+API cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *desc) { CREATE(cuArrayCreate, array_from_2d(desc)); }
+API cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc) { CREATE(cuArray3DCreate, array_from_3d_v1(desc)); }
 API cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc) { CREATE(cuArray3DCreate, *desc); }
-API cuArrayDestroy(CUarray a) { ENTRY(cuArrayDestroy, destroy(a)); }
+API cuArrayDestroy(CUarray a) { ENTRY(cuArrayDestroy, array_destroy(a)); }
 
-static CUresult describe(CUarray handle, const void *out, CUDA_ARRAY3D_DESCRIPTOR *desc)
+static CUresult array_describe(CUarray handle, const void *out, CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
     struct array *a;
     TRY(driver_ready());
@@ -123,7 +123,7 @@ static CUresult describe(CUarray handle, const void *out, CUDA_ARRAY3D_DESCRIPTO
 API cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *out, CUarray a)
 {
     CUDA_ARRAY3D_DESCRIPTOR d;
-    TRY(describe(a, out, &d));
+    TRY(array_describe(a, out, &d));
     *out = (CUDA_ARRAY_DESCRIPTOR_v1){(unsigned)d.Width, (unsigned)d.Height, d.Format, d.NumChannels};
     return CUDA_SUCCESS;
 }
@@ -131,7 +131,7 @@ API cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *out, CUarray a)
 API cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray a)
 {
     CUDA_ARRAY3D_DESCRIPTOR d;
-    TRY(describe(a, out, &d));
+    TRY(array_describe(a, out, &d));
     *out = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
     return CUDA_SUCCESS;
 }
@@ -139,15 +139,15 @@ API cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray a)
 API cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *out, CUarray a)
 {
     CUDA_ARRAY3D_DESCRIPTOR d;
-    TRY(describe(a, out, &d));
+    TRY(array_describe(a, out, &d));
     *out = (CUDA_ARRAY3D_DESCRIPTOR_v1){(unsigned)d.Width, (unsigned)d.Height, (unsigned)d.Depth,
                                         d.Format, d.NumChannels, d.Flags};
     return CUDA_SUCCESS;
 }
 
-API cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray a) { return describe(a, out, out); }
+API cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray a) { return array_describe(a, out, out); }
 
-static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, uint64_t size)
+static CUresult array_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, uint64_t size)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -160,27 +160,27 @@ API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarray ha
     struct array *a;
     TRY(device_check(device));
     a = handle_want(handle, HANDLE_ARRAY, "cuArrayGetMemoryRequirements");
-    return a == NULL ? CUDA_ERROR_INVALID_HANDLE : requirements(out, array_size(&a->desc));
+    return a == NULL ? CUDA_ERROR_INVALID_HANDLE : array_requirements(out, array_size(&a->desc));
 }
 
-static uint64_t half(uint64_t n) { return n > 1 ? n / 2 : n; }
+static uint64_t array_half(uint64_t n) { return n > 1 ? n / 2 : n; }
 
 /* The descriptor of the next level down; layers do not shrink. */
-static CUDA_ARRAY3D_DESCRIPTOR next_level(CUDA_ARRAY3D_DESCRIPTOR d)
+static CUDA_ARRAY3D_DESCRIPTOR array_next_level(CUDA_ARRAY3D_DESCRIPTOR d)
 {
-    d.Width = half(d.Width);
-    d.Height = half(d.Height);
+    d.Width = array_half(d.Width);
+    d.Height = array_half(d.Height);
     if ((d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0)
-        d.Depth = half(d.Depth);
+        d.Depth = array_half(d.Depth);
     return d;
 }
 
-static uint64_t mipmap_size(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
+static uint64_t array_mipmap_size(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 {
     uint64_t sum = 0;
     if (array_size(&d) == 0)
         return 0;
-    for (unsigned i = 0; i < levels; i++, d = next_level(d))
+    for (unsigned i = 0; i < levels; i++, d = array_next_level(d))
         sum += array_size(&d);
     return sum;
 }
@@ -193,7 +193,7 @@ CUresult mipmap_new(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, 
     uint64_t size, cost;
 
     TRY(current_context(&c));
-    if (out == NULL || desc == NULL || levels == 0 || levels > MAX_LEVELS || (size = mipmap_size(*desc, levels)) == 0)
+    if (out == NULL || desc == NULL || levels == 0 || levels > MAX_LEVELS || (size = array_mipmap_size(*desc, levels)) == 0)
         return CUDA_ERROR_INVALID_VALUE;
     *out = NULL;
     cost = charge ? array_cost(desc, size) : 0;
@@ -206,7 +206,7 @@ CUresult mipmap_new(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, 
     }
     m->desc = d = *desc;
     m->charged = cost;
-    for (; m->levels < levels; m->levels++, d = next_level(d)) {
+    for (; m->levels < levels; m->levels++, d = array_next_level(d)) {
         /* Owned by the mipmap, hence by no context of its own. */
         struct array *a = handle_new(sizeof *a, HANDLE_ARRAY, NULL);
         if (a == NULL) {
@@ -230,7 +230,7 @@ void mipmap_end(struct mipmap *m)
     handle_drop(m);
 }
 
-static CUresult mipmap_destroy(CUmipmappedArray handle)
+static CUresult array_mipmap_destroy(CUmipmappedArray handle)
 {
     struct mipmap *m;
     TRY(driver_ready());
@@ -246,7 +246,7 @@ API cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR 
     ENTRY(cuMipmappedArrayCreate, mipmap_new(out, desc, levels, true));
 }
 
-API cuMipmappedArrayDestroy(CUmipmappedArray m) { ENTRY(cuMipmappedArrayDestroy, mipmap_destroy(m)); }
+API cuMipmappedArrayDestroy(CUmipmappedArray m) { ENTRY(cuMipmappedArrayDestroy, array_mipmap_destroy(m)); }
 
 API cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigned level)
 {
@@ -267,5 +267,5 @@ API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, C
     struct mipmap *m;
     TRY(device_check(device));
     m = handle_want(handle, HANDLE_MIPMAP, "cuMipmappedArrayGetMemoryRequirements");
-    return m == NULL ? CUDA_ERROR_INVALID_HANDLE : requirements(out, mipmap_size(m->desc, m->levels));
+    return m == NULL ? CUDA_ERROR_INVALID_HANDLE : array_requirements(out, array_mipmap_size(m->desc, m->levels));
 }

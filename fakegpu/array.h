@@ -21,7 +21,7 @@ struct mipmap {
     struct array *level[MAX_LEVELS];
 };
 
-/* With charge false the memory is somebody else's. */
+/* With charge false the memory is another API's. */
 CUresult mipmap_new(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, bool charge);
 
 #endif

@@ -5,7 +5,7 @@
 enum { LAST = 147 };
 
 /* clang-format off: in groups that belong together */
-static const int fixed[LAST + 1] = {
+static const int attribute_fixed[LAST + 1] = {
     [1] = 1024, [2] = 1024, [3] = 1024, [4] = 64,          /* threads per block, block dimensions */
     [5] = 2147483647, [6] = 65535, [7] = 65535,            /* grid dimensions */
     [8] = 49152, [9] = 65536, [10] = 32, [11] = 2147483647, /* shared, constant, warp, pitch */
@@ -47,7 +47,7 @@ API cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
     case MAJOR: *value = m->major; break;
     case MINOR: *value = m->minor; break;
     case MULTI_GPU_BOARD_GROUP: *value = (int)device_index(device); break;
-    default: *value = fixed[attribute]; break;
+    default: *value = attribute_fixed[attribute]; break;
     }
     return CUDA_SUCCESS;
 }

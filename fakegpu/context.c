@@ -6,23 +6,23 @@
 #include "knobs.h"
 #include "space.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the list and the counts */
-static struct context *all;
-static uint64_t ids;
+static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER; /* over the list and the counts */
+static struct context *context_list;
+static uint64_t context_ids;
 
 /* Each thread's stack of current contexts. */
 enum { STACK = 64 };
 static _Thread_local struct {
     struct context *at[STACK];
     int depth;
-} stack;
+} context_stack;
 
-static struct context *top(void) { return stack.depth > 0 ? stack.at[stack.depth - 1] : NULL; }
+static struct context *context_top(void) { return context_stack.depth > 0 ? context_stack.at[context_stack.depth - 1] : NULL; }
 
 CUresult current_context(struct context **out)
 {
     TRY(driver_ready());
-    *out = top();
+    *out = context_top();
     if (*out == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!load_acquire(&(*out)->alive))
@@ -38,10 +38,10 @@ CUresult context_check(struct context *c)
     TRY(driver_ready());
     if (c == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    for (struct context *k = all; k != NULL && !known; k = k->next)
+    pthread_mutex_lock(&context_lock);
+    for (struct context *k = context_list; k != NULL && !known; k = k->next)
         known = k == c;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&context_lock);
     if (!known) {
         report_error("%p was never a context", (void *)c);
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -50,31 +50,31 @@ CUresult context_check(struct context *c)
 }
 
 /* A green context takes as much on an H200, beside the primary one. */
-static const uint64_t GREEN_COST = 4 * MIB;
+static const uint64_t CONTEXT_GREEN_COST = 4 * MIB;
 
-static uint64_t cost(const struct context *c)
+static uint64_t context_cost(const struct context *c)
 {
     if (c->base != NULL)
-        return GREEN_COST;
+        return CONTEXT_GREEN_COST;
     return knobs()->context_set ? knobs()->context : machine_shape()->model->context * MIB;
 }
 
-static const size_t first_limits[CU_LIMIT_COUNT] = {
+static const size_t context_first_limits[CU_LIMIT_COUNT] = {
     1024, 8650752, 8388608, 0, 2048, 64, 11796480, 232448, 0,
 };
 
 CUresult context_revive(struct context *c)
 {
-    if (!machine_charge(c->device_index, KIND_CONTEXT, cost(c)))
+    if (!machine_charge(c->device_index, KIND_CONTEXT, context_cost(c)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (c->base == NULL)
         machine_context(c->device_index, 1);
-    memcpy(c->limit, first_limits, sizeof c->limit);
+    memcpy(c->limit, context_first_limits, sizeof c->limit);
     store_release(&c->alive, true);
     return CUDA_SUCCESS;
 }
 
-static CUresult add(struct context **out, const struct context *like)
+static CUresult context_add(struct context **out, const struct context *like)
 {
     struct context *c = malloc(sizeof *c);
     CUresult r;
@@ -90,23 +90,23 @@ static CUresult add(struct context **out, const struct context *like)
         free(c);
         return r;
     }
-    pthread_mutex_lock(&lock);
-    c->id = ++ids;
-    c->next = all;
-    all = c;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&context_lock);
+    c->id = ++context_ids;
+    c->next = context_list;
+    context_list = c;
+    pthread_mutex_unlock(&context_lock);
     *out = c;
     return CUDA_SUCCESS;
 }
 
 CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary)
 {
-    return add(out, &(struct context){.device = device, .flags = flags, .primary = primary});
+    return context_add(out, &(struct context){.device = device, .flags = flags, .primary = primary});
 }
 
 CUresult context_new_green(struct context **out, struct context *base)
 {
-    return add(out, &(struct context){.device = base->device, .flags = base->flags, .base = base});
+    return context_add(out, &(struct context){.device = base->device, .flags = base->flags, .base = base});
 }
 
 struct end {
@@ -117,7 +117,7 @@ struct end {
 };
 
 /* Stream-ordered memory is the pool's, and outlives all but the last context. */
-static bool belongs(const struct block *b, void *arg)
+static bool context_belongs(const struct block *b, void *arg)
 {
     const struct end *e = arg;
     switch (b->kind) {
@@ -129,7 +129,7 @@ static bool belongs(const struct block *b, void *arg)
     }
 }
 
-static void end_block(const struct block *b, void *arg)
+static void context_end_block(const struct block *b, void *arg)
 {
     struct end *e = arg;
     if (b->kind == BLOCK_DATA || b->kind == BLOCK_POOL) {
@@ -142,7 +142,7 @@ static void end_block(const struct block *b, void *arg)
         machine_return(b->device, KIND_DATA, b->charged);
 }
 
-static void end_handle(struct handle *h)
+static void context_end_handle(struct handle *h)
 {
     switch (h->kind) {
     case HANDLE_ARRAY: array_end((struct array *)h); break;
@@ -158,34 +158,34 @@ void context_end(struct context *c)
 
     store_release(&c->alive, false);
     if (c->base != NULL) {
-        machine_return(c->device_index, KIND_CONTEXT, cost(c));
+        machine_return(c->device_index, KIND_CONTEXT, context_cost(c));
         return;
     }
     e.last = machine_context(c->device_index, -1) == 0;
-    space_sweep(belongs, end_block, &e);
-    handle_each(c, end_handle);
+    space_sweep(context_belongs, context_end_block, &e);
+    handle_each(c, context_end_handle);
     host_end_managed(c, e.last);
     if (e.count > 0)
         report_leak("context %llu ended with %lu allocations of %llu bytes", (unsigned long long)c->id, e.count,
                     e.bytes);
-    pools_settle();
+    pools_return_slack();
     if (e.last) {
         pools_drop(c->device_index);
         graphs_drop(c->device_index);
     }
-    machine_return(c->device_index, KIND_CONTEXT, cost(c) + c->stack + c->heap);
+    machine_return(c->device_index, KIND_CONTEXT, context_cost(c) + c->stack + c->heap);
     c->stack = c->heap = 0;
 }
 
-static CUresult push(struct context *c)
+static CUresult context_push(struct context *c)
 {
-    if (stack.depth == STACK)
+    if (context_stack.depth == STACK)
         return CUDA_ERROR_INVALID_CONTEXT;
-    stack.at[stack.depth++] = c;
+    context_stack.at[context_stack.depth++] = c;
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+static CUresult context_create(CUcontext *out, unsigned flags, CUdevice device)
 {
     struct context *c;
     TRY(device_check(device));
@@ -194,25 +194,25 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
     *out = NULL;
     TRY(context_new(&c, device, flags, false));
     *out = c;
-    return push(c);
+    return context_push(c);
 }
 
-API cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, create(out, flags, device)); }
-API cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, create(out, flags, device)); }
+API cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, context_create(out, flags, device)); }
+API cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, context_create(out, flags, device)); }
 
 API cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned flags, CUdevice device)
 {
     (void)affinity, (void)count;
-    ENTRY(cuCtxCreate, create(out, flags, device));
+    ENTRY(cuCtxCreate, context_create(out, flags, device));
 }
 
 API cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params, unsigned flags, CUdevice device)
 {
     (void)params;
-    ENTRY(cuCtxCreate, create(out, flags, device));
+    ENTRY(cuCtxCreate, context_create(out, flags, device));
 }
 
-static CUresult destroy(CUcontext c)
+static CUresult context_destroy(CUcontext c)
 {
     CUresult r = context_check(c);
     if (r == CUDA_ERROR_CONTEXT_IS_DESTROYED)
@@ -220,14 +220,14 @@ static CUresult destroy(CUcontext c)
     TRY(r);
     if (c->primary || c->base != NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (top() == c)
-        stack.depth--;
+    if (context_top() == c)
+        context_stack.depth--;
     context_end(c);
     return CUDA_SUCCESS;
 }
 
-API cuCtxDestroy(CUcontext c) { ENTRY(cuCtxDestroy, destroy(c)); }
-API cuCtxDestroy_v2(CUcontext c) { ENTRY(cuCtxDestroy, destroy(c)); }
+API cuCtxDestroy(CUcontext c) { ENTRY(cuCtxDestroy, context_destroy(c)); }
+API cuCtxDestroy_v2(CUcontext c) { ENTRY(cuCtxDestroy, context_destroy(c)); }
 
 API cuCtxAttach(CUcontext *out, unsigned flags)
 {
@@ -249,17 +249,17 @@ API cuCtxDetach(CUcontext c)
 API cuCtxPushCurrent_v2(CUcontext c)
 {
     TRY(context_check(c));
-    return push(c);
+    return context_push(c);
 }
 
 API cuCtxPopCurrent_v2(CUcontext *out)
 {
     TRY(driver_ready());
-    if (stack.depth == 0)
+    if (context_stack.depth == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    stack.depth--;
+    context_stack.depth--;
     if (out != NULL)
-        *out = stack.at[stack.depth];
+        *out = context_stack.at[context_stack.depth];
     return CUDA_SUCCESS;
 }
 
@@ -271,9 +271,9 @@ API cuCtxSetCurrent(CUcontext c)
     TRY(driver_ready());
     if (c != NULL)
         TRY(context_check(c));
-    if (stack.depth > 0)
-        stack.depth--;
-    return c == NULL ? CUDA_SUCCESS : push(c);
+    if (context_stack.depth > 0)
+        context_stack.depth--;
+    return c == NULL ? CUDA_SUCCESS : context_push(c);
 }
 
 API cuCtxGetCurrent(CUcontext *out)
@@ -281,12 +281,12 @@ API cuCtxGetCurrent(CUcontext *out)
     TRY(driver_ready());
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *out = top();
+    *out = context_top();
     return CUDA_SUCCESS;
 }
 
 /* The current one where the caller named none. */
-static CUresult chosen(CUcontext named, struct context **out)
+static CUresult context_chosen(CUcontext named, struct context **out)
 {
     if (named == NULL)
         return current_context(out);
@@ -299,38 +299,38 @@ API cuCtxGetDevice(CUdevice *device)
     TRY(driver_ready());
     if (device == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (top() == NULL)
+    if (context_top() == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *device = top()->device;
+    *device = context_top()->device;
     return CUDA_SUCCESS;
 }
 
 API cuCtxGetDevice_v2(CUdevice *device, CUcontext named)
 {
     struct context *c;
-    TRY(chosen(named, &c));
+    TRY(context_chosen(named, &c));
     if (device == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *device = c->device;
     return CUDA_SUCCESS;
 }
 
-static CUresult synchronize(CUcontext named)
+static CUresult context_synchronize(CUcontext named)
 {
     struct context *c;
-    TRY(chosen(named, &c));
+    TRY(context_chosen(named, &c));
     streams_wait(c->base != NULL ? c->base : c);
-    pools_settle();
+    pools_return_slack();
     return CUDA_SUCCESS;
 }
 
-API cuCtxSynchronize(void) { ENTRY(cuCtxSynchronize, synchronize(NULL)); }
-API cuCtxSynchronize_v2(CUcontext c) { ENTRY(cuCtxSynchronize, synchronize(c)); }
+API cuCtxSynchronize(void) { ENTRY(cuCtxSynchronize, context_synchronize(NULL)); }
+API cuCtxSynchronize_v2(CUcontext c) { ENTRY(cuCtxSynchronize, context_synchronize(c)); }
 
 API cuCtxGetApiVersion(CUcontext named, unsigned *version)
 {
     struct context *c;
-    TRY(chosen(named, &c));
+    TRY(context_chosen(named, &c));
     if (version == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *version = c->api_version;
@@ -340,7 +340,7 @@ API cuCtxGetApiVersion(CUcontext named, unsigned *version)
 API cuCtxGetId(CUcontext named, unsigned long long *id)
 {
     struct context *c;
-    TRY(chosen(named, &c));
+    TRY(context_chosen(named, &c));
     if (id == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *id = c->id;

@@ -11,7 +11,7 @@ struct end {
     void *real;
 };
 
-static CUresult device_end(CUdeviceptr p, uint64_t n, struct end *out)
+static CUresult copy_device_end(CUdeviceptr p, uint64_t n, struct end *out)
 {
     struct host_range h;
     struct block b;
@@ -26,23 +26,23 @@ static CUresult device_end(CUdeviceptr p, uint64_t n, struct end *out)
 }
 
 /* An address of either side, as cuMemcpy takes: what is not known is plain host memory. */
-static CUresult any_end(CUdeviceptr p, uint64_t n, struct end *out)
+static CUresult copy_any_end(CUdeviceptr p, uint64_t n, struct end *out)
 {
     struct block b;
     if (space_find(p, &b))
-        return device_end(p, n, out);
+        return copy_device_end(p, n, out);
     out->real = (void *)(uintptr_t)p;
     return p == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult ready(CUstream s)
+static CUresult copy_ready(CUstream s)
 {
     struct context *c;
     TRY(current_context(&c));
     return stream_check(s);
 }
 
-static CUresult move(struct end to, struct end from, uint64_t n)
+static CUresult copy_move(struct end to, struct end from, uint64_t n)
 {
     if (to.real != NULL && from.real != NULL)
         memmove(to.real, from.real, n);
@@ -54,43 +54,43 @@ static CUresult move(struct end to, struct end from, uint64_t n)
 static CUresult copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
 {
     struct end a, b;
-    TRY(ready(s));
+    TRY(copy_ready(s));
     if (n == 0)
         return CUDA_SUCCESS;
-    TRY(any_end(to, n, &a));
-    TRY(any_end(from, n, &b));
-    return move(a, b, n);
+    TRY(copy_any_end(to, n, &a));
+    TRY(copy_any_end(from, n, &b));
+    return copy_move(a, b, n);
 }
 
 static CUresult copy_in(CUdeviceptr to, const void *from, uint64_t n, CUstream s)
 {
     struct end a;
-    TRY(ready(s));
+    TRY(copy_ready(s));
     if (n == 0)
         return CUDA_SUCCESS;
-    TRY(device_end(to, n, &a));
-    return from == NULL ? CUDA_ERROR_INVALID_VALUE : move(a, (struct end){(void *)(uintptr_t)from}, n);
+    TRY(copy_device_end(to, n, &a));
+    return from == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move(a, (struct end){(void *)(uintptr_t)from}, n);
 }
 
 static CUresult copy_out(void *to, CUdeviceptr from, uint64_t n, CUstream s)
 {
     struct end b;
-    TRY(ready(s));
+    TRY(copy_ready(s));
     if (n == 0)
         return CUDA_SUCCESS;
-    TRY(device_end(from, n, &b));
-    return to == NULL ? CUDA_ERROR_INVALID_VALUE : move((struct end){to}, b, n);
+    TRY(copy_device_end(from, n, &b));
+    return to == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move((struct end){to}, b, n);
 }
 
 static CUresult copy_across(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
 {
     struct end a, b;
-    TRY(ready(s));
+    TRY(copy_ready(s));
     if (n == 0)
         return CUDA_SUCCESS;
-    TRY(device_end(to, n, &a));
-    TRY(device_end(from, n, &b));
-    return move(a, b, n);
+    TRY(copy_device_end(to, n, &a));
+    TRY(copy_device_end(from, n, &b));
+    return copy_move(a, b, n);
 }
 
 /* Every copy comes as the 32-bit call, today's, and the two that mean the thread's
@@ -156,7 +156,7 @@ API cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcon
 /* Copies of two and three dimensions are accepted and move nothing. */
 static CUresult copy_shaped(const void *desc, CUstream s)
 {
-    TRY(ready(s));
+    TRY(copy_ready(s));
     return desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -177,17 +177,17 @@ SHAPED_ASYNC(cuMemcpy2DAsync)
 SHAPED_ASYNC(cuMemcpy3DAsync)
 
 /* Fills `width` elements on each of `height` lines. */
-static CUresult fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigned element, uint64_t width, uint64_t height,
+static CUresult copy_fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigned element, uint64_t width, uint64_t height,
                      CUstream s)
 {
     struct end e;
 
-    TRY(ready(s));
+    TRY(copy_ready(s));
     if (width == 0 || height == 0)
         return CUDA_SUCCESS;
     if (p % element != 0 || (height > 1 && pitch < width * element))
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(device_end(p, (height - 1) * pitch + width * element, &e));
+    TRY(copy_device_end(p, (height - 1) * pitch + width * element, &e));
     for (uint64_t y = 0; e.real != NULL && y < height; y++)
         for (uint64_t x = 0; x < width; x++) /* little-endian: the low bytes of the value */
             memcpy((char *)e.real + y * pitch + x * element, &value, element);
@@ -197,43 +197,43 @@ static CUresult fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigned ele
 #define FILL(bits, type)                                                                                             \
     API cuMemsetD##bits(CUdeviceptr_v1 p, type v, unsigned n)                                                        \
     {                                                                                                                \
-        ENTRY(cuMemsetD##bits, fill(p, 0, v, bits / 8, n, 1, NULL));                                                 \
+        ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, NULL));                                                 \
     }                                                                                                                \
     API cuMemsetD##bits##_v2(CUdeviceptr p, type v, size_t n)                                                        \
     {                                                                                                                \
-        ENTRY(cuMemsetD##bits, fill(p, 0, v, bits / 8, n, 1, NULL));                                                 \
+        ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, NULL));                                                 \
     }                                                                                                                \
     API cuMemsetD##bits##_v2_ptds(CUdeviceptr p, type v, size_t n)                                                   \
     {                                                                                                                \
-        ENTRY(cuMemsetD##bits, fill(p, 0, v, bits / 8, n, 1, CU_STREAM_PER_THREAD));                                 \
+        ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, CU_STREAM_PER_THREAD));                                 \
     }                                                                                                                \
     API cuMemsetD##bits##Async(CUdeviceptr p, type v, size_t n, CUstream s)                                          \
     {                                                                                                                \
-        ENTRY(cuMemsetD##bits##Async, fill(p, 0, v, bits / 8, n, 1, s));                                             \
+        ENTRY(cuMemsetD##bits##Async, copy_fill(p, 0, v, bits / 8, n, 1, s));                                             \
     }                                                                                                                \
     API cuMemsetD##bits##Async_ptsz(CUdeviceptr p, type v, size_t n, CUstream s)                                     \
     {                                                                                                                \
-        ENTRY(cuMemsetD##bits##Async, fill(p, 0, v, bits / 8, n, 1, per_thread(s)));                                 \
+        ENTRY(cuMemsetD##bits##Async, copy_fill(p, 0, v, bits / 8, n, 1, per_thread(s)));                                 \
     }                                                                                                                \
     API cuMemsetD2D##bits(CUdeviceptr_v1 p, unsigned pitch, type v, unsigned w, unsigned h)                          \
     {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits, fill(p, pitch, v, bits / 8, w, h, NULL));                                           \
+        ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, NULL));                                           \
     }                                                                                                                \
     API cuMemsetD2D##bits##_v2(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h)                              \
     {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits, fill(p, pitch, v, bits / 8, w, h, NULL));                                           \
+        ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, NULL));                                           \
     }                                                                                                                \
     API cuMemsetD2D##bits##_v2_ptds(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h)                         \
     {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits, fill(p, pitch, v, bits / 8, w, h, CU_STREAM_PER_THREAD));                           \
+        ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, CU_STREAM_PER_THREAD));                           \
     }                                                                                                                \
     API cuMemsetD2D##bits##Async(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h, CUstream s)                \
     {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits##Async, fill(p, pitch, v, bits / 8, w, h, s));                                       \
+        ENTRY(cuMemsetD2D##bits##Async, copy_fill(p, pitch, v, bits / 8, w, h, s));                                       \
     }                                                                                                                \
     API cuMemsetD2D##bits##Async_ptsz(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h, CUstream s)           \
     {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits##Async, fill(p, pitch, v, bits / 8, w, h, per_thread(s)));                           \
+        ENTRY(cuMemsetD2D##bits##Async, copy_fill(p, pitch, v, bits / 8, w, h, per_thread(s)));                           \
     }
 
 FILL(8, unsigned char)

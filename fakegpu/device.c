@@ -5,15 +5,15 @@
 
 #include "driver.h"
 
-static unsigned visible[MAX_DEVICES];
-static unsigned visible_count;
+static unsigned device_visible[MAX_DEVICES];
+static unsigned device_visible_count;
 
-unsigned visible_devices(void) { return visible_count; }
-unsigned device_index(CUdevice ordinal) { return visible[ordinal]; }
+unsigned visible_devices(void) { return device_visible_count; }
+unsigned device_index(CUdevice ordinal) { return device_visible[ordinal]; }
 
 /* The machine's index that one entry of CUDA_VISIBLE_DEVICES names, or -1. UUIDs
  * may be cut short as long as only one device fits. */
-static int entry_index(const char *entry)
+static int device_entry_index(const char *entry)
 {
     const struct shape *shape = machine_shape();
     int found = -1;
@@ -38,10 +38,10 @@ static int entry_index(const char *entry)
     return found;
 }
 
-static bool is_visible(int index)
+static bool device_is_visible(int index)
 {
-    for (unsigned i = 0; i < visible_count; i++)
-        if (visible[i] == (unsigned)index)
+    for (unsigned i = 0; i < device_visible_count; i++)
+        if (device_visible[i] == (unsigned)index)
             return true;
     return false;
 }
@@ -53,11 +53,11 @@ CUresult devices_load(void)
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     char *copy, *save = NULL;
 
-    visible_count = 0;
+    device_visible_count = 0;
     if (list == NULL) {
-        while (visible_count < machine_shape()->devices) {
-            visible[visible_count] = visible_count;
-            visible_count++;
+        while (device_visible_count < machine_shape()->devices) {
+            device_visible[device_visible_count] = device_visible_count;
+            device_visible_count++;
         }
         return r;
     }
@@ -66,21 +66,21 @@ CUresult devices_load(void)
         int index;
         e += strspn(e, " ");
         e[strcspn(e, " ")] = '\0';
-        index = entry_index(e);
-        if (index >= 0 && is_visible(index))
+        index = device_entry_index(e);
+        if (index >= 0 && device_is_visible(index))
             r = CUDA_ERROR_INVALID_DEVICE;
         if (index < 0 || r != CUDA_SUCCESS)
             break;
-        visible[visible_count++] = (unsigned)index;
+        device_visible[device_visible_count++] = (unsigned)index;
     }
     free(copy);
-    return r == CUDA_SUCCESS && visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
+    return r == CUDA_SUCCESS && device_visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
 }
 
 CUresult device_check(CUdevice ordinal)
 {
     TRY(driver_ready());
-    return ordinal < 0 || (unsigned)ordinal >= visible_count ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+    return ordinal < 0 || (unsigned)ordinal >= device_visible_count ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
 API cuDeviceGet(CUdevice *device, int ordinal)
@@ -97,7 +97,7 @@ API cuDeviceGetCount(int *count)
     TRY(driver_ready());
     if (count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *count = (int)visible_count;
+    *count = (int)device_visible_count;
     return CUDA_SUCCESS;
 }
 
@@ -156,9 +156,9 @@ API cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
     TRY(driver_ready());
     if (device == NULL || text == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < visible_count; i++) {
+    for (unsigned i = 0; i < device_visible_count; i++) {
         char bus[BUS_TEXT];
-        bus_text(visible[i], bus);
+        bus_text(device_visible[i], bus);
         if (strcasecmp(bus, text) == 0 || strcasecmp(bus + 4, text) == 0) {
             *device = (CUdevice)i;
             return CUDA_SUCCESS;

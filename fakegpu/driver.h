@@ -103,14 +103,14 @@ void handle_each(struct context *context, void (*f)(struct handle *h));
 CUresult stream_check(CUstream s);
 /* The device of a stream; builtin ones are the current context's. */
 CUdevice stream_device(CUstream s, CUdevice current);
-/* A launch: with FAKEGPU_QUEUE it stays in its stream until somebody waits for that, and
+/* A launch: with FAKEGPU_QUEUE it stays in its stream until a thread waits for that, and
  * itself waits while the stream is full. */
 void stream_enqueue(CUstream s);
 void streams_wait(struct context *c); /* all of a context's, and those that need no creating */
 static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
 
 /* pool.c */
-void pools_settle(void);                        /* at a synchronisation: slack above the threshold goes back */
+void pools_return_slack(void);                  /* at a synchronisation: slack above the threshold goes back */
 void pools_drop(unsigned device_index);         /* the process's last context there ended: all slack goes back */
 void pools_bury(void);                          /* at a free that waits: destroyed pools of which nothing is left end */
 void pool_give(struct pool *p, uint64_t bytes); /* an allocation of the pool ended */

@@ -40,7 +40,7 @@ static const struct error errors[] = {
     E(ERROR_UNKNOWN, "unknown error"),
 };
 
-static const struct error *find(CUresult code)
+static const struct error *error_find(CUresult code)
 {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (errors[i].code == code)
@@ -50,7 +50,7 @@ static const struct error *find(CUresult code)
 
 API cuGetErrorString(CUresult code, const char **text)
 {
-    const struct error *e = find(code);
+    const struct error *e = error_find(code);
     if (text == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *text = e == NULL ? NULL : e->text;
@@ -59,7 +59,7 @@ API cuGetErrorString(CUresult code, const char **text)
 
 API cuGetErrorName(CUresult code, const char **name)
 {
-    const struct error *e = find(code);
+    const struct error *e = error_find(code);
     if (name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *name = e == NULL ? NULL : e->name;

@@ -1,4 +1,4 @@
-/* External memory: allocated by another API, which is who pays for it. */
+/* External memory: allocated by another API, and charged there. */
 #include <unistd.h>
 
 #include "array.h"
@@ -9,7 +9,7 @@ struct external {
     uint64_t size;
 };
 
-static CUresult import(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
+static CUresult external_import(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
     struct external *e;
     struct context *c;
@@ -30,7 +30,7 @@ static CUresult import(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_
     return CUDA_SUCCESS;
 }
 
-static CUresult mapped_buffer(CUdeviceptr *out, CUexternalMemory handle, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
+static CUresult external_mapped_buffer(CUdeviceptr *out, CUexternalMemory handle, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
 {
     struct block b = {.kind = BLOCK_EXTERNAL};
     struct external *e;
@@ -50,7 +50,7 @@ static CUresult mapped_buffer(CUdeviceptr *out, CUexternalMemory handle, const C
     return CUDA_SUCCESS;
 }
 
-static CUresult mapped_mipmap(CUmipmappedArray *out, CUexternalMemory handle,
+static CUresult external_mapped_mipmap(CUmipmappedArray *out, CUexternalMemory handle,
                               const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
 {
     TRY(driver_ready());
@@ -59,7 +59,7 @@ static CUresult mapped_mipmap(CUmipmappedArray *out, CUexternalMemory handle,
     return desc == NULL ? CUDA_ERROR_INVALID_VALUE : mipmap_new(out, &desc->arrayDesc, desc->numLevels, false);
 }
 
-static CUresult destroy(CUexternalMemory handle)
+static CUresult external_destroy(CUexternalMemory handle)
 {
     struct external *e;
     TRY(driver_ready());
@@ -72,18 +72,18 @@ static CUresult destroy(CUexternalMemory handle)
 
 API cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
-    ENTRY(cuImportExternalMemory, import(out, desc));
+    ENTRY(cuImportExternalMemory, external_import(out, desc));
 }
 
 API cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory e, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc)
 {
-    ENTRY(cuExternalMemoryGetMappedBuffer, mapped_buffer(out, e, desc));
+    ENTRY(cuExternalMemoryGetMappedBuffer, external_mapped_buffer(out, e, desc));
 }
 
 API cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory e,
                                             const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)
 {
-    ENTRY(cuExternalMemoryGetMappedMipmappedArray, mapped_mipmap(out, e, desc));
+    ENTRY(cuExternalMemoryGetMappedMipmappedArray, external_mapped_mipmap(out, e, desc));
 }
 
-API cuDestroyExternalMemory(CUexternalMemory e) { ENTRY(cuDestroyExternalMemory, destroy(e)); }
+API cuDestroyExternalMemory(CUexternalMemory e) { ENTRY(cuDestroyExternalMemory, external_destroy(e)); }

@@ -27,11 +27,11 @@ enum { MAX_FAULTS = 16 };
 
 bool faults_are_armed;
 static struct fault faults[MAX_FAULTS];
-static unsigned count;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static unsigned fault_count;
+static pthread_once_t fault_once = PTHREAD_ONCE_INIT;
 
 /* NAME:NUMBER[:EXTRA] */
-static int parse_one(char *text, enum fault_kind kind, struct fault *f)
+static int fault_parse_one(char *text, enum fault_kind kind, struct fault *f)
 {
     char *save = NULL;
     char *name = strtok_r(text, ":", &save);
@@ -56,7 +56,7 @@ static int parse_one(char *text, enum fault_kind kind, struct fault *f)
     return *end == '\0' ? 0 : -1;
 }
 
-static void parse(const char *knob, enum fault_kind kind)
+static void fault_parse(const char *knob, enum fault_kind kind)
 {
     const char *value = getenv(knob);
     char *copy, *save = NULL;
@@ -64,27 +64,27 @@ static void parse(const char *knob, enum fault_kind kind)
     if (value == NULL || (copy = strdup(value)) == NULL)
         return;
     for (char *one = strtok_r(copy, ",", &save); one != NULL; one = strtok_r(NULL, ",", &save)) {
-        if (count == MAX_FAULTS || parse_one(one, kind, &faults[count]) != 0)
+        if (fault_count == MAX_FAULTS || fault_parse_one(one, kind, &faults[fault_count]) != 0)
             report_note("%s=%s cannot be read (try cuMemAlloc:3)", knob, value);
         else
-            count++;
+            fault_count++;
     }
     free(copy);
 }
 
-static void load(void)
+static void fault_load(void)
 {
-    parse("FAKEGPU_FAIL", FAULT_FAIL);
-    parse("FAKEGPU_DIE", FAULT_DIE);
-    parse("FAKEGPU_SLOW", FAULT_SLOW);
-    if (count > 0 || knobs()->latency_us > 0)
+    fault_parse("FAKEGPU_FAIL", FAULT_FAIL);
+    fault_parse("FAKEGPU_DIE", FAULT_DIE);
+    fault_parse("FAKEGPU_SLOW", FAULT_SLOW);
+    if (fault_count > 0 || knobs()->latency_us > 0)
         store_relaxed(&faults_are_armed, true);
 }
 
-void faults_load(void) { pthread_once(&once, load); }
+void faults_load(void) { pthread_once(&fault_once, fault_load); }
 
 /* A sleep is good for no less than some 60 us, so the last stretch is spun. */
-static void delay(unsigned long us)
+static void fault_delay(unsigned long us)
 {
     struct timespec now, end;
     clock_gettime(CLOCK_MONOTONIC, &end);
@@ -98,18 +98,18 @@ static void delay(unsigned long us)
     while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
 }
 
-static void die(void)
+static void fault_die(void)
 {
     kill(getpid(), SIGKILL);
     for (;;)
         pause();
 }
 
-static void wait_here(const char *name, bool after)
+static void fault_wait_here(const char *name, bool after)
 {
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < fault_count; i++)
         if (faults[i].kind == FAULT_SLOW && faults[i].after == after && strcmp(faults[i].name, name) == 0)
-            delay(faults[i].number);
+            fault_delay(faults[i].number);
     gate_pass(name, after);
 }
 
@@ -117,16 +117,16 @@ CUresult fault_before(const char *name, bool *die_after)
 {
     CUresult result = CUDA_SUCCESS;
     if (knobs()->latency_us > 0)
-        delay(knobs()->latency_us);
-    wait_here(name, false);
-    for (unsigned i = 0; i < count; i++) {
+        fault_delay(knobs()->latency_us);
+    fault_wait_here(name, false);
+    for (unsigned i = 0; i < fault_count; i++) {
         struct fault *f = &faults[i];
         if (f->kind == FAULT_SLOW || strcmp(f->name, name) != 0)
             continue;
         if (add_relaxed(&f->calls, 1) != f->number && f->number != 0)
             continue;
         if (f->kind == FAULT_DIE && !f->after)
-            die();
+            fault_die();
         if (f->kind == FAULT_DIE)
             *die_after = true;
         else
@@ -138,8 +138,8 @@ CUresult fault_before(const char *name, bool *die_after)
 CUresult fault_after(const char *name, CUresult result, bool die_after)
 {
     if (die_after)
-        die();
-    wait_here(name, true);
+        fault_die();
+    fault_wait_here(name, true);
     return result;
 }
 
@@ -149,6 +149,6 @@ void fault_inside(const char *point)
     if (__builtin_expect(!load_relaxed(&faults_are_armed), 1))
         return;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    wait_here(point, true);
+    fault_wait_here(point, true);
     pthread_setcancelstate(cancel, &cancel);
 }

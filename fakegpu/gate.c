@@ -16,7 +16,7 @@ static struct gate {
     unsigned held;
 } gates[GATES];
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above but held and opened */
+static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above but held and opened */
 
 /* The gate of a name, made if need be; NULL where there is no room for one. Under the lock. */
 static struct gate *gate_of(const char *name)
@@ -33,18 +33,18 @@ static struct gate *gate_of(const char *name)
 
 static struct gate *gate_named(const char *name)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gate_lock);
     struct gate *g = gate_of(name);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gate_lock);
     return g;
 }
 
-static void leave(void *gate) { add_relaxed(&((struct gate *)gate)->held, -1u); }
+static void gate_leave(void *gate) { add_relaxed(&((struct gate *)gate)->held, -1u); }
 
-static void wait_at(struct gate *g, bool (*more)(void *), void *arg)
+static void gate_wait_at(struct gate *g, bool (*more)(void *), void *arg)
 {
     add_relaxed(&g->held, 1);
-    pthread_cleanup_push(leave, g);
+    pthread_cleanup_push(gate_leave, g);
     while (more(arg))
         nanosleep(&(struct timespec){0, 100000}, NULL);
     pthread_cleanup_pop(1);
@@ -54,7 +54,7 @@ void gate_wait(const char *name, bool (*more)(void *), void *arg)
 {
     struct gate *g = gate_named(name);
     if (g != NULL)
-        wait_at(g, more, arg);
+        gate_wait_at(g, more, arg);
 }
 
 struct visit {
@@ -62,7 +62,7 @@ struct visit {
     unsigned opened;
 };
 
-static bool shut(void *visit)
+static bool gate_shut(void *visit)
 {
     const struct visit *v = visit;
     return load_acquire(&v->gate->opened) == v->opened;
@@ -71,7 +71,7 @@ static bool shut(void *visit)
 void gate_pass(const char *name, bool after)
 {
     struct visit v = {NULL, 0};
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gate_lock);
     for (struct gate *g = gates; g < gates + GATES && g->name[0] != '\0'; g++) {
         size_t n = strlen(name);
         if (g->left > 0 && strncmp(g->name, name, n) == 0 && strcmp(g->name + n, after ? "" : ":before") == 0) {
@@ -79,30 +79,30 @@ void gate_pass(const char *name, bool after)
             v = (struct visit){g, g->opened};
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gate_lock);
     if (v.gate != NULL)
-        wait_at(v.gate, shut, &v);
+        gate_wait_at(v.gate, gate_shut, &v);
 }
 
 EXPORT void fakegpu_hold(const char *name, unsigned calls)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gate_lock);
     struct gate *g = gate_of(name);
     if (g != NULL)
         g->left = calls;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gate_lock);
     store_relaxed(&faults_are_armed, true);
 }
 
 EXPORT void fakegpu_open(const char *name)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&gate_lock);
     struct gate *g = gate_of(name);
     if (g != NULL) {
         g->left = 0;
         store_release(&g->opened, g->opened + 1);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&gate_lock);
 }
 
 /* Bounded by a count of sleeps: a test may have a clock of its own. */

@@ -36,7 +36,7 @@ struct graph_exec {
     unsigned long long flags;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
+static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
 
 static struct graph *graph_get(CUgraph handle, const char *call)
 {
@@ -45,7 +45,7 @@ static struct graph *graph_get(CUgraph handle, const char *call)
 }
 
 /* Under the lock. */
-static void node_drop(struct graph_node *n)
+static void graph_node_drop(struct graph_node *n)
 {
     struct block b;
     if (n->type == NODE_ALLOC)
@@ -63,7 +63,7 @@ static void graph_drop(struct graph *g)
         next = n->next;
         n->graph = NULL;
         if (!n->live)
-            node_drop(n);
+            graph_node_drop(n);
     }
     handle_drop(g);
 }
@@ -82,28 +82,28 @@ API cuGraphCreate(CUgraph *out, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUgraph handle)
+static CUresult graph_destroy(CUgraph handle)
 {
     struct graph *g;
     TRY(driver_ready());
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_lock);
     g = graph_get(handle, "cuGraphDestroy");
     if (g != NULL) {
         g->destroyed = true;
         graph_drop(g);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_lock);
     return g == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-API cuGraphDestroy(CUgraph g) { ENTRY(cuGraphDestroy, destroy(g)); }
+API cuGraphDestroy(CUgraph g) { ENTRY(cuGraphDestroy, graph_destroy(g)); }
 
-static CUresult add(CUgraphNode *out, CUgraph handle, const struct graph_node *like, const char *call)
+static CUresult graph_add(CUgraphNode *out, CUgraph handle, const struct graph_node *like, const char *call)
 {
     struct graph *g;
     struct graph_node *n;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_lock);
     g = graph_get(handle, call);
     n = g == NULL || out == NULL ? NULL : handle_new(sizeof *n, HANDLE_NODE, NULL);
     if (n != NULL) {
@@ -115,7 +115,7 @@ static CUresult add(CUgraphNode *out, CUgraph handle, const struct graph_node *l
         g->nodes = n;
         *out = n;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_lock);
     return n == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -124,10 +124,10 @@ API cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, s
     struct graph_node like = {.type = NODE_EMPTY};
     (void)after, (void)count;
     TRY(driver_ready());
-    return add(out, g, &like, "cuGraphAddEmptyNode");
+    return graph_add(out, g, &like, "cuGraphAddEmptyNode");
 }
 
-static CUresult add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+static CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     struct graph_node like = {.type = NODE_ALLOC};
     struct block b = {.kind = BLOCK_GRAPH};
@@ -142,7 +142,7 @@ static CUresult add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAM
     b.size = params->bytesize;
     if (b.size > machine_capacity(b.device))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    TRY(add(out, g, &like, "cuGraphAddMemAllocNode"));
+    TRY(graph_add(out, g, &like, "cuGraphAddMemAllocNode"));
     b.owner = *out;
     if (!space_take(&b, false)) {
         (*out)->type = NODE_EMPTY;
@@ -156,10 +156,10 @@ API cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after
                            CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     (void)after, (void)count;
-    ENTRY(cuGraphAddMemAllocNode, add_alloc(out, g, params));
+    ENTRY(cuGraphAddMemAllocNode, graph_add_alloc(out, g, params));
 }
 
-static CUresult add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
+static CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
 {
     struct graph_node like = {.type = NODE_FREE, .frees = p};
     struct graph_node *target;
@@ -170,17 +170,17 @@ static CUresult add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
         return CUDA_ERROR_INVALID_VALUE;
     target = b.owner;
     like.frees_other = target->graph != g;
-    TRY(add(out, g, &like, "cuGraphAddMemFreeNode"));
-    pthread_mutex_lock(&lock);
+    TRY(graph_add(out, g, &like, "cuGraphAddMemFreeNode"));
+    pthread_mutex_lock(&graph_lock);
     target->freed_inside |= !like.frees_other;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_lock);
     return CUDA_SUCCESS;
 }
 
 API cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, CUdeviceptr p)
 {
     (void)after, (void)count;
-    ENTRY(cuGraphAddMemFreeNode, add_free(out, g, p));
+    ENTRY(cuGraphAddMemFreeNode, graph_add_free(out, g, p));
 }
 
 API cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *out)
@@ -205,7 +205,7 @@ API cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *out)
     return CUDA_SUCCESS;
 }
 
-static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
+static CUresult graph_instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
 {
     struct graph_exec *e = NULL;
     struct graph *g;
@@ -213,7 +213,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
     TRY(driver_ready());
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_lock);
     g = graph_get(handle, "cuGraphInstantiate");
     if (g != NULL && (e = handle_new(sizeof *e, HANDLE_EXEC, NULL)) != NULL) {
         e->graph = g;
@@ -221,64 +221,64 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
         g->references++;
         *out = e;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_lock);
     return g == NULL ? CUDA_ERROR_INVALID_VALUE : e == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 API cuGraphInstantiate(CUgraphExec *out, CUgraph g, CUgraphNode *error, char *log, size_t size)
 {
     (void)error, (void)log, (void)size;
-    ENTRY(cuGraphInstantiate, instantiate(out, g, 0));
+    ENTRY(cuGraphInstantiate, graph_instantiate(out, g, 0));
 }
 
 API cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *error, char *log, size_t size)
 {
     (void)error, (void)log, (void)size;
-    ENTRY(cuGraphInstantiate, instantiate(out, g, 0));
+    ENTRY(cuGraphInstantiate, graph_instantiate(out, g, 0));
 }
 
 API cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags)
 {
-    ENTRY(cuGraphInstantiateWithFlags, instantiate(out, g, flags));
+    ENTRY(cuGraphInstantiateWithFlags, graph_instantiate(out, g, flags));
 }
 
-static CUresult instantiate_params(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+static CUresult graph_instantiate_params(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     if (params == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     params->hErrNode_out = NULL;
     params->result_out = 0;
-    return instantiate(out, g, params->flags);
+    return graph_instantiate(out, g, params->flags);
 }
 
 API cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    ENTRY(cuGraphInstantiateWithParams, instantiate_params(out, g, params));
+    ENTRY(cuGraphInstantiateWithParams, graph_instantiate_params(out, g, params));
 }
 
 API cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    ENTRY(cuGraphInstantiateWithParams, instantiate_params(out, g, params));
+    ENTRY(cuGraphInstantiateWithParams, graph_instantiate_params(out, g, params));
 }
 
-static CUresult exec_destroy(CUgraphExec handle)
+static CUresult graph_exec_destroy(CUgraphExec handle)
 {
     struct graph_exec *e;
     TRY(driver_ready());
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_lock);
     e = handle_want(handle, HANDLE_EXEC, "cuGraphExecDestroy");
     if (e != NULL) {
         graph_drop(e->graph);
         handle_drop(e);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&graph_lock);
     return e == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-API cuGraphExecDestroy(CUgraphExec e) { ENTRY(cuGraphExecDestroy, exec_destroy(e)); }
+API cuGraphExecDestroy(CUgraphExec e) { ENTRY(cuGraphExecDestroy, graph_exec_destroy(e)); }
 
 /* Under the lock. */
-static void end_life(struct graph_node *n)
+static void graph_node_end(struct graph_node *n)
 {
     n->live = false;
     graph_pool_let_go(n->device, n->params.bytesize);
@@ -286,7 +286,7 @@ static void end_life(struct graph_node *n)
 
 /* A free node's pointer, where another graph allocated it: found anew at every
  * launch, since that graph may be gone. Under the lock. */
-static void free_other(CUdeviceptr p)
+static void graph_free_foreign(CUdeviceptr p)
 {
     struct graph_node *n;
     struct block b;
@@ -294,12 +294,12 @@ static void free_other(CUdeviceptr p)
         return;
     n = b.owner;
     if (n->live)
-        end_life(n);
+        graph_node_end(n);
     if (n->graph == NULL)
-        node_drop(n);
+        graph_node_drop(n);
 }
 
-static CUresult launch_locked(struct graph_exec *e)
+static CUresult graph_launch_locked(struct graph_exec *e)
 {
     uint64_t need[MAX_DEVICES] = {0};
     struct graph *g = e->graph;
@@ -310,7 +310,7 @@ static CUresult launch_locked(struct graph_exec *e)
         if (n->live && (e->flags & AUTO_FREE_ON_LAUNCH) == 0)
             return CUDA_ERROR_INVALID_VALUE; /* still held from the last launch */
         if (n->live)
-            end_life(n);
+            graph_node_end(n);
         need[n->device] += round_up(n->params.bytesize, LEDGER_UNIT);
     }
     for (unsigned d = 0; d < MAX_DEVICES; d++)
@@ -321,13 +321,13 @@ static CUresult launch_locked(struct graph_exec *e)
             n->live = true;
             graph_pool_hold(n->device, n->params.bytesize);
         } else if (n->type == NODE_FREE && n->frees_other) {
-            free_other(n->frees);
+            graph_free_foreign(n->frees);
         }
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(CUgraphExec handle, CUstream s)
+static CUresult graph_launch(CUgraphExec handle, CUstream s)
 {
     struct graph_exec *e;
     CUresult r = CUDA_ERROR_INVALID_VALUE;
@@ -335,38 +335,38 @@ static CUresult launch(CUgraphExec handle, CUstream s)
     TRY(driver_ready());
     TRY(stream_check(s));
     stream_enqueue(s);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_lock);
     e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
     if (e != NULL)
-        r = launch_locked(e);
-    pthread_mutex_unlock(&lock);
+        r = graph_launch_locked(e);
+    pthread_mutex_unlock(&graph_lock);
     return r;
 }
 
-API cuGraphLaunch(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, launch(e, s)); }
-API cuGraphLaunch_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, launch(e, per_thread(s))); }
+API cuGraphLaunch(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, graph_launch(e, s)); }
+API cuGraphLaunch_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, graph_launch(e, per_thread(s))); }
 
-static CUresult upload(CUgraphExec e, CUstream s)
+static CUresult graph_upload(CUgraphExec e, CUstream s)
 {
     TRY(driver_ready());
     TRY(stream_check(s));
     return handle_want(e, HANDLE_EXEC, "cuGraphUpload") == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-API cuGraphUpload(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, upload(e, s)); }
-API cuGraphUpload_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, upload(e, per_thread(s))); }
+API cuGraphUpload(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, graph_upload(e, s)); }
+API cuGraphUpload_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, graph_upload(e, per_thread(s))); }
 
 CUresult graph_freed(struct graph_node *n)
 {
     bool was_live;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&graph_lock);
     was_live = n->live;
     if (was_live)
-        end_life(n);
+        graph_node_end(n);
     else
         report_error("freeing 0x%llx of a graph that does not hold it now", n->params.dptr);
     if (n->graph == NULL)
-        node_drop(n);
-    pthread_mutex_unlock(&lock);
+        graph_node_drop(n);
+    pthread_mutex_unlock(&graph_lock);
     return was_live ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -17,7 +17,7 @@ struct green_context {
     unsigned sms;
 };
 
-static void fill(CUdevResource *r, unsigned sms)
+static void green_fill(CUdevResource *r, unsigned sms)
 {
     memset(r, 0, sizeof *r);
     r->type = RESOURCE_SM;
@@ -29,7 +29,7 @@ API cuDeviceGetDevResource(CUdevice device, CUdevResource *r, int type)
     TRY(device_check(device));
     if (r == NULL || type != RESOURCE_SM)
         return CUDA_ERROR_INVALID_VALUE;
-    fill(r, (unsigned)machine_shape()->model->sms);
+    green_fill(r, (unsigned)machine_shape()->model->sms);
     return CUDA_SUCCESS;
 }
 
@@ -49,9 +49,9 @@ API cuDevSmResourceSplitByCount(CUdevResource *result, unsigned *groups, const C
     if (*groups > n)
         *groups = n;
     for (unsigned i = 0; i < *groups; i++)
-        fill(&result[i], size);
+        green_fill(&result[i], size);
     if (remaining != NULL)
-        fill(remaining, input->sm.smCount - *groups * size);
+        green_fill(remaining, input->sm.smCount - *groups * size);
     return CUDA_SUCCESS;
 }
 
@@ -70,7 +70,7 @@ API cuDevResourceGenerateDesc(CUdevResourceDesc *desc, CUdevResource *resources,
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device)
+static CUresult green_create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device)
 {
     struct resource_desc *d;
     struct green_context *g;
@@ -103,10 +103,10 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device)
 API cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc desc, CUdevice device, unsigned flags)
 {
     (void)flags;
-    ENTRY(cuGreenCtxCreate, create(out, desc, device));
+    ENTRY(cuGreenCtxCreate, green_create(out, desc, device));
 }
 
-static CUresult destroy(CUgreenCtx green)
+static CUresult green_destroy(CUgreenCtx green)
 {
     struct green_context *g;
     CUdevice device;
@@ -120,7 +120,7 @@ static CUresult destroy(CUgreenCtx green)
     return primary_release(device, true);
 }
 
-API cuGreenCtxDestroy(CUgreenCtx green) { ENTRY(cuGreenCtxDestroy, destroy(green)); }
+API cuGreenCtxDestroy(CUgreenCtx green) { ENTRY(cuGreenCtxDestroy, green_destroy(green)); }
 
 API cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 {
@@ -140,7 +140,7 @@ API cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *r, int type)
     g = handle_want(green, HANDLE_GREEN, "cuGreenCtxGetDevResource");
     if (r == NULL || g == NULL || type != RESOURCE_SM)
         return CUDA_ERROR_INVALID_VALUE;
-    fill(r, g->sms);
+    green_fill(r, g->sms);
     return CUDA_SUCCESS;
 }
 

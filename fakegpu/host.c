@@ -9,17 +9,17 @@
 #include "driver.h"
 
 /* Sorted by base; ranges do not overlap. */
-static struct host_range *ranges;
-static size_t count, room;
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct host_range *host_ranges;
+static size_t host_count, host_room;
+static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
 
 /* The first range that ends above the address. Under the lock. */
-static size_t first_above(uintptr_t address)
+static size_t host_first_above(uintptr_t address)
 {
-    size_t low = 0, high = count;
+    size_t low = 0, high = host_count;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (ranges[mid].base + ranges[mid].size > address)
+        if (host_ranges[mid].base + host_ranges[mid].size > address)
             high = mid;
         else
             low = mid + 1;
@@ -31,60 +31,60 @@ bool host_find(uintptr_t address, struct host_range *out)
 {
     bool found;
     size_t i;
-    pthread_rwlock_rdlock(&lock);
-    i = first_above(address);
-    found = i < count && ranges[i].base <= address;
+    pthread_rwlock_rdlock(&host_lock);
+    i = host_first_above(address);
+    found = i < host_count && host_ranges[i].base <= address;
     if (found)
-        *out = ranges[i];
-    pthread_rwlock_unlock(&lock);
+        *out = host_ranges[i];
+    pthread_rwlock_unlock(&host_lock);
     return found;
 }
 
-static CUresult add(const struct host_range *r)
+static CUresult host_add(const struct host_range *r)
 {
     CUresult result = CUDA_SUCCESS;
     size_t i;
 
-    pthread_rwlock_wrlock(&lock);
-    i = first_above(r->base);
-    if (i < count && ranges[i].base < r->base + r->size) {
+    pthread_rwlock_wrlock(&host_lock);
+    i = host_first_above(r->base);
+    if (i < host_count && host_ranges[i].base < r->base + r->size) {
         result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    } else if (count == room) {
-        size_t more = room == 0 ? 64 : room * 2;
-        struct host_range *grown = realloc(ranges, more * sizeof *grown);
+    } else if (host_count == host_room) {
+        size_t more = host_room == 0 ? 64 : host_room * 2;
+        struct host_range *grown = realloc(host_ranges, more * sizeof *grown);
         if (grown == NULL) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
         } else {
-            ranges = grown;
-            room = more;
+            host_ranges = grown;
+            host_room = more;
         }
     }
     if (result == CUDA_SUCCESS) {
-        memmove(&ranges[i + 1], &ranges[i], (count - i) * sizeof *ranges);
-        ranges[i] = *r;
-        count++;
+        memmove(&host_ranges[i + 1], &host_ranges[i], (host_count - i) * sizeof *host_ranges);
+        host_ranges[i] = *r;
+        host_count++;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&host_lock);
     return result;
 }
 
-static bool take_out(uintptr_t base, enum host_kind kind, struct host_range *out)
+static bool host_take_out(uintptr_t base, enum host_kind kind, struct host_range *out)
 {
     bool found;
     size_t i;
-    pthread_rwlock_wrlock(&lock);
-    i = first_above(base);
-    found = i < count && ranges[i].base == base && ranges[i].kind == kind;
+    pthread_rwlock_wrlock(&host_lock);
+    i = host_first_above(base);
+    found = i < host_count && host_ranges[i].base == base && host_ranges[i].kind == kind;
     if (found) {
-        *out = ranges[i];
-        memmove(&ranges[i], &ranges[i + 1], (count - i - 1) * sizeof *ranges);
-        count--;
+        *out = host_ranges[i];
+        memmove(&host_ranges[i], &host_ranges[i + 1], (host_count - i - 1) * sizeof *host_ranges);
+        host_count--;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_rwlock_unlock(&host_lock);
     return found;
 }
 
-static CUresult map_range(struct host_range *r)
+static CUresult host_map_range(struct host_range *r)
 {
     void *p;
 
@@ -95,20 +95,20 @@ static CUresult map_range(struct host_range *r)
     if (p == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     r->base = (uintptr_t)p;
-    if (add(r) != CUDA_SUCCESS) {
+    if (host_add(r) != CUDA_SUCCESS) {
         munmap(p, r->size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;
 }
 
-static CUresult alloc_pinned(size_t bytes, unsigned flags, void **out)
+static CUresult host_alloc_pinned(size_t bytes, unsigned flags, void **out)
 {
     struct host_range r = {.size = bytes, .kind = HOST_PINNED, .flags = flags};
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *out = NULL;
-    TRY(map_range(&r));
+    TRY(host_map_range(&r));
     *out = (void *)r.base;
     return CUDA_SUCCESS;
 }
@@ -116,7 +116,7 @@ static CUresult alloc_pinned(size_t bytes, unsigned flags, void **out)
 /* Managed memory takes device memory from when it is moved there until it is moved
  * elsewhere or freed, always as a whole. What does not fit stays on the host, as an
  * oversubscribed device would have it. */
-static void move(struct host_range *r, int device)
+static void host_move(struct host_range *r, int device)
 {
     uint64_t size = physical_size(r->size);
     if (r->resident > 0 && (int)r->device != device) {
@@ -132,16 +132,16 @@ static void move(struct host_range *r, int device)
 CUresult host_new_managed(uint64_t bytes, unsigned flags, struct pool *pool, int device, CUdeviceptr *out)
 {
     struct host_range r = {.size = bytes, .kind = HOST_MANAGED, .flags = flags, .pool = pool};
-    move(&r, device);
-    CUresult result = map_range(&r);
+    host_move(&r, device);
+    CUresult result = host_map_range(&r);
     if (result != CUDA_SUCCESS)
-        move(&r, -1);
+        host_move(&r, -1);
     else
         *out = (CUdeviceptr)r.base;
     return result;
 }
 
-static CUresult alloc_managed(CUdeviceptr *out, size_t bytes, unsigned flags)
+static CUresult host_alloc_managed(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
     if (out == NULL || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
@@ -151,9 +151,9 @@ static CUresult alloc_managed(CUdeviceptr *out, size_t bytes, unsigned flags)
 bool host_free_managed(uintptr_t base)
 {
     struct host_range r;
-    if (!take_out(base, HOST_MANAGED, &r))
+    if (!host_take_out(base, HOST_MANAGED, &r))
         return false;
-    move(&r, -1);
+    host_move(&r, -1);
     munmap((void *)r.base, r.size);
     if (r.pool != NULL)
         pool_give(r.pool, r.size);
@@ -165,22 +165,22 @@ void host_end_managed(const struct context *context, bool last)
     uintptr_t base;
     do {
         base = 0;
-        pthread_rwlock_rdlock(&lock);
-        for (size_t i = 0; i < count && base == 0; i++)
-            if (ranges[i].kind == HOST_MANAGED && ranges[i].context == context && (ranges[i].pool == NULL || last))
-                base = ranges[i].base;
-        pthread_rwlock_unlock(&lock);
+        pthread_rwlock_rdlock(&host_lock);
+        for (size_t i = 0; i < host_count && base == 0; i++)
+            if (host_ranges[i].kind == HOST_MANAGED && host_ranges[i].context == context && (host_ranges[i].pool == NULL || last))
+                base = host_ranges[i].base;
+        pthread_rwlock_unlock(&host_lock);
     } while (base != 0 && host_free_managed(base));
 }
 
-static CUresult free_host(void *p)
+static CUresult host_free_host(void *p)
 {
     struct host_range r;
     TRY(driver_ready());
     if (p == NULL)
         return CUDA_SUCCESS;
-    if (!take_out((uintptr_t)p, HOST_PINNED, &r)) {
-        report_error("cuMemFreeHost: %p is no pinned allocation", p);
+    if (!host_take_out((uintptr_t)p, HOST_PINNED, &r)) {
+        report_error("cuMemFreeHost: %p is not a pinned allocation", p);
         return CUDA_ERROR_INVALID_VALUE;
     }
     munmap(p, r.size);
@@ -193,14 +193,14 @@ static CUresult host_register(void *p, size_t bytes, unsigned flags)
     TRY(current_context(&r.context));
     if (p == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    return add(&r);
+    return host_add(&r);
 }
 
-static CUresult unregister(void *p)
+static CUresult host_unregister(void *p)
 {
     struct host_range r;
     TRY(driver_ready());
-    if (take_out((uintptr_t)p, HOST_REGISTERED, &r))
+    if (host_take_out((uintptr_t)p, HOST_REGISTERED, &r))
         return CUDA_SUCCESS;
     report_error("cuMemHostUnregister: %p is not registered", p);
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -208,18 +208,18 @@ static CUresult unregister(void *p)
 
 API cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
-    ENTRY(cuMemAllocManaged, alloc_managed(out, bytes, flags));
+    ENTRY(cuMemAllocManaged, host_alloc_managed(out, bytes, flags));
 }
 
-API cuMemAllocHost_v2(void **out, size_t bytes) { ENTRY(cuMemAllocHost, alloc_pinned(bytes, 0, out)); }
-API cuMemAllocHost(void **out, unsigned bytes) { ENTRY(cuMemAllocHost, alloc_pinned(bytes, 0, out)); }
+API cuMemAllocHost_v2(void **out, size_t bytes) { ENTRY(cuMemAllocHost, host_alloc_pinned(bytes, 0, out)); }
+API cuMemAllocHost(void **out, unsigned bytes) { ENTRY(cuMemAllocHost, host_alloc_pinned(bytes, 0, out)); }
 
 API cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 {
-    ENTRY(cuMemHostAlloc, alloc_pinned(bytes, flags, out));
+    ENTRY(cuMemHostAlloc, host_alloc_pinned(bytes, flags, out));
 }
 
-API cuMemFreeHost(void *p) { ENTRY(cuMemFreeHost, free_host(p)); }
+API cuMemFreeHost(void *p) { ENTRY(cuMemFreeHost, host_free_host(p)); }
 
 API cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
 {
@@ -231,7 +231,7 @@ API cuMemHostRegister(void *p, size_t bytes, unsigned flags)
     ENTRY(cuMemHostRegister, host_register(p, bytes, flags));
 }
 
-API cuMemHostUnregister(void *p) { ENTRY(cuMemHostUnregister, unregister(p)); }
+API cuMemHostUnregister(void *p) { ENTRY(cuMemHostUnregister, host_unregister(p)); }
 
 API cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags)
 {
@@ -266,7 +266,7 @@ API cuMemHostGetFlags(unsigned *flags, void *p)
 }
 
 /* To a device, by index, or to the host (-1). */
-static CUresult prefetch(CUdeviceptr p, size_t bytes, int device)
+static CUresult host_prefetch(CUdeviceptr p, size_t bytes, int device)
 {
     struct context *c;
     size_t i;
@@ -274,52 +274,52 @@ static CUresult prefetch(CUdeviceptr p, size_t bytes, int device)
     TRY(current_context(&c));
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_rwlock_wrlock(&lock);
-    i = first_above((uintptr_t)p);
-    if (i == count || ranges[i].base > p || ranges[i].kind != HOST_MANAGED ||
-        ranges[i].base + ranges[i].size - p < bytes) {
-        pthread_rwlock_unlock(&lock);
+    pthread_rwlock_wrlock(&host_lock);
+    i = host_first_above((uintptr_t)p);
+    if (i == host_count || host_ranges[i].base > p || host_ranges[i].kind != HOST_MANAGED ||
+        host_ranges[i].base + host_ranges[i].size - p < bytes) {
+        pthread_rwlock_unlock(&host_lock);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    move(&ranges[i], device);
-    pthread_rwlock_unlock(&lock);
+    host_move(&host_ranges[i], device);
+    pthread_rwlock_unlock(&host_lock);
     return CUDA_SUCCESS;
 }
 
-static CUresult prefetch_v1(CUdeviceptr p, size_t bytes, CUdevice device, CUstream s)
+static CUresult host_prefetch_v1(CUdeviceptr p, size_t bytes, CUdevice device, CUstream s)
 {
     TRY(stream_check(s));
     if (device == CU_DEVICE_CPU)
-        return prefetch(p, bytes, -1);
+        return host_prefetch(p, bytes, -1);
     TRY(device_check(device));
-    return prefetch(p, bytes, (int)device_index(device));
+    return host_prefetch(p, bytes, (int)device_index(device));
 }
 
-static CUresult prefetch_v2(CUdeviceptr p, size_t bytes, CUmemLocation where, CUstream s)
+static CUresult host_prefetch_v2(CUdeviceptr p, size_t bytes, CUmemLocation where, CUstream s)
 {
-    return prefetch_v1(p, bytes, where.type == CU_MEM_LOCATION_TYPE_DEVICE ? where.id : CU_DEVICE_CPU, s);
+    return host_prefetch_v1(p, bytes, where.type == CU_MEM_LOCATION_TYPE_DEVICE ? where.id : CU_DEVICE_CPU, s);
 }
 
 API cuMemPrefetchAsync(CUdeviceptr p, size_t bytes, CUdevice device, CUstream s)
 {
-    ENTRY(cuMemPrefetchAsync, prefetch_v1(p, bytes, device, s));
+    ENTRY(cuMemPrefetchAsync, host_prefetch_v1(p, bytes, device, s));
 }
 
 API cuMemPrefetchAsync_ptsz(CUdeviceptr p, size_t bytes, CUdevice device, CUstream s)
 {
-    ENTRY(cuMemPrefetchAsync, prefetch_v1(p, bytes, device, per_thread(s)));
+    ENTRY(cuMemPrefetchAsync, host_prefetch_v1(p, bytes, device, per_thread(s)));
 }
 
 API cuMemPrefetchAsync_v2(CUdeviceptr p, size_t bytes, CUmemLocation where, unsigned flags, CUstream s)
 {
     (void)flags;
-    ENTRY(cuMemPrefetchAsync, prefetch_v2(p, bytes, where, s));
+    ENTRY(cuMemPrefetchAsync, host_prefetch_v2(p, bytes, where, s));
 }
 
 API cuMemPrefetchAsync_v2_ptsz(CUdeviceptr p, size_t bytes, CUmemLocation where, unsigned flags, CUstream s)
 {
     (void)flags;
-    ENTRY(cuMemPrefetchAsync, prefetch_v2(p, bytes, where, per_thread(s)));
+    ENTRY(cuMemPrefetchAsync, host_prefetch_v2(p, bytes, where, per_thread(s)));
 }
 
 API cuMemAdvise(CUdeviceptr p, size_t bytes, int advice, CUdevice device)

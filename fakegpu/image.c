@@ -20,11 +20,11 @@ struct wrapper {
     void *unused;
 };
 
-static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$'; }
+static bool image_is_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$'; }
 
 /* One `.global .u32 name[count];` or `.global .align 4 .b8 name[count];`. Returns
  * where the declaration ends. */
-static const char *read_global(const char *at, char *name, size_t name_size, uint64_t *bytes, bool *managed)
+static const char *image_read_global(const char *at, char *name, size_t name_size, uint64_t *bytes, bool *managed)
 {
     static const char MANAGED[] = ".attribute(.managed)";
     const char *end = at + strcspn(at, ";={");
@@ -34,9 +34,9 @@ static const char *read_global(const char *at, char *name, size_t name_size, uin
     uint64_t count = bracket != NULL ? strtoull(bracket + 1, NULL, 10) : 1;
     size_t len;
 
-    while (stop > at && !is_word(stop[-1]))
+    while (stop > at && !image_is_word(stop[-1]))
         stop--;
-    for (start = stop; start > at && is_word(start[-1]); start--) {
+    for (start = stop; start > at && image_is_word(start[-1]); start--) {
     }
     for (const char *p = at; p < start; p++)
         if (*p == '.' && strchr("usfb", p[1]) != NULL && isdigit((unsigned char)p[2]))
@@ -52,21 +52,21 @@ static const char *read_global(const char *at, char *name, size_t name_size, uin
 }
 
 /* The size of the named variable, or of all where there is no name. */
-static uint64_t sum_globals(const char *text, const char *wanted, bool managed)
+static uint64_t image_sum_globals(const char *text, const char *wanted, bool managed)
 {
     uint64_t sum = 0;
     for (const char *at = text; (at = strstr(at, ".global")) != NULL;) {
         char name[256] = "";
         uint64_t bytes = 0;
         bool is_managed;
-        at = read_global(at + strlen(".global"), name, sizeof name, &bytes, &is_managed);
+        at = image_read_global(at + strlen(".global"), name, sizeof name, &bytes, &is_managed);
         if (is_managed == managed && (wanted == NULL || strcmp(name, wanted) == 0))
             sum += bytes;
     }
     return sum;
 }
 
-static uint64_t elf_size(const Elf64_Ehdr *e)
+static uint64_t image_elf_size(const Elf64_Ehdr *e)
 {
     uint64_t sections = e->e_shoff + (uint64_t)e->e_shnum * e->e_shentsize;
     uint64_t programs = e->e_phoff + (uint64_t)e->e_phnum * e->e_phentsize;
@@ -91,14 +91,14 @@ bool image_read(const void *data, struct image *out)
         return true;
     }
     if (memcmp(&magic, ELFMAG, SELFMAG) == 0) {
-        out->size = elf_size(data);
+        out->size = image_elf_size(data);
         return true;
     }
     while (isspace((unsigned char)*text))
         text++;
     if (strncmp(text, ".version", 8) != 0 && strncmp(text, "//", 2) != 0)
         return false;
-    *out = (struct image){true, text, strlen(text), sum_globals(text, NULL, false)};
+    *out = (struct image){true, text, strlen(text), image_sum_globals(text, NULL, false)};
     return true;
 }
 
@@ -110,7 +110,7 @@ bool image_has_kernel(const struct image *i, const char *name)
     for (const char *at = i->text; (at = strstr(at, ".entry")) != NULL;) {
         at += strlen(".entry");
         at += strspn(at, " \t\n");
-        if (strncmp(at, name, len) == 0 && !is_word(at[len]))
+        if (strncmp(at, name, len) == 0 && !image_is_word(at[len]))
             return true;
     }
     return false;
@@ -120,5 +120,5 @@ bool image_allocates(const struct image *i) { return i->is_text && strstr(i->tex
 
 uint64_t image_variable(const struct image *i, const char *name, bool managed)
 {
-    return i->is_text ? sum_globals(i->text, name, managed) : 0;
+    return i->is_text ? image_sum_globals(i->text, name, managed) : 0;
 }

@@ -13,7 +13,7 @@ struct image {
     uint64_t globals;  /* bytes of the variables it declares, less managed ones */
 };
 
-/* Looks at an image: PTX text, a cubin (ELF), or a fat binary with or without its
+/* Reads an image: PTX text, a cubin (ELF), or a fat binary with or without its
  * wrapper. False if it is none of them. */
 bool image_read(const void *data, struct image *out);
 

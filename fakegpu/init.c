@@ -8,7 +8,7 @@
 
 enum driver_state driver_state = DRIVER_COLD;
 
-static void child_of_fork(void)
+static void init_child_of_fork(void)
 {
     if (driver_state == DRIVER_COLD)
         return; /* nothing was shared yet: the child may start a driver of its own */
@@ -29,7 +29,7 @@ static CUresult init(unsigned flags)
         r = CUDA_ERROR_NOT_INITIALIZED;
     } else if (driver_state == DRIVER_COLD) {
         if (!at_fork)
-            at_fork = pthread_atfork(NULL, NULL, child_of_fork) == 0;
+            at_fork = pthread_atfork(NULL, NULL, init_child_of_fork) == 0;
         if (machine_attach(true) != 0) {
             r = CUDA_ERROR_SYSTEM_NOT_READY;
         } else {
@@ -66,7 +66,7 @@ API cuGetExportTable(const void **table, const CUuuid *id)
 }
 
 /* The bytes themselves need no returning: the record's lock ends with the process. */
-__attribute__((destructor)) static void at_end(void)
+__attribute__((destructor)) static void init_at_end(void)
 {
     unsigned long count = 0;
     uint64_t bytes = 0;

@@ -5,7 +5,7 @@
 #include "space.h"
 #include "ticket.h"
 
-static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr p)
+static CUresult ipc_get_handle(CUipcMemHandle *out, CUdeviceptr p)
 {
     struct context *c;
     struct ticket t;
@@ -20,7 +20,7 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr p)
     return CUDA_SUCCESS;
 }
 
-static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle, unsigned flags)
+static CUresult ipc_open_handle(CUdeviceptr *out, const CUipcMemHandle *handle, unsigned flags)
 {
     struct block b = {.kind = BLOCK_IPC};
     struct ticket t;
@@ -40,31 +40,31 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle, unsi
     return CUDA_SUCCESS;
 }
 
-static CUresult close_handle(CUdeviceptr p)
+static CUresult ipc_close_handle(CUdeviceptr p)
 {
     struct block b;
     TRY(driver_ready());
     if (space_remove(p, 1u << BLOCK_IPC, &b) == SPACE_OK)
         return CUDA_SUCCESS;
-    report_error("cuIpcCloseMemHandle: 0x%llx is no open handle", p);
+    report_error("cuIpcCloseMemHandle: 0x%llx is not an open handle", p);
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-API cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p) { ENTRY(cuIpcGetMemHandle, get_handle(out, p)); }
+API cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p) { ENTRY(cuIpcGetMemHandle, ipc_get_handle(out, p)); }
 
 API cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
 {
-    ENTRY(cuIpcOpenMemHandle, open_handle(out, &handle, flags));
+    ENTRY(cuIpcOpenMemHandle, ipc_open_handle(out, &handle, flags));
 }
 
 API cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
 {
-    ENTRY(cuIpcOpenMemHandle, open_handle(out, &handle, flags));
+    ENTRY(cuIpcOpenMemHandle, ipc_open_handle(out, &handle, flags));
 }
 
-API cuIpcCloseMemHandle(CUdeviceptr p) { ENTRY(cuIpcCloseMemHandle, close_handle(p)); }
+API cuIpcCloseMemHandle(CUdeviceptr p) { ENTRY(cuIpcCloseMemHandle, ipc_close_handle(p)); }
 
-static CUresult export_pool(void *out, CUmemoryPool handle, int type)
+static CUresult ipc_export_pool(void *out, CUmemoryPool handle, int type)
 {
     struct pool *p;
     struct ticket t;
@@ -83,7 +83,7 @@ static CUresult export_pool(void *out, CUmemoryPool handle, int type)
     return CUDA_SUCCESS;
 }
 
-static CUresult import_pool(CUmemoryPool *out, void *os_handle, int type)
+static CUresult ipc_import_pool(CUmemoryPool *out, void *os_handle, int type)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = type};
     struct ticket t;
@@ -105,13 +105,13 @@ static CUresult import_pool(CUmemoryPool *out, void *os_handle, int type)
 API cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
 {
     (void)flags;
-    ENTRY(cuMemPoolExportToShareableHandle, export_pool(out, pool, type));
+    ENTRY(cuMemPoolExportToShareableHandle, ipc_export_pool(out, pool, type));
 }
 
 API cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
 {
     (void)flags;
-    ENTRY(cuMemPoolImportFromShareableHandle, import_pool(out, handle, type));
+    ENTRY(cuMemPoolImportFromShareableHandle, ipc_import_pool(out, handle, type));
 }
 
 API cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr p)
@@ -127,7 +127,7 @@ API cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr p)
     return CUDA_SUCCESS;
 }
 
-static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool handle, const CUmemPoolPtrExportData *data)
+static CUresult ipc_import_pointer(CUdeviceptr *out, CUmemoryPool handle, const CUmemPoolPtrExportData *data)
 {
     struct block b = {.kind = BLOCK_POOL_IMPORT};
     struct pool *p;
@@ -151,5 +151,5 @@ static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool handle, const CUme
 
 API cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {
-    ENTRY(cuMemPoolImportPointer, import_pointer(out, pool, data));
+    ENTRY(cuMemPoolImportPointer, ipc_import_pointer(out, pool, data));
 }

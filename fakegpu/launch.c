@@ -2,9 +2,9 @@
 #include "fakegpu.h"
 #include "module.h"
 
-static unsigned long launches;
+static unsigned long launch_launches;
 
-EXPORT unsigned long fakegpu_launches(void) { return load_relaxed(&launches); }
+EXPORT unsigned long fakegpu_launches(void) { return load_relaxed(&launch_launches); }
 
 static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threads)
 {
@@ -18,7 +18,7 @@ static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threa
     if (image_allocates(&m->image))
         TRY(context_heap(c));
     stream_enqueue(s);
-    add_relaxed(&launches, 1);
+    add_relaxed(&launch_launches, 1);
     return CUDA_SUCCESS;
 }
 

@@ -19,9 +19,9 @@ struct library {
     struct global *managed; /* its managed variables, from when they are asked for */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of modules */
+static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of modules */
 
-static CUresult load(CUlibrary *out, const void *data, bool owned)
+static CUresult library_load(CUlibrary *out, const void *data, bool owned)
 {
     struct library *l;
     struct image i;
@@ -45,7 +45,7 @@ static CUresult load(CUlibrary *out, const void *data, bool owned)
     return CUDA_SUCCESS;
 }
 
-static CUresult load_file(CUlibrary *out, const char *path)
+static CUresult library_load_file(CUlibrary *out, const char *path)
 {
     char *data;
     CUresult r;
@@ -53,7 +53,7 @@ static CUresult load_file(CUlibrary *out, const char *path)
     data = path == NULL ? NULL : file_read(path);
     if (data == NULL)
         return path == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_FILE_NOT_FOUND;
-    r = load(out, data, true);
+    r = library_load(out, data, true);
     if (r != CUDA_SUCCESS)
         free(data);
     return r;
@@ -63,14 +63,14 @@ API cuLibraryLoadData(CUlibrary *out, const void *code, int *jit, void **jit_val
                       void **values, unsigned count)
 {
     (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
-    ENTRY(cuLibraryLoadData, load(out, code, false));
+    ENTRY(cuLibraryLoadData, library_load(out, code, false));
 }
 
 API cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit_values, unsigned jit_count,
                           int *options, void **values, unsigned count)
 {
     (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
-    ENTRY(cuLibraryLoadFromFile, load_file(out, path));
+    ENTRY(cuLibraryLoadFromFile, library_load_file(out, path));
 }
 
 static CUresult library_get(CUlibrary handle, const char *call, struct library **out)
@@ -80,7 +80,7 @@ static CUresult library_get(CUlibrary handle, const char *call, struct library *
     return *out == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-static CUresult unload(CUlibrary handle)
+static CUresult library_unload(CUlibrary handle)
 {
     struct library *l;
     TRY(library_get(handle, "cuLibraryUnload", &l));
@@ -98,11 +98,11 @@ static CUresult unload(CUlibrary handle)
     return CUDA_SUCCESS;
 }
 
-API cuLibraryUnload(CUlibrary l) { ENTRY(cuLibraryUnload, unload(l)); }
+API cuLibraryUnload(CUlibrary l) { ENTRY(cuLibraryUnload, library_unload(l)); }
 
 void library_forget(struct library *l, struct module *m)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&library_lock);
     for (struct loaded **at = &l->modules; *at != NULL; at = &(*at)->next)
         if ((*at)->module == m) {
             struct loaded *gone = *at;
@@ -110,7 +110,7 @@ void library_forget(struct library *l, struct module *m)
             free(gone);
             break;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&library_lock);
 }
 
 CUresult library_module(struct library *l, struct module **out)
@@ -120,7 +120,7 @@ CUresult library_module(struct library *l, struct module **out)
     CUresult r = CUDA_SUCCESS;
 
     TRY(current_context(&c));
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&library_lock);
     for (use = l->modules; use != NULL && use->module->handle.context != c; use = use->next) {
     }
     if (use == NULL) {
@@ -135,18 +135,18 @@ CUresult library_module(struct library *l, struct module **out)
     }
     if (r == CUDA_SUCCESS)
         *out = use->module;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&library_lock);
     return r;
 }
 
-static CUresult get_module(CUmodule *out, CUlibrary handle)
+static CUresult library_get_module(CUmodule *out, CUlibrary handle)
 {
     struct library *l;
     TRY(library_get(handle, "cuLibraryGetModule", &l));
     return out == NULL ? CUDA_ERROR_INVALID_VALUE : library_module(l, out);
 }
 
-API cuLibraryGetModule(CUmodule *out, CUlibrary l) { ENTRY(cuLibraryGetModule, get_module(out, l)); }
+API cuLibraryGetModule(CUmodule *out, CUlibrary l) { ENTRY(cuLibraryGetModule, library_get_module(out, l)); }
 
 API cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
 {
@@ -163,7 +163,7 @@ API cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_global(CUdeviceptr *p, size_t *size, CUlibrary handle, const char *name)
+static CUresult library_get_global(CUdeviceptr *p, size_t *size, CUlibrary handle, const char *name)
 {
     struct library *l;
     struct module *m;
@@ -184,11 +184,11 @@ static CUresult get_global(CUdeviceptr *p, size_t *size, CUlibrary handle, const
 
 API cuLibraryGetGlobal(CUdeviceptr *p, size_t *size, CUlibrary l, const char *name)
 {
-    ENTRY(cuLibraryGetGlobal, get_global(p, size, l, name));
+    ENTRY(cuLibraryGetGlobal, library_get_global(p, size, l, name));
 }
 
 /* On an H200 this loads nothing: managed variables are every context's. Under the lock. */
-static CUresult managed_get(struct library *l, const char *name, struct global **out)
+static CUresult library_managed_get(struct library *l, const char *name, struct global **out)
 {
     struct global *g;
     uint64_t bytes = image_variable(&l->image, name, true);
@@ -214,7 +214,7 @@ static CUresult managed_get(struct library *l, const char *name, struct global *
     return CUDA_SUCCESS;
 }
 
-static CUresult get_managed(CUdeviceptr *p, size_t *size, CUlibrary handle, const char *name)
+static CUresult library_get_managed(CUdeviceptr *p, size_t *size, CUlibrary handle, const char *name)
 {
     struct library *l;
     struct global *g;
@@ -223,45 +223,45 @@ static CUresult get_managed(CUdeviceptr *p, size_t *size, CUlibrary handle, cons
     TRY(library_get(handle, "cuLibraryGetManaged", &l));
     if (name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    r = managed_get(l, name, &g);
+    pthread_mutex_lock(&library_lock);
+    r = library_managed_get(l, name, &g);
     if (r == CUDA_SUCCESS && p != NULL)
         *p = g->address;
     if (r == CUDA_SUCCESS && size != NULL)
         *size = g->size;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&library_lock);
     return r;
 }
 
 API cuLibraryGetManaged(CUdeviceptr *p, size_t *size, CUlibrary l, const char *name)
 {
-    ENTRY(cuLibraryGetManaged, get_managed(p, size, l, name));
+    ENTRY(cuLibraryGetManaged, library_get_managed(p, size, l, name));
 }
 
-static CUresult kernel_get(CUkernel handle, const char *call, struct function **out)
+static CUresult library_kernel_get(CUkernel handle, const char *call, struct function **out)
 {
     TRY(driver_ready());
     *out = handle_want(handle, HANDLE_FUNCTION, call);
     return *out == NULL || (*out)->library == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-static CUresult kernel_function(CUfunction *out, CUkernel handle)
+static CUresult library_kernel_function(CUfunction *out, CUkernel handle)
 {
     struct function *k;
     struct module *m;
-    TRY(kernel_get(handle, "cuKernelGetFunction", &k));
+    TRY(library_kernel_get(handle, "cuKernelGetFunction", &k));
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     TRY(library_module(k->library, &m));
     return module_function(m, k->name, out);
 }
 
-API cuKernelGetFunction(CUfunction *out, CUkernel k) { ENTRY(cuKernelGetFunction, kernel_function(out, k)); }
+API cuKernelGetFunction(CUfunction *out, CUkernel k) { ENTRY(cuKernelGetFunction, library_kernel_function(out, k)); }
 
 API cuKernelGetLibrary(CUlibrary *out, CUkernel handle)
 {
     struct function *k;
-    TRY(kernel_get(handle, "cuKernelGetLibrary", &k));
+    TRY(library_kernel_get(handle, "cuKernelGetLibrary", &k));
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *out = k->library;
@@ -271,7 +271,7 @@ API cuKernelGetLibrary(CUlibrary *out, CUkernel handle)
 API cuKernelGetName(const char **name, CUkernel handle)
 {
     struct function *k;
-    TRY(kernel_get(handle, "cuKernelGetName", &k));
+    TRY(library_kernel_get(handle, "cuKernelGetName", &k));
     if (name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *name = k->name;

@@ -16,25 +16,25 @@
 
 enum { NO_SLOT = MAX_PROCESSES };
 
-static struct state_file file = {.lock_fd = -1};
-static unsigned slot = NO_SLOT;
-static struct ledger ledgers[MAX_DEVICES];
+static struct state_file machine_file = {.lock_fd = -1};
+static unsigned machine_own_slot = NO_SLOT;
+static struct ledger machine_ledgers[MAX_DEVICES];
 
 /* Threads of this process take turns: at the machine's lock (which is the whole
  * process's), and at their record's account of a device. */
-static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t machine_attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     pthread_mutex_t lock;
     char pad[64 - sizeof(pthread_mutex_t) % 64];
-} turn[MAX_DEVICES];
+} machine_turn[MAX_DEVICES];
 
-static struct ledger_account *account(unsigned s, unsigned device)
+static struct ledger_account *machine_account(unsigned s, unsigned device)
 {
-    return &file.map->record[s].account[device];
+    return &machine_file.map->record[s].account[device];
 }
 
 /* The first number after a label in /proc/self/status, or 0. */
-static uint32_t status_number(const char *label)
+static uint32_t machine_status_number(const char *label)
 {
     char line[256];
     uint32_t n = 0;
@@ -50,8 +50,8 @@ static uint32_t status_number(const char *label)
     return n;
 }
 
-/* The start time of a process, or 0 if it is gone or only waits to be buried. */
-static uint64_t start_time(uint32_t pid)
+/* The start time of a process, or 0 if it is gone or a zombie. */
+static uint64_t machine_start_time(uint32_t pid)
 {
     char path[32], text[1024];
     unsigned long long start = 0;
@@ -75,15 +75,15 @@ static uint64_t start_time(uint32_t pid)
     return state == 'Z' || state == 'X' ? 0 : start;
 }
 
-static uint64_t pid_namespace(void)
+static uint64_t machine_pid_namespace(void)
 {
     struct stat st;
     return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
 /* Whether a process has the machine's file where its record says. Where we may not
- * look it counts as having it. */
-static bool maps(const struct record *r)
+ * read its maps it counts as having it. */
+static bool machine_mapped_by(const struct record *r)
 {
     char name[32], line[256];
     bool found = false, begins = true;
@@ -92,7 +92,7 @@ static bool maps(const struct record *r)
 
     snprintf(name, sizeof name, "/proc/%u/maps", r->pid);
     f = fopen(name, "re");
-    if (f == NULL || fstat(file.lock_fd, &st) != 0)
+    if (f == NULL || fstat(machine_file.lock_fd, &st) != 0)
         found = true;
     while (!found && fgets(line, sizeof line, f) != NULL) {
         unsigned long long at, inode;
@@ -107,90 +107,90 @@ static bool maps(const struct record *r)
 /* Lock first: it is the kernel's word and true across namespaces. A program that
  * closes all descriptors drops it while it lives, so ask for the process too,
  * where its PID means anything to us. One that became another program has the same
- * PID and start time, but not the file where it was. Who claims a record knows of any
- * other of its own that it is of such a past, also where a child that was made
- * without our noticing still shares the lock. */
-static bool dead(unsigned s, uint64_t our_namespace, bool claims)
+ * PID and start time, but not the file where it was. A process that claims a record
+ * knows that any other record with its PID is of such a past program, also where a
+ * child that was made without our noticing still shares the lock. */
+static bool machine_is_dead(unsigned s, uint64_t our_namespace, bool claims)
 {
-    const struct record *r = &file.map->record[s];
+    const struct record *r = &machine_file.map->record[s];
     bool ours = claims && r->pid == (uint32_t)getpid() && r->pid_namespace == our_namespace;
-    if (s == slot || (!ours && state_owned(&file, s)))
+    if (s == machine_own_slot || (!ours && state_owned(&machine_file, s)))
         return false;
-    return ours || r->pid_namespace != our_namespace || r->start_time == 0 || start_time(r->pid) != r->start_time || !maps(r);
+    return ours || r->pid_namespace != our_namespace || r->start_time == 0 || machine_start_time(r->pid) != r->start_time || !machine_mapped_by(r);
 }
 
-static void reap_locked(bool claims)
+static void machine_reap_locked(bool claims)
 {
-    uint64_t ns = pid_namespace();
-    uint64_t high = load_relaxed(&file.map->high);
+    uint64_t ns = machine_pid_namespace();
+    uint64_t high = load_relaxed(&machine_file.map->high);
 
     for (unsigned s = 0; s < high; s++) {
-        struct record *r = &file.map->record[s];
-        if (load_acquire(&r->state) != RECORD_LIVE || !dead(s, ns, claims))
+        struct record *r = &machine_file.map->record[s];
+        if (load_acquire(&r->state) != RECORD_LIVE || !machine_is_dead(s, ns, claims))
             continue;
-        for (unsigned d = 0; d < file.shape.devices; d++)
-            ledger_reap(&ledgers[d], s);
+        for (unsigned d = 0; d < machine_file.shape.devices; d++)
+            ledger_reap(&machine_ledgers[d], s);
         store_release(&r->state, RECORD_FREE);
     }
 }
 
 void machine_reap(void)
 {
-    pthread_mutex_lock(&attach_lock);
-    if (file.map != NULL && state_lock(&file, false)) {
-        reap_locked(slot != NO_SLOT);
-        state_unlock(&file);
+    pthread_mutex_lock(&machine_attach_lock);
+    if (machine_file.map != NULL && state_lock(&machine_file, false)) {
+        machine_reap_locked(machine_own_slot != NO_SLOT);
+        state_unlock(&machine_file);
     }
-    pthread_mutex_unlock(&attach_lock);
+    pthread_mutex_unlock(&machine_attach_lock);
 }
 
-static int claim_locked(void)
+static int machine_claim_locked(void)
 {
-    reap_locked(true);
+    machine_reap_locked(true);
     for (unsigned s = 0; s < MAX_PROCESSES; s++) {
-        struct record *r = &file.map->record[s];
-        if (load_acquire(&r->state) != RECORD_FREE || !state_own(&file, s))
+        struct record *r = &machine_file.map->record[s];
+        if (load_acquire(&r->state) != RECORD_FREE || !state_own(&machine_file, s))
             continue;
         r->pid = (uint32_t)getpid();
-        r->outer_pid = status_number("NSpid:");
+        r->outer_pid = machine_status_number("NSpid:");
         if (r->outer_pid == 0)
             r->outer_pid = r->pid;
-        r->start_time = start_time(r->pid);
-        r->pid_namespace = pid_namespace();
-        r->identity = ++file.map->claims;
-        r->map = (uintptr_t)file.map;
+        r->start_time = machine_start_time(r->pid);
+        r->pid_namespace = machine_pid_namespace();
+        r->identity = ++machine_file.map->claims;
+        r->map = (uintptr_t)machine_file.map;
         r->hidden = knobs()->hidden;
         snprintf(r->name, sizeof r->name, "%s", program_invocation_name);
-        if (file.map->high < s + 1)
-            store_relaxed(&file.map->high, s + 1);
+        if (machine_file.map->high < s + 1)
+            store_relaxed(&machine_file.map->high, s + 1);
         store_release(&r->state, RECORD_LIVE);
-        slot = s;
+        machine_own_slot = s;
         return 0;
     }
     report_note("all %d process records are taken", MAX_PROCESSES);
     return -1;
 }
 
-static int claim(void)
+static int machine_claim(void)
 {
     int r = -1;
-    if (!state_lock(&file, true))
+    if (!state_lock(&machine_file, true))
         return -1;
-    if (state_current(&file))
-        r = claim_locked();
+    if (state_current(&machine_file))
+        r = machine_claim_locked();
     else
         r = 1; /* replaced between our opening it and now */
-    state_unlock(&file);
+    state_unlock(&machine_file);
     return r;
 }
 
-static int open_machine(void)
+static int machine_open(void)
 {
-    if (state_open(&file) != 0)
+    if (state_open(&machine_file) != 0)
         return -1;
     for (unsigned d = 0; d < MAX_DEVICES; d++) {
-        ledgers[d] = (struct ledger){&file.map->device[d], account, d};
-        pthread_mutex_init(&turn[d].lock, NULL);
+        machine_ledgers[d] = (struct ledger){&machine_file.map->device[d], machine_account, d};
+        pthread_mutex_init(&machine_turn[d].lock, NULL);
     }
     return 0;
 }
@@ -198,17 +198,17 @@ static int open_machine(void)
 int machine_attach(bool want_slot)
 {
     int r = 0;
-    pthread_mutex_lock(&attach_lock);
-    if (file.map != NULL && slot == NO_SLOT && !state_current(&file))
-        state_close(&file);
+    pthread_mutex_lock(&machine_attach_lock);
+    if (machine_file.map != NULL && machine_own_slot == NO_SLOT && !state_current(&machine_file))
+        state_close(&machine_file);
     do {
         if (r > 0)
-            state_close(&file);
-        r = file.map == NULL ? open_machine() : 0;
-        if (r == 0 && want_slot && slot == NO_SLOT)
-            r = claim();
+            state_close(&machine_file);
+        r = machine_file.map == NULL ? machine_open() : 0;
+        if (r == 0 && want_slot && machine_own_slot == NO_SLOT)
+            r = machine_claim();
     } while (r > 0);
-    pthread_mutex_unlock(&attach_lock);
+    pthread_mutex_unlock(&machine_attach_lock);
     return r;
 }
 
@@ -216,25 +216,25 @@ void machine_forked(void)
 {
     /* Closing our copy of the lock's descriptor leaves the parent's lock alone;
      * keeping it would keep the parent's record alive after its death. */
-    pthread_mutex_init(&attach_lock, NULL);
-    slot = NO_SLOT;
-    state_close(&file);
+    pthread_mutex_init(&machine_attach_lock, NULL);
+    machine_own_slot = NO_SLOT;
+    state_close(&machine_file);
 }
 
-const struct shape *machine_shape(void) { return &file.shape; }
-uint64_t machine_capacity(unsigned device) { return file.map->device[device].capacity * LEDGER_UNIT; }
-uint64_t machine_reserved(unsigned device) { return file.shape.bytes - machine_capacity(device); }
+const struct shape *machine_shape(void) { return &machine_file.shape; }
+uint64_t machine_capacity(unsigned device) { return machine_file.map->device[device].capacity * LEDGER_UNIT; }
+uint64_t machine_reserved(unsigned device) { return machine_file.shape.bytes - machine_capacity(device); }
 
-static bool change(unsigned device, enum kind kind, int64_t units)
+static bool machine_change(unsigned device, enum kind kind, int64_t units)
 {
-    struct ledger_account *a = account(slot, device);
+    struct ledger_account *a = machine_account(machine_own_slot, device);
     bool ok;
 
-    pthread_mutex_lock(&turn[device].lock);
-    ok = ledger_change(&ledgers[device], slot, units);
+    pthread_mutex_lock(&machine_turn[device].lock);
+    ok = ledger_change(&machine_ledgers[device], machine_own_slot, units);
     if (ok)
         store_relaxed(&a->kind[kind], load_relaxed(&a->kind[kind]) + (uint64_t)(units * LEDGER_UNIT));
-    pthread_mutex_unlock(&turn[device].lock);
+    pthread_mutex_unlock(&machine_turn[device].lock);
     return ok;
 }
 
@@ -242,39 +242,39 @@ bool machine_charge(unsigned device, enum kind kind, uint64_t bytes)
 {
     uint64_t units = ledger_units(bytes);
 
-    if (units > file.map->device[device].capacity)
+    if (units > machine_file.map->device[device].capacity)
         return false;
-    if (change(device, kind, (int64_t)units))
+    if (machine_change(device, kind, (int64_t)units))
         return true;
     machine_reap();
-    return change(device, kind, (int64_t)units);
+    return machine_change(device, kind, (int64_t)units);
 }
 
 void machine_return(unsigned device, enum kind kind, uint64_t bytes)
 {
-    change(device, kind, -(int64_t)ledger_units(bytes));
+    machine_change(device, kind, -(int64_t)ledger_units(bytes));
 }
 
 uint64_t machine_context(unsigned device, int by)
 {
-    return add_relaxed(&account(slot, device)->contexts, (uint64_t)(int64_t)by);
+    return add_relaxed(&machine_account(machine_own_slot, device)->contexts, (uint64_t)(int64_t)by);
 }
 
-uint64_t machine_used(unsigned device) { return ledger_total(&ledgers[device]); }
-uint64_t machine_mine(unsigned device) { return slot == NO_SLOT ? 0 : ledger_used(&ledgers[device], slot); }
+uint64_t machine_used(unsigned device) { return ledger_total(&machine_ledgers[device]); }
+uint64_t machine_mine(unsigned device) { return machine_own_slot == NO_SLOT ? 0 : ledger_used(&machine_ledgers[device], machine_own_slot); }
 
-uint64_t machine_kind(unsigned device, enum kind kind, bool everybody)
+uint64_t machine_kind(unsigned device, enum kind kind, bool all)
 {
     uint64_t sum = 0;
-    if (!everybody)
-        return slot == NO_SLOT ? 0 : load_relaxed(&account(slot, device)->kind[kind]);
-    for (unsigned s = 0; s < load_relaxed(&file.map->high); s++)
-        sum += load_relaxed(&account(s, device)->kind[kind]);
+    if (!all)
+        return machine_own_slot == NO_SLOT ? 0 : load_relaxed(&machine_account(machine_own_slot, device)->kind[kind]);
+    for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++)
+        sum += load_relaxed(&machine_account(s, device)->kind[kind]);
     return sum;
 }
 
-unsigned machine_slot(void) { return slot; }
-uint64_t machine_identity(void) { return file.map->record[slot].identity; }
+unsigned machine_slot(void) { return machine_own_slot; }
+uint64_t machine_identity(void) { return machine_file.map->record[machine_own_slot].identity; }
 
 bool machine_alive(unsigned s, uint64_t identity)
 {
@@ -282,23 +282,23 @@ bool machine_alive(unsigned s, uint64_t identity)
     if (s >= MAX_PROCESSES)
         return false;
     machine_reap();
-    alive = load_acquire(&file.map->record[s].state) == RECORD_LIVE;
-    return alive && file.map->record[s].identity == identity;
+    alive = load_acquire(&machine_file.map->record[s].state) == RECORD_LIVE;
+    return alive && machine_file.map->record[s].identity == identity;
 }
 
 unsigned machine_processes(unsigned device, struct process_info *out, unsigned max)
 {
     unsigned n = 0;
     machine_reap();
-    for (unsigned s = 0; s < load_relaxed(&file.map->high); s++) {
-        const struct record *r = &file.map->record[s];
+    for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++) {
+        const struct record *r = &machine_file.map->record[s];
         const struct ledger_account *a = &r->account[device];
         if (load_acquire(&r->state) != RECORD_LIVE || load_relaxed(&a->contexts) == 0)
             continue;
         if (n < max) {
             out[n] = (struct process_info){
                 .slot = s, .pid = r->outer_pid, .hidden = r->hidden,
-                .contexts = load_relaxed(&a->contexts), .used = ledger_used(&ledgers[device], s)};
+                .contexts = load_relaxed(&a->contexts), .used = ledger_used(&machine_ledgers[device], s)};
             memcpy(out[n].name, r->name, sizeof out[n].name);
             out[n].name[sizeof out[n].name - 1] = '\0';
         }

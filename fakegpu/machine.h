@@ -4,7 +4,7 @@
  * holds an open-file-description lock on that record's own byte for as long as
  * it lives; the kernel drops it at any death. A record whose lock is free and
  * whose process (where we can see it) is gone is dead, and its bytes are given
- * back by whoever looks next. Slow paths (claiming, reaping, reshaping) hold the
+ * back by the next process that needs or counts bytes. Slow paths (claiming, reaping, reshaping) hold the
  * machine's lock, another byte of the same file, which a death releases as well.
  */
 #ifndef FAKEGPU_MACHINE_H
@@ -54,9 +54,9 @@ uint64_t machine_context(unsigned device, int by);
 /* Gives back what dead processes held. */
 void machine_reap(void);
 
-uint64_t machine_used(unsigned device);             /* by everybody */
+uint64_t machine_used(unsigned device);             /* by all */
 uint64_t machine_mine(unsigned device);             /* by this process */
-uint64_t machine_kind(unsigned device, enum kind kind, bool everybody);
+uint64_t machine_kind(unsigned device, enum kind kind, bool all);
 
 /* This process's slot and an identity that no other process ever had. */
 unsigned machine_slot(void);

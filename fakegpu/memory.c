@@ -19,7 +19,7 @@ uint64_t physical_size(uint64_t bytes)
     return round_up(bytes, bytes > block / 2 ? block : LEDGER_UNIT);
 }
 
-static CUresult alloc(CUdeviceptr *out, uint64_t bytes, bool low)
+static CUresult memory_alloc(CUdeviceptr *out, uint64_t bytes, bool low)
 {
     struct context *c;
     struct block b;
@@ -45,19 +45,19 @@ static CUresult alloc(CUdeviceptr *out, uint64_t bytes, bool low)
     return CUDA_SUCCESS;
 }
 
-static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, uint64_t width, uint64_t height, unsigned element,
+static CUresult memory_alloc_pitch(CUdeviceptr *out, size_t *pitch, uint64_t width, uint64_t height, unsigned element,
                             bool low)
 {
     if (pitch == NULL || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
     if (width > UINT64_MAX / 2 / height - PITCH)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    TRY(alloc(out, round_up(width, PITCH) * height, low));
+    TRY(memory_alloc(out, round_up(width, PITCH) * height, low));
     *pitch = round_up(width, PITCH);
     return CUDA_SUCCESS;
 }
 
-static CUresult bad_free(CUdeviceptr p, enum space_result why)
+static CUresult memory_bad_free(CUdeviceptr p, enum space_result why)
 {
     static const char *const text[] = {
         [SPACE_UNKNOWN] = "was never allocated",
@@ -69,7 +69,7 @@ static CUresult bad_free(CUdeviceptr p, enum space_result why)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult release(CUdeviceptr p)
+static CUresult memory_release(CUdeviceptr p)
 {
     struct block b;
     enum space_result r;
@@ -83,7 +83,7 @@ static CUresult release(CUdeviceptr p)
     if (r == SPACE_OTHER && b.kind == BLOCK_GRAPH)
         return graph_freed(b.owner); /* the address stays the graph's */
     if (r != SPACE_OK)
-        return bad_free(p, r);
+        return memory_bad_free(p, r);
     if (b.kind == BLOCK_DATA) {
         machine_return(b.device, KIND_DATA, b.charged);
     } else if (b.kind == BLOCK_POOL) {
@@ -93,7 +93,7 @@ static CUresult release(CUdeviceptr p)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
+static CUresult memory_get_info(uint64_t *free_bytes, uint64_t *total)
 {
     struct context *c;
     uint64_t used;
@@ -107,7 +107,7 @@ static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
     return CUDA_SUCCESS;
 }
 
-static CUresult address_range(CUdeviceptr *base, uint64_t *size, CUdeviceptr p)
+static CUresult memory_address_range(CUdeviceptr *base, uint64_t *size, CUdeviceptr p)
 {
     struct context *c;
     struct host_range h;
@@ -126,18 +126,18 @@ static CUresult address_range(CUdeviceptr *base, uint64_t *size, CUdeviceptr p)
     return CUDA_SUCCESS;
 }
 
-API cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { ENTRY(cuMemAlloc, alloc(out, bytes, false)); }
-API cuMemFree_v2(CUdeviceptr p) { ENTRY(cuMemFree, release(p)); }
+API cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) { ENTRY(cuMemAlloc, memory_alloc(out, bytes, false)); }
+API cuMemFree_v2(CUdeviceptr p) { ENTRY(cuMemFree, memory_release(p)); }
 
 API cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
 {
-    ENTRY(cuMemAllocPitch, alloc_pitch(out, pitch, width, height, element, false));
+    ENTRY(cuMemAllocPitch, memory_alloc_pitch(out, pitch, width, height, element, false));
 }
 
-static CUresult get_info_sizes(size_t *free_bytes, size_t *total)
+static CUresult memory_get_info_sizes(size_t *free_bytes, size_t *total)
 {
     uint64_t f, t;
-    TRY(get_info(&f, &t));
+    TRY(memory_get_info(&f, &t));
     if (free_bytes != NULL)
         *free_bytes = f;
     if (total != NULL)
@@ -145,13 +145,13 @@ static CUresult get_info_sizes(size_t *free_bytes, size_t *total)
     return CUDA_SUCCESS;
 }
 
-API cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { ENTRY(cuMemGetInfo, get_info_sizes(free_bytes, total)); }
+API cuMemGetInfo_v2(size_t *free_bytes, size_t *total) { ENTRY(cuMemGetInfo, memory_get_info_sizes(free_bytes, total)); }
 
 API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p)
 {
     CUdeviceptr b;
     uint64_t n;
-    TRY(address_range(&b, &n, p));
+    TRY(memory_address_range(&b, &n, p));
     if (base != NULL)
         *base = b;
     if (size != NULL)
@@ -161,58 +161,58 @@ API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p)
 
 /* The un-suffixed calls speak 32 bits; their addresses come from below 4 GiB. */
 
-static CUresult alloc_v1(CUdeviceptr_v1 *out, unsigned bytes)
+static CUresult memory_alloc_v1(CUdeviceptr_v1 *out, unsigned bytes)
 {
     CUdeviceptr p;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(alloc(&p, bytes, true));
+    TRY(memory_alloc(&p, bytes, true));
     *out = (CUdeviceptr_v1)p;
     return CUDA_SUCCESS;
 }
 
-static CUresult alloc_pitch_v1(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+static CUresult memory_alloc_pitch_v1(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
     CUdeviceptr p;
     size_t n;
     if (out == NULL || pitch == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(alloc_pitch(&p, &n, width, height, element, true));
+    TRY(memory_alloc_pitch(&p, &n, width, height, element, true));
     *out = (CUdeviceptr_v1)p;
     *pitch = (unsigned)n;
     return CUDA_SUCCESS;
 }
 
-static unsigned clamp(uint64_t n) { return n > UINT32_MAX ? UINT32_MAX : (unsigned)n; }
+static unsigned memory_clamp(uint64_t n) { return n > UINT32_MAX ? UINT32_MAX : (unsigned)n; }
 
-static CUresult get_info_v1(unsigned *free_bytes, unsigned *total)
+static CUresult memory_get_info_v1(unsigned *free_bytes, unsigned *total)
 {
     uint64_t f, t;
-    TRY(get_info(&f, &t));
+    TRY(memory_get_info(&f, &t));
     if (free_bytes != NULL)
-        *free_bytes = clamp(f);
+        *free_bytes = memory_clamp(f);
     if (total != NULL)
-        *total = clamp(t);
+        *total = memory_clamp(t);
     return CUDA_SUCCESS;
 }
 
-API cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes) { ENTRY(cuMemAlloc, alloc_v1(out, bytes)); }
-API cuMemFree(CUdeviceptr_v1 p) { ENTRY(cuMemFree, release(p)); }
-API cuMemGetInfo(unsigned *free_bytes, unsigned *total) { ENTRY(cuMemGetInfo, get_info_v1(free_bytes, total)); }
+API cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes) { ENTRY(cuMemAlloc, memory_alloc_v1(out, bytes)); }
+API cuMemFree(CUdeviceptr_v1 p) { ENTRY(cuMemFree, memory_release(p)); }
+API cuMemGetInfo(unsigned *free_bytes, unsigned *total) { ENTRY(cuMemGetInfo, memory_get_info_v1(free_bytes, total)); }
 
 API cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
-    ENTRY(cuMemAllocPitch, alloc_pitch_v1(out, pitch, width, height, element));
+    ENTRY(cuMemAllocPitch, memory_alloc_pitch_v1(out, pitch, width, height, element));
 }
 
 API cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 p)
 {
     CUdeviceptr b;
     uint64_t n;
-    TRY(address_range(&b, &n, p));
+    TRY(memory_address_range(&b, &n, p));
     if (base != NULL)
         *base = (CUdeviceptr_v1)b;
     if (size != NULL)
-        *size = clamp(n);
+        *size = memory_clamp(n);
     return CUDA_SUCCESS;
 }

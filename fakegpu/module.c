@@ -6,7 +6,7 @@
 
 #include "space.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of functions and variables */
+static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of functions and variables */
 
 char *file_read(const char *path)
 {
@@ -31,7 +31,7 @@ struct function *function_new(const char *name, struct function **list)
 {
     struct function *f;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&module_lock);
     for (f = *list; f != NULL; f = f->next)
         if (strcmp(f->name, name) == 0)
             break;
@@ -45,7 +45,7 @@ struct function *function_new(const char *name, struct function **list)
             *list = f;
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&module_lock);
     return f;
 }
 
@@ -61,7 +61,7 @@ void functions_drop(struct function **list)
 }
 
 /* A module takes whole 2 MiB pages, as measured on the real driver. */
-static uint64_t cost(const struct image *i) { return round_up(i->size + i->globals + 1, 2 * MIB); }
+static uint64_t module_cost(const struct image *i) { return round_up(i->size + i->globals + 1, 2 * MIB); }
 
 CUresult module_new(struct module **out, const void *data, struct library *library)
 {
@@ -75,7 +75,7 @@ CUresult module_new(struct module **out, const void *data, struct library *libra
         return CUDA_ERROR_INVALID_VALUE;
     if (!image_read(data, &i))
         return CUDA_ERROR_INVALID_IMAGE;
-    bytes = cost(&i);
+    bytes = module_cost(&i);
     if (!machine_charge(c->device_index, KIND_MODULE, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     m = handle_new(sizeof *m, HANDLE_MODULE, c);
@@ -126,7 +126,7 @@ CUresult module_function(struct module *m, const char *name, struct function **o
 /* A variable has an address from when it is first asked for. Its bytes are the
  * module's, so they are charged already. A binary's variables cannot be seen; each
  * is said to be one page long. Under the lock. */
-static struct global *global_get(struct module *m, const char *name)
+static struct global *module_global_get(struct module *m, const char *name)
 {
     struct block b = {.kind = BLOCK_GLOBAL, .context = m->handle.context, .owner = m};
     struct global *g;
@@ -153,12 +153,12 @@ static struct global *global_get(struct module *m, const char *name)
 CUresult module_global(struct module *m, const char *name, CUdeviceptr *p, uint64_t *size)
 {
     struct global *g;
-    pthread_mutex_lock(&lock);
-    g = global_get(m, name);
+    pthread_mutex_lock(&module_lock);
+    g = module_global_get(m, name);
     if (g != NULL) {
         *p = g->address;
         *size = g->size;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&module_lock);
     return g == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }

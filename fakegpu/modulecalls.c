@@ -3,7 +3,7 @@
 
 #include "module.h"
 
-static CUresult load_data(CUmodule *out, const void *image)
+static CUresult modulecall_load_data(CUmodule *out, const void *image)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -11,7 +11,7 @@ static CUresult load_data(CUmodule *out, const void *image)
     return module_new(out, image, NULL);
 }
 
-static CUresult load_file(CUmodule *out, const char *path)
+static CUresult modulecall_load_file(CUmodule *out, const char *path)
 {
     struct context *c;
     char *data;
@@ -23,12 +23,12 @@ static CUresult load_file(CUmodule *out, const char *path)
     data = file_read(path);
     if (data == NULL)
         return CUDA_ERROR_FILE_NOT_FOUND;
-    r = load_data(out, data);
+    r = modulecall_load_data(out, data);
     free(data);
     return r;
 }
 
-static CUresult module_get(CUmodule handle, const char *call, struct module **out)
+static CUresult modulecall_module_get(CUmodule handle, const char *call, struct module **out)
 {
     struct context *c;
     TRY(current_context(&c));
@@ -36,7 +36,7 @@ static CUresult module_get(CUmodule handle, const char *call, struct module **ou
     return *out == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-static CUresult unload(CUmodule handle)
+static CUresult modulecall_unload(CUmodule handle)
 {
     struct module *m;
     TRY(driver_ready());
@@ -47,22 +47,22 @@ static CUresult unload(CUmodule handle)
     return CUDA_SUCCESS;
 }
 
-API cuModuleLoad(CUmodule *out, const char *path) { ENTRY(cuModuleLoad, load_file(out, path)); }
-API cuModuleLoadData(CUmodule *out, const void *image) { ENTRY(cuModuleLoadData, load_data(out, image)); }
+API cuModuleLoad(CUmodule *out, const char *path) { ENTRY(cuModuleLoad, modulecall_load_file(out, path)); }
+API cuModuleLoadData(CUmodule *out, const void *image) { ENTRY(cuModuleLoadData, modulecall_load_data(out, image)); }
 
 API cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, int *options, void **values)
 {
     (void)count, (void)options, (void)values;
-    ENTRY(cuModuleLoadDataEx, load_data(out, image));
+    ENTRY(cuModuleLoadDataEx, modulecall_load_data(out, image));
 }
 
-API cuModuleLoadFatBinary(CUmodule *out, const void *image) { ENTRY(cuModuleLoadFatBinary, load_data(out, image)); }
-API cuModuleUnload(CUmodule m) { ENTRY(cuModuleUnload, unload(m)); }
+API cuModuleLoadFatBinary(CUmodule *out, const void *image) { ENTRY(cuModuleLoadFatBinary, modulecall_load_data(out, image)); }
+API cuModuleUnload(CUmodule m) { ENTRY(cuModuleUnload, modulecall_unload(m)); }
 
-static CUresult get_function(CUfunction *out, CUmodule handle, const char *name)
+static CUresult modulecall_get_function(CUfunction *out, CUmodule handle, const char *name)
 {
     struct module *m;
-    TRY(module_get(handle, "cuModuleGetFunction", &m));
+    TRY(modulecall_module_get(handle, "cuModuleGetFunction", &m));
     if (out == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     return module_function(m, name, out);
@@ -70,13 +70,13 @@ static CUresult get_function(CUfunction *out, CUmodule handle, const char *name)
 
 API cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
 {
-    ENTRY(cuModuleGetFunction, get_function(out, m, name));
+    ENTRY(cuModuleGetFunction, modulecall_get_function(out, m, name));
 }
 
-static CUresult get_global(CUdeviceptr *p, uint64_t *size, CUmodule handle, const char *name)
+static CUresult modulecall_get_global(CUdeviceptr *p, uint64_t *size, CUmodule handle, const char *name)
 {
     struct module *m;
-    TRY(module_get(handle, "cuModuleGetGlobal", &m));
+    TRY(modulecall_module_get(handle, "cuModuleGetGlobal", &m));
     return name == NULL ? CUDA_ERROR_INVALID_VALUE : module_global(m, name, p, size);
 }
 
@@ -84,7 +84,7 @@ API cuModuleGetGlobal_v2(CUdeviceptr *p, size_t *size, CUmodule m, const char *n
 {
     CUdeviceptr at;
     uint64_t n;
-    TRY(get_global(&at, &n, m, name));
+    TRY(modulecall_get_global(&at, &n, m, name));
     if (p != NULL)
         *p = at;
     if (size != NULL)
@@ -97,7 +97,7 @@ API cuModuleGetGlobal(CUdeviceptr_v1 *p, unsigned *size, CUmodule m, const char 
 {
     CUdeviceptr at;
     uint64_t n;
-    TRY(get_global(&at, &n, m, name));
+    TRY(modulecall_get_global(&at, &n, m, name));
     if (p != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (size != NULL)
@@ -115,7 +115,7 @@ API cuModuleGetLoadingMode(int *mode)
     return CUDA_SUCCESS;
 }
 
-static CUresult function_get(CUfunction handle, const char *call, struct function **out)
+static CUresult modulecall_function_get(CUfunction handle, const char *call, struct function **out)
 {
     TRY(driver_ready());
     *out = handle_want(handle, HANDLE_FUNCTION, call);
@@ -127,7 +127,7 @@ enum { MAX_THREADS_PER_BLOCK = 0, NUM_REGS = 4, PTX_VERSION = 5, BINARY_VERSION 
 API cuFuncGetAttribute(int *value, int attribute, CUfunction handle)
 {
     struct function *f;
-    TRY(function_get(handle, "cuFuncGetAttribute", &f));
+    TRY(modulecall_function_get(handle, "cuFuncGetAttribute", &f));
     if (value == NULL || attribute < 0)
         return CUDA_ERROR_INVALID_VALUE;
     *value = attribute == MAX_THREADS_PER_BLOCK                              ? 1024
@@ -141,20 +141,20 @@ API cuFuncSetAttribute(CUfunction handle, int attribute, int value)
 {
     struct function *f;
     (void)attribute, (void)value;
-    return function_get(handle, "cuFuncSetAttribute", &f);
+    return modulecall_function_get(handle, "cuFuncSetAttribute", &f);
 }
 
 API cuFuncSetCacheConfig(CUfunction handle, int config)
 {
     struct function *f;
     (void)config;
-    return function_get(handle, "cuFuncSetCacheConfig", &f);
+    return modulecall_function_get(handle, "cuFuncSetCacheConfig", &f);
 }
 
 API cuFuncGetModule(CUmodule *out, CUfunction handle)
 {
     struct function *f;
-    TRY(function_get(handle, "cuFuncGetModule", &f));
+    TRY(modulecall_function_get(handle, "cuFuncGetModule", &f));
     if (out == NULL || f->module == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *out = f->module;
@@ -164,7 +164,7 @@ API cuFuncGetModule(CUmodule *out, CUfunction handle)
 API cuFuncGetName(const char **name, CUfunction handle)
 {
     struct function *f;
-    TRY(function_get(handle, "cuFuncGetName", &f));
+    TRY(modulecall_function_get(handle, "cuFuncGetName", &f));
     if (name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *name = f->name;

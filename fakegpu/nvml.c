@@ -13,26 +13,26 @@ struct nvml_device {
     char unused;
 };
 
-static struct nvml_device devices[MAX_DEVICES];
-static unsigned users;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nvml_device nvml_devices[MAX_DEVICES];
+static unsigned nvml_users;
+static pthread_mutex_t nvml_lock = PTHREAD_MUTEX_INITIALIZER;
 
-nvmlReturn_t nvml_ready(void) { return load_acquire(&users) > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
+nvmlReturn_t nvml_ready(void) { return load_acquire(&nvml_users) > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED; }
 
 /* The first handle of a device opens a file that stays open, as the real one does. */
 nvmlDevice_t nvml_handle(unsigned index)
 {
-    static uint32_t opened[sizeof devices / sizeof *devices];
+    static uint32_t opened[MAX_DEVICES];
     if (!__atomic_exchange_n(&opened[index], 1, __ATOMIC_RELAXED))
         (void)!open("/dev/null", O_RDWR | O_CLOEXEC);
-    return &devices[index];
+    return &nvml_devices[index];
 }
 
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
 {
     NVML_TRY(nvml_ready());
     for (unsigned i = 0; i < machine_shape()->devices; i++)
-        if (device == &devices[i]) {
+        if (device == &nvml_devices[i]) {
             *index = i;
             return NVML_SUCCESS;
         }
@@ -40,12 +40,12 @@ nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
 }
 
 /* Unlike CUDA, NVML goes on in the child of a fork, over a mapping of its own. */
-static void child_of_fork(void)
+static void nvml_child_of_fork(void)
 {
     machine_forked();
-    pthread_mutex_init(&lock, NULL);
-    if (users > 0 && machine_attach(false) != 0)
-        users = 0;
+    pthread_mutex_init(&nvml_lock, NULL);
+    if (nvml_users > 0 && machine_attach(false) != 0)
+        nvml_users = 0;
 }
 
 NVML_API nvmlInitWithFlags(unsigned flags)
@@ -54,14 +54,14 @@ NVML_API nvmlInitWithFlags(unsigned flags)
     nvmlReturn_t r = NVML_SUCCESS;
     (void)flags;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&nvml_lock);
     if (!at_fork)
-        at_fork = pthread_atfork(NULL, NULL, child_of_fork) == 0;
-    if (users == 0 && machine_attach(false) != 0)
+        at_fork = pthread_atfork(NULL, NULL, nvml_child_of_fork) == 0;
+    if (nvml_users == 0 && machine_attach(false) != 0)
         r = NVML_ERROR_DRIVER_NOT_LOADED;
     else
-        store_release(&users, users + 1);
-    pthread_mutex_unlock(&lock);
+        store_release(&nvml_users, nvml_users + 1);
+    pthread_mutex_unlock(&nvml_lock);
     return r;
 }
 
@@ -71,12 +71,12 @@ NVML_API nvmlInit(void) { return nvmlInitWithFlags(0); }
 NVML_API nvmlShutdown(void)
 {
     nvmlReturn_t r = NVML_ERROR_UNINITIALIZED;
-    pthread_mutex_lock(&lock);
-    if (users > 0) {
-        store_release(&users, users - 1);
+    pthread_mutex_lock(&nvml_lock);
+    if (nvml_users > 0) {
+        store_release(&nvml_users, nvml_users - 1);
         r = NVML_SUCCESS;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&nvml_lock);
     return r;
 }
 
@@ -97,7 +97,7 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
     }
 }
 
-static nvmlReturn_t text(char *out, unsigned size, const char *value)
+static nvmlReturn_t nvml_text(char *out, unsigned size, const char *value)
 {
     if (out == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -110,10 +110,10 @@ static nvmlReturn_t text(char *out, unsigned size, const char *value)
 NVML_API nvmlSystemGetDriverVersion(char *out, unsigned size)
 {
     NVML_TRY(nvml_ready());
-    return text(out, size, DRIVER_VERSION_TEXT);
+    return nvml_text(out, size, DRIVER_VERSION_TEXT);
 }
 
-NVML_API nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(out, size, "13." DRIVER_VERSION_TEXT); }
+NVML_API nvmlSystemGetNVMLVersion(char *out, unsigned size) { return nvml_text(out, size, "13." DRIVER_VERSION_TEXT); }
 
 NVML_API nvmlSystemGetCudaDriverVersion_v2(int *version)
 {

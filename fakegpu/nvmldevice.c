@@ -1,11 +1,11 @@
-/* NVML: what a device is, what it holds, and for whom. */
+/* NVML: what a device is, what it holds, and for which processes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "nvml.h"
 
-static nvmlReturn_t text(nvmlDevice_t device, char *out, unsigned size, const char *value)
+static nvmlReturn_t nvmldevice_text(nvmlDevice_t device, char *out, unsigned size, const char *value)
 {
     unsigned i;
     NVML_TRY(nvml_index(device, &i));
@@ -20,7 +20,7 @@ static nvmlReturn_t text(nvmlDevice_t device, char *out, unsigned size, const ch
 NVML_API nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned size)
 {
     NVML_TRY(nvml_ready());
-    return text(device, out, size, machine_shape()->model->name);
+    return nvmldevice_text(device, out, size, machine_shape()->model->name);
 }
 
 NVML_API nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned size)
@@ -31,10 +31,10 @@ NVML_API nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned size)
     NVML_TRY(nvml_index(device, &i));
     model_uuid(machine_shape()->model, i, uuid);
     uuid_text(uuid, mine);
-    return text(device, out, size, mine);
+    return nvmldevice_text(device, out, size, mine);
 }
 
-static nvmlReturn_t pci(nvmlDevice_t device, const void *out, nvmlPciInfo_t *info)
+static nvmlReturn_t nvmldevice_pci(nvmlDevice_t device, const void *out, nvmlPciInfo_t *info)
 {
     char bus[BUS_TEXT];
     unsigned i;
@@ -51,7 +51,7 @@ static nvmlReturn_t pci(nvmlDevice_t device, const void *out, nvmlPciInfo_t *inf
 NVML_API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *out)
 {
     nvmlPciInfo_t info;
-    NVML_TRY(pci(device, out, &info));
+    NVML_TRY(nvmldevice_pci(device, out, &info));
     *out = info;
     return NVML_SUCCESS;
 }
@@ -59,7 +59,7 @@ NVML_API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *out)
 NVML_API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
 {
     nvmlPciInfo_t info;
-    NVML_TRY(pci(device, out, &info));
+    NVML_TRY(nvmldevice_pci(device, out, &info));
     *out = (nvmlPciInfo_v1_t){.domain = info.domain, .bus = info.bus, .device = info.device,
                               .pciDeviceId = info.pciDeviceId};
     memcpy(out->busId, info.busIdLegacy, sizeof out->busId);
@@ -102,7 +102,7 @@ NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 }
 
 /* Calls put for each process; with too little room only says how many there are. */
-static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *out,
+static nvmlReturn_t nvmldevice_processes(nvmlDevice_t device, unsigned *count, void *out,
                               void (*put)(void *out, unsigned at, const struct process_info *p))
 {
     struct process_info *list;
@@ -123,12 +123,12 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *out,
     return n <= i ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-static void put_v1(void *out, unsigned at, const struct process_info *p)
+static void nvmldevice_put_v1(void *out, unsigned at, const struct process_info *p)
 {
     ((nvmlProcessInfo_v1_t *)out)[at] = (nvmlProcessInfo_v1_t){p->pid, p->used + p->hidden};
 }
 
-static void put(void *out, unsigned at, const struct process_info *p)
+static void nvmldevice_put(void *out, unsigned at, const struct process_info *p)
 {
     ((nvmlProcessInfo_t *)out)[at] =
         (nvmlProcessInfo_t){p->pid, p->used + p->hidden, (unsigned)NVML_NO_INSTANCE, (unsigned)NVML_NO_INSTANCE};
@@ -136,20 +136,20 @@ static void put(void *out, unsigned at, const struct process_info *p)
 
 NVML_API nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_v1_t *out)
 {
-    return processes(d, n, out, put_v1);
+    return nvmldevice_processes(d, n, out, nvmldevice_put_v1);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *out)
 {
-    return processes(d, n, out, put);
+    return nvmldevice_processes(d, n, out, nvmldevice_put);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *out)
 {
-    return processes(d, n, out, put);
+    return nvmldevice_processes(d, n, out, nvmldevice_put);
 }
 
-static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
+static nvmlReturn_t nvmldevice_no_processes(nvmlDevice_t device, unsigned *count)
 {
     unsigned i;
     NVML_TRY(nvml_index(device, &i));
@@ -159,19 +159,19 @@ static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count)
     return NVML_SUCCESS;
 }
 
-#define NOBODY(name) \
-    NVML_API name(nvmlDevice_t d, unsigned *n, void *out) { (void)out; return nobody(d, n); }
+#define NO_PROCESSES(name) \
+    NVML_API name(nvmlDevice_t d, unsigned *n, void *out) { (void)out; return nvmldevice_no_processes(d, n); }
 
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses)
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 
 /* Nothing ever runs, so nothing was sampled. */
 NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizationSample_t *out, unsigned *n,
                                          unsigned long long since)
 {
     (void)out, (void)since;
-    NVML_TRY(nobody(d, n));
+    NVML_TRY(nvmldevice_no_processes(d, n));
     return NVML_ERROR_NOT_FOUND;
 }
 
@@ -185,7 +185,7 @@ NVML_API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *o
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned value)
+static nvmlReturn_t nvmldevice_number(nvmlDevice_t device, unsigned *out, unsigned value)
 {
     unsigned i;
     NVML_TRY(nvml_index(device, &i));
@@ -197,7 +197,7 @@ static nvmlReturn_t number(nvmlDevice_t device, unsigned *out, unsigned value)
 
 /* Calls that answer one number, the same for every device. */
 #define NUMBER(name, value) \
-    NVML_API name(nvmlDevice_t d, unsigned *out) { return number(d, out, value); }
+    NVML_API name(nvmlDevice_t d, unsigned *out) { return nvmldevice_number(d, out, value); }
 
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
 NUMBER(nvmlDeviceGetComputeMode, 0)
@@ -211,35 +211,35 @@ NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 
-static nvmlReturn_t own_number(nvmlDevice_t device, unsigned *out)
+static nvmlReturn_t nvmldevice_own_number(nvmlDevice_t device, unsigned *out)
 {
     unsigned i;
     NVML_TRY(nvml_index(device, &i));
-    return number(device, out, i);
+    return nvmldevice_number(device, out, i);
 }
 
-NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out) { return own_number(d, out); }
-NVML_API nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *out) { return own_number(d, out); }
+NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out) { return nvmldevice_own_number(d, out); }
+NVML_API nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *out) { return nvmldevice_own_number(d, out); }
 
 /* A setting, and what it will be after a restart. */
-static nvmlReturn_t setting(nvmlDevice_t device, unsigned *now, unsigned *later, unsigned value)
+static nvmlReturn_t nvmldevice_setting(nvmlDevice_t device, unsigned *now, unsigned *later, unsigned value)
 {
-    NVML_TRY(number(device, now, value));
-    return number(device, later, value);
+    NVML_TRY(nvmldevice_number(device, now, value));
+    return nvmldevice_number(device, later, value);
 }
 
-NVML_API nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return setting(d, now, later, 0); }
-NVML_API nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return setting(d, now, later, 1); }
+NVML_API nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return nvmldevice_setting(d, now, later, 0); }
+NVML_API nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return nvmldevice_setting(d, now, later, 1); }
 
 NVML_API nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *out)
 {
     (void)sensor;
-    return number(device, out, 35);
+    return nvmldevice_number(device, out, 35);
 }
 
 NVML_API nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *out)
 {
-    NVML_TRY(number(device, out, 0));
+    NVML_TRY(nvmldevice_number(device, out, 0));
     return NVML_ERROR_NOT_SUPPORTED;
 }
 

@@ -11,7 +11,7 @@ struct known {
     struct pool *pool;
 };
 
-static CUdevice ordinal_of(unsigned index)
+static CUdevice pointer_ordinal_of(unsigned index)
 {
     for (unsigned i = 0; i < visible_devices(); i++)
         if (device_index((CUdevice)i) == index)
@@ -19,13 +19,13 @@ static CUdevice ordinal_of(unsigned index)
     return CU_DEVICE_INVALID;
 }
 
-static bool know(CUdeviceptr p, struct known *out)
+static bool pointer_find(CUdeviceptr p, struct known *out)
 {
     struct host_range h;
     struct block b;
 
     if (space_find(p, &b)) {
-        *out = (struct known){b.context, ordinal_of(b.device), true, false, b.address, b.size, b.id,
+        *out = (struct known){b.context, pointer_ordinal_of(b.device), true, false, b.address, b.size, b.id,
                               b.kind == BLOCK_POOL ? b.owner : NULL};
         return true;
     }
@@ -36,7 +36,7 @@ static bool know(CUdeviceptr p, struct known *out)
     return true;
 }
 
-static CUresult answer(void *out, CUpointer_attribute a, CUdeviceptr p, const struct known *k)
+static CUresult pointer_answer(void *out, CUpointer_attribute a, CUdeviceptr p, const struct known *k)
 {
     switch (a) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = k->context; break;
@@ -70,9 +70,9 @@ API cuPointerGetAttribute(void *out, CUpointer_attribute a, CUdeviceptr p)
 {
     struct known k;
     TRY(driver_ready());
-    if (out == NULL || !know(p, &k))
+    if (out == NULL || !pointer_find(p, &k))
         return CUDA_ERROR_INVALID_VALUE;
-    return answer(out, a, p, &k);
+    return pointer_answer(out, a, p, &k);
 }
 
 /* Unknown pointers are answered with zeroes here. */
@@ -82,7 +82,7 @@ API cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void
     TRY(driver_ready());
     if (attributes == NULL || out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!know(p, &k)) {
+    if (!pointer_find(p, &k)) {
         for (unsigned i = 0; i < count; i++)
             switch (attributes[i]) {
             case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out[i] = CU_DEVICE_INVALID; break;
@@ -96,7 +96,7 @@ API cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void
         return CUDA_SUCCESS;
     }
     for (unsigned i = 0; i < count; i++)
-        if (answer(out[i], attributes[i], p, &k) != CUDA_SUCCESS)
+        if (pointer_answer(out[i], attributes[i], p, &k) != CUDA_SUCCESS)
             *(uint64_t *)out[i] = 0;
     return CUDA_SUCCESS;
 }
@@ -105,6 +105,6 @@ API cuPointerSetAttribute(const void *value, CUpointer_attribute a, CUdeviceptr 
 {
     struct known k;
     TRY(driver_ready());
-    return value == NULL || a != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !know(p, &k) ? CUDA_ERROR_INVALID_VALUE
+    return value == NULL || a != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !pointer_find(p, &k) ? CUDA_ERROR_INVALID_VALUE
                                                                                   : CUDA_SUCCESS;
 }

@@ -6,12 +6,12 @@
 #include "knobs.h"
 #include "space.h"
 
-static const uint64_t CHUNK = 32 * MIB;
-static const uint64_t SMALL_CHUNK = 2 * MIB;
+static const uint64_t POOL_CHUNK = 32 * MIB;
+static const uint64_t POOL_SMALL_CHUNK = 2 * MIB;
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pool *all;
-static struct pool *defaults[MAX_DEVICES], *current[MAX_DEVICES]; /* by ordinal */
+static pthread_mutex_t pool_list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool *pool_list;
+static struct pool *pool_defaults[MAX_DEVICES], *pool_currents[MAX_DEVICES]; /* by ordinal */
 
 struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props)
 {
@@ -24,10 +24,10 @@ struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props)
     p->device = device_index(ordinal);
     p->managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
     p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
-    pthread_mutex_lock(&list_lock);
-    p->next = all;
-    all = p;
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_lock(&pool_list_lock);
+    p->next = pool_list;
+    pool_list = p;
+    pthread_mutex_unlock(&pool_list_lock);
     return p;
 }
 
@@ -39,10 +39,10 @@ struct pool *pool_default(CUdevice ordinal)
     struct pool *p;
 
     pthread_mutex_lock(&making);
-    p = defaults[ordinal];
+    p = pool_defaults[ordinal];
     if (p == NULL && (p = pool_new(ordinal, &props)) != NULL) {
         p->is_default = true;
-        defaults[ordinal] = p;
+        pool_defaults[ordinal] = p;
     }
     pthread_mutex_unlock(&making);
     return p;
@@ -50,16 +50,16 @@ struct pool *pool_default(CUdevice ordinal)
 
 struct pool *pool_current(CUdevice ordinal)
 {
-    struct pool *p = load_acquire(&current[ordinal]);
+    struct pool *p = load_acquire(&pool_currents[ordinal]);
     return p != NULL ? p : pool_default(ordinal);
 }
 
-void pool_set_current(CUdevice ordinal, struct pool *p) { store_release(&current[ordinal], p); }
+void pool_set_current(CUdevice ordinal, struct pool *p) { store_release(&pool_currents[ordinal], p); }
 
 /* Under the pool's lock. */
-static void shrink(struct pool *p, uint64_t keep)
+static void pool_shrink(struct pool *p, uint64_t keep)
 {
-    uint64_t least = round_up(p->taken, CHUNK);
+    uint64_t least = round_up(p->taken, POOL_CHUNK);
     if (keep < least)
         keep = least;
     if (p->reserved <= keep)
@@ -73,14 +73,14 @@ static void shrink(struct pool *p, uint64_t keep)
 void pool_trim(struct pool *p, uint64_t keep)
 {
     pthread_mutex_lock(&p->lock);
-    shrink(p, keep);
+    pool_shrink(p, keep);
     pthread_mutex_unlock(&p->lock);
 }
 
 /* Under the list's lock. False if the pool is done for: destroyed, and all given back. Its
  * threshold is read with the rest: one from before it was destroyed would keep memory that
- * nobody gives back any more. */
-static bool settle(struct pool *p, bool drop)
+ * nothing gives back any more. */
+static bool pool_return_slack(struct pool *p, bool drop)
 {
     bool done;
     pthread_mutex_lock(&p->lock);
@@ -88,40 +88,40 @@ static bool settle(struct pool *p, bool drop)
     if (knobs()->fragmented)
         p->holes += p->pending;
     p->pending = 0;
-    shrink(p, drop ? 0 : p->threshold);
+    pool_shrink(p, drop ? 0 : p->threshold);
     done = p->doomed && p->live == 0;
     pthread_mutex_unlock(&p->lock);
     return !done;
 }
 
-static unsigned burying; /* pools that were destroyed and are not gone */
+static unsigned pool_dying_count; /* pools that were destroyed and are not gone */
 
-static void settle_all(const unsigned *device, bool empty)
+static void pool_return_slack_of(const unsigned *device, bool empty)
 {
-    pthread_mutex_lock(&list_lock);
-    for (struct pool **at = &all, *p; (p = *at) != NULL;) {
+    pthread_mutex_lock(&pool_list_lock);
+    for (struct pool **at = &pool_list, *p; (p = *at) != NULL;) {
         bool chosen = device == NULL || p->device == *device;
         if (empty)
             chosen = load_relaxed(&p->doomed) && load_relaxed(&p->live) == 0;
-        if (!chosen || settle(p, device != NULL)) {
+        if (!chosen || pool_return_slack(p, device != NULL)) {
             at = &p->next;
             continue;
         }
         *at = p->next;
-        add_relaxed(&burying, -1u);
+        add_relaxed(&pool_dying_count, -1u);
         pthread_mutex_destroy(&p->lock);
         handle_drop(p);
     }
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(&pool_list_lock);
 }
 
-void pools_settle(void) { settle_all(NULL, false); }
-void pools_drop(unsigned device) { settle_all(&device, false); }
+void pools_return_slack(void) { pool_return_slack_of(NULL, false); }
+void pools_drop(unsigned device) { pool_return_slack_of(&device, false); }
 
 void pools_bury(void)
 {
-    if (load_relaxed(&burying) > 0)
-        settle_all(NULL, true);
+    if (load_relaxed(&pool_dying_count) > 0)
+        pool_return_slack_of(NULL, true);
 }
 
 CUresult pool_destroy(struct pool *p)
@@ -130,14 +130,14 @@ CUresult pool_destroy(struct pool *p)
 
     if (p->is_default)
         return CUDA_ERROR_INVALID_VALUE;
-    __atomic_compare_exchange_n(&current[p->ordinal], &was_current, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    __atomic_compare_exchange_n(&pool_currents[p->ordinal], &was_current, NULL, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     pthread_mutex_lock(&p->lock);
     store_relaxed(&p->doomed, true);
-    add_relaxed(&burying, 1);
+    add_relaxed(&pool_dying_count, 1);
     p->threshold = 0;
-    shrink(p, 0);
+    pool_shrink(p, 0);
     pthread_mutex_unlock(&p->lock);
-    return CUDA_SUCCESS; /* it is buried when it is settled next and nothing is left in it */
+    return CUDA_SUCCESS; /* it ends when its slack is next returned and nothing is left in it */
 }
 
 void pool_give(struct pool *p, uint64_t bytes)
@@ -156,14 +156,14 @@ void pool_give(struct pool *p, uint64_t bytes)
 }
 
 /* Under the pool's lock: chunks as the driver takes them, less where that does not fit. */
-static bool grow(struct pool *p, uint64_t need)
+static bool pool_grow(struct pool *p, uint64_t need)
 {
-    uint64_t more = round_up(need - p->reserved, CHUNK);
+    uint64_t more = round_up(need - p->reserved, POOL_CHUNK);
 
-    if (p->props.maxSize != 0 && p->reserved + more > round_up(p->props.maxSize, CHUNK))
+    if (p->props.maxSize != 0 && p->reserved + more > round_up(p->props.maxSize, POOL_CHUNK))
         return false;
     if (!p->managed && !machine_charge(p->device, KIND_DATA, more)) {
-        more = round_up(need - p->reserved, SMALL_CHUNK);
+        more = round_up(need - p->reserved, POOL_SMALL_CHUNK);
         if (!machine_charge(p->device, KIND_DATA, more))
             return false;
     }
@@ -185,7 +185,7 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
     TRY(current_context(&b.context));
     pthread_mutex_lock(&p->lock);
     again = p->pending >= rounded;
-    ok = !p->doomed && !p->imported && (again || p->taken + p->holes + rounded <= p->reserved || grow(p, p->taken + p->holes + rounded));
+    ok = !p->doomed && !p->imported && (again || p->taken + p->holes + rounded <= p->reserved || pool_grow(p, p->taken + p->holes + rounded));
     if (ok) {
         if (again)
             p->pending -= rounded;

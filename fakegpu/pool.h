@@ -21,7 +21,7 @@ struct pool {
     uint64_t reserved, reserved_high;
     uint64_t used, used_high; /* bytes as asked for */
     uint64_t taken;           /* the same, rounded */
-    uint64_t pending;         /* of taken: freed, but nobody has waited yet: FAKEGPU_LAZY */
+    uint64_t pending;         /* of taken: freed, but no thread has waited yet: FAKEGPU_LAZY */
     uint64_t holes;           /* freed, and not to be had again before a trim: FAKEGPU_FRAGMENTED */
     unsigned long live;       /* allocations */
     struct pool *next;

@@ -4,14 +4,14 @@
 #include "pool.h"
 #include "space.h"
 
-static CUresult pool_get(CUmemoryPool handle, const char *call, struct pool **out)
+static CUresult poolcall_pool_get(CUmemoryPool handle, const char *call, struct pool **out)
 {
     TRY(driver_ready());
     *out = handle_want(handle, HANDLE_POOL, call);
     return *out == NULL || (*out)->doomed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, CUstream s)
+static CUresult poolcall_alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, CUstream s)
 {
     struct context *c;
     struct pool *p;
@@ -23,18 +23,18 @@ static CUresult alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, 
     *out = 0;
     if (bytes == 0)
         return CUDA_SUCCESS;
-    TRY(pool_get(handle, "cuMemAllocFromPoolAsync", &p));
+    TRY(poolcall_pool_get(handle, "cuMemAllocFromPoolAsync", &p));
     return pool_alloc(p, out, bytes);
 }
 
-static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUstream s)
+static CUresult poolcall_alloc_async(CUdeviceptr *out, size_t bytes, CUstream s)
 {
     struct context *c;
     TRY(current_context(&c));
-    return alloc_from(out, bytes, pool_current(stream_device(s, c->device)), s);
+    return poolcall_alloc_from(out, bytes, pool_current(stream_device(s, c->device)), s);
 }
 
-static CUresult free_async(CUdeviceptr p, CUstream s)
+static CUresult poolcall_free_async(CUdeviceptr p, CUstream s)
 {
     struct host_range h;
     struct context *c;
@@ -54,7 +54,7 @@ static CUresult free_async(CUdeviceptr p, CUstream s)
             return graph_freed(b.owner); /* the address stays the graph's */
         /* fall through */
     default:
-        report_error("cuMemFreeAsync: 0x%llx is no allocation", p);
+        report_error("cuMemFreeAsync: 0x%llx is not an allocation", p);
         return CUDA_ERROR_INVALID_VALUE;
     case SPACE_FREED:
         report_error("cuMemFreeAsync: 0x%llx was freed before", p);
@@ -67,32 +67,32 @@ static CUresult free_async(CUdeviceptr p, CUstream s)
     return CUDA_SUCCESS;
 }
 
-API cuMemAllocAsync(CUdeviceptr *out, size_t n, CUstream s) { ENTRY(cuMemAllocAsync, alloc_async(out, n, s)); }
+API cuMemAllocAsync(CUdeviceptr *out, size_t n, CUstream s) { ENTRY(cuMemAllocAsync, poolcall_alloc_async(out, n, s)); }
 API cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t n, CUstream s)
 {
-    ENTRY(cuMemAllocAsync, alloc_async(out, n, per_thread(s)));
+    ENTRY(cuMemAllocAsync, poolcall_alloc_async(out, n, per_thread(s)));
 }
 
 API cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t n, CUmemoryPool p, CUstream s)
 {
-    ENTRY(cuMemAllocFromPoolAsync, alloc_from(out, n, p, s));
+    ENTRY(cuMemAllocFromPoolAsync, poolcall_alloc_from(out, n, p, s));
 }
 
 API cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t n, CUmemoryPool p, CUstream s)
 {
-    ENTRY(cuMemAllocFromPoolAsync, alloc_from(out, n, p, per_thread(s)));
+    ENTRY(cuMemAllocFromPoolAsync, poolcall_alloc_from(out, n, p, per_thread(s)));
 }
 
-API cuMemFreeAsync(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, free_async(p, s)); }
-API cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, free_async(p, per_thread(s))); }
+API cuMemFreeAsync(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, poolcall_free_async(p, s)); }
+API cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream s) { ENTRY(cuMemFreeAsync, poolcall_free_async(p, per_thread(s))); }
 
-static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
+static CUresult poolcall_create(CUmemoryPool *out, const CUmemPoolProps *props)
 {
     TRY(driver_ready());
     if (out == NULL || props == NULL ||
         (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    /* Managed memory need not have a place of its own (CUDA 13 calls the type NONE). */
+    /* Managed memory need not have a location (CUDA 13 calls the type NONE). */
     if (props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && props->location.type == CU_MEM_LOCATION_TYPE_INVALID) {
         *out = pool_new(0, props);
         return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -104,27 +104,27 @@ static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
     return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUmemoryPool handle)
+static CUresult poolcall_destroy(CUmemoryPool handle)
 {
     struct pool *p;
-    TRY(pool_get(handle, "cuMemPoolDestroy", &p));
+    TRY(poolcall_pool_get(handle, "cuMemPoolDestroy", &p));
     return pool_destroy(p);
 }
 
-static CUresult trim(CUmemoryPool handle, size_t keep)
+static CUresult poolcall_trim(CUmemoryPool handle, size_t keep)
 {
     struct pool *p;
-    TRY(pool_get(handle, "cuMemPoolTrimTo", &p));
+    TRY(poolcall_pool_get(handle, "cuMemPoolTrimTo", &p));
     pool_trim(p, keep);
     return CUDA_SUCCESS;
 }
 
-API cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) { ENTRY(cuMemPoolCreate, create(out, props)); }
-API cuMemPoolDestroy(CUmemoryPool p) { ENTRY(cuMemPoolDestroy, destroy(p)); }
-API cuMemPoolTrimTo(CUmemoryPool p, size_t keep) { ENTRY(cuMemPoolTrimTo, trim(p, keep)); }
+API cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) { ENTRY(cuMemPoolCreate, poolcall_create(out, props)); }
+API cuMemPoolDestroy(CUmemoryPool p) { ENTRY(cuMemPoolDestroy, poolcall_destroy(p)); }
+API cuMemPoolTrimTo(CUmemoryPool p, size_t keep) { ENTRY(cuMemPoolTrimTo, poolcall_trim(p, keep)); }
 
 /* The word behind a 64-bit attribute, or NULL. */
-static uint64_t *word(struct pool *p, CUmemPool_attribute a)
+static uint64_t *poolcall_word(struct pool *p, CUmemPool_attribute a)
 {
     switch (a) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return &p->threshold;
@@ -136,7 +136,7 @@ static uint64_t *word(struct pool *p, CUmemPool_attribute a)
     }
 }
 
-static bool is_reuse(CUmemPool_attribute a)
+static bool poolcall_is_reuse(CUmemPool_attribute a)
 {
     return a >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
            a <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
@@ -147,14 +147,14 @@ API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *valu
     struct pool *p;
     CUresult r = CUDA_SUCCESS;
 
-    TRY(pool_get(handle, "cuMemPoolGetAttribute", &p));
+    TRY(poolcall_pool_get(handle, "cuMemPoolGetAttribute", &p));
     if (value == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&p->lock);
-    if (is_reuse(a))
+    if (poolcall_is_reuse(a))
         *(int *)value = p->reuse[a - 1];
-    else if (word(p, a) != NULL)
-        *(uint64_t *)value = *word(p, a);
+    else if (poolcall_word(p, a) != NULL)
+        *(uint64_t *)value = *poolcall_word(p, a);
     else
         r = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&p->lock);
@@ -166,11 +166,11 @@ API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *valu
     struct pool *p;
     CUresult r = CUDA_SUCCESS;
 
-    TRY(pool_get(handle, "cuMemPoolSetAttribute", &p));
+    TRY(poolcall_pool_get(handle, "cuMemPoolSetAttribute", &p));
     if (value == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&p->lock);
-    if (is_reuse(a))
+    if (poolcall_is_reuse(a))
         p->reuse[a - 1] = *(int *)value;
     else if (a == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         store_relaxed(&p->threshold, *(uint64_t *)value);
@@ -187,21 +187,21 @@ API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *valu
 API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
 {
     struct pool *p;
-    TRY(pool_get(handle, "cuMemPoolSetAccess", &p));
+    TRY(poolcall_pool_get(handle, "cuMemPoolSetAccess", &p));
     return map == NULL && count > 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API cuMemPoolGetAccess(int *flags, CUmemoryPool handle, CUmemLocation *where)
 {
     struct pool *p;
-    TRY(pool_get(handle, "cuMemPoolGetAccess", &p));
+    TRY(poolcall_pool_get(handle, "cuMemPoolGetAccess", &p));
     if (flags == NULL || where == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = where->id == p->ordinal ? CU_MEM_ACCESS_READWRITE : CU_MEM_ACCESS_NONE;
     return CUDA_SUCCESS;
 }
 
-static CUresult give_pool(CUmemoryPool *out, struct pool *p)
+static CUresult poolcall_return(CUmemoryPool *out, struct pool *p)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -212,20 +212,20 @@ static CUresult give_pool(CUmemoryPool *out, struct pool *p)
 API cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
 {
     TRY(device_check(device));
-    return give_pool(out, pool_default(device));
+    return poolcall_return(out, pool_default(device));
 }
 
 API cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
 {
     TRY(device_check(device));
-    return give_pool(out, pool_current(device));
+    return poolcall_return(out, pool_current(device));
 }
 
 API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
 {
     struct pool *p;
     TRY(device_check(device));
-    TRY(pool_get(handle, "cuDeviceSetMemPool", &p));
+    TRY(poolcall_pool_get(handle, "cuDeviceSetMemPool", &p));
     if (p->ordinal != device || p->imported)
         return CUDA_ERROR_INVALID_VALUE;
     pool_set_current(device, p);
@@ -233,7 +233,7 @@ API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
 }
 
 /* CUDA 13 asks by location; only devices have pools here. */
-static CUresult location_check(const CUmemLocation *where, int type)
+static CUresult poolcall_location_check(const CUmemLocation *where, int type)
 {
     TRY(driver_ready());
     if (where == NULL || type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -245,18 +245,18 @@ static CUresult location_check(const CUmemLocation *where, int type)
 
 API cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
-    TRY(location_check(where, type));
-    return give_pool(out, pool_default(where->id));
+    TRY(poolcall_location_check(where, type));
+    return poolcall_return(out, pool_default(where->id));
 }
 
 API cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
-    TRY(location_check(where, type));
-    return give_pool(out, pool_current(where->id));
+    TRY(poolcall_location_check(where, type));
+    return poolcall_return(out, pool_current(where->id));
 }
 
 API cuMemSetMemPool(CUmemLocation *where, int type, CUmemoryPool p)
 {
-    TRY(location_check(where, type));
+    TRY(poolcall_location_check(where, type));
     return cuDeviceSetMemPool(where->id, p);
 }

@@ -22,26 +22,26 @@ struct symbol {
 
 #define SYMBOL(base, version, exported) {#base, #exported, version, false, at_##exported},
 #define THREAD(base, version, exported) {#base, #exported, version, true, at_##exported},
-static const struct symbol symbols[] = {
+static const struct symbol procaddr_symbols[] = {
 #include "symbols.h"
 };
 
-enum { COUNT = sizeof symbols / sizeof *symbols };
+enum { COUNT = sizeof procaddr_symbols / sizeof *procaddr_symbols };
 
 /* A name that has per-thread variants is answered with one of those alone where
  * they are asked for; other names have but one variant. */
-static const struct symbol *find(const char *base, int version, bool per_thread, int *status)
+static const struct symbol *procaddr_find(const char *base, int version, bool per_thread, int *status)
 {
     const struct symbol *best = NULL;
     bool known = false, has_thread = false;
 
     for (size_t i = 0; i < COUNT; i++)
-        if (strcmp(symbols[i].base, base) == 0) {
+        if (strcmp(procaddr_symbols[i].base, base) == 0) {
             known = true;
-            has_thread |= symbols[i].per_thread;
+            has_thread |= procaddr_symbols[i].per_thread;
         }
     for (size_t i = 0; i < COUNT; i++) {
-        const struct symbol *s = &symbols[i];
+        const struct symbol *s = &procaddr_symbols[i];
         if (strcmp(s->base, base) == 0 && s->version <= version && s->per_thread == (per_thread && has_thread) &&
             (best == NULL || s->version > best->version))
             best = s;
@@ -52,14 +52,14 @@ static const struct symbol *find(const char *base, int version, bool per_thread,
     return best;
 }
 
-static CUresult resolve(const char *base, void **out, int version, uint64_t flags, int *status)
+static CUresult procaddr_resolve(const char *base, void **out, int version, uint64_t flags, int *status)
 {
     const struct symbol *s;
 
     if (base == NULL || out == NULL || version > CUDA_DRIVER_VERSION ||
         flags > (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
         return CUDA_ERROR_INVALID_VALUE;
-    s = find(base, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, status);
+    s = procaddr_find(base, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, status);
     *out = s == NULL ? NULL : (void *)(uintptr_t)s->address;
     return CUDA_SUCCESS;
 }
@@ -68,7 +68,7 @@ static CUresult resolve(const char *base, void **out, int version, uint64_t flag
 API cuGetProcAddress_v2(const char *base, void **out, int version, uint64_t flags, int *status)
 {
     int s;
-    TRY(resolve(base, out, version, flags, &s));
+    TRY(procaddr_resolve(base, out, version, flags, &s));
     if (status != NULL)
         *status = s;
     return CUDA_SUCCESS;
@@ -77,7 +77,7 @@ API cuGetProcAddress_v2(const char *base, void **out, int version, uint64_t flag
 API cuGetProcAddress(const char *base, void **out, int version, uint64_t flags)
 {
     int s;
-    TRY(resolve(base, out, version, flags, &s));
+    TRY(procaddr_resolve(base, out, version, flags, &s));
     return s == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -85,9 +85,9 @@ EXPORT int fakegpu_symbol(size_t i, const char **base, const char **exported, in
 {
     if (i >= COUNT)
         return -1;
-    *base = symbols[i].base;
-    *exported = symbols[i].exported;
-    *version = symbols[i].version;
-    *per_thread = symbols[i].per_thread;
+    *base = procaddr_symbols[i].base;
+    *exported = procaddr_symbols[i].exported;
+    *version = procaddr_symbols[i].version;
+    *per_thread = procaddr_symbols[i].per_thread;
     return 0;
 }

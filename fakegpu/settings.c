@@ -22,7 +22,7 @@ API cuCtxSetFlags(unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static bool limit_known(int limit) { return limit >= 0 && limit < CU_LIMIT_COUNT && limit != 3; }
+static bool setting_limit_known(int limit) { return limit >= 0 && limit < CU_LIMIT_COUNT && limit != 3; }
 
 API cuCtxGetLimit(size_t *value, CUlimit limit)
 {
@@ -30,16 +30,16 @@ API cuCtxGetLimit(size_t *value, CUlimit limit)
     TRY(current_context(&c));
     if (value == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!limit_known((int)limit))
+    if (!setting_limit_known((int)limit))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = load_relaxed(&c->limit[limit]);
     return CUDA_SUCCESS;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over what limits took */
+static pthread_mutex_t setting_lock = PTHREAD_MUTEX_INITIALIZER; /* over what limits took */
 
 /* Goes from what was taken to what is to be. Under the lock. */
-static CUresult take(const struct context *c, uint64_t *taken, uint64_t bytes)
+static CUresult setting_take(const struct context *c, uint64_t *taken, uint64_t bytes)
 {
     if (bytes > *taken && !machine_charge(c->device_index, KIND_CONTEXT, bytes - *taken))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -53,7 +53,7 @@ static CUresult take(const struct context *c, uint64_t *taken, uint64_t bytes)
  * for a first KiB that the context brings along, from when it is asked for. The heap is
  * taken when the first kernel that allocates is launched, and cannot be changed after
  * that. printf's buffer is the host's. */
-static CUresult set_limit(struct context *c, CUlimit limit, size_t value)
+static CUresult setting_set_limit(struct context *c, CUlimit limit, size_t value)
 {
     enum { RESIDENT = 2048, FREE_STACK = 1024 };
     uint64_t stack = value > FREE_STACK ? value - FREE_STACK : 0;
@@ -61,36 +61,36 @@ static CUresult set_limit(struct context *c, CUlimit limit, size_t value)
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && c->heap > 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (limit == CU_LIMIT_STACK_SIZE)
-        TRY(take(c, &c->stack, stack * RESIDENT * (unsigned)machine_shape()->model->sms));
+        TRY(setting_take(c, &c->stack, stack * RESIDENT * (unsigned)machine_shape()->model->sms));
     store_relaxed(&c->limit[limit], value);
     return CUDA_SUCCESS;
 }
 
-static CUresult ask_limit(CUlimit limit, size_t value)
+static CUresult setting_ask_limit(CUlimit limit, size_t value)
 {
     struct context *c;
     CUresult r;
     TRY(current_context(&c));
-    if (!limit_known((int)limit))
+    if (!setting_limit_known((int)limit))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    pthread_mutex_lock(&lock);
-    r = set_limit(c, limit, value);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&setting_lock);
+    r = setting_set_limit(c, limit, value);
+    pthread_mutex_unlock(&setting_lock);
     return r;
 }
 
-API cuCtxSetLimit(CUlimit limit, size_t value) { ENTRY(cuCtxSetLimit, ask_limit(limit, value)); }
+API cuCtxSetLimit(CUlimit limit, size_t value) { ENTRY(cuCtxSetLimit, setting_ask_limit(limit, value)); }
 
 CUresult context_heap(struct context *c)
 {
     CUresult r;
-    pthread_mutex_lock(&lock);
-    r = take(c, &c->heap, c->limit[CU_LIMIT_MALLOC_HEAP_SIZE]);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&setting_lock);
+    r = setting_take(c, &c->heap, c->limit[CU_LIMIT_MALLOC_HEAP_SIZE]);
+    pthread_mutex_unlock(&setting_lock);
     return r;
 }
 
-static CUresult get_zero(int *value)
+static CUresult setting_get_zero(int *value)
 {
     struct context *c;
     TRY(current_context(&c));
@@ -100,21 +100,21 @@ static CUresult get_zero(int *value)
     return CUDA_SUCCESS;
 }
 
-static CUresult need_context(void)
+static CUresult setting_need_context(void)
 {
     struct context *c;
     return current_context(&c);
 }
 
-API cuCtxGetCacheConfig(int *config) { return get_zero(config); }
-API cuCtxSetCacheConfig(int config) { (void)config; return need_context(); }
-API cuCtxGetSharedMemConfig(int *config) { return get_zero(config); }
-API cuCtxSetSharedMemConfig(int config) { (void)config; return need_context(); }
-API cuCtxResetPersistingL2Cache(void) { return need_context(); }
+API cuCtxGetCacheConfig(int *config) { return setting_get_zero(config); }
+API cuCtxSetCacheConfig(int config) { (void)config; return setting_need_context(); }
+API cuCtxGetSharedMemConfig(int *config) { return setting_get_zero(config); }
+API cuCtxSetSharedMemConfig(int config) { (void)config; return setting_need_context(); }
+API cuCtxResetPersistingL2Cache(void) { return setting_need_context(); }
 
 API cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
-    TRY(need_context());
+    TRY(setting_need_context());
     if (least != NULL)
         *least = 0;
     if (greatest != NULL)
@@ -132,6 +132,6 @@ API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 
 API cuCtxDisablePeerAccess(CUcontext peer)
 {
-    TRY(need_context());
+    TRY(setting_need_context());
     return context_check(peer);
 }

@@ -1,4 +1,4 @@
-/* fake-smi: a table like nvidia-smi's, from whatever libnvidia-ml.so.1 the loader
+/* fake-smi: a table like nvidia-smi's, from the libnvidia-ml.so.1 that the loader
  * finds. Everything goes through dlsym, so a preloaded library sees every call. */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,11 +12,11 @@ enum { MAX_LISTED = 1024, WIDTH = 77 };
 #define DEVICE_LINE "| %3s  %-25.25s %-16s %21s %5s |\n"
 #define PROCESS_LINE "| %3s  %10s  %-4s  %-39.39s %12s |\n"
 
-static void *library;
+static void *smi_nvml;
 
-static void *need(const char *name)
+static void *smi_need(const char *name)
 {
-    void *p = dlsym(library, name);
+    void *p = dlsym(smi_nvml, name);
     if (p == NULL) {
         fprintf(stderr, "fake-smi: finding %s: %s\n", name, dlerror());
         exit(1);
@@ -25,21 +25,21 @@ static void *need(const char *name)
 }
 
 /* Calls a function of the library by name, with the types of the arguments given. */
-#define CALL(name, types, args) check(#name, ((nvmlReturn_t (*) types)need(#name)) args)
+#define CALL(name, types, args) smi_check(#name, ((nvmlReturn_t (*) types)smi_need(#name)) args)
 
-static void check(const char *name, nvmlReturn_t r)
+static void smi_check(const char *name, nvmlReturn_t r)
 {
     const char *(*text)(nvmlReturn_t);
     if (r == NVML_SUCCESS)
         return;
-    text = (const char *(*)(nvmlReturn_t))need("nvmlErrorString");
+    text = (const char *(*)(nvmlReturn_t))smi_need("nvmlErrorString");
     fprintf(stderr, "fake-smi: %s: %s\n", name, text(r));
     exit(1);
 }
 
-static unsigned long long mib(unsigned long long bytes) { return bytes >> 20; }
+static unsigned long long smi_mib(unsigned long long bytes) { return bytes >> 20; }
 
-static void rule(char left, char fill)
+static void smi_rule(char left, char fill)
 {
     putchar(left);
     for (int i = 0; i < WIDTH; i++)
@@ -47,7 +47,7 @@ static void rule(char left, char fill)
     printf("%c\n", left);
 }
 
-static void print_device(unsigned i)
+static void smi_print_device(unsigned i)
 {
     nvmlMemory_v2_t memory = {.version = NVML_MEMORY_V2};
     nvmlUtilization_t use;
@@ -61,12 +61,12 @@ static void print_device(unsigned i)
     CALL(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t, nvmlMemory_v2_t *), (device, &memory));
     CALL(nvmlDeviceGetUtilizationRates, (nvmlDevice_t, nvmlUtilization_t *), (device, &use));
     snprintf(number, sizeof number, "%u", i);
-    snprintf(bytes, sizeof bytes, "%lluMiB / %6lluMiB", mib(memory.used), mib(memory.total));
+    snprintf(bytes, sizeof bytes, "%lluMiB / %6lluMiB", smi_mib(memory.used), smi_mib(memory.total));
     snprintf(percent, sizeof percent, "%u%%", use.gpu);
     printf(DEVICE_LINE, number, name, pci.busId, bytes, percent);
 }
 
-static unsigned print_processes(unsigned i)
+static unsigned smi_print_processes(unsigned i)
 {
     static nvmlProcessInfo_t list[MAX_LISTED];
     unsigned n = MAX_LISTED;
@@ -76,13 +76,13 @@ static unsigned print_processes(unsigned i)
     CALL(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, nvmlProcessInfo_t *), (device, &n, list));
     for (unsigned k = 0; k < n; k++) {
         nvmlReturn_t (*get)(unsigned, char *, unsigned) =
-            (nvmlReturn_t (*)(unsigned, char *, unsigned))need("nvmlSystemGetProcessName");
+            (nvmlReturn_t (*)(unsigned, char *, unsigned))smi_need("nvmlSystemGetProcessName");
         char name[64], number[16], pid[16], bytes[32];
         if (get(list[k].pid, name, sizeof name) != NVML_SUCCESS)
             snprintf(name, sizeof name, "-");
         snprintf(number, sizeof number, "%u", i);
         snprintf(pid, sizeof pid, "%u", list[k].pid);
-        snprintf(bytes, sizeof bytes, "%lluMiB", mib(list[k].usedGpuMemory));
+        snprintf(bytes, sizeof bytes, "%lluMiB", smi_mib(list[k].usedGpuMemory));
         printf(PROCESS_LINE, number, pid, "C", name, bytes);
     }
     return n;
@@ -94,8 +94,8 @@ int main(void)
     int cuda;
     char driver[80];
 
-    library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (library == NULL) {
+    smi_nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (smi_nvml == NULL) {
         fprintf(stderr, "fake-smi: %s (is LD_LIBRARY_PATH set?)\n", dlerror());
         return 1;
     }
@@ -104,22 +104,22 @@ int main(void)
     CALL(nvmlSystemGetCudaDriverVersion_v2, (int *), (&cuda));
     CALL(nvmlDeviceGetCount_v2, (unsigned *), (&count));
 
-    rule('+', '-');
+    smi_rule('+', '-');
     printf("| fake-smi      Driver Version: %-20s CUDA Version: %2d.%-7d |\n", driver, cuda / 1000,
            cuda % 1000 / 10);
-    rule('+', '-');
+    smi_rule('+', '-');
     printf(DEVICE_LINE, "GPU", "Name", "Bus-Id", "Memory-Usage", "Util");
-    rule('|', '=');
+    smi_rule('|', '=');
     for (unsigned i = 0; i < count; i++)
-        print_device(i);
-    rule('+', '-');
+        smi_print_device(i);
+    smi_rule('+', '-');
     printf(PROCESS_LINE, "GPU", "PID", "Type", "Process name", "GPU Memory");
-    rule('|', '=');
+    smi_rule('|', '=');
     for (unsigned i = 0; i < count; i++)
-        listed += print_processes(i);
+        listed += smi_print_processes(i);
     if (listed == 0)
         printf("| %-75s |\n", " No running processes found");
-    rule('+', '-');
+    smi_rule('+', '-');
     CALL(nvmlShutdown, (void), ());
     return 0;
 }

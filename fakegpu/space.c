@@ -40,38 +40,38 @@ struct arena {
     uint32_t ids;
 };
 
-static struct span *high_granule[HIGH_GRANULES];
-static struct span *low_granule[LOW_GRANULES];
-static uint64_t high_next, low_next; /* granules handed out */
+static struct span *space_high_granule[HIGH_GRANULES];
+static struct span *space_low_granule[LOW_GRANULES];
+static uint64_t space_high_next, space_low_next; /* granules handed out */
 
-static struct arena arenas[ARENAS + 1] = {[0 ... ARENAS] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+static struct arena space_arenas[ARENAS + 1] = {[0 ... ARENAS] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-static struct arena *my_arena(void)
+static struct arena *space_my_arena(void)
 {
     static unsigned threads;
     static _Thread_local unsigned mine; /* 1 + index; 0 before the first use */
     if (mine == 0)
         mine = 1 + add_relaxed(&threads, 1) % ARENAS;
-    return &arenas[mine - 1];
+    return &space_arenas[mine - 1];
 }
 
-static struct span **granule(CUdeviceptr a)
+static struct span **space_granule(CUdeviceptr a)
 {
     if (a - HIGH_BASE < HIGH_SIZE)
-        return &high_granule[(a - HIGH_BASE) >> GRANULE_SHIFT];
+        return &space_high_granule[(a - HIGH_BASE) >> GRANULE_SHIFT];
     if (a - LOW_BASE < LOW_SIZE)
-        return &low_granule[(a - LOW_BASE) >> GRANULE_SHIFT];
+        return &space_low_granule[(a - LOW_BASE) >> GRANULE_SHIFT];
     return NULL;
 }
 
-static struct span *span_of(CUdeviceptr a)
+static struct span *space_span_of(CUdeviceptr a)
 {
-    struct span **g = granule(a);
+    struct span **g = space_granule(a);
     return g == NULL ? NULL : load_acquire(g);
 }
 
 /* Blocks of a class are aligned to its size. */
-static unsigned class_of(const struct block *b)
+static unsigned space_class_of(const struct block *b)
 {
     uint64_t size = b->kind == BLOCK_RESERVATION && b->alignment > b->size ? b->alignment : b->size;
     unsigned shift = MIN_SHIFT;
@@ -81,14 +81,14 @@ static unsigned class_of(const struct block *b)
 }
 
 /* Under the arena's lock. */
-static struct span *span_new(struct arena *a, unsigned class, bool low)
+static struct span *space_span_new(struct arena *a, unsigned class, bool low)
 {
     unsigned shift = class + MIN_SHIFT;
     uint64_t bytes = shift > GRANULE_SHIFT ? 1ull << shift : GRANULE;
     uint64_t granules = bytes >> GRANULE_SHIFT;
     unsigned blocks = (unsigned)(bytes >> shift);
     uint64_t limit = low ? LOW_GRANULES : HIGH_GRANULES;
-    uint64_t end = add_relaxed(low ? &low_next : &high_next, granules);
+    uint64_t end = add_relaxed(low ? &space_low_next : &space_high_next, granules);
     struct span *s;
 
     if (end > limit || (s = calloc(1, sizeof *s + blocks * sizeof *s->block)) == NULL)
@@ -100,16 +100,16 @@ static struct span *span_new(struct arena *a, unsigned class, bool low)
     s->next = a->spans;
     a->spans = s;
     a->current[class] = s;
-    /* Released: span_of reads it without the lock, on behalf of any address. */
+    /* Released: space_span_of reads it without the lock, on behalf of any address. */
     for (uint64_t g = 0; g < granules; g++)
-        store_release(granule(s->base + (g << GRANULE_SHIFT)), s);
+        store_release(space_granule(s->base + (g << GRANULE_SHIFT)), s);
     return s;
 }
 
 bool space_take(struct block *b, bool low)
 {
-    struct arena *a = low ? &arenas[LOW_ARENA] : my_arena();
-    unsigned class = class_of(b);
+    struct arena *a = low ? &space_arenas[LOW_ARENA] : space_my_arena();
+    unsigned class = space_class_of(b);
     struct block *slot;
 
     if (class >= CLASSES)
@@ -121,7 +121,7 @@ bool space_take(struct block *b, bool low)
     } else {
         struct span *s = a->current[class];
         if (s == NULL || s->fresh == s->blocks)
-            s = span_new(a, class, low);
+            s = space_span_new(a, class, low);
         if (s == NULL) {
             pthread_mutex_unlock(&a->lock);
             return false;
@@ -137,7 +137,7 @@ bool space_take(struct block *b, bool low)
 }
 
 /* Under the lock of the span's arena. NULL where no block was ever in use. */
-static struct block *block_at(struct span *s, CUdeviceptr address)
+static struct block *space_block_at(struct span *s, CUdeviceptr address)
 {
     unsigned i = (unsigned)((address - s->base) >> s->shift);
     return i < s->fresh ? &s->block[i] : NULL;
@@ -145,14 +145,14 @@ static struct block *block_at(struct span *s, CUdeviceptr address)
 
 bool space_find(CUdeviceptr address, struct block *out)
 {
-    struct span *s = span_of(address);
+    struct span *s = space_span_of(address);
     struct block *b;
     bool found;
 
     if (s == NULL)
         return false;
     pthread_mutex_lock(&s->arena->lock);
-    b = block_at(s, address);
+    b = space_block_at(s, address);
     found = b != NULL && b->kind != BLOCK_FREE && address - b->address < b->size;
     if (found)
         *out = *b;
@@ -160,7 +160,7 @@ bool space_find(CUdeviceptr address, struct block *out)
     return found;
 }
 
-static void release(struct span *s, struct block *b)
+static void space_release(struct span *s, struct block *b)
 {
     struct arena *a = s->arena;
     b->kind = BLOCK_FREE;
@@ -170,14 +170,14 @@ static void release(struct span *s, struct block *b)
 
 enum space_result space_remove(CUdeviceptr address, unsigned kinds, struct block *out)
 {
-    struct span *s = span_of(address);
+    struct span *s = space_span_of(address);
     enum space_result r = SPACE_OK;
     struct block *b;
 
     if (s == NULL)
         return SPACE_UNKNOWN;
     pthread_mutex_lock(&s->arena->lock);
-    b = block_at(s, address);
+    b = space_block_at(s, address);
     if (b == NULL) {
         r = SPACE_UNKNOWN;
     } else if (b->kind == BLOCK_FREE) {
@@ -189,7 +189,7 @@ enum space_result space_remove(CUdeviceptr address, unsigned kinds, struct block
         r = SPACE_OTHER;
     } else {
         *out = *b;
-        release(s, b);
+        space_release(s, b);
     }
     pthread_mutex_unlock(&s->arena->lock);
     return r;
@@ -199,14 +199,14 @@ void space_sweep(bool (*pick)(const struct block *b, void *arg), void (*removed)
                  void *arg)
 {
     for (unsigned i = 0; i <= ARENAS; i++) {
-        struct arena *a = &arenas[i];
+        struct arena *a = &space_arenas[i];
         pthread_mutex_lock(&a->lock);
         for (struct span *s = a->spans; s != NULL; s = s->next)
             for (unsigned k = 0; k < s->fresh; k++) {
                 struct block b = s->block[k];
                 if (b.kind == BLOCK_FREE || !pick(&b, arg))
                     continue;
-                release(s, &s->block[k]);
+                space_release(s, &s->block[k]);
                 removed(&b, arg);
             }
         pthread_mutex_unlock(&a->lock);
@@ -216,7 +216,7 @@ void space_sweep(bool (*pick)(const struct block *b, void *arg), void (*removed)
 void space_count(unsigned kinds, unsigned long *count, uint64_t *bytes)
 {
     for (unsigned i = 0; i <= ARENAS; i++) {
-        struct arena *a = &arenas[i];
+        struct arena *a = &space_arenas[i];
         if (pthread_mutex_trylock(&a->lock) != 0)
             continue;
         for (struct span *s = a->spans; s != NULL; s = s->next)

@@ -3,7 +3,7 @@
  * Every size class (a power of two) is cut from spans of its own, so an address,
  * also one inside an allocation, leads to its block by arithmetic alone. Freed
  * addresses are handed out again at once, last first, as the real driver does:
- * whoever keeps records by pointer must cope with that.
+ * a program that keeps records by pointer must cope with that.
  *
  * Threads are spread over arenas, each with its own lock and spans.
  */

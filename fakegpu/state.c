@@ -19,7 +19,7 @@ enum { MAGIC = 0x47504b46, VERSION = 3 };
 #define LOCK_MACHINE ((off_t)1 << 32)
 #define LOCK_RECORD (LOCK_MACHINE + 1)
 
-static bool lock_op(int fd, int cmd, short type, off_t start, off_t len, struct flock *out)
+static bool state_lock_op(int fd, int cmd, short type, off_t start, off_t len, struct flock *out)
 {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
     int r;
@@ -34,9 +34,9 @@ static bool lock_op(int fd, int cmd, short type, off_t start, off_t len, struct 
 bool state_lock(const struct state_file *f, bool wait)
 {
     if (wait)
-        return lock_op(f->lock_fd, F_OFD_SETLKW, F_WRLCK, LOCK_MACHINE, 1, NULL);
+        return state_lock_op(f->lock_fd, F_OFD_SETLKW, F_WRLCK, LOCK_MACHINE, 1, NULL);
     for (int i = 0; i < 50; i++) {
-        if (lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_MACHINE, 1, NULL))
+        if (state_lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_MACHINE, 1, NULL))
             return true;
         nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
     }
@@ -45,31 +45,31 @@ bool state_lock(const struct state_file *f, bool wait)
 
 void state_unlock(const struct state_file *f)
 {
-    lock_op(f->lock_fd, F_OFD_SETLK, F_UNLCK, LOCK_MACHINE, 1, NULL);
+    state_lock_op(f->lock_fd, F_OFD_SETLK, F_UNLCK, LOCK_MACHINE, 1, NULL);
 }
 
 bool state_own(const struct state_file *f, unsigned slot)
 {
-    return lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_RECORD + slot, 1, NULL);
+    return state_lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_RECORD + slot, 1, NULL);
 }
 
-static bool owned(int fd, off_t start, off_t len)
+static bool state_byte_owned(int fd, off_t start, off_t len)
 {
     struct flock l;
-    return !lock_op(fd, F_OFD_GETLK, F_WRLCK, start, len, &l) || l.l_type != F_UNLCK;
+    return !state_lock_op(fd, F_OFD_GETLK, F_WRLCK, start, len, &l) || l.l_type != F_UNLCK;
 }
 
 bool state_owned(const struct state_file *f, unsigned slot)
 {
-    return owned(f->lock_fd, LOCK_RECORD + slot, 1);
+    return state_byte_owned(f->lock_fd, LOCK_RECORD + slot, 1);
 }
 
 /* The machine's path, found anew each time. In memory of our own and not on the
  * stack, which may be the smallest there is; callers hold the machine's attach lock. */
-static char path[4096];
-static char temporary[sizeof path + 32];
+static char state_path[4096];
+static char state_temporary[sizeof state_path + 32];
 
-static int folder(char *out, size_t size)
+static int state_folder(char *out, size_t size)
 {
     const char *set = getenv("FAKEGPU_STATE");
     const char *base = "/dev/shm";
@@ -90,11 +90,11 @@ static int folder(char *out, size_t size)
     return 0;
 }
 
-static int find_path(void)
+static int state_find_path(void)
 {
     static const char name[] = "/machine";
-    if (folder(path, sizeof path - sizeof name) == 0) {
-        strcat(path, name);
+    if (state_folder(state_path, sizeof state_path - sizeof name) == 0) {
+        strcat(state_path, name);
         return 0;
     }
     report_note("finding the state folder: %s (set FAKEGPU_STATE to a folder that can be written)", strerror(errno));
@@ -104,18 +104,18 @@ static int find_path(void)
 bool state_current(const struct state_file *f)
 {
     struct stat named, open_;
-    return find_path() == 0 && stat(path, &named) == 0 && fstat(f->lock_fd, &open_) == 0 &&
+    return state_find_path() == 0 && stat(state_path, &named) == 0 && fstat(f->lock_fd, &open_) == 0 &&
            named.st_ino == open_.st_ino && named.st_dev == open_.st_dev;
 }
 
 /* Opens a file of our own beside the path. A PID names us in our namespace only, so
  * a name that is taken is another's: the next one then. */
-static int open_temporary(void)
+static int state_open_temporary(void)
 {
     int fd = -1;
     for (unsigned n = 0; n < 10000 && fd < 0; n++) {
-        snprintf(temporary, sizeof temporary, "%s.%d.%u.tmp", path, (int)getpid(), n);
-        fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        snprintf(state_temporary, sizeof state_temporary, "%s.%d.%u.tmp", state_path, (int)getpid(), n);
+        fd = open(state_temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST)
             break;
     }
@@ -123,11 +123,11 @@ static int open_temporary(void)
 }
 
 /* Makes a complete file beside the path, then gives it its name in one step, so
- * that nobody ever opens a half-made one. */
-static int publish(const char *text, const struct shape *shape, bool replace)
+ * that no process ever opens a half-made one. */
+static int state_publish(const char *text, const struct shape *shape, bool replace)
 {
     struct state *s;
-    int fd = open_temporary(), r = -1;
+    int fd = state_open_temporary(), r = -1;
 
     if (fd < 0)
         return -1;
@@ -140,24 +140,24 @@ static int publish(const char *text, const struct shape *shape, bool replace)
         for (unsigned i = 0; i < shape->devices; i++)
             s->device[i].capacity = (shape->bytes - shape->reserved) / LEDGER_UNIT;
         munmap(s, sizeof *s);
-        r = replace ? rename(temporary, path) : link(temporary, path);
+        r = replace ? rename(state_temporary, state_path) : link(state_temporary, state_path);
         if (r != 0 && !replace && errno == EEXIST)
-            r = 0; /* somebody else was first: theirs is as good */
+            r = 0; /* another process was first: its file is as good */
     }
     close(fd);
-    unlink(temporary);
+    unlink(state_temporary);
     return r;
 }
 
-static bool valid(const struct state *s, const struct stat *st)
+static bool state_valid(const struct state *s, const struct stat *st)
 {
     return s->magic == MAGIC && s->version == VERSION && s->size == sizeof *s &&
            (uint64_t)st->st_size == sizeof *s && memchr(s->shape, '\0', sizeof s->shape) != NULL;
 }
 
-static int map_file(struct state_file *f, struct stat *st)
+static int state_map_file(struct state_file *f, struct stat *st)
 {
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    int fd = open(state_path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return -1;
     f->map = MAP_FAILED;
@@ -165,7 +165,7 @@ static int map_file(struct state_file *f, struct stat *st)
     if (fstat(fd, st) == 0 && (uint64_t)st->st_size >= sizeof *f->map)
         f->map = mmap(NULL, sizeof *f->map, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    f->lock_fd = open(path, O_RDWR | O_CLOEXEC);
+    f->lock_fd = open(state_path, O_RDWR | O_CLOEXEC);
     return 0;
 }
 
@@ -179,9 +179,9 @@ void state_close(struct state_file *f)
     f->lock_fd = -1;
 }
 
-/* One look at the path: 1 the file is ours to use, 0 it was made or replaced
- * (look again), -1 it cannot be used. */
-static int look(const char *wanted, struct state_file *f)
+/* Tries to open the path: 1 the file is ours to use, 0 it was made or replaced
+ * (try again), -1 it cannot be used. */
+static int state_try(const char *wanted, struct state_file *f)
 {
     const char *text = wanted != NULL ? wanted : "h200x1";
     struct shape shape;
@@ -193,26 +193,26 @@ static int look(const char *wanted, struct state_file *f)
         report_note("FAKEGPU=%s names no machine (try h200x2 or small:512m)", text);
         return -1;
     }
-    if (map_file(f, &st) != 0) {
-        if (errno == ENOENT && publish(text, &shape, false) == 0)
+    if (state_map_file(f, &st) != 0) {
+        if (errno == ENOENT && state_publish(text, &shape, false) == 0)
             return 0;
-        report_note("making %s: %s (can the folder be written?)", path, strerror(errno));
+        report_note("making %s: %s (can the folder be written?)", state_path, strerror(errno));
         return -1;
     }
-    usable = f->map != MAP_FAILED && f->lock_fd >= 0 && valid(f->map, &st);
-    used = f->lock_fd >= 0 && owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES);
+    usable = f->map != MAP_FAILED && f->lock_fd >= 0 && state_valid(f->map, &st);
+    used = f->lock_fd >= 0 && state_byte_owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES);
     if (usable && (wanted == NULL || strcmp(f->map->shape, text) == 0))
         return shape_parse(f->map->shape, &f->shape) == 0 ? 1 : -1;
     if (used) {
         report_note("the machine in %s is a %s and in use, FAKEGPU asks for %s (set another FAKEGPU_STATE)",
-                    path, usable ? f->map->shape : "machine of another version", text);
+                    state_path, usable ? f->map->shape : "machine of another version", text);
         return -1;
     }
-    /* Nobody uses it: replace it, unless somebody did or claims it meanwhile. */
+    /* No process uses it: replace it, unless another did or claims it meanwhile. */
     r = 0;
     if (state_lock(f, true)) {
-        if (state_current(f) && !owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES))
-            r = publish(text, &shape, true);
+        if (state_current(f) && !state_byte_owned(f->lock_fd, LOCK_RECORD, MAX_PROCESSES))
+            r = state_publish(text, &shape, true);
         state_unlock(f);
     }
     return r;
@@ -225,17 +225,17 @@ int state_open(struct state_file *f)
 
     if (wanted != NULL && *wanted == '\0')
         wanted = NULL;
-    if (find_path() != 0)
+    if (state_find_path() != 0)
         return -1;
     for (int i = 0; i < 100; i++) {
         *f = (struct state_file){.lock_fd = -1};
-        r = look(wanted, f);
+        r = state_try(wanted, f);
         if (r > 0)
             return 0;
         state_close(f);
         if (r < 0)
             return -1;
     }
-    report_note("opening %s: it is replaced over and over", path);
+    report_note("opening %s: it is replaced over and over", state_path);
     return -1;
 }

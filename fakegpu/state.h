@@ -47,7 +47,7 @@ struct state_file {
 /* One caller at a time, for this and all that follows.
  *
  * Opens the file for the shape FAKEGPU asks for, making or replacing it as needed.
- * A machine in use keeps its shape; who asks for none takes the one that is there. */
+ * A machine in use keeps its shape; a process that asks for none takes the one that is there. */
 int state_open(struct state_file *f);
 void state_close(struct state_file *f);
 

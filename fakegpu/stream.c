@@ -12,7 +12,7 @@ struct stream {
     unsigned flags;
     int priority;
     uint64_t id;
-    unsigned queued; /* launches that nobody has waited for; atomic */
+    unsigned queued; /* launches that no thread has waited for; atomic */
 };
 
 struct event {
@@ -23,31 +23,31 @@ struct event {
 };
 
 /* NULL, legacy and per-thread need no creating. */
-static bool is_builtin(CUstream s) { return (uintptr_t)s <= (uintptr_t)CU_STREAM_PER_THREAD; }
+static bool stream_is_builtin(CUstream s) { return (uintptr_t)s <= (uintptr_t)CU_STREAM_PER_THREAD; }
 
 CUresult stream_check(CUstream s)
 {
-    if (is_builtin(s) || handle_get(s, HANDLE_STREAM) != NULL)
+    if (stream_is_builtin(s) || handle_get(s, HANDLE_STREAM) != NULL)
         return CUDA_SUCCESS;
-    report_error("%p is no stream (destroyed already?)", (void *)s);
+    report_error("%p is not a stream (destroyed already?)", (void *)s);
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* The count of a stream; NULL once it is destroyed. The streams that need no creating
  * have one of the process's. */
-static unsigned *queue_of(CUstream s)
+static unsigned *stream_queue_of(CUstream s)
 {
     static unsigned builtin[2];
     struct stream *found;
-    if (is_builtin(s))
+    if (stream_is_builtin(s))
         return &builtin[s == CU_STREAM_PER_THREAD];
     found = handle_get(s, HANDLE_STREAM);
     return found == NULL ? NULL : &found->queued;
 }
 
-static bool full(void *stream)
+static bool stream_is_full(void *stream)
 {
-    const unsigned *n = queue_of(stream);
+    const unsigned *n = stream_queue_of(stream);
     return n != NULL && load_acquire(n) >= knobs()->queue;
 }
 
@@ -56,20 +56,20 @@ void stream_enqueue(CUstream s)
     unsigned *n;
     if (knobs()->queue == 0)
         return;
-    while ((n = queue_of(s)) != NULL && add_relaxed(n, 1) > knobs()->queue) {
+    while ((n = stream_queue_of(s)) != NULL && add_relaxed(n, 1) > knobs()->queue) {
         add_relaxed(n, -1u);
-        gate_wait("queue", full, s);
+        gate_wait("queue", stream_is_full, s);
     }
 }
 
 static void stream_wait(CUstream s)
 {
-    unsigned *n = queue_of(s);
+    unsigned *n = stream_queue_of(s);
     if (n != NULL)
         store_release(n, 0);
 }
 
-static void wait_handle(struct handle *h)
+static void stream_wait_handle(struct handle *h)
 {
     if (h->kind == HANDLE_STREAM)
         stream_wait((CUstream)h);
@@ -81,23 +81,23 @@ void streams_wait(struct context *c)
         return;
     stream_wait(NULL);
     stream_wait(CU_STREAM_PER_THREAD);
-    handle_each(c, wait_handle);
+    handle_each(c, stream_wait_handle);
 }
 
 CUdevice stream_device(CUstream s, CUdevice current)
 {
-    struct stream *found = is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+    struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
     return found != NULL ? found->handle.context->device : current;
 }
 
-static CUresult check(CUstream s)
+static CUresult stream_check_entry(CUstream s)
 {
     struct context *c;
     TRY(current_context(&c));
     return stream_check(s);
 }
 
-static CUresult create(CUstream *out, unsigned flags, int priority)
+static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 {
     static uint64_t ids = 2;
     struct context *c;
@@ -116,74 +116,74 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUstream handle)
+static CUresult stream_destroy(CUstream handle)
 {
     struct stream *s;
     TRY(driver_ready());
-    s = is_builtin(handle) ? NULL : handle_want(handle, HANDLE_STREAM, "cuStreamDestroy");
+    s = stream_is_builtin(handle) ? NULL : handle_want(handle, HANDLE_STREAM, "cuStreamDestroy");
     if (s == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     handle_drop(s);
     return CUDA_SUCCESS;
 }
 
-static CUresult query(CUstream s)
+static CUresult stream_query(CUstream s)
 {
     const unsigned *n;
-    TRY(check(s));
-    n = queue_of(s);
+    TRY(stream_check_entry(s));
+    n = stream_queue_of(s);
     return n != NULL && load_acquire(n) > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-static CUresult synchronize(CUstream s)
+static CUresult stream_synchronize(CUstream s)
 {
-    TRY(check(s));
+    TRY(stream_check_entry(s));
     stream_wait(s);
-    pools_settle();
+    pools_return_slack();
     return CUDA_SUCCESS;
 }
 
-API cuStreamCreate(CUstream *out, unsigned flags) { ENTRY(cuStreamCreate, create(out, flags, 0)); }
+API cuStreamCreate(CUstream *out, unsigned flags) { ENTRY(cuStreamCreate, stream_create(out, flags, 0)); }
 
 API cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
 {
-    ENTRY(cuStreamCreateWithPriority, create(out, flags, priority));
+    ENTRY(cuStreamCreateWithPriority, stream_create(out, flags, priority));
 }
 
-API cuStreamDestroy(CUstream s) { ENTRY(cuStreamDestroy, destroy(s)); }
-API cuStreamDestroy_v2(CUstream s) { ENTRY(cuStreamDestroy, destroy(s)); }
-API cuStreamSynchronize(CUstream s) { ENTRY(cuStreamSynchronize, synchronize(s)); }
-API cuStreamSynchronize_ptsz(CUstream s) { ENTRY(cuStreamSynchronize, synchronize(per_thread(s))); }
-API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, query(s)); }
-API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, query(per_thread(s))); }
+API cuStreamDestroy(CUstream s) { ENTRY(cuStreamDestroy, stream_destroy(s)); }
+API cuStreamDestroy_v2(CUstream s) { ENTRY(cuStreamDestroy, stream_destroy(s)); }
+API cuStreamSynchronize(CUstream s) { ENTRY(cuStreamSynchronize, stream_synchronize(s)); }
+API cuStreamSynchronize_ptsz(CUstream s) { ENTRY(cuStreamSynchronize, stream_synchronize(per_thread(s))); }
+API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, stream_query(s)); }
+API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, stream_query(per_thread(s))); }
 
-static CUresult wait_event(CUstream s, CUevent e)
+static CUresult stream_wait_event(CUstream s, CUevent e)
 {
-    TRY(check(s));
+    TRY(stream_check_entry(s));
     return handle_want(e, HANDLE_EVENT, "cuStreamWaitEvent") == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 API cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 {
     (void)flags;
-    ENTRY(cuStreamWaitEvent, wait_event(s, e));
+    ENTRY(cuStreamWaitEvent, stream_wait_event(s, e));
 }
 
 API cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags)
 {
     (void)flags;
-    ENTRY(cuStreamWaitEvent, wait_event(per_thread(s), e));
+    ENTRY(cuStreamWaitEvent, stream_wait_event(per_thread(s), e));
 }
 
 /* One question about a stream: its context, flags, priority or number. */
-static CUresult ask(CUstream handle, const void *out, struct stream *answer)
+static CUresult stream_ask(CUstream handle, const void *out, struct stream *answer)
 {
     struct context *c;
     TRY(current_context(&c));
     TRY(stream_check(handle));
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (is_builtin(handle))
+    if (stream_is_builtin(handle))
         *answer = (struct stream){.handle.context = c, .id = (uintptr_t)handle};
     else
         *answer = *handle;
@@ -194,7 +194,7 @@ static CUresult ask(CUstream handle, const void *out, struct stream *answer)
     API name(CUstream s, type *out)                            \
     {                                                          \
         struct stream a;                                       \
-        TRY(ask(s, out, &a));                                  \
+        TRY(stream_ask(s, out, &a));                                  \
         *out = (type)a.field;                                  \
         return CUDA_SUCCESS;                                   \
     }                                                          \
@@ -221,7 +221,7 @@ API cuStreamGetCtx_v2_ptsz(CUstream s, CUcontext *out, CUgreenCtx *green)
 /* Nothing is ever captured. */
 API cuStreamIsCapturing(CUstream s, int *status)
 {
-    TRY(check(s));
+    TRY(stream_check_entry(s));
     if (status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *status = 0;
@@ -241,7 +241,7 @@ API cuEventCreate(CUevent *out, unsigned flags)
     return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-static CUresult event_get(CUevent handle, const char *call, struct event **out)
+static CUresult stream_event_get(CUevent handle, const char *call, struct event **out)
 {
     TRY(driver_ready());
     *out = handle_want(handle, HANDLE_EVENT, call);
@@ -251,19 +251,19 @@ static CUresult event_get(CUevent handle, const char *call, struct event **out)
 API cuEventDestroy_v2(CUevent handle)
 {
     struct event *e;
-    TRY(event_get(handle, "cuEventDestroy", &e));
+    TRY(stream_event_get(handle, "cuEventDestroy", &e));
     handle_drop(e);
     return CUDA_SUCCESS;
 }
 
 API cuEventDestroy(CUevent e) { return cuEventDestroy_v2(e); }
 
-static CUresult record(CUevent handle, CUstream s)
+static CUresult stream_record(CUevent handle, CUstream s)
 {
     struct timespec now;
     struct event *e;
-    TRY(check(s));
-    TRY(event_get(handle, "cuEventRecord", &e));
+    TRY(stream_check_entry(s));
+    TRY(stream_event_get(handle, "cuEventRecord", &e));
     e->stream = s;
     clock_gettime(CLOCK_MONOTONIC, &now);
     store_relaxed(&e->at, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
@@ -271,43 +271,43 @@ static CUresult record(CUevent handle, CUstream s)
     return CUDA_SUCCESS;
 }
 
-API cuEventRecord(CUevent e, CUstream s) { ENTRY(cuEventRecord, record(e, s)); }
-API cuEventRecord_ptsz(CUevent e, CUstream s) { ENTRY(cuEventRecord, record(e, per_thread(s))); }
+API cuEventRecord(CUevent e, CUstream s) { ENTRY(cuEventRecord, stream_record(e, s)); }
+API cuEventRecord_ptsz(CUevent e, CUstream s) { ENTRY(cuEventRecord, stream_record(e, per_thread(s))); }
 
 API cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags)
 {
     (void)flags;
-    ENTRY(cuEventRecordWithFlags, record(e, s));
+    ENTRY(cuEventRecordWithFlags, stream_record(e, s));
 }
 
 API cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned flags)
 {
     (void)flags;
-    ENTRY(cuEventRecordWithFlags, record(e, per_thread(s)));
+    ENTRY(cuEventRecordWithFlags, stream_record(e, per_thread(s)));
 }
 
 API cuEventQuery(CUevent handle)
 {
     struct event *e;
-    return event_get(handle, "cuEventQuery", &e);
+    return stream_event_get(handle, "cuEventQuery", &e);
 }
 
-static CUresult event_synchronize(CUevent handle)
+static CUresult stream_event_synchronize(CUevent handle)
 {
     struct event *e;
-    TRY(event_get(handle, "cuEventSynchronize", &e));
+    TRY(stream_event_get(handle, "cuEventSynchronize", &e));
     stream_wait(e->stream);
-    pools_settle();
+    pools_return_slack();
     return CUDA_SUCCESS;
 }
 
-API cuEventSynchronize(CUevent e) { ENTRY(cuEventSynchronize, event_synchronize(e)); }
+API cuEventSynchronize(CUevent e) { ENTRY(cuEventSynchronize, stream_event_synchronize(e)); }
 
 API cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to)
 {
     struct event *a, *b;
-    TRY(event_get(from, "cuEventElapsedTime", &a));
-    TRY(event_get(to, "cuEventElapsedTime", &b));
+    TRY(stream_event_get(from, "cuEventElapsedTime", &a));
+    TRY(stream_event_get(to, "cuEventElapsedTime", &b));
     if (ms == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded))

@@ -1,5 +1,5 @@
-/* What one process hands another so that it can reach its memory: who owns it, on
- * which device, how much. Importing charges nobody; the memory is its owner's and
+/* What one process hands another so that it can reach its memory: which process owns it,
+ * on which device, how much. Importing charges no process; the memory is its owner's and
  * goes when the owner's goes. */
 #ifndef FAKEGPU_TICKET_H
 #define FAKEGPU_TICKET_H

@@ -8,7 +8,7 @@
 #include "ticket.h"
 
 /* What the driver rounds large allocations to is what it maps in. */
-static uint64_t granularity(void) { return knobs()->block; }
+static uint64_t vmm_granularity(void) { return knobs()->block; }
 
 struct physical {
     struct handle handle;
@@ -22,7 +22,7 @@ struct physical {
     struct physical *next;    /* imported, too */
 };
 
-static struct physical *imports;
+static struct physical *vmm_imports;
 
 struct mapping {
     CUdeviceptr at;
@@ -36,11 +36,11 @@ struct reservation {
     struct mapping *mappings;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
+static pthread_mutex_t vmm_lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
 
-static bool granular(uint64_t n) { return n != 0 && n % granularity() == 0; }
+static bool vmm_granular(uint64_t n) { return n != 0 && n % vmm_granularity() == 0; }
 
-static CUresult check_prop(const CUmemAllocationProp *prop)
+static CUresult vmm_check_prop(const CUmemAllocationProp *prop)
 {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
@@ -54,19 +54,19 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
 }
 
 /* A live handle, or NULL. Under the lock. */
-static struct physical *physical_get(CUmemGenericAllocationHandle h, const char *call)
+static struct physical *vmm_physical_get(CUmemGenericAllocationHandle h, const char *call)
 {
     struct physical *m = handle_want((void *)(uintptr_t)h, HANDLE_PHYSICAL, call);
     return m != NULL && m->references > 0 ? m : NULL;
 }
 
-static void settle(struct physical *m)
+static void vmm_drop_unused(struct physical *m)
 {
     if (m->references > 0 || m->mappings > 0)
         return;
     if (m->charged > 0)
         machine_return(m->device, KIND_DATA, m->charged);
-    for (struct physical **at = &imports; *at != NULL; at = &(*at)->next)
+    for (struct physical **at = &vmm_imports; *at != NULL; at = &(*at)->next)
         if (*at == m) {
             *at = m->next;
             break;
@@ -78,22 +78,22 @@ void imports_adopt(void)
 {
     if (!knobs()->orphans)
         return;
-    pthread_mutex_lock(&lock);
-    for (struct physical *m = imports; m != NULL; m = m->next)
+    pthread_mutex_lock(&vmm_lock);
+    for (struct physical *m = vmm_imports; m != NULL; m = m->next)
         if (m->charged == 0 && !machine_alive(m->from.slot, m->from.identity) && machine_charge(m->device, KIND_DATA, m->size))
             m->charged = m->size;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
 }
 
-static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop)
+static CUresult vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop)
 {
     struct physical *m;
     bool on_device;
 
     TRY(driver_ready());
-    if (out == NULL || !granular(size))
+    if (out == NULL || !vmm_granular(size))
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(check_prop(prop));
+    TRY(vmm_check_prop(prop));
     on_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     if (on_device && !machine_charge(device_index(prop->location.id), KIND_DATA, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -112,25 +112,25 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUm
     return CUDA_SUCCESS;
 }
 
-static CUresult release(CUmemGenericAllocationHandle h)
+static CUresult vmm_release(CUmemGenericAllocationHandle h)
 {
     struct physical *m;
     TRY(driver_ready());
-    pthread_mutex_lock(&lock);
-    m = physical_get(h, "cuMemRelease");
+    pthread_mutex_lock(&vmm_lock);
+    m = vmm_physical_get(h, "cuMemRelease");
     if (m != NULL) {
         m->references--;
-        settle(m);
+        vmm_drop_unused(m);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult reserve(CUdeviceptr *out, size_t size, size_t alignment)
+static CUresult vmm_reserve(CUdeviceptr *out, size_t size, size_t alignment)
 {
     struct block b = {.kind = BLOCK_RESERVATION, .size = size, .alignment = alignment};
     TRY(driver_ready());
-    if (out == NULL || !granular(size) || (alignment & (alignment - 1)) != 0)
+    if (out == NULL || !vmm_granular(size) || (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     b.owner = calloc(1, sizeof(struct reservation));
     if (b.owner == NULL || !space_take(&b, false)) {
@@ -142,41 +142,41 @@ static CUresult reserve(CUdeviceptr *out, size_t size, size_t alignment)
 }
 
 /* The reservation that holds all of the range, or NULL. Under the lock. */
-static struct reservation *reservation_of(CUdeviceptr p, uint64_t size, struct block *b)
+static struct reservation *vmm_reservation_of(CUdeviceptr p, uint64_t size, struct block *b)
 {
     if (!space_find(p, b) || b->kind != BLOCK_RESERVATION || b->address + b->size - p < size)
         return NULL;
     return b->owner;
 }
 
-static CUresult free_address(CUdeviceptr p, size_t size)
+static CUresult vmm_free_address(CUdeviceptr p, size_t size)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     struct reservation *r;
     struct block b;
 
     TRY(driver_ready());
-    pthread_mutex_lock(&lock);
-    r = reservation_of(p, size, &b);
+    pthread_mutex_lock(&vmm_lock);
+    r = vmm_reservation_of(p, size, &b);
     if (r != NULL && b.address == p && b.size == size && r->mappings == NULL &&
         space_remove(p, 1u << BLOCK_RESERVATION, &b) == SPACE_OK) {
         free(r);
         result = CUDA_SUCCESS;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return result;
 }
 
-static bool overlaps(const struct mapping *m, CUdeviceptr p, uint64_t size)
+static bool vmm_overlaps(const struct mapping *m, CUdeviceptr p, uint64_t size)
 {
     return p < m->at + m->size && m->at < p + size;
 }
 
-static CUresult map_locked(CUdeviceptr p, uint64_t size, CUmemGenericAllocationHandle h)
+static CUresult vmm_map_locked(CUdeviceptr p, uint64_t size, CUmemGenericAllocationHandle h)
 {
     struct block b;
-    struct reservation *r = reservation_of(p, size, &b);
-    struct physical *memory = physical_get(h, "cuMemMap");
+    struct reservation *r = vmm_reservation_of(p, size, &b);
+    struct physical *memory = vmm_physical_get(h, "cuMemMap");
     struct mapping *m;
 
     if (memory == NULL)
@@ -186,7 +186,7 @@ static CUresult map_locked(CUdeviceptr p, uint64_t size, CUmemGenericAllocationH
     if (r == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     for (m = r->mappings; m != NULL; m = m->next)
-        if (overlaps(m, p, size))
+        if (vmm_overlaps(m, p, size))
             return CUDA_ERROR_INVALID_VALUE;
     m = malloc(sizeof *m);
     if (m == NULL)
@@ -197,26 +197,26 @@ static CUresult map_locked(CUdeviceptr p, uint64_t size, CUmemGenericAllocationH
     return CUDA_SUCCESS;
 }
 
-static CUresult map(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle h)
+static CUresult vmm_map(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle h)
 {
     CUresult r;
     TRY(driver_ready());
-    if (!granular(size) || p % granularity() != 0)
+    if (!vmm_granular(size) || p % vmm_granularity() != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (offset != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
-    pthread_mutex_lock(&lock);
-    r = map_locked(p, size, h);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&vmm_lock);
+    r = vmm_map_locked(p, size, h);
+    pthread_mutex_unlock(&vmm_lock);
     return r;
 }
 
 /* The bytes of a range that mappings lie in wholly; a mapping that is cut makes it 0. */
-static uint64_t covered(const struct reservation *r, CUdeviceptr p, uint64_t size)
+static uint64_t vmm_covered(const struct reservation *r, CUdeviceptr p, uint64_t size)
 {
     uint64_t sum = 0;
     for (const struct mapping *m = r->mappings; m != NULL; m = m->next) {
-        if (!overlaps(m, p, size))
+        if (!vmm_overlaps(m, p, size))
             continue;
         if (m->at < p || m->at + m->size > p + size)
             return 0;
@@ -225,33 +225,33 @@ static uint64_t covered(const struct reservation *r, CUdeviceptr p, uint64_t siz
     return sum;
 }
 
-static CUresult unmap(CUdeviceptr p, size_t size)
+static CUresult vmm_unmap(CUdeviceptr p, size_t size)
 {
     struct reservation *r;
     struct block b;
 
     TRY(driver_ready());
-    pthread_mutex_lock(&lock);
-    r = size == 0 ? NULL : reservation_of(p, size, &b);
-    if (r == NULL || covered(r, p, size) != size) {
-        pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&vmm_lock);
+    r = size == 0 ? NULL : vmm_reservation_of(p, size, &b);
+    if (r == NULL || vmm_covered(r, p, size) != size) {
+        pthread_mutex_unlock(&vmm_lock);
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (struct mapping **at = &r->mappings, *m; (m = *at) != NULL;) {
-        if (!overlaps(m, p, size)) {
+        if (!vmm_overlaps(m, p, size)) {
             at = &m->next;
             continue;
         }
         *at = m->next;
         m->memory->mappings--;
-        settle(m->memory);
+        vmm_drop_unused(m->memory);
         free(m);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return CUDA_SUCCESS;
 }
 
-static CUresult set_access(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc, size_t count)
+static CUresult vmm_set_access(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
     struct reservation *r;
     struct block b;
@@ -260,23 +260,23 @@ static CUresult set_access(CUdeviceptr p, size_t size, const CUmemAccessDesc *de
     TRY(driver_ready());
     if (desc == NULL || count == 0 || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    r = reservation_of(p, size, &b);
-    ok = r != NULL && covered(r, p, size) == size;
+    pthread_mutex_lock(&vmm_lock);
+    r = vmm_reservation_of(p, size, &b);
+    ok = r != NULL && vmm_covered(r, p, size) == size;
     for (struct mapping *m = ok ? r->mappings : NULL; m != NULL; m = m->next)
-        if (overlaps(m, p, size))
+        if (vmm_overlaps(m, p, size))
             m->access = desc[count - 1].flags;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The mapping at an address, or NULL. Under the lock. */
-static struct mapping *mapping_at(CUdeviceptr p)
+static struct mapping *vmm_mapping_at(CUdeviceptr p)
 {
     struct block b;
-    struct reservation *r = reservation_of(p, 1, &b);
+    struct reservation *r = vmm_reservation_of(p, 1, &b);
     struct mapping *m = r == NULL ? NULL : r->mappings;
-    while (m != NULL && !overlaps(m, p, 1))
+    while (m != NULL && !vmm_overlaps(m, p, 1))
         m = m->next;
     return m;
 }
@@ -285,30 +285,30 @@ API cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAlloc
                 unsigned long long flags)
 {
     (void)flags;
-    ENTRY(cuMemCreate, create(out, size, prop));
+    ENTRY(cuMemCreate, vmm_create(out, size, prop));
 }
 
-API cuMemRelease(CUmemGenericAllocationHandle h) { ENTRY(cuMemRelease, release(h)); }
+API cuMemRelease(CUmemGenericAllocationHandle h) { ENTRY(cuMemRelease, vmm_release(h)); }
 
 API cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
 {
     (void)hint, (void)flags;
-    ENTRY(cuMemAddressReserve, reserve(out, size, alignment));
+    ENTRY(cuMemAddressReserve, vmm_reserve(out, size, alignment));
 }
 
-API cuMemAddressFree(CUdeviceptr p, size_t size) { ENTRY(cuMemAddressFree, free_address(p, size)); }
+API cuMemAddressFree(CUdeviceptr p, size_t size) { ENTRY(cuMemAddressFree, vmm_free_address(p, size)); }
 
 API cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle h, unsigned long long flags)
 {
     (void)flags;
-    ENTRY(cuMemMap, map(p, size, offset, h));
+    ENTRY(cuMemMap, vmm_map(p, size, offset, h));
 }
 
-API cuMemUnmap(CUdeviceptr p, size_t size) { ENTRY(cuMemUnmap, unmap(p, size)); }
+API cuMemUnmap(CUdeviceptr p, size_t size) { ENTRY(cuMemUnmap, vmm_unmap(p, size)); }
 
 API cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-    ENTRY(cuMemSetAccess, set_access(p, size, desc, count));
+    ENTRY(cuMemSetAccess, vmm_set_access(p, size, desc, count));
 }
 
 API cuMemGetAccess(unsigned long long *flags, const CUmemLocation *where, CUdeviceptr p)
@@ -317,11 +317,11 @@ API cuMemGetAccess(unsigned long long *flags, const CUmemLocation *where, CUdevi
     TRY(driver_ready());
     if (flags == NULL || where == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    m = mapping_at(p);
+    pthread_mutex_lock(&vmm_lock);
+    m = vmm_mapping_at(p);
     if (m != NULL)
         *flags = (unsigned)m->access;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -331,13 +331,13 @@ API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address
     TRY(driver_ready());
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    m = mapping_at((CUdeviceptr)(uintptr_t)address);
+    pthread_mutex_lock(&vmm_lock);
+    m = vmm_mapping_at((CUdeviceptr)(uintptr_t)address);
     if (m != NULL) {
         m->memory->references++;
         *out = (uintptr_t)m->memory;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -347,8 +347,8 @@ API cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop, 
     TRY(driver_ready());
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    TRY(check_prop(prop));
-    *out = granularity();
+    TRY(vmm_check_prop(prop));
+    *out = vmm_granularity();
     return CUDA_SUCCESS;
 }
 
@@ -358,26 +358,26 @@ API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, CUmemGeneri
     TRY(driver_ready());
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    m = physical_get(h, "cuMemGetAllocationPropertiesFromHandle");
+    pthread_mutex_lock(&vmm_lock);
+    m = vmm_physical_get(h, "cuMemGetAllocationPropertiesFromHandle");
     if (m != NULL)
         *out = m->prop;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult export_handle(void *out, CUmemGenericAllocationHandle h, int type)
+static CUresult vmm_export_handle(void *out, CUmemGenericAllocationHandle h, int type)
 {
     struct ticket t = {0};
     struct physical *m;
     int fd;
 
     TRY(driver_ready());
-    pthread_mutex_lock(&lock);
-    m = physical_get(h, "cuMemExportToShareableHandle");
+    pthread_mutex_lock(&vmm_lock);
+    m = vmm_physical_get(h, "cuMemExportToShareableHandle");
     if (m != NULL && (m->prop.requestedHandleTypes & type) != 0)
         t = ticket_new(TICKET_PHYSICAL, m->device, 0, m->size);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vmm_lock);
     if (out == NULL || t.kind == 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     fd = ticket_to_fd(&t);
@@ -387,7 +387,7 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle h, int typ
     return CUDA_SUCCESS;
 }
 
-static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
+static CUresult vmm_import_handle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
     struct physical *m;
     struct ticket t;
@@ -406,10 +406,10 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle
     m->device = t.device;
     m->references = 1;
     m->from = t;
-    pthread_mutex_lock(&lock);
-    m->next = imports;
-    imports = m;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&vmm_lock);
+    m->next = vmm_imports;
+    vmm_imports = m;
+    pthread_mutex_unlock(&vmm_lock);
     *out = (uintptr_t)m;
     return CUDA_SUCCESS;
 }
@@ -417,10 +417,10 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle
 API cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, int type, unsigned long long flags)
 {
     (void)flags;
-    ENTRY(cuMemExportToShareableHandle, export_handle(out, h, type));
+    ENTRY(cuMemExportToShareableHandle, vmm_export_handle(out, h, type));
 }
 
 API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
-    ENTRY(cuMemImportFromShareableHandle, import_handle(out, os_handle, type));
+    ENTRY(cuMemImportFromShareableHandle, vmm_import_handle(out, os_handle, type));
 }

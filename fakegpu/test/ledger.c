@@ -33,11 +33,11 @@ static void fresh(uint64_t capacity)
     device.capacity = capacity;
 }
 
-static uint64_t units(void) { return word_units(device.word); }
+static uint64_t units(void) { return ledger_word_units(device.word); }
 
 static void announce(unsigned slot, int64_t delta)
 {
-    accounts[slot].pend = account_pack(delta, sequence_after(accounts[slot].used));
+    accounts[slot].pend = ledger_account_pack(delta, ledger_sequence_after(accounts[slot].used));
 }
 
 /* Announces and applies, without booking. */
@@ -130,7 +130,7 @@ static void old_notes(void)
 /* The word names slot 1 as the helper reads it, and has moved on before it notes that. */
 static void overtake(void)
 {
-    CHECK(sequence(accounts[2].pend) != sequence(accounts[2].used)); /* announced before it is applied */
+    CHECK(ledger_sequence(accounts[2].pend) != ledger_sequence(accounts[2].used)); /* announced before it is applied */
     CHECK(ledger_change(&l, 3, 1));
     apply_only(1, 10);
     CHECK(ledger_change(&l, 3, 1));
@@ -186,7 +186,7 @@ static void next_owner(void)
     accounts[1].done = 3;
     ledger_reap(&l, 1); /* its second */
     announce(1, 10);
-    EQ(sequence(accounts[1].pend), 3);
+    EQ(ledger_sequence(accounts[1].pend), 3);
     ledger_reap(&l, 1);
     EQ(units(), 0);
 }
