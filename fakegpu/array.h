@@ -5,20 +5,20 @@
 #include "driver.h"
 
 struct array {
-    struct handle handle;
-    CUDA_ARRAY3D_DESCRIPTOR desc;
-    uint64_t charged;
-    struct mipmap *level_of; /* such an array ends with its mipmap */
+	struct handle handle;
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	uint64_t charged;
+	struct mipmap *level_of; /* such an array ends with its mipmap */
 };
 
 enum { MAX_LEVELS = 32 };
 
 struct mipmap {
-    struct handle handle;
-    CUDA_ARRAY3D_DESCRIPTOR desc;
-    uint64_t charged;
-    unsigned levels;
-    struct array *level[MAX_LEVELS];
+	struct handle handle;
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	uint64_t charged;
+	unsigned levels;
+	struct array *level[MAX_LEVELS];
 };
 
 /* With charge false the memory is another API's. */

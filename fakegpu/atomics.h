@@ -20,7 +20,7 @@
 /* Replaces *p by desired if it still is *expected; otherwise loads it there. */
 static inline bool cas_seq_cst(uint64_t *p, uint64_t *expected, uint64_t desired)
 {
-    return __atomic_compare_exchange_n(p, expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return __atomic_compare_exchange_n(p, expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 #endif

@@ -8,167 +8,158 @@
 
 /* One end of a copy: `real` is NULL where the bytes are on the device. */
 struct end {
-    void *real;
+	void *real;
 };
 
 static CUresult copy_device_end(CUdeviceptr p, uint64_t n, struct end *out)
 {
-    struct host_range h;
-    struct block b;
+	struct host_range h;
+	struct block b;
 
-    out->real = NULL;
-    if (space_find(p, &b))
-        return n <= b.size - (p - b.address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    if (!host_find((uintptr_t)p, &h) || n > h.size - ((uintptr_t)p - h.base))
-        return CUDA_ERROR_INVALID_VALUE;
-    out->real = (void *)(uintptr_t)p;
-    return CUDA_SUCCESS;
+	out->real = NULL;
+	if (space_find(p, &b))
+		return n <= b.size - (p - b.address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!host_find((uintptr_t)p, &h) || n > h.size - ((uintptr_t)p - h.base))
+		return CUDA_ERROR_INVALID_VALUE;
+	out->real = (void *)(uintptr_t)p;
+	return CUDA_SUCCESS;
 }
 
 /* An address of either side, as cuMemcpy takes: what is not known is plain host memory. */
 static CUresult copy_any_end(CUdeviceptr p, uint64_t n, struct end *out)
 {
-    struct block b;
-    if (space_find(p, &b))
-        return copy_device_end(p, n, out);
-    out->real = (void *)(uintptr_t)p;
-    return p == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	struct block b;
+	if (space_find(p, &b))
+		return copy_device_end(p, n, out);
+	out->real = (void *)(uintptr_t)p;
+	return p == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static CUresult copy_ready(CUstream s)
 {
-    struct context *c;
-    TRY(current_context(&c));
-    return stream_check(s);
+	struct context *c;
+	TRY(current_context(&c));
+	return stream_check(s);
 }
 
 static CUresult copy_move(struct end to, struct end from, uint64_t n)
 {
-    if (to.real != NULL && from.real != NULL)
-        memmove(to.real, from.real, n);
-    else if (to.real != NULL)
-        memset(to.real, 0, n);
-    return CUDA_SUCCESS;
+	if (to.real != NULL && from.real != NULL)
+		memmove(to.real, from.real, n);
+	else if (to.real != NULL)
+		memset(to.real, 0, n);
+	return CUDA_SUCCESS;
 }
 
 static CUresult copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
 {
-    struct end a, b;
-    TRY(copy_ready(s));
-    if (n == 0)
-        return CUDA_SUCCESS;
-    TRY(copy_any_end(to, n, &a));
-    TRY(copy_any_end(from, n, &b));
-    return copy_move(a, b, n);
+	struct end a, b;
+	TRY(copy_ready(s));
+	if (n == 0)
+		return CUDA_SUCCESS;
+	TRY(copy_any_end(to, n, &a));
+	TRY(copy_any_end(from, n, &b));
+	return copy_move(a, b, n);
 }
 
 static CUresult copy_in(CUdeviceptr to, const void *from, uint64_t n, CUstream s)
 {
-    struct end a;
-    TRY(copy_ready(s));
-    if (n == 0)
-        return CUDA_SUCCESS;
-    TRY(copy_device_end(to, n, &a));
-    return from == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move(a, (struct end){(void *)(uintptr_t)from}, n);
+	struct end a;
+	TRY(copy_ready(s));
+	if (n == 0)
+		return CUDA_SUCCESS;
+	TRY(copy_device_end(to, n, &a));
+	return from == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move(a, (struct end){(void *)(uintptr_t)from}, n);
 }
 
 static CUresult copy_out(void *to, CUdeviceptr from, uint64_t n, CUstream s)
 {
-    struct end b;
-    TRY(copy_ready(s));
-    if (n == 0)
-        return CUDA_SUCCESS;
-    TRY(copy_device_end(from, n, &b));
-    return to == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move((struct end){to}, b, n);
+	struct end b;
+	TRY(copy_ready(s));
+	if (n == 0)
+		return CUDA_SUCCESS;
+	TRY(copy_device_end(from, n, &b));
+	return to == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move((struct end){to}, b, n);
 }
 
 static CUresult copy_across(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
 {
-    struct end a, b;
-    TRY(copy_ready(s));
-    if (n == 0)
-        return CUDA_SUCCESS;
-    TRY(copy_device_end(to, n, &a));
-    TRY(copy_device_end(from, n, &b));
-    return copy_move(a, b, n);
+	struct end a, b;
+	TRY(copy_ready(s));
+	if (n == 0)
+		return CUDA_SUCCESS;
+	TRY(copy_device_end(to, n, &a));
+	TRY(copy_device_end(from, n, &b));
+	return copy_move(a, b, n);
 }
 
 /* Every copy comes as the 32-bit call, today's, and the two that mean the thread's
  * own default stream. */
-#define COPY(name, call, to_v1, from_v1, to_v2, from_v2)                                                           \
-    API name(to_v1 to, from_v1 from, unsigned n) { ENTRY(name, call(to, from, n, NULL)); }                         \
-    API name##_v2(to_v2 to, from_v2 from, size_t n) { ENTRY(name, call(to, from, n, NULL)); }                      \
-    API name##_v2_ptds(to_v2 to, from_v2 from, size_t n) { ENTRY(name, call(to, from, n, CU_STREAM_PER_THREAD)); } \
-    API name##Async(to_v1 to, from_v1 from, unsigned n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); }  \
-    API name##Async_v2(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); } \
-    API name##Async_v2_ptsz(to_v2 to, from_v2 from, size_t n, CUstream s)                                          \
-    {                                                                                                              \
-        ENTRY(name##Async, call(to, from, n, per_thread(s)));                                                      \
-    }
+#define COPY(name, call, to_v1, from_v1, to_v2, from_v2)                                                               \
+	API name(to_v1 to, from_v1 from, unsigned n) { ENTRY(name, call(to, from, n, NULL)); }                         \
+	API name##_v2(to_v2 to, from_v2 from, size_t n) { ENTRY(name, call(to, from, n, NULL)); }                      \
+	API name##_v2_ptds(to_v2 to, from_v2 from, size_t n) { ENTRY(name, call(to, from, n, CU_STREAM_PER_THREAD)); } \
+	API name##Async(to_v1 to, from_v1 from, unsigned n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); }  \
+	API name##Async_v2(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); } \
+	API name##Async_v2_ptsz(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, per_thread(s))); }
 
 COPY(cuMemcpyHtoD, copy_in, CUdeviceptr_v1, const void *, CUdeviceptr, const void *)
 COPY(cuMemcpyDtoH, copy_out, void *, CUdeviceptr_v1, void *, CUdeviceptr)
 COPY(cuMemcpyDtoD, copy_across, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
 
 API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { ENTRY(cuMemcpy, copy_any(to, from, n, NULL)); }
-API cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t n)
-{
-    ENTRY(cuMemcpy, copy_any(to, from, n, CU_STREAM_PER_THREAD));
-}
+API cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t n) { ENTRY(cuMemcpy, copy_any(to, from, n, CU_STREAM_PER_THREAD)); }
 
-API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s)
-{
-    ENTRY(cuMemcpyAsync, copy_any(to, from, n, s));
-}
+API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { ENTRY(cuMemcpyAsync, copy_any(to, from, n, s)); }
 
 API cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s)
 {
-    ENTRY(cuMemcpyAsync, copy_any(to, from, n, per_thread(s)));
+	ENTRY(cuMemcpyAsync, copy_any(to, from, n, per_thread(s)));
 }
 
 static CUresult copy_peer(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n, CUstream s)
 {
-    TRY(context_check(tc));
-    TRY(context_check(fc));
-    return copy_across(to, from, n, s);
+	TRY(context_check(tc));
+	TRY(context_check(fc));
+	return copy_across(to, from, n, s);
 }
 
 API cuMemcpyPeer(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n)
 {
-    ENTRY(cuMemcpyPeer, copy_peer(to, tc, from, fc, n, NULL));
+	ENTRY(cuMemcpyPeer, copy_peer(to, tc, from, fc, n, NULL));
 }
 
 API cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n)
 {
-    ENTRY(cuMemcpyPeer, copy_peer(to, tc, from, fc, n, CU_STREAM_PER_THREAD));
+	ENTRY(cuMemcpyPeer, copy_peer(to, tc, from, fc, n, CU_STREAM_PER_THREAD));
 }
 
 API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n, CUstream s)
 {
-    ENTRY(cuMemcpyPeerAsync, copy_peer(to, tc, from, fc, n, s));
+	ENTRY(cuMemcpyPeerAsync, copy_peer(to, tc, from, fc, n, s));
 }
 
 API cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n, CUstream s)
 {
-    ENTRY(cuMemcpyPeerAsync, copy_peer(to, tc, from, fc, n, per_thread(s)));
+	ENTRY(cuMemcpyPeerAsync, copy_peer(to, tc, from, fc, n, per_thread(s)));
 }
 
 /* Copies of two and three dimensions are accepted and move nothing. */
 static CUresult copy_shaped(const void *desc, CUstream s)
 {
-    TRY(copy_ready(s));
-    return desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	TRY(copy_ready(s));
+	return desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-#define SHAPED(name)                                                                            \
-    API name(const void *d) { ENTRY(name, copy_shaped(d, NULL)); }                              \
-    API name##_v2(const void *d) { ENTRY(name, copy_shaped(d, NULL)); }                         \
-    API name##_v2_ptds(const void *d) { ENTRY(name, copy_shaped(d, CU_STREAM_PER_THREAD)); }
+#define SHAPED(name)                                                        \
+	API name(const void *d) { ENTRY(name, copy_shaped(d, NULL)); }      \
+	API name##_v2(const void *d) { ENTRY(name, copy_shaped(d, NULL)); } \
+	API name##_v2_ptds(const void *d) { ENTRY(name, copy_shaped(d, CU_STREAM_PER_THREAD)); }
 
-#define SHAPED_ASYNC(name)                                                                      \
-    API name(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); }                     \
-    API name##_v2(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); }                \
-    API name##_v2_ptsz(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, per_thread(s))); }
+#define SHAPED_ASYNC(name)                                                           \
+	API name(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); }      \
+	API name##_v2(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); } \
+	API name##_v2_ptsz(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, per_thread(s))); }
 
 SHAPED(cuMemcpy2D)
 SHAPED(cuMemcpy2DUnaligned)
@@ -177,64 +168,57 @@ SHAPED_ASYNC(cuMemcpy2DAsync)
 SHAPED_ASYNC(cuMemcpy3DAsync)
 
 /* Fills `width` elements on each of `height` lines. */
-static CUresult copy_fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigned element, uint64_t width, uint64_t height,
-                     CUstream s)
+static CUresult copy_fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigned element, uint64_t width, uint64_t height, CUstream s)
 {
-    struct end e;
+	struct end e;
 
-    TRY(copy_ready(s));
-    if (width == 0 || height == 0)
-        return CUDA_SUCCESS;
-    if (p % element != 0 || (height > 1 && pitch < width * element))
-        return CUDA_ERROR_INVALID_VALUE;
-    TRY(copy_device_end(p, (height - 1) * pitch + width * element, &e));
-    for (uint64_t y = 0; e.real != NULL && y < height; y++)
-        for (uint64_t x = 0; x < width; x++) /* little-endian: the low bytes of the value */
-            memcpy((char *)e.real + y * pitch + x * element, &value, element);
-    return CUDA_SUCCESS;
+	TRY(copy_ready(s));
+	if (width == 0 || height == 0)
+		return CUDA_SUCCESS;
+	if (p % element != 0 || (height > 1 && pitch < width * element))
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(copy_device_end(p, (height - 1) * pitch + width * element, &e));
+	for (uint64_t y = 0; e.real != NULL && y < height; y++)
+		for (uint64_t x = 0; x < width; x++) /* little-endian: the low bytes of the value */
+			memcpy((char *)e.real + y * pitch + x * element, &value, element);
+	return CUDA_SUCCESS;
 }
 
-#define FILL(bits, type)                                                                                             \
-    API cuMemsetD##bits(CUdeviceptr_v1 p, type v, unsigned n)                                                        \
-    {                                                                                                                \
-        ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, NULL));                                                 \
-    }                                                                                                                \
-    API cuMemsetD##bits##_v2(CUdeviceptr p, type v, size_t n)                                                        \
-    {                                                                                                                \
-        ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, NULL));                                                 \
-    }                                                                                                                \
-    API cuMemsetD##bits##_v2_ptds(CUdeviceptr p, type v, size_t n)                                                   \
-    {                                                                                                                \
-        ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, CU_STREAM_PER_THREAD));                                 \
-    }                                                                                                                \
-    API cuMemsetD##bits##Async(CUdeviceptr p, type v, size_t n, CUstream s)                                          \
-    {                                                                                                                \
-        ENTRY(cuMemsetD##bits##Async, copy_fill(p, 0, v, bits / 8, n, 1, s));                                             \
-    }                                                                                                                \
-    API cuMemsetD##bits##Async_ptsz(CUdeviceptr p, type v, size_t n, CUstream s)                                     \
-    {                                                                                                                \
-        ENTRY(cuMemsetD##bits##Async, copy_fill(p, 0, v, bits / 8, n, 1, per_thread(s)));                                 \
-    }                                                                                                                \
-    API cuMemsetD2D##bits(CUdeviceptr_v1 p, unsigned pitch, type v, unsigned w, unsigned h)                          \
-    {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, NULL));                                           \
-    }                                                                                                                \
-    API cuMemsetD2D##bits##_v2(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h)                              \
-    {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, NULL));                                           \
-    }                                                                                                                \
-    API cuMemsetD2D##bits##_v2_ptds(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h)                         \
-    {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, CU_STREAM_PER_THREAD));                           \
-    }                                                                                                                \
-    API cuMemsetD2D##bits##Async(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h, CUstream s)                \
-    {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits##Async, copy_fill(p, pitch, v, bits / 8, w, h, s));                                       \
-    }                                                                                                                \
-    API cuMemsetD2D##bits##Async_ptsz(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h, CUstream s)           \
-    {                                                                                                                \
-        ENTRY(cuMemsetD2D##bits##Async, copy_fill(p, pitch, v, bits / 8, w, h, per_thread(s)));                           \
-    }
+#define FILL(bits, type)                                                                                                                \
+	API cuMemsetD##bits(CUdeviceptr_v1 p, type v, unsigned n) { ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, NULL)); } \
+	API cuMemsetD##bits##_v2(CUdeviceptr p, type v, size_t n) { ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, NULL)); } \
+	API cuMemsetD##bits##_v2_ptds(CUdeviceptr p, type v, size_t n)                                                                  \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD##bits, copy_fill(p, 0, v, bits / 8, n, 1, CU_STREAM_PER_THREAD));                                       \
+	}                                                                                                                               \
+	API cuMemsetD##bits##Async(CUdeviceptr p, type v, size_t n, CUstream s)                                                         \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD##bits##Async, copy_fill(p, 0, v, bits / 8, n, 1, s));                                                   \
+	}                                                                                                                               \
+	API cuMemsetD##bits##Async_ptsz(CUdeviceptr p, type v, size_t n, CUstream s)                                                    \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD##bits##Async, copy_fill(p, 0, v, bits / 8, n, 1, per_thread(s)));                                       \
+	}                                                                                                                               \
+	API cuMemsetD2D##bits(CUdeviceptr_v1 p, unsigned pitch, type v, unsigned w, unsigned h)                                         \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, NULL));                                                 \
+	}                                                                                                                               \
+	API cuMemsetD2D##bits##_v2(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h)                                             \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, NULL));                                                 \
+	}                                                                                                                               \
+	API cuMemsetD2D##bits##_v2_ptds(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h)                                        \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD2D##bits, copy_fill(p, pitch, v, bits / 8, w, h, CU_STREAM_PER_THREAD));                                 \
+	}                                                                                                                               \
+	API cuMemsetD2D##bits##Async(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h, CUstream s)                               \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD2D##bits##Async, copy_fill(p, pitch, v, bits / 8, w, h, s));                                             \
+	}                                                                                                                               \
+	API cuMemsetD2D##bits##Async_ptsz(CUdeviceptr p, size_t pitch, type v, size_t w, size_t h, CUstream s)                          \
+	{                                                                                                                               \
+		ENTRY(cuMemsetD2D##bits##Async, copy_fill(p, pitch, v, bits / 8, w, h, per_thread(s)));                                 \
+	}
 
 FILL(8, unsigned char)
 FILL(16, unsigned short)

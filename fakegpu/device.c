@@ -15,184 +15,184 @@ unsigned device_index(CUdevice ordinal) { return device_visible[ordinal]; }
  * may be cut short as long as only one device fits. */
 static int device_entry_index(const char *entry)
 {
-    const struct shape *shape = machine_shape();
-    int found = -1;
-    char *end;
-    unsigned long n = strtoul(entry, &end, 10);
+	const struct shape *shape = machine_shape();
+	int found = -1;
+	char *end;
+	unsigned long n = strtoul(entry, &end, 10);
 
-    if (end != entry && *end == '\0' && *entry != '-')
-        return n < shape->devices ? (int)n : -1;
-    if (strncasecmp(entry, "GPU-", 4) != 0 || entry[4] == '\0')
-        return -1;
-    for (unsigned i = 0; i < shape->devices; i++) {
-        unsigned char uuid[16];
-        char text[UUID_TEXT];
-        model_uuid(shape->model, i, uuid);
-        uuid_text(uuid, text);
-        if (strncasecmp(text, entry, strlen(entry)) != 0)
-            continue;
-        if (found >= 0)
-            return -1;
-        found = (int)i;
-    }
-    return found;
+	if (end != entry && *end == '\0' && *entry != '-')
+		return n < shape->devices ? (int)n : -1;
+	if (strncasecmp(entry, "GPU-", 4) != 0 || entry[4] == '\0')
+		return -1;
+	for (unsigned i = 0; i < shape->devices; i++) {
+		unsigned char uuid[16];
+		char text[UUID_TEXT];
+		model_uuid(shape->model, i, uuid);
+		uuid_text(uuid, text);
+		if (strncasecmp(text, entry, strlen(entry)) != 0)
+			continue;
+		if (found >= 0)
+			return -1;
+		found = (int)i;
+	}
+	return found;
 }
 
 static bool device_is_visible(int index)
 {
-    for (unsigned i = 0; i < device_visible_count; i++)
-        if (device_visible[i] == (unsigned)index)
-            return true;
-    return false;
+	for (unsigned i = 0; i < device_visible_count; i++)
+		if (device_visible[i] == (unsigned)index)
+			return true;
+	return false;
 }
 
 /* An entry that names no device ends the list; naming one twice is an error. */
 CUresult devices_load(void)
 {
-    CUresult r = CUDA_SUCCESS;
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    char *copy, *save = NULL;
+	CUresult r = CUDA_SUCCESS;
+	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	char *copy, *save = NULL;
 
-    device_visible_count = 0;
-    if (list == NULL) {
-        while (device_visible_count < machine_shape()->devices) {
-            device_visible[device_visible_count] = device_visible_count;
-            device_visible_count++;
-        }
-        return r;
-    }
-    copy = strdup(list);
-    for (char *e = copy ? strtok_r(copy, ",", &save) : NULL; e != NULL; e = strtok_r(NULL, ",", &save)) {
-        int index;
-        e += strspn(e, " ");
-        e[strcspn(e, " ")] = '\0';
-        index = device_entry_index(e);
-        if (index >= 0 && device_is_visible(index))
-            r = CUDA_ERROR_INVALID_DEVICE;
-        if (index < 0 || r != CUDA_SUCCESS)
-            break;
-        device_visible[device_visible_count++] = (unsigned)index;
-    }
-    free(copy);
-    return r == CUDA_SUCCESS && device_visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
+	device_visible_count = 0;
+	if (list == NULL) {
+		while (device_visible_count < machine_shape()->devices) {
+			device_visible[device_visible_count] = device_visible_count;
+			device_visible_count++;
+		}
+		return r;
+	}
+	copy = strdup(list);
+	for (char *e = copy ? strtok_r(copy, ",", &save) : NULL; e != NULL; e = strtok_r(NULL, ",", &save)) {
+		int index;
+		e += strspn(e, " ");
+		e[strcspn(e, " ")] = '\0';
+		index = device_entry_index(e);
+		if (index >= 0 && device_is_visible(index))
+			r = CUDA_ERROR_INVALID_DEVICE;
+		if (index < 0 || r != CUDA_SUCCESS)
+			break;
+		device_visible[device_visible_count++] = (unsigned)index;
+	}
+	free(copy);
+	return r == CUDA_SUCCESS && device_visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
 }
 
 CUresult device_check(CUdevice ordinal)
 {
-    TRY(driver_ready());
-    return ordinal < 0 || (unsigned)ordinal >= device_visible_count ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+	TRY(driver_ready());
+	return ordinal < 0 || (unsigned)ordinal >= device_visible_count ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
 API cuDeviceGet(CUdevice *device, int ordinal)
 {
-    TRY(device_check(ordinal));
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = ordinal;
-    return CUDA_SUCCESS;
+	TRY(device_check(ordinal));
+	if (device == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = ordinal;
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetCount(int *count)
 {
-    TRY(driver_ready());
-    if (count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *count = (int)device_visible_count;
-    return CUDA_SUCCESS;
+	TRY(driver_ready());
+	if (count == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*count = (int)device_visible_count;
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetName(char *name, int len, CUdevice device)
 {
-    TRY(device_check(device));
-    if (name == NULL || len <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    snprintf(name, (size_t)len, "%s", machine_shape()->model->name);
-    return CUDA_SUCCESS;
+	TRY(device_check(device));
+	if (name == NULL || len <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	snprintf(name, (size_t)len, "%s", machine_shape()->model->name);
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
-    TRY(device_check(device));
-    if (uuid == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    model_uuid(machine_shape()->model, device_index(device), uuid->bytes);
-    return CUDA_SUCCESS;
+	TRY(device_check(device));
+	if (uuid == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	model_uuid(machine_shape()->model, device_index(device), uuid->bytes);
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 
 API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    TRY(device_check(device));
-    if (bytes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *bytes = machine_capacity(device_index(device));
-    return CUDA_SUCCESS;
+	TRY(device_check(device));
+	if (bytes == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*bytes = machine_capacity(device_index(device));
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceTotalMem(unsigned *bytes, CUdevice device)
 {
-    size_t n;
-    TRY(cuDeviceTotalMem_v2(&n, device));
-    if (bytes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *bytes = n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
-    return CUDA_SUCCESS;
+	size_t n;
+	TRY(cuDeviceTotalMem_v2(&n, device));
+	if (bytes == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*bytes = n > UINT32_MAX ? UINT32_MAX : (unsigned)n;
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetPCIBusId(char *text, int len, CUdevice device)
 {
-    char bus[BUS_TEXT];
-    TRY(device_check(device));
-    if (text == NULL || len <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    bus_text(device_index(device), bus);
-    snprintf(text, (size_t)len, "%s", bus + 4); /* CUDA writes four digits of the domain */
-    return CUDA_SUCCESS;
+	char bus[BUS_TEXT];
+	TRY(device_check(device));
+	if (text == NULL || len <= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	bus_text(device_index(device), bus);
+	snprintf(text, (size_t)len, "%s", bus + 4); /* CUDA writes four digits of the domain */
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 {
-    TRY(driver_ready());
-    if (device == NULL || text == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < device_visible_count; i++) {
-        char bus[BUS_TEXT];
-        bus_text(device_visible[i], bus);
-        if (strcasecmp(bus, text) == 0 || strcasecmp(bus + 4, text) == 0) {
-            *device = (CUdevice)i;
-            return CUDA_SUCCESS;
-        }
-    }
-    return CUDA_ERROR_INVALID_DEVICE;
+	TRY(driver_ready());
+	if (device == NULL || text == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < device_visible_count; i++) {
+		char bus[BUS_TEXT];
+		bus_text(device_visible[i], bus);
+		if (strcasecmp(bus, text) == 0 || strcasecmp(bus + 4, text) == 0) {
+			*device = (CUdevice)i;
+			return CUDA_SUCCESS;
+		}
+	}
+	return CUDA_ERROR_INVALID_DEVICE;
 }
 
 API cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
 {
-    TRY(device_check(device));
-    if (major == NULL || minor == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *major = machine_shape()->model->major;
-    *minor = machine_shape()->model->minor;
-    return CUDA_SUCCESS;
+	TRY(device_check(device));
+	if (major == NULL || minor == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*major = machine_shape()->model->major;
+	*minor = machine_shape()->model->minor;
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
-    TRY(device_check(device));
-    TRY(device_check(peer));
-    if (can == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *can = device != peer;
-    return CUDA_SUCCESS;
+	TRY(device_check(device));
+	TRY(device_check(peer));
+	if (can == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*can = device != peer;
+	return CUDA_SUCCESS;
 }
 
 API cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUdevice peer)
 {
-    TRY(device_check(device));
-    TRY(device_check(peer));
-    if (value == NULL || attribute < 1 || attribute > 4 || device == peer)
-        return CUDA_ERROR_INVALID_VALUE;
-    *value = attribute == 1 ? 0 : 1;
-    return CUDA_SUCCESS;
+	TRY(device_check(device));
+	TRY(device_check(peer));
+	if (value == NULL || attribute < 1 || attribute > 4 || device == peer)
+		return CUDA_ERROR_INVALID_VALUE;
+	*value = attribute == 1 ? 0 : 1;
+	return CUDA_SUCCESS;
 }

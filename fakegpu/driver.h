@@ -16,12 +16,12 @@
 #define API EXPORT CUresult
 
 /* Returns from the calling function unless the expression is CUDA_SUCCESS. */
-#define TRY(expression)                        \
-    do {                                       \
-        CUresult try_ = (expression);          \
-        if (__builtin_expect(try_ != CUDA_SUCCESS, 0)) \
-            return try_;                       \
-    } while (0)
+#define TRY(expression)                                        \
+	do {                                                   \
+		CUresult try_ = (expression);                  \
+		if (__builtin_expect(try_ != CUDA_SUCCESS, 0)) \
+			return try_;                           \
+	} while (0)
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -33,8 +33,7 @@ extern enum driver_state driver_state;
 
 static inline CUresult driver_ready(void)
 {
-    return __builtin_expect(load_acquire(&driver_state) == DRIVER_READY, 1) ? CUDA_SUCCESS
-                                                                            : CUDA_ERROR_NOT_INITIALIZED;
+	return __builtin_expect(load_acquire(&driver_state) == DRIVER_READY, 1) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 /* device.c: ordinals are what CUDA_VISIBLE_DEVICES left; indexes are the machine's. */
@@ -48,26 +47,26 @@ CUresult devices_load(void);             /* reads CUDA_VISIBLE_DEVICES */
  * Contexts are never freed, only marked as destroyed: a thread may have one
  * current for as long as it likes after another thread destroyed it. */
 struct context {
-    uint64_t id;
-    CUdevice device;
-    unsigned device_index;
-    unsigned flags;
-    unsigned api_version;
-    bool primary;
-    struct context *base; /* of a green one: the primary context, whose memory it uses */
-    int attached;         /* cuCtxAttach count */
-    bool alive;           /* atomic */
-    size_t limit[CU_LIMIT_COUNT];
-    uint64_t stack, heap; /* bytes that limits took of the device */
-    struct context *next; /* all contexts ever made */
+	uint64_t id;
+	CUdevice device;
+	unsigned device_index;
+	unsigned flags;
+	unsigned api_version;
+	bool primary;
+	struct context *base; /* of a green one: the primary context, whose memory it uses */
+	int attached;         /* cuCtxAttach count */
+	bool alive;           /* atomic */
+	size_t limit[CU_LIMIT_COUNT];
+	uint64_t stack, heap; /* bytes that limits took of the device */
+	struct context *next; /* all contexts ever made */
 };
 
 CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary);
 CUresult context_new_green(struct context **out, struct context *base);
-CUresult context_revive(struct context *c);        /* a primary one, retained again */
-void context_end(struct context *c);               /* gives back all it holds */
-CUresult context_check(struct context *c);         /* is it one, and alive? */
-CUresult context_heap(struct context *c);          /* a kernel that allocates is launched: settings.c */
+CUresult context_revive(struct context *c); /* a primary one, retained again */
+void context_end(struct context *c);        /* gives back all it holds */
+CUresult context_check(struct context *c);  /* is it one, and alive? */
+CUresult context_heap(struct context *c);   /* a kernel that allocates is launched: settings.c */
 
 /* The calling thread's context, or the error that tells why there is none. For a green
  * one it is the primary context, which everything made in it belongs to. */
@@ -79,14 +78,27 @@ CUresult primary_release(CUdevice device, bool green);
 
 /* handle.c: objects behind opaque handles, known by their address. */
 enum handle_kind {
-    HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_FUNCTION, HANDLE_LIBRARY, HANDLE_ARRAY,
-    HANDLE_MIPMAP, HANDLE_POOL, HANDLE_GRAPH, HANDLE_NODE, HANDLE_EXEC, HANDLE_EXTERNAL,
-    HANDLE_PHYSICAL, HANDLE_GREEN, HANDLE_DESC, HANDLE_KINDS,
+	HANDLE_STREAM,
+	HANDLE_EVENT,
+	HANDLE_MODULE,
+	HANDLE_FUNCTION,
+	HANDLE_LIBRARY,
+	HANDLE_ARRAY,
+	HANDLE_MIPMAP,
+	HANDLE_POOL,
+	HANDLE_GRAPH,
+	HANDLE_NODE,
+	HANDLE_EXEC,
+	HANDLE_EXTERNAL,
+	HANDLE_PHYSICAL,
+	HANDLE_GREEN,
+	HANDLE_DESC,
+	HANDLE_KINDS,
 };
 
 struct handle {
-    enum handle_kind kind;
-    struct context *context; /* ends with it; NULL for what belongs to the process */
+	enum handle_kind kind;
+	struct context *context; /* ends with it; NULL for what belongs to the process */
 };
 
 /* A zeroed object of `size` bytes that starts with a struct handle; NULL if there is no memory. */
@@ -134,14 +146,14 @@ uint64_t physical_size(uint64_t bytes);
 enum host_kind { HOST_PINNED = 1, HOST_REGISTERED = 2, HOST_MANAGED = 4 };
 
 struct host_range {
-    uintptr_t base;
-    uint64_t size;
-    enum host_kind kind;
-    unsigned flags;
-    uint64_t resident; /* managed: bytes charged to the device it was moved to */
-    unsigned device;   /* that device's index */
-    struct pool *pool; /* managed: that it was allocated from, or NULL */
-    struct context *context;
+	uintptr_t base;
+	uint64_t size;
+	enum host_kind kind;
+	unsigned flags;
+	uint64_t resident; /* managed: bytes charged to the device it was moved to */
+	unsigned device;   /* that device's index */
+	struct pool *pool; /* managed: that it was allocated from, or NULL */
+	struct context *context;
 };
 
 bool host_find(uintptr_t address, struct host_range *out);

@@ -32,16 +32,16 @@ CUresult fault_after(const char *name, CUresult result, bool die_after);
 void fault_inside(const char *point);
 
 /* The body of an exported function: evaluates `call` with its faults around it. */
-#define ENTRY(name, call)                                    \
-    do {                                                     \
-        bool die_ = false;                                   \
-        CUresult result_;                                    \
-        if (__builtin_expect(!load_relaxed(&faults_are_armed), 1)) \
-            return (call);                                   \
-        result_ = fault_before(#name, &die_);                \
-        if (result_ == CUDA_SUCCESS)                         \
-            result_ = (call);                                \
-        return fault_after(#name, result_, die_);                  \
-    } while (0)
+#define ENTRY(name, call)                                                  \
+	do {                                                               \
+		bool die_ = false;                                         \
+		CUresult result_;                                          \
+		if (__builtin_expect(!load_relaxed(&faults_are_armed), 1)) \
+			return (call);                                     \
+		result_ = fault_before(#name, &die_);                      \
+		if (result_ == CUDA_SUCCESS)                               \
+			result_ = (call);                                  \
+		return fault_after(#name, result_, die_);                  \
+	} while (0)
 
 #endif

@@ -11,268 +11,267 @@ enum { AUTO_FREE_ON_LAUNCH = 1 };
 enum node_type { NODE_EMPTY, NODE_ALLOC, NODE_FREE };
 
 struct graph_node {
-    struct handle handle;
-    enum node_type type;
-    CUDA_MEM_ALLOC_NODE_PARAMS params; /* an allocation's */
-    unsigned device;
-    bool freed_inside;         /* by a node of the same graph */
-    bool live;                 /* launched, and not freed since */
-    CUdeviceptr frees;         /* a free node's pointer */
-    bool frees_other;          /* which another graph allocated */
-    struct graph *graph;       /* NULL once that is gone, while the allocation lives on */
-    struct graph_node *next;
+	struct handle handle;
+	enum node_type type;
+	CUDA_MEM_ALLOC_NODE_PARAMS params; /* an allocation's */
+	unsigned device;
+	bool freed_inside;   /* by a node of the same graph */
+	bool live;           /* launched, and not freed since */
+	CUdeviceptr frees;   /* a free node's pointer */
+	bool frees_other;    /* which another graph allocated */
+	struct graph *graph; /* NULL once that is gone, while the allocation lives on */
+	struct graph_node *next;
 };
 
 struct graph {
-    struct handle handle;
-    struct graph_node *nodes;
-    unsigned long references; /* its handle and its executables */
-    bool destroyed;
+	struct handle handle;
+	struct graph_node *nodes;
+	unsigned long references; /* its handle and its executables */
+	bool destroyed;
 };
 
 struct graph_exec {
-    struct handle handle;
-    struct graph *graph;
-    unsigned long long flags;
+	struct handle handle;
+	struct graph *graph;
+	unsigned long long flags;
 };
 
 static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
 
 static struct graph *graph_get(CUgraph handle, const char *call)
 {
-    struct graph *g = handle_want(handle, HANDLE_GRAPH, call);
-    return g != NULL && !g->destroyed ? g : NULL;
+	struct graph *g = handle_want(handle, HANDLE_GRAPH, call);
+	return g != NULL && !g->destroyed ? g : NULL;
 }
 
 /* Under the lock. */
 static void graph_node_drop(struct graph_node *n)
 {
-    struct block b;
-    if (n->type == NODE_ALLOC)
-        space_remove(n->params.dptr, 1u << BLOCK_GRAPH, &b);
-    handle_drop(n);
+	struct block b;
+	if (n->type == NODE_ALLOC)
+		space_remove(n->params.dptr, 1u << BLOCK_GRAPH, &b);
+	handle_drop(n);
 }
 
 /* Under the lock. An allocation that was launched and not freed outlives its graph. */
 static void graph_drop(struct graph *g)
 {
-    struct graph_node *next;
-    if (--g->references > 0)
-        return;
-    for (struct graph_node *n = g->nodes; n != NULL; n = next) {
-        next = n->next;
-        n->graph = NULL;
-        if (!n->live)
-            graph_node_drop(n);
-    }
-    handle_drop(g);
+	struct graph_node *next;
+	if (--g->references > 0)
+		return;
+	for (struct graph_node *n = g->nodes; n != NULL; n = next) {
+		next = n->next;
+		n->graph = NULL;
+		if (!n->live)
+			graph_node_drop(n);
+	}
+	handle_drop(g);
 }
 
 API cuGraphCreate(CUgraph *out, unsigned flags)
 {
-    struct graph *g;
-    TRY(driver_ready());
-    if (out == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    g = handle_new(sizeof *g, HANDLE_GRAPH, NULL);
-    if (g == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    g->references = 1;
-    *out = g;
-    return CUDA_SUCCESS;
+	struct graph *g;
+	TRY(driver_ready());
+	if (out == NULL || flags != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	g = handle_new(sizeof *g, HANDLE_GRAPH, NULL);
+	if (g == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	g->references = 1;
+	*out = g;
+	return CUDA_SUCCESS;
 }
 
 static CUresult graph_destroy(CUgraph handle)
 {
-    struct graph *g;
-    TRY(driver_ready());
-    pthread_mutex_lock(&graph_lock);
-    g = graph_get(handle, "cuGraphDestroy");
-    if (g != NULL) {
-        g->destroyed = true;
-        graph_drop(g);
-    }
-    pthread_mutex_unlock(&graph_lock);
-    return g == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	struct graph *g;
+	TRY(driver_ready());
+	pthread_mutex_lock(&graph_lock);
+	g = graph_get(handle, "cuGraphDestroy");
+	if (g != NULL) {
+		g->destroyed = true;
+		graph_drop(g);
+	}
+	pthread_mutex_unlock(&graph_lock);
+	return g == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API cuGraphDestroy(CUgraph g) { ENTRY(cuGraphDestroy, graph_destroy(g)); }
 
 static CUresult graph_add(CUgraphNode *out, CUgraph handle, const struct graph_node *like, const char *call)
 {
-    struct graph *g;
-    struct graph_node *n;
+	struct graph *g;
+	struct graph_node *n;
 
-    pthread_mutex_lock(&graph_lock);
-    g = graph_get(handle, call);
-    n = g == NULL || out == NULL ? NULL : handle_new(sizeof *n, HANDLE_NODE, NULL);
-    if (n != NULL) {
-        struct handle h = n->handle;
-        *n = *like;
-        n->handle = h;
-        n->graph = g;
-        n->next = g->nodes;
-        g->nodes = n;
-        *out = n;
-    }
-    pthread_mutex_unlock(&graph_lock);
-    return n == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	pthread_mutex_lock(&graph_lock);
+	g = graph_get(handle, call);
+	n = g == NULL || out == NULL ? NULL : handle_new(sizeof *n, HANDLE_NODE, NULL);
+	if (n != NULL) {
+		struct handle h = n->handle;
+		*n = *like;
+		n->handle = h;
+		n->graph = g;
+		n->next = g->nodes;
+		g->nodes = n;
+		*out = n;
+	}
+	pthread_mutex_unlock(&graph_lock);
+	return n == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count)
 {
-    struct graph_node like = {.type = NODE_EMPTY};
-    (void)after, (void)count;
-    TRY(driver_ready());
-    return graph_add(out, g, &like, "cuGraphAddEmptyNode");
+	struct graph_node like = {.type = NODE_EMPTY};
+	(void)after, (void)count;
+	TRY(driver_ready());
+	return graph_add(out, g, &like, "cuGraphAddEmptyNode");
 }
 
 static CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
-    struct graph_node like = {.type = NODE_ALLOC};
-    struct block b = {.kind = BLOCK_GRAPH};
+	struct graph_node like = {.type = NODE_ALLOC};
+	struct block b = {.kind = BLOCK_GRAPH};
 
-    TRY(driver_ready());
-    if (params == NULL || params->bytesize == 0 || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    TRY(device_check(params->poolProps.location.id));
-    like.params = *params;
-    like.device = b.device = device_index(params->poolProps.location.id);
-    b.size = params->bytesize;
-    if (b.size > machine_capacity(b.device))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    TRY(graph_add(out, g, &like, "cuGraphAddMemAllocNode"));
-    b.owner = *out;
-    if (!space_take(&b, false)) {
-        (*out)->type = NODE_EMPTY;
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    (*out)->params.dptr = params->dptr = b.address;
-    return CUDA_SUCCESS;
+	TRY(driver_ready());
+	if (params == NULL || params->bytesize == 0 || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(device_check(params->poolProps.location.id));
+	like.params = *params;
+	like.device = b.device = device_index(params->poolProps.location.id);
+	b.size = params->bytesize;
+	if (b.size > machine_capacity(b.device))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	TRY(graph_add(out, g, &like, "cuGraphAddMemAllocNode"));
+	b.owner = *out;
+	if (!space_take(&b, false)) {
+		(*out)->type = NODE_EMPTY;
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	(*out)->params.dptr = params->dptr = b.address;
+	return CUDA_SUCCESS;
 }
 
-API cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count,
-                           CUDA_MEM_ALLOC_NODE_PARAMS *params)
+API cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
-    (void)after, (void)count;
-    ENTRY(cuGraphAddMemAllocNode, graph_add_alloc(out, g, params));
+	(void)after, (void)count;
+	ENTRY(cuGraphAddMemAllocNode, graph_add_alloc(out, g, params));
 }
 
 static CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
 {
-    struct graph_node like = {.type = NODE_FREE, .frees = p};
-    struct graph_node *target;
-    struct block b;
+	struct graph_node like = {.type = NODE_FREE, .frees = p};
+	struct graph_node *target;
+	struct block b;
 
-    TRY(driver_ready());
-    if (!space_find(p, &b) || b.kind != BLOCK_GRAPH || b.address != p)
-        return CUDA_ERROR_INVALID_VALUE;
-    target = b.owner;
-    like.frees_other = target->graph != g;
-    TRY(graph_add(out, g, &like, "cuGraphAddMemFreeNode"));
-    pthread_mutex_lock(&graph_lock);
-    target->freed_inside |= !like.frees_other;
-    pthread_mutex_unlock(&graph_lock);
-    return CUDA_SUCCESS;
+	TRY(driver_ready());
+	if (!space_find(p, &b) || b.kind != BLOCK_GRAPH || b.address != p)
+		return CUDA_ERROR_INVALID_VALUE;
+	target = b.owner;
+	like.frees_other = target->graph != g;
+	TRY(graph_add(out, g, &like, "cuGraphAddMemFreeNode"));
+	pthread_mutex_lock(&graph_lock);
+	target->freed_inside |= !like.frees_other;
+	pthread_mutex_unlock(&graph_lock);
+	return CUDA_SUCCESS;
 }
 
 API cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, CUdeviceptr p)
 {
-    (void)after, (void)count;
-    ENTRY(cuGraphAddMemFreeNode, graph_add_free(out, g, p));
+	(void)after, (void)count;
+	ENTRY(cuGraphAddMemFreeNode, graph_add_free(out, g, p));
 }
 
 API cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *out)
 {
-    struct graph_node *n;
-    TRY(driver_ready());
-    n = handle_want(handle, HANDLE_NODE, "cuGraphMemAllocNodeGetParams");
-    if (n == NULL || n->type != NODE_ALLOC || out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = n->params;
-    return CUDA_SUCCESS;
+	struct graph_node *n;
+	TRY(driver_ready());
+	n = handle_want(handle, HANDLE_NODE, "cuGraphMemAllocNodeGetParams");
+	if (n == NULL || n->type != NODE_ALLOC || out == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = n->params;
+	return CUDA_SUCCESS;
 }
 
 API cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *out)
 {
-    struct graph_node *n;
-    TRY(driver_ready());
-    n = handle_want(handle, HANDLE_NODE, "cuGraphMemFreeNodeGetParams");
-    if (n == NULL || n->type != NODE_FREE || out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = n->frees;
-    return CUDA_SUCCESS;
+	struct graph_node *n;
+	TRY(driver_ready());
+	n = handle_want(handle, HANDLE_NODE, "cuGraphMemFreeNodeGetParams");
+	if (n == NULL || n->type != NODE_FREE || out == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = n->frees;
+	return CUDA_SUCCESS;
 }
 
 static CUresult graph_instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
 {
-    struct graph_exec *e = NULL;
-    struct graph *g;
+	struct graph_exec *e = NULL;
+	struct graph *g;
 
-    TRY(driver_ready());
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&graph_lock);
-    g = graph_get(handle, "cuGraphInstantiate");
-    if (g != NULL && (e = handle_new(sizeof *e, HANDLE_EXEC, NULL)) != NULL) {
-        e->graph = g;
-        e->flags = flags;
-        g->references++;
-        *out = e;
-    }
-    pthread_mutex_unlock(&graph_lock);
-    return g == NULL ? CUDA_ERROR_INVALID_VALUE : e == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	TRY(driver_ready());
+	if (out == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&graph_lock);
+	g = graph_get(handle, "cuGraphInstantiate");
+	if (g != NULL && (e = handle_new(sizeof *e, HANDLE_EXEC, NULL)) != NULL) {
+		e->graph = g;
+		e->flags = flags;
+		g->references++;
+		*out = e;
+	}
+	pthread_mutex_unlock(&graph_lock);
+	return g == NULL ? CUDA_ERROR_INVALID_VALUE : e == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 API cuGraphInstantiate(CUgraphExec *out, CUgraph g, CUgraphNode *error, char *log, size_t size)
 {
-    (void)error, (void)log, (void)size;
-    ENTRY(cuGraphInstantiate, graph_instantiate(out, g, 0));
+	(void)error, (void)log, (void)size;
+	ENTRY(cuGraphInstantiate, graph_instantiate(out, g, 0));
 }
 
 API cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *error, char *log, size_t size)
 {
-    (void)error, (void)log, (void)size;
-    ENTRY(cuGraphInstantiate, graph_instantiate(out, g, 0));
+	(void)error, (void)log, (void)size;
+	ENTRY(cuGraphInstantiate, graph_instantiate(out, g, 0));
 }
 
 API cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags)
 {
-    ENTRY(cuGraphInstantiateWithFlags, graph_instantiate(out, g, flags));
+	ENTRY(cuGraphInstantiateWithFlags, graph_instantiate(out, g, flags));
 }
 
 static CUresult graph_instantiate_params(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    if (params == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    params->hErrNode_out = NULL;
-    params->result_out = 0;
-    return graph_instantiate(out, g, params->flags);
+	if (params == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	params->hErrNode_out = NULL;
+	params->result_out = 0;
+	return graph_instantiate(out, g, params->flags);
 }
 
 API cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    ENTRY(cuGraphInstantiateWithParams, graph_instantiate_params(out, g, params));
+	ENTRY(cuGraphInstantiateWithParams, graph_instantiate_params(out, g, params));
 }
 
 API cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    ENTRY(cuGraphInstantiateWithParams, graph_instantiate_params(out, g, params));
+	ENTRY(cuGraphInstantiateWithParams, graph_instantiate_params(out, g, params));
 }
 
 static CUresult graph_exec_destroy(CUgraphExec handle)
 {
-    struct graph_exec *e;
-    TRY(driver_ready());
-    pthread_mutex_lock(&graph_lock);
-    e = handle_want(handle, HANDLE_EXEC, "cuGraphExecDestroy");
-    if (e != NULL) {
-        graph_drop(e->graph);
-        handle_drop(e);
-    }
-    pthread_mutex_unlock(&graph_lock);
-    return e == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	struct graph_exec *e;
+	TRY(driver_ready());
+	pthread_mutex_lock(&graph_lock);
+	e = handle_want(handle, HANDLE_EXEC, "cuGraphExecDestroy");
+	if (e != NULL) {
+		graph_drop(e->graph);
+		handle_drop(e);
+	}
+	pthread_mutex_unlock(&graph_lock);
+	return e == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API cuGraphExecDestroy(CUgraphExec e) { ENTRY(cuGraphExecDestroy, graph_exec_destroy(e)); }
@@ -280,67 +279,67 @@ API cuGraphExecDestroy(CUgraphExec e) { ENTRY(cuGraphExecDestroy, graph_exec_des
 /* Under the lock. */
 static void graph_node_end(struct graph_node *n)
 {
-    n->live = false;
-    graph_pool_let_go(n->device, n->params.bytesize);
+	n->live = false;
+	graph_pool_let_go(n->device, n->params.bytesize);
 }
 
 /* A free node's pointer, where another graph allocated it: found anew at every
  * launch, since that graph may be gone. Under the lock. */
 static void graph_free_foreign(CUdeviceptr p)
 {
-    struct graph_node *n;
-    struct block b;
-    if (!space_find(p, &b) || b.kind != BLOCK_GRAPH)
-        return;
-    n = b.owner;
-    if (n->live)
-        graph_node_end(n);
-    if (n->graph == NULL)
-        graph_node_drop(n);
+	struct graph_node *n;
+	struct block b;
+	if (!space_find(p, &b) || b.kind != BLOCK_GRAPH)
+		return;
+	n = b.owner;
+	if (n->live)
+		graph_node_end(n);
+	if (n->graph == NULL)
+		graph_node_drop(n);
 }
 
 static CUresult graph_launch_locked(struct graph_exec *e)
 {
-    uint64_t need[MAX_DEVICES] = {0};
-    struct graph *g = e->graph;
+	uint64_t need[MAX_DEVICES] = {0};
+	struct graph *g = e->graph;
 
-    for (struct graph_node *n = g->nodes; n != NULL; n = n->next) {
-        if (n->type != NODE_ALLOC)
-            continue;
-        if (n->live && (e->flags & AUTO_FREE_ON_LAUNCH) == 0)
-            return CUDA_ERROR_INVALID_VALUE; /* still held from the last launch */
-        if (n->live)
-            graph_node_end(n);
-        need[n->device] += round_up(n->params.bytesize, LEDGER_UNIT);
-    }
-    for (unsigned d = 0; d < MAX_DEVICES; d++)
-        if (need[d] > 0 && !graph_pool_reserve(d, need[d]))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    for (struct graph_node *n = g->nodes; n != NULL; n = n->next) {
-        if (n->type == NODE_ALLOC && !n->freed_inside) {
-            n->live = true;
-            graph_pool_hold(n->device, n->params.bytesize);
-        } else if (n->type == NODE_FREE && n->frees_other) {
-            graph_free_foreign(n->frees);
-        }
-    }
-    return CUDA_SUCCESS;
+	for (struct graph_node *n = g->nodes; n != NULL; n = n->next) {
+		if (n->type != NODE_ALLOC)
+			continue;
+		if (n->live && (e->flags & AUTO_FREE_ON_LAUNCH) == 0)
+			return CUDA_ERROR_INVALID_VALUE; /* still held from the last launch */
+		if (n->live)
+			graph_node_end(n);
+		need[n->device] += round_up(n->params.bytesize, LEDGER_UNIT);
+	}
+	for (unsigned d = 0; d < MAX_DEVICES; d++)
+		if (need[d] > 0 && !graph_pool_reserve(d, need[d]))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	for (struct graph_node *n = g->nodes; n != NULL; n = n->next) {
+		if (n->type == NODE_ALLOC && !n->freed_inside) {
+			n->live = true;
+			graph_pool_hold(n->device, n->params.bytesize);
+		} else if (n->type == NODE_FREE && n->frees_other) {
+			graph_free_foreign(n->frees);
+		}
+	}
+	return CUDA_SUCCESS;
 }
 
 static CUresult graph_launch(CUgraphExec handle, CUstream s)
 {
-    struct graph_exec *e;
-    CUresult r = CUDA_ERROR_INVALID_VALUE;
+	struct graph_exec *e;
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
-    TRY(driver_ready());
-    TRY(stream_check(s));
-    stream_enqueue(s);
-    pthread_mutex_lock(&graph_lock);
-    e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
-    if (e != NULL)
-        r = graph_launch_locked(e);
-    pthread_mutex_unlock(&graph_lock);
-    return r;
+	TRY(driver_ready());
+	TRY(stream_check(s));
+	stream_enqueue(s);
+	pthread_mutex_lock(&graph_lock);
+	e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
+	if (e != NULL)
+		r = graph_launch_locked(e);
+	pthread_mutex_unlock(&graph_lock);
+	return r;
 }
 
 API cuGraphLaunch(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, graph_launch(e, s)); }
@@ -348,9 +347,9 @@ API cuGraphLaunch_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, graph_l
 
 static CUresult graph_upload(CUgraphExec e, CUstream s)
 {
-    TRY(driver_ready());
-    TRY(stream_check(s));
-    return handle_want(e, HANDLE_EXEC, "cuGraphUpload") == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	TRY(driver_ready());
+	TRY(stream_check(s));
+	return handle_want(e, HANDLE_EXEC, "cuGraphUpload") == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API cuGraphUpload(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, graph_upload(e, s)); }
@@ -358,15 +357,15 @@ API cuGraphUpload_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, graph_u
 
 CUresult graph_freed(struct graph_node *n)
 {
-    bool was_live;
-    pthread_mutex_lock(&graph_lock);
-    was_live = n->live;
-    if (was_live)
-        graph_node_end(n);
-    else
-        report_error("freeing 0x%llx of a graph that does not hold it now", n->params.dptr);
-    if (n->graph == NULL)
-        graph_node_drop(n);
-    pthread_mutex_unlock(&graph_lock);
-    return was_live ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	bool was_live;
+	pthread_mutex_lock(&graph_lock);
+	was_live = n->live;
+	if (was_live)
+		graph_node_end(n);
+	else
+		report_error("freeing 0x%llx of a graph that does not hold it now", n->params.dptr);
+	if (n->graph == NULL)
+		graph_node_drop(n);
+	pthread_mutex_unlock(&graph_lock);
+	return was_live ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

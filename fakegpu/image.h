@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 struct image {
-    bool is_text;      /* PTX: its kernels and variables are known by name */
-    const char *text;
-    uint64_t size;     /* bytes of the image itself */
-    uint64_t globals;  /* bytes of the variables it declares, less managed ones */
+	bool is_text; /* PTX: its kernels and variables are known by name */
+	const char *text;
+	uint64_t size;    /* bytes of the image itself */
+	uint64_t globals; /* bytes of the variables it declares, less managed ones */
 };
 
 /* Reads an image: PTX text, a cubin (ELF), or a fat binary with or without its

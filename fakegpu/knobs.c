@@ -12,46 +12,46 @@ static pthread_once_t knob_once = PTHREAD_ONCE_INIT;
 
 static bool knob_size(const char *name, uint64_t *out)
 {
-    const char *text = getenv(name);
-    uint64_t n;
+	const char *text = getenv(name);
+	uint64_t n;
 
-    if (text == NULL || *text == '\0')
-        return false;
-    if (size_parse(text, &n) != 0) {
-        report_note("%s=%s is not a size (try 512m)", name, text);
-        return false;
-    }
-    *out = n;
-    return true;
+	if (text == NULL || *text == '\0')
+		return false;
+	if (size_parse(text, &n) != 0) {
+		report_note("%s=%s is not a size (try 512m)", name, text);
+		return false;
+	}
+	*out = n;
+	return true;
 }
 
 static void knob_read_all(void)
 {
-    uint64_t n;
+	uint64_t n;
 
-    knob_values.block = LEDGER_UNIT;
-    if (knob_size("FAKEGPU_QUIET", &n))
-        knob_values.quiet = n != 0;
-    if (knob_size("FAKEGPU_STRICT", &n))
-        knob_values.strict = (int)n;
-    if (knob_size("FAKEGPU_LATENCY_US", &n))
-        knob_values.latency_us = (unsigned)n;
-    if (knob_size("FAKEGPU_BLOCK", &n) && n >= LEDGER_UNIT)
-        knob_values.block = n;
-    if (knob_size("FAKEGPU_FRAGMENTED", &n))
-        knob_values.fragmented = n != 0;
-    if (knob_size("FAKEGPU_LAZY", &n))
-        knob_values.lazy = n != 0;
-    if (knob_size("FAKEGPU_ORPHANS", &n))
-        knob_values.orphans = n != 0;
-    if (knob_size("FAKEGPU_QUEUE", &n))
-        knob_values.queue = (unsigned)n;
-    knob_values.context_set = knob_size("FAKEGPU_CONTEXT", &knob_values.context);
-    knob_size("FAKEGPU_HIDDEN", &knob_values.hidden);
+	knob_values.block = LEDGER_UNIT;
+	if (knob_size("FAKEGPU_QUIET", &n))
+		knob_values.quiet = n != 0;
+	if (knob_size("FAKEGPU_STRICT", &n))
+		knob_values.strict = (int)n;
+	if (knob_size("FAKEGPU_LATENCY_US", &n))
+		knob_values.latency_us = (unsigned)n;
+	if (knob_size("FAKEGPU_BLOCK", &n) && n >= LEDGER_UNIT)
+		knob_values.block = n;
+	if (knob_size("FAKEGPU_FRAGMENTED", &n))
+		knob_values.fragmented = n != 0;
+	if (knob_size("FAKEGPU_LAZY", &n))
+		knob_values.lazy = n != 0;
+	if (knob_size("FAKEGPU_ORPHANS", &n))
+		knob_values.orphans = n != 0;
+	if (knob_size("FAKEGPU_QUEUE", &n))
+		knob_values.queue = (unsigned)n;
+	knob_values.context_set = knob_size("FAKEGPU_CONTEXT", &knob_values.context);
+	knob_size("FAKEGPU_HIDDEN", &knob_values.hidden);
 }
 
 const struct knobs *knobs(void)
 {
-    pthread_once(&knob_once, knob_read_all);
-    return &knob_values;
+	pthread_once(&knob_once, knob_read_all);
+	return &knob_values;
 }

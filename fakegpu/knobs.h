@@ -6,17 +6,17 @@
 #include <stdint.h>
 
 struct knobs {
-    bool quiet;            /* FAKEGPU_QUIET */
-    int strict;            /* FAKEGPU_STRICT */
-    bool context_set;      /* FAKEGPU_CONTEXT was given */
-    uint64_t context;      /* FAKEGPU_CONTEXT */
-    uint64_t hidden;       /* FAKEGPU_HIDDEN */
-    uint64_t block;        /* FAKEGPU_BLOCK */
-    bool fragmented;       /* FAKEGPU_FRAGMENTED */
-    bool lazy;             /* FAKEGPU_LAZY */
-    unsigned latency_us;   /* FAKEGPU_LATENCY_US */
-    bool orphans;          /* FAKEGPU_ORPHANS */
-    unsigned queue;        /* FAKEGPU_QUEUE; 0: without end */
+	bool quiet;          /* FAKEGPU_QUIET */
+	int strict;          /* FAKEGPU_STRICT */
+	bool context_set;    /* FAKEGPU_CONTEXT was given */
+	uint64_t context;    /* FAKEGPU_CONTEXT */
+	uint64_t hidden;     /* FAKEGPU_HIDDEN */
+	uint64_t block;      /* FAKEGPU_BLOCK */
+	bool fragmented;     /* FAKEGPU_FRAGMENTED */
+	bool lazy;           /* FAKEGPU_LAZY */
+	unsigned latency_us; /* FAKEGPU_LATENCY_US */
+	bool orphans;        /* FAKEGPU_ORPHANS */
+	unsigned queue;      /* FAKEGPU_QUEUE; 0: without end */
 };
 
 const struct knobs *knobs(void);

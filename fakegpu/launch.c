@@ -8,18 +8,18 @@ EXPORT unsigned long fakegpu_launches(void) { return load_relaxed(&launch_launch
 
 static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threads)
 {
-    struct context *c;
-    struct module *m;
-    TRY(current_context(&c));
-    TRY(stream_check(s));
-    if (blocks == 0 || threads == 0 || threads > 1024)
-        return CUDA_ERROR_INVALID_VALUE;
-    TRY(launchable(f, &m));
-    if (image_allocates(&m->image))
-        TRY(context_heap(c));
-    stream_enqueue(s);
-    add_relaxed(&launch_launches, 1);
-    return CUDA_SUCCESS;
+	struct context *c;
+	struct module *m;
+	TRY(current_context(&c));
+	TRY(stream_check(s));
+	if (blocks == 0 || threads == 0 || threads > 1024)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(launchable(f, &m));
+	if (image_allocates(&m->image))
+		TRY(context_heap(c));
+	stream_enqueue(s);
+	add_relaxed(&launch_launches, 1);
+	return CUDA_SUCCESS;
 }
 
 #define DIMENSIONS unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz
@@ -29,46 +29,46 @@ static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threa
 
 API cuLaunchKernel(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **params, void **extra)
 {
-    (void)shared, (void)params, (void)extra;
-    LAUNCH(cuLaunchKernel, s);
+	(void)shared, (void)params, (void)extra;
+	LAUNCH(cuLaunchKernel, s);
 }
 
 API cuLaunchKernel_ptsz(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **params, void **extra)
 {
-    (void)shared, (void)params, (void)extra;
-    LAUNCH(cuLaunchKernel, per_thread(s));
+	(void)shared, (void)params, (void)extra;
+	LAUNCH(cuLaunchKernel, per_thread(s));
 }
 
 API cuLaunchCooperativeKernel(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **params)
 {
-    (void)shared, (void)params;
-    LAUNCH(cuLaunchCooperativeKernel, s);
+	(void)shared, (void)params;
+	LAUNCH(cuLaunchCooperativeKernel, s);
 }
 
 API cuLaunchCooperativeKernel_ptsz(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **params)
 {
-    (void)shared, (void)params;
-    LAUNCH(cuLaunchCooperativeKernel, per_thread(s));
+	(void)shared, (void)params;
+	LAUNCH(cuLaunchCooperativeKernel, per_thread(s));
 }
 
 static CUresult launch_ex(const CUlaunchConfig *l, CUfunction f, bool own_stream)
 {
-    if (l == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    return launch(f, own_stream ? per_thread(l->hStream) : l->hStream, l->gridDimX * l->gridDimY * l->gridDimZ,
-                  l->blockDimX * l->blockDimY * l->blockDimZ);
+	if (l == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	return launch(f, own_stream ? per_thread(l->hStream) : l->hStream, l->gridDimX * l->gridDimY * l->gridDimZ,
+		      l->blockDimX * l->blockDimY * l->blockDimZ);
 }
 
 API cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-    (void)params, (void)extra;
-    ENTRY(cuLaunchKernelEx, launch_ex(config, f, false));
+	(void)params, (void)extra;
+	ENTRY(cuLaunchKernelEx, launch_ex(config, f, false));
 }
 
 API cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-    (void)params, (void)extra;
-    ENTRY(cuLaunchKernelEx, launch_ex(config, f, true));
+	(void)params, (void)extra;
+	ENTRY(cuLaunchKernelEx, launch_ex(config, f, true));
 }
 
 typedef void (*host_function)(void *);
@@ -76,17 +76,14 @@ typedef void (*host_function)(void *);
 /* Everything before it in the stream is done, so it runs at once. */
 static CUresult launch_host(CUstream s, host_function f, void *arg)
 {
-    struct context *c;
-    TRY(current_context(&c));
-    TRY(stream_check(s));
-    if (f == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    f(arg);
-    return CUDA_SUCCESS;
+	struct context *c;
+	TRY(current_context(&c));
+	TRY(stream_check(s));
+	if (f == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	f(arg);
+	return CUDA_SUCCESS;
 }
 
 API cuLaunchHostFunc(CUstream s, host_function f, void *arg) { ENTRY(cuLaunchHostFunc, launch_host(s, f, arg)); }
-API cuLaunchHostFunc_ptsz(CUstream s, host_function f, void *arg)
-{
-    ENTRY(cuLaunchHostFunc, launch_host(per_thread(s), f, arg));
-}
+API cuLaunchHostFunc_ptsz(CUstream s, host_function f, void *arg) { ENTRY(cuLaunchHostFunc, launch_host(per_thread(s), f, arg)); }

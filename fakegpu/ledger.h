@@ -32,31 +32,28 @@ enum { LEDGER_UNIT = 512 };
 enum kind { KIND_CONTEXT, KIND_MODULE, KIND_DATA, KIND_COUNT };
 
 struct ledger_word {
-    uint64_t word;
-    uint64_t capacity; /* units; constant */
-    uint64_t pad[6];
+	uint64_t word;
+	uint64_t capacity; /* units; constant */
+	uint64_t pad[6];
 };
 
 struct ledger_account {
-    uint64_t pend; /* written by the owner, or by the reaper of a dead one */
-    uint64_t used; /* likewise */
-    uint64_t done; /* written by all */
-    uint64_t kind[KIND_COUNT]; /* bytes, for readers; their sum is used's but for a change under way */
-    uint64_t contexts;         /* live contexts: a process is listed by NVML while it has one */
-    uint64_t pad;
+	uint64_t pend;             /* written by the owner, or by the reaper of a dead one */
+	uint64_t used;             /* likewise */
+	uint64_t done;             /* written by all */
+	uint64_t kind[KIND_COUNT]; /* bytes, for readers; their sum is used's but for a change under way */
+	uint64_t contexts;         /* live contexts: a process is listed by NVML while it has one */
+	uint64_t pad;
 };
 
 /* A slot's accounts on one device, at a stride: accounts live inside process records. */
 struct ledger {
-    struct ledger_word *device;
-    struct ledger_account *(*account)(unsigned slot, unsigned device);
-    unsigned index; /* of the device */
+	struct ledger_word *device;
+	struct ledger_account *(*account)(unsigned slot, unsigned device);
+	unsigned index; /* of the device */
 };
 
-static inline uint64_t ledger_units(uint64_t bytes)
-{
-    return bytes / LEDGER_UNIT + (bytes % LEDGER_UNIT != 0);
-}
+static inline uint64_t ledger_units(uint64_t bytes) { return bytes / LEDGER_UNIT + (bytes % LEDGER_UNIT != 0); }
 
 /* Adds delta units in the name of slot. False if that would exceed the capacity;
  * then nothing has changed. A negative delta always succeeds. */

@@ -24,84 +24,80 @@ static struct ledger machine_ledgers[MAX_DEVICES];
  * process's), and at their record's account of a device. */
 static pthread_mutex_t machine_attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    pthread_mutex_t lock;
-    char pad[64 - sizeof(pthread_mutex_t) % 64];
+	pthread_mutex_t lock;
+	char pad[64 - sizeof(pthread_mutex_t) % 64];
 } machine_turn[MAX_DEVICES];
 
-static struct ledger_account *machine_account(unsigned s, unsigned device)
-{
-    return &machine_file.map->record[s].account[device];
-}
+static struct ledger_account *machine_account(unsigned s, unsigned device) { return &machine_file.map->record[s].account[device]; }
 
 /* The first number after a label in /proc/self/status, or 0. */
 static uint32_t machine_status_number(const char *label)
 {
-    char line[256];
-    uint32_t n = 0;
-    FILE *f = fopen("/proc/self/status", "re");
-    if (f == NULL)
-        return 0;
-    while (fgets(line, sizeof line, f) != NULL)
-        if (strncmp(line, label, strlen(label)) == 0) {
-            n = (uint32_t)strtoul(line + strlen(label), NULL, 10);
-            break;
-        }
-    fclose(f);
-    return n;
+	char line[256];
+	uint32_t n = 0;
+	FILE *f = fopen("/proc/self/status", "re");
+	if (f == NULL)
+		return 0;
+	while (fgets(line, sizeof line, f) != NULL)
+		if (strncmp(line, label, strlen(label)) == 0) {
+			n = (uint32_t)strtoul(line + strlen(label), NULL, 10);
+			break;
+		}
+	fclose(f);
+	return n;
 }
 
 /* The start time of a process, or 0 if it is gone or a zombie. */
 static uint64_t machine_start_time(uint32_t pid)
 {
-    char path[32], text[1024];
-    unsigned long long start = 0;
-    char state = 'Z';
-    char *after;
-    size_t n;
-    FILE *f;
+	char path[32], text[1024];
+	unsigned long long start = 0;
+	char state = 'Z';
+	char *after;
+	size_t n;
+	FILE *f;
 
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    f = fopen(path, "re");
-    if (f == NULL)
-        return 0;
-    n = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    text[n] = '\0';
-    after = strrchr(text, ')'); /* the name may hold anything */
-    if (after == NULL ||
-        sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-               &state, &start) != 2)
-        return 0;
-    return state == 'Z' || state == 'X' ? 0 : start;
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	f = fopen(path, "re");
+	if (f == NULL)
+		return 0;
+	n = fread(text, 1, sizeof text - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	after = strrchr(text, ')'); /* the name may hold anything */
+	if (after == NULL ||
+	    sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &start) != 2)
+		return 0;
+	return state == 'Z' || state == 'X' ? 0 : start;
 }
 
 static uint64_t machine_pid_namespace(void)
 {
-    struct stat st;
-    return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+	struct stat st;
+	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
 /* Whether a process has the machine's file where its record says. Where we may not
  * read its maps it counts as having it. */
 static bool machine_mapped_by(const struct record *r)
 {
-    char name[32], line[256];
-    bool found = false, begins = true;
-    struct stat st;
-    FILE *f;
+	char name[32], line[256];
+	bool found = false, begins = true;
+	struct stat st;
+	FILE *f;
 
-    snprintf(name, sizeof name, "/proc/%u/maps", r->pid);
-    f = fopen(name, "re");
-    if (f == NULL || fstat(machine_file.lock_fd, &st) != 0)
-        found = true;
-    while (!found && fgets(line, sizeof line, f) != NULL) {
-        unsigned long long at, inode;
-        found = begins && sscanf(line, "%llx-%*x %*s %*x %*s %llu", &at, &inode) == 2 && at == r->map && inode == st.st_ino;
-        begins = strchr(line, '\n') != NULL; /* names may be longer than a line of ours */
-    }
-    if (f != NULL)
-        fclose(f);
-    return found;
+	snprintf(name, sizeof name, "/proc/%u/maps", r->pid);
+	f = fopen(name, "re");
+	if (f == NULL || fstat(machine_file.lock_fd, &st) != 0)
+		found = true;
+	while (!found && fgets(line, sizeof line, f) != NULL) {
+		unsigned long long at, inode;
+		found = begins && sscanf(line, "%llx-%*x %*s %*x %*s %llu", &at, &inode) == 2 && at == r->map && inode == st.st_ino;
+		begins = strchr(line, '\n') != NULL; /* names may be longer than a line of ours */
+	}
+	if (f != NULL)
+		fclose(f);
+	return found;
 }
 
 /* Lock first: it is the kernel's word and true across namespaces. A program that
@@ -112,113 +108,114 @@ static bool machine_mapped_by(const struct record *r)
  * child that was made without our noticing still shares the lock. */
 static bool machine_is_dead(unsigned s, uint64_t our_namespace, bool claims)
 {
-    const struct record *r = &machine_file.map->record[s];
-    bool ours = claims && r->pid == (uint32_t)getpid() && r->pid_namespace == our_namespace;
-    if (s == machine_own_slot || (!ours && state_owned(&machine_file, s)))
-        return false;
-    return ours || r->pid_namespace != our_namespace || r->start_time == 0 || machine_start_time(r->pid) != r->start_time || !machine_mapped_by(r);
+	const struct record *r = &machine_file.map->record[s];
+	bool ours = claims && r->pid == (uint32_t)getpid() && r->pid_namespace == our_namespace;
+	if (s == machine_own_slot || (!ours && state_owned(&machine_file, s)))
+		return false;
+	return ours || r->pid_namespace != our_namespace || r->start_time == 0 || machine_start_time(r->pid) != r->start_time ||
+	       !machine_mapped_by(r);
 }
 
 static void machine_reap_locked(bool claims)
 {
-    uint64_t ns = machine_pid_namespace();
-    uint64_t high = load_relaxed(&machine_file.map->high);
+	uint64_t ns = machine_pid_namespace();
+	uint64_t high = load_relaxed(&machine_file.map->high);
 
-    for (unsigned s = 0; s < high; s++) {
-        struct record *r = &machine_file.map->record[s];
-        if (load_acquire(&r->state) != RECORD_LIVE || !machine_is_dead(s, ns, claims))
-            continue;
-        for (unsigned d = 0; d < machine_file.shape.devices; d++)
-            ledger_reap(&machine_ledgers[d], s);
-        store_release(&r->state, RECORD_FREE);
-    }
+	for (unsigned s = 0; s < high; s++) {
+		struct record *r = &machine_file.map->record[s];
+		if (load_acquire(&r->state) != RECORD_LIVE || !machine_is_dead(s, ns, claims))
+			continue;
+		for (unsigned d = 0; d < machine_file.shape.devices; d++)
+			ledger_reap(&machine_ledgers[d], s);
+		store_release(&r->state, RECORD_FREE);
+	}
 }
 
 void machine_reap(void)
 {
-    pthread_mutex_lock(&machine_attach_lock);
-    if (machine_file.map != NULL && state_lock(&machine_file, false)) {
-        machine_reap_locked(machine_own_slot != NO_SLOT);
-        state_unlock(&machine_file);
-    }
-    pthread_mutex_unlock(&machine_attach_lock);
+	pthread_mutex_lock(&machine_attach_lock);
+	if (machine_file.map != NULL && state_lock(&machine_file, false)) {
+		machine_reap_locked(machine_own_slot != NO_SLOT);
+		state_unlock(&machine_file);
+	}
+	pthread_mutex_unlock(&machine_attach_lock);
 }
 
 static int machine_claim_locked(void)
 {
-    machine_reap_locked(true);
-    for (unsigned s = 0; s < MAX_PROCESSES; s++) {
-        struct record *r = &machine_file.map->record[s];
-        if (load_acquire(&r->state) != RECORD_FREE || !state_own(&machine_file, s))
-            continue;
-        r->pid = (uint32_t)getpid();
-        r->outer_pid = machine_status_number("NSpid:");
-        if (r->outer_pid == 0)
-            r->outer_pid = r->pid;
-        r->start_time = machine_start_time(r->pid);
-        r->pid_namespace = machine_pid_namespace();
-        r->identity = ++machine_file.map->claims;
-        r->map = (uintptr_t)machine_file.map;
-        r->hidden = knobs()->hidden;
-        snprintf(r->name, sizeof r->name, "%s", program_invocation_name);
-        if (machine_file.map->high < s + 1)
-            store_relaxed(&machine_file.map->high, s + 1);
-        store_release(&r->state, RECORD_LIVE);
-        machine_own_slot = s;
-        return 0;
-    }
-    report_note("all %d process records are taken", MAX_PROCESSES);
-    return -1;
+	machine_reap_locked(true);
+	for (unsigned s = 0; s < MAX_PROCESSES; s++) {
+		struct record *r = &machine_file.map->record[s];
+		if (load_acquire(&r->state) != RECORD_FREE || !state_own(&machine_file, s))
+			continue;
+		r->pid = (uint32_t)getpid();
+		r->outer_pid = machine_status_number("NSpid:");
+		if (r->outer_pid == 0)
+			r->outer_pid = r->pid;
+		r->start_time = machine_start_time(r->pid);
+		r->pid_namespace = machine_pid_namespace();
+		r->identity = ++machine_file.map->claims;
+		r->map = (uintptr_t)machine_file.map;
+		r->hidden = knobs()->hidden;
+		snprintf(r->name, sizeof r->name, "%s", program_invocation_name);
+		if (machine_file.map->high < s + 1)
+			store_relaxed(&machine_file.map->high, s + 1);
+		store_release(&r->state, RECORD_LIVE);
+		machine_own_slot = s;
+		return 0;
+	}
+	report_note("all %d process records are taken", MAX_PROCESSES);
+	return -1;
 }
 
 static int machine_claim(void)
 {
-    int r = -1;
-    if (!state_lock(&machine_file, true))
-        return -1;
-    if (state_current(&machine_file))
-        r = machine_claim_locked();
-    else
-        r = 1; /* replaced between our opening it and now */
-    state_unlock(&machine_file);
-    return r;
+	int r = -1;
+	if (!state_lock(&machine_file, true))
+		return -1;
+	if (state_current(&machine_file))
+		r = machine_claim_locked();
+	else
+		r = 1; /* replaced between our opening it and now */
+	state_unlock(&machine_file);
+	return r;
 }
 
 static int machine_open(void)
 {
-    if (state_open(&machine_file) != 0)
-        return -1;
-    for (unsigned d = 0; d < MAX_DEVICES; d++) {
-        machine_ledgers[d] = (struct ledger){&machine_file.map->device[d], machine_account, d};
-        pthread_mutex_init(&machine_turn[d].lock, NULL);
-    }
-    return 0;
+	if (state_open(&machine_file) != 0)
+		return -1;
+	for (unsigned d = 0; d < MAX_DEVICES; d++) {
+		machine_ledgers[d] = (struct ledger){&machine_file.map->device[d], machine_account, d};
+		pthread_mutex_init(&machine_turn[d].lock, NULL);
+	}
+	return 0;
 }
 
 int machine_attach(bool want_slot)
 {
-    int r = 0;
-    pthread_mutex_lock(&machine_attach_lock);
-    if (machine_file.map != NULL && machine_own_slot == NO_SLOT && !state_current(&machine_file))
-        state_close(&machine_file);
-    do {
-        if (r > 0)
-            state_close(&machine_file);
-        r = machine_file.map == NULL ? machine_open() : 0;
-        if (r == 0 && want_slot && machine_own_slot == NO_SLOT)
-            r = machine_claim();
-    } while (r > 0);
-    pthread_mutex_unlock(&machine_attach_lock);
-    return r;
+	int r = 0;
+	pthread_mutex_lock(&machine_attach_lock);
+	if (machine_file.map != NULL && machine_own_slot == NO_SLOT && !state_current(&machine_file))
+		state_close(&machine_file);
+	do {
+		if (r > 0)
+			state_close(&machine_file);
+		r = machine_file.map == NULL ? machine_open() : 0;
+		if (r == 0 && want_slot && machine_own_slot == NO_SLOT)
+			r = machine_claim();
+	} while (r > 0);
+	pthread_mutex_unlock(&machine_attach_lock);
+	return r;
 }
 
 void machine_forked(void)
 {
-    /* Closing our copy of the lock's descriptor leaves the parent's lock alone;
+	/* Closing our copy of the lock's descriptor leaves the parent's lock alone;
      * keeping it would keep the parent's record alive after its death. */
-    pthread_mutex_init(&machine_attach_lock, NULL);
-    machine_own_slot = NO_SLOT;
-    state_close(&machine_file);
+	pthread_mutex_init(&machine_attach_lock, NULL);
+	machine_own_slot = NO_SLOT;
+	state_close(&machine_file);
 }
 
 const struct shape *machine_shape(void) { return &machine_file.shape; }
@@ -227,37 +224,34 @@ uint64_t machine_reserved(unsigned device) { return machine_file.shape.bytes - m
 
 static bool machine_change(unsigned device, enum kind kind, int64_t units)
 {
-    struct ledger_account *a = machine_account(machine_own_slot, device);
-    bool ok;
+	struct ledger_account *a = machine_account(machine_own_slot, device);
+	bool ok;
 
-    pthread_mutex_lock(&machine_turn[device].lock);
-    ok = ledger_change(&machine_ledgers[device], machine_own_slot, units);
-    if (ok)
-        store_relaxed(&a->kind[kind], load_relaxed(&a->kind[kind]) + (uint64_t)(units * LEDGER_UNIT));
-    pthread_mutex_unlock(&machine_turn[device].lock);
-    return ok;
+	pthread_mutex_lock(&machine_turn[device].lock);
+	ok = ledger_change(&machine_ledgers[device], machine_own_slot, units);
+	if (ok)
+		store_relaxed(&a->kind[kind], load_relaxed(&a->kind[kind]) + (uint64_t)(units * LEDGER_UNIT));
+	pthread_mutex_unlock(&machine_turn[device].lock);
+	return ok;
 }
 
 bool machine_charge(unsigned device, enum kind kind, uint64_t bytes)
 {
-    uint64_t units = ledger_units(bytes);
+	uint64_t units = ledger_units(bytes);
 
-    if (units > machine_file.map->device[device].capacity)
-        return false;
-    if (machine_change(device, kind, (int64_t)units))
-        return true;
-    machine_reap();
-    return machine_change(device, kind, (int64_t)units);
+	if (units > machine_file.map->device[device].capacity)
+		return false;
+	if (machine_change(device, kind, (int64_t)units))
+		return true;
+	machine_reap();
+	return machine_change(device, kind, (int64_t)units);
 }
 
-void machine_return(unsigned device, enum kind kind, uint64_t bytes)
-{
-    machine_change(device, kind, -(int64_t)ledger_units(bytes));
-}
+void machine_return(unsigned device, enum kind kind, uint64_t bytes) { machine_change(device, kind, -(int64_t)ledger_units(bytes)); }
 
 uint64_t machine_context(unsigned device, int by)
 {
-    return add_relaxed(&machine_account(machine_own_slot, device)->contexts, (uint64_t)(int64_t)by);
+	return add_relaxed(&machine_account(machine_own_slot, device)->contexts, (uint64_t)(int64_t)by);
 }
 
 uint64_t machine_used(unsigned device) { return ledger_total(&machine_ledgers[device]); }
@@ -265,12 +259,12 @@ uint64_t machine_mine(unsigned device) { return machine_own_slot == NO_SLOT ? 0 
 
 uint64_t machine_kind(unsigned device, enum kind kind, bool all)
 {
-    uint64_t sum = 0;
-    if (!all)
-        return machine_own_slot == NO_SLOT ? 0 : load_relaxed(&machine_account(machine_own_slot, device)->kind[kind]);
-    for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++)
-        sum += load_relaxed(&machine_account(s, device)->kind[kind]);
-    return sum;
+	uint64_t sum = 0;
+	if (!all)
+		return machine_own_slot == NO_SLOT ? 0 : load_relaxed(&machine_account(machine_own_slot, device)->kind[kind]);
+	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++)
+		sum += load_relaxed(&machine_account(s, device)->kind[kind]);
+	return sum;
 }
 
 unsigned machine_slot(void) { return machine_own_slot; }
@@ -278,31 +272,33 @@ uint64_t machine_identity(void) { return machine_file.map->record[machine_own_sl
 
 bool machine_alive(unsigned s, uint64_t identity)
 {
-    bool alive;
-    if (s >= MAX_PROCESSES)
-        return false;
-    machine_reap();
-    alive = load_acquire(&machine_file.map->record[s].state) == RECORD_LIVE;
-    return alive && machine_file.map->record[s].identity == identity;
+	bool alive;
+	if (s >= MAX_PROCESSES)
+		return false;
+	machine_reap();
+	alive = load_acquire(&machine_file.map->record[s].state) == RECORD_LIVE;
+	return alive && machine_file.map->record[s].identity == identity;
 }
 
 unsigned machine_processes(unsigned device, struct process_info *out, unsigned max)
 {
-    unsigned n = 0;
-    machine_reap();
-    for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++) {
-        const struct record *r = &machine_file.map->record[s];
-        const struct ledger_account *a = &r->account[device];
-        if (load_acquire(&r->state) != RECORD_LIVE || load_relaxed(&a->contexts) == 0)
-            continue;
-        if (n < max) {
-            out[n] = (struct process_info){
-                .slot = s, .pid = r->outer_pid, .hidden = r->hidden,
-                .contexts = load_relaxed(&a->contexts), .used = ledger_used(&machine_ledgers[device], s)};
-            memcpy(out[n].name, r->name, sizeof out[n].name);
-            out[n].name[sizeof out[n].name - 1] = '\0';
-        }
-        n++;
-    }
-    return n;
+	unsigned n = 0;
+	machine_reap();
+	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++) {
+		const struct record *r = &machine_file.map->record[s];
+		const struct ledger_account *a = &r->account[device];
+		if (load_acquire(&r->state) != RECORD_LIVE || load_relaxed(&a->contexts) == 0)
+			continue;
+		if (n < max) {
+			out[n] = (struct process_info){.slot = s,
+						       .pid = r->outer_pid,
+						       .hidden = r->hidden,
+						       .contexts = load_relaxed(&a->contexts),
+						       .used = ledger_used(&machine_ledgers[device], s)};
+			memcpy(out[n].name, r->name, sizeof out[n].name);
+			out[n].name[sizeof out[n].name - 1] = '\0';
+		}
+		n++;
+	}
+	return n;
 }

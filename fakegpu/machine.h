@@ -20,12 +20,12 @@
 enum { MAX_PROCESSES = 1024 };
 
 struct process_info {
-    unsigned slot;
-    uint32_t pid; /* in the outermost PID namespace the process knew of */
-    char name[64];
-    uint64_t hidden; /* FAKEGPU_HIDDEN: only ever shown, never charged */
-    uint64_t contexts;
-    uint64_t used;
+	unsigned slot;
+	uint32_t pid; /* in the outermost PID namespace the process knew of */
+	char name[64];
+	uint64_t hidden; /* FAKEGPU_HIDDEN: only ever shown, never charged */
+	uint64_t contexts;
+	uint64_t used;
 };
 
 /* Maps the machine, making it if there is none. With `claim` the caller becomes
@@ -54,8 +54,8 @@ uint64_t machine_context(unsigned device, int by);
 /* Gives back what dead processes held. */
 void machine_reap(void);
 
-uint64_t machine_used(unsigned device);             /* by all */
-uint64_t machine_mine(unsigned device);             /* by this process */
+uint64_t machine_used(unsigned device); /* by all */
+uint64_t machine_mine(unsigned device); /* by this process */
 uint64_t machine_kind(unsigned device, enum kind kind, bool all);
 
 /* This process's slot and an identity that no other process ever had. */

@@ -8,20 +8,20 @@
 enum { MAX_DEVICES = 16 };
 
 struct model {
-    const char *key;    /* as written in FAKEGPU */
-    const char *name;   /* as the driver says it */
-    uint64_t mib;       /* NVML's total */
-    uint64_t reserved;  /* KiB of it that the driver keeps for itself */
-    uint64_t context;   /* MiB that one context costs */
-    int major, minor;   /* compute capability */
-    int sms;
+	const char *key;   /* as written in FAKEGPU */
+	const char *name;  /* as the driver says it */
+	uint64_t mib;      /* NVML's total */
+	uint64_t reserved; /* KiB of it that the driver keeps for itself */
+	uint64_t context;  /* MiB that one context costs */
+	int major, minor;  /* compute capability */
+	int sms;
 };
 
 struct shape {
-    const struct model *model;
-    unsigned devices;
-    uint64_t bytes;    /* per device: NVML's total */
-    uint64_t reserved; /* per device; nothing where the size was given by hand */
+	const struct model *model;
+	unsigned devices;
+	uint64_t bytes;    /* per device: NVML's total */
+	uint64_t reserved; /* per device; nothing where the size was given by hand */
 };
 
 /* Parses MODEL[xCOUNT][:SIZE], as in "h200x2" or "small:512m". 0 or -1. */

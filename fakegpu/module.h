@@ -8,28 +8,28 @@
 #include "image.h"
 
 struct function {
-    struct handle handle;
-    char *name;
-    struct module *module;   /* of a CUfunction */
-    struct library *library; /* of a CUkernel */
-    struct function *next;
+	struct handle handle;
+	char *name;
+	struct module *module;   /* of a CUfunction */
+	struct library *library; /* of a CUkernel */
+	struct function *next;
 };
 
 struct global {
-    char name[256];
-    CUdeviceptr address;
-    uint64_t size;
-    struct global *next;
+	char name[256];
+	CUdeviceptr address;
+	uint64_t size;
+	struct global *next;
 };
 
 struct module {
-    struct handle handle;
-    struct image image;
-    char *copy;            /* of a text image, or NULL where it is a library's */
-    uint64_t charged;
-    struct function *functions;
-    struct global *globals;
-    struct library *library; /* that loaded it, or NULL */
+	struct handle handle;
+	struct image image;
+	char *copy; /* of a text image, or NULL where it is a library's */
+	uint64_t charged;
+	struct function *functions;
+	struct global *globals;
+	struct library *library; /* that loaded it, or NULL */
 };
 
 CUresult module_new(struct module **out, const void *image, struct library *library);

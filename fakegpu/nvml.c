@@ -10,7 +10,7 @@
 #include "atomics.h"
 
 struct nvml_device {
-    char unused;
+	char unused;
 };
 
 static struct nvml_device nvml_devices[MAX_DEVICES];
@@ -30,39 +30,39 @@ nvmlDevice_t nvml_handle(unsigned index)
 
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
 {
-    NVML_TRY(nvml_ready());
-    for (unsigned i = 0; i < machine_shape()->devices; i++)
-        if (device == &nvml_devices[i]) {
-            *index = i;
-            return NVML_SUCCESS;
-        }
-    return NVML_ERROR_INVALID_ARGUMENT;
+	NVML_TRY(nvml_ready());
+	for (unsigned i = 0; i < machine_shape()->devices; i++)
+		if (device == &nvml_devices[i]) {
+			*index = i;
+			return NVML_SUCCESS;
+		}
+	return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 /* Unlike CUDA, NVML goes on in the child of a fork, over a mapping of its own. */
 static void nvml_child_of_fork(void)
 {
-    machine_forked();
-    pthread_mutex_init(&nvml_lock, NULL);
-    if (nvml_users > 0 && machine_attach(false) != 0)
-        nvml_users = 0;
+	machine_forked();
+	pthread_mutex_init(&nvml_lock, NULL);
+	if (nvml_users > 0 && machine_attach(false) != 0)
+		nvml_users = 0;
 }
 
 NVML_API nvmlInitWithFlags(unsigned flags)
 {
-    static bool at_fork;
-    nvmlReturn_t r = NVML_SUCCESS;
-    (void)flags;
+	static bool at_fork;
+	nvmlReturn_t r = NVML_SUCCESS;
+	(void)flags;
 
-    pthread_mutex_lock(&nvml_lock);
-    if (!at_fork)
-        at_fork = pthread_atfork(NULL, NULL, nvml_child_of_fork) == 0;
-    if (nvml_users == 0 && machine_attach(false) != 0)
-        r = NVML_ERROR_DRIVER_NOT_LOADED;
-    else
-        store_release(&nvml_users, nvml_users + 1);
-    pthread_mutex_unlock(&nvml_lock);
-    return r;
+	pthread_mutex_lock(&nvml_lock);
+	if (!at_fork)
+		at_fork = pthread_atfork(NULL, NULL, nvml_child_of_fork) == 0;
+	if (nvml_users == 0 && machine_attach(false) != 0)
+		r = NVML_ERROR_DRIVER_NOT_LOADED;
+	else
+		store_release(&nvml_users, nvml_users + 1);
+	pthread_mutex_unlock(&nvml_lock);
+	return r;
 }
 
 NVML_API nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
@@ -70,143 +70,137 @@ NVML_API nvmlInit(void) { return nvmlInitWithFlags(0); }
 
 NVML_API nvmlShutdown(void)
 {
-    nvmlReturn_t r = NVML_ERROR_UNINITIALIZED;
-    pthread_mutex_lock(&nvml_lock);
-    if (nvml_users > 0) {
-        store_release(&nvml_users, nvml_users - 1);
-        r = NVML_SUCCESS;
-    }
-    pthread_mutex_unlock(&nvml_lock);
-    return r;
+	nvmlReturn_t r = NVML_ERROR_UNINITIALIZED;
+	pthread_mutex_lock(&nvml_lock);
+	if (nvml_users > 0) {
+		store_release(&nvml_users, nvml_users - 1);
+		r = NVML_SUCCESS;
+	}
+	pthread_mutex_unlock(&nvml_lock);
+	return r;
 }
 
 __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t r)
 {
-    switch (r) {
-    case NVML_SUCCESS: return "Success";
-    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
-    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
-    case NVML_ERROR_NOT_FOUND: return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
-    case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
-    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
-    default: return "Unknown Error";
-    }
+	switch (r) {
+	case NVML_SUCCESS: return "Success";
+	case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+	case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+	case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+	case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+	case NVML_ERROR_NOT_FOUND: return "Not Found";
+	case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+	case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+	case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
+	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+	default: return "Unknown Error";
+	}
 }
 
 static nvmlReturn_t nvml_text(char *out, unsigned size, const char *value)
 {
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (strlen(value) >= size)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
-    strcpy(out, value);
-    return NVML_SUCCESS;
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (strlen(value) >= size)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	strcpy(out, value);
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlSystemGetDriverVersion(char *out, unsigned size)
 {
-    NVML_TRY(nvml_ready());
-    return nvml_text(out, size, DRIVER_VERSION_TEXT);
+	NVML_TRY(nvml_ready());
+	return nvml_text(out, size, DRIVER_VERSION_TEXT);
 }
 
 NVML_API nvmlSystemGetNVMLVersion(char *out, unsigned size) { return nvml_text(out, size, "13." DRIVER_VERSION_TEXT); }
 
 NVML_API nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-    if (version == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *version = 13000;
-    return NVML_SUCCESS;
+	if (version == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*version = 13000;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
 
 NVML_API nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size)
 {
-    static struct process_info list[MAX_PROCESSES];
-    static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-    nvmlReturn_t r = NVML_ERROR_NOT_FOUND;
+	static struct process_info list[MAX_PROCESSES];
+	static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+	nvmlReturn_t r = NVML_ERROR_NOT_FOUND;
 
-    NVML_TRY(nvml_ready());
-    if (out == NULL || size == 0)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    pthread_mutex_lock(&list_lock);
-    for (unsigned d = 0; d < machine_shape()->devices && r == NVML_ERROR_NOT_FOUND; d++) {
-        unsigned n = machine_processes(d, list, MAX_PROCESSES);
-        for (unsigned i = 0; i < n && r == NVML_ERROR_NOT_FOUND; i++)
-            if (list[i].pid == pid) {
-                snprintf(out, size, "%s", list[i].name);
-                r = NVML_SUCCESS;
-            }
-    }
-    pthread_mutex_unlock(&list_lock);
-    return r;
+	NVML_TRY(nvml_ready());
+	if (out == NULL || size == 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	pthread_mutex_lock(&list_lock);
+	for (unsigned d = 0; d < machine_shape()->devices && r == NVML_ERROR_NOT_FOUND; d++) {
+		unsigned n = machine_processes(d, list, MAX_PROCESSES);
+		for (unsigned i = 0; i < n && r == NVML_ERROR_NOT_FOUND; i++)
+			if (list[i].pid == pid) {
+				snprintf(out, size, "%s", list[i].name);
+				r = NVML_SUCCESS;
+			}
+	}
+	pthread_mutex_unlock(&list_lock);
+	return r;
 }
 
 NVML_API nvmlDeviceGetCount_v2(unsigned *count)
 {
-    NVML_TRY(nvml_ready());
-    if (count == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = machine_shape()->devices;
-    return NVML_SUCCESS;
+	NVML_TRY(nvml_ready());
+	if (count == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*count = machine_shape()->devices;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
 NVML_API nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
-    NVML_TRY(nvml_ready());
-    if (device == NULL || index >= machine_shape()->devices)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *device = nvml_handle(index);
-    return NVML_SUCCESS;
+	NVML_TRY(nvml_ready());
+	if (device == NULL || index >= machine_shape()->devices)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*device = nvml_handle(index);
+	return NVML_SUCCESS;
 }
 
-NVML_API nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
-{
-    return nvmlDeviceGetHandleByIndex_v2(index, device);
-}
+NVML_API nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
 
 NVML_API nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-    NVML_TRY(nvml_ready());
-    if (uuid == NULL || device == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (unsigned i = 0; i < machine_shape()->devices; i++) {
-        unsigned char bytes[16];
-        char mine[UUID_TEXT];
-        model_uuid(machine_shape()->model, i, bytes);
-        uuid_text(bytes, mine);
-        if (strcasecmp(mine, uuid) == 0) {
-            *device = nvml_handle(i);
-            return NVML_SUCCESS;
-        }
-    }
-    return NVML_ERROR_NOT_FOUND;
+	NVML_TRY(nvml_ready());
+	if (uuid == NULL || device == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < machine_shape()->devices; i++) {
+		unsigned char bytes[16];
+		char mine[UUID_TEXT];
+		model_uuid(machine_shape()->model, i, bytes);
+		uuid_text(bytes, mine);
+		if (strcasecmp(mine, uuid) == 0) {
+			*device = nvml_handle(i);
+			return NVML_SUCCESS;
+		}
+	}
+	return NVML_ERROR_NOT_FOUND;
 }
 
 NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *device)
 {
-    NVML_TRY(nvml_ready());
-    if (bus == NULL || device == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (unsigned i = 0; i < machine_shape()->devices; i++) {
-        char mine[BUS_TEXT];
-        bus_text(i, mine);
-        if (strcasecmp(mine, bus) == 0 || strcasecmp(mine + 4, bus) == 0) {
-            *device = nvml_handle(i);
-            return NVML_SUCCESS;
-        }
-    }
-    return NVML_ERROR_NOT_FOUND;
+	NVML_TRY(nvml_ready());
+	if (bus == NULL || device == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < machine_shape()->devices; i++) {
+		char mine[BUS_TEXT];
+		bus_text(i, mine);
+		if (strcasecmp(mine, bus) == 0 || strcasecmp(mine + 4, bus) == 0) {
+			*device = nvml_handle(i);
+			return NVML_SUCCESS;
+		}
+	}
+	return NVML_ERROR_NOT_FOUND;
 }
 
-NVML_API nvmlDeviceGetHandleByPciBusId(const char *bus, nvmlDevice_t *device)
-{
-    return nvmlDeviceGetHandleByPciBusId_v2(bus, device);
-}
+NVML_API nvmlDeviceGetHandleByPciBusId(const char *bus, nvmlDevice_t *device) { return nvmlDeviceGetHandleByPciBusId_v2(bus, device); }

@@ -9,12 +9,12 @@
 
 #define DRIVER_VERSION_TEXT "580.159.04"
 
-#define NVML_TRY(expression)         \
-    do {                             \
-        nvmlReturn_t try_ = (expression); \
-        if (try_ != NVML_SUCCESS)    \
-            return try_;             \
-    } while (0)
+#define NVML_TRY(expression)                      \
+	do {                                      \
+		nvmlReturn_t try_ = (expression); \
+		if (try_ != NVML_SUCCESS)         \
+			return try_;              \
+	} while (0)
 
 /* Between nvmlInit and the last nvmlShutdown? */
 nvmlReturn_t nvml_ready(void);

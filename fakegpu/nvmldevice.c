@@ -7,197 +7,196 @@
 
 static nvmlReturn_t nvmldevice_text(nvmlDevice_t device, char *out, unsigned size, const char *value)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (strlen(value) >= size)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
-    strcpy(out, value);
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (strlen(value) >= size)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	strcpy(out, value);
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned size)
 {
-    NVML_TRY(nvml_ready());
-    return nvmldevice_text(device, out, size, machine_shape()->model->name);
+	NVML_TRY(nvml_ready());
+	return nvmldevice_text(device, out, size, machine_shape()->model->name);
 }
 
 NVML_API nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned size)
 {
-    unsigned char uuid[16];
-    char mine[UUID_TEXT];
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    model_uuid(machine_shape()->model, i, uuid);
-    uuid_text(uuid, mine);
-    return nvmldevice_text(device, out, size, mine);
+	unsigned char uuid[16];
+	char mine[UUID_TEXT];
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	model_uuid(machine_shape()->model, i, uuid);
+	uuid_text(uuid, mine);
+	return nvmldevice_text(device, out, size, mine);
 }
 
 static nvmlReturn_t nvmldevice_pci(nvmlDevice_t device, const void *out, nvmlPciInfo_t *info)
 {
-    char bus[BUS_TEXT];
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    bus_text(i, bus);
-    *info = (nvmlPciInfo_t){.bus = bus_number(i), .pciDeviceId = 0x233510de, .pciSubSystemId = 0x18be10de};
-    strcpy(info->busId, bus);
-    strcpy(info->busIdLegacy, bus + 4);
-    return NVML_SUCCESS;
+	char bus[BUS_TEXT];
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	bus_text(i, bus);
+	*info = (nvmlPciInfo_t){.bus = bus_number(i), .pciDeviceId = 0x233510de, .pciSubSystemId = 0x18be10de};
+	strcpy(info->busId, bus);
+	strcpy(info->busIdLegacy, bus + 4);
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *out)
 {
-    nvmlPciInfo_t info;
-    NVML_TRY(nvmldevice_pci(device, out, &info));
-    *out = info;
-    return NVML_SUCCESS;
+	nvmlPciInfo_t info;
+	NVML_TRY(nvmldevice_pci(device, out, &info));
+	*out = info;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
 {
-    nvmlPciInfo_t info;
-    NVML_TRY(nvmldevice_pci(device, out, &info));
-    *out = (nvmlPciInfo_v1_t){.domain = info.domain, .bus = info.bus, .device = info.device,
-                              .pciDeviceId = info.pciDeviceId};
-    memcpy(out->busId, info.busIdLegacy, sizeof out->busId);
-    return NVML_SUCCESS;
+	nvmlPciInfo_t info;
+	NVML_TRY(nvmldevice_pci(device, out, &info));
+	*out = (nvmlPciInfo_v1_t){.domain = info.domain, .bus = info.bus, .device = info.device, .pciDeviceId = info.pciDeviceId};
+	memcpy(out->busId, info.busIdLegacy, sizeof out->busId);
+	return NVML_SUCCESS;
 }
 
-NVML_API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
-{
-    return nvmlDeviceGetPciInfo(device, out);
-}
+NVML_API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v1_t *out) { return nvmlDeviceGetPciInfo(device, out); }
 
 /* The first call has no word for what the driver reserves, and calls it used. */
 NVML_API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    machine_reap();
-    out->total = machine_shape()->bytes;
-    out->used = machine_used(i) + machine_reserved(i);
-    out->free = out->total - out->used;
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	machine_reap();
+	out->total = machine_shape()->bytes;
+	out->used = machine_used(i) + machine_reserved(i);
+	out->free = out->total - out->used;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (out->version != NVML_MEMORY_V2)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    machine_reap();
-    out->total = machine_shape()->bytes;
-    out->reserved = machine_reserved(i);
-    out->used = machine_used(i);
-    out->free = out->total - out->used - out->reserved;
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (out->version != NVML_MEMORY_V2)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	machine_reap();
+	out->total = machine_shape()->bytes;
+	out->reserved = machine_reserved(i);
+	out->used = machine_used(i);
+	out->free = out->total - out->used - out->reserved;
+	return NVML_SUCCESS;
 }
 
 /* Calls put for each process; with too little room only says how many there are. */
 static nvmlReturn_t nvmldevice_processes(nvmlDevice_t device, unsigned *count, void *out,
-                              void (*put)(void *out, unsigned at, const struct process_info *p))
+					 void (*put)(void *out, unsigned at, const struct process_info *p))
 {
-    struct process_info *list;
-    unsigned i, n;
+	struct process_info *list;
+	unsigned i, n;
 
-    NVML_TRY(nvml_index(device, &i));
-    if (count == NULL || (*count > 0 && out == NULL))
-        return NVML_ERROR_INVALID_ARGUMENT;
-    list = malloc(MAX_PROCESSES * sizeof *list);
-    if (list == NULL)
-        return NVML_ERROR_UNKNOWN;
-    n = machine_processes(i, list, MAX_PROCESSES);
-    for (unsigned k = 0; n <= *count && k < n; k++)
-        put(out, k, &list[k]);
-    free(list);
-    i = *count;
-    *count = n;
-    return n <= i ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+	NVML_TRY(nvml_index(device, &i));
+	if (count == NULL || (*count > 0 && out == NULL))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	list = malloc(MAX_PROCESSES * sizeof *list);
+	if (list == NULL)
+		return NVML_ERROR_UNKNOWN;
+	n = machine_processes(i, list, MAX_PROCESSES);
+	for (unsigned k = 0; n <= *count && k < n; k++)
+		put(out, k, &list[k]);
+	free(list);
+	i = *count;
+	*count = n;
+	return n <= i ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
 static void nvmldevice_put_v1(void *out, unsigned at, const struct process_info *p)
 {
-    ((nvmlProcessInfo_v1_t *)out)[at] = (nvmlProcessInfo_v1_t){p->pid, p->used + p->hidden};
+	((nvmlProcessInfo_v1_t *)out)[at] = (nvmlProcessInfo_v1_t){p->pid, p->used + p->hidden};
 }
 
 static void nvmldevice_put(void *out, unsigned at, const struct process_info *p)
 {
-    ((nvmlProcessInfo_t *)out)[at] =
-        (nvmlProcessInfo_t){p->pid, p->used + p->hidden, (unsigned)NVML_NO_INSTANCE, (unsigned)NVML_NO_INSTANCE};
+	((nvmlProcessInfo_t *)out)[at] =
+		(nvmlProcessInfo_t){p->pid, p->used + p->hidden, (unsigned)NVML_NO_INSTANCE, (unsigned)NVML_NO_INSTANCE};
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_v1_t *out)
 {
-    return nvmldevice_processes(d, n, out, nvmldevice_put_v1);
+	return nvmldevice_processes(d, n, out, nvmldevice_put_v1);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *out)
 {
-    return nvmldevice_processes(d, n, out, nvmldevice_put);
+	return nvmldevice_processes(d, n, out, nvmldevice_put);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *n, nvmlProcessInfo_t *out)
 {
-    return nvmldevice_processes(d, n, out, nvmldevice_put);
+	return nvmldevice_processes(d, n, out, nvmldevice_put);
 }
 
 static nvmlReturn_t nvmldevice_no_processes(nvmlDevice_t device, unsigned *count)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (count == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (count == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*count = 0;
+	return NVML_SUCCESS;
 }
 
-#define NO_PROCESSES(name) \
-    NVML_API name(nvmlDevice_t d, unsigned *n, void *out) { (void)out; return nvmldevice_no_processes(d, n); }
+#define NO_PROCESSES(name)                                    \
+	NVML_API name(nvmlDevice_t d, unsigned *n, void *out) \
+	{                                                     \
+		(void)out;                                    \
+		return nvmldevice_no_processes(d, n);         \
+	}
 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 
 /* Nothing ever runs, so nothing was sampled. */
-NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizationSample_t *out, unsigned *n,
-                                         unsigned long long since)
+NVML_API nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizationSample_t *out, unsigned *n, unsigned long long since)
 {
-    (void)out, (void)since;
-    NVML_TRY(nvmldevice_no_processes(d, n));
-    return NVML_ERROR_NOT_FOUND;
+	(void)out, (void)since;
+	NVML_TRY(nvmldevice_no_processes(d, n));
+	return NVML_ERROR_NOT_FOUND;
 }
 
 NVML_API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *out = (nvmlUtilization_t){0, 0};
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*out = (nvmlUtilization_t){0, 0};
+	return NVML_SUCCESS;
 }
 
 static nvmlReturn_t nvmldevice_number(nvmlDevice_t device, unsigned *out, unsigned value)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (out == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *out = value;
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (out == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*out = value;
+	return NVML_SUCCESS;
 }
 
 /* Calls that answer one number, the same for every device. */
 #define NUMBER(name, value) \
-    NVML_API name(nvmlDevice_t d, unsigned *out) { return nvmldevice_number(d, out, value); }
+	NVML_API name(nvmlDevice_t d, unsigned *out) { return nvmldevice_number(d, out, value); }
 
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
 NUMBER(nvmlDeviceGetComputeMode, 0)
@@ -213,9 +212,9 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 
 static nvmlReturn_t nvmldevice_own_number(nvmlDevice_t device, unsigned *out)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    return nvmldevice_number(device, out, i);
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	return nvmldevice_number(device, out, i);
 }
 
 NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out) { return nvmldevice_own_number(d, out); }
@@ -224,8 +223,8 @@ NVML_API nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *out) { return nvmlde
 /* A setting, and what it will be after a restart. */
 static nvmlReturn_t nvmldevice_setting(nvmlDevice_t device, unsigned *now, unsigned *later, unsigned value)
 {
-    NVML_TRY(nvmldevice_number(device, now, value));
-    return nvmldevice_number(device, later, value);
+	NVML_TRY(nvmldevice_number(device, now, value));
+	return nvmldevice_number(device, later, value);
 }
 
 NVML_API nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return nvmldevice_setting(d, now, later, 0); }
@@ -233,23 +232,23 @@ NVML_API nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *now, unsigned *later) { 
 
 NVML_API nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *out)
 {
-    (void)sensor;
-    return nvmldevice_number(device, out, 35);
+	(void)sensor;
+	return nvmldevice_number(device, out, 35);
 }
 
 NVML_API nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *out)
 {
-    NVML_TRY(nvmldevice_number(device, out, 0));
-    return NVML_ERROR_NOT_SUPPORTED;
+	NVML_TRY(nvmldevice_number(device, out, 0));
+	return NVML_ERROR_NOT_SUPPORTED;
 }
 
 NVML_API nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    unsigned i;
-    NVML_TRY(nvml_index(device, &i));
-    if (major == NULL || minor == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *major = machine_shape()->model->major;
-    *minor = machine_shape()->model->minor;
-    return NVML_SUCCESS;
+	unsigned i;
+	NVML_TRY(nvml_index(device, &i));
+	if (major == NULL || minor == NULL)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*major = machine_shape()->model->major;
+	*minor = machine_shape()->model->minor;
+	return NVML_SUCCESS;
 }

@@ -7,24 +7,24 @@
 #include "driver.h"
 
 struct pool {
-    struct handle handle;
-    pthread_mutex_t lock;
-    CUmemPoolProps props;
-    unsigned device;    /* machine index */
-    CUdevice ordinal;
-    bool is_default;
-    bool imported;      /* another process's: never charged, nothing to allocate from */
-    bool managed;       /* of managed memory: each allocation is charged where it is, not the pool */
-    bool doomed;        /* destroyed; ends with its last allocation */
-    int reuse[3];
-    uint64_t threshold; /* what may stay reserved past a synchronisation */
-    uint64_t reserved, reserved_high;
-    uint64_t used, used_high; /* bytes as asked for */
-    uint64_t taken;           /* the same, rounded */
-    uint64_t pending;         /* of taken: freed, but no thread has waited yet: FAKEGPU_LAZY */
-    uint64_t holes;           /* freed, and not to be had again before a trim: FAKEGPU_FRAGMENTED */
-    unsigned long live;       /* allocations */
-    struct pool *next;
+	struct handle handle;
+	pthread_mutex_t lock;
+	CUmemPoolProps props;
+	unsigned device; /* machine index */
+	CUdevice ordinal;
+	bool is_default;
+	bool imported; /* another process's: never charged, nothing to allocate from */
+	bool managed;  /* of managed memory: each allocation is charged where it is, not the pool */
+	bool doomed;   /* destroyed; ends with its last allocation */
+	int reuse[3];
+	uint64_t threshold; /* what may stay reserved past a synchronisation */
+	uint64_t reserved, reserved_high;
+	uint64_t used, used_high; /* bytes as asked for */
+	uint64_t taken;           /* the same, rounded */
+	uint64_t pending;         /* of taken: freed, but no thread has waited yet: FAKEGPU_LAZY */
+	uint64_t holes;           /* freed, and not to be had again before a trim: FAKEGPU_FRAGMENTED */
+	unsigned long live;       /* allocations */
+	struct pool *next;
 };
 
 /* A new pool on a device; NULL if there is no memory. */

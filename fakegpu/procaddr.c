@@ -5,10 +5,10 @@
 #include "fakegpu.h"
 
 struct symbol {
-    const char *base, *exported;
-    int version;
-    bool per_thread;
-    const void *address;
+	const char *base, *exported;
+	int version;
+	bool per_thread;
+	const void *address;
 };
 
 /* Only addresses are wanted here, so each exported function is declared as a byte
@@ -32,62 +32,62 @@ enum { COUNT = sizeof procaddr_symbols / sizeof *procaddr_symbols };
  * they are asked for; other names have but one variant. */
 static const struct symbol *procaddr_find(const char *base, int version, bool per_thread, int *status)
 {
-    const struct symbol *best = NULL;
-    bool known = false, has_thread = false;
+	const struct symbol *best = NULL;
+	bool known = false, has_thread = false;
 
-    for (size_t i = 0; i < COUNT; i++)
-        if (strcmp(procaddr_symbols[i].base, base) == 0) {
-            known = true;
-            has_thread |= procaddr_symbols[i].per_thread;
-        }
-    for (size_t i = 0; i < COUNT; i++) {
-        const struct symbol *s = &procaddr_symbols[i];
-        if (strcmp(s->base, base) == 0 && s->version <= version && s->per_thread == (per_thread && has_thread) &&
-            (best == NULL || s->version > best->version))
-            best = s;
-    }
-    *status = best != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
-              : known      ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                           : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return best;
+	for (size_t i = 0; i < COUNT; i++)
+		if (strcmp(procaddr_symbols[i].base, base) == 0) {
+			known = true;
+			has_thread |= procaddr_symbols[i].per_thread;
+		}
+	for (size_t i = 0; i < COUNT; i++) {
+		const struct symbol *s = &procaddr_symbols[i];
+		if (strcmp(s->base, base) == 0 && s->version <= version && s->per_thread == (per_thread && has_thread) &&
+		    (best == NULL || s->version > best->version))
+			best = s;
+	}
+	*status = best != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
+		  : known      ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+			       : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return best;
 }
 
 static CUresult procaddr_resolve(const char *base, void **out, int version, uint64_t flags, int *status)
 {
-    const struct symbol *s;
+	const struct symbol *s;
 
-    if (base == NULL || out == NULL || version > CUDA_DRIVER_VERSION ||
-        flags > (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
-        return CUDA_ERROR_INVALID_VALUE;
-    s = procaddr_find(base, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, status);
-    *out = s == NULL ? NULL : (void *)(uintptr_t)s->address;
-    return CUDA_SUCCESS;
+	if (base == NULL || out == NULL || version > CUDA_DRIVER_VERSION ||
+	    flags > (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
+		return CUDA_ERROR_INVALID_VALUE;
+	s = procaddr_find(base, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, status);
+	*out = s == NULL ? NULL : (void *)(uintptr_t)s->address;
+	return CUDA_SUCCESS;
 }
 
 /* The newer call says what is wrong in *status and returns success all the same. */
 API cuGetProcAddress_v2(const char *base, void **out, int version, uint64_t flags, int *status)
 {
-    int s;
-    TRY(procaddr_resolve(base, out, version, flags, &s));
-    if (status != NULL)
-        *status = s;
-    return CUDA_SUCCESS;
+	int s;
+	TRY(procaddr_resolve(base, out, version, flags, &s));
+	if (status != NULL)
+		*status = s;
+	return CUDA_SUCCESS;
 }
 
 API cuGetProcAddress(const char *base, void **out, int version, uint64_t flags)
 {
-    int s;
-    TRY(procaddr_resolve(base, out, version, flags, &s));
-    return s == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	int s;
+	TRY(procaddr_resolve(base, out, version, flags, &s));
+	return s == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 EXPORT int fakegpu_symbol(size_t i, const char **base, const char **exported, int *version, int *per_thread)
 {
-    if (i >= COUNT)
-        return -1;
-    *base = procaddr_symbols[i].base;
-    *exported = procaddr_symbols[i].exported;
-    *version = procaddr_symbols[i].version;
-    *per_thread = procaddr_symbols[i].per_thread;
-    return 0;
+	if (i >= COUNT)
+		return -1;
+	*base = procaddr_symbols[i].base;
+	*exported = procaddr_symbols[i].exported;
+	*version = procaddr_symbols[i].version;
+	*per_thread = procaddr_symbols[i].per_thread;
+	return 0;
 }

@@ -16,30 +16,30 @@
 #include "cuda_abi.h"
 
 enum block_kind {
-    BLOCK_FREE,        /* was in use once: freeing it again is a double free */
-    BLOCK_DATA,        /* cuMemAlloc and its kin */
-    BLOCK_POOL,        /* from a memory pool */
-    BLOCK_GRAPH,       /* named by a graph's allocation node */
-    BLOCK_RESERVATION, /* cuMemAddressReserve */
-    BLOCK_GLOBAL,      /* a variable of a module */
-    BLOCK_IPC,         /* another process's memory */
-    BLOCK_POOL_IMPORT, /* another process's pool memory */
-    BLOCK_EXTERNAL,    /* another API's memory */
+	BLOCK_FREE,        /* was in use once: freeing it again is a double free */
+	BLOCK_DATA,        /* cuMemAlloc and its kin */
+	BLOCK_POOL,        /* from a memory pool */
+	BLOCK_GRAPH,       /* named by a graph's allocation node */
+	BLOCK_RESERVATION, /* cuMemAddressReserve */
+	BLOCK_GLOBAL,      /* a variable of a module */
+	BLOCK_IPC,         /* another process's memory */
+	BLOCK_POOL_IMPORT, /* another process's pool memory */
+	BLOCK_EXTERNAL,    /* another API's memory */
 };
 
 struct block {
-    enum block_kind kind;
-    CUdeviceptr address;
-    uint64_t size;      /* as asked for */
-    union {
-        uint64_t charged;   /* bytes to return */
-        uint64_t alignment; /* of a reservation, which is charged nothing */
-    };
-    unsigned device;    /* machine index */
-    uint32_t id;        /* differs for every allocation, unlike the address */
-    struct context *context;
-    void *owner;        /* pool, graph node, module, mappings, external memory */
-    struct block *next; /* while free */
+	enum block_kind kind;
+	CUdeviceptr address;
+	uint64_t size; /* as asked for */
+	union {
+		uint64_t charged;   /* bytes to return */
+		uint64_t alignment; /* of a reservation, which is charged nothing */
+	};
+	unsigned device; /* machine index */
+	uint32_t id;     /* differs for every allocation, unlike the address */
+	struct context *context;
+	void *owner;        /* pool, graph node, module, mappings, external memory */
+	struct block *next; /* while free */
 };
 
 /* Takes an address for *b (its size and the rest are the caller's), writes it to
@@ -56,8 +56,7 @@ enum space_result space_remove(CUdeviceptr address, unsigned kinds, struct block
 
 /* Removes every block that `pick` chooses and hands each to `removed`. Both run
  * under an arena's lock, so neither may take or remove blocks. */
-void space_sweep(bool (*pick)(const struct block *b, void *arg), void (*removed)(const struct block *b, void *arg),
-                 void *arg);
+void space_sweep(bool (*pick)(const struct block *b, void *arg), void (*removed)(const struct block *b, void *arg), void *arg);
 
 /* Adds the number and the bytes of live blocks whose kind is in the mask. It never
  * waits, so that a signal handler may call exit(): an arena in which an allocation is

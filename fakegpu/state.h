@@ -8,30 +8,30 @@
 enum record_state { RECORD_FREE, RECORD_LIVE };
 
 struct record {
-    uint32_t state;
-    uint32_t pid;       /* as the process calls itself, in pid_namespace */
-    uint32_t outer_pid;
-    uint32_t pad0;
-    uint64_t start_time; /* of pid, in clock ticks since boot: guards against reuse of a PID */
-    uint64_t pid_namespace;
-    uint64_t identity;
-    uint64_t hidden;
-    char name[64];
-    uint64_t map; /* where the process has this file */
-    uint64_t pad1;
-    struct ledger_account account[MAX_DEVICES];
+	uint32_t state;
+	uint32_t pid; /* as the process calls itself, in pid_namespace */
+	uint32_t outer_pid;
+	uint32_t pad0;
+	uint64_t start_time; /* of pid, in clock ticks since boot: guards against reuse of a PID */
+	uint64_t pid_namespace;
+	uint64_t identity;
+	uint64_t hidden;
+	char name[64];
+	uint64_t map; /* where the process has this file */
+	uint64_t pad1;
+	struct ledger_account account[MAX_DEVICES];
 };
 
 struct state {
-    uint32_t magic;
-    uint32_t version;
-    uint64_t size;
-    char shape[64]; /* the text of FAKEGPU */
-    uint64_t claims; /* how many records were ever claimed: the source of identities */
-    uint64_t high;   /* slots below this were used at some time */
-    uint64_t pad[4];
-    struct ledger_word device[MAX_DEVICES];
-    struct record record[MAX_PROCESSES];
+	uint32_t magic;
+	uint32_t version;
+	uint64_t size;
+	char shape[64];  /* the text of FAKEGPU */
+	uint64_t claims; /* how many records were ever claimed: the source of identities */
+	uint64_t high;   /* slots below this were used at some time */
+	uint64_t pad[4];
+	struct ledger_word device[MAX_DEVICES];
+	struct record record[MAX_PROCESSES];
 };
 
 _Static_assert(sizeof(struct ledger_account) == 64, "an account is one cache line");
@@ -39,9 +39,9 @@ _Static_assert(sizeof(struct record) % 64 == 0, "records start on a cache line")
 _Static_assert(sizeof(struct state) % 64 == 0, "records start on a cache line");
 
 struct state_file {
-    struct state *map;
-    int lock_fd; /* its own open file: locks would outlive us in a forked child's mapping */
-    struct shape shape;
+	struct state *map;
+	int lock_fd; /* its own open file: locks would outlive us in a forked child's mapping */
+	struct shape shape;
 };
 
 /* One caller at a time, for this and all that follows.

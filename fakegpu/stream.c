@@ -8,18 +8,18 @@
 #include "knobs.h"
 
 struct stream {
-    struct handle handle;
-    unsigned flags;
-    int priority;
-    uint64_t id;
-    unsigned queued; /* launches that no thread has waited for; atomic */
+	struct handle handle;
+	unsigned flags;
+	int priority;
+	uint64_t id;
+	unsigned queued; /* launches that no thread has waited for; atomic */
 };
 
 struct event {
-    struct handle handle;
-    CUstream stream; /* that it was recorded in */
-    bool recorded;
-    uint64_t at; /* nanoseconds */
+	struct handle handle;
+	CUstream stream; /* that it was recorded in */
+	bool recorded;
+	uint64_t at; /* nanoseconds */
 };
 
 /* NULL, legacy and per-thread need no creating. */
@@ -27,127 +27,127 @@ static bool stream_is_builtin(CUstream s) { return (uintptr_t)s <= (uintptr_t)CU
 
 CUresult stream_check(CUstream s)
 {
-    if (stream_is_builtin(s) || handle_get(s, HANDLE_STREAM) != NULL)
-        return CUDA_SUCCESS;
-    report_error("%p is not a stream (destroyed already?)", (void *)s);
-    return CUDA_ERROR_INVALID_HANDLE;
+	if (stream_is_builtin(s) || handle_get(s, HANDLE_STREAM) != NULL)
+		return CUDA_SUCCESS;
+	report_error("%p is not a stream (destroyed already?)", (void *)s);
+	return CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* The count of a stream; NULL once it is destroyed. The streams that need no creating
  * have one of the process's. */
 static unsigned *stream_queue_of(CUstream s)
 {
-    static unsigned builtin[2];
-    struct stream *found;
-    if (stream_is_builtin(s))
-        return &builtin[s == CU_STREAM_PER_THREAD];
-    found = handle_get(s, HANDLE_STREAM);
-    return found == NULL ? NULL : &found->queued;
+	static unsigned builtin[2];
+	struct stream *found;
+	if (stream_is_builtin(s))
+		return &builtin[s == CU_STREAM_PER_THREAD];
+	found = handle_get(s, HANDLE_STREAM);
+	return found == NULL ? NULL : &found->queued;
 }
 
 static bool stream_is_full(void *stream)
 {
-    const unsigned *n = stream_queue_of(stream);
-    return n != NULL && load_acquire(n) >= knobs()->queue;
+	const unsigned *n = stream_queue_of(stream);
+	return n != NULL && load_acquire(n) >= knobs()->queue;
 }
 
 void stream_enqueue(CUstream s)
 {
-    unsigned *n;
-    if (knobs()->queue == 0)
-        return;
-    while ((n = stream_queue_of(s)) != NULL && add_relaxed(n, 1) > knobs()->queue) {
-        add_relaxed(n, -1u);
-        gate_wait("queue", stream_is_full, s);
-    }
+	unsigned *n;
+	if (knobs()->queue == 0)
+		return;
+	while ((n = stream_queue_of(s)) != NULL && add_relaxed(n, 1) > knobs()->queue) {
+		add_relaxed(n, -1u);
+		gate_wait("queue", stream_is_full, s);
+	}
 }
 
 static void stream_wait(CUstream s)
 {
-    unsigned *n = stream_queue_of(s);
-    if (n != NULL)
-        store_release(n, 0);
+	unsigned *n = stream_queue_of(s);
+	if (n != NULL)
+		store_release(n, 0);
 }
 
 static void stream_wait_handle(struct handle *h)
 {
-    if (h->kind == HANDLE_STREAM)
-        stream_wait((CUstream)h);
+	if (h->kind == HANDLE_STREAM)
+		stream_wait((CUstream)h);
 }
 
 void streams_wait(struct context *c)
 {
-    if (knobs()->queue == 0)
-        return;
-    stream_wait(NULL);
-    stream_wait(CU_STREAM_PER_THREAD);
-    handle_each(c, stream_wait_handle);
+	if (knobs()->queue == 0)
+		return;
+	stream_wait(NULL);
+	stream_wait(CU_STREAM_PER_THREAD);
+	handle_each(c, stream_wait_handle);
 }
 
 CUdevice stream_device(CUstream s, CUdevice current)
 {
-    struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
-    return found != NULL ? found->handle.context->device : current;
+	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+	return found != NULL ? found->handle.context->device : current;
 }
 
 static CUresult stream_check_entry(CUstream s)
 {
-    struct context *c;
-    TRY(current_context(&c));
-    return stream_check(s);
+	struct context *c;
+	TRY(current_context(&c));
+	return stream_check(s);
 }
 
 static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 {
-    static uint64_t ids = 2;
-    struct context *c;
-    struct stream *s;
+	static uint64_t ids = 2;
+	struct context *c;
+	struct stream *s;
 
-    TRY(current_context(&c));
-    if (out == NULL || flags > 1)
-        return CUDA_ERROR_INVALID_VALUE;
-    s = handle_new(sizeof *s, HANDLE_STREAM, c);
-    if (s == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    s->flags = flags;
-    s->priority = priority;
-    s->id = add_relaxed(&ids, 1);
-    *out = s;
-    return CUDA_SUCCESS;
+	TRY(current_context(&c));
+	if (out == NULL || flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	s = handle_new(sizeof *s, HANDLE_STREAM, c);
+	if (s == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	s->flags = flags;
+	s->priority = priority;
+	s->id = add_relaxed(&ids, 1);
+	*out = s;
+	return CUDA_SUCCESS;
 }
 
 static CUresult stream_destroy(CUstream handle)
 {
-    struct stream *s;
-    TRY(driver_ready());
-    s = stream_is_builtin(handle) ? NULL : handle_want(handle, HANDLE_STREAM, "cuStreamDestroy");
-    if (s == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    handle_drop(s);
-    return CUDA_SUCCESS;
+	struct stream *s;
+	TRY(driver_ready());
+	s = stream_is_builtin(handle) ? NULL : handle_want(handle, HANDLE_STREAM, "cuStreamDestroy");
+	if (s == NULL)
+		return CUDA_ERROR_INVALID_HANDLE;
+	handle_drop(s);
+	return CUDA_SUCCESS;
 }
 
 static CUresult stream_query(CUstream s)
 {
-    const unsigned *n;
-    TRY(stream_check_entry(s));
-    n = stream_queue_of(s);
-    return n != NULL && load_acquire(n) > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+	const unsigned *n;
+	TRY(stream_check_entry(s));
+	n = stream_queue_of(s);
+	return n != NULL && load_acquire(n) > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult stream_synchronize(CUstream s)
 {
-    TRY(stream_check_entry(s));
-    stream_wait(s);
-    pools_return_slack();
-    return CUDA_SUCCESS;
+	TRY(stream_check_entry(s));
+	stream_wait(s);
+	pools_return_slack();
+	return CUDA_SUCCESS;
 }
 
 API cuStreamCreate(CUstream *out, unsigned flags) { ENTRY(cuStreamCreate, stream_create(out, flags, 0)); }
 
 API cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
 {
-    ENTRY(cuStreamCreateWithPriority, stream_create(out, flags, priority));
+	ENTRY(cuStreamCreateWithPriority, stream_create(out, flags, priority));
 }
 
 API cuStreamDestroy(CUstream s) { ENTRY(cuStreamDestroy, stream_destroy(s)); }
@@ -159,46 +159,46 @@ API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, stream_query(per_threa
 
 static CUresult stream_wait_event(CUstream s, CUevent e)
 {
-    TRY(stream_check_entry(s));
-    return handle_want(e, HANDLE_EVENT, "cuStreamWaitEvent") == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+	TRY(stream_check_entry(s));
+	return handle_want(e, HANDLE_EVENT, "cuStreamWaitEvent") == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 API cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 {
-    (void)flags;
-    ENTRY(cuStreamWaitEvent, stream_wait_event(s, e));
+	(void)flags;
+	ENTRY(cuStreamWaitEvent, stream_wait_event(s, e));
 }
 
 API cuStreamWaitEvent_ptsz(CUstream s, CUevent e, unsigned flags)
 {
-    (void)flags;
-    ENTRY(cuStreamWaitEvent, stream_wait_event(per_thread(s), e));
+	(void)flags;
+	ENTRY(cuStreamWaitEvent, stream_wait_event(per_thread(s), e));
 }
 
 /* One question about a stream: its context, flags, priority or number. */
 static CUresult stream_ask(CUstream handle, const void *out, struct stream *answer)
 {
-    struct context *c;
-    TRY(current_context(&c));
-    TRY(stream_check(handle));
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream_is_builtin(handle))
-        *answer = (struct stream){.handle.context = c, .id = (uintptr_t)handle};
-    else
-        *answer = *handle;
-    return CUDA_SUCCESS;
+	struct context *c;
+	TRY(current_context(&c));
+	TRY(stream_check(handle));
+	if (out == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (stream_is_builtin(handle))
+		*answer = (struct stream){.handle.context = c, .id = (uintptr_t)handle};
+	else
+		*answer = *handle;
+	return CUDA_SUCCESS;
 }
 
-#define QUESTION(name, type, field)                            \
-    API name(CUstream s, type *out)                            \
-    {                                                          \
-        struct stream a;                                       \
-        TRY(stream_ask(s, out, &a));                                  \
-        *out = (type)a.field;                                  \
-        return CUDA_SUCCESS;                                   \
-    }                                                          \
-    API name##_ptsz(CUstream s, type *out) { return name(per_thread(s), out); }
+#define QUESTION(name, type, field)          \
+	API name(CUstream s, type *out)      \
+	{                                    \
+		struct stream a;             \
+		TRY(stream_ask(s, out, &a)); \
+		*out = (type)a.field;        \
+		return CUDA_SUCCESS;         \
+	}                                    \
+	API name##_ptsz(CUstream s, type *out) { return name(per_thread(s), out); }
 
 QUESTION(cuStreamGetCtx, CUcontext, handle.context)
 QUESTION(cuStreamGetFlags, unsigned, flags)
@@ -208,67 +208,64 @@ QUESTION(cuStreamGetDevice, CUdevice, handle.context->device)
 
 API cuStreamGetCtx_v2(CUstream s, CUcontext *out, CUgreenCtx *green)
 {
-    if (green != NULL)
-        *green = NULL;
-    return cuStreamGetCtx(s, out);
+	if (green != NULL)
+		*green = NULL;
+	return cuStreamGetCtx(s, out);
 }
 
-API cuStreamGetCtx_v2_ptsz(CUstream s, CUcontext *out, CUgreenCtx *green)
-{
-    return cuStreamGetCtx_v2(per_thread(s), out, green);
-}
+API cuStreamGetCtx_v2_ptsz(CUstream s, CUcontext *out, CUgreenCtx *green) { return cuStreamGetCtx_v2(per_thread(s), out, green); }
 
 /* Nothing is ever captured. */
 API cuStreamIsCapturing(CUstream s, int *status)
 {
-    TRY(stream_check_entry(s));
-    if (status == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *status = 0;
-    return CUDA_SUCCESS;
+	TRY(stream_check_entry(s));
+	if (status == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*status = 0;
+	return CUDA_SUCCESS;
 }
 
 API cuStreamIsCapturing_ptsz(CUstream s, int *status) { return cuStreamIsCapturing(per_thread(s), status); }
 
 API cuEventCreate(CUevent *out, unsigned flags)
 {
-    struct context *c;
-    (void)flags;
-    TRY(current_context(&c));
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = handle_new(sizeof(struct event), HANDLE_EVENT, c);
-    return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	struct context *c;
+	(void)flags;
+	TRY(current_context(&c));
+	if (out == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = handle_new(sizeof(struct event), HANDLE_EVENT, c);
+	return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 static CUresult stream_event_get(CUevent handle, const char *call, struct event **out)
 {
-    TRY(driver_ready());
-    *out = handle_want(handle, HANDLE_EVENT, call);
-    return *out == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+	TRY(driver_ready());
+	*out = handle_want(handle, HANDLE_EVENT, call);
+	return *out == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 API cuEventDestroy_v2(CUevent handle)
 {
-    struct event *e;
-    TRY(stream_event_get(handle, "cuEventDestroy", &e));
-    handle_drop(e);
-    return CUDA_SUCCESS;
+	struct event *e;
+	TRY(stream_event_get(handle, "cuEventDestroy", &e));
+	handle_drop(e);
+	return CUDA_SUCCESS;
 }
 
 API cuEventDestroy(CUevent e) { return cuEventDestroy_v2(e); }
 
 static CUresult stream_record(CUevent handle, CUstream s)
 {
-    struct timespec now;
-    struct event *e;
-    TRY(stream_check_entry(s));
-    TRY(stream_event_get(handle, "cuEventRecord", &e));
-    e->stream = s;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    store_relaxed(&e->at, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
-    store_release(&e->recorded, true);
-    return CUDA_SUCCESS;
+	struct timespec now;
+	struct event *e;
+	TRY(stream_check_entry(s));
+	TRY(stream_event_get(handle, "cuEventRecord", &e));
+	e->stream = s;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	store_relaxed(&e->at, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
+	store_release(&e->recorded, true);
+	return CUDA_SUCCESS;
 }
 
 API cuEventRecord(CUevent e, CUstream s) { ENTRY(cuEventRecord, stream_record(e, s)); }
@@ -276,44 +273,44 @@ API cuEventRecord_ptsz(CUevent e, CUstream s) { ENTRY(cuEventRecord, stream_reco
 
 API cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags)
 {
-    (void)flags;
-    ENTRY(cuEventRecordWithFlags, stream_record(e, s));
+	(void)flags;
+	ENTRY(cuEventRecordWithFlags, stream_record(e, s));
 }
 
 API cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned flags)
 {
-    (void)flags;
-    ENTRY(cuEventRecordWithFlags, stream_record(e, per_thread(s)));
+	(void)flags;
+	ENTRY(cuEventRecordWithFlags, stream_record(e, per_thread(s)));
 }
 
 API cuEventQuery(CUevent handle)
 {
-    struct event *e;
-    return stream_event_get(handle, "cuEventQuery", &e);
+	struct event *e;
+	return stream_event_get(handle, "cuEventQuery", &e);
 }
 
 static CUresult stream_event_synchronize(CUevent handle)
 {
-    struct event *e;
-    TRY(stream_event_get(handle, "cuEventSynchronize", &e));
-    stream_wait(e->stream);
-    pools_return_slack();
-    return CUDA_SUCCESS;
+	struct event *e;
+	TRY(stream_event_get(handle, "cuEventSynchronize", &e));
+	stream_wait(e->stream);
+	pools_return_slack();
+	return CUDA_SUCCESS;
 }
 
 API cuEventSynchronize(CUevent e) { ENTRY(cuEventSynchronize, stream_event_synchronize(e)); }
 
 API cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to)
 {
-    struct event *a, *b;
-    TRY(stream_event_get(from, "cuEventElapsedTime", &a));
-    TRY(stream_event_get(to, "cuEventElapsedTime", &b));
-    if (ms == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *ms = (float)(int64_t)(load_relaxed(&b->at) - load_relaxed(&a->at)) / 1e6f;
-    return CUDA_SUCCESS;
+	struct event *a, *b;
+	TRY(stream_event_get(from, "cuEventElapsedTime", &a));
+	TRY(stream_event_get(to, "cuEventElapsedTime", &b));
+	if (ms == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*ms = (float)(int64_t)(load_relaxed(&b->at) - load_relaxed(&a->at)) / 1e6f;
+	return CUDA_SUCCESS;
 }
 
 API cuEventElapsedTime(float *ms, CUevent from, CUevent to) { return cuEventElapsedTime_v2(ms, from, to); }

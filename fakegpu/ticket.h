@@ -9,13 +9,13 @@
 enum ticket_kind { TICKET_IPC = 1, TICKET_PHYSICAL, TICKET_POOL, TICKET_POOL_POINTER };
 
 struct ticket {
-    uint32_t magic;
-    enum ticket_kind kind;
-    uint32_t slot;
-    uint32_t device; /* machine index */
-    uint64_t identity;
-    uint64_t address;
-    uint64_t size;
+	uint32_t magic;
+	enum ticket_kind kind;
+	uint32_t slot;
+	uint32_t device; /* machine index */
+	uint64_t identity;
+	uint64_t address;
+	uint64_t size;
 };
 
 _Static_assert(sizeof(struct ticket) <= sizeof(CUipcMemHandle), "tickets travel in IPC handles");

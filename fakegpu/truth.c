@@ -1,31 +1,30 @@
 #include "driver.h"
 #include "fakegpu.h"
 
-_Static_assert((int)FAKEGPU_CONTEXT == (int)KIND_CONTEXT && (int)FAKEGPU_MODULE == (int)KIND_MODULE &&
-                   (int)FAKEGPU_DATA == (int)KIND_DATA,
-               "the same kinds");
+_Static_assert((int)FAKEGPU_CONTEXT == (int)KIND_CONTEXT && (int)FAKEGPU_MODULE == (int)KIND_MODULE && (int)FAKEGPU_DATA == (int)KIND_DATA,
+	       "the same kinds");
 
 /* KIND_COUNT is all kinds together. */
 static int truth_of(int device, enum kind kind, uint64_t *mine, uint64_t *total)
 {
-    unsigned d;
-    if (device_check(device) != CUDA_SUCCESS)
-        return -1;
-    imports_adopt();
-    machine_reap();
-    d = device_index(device);
-    if (mine != NULL)
-        *mine = kind == KIND_COUNT ? machine_mine(d) : machine_kind(d, kind, false);
-    if (total != NULL)
-        *total = kind == KIND_COUNT ? machine_used(d) : machine_kind(d, kind, true);
-    return 0;
+	unsigned d;
+	if (device_check(device) != CUDA_SUCCESS)
+		return -1;
+	imports_adopt();
+	machine_reap();
+	d = device_index(device);
+	if (mine != NULL)
+		*mine = kind == KIND_COUNT ? machine_mine(d) : machine_kind(d, kind, false);
+	if (total != NULL)
+		*total = kind == KIND_COUNT ? machine_used(d) : machine_kind(d, kind, true);
+	return 0;
 }
 
 EXPORT int fakegpu_truth(int device, uint64_t *mine, uint64_t *total) { return truth_of(device, KIND_COUNT, mine, total); }
 
 EXPORT int fakegpu_truth_kind(int device, enum fakegpu_kind kind, uint64_t *mine, uint64_t *total)
 {
-    return (unsigned)kind < KIND_COUNT ? truth_of(device, (enum kind)kind, mine, total) : -1;
+	return (unsigned)kind < KIND_COUNT ? truth_of(device, (enum kind)kind, mine, total) : -1;
 }
 
 EXPORT unsigned fakegpu_errors(void) { return report_errors(); }

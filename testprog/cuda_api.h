@@ -108,8 +108,8 @@ CUresult cuModuleLoadData(CUmodule *, const void *image);
 CUresult cuModuleUnload(CUmodule);
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *name);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *name);
-CUresult cuLaunchKernel(CUfunction, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-			unsigned shared, CUstream, void **parameters, void **extra);
+CUresult cuLaunchKernel(CUfunction, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream,
+			void **parameters, void **extra);
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *, CUdeviceptr);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *, CUipcMemHandle, unsigned flags);

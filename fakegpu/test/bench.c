@@ -12,58 +12,58 @@ static CUcontext context;
 /* Of this process alone: other work on the machine does not count. */
 static double seconds(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void *pairs(void *arg)
 {
-    (void)arg;
-    cuCtxSetCurrent(context);
-    for (int i = 0; i < PAIRS; i++) {
-        CUdeviceptr p;
-        if (cuMemAlloc_v2(&p, MIB) != CUDA_SUCCESS || cuMemFree_v2(p) != CUDA_SUCCESS)
-            abort();
-    }
-    return NULL;
+	(void)arg;
+	cuCtxSetCurrent(context);
+	for (int i = 0; i < PAIRS; i++) {
+		CUdeviceptr p;
+		if (cuMemAlloc_v2(&p, MIB) != CUDA_SUCCESS || cuMemFree_v2(p) != CUDA_SUCCESS)
+			abort();
+	}
+	return NULL;
 }
 
 static void threads(int n)
 {
-    pthread_t t[16];
-    double start_at = seconds();
-    for (int i = 0; i < n; i++)
-        pthread_create(&t[i], NULL, pairs, NULL);
-    for (int i = 0; i < n; i++)
-        pthread_join(t[i], NULL);
-    printf("%d thread%s: %.0f ns a pair\n", n, n > 1 ? "s" : "", (seconds() - start_at) * 1e9 / PAIRS / n);
+	pthread_t t[16];
+	double start_at = seconds();
+	for (int i = 0; i < n; i++)
+		pthread_create(&t[i], NULL, pairs, NULL);
+	for (int i = 0; i < n; i++)
+		pthread_join(t[i], NULL);
+	printf("%d thread%s: %.0f ns a pair\n", n, n > 1 ? "s" : "", (seconds() - start_at) * 1e9 / PAIRS / n);
 }
 
 static void many_live(void)
 {
-    static CUdeviceptr p[LIVE];
-    unsigned x = 1;
-    double start_at;
-    for (int i = 0; i < LIVE; i++)
-        if (cuMemAlloc_v2(&p[i], 4096) != CUDA_SUCCESS)
-            abort();
-    start_at = seconds();
-    for (int i = 0; i < PAIRS; i++) {
-        unsigned k = (x = x * 1664525 + 1013904223) / 4096 % LIVE;
-        if (cuMemFree_v2(p[k]) != CUDA_SUCCESS || cuMemAlloc_v2(&p[k], 4096) != CUDA_SUCCESS)
-            abort();
-    }
-    printf("%d live: %.0f ns a pair\n", LIVE, (seconds() - start_at) * 1e9 / PAIRS);
-    for (int i = 0; i < LIVE; i++)
-        cuMemFree_v2(p[i]);
+	static CUdeviceptr p[LIVE];
+	unsigned x = 1;
+	double start_at;
+	for (int i = 0; i < LIVE; i++)
+		if (cuMemAlloc_v2(&p[i], 4096) != CUDA_SUCCESS)
+			abort();
+	start_at = seconds();
+	for (int i = 0; i < PAIRS; i++) {
+		unsigned k = (x = x * 1664525 + 1013904223) / 4096 % LIVE;
+		if (cuMemFree_v2(p[k]) != CUDA_SUCCESS || cuMemAlloc_v2(&p[k], 4096) != CUDA_SUCCESS)
+			abort();
+	}
+	printf("%d live: %.0f ns a pair\n", LIVE, (seconds() - start_at) * 1e9 / PAIRS);
+	for (int i = 0; i < LIVE; i++)
+		cuMemFree_v2(p[i]);
 }
 
 int main(void)
 {
-    context = start();
-    threads(1);
-    threads(2);
-    many_live();
-    return checks_failed > 0;
+	context = start();
+	threads(1);
+	threads(2);
+	many_live();
+	return checks_failed > 0;
 }

@@ -14,35 +14,35 @@
 
 static unsigned checks_passed, checks_failed;
 
-#define CHECK(condition)                                                          \
-    do {                                                                          \
-        if (condition) {                                                          \
-            checks_passed++;                                                      \
-        } else {                                                                  \
-            checks_failed++;                                                      \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-        }                                                                         \
-    } while (0)
+#define CHECK(condition)                                                                        \
+	do {                                                                                    \
+		if (condition) {                                                                \
+			checks_passed++;                                                        \
+		} else {                                                                        \
+			checks_failed++;                                                        \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+		}                                                                               \
+	} while (0)
 
 /* Compares numbers and says what they were. */
-#define EQ(got, want)                                                                                     \
-    do {                                                                                                  \
-        long long got_ = (long long)(got), want_ = (long long)(want);                                     \
-        if (got_ == want_) {                                                                              \
-            checks_passed++;                                                                              \
-        } else {                                                                                          \
-            checks_failed++;                                                                              \
-            fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #got, got_, want_);      \
-        }                                                                                                 \
-    } while (0)
+#define EQ(got, want)                                                                                            \
+	do {                                                                                                     \
+		long long got_ = (long long)(got), want_ = (long long)(want);                                    \
+		if (got_ == want_) {                                                                             \
+			checks_passed++;                                                                         \
+		} else {                                                                                         \
+			checks_failed++;                                                                         \
+			fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #got, got_, want_); \
+		}                                                                                                \
+	} while (0)
 
 #define OK(call) EQ(call, CUDA_SUCCESS)
 
 static inline int finish(const char *file)
 {
-    const char *name = strrchr(file, '/');
-    printf("%s: %u passed, %u failed\n", name == NULL ? file : name + 1, checks_passed, checks_failed);
-    return checks_failed > 0;
+	const char *name = strrchr(file, '/');
+	printf("%s: %u passed, %u failed\n", name == NULL ? file : name + 1, checks_passed, checks_failed);
+	return checks_failed > 0;
 }
 
 #define FINISH() finish(__FILE__)
@@ -52,42 +52,42 @@ static inline int finish(const char *file)
 
 static inline uint64_t mine(void)
 {
-    uint64_t n = 0;
-    EQ(fakegpu_truth(0, &n, NULL), 0);
-    return n;
+	uint64_t n = 0;
+	EQ(fakegpu_truth(0, &n, NULL), 0);
+	return n;
 }
 
 static inline uint64_t everybody(void)
 {
-    uint64_t n = 0;
-    EQ(fakegpu_truth(0, NULL, &n), 0);
-    return n;
+	uint64_t n = 0;
+	EQ(fakegpu_truth(0, NULL, &n), 0);
+	return n;
 }
 
 /* Initialises and makes the primary context of device 0 current. */
 static inline CUcontext start(void)
 {
-    CUcontext c = NULL;
-    OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&c, 0));
-    OK(cuCtxSetCurrent(c));
-    return c;
+	CUcontext c = NULL;
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&c, 0));
+	OK(cuCtxSetCurrent(c));
+	return c;
 }
 
 /* Runs this program again with one argument and more environment; returns its
  * wait status. The pairs end with NULL. */
 static inline int again(const char *self, const char *arg, const char *const *pairs)
 {
-    int status = -1;
-    pid_t pid = fork();
-    if (pid == 0) {
-        for (; pairs != NULL && pairs[0] != NULL; pairs += 2)
-            setenv(pairs[0], pairs[1], 1);
-        execl(self, self, arg, (char *)NULL);
-        _exit(127);
-    }
-    waitpid(pid, &status, 0);
-    return status;
+	int status = -1;
+	pid_t pid = fork();
+	if (pid == 0) {
+		for (; pairs != NULL && pairs[0] != NULL; pairs += 2)
+			setenv(pairs[0], pairs[1], 1);
+		execl(self, self, arg, (char *)NULL);
+		_exit(127);
+	}
+	waitpid(pid, &status, 0);
+	return status;
 }
 
 #define AGAIN(arg, ...) again("/proc/self/exe", arg, (const char *const[]){__VA_ARGS__, NULL})

@@ -4,161 +4,160 @@
 #include "check.h"
 
 static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                         .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+					 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
 static void lifetimes(void)
 {
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_READWRITE};
-    CUmemGenericAllocationHandle h, again;
-    CUmemAllocationProp got;
-    uint64_t before = mine();
-    unsigned long long flags;
-    CUdeviceptr va;
-    size_t n;
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_READWRITE};
+	CUmemGenericAllocationHandle h, again;
+	CUmemAllocationProp got;
+	uint64_t before = mine();
+	unsigned long long flags;
+	CUdeviceptr va;
+	size_t n;
 
-    OK(cuMemGetAllocationGranularity(&n, &prop, 0));
-    EQ(n, 512); /* FAKEGPU_BLOCK */
-    EQ(cuMemCreate(&h, 5, &prop, 0), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
-    EQ(mine() - before, 4 * MIB);
-    OK(cuMemGetAllocationPropertiesFromHandle(&got, h));
-    EQ(got.location.id, 0);
-    OK(cuMemAddressReserve(&va, 8 * MIB, 0, 0, 0));
-    EQ(mine() - before, 4 * MIB); /* addresses are free */
-    EQ(cuMemSetAccess(va, 4 * MIB, &access, 1), CUDA_ERROR_INVALID_VALUE);
-    EQ(cuMemMap(va, 2 * MIB, 0, h, 0), CUDA_ERROR_NOT_SUPPORTED); /* whole allocations only */
-    OK(cuMemMap(va, 4 * MIB, 0, h, 0));
-    EQ(cuMemMap(va + 2 * MIB, 4 * MIB, 0, h, 0), CUDA_ERROR_INVALID_VALUE); /* overlaps */
-    OK(cuMemMap(va + 4 * MIB, 4 * MIB, 0, h, 0));
-    OK(cuMemSetAccess(va, 8 * MIB, &access, 1));
-    OK(cuMemGetAccess(&flags, &access.location, va + 5));
-    EQ(flags, CU_MEM_ACCESS_READWRITE);
-    OK(cuMemRelease(h)); /* the mappings keep it */
-    EQ(mine() - before, 4 * MIB);
-    EQ(cuMemRelease(h), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(va + 9)));
-    CHECK(again == h);
-    EQ(cuMemAddressFree(va, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
-    EQ(cuMemUnmap(va, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemUnmap(va, 8 * MIB));
-    EQ(mine() - before, 4 * MIB); /* the handle that was retained keeps it */
-    OK(cuMemRelease(again));
-    EQ(mine(), before);
-    EQ(cuMemAddressFree(va, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemAddressFree(va, 8 * MIB));
-    OK(cuMemAddressReserve(&va, 2 * MIB, 64 * MIB, 0, 0));
-    EQ(va % (64 * MIB), 0);
-    OK(cuMemAddressFree(va, 2 * MIB));
-    EQ(cuMemAddressReserve(&va, 2 * MIB, 3, 0, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemGetAllocationGranularity(&n, &prop, 0));
+	EQ(n, 512); /* FAKEGPU_BLOCK */
+	EQ(cuMemCreate(&h, 5, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
+	EQ(mine() - before, 4 * MIB);
+	OK(cuMemGetAllocationPropertiesFromHandle(&got, h));
+	EQ(got.location.id, 0);
+	OK(cuMemAddressReserve(&va, 8 * MIB, 0, 0, 0));
+	EQ(mine() - before, 4 * MIB); /* addresses are free */
+	EQ(cuMemSetAccess(va, 4 * MIB, &access, 1), CUDA_ERROR_INVALID_VALUE);
+	EQ(cuMemMap(va, 2 * MIB, 0, h, 0), CUDA_ERROR_NOT_SUPPORTED); /* whole allocations only */
+	OK(cuMemMap(va, 4 * MIB, 0, h, 0));
+	EQ(cuMemMap(va + 2 * MIB, 4 * MIB, 0, h, 0), CUDA_ERROR_INVALID_VALUE); /* overlaps */
+	OK(cuMemMap(va + 4 * MIB, 4 * MIB, 0, h, 0));
+	OK(cuMemSetAccess(va, 8 * MIB, &access, 1));
+	OK(cuMemGetAccess(&flags, &access.location, va + 5));
+	EQ(flags, CU_MEM_ACCESS_READWRITE);
+	OK(cuMemRelease(h)); /* the mappings keep it */
+	EQ(mine() - before, 4 * MIB);
+	EQ(cuMemRelease(h), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(va + 9)));
+	CHECK(again == h);
+	EQ(cuMemAddressFree(va, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
+	EQ(cuMemUnmap(va, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemUnmap(va, 8 * MIB));
+	EQ(mine() - before, 4 * MIB); /* the handle that was retained keeps it */
+	OK(cuMemRelease(again));
+	EQ(mine(), before);
+	EQ(cuMemAddressFree(va, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemAddressFree(va, 8 * MIB));
+	OK(cuMemAddressReserve(&va, 2 * MIB, 64 * MIB, 0, 0));
+	EQ(va % (64 * MIB), 0);
+	OK(cuMemAddressFree(va, 2 * MIB));
+	EQ(cuMemAddressReserve(&va, 2 * MIB, 3, 0, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 static void host_memory(void)
 {
-    CUmemAllocationProp host = prop;
-    CUmemGenericAllocationHandle h;
-    uint64_t before = mine();
-    host.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
-    OK(cuMemCreate(&h, 4 * MIB, &host, 0));
-    EQ(mine(), before);
-    OK(cuMemRelease(h));
-    host.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 9};
-    EQ(cuMemCreate(&h, 4 * MIB, &host, 0), CUDA_ERROR_INVALID_DEVICE);
+	CUmemAllocationProp host = prop;
+	CUmemGenericAllocationHandle h;
+	uint64_t before = mine();
+	host.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+	OK(cuMemCreate(&h, 4 * MIB, &host, 0));
+	EQ(mine(), before);
+	OK(cuMemRelease(h));
+	host.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 9};
+	EQ(cuMemCreate(&h, 4 * MIB, &host, 0), CUDA_ERROR_INVALID_DEVICE);
 }
 
 static void sharing(void)
 {
-    CUmemGenericAllocationHandle h, copy;
-    uint64_t before;
-    int fd;
-    OK(cuMemCreate(&h, 2 * MIB, &prop, 0));
-    before = mine();
-    OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    EQ(mine(), before);
-    OK(cuMemRelease(copy));
-    EQ(mine(), before);
-    EQ(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-       CUDA_ERROR_INVALID_VALUE);
-    close(fd);
-    OK(cuMemRelease(h));
+	CUmemGenericAllocationHandle h, copy;
+	uint64_t before;
+	int fd;
+	OK(cuMemCreate(&h, 2 * MIB, &prop, 0));
+	before = mine();
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	EQ(mine(), before);
+	OK(cuMemRelease(copy));
+	EQ(mine(), before);
+	EQ(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), CUDA_ERROR_INVALID_VALUE);
+	close(fd);
+	OK(cuMemRelease(h));
 }
 
 static void limits(void)
 {
-    CUmemGenericAllocationHandle h;
-    size_t left, total;
-    OK(cuMemGetInfo_v2(&left, &total));
-    EQ(cuMemCreate(&h, (left / (2 * MIB) + 1) * 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	CUmemGenericAllocationHandle h;
+	size_t left, total;
+	OK(cuMemGetInfo_v2(&left, &total));
+	EQ(cuMemCreate(&h, (left / (2 * MIB) + 1) * 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* A descriptor that goes from one process to another. */
 static void send_fd(int socket, int fd)
 {
-    union {
-        struct cmsghdr head;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {.head = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    struct iovec body = {"", 1};
-    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-    EQ(sendmsg(socket, &m, 0), 1);
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {.head = {.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	struct iovec body = {"", 1};
+	struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+	EQ(sendmsg(socket, &m, 0), 1);
 }
 
 static int receive_fd(int socket)
 {
-    union {
-        struct cmsghdr head;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte;
-    struct iovec body = {&byte, 1};
-    struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    int fd = -1;
-    if (recvmsg(socket, &m, 0) == 1 && CMSG_FIRSTHDR(&m) != NULL)
-        memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
-    return fd;
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	char byte;
+	struct iovec body = {&byte, 1};
+	struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	int fd = -1;
+	if (recvmsg(socket, &m, 0) == 1 && CMSG_FIRSTHDR(&m) != NULL)
+		memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
+	return fd;
 }
 
 /* Exporter and importer: whether what the first leaves is the second's. */
 static int orphan(bool stays)
 {
-    CUmemGenericAllocationHandle h;
-    int pair[2], fd, status;
-    EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-    pid_t pid = fork();
-    start();
-    uint64_t before = mine();
-    if (pid == 0) {
-        OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
-        OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-        send_fd(pair[1], fd);
-        EQ(read(pair[1], &status, 1), 1);
-        return checks_failed > 0;
-    }
-    fd = receive_fd(pair[0]);
-    OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    EQ(mine(), before);
-    EQ(write(pair[0], "", 1), 1);
-    EQ(waitpid(pid, &status, 0), pid);
-    EQ(status, 0);
-    EQ(mine() - before, stays ? 4 * MIB : 0);
-    EQ(everybody(), mine());
-    OK(cuMemRelease(h));
-    EQ(mine(), before);
-    return checks_failed > 0;
+	CUmemGenericAllocationHandle h;
+	int pair[2], fd, status;
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	pid_t pid = fork();
+	start();
+	uint64_t before = mine();
+	if (pid == 0) {
+		OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
+		OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+		send_fd(pair[1], fd);
+		EQ(read(pair[1], &status, 1), 1);
+		return checks_failed > 0;
+	}
+	fd = receive_fd(pair[0]);
+	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	EQ(mine(), before);
+	EQ(write(pair[0], "", 1), 1);
+	EQ(waitpid(pid, &status, 0), pid);
+	EQ(status, 0);
+	EQ(mine() - before, stays ? 4 * MIB : 0);
+	EQ(everybody(), mine());
+	OK(cuMemRelease(h));
+	EQ(mine(), before);
+	return checks_failed > 0;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        return orphan(strcmp(argv[1], "orphan") == 0);
-    EQ(AGAIN("orphan", "FAKEGPU_ORPHANS", "1"), 0);
-    EQ(AGAIN("gone", "FAKEGPU_ORPHANS", "0"), 0);
-    start();
-    lifetimes();
-    host_memory();
-    sharing();
-    limits();
-    return FINISH();
+	if (argc > 1)
+		return orphan(strcmp(argv[1], "orphan") == 0);
+	EQ(AGAIN("orphan", "FAKEGPU_ORPHANS", "1"), 0);
+	EQ(AGAIN("gone", "FAKEGPU_ORPHANS", "0"), 0);
+	start();
+	lifetimes();
+	host_memory();
+	sharing();
+	limits();
+	return FINISH();
 }

@@ -9,10 +9,11 @@
 #include "region/region.h"
 
 static const char *const codes[] = {
-    [REGION_FOREIGN] = "foreign", [REGION_VERSION] = "version", [REGION_SIZE] = "size",	      [REGION_SYMLINK] = "symlink",
-    [REGION_OWNER] = "owner",	  [REGION_NO_SPACE] = "nospace", [REGION_LIMITS] = "limits",
-    [REGION_SYSTEM] = "other",	  [REGION_FULL] = "full",	 [REGION_NOT_HELD] = "notheld", [REGION_EVICTED] = "evicted",
-    [REGION_DAMAGED] = "damaged", [REGION_NOT_REGULAR] = "irregular",
+	[REGION_FOREIGN] = "foreign",       [REGION_VERSION] = "version", [REGION_SIZE] = "size",
+	[REGION_SYMLINK] = "symlink",       [REGION_OWNER] = "owner",     [REGION_NO_SPACE] = "nospace",
+	[REGION_LIMITS] = "limits",         [REGION_SYSTEM] = "other",    [REGION_FULL] = "full",
+	[REGION_NOT_HELD] = "notheld",      [REGION_EVICTED] = "evicted", [REGION_DAMAGED] = "damaged",
+	[REGION_NOT_REGULAR] = "irregular",
 };
 char *rest;
 bool usage;

@@ -34,8 +34,7 @@ uint64_t clock_ns(void)
 void took(uint64_t start)
 {
 	uint64_t ns = clock_ns() - start, longest = __atomic_load_n(&tally.longest, __ATOMIC_RELAXED);
-	while (ns > longest &&
-	       !__atomic_compare_exchange_n(&tally.longest, &longest, ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	while (ns > longest && !__atomic_compare_exchange_n(&tally.longest, &longest, ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 }
 

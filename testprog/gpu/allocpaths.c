@@ -96,7 +96,8 @@ int main(int count, char **arguments)
 		if (!strcmp(allocpaths[i]->name, arguments[1]))
 			path = allocpaths[i];
 	if (!path || !piece || piece % GRAIN || most / FIRST < piece || most / piece > PIECES) {
-		fprintf(stderr, "usage: allocpaths PATH PIECE MOST (pieces of whole 2 MiB, at least %d and at most %d of them)\n", FIRST, PIECES);
+		fprintf(stderr, "usage: allocpaths PATH PIECE MOST (pieces of whole 2 MiB, at least %d and at most %d of them)\n", FIRST,
+			PIECES);
 		return STEPS_USAGE;
 	}
 	device = driver_start();

@@ -73,7 +73,8 @@ static bool graph_take(void)
 {
 	CUgraphNode node;
 	MUST(cuGraphCreate, &pieces[count].graph, 0);
-	if (!graph_add_allocation(pieces[count].graph, &node, NULL, &pieces[count].at) || !graph_run(pieces[count].graph, &pieces[count].exec)) {
+	if (!graph_add_allocation(pieces[count].graph, &node, NULL, &pieces[count].at) ||
+	    !graph_run(pieces[count].graph, &pieces[count].exec)) {
 		MUST(cuGraphDestroy, pieces[count].graph);
 		return false;
 	}
@@ -100,5 +101,10 @@ static void graph_give_back(void)
 	MUST(cuDeviceGraphMemTrim, device);
 }
 
-const struct allocpath graph = {
-	.name = "graph", .begin = graph_begin, .take = graph_take, .data = graph_data, .give_back = graph_give_back, .end = graph_end, .before = graph_before};
+const struct allocpath graph = {.name = "graph",
+				.begin = graph_begin,
+				.take = graph_take,
+				.data = graph_data,
+				.give_back = graph_give_back,
+				.end = graph_end,
+				.before = graph_before};

@@ -73,5 +73,10 @@ static void pool_end(void)
 	MUST(cuStreamDestroy_v2, stream);
 }
 
-const struct allocpath pool = {
-	.name = "pool", .begin = pool_begin, .take = pool_take, .data = pool_data, .give_back = pool_give_back, .end = pool_end, .after = pool_after};
+const struct allocpath pool = {.name = "pool",
+			       .begin = pool_begin,
+			       .take = pool_take,
+			       .data = pool_data,
+			       .give_back = pool_give_back,
+			       .end = pool_end,
+			       .after = pool_after};

@@ -67,13 +67,13 @@ static uint64_t now(void)
 
 /* CALL makes a driver call; TIME measures it too. */
 #define CALL(call, ...) (last_call = #call, call(__VA_ARGS__))
-#define TIME(took, call, ...)                                 \
-	({                                                    \
-		last_call = #call;                               \
-		uint64_t from_ = now();                       \
-		CUresult result_ = call(__VA_ARGS__);         \
-		(took) = now() - from_;                       \
-		result_;                                      \
+#define TIME(took, call, ...)                         \
+	({                                            \
+		last_call = #call;                    \
+		uint64_t from_ = now();               \
+		CUresult result_ = call(__VA_ARGS__); \
+		(took) = now() - from_;               \
+		result_;                              \
 	})
 
 static int ascending(const void *a, const void *b)

@@ -56,7 +56,7 @@ _Static_assert(offsetof(struct entry, calls) == 32 && offsetof(struct entry, tar
 static const uint8_t code[] = {
 	0xf3, 0x0f, 0x1e, 0xfa,              /* endbr64 */
 	0xf0, 0x48, 0xff, 0x05, 20, 0, 0, 0, /* lock incq calls(%rip) */
-	0xff, 0x25, 22, 0, 0, 0,             /* jmp *target(%rip) */
+	0xff, 0x25, 22,   0,    0,  0,       /* jmp *target(%rip) */
 };
 #elif defined __aarch64__
 #define BASE_VERSION "GLIBC_2.17"

@@ -95,5 +95,10 @@ static void vmm_after(void)
 	step("unmapped data=%llu", (unsigned long long)vmm_data());
 }
 
-const struct allocpath vmm = {
-	.name = "vmm", .begin = vmm_begin, .take = vmm_take, .data = vmm_data, .give_back = vmm_give_back, .hold = vmm_hold, .after = vmm_after};
+const struct allocpath vmm = {.name = "vmm",
+			      .begin = vmm_begin,
+			      .take = vmm_take,
+			      .data = vmm_data,
+			      .give_back = vmm_give_back,
+			      .hold = vmm_hold,
+			      .after = vmm_after};

@@ -48,7 +48,7 @@ struct piece {
 static struct piece pieces[PIECES];
 static size_t count;
 static uint64_t longest, requests, refusals; /* of the present command; longest in nanoseconds */
-static bool context; /* there is one, and it is current */
+static bool context;                         /* there is one, and it is current */
 static const char *last_call;
 
 static uint64_t now(void)
@@ -59,11 +59,11 @@ static uint64_t now(void)
 }
 
 /* CALL makes a driver call and records its time. */
-#define CALL(call, ...)                             \
-	({                                          \
-		uint64_t from = now();              \
+#define CALL(call, ...)                              \
+	({                                           \
+		uint64_t from = now();               \
 		CUresult result = call(__VA_ARGS__); \
-		timed(from, result, #call);         \
+		timed(from, result, #call);          \
 	})
 
 static CUresult timed(uint64_t from, CUresult result, const char *name)
