@@ -234,6 +234,15 @@ void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes)
 		charge_arrived(device, bytes);
 }
 
+#ifdef RATION_LOCKDEBUG
+_Noreturn static void charge_wrong(const char *line)
+{
+	if (write(STDERR_FILENO, line, strlen(line)) < 0)
+		abort();
+	abort();
+}
+#endif
+
 void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t whole = charge_rounded(bytes);
@@ -241,6 +250,10 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 	if (unlikely(err))
 		charge_fail(err);
 	charge_count(&charge_sums[device].returned[kind], whole);
+#ifdef RATION_LOCKDEBUG
+	if ((int64_t)charge_held(device, kind) < 0)
+		charge_wrong("ration: more bytes were returned than charged (charge.h)\n");
+#endif
 }
 
 void charge_correct(unsigned device, unsigned kind, uint64_t from, uint64_t to)
@@ -289,12 +302,8 @@ void charge_hook_ends(void)
 	bool alone = __atomic_load_n(&charge_inside, __ATOMIC_SEQ_CST) == 1;
 	for (unsigned d = 0; alone && d < RATION_DEVICES; d++)
 		/* Unless another thread has begun meanwhile. */
-		if (!charge_balanced(d) && __atomic_load_n(&charge_entered, __ATOMIC_SEQ_CST) == entered) {
-			static const char line[] = "ration: at rest, bytes are still on their way (charge.h)\n";
-			if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
-				abort();
-			abort();
-		}
+		if (!charge_balanced(d) && __atomic_load_n(&charge_entered, __ATOMIC_SEQ_CST) == entered)
+			charge_wrong("ration: at rest, bytes are still on their way (charge.h)\n");
 	__atomic_fetch_sub(&charge_inside, 1, __ATOMIC_SEQ_CST);
 }
 

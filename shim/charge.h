@@ -49,7 +49,7 @@ uint64_t charge_held(unsigned device, unsigned kind);
 
 /* What the driver can have had for this process, of all kinds but overhead, at an instant
  * between charge_bounds_begin and charge_bounds_end: at least that many bytes, less what is
- * absent, and at most. docs/protocols.md, section 9. */
+ * absent, and at most. docs/protocols.md, section 5. */
 struct charge_bounds {
 	uint64_t least, most, absent;
 	uint64_t returned, arrived; /* charge_bounds_begin's */
@@ -78,9 +78,10 @@ enum charge_relief {
 typedef void (*charge_relieve)(unsigned device, bool wait);
 void charge_on_pressure(enum charge_relief which, charge_relieve relieve);
 
-/* A build with LOCKDEBUG=1 aborts where bytes are still on their way when the last hook of
- * this process ends: a reading would never be exact again. In any other build the calls
- * below, which go around each hook, are nothing. */
+/* A build with LOCKDEBUG=1 aborts where more bytes of a kind are returned than were charged,
+ * and where some are still on their way when the last hook of this process ends: a reading
+ * would never be exact again. In any other build the calls below, which go around each hook,
+ * are nothing. */
 #ifdef RATION_LOCKDEBUG
 void charge_hook_begins(void);
 void charge_hook_ends(void);

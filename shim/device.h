@@ -32,7 +32,8 @@ struct device {
 	uint64_t undecided_bytes;                 /* what they measured, and have neither charged nor undone */
 	uint64_t deferred_bytes;                  /* charged for what the driver takes when it is first used */
 	uint64_t unseen_bytes;                    /* of that, absent: no reading has shown it */
-	uint64_t unconfirmed_bytes[RATION_KINDS]; /* charged by a remembered cost, or a measurement that was not exact */
+	uint64_t estimated_bytes[RATION_KINDS];   /* of living records with RECORD_UNCONFIRMED */
+	uint64_t unconfirmed_bytes[RATION_KINDS]; /* of that, no exact reading has confirmed */
 	uint64_t corrected_bytes[RATION_KINDS];   /* of that, returned since, and still part of records */
 };
 

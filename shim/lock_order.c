@@ -21,7 +21,7 @@ static const struct {
 	[LOCK_NVML] = {"nvml", LOCK_CALLS_DRIVER},
 	[LOCK_DEVICE] = {"device", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_CONTEXT_TABLE] = {"context table", 0},
-	[LOCK_ALLOC_TABLE] = {"alloc table", LOCK_LOGS},
+	[LOCK_ALLOC_TABLE] = {"alloc table", 0},
 	[LOCK_ATTACH] = {"attach", LOCK_LOGS},
 };
 

@@ -5,6 +5,7 @@
 #include "charge.h"
 #include "hooks.h"
 #include "log.h"
+#include "region/words.h"
 
 /* Between two readings, in ns: at first, when the driver takes most by itself, and at
  * most. */
@@ -24,6 +25,8 @@ static uint64_t overhead_interval = OVERHEAD_SOON;      /* from the next reading
 static uint64_t overhead_last_reading;                  /* by overhead_now; atomic */
 static overhead_update overhead_updates[READING_COUNT]; /* atomic */
 
+/* Whole units: what a record has is the sum of what was charged for it. */
+static uint64_t overhead_whole(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
 static uint64_t overhead_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t overhead_above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
@@ -72,8 +75,8 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 	static const unsigned kinds[] = {RATION_CONTEXT, RATION_MODULE};
 	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
 		unsigned kind = kinds[i];
-		uint64_t charged = d->unconfirmed_bytes[kind];
-		uint64_t back = overhead_min(overhead_min(less, charged), charge_held(d->index, kind)) / RATION_UNIT * RATION_UNIT;
+		uint64_t charged = overhead_min(d->unconfirmed_bytes[kind], d->estimated_bytes[kind] - d->corrected_bytes[kind]);
+		uint64_t back = overhead_min(less, charged) / RATION_UNIT * RATION_UNIT;
 		if (!back)
 			continue;
 		less -= back;
@@ -213,10 +216,10 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 			return false;
 		uint64_t missing = overhead_min(m->missing_bytes + overhead_above(r.absent, m->absent_bytes), r.absent);
 		uint64_t counted = r.least + charge_held(d->index, RATION_OVERHEAD);
-		*bytes = overhead_min(*bytes, overhead_above(r.driver + missing, counted) + claimed);
+		*bytes = overhead_min(*bytes, overhead_whole(overhead_above(r.driver + missing + claimed, counted)));
 		settled = r.least == r.most;
 		m->exact = settled && alone && !m->missing_unsure && r.absent == m->absent_bytes;
-		m->surplus_bytes = m->exact ? overhead_above(counted, r.driver + missing) : 0;
+		m->surplus_bytes = m->exact ? overhead_above(counted, overhead_whole(r.driver + missing)) : 0;
 	}
 	return true;
 }
@@ -246,6 +249,13 @@ static bool overhead_claim(struct overhead_making *m)
 	return listed;
 }
 
+/* overhead_estimate counts bytes of a record as unconfirmed. Under the lock. */
+static void overhead_estimate(struct device *d, unsigned kind, uint64_t bytes)
+{
+	d->estimated_bytes[kind] += bytes;
+	d->unconfirmed_bytes[kind] += bytes;
+}
+
 /* overhead_decide is for when what was claimed has been granted, or refused. */
 static void overhead_decide(struct overhead_making *m)
 {
@@ -255,7 +265,7 @@ static void overhead_decide(struct overhead_making *m)
 	if (m->refused)
 		charge_leaving(d->index, m->claimed_bytes);
 	else if (!m->exact)
-		d->unconfirmed_bytes[m->kind] += m->claimed_bytes;
+		overhead_estimate(d, m->kind, m->claimed_bytes);
 	mutex_unlock(&overhead_lock);
 }
 
@@ -277,7 +287,7 @@ int overhead_charge(struct overhead_making *m, bool stays, uint64_t *bytes)
 	 * another process's as ours. */
 	m->claimed_bytes = 0;
 	if (m->kind == RATION_CONTEXT && m->device_known && nvml_device_bytes(&d->nvml, &now) && now > m->device_bytes) {
-		*bytes = now - m->device_bytes;
+		*bytes = overhead_whole(now - m->device_bytes);
 		charge_add_forced(d->index, m->kind, *bytes);
 		overhead_add_unconfirmed(d, m->kind, *bytes, 0);
 	}
@@ -313,8 +323,15 @@ void overhead_resume(struct device *d)
 void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes, uint64_t corrected)
 {
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	d->unconfirmed_bytes[kind] += bytes - corrected;
+	overhead_estimate(d, kind, bytes);
 	d->corrected_bytes[kind] += corrected;
+	mutex_unlock(&overhead_lock);
+}
+
+void overhead_doubt(struct device *d, unsigned kind, uint64_t bytes)
+{
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->unconfirmed_bytes[kind] += bytes;
 	mutex_unlock(&overhead_lock);
 }
 
@@ -322,6 +339,7 @@ uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t byt
 {
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	uint64_t corrected = overhead_min(d->corrected_bytes[kind], bytes);
+	d->estimated_bytes[kind] -= bytes;
 	d->corrected_bytes[kind] -= corrected;
 	/* What was corrected need not have been these: then others are charged too much. */
 	d->unconfirmed_bytes[kind] = overhead_above(d->unconfirmed_bytes[kind], bytes) + corrected;

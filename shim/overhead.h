@@ -18,7 +18,7 @@
 /* Something that is made, and whose size no call tells: overhead_begin, the driver's call,
  * overhead_charge, and overhead_end; between the last two, where it was refused, what undoes
  * it. Until overhead_end no reading of the device charges or returns anything, so that what
- * is half made is not taken for overhead. docs/protocols.md, section 9. */
+ * is half made is not taken for overhead. docs/protocols.md, section 5. */
 struct overhead_making {
 	struct device *device;
 	unsigned kind;          /* what it is charged as */
@@ -64,11 +64,13 @@ void overhead_end(struct overhead_making *m);
 void overhead_pause(struct device *d);
 void overhead_resume(struct device *d);
 
-/* overhead_add_unconfirmed says that bytes were charged by a remembered cost: the readings
- * to come confirm or correct them. Of bytes more, corrected have been returned already.
- * overhead_drop_unconfirmed says that they are about to be returned, and gives back
- * how many of them have been. */
+/* overhead_add_unconfirmed says that a record with RECORD_UNCONFIRMED has bytes more, of
+ * which corrected have been returned: the readings to come confirm or correct the others.
+ * overhead_doubt lets them do so again, with bytes that were confirmed.
+ * overhead_drop_unconfirmed says that bytes are about to be returned, and gives back how
+ * many of them have been. */
 void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes, uint64_t corrected);
+void overhead_doubt(struct device *d, unsigned kind, uint64_t bytes);
 uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t bytes);
 
 /* overhead_add_deferred says of bytes, before charge_arrived, that the driver takes them when

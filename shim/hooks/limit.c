@@ -43,11 +43,13 @@ static int limit_set_stack(const struct alloc_target *t, size_t value)
 		REAL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, old);
 		more = 0;
 	}
-	r.bytes += more;
-	r.flags |= RECORD_UNCONFIRMED;
 	/* A lower limit shows in the next reading, which returns what is no longer there of
 	 * what is unconfirmed. */
-	overhead_add_unconfirmed(d, RATION_CONTEXT, m.exact ? r.bytes : r.bytes - more, 0);
+	overhead_doubt(d, RATION_CONTEXT, r.bytes);
+	if (m.exact)
+		overhead_add_unconfirmed(d, RATION_CONTEXT, more, 0);
+	r.bytes += more;
+	r.flags |= RECORD_UNCONFIRMED;
 	limit_keep(&r);
 	overhead_end(&m);
 	overhead_refresh(d);

@@ -87,7 +87,6 @@ int main(void)
         [LOCK_OVERHEAD] = LOCK_CALLS_DRIVER | LOCK_LOGS,
         [LOCK_NVML] = LOCK_CALLS_DRIVER,
         [LOCK_DEVICE] = LOCK_CALLS_DRIVER | LOCK_LOGS,
-        [LOCK_ALLOC_TABLE] = LOCK_LOGS,
         [LOCK_ATTACH] = LOCK_LOGS,
     };
     for (int first = 1; first < LOCK_LEVELS; first++) {
