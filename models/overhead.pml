@@ -1,0 +1,237 @@
+/* The measurement (docs/protocols.md, section 5): what the driver took, by its own count, while other threads
+ * allocate.
+ *
+ * WORKERS allocate and free one unit OPS times. MAKERS make a context of two units whose cost is not known, which the
+ * driver takes one after the other; it is measured afterwards, and undone where the limit has no room for it. Meanwhile
+ * the driver takes one unit by itself, and may give it back, and a reader compares the driver's count with ours READS
+ * times. At the end a last reading is made, when nothing else runs: then what is charged is what the driver has.
+ *
+ * All of them are threads of one process: its death ends all of them, and what they hold is then the reaper's
+ * (section 1). A thread that is stopped is one that the search does not run. */
+
+#ifndef WORKERS
+#define WORKERS 1
+#endif
+#ifndef MAKERS
+#define MAKERS 1
+#endif
+#ifndef OPS
+#define OPS 1
+#endif
+#ifndef READS
+#define READS 1
+#endif
+#ifndef LIMIT
+#define LIMIT 5
+#endif
+
+short charged;			/* in the ledger: all kinds */
+short driver;			/* what the driver has for this process */
+short own, own_max;		/* of that, what it has taken by itself, and the most it had */
+short overhead;			/* what is charged for that */
+short unmeasured;		/* what makers have made, and neither charged nor undone */
+short unconfirmed;		/* charged for a context by a reading that was not exact */
+
+/* Sums that only grow, in units: asked for, surely the driver's, about to go back, and back. */
+short added, arrived, leaving, returned;
+
+byte making;			/* makers that are under way */
+byte measured;			/* how many of them have measured */
+short undecided;		/* what they claimed, and have neither charged nor undone */
+bool locked;
+byte running;
+
+#define lock()   atomic { !locked -> locked = true }
+#define unlock() locked = false
+
+inline check()
+{
+	assert(charged - overhead <= LIMIT);					/* only overhead may exceed the limit */
+	assert(driver <= charged + unmeasured + own_max)			/* nothing in use was returned */
+}
+
+/* The order of the reads is what makes bounds of them: whatever the other threads do meanwhile, of what was charged the
+ * driver had at least arrived0 - leaving1 when it was asked, and at most added1 - returned0. */
+inline read_driver()
+{
+#ifdef COUNTED_AFTER
+	reported = driver;
+	returned0 = returned;
+	arrived0 = arrived;
+#else
+	returned0 = returned;
+	arrived0 = arrived;
+	reported = driver;
+#endif
+	added1 = added;
+	leaving1 = leaving
+}
+
+proctype worker()
+{
+	byte n = 0;
+	bool ok;
+	do
+	:: n < OPS ->
+		n++;
+		d_step { ok = charged + 1 <= LIMIT; if :: ok -> charged++ :: else fi };
+		if
+		:: !ok -> break
+		:: else
+		fi;
+#ifdef ARRIVED_EARLY
+		arrived++;
+#endif
+#ifndef ADDED_LATE
+		added++;
+#endif
+		d_step { driver++; check() };
+#ifdef ADDED_LATE
+		added++;
+#endif
+#ifndef ARRIVED_EARLY
+		arrived++;
+#endif
+#ifndef LEAVING_LATE
+		leaving++;
+#endif
+#ifdef RETURNED_EARLY
+		returned++;
+#endif
+		driver--;
+#ifdef LEAVING_LATE
+		leaving++;
+#endif
+		d_step { charged--; check() };
+#ifndef RETURNED_EARLY
+		returned++
+#endif
+	:: else -> break
+	od;
+	running--
+}
+
+proctype maker()
+{
+	short returned0, arrived0, added1, leaving1, reported, more;
+	byte before;
+	bool ok;
+	lock();
+#ifndef NO_GATE
+	making++;
+#endif
+	before = measured;
+	unlock();
+	d_step { driver++; unmeasured++ };
+	d_step { driver++; unmeasured++ };
+	lock();
+	read_driver();
+#ifdef CHARGE_LEAST
+	more = reported - (added1 - returned0) - overhead;
+#else
+	more = reported - (arrived0 - leaving1) - overhead;
+#endif
+	/* A maker that measured while this one was making may have claimed some of what is this one's, and may yet be
+	 * refused: its claim does not count here. */
+#ifndef TRUST_CLAIMS
+	if :: before != measured -> more = more + undecided :: else fi;
+#endif
+	if :: more < 0 -> more = 0 :: else fi;
+	measured++;
+	undecided = undecided + more;
+	d_step { added = added + more; arrived = arrived + more };
+	unlock();
+	d_step { ok = charged + more <= LIMIT; if :: ok -> charged = charged + more; unmeasured = unmeasured - 2 :: else fi };
+	lock();
+	undecided = undecided - more;
+	if
+	:: ok -> unconfirmed = unconfirmed + more
+	:: else ->
+		leaving = leaving + more;
+		unlock();
+		d_step { driver = driver - 2; unmeasured = unmeasured - 2 };
+		returned = returned + more;
+		lock()
+	fi;
+#ifndef NO_GATE
+	making--;
+#endif
+	unlock();
+	d_step { check(); running-- }
+}
+
+proctype own_growth()
+{
+	d_step { driver++; own++; own_max++ };
+	if
+	:: d_step { driver--; own-- }
+	:: skip
+	fi;
+	running--
+}
+
+/* Under the lock, and with nothing being made. */
+inline sync_overhead()
+{
+	read_driver();
+	more = reported - (added1 - returned0) - overhead;
+	less = arrived0 - leaving1 + overhead - reported;
+	if
+	:: more > 0 ->
+		d_step { overhead = overhead + more; charged = charged + more; assert(overhead <= own_max); check() }
+	:: more <= 0 && less > 0 ->
+		/* Overhead first: it is what comes and goes by itself. */
+		d_step {
+			more = (less < overhead -> less : overhead);
+			overhead = overhead - more;
+			charged = charged - more;
+			less = less - more;
+			more = (less < unconfirmed -> less : unconfirmed);
+			unconfirmed = unconfirmed - more;
+			charged = charged - more;
+			leaving = leaving + more;
+			returned = returned + more;
+			more = 0;
+			check()
+		}
+	:: else
+	fi
+}
+
+proctype reader()
+{
+	short returned0, arrived0, added1, leaving1, reported, more, less;
+	byte n = 0;
+	do
+	:: n < READS ->
+		n++;
+		lock();
+		if
+		:: making == 0 -> sync_overhead()
+		:: else
+		fi;
+		unlock()
+	:: else -> break
+	od;
+	running--
+}
+
+init {
+	short returned0, arrived0, added1, leaving1, reported, more, less;
+	byte n;
+	atomic {
+		running = WORKERS + MAKERS + 2;
+		n = 0;
+		do :: n < WORKERS -> run worker(); n++ :: else -> break od
+		n = 0;
+		do :: n < MAKERS -> run maker(); n++ :: else -> break od
+		run own_growth();
+		run reader()
+	}
+	running == 0;
+	atomic {
+		sync_overhead();
+		assert(unmeasured == 0);
+		assert(charged == driver)
+	}
+}
