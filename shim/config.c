@@ -16,7 +16,7 @@
 #define CONFIG_COMPUTE "CUDA_DEVICE_SM_LIMIT"
 #define CONFIG_TOLERANCE "RATION_TOLERANCE"
 
-/* Where a container finds its job, whatever became of the environment: the region, or the
+/* Where a container finds its job, also without its environment: the region, or the
  * job's folder. */
 #define CONFIG_WELL_KNOWN "/run/ration/job"
 

@@ -10,7 +10,7 @@
 struct config {
 	char path[512]; /* of the region */
 	char visible[1024]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit */
-	bool path_given;    /* by a variable, or found at the well-known place */
+	bool path_given;    /* by a variable, or found at the well-known path */
 	bool fail_open;     /* RATION_FAIL=open */
 	bool probe;         /* RATION_HOSTPID=probe */
 	unsigned tolerance; /* per mille */
@@ -18,8 +18,8 @@ struct config {
 	struct compute_limit compute[RATION_DEVICES];
 };
 
-/* config_any reports whether this process has a job: it looks at the environment and at
- * one path. */
+/* config_any reports whether this process has a job, by the environment and by one
+ * path. */
 bool config_any(void);
 
 /* config_read reads the settings, and logs what is wrong with them. */

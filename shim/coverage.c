@@ -18,7 +18,7 @@ static const struct row {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* names prints a comma-separated list as code. */
+/* coverage_names prints a comma-separated list as code. */
 static void coverage_names(const char *list)
 {
 	for (const char *end; *list; list = *end ? end + 2 : end) {
@@ -27,7 +27,7 @@ static void coverage_names(const char *list)
 	}
 }
 
-/* hooked prints one line for a call and the variants that follow it. */
+/* coverage_hooked prints one line for a call and the variants that follow it. */
 static unsigned coverage_hooked(unsigned i)
 {
 	const struct row *r = &rows[i];

@@ -1,5 +1,5 @@
-/* The little of the CUDA driver's and NVML's binary interface that the hooks look
- * at: handles are opaque, and a struct is here only if a field of it is read. */
+/* The part of the CUDA driver's and NVML's binary interface that the hooks read:
+ * handles are opaque, and a struct is here only if a field of it is read. */
 #ifndef RATION_CUDA_H
 #define RATION_CUDA_H
 

@@ -28,7 +28,7 @@ bool hostpid_wanted(void);
  * than until another process has measured one. It may start NVML. */
 void hostpid_begin(struct hostpid_probe *p, struct device *d, bool unmeasured);
 
-/* hostpid_end reads the list again. Not to find the PID is no error. hostpid_leave gives
+/* hostpid_end reads the list again. It is not an error if the PID is not found. hostpid_leave gives
  * up the turn. */
 void hostpid_end(struct hostpid_probe *p, struct device *d);
 void hostpid_leave(struct hostpid_probe *p);

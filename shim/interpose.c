@@ -168,7 +168,7 @@ static void *interpose_next_after(const void *caller, const char *name)
 }
 
 /* interpose_trace tells ration doctor which of the driver's names a program asks for. That is
- * before cuInit, and so before the settings are read: one look says whether
+ * before cuInit, and so before the settings are read: one variable says whether
  * the names are wanted. */
 static void interpose_trace(const char *name, int version, bool counted)
 {
@@ -211,7 +211,7 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 	void *found = version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version)
 			      : ((dlsym_function)ration_real_dlsym)(handle, name);
 	if (found && found == interpose_hooks[call] && !interpose_resolve(interpose_library_of(call)))
-		/* Our export alone is no driver: without us there would be nothing. The
+		/* Our export alone is not the driver's: without us there would be nothing. The
 		 * real one leaves the message for dlerror. */
 		found = ((dlsym_function)ration_real_dlsym)(handle, interpose_library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
 											     : "libnvidia-ml.so.1 is not loaded");

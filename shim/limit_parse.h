@@ -1,6 +1,6 @@
 /* What people write in limits: internal/limit's grammar, in C. */
-#ifndef RATION_GRAMMAR_H
-#define RATION_GRAMMAR_H
+#ifndef RATION_LIMIT_PARSE_H
+#define RATION_LIMIT_PARSE_H
 
 #include <stdbool.h>
 #include <stdint.h>

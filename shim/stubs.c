@@ -1,5 +1,5 @@
 /* dlsym and dlvsym. RTLD_NEXT and RTLD_DEFAULT mean something else for each
- * caller, who the real functions know by their return address. So where
+ * caller, which the real functions know by their return address. So where
  * ration_pick leaves a lookup to them we jump there with the registers and the
  * stack as they came: they see our caller, and never us. */
 #if defined(__x86_64__)

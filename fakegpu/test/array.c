@@ -58,7 +58,7 @@ static void external(void)
 	EQ(fcntl(d.handle.fd, F_GETFD), -1); /* the driver's now */
 	OK(cuExternalMemoryGetMappedBuffer(&p, e, &b));
 	OK(cuExternalMemoryGetMappedMipmappedArray(&m, e, &md));
-	EQ(mine(), before); /* somebody else's memory */
+	EQ(mine(), before); /* another API's memory */
 	b.size = 8 * MIB;
 	EQ(cuExternalMemoryGetMappedBuffer(&p, e, &b), CUDA_ERROR_INVALID_VALUE);
 	OK(cuMemFree_v2(p));

@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 		return strcmp(argv[1], "look") == 0 ? look() : count();
 	EQ(asked("look", ""), 1); /* made on first sight */
 	EQ(asked("count", "a100x3"), 3);
-	EQ(asked("look", ""), 3); /* who asks for none takes what is there */
+	EQ(asked("look", ""), 3); /* without FAKEGPU, what is there */
 	EQ(asked("count", ""), 3);
 	EQ(asked("count", "smallx16:64m"), 16);
 	EQ(asked("count", "smallx17"), NOT_READY);

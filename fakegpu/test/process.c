@@ -26,7 +26,7 @@ static struct child spawn(const char *role)
 	if (c.pid == 0) {
 		dup2(out[1], 1);
 		dup2(in[0], 0);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody works on when the test is gone */
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process outlives the test */
 		execl("/proc/self/exe", "process", role, (char *)NULL);
 		_exit(127);
 	}
@@ -165,7 +165,7 @@ static void storm(unsigned ms)
 	while (now_ms() < until || kills < 20) {
 		int i = rand() % N;
 		usleep((useconds_t)(rand() % 3000));
-		if (rand() % 8 == 0) { /* one that is stopped stops nobody */
+		if (rand() % 8 == 0) { /* one that is stopped stops no other */
 			kill(c[i].pid, SIGSTOP);
 			OK(cuMemGetInfo_v2(&left, &total));
 			CHECK(left <= total);

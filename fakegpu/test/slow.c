@@ -108,7 +108,7 @@ static int slow(void)
 	return (b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000 >= 900 ? 0 : 1;
 }
 
-/* One launch fills the queue; the next waits until somebody waits for the stream. */
+/* One launch fills the queue; the next waits until a thread waits for the stream. */
 static int queue(void)
 {
 	struct call a = {.run = launch};

@@ -14,7 +14,7 @@ static void every_symbol(void)
 		if (direct == NULL || resolved != direct)
 			fprintf(stderr, "%s: dlsym %p, cuGetProcAddress %p\n", exported, direct, resolved);
 		CHECK(direct != NULL && resolved == direct);
-		/* Variants are functions of their own: whoever hooks one must not hit another. */
+		/* Variants are functions of their own: a library that hooks one must not hit another. */
 		for (size_t i = 0; i < n; i++) {
 			const char *b, *e;
 			int v, t;

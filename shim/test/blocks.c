@@ -1,5 +1,5 @@
 /* A driver that rounds large allocations up to whole blocks, as real ones do: so do
- * the books, and the limit is what the driver counts. 1 GiB for the job. */
+ * the accounts, and the limit is what the driver counts. 1 GiB for the job. */
 #include "held.h"
 
 #define GIB (1024 * MIB)
@@ -46,8 +46,8 @@ static void fills(void)
     SAME();
 }
 
-/* How the driver lays out arrays we do not know: what it takes beyond our count is booked
- * as it is seen, and refuses no request once they are gone. */
+/* How the driver lays out arrays we do not know: what it takes beyond our count is charged
+ * as overhead once it is read, and refuses no request once they are gone. */
 static void arrays(void)
 {
     enum { N = 200 };

@@ -38,7 +38,7 @@ static void counted(void)
     SAME();
 }
 
-/* Whatever is left in a context goes with it. */
+/* All that is left in a context goes with it. */
 static void taken_along(void)
 {
     CUDA_ARRAY_DESCRIPTOR desc = {512, 512, CU_AD_FORMAT_FLOAT, 4};
@@ -115,7 +115,7 @@ static void green(void)
     EQ(held(RATION_CONTEXT), 0);
 }
 
-/* What the driver says beyond our count is booked, and given back. */
+/* What the driver counts beyond our count is charged by force, and returned. */
 static void overhead(void)
 {
     CUlibrary l;

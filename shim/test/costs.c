@@ -35,7 +35,7 @@ static uint64_t observed(void)
 
 static void limit(uint64_t bytes) { EQ(region_set_limit(region_here(), 0, bytes ? make_limit(bytes, 0) : LIMIT_NONE), REGION_OK); }
 
-/* All is given back, by the books and by the driver. */
+/* All is returned, by the accounts and by the driver. */
 static void end(void)
 {
     OK(cuDevicePrimaryCtxRelease_v2(0));
@@ -64,7 +64,7 @@ static void second(void)
     later();
     OK(cuMemFree_v2(p));
     CHECK(!started());
-    OK(cuMemAlloc_v2(&p, MIB)); /* beside which it is time to look */
+    OK(cuMemAlloc_v2(&p, MIB)); /* beside which a reading is due */
     CHECK(started());
     SAME();
     EQ(remembered(), COST);

@@ -1,6 +1,6 @@
 /* Families of processes, made by fork, vfork, exec and the bare system call, before
- * and after the driver was started, whose members end or are killed in any order. Who
- * does not use CUDA leaves no trace and keeps nothing alive; who does has a slot of
+ * and after the driver was started, whose members end or are killed in any order. A process
+ * that does not use CUDA leaves no trace and keeps nothing alive; one that does has a slot of
  * its own; and when all are gone, so is all they held.
  *
  * RATION_TEST_SEED repeats a run. */

@@ -116,7 +116,7 @@ static bool has_nowait(void)
     return has;
 }
 
-/* Becomes another user, who may not open again what there is. */
+/* Becomes another user, which may not open again what there is. */
 static bool become_another(const char *what)
 {
     if (setuid(65534) != 0) {

@@ -24,7 +24,7 @@ static int child(int closed)
     for (int fd = 3; fd < 1024; fd++)
         close(fd);
     close(closed);
-    /* Refused, so that it asks the kernel who of the others lives. */
+    /* Refused, so that it asks the kernel which of the others live. */
     if (cuMemAlloc_v2(&p, 2000 * MIB) != CUDA_ERROR_OUT_OF_MEMORY || cuMemAlloc_v2(&q, MIB) != CUDA_SUCCESS)
         wrong |= 2;
     for (int fd = 0; fd < 3; fd++)

@@ -1,4 +1,4 @@
-/* A context whose cost the job remembered, confirmed by the driver's figure while threads
+/* A context whose cost the job remembered, confirmed by the driver's count while threads
  * are inside an allocation: what they have been charged and the driver has not given yet is
  * no reason to give back part of the context, or to remember a smaller cost for others. */
 #include "../later.h"

@@ -1,5 +1,5 @@
 /* A pool that is destroyed before the last of it is freed: its memory is given back with
- * that free where the driver does so, without anybody waiting for anything else. */
+ * that free where the driver does so, without any thread waiting for anything else. */
 #include "stranger.h"
 
 static CUmemoryPool make(void)

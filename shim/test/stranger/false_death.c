@@ -1,7 +1,7 @@
 /* A process that is stopped in the middle of a charge, taken for dead, and goes on: what it
- * writes then is in nobody's way, whether its slot is free by that time or another
+ * writes then disturbs no other process, whether its slot is free by that time or another
  * process's. Requests are granted or refused as there is room, and no account that makes no
- * sense is an error for those who only need what it holds. */
+ * sense is an error for processes that only need what it holds. */
 #include "park.h"
 
 /* Until one of the calls is stopped: RATION_FAULT says at which charge that is. */

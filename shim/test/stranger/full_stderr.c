@@ -1,4 +1,4 @@
-/* A refusal whose line nobody reads: stderr is a pipe that is full. The call returns as it
+/* A refusal whose line no process reads: stderr is a pipe that is full. The call returns as it
  * would have, and so does the next one. The program writes nothing to it either. */
 #include <fcntl.h>
 

@@ -1,4 +1,4 @@
-# A refusal names who holds what: where every process is PID 1 of a container of its own,
+# A refusal names which process holds what: where every process is PID 1 of a container of its own,
 # only the one that was refused is called "itself".
 set -u
 . "$here/common.sh"

@@ -1,4 +1,4 @@
-/* Contexts that are being made when another thread looks at the driver's figure, or is
+/* Contexts that are being made when another thread reads the driver's count, or is
  * refused: what they take is charged to them, before the driver is asked where the job
  * knows what one costs, and the limit holds at every instant. */
 #include "../later.h"

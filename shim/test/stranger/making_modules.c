@@ -1,4 +1,4 @@
-/* Modules that are being loaded when another thread looks at the driver's figure, or is
+/* Modules that are being loaded when another thread reads the driver's count, or is
  * refused: each is charged what it takes, and one too many is refused. What one takes is
  * known only when it is there, so the limit holds once the calls have returned. */
 #include "../later.h"
@@ -49,12 +49,12 @@ static void looked_at(void)
     SAME();
 }
 
-/* Another that is refused meanwhile, and looks at what it has undone. */
+/* Another that is refused meanwhile, and reads what there is after undoing it. */
 static void refused(void)
 {
     struct task t, u;
     CUcontext c = start();
-    OK(cuCtxSynchronize()); /* the driver's figure is known from here on */
+    OK(cuCtxSynchronize()); /* the driver's count is known from here on */
     set_limit(0, CONTEXT + MODULE - MIB);
     begin(&t, c);
     another(&u, c);
@@ -66,7 +66,7 @@ static void refused(void)
     SAME();
 }
 
-/* Two at once where there is room for one: not both are granted, and what is booked is what
+/* Two at once where there is room for one: not both are granted, and what is charged is what
  * is there. */
 static void two(void)
 {

@@ -1,5 +1,5 @@
 /* A process that has no descriptor left asks whether another lives, one that has lost its
- * lock: that it cannot ask is no answer, so the other keeps what it holds. */
+ * lock: a failure to ask is not an answer, so the other keeps what it holds. */
 #include <fcntl.h>
 #include <sys/resource.h>
 

@@ -1,4 +1,4 @@
-/* What these programs share: threads that may hang, and a look at both books. Nothing here
+/* What these programs share: threads that may hang, and what the job and the driver count. Nothing here
  * counts on time: LONG only bounds what must come, SOON what may come or not. */
 #ifndef RATION_TEST_STRANGER_H
 #define RATION_TEST_STRANGER_H
@@ -103,7 +103,7 @@ static inline uint64_t in_use(int device)
 
 #define WITHIN_LIMIT(device) CHECK(in_use(device) <= limit_of(device))
 
-/* The job's books of a device are the driver's, whatever kind the bytes are. */
+/* The job counts of a device what the driver counts, of all kinds together. */
 #define BALANCED(device) EQ(region_used(region_here(), (unsigned)(device)), in_use(device))
 
 static inline uint64_t remembered_cost(void)

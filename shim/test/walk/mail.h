@@ -31,12 +31,12 @@ static void post(struct walker *w, struct thing *t)
         memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
     }
     if (letter.kind != NOTHING)
-        sendmsg(all.mail[to], &m, MSG_DONTWAIT); /* a full box is no matter */
+        sendmsg(all.mail[to], &m, MSG_DONTWAIT); /* a full box loses the letter, which does no harm */
     if (fd >= 0)
         close(fd);
 }
 
-/* Who sent a letter may be dead by now. */
+/* The sender of a letter may be dead by now. */
 static bool receive(struct walker *w, struct thing *t, int box)
 {
     struct letter letter;
