@@ -22,10 +22,10 @@ nvmlReturn_t nvml_ready(void) { return load_acquire(&nvml_users) > 0 ? NVML_SUCC
 /* The first handle of a device opens a file that stays open, as the real one does. */
 nvmlDevice_t nvml_handle(unsigned index)
 {
-    static uint32_t opened[MAX_DEVICES];
-    if (!__atomic_exchange_n(&opened[index], 1, __ATOMIC_RELAXED))
-        (void)!open("/dev/null", O_RDWR | O_CLOEXEC);
-    return &nvml_devices[index];
+	static uint32_t opened[MAX_DEVICES];
+	if (!__atomic_exchange_n(&opened[index], 1, __ATOMIC_RELAXED))
+		(void)!open("/dev/null", O_RDWR | O_CLOEXEC);
+	return &nvml_devices[index];
 }
 
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)

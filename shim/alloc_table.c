@@ -124,9 +124,13 @@ static bool alloc_table_keep(struct alloc_record *r, void *arg)
 	return true;
 }
 
-bool alloc_table_get(struct alloc_table *t, uint64_t key, struct alloc_record *out) { return alloc_table_change(t, key, alloc_table_keep, NULL, out); }
+bool alloc_table_get(struct alloc_table *t, uint64_t key, struct alloc_record *out)
+{
+	return alloc_table_change(t, key, alloc_table_keep, NULL, out);
+}
 
-bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(struct alloc_record *r, void *arg), void *arg, struct alloc_record *out)
+bool alloc_table_change(struct alloc_table *t, uint64_t key, bool (*change)(struct alloc_record *r, void *arg), void *arg,
+			struct alloc_record *out)
 {
 	uint64_t hash = alloc_table_hash(key);
 	struct alloc_shard *s = alloc_table_shard(t, hash);

@@ -63,7 +63,10 @@ static void attach_fail(struct attach_page *p)
 	attach_set_state(p, open ? ATTACH_OFF : ATTACH_BROKEN);
 }
 
-static const char *attach_error_text(int error, char *buf) { return error == REGION_SYSTEM ? errno_text(errno, buf) : region_error_text(error); }
+static const char *attach_error_text(int error, char *buf)
+{
+	return error == REGION_SYSTEM ? errno_text(errno, buf) : region_error_text(error);
+}
 
 /* attach_log_differences logs where the job's limits are not those this process brought. */
 static void attach_log_differences(const struct region_limits *own)

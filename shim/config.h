@@ -8,7 +8,7 @@
 #include "region/region.h"
 
 struct config {
-	char path[512]; /* of the region */
+	char path[512];     /* of the region */
 	char visible[1024]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit */
 	bool path_given;    /* by a variable, or found at the well-known path */
 	bool fail_open;     /* RATION_FAIL=open */

@@ -78,8 +78,7 @@ static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 		n = n * 10 + (unsigned)(list[i] - '0');
 	if (digits && strchr(", ", list[digits]))
 		return n;
-	if (nvml_start() && nvml_handle_of(uuid, &handle) == NVML_SUCCESS &&
-	    REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
+	if (nvml_start() && nvml_handle_of(uuid, &handle) == NVML_SUCCESS && REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
 		return index;
 	return RATION_DEVICES; /* the first that is free */
 }

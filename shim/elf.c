@@ -7,10 +7,7 @@
 /* elf_at returns an address of the dynamic section. The linker has turned most of these
  * into addresses already; where it has not (the kernel's own object, other C libraries)
  * they are offsets. */
-static const void *elf_at(const struct elf_object *o, uint64_t value)
-{
-	return (const void *)(value < o->base ? value + o->base : value);
-}
+static const void *elf_at(const struct elf_object *o, uint64_t value) { return (const void *)(value < o->base ? value + o->base : value); }
 
 /* elf_same is strcmp, which may be a sanitizer's, and not ready yet. */
 static bool elf_same(const char *a, const char *b)
@@ -20,7 +17,7 @@ static bool elf_same(const char *a, const char *b)
 	return *a == *b;
 }
 
-static bool elf_read(uintptr_t base, const char *path, const ElfW(Dyn) *d, struct elf_object *o)
+static bool elf_read(uintptr_t base, const char *path, const ElfW(Dyn) * d, struct elf_object *o)
 {
 	uint64_t soname = 0;
 	*o = (struct elf_object){.base = base, .path = path};

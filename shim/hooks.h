@@ -9,8 +9,8 @@
 
 /* The hooks, so that each definition is checked against the table, and what is exported by
  * the driver's names: see entry.c. */
-#define HOOK(family, symbol, base, version, per_thread, params, text)                                                  \
-	int symbol params __asm__("hook_" #symbol);                                                                    \
+#define HOOK(family, symbol, base, version, per_thread, params, text) \
+	int symbol params __asm__("hook_" #symbol);                   \
 	RATION_EXPORT int entry_##symbol params __asm__(#symbol);
 #include "hooks.def"
 
@@ -37,19 +37,19 @@ void *ration_real(enum ration_call call);
 int ration_absent(enum ration_call call);
 
 /* REAL calls the driver's own function. */
-#define REAL(symbol, ...)                                                                                              \
-	({                                                                                                             \
-		real_##symbol real_ = (real_##symbol)ration_real(CALL_##symbol);                                       \
-		lock_order_check(LOCK_CALLS_DRIVER);                                                                   \
-		real_ ? real_(__VA_ARGS__) : ration_absent(CALL_##symbol);                                             \
+#define REAL(symbol, ...)                                                        \
+	({                                                                       \
+		real_##symbol real_ = (real_##symbol)ration_real(CALL_##symbol); \
+		lock_order_check(LOCK_CALLS_DRIVER);                             \
+		real_ ? real_(__VA_ARGS__) : ration_absent(CALL_##symbol);       \
 	})
 
 /* REAL_UNLESS calls it unless the call is refused, and is the driver's answer or the
  * refusal. */
-#define REAL_UNLESS(refused, symbol, ...)                                                                              \
-	({                                                                                                             \
-		int refused_ = (refused);                                                                              \
-		likely(refused_ == CUDA_SUCCESS) ? REAL(symbol, __VA_ARGS__) : refused_;                               \
+#define REAL_UNLESS(refused, symbol, ...)                                                \
+	({                                                                               \
+		int refused_ = (refused);                                                \
+		likely(refused_ == CUDA_SUCCESS) ? REAL(symbol, __VA_ARGS__) : refused_; \
 	})
 
 #define likely(x) __builtin_expect(!!(x), 1)

@@ -103,7 +103,8 @@ void hostpid_end(struct hostpid_probe *p, struct device *d)
 	if (!nvml_pids(&d->nvml, after, HOSTPID_LIST, &n))
 		n = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (!hostpid_among(p->pids, p->pids_before, after[i]) && !hostpid_among(after, i, after[i]) && !hostpid_of_another(r, after[i]))
+		if (!hostpid_among(p->pids, p->pids_before, after[i]) && !hostpid_among(after, i, after[i]) &&
+		    !hostpid_of_another(r, after[i]))
 			pid = after[i], fresh++;
 	/* A list that has us by getpid() is not the host's. And where the PID is not wanted, it
 	 * is good enough to measure by, and no more. */

@@ -208,13 +208,13 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 		*result = interpose_hooks[call];
 		return true;
 	}
-	void *found = version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version)
-			      : ((dlsym_function)ration_real_dlsym)(handle, name);
+	void *found =
+		version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version) : ((dlsym_function)ration_real_dlsym)(handle, name);
 	if (found && found == interpose_hooks[call] && !interpose_resolve(interpose_library_of(call)))
 		/* Our export alone is not the driver's: without us there would be nothing. The
 		 * real one leaves the message for dlerror. */
 		found = ((dlsym_function)ration_real_dlsym)(handle, interpose_library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
-											     : "libnvidia-ml.so.1 is not loaded");
+												       : "libnvidia-ml.so.1 is not loaded");
 	else if (found && found == ration_real(call))
 		found = interpose_hooks[call];
 	*result = found;

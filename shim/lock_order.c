@@ -36,7 +36,8 @@ static __thread unsigned lock_order_count __attribute__((tls_model("initial-exec
 static void lock_order_fail(const char *what, enum lock_level held)
 {
 	char line[160];
-	int n = snprintf(line, sizeof line, "ration: lock order: %s while the %s lock is held (shim/LOCKING.md)\n", what, lock_order_levels[held].name);
+	int n = snprintf(line, sizeof line, "ration: lock order: %s while the %s lock is held (shim/LOCKING.md)\n", what,
+			 lock_order_levels[held].name);
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		abort();
 	abort();

@@ -109,7 +109,8 @@ static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *pa
 	if (params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device_of(params->poolProps.location.id, &d) != 1)
 		return;
 	if (!alloc_table_change(&graph_graphs, (uintptr_t)graph, graph_add_bytes, &bytes, &r))
-		alloc_table_put(&graph_graphs, &(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
+		alloc_table_put(&graph_graphs,
+				&(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
 }
 
 int cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
@@ -128,8 +129,7 @@ int cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, si
 	return result;
 }
 
-int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
-		      CUgraphNodeParams *params)
+int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, CUgraphNodeParams *params)
 {
 	int result = REAL_UNLESS(init_enter(), cuGraphAddNode_v2, out, graph, after, edges, count, params);
 	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)

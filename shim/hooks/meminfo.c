@@ -172,8 +172,9 @@ static int meminfo_list(enum ration_call call, nvmlDevice_t device, unsigned *co
 	unsigned all = MEMINFO_LIST, n = 0;
 	if (!real)
 		return ration_absent(call);
-	char *list = count && init_read_only() ? mmap(NULL, MEMINFO_LIST * entry, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-					       : MAP_FAILED;
+	char *list = count && init_read_only()
+			     ? mmap(NULL, MEMINFO_LIST * entry, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+			     : MAP_FAILED;
 	if (list == MAP_FAILED)
 		return real(device, count, out);
 	int result = real(device, &all, list);
@@ -190,7 +191,7 @@ static int meminfo_list(enum ration_call call, nvmlDevice_t device, unsigned *co
 	return result;
 }
 
-#define MEMINFO_LIST_HOOK(symbol, type)                                                                                \
+#define MEMINFO_LIST_HOOK(symbol, type) \
 	int symbol(nvmlDevice_t device, unsigned *count, type *out) { return meminfo_list(CALL_##symbol, device, count, out, sizeof *out); }
 
 MEMINFO_LIST_HOOK(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)

@@ -74,8 +74,7 @@ static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
 	if (p) {
 		charge_on_pressure(RELIEF_POOLS, pool_relieve);
 		overhead_on_reading(READING_POOLS, pool_before_reading);
-	}
-	else if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
+	} else if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
 		log_warn("more than %d memory pools: the others show as driver overhead", POOL_MAX);
 	return p;
 }
@@ -323,7 +322,8 @@ static bool pool_stream_idle(const struct pool_request *q)
 static bool pool_stream_valid(const struct pool_request *q)
 {
 	int status;
-	int result = pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
+	int result =
+		pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
 	return result == CUDA_SUCCESS;
 }
 
@@ -423,7 +423,8 @@ static int pool_allocate(const struct pool_request *q, struct pool *p, const str
 static bool pool_stream_captured(const struct pool_request *q)
 {
 	int status = 0;
-	int result = pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
+	int result =
+		pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
 	return result == CUDA_SUCCESS && status != 0;
 }
 
@@ -447,7 +448,8 @@ static void pool_follow_stream(CUstream stream, struct alloc_target *t)
 {
 	CUcontext c = NULL;
 	struct alloc_target there;
-	if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD && REAL(cuStreamGetCtx, stream, &c) == CUDA_SUCCESS && c && context_target_of(c, &there))
+	if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD && REAL(cuStreamGetCtx, stream, &c) == CUDA_SUCCESS && c &&
+	    context_target_of(c, &there))
 		*t = there;
 }
 

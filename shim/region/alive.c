@@ -21,10 +21,10 @@
 static struct flock alive_slot_byte(unsigned slot, short type)
 {
 	return (struct flock){
-	    .l_type = type,
-	    .l_whence = SEEK_SET,
-	    .l_start = (off_t)(offsetof(struct ration_region, slots) + slot * sizeof(struct ration_slot)),
-	    .l_len = 1,
+		.l_type = type,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)(offsetof(struct ration_region, slots) + slot * sizeof(struct ration_slot)),
+		.l_len = 1,
 	};
 }
 
@@ -122,7 +122,8 @@ void region_identify(struct region_identity *me)
 static bool alive_set_uid(const char *pid, uint64_t uid)
 {
 	char text[512], mine[512], *end;
-	if (uid == 0 || !alive_read(pid, "uid_map", text, sizeof text) || !alive_read("self", "uid_map", mine, sizeof mine) || strcmp(text, mine))
+	if (uid == 0 || !alive_read(pid, "uid_map", text, sizeof text) || !alive_read("self", "uid_map", mine, sizeof mine) ||
+	    strcmp(text, mine))
 		return false;
 	if (!alive_read(pid, "status", text, sizeof text) || !(end = strstr(text, "\nUid:\t")) || !(end = strchr(end + 6, '\t')))
 		return false;

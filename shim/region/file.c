@@ -71,15 +71,12 @@ static int file_open_high(const char *path, int flags)
 static int file_error(void)
 {
 	switch (errno) {
-	case ELOOP:
-		return REGION_SYMLINK;
+	case ELOOP: return REGION_SYMLINK;
 	case EISDIR:
-	case ENXIO:
-		return REGION_NOT_REGULAR;
+	case ENXIO: return REGION_NOT_REGULAR;
 	case ENOSPC:
 	case EDQUOT:
-	case EFBIG:
-		return REGION_NO_SPACE;
+	case EFBIG: return REGION_NO_SPACE;
 	}
 	return REGION_SYSTEM;
 }

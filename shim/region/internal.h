@@ -67,10 +67,7 @@ int region_reap_device(struct region *r, unsigned device, unsigned *slots);
 /* refusal.c */
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);
 
-static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot)
-{
-	return &r->m->accounts[device][slot];
-}
+static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot) { return &r->m->accounts[device][slot]; }
 
 static inline uint64_t make_claim(unsigned slot, uint64_t status) { return status << RATION_WORD_SLOT_BITS | slot; }
 
@@ -91,10 +88,7 @@ static inline unsigned region_high_water(const struct region *r)
 }
 
 /* A file that was ever cut short has lost its tail. */
-static inline bool region_whole(const struct region *r)
-{
-	return load_acquire(&r->m->tail.magic) == RATION_TAIL_MAGIC;
-}
+static inline bool region_whole(const struct region *r) { return load_acquire(&r->m->tail.magic) == RATION_TAIL_MAGIC; }
 
 static inline uint64_t now_ns(int clock)
 {

@@ -176,21 +176,22 @@ void region_close(struct region *r)
 const char *region_error_text(int error)
 {
 	static const char *const text[] = {
-	    [REGION_OK] = "all is well",
-	    [REGION_FOREIGN] = "not a ration region (choose another path, or remove the file if nobody needs it)",
-	    [REGION_VERSION] = "region of another version (end the job's processes and remove the file, or use the ration that made it)",
-	    [REGION_SIZE] = "region has the wrong size (it was cut short or overwritten; end the job's processes and remove it)",
-	    [REGION_SYMLINK] = "region path is a symbolic link (name the file itself)",
-	    [REGION_NOT_REGULAR] = "region path is not a regular file (name a file, or a path where one can be made)",
-	    [REGION_OWNER] = "region belongs to another user (use a path of your own)",
-	    [REGION_NO_SPACE] = "no space for the region (free some, or choose another path)",
-	    [REGION_LIMITS] = "limits beside the region cannot be used (an operator put them there; have them written again)",
-	    [REGION_SYSTEM] = "system call",
-	    [REGION_FULL] = "all slots are taken (start fewer processes in one job)",
-	    [REGION_REFUSED] = "out of rationed memory",
-	    [REGION_NOT_HELD] = "returning more than is held",
-	    [REGION_EVICTED] = "slot was taken away (its lock was lost: did the program close all its files?)",
-	    [REGION_DAMAGED] = "region is damaged (end the job and remove the file)",
+		[REGION_OK] = "all is well",
+		[REGION_FOREIGN] = "not a ration region (choose another path, or remove the file if nobody needs it)",
+		[REGION_VERSION] =
+			"region of another version (end the job's processes and remove the file, or use the ration that made it)",
+		[REGION_SIZE] = "region has the wrong size (it was cut short or overwritten; end the job's processes and remove it)",
+		[REGION_SYMLINK] = "region path is a symbolic link (name the file itself)",
+		[REGION_NOT_REGULAR] = "region path is not a regular file (name a file, or a path where one can be made)",
+		[REGION_OWNER] = "region belongs to another user (use a path of your own)",
+		[REGION_NO_SPACE] = "no space for the region (free some, or choose another path)",
+		[REGION_LIMITS] = "limits beside the region cannot be used (an operator put them there; have them written again)",
+		[REGION_SYSTEM] = "system call",
+		[REGION_FULL] = "all slots are taken (start fewer processes in one job)",
+		[REGION_REFUSED] = "out of rationed memory",
+		[REGION_NOT_HELD] = "returning more than is held",
+		[REGION_EVICTED] = "slot was taken away (its lock was lost: did the program close all its files?)",
+		[REGION_DAMAGED] = "region is damaged (end the job and remove the file)",
 	};
 	return error >= 0 && error < (int)(sizeof text / sizeof *text) ? text[error] : "unknown error";
 }

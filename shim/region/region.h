@@ -49,7 +49,7 @@ struct region {
 	struct ration_region *m;
 	const struct ration_limits *limits;
 	int fd;
-	uint64_t dev, ino; /* what fd must be a descriptor of */
+	uint64_t dev, ino;  /* what fd must be a descriptor of */
 	bool made;          /* this process gave the file its size: it was empty */
 	bool limits_beside; /* an operator owns them */
 	enum region_role role;

@@ -10,16 +10,12 @@ static inline uint64_t short_seq(uint64_t seq) { return seq & LOW_BITS(RATION_WO
 
 static inline uint64_t make_ledger_word(uint64_t units, unsigned slot, uint64_t seq)
 {
-	return units << (RATION_WORD_SEQ_BITS + RATION_WORD_SLOT_BITS) | (uint64_t)slot << RATION_WORD_SEQ_BITS |
-	       short_seq(seq);
+	return units << (RATION_WORD_SEQ_BITS + RATION_WORD_SLOT_BITS) | (uint64_t)slot << RATION_WORD_SEQ_BITS | short_seq(seq);
 }
 
 static inline uint64_t ledger_units(uint64_t w) { return w >> (RATION_WORD_SEQ_BITS + RATION_WORD_SLOT_BITS); }
 
-static inline unsigned ledger_slot(uint64_t w)
-{
-	return (unsigned)(w >> RATION_WORD_SEQ_BITS & LOW_BITS(RATION_WORD_SLOT_BITS));
-}
+static inline unsigned ledger_slot(uint64_t w) { return (unsigned)(w >> RATION_WORD_SEQ_BITS & LOW_BITS(RATION_WORD_SLOT_BITS)); }
 
 static inline uint64_t next_seq(uint64_t seq) { return (seq + 1) & LOW_BITS(RATION_SEQ_BITS); }
 
@@ -30,10 +26,7 @@ static inline uint64_t make_pend(uint64_t seq, int64_t delta)
 
 static inline uint64_t pend_seq(uint64_t p) { return p >> RATION_PEND_DELTA_BITS; }
 
-static inline int64_t pend_delta(uint64_t p)
-{
-	return (int64_t)(p << (64 - RATION_PEND_DELTA_BITS)) >> (64 - RATION_PEND_DELTA_BITS);
-}
+static inline int64_t pend_delta(uint64_t p) { return (int64_t)(p << (64 - RATION_PEND_DELTA_BITS)) >> (64 - RATION_PEND_DELTA_BITS); }
 
 static inline uint64_t make_used(uint64_t seq, uint64_t units)
 {
@@ -73,10 +66,7 @@ static inline int limit_bounds(uint64_t l)
 }
 
 /* limit_bytes is the limit without its tolerance; zero where there is none. */
-static inline uint64_t limit_bytes(uint64_t l)
-{
-	return limit_bounds(l) ? (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) * RATION_UNIT : 0;
-}
+static inline uint64_t limit_bytes(uint64_t l) { return limit_bounds(l) ? (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) * RATION_UNIT : 0; }
 
 /* limit_ceiling is the most units that may be granted. */
 static inline uint64_t limit_ceiling(uint64_t l)

@@ -12,43 +12,43 @@ static struct region held_region;
  * lock that the library holds for this process. */
 static inline struct region *region_here(void)
 {
-    static const struct region_limits none;
-    const char *path = getenv("RATION_REGION");
-    if (held_region.m == NULL && region_open(&held_region, path, &none) != 0) {
-        fprintf(stderr, "no region at %s\n", path);
-        exit(1);
-    }
-    return &held_region;
+	static const struct region_limits none;
+	const char *path = getenv("RATION_REGION");
+	if (held_region.m == NULL && region_open(&held_region, path, &none) != 0) {
+		fprintf(stderr, "no region at %s\n", path);
+		exit(1);
+	}
+	return &held_region;
 }
 
 /* What this process holds of the region's device, by kind. */
 static inline struct ration_usage usage_of(unsigned device)
 {
-    static struct region_holding h[RATION_SLOTS];
-    unsigned n = region_holdings(region_here(), device, h, RATION_SLOTS);
-    for (unsigned i = 0; i < n; i++)
-        if (h[i].pid == (uint64_t)getpid())
-            return h[i].usage;
-    return (struct ration_usage){0};
+	static struct region_holding h[RATION_SLOTS];
+	unsigned n = region_holdings(region_here(), device, h, RATION_SLOTS);
+	for (unsigned i = 0; i < n; i++)
+		if (h[i].pid == (uint64_t)getpid())
+			return h[i].usage;
+	return (struct ration_usage){0};
 }
 
 static inline uint64_t held(unsigned kind) { return usage_of(0).kind[kind]; }
 
 static inline uint64_t truth(enum fakegpu_kind kind)
 {
-    uint64_t n = 0;
-    EQ(fakegpu_truth_kind(0, kind, &n, NULL), 0);
-    return n;
+	uint64_t n = 0;
+	EQ(fakegpu_truth_kind(0, kind, &n, NULL), 0);
+	return n;
 }
 
 /* Our count of each kind is the driver's own, and so is the sum. */
-#define SAME()                                                                                            \
-    do {                                                                                                  \
-        EQ(held(RATION_DATA), truth(FAKEGPU_DATA));                                                       \
-        EQ(held(RATION_CONTEXT), truth(FAKEGPU_CONTEXT));                                                 \
-        EQ(held(RATION_MODULE), truth(FAKEGPU_MODULE));                                                   \
-        EQ(held(RATION_OVERHEAD), 0);                                                                     \
-        EQ(region_used(region_here(), 0), everybody());                                                   \
-    } while (0)
+#define SAME()                                                    \
+	do {                                                      \
+		EQ(held(RATION_DATA), truth(FAKEGPU_DATA));       \
+		EQ(held(RATION_CONTEXT), truth(FAKEGPU_CONTEXT)); \
+		EQ(held(RATION_MODULE), truth(FAKEGPU_MODULE));   \
+		EQ(held(RATION_OVERHEAD), 0);                     \
+		EQ(region_used(region_here(), 0), everybody());   \
+	} while (0)
 
 #endif

@@ -12,10 +12,10 @@ static int64_t ahead;
 
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *t)
 {
-    if (id != CLOCK_MONOTONIC_COARSE)
-        return (int)syscall(SYS_clock_gettime, id, t);
-    *t = (struct timespec){1000 + __atomic_load_n(&ahead, __ATOMIC_RELAXED), 0};
-    return 0;
+	if (id != CLOCK_MONOTONIC_COARSE)
+		return (int)syscall(SYS_clock_gettime, id, t);
+	*t = (struct timespec){1000 + __atomic_load_n(&ahead, __ATOMIC_RELAXED), 0};
+	return 0;
 }
 
 /* Now the next reading of the driver's count is due. */

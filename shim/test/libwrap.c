@@ -10,16 +10,16 @@ EXPORT int wrap_allocs, wrap_pids;
 
 EXPORT int cuMemAlloc_v2(unsigned long long *out, size_t bytes)
 {
-    int (*next)(unsigned long long *, size_t) = NULL;
-    *(void **)&next = dlsym(RTLD_NEXT, "cuMemAlloc_v2");
-    wrap_allocs++;
-    return next ? next(out, bytes) : 999;
+	int (*next)(unsigned long long *, size_t) = NULL;
+	*(void **)&next = dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+	wrap_allocs++;
+	return next ? next(out, bytes) : 999;
 }
 
 EXPORT pid_t getpid(void)
 {
-    pid_t (*next)(void) = NULL;
-    *(void **)&next = dlsym(RTLD_NEXT, "getpid");
-    wrap_pids++;
-    return next();
+	pid_t (*next)(void) = NULL;
+	*(void **)&next = dlsym(RTLD_NEXT, "getpid");
+	wrap_pids++;
+	return next();
 }

@@ -6,10 +6,7 @@
 
 /* strcasecmp as in a Turkish locale, in which I is not i: the grammar must not depend
  * on the locale that a program has set. */
-static inline int turkish_strcasecmp(const char *a, const char *b)
-{
-	return strchr(a, 'I') || strchr(b, 'I') ? 1 : (strcasecmp)(a, b);
-}
+static inline int turkish_strcasecmp(const char *a, const char *b) { return strchr(a, 'I') || strchr(b, 'I') ? 1 : (strcasecmp)(a, b); }
 #define strcasecmp turkish_strcasecmp
 
 #include "../limit_parse.c"

@@ -20,21 +20,21 @@ enum { PROCESSES = 4, WALKERS = 3, ROUNDS = 45, STEPS = 150, ALONE = 20, ALONE_S
 enum { FULL = 3 };
 
 struct report {
-    uint32_t ready;
-    uint32_t round; /* the last one that this is about */
-    uint32_t failed, passed;
-    uint32_t exact; /* no destroyed pool still has memory */
-    uint64_t truth[DEVICES]; /* what the driver says we hold */
-    uint64_t overhead; /* of device 0: booked, whether it fitted or not */
-    uint64_t away[DEVICES];
+	uint32_t ready;
+	uint32_t round; /* the last one that this is about */
+	uint32_t failed, passed;
+	uint32_t exact;          /* no destroyed pool still has memory */
+	uint64_t truth[DEVICES]; /* what the driver says we hold */
+	uint64_t overhead;       /* of device 0: booked, whether it fitted or not */
+	uint64_t away[DEVICES];
 };
 
 /* Between the processes; every word has one writer. */
 static struct shared {
-    uint32_t round, calm, stop;
-    uint32_t ask, answer;         /* of the watcher */
-    uint64_t total[DEVICES], most; /* its answer, and the most it saw of device 0 in this round */
-    struct report report[PROCESSES];
+	uint32_t round, calm, stop;
+	uint32_t ask, answer;          /* of the watcher */
+	uint64_t total[DEVICES], most; /* its answer, and the most it saw of device 0 in this round */
+	struct report report[PROCESSES];
 } *shared;
 
 static struct walker walkers[WALKERS];
@@ -49,8 +49,8 @@ static uint64_t mix(uint64_t seed, uint64_t by) { return (seed + by * 0x9e3779b9
  * what another process gives back meanwhile is not noticed. */
 static void look_again(void)
 {
-    later();
-    (void)!cuCtxSynchronize();
+	later();
+	(void)!cuCtxSynchronize();
 }
 
 /* Our count of this process is the driver's, by kind; managed memory that is not on
@@ -60,408 +60,441 @@ static void look_again(void)
  * than there is once the count was read again. True if all is so. */
 static bool agree(bool exact)
 {
-    if (!all.alone)
-        look_again();
-    unsigned before = checks_failed;
-    for (int d = 0; d < DEVICES; d++) {
-        struct ration_usage f = usage_of((unsigned)d);
-        uint64_t truth[3];
-        for (int k = 0; k < 3; k++)
-            EQ(fakegpu_truth_kind(d, (enum fakegpu_kind)k, &truth[k], NULL), 0);
-        truth[FAKEGPU_DATA] += all.away[d];
-        /* A context that was refused and could not be ended shows as overhead, and so does
+	if (!all.alone)
+		look_again();
+	unsigned before = checks_failed;
+	for (int d = 0; d < DEVICES; d++) {
+		struct ration_usage f = usage_of((unsigned)d);
+		uint64_t truth[3];
+		for (int k = 0; k < 3; k++)
+			EQ(fakegpu_truth_kind(d, (enum fakegpu_kind)k, &truth[k], NULL), 0);
+		truth[FAKEGPU_DATA] += all.away[d];
+		/* A context that was refused and could not be ended shows as overhead, and so does
          * the module of a library; and what other threads' requests hid meanwhile. */
-        if (all.strict && exact) {
-            EQ(f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_OVERHEAD], truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE]);
-            CHECK(f.kind[RATION_CONTEXT] <= truth[FAKEGPU_CONTEXT] && f.kind[RATION_MODULE] <= truth[FAKEGPU_MODULE]);
-        } else {
-            CHECK(f.total + all.away[d] >= truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE] + truth[FAKEGPU_DATA]);
-        }
-        if (exact)
-            EQ(f.kind[RATION_DATA], truth[FAKEGPU_DATA]);
-        else
-            CHECK(f.kind[RATION_DATA] >= truth[FAKEGPU_DATA]);
-        EQ(f.total, f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_DATA] + f.kind[RATION_OVERHEAD]);
-    }
-    return checks_failed == before;
+		if (all.strict && exact) {
+			EQ(f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_OVERHEAD],
+			   truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE]);
+			CHECK(f.kind[RATION_CONTEXT] <= truth[FAKEGPU_CONTEXT] && f.kind[RATION_MODULE] <= truth[FAKEGPU_MODULE]);
+		} else {
+			CHECK(f.total + all.away[d] >= truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE] + truth[FAKEGPU_DATA]);
+		}
+		if (exact)
+			EQ(f.kind[RATION_DATA], truth[FAKEGPU_DATA]);
+		else
+			CHECK(f.kind[RATION_DATA] >= truth[FAKEGPU_DATA]);
+		EQ(f.total, f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_DATA] + f.kind[RATION_OVERHEAD]);
+	}
+	return checks_failed == before;
 }
 
 static void begin(int count)
 {
-    all.also = also_read();
-    all.walkers = walkers;
-    all.count = count;
-    OK(cuInit(0));
-    for (int d = 0; d < DEVICES; d++) {
-        CUresult r = cuDevicePrimaryCtxRetain(&all.primary[d], d);
-        if (r == CUDA_ERROR_OUT_OF_MEMORY)
-            exit(FULL);
-        OK(r);
-        all.contexts[d] = 1;
-    }
-    OK(cuCtxSetCurrent(all.primary[0]));
+	all.also = also_read();
+	all.walkers = walkers;
+	all.count = count;
+	OK(cuInit(0));
+	for (int d = 0; d < DEVICES; d++) {
+		CUresult r = cuDevicePrimaryCtxRetain(&all.primary[d], d);
+		if (r == CUDA_ERROR_OUT_OF_MEMORY)
+			exit(FULL);
+		OK(r);
+		all.contexts[d] = 1;
+	}
+	OK(cuCtxSetCurrent(all.primary[0]));
 }
 
 /* Alone: after every step. */
 static int walk(uint64_t seed)
 {
-    struct walker *w = &walkers[0];
-    w->random = seed;
-    all.alone = all.strict = true;
-    begin(1);
-    for (int i = 0; i < ALONE_STEPS; i++) {
-        step(w, -1);
-        if (!agree(!all.settling)) {
-            fprintf(stderr, "after step %d\n", i);
-            break;
-        }
-        for (unsigned d = 0; d < DEVICES; d++)
-            EQ(region_used(region_here(), d), usage_of(d).total);
-        uint64_t truth = everybody();
-        CHECK(truth <= limit_bytes(region_limit(region_here(), 0)));
-    }
-    walk_home(w);
-    OK(cuCtxSetCurrent(all.primary[0]));
-    while (cuCtxSynchronize() != CUDA_SUCCESS)
-        ;
-    CUmemoryPool pool;
-    for (int d = 0; d < DEVICES; d++) {
-        OK(cuDeviceGetDefaultMemPool(&pool, d));
-        while (cuMemPoolTrimTo(pool, 0) != CUDA_SUCCESS)
-            ;
-        OK(cuDeviceGraphMemTrim(d));
-        EQ(usage_of((unsigned)d).kind[RATION_DATA], 0);
-        EQ(usage_of((unsigned)d).kind[RATION_MODULE], 0);
-    }
-    agree(true);
-    EQ(w->wrong, 0);
-    EQ(fakegpu_errors(), 0);
-    shared->report[0].passed = checks_passed;
-    return checks_failed > 0;
+	struct walker *w = &walkers[0];
+	w->random = seed;
+	all.alone = all.strict = true;
+	begin(1);
+	for (int i = 0; i < ALONE_STEPS; i++) {
+		step(w, -1);
+		if (!agree(!all.settling)) {
+			fprintf(stderr, "after step %d\n", i);
+			break;
+		}
+		for (unsigned d = 0; d < DEVICES; d++)
+			EQ(region_used(region_here(), d), usage_of(d).total);
+		uint64_t truth = everybody();
+		CHECK(truth <= limit_bytes(region_limit(region_here(), 0)));
+	}
+	walk_home(w);
+	OK(cuCtxSetCurrent(all.primary[0]));
+	while (cuCtxSynchronize() != CUDA_SUCCESS)
+		;
+	CUmemoryPool pool;
+	for (int d = 0; d < DEVICES; d++) {
+		OK(cuDeviceGetDefaultMemPool(&pool, d));
+		while (cuMemPoolTrimTo(pool, 0) != CUDA_SUCCESS)
+			;
+		OK(cuDeviceGraphMemTrim(d));
+		EQ(usage_of((unsigned)d).kind[RATION_DATA], 0);
+		EQ(usage_of((unsigned)d).kind[RATION_MODULE], 0);
+	}
+	agree(true);
+	EQ(w->wrong, 0);
+	EQ(fakegpu_errors(), 0);
+	shared->report[0].passed = checks_passed;
+	return checks_failed > 0;
 }
 
 /* Among others: at the end of every round. */
 
 static void *walks(void *arg)
 {
-    struct walker *w = arg;
-    for (;;) {
-        pthread_barrier_wait(&barrier);
-        if (get(&shared->stop))
-            return NULL;
-        for (int i = 0; i < STEPS; i++)
-            step(w, MAIL_FD + 2 * w->process + 1);
-        pthread_barrier_wait(&barrier);
-    }
+	struct walker *w = arg;
+	for (;;) {
+		pthread_barrier_wait(&barrier);
+		if (get(&shared->stop))
+			return NULL;
+		for (int i = 0; i < STEPS; i++)
+			step(w, MAIL_FD + 2 * w->process + 1);
+		pthread_barrier_wait(&barrier);
+	}
 }
 
 /* A walker of a priority of its own, on the CPU of all the others. False where that is not
  * allowed. */
 static bool begin_realtime(pthread_t *t, struct walker *w)
 {
-    pthread_attr_t a;
-    cpu_set_t allowed, one;
-    int cpu = 0;
-    sched_getaffinity(0, sizeof allowed, &allowed);
-    while (!CPU_ISSET(cpu, &allowed))
-        cpu++;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    pthread_attr_init(&a);
-    pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
-    pthread_attr_setschedpolicy(&a, SCHED_FIFO);
-    pthread_attr_setschedparam(&a, &(struct sched_param){.sched_priority = 1 + w->number});
-    pthread_attr_setaffinity_np(&a, sizeof one, &one);
-    return pthread_create(t, &a, walks, w) == 0;
+	pthread_attr_t a;
+	cpu_set_t allowed, one;
+	int cpu = 0;
+	sched_getaffinity(0, sizeof allowed, &allowed);
+	while (!CPU_ISSET(cpu, &allowed))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	pthread_attr_init(&a);
+	pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
+	pthread_attr_setschedpolicy(&a, SCHED_FIFO);
+	pthread_attr_setschedparam(&a, &(struct sched_param){.sched_priority = 1 + w->number});
+	pthread_attr_setaffinity_np(&a, sizeof one, &one);
+	return pthread_create(t, &a, walks, w) == 0;
 }
 
-static void wait_while(const uint32_t *p, uint32_t is, const uint32_t *or)
+static void wait_while(const uint32_t *p, uint32_t is, const uint32_t * or)
 {
-    while (get(p) == is && !get(or))
-        usleep(200);
+	while (get(p) == is && !get(or))
+		usleep(200);
 }
 
 static void tell(struct report *r, uint32_t round)
 {
-    unsigned long wrong = 0;
-    while (cuCtxSynchronize() != CUDA_SUCCESS)
-        ;
-    agree(all.orphans == 0);
-    r->exact = all.orphans == 0 && all.strict;
-    r->overhead = usage_of(0).kind[RATION_OVERHEAD];
-    for (int i = 0; i < WALKERS; i++)
-        wrong += walkers[i].wrong;
-    EQ(wrong, 0);
-    EQ(fakegpu_errors(), 0);
-    for (int d = 0; d < DEVICES; d++) {
-        EQ(fakegpu_truth(d, &r->truth[d], NULL), 0);
-        r->away[d] = all.away[d];
-    }
-    r->failed = checks_failed;
-    r->passed = checks_passed;
-    set(&r->round, round);
+	unsigned long wrong = 0;
+	while (cuCtxSynchronize() != CUDA_SUCCESS)
+		;
+	agree(all.orphans == 0);
+	r->exact = all.orphans == 0 && all.strict;
+	r->overhead = usage_of(0).kind[RATION_OVERHEAD];
+	for (int i = 0; i < WALKERS; i++)
+		wrong += walkers[i].wrong;
+	EQ(wrong, 0);
+	EQ(fakegpu_errors(), 0);
+	for (int d = 0; d < DEVICES; d++) {
+		EQ(fakegpu_truth(d, &r->truth[d], NULL), 0);
+		r->away[d] = all.away[d];
+	}
+	r->failed = checks_failed;
+	r->passed = checks_passed;
+	set(&r->round, round);
 }
 
 static int work(int me, uint64_t seed)
 {
-    struct report *r = &shared->report[me];
-    pthread_t t[WALKERS];
-    pthread_attr_t small;
-    uint32_t round = get(&r->round);
-    all.processes = PROCESSES;
-    all.strict = me % 2 == 0;
-    for (int i = 0; i < PROCESSES; i++)
-        all.mail[i] = MAIL_FD + 2 * i;
-    begin(WALKERS);
-    look_again();
-    region_here();
-    if (also(CLOSE))
-        close(STDIN_FILENO); /* what is opened next has its number */
-    set(&r->ready, 1);
-    pthread_barrier_init(&barrier, NULL, WALKERS + 1);
-    pthread_attr_init(&small);
+	struct report *r = &shared->report[me];
+	pthread_t t[WALKERS];
+	pthread_attr_t small;
+	uint32_t round = get(&r->round);
+	all.processes = PROCESSES;
+	all.strict = me % 2 == 0;
+	for (int i = 0; i < PROCESSES; i++)
+		all.mail[i] = MAIL_FD + 2 * i;
+	begin(WALKERS);
+	look_again();
+	region_here();
+	if (also(CLOSE))
+		close(STDIN_FILENO); /* what is opened next has its number */
+	set(&r->ready, 1);
+	pthread_barrier_init(&barrier, NULL, WALKERS + 1);
+	pthread_attr_init(&small);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    EQ(pthread_attr_setstacksize(&small, (size_t)PTHREAD_STACK_MIN), 0);
+	EQ(pthread_attr_setstacksize(&small, (size_t)PTHREAD_STACK_MIN), 0);
 #endif
-    for (int i = 0; i < WALKERS; i++) {
-        walkers[i] = (struct walker){.random = mix(seed, (uint64_t)i + 1), .process = me, .number = i};
-        if (!also(REALTIME) || !begin_realtime(&t[i], &walkers[i]))
-            EQ(pthread_create(&t[i], i % 2 ? &small : NULL, walks, &walkers[i]), 0);
-    }
-    for (;;) {
-        wait_while(&shared->round, round, &shared->stop);
-        round = get(&shared->round);
-        all.calm = get(&shared->calm);
-        pthread_barrier_wait(&barrier);
-        if (get(&shared->stop))
-            break;
-        pthread_barrier_wait(&barrier);
-        tell(r, round);
-    }
-    for (int i = 0; i < WALKERS; i++)
-        pthread_join(t[i], NULL);
-    for (int i = 0; i < WALKERS && me % 2; i++)
-        walk_home(&walkers[i]);
-    OK(cuCtxSetCurrent(all.primary[0]));
-    while (cuCtxSynchronize() != CUDA_SUCCESS)
-        ;
-    agree(all.orphans == 0);
-    r->failed = checks_failed;
-    return 0;
+	for (int i = 0; i < WALKERS; i++) {
+		walkers[i] = (struct walker){.random = mix(seed, (uint64_t)i + 1), .process = me, .number = i};
+		if (!also(REALTIME) || !begin_realtime(&t[i], &walkers[i]))
+			EQ(pthread_create(&t[i], i % 2 ? &small : NULL, walks, &walkers[i]), 0);
+	}
+	for (;;) {
+		wait_while(&shared->round, round, &shared->stop);
+		round = get(&shared->round);
+		all.calm = get(&shared->calm);
+		pthread_barrier_wait(&barrier);
+		if (get(&shared->stop))
+			break;
+		pthread_barrier_wait(&barrier);
+		tell(r, round);
+	}
+	for (int i = 0; i < WALKERS; i++)
+		pthread_join(t[i], NULL);
+	for (int i = 0; i < WALKERS && me % 2; i++)
+		walk_home(&walkers[i]);
+	OK(cuCtxSetCurrent(all.primary[0]));
+	while (cuCtxSynchronize() != CUDA_SUCCESS)
+		;
+	agree(all.orphans == 0);
+	r->failed = checks_failed;
+	return 0;
 }
 
 /* Looks at the driver's books all the time, without memory of its own. */
 static int watch(void)
 {
-    uint32_t round = 0;
-    OK(cuInit(0));
-    while (!get(&shared->stop)) {
-        uint64_t now = everybody();
-        if (get(&shared->round) != round) {
-            round = get(&shared->round);
-            __atomic_store_n(&shared->most, 0, __ATOMIC_RELAXED);
-        }
-        if (now > shared->most)
-            __atomic_store_n(&shared->most, now, __ATOMIC_RELAXED);
-        uint32_t ask = get(&shared->ask);
-        if (ask != shared->answer) {
-            for (int d = 0; d < DEVICES; d++)
-                EQ(fakegpu_truth(d, NULL, &shared->total[d]), 0);
-            set(&shared->answer, ask);
-        }
-        usleep(100);
-    }
-    return checks_failed > 0;
+	uint32_t round = 0;
+	OK(cuInit(0));
+	while (!get(&shared->stop)) {
+		uint64_t now = everybody();
+		if (get(&shared->round) != round) {
+			round = get(&shared->round);
+			__atomic_store_n(&shared->most, 0, __ATOMIC_RELAXED);
+		}
+		if (now > shared->most)
+			__atomic_store_n(&shared->most, now, __ATOMIC_RELAXED);
+		uint32_t ask = get(&shared->ask);
+		if (ask != shared->answer) {
+			for (int d = 0; d < DEVICES; d++)
+				EQ(fakegpu_truth(d, NULL, &shared->total[d]), 0);
+			set(&shared->answer, ask);
+		}
+		usleep(100);
+	}
+	return checks_failed > 0;
 }
 
 /* Calls that fail in one process: each once, or a second time. */
 static void faults(uint64_t random)
 {
-    static const char *const calls[] = {
-        "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemFree", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
-        "cuMemPoolCreate", "cuMemPoolDestroy", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
-        "cuMemAddressReserve", "cuMemAddressFree", "cuArrayCreate", "cuArray3DCreate", "cuArrayDestroy", "cuMipmappedArrayCreate",
-        "cuMipmappedArrayDestroy", "cuModuleLoadData", "cuModuleUnload", "cuLibraryLoadData", "cuLibraryGetModule", "cuLibraryUnload",
-        "cuGraphAddMemAllocNode", "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy", "cuCtxCreate",
-        "cuCtxDestroy", "cuMemPrefetchAsync", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuMemImportFromShareableHandle",
-        "cuMemExportToShareableHandle", "cuCtxSynchronize", "cuStreamSynchronize",
-    };
-    struct walker w = {.random = random};
-    char text[1024] = "";
-    for (int i = 0; i < 14; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s:%u:%d", i ? "," : "", calls[below(&w, sizeof calls / sizeof *calls)],
-                 1 + below(&w, 12), UNKNOWN);
-    setenv("FAKEGPU_FAIL", text, 1);
+	static const char *const calls[] = {
+		"cuMemAlloc",
+		"cuMemAllocPitch",
+		"cuMemAllocManaged",
+		"cuMemFree",
+		"cuMemAllocAsync",
+		"cuMemAllocFromPoolAsync",
+		"cuMemFreeAsync",
+		"cuMemPoolCreate",
+		"cuMemPoolDestroy",
+		"cuMemCreate",
+		"cuMemRelease",
+		"cuMemMap",
+		"cuMemUnmap",
+		"cuMemAddressReserve",
+		"cuMemAddressFree",
+		"cuArrayCreate",
+		"cuArray3DCreate",
+		"cuArrayDestroy",
+		"cuMipmappedArrayCreate",
+		"cuMipmappedArrayDestroy",
+		"cuModuleLoadData",
+		"cuModuleUnload",
+		"cuLibraryLoadData",
+		"cuLibraryGetModule",
+		"cuLibraryUnload",
+		"cuGraphAddMemAllocNode",
+		"cuGraphInstantiateWithFlags",
+		"cuGraphLaunch",
+		"cuGraphExecDestroy",
+		"cuGraphDestroy",
+		"cuCtxCreate",
+		"cuCtxDestroy",
+		"cuMemPrefetchAsync",
+		"cuIpcOpenMemHandle",
+		"cuIpcCloseMemHandle",
+		"cuMemImportFromShareableHandle",
+		"cuMemExportToShareableHandle",
+		"cuCtxSynchronize",
+		"cuStreamSynchronize",
+	};
+	struct walker w = {.random = random};
+	char text[1024] = "";
+	for (int i = 0; i < 14; i++)
+		snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s:%u:%d", i ? "," : "",
+			 calls[below(&w, sizeof calls / sizeof *calls)], 1 + below(&w, 12), UNKNOWN);
+	setenv("FAKEGPU_FAIL", text, 1);
 }
 
 static pid_t spawn(const char *role, int number, uint64_t seed)
 {
-    char n[16], s[32];
-    snprintf(n, sizeof n, "%d", number);
-    snprintf(s, sizeof s, "%llu", (unsigned long long)seed);
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        if (seed)
-            faults(mix(seed, 99));
-        execl("/proc/self/exe", "random", role, n, s, (char *)NULL);
-        _exit(127);
-    }
-    return pid;
+	char n[16], s[32];
+	snprintf(n, sizeof n, "%d", number);
+	snprintf(s, sizeof s, "%llu", (unsigned long long)seed);
+	fflush(NULL);
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (seed)
+			faults(mix(seed, 99));
+		execl("/proc/self/exe", "random", role, n, s, (char *)NULL);
+		_exit(127);
+	}
+	return pid;
 }
 
 /* Starts a process while all others stand still; 0 where there is no room for it. */
 static pid_t worker(int i, uint64_t seed)
 {
-    int status;
-    set(&shared->report[i].ready, 0);
-    pid_t pid = spawn("work", i, seed);
-    while (!get(&shared->report[i].ready)) {
-        if (waitpid(pid, &status, WNOHANG) == pid) {
-            EQ(status, FULL << 8);
-            return 0;
-        }
-        usleep(200);
-    }
-    return pid;
+	int status;
+	set(&shared->report[i].ready, 0);
+	pid_t pid = spawn("work", i, seed);
+	while (!get(&shared->report[i].ready)) {
+		if (waitpid(pid, &status, WNOHANG) == pid) {
+			EQ(status, FULL << 8);
+			return 0;
+		}
+		usleep(200);
+	}
+	return pid;
 }
 
 /* Waits until all that live have ended the round; one that ended by itself is wrong. */
 static void all_done(pid_t *pids, uint32_t round)
 {
-    for (int i = 0; i < PROCESSES; i++)
-        while (pids[i] && get(&shared->report[i].round) != round) {
-            int status;
-            if (waitpid(pids[i], &status, WNOHANG) == pids[i]) {
-                fprintf(stderr, "process %d ended in round %u with status %x\n", i, round, (unsigned)status);
-                CHECK(false);
-                pids[i] = 0;
-            }
-            usleep(500);
-        }
+	for (int i = 0; i < PROCESSES; i++)
+		while (pids[i] && get(&shared->report[i].round) != round) {
+			int status;
+			if (waitpid(pids[i], &status, WNOHANG) == pids[i]) {
+				fprintf(stderr, "process %d ended in round %u with status %x\n", i, round, (unsigned)status);
+				CHECK(false);
+				pids[i] = 0;
+			}
+			usleep(500);
+		}
 }
 
 /* All stand still: the region is what they hold together, and so is the device.
  * Returns what was booked without asking. */
 static uint64_t compare(const pid_t *pids)
 {
-    unsigned reaped;
-    EQ(region_reap(region_here(), &reaped), REGION_OK);
-    set(&shared->ask, shared->ask + 1);
-    while (get(&shared->answer) != shared->ask)
-        usleep(200);
-    for (unsigned d = 0; d < DEVICES; d++) {
-        struct region_holding h[64];
-        uint64_t truth = 0, away_ = 0, held = 0;
-        bool exact = true;
-        for (int i = 0; i < PROCESSES; i++)
-            if (pids[i]) {
-                truth += shared->report[i].truth[d];
-                away_ += shared->report[i].away[d];
-                exact &= shared->report[i].exact;
-            }
-        unsigned n = region_holdings(region_here(), d, h, 64);
-        for (unsigned i = 0; i < n; i++)
-            held += h[i].usage.total;
-        EQ(shared->total[d], truth);
-        EQ(region_used(region_here(), d), held);
-        if (exact)
-            EQ(held, truth + away_);
-        else
-            CHECK(held >= truth);
-    }
-    uint64_t booked = 0;
-    for (int i = 0; i < PROCESSES; i++)
-        booked += pids[i] ? shared->report[i].overhead : 0;
-    CHECK(shared->total[0] <= limit_bytes(region_limit(region_here(), 0)) + booked);
-    return booked;
+	unsigned reaped;
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	set(&shared->ask, shared->ask + 1);
+	while (get(&shared->answer) != shared->ask)
+		usleep(200);
+	for (unsigned d = 0; d < DEVICES; d++) {
+		struct region_holding h[64];
+		uint64_t truth = 0, away_ = 0, held = 0;
+		bool exact = true;
+		for (int i = 0; i < PROCESSES; i++)
+			if (pids[i]) {
+				truth += shared->report[i].truth[d];
+				away_ += shared->report[i].away[d];
+				exact &= shared->report[i].exact;
+			}
+		unsigned n = region_holdings(region_here(), d, h, 64);
+		for (unsigned i = 0; i < n; i++)
+			held += h[i].usage.total;
+		EQ(shared->total[d], truth);
+		EQ(region_used(region_here(), d), held);
+		if (exact)
+			EQ(held, truth + away_);
+		else
+			CHECK(held >= truth);
+	}
+	uint64_t booked = 0;
+	for (int i = 0; i < PROCESSES; i++)
+		booked += pids[i] ? shared->report[i].overhead : 0;
+	CHECK(shared->total[0] <= limit_bytes(region_limit(region_here(), 0)) + booked);
+	return booked;
 }
 
 static void among_others(uint64_t seed)
 {
-    struct walker w = {.random = mix(seed, 1000)};
-    pid_t pids[PROCESSES], watcher;
-    int mail[2], status;
-    unsigned kills = 0;
-    uint64_t booked = 0;
-    for (int i = 0; i < PROCESSES; i++) {
-        CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, mail) == 0);
-        dup2(mail[0], MAIL_FD + 2 * i);
-        dup2(mail[1], MAIL_FD + 2 * i + 1);
-        close(mail[0]);
-        close(mail[1]);
-    }
-    watcher = spawn("watch", 0, 0);
-    for (int i = 0; i < PROCESSES; i++)
-        pids[i] = worker(i, mix(seed, (uint64_t)i + 10));
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        bool calm = round % 3 == 2;
-        set(&shared->calm, calm);
-        set(&shared->round, round);
-        for (int i = 0; i < PROCESSES && !calm; i++) {
-            if (below(&w, 3) != 0 || !pids[i])
-                continue;
-            usleep(below(&w, 20000));
-            kill(pids[i], SIGKILL);
-            CHECK(waitpid(pids[i], &status, 0) == pids[i]);
-            pids[i] = 0;
-            kills++;
-        }
-        all_done(pids, round);
-        uint64_t now = compare(pids);
-        if (calm)
-            CHECK(shared->most <= limit_bytes(region_limit(region_here(), 0)) + (now > booked ? now : booked));
-        booked = now;
-        for (int i = 0; i < PROCESSES; i++)
-            if (!pids[i]) {
-                EQ(shared->report[i].failed, 0);
-                checks_passed += shared->report[i].passed;
-                shared->report[i].round = round;
-                pids[i] = worker(i, mix(seed, (uint64_t)i + 10 + 100 * round));
-            }
-    }
-    set(&shared->stop, 1);
-    for (int i = 0; i < PROCESSES; i++) {
-        if (!pids[i])
-            continue;
-        EQ(waitpid(pids[i], &status, 0), pids[i]);
-        EQ(status, 0);
-        EQ(shared->report[i].failed, 0);
-        checks_passed += shared->report[i].passed;
-    }
-    EQ(waitpid(watcher, &status, 0), watcher);
-    EQ(status, 0);
-    CHECK(kills > 0);
-    unsigned reaped;
-    struct region_holding h[64];
-    EQ(region_reap(region_here(), &reaped), REGION_OK);
-    EQ(region_holdings(region_here(), 0, h, 64), 0);
-    for (unsigned d = 0; d < DEVICES; d++)
-        EQ(region_used(region_here(), d), 0);
+	struct walker w = {.random = mix(seed, 1000)};
+	pid_t pids[PROCESSES], watcher;
+	int mail[2], status;
+	unsigned kills = 0;
+	uint64_t booked = 0;
+	for (int i = 0; i < PROCESSES; i++) {
+		CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, mail) == 0);
+		dup2(mail[0], MAIL_FD + 2 * i);
+		dup2(mail[1], MAIL_FD + 2 * i + 1);
+		close(mail[0]);
+		close(mail[1]);
+	}
+	watcher = spawn("watch", 0, 0);
+	for (int i = 0; i < PROCESSES; i++)
+		pids[i] = worker(i, mix(seed, (uint64_t)i + 10));
+	for (uint32_t round = 1; round <= ROUNDS; round++) {
+		bool calm = round % 3 == 2;
+		set(&shared->calm, calm);
+		set(&shared->round, round);
+		for (int i = 0; i < PROCESSES && !calm; i++) {
+			if (below(&w, 3) != 0 || !pids[i])
+				continue;
+			usleep(below(&w, 20000));
+			kill(pids[i], SIGKILL);
+			CHECK(waitpid(pids[i], &status, 0) == pids[i]);
+			pids[i] = 0;
+			kills++;
+		}
+		all_done(pids, round);
+		uint64_t now = compare(pids);
+		if (calm)
+			CHECK(shared->most <= limit_bytes(region_limit(region_here(), 0)) + (now > booked ? now : booked));
+		booked = now;
+		for (int i = 0; i < PROCESSES; i++)
+			if (!pids[i]) {
+				EQ(shared->report[i].failed, 0);
+				checks_passed += shared->report[i].passed;
+				shared->report[i].round = round;
+				pids[i] = worker(i, mix(seed, (uint64_t)i + 10 + 100 * round));
+			}
+	}
+	set(&shared->stop, 1);
+	for (int i = 0; i < PROCESSES; i++) {
+		if (!pids[i])
+			continue;
+		EQ(waitpid(pids[i], &status, 0), pids[i]);
+		EQ(status, 0);
+		EQ(shared->report[i].failed, 0);
+		checks_passed += shared->report[i].passed;
+	}
+	EQ(waitpid(watcher, &status, 0), watcher);
+	EQ(status, 0);
+	CHECK(kills > 0);
+	unsigned reaped;
+	struct region_holding h[64];
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	EQ(region_holdings(region_here(), 0, h, 64), 0);
+	for (unsigned d = 0; d < DEVICES; d++)
+		EQ(region_used(region_here(), d), 0);
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
-    const char *text = getenv("RATION_TEST_SEED");
-    all.trace = getenv("RATION_TEST_TRACE") != NULL;
-    if (argc <= 3) {
-        int fd = memfd_create("random", 0);
-        CHECK(ftruncate(fd, sizeof *shared) == 0 && dup2(fd, SHARED_FD) == SHARED_FD);
-    }
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, SHARED_FD, 0);
-    if (argc > 3)
-        return !strcmp(argv[1], "walk") ? walk(seed) : !strcmp(argv[1], "watch") ? watch() : work(atoi(argv[2]), seed);
-    seed = text ? strtoull(text, NULL, 10) : 1;
-    printf("random.c: RATION_TEST_SEED=%llu\n", (unsigned long long)seed);
-    for (int i = 0; i < ALONE; i++) {
-        int status;
-        pid_t pid = spawn("walk", 0, mix(seed, (uint64_t)i + 2000));
-        CHECK(waitpid(pid, &status, 0) == pid);
-        EQ(status, 0);
-        checks_passed += shared->report[0].passed;
-    }
-    memset(shared->report, 0, sizeof shared->report);
-    among_others(seed);
-    return FINISH();
+	uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+	const char *text = getenv("RATION_TEST_SEED");
+	all.trace = getenv("RATION_TEST_TRACE") != NULL;
+	if (argc <= 3) {
+		int fd = memfd_create("random", 0);
+		CHECK(ftruncate(fd, sizeof *shared) == 0 && dup2(fd, SHARED_FD) == SHARED_FD);
+	}
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, SHARED_FD, 0);
+	if (argc > 3)
+		return !strcmp(argv[1], "walk") ? walk(seed) : !strcmp(argv[1], "watch") ? watch() : work(atoi(argv[2]), seed);
+	seed = text ? strtoull(text, NULL, 10) : 1;
+	printf("random.c: RATION_TEST_SEED=%llu\n", (unsigned long long)seed);
+	for (int i = 0; i < ALONE; i++) {
+		int status;
+		pid_t pid = spawn("walk", 0, mix(seed, (uint64_t)i + 2000));
+		CHECK(waitpid(pid, &status, 0) == pid);
+		EQ(status, 0);
+		checks_passed += shared->report[0].passed;
+	}
+	memset(shared->report, 0, sizeof shared->report);
+	among_others(seed);
+	return FINISH();
 }

@@ -2,125 +2,125 @@
 #include "held.h"
 
 static const CUmemAllocationProp on_device = {
-    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
 };
 
 enum { SIZE = 4 << 20 };
 
 static CUmemGenericAllocationHandle make(void)
 {
-    CUmemGenericAllocationHandle h = 0;
-    OK(cuMemCreate(&h, SIZE, &on_device, 0));
-    SAME();
-    return h;
+	CUmemGenericAllocationHandle h = 0;
+	OK(cuMemCreate(&h, SIZE, &on_device, 0));
+	SAME();
+	return h;
 }
 
 static void released_first(void)
 {
-    CUmemGenericAllocationHandle h = make();
-    CUdeviceptr at;
-    OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
-    OK(cuMemMap(at, SIZE, 0, h, 0));
-    OK(cuMemRelease(h));
-    SAME();
-    EQ(held(RATION_DATA), SIZE);
-    OK(cuMemUnmap(at, SIZE));
-    SAME();
-    EQ(held(RATION_DATA), 0);
-    OK(cuMemAddressFree(at, SIZE));
+	CUmemGenericAllocationHandle h = make();
+	CUdeviceptr at;
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	OK(cuMemRelease(h));
+	SAME();
+	EQ(held(RATION_DATA), SIZE);
+	OK(cuMemUnmap(at, SIZE));
+	SAME();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, SIZE));
 }
 
 static void unmapped_first(void)
 {
-    CUmemGenericAllocationHandle h = make();
-    CUdeviceptr at;
-    OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
-    OK(cuMemMap(at, SIZE, 0, h, 0));
-    OK(cuMemUnmap(at, SIZE));
-    SAME();
-    OK(cuMemRelease(h));
-    SAME();
-    EQ(held(RATION_DATA), 0);
-    OK(cuMemAddressFree(at, SIZE));
+	CUmemGenericAllocationHandle h = make();
+	CUdeviceptr at;
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	OK(cuMemUnmap(at, SIZE));
+	SAME();
+	OK(cuMemRelease(h));
+	SAME();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, SIZE));
 }
 
 static void retained(void)
 {
-    CUmemGenericAllocationHandle h = make(), again;
-    CUdeviceptr at;
-    OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
-    OK(cuMemMap(at, SIZE, 0, h, 0));
-    OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
-    OK(cuMemRelease(h));
-    OK(cuMemUnmap(at, SIZE));
-    SAME();
-    EQ(held(RATION_DATA), SIZE);
-    OK(cuMemRelease(again));
-    SAME();
-    EQ(held(RATION_DATA), 0);
-    OK(cuMemAddressFree(at, SIZE));
+	CUmemGenericAllocationHandle h = make(), again;
+	CUdeviceptr at;
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
+	OK(cuMemRelease(h));
+	OK(cuMemUnmap(at, SIZE));
+	SAME();
+	EQ(held(RATION_DATA), SIZE);
+	OK(cuMemRelease(again));
+	SAME();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, SIZE));
 }
 
 /* One range over several mappings, as frameworks with growing segments do. */
 static void ranges(void)
 {
-    enum { N = 16 };
-    CUmemGenericAllocationHandle h[N];
-    CUdeviceptr at;
-    OK(cuMemAddressReserve(&at, (size_t)N * SIZE, 0, 0, 0));
-    for (int i = 0; i < N; i++) {
-        h[i] = make();
-        OK(cuMemMap(at + (CUdeviceptr)i * SIZE, SIZE, 0, h[i], 0));
-        OK(cuMemRelease(h[i]));
-    }
-    EQ(cuMemUnmap(at, SIZE / 2), CUDA_ERROR_INVALID_VALUE);
-    SAME();
-    OK(cuMemUnmap(at + 4 * SIZE, 8ull * SIZE));
-    SAME();
-    OK(cuMemUnmap(at, 4ull * SIZE));
-    OK(cuMemUnmap(at + 12ull * SIZE, 4ull * SIZE));
-    SAME();
-    EQ(held(RATION_DATA), 0);
-    OK(cuMemAddressFree(at, (size_t)N * SIZE));
+	enum { N = 16 };
+	CUmemGenericAllocationHandle h[N];
+	CUdeviceptr at;
+	OK(cuMemAddressReserve(&at, (size_t)N * SIZE, 0, 0, 0));
+	for (int i = 0; i < N; i++) {
+		h[i] = make();
+		OK(cuMemMap(at + (CUdeviceptr)i * SIZE, SIZE, 0, h[i], 0));
+		OK(cuMemRelease(h[i]));
+	}
+	EQ(cuMemUnmap(at, SIZE / 2), CUDA_ERROR_INVALID_VALUE);
+	SAME();
+	OK(cuMemUnmap(at + 4 * SIZE, 8ull * SIZE));
+	SAME();
+	OK(cuMemUnmap(at, 4ull * SIZE));
+	OK(cuMemUnmap(at + 12ull * SIZE, 4ull * SIZE));
+	SAME();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, (size_t)N * SIZE));
 }
 
 static void shared(void)
 {
-    CUmemGenericAllocationHandle h = make(), copy;
-    int fd = -1;
-    OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    OK(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    SAME();
-    OK(cuMemRelease(copy));
-    SAME();
-    OK(cuMemRelease(h));
-    SAME();
-    close(fd);
+	CUmemGenericAllocationHandle h = make(), copy;
+	int fd = -1;
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	SAME();
+	OK(cuMemRelease(copy));
+	SAME();
+	OK(cuMemRelease(h));
+	SAME();
+	close(fd);
 }
 
 static void elsewhere(void)
 {
-    CUmemAllocationProp host = on_device;
-    CUmemGenericAllocationHandle h;
-    host.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0};
-    OK(cuMemCreate(&h, SIZE, &host, 0));
-    SAME();
-    OK(cuMemRelease(h));
-    EQ(cuMemRelease(h), CUDA_ERROR_INVALID_VALUE);
-    SAME();
+	CUmemAllocationProp host = on_device;
+	CUmemGenericAllocationHandle h;
+	host.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0};
+	OK(cuMemCreate(&h, SIZE, &host, 0));
+	SAME();
+	OK(cuMemRelease(h));
+	EQ(cuMemRelease(h), CUDA_ERROR_INVALID_VALUE);
+	SAME();
 }
 
 int main(void)
 {
-    start();
-    released_first();
-    unmapped_first();
-    retained();
-    ranges();
-    shared();
-    elsewhere();
-    OK(cuDevicePrimaryCtxRelease_v2(0));
-    return FINISH();
+	start();
+	released_first();
+	unmapped_first();
+	retained();
+	ranges();
+	shared();
+	elsewhere();
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	return FINISH();
 }

@@ -104,7 +104,7 @@ static void change(char verb)
 	struct region *r = &slots[claimed - 1];
 	struct region_refusal why = {0};
 	uint64_t start = clock_ns();
-	int err = verb == 'c'	? region_charge(r, d, kind, bytes, &why)
+	int err = verb == 'c'   ? region_charge(r, d, kind, bytes, &why)
 		  : verb == 'f' ? region_charge_forced(r, d, kind, bytes)
 				: region_return(r, d, kind, bytes);
 	took(start);
@@ -158,8 +158,8 @@ static void processes(void)
 static void counters(void)
 {
 	const struct ration_counters *c = &base.m->header.counters;
-	ok("reaped=%ju refused=%ju helped=%ju claims=%ju fast=%ju", (uintmax_t)c->reaped, (uintmax_t)c->refused,
-	   (uintmax_t)c->helped, (uintmax_t)c->claims, (uintmax_t)c->fast);
+	ok("reaped=%ju refused=%ju helped=%ju claims=%ju fast=%ju", (uintmax_t)c->reaped, (uintmax_t)c->refused, (uintmax_t)c->helped,
+	   (uintmax_t)c->claims, (uintmax_t)c->fast);
 }
 
 /* lose closes the region's descriptors, or replaces them by another file. */

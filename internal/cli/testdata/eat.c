@@ -29,7 +29,8 @@ int cuDeviceTotalMem_v2(size_t *, int);
 static void *lib;
 static void *find(const char *name, const char *symbol)
 {
-	int (*proc)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(lib, "cuGetProcAddress_v2");
+	int (*proc)(const char *, void **, int, uint64_t, int *) =
+		(int (*)(const char *, void **, int, uint64_t, int *))dlsym(lib, "cuGetProcAddress_v2");
 	void *found = NULL;
 	const char *way = getenv("EAT");
 	if (!way || strcmp(way, "proc"))

@@ -20,47 +20,47 @@ static const CUDA_ARRAY3D_DESCRIPTOR flat = {4096, 4096, 0, CU_AD_FORMAT_FLOAT, 
 /* Each has something wrong with it. */
 static CUresult call(int i)
 {
-    switch (i) {
-    case 0: return cuMemAlloc_v2(NULL, 10 * MIB);
-    case 1: return cuMemAlloc_v2(&p, 0);
-    case 2: return cuMemAllocPitch_v2(&p, &pitch, MIB, 10, 3);
-    case 3: return cuMemAllocPitch_v2(&p, NULL, MIB, 10, 4);
-    case 4: return cuMemAllocManaged(&p, 10 * MIB, 0);
-    case 5: return cuMemAllocManaged(NULL, 10 * MIB, CU_MEM_ATTACH_GLOBAL);
-    case 6: return cuMemAllocAsync(&p, 40 * MIB, (CUstream)0x77);
-    case 7: return cuMemAllocAsync(NULL, 40 * MIB, NULL);
-    case 8: return cuMemAllocFromPoolAsync(&p, 40 * MIB, (CUmemoryPool)0x77, NULL);
-    case 9: return cuMemCreate(&handle, 10 * MIB + 1, &pinned, 0);
-    case 10: return cuMemCreate(NULL, 10 * MIB, &pinned, 0);
-    case 11: return cuMemCreate(&handle, 10 * MIB, &no_type, 0);
-    case 12: return cuArrayCreate_v2(&array, &no_width);
-    case 13: return cuArrayCreate_v2(&array, &no_channels);
-    case 14: return cuArray3DCreate_v2(&array, &flat);
-    case 15: return cuMipmappedArrayCreate(&mipmap, &flat, 3);
-    case 16: return cuCtxCreate_v2(NULL, 0, 0);
-    case 17: return cuCtxCreate_v2(&context, 0, 99);
-    case 18: return cuGraphLaunch((CUgraphExec)0x77, NULL);
-    default: return CUDA_SUCCESS; /* the end */
-    }
+	switch (i) {
+	case 0: return cuMemAlloc_v2(NULL, 10 * MIB);
+	case 1: return cuMemAlloc_v2(&p, 0);
+	case 2: return cuMemAllocPitch_v2(&p, &pitch, MIB, 10, 3);
+	case 3: return cuMemAllocPitch_v2(&p, NULL, MIB, 10, 4);
+	case 4: return cuMemAllocManaged(&p, 10 * MIB, 0);
+	case 5: return cuMemAllocManaged(NULL, 10 * MIB, CU_MEM_ATTACH_GLOBAL);
+	case 6: return cuMemAllocAsync(&p, 40 * MIB, (CUstream)0x77);
+	case 7: return cuMemAllocAsync(NULL, 40 * MIB, NULL);
+	case 8: return cuMemAllocFromPoolAsync(&p, 40 * MIB, (CUmemoryPool)0x77, NULL);
+	case 9: return cuMemCreate(&handle, 10 * MIB + 1, &pinned, 0);
+	case 10: return cuMemCreate(NULL, 10 * MIB, &pinned, 0);
+	case 11: return cuMemCreate(&handle, 10 * MIB, &no_type, 0);
+	case 12: return cuArrayCreate_v2(&array, &no_width);
+	case 13: return cuArrayCreate_v2(&array, &no_channels);
+	case 14: return cuArray3DCreate_v2(&array, &flat);
+	case 15: return cuMipmappedArrayCreate(&mipmap, &flat, 3);
+	case 16: return cuCtxCreate_v2(NULL, 0, 0);
+	case 17: return cuCtxCreate_v2(&context, 0, 99);
+	case 18: return cuGraphLaunch((CUgraphExec)0x77, NULL);
+	default: return CUDA_SUCCESS; /* the end */
+	}
 }
 
 int main(void)
 {
-    CUresult with_room[64];
-    int n = 0;
-    start();
-    for (; (with_room[n] = call(n)) != CUDA_SUCCESS; n++)
-        CHECK(with_room[n] != CUDA_ERROR_OUT_OF_MEMORY);
-    EQ(n, 19);
-    SAME();
-    set_limit(0, region_used(region_here(), 0));
-    for (int i = 0; i < n; i++) {
-        CUresult r = call(i);
-        if (r != with_room[i])
-            fprintf(stderr, "call %d\n", i);
-        EQ(r, with_room[i]);
-    }
-    SAME();
-    EQ(cuMemAlloc_v2(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
-    return FINISH();
+	CUresult with_room[64];
+	int n = 0;
+	start();
+	for (; (with_room[n] = call(n)) != CUDA_SUCCESS; n++)
+		CHECK(with_room[n] != CUDA_ERROR_OUT_OF_MEMORY);
+	EQ(n, 19);
+	SAME();
+	set_limit(0, region_used(region_here(), 0));
+	for (int i = 0; i < n; i++) {
+		CUresult r = call(i);
+		if (r != with_room[i])
+			fprintf(stderr, "call %d\n", i);
+		EQ(r, with_room[i]);
+	}
+	SAME();
+	EQ(cuMemAlloc_v2(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	return FINISH();
 }

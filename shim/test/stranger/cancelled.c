@@ -19,60 +19,60 @@ static CUresult destroy(struct task *t) { return cuCtxDestroy_v2(t->made); }
  * the driver did counts: whether the caller came to know of it is its own affair. */
 static void cancel(const char *call, struct task first, struct task second, CUcontext c)
 {
-    void *end = NULL;
-    fakegpu_hold(call, 1);
-    task_begin(&first, c);
-    EQ(fakegpu_held(call, 1, LONG), 1);
-    EQ(pthread_cancel(first.thread), 0);
-    for (unsigned ms = 0; ms < SOON && fakegpu_held(call, 1, 0) > 0; ms++)
-        pause_ms(1); /* where it would be cancelled there, it is by now */
-    fakegpu_open(call);
-    EQ(pthread_join(first.thread, &end), 0);
-    task_begin(&second, c);
-    JOIN(&second);
-    OK(second.result);
-    BALANCED(0);
-    BALANCED(1);
+	void *end = NULL;
+	fakegpu_hold(call, 1);
+	task_begin(&first, c);
+	EQ(fakegpu_held(call, 1, LONG), 1);
+	EQ(pthread_cancel(first.thread), 0);
+	for (unsigned ms = 0; ms < SOON && fakegpu_held(call, 1, 0) > 0; ms++)
+		pause_ms(1); /* where it would be cancelled there, it is by now */
+	fakegpu_open(call);
+	EQ(pthread_join(first.thread, &end), 0);
+	task_begin(&second, c);
+	JOIN(&second);
+	OK(second.result);
+	BALANCED(0);
+	BALANCED(1);
 }
 
 static CUgraphExec graph(void)
 {
-    CUDA_MEM_ALLOC_NODE_PARAMS params = {
-        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
-        .bytesize = 40 * MIB,
-    };
-    CUgraphNode a, f;
-    CUgraphExec e;
-    CUgraph g;
-    OK(cuGraphCreate(&g, 0));
-    OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &params));
-    OK(cuGraphAddMemFreeNode(&f, g, &a, 1, params.dptr));
-    OK(cuGraphInstantiateWithFlags(&e, g, 0));
-    return e;
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+		.bytesize = 40 * MIB,
+	};
+	CUgraphNode a, f;
+	CUgraphExec e;
+	CUgraph g;
+	OK(cuGraphCreate(&g, 0));
+	OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &params));
+	OK(cuGraphAddMemFreeNode(&f, g, &a, 1, params.dptr));
+	OK(cuGraphInstantiateWithFlags(&e, g, 0));
+	return e;
 }
 
 static struct task freeing(void)
 {
-    struct task t = {.run = release};
-    OK(cuMemAlloc_v2(&t.p, 20 * MIB));
-    return t;
+	struct task t = {.run = release};
+	OK(cuMemAlloc_v2(&t.p, 20 * MIB));
+	return t;
 }
 
 static struct task destroying(void)
 {
-    struct task t = {.run = destroy};
-    CUcontext popped;
-    OK(cuCtxCreate_v2(&t.made, 0, 0));
-    OK(cuCtxPopCurrent_v2(&popped));
-    return t;
+	struct task t = {.run = destroy};
+	CUcontext popped;
+	OK(cuCtxCreate_v2(&t.made, 0, 0));
+	OK(cuCtxPopCurrent_v2(&popped));
+	return t;
 }
 
-#define CANCELLED(name, call, first, second)   \
-    static void name(void)                     \
-    {                                          \
-        CUcontext c = start();                 \
-        cancel(call, first, second, c);        \
-    }
+#define CANCELLED(name, call, first, second)    \
+	static void name(void)                  \
+	{                                       \
+		CUcontext c = start();          \
+		cancel(call, first, second, c); \
+	}
 
 #define PLAIN(f) ((struct task){.run = f})
 
@@ -88,52 +88,52 @@ CANCELLED(in_launch, "cuGraphLaunch", ((struct task){.run = launch, .exec = grap
 /* What the program has set for a thread counts after the call as it does without us. The
  * thread is cancelled inside it, at a gate. */
 struct setting {
-    int state, type;
-    uint32_t came; /* how far the thread came */
-    CUcontext context;
-    uint32_t wrong; /* settings that were not as they had been; the thread counts, and nobody reads before its end */
+	int state, type;
+	uint32_t came; /* how far the thread came */
+	CUcontext context;
+	uint32_t wrong; /* settings that were not as they had been; the thread counts, and nobody reads before its end */
 };
 
 enum { INSIDE, RETURNED, TESTED };
 
 static void *settings_thread(void *arg)
 {
-    struct setting *s = arg;
-    CUdeviceptr p;
-    size_t size;
-    int state, type;
-    s->wrong += cuCtxSetCurrent(s->context) != CUDA_SUCCESS;
-    pthread_setcancelstate(s->state, NULL);
-    pthread_setcanceltype(s->type, NULL);
-    s->wrong += cuMemGetInfo_v2(&size, &size) != CUDA_SUCCESS;
-    pthread_setcanceltype(s->type, &type);
-    s->wrong += type != s->type;
-    (void)!cuMemAlloc_v2(&p, 10 * MIB);
-    __atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
-    s->wrong += (state != s->state) + (type != s->type);
-    pthread_setcancelstate(state, NULL);
-    pthread_testcancel();
-    __atomic_store_n(&s->came, TESTED, __ATOMIC_RELEASE);
-    return NULL;
+	struct setting *s = arg;
+	CUdeviceptr p;
+	size_t size;
+	int state, type;
+	s->wrong += cuCtxSetCurrent(s->context) != CUDA_SUCCESS;
+	pthread_setcancelstate(s->state, NULL);
+	pthread_setcanceltype(s->type, NULL);
+	s->wrong += cuMemGetInfo_v2(&size, &size) != CUDA_SUCCESS;
+	pthread_setcanceltype(s->type, &type);
+	s->wrong += type != s->type;
+	(void)!cuMemAlloc_v2(&p, 10 * MIB);
+	__atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+	s->wrong += (state != s->state) + (type != s->type);
+	pthread_setcancelstate(state, NULL);
+	pthread_testcancel();
+	__atomic_store_n(&s->came, TESTED, __ATOMIC_RELEASE);
+	return NULL;
 }
 
 static void with_setting(int state, int type, uint32_t comes)
 {
-    struct setting s = {state, type, INSIDE, start(), 0};
-    pthread_t thread;
-    void *end = NULL;
-    fakegpu_hold("cuMemAlloc", 1);
-    EQ(pthread_create(&thread, NULL, settings_thread, &s), 0);
-    EQ(fakegpu_held("cuMemAlloc", 1, LONG), 1);
-    EQ(pthread_cancel(thread), 0);
-    fakegpu_open("cuMemAlloc");
-    EQ(pthread_join(thread, &end), 0);
-    CHECK((end == PTHREAD_CANCELED) == (comes != TESTED));
-    EQ(s.came, comes);
-    EQ(s.wrong, 0);
-    BALANCED(0);
+	struct setting s = {state, type, INSIDE, start(), 0};
+	pthread_t thread;
+	void *end = NULL;
+	fakegpu_hold("cuMemAlloc", 1);
+	EQ(pthread_create(&thread, NULL, settings_thread, &s), 0);
+	EQ(fakegpu_held("cuMemAlloc", 1, LONG), 1);
+	EQ(pthread_cancel(thread), 0);
+	fakegpu_open("cuMemAlloc");
+	EQ(pthread_join(thread, &end), 0);
+	CHECK((end == PTHREAD_CANCELED) == (comes != TESTED));
+	EQ(s.came, comes);
+	EQ(s.wrong, 0);
+	BALANCED(0);
 }
 
 static void deferred(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_DEFERRED, RETURNED); }
@@ -149,55 +149,55 @@ enum { BLOCKED = 1, ASKED, UNBLOCKED };
 
 static void late_is(uint32_t step)
 {
-    while (__atomic_load_n(&late, __ATOMIC_ACQUIRE) != step)
-        sched_yield(); /* no cancellation point */
+	while (__atomic_load_n(&late, __ATOMIC_ACQUIRE) != step)
+		sched_yield(); /* no cancellation point */
 }
 
 static void unblock(int number, siginfo_t *info, void *context)
 {
-    (void)number, (void)info;
-    *(uint64_t *)&((ucontext_t *)context)->uc_sigmask &= ~(1ull << (CANCEL_SIGNAL - 1));
-    __atomic_store_n(&late, UNBLOCKED, __ATOMIC_RELEASE);
+	(void)number, (void)info;
+	*(uint64_t *)&((ucontext_t *)context)->uc_sigmask &= ~(1ull << (CANCEL_SIGNAL - 1));
+	__atomic_store_n(&late, UNBLOCKED, __ATOMIC_RELEASE);
 }
 
 static void *late_thread(void *arg)
 {
-    struct setting *s = arg;
-    uint64_t set = 1ull << (CANCEL_SIGNAL - 1);
-    CUdeviceptr p;
-    cuCtxSetCurrent(start());
-    syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, NULL, sizeof set);
-    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
-    __atomic_store_n(&late, BLOCKED, __ATOMIC_RELEASE);
-    late_is(ASKED);
-    (void)!cuMemAlloc_v2(&p, 10 * MIB);
-    __atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
-    return NULL;
+	struct setting *s = arg;
+	uint64_t set = 1ull << (CANCEL_SIGNAL - 1);
+	CUdeviceptr p;
+	cuCtxSetCurrent(start());
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, NULL, sizeof set);
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	__atomic_store_n(&late, BLOCKED, __ATOMIC_RELEASE);
+	late_is(ASKED);
+	(void)!cuMemAlloc_v2(&p, 10 * MIB);
+	__atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
+	return NULL;
 }
 
 static void late_signal(void)
 {
-    struct setting s = {.came = INSIDE};
-    struct sigaction act = {.sa_sigaction = unblock, .sa_flags = SA_SIGINFO};
-    pthread_t thread;
-    void *end = NULL;
-    start();
-    EQ(sigaction(SIGUSR1, &act, NULL), 0);
-    fakegpu_hold("cuMemAlloc:before", 1);
-    EQ(pthread_create(&thread, NULL, late_thread, &s), 0);
-    late_is(BLOCKED);
-    EQ(pthread_cancel(thread), 0);
-    __atomic_store_n(&late, ASKED, __ATOMIC_RELEASE);
-    EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
-    EQ(pthread_kill(thread, SIGUSR1), 0);
-    late_is(UNBLOCKED);
-    fakegpu_open("cuMemAlloc:before");
-    EQ(pthread_join(thread, &end), 0);
-    CHECK(end == PTHREAD_CANCELED);
-    EQ(s.came, INSIDE);
-    BALANCED(0);
+	struct setting s = {.came = INSIDE};
+	struct sigaction act = {.sa_sigaction = unblock, .sa_flags = SA_SIGINFO};
+	pthread_t thread;
+	void *end = NULL;
+	start();
+	EQ(sigaction(SIGUSR1, &act, NULL), 0);
+	fakegpu_hold("cuMemAlloc:before", 1);
+	EQ(pthread_create(&thread, NULL, late_thread, &s), 0);
+	late_is(BLOCKED);
+	EQ(pthread_cancel(thread), 0);
+	__atomic_store_n(&late, ASKED, __ATOMIC_RELEASE);
+	EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
+	EQ(pthread_kill(thread, SIGUSR1), 0);
+	late_is(UNBLOCKED);
+	fakegpu_open("cuMemAlloc:before");
+	EQ(pthread_join(thread, &end), 0);
+	CHECK(end == PTHREAD_CANCELED);
+	EQ(s.came, INSIDE);
+	BALANCED(0);
 }
 
 RUN_PARTS(true, {"linear", in_linear}, {"pool", in_pool}, {"module", in_module}, {"create", in_create}, {"retain", in_retain},
-          {"free", in_free}, {"destroy", in_destroy}, {"launch", in_launch}, {"deferred", deferred}, {"asynchronous", asynchronous},
-          {"disabled", disabled}, {"late", late_signal})
+	  {"free", in_free}, {"destroy", in_destroy}, {"launch", in_launch}, {"deferred", deferred}, {"asynchronous", asynchronous},
+	  {"disabled", disabled}, {"late", late_signal})

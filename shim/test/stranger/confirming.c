@@ -10,26 +10,26 @@ static CUresult allocate(struct task *t) { return cuMemAlloc_v2(&t->p, t->bytes)
 
 static void in_flight(void)
 {
-    struct task t = {.run = allocate, .bytes = 300 * MIB};
-    CUdeviceptr p;
-    CUcontext c = start();
-    set_limit(0, 1000 * MIB);
-    EQ(remembered_cost(), COST);
-    fakegpu_hold("cuMemAlloc:before", 1);
-    task_begin(&t, c);
-    EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
-    for (int i = 0; i < 4; i++) { /* a second apart each */
-        later();
-        OK(cuCtxSynchronize());
-    }
-    fakegpu_open("cuMemAlloc:before");
-    JOIN(&t);
-    OK(t.result);
-    SAME();
-    EQ(remembered_cost(), COST);
-    set_limit(0, region_used(region_here(), 0) + 50 * MIB);
-    EQ(cuMemAlloc_v2(&p, 60 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-    WITHIN_LIMIT(0);
+	struct task t = {.run = allocate, .bytes = 300 * MIB};
+	CUdeviceptr p;
+	CUcontext c = start();
+	set_limit(0, 1000 * MIB);
+	EQ(remembered_cost(), COST);
+	fakegpu_hold("cuMemAlloc:before", 1);
+	task_begin(&t, c);
+	EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
+	for (int i = 0; i < 4; i++) { /* a second apart each */
+		later();
+		OK(cuCtxSynchronize());
+	}
+	fakegpu_open("cuMemAlloc:before");
+	JOIN(&t);
+	OK(t.result);
+	SAME();
+	EQ(remembered_cost(), COST);
+	set_limit(0, region_used(region_here(), 0) + 50 * MIB);
+	EQ(cuMemAlloc_v2(&p, 60 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	WITHIN_LIMIT(0);
 }
 
 /* The same with a pool that is about to grow, and with physical memory. */
@@ -37,29 +37,29 @@ static CUresult allocate_async(struct task *t) { return cuMemAllocAsync(&t->p, t
 
 static CUresult create(struct task *t)
 {
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemGenericAllocationHandle h;
-    return cuMemCreate(&h, t->bytes, &prop, 0);
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle h;
+	return cuMemCreate(&h, t->bytes, &prop, 0);
 }
 
 static void others_in_flight(const char *call, CUresult (*run)(struct task *))
 {
-    struct task t = {.run = run, .bytes = 50 * MIB};
-    CUcontext c = start();
-    set_limit(0, 1000 * MIB);
-    EQ(remembered_cost(), COST);
-    fakegpu_hold(call, 1);
-    task_begin(&t, c);
-    EQ(fakegpu_held(call, 1, LONG), 1);
-    for (int i = 0; i < 4; i++) {
-        later();
-        OK(cuCtxSynchronize());
-    }
-    fakegpu_open(call);
-    JOIN(&t);
-    OK(t.result);
-    SAME();
-    EQ(remembered_cost(), COST);
+	struct task t = {.run = run, .bytes = 50 * MIB};
+	CUcontext c = start();
+	set_limit(0, 1000 * MIB);
+	EQ(remembered_cost(), COST);
+	fakegpu_hold(call, 1);
+	task_begin(&t, c);
+	EQ(fakegpu_held(call, 1, LONG), 1);
+	for (int i = 0; i < 4; i++) {
+		later();
+		OK(cuCtxSynchronize());
+	}
+	fakegpu_open(call);
+	JOIN(&t);
+	OK(t.result);
+	SAME();
+	EQ(remembered_cost(), COST);
 }
 
 static void pool(void) { others_in_flight("cuMemAllocAsync:before", allocate_async); }

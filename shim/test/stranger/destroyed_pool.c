@@ -4,32 +4,32 @@
 
 static CUmemoryPool make(void)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemoryPool p;
-    OK(cuMemPoolCreate(&p, &props));
-    return p;
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemoryPool p;
+	OK(cuMemPoolCreate(&p, &props));
+	return p;
 }
 
 int main(void)
 {
-    CUmemoryPool pool;
-    CUdeviceptr p, q;
-    start();
-    for (int waits = 0; waits < 2; waits++) {
-        pool = make();
-        OK(cuMemAllocFromPoolAsync(&p, 300 * MIB, pool, NULL));
-        OK(cuMemAllocFromPoolAsync(&q, 300 * MIB, pool, NULL));
-        OK(cuMemPoolDestroy(pool));
-        SAME();
-        OK(cuMemFree_v2(p));
-        CHECK(held(RATION_DATA) >= truth(FAKEGPU_DATA)); /* how much that gave back the driver does not say */
-        OK(waits ? cuMemFree_v2(q) : cuMemFreeAsync(q, NULL));
-        if (!waits)
-            OK(cuCtxSynchronize());
-        SAME();
-        EQ(held(RATION_DATA), 0);
-        OK(cuMemAlloc_v2(&p, 800 * MIB)); /* all of it is there again */
-        OK(cuMemFree_v2(p));
-    }
-    return FINISH();
+	CUmemoryPool pool;
+	CUdeviceptr p, q;
+	start();
+	for (int waits = 0; waits < 2; waits++) {
+		pool = make();
+		OK(cuMemAllocFromPoolAsync(&p, 300 * MIB, pool, NULL));
+		OK(cuMemAllocFromPoolAsync(&q, 300 * MIB, pool, NULL));
+		OK(cuMemPoolDestroy(pool));
+		SAME();
+		OK(cuMemFree_v2(p));
+		CHECK(held(RATION_DATA) >= truth(FAKEGPU_DATA)); /* how much that gave back the driver does not say */
+		OK(waits ? cuMemFree_v2(q) : cuMemFreeAsync(q, NULL));
+		if (!waits)
+			OK(cuCtxSynchronize());
+		SAME();
+		EQ(held(RATION_DATA), 0);
+		OK(cuMemAlloc_v2(&p, 800 * MIB)); /* all of it is there again */
+		OK(cuMemFree_v2(p));
+	}
+	return FINISH();
 }

@@ -14,89 +14,89 @@ static CUresult load(struct task *t) { return cuModuleLoadData(&t->module, large
 /* begin starts the first, which is held with its memory taken. */
 static void begin(struct task *t, CUcontext c)
 {
-    *t = (struct task){.run = load};
-    fakegpu_hold("cuModuleLoadData", 1);
-    task_begin(t, c);
-    task_settle(t, "cuModuleLoadData", 1);
+	*t = (struct task){.run = load};
+	fakegpu_hold("cuModuleLoadData", 1);
+	task_begin(t, c);
+	task_settle(t, "cuModuleLoadData", 1);
 }
 
 /* another loads one meanwhile. Should it wait for the first, so be it. */
 static void another(struct task *t, CUcontext c)
 {
-    *t = (struct task){.run = load};
-    task_begin(t, c);
-    task_returned(t, SOON);
+	*t = (struct task){.run = load};
+	task_begin(t, c);
+	task_returned(t, SOON);
 }
 
 static void end(struct task *t)
 {
-    fakegpu_open("cuModuleLoadData");
-    JOIN(t);
+	fakegpu_open("cuModuleLoadData");
+	JOIN(t);
 }
 
 /* A reading meanwhile: by a thread that waits for its device. */
 static void looked_at(void)
 {
-    struct task t;
-    CUcontext c = start();
-    set_limit(0, CONTEXT + MODULE - MIB);
-    begin(&t, c);
-    later();
-    OK(cuCtxSynchronize());
-    end(&t);
-    EQ(t.result, CUDA_ERROR_OUT_OF_MEMORY);
-    WITHIN_LIMIT(0);
-    SAME();
+	struct task t;
+	CUcontext c = start();
+	set_limit(0, CONTEXT + MODULE - MIB);
+	begin(&t, c);
+	later();
+	OK(cuCtxSynchronize());
+	end(&t);
+	EQ(t.result, CUDA_ERROR_OUT_OF_MEMORY);
+	WITHIN_LIMIT(0);
+	SAME();
 }
 
 /* Another that is refused meanwhile, and reads what there is after undoing it. */
 static void refused(void)
 {
-    struct task t, u;
-    CUcontext c = start();
-    OK(cuCtxSynchronize()); /* the driver's count is known from here on */
-    set_limit(0, CONTEXT + MODULE - MIB);
-    begin(&t, c);
-    another(&u, c);
-    end(&t);
-    JOIN(&u);
-    EQ(u.result, CUDA_ERROR_OUT_OF_MEMORY);
-    EQ(t.result, CUDA_ERROR_OUT_OF_MEMORY);
-    WITHIN_LIMIT(0);
-    SAME();
+	struct task t, u;
+	CUcontext c = start();
+	OK(cuCtxSynchronize()); /* the driver's count is known from here on */
+	set_limit(0, CONTEXT + MODULE - MIB);
+	begin(&t, c);
+	another(&u, c);
+	end(&t);
+	JOIN(&u);
+	EQ(u.result, CUDA_ERROR_OUT_OF_MEMORY);
+	EQ(t.result, CUDA_ERROR_OUT_OF_MEMORY);
+	WITHIN_LIMIT(0);
+	SAME();
 }
 
 /* Two at once where there is room for one: not both are granted, and what is charged is what
  * is there. */
 static void two(void)
 {
-    struct task t, u;
-    CUcontext c = start();
-    OK(cuCtxSynchronize());
-    set_limit(0, CONTEXT + MODULE + MIB);
-    begin(&t, c);
-    another(&u, c);
-    end(&t);
-    JOIN(&u);
-    CHECK(u.result != CUDA_SUCCESS || t.result != CUDA_SUCCESS);
-    WITHIN_LIMIT(0);
-    SAME();
+	struct task t, u;
+	CUcontext c = start();
+	OK(cuCtxSynchronize());
+	set_limit(0, CONTEXT + MODULE + MIB);
+	begin(&t, c);
+	another(&u, c);
+	end(&t);
+	JOIN(&u);
+	CHECK(u.result != CUDA_SUCCESS || t.result != CUDA_SUCCESS);
+	WITHIN_LIMIT(0);
+	SAME();
 }
 
 /* One that fits is a module, and no overhead. */
 static void granted(void)
 {
-    struct task t;
-    CUcontext c = start();
-    set_limit(0, 1000 * MIB);
-    begin(&t, c);
-    later();
-    OK(cuCtxSynchronize());
-    end(&t);
-    OK(t.result);
-    SAME();
-    OK(cuModuleUnload(t.module));
-    SAME();
+	struct task t;
+	CUcontext c = start();
+	set_limit(0, 1000 * MIB);
+	begin(&t, c);
+	later();
+	OK(cuCtxSynchronize());
+	end(&t);
+	OK(t.result);
+	SAME();
+	OK(cuModuleUnload(t.module));
+	SAME();
 }
 
 RUN_PARTS(true, {"looked at", looked_at}, {"refused", refused}, {"two", two}, {"granted", granted})

@@ -7,38 +7,38 @@
 
 static CUmemoryPool make(bool placed)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {placed ? CU_MEM_LOCATION_TYPE_DEVICE : 0, 0}};
-    CUmemoryPool p = NULL;
-    start(); /* 100 MiB of 1000 */
-    OK(cuMemPoolCreate(&p, &props));
-    return p;
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {placed ? CU_MEM_LOCATION_TYPE_DEVICE : 0, 0}};
+	CUmemoryPool p = NULL;
+	start(); /* 100 MiB of 1000 */
+	OK(cuMemPoolCreate(&p, &props));
+	return p;
 }
 
 static void use(bool placed)
 {
-    CUmemoryPool pool = make(placed);
-    CUdeviceptr p, q;
-    OK(cuMemAllocFromPoolAsync(&p, SIZE, pool, NULL));
-    COUNTED();
-    OK(cuMemPrefetchAsync(p, SIZE, 0, NULL));
-    COUNTED();
-    EQ(cuMemAlloc_v2(&q, 400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-    WITHIN_LIMIT(0);
-    OK(cuMemFreeAsync(p, NULL));
-    OK(cuMemPoolDestroy(pool));
-    OK(cuCtxSynchronize());
-    SAME();
-    EQ(held(RATION_DATA), 0);
+	CUmemoryPool pool = make(placed);
+	CUdeviceptr p, q;
+	OK(cuMemAllocFromPoolAsync(&p, SIZE, pool, NULL));
+	COUNTED();
+	OK(cuMemPrefetchAsync(p, SIZE, 0, NULL));
+	COUNTED();
+	EQ(cuMemAlloc_v2(&q, 400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	WITHIN_LIMIT(0);
+	OK(cuMemFreeAsync(p, NULL));
+	OK(cuMemPoolDestroy(pool));
+	OK(cuCtxSynchronize());
+	SAME();
+	EQ(held(RATION_DATA), 0);
 }
 
 /* More than there is. */
 static void refuse(bool placed)
 {
-    CUmemoryPool pool = make(placed);
-    CUdeviceptr p;
-    EQ(cuMemAllocFromPoolAsync(&p, 950 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
-    WITHIN_LIMIT(0);
-    COUNTED();
+	CUmemoryPool pool = make(placed);
+	CUdeviceptr p;
+	EQ(cuMemAllocFromPoolAsync(&p, 950 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	WITHIN_LIMIT(0);
+	COUNTED();
 }
 
 static void placed(void) { use(true); }
