@@ -82,7 +82,12 @@ static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
 static uint64_t pool_attribute(const struct pool *p, int which, uint64_t otherwise)
 {
 	uint64_t value = 0;
-	return REAL(cuMemPoolGetAttribute, p->handle, which, &value) == CUDA_SUCCESS ? value : otherwise;
+	/* Seen on an H200: unless this thread is relaxed about it, the query fails while any
+	 * stream is captured, and ends the capture. */
+	int mode = capture_relax();
+	int result = REAL(cuMemPoolGetAttribute, p->handle, which, &value);
+	capture_restore(mode);
+	return result == CUDA_SUCCESS ? value : otherwise;
 }
 
 /* pool_sync_charge goes from what is charged to what is reserved. Under the pool's lock. */
