@@ -128,7 +128,7 @@ func (s *Slot) usable(a *abi.Account, kind abi.Kind, delta int64) error {
 }
 
 // peak keeps the most that was ever granted at once. It is for people: a crash
-// before it loses a peak that nobody saw.
+// before it loses a peak that no process saw.
 func (l ledger) peak(units uint64) {
 	for {
 		peak := atomic.LoadUint64(&l.device.Peak)

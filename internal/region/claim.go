@@ -65,7 +65,7 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 				return nil, err
 			}
 			if !locked {
-				continue // somebody is about to claim it, or about to have left it
+				continue // a process is about to claim it, or about to have left it
 			}
 			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
 			r.hold(slot, mine.Gen())
@@ -136,7 +136,7 @@ func (s *Slot) enter(device int) error {
 	if atomic.LoadUint64(&a.Gen) == gen {
 		return nil
 	}
-	// An owner that was reaped must not touch what is somebody else's by now.
+	// An owner that was reaped must not touch what is another process's by now.
 	if err := s.owned(); err != nil {
 		return err
 	}

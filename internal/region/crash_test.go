@@ -72,7 +72,7 @@ func TestImpossibleWordsAreDamage(t *testing.T) {
 	}
 }
 
-// A turn that no thread of ours has, and so nobody will end.
+// A turn that no thread of ours has, and so no process will end.
 func TestATurnThatNeverComesIsDamage(t *testing.T) {
 	defer func(before time.Duration) { turnBound = before }(turnBound)
 	turnBound = 10 * time.Millisecond

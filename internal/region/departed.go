@@ -17,7 +17,7 @@ type Departed struct {
 }
 
 // Departed appends to buf who was here and had something of a device, as far as
-// nobody has taken their slots since.
+// no process has taken their slots since.
 func (r *Region) Departed(device int, buf []Departed) (_ []Departed, err error) {
 	if uint(device) >= abi.Devices {
 		return buf, ErrDevice

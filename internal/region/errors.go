@@ -22,7 +22,7 @@ var (
 	ErrOwner = errors.New("region belongs to another user")
 	// ErrNoSpace is returned when the file system cannot hold the region.
 	ErrNoSpace = errors.New("no space for the region")
-	// ErrInit is returned to somebody who only looks, for a region that nobody has
+	// ErrInit is returned to a process that only reads, for a region that no process has
 	// finished making.
 	ErrInit = errors.New("region is not ready")
 	// ErrLimits is returned when the limits beside the region cannot be used.
@@ -39,7 +39,7 @@ var (
 	ErrNotHeld = errors.New("returning more than is held")
 	// ErrDevice is returned for a device number the region has no room for.
 	ErrDevice = errors.New("no such device")
-	// ErrEvicted is returned to an owner whose slot was given to somebody else.
+	// ErrEvicted is returned to an owner whose slot was given to another process.
 	ErrEvicted = errors.New("slot was taken away")
 	// ErrDamaged is returned when the file was cut short, or its content cannot be.
 	ErrDamaged = errors.New("region is damaged")

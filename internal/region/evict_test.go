@@ -22,7 +22,7 @@ func inSlot(t *testing.T, r *Region, index int) *Slot {
 	return nil
 }
 
-// An owner that lost its lock, was reaped, and whose slot somebody else has by
+// An owner that lost its lock, was reaped, and whose slot another process has by
 // now, touches nothing of the new owner's: neither where it held something nor
 // where it comes for the first time.
 func TestAnEvictedOwnerTouchesNothing(t *testing.T) {

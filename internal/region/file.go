@@ -170,7 +170,7 @@ func (f *file) number() int {
 	return f.fd
 }
 
-// checkOwner refuses a file that somebody else planted.
+// checkOwner refuses a file that another user planted.
 func (f *file) checkOwner(path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.number(), &st); err != nil {
@@ -219,7 +219,7 @@ func (f *file) allocate(path string) error {
 		return fmt.Errorf("looking at %s: %w", path, err)
 	}
 	if st.Size == 0 {
-		// In one step, so that nobody sees a size in between.
+		// In one step, so that no process sees a size in between.
 		if err := unix.Ftruncate(f.number(), regionSize); err != nil {
 			return noSpace(path, err)
 		}
@@ -263,7 +263,7 @@ func IsRegion(path string) bool {
 	return h.Magic == abi.Magic
 }
 
-// unmade says what a file is that was never initialised, to somebody who will not
+// unmade says what a file is that was never initialised, to a caller that will not
 // do it.
 func (f *file) unmade(path string) error {
 	var st unix.Stat_t

@@ -29,7 +29,7 @@ func FuzzRegionBytes(f *testing.F) {
 	f.Add(patch(8192, ^uint64(0)))                                           // the word
 	f.Add(patch(status+8, 2, accounts+192+112, 77))                          // a dead slot that holds what was never granted
 	f.Add(patch(status+8, 2, accounts+192+104, uint64(abi.MakePend(3, -5)))) // and one that announces a return
-	f.Add(patch(accounts, 3, accounts+192, 1))                               // turns that nobody has
+	f.Add(patch(accounts, 3, accounts+192, 1))                               // turns that no process has
 	f.Add(patch(128, ^uint64(0)))                                            // the ring's next ticket
 	f.Add(patch(3330048, 0))                                                 // the tail
 

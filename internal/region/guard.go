@@ -9,9 +9,9 @@ import (
 	"ration/internal/abi"
 )
 
-// guard turns a fault on the mapping into ErrDamaged. Somebody who may write the
+// guard turns a fault on the mapping into ErrDamaged. A process that may write the
 // file may also cut it short, and a page that is gone raises SIGBUS at the next
-// touch; that must not end the process of whoever is only looking.
+// touch; that must not end the process of a process that only reads.
 //
 //	defer r.guard(&err, debug.SetPanicOnFault(true))
 func (r *Region) guard(err *error, before bool) {

@@ -38,7 +38,7 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.LedgerWord, bo
 	// charges must not come round to the sequence that the word still shows.
 	seq := abi.NextSeq(used.Seq())
 
-	// Release: whoever sees this change in the word or in Done, judging us dead,
+	// Release: a process that sees this change in the word or in Done, judging us dead,
 	// also sees what it is. Pairs with judge.
 	storeRelease(&a.Pend, uint64(abi.MakePend(seq, delta)))
 	point(abi.ChangeAnnounced)
@@ -88,7 +88,7 @@ func backOff(pause int) int {
 func (l ledger) note(w abi.LedgerWord) {
 	done := &l.accounts[w.Slot()].Done
 	for {
-		// Acquire: pairs with the swap below, by whoever was faster.
+		// Acquire: pairs with the swap below, by the process that was faster.
 		d := atomic.LoadUint64(done)
 		if d == w.Seq() {
 			return

@@ -14,7 +14,7 @@ import (
 	"ration/internal/abi"
 )
 
-// Limits are words that any process may set while nobody has, and only the owner
+// Limits are words that any process may set while no process has, and only the owner
 // of the file may change afterwards. They live on a page of their own: inside the
 // region where a job makes its own limits, or in a file beside it, which an
 // operator owns and the job can only read.
@@ -22,7 +22,7 @@ import (
 // openLimits finds the page of limits this region goes by.
 func (r *Region) openLimits() error {
 	r.limits, r.limitsAt = &r.m.Limits, r.path
-	// What the region was made with counts for all its life: a file that somebody
+	// What the region was made with counts for all its life: a file that another process
 	// puts there later would split the job in two.
 	if atomic.LoadUint32(&r.m.Header.Flags) != abi.LimitsBeside {
 		return nil
@@ -47,8 +47,8 @@ func (r *Region) openLimits() error {
 	return nil
 }
 
-// checkLimits refuses limits that are none, or that somebody planted: they must
-// be root's or the region's owner's, and nobody else's to write.
+// checkLimits refuses limits that are none, or that another user planted: they must
+// be root's or the region's owner's, and no other user's to write.
 func (r *Region) checkLimits(fd int, path string) error {
 	var l abi.Limits
 	var st, region unix.Stat_t
@@ -80,7 +80,7 @@ func (r *Region) initLimits(l Limits) error {
 	})
 }
 
-// offerLimits sets what nobody has set yet: a first process that knew no limits
+// offerLimits sets what no process has set yet: a first process that knew no limits
 // does not make the job unlimited. Limits an operator owns are not touched.
 func (r *Region) offerLimits(l Limits) error {
 	if r.limitsMem != nil {

@@ -18,7 +18,7 @@ func TestFirstLimitStands(t *testing.T) {
 		differs     bool
 	}{
 		{0, 0, false},                 // knows of no limit
-		{10 * MiB, 10 * MiB, false},   // sets what nobody had set
+		{10 * MiB, 10 * MiB, false},   // sets what no process had set
 		{20 * MiB, 10 * MiB, true},    // too late
 		{0, 10 * MiB, false},          // has nothing to say
 		{10*MiB + 1, 10 * MiB, false}, // the same, in whole units

@@ -174,7 +174,7 @@ func (r *Region) check() error {
 }
 
 // initialise brings the region from a new file to COMPLETE, or waits politely
-// while somebody else does. See docs/protocols.md, section 3.
+// while another process does. See docs/protocols.md, section 3.
 func (r *Region) initialise(opt Options) (Role, error) {
 	state := &r.m.Header.State
 	if atomic.LoadUint64(state) == abi.StateUninit {
@@ -205,7 +205,7 @@ func (r *Region) initialise(opt Options) (Role, error) {
 }
 
 // complete writes all that initialisation writes. Every field is set only if
-// nobody has set it: it does not matter who does it, how often, or how late.
+// no process has set it: it does not matter who does it, how often, or how late.
 func (r *Region) complete(opt Options) error {
 	h := &r.m.Header
 	if atomic.LoadUint64(&h.State) == abi.StateComplete {
@@ -247,7 +247,7 @@ func (r *Region) Role() Role { return r.role }
 func (r *Region) Path() string { return r.path }
 
 // Close unmaps the region; nothing of it may be in use any more. Slots that were
-// not left are given back by whoever needs them next, once this process has no
+// not left are given back by the next process that needs them, once this process has no
 // other use of the file.
 func (r *Region) Close() error {
 	if r.closed.Swap(true) {

@@ -2,7 +2,7 @@
 
 package region
 
-// storeRelease stores v so that whoever loads it also sees all that was stored
+// storeRelease stores v so that a process that loads it also sees all that was stored
 // before. The protocols ask for no more than that. sync/atomic only has the
 // sequentially consistent store, which is a locked exchange on amd64: half the
 // cost of a charge.

@@ -35,7 +35,7 @@ func (r *Region) reapAll() (slots int, err error) {
 }
 
 // reapDevice frees the slots of dead processes that may hold something of
-// device. It looks at nobody else: a refusal must not cost a question to the
+// device. It looks at no other user: a refusal must not cost a question to the
 // kernel for every process there is.
 func (r *Region) reapDevice(device, except int) (slots int, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
@@ -169,7 +169,7 @@ func (r *Region) settle(device, slot int, st abi.Status) (bool, error) {
 			point(abi.ReapApplied)
 
 		case v.used.Units() > 0:
-			// All is booked, or a charge was announced that nobody can apply any more.
+			// All is booked, or a charge was announced that no process can apply any more.
 			next := abi.MakePend(abi.NextSeq(v.used.Seq()), -int64(v.used.Units()))
 			atomic.CompareAndSwapUint64(&a.Pend, uint64(v.pend), uint64(next))
 			point(abi.ReapAnnounced)

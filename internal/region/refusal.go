@@ -12,7 +12,7 @@ import (
 // The ring of refusals is for people. An entry is written between two values of
 // its Seq; a writer that dies in between leaves it odd, and two writers in one
 // entry (one of them stopped for a whole round) break its sum. Readers pass over
-// both. Nobody waits.
+// both. No process waits.
 
 // refuse writes a refusal into the ring and returns it as an error.
 func (r *Region) refuse(slot, device int, bytes uint64, w abi.LedgerWord) (err error) {

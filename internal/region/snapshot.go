@@ -17,7 +17,7 @@ type Process struct {
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
-	Dead    bool  // ended without leaving; its bytes go to whoever needs them next
+	Dead    bool  // ended without leaving; its bytes go to the next process that needs them
 }
 
 // Holding is what one process has of one device, in one piece.

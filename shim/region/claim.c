@@ -44,7 +44,7 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 		return false;
 	}
 	store_release(&r->status, active);
-	/* Release: whoever charges by this claim finds the slot its own. */
+	/* Release: a thread that charges by this claim finds the slot its own. */
 	store_release(&r->claim, make_claim(slot, active));
 	FAILPOINT(CLAIM_ACTIVE);
 	fetch_add(&r->m->header.counters.claims, 1);

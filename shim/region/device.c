@@ -40,7 +40,7 @@ int region_find_device(const struct region *r, const uint64_t uuid[2])
 	return -1;
 }
 
-/* choose is an index nobody has a name for, the preferred one if it can be. */
+/* choose is an index no process has a name for, the preferred one if it can be. */
 static int device_choose(const struct region *r, unsigned prefer, uint32_t taken)
 {
 	if (prefer < RATION_DEVICES && !(taken >> prefer & 1) && device_nameless(&r->limits->device[prefer]))

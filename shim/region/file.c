@@ -171,7 +171,7 @@ int region_file_allocate(struct region *r)
 		errno = EFBIG;
 		return REGION_NO_SPACE;
 	}
-	/* In one step, so that nobody sees a size in between. */
+	/* In one step, so that no process sees a size in between. */
 	r->made = st.st_size == 0;
 	if (r->made && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
 		return file_error();
@@ -224,8 +224,8 @@ static bool file_limits_path(const struct region *r, char *path, size_t size)
 	return n > 0 && (size_t)n < size;
 }
 
-/* check_limits refuses limits that are none, or that somebody planted: they must
- * be root's or the region's owner's, and nobody else's to write. */
+/* check_limits refuses limits that are none, or that another user planted: they must
+ * be root's or the region's owner's, and no other user's to write. */
 static int file_check_limits(struct region *r, int fd)
 {
 	struct ration_limits page;

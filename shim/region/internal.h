@@ -39,7 +39,7 @@ struct region_identity {
 void region_identify(struct region_identity *me);
 
 /* What a change starts from: an account's words, read under its turn, or before it
- * by somebody whose turn then turned out not to have moved. */
+ * by a thread whose turn then turned out not to have moved. */
 struct region_books {
 	uint64_t turn, used, total, bytes;
 };

@@ -13,7 +13,7 @@ void region_note(struct region *r, unsigned device, uint64_t w)
 {
 	uint64_t *done = &account(r, device, ledger_slot(w))->done;
 	for (;;) {
-		/* Acquire: pairs with the swap below, by whoever was faster. */
+		/* Acquire: pairs with the swap below, by the process that was faster. */
 		uint64_t d = load_acquire(done);
 		if (d == short_seq(w))
 			return;
@@ -49,7 +49,7 @@ bool region_change(struct region *r, unsigned device, unsigned slot, struct rati
 	 * charges must not come round to the sequence that the word still shows. */
 	uint64_t seq = next_seq(used_seq(b->used));
 
-	/* Release: whoever sees this change in the word or in done, judging us dead,
+	/* Release: a process that sees this change in the word or in done, judging us dead,
 	 * also sees what it is. Pairs with reap_judge, here and in Go. */
 	store_release(&a->pend, make_pend(seq, delta));
 	FAILPOINT(CHANGE_ANNOUNCED);

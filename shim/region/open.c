@@ -18,7 +18,7 @@ static int open_init_limits(struct ration_limits *page, const void *own)
 }
 
 /* complete writes all that initialisation writes. Every field is set only if
- * nobody has set it: it does not matter who does it, how often, or how late. */
+ * no process has set it: it does not matter who does it, how often, or how late. */
 static int open_complete(struct region *r, const struct region_limits *own)
 {
 	struct ration_header *h = &r->m->header;
@@ -49,7 +49,7 @@ static int open_complete(struct region *r, const struct region_limits *own)
 }
 
 /* initialise brings the region from a new file to COMPLETE, or waits politely
- * while somebody else does. */
+ * while another process does. */
 static int open_initialise(struct region *r, const struct region_limits *own)
 {
 	uint64_t *state = &r->m->header.state;
@@ -108,7 +108,7 @@ static int open_check(const struct region *r)
 	return REGION_OK;
 }
 
-/* lacks says whether own would set a limit that nobody has set yet. */
+/* lacks says whether own would set a limit that no process has set yet. */
 static bool open_lacks(const struct region *r, const struct region_limits *own)
 {
 	for (unsigned d = 0; d < RATION_DEVICES; d++)

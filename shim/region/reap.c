@@ -1,4 +1,4 @@
-/* Reaping: what a dead process held goes to whoever needs it next. Any number of
+/* Reaping: what a dead process held goes to the next process that needs it. Any number of
  * processes may do this at once, and die doing it. docs/protocols.md, section 1. */
 #include <pthread.h>
 
@@ -59,7 +59,7 @@ static int reap_settle(struct region *r, unsigned device, unsigned slot, uint64_
 			region_apply(r, device, v.word, delta, slot, seq);
 			FAILPOINT(REAP_APPLIED);
 		} else if (units > 0) {
-			/* All is booked, or a charge was announced that nobody can apply any more. */
+			/* All is booked, or a charge was announced that no process can apply any more. */
 			cas(&a->pend, v.pend, make_pend(next_seq(used_seq(v.used)), -(int64_t)units));
 			FAILPOINT(REAP_ANNOUNCED);
 		} else {

@@ -1,5 +1,5 @@
 /* The ring of refusals, for people. A writer that dies leaves an odd seq, and two
- * writers in one entry break its sum: readers pass over both. Nobody waits. */
+ * writers in one entry break its sum: readers pass over both. No process waits. */
 #include <string.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w
 	store_release(&to[0], 2 * ticket + 1);
 	for (unsigned i = 1; i < sizeof u.words / 8; i++)
 		store_release(&to[i], u.words[i]);
-	/* Release: pairs with the first load of whoever reads the ring. */
+	/* Release: pairs with the first load of a process that reads the ring. */
 	store_release(&to[0], 2 * ticket + 2);
 	FAILPOINT(REFUSE_WRITTEN);
 }

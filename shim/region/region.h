@@ -32,7 +32,7 @@ enum region_error {
 	REGION_FULL,        /* every slot belongs to a living process */
 	REGION_REFUSED,     /* the limit has no room for it */
 	REGION_NOT_HELD,    /* more is returned than is held */
-	REGION_EVICTED,     /* the slot belongs to somebody else by now */
+	REGION_EVICTED,     /* the slot belongs to another process by now */
 	REGION_DAMAGED,     /* what the file holds cannot be */
 };
 
@@ -84,7 +84,7 @@ struct region_refusal {
 int region_open(struct region *r, const char *path, const struct region_limits *own);
 
 /* region_close unmaps it. The slot, if any, must have been left; or it is left to
- * whoever needs it next. */
+ * the next process that needs it. */
 void region_close(struct region *r);
 
 /* region_open_fd opens a file, closed by exec, and never as one of the descriptors 0 to 2: a
@@ -123,7 +123,7 @@ uint64_t region_limit(const struct region *r, unsigned device);
 /* region_set_limit changes it for every request from now on. */
 int region_set_limit(struct region *r, unsigned device, uint64_t limit);
 
-/* region_offer_limit sets a device's limit if nobody has. */
+/* region_offer_limit sets a device's limit if no process has. */
 int region_offer_limit(struct region *r, unsigned device, uint64_t limit);
 
 /* region_find_device is the index of the device with this UUID (big end first), or -1. */
@@ -134,8 +134,8 @@ int region_find_device(const struct region *r, const uint64_t uuid[2]);
  * -1 where there is none left. */
 int region_assign_device(struct region *r, const uint64_t uuid[2], uint64_t total, unsigned prefer, uint32_t taken);
 
-/* region_context_cost is what a first context takes on a device, as somebody of the job
- * remembered it; 0 where nobody did, or of another device. */
+/* region_context_cost is what a first context takes on a device, as a process of the job
+ * remembered it; 0 where no process did, or of another device. */
 uint64_t region_context_cost(const struct region *r, unsigned device, const uint64_t uuid[2]);
 
 /* region_remember_cost does so, and region_forget_cost undoes it, unless it has become

@@ -30,7 +30,7 @@ __attribute__((cold, noinline)) static bool seqlock_take_slowly(struct ration_ac
 		} else if (!wait) {
 			return false;
 		} else {
-			/* Nobody of ours keeps a turn this long: the word is damaged. */
+			/* No thread of ours keeps a turn this long: the word is damaged. */
 			uint64_t now = now_ns(CLOCK_MONOTONIC);
 			if (!since || seen != b->turn)
 				seen = b->turn, since = now;
@@ -99,7 +99,7 @@ void region_clear(struct ration_account *a, uint64_t turn)
 /* region_enter makes an account ours, before our first change there: zeroes and an
  * even count, whatever the last owner left. Until gen says so, readers pass it
  * over. It returns false where the claim is not ours any more: who was reaped must
- * not touch what is somebody else's by now. */
+ * not touch what is another process's by now. */
 bool region_enter(struct region *r, struct ration_account *a, uint64_t claim)
 {
 	uint64_t gen = status_gen(claim_status(claim));
