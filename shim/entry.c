@@ -6,6 +6,9 @@
  * or, for a thread that may be cancelled anywhere, at once. A process without a job, whose
  * hooks do nothing, is left alone. */
 #include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "arguments.h"
 #include "attach.h"
@@ -15,17 +18,37 @@
 /* What the program has set for the thread. */
 struct entry_cancel {
 	int state, type;
+	uint64_t blocked; /* signals; only where the type is asynchronous */
 };
+
+/* The C library cancels a thread that may be cancelled anywhere by its signal 32. */
+static const uint64_t ENTRY_CANCEL_SIGNAL = 1ull << (32 - 1);
+
+/* entry_block holds that signal back. It may be on its way, and in some versions of the C
+ * library it then cancels a thread that has disabled that meanwhile, if it comes while the
+ * thread is in a call that can be cancelled: the driver may sleep. The C library's own
+ * functions leave this signal alone. */
+__attribute__((cold, noinline)) static void entry_block(struct entry_cancel *c)
+{
+	c->blocked = ENTRY_CANCEL_SIGNAL; /* where the kernel does not say */
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &ENTRY_CANCEL_SIGNAL, &c->blocked, sizeof c->blocked);
+}
+
+__attribute__((cold, noinline)) static void entry_unblock(const struct entry_cancel *c)
+{
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	if (!(c->blocked & ENTRY_CANCEL_SIGNAL))
+		syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &ENTRY_CANCEL_SIGNAL, NULL, sizeof c->blocked);
+}
 
 static inline struct entry_cancel entry_begin(void)
 {
-	struct entry_cancel c = {PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_DEFERRED};
+	struct entry_cancel c = {PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_DEFERRED, 0};
 	if (attach_state() != ATTACH_OFF) {
-		/* The type as well: a thread that could be cancelled anywhere when it was asked to
-		 * be is by the signal that says so, in some versions of the C library, although it
-		 * has disabled that meanwhile. */
 		pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &c.type);
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &c.state);
+		if (unlikely(c.type == PTHREAD_CANCEL_ASYNCHRONOUS))
+			entry_block(&c);
 	}
 	lock_order_hook();
 	charge_hook_begins();
@@ -39,7 +62,7 @@ static inline void entry_end(struct entry_cancel c)
 	if (c.state == PTHREAD_CANCEL_ENABLE)
 		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
 	if (unlikely(c.type == PTHREAD_CANCEL_ASYNCHRONOUS))
-		pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+		entry_unblock(&c);
 }
 
 #define HOOK(family, symbol, base, version, per_thread, params, text) \

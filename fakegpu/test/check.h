@@ -12,14 +12,16 @@
 #include "calls.h"
 #include "fakegpu.h"
 
-static unsigned checks_passed, checks_failed;
+static unsigned checks_passed, checks_failed; /* atomic: threads check, too */
+
+static inline void check_count(unsigned *n) { __atomic_fetch_add(n, 1, __ATOMIC_RELAXED); }
 
 #define CHECK(condition)                                                                        \
 	do {                                                                                    \
 		if (condition) {                                                                \
-			checks_passed++;                                                        \
+			check_count(&checks_passed);                                            \
 		} else {                                                                        \
-			checks_failed++;                                                        \
+			check_count(&checks_failed);                                            \
 			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
 		}                                                                               \
 	} while (0)
@@ -29,9 +31,9 @@ static unsigned checks_passed, checks_failed;
 	do {                                                                                                     \
 		long long got_ = (long long)(got), want_ = (long long)(want);                                    \
 		if (got_ == want_) {                                                                             \
-			checks_passed++;                                                                         \
+			check_count(&checks_passed);                                                             \
 		} else {                                                                                         \
-			checks_failed++;                                                                         \
+			check_count(&checks_failed);                                                             \
 			fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #got, got_, want_); \
 		}                                                                                                \
 	} while (0)

@@ -312,6 +312,12 @@ int main(void)
 		in_background, without_reader, in_file,      closed,  closed_later,     without_stdout};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int status = -1;
+#ifdef __SANITIZE_THREAD__
+		/* The sanitizer keeps books of descriptors, and takes a write to one that is closed for
+		 * a race with the next open. */
+		if (cases[i] == without_stdout)
+			continue;
+#endif
 		pid_t pid = fork();
 		if (pid == 0) {
 			stderr = fdopen(dup(STDERR_FILENO), "w"); /* where checks that fail are told */

@@ -45,8 +45,6 @@ program() {
 	out=$(
 		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$folder" RATION_REGION="$folder/region"
 		[ -f "$here/$1.env" ] && . "$here/$1.env"
-		# Walks that cancel threads and close descriptors take a sanitizer minutes.
-		[ -n "$san" ] && export RATION_TEST_WALK=
 		LD_PRELOAD="${2:-$preload}" timeout $([ -n "$san" ] && echo 400 || echo 120) "$tests/$1"
 	)
 	status=$?
@@ -62,8 +60,6 @@ script() {
 }
 
 for name in limit_parse_table descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output; do
-	# A sanitizer keeps books of descriptors itself, and reports those that output closes.
-	[ "$name" = output ] && [ -n "$san" ] && continue
 	program "$name"
 done
 
@@ -80,14 +76,12 @@ for path in "$here"/*_test.sh; do
 	script "$(basename "$path")"
 done
 
-# Programs that were written to break the library; without a sanitizer, under which those
-# that hold a thread in the middle of a call do not end. Those it does not hold up against yet
-# are in the list `pending`, and run with PENDING=1 only.
+# Programs that were written to break the library. Those it does not hold up against yet are
+# in the list `pending`, and run with PENDING=1 only.
 for name in $(cat "$here/stranger/pending"); do
 	[ -f "$here/stranger/$name" ] || [ -f "$here/stranger/$name.c" ] || add "stranger/pending: $name is no test" 1 ""
 done
 for path in "$here"/stranger/*.c "$here"/stranger/*_test.sh; do
-	[ -z "$san" ] || continue
 	name=$(basename "$path")
 	if grep -q "^${name%.c}\$" "$here/stranger/pending" && [ -z "${PENDING:-}" ]; then
 		continue

@@ -1,9 +1,5 @@
 /* A thread that is cancelled while it is inside a hooked call leaves nothing held, and
  * nothing uncounted: it goes on to the call's end, and ends there. */
-#include <sched.h>
-#include <sys/syscall.h>
-#include <ucontext.h>
-
 #include "stranger.h"
 
 static CUresult linear(struct task *t) { return cuMemAlloc_v2(&t->p, 10 * MIB); }
@@ -92,6 +88,7 @@ struct setting {
 	uint32_t came; /* how far the thread came */
 	CUcontext context;
 	uint32_t wrong; /* settings that were not as they had been; the thread counts, and nobody reads before its end */
+	pid_t tid;      /* atomic */
 };
 
 enum { INSIDE, RETURNED, TESTED };
@@ -102,6 +99,7 @@ static void *settings_thread(void *arg)
 	CUdeviceptr p;
 	size_t size;
 	int state, type;
+	__atomic_store_n(&s->tid, gettid(), __ATOMIC_RELEASE);
 	s->wrong += cuCtxSetCurrent(s->context) != CUDA_SUCCESS;
 	pthread_setcancelstate(s->state, NULL);
 	pthread_setcanceltype(s->type, NULL);
@@ -121,7 +119,7 @@ static void *settings_thread(void *arg)
 
 static void with_setting(int state, int type, uint32_t comes)
 {
-	struct setting s = {state, type, INSIDE, start(), 0};
+	struct setting s = {state, type, INSIDE, start(), 0, 0};
 	pthread_t thread;
 	void *end = NULL;
 	fakegpu_hold("cuMemAlloc", 1);
@@ -140,57 +138,35 @@ static void deferred(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_
 static void asynchronous(void) { with_setting(PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_ASYNCHRONOUS, INSIDE); }
 static void disabled(void) { with_setting(PTHREAD_CANCEL_DISABLE, PTHREAD_CANCEL_ASYNCHRONOUS, TESTED); }
 
-/* The signal by which a thread is cancelled anywhere comes late, inside the call: it is
- * blocked until then, by its number, as the C library's own calls leave it alone. */
+/* The signal by which a thread is cancelled anywhere comes late, while the driver sleeps:
+ * it was sent before the call began. */
 enum { CANCEL_SIGNAL = 32 };
 
-static uint32_t late; /* how far it is: each step is made by one thread */
-enum { BLOCKED = 1, ASKED, UNBLOCKED };
-
-static void late_is(uint32_t step)
+static void *cancelled_at_once(void *arg)
 {
-	while (__atomic_load_n(&late, __ATOMIC_ACQUIRE) != step)
-		sched_yield(); /* no cancellation point */
-}
-
-static void unblock(int number, siginfo_t *info, void *context)
-{
-	(void)number, (void)info;
-	*(uint64_t *)&((ucontext_t *)context)->uc_sigmask &= ~(1ull << (CANCEL_SIGNAL - 1));
-	__atomic_store_n(&late, UNBLOCKED, __ATOMIC_RELEASE);
-}
-
-static void *late_thread(void *arg)
-{
-	struct setting *s = arg;
-	uint64_t set = 1ull << (CANCEL_SIGNAL - 1);
-	CUdeviceptr p;
-	cuCtxSetCurrent(start());
-	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, NULL, sizeof set);
-	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
-	__atomic_store_n(&late, BLOCKED, __ATOMIC_RELEASE);
-	late_is(ASKED);
-	(void)!cuMemAlloc_v2(&p, 10 * MIB);
-	__atomic_store_n(&s->came, RETURNED, __ATOMIC_RELEASE);
-	return NULL;
+	pause();
+	return arg;
 }
 
 static void late_signal(void)
 {
-	struct setting s = {.came = INSIDE};
-	struct sigaction act = {.sa_sigaction = unblock, .sa_flags = SA_SIGINFO};
+	struct setting s = {PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_ASYNCHRONOUS, INSIDE, start(), 0, 0};
 	pthread_t thread;
 	void *end = NULL;
-	start();
-	EQ(sigaction(SIGUSR1, &act, NULL), 0);
-	fakegpu_hold("cuMemAlloc:before", 1);
-	EQ(pthread_create(&thread, NULL, late_thread, &s), 0);
-	late_is(BLOCKED);
+	/* The C library takes the signal from a program's first cancellation on. */
+	EQ(pthread_create(&thread, NULL, cancelled_at_once, NULL), 0);
 	EQ(pthread_cancel(thread), 0);
-	__atomic_store_n(&late, ASKED, __ATOMIC_RELEASE);
+	EQ(pthread_join(thread, NULL), 0);
+	fakegpu_hold("cuMemAlloc:before", 1);
+	EQ(pthread_create(&thread, NULL, settings_thread, &s), 0);
 	EQ(fakegpu_held("cuMemAlloc:before", 1, LONG), 1);
-	EQ(pthread_kill(thread, SIGUSR1), 0);
-	late_is(UNBLOCKED);
+	/* Again and again, as it must hold whatever the thread does at that moment. */
+	unsigned sent = 0;
+	while (sent < 100 && syscall(SYS_tgkill, getpid(), __atomic_load_n(&s.tid, __ATOMIC_ACQUIRE), CANCEL_SIGNAL) == 0) {
+		sent++;
+		pause_ms(1);
+	}
+	EQ(sent, 100); /* it lives */
 	fakegpu_open("cuMemAlloc:before");
 	EQ(pthread_join(thread, &end), 0);
 	CHECK(end == PTHREAD_CANCELED);
