@@ -110,6 +110,9 @@ func TestATenantCannotRaiseAnOperatorsLimit(t *testing.T) {
 
 // A stray write cannot raise a limit: the page is mapped for reading.
 func TestLimitsPageIsReadOnly(t *testing.T) {
+	if pageSize > abi.PageSize {
+		t.Skip("this machine's pages hold more than the limits")
+	}
 	r := open(t, MiB)
 	if err := unix.Mprotect(r.mem[limitsOffset:limitsOffset+limitsSize], unix.PROT_READ); err != nil {
 		t.Fatal(err)
@@ -121,5 +124,27 @@ func TestLimitsPageIsReadOnly(t *testing.T) {
 	}()
 	if !errors.Is(err, ErrDamaged) {
 		t.Error("the page took a write")
+	}
+}
+
+// Where pages are larger than the limits, these are set and hold all the same. They
+// share a page with the header, so a stray write is not stopped there.
+func TestLargePages(t *testing.T) {
+	defer func(before int64) { pageSize = before }(pageSize)
+	pageSize = 1 << 16
+	r := open(t, MiB)
+	s := claim(t, r)
+	if err := s.Charge(0, abi.Data, 2*MiB); !errors.Is(err, ErrRefused) {
+		t.Errorf("beyond the limit: %v", err)
+	}
+	must(t, r.SetLimit(0, limited(4 * MiB).Memory[0]))
+	must(t, s.Charge(0, abi.Data, 2*MiB))
+	err := func() (err error) {
+		defer r.guard(&err, setPanicOnFault())
+		r.limits.Changes++
+		return nil
+	}()
+	if err != nil {
+		t.Errorf("what shares the page of the limits is not written: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package region
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,14 +20,19 @@ const (
 	bodyOffset   = limitsOffset + limitsSize
 )
 
+// pageSize is the machine's, of which abi.PageSize may be a part: 64 KiB on many a
+// machine for arm64. Tests change it.
+var pageSize = int64(os.Getpagesize())
+
 // mapRegion maps the whole file. The limits are mapped with it but stay
-// read-only, so that a stray write cannot raise one.
+// read-only, so that a stray write cannot raise one; unless they share a page with
+// what must be written.
 func mapRegion(fd int, writable bool) (*abi.Region, []byte, error) {
 	mem, err := mapFile(fd, 0, regionSize, writable)
 	if err != nil {
 		return nil, nil, err
 	}
-	if writable {
+	if writable && pageSize <= abi.PageSize {
 		if err := unix.Mprotect(mem[limitsOffset:limitsOffset+limitsSize], unix.PROT_READ); err != nil {
 			_ = unix.Munmap(mem)
 			return nil, nil, fmt.Errorf("protecting limits: %w", err)
@@ -35,19 +41,24 @@ func mapRegion(fd int, writable bool) (*abi.Region, []byte, error) {
 	return view[abi.Region](mem), mem, nil
 }
 
-// mapLimits maps one page of limits, at offset in the file.
+// mapLimits maps the limits at offset in the file, from the beginning of their page.
 func mapLimits(fd int, offset int64, writable bool) (*abi.Limits, []byte, error) {
-	mem, err := mapFile(fd, offset, limitsSize, writable)
+	before := offset % pageSize
+	mem, err := mapFile(fd, offset-before, before+limitsSize, writable)
 	if err != nil {
 		return nil, nil, err
 	}
-	return view[abi.Limits](mem), mem, nil
+	return view[abi.Limits](mem[before:]), mem, nil
 }
 
 func mapFile(fd int, offset, size int64, writable bool) ([]byte, error) {
 	prot := unix.PROT_READ
 	if writable {
 		prot |= unix.PROT_WRITE
+	}
+	// The kernel says so too, of its own pages.
+	if offset%pageSize != 0 {
+		return nil, fmt.Errorf("mapping from byte %d, within a page: %w", offset, unix.EINVAL)
 	}
 	mem, err := unix.Mmap(fd, offset, int(size), prot, unix.MAP_SHARED)
 	if err != nil {

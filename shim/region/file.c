@@ -290,13 +290,15 @@ int region_limits_with(struct region *r, int (*change)(struct ration_limits *, c
 		err = file_check_limits(r, fd);
 	}
 	if (!err) {
-		struct ration_limits *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
-		if (page == MAP_FAILED) {
+		/* From the beginning of the machine's page, which may be larger than ours. */
+		size_t before = (size_t)offset % (size_t)sysconf(_SC_PAGESIZE), size = before + sizeof(struct ration_limits);
+		char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset - (off_t)before);
+		if (mem == MAP_FAILED) {
 			err = REGION_SYSTEM;
 		} else {
-			madvise(page, sizeof *page, MADV_RANDOM); /* as in open_map */
-			err = change(page, arg);
-			munmap(page, sizeof *page);
+			madvise(mem, size, MADV_RANDOM); /* as in open_map */
+			err = change((struct ration_limits *)(mem + before), arg);
+			munmap(mem, size);
 		}
 	}
 	if (fd != own)

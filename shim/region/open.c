@@ -95,6 +95,10 @@ static int open_map(struct region *r)
 	/* Pages are touched here and there: reading ahead would cost the first process
 	 * most of a millisecond. */
 	madvise(mem, sizeof *r->m, MADV_RANDOM);
+	/* Larger pages, which a processor for arm64 may have, hold more than the limits, and
+	 * what must be written: there they stay writable. */
+	if (sysconf(_SC_PAGESIZE) > RATION_PAGE_SIZE)
+		return REGION_OK;
 	return mprotect(&r->m->limits, sizeof r->m->limits, PROT_READ) == 0 ? REGION_OK : REGION_SYSTEM;
 }
 
