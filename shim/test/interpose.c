@@ -3,6 +3,18 @@
 
 #include "held.h"
 
+/* The versions of two of the C library's names in programs that were built long ago: each
+ * processor has the names it began with by the version of that time. */
+#if defined(__x86_64__)
+#define DLSYM_VERSION "GLIBC_2.2.5"
+#define MEMCPY_VERSION "GLIBC_2.14"
+#elif defined(__aarch64__)
+#define DLSYM_VERSION "GLIBC_2.17"
+#define MEMCPY_VERSION "GLIBC_2.17"
+#endif
+void *old_dlsym(void *handle, const char *name);
+__asm__(".symver old_dlsym, dlsym@" DLSYM_VERSION);
+
 /* The names in the table. */
 static const char *const hooked[] = {
 #define HOOK(family, symbol, base, version, per_thread, params, text) #symbol,
@@ -107,7 +119,10 @@ static void other_names(void)
 	CHECK(dlerror() != NULL);
 	CHECK(dlsym(libc, "cuMemAlloc_v2") == NULL);
 	CHECK(dlerror() != NULL);
-	HOME(dlvsym(libc, "memcpy", "GLIBC_2.14"), "lib");
+	HOME(dlvsym(libc, "memcpy", MEMCPY_VERSION), "lib");
+	HOME(old_dlsym(RTLD_DEFAULT, "malloc"), "lib");
+	HOME(old_dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), "libration");
+	HOME(old_dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuMemAlloc_v2"), "libration");
 	CHECK(dlvsym(libc, "getpid", "NO_SUCH_VERSION") == NULL);
 	CHECK(dlerror() != NULL);
 	/* The program's own functions are found as ever. */

@@ -30,6 +30,19 @@ if [ -z "$san" ]; then
 		fi ;;
 		esac
 	done
+	# docs/protocols.md, "Memory order": on arm64 all rests on loads that no earlier release may be
+	# overtaken by. A newer processor has a weaker load, which the compiler takes if told to.
+	if readelf -h "$lib" | grep -q AArch64; then
+		disassemble=objdump
+		[ "$(uname -m)" = aarch64 ] || disassemble=aarch64-linux-gnu-objdump
+		"$disassemble" -d "$lib" >"$work/code"
+		if grep -qw ldar "$work/code" && ! grep -qw 'ldapu\?r' "$work/code"; then
+			passed=$((passed + 1))
+		else
+			failed=$((failed + 1))
+			echo "the library's acquiring loads are not, or not all, ldar" >&2
+		fi
+	fi
 	for bad in malloc calloc realloc free exit signal sigaction umask pthread_create stdout; do
 		if objdump -T "$lib" | grep -q "UND.* $bad\$"; then
 			failed=$((failed + 1))
