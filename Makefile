@@ -42,7 +42,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race stress models bench demo man dist gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/ration
@@ -94,6 +94,26 @@ race: native ## the Go tests under the race detector, the C library under saniti
 	go test -race ./internal/...
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -C shim test SAN=$$san; done
 
+# What is run of the tests in an emulator, which is ten times slower: all packages but those
+# that test the command line, screens and this repository; and of the tests of many
+# processes, with C and Go mixed, those that neither kill for minutes nor at every point.
+EMULATED     := $(addprefix ./internal/,abi/... child doctor embedded gpu job launch limit observer proc procgroup reap region workload) ./machine
+EMULATED_NOT := Chaos|AtEveryPoint|ExactFill|LateReaper|RacingInitialisers|StartAndExitFast|/^(go|c|go\+c)$$
+
+arm64: all ## build and package for arm64, and run tests of the Go and the C in an emulator
+	@scripts/need aarch64-linux-gnu-gcc unshare
+	go build -o build/emulate ./test/emulate
+	@$(MAKE) --no-print-directory ARCH=arm64 package
+	build/emulate "$$(scripts/qemu build/qemu)" /usr/aarch64-linux-gnu $(MAKE) --no-print-directory ARCH=arm64 emulated
+
+.PHONY: emulated
+emulated: export RATION_TEST_BUILD := $(CURDIR)/$(BUILD)
+emulated:
+	go test -short -count=1 -vet=off $(EMULATED)
+	go test -short -count=1 -vet=off ./internal/cli -run 'TestScripts/limit'
+	go test -short -count=1 -vet=off ./test -skip '$(EMULATED_NOT)'
+	@set -e; for dir in fakegpu shim; do $(MAKE) --no-print-directory -C $$dir test OUT=$(CURDIR)/$(BUILD); done
+
 stress: native ## the chaos tests for STRESS=10m
 	go test ./test/... -count=1 -timeout=0 -run=Chaos -args -stress=$(STRESS)
 
@@ -110,8 +130,16 @@ demo: all ## see it work, without a GPU
 man: all ## write the man pages to build/man1
 	bin/ration man build/man1
 
-dist: all ## a tarball and a Debian package, in dist
-	deploy/dist $(VERSION)
+dist: all ## a tarball and a Debian package, in dist; for arm64 too if there is a cross compiler
+	rm -rf dist
+	deploy/dist $(VERSION) $(HOST) bin internal/embedded/files
+	@if test $(HOST) = arm64; then :; elif command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) --no-print-directory ARCH=arm64 package; \
+		else echo "no packages for arm64, as there is no aarch64-linux-gnu-gcc (make arm64 installs it)" >&2; fi
+
+# Packages for ARCH; the man pages are written by this machine's program.
+.PHONY: package
+package: all
+	deploy/dist $(VERSION) $(ARCH) $(BIN) $(FILES)
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
 	go build -ldflags '-s -w' -o $(BUILD)/gpu-test/run ./cmd/gpu-test

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"ration/internal/abi"
+	"ration/test/emulated"
 	"ration/test/harness"
 )
 
@@ -44,6 +45,7 @@ var hostilities = []struct {
 // this: the C library installs no signal handler in its host process, so that the host
 // gets the fault.
 func TestHostileFile(t *testing.T) {
+	emulated.NeedFaultAddress(t)
 	mix := harness.GoOnly()
 	for _, tc := range hostilities {
 		t.Run(tc.name, func(t *testing.T) {
@@ -98,6 +100,7 @@ func expect(t *testing.T, w *harness.Worker, i int, order string, codes []string
 // in the middle of a change while another one waits for its turn. That one must not
 // wait forever.
 func TestCutBetweenAccounts(t *testing.T) {
+	emulated.NeedFaultAddress(t)
 	mix := harness.GoOnly()
 	for range rounds(10) {
 		path := newPath(t)

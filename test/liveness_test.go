@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/test/emulated"
 	"ration/test/harness"
 )
 
@@ -33,6 +34,7 @@ func TestZombieIsReaped(t *testing.T) {
 // A process that lost its lock by closing files that it did not open keeps its bytes
 // until it dies.
 func TestLostLock(t *testing.T) {
+	emulated.NeedStart(t)
 	for _, order := range []string{"touch", "lose", "lose FILE"} {
 		t.Run(order, func(t *testing.T) {
 			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"ration/test/emulated"
 	"ration/test/harness"
 )
 
@@ -80,6 +81,7 @@ func TestLimitsThatCannotBeAskedFor(t *testing.T) {
 // A process of another user may not read what this one has mapped. That does not
 // mean that this one has become another program.
 func TestMapsThatMayNotBeRead(t *testing.T) {
+	emulated.NeedStart(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run a worker as another user")
 	}
@@ -171,6 +173,7 @@ func actsAs(t *testing.T, pid int) (uid uint32) {
 // see what it has mapped: that it acts as another user says so. It does not where
 // the other user is one that root may have become without another program.
 func TestSetUIDProgram(t *testing.T) {
+	emulated.NeedStart(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a program of root's for another user")
 	}

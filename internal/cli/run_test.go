@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -84,7 +85,8 @@ func makeMountPoints(t *testing.T) {
 
 // compile compiles the program that the scripts run, linked with the driver and not.
 func compile(bin string) error {
-	if _, err := exec.LookPath("cc"); err != nil {
+	cc := cmp.Or(os.Getenv("CC"), "cc") // make arm64 sets a cross compiler
+	if _, err := exec.LookPath(cc); err != nil {
 		return fmt.Errorf("no compiler for the program under test: %w", err)
 	}
 	if err := os.Setenv(embedded.EnvFolder, filepath.Join(bin, "lib")); err != nil {
@@ -102,7 +104,7 @@ func compile(bin string) error {
 		"eat-linked": {"-DLINKED", "-L" + driver, "-l:libcuda.so.1", "-ldl"},
 	} {
 		args := append([]string{"-o", filepath.Join(bin, name), "testdata/eat.c"}, flags...)
-		if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("compiling: %w: %s", err, out)
 		}
 	}

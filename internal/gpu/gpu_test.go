@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,7 +12,8 @@ import (
 
 // fakeNVML returns the path of the stand-in driver, and skips if it was not built.
 func fakeNVML(t *testing.T) string {
-	path, err := filepath.Abs("../../build/fakegpu/libnvidia-ml.so.1")
+	build := cmp.Or(os.Getenv("RATION_TEST_BUILD"), "../../build") // make arm64 has another
+	path, err := filepath.Abs(filepath.Join(build, "fakegpu/libnvidia-ml.so.1"))
 	if err != nil {
 		t.Fatal(err)
 	}

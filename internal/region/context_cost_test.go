@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ration/internal/abi"
+	"ration/test/emulated"
 )
 
 func TestCostsAreOffered(t *testing.T) {
@@ -41,6 +42,7 @@ func TestCostsAreOffered(t *testing.T) {
 }
 
 func TestCostsNeedTrust(t *testing.T) {
+	emulated.NeedFaultAddress(t)
 	path := filepath.Join(t.TempDir(), "region")
 	r, err := Open(path, Options{})
 	must(t, err)

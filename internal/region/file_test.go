@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/test/emulated"
 )
 
 func TestFilesThatAreNoRegion(t *testing.T) {
@@ -114,6 +115,7 @@ func TestAnotherUsersRegion(t *testing.T) {
 }
 
 func TestCutShortWhileMapped(t *testing.T) {
+	emulated.NeedFaultAddress(t)
 	for _, c := range []struct {
 		name string
 		to   []int64

@@ -16,7 +16,7 @@ fresh() {
 }
 # job WORDS... runs the program; its output is in $out and $err, its status in $status.
 job() {
-	LD_PRELOAD="$preload" timeout 60 "$tests/job" "$@" >"$work/out" 2>"$work/err"
+	timeout 60 env LD_PRELOAD="$preload" "$tests/job" "$@" >"$work/out" 2>"$work/err"
 	status=$?
 	out=$(tr '\n' ' ' <"$work/out")
 	err=$(cat "$work/err")
@@ -242,7 +242,7 @@ where="the host's PID, where only the driver knows it"
 if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	fresh
 	for i in 1 2 3 4; do
-		LD_PRELOAD="$preload" RATION_HOSTPID=probe unshare -pf --kill-child "$tests/job" init context wait >/dev/null 2>&1 &
+		RATION_HOSTPID=probe unshare -pf --kill-child env LD_PRELOAD="$preload" "$tests/job" init context wait >/dev/null 2>&1 &
 		eval "pid$i=$!"
 	done
 	tries=0
@@ -263,7 +263,7 @@ if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	export CUDA_DEVICE_MEMORY_LIMIT=1g
 	job init context exit:0 # so that what a context takes is known, and no process looks for its PID to measure it
 	# Without its lock, and in a namespace of its own, no process can tell that it lives.
-	LD_PRELOAD="$preload" unshare -pf --kill-child "$tests/job" init context alloc:$((300 * MIB)) close sleep:1500 alloc:$MIB sleep:1500 \
+	unshare -pf --kill-child env LD_PRELOAD="$preload" "$tests/job" init context alloc:$((300 * MIB)) close sleep:1500 alloc:$MIB sleep:1500 \
 		>"$work/evicted" 2>&1 &
 	pid=$!
 	sleep 0.7

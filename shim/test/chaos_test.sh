@@ -17,8 +17,8 @@ if [ -z "$san" ] && [ -f "$faults" ]; then
 		for k in 1 3; do
 			where="killed at $point:$k"
 			fresh chaos
-			RATION_FAULT=$point:$k LD_PRELOAD="$faults" timeout 20 "$tests/job" $steps >/dev/null 2>&1
-			is "$(LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | tr '\n' ' ')" "$good"
+			RATION_FAULT=$point:$k timeout 20 env LD_PRELOAD="$faults" "$tests/job" $steps >/dev/null 2>&1
+			is "$(timeout 20 env LD_PRELOAD="$preload" "$tests/job" $whole 2>&1 | tr '\n' ' ')" "$good"
 		done
 	done
 fi
@@ -27,8 +27,8 @@ fi
 for call in cuMemAlloc:1 cuMemAlloc:1:after cuMemFree:1 cuMemFree:1:after cuDevicePrimaryCtxRetain:1:after; do
 	where="killed in $call"
 	fresh chaos
-	FAKEGPU_DIE=$call LD_PRELOAD="$preload" timeout 20 "$tests/job" $steps >/dev/null 2>&1
-	is "$(LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | tr '\n' ' ')" "$good"
+	FAKEGPU_DIE=$call timeout 20 env LD_PRELOAD="$preload" "$tests/job" $steps >/dev/null 2>&1
+	is "$(timeout 20 env LD_PRELOAD="$preload" "$tests/job" $whole 2>&1 | tr '\n' ' ')" "$good"
 done
 where="a call that the driver fails"
 fresh chaos
@@ -56,7 +56,7 @@ if [ -z "$san" ]; then
 	is "$("$tests/look" "$RATION_REGION" | sed -n 's/^device 0 used \([0-9]*\) .*/\1/p')" $((640 * MIB))
 	kill -KILL $pids
 	wait 2>/dev/null
-	is "$(LD_PRELOAD="$preload" timeout 20 "$tests/job" init context alloc:$((1023 * MIB)) exit:0 2>&1 | tr '\n' ' ')" "$good"
+	is "$(timeout 20 env LD_PRELOAD="$preload" "$tests/job" init context alloc:$((1023 * MIB)) exit:0 2>&1 | tr '\n' ' ')" "$good"
 	is "$("$tests/look" "$RATION_REGION" | grep -c '^slot')" 0
 fi
 

@@ -45,7 +45,7 @@ program() {
 	out=$(
 		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$folder" RATION_REGION="$folder/region"
 		[ -f "$here/$1.env" ] && . "$here/$1.env"
-		LD_PRELOAD="${2:-$preload}" timeout $([ -n "$san" ] && echo 400 || echo 120) "$tests/$1"
+		timeout $([ -n "$san" ] && echo 400 || echo 120) env LD_PRELOAD="${2:-$preload}" "$tests/$1"
 	)
 	status=$?
 	printf '%s\n' "$out"
@@ -59,13 +59,33 @@ script() {
 	add "$1" "$status" "$out"
 }
 
+# What an emulator of the processor (make arm64) is not asked for. Some scripts preload the
+# library into programs of this machine, which are for another processor than the library.
+# cancelled fails in its part `late` now and then: docs/architecture.md. And where the emulator
+# makes up /proc/self/stat, a process tells the region another start than others find; when it then
+# loses its lock, as in random and no_descriptors, others may take it for dead.
+emulated=${RATION_TEST_EMULATED:-}
+without=
+if [ -n "$emulated" ]; then
+	without=" guest_test.sh names_test.sh itself_test.sh cancelled "
+	"$tests/proc_stat" || without="$without random no_descriptors "
+	echo "not in an emulator:$without"
+fi
+# left_out NAME says whether a test is not to be run.
+left_out() {
+	case $without in
+	*" $1 "*) return 0 ;;
+	esac
+	return 1
+}
+
 for name in limit_parse_table descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output; do
-	program "$name"
+	left_out "$name" || program "$name"
 done
 
 # Again, with the build that aborts where a thread breaks the order of the locks.
 debug=${lib%.so}-lockdebug.so
-if [ -z "$san" ] && [ -f "$debug" ]; then
+if [ -z "$san$emulated" ] && [ -f "$debug" ]; then
 	echo "with ${debug##*/}:"
 	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd; do
 		program "$name" "$debug"
@@ -73,7 +93,7 @@ if [ -z "$san" ] && [ -f "$debug" ]; then
 fi
 
 for path in "$here"/*_test.sh; do
-	script "$(basename "$path")"
+	left_out "$(basename "$path")" || script "$(basename "$path")"
 done
 
 # Programs that were written to break the library. Those it does not hold up against yet are
@@ -83,6 +103,7 @@ for name in $(cat "$here/stranger/pending"); do
 done
 for path in "$here"/stranger/*.c "$here"/stranger/*_test.sh; do
 	name=$(basename "$path")
+	! left_out "${name%.c}" || continue
 	if grep -q "^${name%.c}\$" "$here/stranger/pending" && [ -z "${PENDING:-}" ]; then
 		continue
 	fi

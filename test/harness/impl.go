@@ -4,6 +4,7 @@
 package harness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -57,11 +58,12 @@ func build(dir string) error {
 		err = errors.Join(err, globErr)
 		args = append(args, sources...)
 	}
+	cc := cmp.Or(os.Getenv("CC"), "cc") // make arm64 sets a cross compiler
 	impl = Impl{Name: "c", Plain: in("c"), Fault: in("c-fault")}
 	impls = append(impls, impl)
 	return errors.Join(err,
-		compile("cc", append(args, "-o", impl.Plain)...),
-		compile("cc", append(args, "-DRATION_FAULTPOINTS", "-o", impl.Fault)...))
+		compile(cc, append(args, "-o", impl.Plain)...),
+		compile(cc, append(args, "-DRATION_FAULTPOINTS", "-o", impl.Fault)...))
 }
 
 func compile(name string, arg ...string) error {
