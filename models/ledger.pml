@@ -5,6 +5,9 @@
  * and every helper here may wake up with an old look at a slot that has been freed and claimed again since.
  * When all have ended, `init` reaps what is left, cannot die, and checks the books.
  *
+ * With FALSE_DEATH, the first owner loses its lock at any moment, and is then dead to the reapers although it goes on, at
+ * whatever step it was: before it has read a word, between reading and swapping it, after the slot is another owner's.
+ *
  * Every shared word is read or written whole, in one step. Death is offered before each write only: a death between
  * two reads leaves behind what a death before the next write leaves behind.
  *
@@ -13,6 +16,7 @@
  *   SECOND, THIRD    changes made by the owners of slots 1 and 2
  *   REAPERS          mortal reapers
  *   OPERATOR         somebody lowers the limit once
+ *   FALSE_DEATH      the first owner of slot 0 loses its lock, and lives
  *   SHORT            how many values the short sequences of `word` and `done` have: 22 bits in the code
  */
 
@@ -67,15 +71,20 @@
 #define u_seq(u)   ((u) / 8)
 #define u_units(u) ((u) % 8)
 
-#define FREE(gen)   ((gen) * 2)
-#define ACTIVE(gen) ((gen) * 2 + 1)
-#define gen(s)      ((s) / 2)
-#define active(s)   ((s) % 2)
+#define FREE(gen)      ((gen) * 4)
+#define ACTIVE(gen)    ((gen) * 4 + 1)
+#define CONDEMNED(gen) ((gen) * 4 + 2)
+#define gen(s)         ((s) / 4)
+#define active(s)      ((s) % 4 == 1)
+#define condemned(s)   ((s) % 4 == 2)
+
+#define FENCE SLOTS		/* a slot that nobody claims: a fence in `word` is its change */
 
 short word = WORD(0, 0, START);
 short pend[SLOTS] = PEND(START, 0);
 byte used[SLOTS] = USED(START, 0);
-byte done[SLOTS] = START % STORED;
+byte done[SLOTS + 1] = START % STORED;
+byte fences;
 byte status[SLOTS] = FREE(0);
 bool locked[SLOTS];		/* the record lock on the slot's byte: gone when its holder is */
 #ifdef OPERATOR
@@ -84,9 +93,13 @@ byte limit = LIMIT;
 #define limit LIMIT
 #endif
 
-byte holds[SLOTS];		/* not in the region: what the living owner believes it holds */
+byte holds[SLOTS];		/* not in the region: what the slot's owner holds, until it is condemned */
 
 #define dead(i) (active(status[i]) && !locked[i])
+
+/* An owner looks at its status after each word that it is about to swap: after pend before the announcement, after word
+ * before it applies, after done before it refreshes. */
+#define evicted (status[i] != mine)
 
 /* `if :: step OR_DIE fi`: do the step, or die before it. */
 #define OR_DIE :: mortal -> goto dying
@@ -134,11 +147,26 @@ inline apply(seq, delta)	/* the one place where word changes */
 
 inline change()
 {
-	atomic { u = used[i]; assert(u_units(u) == holds[i]) }		/* nobody touches the account of the living */
-	k = after(u, pend[i]);
-	if :: pend[i] = PEND(k, delta) OR_DIE fi;			/* announce */
+	do
+	:: p = pend[i];
+	   u = used[i];
+	   if
+	   :: atomic { evicted -> goto gone }
+	   :: atomic { else -> assert(u_units(u) == holds[i]) }		/* nobody touches the account of the living */
+	   fi;
+	   k = after(u, p);
+#ifdef STORE_ANNOUNCEMENT
+	   if :: d_step { pend[i] = PEND(k, delta); ok = true } OR_DIE fi;
+#else
+	   if :: swap(pend[i], p, PEND(k, delta)) OR_DIE fi;		/* announce */
+#endif
+	   if :: ok -> break :: else fi		/* an owner before us was about to announce, and will not apply it */
+	od;
 #ifdef LIMIT_READ_ONCE
 	l = limit;
+#endif
+#ifdef STATUS_BEFORE_WORD
+	if :: evicted -> goto gone :: else fi;
 #endif
 	do
 	:: atomic { w = word; fits = w_units(w) + delta <= limit }
@@ -146,6 +174,9 @@ inline change()
 	   :: delta > 0 && w_units(w) + delta > limit_seen -> ok = false; break		/* refused */
 	   :: else
 	   fi;
+#if !defined(NO_OWNER_CHECK) && !defined(STATUS_BEFORE_WORD)
+	   if :: evicted -> goto gone :: else fi;
+#endif
 	   if :: w_slot(w) != i -> note() :: else fi;
 	   apply(k, delta);
 	   if :: ok -> break :: else fi
@@ -154,39 +185,63 @@ inline change()
 	if
 	:: ok ->
 	   if
-	   :: d_step { used[i] = USED(k, u_units(u) + delta); holds[i] = holds[i] + delta }	/* book */
+	   :: d_step {							/* book */
+#ifdef STORE_BOOKING
+		used[i] = USED(k, u_units(u) + delta); ok = true;
+#else
+		swap(used[i], u, USED(k, u_units(u) + delta));
+#endif
+		if :: ok && !evicted -> holds[i] = holds[i] + delta :: else fi
+	      }
 	      OR_DIE
 	   fi;
+	   if :: !ok -> goto gone :: else fi;		/* booked by a reaper, and returned with the rest */
 #ifndef NO_REFRESH
 	   if
-	   :: k % REFRESH == 0 -> if :: done[i] = k % STORED OR_DIE fi
+	   :: k % REFRESH == 0 -> refresh(k)
 	   :: else
 	   fi
 #endif
 	:: else
 	fi;
-	d_step { k = 0; u = 0; w = 0; l = 0; delta = 0; ok = false; fits = false }
+	d_step { k = 0; u = 0; p = 0; w = 0; l = 0; delta = 0; ok = false; fits = false }
+}
+
+inline refresh(seq)		/* an owner's own note */
+{
+	do
+	:: d = done[i];
+#ifndef REFRESH_UNCHECKED
+	   if :: evicted -> goto gone :: else fi;
+#endif
+	   if :: swap(done[i], d, (seq) % STORED) OR_DIE fi;
+	   if :: ok -> break :: else fi
+	od;
+	d = 0; ok = false
 }
 
 proctype owner(byte i, changes)
 {
-	byte k, u, d, l;
-	short w, delta;
+	byte k, u, d, l, mine;
+	short p, w, delta;
 	bool ok, fits, mortal = true;
 
 	/* Claiming is one step here: it has a model of its own, slot.pml. */
 	atomic {
 		if
-		:: !active(status[i]) && !locked[i] -> locked[i] = true; status[i] = ACTIVE(gen(status[i]) + 1)
+		:: status[i] % 4 == 0 && !locked[i] ->
+		   locked[i] = true; mine = ACTIVE(gen(status[i]) + 1); status[i] = mine
 		:: else -> goto gone
 		fi
 	}
 #ifndef NO_REFRESH
-	if :: done[i] = u_seq(used[i]) % STORED OR_DIE fi;
+	u = used[i];
+	refresh(u_seq(u));
+	u = 0;
 #endif
 	do
 	:: changes > 0 ->
-	   atomic { changes--; if :: delta = 1 :: delta = 2 :: holds[i] > 0 -> delta = -1 fi }
+	   atomic { changes--; if :: delta = 1 :: delta = 2 :: u_units(used[i]) > 0 -> delta = -1 fi }
 	   change()
 	:: changes = 0; break
 	od;
@@ -194,19 +249,31 @@ proctype owner(byte i, changes)
 	:: goto gone							/* lives on, and keeps what it holds */
 	:: goto dying
 	:: if								/* leaves */
-	   :: holds[i] > 0 -> delta = -holds[i]; change()
+	   :: atomic { u_units(used[i]) > 0 -> delta = -u_units(used[i]) }
+	      change()
 	   :: else
 	   fi;
-	   d_step { status[i] = FREE(gen(status[i])); locked[i] = false }
+	   if :: d_step { swap(status[i], mine, FREE(gen(mine))); if :: ok -> locked[i] = false :: else fi } OR_DIE fi;
 	   goto gone
 	fi;
 dying:
-	atomic {
-		locked[i] = false; holds[i] = 0;
-		i = 0; changes = 0; k = 0; u = 0; d = 0; l = 0; w = 0; delta = 0; ok = false; fits = false
-	}
+	atomic { if :: !evicted -> locked[i] = false; holds[i] = 0 :: else fi }
 gone:
+	atomic { i = 0; changes = 0; k = 0; u = 0; d = 0; l = 0; mine = 0; p = 0; w = 0; delta = 0; ok = false; fits = false }
 }
+
+#ifdef FALSE_DEATH
+/* The lock goes with any close of the file in that process. */
+proctype closing()
+{
+	atomic {
+		if
+		:: status[0] == ACTIVE(1) && locked[0] -> locked[0] = false
+		:: status[0] != FREE(0)			/* it is over, or keeps its lock */
+		fi
+	}
+}
+#endif
 
 /* Was the last announcement applied? The answer holds if neither the announcement nor the owner changed meanwhile. */
 inline look()
@@ -234,10 +301,50 @@ inline look()
 	}
 }
 
-/* Booked, or a charge that nobody is left to apply. */
-#define settled (booked || (!applied && p_delta(p) >= 0))
+/* A charge that was not applied when w was current, and whose owner may be about to apply it: after this it cannot. It has
+ * looked at its status since it read `word`, and found itself condemned, or it has read a `word` that is no more. */
+inline fence()
+{
+	note();
+#ifdef NO_FENCE
+	ok = true
+#else
+	if
+	:: d_step { swap(word, w, WORD(w_units(w), FENCE, fences % LONG)); fences++; assert(fences < LONG) }
+	   OR_DIE
+	fi
+#endif
+}
 
-inline reap()			/* one look at slot i, whose owner was dead in status s, and one step */
+inline announce_return()
+{
+	if :: swap(pend[i], p, PEND(after(u, p), -u_units(u))) OR_DIE fi
+}
+
+inline free()
+{
+#ifdef FREE_WITHOUT_GENERATION
+	if :: swap(status[i], CONDEMNED(gen(status[i])), FREE(gen(status[i]))) OR_DIE fi
+#else
+	if :: swap(status[i], s, FREE(gen(s))) OR_DIE fi
+#endif
+}
+
+inline condemn()		/* slot i, whose owner was dead in status s */
+{
+#ifdef NO_CONDEMN
+	holds[i] = 0;
+	reap()
+#else
+	if
+	:: d_step { swap(status[i], s, CONDEMNED(gen(s))); if :: ok -> holds[i] = 0 :: else fi }
+	   OR_DIE
+	fi;
+	d_step { i = 0; s = 0; ok = false }
+#endif
+}
+
+inline reap()			/* one look at slot i, which was condemned in status s, and one step */
 {
 	look();
 	if
@@ -252,21 +359,23 @@ inline reap()			/* one look at slot i, whose owner was dead in status s, and one
 #endif
 	      note();
 	      apply(p_seq(p), p_delta(p))
-	   :: settled && u_units(u) > 0 ->				/* announce the return of all it holds */
-	      if :: swap(pend[i], p, PEND(after(u, p), -u_units(u))) OR_DIE fi
-	   :: settled && u_units(u) == 0 ->
-#ifdef FREE_WITHOUT_GENERATION
-	      if :: swap(status[i], ACTIVE(gen(status[i])), FREE(gen(status[i]))) OR_DIE fi
-#else
-	      if :: swap(status[i], s, FREE(gen(s))) OR_DIE fi
-#endif
+	   :: !applied && p_delta(p) >= 0 ->				/* an unapplied charge: nobody may apply it from now on */
+	      fence();
+	      if
+	      :: ok && u_units(u) > 0 -> announce_return()
+	      :: ok && u_units(u) == 0 -> free()
+	      :: else
+	      fi
+	   :: booked && u_units(u) > 0 -> announce_return()
+	   :: booked && u_units(u) == 0 -> free()
 	   fi
 	fi;
 	d_step { i = 0; s = 0; p = 0; u = 0; w = 0; ok = false; stable = false; booked = false; applied = false }
 }
 
-/* Status and lock are taken together: had the status moved between the two, look() would find that out. */
-#define found_dead(n) atomic { dead(n) -> i = n; s = status[n] }
+/* Status and lock are taken together: had the status moved between the two, the swap to CONDEMNED would find that out. */
+#define found_dead(n)      atomic { dead(n) -> i = n; s = status[n] }
+#define found_condemned(n) atomic { condemned(status[n]) -> i = n; s = status[n] }
 
 proctype reaper()
 {
@@ -275,10 +384,13 @@ proctype reaper()
 	bool ok, stable, booked, applied, mortal = true;
 
 	do
-	:: found_dead(0) reap()
-	:: found_dead(1) reap()
+	:: found_dead(0) condemn()
+	:: found_condemned(0) reap()
+	:: found_dead(1) condemn()
+	:: found_condemned(1) reap()
 #ifdef THIRD
-	:: found_dead(2) reap()
+	:: found_dead(2) condemn()
+	:: found_condemned(2) reap()
 #endif
 	:: break
 	od;
@@ -297,6 +409,9 @@ init
 
 	atomic {
 		run owner(0, FIRST);
+#ifdef FALSE_DEATH
+		run closing();
+#endif
 #ifdef NEXT
 		run owner(0, NEXT);
 #endif
@@ -316,7 +431,8 @@ init
 		for (n : 0 .. SLOTS - 1) {
 			steps = 0;
 			do
-			:: dead(n) -> steps++; assert(steps <= 6); i = n; s = status[n]; reap()
+			:: dead(n) -> i = n; s = status[n]; condemn()
+			:: condemned(status[n]) -> steps++; assert(steps <= 6); i = n; s = status[n]; reap()
 			:: else -> break
 			od;
 			assert(locked[n] == active(status[n]));		/* the dead are freed, the living are not */

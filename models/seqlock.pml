@@ -1,7 +1,12 @@
 /* The sequence lock (docs/protocols.md, section 2): what an account holds, by kind, in one piece.
  *
- * Two threads of one process write the account, a reader reads it, the process may die at any step, and the slot's next
- * owner enters the account before its first change there. A writer that is preempted or stopped for ever is one that is not scheduled, or is killed.
+ * Two threads of one process write the account, with a mutex of that process; a reader reads it, the process may die at any
+ * step, and the slot's next owner enters the account before its first change there. A writer that is preempted or stopped for
+ * ever is one that is not scheduled, or is killed.
+ *
+ * With FALSE_DEATH the first process does not die: others take it for dead, the slot becomes the next owner's, and the first
+ * goes on to write what it was about to write. One thread each; nobody reads. When both are quiet, the next owner makes one
+ * more change, and then the account is as that one says.
  *
  * Each figure is a word of its own, stored and loaded in a step of its own. The steps of one thread are seen in
  * their order, which is what release and acquire give the code: each store of `turn` and of a figure is a release, so
@@ -28,9 +33,9 @@
 #endif
 #define state(s) ((s) % 4)
 #ifdef NO_GENERATION
-#define entered(g) true
+#define has(g) true
 #else
-#define entered(g) (owner == (g))
+#define has(g) (owner == (g))
 #endif
 
 #define phase(t) ((t) % 4)
@@ -54,8 +59,12 @@ figures copy[2];
 bit tenure;
 bool alive[2] = true;
 byte begun[2], ended[2];
-byte stopped;			/* threads that are over */
-bool entering;			/* a lock of the process's own, gone with it */
+byte over;			/* threads that are over */
+
+/* Nor these: each process's mutex for the account; under it, whether the account is its own, and what it holds. */
+bool held[2];
+bool entered[2];
+figures mine[2];
 
 #ifdef SINGLE_COPY
 #define first  A
@@ -69,91 +78,71 @@ bool entering;			/* a lock of the process's own, gone with it */
 #endif
 #endif
 
-inline take()			/* CAS(turn, n+0, n+1) */
-{
-	do
-	:: t = turn;
-	   if
-#ifdef STORE_TURN
-	   :: phase(t) == 0 -> d_step { turn = t + 1; begun[g]++ } break
-#else
-	   :: phase(t) == 0 ->
-	      d_step {
-		got = (turn == t);
-		if :: got -> turn = t + 1; begun[g]++ :: else fi
-	      }
-	      if :: got -> break :: else fi
-#endif
-	   :: else -> turn != t
-	   fi
-	od
-}
-
 inline put(c)
 {
-	copy[c].total = total;
-	copy[c].kind[kind] = bytes
+#ifdef ONE_KIND
+	copy[c].total = mine[g].total;			/* what the change concerns, and no more */
+	copy[c].kind[kind] = mine[g].kind[kind]
+#else
+	copy[c].total = mine[g].total;
+	copy[c].kind[0] = mine[g].kind[0];
+	copy[c].kind[1] = mine[g].kind[1]
+#endif
 }
 
-inline zero(c)
+inline publish()		/* all that the process holds, from an idle count, whatever the word says */
 {
-	copy[c].total = 0;
-	copy[c].kind[0] = 0;
-	copy[c].kind[1] = 0
+	t = turn;
+#ifndef NO_RESET
+	t = (phase(t) == 0 -> t : t - phase(t) + 4);
+#endif
+	d_step { turn = t + 1; if :: !entering -> begun[g]++ :: else fi }
+	put(first);
+#ifdef STORES_REORDERED
+	copy[A].total = mine[g].total;
+#endif
+	d_step { turn = t + 3; if :: !entering -> ended[g]++ :: else fi }
+	put(A);
+	turn = t + 4
 }
 
-inline enter()			/* before this owner's first change of the account */
+inline enter()			/* before this owner's first change, or where another wrote its generation over ours */
 {
 	if
-	:: owner == g
+	:: entered[g] && owner == g
 	:: else ->
-#ifndef ENTER_UNLOCKED
-	   atomic { !entering -> entering = true }
-#endif
-	   if
-#ifndef ENTER_UNLOCKED
-	   :: owner == g
-#endif
-	   :: else ->
 #ifdef GENERATION_FIRST
-	      owner = g;
+	   owner = g;
 #endif
-	      zero(A);
-	      zero(B);
-#ifndef NO_RESET
-	      t = turn;
-	      turn = t - phase(t) + 4;
-#endif
-	      owner = g
-	   fi;
-	   entering = false
+	   entering = true;
+	   publish();
+	   entering = false;
+	   entered[g] = true;
+	   owner = g
 	fi
 }
 
 proctype thread(bit g; byte kind)
 {
-	byte t, n, total, bytes;
-	bool got;
+	byte t, n, total;
+	bool entering;
 
 	{
 		do
 		:: n < WRITES ->
 		   n++;
-		   enter();
-		   take();
-		   atomic { total = copy[A].total + 1; bytes = copy[A].kind[kind] + 1 }
-		   put(first);
-#ifdef STORES_REORDERED
-		   copy[A].total = total;
+#ifndef NO_MUTEX
+		   atomic { !held[g] -> held[g] = true }
 #endif
-		   d_step { turn = t + 3; ended[g]++ }
-		   put(A);
-		   turn = t + 4;
-		   d_step { t = 0; total = 0; bytes = 0; got = false }
+		   enter();
+		   total = mine[g].total + 1;
+		   atomic { mine[g].total = total; mine[g].kind[kind]++ }
+		   publish();
+		   d_step { held[g] = false; t = 0; total = 0 }
 		:: else -> break
 		od
 	} unless { !alive[g] };
-	atomic { t = 0; n = 0; total = 0; bytes = 0; got = false; stopped++ }
+	atomic { t = 0; n = 0; total = 0; entering = false; over++ }
 }
 
 /* Death, reaping (which leaves the usage alone), and the next owner. Or none of it. */
@@ -161,15 +150,23 @@ proctype successor()
 {
 	if
 	:: goto out
-	:: alive[0] = false; stopped == 2
+#ifdef FALSE_DEATH
+	:: true
+#else
+	:: alive[0] = false; over == 2
+#endif
 	fi;
 	if
 	:: goto out
 	:: status = STATUS(0, FREE)
 	fi;
-	atomic { status = STATUS(1, JOINING); tenure = 1; entering = false }
+	atomic { status = STATUS(1, JOINING); tenure = 1 }
 	status = STATUS(1, ACTIVE);
+#ifdef FALSE_DEATH
+	run thread(1, 0);
+#else
 	atomic { run thread(1, 0); run thread(1, 1) }
+#endif
 out:
 }
 
@@ -185,7 +182,7 @@ proctype reader()
 #ifdef SINGLE_COPY
 	   if :: phase(t) != 0 -> turn != t; goto again :: else fi;
 #endif
-	   if :: !entered(g) -> d_step { total = 0; bytes[0] = 0; bytes[1] = 0 } break :: else fi;
+	   if :: !has(g) -> d_step { total = 0; bytes[0] = 0; bytes[1] = 0 } break :: else fi;
 	   total = copy[source].total;
 	   bytes[0] = copy[source].kind[0];
 	   bytes[1] = copy[source].kind[1];
@@ -211,11 +208,25 @@ init
 	byte n;
 
 	atomic {
+#ifndef FALSE_DEATH
 		run thread(0, 0);
+#endif
 		run thread(0, 1);
 		run successor();
-		for (n : 1 .. READERS) { run reader() }
+		do :: n < READERS -> n++; run reader() :: else -> break od
 	}
 	_nr_pr == 1;
+#ifdef FALSE_DEATH
+	if
+	:: tenure == 1 ->
+	   run thread(1, 0);
+	   _nr_pr == 1;
+	   assert(owner == 1 && phase(turn) == 0);
+	   assert(copy[A].total == 2 * WRITES && copy[A].kind[0] == 2 * WRITES && copy[A].kind[1] == 0);
+	   assert(copy[B].total == 2 * WRITES && copy[B].kind[0] == 2 * WRITES && copy[B].kind[1] == 0)
+	:: else
+	fi
+#else
 	assert(!alive[0] || copy[A].total == 2 * WRITES)	/* no write was lost between the threads */
+#endif
 }
