@@ -83,6 +83,14 @@ static void attach_log_differences(const struct region_limits *own)
 	}
 }
 
+/* attach_log_damage is called where this process found a slot whose content cannot be. */
+static void attach_log_damage(unsigned slot, unsigned device)
+{
+	log_error("region %s: what slot %u holds of device %u cannot be; it is out of use, and its bytes stay counted "
+		  "(end the job and remove the file to have them back)",
+		  attach_job_config.path, slot, device);
+}
+
 /* attach_open maps the job's region. Under the lock. */
 static bool attach_open(struct attach_page *p, void (*reset)(void))
 {
@@ -113,6 +121,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 		log_error("region %s: %s", c->path, attach_error_text(err, buf));
 		return false;
 	}
+	attach_job_region.on_damage = attach_log_damage;
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
 	reset();

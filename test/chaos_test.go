@@ -177,7 +177,7 @@ func (c *chaos) end() {
 	if dead := strings.Count(c.operator.OK("processes").String(), ":dead"); dead != 0 {
 		t.Errorf("%d dead processes still have slots", dead)
 	}
-	if a := c.operator.Ask("claims %d", abi.Slots-len(living)-1); a.Verdict() != "ok" {
+	if a := c.operator.Ask("claims %d", abi.FenceSlot-len(living)-1); a.Verdict() != "ok" {
 		t.Errorf("claiming all other slots: %s", a)
 	}
 	for _, w := range living {

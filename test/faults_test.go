@@ -80,7 +80,9 @@ func (r *faultRun) run(s scenario) bool {
 				w = start(r.t, r.mix, len(r.workers))
 				r.workers[step.worker] = w
 			}
-			w.OK("%s", step.order)
+			if got := w.Ask("%s", step.order); got.Verdict() == "error" {
+				r.t.Fatalf("%s: %s", step.order, got)
+			}
 		}
 	}
 	return false
@@ -119,7 +121,7 @@ func (r *faultRun) checkKilled(s scenario, followed bool) {
 	a.OK("reap")
 	balanced(r.t, r.path)
 	r.t.Logf("the longest operation took %v", time.Duration(a.OK("stop").Int("longest")))
-	if got := a.Ask("claims %d", abi.Slots-1); got.Verdict() != "ok" {
+	if got := a.Ask("claims %d", abi.FenceSlot-1); got.Verdict() != "ok" {
 		r.t.Errorf("claiming every slot but its own: %s", got)
 	}
 	a.Quit()

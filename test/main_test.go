@@ -128,8 +128,8 @@ func checkEmpty(t testing.TB, path string) {
 	if used := balanced(t, path); used != [abi.Devices]uint64{} {
 		t.Errorf("bytes are still granted: %v", used)
 	}
-	if n := w.OK("claims %d", abi.Slots).Int("slots"); n != abi.Slots {
-		t.Errorf("%d of %d slots could be claimed", n, abi.Slots)
+	if n := w.OK("claims %d", abi.FenceSlot).Int("slots"); n != abi.FenceSlot {
+		t.Errorf("%d of %d slots could be claimed", n, abi.FenceSlot)
 	}
 	w.Quit()
 }

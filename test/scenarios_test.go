@@ -43,10 +43,10 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 		return scenario{steps: []step{
 			// All slots have been the survivor's before, so a slot that the victim has not
 			// filled in still has the PID of a living process.
-			a("claims %d", abi.Slots-1), open, v("claim 1"), v("claim 2"), v("claim 3"),
+			a("claims %d", abi.FenceSlot-1), open, v("claim 1"), v("claim 2"), v("claim 3"),
 		}, passes: 3}
 
-	case abi.TurnTaken, abi.ChangeAnnounced, abi.ChangeApplied, abi.ChangeBooked, abi.SeqlockB, abi.SeqlockTurned, abi.SeqlockA, abi.TurnLeft:
+	case abi.TurnTaken, abi.ChangeRead, abi.ChangeAnnounced, abi.ChangeApplied, abi.ChangeBooked, abi.SeqlockB, abi.SeqlockTurned, abi.SeqlockA, abi.TurnLeft:
 		return scenario{steps: []step{
 			open, v("claim v"), v("charge 0 data %d", piece), v("charge 0 module %d", piece), v("return 0 data %d", piece),
 		}, passes: 3, holds: 2 * piece}
@@ -66,7 +66,10 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 			v("charge 0 data 1"), v("charge 0 data 1"), v("charge 0 data 1"),
 		}, passes: 3}
 
-	case abi.ReapJudged, abi.ReapAnnounced, abi.ReapNoted, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled, abi.ReapFreed:
+	case abi.ReapFenced:
+		return scenario{steps: append(refusedAndDead(path), open, v("reap")), passes: 3}
+
+	case abi.ReapCondemned, abi.ReapJudged, abi.ReapAnnounced, abi.ReapNoted, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled, abi.ReapFreed:
 		return scenario{steps: append(dead(path), open, v("reap")), passes: 3}
 
 	case abi.LeaveReturned, abi.LeaveFreed, abi.LeaveUnlocked:
@@ -82,6 +85,22 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 		}, passes: 3}
 	}
 	return scenario{}
+}
+
+// refusedAndDead returns steps that leave three dead processes, each of which was
+// refused last, the first two with something in hand.
+func refusedAndDead(path string) (steps []step) {
+	for _, worker := range []string{"d1", "d2", "d3"} {
+		steps = append(steps, step{worker, "open " + path}, step{worker, "claim " + worker})
+		if worker != "d3" {
+			steps = append(steps, step{worker, fmt.Sprintf("charge 0 data %d", piece)})
+		}
+		steps = append(steps, step{worker, fmt.Sprintf("charge 0 data %d", 2*scenarioLimit)})
+	}
+	for _, worker := range []string{"d1", "d2", "d3"} {
+		steps = append(steps, step{worker, "kill"})
+	}
+	return steps
 }
 
 // dead returns steps that leave three dead processes, which hold something of each

@@ -21,7 +21,8 @@ const (
 	ClaimFilled
 	ClaimActive
 
-	TurnTaken // phase 1
+	TurnTaken  // the turn is this thread's, nothing is written
+	ChangeRead // the account's words are read, nothing is announced
 	ChangeAnnounced
 	NoteRead // between reading done and swapping it
 	ChangeNoted
@@ -30,12 +31,14 @@ const (
 	SeqlockB      // B is written, phase 1
 	SeqlockTurned // phase 3
 	SeqlockA      // A is written, phase 3
-	TurnLeft      // phase 0 again
+	TurnLeft      // phase 0 again, the turn is free
 
 	RefuseTicket // a ring entry is ours, not written
 	RefuseWritten
 
+	ReapCondemned // the slot is condemned, nothing is settled
 	ReapJudged
+	ReapFenced // an unapplied charge cannot be applied any more
 	ReapAnnounced
 	ReapNoted
 	ReapApplied
@@ -56,10 +59,10 @@ var failpointNames = [Failpoints]string{
 	"none",
 	"init-opened", "init-sized", "init-mapped", "init-won", "init-limits", "init-fields", "init-done",
 	"claim-locked", "claim-joining", "claim-filled", "claim-active",
-	"turn-taken", "change-announced", "note-read", "change-noted", "change-applied", "change-booked",
+	"turn-taken", "change-read", "change-announced", "note-read", "change-noted", "change-applied", "change-booked",
 	"seqlock-b", "seqlock-turned", "seqlock-a", "turn-left",
 	"refuse-ticket", "refuse-written",
-	"reap-judged", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed",
+	"reap-condemned", "reap-judged", "reap-fenced", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed",
 	"leave-returned", "leave-freed", "leave-unlocked",
 	"limit-set",
 }

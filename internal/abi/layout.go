@@ -21,7 +21,7 @@ import "structs"
 // Capacity of a region.
 const (
 	Devices  = 16   // GPUs a job can see
-	Slots    = 1024 // processes at a time; a slot number fits WordSlotBits
+	Slots    = 1024 // places for processes, one of them FenceSlot; a slot number fits WordSlotBits
 	Refusals = 256  // latest refusals kept
 
 	Unit     = 512  // bytes in one unit of the ledger
@@ -35,7 +35,7 @@ const (
 	Magic       = 0x314e4f4954415201 // "\x01RATION1" in the file
 	LimitsMagic = 0x314d494c54415201 // "\x01RATLIM1"
 	TailMagic   = 0x314c494154544152 // "RATTAIL1"
-	Version     = 2                  // of the layout
+	Version     = 3                  // of the layout
 )
 
 // Values of Header.State, in the order they are taken.
@@ -109,7 +109,7 @@ type Header struct {
 	NVMLPIDs    uint64 `c:"nvml_pids"` // packed by NVMLPIDs; written as rarely as HostPIDLock
 	_           [6]uint64
 
-	_ [472]uint64
+	_ [464]uint64
 }
 
 // Values of Header.Flags, set once: where the limits live. Beside means in a file
@@ -131,6 +131,9 @@ type Counters struct {
 	Helped     uint64 // initialisations finished for a process that was slow or had died
 	Claims     uint64 // slots claimed
 	Fast       uint64 // attaches that found the region complete
+
+	Damaged uint64 // slots put out of use: what they hold cannot be
+	_       [7]uint64
 }
 
 // Limits is a page of its own: inside the region where a job makes its own
@@ -167,7 +170,8 @@ type Device struct {
 	Peak        uint64 // most units ever granted at once
 	Refused     uint64 // requests refused, over the life of the region
 	ContextCost uint64 // packed by ContextCost; the last process that measured it wins
-	_           [5]uint64
+	Fences      uint64 // fences put into LedgerWord; the sequence of the next one
+	_           [4]uint64
 }
 
 // Compute is room for the rationing of compute time.
@@ -247,9 +251,8 @@ type Tail struct {
 
 // Bounds of the protocols, the same in both languages.
 const (
-	ReadTries      = 100            // consistent reads, before best effort
-	InitPatienceNS = 5_000_000      // nanoseconds a waiter leaves to the initialiser
-	TurnBoundNS    = 10_000_000_000 // nanoseconds a turn may stand still
-	DoneRefresh    = 1 << 16        // changes after which an owner rewrites its own Done
-	ClaimWindow    = 64             // slots tried first; doubled when none is free
+	ReadTries      = 100       // consistent reads, before best effort
+	InitPatienceNS = 5_000_000 // nanoseconds a waiter leaves to the initialiser
+	DoneRefresh    = 1 << 16   // changes after which an owner rewrites its own Done
+	ClaimWindow    = 64        // slots tried first; doubled when none is free
 )

@@ -12,6 +12,8 @@ const (
 	WordSlotShift = WordSeqBits
 	WordUnitShift = WordSeqBits + WordSlotBits
 	MaxUnits      = 1<<32 - 1 // the most units that a ledger can count
+
+	FenceSlot = Slots - 1 // the slot of a fence, which changes LedgerWord and no units; no process has it
 )
 
 // LedgerWord is a device's ledger: what is granted, and by which change.
@@ -25,7 +27,7 @@ func MakeLedgerWord(units uint64, slot int, seq uint64) LedgerWord {
 // Units is what the device has granted.
 func (w LedgerWord) Units() uint64 { return uint64(w) >> WordUnitShift }
 
-// Slot is the one that made the last change.
+// Slot is the one that made the last change; FenceSlot where a reaper put a fence.
 func (w LedgerWord) Slot() int { return int(w>>WordSlotShift) & (1<<WordSlotBits - 1) }
 
 // Seq is the low end of that change's sequence.
@@ -79,6 +81,11 @@ const (
 	SlotJoining = 1 // a process is filling Slot in
 	SlotActive  = 2 // Slot describes the owner
 
+	// A process found that the owner is dead: what it holds is being returned.
+	SlotCondemned = 3
+	// An account of the slot holds what cannot be: it is out of use for good.
+	SlotDamaged = 4
+
 	StatusStateBits = 8
 )
 
@@ -93,8 +100,12 @@ func MakeStatus(gen uint64, state int) Status {
 // Gen counts the owners the slot has had.
 func (s Status) Gen() uint64 { return uint64(s) >> StatusStateBits }
 
-// State is SlotFree, SlotJoining or SlotActive.
+// State is SlotFree, SlotJoining, SlotActive, SlotCondemned or SlotDamaged.
 func (s Status) State() int { return int(s & (1<<StatusStateBits - 1)) }
+
+// Holds says whether what the slot's account holds is shown: its owner's, or that of
+// one which is being reaped.
+func (s Status) Holds() bool { return s.State() == SlotActive || s.State() == SlotCondemned }
 
 // HostPID is the PID of a slot's owner as the host sees it, zero while unknown,
 // with the owner's generation, so that one found late is not taken for the next

@@ -66,7 +66,6 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	if err := r.whole(); err != nil {
 		return 0, err
 	}
-	a := &r.m.Accounts[device][s.index]
 	l := r.ledger(device)
 	if !fits {
 		return l.word(), errNoRoom
@@ -79,49 +78,73 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 	case giveBack:
 		delta = -delta
 	}
-
-	if atomic.LoadUint64(&a.Gen) != s.status.Gen() {
-		if err := s.enter(device); err != nil {
-			return 0, err
-		}
+	w, err := s.changeInTurn(device, kind, delta, limit)
+	point(abi.TurnLeft)
+	if err != nil {
+		return w, err
 	}
-	turn, ok := take(a, &r.broken)
-	if !ok {
-		return 0, r.damaged()
-	}
-	if err := s.usable(a, kind, delta); err != nil {
-		leave(a, turn)
-		return 0, err
-	}
-	point(abi.TurnTaken)
-	w, ok := l.change(s.index, delta, limit)
-	if !ok {
-		leave(a, turn)
-		if delta < 0 {
-			return 0, r.damaged()
-		}
-		return w, errNoRoom
-	}
-	if turn/abi.Phases%relock == 0 {
-		_, _ = r.alive.lock(s.index)
-	}
-	put(a, turn, kind, delta*abi.Unit)
 	if delta > 0 {
 		l.peak(w.Units() + units)
 	}
 	return 0, r.whole() // nor was it cut short meanwhile
 }
 
+// changeInTurn makes one change, with the account's turn.
+func (s *Slot) changeInTurn(device int, kind abi.Kind, delta int64, limit *uint64) (abi.LedgerWord, error) {
+	// Here and not at the claim: it looks at every process there is.
+	if !s.r.former.Load() {
+		s.r.reapFormerSelf()
+		s.r.former.Store(true)
+	}
+	t, a := s.take(device)
+	defer t.Unlock() // also where the file is cut short, and a page of it gone
+	if err := s.usable(t, kind, delta); err != nil {
+		return 0, err
+	}
+	s.enter(t, a)
+	point(abi.TurnTaken)
+	w, what := s.changeLedger(device, delta, limit)
+	switch {
+	case what == evicted:
+		return 0, s.evicted()
+	case what == noRoom && delta < 0:
+		return 0, s.r.damaged()
+	case what == noRoom:
+		return w, errNoRoom
+	}
+	if t.put(a, kind, delta*abi.Unit)%relock == 0 {
+		_, _ = s.r.alive.lock(s.index)
+	}
+	return w, nil
+}
+
+// take takes the turn of the slot's account on a device.
+func (s *Slot) take(device int) (*turn, *abi.Account) {
+	t := &s.turns[device]
+	t.Lock()
+	return t, &s.r.m.Accounts[device][s.index]
+}
+
+// enter makes the account this slot's, before its first change there. At attach
+// that would cost a page for every device there is.
+func (s *Slot) enter(t *turn, a *abi.Account) {
+	if t.entered && atomic.LoadUint64(&a.Gen) == s.status.Gen() {
+		return
+	}
+	s.refresh(a, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
+	t.enter(a, s.status.Gen())
+}
+
 // usable says whether the change may be made at all: the slot is ours, and holds
 // what is to be returned.
-func (s *Slot) usable(a *abi.Account, kind abi.Kind, delta int64) error {
+func (s *Slot) usable(t *turn, kind abi.Kind, delta int64) error {
 	if s.left.Load() {
 		return ErrClosed
 	}
-	if err := s.owned(); err != nil {
-		return err
+	if !s.ours() {
+		return s.evicted()
 	}
-	if held := a.A.Kind[kind]; delta < 0 && uint64(-delta)*abi.Unit > held {
+	if held := t.usage.Kind[kind]; delta < 0 && uint64(-delta)*abi.Unit > held {
 		return fmt.Errorf("returning %d bytes of %v where %d are held: %w", -delta*abi.Unit, kind, held, ErrNotHeld)
 	}
 	return nil

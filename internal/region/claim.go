@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +17,7 @@ type Slot struct {
 	index  int
 	status abi.Status // ours while Status in the region is this
 	left   atomic.Bool
-
-	entering sync.Mutex
+	turns  [abi.Devices]turn
 }
 
 // Claim takes a free slot, giving back those of dead processes if there is no
@@ -34,12 +32,11 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	}
 	s, err := r.claimFree(name)
 	if s == nil && err == nil {
-		if _, err = r.reapAll(); err == nil {
-			s, err = r.claimFree(name)
-		}
+		r.reapAll()
+		s, err = r.claimFree(name)
 	}
 	if s == nil && err == nil {
-		err = fmt.Errorf("region %s: %w: %d processes have one (raise the number of jobs, not of processes in one)", r.path, ErrFull, abi.Slots)
+		err = fmt.Errorf("region %s: %w: %d processes have one (raise the number of jobs, not of processes in one)", r.path, ErrFull, abi.FenceSlot)
 	}
 	return s, err
 }
@@ -57,7 +54,7 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 		for n := range window {
 			slot := int((ticket + n) % window)
 			st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
-			if st.State() != abi.SlotFree {
+			if st.State() != abi.SlotFree || slot == abi.FenceSlot {
 				continue
 			}
 			locked, err := r.alive.lock(slot)
@@ -126,31 +123,6 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	return &Slot{r: r, index: slot, status: active}
 }
 
-// enter makes the account of a device this slot's, before its first change there.
-// At attach that would cost a page for every device there is.
-func (s *Slot) enter(device int) error {
-	s.entering.Lock()
-	defer s.entering.Unlock()
-	a := &s.r.m.Accounts[device][s.index]
-	gen := s.status.Gen()
-	if atomic.LoadUint64(&a.Gen) == gen {
-		return nil
-	}
-	// An owner that was reaped must not touch what is another process's by now.
-	if err := s.owned(); err != nil {
-		return err
-	}
-	// Here and not at the claim: it looks at every process there is.
-	if !s.r.former.Swap(true) {
-		if err := s.r.reapFormerSelf(); err != nil {
-			return err
-		}
-	}
-	s.r.ledger(device).refresh(s.index, abi.Used(atomic.LoadUint64(&a.Used)).Seq())
-	enter(a, gen)
-	return nil
-}
-
 // hold remembers which slots this process has locked, and as which owner.
 func (r *Region) hold(slot int, gen uint64) {
 	if r.file != nil {
@@ -180,8 +152,8 @@ func (s *Slot) Leave() (err error) {
 		defer r.file.claim.Unlock()
 	}
 	defer r.letGo(s.index, s.status.Gen())
-	if err := s.owned(); err != nil {
-		return err
+	if !s.ours() {
+		return s.evicted()
 	}
 	for d := range abi.Devices {
 		if err := s.returnAll(d); err != nil {
@@ -200,32 +172,34 @@ func (s *Slot) Leave() (err error) {
 // returnAll gives back what the slot holds of a device: by the ledger, so that
 // nothing can be left behind.
 func (s *Slot) returnAll(device int) error {
-	a := &s.r.m.Accounts[device][s.index]
-	if atomic.LoadUint64(&a.Gen) != s.status.Gen() {
-		return nil // never entered
-	}
-	turn, ok := take(a, &s.r.broken)
-	if !ok {
-		return s.r.damaged()
+	t, a := s.take(device)
+	defer t.Unlock()
+	if !t.entered {
+		return nil
 	}
 	if units := abi.Used(atomic.LoadUint64(&a.Used)).Units(); units > 0 {
-		if _, ok := s.r.ledger(device).change(s.index, -int64(units), nil); !ok {
-			leave(a, turn)
+		switch _, what := s.changeLedger(device, -int64(units), nil); what {
+		case evicted:
+			return s.evicted()
+		case noRoom:
 			return s.r.damaged()
 		}
 	}
-	clearFigures(a, turn)
+	t.clear(a)
 	return nil
 }
 
 // Index is the slot's number.
 func (s *Slot) Index() int { return s.index }
 
-// owned says whether the slot is still this process's.
-func (s *Slot) owned() error {
-	if abi.Status(atomic.LoadUint64(&s.r.m.Status[s.index])) == s.status {
-		return nil
-	}
+// ours says whether the slot is still this process's: an owner asks after it has
+// read a word that it is about to swap, and before it swaps it.
+func (s *Slot) ours() bool {
+	return abi.Status(atomic.LoadUint64(&s.r.m.Status[s.index])) == s.status
+}
+
+// evicted is the error of an owner whose slot was taken away.
+func (s *Slot) evicted() error {
 	s.r.letGo(s.index, s.status.Gen())
 	return fmt.Errorf("slot %d of region %s: %w (its lock was lost: did the program close all its files?)", s.index, s.r.path, ErrEvicted)
 }

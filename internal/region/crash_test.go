@@ -3,7 +3,6 @@ package region
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"ration/internal/abi"
 )
@@ -57,34 +56,82 @@ func TestDeathAtEachStep(t *testing.T) {
 	}
 }
 
-// A region whose words cannot be true is an error, and is not made worse.
-func TestImpossibleWordsAreDamage(t *testing.T) {
-	r, m := overHeap(t)
-	s := claim(t, r)
-	l := r.ledger(0)
-	l.accounts[0].Used = uint64(abi.MakeUsed(0, 100)) // which the word never granted
-	m.kill(s.Index())
-	if _, err := r.Reap(); err == nil {
-		t.Error("reaping 100 units out of 0 went well")
-	}
-	if r.Used(0) != 0 {
-		t.Errorf("%d bytes granted", r.Used(0))
+// A slot whose words cannot be true is put out of use, once, and is no error for
+// processes that need what others hold.
+func TestAnImpossibleAccountIsNoErrorForOthers(t *testing.T) {
+	for name, spoil := range map[string]func(a *abi.Account){
+		"more than was granted": func(a *abi.Account) { a.Used = uint64(abi.MakeUsed(9, 1<<30)); a.Pend = uint64(abi.MakePend(9, 1)) },
+		"less than nothing": func(a *abi.Account) {
+			a.Pend = uint64(abi.MakePend(8, -100))
+			a.Done = 8
+			a.Used = uint64(abi.MakeUsed(7, 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, m := overHeap(t)
+			broken, dead, s := claim(t, r), claim(t, r), claim(t, r)
+			r.m.Limits.Device[0].Memory = uint64(abi.MakeLimit(10*MiB, 0))
+			must(t, broken.Charge(1, abi.Data, MiB))
+			must(t, dead.Charge(0, abi.Data, 10*MiB))
+			spoil(&r.m.Accounts[0][broken.Index()])
+			m.kill(broken.Index())
+			m.kill(dead.Index())
+			must(t, s.Charge(0, abi.Data, 10*MiB))
+			var refused *RefusedError
+			if err := s.Charge(0, abi.Data, 1); !errors.As(err, &refused) {
+				t.Errorf("a byte beyond the limit: %v", err)
+			}
+			for range 2 {
+				if _, err := r.Reap(); err != nil {
+					t.Errorf("reaping: %v", err)
+				}
+			}
+			if c, err := r.Counters(); c.Damaged != 1 || c.Reaped != 1 || err != nil {
+				t.Errorf("%d damaged, %d reaped, %v", c.Damaged, c.Reaped, err)
+			}
+			if r.Used(0) != 10*MiB || r.Used(1) != 0 {
+				t.Errorf("%d and %d bytes granted", r.Used(0), r.Used(1))
+			}
+			if ps, err := r.Processes(); len(ps) != 1 || err != nil {
+				t.Errorf("processes %+v, %v", ps, err)
+			}
+			must(t, s.Return(0, abi.Data, 10*MiB))
+		})
 	}
 }
 
-// A turn that no thread of ours has, and so no process will end.
-func TestATurnThatNeverComesIsDamage(t *testing.T) {
-	defer func(before time.Duration) { turnBound = before }(turnBound)
-	turnBound = 10 * time.Millisecond
+// A phase that a dead owner left odd, or that somebody scribbled, stops no process,
+// and readers find the figures after the next change.
+func TestADamagedPhaseStopsNobody(t *testing.T) {
 	r, _ := overHeap(t)
 	s := claim(t, r)
-	must(t, s.Charge(0, abi.Data, 1))
-	r.m.Accounts[0][s.Index()].Phase = abi.PhaseA
-	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrDamaged) {
-		t.Errorf("charging: %v", err)
+	must(t, s.Charge(0, abi.Data, abi.Unit))
+	for _, phase := range []uint64{abi.PhaseB, abi.PhaseA, 2, 1<<64 - 1, 400 + abi.PhaseA} {
+		r.m.Accounts[0][s.Index()].Phase = phase
+		must(t, s.Charge(0, abi.Data, abi.Unit))
+		must(t, s.Return(0, abi.Data, abi.Unit))
+		if h, err := r.Holdings(0, nil); err != nil || len(h) != 1 || h[0].Total != abi.Unit || h[0].BestEffort {
+			t.Errorf("phase %#x: %+v, %v", phase, h, err)
+		}
 	}
-	if err := s.Leave(); !errors.Is(err, ErrDamaged) {
-		t.Errorf("leaving: %v", err)
+	must(t, s.Leave())
+}
+
+// What a process that was taken for dead writes into the figures of the slot's next
+// owner lasts until that one's next change.
+func TestFiguresHeal(t *testing.T) {
+	r, _ := overHeap(t)
+	s := claim(t, r)
+	must(t, s.Charge(0, abi.Data, 2*MiB))
+	must(t, s.Charge(0, abi.Module, MiB))
+	a := &r.m.Accounts[0][s.Index()]
+	a.Phase, a.Gen, a.Peak = abi.PhaseA, 0, 77
+	a.A, a.B = abi.Usage{Total: 5, Kind: [abi.Kinds]uint64{1, 2, 3, 4}}, abi.Usage{}
+	must(t, s.Return(0, abi.Data, MiB))
+	h, err := r.Holdings(0, nil)
+	want := Holding{Slot: s.Index(), Total: 2 * MiB, Kind: [abi.Kinds]uint64{abi.Module: MiB, abi.Data: MiB}, Peak: 3 * MiB}
+	if err != nil || len(h) != 1 || h[0] != want || a.A != a.B {
+		t.Errorf("%+v, %v", h, err)
 	}
 }
 
@@ -149,9 +196,9 @@ func TestDeathInsideTheView(t *testing.T) {
 		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) {
 			t.Errorf("%s: before the next owner's first change it is read as %+v", c.name, f)
 		}
-		enter(&c.a, 2)
-		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) || c.a.Phase != 8 {
-			t.Errorf("%s: the next owner begins with %+v, turn %d", c.name, f, c.a.Phase)
+		new(turn).enter(&c.a, 2)
+		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) || c.a.Phase != 12 {
+			t.Errorf("%s: the next owner begins with %+v, phase %d", c.name, f, c.a.Phase)
 		}
 	}
 }

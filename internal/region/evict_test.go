@@ -13,7 +13,7 @@ import (
 // inSlot claims until it has the slot of that number.
 func inSlot(t *testing.T, r *Region, index int) *Slot {
 	t.Helper()
-	for range abi.Slots {
+	for range abi.FenceSlot {
 		if s := claim(t, r); s.Index() == index {
 			return s
 		}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"ration/internal/abi"
 )
@@ -33,7 +32,6 @@ func FuzzRegionBytes(f *testing.F) {
 	f.Add(patch(128, ^uint64(0)))                                            // the ring's next ticket
 	f.Add(patch(3330048, 0))                                                 // the tail
 
-	turnBound = 20 * time.Millisecond
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "region")
 		r, err := Open(path, Options{Limits: limited(10 * MiB)})

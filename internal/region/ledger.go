@@ -28,23 +28,64 @@ func (l ledger) apply(w abi.LedgerWord, delta int64, slot int, seq uint64) bool 
 	return atomic.CompareAndSwapUint64(&l.device.LedgerWord, uint64(w), uint64(next))
 }
 
-// change announces, applies and books delta units for slot, whose turn the
-// caller has, and returns the word it changed. It reports false, with the word
-// that stood in the way, where that would pass limit. A nil limit is none.
-func (l ledger) change(slot int, delta int64, limit *uint64) (abi.LedgerWord, bool) {
-	a := &l.accounts[slot]
-	used := abi.Used(atomic.LoadUint64(&a.Used))
-	// After the last one booked, not the last announced: a long run of refused
-	// charges must not come round to the sequence that the word still shows.
-	seq := abi.NextSeq(used.Seq())
+// fence puts a word in the place of w that has never been there, with the same
+// units: a process that read an earlier one, and is about to swap it, fails.
+func (l ledger) fence(w abi.LedgerWord) bool {
+	next := abi.MakeLedgerWord(w.Units(), abi.FenceSlot, atomic.AddUint64(&l.device.Fences, 1)-1)
+	return atomic.CompareAndSwapUint64(&l.device.LedgerWord, uint64(w), uint64(next))
+}
 
-	// Release: a process that sees this change in the word or in Done, judging us dead,
-	// also sees what it is. Pairs with judge.
-	storeRelease(&a.Pend, uint64(abi.MakePend(seq, delta)))
+// announce announces delta units as the account's next change, and returns what
+// it is a change of. It reports false where the slot has been taken away.
+func (s *Slot) announce(a *abi.Account, delta int64) (abi.Used, bool) {
+	for {
+		pend := atomic.LoadUint64(&a.Pend)
+		used := abi.Used(atomic.LoadUint64(&a.Used))
+		if !s.ours() {
+			return used, false
+		}
+		point(abi.ChangeRead)
+		// After the last one booked, not the last announced: a long run of refused
+		// charges must not come round to the sequence that the word still shows.
+		// Full order: a process that sees this change in the word or in Done, judging
+		// us dead, also sees what it is (pairs with judge); and our next look at the
+		// status comes after it. It fails where the slot is being reaped, or where its
+		// last owner, taken for dead, announces what it will find it cannot apply.
+		if atomic.CompareAndSwapUint64(&a.Pend, pend, uint64(abi.MakePend(abi.NextSeq(used.Seq()), delta))) {
+			return used, true
+		}
+	}
+}
+
+// outcome is what became of a change.
+type outcome int
+
+const (
+	changed outcome = iota
+	noRoom          // it would exceed the limit; or a return would leave less than nothing
+	evicted         // the slot was taken away; whatever was applied has been returned with the rest
+)
+
+// changeLedger announces, applies and books delta units, with the account's
+// turn, and returns the word it changed, or the word that stood in the way. A nil
+// limit is none.
+func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerWord, outcome) {
+	l := s.r.ledger(device)
+	a := &l.accounts[s.index]
+	used, ours := s.announce(a, delta)
+	if !ours {
+		return 0, evicted
+	}
+	seq := abi.NextSeq(used.Seq())
 	point(abi.ChangeAnnounced)
 	var w abi.LedgerWord
 	for pause := 0; ; pause = backOff(pause) {
 		w = l.word()
+		// After the word, and before it is swapped: a reaper condemns the slot, and
+		// then puts a fence into the word. Either is found.
+		if !s.ours() {
+			return w, evicted
+		}
 		// After the word, each time round: what is granted fits a limit that held
 		// while the word was this one.
 		ceiling := uint64(abi.MaxUnits)
@@ -56,24 +97,27 @@ func (l ledger) change(slot int, delta int64, limit *uint64) (abi.LedgerWord, bo
 			if l.word() != w {
 				continue // refuse only by what is so at one instant
 			}
-			return w, false
+			return w, noRoom
 		}
-		if w.Slot() != slot {
+		if w.Slot() != s.index {
 			l.note(w)
 			point(abi.ChangeNoted)
 		}
-		if l.apply(w, delta, slot, seq) {
+		if l.apply(w, delta, s.index, seq) {
 			break
 		}
 	}
 	point(abi.ChangeApplied)
 	units := uint64(int64(used.Units()) + delta)
-	storeRelease(&a.Used, uint64(abi.MakeUsed(seq, units)))
+	// A swap: a reaper that found the change applied has booked it, and returned it.
+	if !atomic.CompareAndSwapUint64(&a.Used, uint64(used), uint64(abi.MakeUsed(seq, units))) {
+		return w, evicted
+	}
 	point(abi.ChangeBooked)
 	if seq%abi.DoneRefresh == 0 {
-		l.refresh(slot, seq)
+		s.refresh(a, seq)
 	}
-	return w, true
+	return w, changed
 }
 
 // backOff spins for a moment that grows with each lost race, up to a few hundred
@@ -105,14 +149,13 @@ func (l ledger) note(w abi.LedgerWord) {
 	}
 }
 
-// refresh is an owner's own note, made at its claim and now and then, so that
-// Done is never so old that the short sequence comes round to it again.
-func (l ledger) refresh(slot int, seq uint64) {
-	done := &l.accounts[slot].Done
+// refresh is an owner's own note, made at its first change and now and then, so
+// that Done is never so old that the short sequence comes round to it again.
+func (s *Slot) refresh(a *abi.Account, seq uint64) {
 	for {
-		d := atomic.LoadUint64(done)
-		// Ours is the newest booked change: whatever Done says is older.
-		if d == abi.ShortSeq(seq) || atomic.CompareAndSwapUint64(done, d, abi.ShortSeq(seq)) {
+		d := atomic.LoadUint64(&a.Done)
+		// Between the two, as in note: the slot's next owner may rest on Done.
+		if d == abi.ShortSeq(seq) || !s.ours() || atomic.CompareAndSwapUint64(&a.Done, d, abi.ShortSeq(seq)) {
 			return
 		}
 	}

@@ -18,20 +18,16 @@ func (r *Region) Reap() (slots int, err error) {
 	if err := r.whole(); err != nil {
 		return 0, err
 	}
-	return r.reapAll()
+	return r.reapAll(), nil
 }
 
-func (r *Region) reapAll() (slots int, err error) {
+func (r *Region) reapAll() (slots int) {
 	for slot := range r.high() {
-		freed, err := r.reapSlot(slot)
-		if err != nil {
-			return slots, err
-		}
-		if freed {
+		if r.reapSlot(slot) {
 			slots++
 		}
 	}
-	return slots, nil
+	return slots
 }
 
 // reapDevice frees the slots of dead processes that may hold something of
@@ -45,11 +41,7 @@ func (r *Region) reapDevice(device, except int) (slots int, err error) {
 		if slot == except || u.Units() == 0 && u.Seq() == p.Seq() {
 			continue
 		}
-		freed, err := r.reapSlot(slot)
-		if err != nil {
-			return slots, err
-		}
-		if freed {
+		if r.reapSlot(slot) {
 			slots++
 		}
 	}
@@ -58,18 +50,15 @@ func (r *Region) reapDevice(device, except int) (slots int, err error) {
 
 // reapFormerSelf gives back what this very process held before it became another
 // program: its PID and start time are still the same, so no other process can tell.
-func (r *Region) reapFormerSelf() error {
+func (r *Region) reapFormerSelf() {
 	me := self()
 	for slot := range r.high() {
 		e := &r.m.Slots[slot]
 		if atomic.LoadUint64(&e.PID) != uint64(me.pid) || atomic.LoadUint64(&e.PIDNS) != me.pidns {
 			continue
 		}
-		if _, err := r.reapSlot(slot); err != nil {
-			return err
-		}
+		r.reapSlot(slot)
 	}
-	return nil
 }
 
 // high is how many slots are worth looking at.
@@ -78,26 +67,60 @@ func (r *Region) high() int {
 }
 
 // reapSlot settles a dead process's accounts and frees its slot. Any number of
-// processes may do this at once, and die doing it. It reports whether the slot
-// was freed here.
-func (r *Region) reapSlot(slot int) (bool, error) {
-	st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
-	if st.State() == abi.SlotFree || !r.alive.dead(slot, &r.m.Slots[slot], st) {
-		return false, nil
+// processes may do this at once, and die doing it. It reports whether the slot was
+// freed here. One whose content cannot be is put out of use, once and for all: what
+// it holds stays granted, and is no error for the processes that need the rest.
+func (r *Region) reapSlot(slot int) bool {
+	st, dead := r.condemn(slot)
+	if !dead {
+		return false
 	}
+	state := abi.SlotFree
 	for d := range abi.Devices {
-		if settled, err := r.settle(d, slot, st); !settled || err != nil {
-			return false, err
+		switch r.settle(d, slot, st) {
+		case taken:
+			return false
+		case impossible:
+			state = abi.SlotDamaged
 		}
 	}
 	point(abi.ReapSettled)
-	free := abi.MakeStatus(st.Gen(), abi.SlotFree)
-	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(free)) {
-		return false, nil
+	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(abi.MakeStatus(st.Gen(), state))) {
+		return false
 	}
 	point(abi.ReapFreed)
+	if state == abi.SlotDamaged {
+		atomic.AddUint64(&r.m.Header.Counters.Damaged, 1)
+		return false
+	}
 	atomic.AddUint64(&r.m.Header.Counters.Reaped, 1)
-	return true, nil
+	return true
+}
+
+// condemn tells a slot's owner, should it live after all, and all other processes
+// that it is dead. Only then are its accounts settled, under the status returned.
+func (r *Region) condemn(slot int) (st abi.Status, dead bool) {
+	st = abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
+	switch st.State() {
+	case abi.SlotCondemned:
+		return st, true // by a process that has not finished
+	case abi.SlotJoining: // it has never announced anything
+		return st, r.alive.dead(slot, &r.m.Slots[slot], st)
+	case abi.SlotActive:
+		if !r.alive.dead(slot, &r.m.Slots[slot], st) {
+			return st, false
+		}
+	default:
+		return st, false
+	}
+	condemned := abi.MakeStatus(st.Gen(), abi.SlotCondemned)
+	// Full order: our reads of Pend come after it. Pairs with ours, after the owner's
+	// swap of Pend.
+	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(condemned)) {
+		return st, false
+	}
+	point(abi.ReapCondemned)
+	return condemned, true
 }
 
 // verdict is what a dead account's words say, read in one piece.
@@ -135,47 +158,63 @@ func (r *Region) judge(l ledger, slot int, st abi.Status) (verdict, bool) {
 	}
 }
 
-// settle brings a dead account to zero. Every step is one swap from a value that
-// includes a sequence, so that a step made late does nothing. It reports false
-// where the slot has changed hands.
-func (r *Region) settle(device, slot int, st abi.Status) (bool, error) {
+// settlement is what became of an account.
+type settlement int
+
+const (
+	settled    settlement = iota
+	taken                 // the slot has changed hands
+	impossible            // its content cannot be
+)
+
+// settle brings a condemned slot's account to zero. Every step is one swap from a
+// value that includes a sequence, so that a step made late does nothing.
+func (r *Region) settle(device, slot int, st abi.Status) settlement {
 	l := r.ledger(device)
 	a := &l.accounts[slot]
 	for {
 		v, ours := r.judge(l, slot, st)
 		if !ours {
-			return false, nil
+			return taken
 		}
 		point(abi.ReapJudged)
 		seq, delta := v.pend.Seq(), v.pend.Delta()
-		switch {
-		case v.applied && !v.booked:
+		if v.applied && !v.booked {
 			units := int64(v.used.Units()) + delta
 			if units < 0 || units > abi.MaxUnits {
-				return false, r.damaged()
+				return impossible
 			}
 			atomic.CompareAndSwapUint64(&a.Used, uint64(v.used), uint64(abi.MakeUsed(seq, uint64(units))))
 			point(abi.ReapBooked)
-
-		case !v.applied && delta < 0:
+			continue
+		}
+		if !v.applied && delta < 0 {
 			// A return that was announced is finished, never replaced: another reaper
 			// may be applying it now.
 			if int64(v.word.Units())+delta < 0 {
-				return false, r.damaged()
+				return impossible
 			}
 			l.note(v.word)
 			point(abi.ReapNoted)
 			l.apply(v.word, delta, slot, seq)
 			point(abi.ReapApplied)
-
-		case v.used.Units() > 0:
-			// All is booked, or a charge was announced that no process can apply any more.
-			next := abi.MakePend(abi.NextSeq(v.used.Seq()), -int64(v.used.Units()))
-			atomic.CompareAndSwapUint64(&a.Pend, uint64(v.pend), uint64(next))
-			point(abi.ReapAnnounced)
-
-		default:
-			return true, nil
+			continue
 		}
+		if !v.applied {
+			// A charge. Should its owner live after all, and be about to apply it: from
+			// here on it cannot, so that what follows may take its sequence.
+			l.note(v.word)
+			point(abi.ReapNoted)
+			if !l.fence(v.word) {
+				continue
+			}
+			point(abi.ReapFenced)
+		}
+		if v.used.Units() == 0 {
+			return settled
+		}
+		next := abi.MakePend(abi.NextSeq(v.used.Seq()), -int64(v.used.Units()))
+		atomic.CompareAndSwapUint64(&a.Pend, uint64(v.pend), uint64(next))
+		point(abi.ReapAnnounced)
 	}
 }

@@ -53,7 +53,7 @@ func (r *Region) refuse(slot, device int, bytes uint64, w abi.LedgerWord) (err e
 // holders finds what slot holds of a device, and who holds most.
 func (r *Region) holders(device, slot int) (own uint64, top []Holder) {
 	for i := range r.high() {
-		if abi.Status(atomic.LoadUint64(&r.m.Status[i])).State() != abi.SlotActive {
+		if !abi.Status(atomic.LoadUint64(&r.m.Status[i])).Holds() {
 			continue
 		}
 		units := abi.Used(atomic.LoadUint64(&r.m.Accounts[device][i].Used)).Units()

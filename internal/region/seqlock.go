@@ -1,9 +1,8 @@
 package region
 
 import (
-	"runtime"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"ration/internal/abi"
 )
@@ -11,101 +10,81 @@ import (
 // The view is an account's figures, kept twice so that a reader never waits.
 // docs/protocols.md, section 2, gives the invariant.
 
-// turnBound is how long a turn may stand still before it cannot be a thread of
-// this process that has it. It is shorter in tests that damage regions.
-var turnBound = time.Duration(abi.TurnBoundNS)
+// turn is what the threads of a process take turns at: one account of its slot. It
+// is in memory of the process's own, so that no other can leave it held, and so is
+// what it holds: what others wrote into the mapped figures lasts until the next
+// change.
+type turn struct {
+	sync.Mutex
+	entered bool // the account is this owner's
+	peak    uint64
+	usage   abi.Usage
+}
 
-// take takes the account's turn: phase 0 to phase 1. Only threads of the owning
-// process meet here. It reports false where the turn never comes, because the
-// word is damaged.
-func take(a *abi.Account, broken *atomic.Bool) (turn uint64, ok bool) {
-	t := atomic.LoadUint64(&a.Phase)
-	if t%abi.Phases == abi.PhaseIdle && atomic.CompareAndSwapUint64(&a.Phase, t, t+abi.PhaseB) {
-		return t, true
+// enter makes the account the owner's of generation gen: what it holds, nothing,
+// and an idle phase, whatever the last owner left. Until Gen says so, readers pass
+// it over. Again where a process that was taken for dead wrote its own generation
+// over ours.
+func (t *turn) enter(a *abi.Account, gen uint64) {
+	if !t.entered {
+		t.entered = true
+		storeRelease(&a.Driver, 0)
 	}
-	return takeSlowly(a, broken)
-}
-
-func takeSlowly(a *abi.Account, broken *atomic.Bool) (turn uint64, ok bool) {
-	var seen uint64
-	var since time.Time
-	for tries := 0; ; tries++ {
-		t := atomic.LoadUint64(&a.Phase)
-		if t%abi.Phases == abi.PhaseIdle && atomic.CompareAndSwapUint64(&a.Phase, t, t+abi.PhaseB) {
-			return t, true
-		}
-		switch {
-		case tries < 32:
-		case tries < 128:
-			runtime.Gosched()
-		default:
-			if t != seen || since.IsZero() {
-				seen, since = t, time.Now()
-			} else if broken.Load() || time.Since(since) > turnBound {
-				return 0, false // a thread of ours met the damage in its turn
-			}
-			time.Sleep(50 * time.Microsecond) // the holder may need our CPU to go on
-		}
-	}
-}
-
-// put publishes new figures and ends the turn.
-func put(a *abi.Account, turn uint64, kind abi.Kind, delta int64) {
-	total := a.A.Total + uint64(delta)
-	bytes := a.A.Kind[kind] + uint64(delta)
-
-	// Release, each: a reader that sees one of these must also see the phase
-	// before it, so that its second look at Turn finds a change. Pairs with read.
-	storeRelease(&a.B.Total, total)
-	storeRelease(&a.B.Kind[kind], bytes)
-	point(abi.SeqlockB)
-	storeRelease(&a.Phase, turn+abi.PhaseA)
-	point(abi.SeqlockTurned)
-	storeRelease(&a.A.Total, total)
-	storeRelease(&a.A.Kind[kind], bytes)
-	point(abi.SeqlockA)
-	if total > a.Peak {
-		storeRelease(&a.Peak, total)
-	}
-	leave(a, turn)
-}
-
-// clearFigures publishes zeroes and ends the turn.
-func clearFigures(a *abi.Account, turn uint64) {
-	zero(&a.B)
-	point(abi.SeqlockB)
-	storeRelease(&a.Phase, turn+abi.PhaseA)
-	point(abi.SeqlockTurned)
-	zero(&a.A)
-	point(abi.SeqlockA)
-	leave(a, turn)
-}
-
-func zero(f *abi.Usage) {
-	storeRelease(&f.Total, 0)
-	for k := range f.Kind {
-		storeRelease(&f.Kind[k], 0)
-	}
-}
-
-// leave ends a turn. Without put before it, nothing has changed.
-func leave(a *abi.Account, turn uint64) {
-	storeRelease(&a.Phase, turn+abi.Phases)
-	point(abi.TurnLeft)
-}
-
-// enter makes the account the owner's of generation gen: zeroes and an even
-// count, whatever the last one left. Until Gen says so, readers pass it over; two
-// threads do not do this at once.
-func enter(a *abi.Account, gen uint64) {
-	t := atomic.LoadUint64(&a.Phase)
-	zero(&a.A)
-	zero(&a.B)
-	storeRelease(&a.Peak, 0)
-	storeRelease(&a.Driver, 0)
-	storeRelease(&a.Phase, t-t%abi.Phases+abi.Phases)
+	t.publish(a)
 	// Release: pairs with the load of Gen in read.
 	storeRelease(&a.Gen, gen)
+}
+
+// put adds to what this process holds of a kind, and shows it to readers. It
+// returns how often the account has been changed.
+func (t *turn) put(a *abi.Account, kind abi.Kind, delta int64) uint64 {
+	t.usage.Total += uint64(delta)
+	t.usage.Kind[kind] += uint64(delta)
+	t.peak = max(t.peak, t.usage.Total)
+	return t.publish(a)
+}
+
+// clear shows that this process holds nothing any more.
+func (t *turn) clear(a *abi.Account) {
+	t.usage = abi.Usage{}
+	t.publish(a)
+}
+
+// publish shows the turn's usage to readers. All of it, each time: so nothing lasts
+// of what a process wrote that was taken for dead, and went on when the slot was
+// ours.
+func (t *turn) publish(a *abi.Account) uint64 {
+	idle := idlePhase(atomic.LoadUint64(&a.Phase))
+	storeRelease(&a.Phase, idle+abi.PhaseB)
+	storeUsage(&a.B, &t.usage)
+	point(abi.SeqlockB)
+	storeRelease(&a.Phase, idle+abi.PhaseA)
+	point(abi.SeqlockTurned)
+	storeUsage(&a.A, &t.usage)
+	point(abi.SeqlockA)
+	if t.peak != atomic.LoadUint64(&a.Peak) {
+		storeRelease(&a.Peak, t.peak)
+	}
+	storeRelease(&a.Phase, idle+abi.Phases)
+	return idle / abi.Phases
+}
+
+// idlePhase is an idle phase to go on from, whatever the word holds: a dead owner
+// leaves it odd.
+func idlePhase(p uint64) uint64 {
+	if value := p % abi.Phases; value != abi.PhaseIdle {
+		return p - value + abi.Phases
+	}
+	return p
+}
+
+func storeUsage(to, f *abi.Usage) {
+	// Release, each: a reader that sees one of these must also see the phase before
+	// it, so that its second look at Phase finds a change. Pairs with read.
+	storeRelease(&to.Total, f.Total)
+	for k := range f.Kind {
+		storeRelease(&to.Kind[k], f.Kind[k])
+	}
 }
 
 // read takes the figures of the owner of generation gen in one piece. retries
@@ -113,7 +92,7 @@ func enter(a *abi.Account, gen uint64) {
 // effort.
 func read(a *abi.Account, gen uint64, f *abi.Usage) (retries int, peak uint64) {
 	for {
-		// Acquire, each, in this order: pairs with the stores in put and enter.
+		// Acquire, each, in this order: pairs with the stores in publish and enter.
 		t := atomic.LoadUint64(&a.Phase)
 		if atomic.LoadUint64(&a.Gen) != gen {
 			*f = abi.Usage{} // the last owner's; this one has not had anything

@@ -92,7 +92,7 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		status := &r.m.Status[slot]
 		// Acquire: pairs with the release in join.
 		st := atomic.LoadUint64(status)
-		if abi.Status(st).State() != abi.SlotActive {
+		if !abi.Status(st).Holds() {
 			continue
 		}
 		a := &accounts[slot]
@@ -121,7 +121,7 @@ func (r *Region) Processes() (out []Process, err error) {
 	}
 	for slot := range r.high() {
 		st := atomic.LoadUint64(&r.m.Status[slot])
-		if abi.Status(st).State() != abi.SlotActive {
+		if !abi.Status(st).Holds() {
 			continue
 		}
 		e := &r.m.Slots[slot]
@@ -132,7 +132,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			UID:    int(atomic.LoadUint64(&e.UID)),
 			Joined: int64(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
-			Dead:   r.alive.dead(slot, e, abi.Status(st)),
+			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)),
 		}
 		p.HostPID = r.hostPID(abi.Status(st), e, p.Seen)
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {
@@ -192,6 +192,7 @@ func (r *Region) Counters() (c abi.Counters, err error) {
 		Helped:     atomic.LoadUint64(&from.Helped),
 		Claims:     atomic.LoadUint64(&from.Claims),
 		Fast:       atomic.LoadUint64(&from.Fast),
+		Damaged:    atomic.LoadUint64(&from.Damaged),
 	}, nil
 }
 

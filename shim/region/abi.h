@@ -17,7 +17,7 @@
 #define RATION_MAGIC 0x314e4f4954415201ull
 #define RATION_LIMITS_MAGIC 0x314d494c54415201ull
 #define RATION_TAIL_MAGIC 0x314c494154544152ull
-#define RATION_VERSION 0x2u
+#define RATION_VERSION 0x3u
 #define RATION_STATE_UNINIT 0x0u
 #define RATION_STATE_IN_PROGRESS 0x1u
 #define RATION_STATE_COMPLETE 0x2u
@@ -30,7 +30,6 @@
 #define RATION_LIMITS_INSIDE 0x2u
 #define RATION_READ_TRIES 0x64u
 #define RATION_INIT_PATIENCE_NS 0x4c4b40u
-#define RATION_TURN_BOUND_NS 0x2540be400ull
 #define RATION_DONE_REFRESH 0x10000u
 #define RATION_CLAIM_WINDOW 0x40u
 #define RATION_WORD_SEQ_BITS 0x16u
@@ -38,12 +37,15 @@
 #define RATION_WORD_SLOT_SHIFT 0x16u
 #define RATION_WORD_UNIT_SHIFT 0x20u
 #define RATION_MAX_UNITS 0xffffffffu
+#define RATION_FENCE_SLOT 0x3ffu
 #define RATION_SEQ_BITS 0x1fu
 #define RATION_PEND_DELTA_BITS 0x21u
 #define RATION_USED_UNIT_BITS 0x20u
 #define RATION_SLOT_FREE 0x0u
 #define RATION_SLOT_JOINING 0x1u
 #define RATION_SLOT_ACTIVE 0x2u
+#define RATION_SLOT_CONDEMNED 0x3u
+#define RATION_SLOT_DAMAGED 0x4u
 #define RATION_STATUS_STATE_BITS 0x8u
 #define RATION_PHASE_IDLE 0x0u
 #define RATION_PHASE_B 0x1u
@@ -69,28 +71,31 @@ enum ration_failpoint {
 	RATION_FAILPOINT_CLAIM_FILLED = 10,
 	RATION_FAILPOINT_CLAIM_ACTIVE = 11,
 	RATION_FAILPOINT_TURN_TAKEN = 12,
-	RATION_FAILPOINT_CHANGE_ANNOUNCED = 13,
-	RATION_FAILPOINT_NOTE_READ = 14,
-	RATION_FAILPOINT_CHANGE_NOTED = 15,
-	RATION_FAILPOINT_CHANGE_APPLIED = 16,
-	RATION_FAILPOINT_CHANGE_BOOKED = 17,
-	RATION_FAILPOINT_SEQLOCK_B = 18,
-	RATION_FAILPOINT_SEQLOCK_TURNED = 19,
-	RATION_FAILPOINT_SEQLOCK_A = 20,
-	RATION_FAILPOINT_TURN_LEFT = 21,
-	RATION_FAILPOINT_REFUSE_TICKET = 22,
-	RATION_FAILPOINT_REFUSE_WRITTEN = 23,
-	RATION_FAILPOINT_REAP_JUDGED = 24,
-	RATION_FAILPOINT_REAP_ANNOUNCED = 25,
-	RATION_FAILPOINT_REAP_NOTED = 26,
-	RATION_FAILPOINT_REAP_APPLIED = 27,
-	RATION_FAILPOINT_REAP_BOOKED = 28,
-	RATION_FAILPOINT_REAP_SETTLED = 29,
-	RATION_FAILPOINT_REAP_FREED = 30,
-	RATION_FAILPOINT_LEAVE_RETURNED = 31,
-	RATION_FAILPOINT_LEAVE_FREED = 32,
-	RATION_FAILPOINT_LEAVE_UNLOCKED = 33,
-	RATION_FAILPOINT_LIMIT_SET = 34,
+	RATION_FAILPOINT_CHANGE_READ = 13,
+	RATION_FAILPOINT_CHANGE_ANNOUNCED = 14,
+	RATION_FAILPOINT_NOTE_READ = 15,
+	RATION_FAILPOINT_CHANGE_NOTED = 16,
+	RATION_FAILPOINT_CHANGE_APPLIED = 17,
+	RATION_FAILPOINT_CHANGE_BOOKED = 18,
+	RATION_FAILPOINT_SEQLOCK_B = 19,
+	RATION_FAILPOINT_SEQLOCK_TURNED = 20,
+	RATION_FAILPOINT_SEQLOCK_A = 21,
+	RATION_FAILPOINT_TURN_LEFT = 22,
+	RATION_FAILPOINT_REFUSE_TICKET = 23,
+	RATION_FAILPOINT_REFUSE_WRITTEN = 24,
+	RATION_FAILPOINT_REAP_CONDEMNED = 25,
+	RATION_FAILPOINT_REAP_JUDGED = 26,
+	RATION_FAILPOINT_REAP_FENCED = 27,
+	RATION_FAILPOINT_REAP_ANNOUNCED = 28,
+	RATION_FAILPOINT_REAP_NOTED = 29,
+	RATION_FAILPOINT_REAP_APPLIED = 30,
+	RATION_FAILPOINT_REAP_BOOKED = 31,
+	RATION_FAILPOINT_REAP_SETTLED = 32,
+	RATION_FAILPOINT_REAP_FREED = 33,
+	RATION_FAILPOINT_LEAVE_RETURNED = 34,
+	RATION_FAILPOINT_LEAVE_FREED = 35,
+	RATION_FAILPOINT_LEAVE_UNLOCKED = 36,
+	RATION_FAILPOINT_LIMIT_SET = 37,
 };
 #define RATION_FAILPOINT_NAMES \
 	"none", \
@@ -106,6 +111,7 @@ enum ration_failpoint {
 	"claim-filled", \
 	"claim-active", \
 	"turn-taken", \
+	"change-read", \
 	"change-announced", \
 	"note-read", \
 	"change-noted", \
@@ -117,7 +123,9 @@ enum ration_failpoint {
 	"turn-left", \
 	"refuse-ticket", \
 	"refuse-written", \
+	"reap-condemned", \
 	"reap-judged", \
+	"reap-fenced", \
 	"reap-announced", \
 	"reap-noted", \
 	"reap-applied", \
@@ -138,8 +146,10 @@ struct ration_counters {
 	uint64_t helped;
 	uint64_t claims;
 	uint64_t fast;
+	uint64_t damaged;
+	uint64_t pad9[7];
 };
-_Static_assert(sizeof(struct ration_counters) == 64, "counters");
+_Static_assert(sizeof(struct ration_counters) == 128, "counters");
 _Static_assert(offsetof(struct ration_counters, reads) == 0, "counters.reads");
 _Static_assert(offsetof(struct ration_counters, retries) == 8, "counters.retries");
 _Static_assert(offsetof(struct ration_counters, best_effort) == 16, "counters.best_effort");
@@ -148,6 +158,8 @@ _Static_assert(offsetof(struct ration_counters, refused) == 32, "counters.refuse
 _Static_assert(offsetof(struct ration_counters, helped) == 40, "counters.helped");
 _Static_assert(offsetof(struct ration_counters, claims) == 48, "counters.claims");
 _Static_assert(offsetof(struct ration_counters, fast) == 56, "counters.fast");
+_Static_assert(offsetof(struct ration_counters, damaged) == 64, "counters.damaged");
+_Static_assert(offsetof(struct ration_counters, pad9) == 72, "counters.pad9");
 
 struct ration_header {
 	uint64_t magic;
@@ -168,7 +180,7 @@ struct ration_header {
 	uint64_t host_pid_lock;
 	uint64_t nvml_pids;
 	uint64_t pad17[6];
-	uint64_t pad18[472];
+	uint64_t pad18[464];
 };
 _Static_assert(sizeof(struct ration_header) == 4096, "header");
 _Static_assert(offsetof(struct ration_header, magic) == 0, "header.magic");
@@ -186,10 +198,10 @@ _Static_assert(offsetof(struct ration_header, pad11) == 80, "header.pad11");
 _Static_assert(offsetof(struct ration_header, refusal_next) == 128, "header.refusal_next");
 _Static_assert(offsetof(struct ration_header, pad13) == 136, "header.pad13");
 _Static_assert(offsetof(struct ration_header, counters) == 192, "header.counters");
-_Static_assert(offsetof(struct ration_header, host_pid_lock) == 256, "header.host_pid_lock");
-_Static_assert(offsetof(struct ration_header, nvml_pids) == 264, "header.nvml_pids");
-_Static_assert(offsetof(struct ration_header, pad17) == 272, "header.pad17");
-_Static_assert(offsetof(struct ration_header, pad18) == 320, "header.pad18");
+_Static_assert(offsetof(struct ration_header, host_pid_lock) == 320, "header.host_pid_lock");
+_Static_assert(offsetof(struct ration_header, nvml_pids) == 328, "header.nvml_pids");
+_Static_assert(offsetof(struct ration_header, pad17) == 336, "header.pad17");
+_Static_assert(offsetof(struct ration_header, pad18) == 384, "header.pad18");
 
 struct ration_device_limits {
 	uint64_t memory;
@@ -231,7 +243,8 @@ struct ration_device {
 	uint64_t peak;
 	uint64_t refused;
 	uint64_t context_cost;
-	uint64_t pad5[5];
+	uint64_t fences;
+	uint64_t pad6[4];
 };
 _Static_assert(sizeof(struct ration_device) == 128, "device");
 _Static_assert(offsetof(struct ration_device, ledger_word) == 0, "device.ledger_word");
@@ -239,7 +252,8 @@ _Static_assert(offsetof(struct ration_device, pad1) == 8, "device.pad1");
 _Static_assert(offsetof(struct ration_device, peak) == 64, "device.peak");
 _Static_assert(offsetof(struct ration_device, refused) == 72, "device.refused");
 _Static_assert(offsetof(struct ration_device, context_cost) == 80, "device.context_cost");
-_Static_assert(offsetof(struct ration_device, pad5) == 88, "device.pad5");
+_Static_assert(offsetof(struct ration_device, fences) == 88, "device.fences");
+_Static_assert(offsetof(struct ration_device, pad6) == 96, "device.pad6");
 
 struct ration_compute {
 	uint64_t pad0[16];

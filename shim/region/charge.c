@@ -5,51 +5,48 @@
  * any close of the file in this process drops it silently. */
 #define RELOCK 4096
 
-/* change makes one change of the ledger and of the usage. w is the word it
- * changed, or on refusal the one that stood in the way. */
+/* charge_in_turn makes one change of the ledger and of the usage, with the account's turn. */
+static int charge_in_turn(struct region *r, unsigned device, unsigned kind, uint64_t claim, int64_t delta, const uint64_t *limit,
+			  uint64_t *w)
+{
+	struct region_turn *t = &r->turns[device];
+	struct ration_account *a = account(r, device, claim_slot(claim));
+	/* Leaving takes the claim away, and then each turn: nothing is charged after it. */
+	if (UNLIKELY(load_acquire(&r->claim) != claim))
+		return REGION_EVICTED;
+	if (delta < 0 && (uint64_t)-delta * RATION_UNIT > t->usage.kind[kind])
+		return REGION_NOT_HELD;
+	FAILPOINT(TURN_TAKEN);
+	int err = region_change(r, device, claim, a, delta, limit, w);
+	if (LIKELY(!err) && UNLIKELY(region_put(t, a, kind, delta * RATION_UNIT) % RELOCK == 0))
+		region_lock(r, claim_slot(claim));
+	return err;
+}
+
+/* charge_change makes one change. w is the word it changed, or on refusal the one that
+ * stood in the way. */
 static int charge_change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit, uint64_t *w)
 {
 	if (UNLIKELY(device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r)))
 		return REGION_DAMAGED;
 	/* Acquire: pairs with claim_join. */
 	uint64_t claim = load_acquire(&r->claim), units = units_for(bytes);
-	struct ration_account *a = account(r, device, claim_slot(claim));
-	struct region_books b;
 	*w = region_ledger_word(r, device);
 	if (!units)
 		return REGION_OK;
 	if (units > RATION_MAX_UNITS)
 		return REGION_REFUSED;
-	/* Before the turn, so that the load need not wait for it: a slot is only ever
-	 * taken away from a process that has lost its lock. */
-	if (UNLIKELY(!claim || load_acquire(&r->m->status[claim_slot(claim)]) != claim_status(claim)))
-		return REGION_EVICTED;
-	if (UNLIKELY(load_acquire(&a->gen) != status_gen(claim_status(claim))) && !region_enter(r, a, claim)) {
+	if (UNLIKELY(!__atomic_load_n(&r->former, __ATOMIC_RELAXED)))
+		region_reap_former_self(r);
+	int err = region_take(r, device, claim, true);
+	if (LIKELY(!err)) {
+		err = charge_in_turn(r, device, kind, claim, sign * (int64_t)units, limit, w);
+		turn_end(&r->turns[device]);
+		FAILPOINT(TURN_LEFT);
+	}
+	if (UNLIKELY(err == REGION_EVICTED) && claim)
 		region_let_go(claim_slot(claim), status_gen(claim_status(claim)));
-		return REGION_EVICTED;
-	}
-	int64_t delta = sign * (int64_t)units;
-	if (!region_take(a, kind, &b, true))
-		return REGION_DAMAGED;
-	int err = REGION_OK;
-	/* Under the turn, which leaving takes as well: nothing is charged after it. */
-	if (UNLIKELY(load_acquire(&r->claim) != claim))
-		err = REGION_EVICTED;
-	else if (delta < 0 && units * RATION_UNIT > b.bytes)
-		err = REGION_NOT_HELD;
-	if (err) {
-		region_turn_end(a, b.turn);
-		return err;
-	}
-	FAILPOINT(TURN_TAKEN);
-	if (!region_change(r, device, claim_slot(claim), a, &b, delta, limit, w)) {
-		region_turn_end(a, b.turn);
-		return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
-	}
-	if (UNLIKELY(b.turn / RATION_PHASES % RELOCK == 0))
-		region_lock(r, claim_slot(claim));
-	region_put(a, &b, kind, delta * RATION_UNIT);
-	return REGION_OK;
+	return err;
 }
 
 /* raise makes a charge, and keeps the most that was ever granted at once, for
@@ -78,8 +75,7 @@ int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t byt
 	 * brought something. */
 	while (err == REGION_REFUSED) {
 		unsigned freed;
-		if ((err = region_reap_device(r, device, &freed)))
-			return err;
+		region_reap_device(r, device, &freed);
 		err = charge_once(r, device, kind, bytes, &w);
 		if (err == REGION_REFUSED && !freed) {
 			region_refuse(r, device, bytes, w, why);
@@ -133,9 +129,10 @@ void region_own_usage(struct region *r, unsigned device, struct ration_usage *f)
 void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes)
 {
 	uint64_t claim = load_acquire(&r->claim);
-	struct ration_account *a = account(r, device, claim_slot(claim));
-	if (region_enter(r, a, claim))
-		store_release(&a->driver, bytes);
+	if (region_take(r, device, claim, true))
+		return;
+	store_release(&account(r, device, claim_slot(claim))->driver, bytes);
+	turn_end(&r->turns[device]);
 }
 
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n)
@@ -143,7 +140,7 @@ unsigned region_holdings(struct region *r, unsigned device, struct region_holdin
 	unsigned found = 0;
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		uint64_t status = load_acquire(&r->m->status[slot]);
-		if (status_state(status) != RATION_SLOT_ACTIVE)
+		if (!status_holds(status))
 			continue;
 		struct region_holding h = {.slot = slot, .pid = load_acquire(&r->m->slots[slot].pid)};
 		h.best_effort = region_read(account(r, device, slot), status_gen(status), &h.usage) == RATION_READ_TRIES;

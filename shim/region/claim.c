@@ -62,7 +62,7 @@ static int claim_free(struct region *r, const char *name)
 		for (unsigned n = 0; n < window; n++) {
 			unsigned slot = (unsigned)((ticket + n) % window);
 			uint64_t status = load_acquire(&r->m->status[slot]);
-			if (status_state(status) != RATION_SLOT_FREE)
+			if (status_state(status) != RATION_SLOT_FREE || slot == RATION_FENCE_SLOT)
 				continue;
 			/* The lock first: a claimed slot without one has a dead owner. */
 			int err = region_lock(r, slot);
@@ -97,24 +97,24 @@ int region_claim(struct region *r, const char *name)
 	return claim_free(r, name);
 }
 
-/* return_all gives back what the slot holds of a device: by the ledger, so that
+/* claim_return_all gives back what the slot holds of a device: by the ledger, so that
  * nothing can be left behind. */
 static int claim_return_all(struct region *r, unsigned device, uint64_t claim)
 {
+	struct region_turn *t = &r->turns[device];
 	struct ration_account *a = account(r, device, claim_slot(claim));
-	struct region_books b;
-	uint64_t w = region_ledger_word(r, device);
 	if (load_acquire(&a->gen) != status_gen(claim_status(claim)))
 		return REGION_OK; /* never entered */
-	if (!region_take(a, 0, &b, false))
-		return REGION_DAMAGED;
-	uint64_t units = used_units(b.used);
-	if (units && !region_change(r, device, claim_slot(claim), a, &b, -(int64_t)units, NULL, &w)) {
-		region_turn_end(a, b.turn);
-		return REGION_DAMAGED;
-	}
-	region_clear(a, b.turn);
-	return REGION_OK;
+	int err = region_take(r, device, claim, false);
+	if (err)
+		return err;
+	uint64_t w = region_ledger_word(r, device), units = used_units(load_acquire(&a->used));
+	if (units)
+		err = region_change(r, device, claim, a, -(int64_t)units, NULL, &w);
+	if (!err)
+		region_clear(t, a);
+	turn_end(t);
+	return err;
 }
 
 int region_leave(struct region *r)

@@ -7,6 +7,7 @@
 #include "atomics.h"
 #include "failpoint.h"
 #include "region.h"
+#include "turn.h"
 #include "words.h"
 
 /* file.c */
@@ -38,31 +39,24 @@ struct region_identity {
 #define REGION_INIT_PIDNS UINT64_C(0xEFFFFFFC) /* the first PID namespace's inode, fixed by the kernel */
 void region_identify(struct region_identity *me);
 
-/* What a change starts from: an account's words, read under its turn, or before it
- * by a thread whose turn then turned out not to have moved. */
-struct region_books {
-	uint64_t turn, used, total, bytes;
-};
-
 /* ledger.c */
 uint64_t region_ledger_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
+bool region_fence(struct region *r, unsigned device, uint64_t w);
 void region_note(struct region *r, unsigned device, uint64_t w);
-bool region_change(struct region *r, unsigned device, unsigned slot, struct ration_account *a, const struct region_books *b, int64_t delta,
-		   const uint64_t *limit, uint64_t *w);
-void region_refresh(uint64_t *done, uint64_t seq);
+int region_change(struct region *r, unsigned device, uint64_t claim, struct ration_account *a, int64_t delta, const uint64_t *limit,
+		  uint64_t *w);
+void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint64_t seq);
 
-/* seqlock.c */
-bool region_take(struct ration_account *a, unsigned kind, struct region_books *b, bool wait);
-void region_put(struct ration_account *a, const struct region_books *b, unsigned kind, int64_t delta);
-void region_turn_end(struct ration_account *a, uint64_t turn);
-bool region_enter(struct region *r, struct ration_account *a, uint64_t claim);
-void region_clear(struct ration_account *a, uint64_t turn);
+/* seqlock.c. All but region_take and region_read: with the account's turn. */
+int region_take(struct region *r, unsigned device, uint64_t claim, bool wait);
+uint64_t region_put(struct region_turn *t, struct ration_account *a, unsigned kind, int64_t delta);
+void region_clear(struct region_turn *t, struct ration_account *a);
 unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_usage *f);
 
 /* reap.c */
-int region_reap_former_self(struct region *r);
-int region_reap_device(struct region *r, unsigned device, unsigned *slots);
+void region_reap_former_self(struct region *r);
+void region_reap_device(struct region *r, unsigned device, unsigned *slots);
 
 /* refusal.c */
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);
@@ -75,10 +69,12 @@ static inline unsigned claim_slot(uint64_t p) { return (unsigned)(p & LOW_BITS(R
 
 static inline uint64_t claim_status(uint64_t p) { return p >> RATION_WORD_SLOT_BITS; }
 
-/* region_holds says whether the claim is still ours. */
-static inline bool region_holds(const struct region *r, uint64_t claim)
+/* region_owned says whether the slot is still the claim's: an owner asks after it has read a
+ * word that it is about to swap, and before it swaps it. Sequentially consistent: with the
+ * swap of pend before it, as a reaper condemns the slot before it reads pend. */
+static inline bool region_owned(const struct region *r, uint64_t claim)
 {
-	return claim && load_acquire(&r->claim) == claim && load_acquire(&r->m->status[claim_slot(claim)]) == claim_status(claim);
+	return __atomic_load_n(&r->m->status[claim_slot(claim)], __ATOMIC_SEQ_CST) == claim_status(claim);
 }
 
 static inline unsigned region_high_water(const struct region *r)

@@ -27,44 +27,77 @@ void region_note(struct region *r, unsigned device, uint64_t w)
 	}
 }
 
-/* region_refresh is an owner's own note, made at its claim and now and then, so
+/* region_fence puts a word in the place of w that has never been there, with the same units:
+ * a process that read an earlier one, and is about to swap it, fails. */
+bool region_fence(struct region *r, unsigned device, uint64_t w)
+{
+	struct ration_device *d = &r->m->devices[device];
+	return cas(&d->ledger_word, w, make_ledger_word(ledger_units(w), RATION_FENCE_SLOT, fetch_add(&d->fences, 1)));
+}
+
+/* region_refresh is an owner's own note, made at its first change and now and then, so
  * that done is never so old that the short sequence comes round to it again. */
-void region_refresh(uint64_t *done, uint64_t seq)
+void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint64_t seq)
 {
 	for (;;) {
 		uint64_t d = load_acquire(done);
-		if (d == short_seq(seq) || cas(done, d, short_seq(seq)))
+		/* Between the two, as in region_note: the slot's next owner may rest on done. */
+		if (d == short_seq(seq) || !region_owned(r, claim) || cas(done, d, short_seq(seq)))
 			return;
 	}
 }
 
-/* region_change announces, applies and books delta units for slot, whose turn the
- * caller has. w is the device's word as seen a moment ago; it becomes the word
- * that was changed, or, where that would pass limit and false is returned, the one
- * that stood in the way. A null limit is none. */
-bool region_change(struct region *r, unsigned device, unsigned slot, struct ration_account *a, const struct region_books *b, int64_t delta,
-		   const uint64_t *limit, uint64_t *w)
+/* ledger_announce announces delta units as the account's next change, and leaves in used
+ * what it is a change of. It returns false where the slot has been taken away. */
+static bool ledger_announce(struct region *r, uint64_t claim, struct ration_account *a, int64_t delta, uint64_t *used)
 {
-	/* After the last one booked, not the last announced: a long run of refused
-	 * charges must not come round to the sequence that the word still shows. */
-	uint64_t seq = next_seq(used_seq(b->used));
+	for (;;) {
+		uint64_t pend = load_acquire(&a->pend);
+		*used = load_acquire(&a->used);
+		if (UNLIKELY(!region_owned(r, claim)))
+			return false;
+		FAILPOINT(CHANGE_READ);
+		/* After the last one booked, not the last announced: a long run of refused
+		 * charges must not come round to the sequence that the word still shows.
+		 * Full order: a process that sees this change in the word or in done, judging us
+		 * dead, also sees what it is (pairs with reap_judge, here and in Go); and our next
+		 * look at the status comes after it. It fails where the slot is being reaped, or
+		 * where its last owner, taken for dead, announces what it will find it cannot apply. */
+		if (LIKELY(cas(&a->pend, pend, make_pend(next_seq(used_seq(*used)), delta))))
+			return true;
+	}
+}
 
-	/* Release: a process that sees this change in the word or in done, judging us dead,
-	 * also sees what it is. Pairs with reap_judge, here and in Go. */
-	store_release(&a->pend, make_pend(seq, delta));
+/* region_change announces, applies and books delta units for the claim, whose turn the
+ * caller has. w is the device's word as seen a moment ago; it becomes the word that was
+ * changed, or, where that would pass limit (REGION_REFUSED), the one that stood in the way.
+ * A null limit is none. REGION_EVICTED: the slot was taken away, and whatever was applied of
+ * this change has been returned with the rest. */
+int region_change(struct region *r, unsigned device, uint64_t claim, struct ration_account *a, int64_t delta, const uint64_t *limit,
+		  uint64_t *w)
+{
+	unsigned slot = claim_slot(claim);
+	uint64_t used;
+	if (UNLIKELY(!ledger_announce(r, claim, a, delta, &used)))
+		return REGION_EVICTED;
+	uint64_t seq = next_seq(used_seq(used));
 	FAILPOINT(CHANGE_ANNOUNCED);
 	for (unsigned pause = 0;; *w = region_ledger_word(r, device)) {
 		/* Many processes at one word get further by trying less often. */
 		for (unsigned i = 0; i < pause; i++)
 			cpu_relax();
 		pause = pause < 16 ? 2 * pause + 1 : pause;
+		/* After the word, and before it is swapped: a reaper condemns the slot, and then
+		 * puts a fence into the word. Either is found. */
+		if (UNLIKELY(!region_owned(r, claim)))
+			return REGION_EVICTED;
 		/* After the word, each time round: what is granted fits a limit that held
 		 * while the word was this one. */
 		uint64_t ceiling = limit ? limit_ceiling(load_acquire(limit)) : RATION_MAX_UNITS;
 		int64_t after = (int64_t)ledger_units(*w) + delta;
 		if (UNLIKELY((delta > 0 && (uint64_t)after > ceiling) || after < 0)) {
 			if (region_ledger_word(r, device) == *w)
-				return false;
+				return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
 			continue; /* refuse only by what is so at this moment */
 		}
 		if (ledger_slot(*w) != slot) {
@@ -75,9 +108,11 @@ bool region_change(struct region *r, unsigned device, unsigned slot, struct rati
 			break;
 	}
 	FAILPOINT(CHANGE_APPLIED);
-	store_release(&a->used, make_used(seq, used_units(b->used) + (uint64_t)delta));
+	/* A swap: a reaper that found the change applied has booked it, and returned it. */
+	if (UNLIKELY(!cas(&a->used, used, make_used(seq, used_units(used) + (uint64_t)delta))))
+		return REGION_EVICTED;
 	FAILPOINT(CHANGE_BOOKED);
 	if (UNLIKELY(seq % RATION_DONE_REFRESH == 0))
-		region_refresh(&a->done, seq);
-	return true;
+		region_refresh(r, claim, &a->done, seq);
+	return REGION_OK;
 }

@@ -196,6 +196,7 @@ const char *region_error_text(int error)
 		[REGION_NOT_HELD] = "returning more than is held",
 		[REGION_EVICTED] = "slot was taken away (its lock was lost: did the program close all its files?)",
 		[REGION_DAMAGED] = "region is damaged (end the job and remove the file)",
+		[REGION_BUSY] = "another thread is changing what this process holds",
 	};
 	return error >= 0 && error < (int)(sizeof text / sizeof *text) ? text[error] : "unknown error";
 }

@@ -9,7 +9,7 @@ struct reap_verdict {
 	bool applied, booked;
 };
 
-/* judge reads the account's words in the order that makes a crash decidable. It
+/* reap_judge reads the account's words in the order that makes a crash decidable. It
  * returns false where the slot has changed hands. */
 static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_t status, struct reap_verdict *v)
 {
@@ -32,13 +32,15 @@ static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_
 	return true;
 }
 
-/* settle brings a dead account to zero. Every step is one swap from a value that
- * includes a sequence, so that a step made late does nothing. */
-static int reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status, bool *settled)
+enum reap_outcome { REAP_SETTLED, REAP_TAKEN, REAP_DAMAGED };
+
+/* reap_settle brings a condemned slot's account to zero. Every step is one swap from a value
+ * that includes a sequence, so that a step made late does nothing. REAP_TAKEN: the slot has
+ * changed hands. */
+static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status)
 {
 	struct ration_account *a = account(r, device, slot);
 	struct reap_verdict v;
-	*settled = false;
 	while (reap_judge(r, device, slot, status, &v)) {
 		FAILPOINT(REAP_JUDGED);
 		uint64_t seq = pend_seq(v.pend), units = used_units(v.used);
@@ -46,68 +48,105 @@ static int reap_settle(struct region *r, unsigned device, unsigned slot, uint64_
 		if (v.applied && !v.booked) {
 			int64_t after = (int64_t)units + delta;
 			if (after < 0 || after > (int64_t)RATION_MAX_UNITS)
-				return REGION_DAMAGED;
+				return REAP_DAMAGED;
 			cas(&a->used, v.used, make_used(seq, (uint64_t)after));
 			FAILPOINT(REAP_BOOKED);
-		} else if (!v.applied && delta < 0) {
+			continue;
+		}
+		if (!v.applied && delta < 0) {
 			/* A return that was announced is finished, never replaced: another
 			 * reaper may be applying it now. */
 			if ((int64_t)ledger_units(v.word) + delta < 0)
-				return REGION_DAMAGED;
+				return REAP_DAMAGED;
 			region_note(r, device, v.word);
 			FAILPOINT(REAP_NOTED);
 			region_apply(r, device, v.word, delta, slot, seq);
 			FAILPOINT(REAP_APPLIED);
-		} else if (units > 0) {
-			/* All is booked, or a charge was announced that no process can apply any more. */
-			cas(&a->pend, v.pend, make_pend(next_seq(used_seq(v.used)), -(int64_t)units));
-			FAILPOINT(REAP_ANNOUNCED);
-		} else {
-			*settled = true;
-			return REGION_OK;
+			continue;
 		}
+		if (!v.applied) {
+			/* A charge. Should its owner live after all, and be about to apply it: from
+			 * here on it cannot, so that what follows may take its sequence. */
+			region_note(r, device, v.word);
+			FAILPOINT(REAP_NOTED);
+			if (!region_fence(r, device, v.word))
+				continue;
+			FAILPOINT(REAP_FENCED);
+		}
+		if (units == 0)
+			return REAP_SETTLED;
+		cas(&a->pend, v.pend, make_pend(next_seq(used_seq(v.used)), -(int64_t)units));
+		FAILPOINT(REAP_ANNOUNCED);
 	}
-	return REGION_OK;
+	return REAP_TAKEN;
 }
 
-/* reap_slot settles a dead process's accounts and frees its slot. */
-static int reap_slot(struct region *r, unsigned slot, unsigned *slots)
+/* reap_condemn tells a slot's owner, should it live after all, and all other processes that
+ * it is dead. Only then are its accounts settled. It returns the status under which that is
+ * done, or zero where there is nothing to do. */
+static uint64_t reap_condemn(struct region *r, unsigned slot)
 {
 	uint64_t status = load_acquire(&r->m->status[slot]);
-	if (status_state(status) == RATION_SLOT_FREE || !region_dead(r, slot, status))
-		return REGION_OK;
+	unsigned state = status_state(status);
+	if (state == RATION_SLOT_CONDEMNED)
+		return status; /* by a process that has not finished */
+	if ((state != RATION_SLOT_ACTIVE && state != RATION_SLOT_JOINING) || !region_dead(r, slot, status))
+		return 0;
+	if (state == RATION_SLOT_JOINING)
+		return status; /* it has never announced anything */
+	uint64_t condemned = make_status(status_gen(status), RATION_SLOT_CONDEMNED);
+	/* Full order: our reads of pend come after it. Pairs with region_owned, after the
+	 * owner's swap of pend. */
+	if (!cas(&r->m->status[slot], status, condemned))
+		return 0;
+	FAILPOINT(REAP_CONDEMNED);
+	return condemned;
+}
+
+/* reap_slot settles a dead process's accounts and frees its slot. One whose content cannot
+ * be is put out of use, once and for all: what it holds stays granted, and is no error for
+ * the processes that need the rest. */
+static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
+{
+	uint64_t status = reap_condemn(r, slot);
+	unsigned state = RATION_SLOT_FREE, damaged = 0;
+	if (!status)
+		return;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		bool settled;
-		int err = reap_settle(r, d, slot, status, &settled);
-		if (err || !settled)
-			return err;
+		enum reap_outcome o = reap_settle(r, d, slot, status);
+		if (o == REAP_TAKEN)
+			return;
+		if (o == REAP_DAMAGED)
+			state = RATION_SLOT_DAMAGED, damaged = d;
 	}
 	FAILPOINT(REAP_SETTLED);
-	if (!cas(&r->m->status[slot], status, make_status(status_gen(status), RATION_SLOT_FREE)))
-		return REGION_OK;
+	if (!cas(&r->m->status[slot], status, make_status(status_gen(status), state)))
+		return;
 	FAILPOINT(REAP_FREED);
+	if (state == RATION_SLOT_DAMAGED) {
+		fetch_add(&r->m->header.counters.damaged, 1);
+		if (r->on_damage)
+			r->on_damage(slot, damaged);
+		return;
+	}
 	fetch_add(&r->m->header.counters.reaped, 1);
 	++*slots;
-	return REGION_OK;
 }
 
 /* region_reap_former_self gives back what this very process held before it became
  * another program: its PID and start time are still the same, so no other process
- * can tell. */
-int region_reap_former_self(struct region *r)
+ * can tell. At the first change and not at the claim: it looks at every process there is. */
+void region_reap_former_self(struct region *r)
 {
 	struct region_identity me;
 	unsigned slots = 0;
 	region_identify(&me);
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		const struct ration_slot *s = &r->m->slots[slot];
-		if (load_acquire(&s->pid) != me.pid || load_acquire(&s->pidns) != me.pidns)
-			continue;
-		int err = reap_slot(r, slot, &slots);
-		if (err)
-			return err;
+		if (load_acquire(&s->pid) == me.pid && load_acquire(&s->pidns) == me.pidns)
+			reap_slot(r, slot, &slots);
 	}
-	return REGION_OK;
+	__atomic_store_n(&r->former, 1, __ATOMIC_RELEASE);
 }
 
 int region_reap(struct region *r, unsigned *slots)
@@ -115,20 +154,17 @@ int region_reap(struct region *r, unsigned *slots)
 	*slots = 0;
 	if (!region_whole(r))
 		return REGION_DAMAGED;
-	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
-		int err = reap_slot(r, slot, slots);
-		if (err)
-			return err;
-	}
+	for (unsigned slot = 0; slot < region_high_water(r); slot++)
+		reap_slot(r, slot, slots);
 	return REGION_OK;
 }
 
 /* region_reap_device looks only at slots that may hold something of device: a
  * refusal must not cost a question to the kernel for every process there is. */
-int region_reap_device(struct region *r, unsigned device, unsigned *slots)
+void region_reap_device(struct region *r, unsigned device, unsigned *slots)
 {
 	/* It reads files, and our caller may hold a lock: no thread is cancelled here. */
-	int cancel, err = REGION_OK;
+	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	*slots = 0;
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
@@ -136,9 +172,7 @@ int region_reap_device(struct region *r, unsigned device, unsigned *slots)
 		uint64_t used = load_acquire(&a->used), pend = load_acquire(&a->pend);
 		if (slot == r->slot || (used_units(used) == 0 && used_seq(used) == pend_seq(pend)))
 			continue;
-		if ((err = reap_slot(r, slot, slots)))
-			break;
+		reap_slot(r, slot, slots);
 	}
 	pthread_setcancelstate(cancel, &cancel);
-	return err;
 }

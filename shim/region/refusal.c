@@ -11,7 +11,7 @@ static void refusal_holders(struct region *r, unsigned device, struct region_ref
 	uint64_t mine = load_acquire(&r->claim);
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		uint64_t status = load_acquire(&r->m->status[slot]);
-		if (status_state(status) != RATION_SLOT_ACTIVE)
+		if (!status_holds(status))
 			continue;
 		uint64_t bytes = used_units(load_acquire(&account(r, device, slot)->used)) * RATION_UNIT;
 		struct region_holder h = {load_acquire(&r->m->slots[slot].pid), bytes, make_claim(slot, status) == mine};

@@ -32,8 +32,9 @@ enum region_error {
 	REGION_FULL,        /* every slot belongs to a living process */
 	REGION_REFUSED,     /* the limit has no room for it */
 	REGION_NOT_HELD,    /* more is returned than is held */
-	REGION_EVICTED,     /* the slot belongs to another process by now */
+	REGION_EVICTED,     /* the slot was taken away: nothing of this change, nor of what was held, is left */
 	REGION_DAMAGED,     /* what the file holds cannot be */
+	REGION_BUSY,        /* another thread is changing what this process holds */
 };
 
 /* What a process brings along; zero where it has nothing to say. */
@@ -44,6 +45,15 @@ struct region_limits {
 
 /* How a process came by a ready region. */
 enum region_role { ROLE_FAST_PATH, ROLE_WAITED, ROLE_HELPED, ROLE_INITIALISER };
+
+/* One account's turn, and what its holder keeps of the account in memory of its own: what
+ * others wrote into the mapped usage lasts until the next change. */
+struct region_turn {
+	uint32_t lock;  /* a futex: 0 free, 1 held, 2 held and waited for */
+	uint64_t claim; /* under it: whose usage this is */
+	uint64_t peak;
+	struct ration_usage usage;
+} __attribute__((aligned(64)));
 
 struct region {
 	struct ration_region *m;
@@ -56,9 +66,13 @@ struct region {
 	unsigned slot;   /* ours, while m->status[slot] == status */
 	uint64_t status; /* zero: none claimed */
 	uint64_t claim;  /* both in one word, for threads that charge while another claims or leaves */
+	uint32_t former; /* not zero: what this process held before an exec has been given back */
 	const char *path;
-	uint32_t entering; /* a lock between threads that enter an account */
-	bool former;       /* under it: what this process held before an exec has been given back */
+	struct region_turn turns[RATION_DEVICES];
+
+	/* Called, where not null, by a process that found a slot whose content cannot be. No turn
+	 * is held. */
+	void (*on_damage)(unsigned slot, unsigned device);
 };
 
 /* What one process holds of one device, in one piece. */
@@ -111,7 +125,8 @@ int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint6
 /* region_return gives back bytes that were charged. */
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
 
-/* region_reap gives back what dead processes hold, and counts their slots. */
+/* region_reap gives back what dead processes hold, and counts their slots. A slot whose
+ * content cannot be is put out of use: it is no error for processes that need the rest. */
 int region_reap(struct region *r, unsigned *slots);
 
 /* region_used is what is granted of a device at this instant, in bytes. */

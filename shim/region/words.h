@@ -43,6 +43,10 @@ static inline uint64_t status_gen(uint64_t s) { return s >> RATION_STATUS_STATE_
 
 static inline unsigned status_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_STATUS_STATE_BITS)); }
 
+/* status_holds says whether the slot's account may hold something that is shown: of an owner,
+ * or of one that is being reaped. */
+static inline int status_holds(uint64_t s) { return status_state(s) == RATION_SLOT_ACTIVE || status_state(s) == RATION_SLOT_CONDEMNED; }
+
 /* The low half of a slot's host_pid; the high half is its owner's generation. */
 static inline uint64_t make_host_pid(uint64_t gen, uint64_t pid) { return gen << 32 | (uint32_t)pid; }
 

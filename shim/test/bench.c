@@ -119,12 +119,13 @@ static void usage(void)
 	enum { TURNS = 201, BATCH = 1000 };
 	static double locked[TURNS], bare[TURNS];
 	struct ration_account *a = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	struct region_books books;
+	static struct region_turn turn;
 	for (unsigned t = 0; t < TURNS; t++) {
 		uint64_t from = now();
 		for (unsigned i = 0; i < BATCH; i++) {
-			region_take(a, RATION_DATA, &books, true);
-			region_put(a, &books, RATION_DATA, i & 1 ? -512 : 512);
+			turn_take(&turn);
+			region_put(&turn, a, RATION_DATA, i & 1 ? -512 : 512);
+			turn_end(&turn);
 		}
 		uint64_t between = now();
 		for (unsigned i = 0; i < BATCH; i++) {

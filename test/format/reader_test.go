@@ -165,11 +165,11 @@ func TestReaderBesideAWriter(t *testing.T) {
 var unused = []string{
 	"Region.Compute", "Header.Devices", "Header.Slots", "Header.Ticket", "Header.HostPIDLock", "Header.NVMLPIDs", "Limits.Changes",
 	"Slot.Start", "Slot.PIDNS", "Account.Pend", "Account.Used", "Account.Done",
-	"LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
+	"Device.Fences", "LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
 	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Phase.Count",
-	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "InitPatienceNS", "TurnBoundNS",
+	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "InitPatienceNS",
 	"DoneRefresh", "ClaimWindow", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
-	"UsedUnitBits", "SlotFree", "SlotJoining", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
+	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"TolerancePerMille", "Unlimited",
 }
 

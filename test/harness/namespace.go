@@ -51,12 +51,12 @@ func NeedHost(t testing.TB) {
 // StartBeside starts a worker in the PID namespace of another one. Only root may: an
 // ordinary user would have to enter the user namespace of the other, which a process
 // with several threads cannot.
-func StartBeside(t testing.TB, w *Worker, path string) *Worker {
+func StartBeside(t testing.TB, w *Worker, path string, options ...Option) *Worker {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can enter another process's PID namespace")
 	}
-	beside, err := start(t, child.Spec{Name: "worker", Cmd: exec.Command(path), Beside: w.PID()})
+	beside, err := start(t, child.Spec{Name: "worker", Cmd: exec.Command(path), Beside: w.PID()}, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
