@@ -167,7 +167,7 @@ type Device struct {
 	LedgerWord uint64 // packed by LedgerWord
 	_          [7]uint64
 
-	Peak        uint64 // most units ever granted at once
+	Peak        uint64 // most units that living processes ever had at once
 	Refused     uint64 // requests refused, over the life of the region
 	ContextCost uint64 // packed by ContextCost; the last process that measured it wins
 	Fences      uint64 // fences put into LedgerWord; the sequence of the next one

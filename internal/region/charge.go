@@ -84,7 +84,9 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		return w, err
 	}
 	if delta > 0 {
-		l.peak(w.Units() + units)
+		if err := s.keepPeak(device, w.Units()+units); err != nil {
+			return 0, err
+		}
 	}
 	return 0, r.whole() // nor was it cut short meanwhile
 }
@@ -150,13 +152,27 @@ func (s *Slot) usable(t *turn, kind abi.Kind, delta int64) error {
 	return nil
 }
 
-// peak keeps the most that was ever granted at once. It is for people: a crash
-// before it loses a peak that no process saw.
-func (l ledger) peak(units uint64) {
+// keepPeak keeps the most that was ever granted at once. It is for people: a crash
+// before it loses a peak that no process saw. What dead processes held is no part of
+// it: before a new peak is written it is given back. That asks the kernel about each
+// other process that holds something of the device, which is rare: a peak that was
+// reached stays reached.
+func (s *Slot) keepPeak(device int, units uint64) error {
+	l := s.r.ledger(device)
+	if units <= atomic.LoadUint64(&l.device.Peak) {
+		return nil
+	}
+	freed, err := s.r.reapDevice(device, s.index)
+	if err != nil {
+		return err
+	}
+	if freed > 0 {
+		units = min(units, l.word().Units())
+	}
 	for {
 		peak := atomic.LoadUint64(&l.device.Peak)
 		if units <= peak || atomic.CompareAndSwapUint64(&l.device.Peak, peak, units) {
-			return
+			return nil
 		}
 	}
 }

@@ -49,16 +49,30 @@ static int charge_change(struct region *r, unsigned device, unsigned kind, uint6
 	return err;
 }
 
-/* raise makes a charge, and keeps the most that was ever granted at once, for
- * people. */
+/* charge_keep_peak keeps the most that was ever granted at once, for people. What dead
+ * processes held is no part of it: before a new peak is written it is given back. That
+ * asks the kernel about each other process that holds something of the device, which is
+ * rare: a peak that was reached stays reached. */
+__attribute__((cold, noinline)) static void charge_keep_peak(struct region *r, unsigned device, uint64_t units)
+{
+	uint64_t *peak = &r->m->devices[device].peak, before;
+	unsigned freed;
+	region_reap_device(r, device, &freed);
+	uint64_t now = ledger_units(region_ledger_word(r, device));
+	if (freed && now < units)
+		units = now;
+	while ((before = load_relaxed(peak)) < units && !cas(peak, before, units))
+		;
+}
+
 static int charge_raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, const uint64_t *limit, uint64_t *w)
 {
 	int err = charge_change(r, device, kind, bytes, 1, limit, w);
 	if (err)
 		return err;
-	uint64_t *peak = &r->m->devices[device].peak, units = ledger_units(*w) + units_for(bytes), before;
-	while ((before = load_relaxed(peak)) < units && !cas(peak, before, units))
-		;
+	uint64_t units = ledger_units(*w) + units_for(bytes);
+	if (UNLIKELY(units > load_relaxed(&r->m->devices[device].peak)))
+		charge_keep_peak(r, device, units);
 	return REGION_OK;
 }
 
