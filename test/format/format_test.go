@@ -228,7 +228,7 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 	c, err := r.Counters()
 	must(t, err)
 	p.Created = r.Created()
-	p.Counters = map[string]uint64{"reads": c.Reads, "retries": c.Retries, "besteffort": c.BestEffort, "reaped": c.Reaped,
+	p.Counters = map[string]uint64{"reads": c.Reads, "retries": c.Retries, "besteffort": c.BestEffort, "reaped": c.Reaped, "damaged": c.Damaged,
 		"refused": c.Refused, "helped": c.Helped, "claims": c.Claims, "fast": c.Fast}
 	costs, err := r.Costs()
 	must(t, err)
