@@ -122,9 +122,12 @@ func (s *Slot) changeInTurn(device int, kind abi.Kind, delta int64, limit *uint6
 
 // take takes the turn of the slot's account on a device.
 func (s *Slot) take(device int) (*turn, *abi.Account) {
+	// Before the lock: where the file was cut short, even this faults (the compiler
+	// touches the mapping to see that it is not nil), and the caller's defer is yet to come.
+	a := &s.r.m.Accounts[device][s.index]
 	t := &s.turns[device]
 	t.Lock()
-	return t, &s.r.m.Accounts[device][s.index]
+	return t, a
 }
 
 // enter makes the account this slot's, before its first change there. At attach
