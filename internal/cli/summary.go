@@ -42,6 +42,9 @@ func (a *app) printSummary(s launch.Summary) error {
 	case len(s.Processes) == 0:
 		out.printf("  no process held anything\n")
 	}
+	if s.Refused() > 0 {
+		out.printf("  %s\n", out.style(dim, "what was refused, and which processes held the rest: ration why "+s.Job))
+	}
 	return nil
 }
 

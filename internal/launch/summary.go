@@ -21,6 +21,14 @@ type Summary struct {
 	Error      string          `json:"error,omitempty"`
 }
 
+// Refused returns how many requests were refused, on all devices.
+func (s Summary) Refused() (n uint64) {
+	for _, d := range s.Devices {
+		n += d.Refused
+	}
+	return n
+}
+
 // DeviceSummary is what the job has used of one device. All but AtLimit is exact.
 type DeviceSummary struct {
 	Device  int     `json:"device"`

@@ -45,8 +45,8 @@ func (j *Job) Supervise() (Summary, error) {
 	close(signals)
 	s := r.stop()
 	s.Job = j.Lock.Job.Name
-	j.Discard()
 	if err != nil {
+		j.Lock.Release()
 		return s, fmt.Errorf("waiting for the command: %w", err)
 	}
 	status := state.Sys().(syscall.WaitStatus)
@@ -54,6 +54,13 @@ func (j *Job) Supervise() (Summary, error) {
 	if status.Signaled() {
 		s.Signal = int(status.Signal())
 		s.Status = 128 + s.Signal
+	}
+	// A job that people will ask about stays, as it does without a supervisor: until the next
+	// job of its name, ration rm, or job.Kept younger ones.
+	if s.Status != 0 || s.Refused() > 0 {
+		j.Lock.Release()
+	} else {
+		j.Discard()
 	}
 	return s, nil
 }
