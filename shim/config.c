@@ -183,10 +183,14 @@ bool config_read(struct config *c)
 		strcpy(c->visible, visible);
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
+	/* The job first: what is logged about the rest names it. */
+	bool found = config_find_path(c);
+	if (found)
+		log_set_job(c->path);
 	bool good = config_read_limits(c);
 	if (fail && strcmp(fail, "open") && strcmp(fail, "closed"))
 		log_warn("RATION_FAIL=\"%s\": neither open nor closed (taken as closed)", fail);
-	return config_find_path(c) && good;
+	return found && good;
 }
 
 uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)

@@ -21,11 +21,13 @@
 #include "lock_order.h"
 #include "region/region.h"
 
-enum { LOG_LINE = 640, LOG_LOST = 64 }; /* bytes of a line, and of what says that others were lost */
+/* Bytes of a line, of what says that others were lost, of the job's name, and of a path. */
+enum { LOG_LINE = 640, LOG_LOST = 64, LOG_JOB = 64, LOG_PATH = 512 };
 
 static int log_highest = LOG_WARN;
-static char log_file[512]; /* empty: stderr */
-static uint32_t log_lost;  /* lines that found no room, since the last that did; atomic */
+static char log_file[LOG_PATH]; /* as RATION_LOG_FILE has it; empty: stderr */
+static char log_job[LOG_JOB];   /* printable, and without slashes; empty: not known */
+static uint32_t log_lost;       /* lines that found no room, since the last that did; atomic */
 
 /* What descriptor 2 was when the settings were read: a program may close it, and
  * have a file of its own by that number. */
@@ -83,11 +85,31 @@ static ssize_t log_write_stderr(const char *line, size_t n)
 	return wrote < 0 && errno != EAGAIN && S_ISCHR(st.st_mode) ? log_write_tty(line, n) : wrote;
 }
 
+/* log_path completes the name of the file, at each line: a fork changes the PID. It returns
+ * false where the name becomes too long. */
+static bool log_path(char path[LOG_PATH])
+{
+	size_t n = 0;
+	for (const char *c = log_file; *c && n < LOG_PATH; c++) {
+		if (c[0] == '%' && c[1] == 'p')
+			n += (size_t)snprintf(path + n, LOG_PATH - n, "%d", (int)getpid()), c++;
+		else if (c[0] == '%' && c[1] == 'j')
+			n += (size_t)snprintf(path + n, LOG_PATH - n, "%s", *log_job ? log_job : "none"), c++;
+		else
+			path[n++] = *c, c += c[0] == '%' && c[1] == '%';
+	}
+	if (n >= LOG_PATH)
+		return false;
+	path[n] = 0;
+	return true;
+}
+
 /* log_write_file writes to RATION_LOG_FILE, which may be a pipe. It is opened each time: the
  * program may close a descriptor that is kept open, and use its number. */
 static ssize_t log_write_file(const char *line, size_t n)
 {
-	int fd = region_open_fd(log_file, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_NONBLOCK, 0644);
+	char path[LOG_PATH];
+	int fd = log_path(path) ? region_open_fd(path, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_NONBLOCK, 0644) : -1;
 	if (fd < 0)
 		return -1;
 	ssize_t wrote = write(fd, line, n);
@@ -121,6 +143,40 @@ static bool log_put(const char *line, size_t n)
 	return wrote == (ssize_t)n || (wrote < 0 && error != EAGAIN && error != EFBIG && error != ENOSPC && error != EDQUOT);
 }
 
+/* log_number reads a level as HAMi-core has them: 0 errors, 1 (the default) and 2 warnings
+ * too, 3 what happens, 4 and more all. Anything else is otherwise: LOG_LEVEL may be the
+ * program's own, and in words. */
+static int log_number(const char *text, int otherwise)
+{
+	if (!text || *text < '0' || *text > '9' || text[1])
+		return otherwise;
+	return *text == '0' ? LOG_ERROR : *text <= '2' ? LOG_WARN : *text == '3' ? LOG_INFO : LOG_DEBUG;
+}
+
+/* log_keep_job keeps the job's name as part of a line and of a file's name. */
+static void log_keep_job(const char *name, size_t len)
+{
+	size_t n = 0;
+	for (; n < len && n < sizeof log_job - 1; n++)
+		log_job[n] = (unsigned char)name[n] <= ' ' || name[n] == '/' || name[n] == 0x7f ? '_' : name[n];
+	log_job[n] = 0;
+}
+
+void log_set_job(const char *region)
+{
+	const char *name = getenv("RATION_JOB"), *end = region + strlen(region);
+	if (name && *name) {
+		log_keep_job(name, strlen(name));
+		return;
+	}
+	const char *file = strrchr(region, '/');
+	if (file && file > region && !strcmp(file, "/region"))
+		end = file;
+	for (name = end; name > region && name[-1] != '/';)
+		name--;
+	log_keep_job(name, (size_t)(end - name));
+}
+
 void log_setup(void)
 {
 	struct stat st;
@@ -128,17 +184,15 @@ void log_setup(void)
 	if (log_stderr_state == LOG_STDERR_OPEN)
 		log_stderr_dev = st.st_dev, log_stderr_ino = st.st_ino;
 	static const char *const words[] = {"error", "warn", "info", "debug"};
-	const char *word = getenv("RATION_LOG"), *number = getenv("LIBCUDA_LOG_LEVEL"), *path = getenv("RATION_LOG_FILE");
-	int chosen = LOG_WARN;
-	/* HAMi-core: 0 errors, 1 (the default) and 2 warnings too, 3 what happens, 4 all. */
-	if (number && *number >= '0' && *number <= '9')
-		chosen = *number == '0' ? LOG_ERROR : *number <= '2' ? LOG_WARN : *number == '3' ? LOG_INFO : LOG_DEBUG;
+	const char *word = getenv("RATION_LOG"), *path = getenv("RATION_LOG_FILE");
+	int chosen = log_number(getenv("LIBCUDA_LOG_LEVEL"), log_number(getenv("LOG_LEVEL"), LOG_WARN));
 	for (unsigned i = 0; word && i < sizeof words / sizeof *words; i++)
 		if (!strcmp(word, words[i])) {
 			chosen = (int)i;
 			word = NULL;
 		}
 	__atomic_store_n(&log_highest, chosen, __ATOMIC_RELAXED);
+	log_set_job("");
 	if (path && strlen(path) < sizeof log_file)
 		strcpy(log_file, path);
 	if (word && *word)
@@ -146,6 +200,41 @@ void log_setup(void)
 }
 
 int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&log_highest, __ATOMIC_RELAXED); }
+
+/* log_begin writes what a line begins with: PID, time and job, the date only in a file,
+ * which may hold many days. The time is UTC and worked out here: the C library would read
+ * the time zone from a file, and allocate. */
+static int log_begin(char *line, size_t size)
+{
+	struct timespec now;
+	char date[16] = "";
+	clock_gettime(CLOCK_REALTIME, &now);
+	int64_t days = now.tv_sec / 86400, second = now.tv_sec % 86400;
+	if (*log_file) {
+		/* Years that begin in March, in eras of 400 of them, since 1 March of year 0. */
+		int64_t era = (days + 719468) / 146097, of_era = (days + 719468) % 146097;
+		int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+		int64_t of_year = of_era - (365 * year + year / 4 - year / 100), month = (5 * of_year + 2) / 153;
+		snprintf(date, sizeof date, "%04d-%02d-%02dT", (int)(400 * era + year + (month >= 10)),
+			 (int)(month < 10 ? month + 3 : month - 9), (int)(of_year - (153 * month + 2) / 5 + 1));
+	}
+	return snprintf(line, size, "ration[%d] %s%02d:%02d:%02d.%03dZ%s%s: ", (int)getpid(), date, (int)(second / 3600),
+			(int)(second / 60 % 60), (int)(second % 60), (int)(now.tv_nsec / 1000000), *log_job ? " " : "", log_job);
+}
+
+uint64_t log_clock(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void log_wait(uint64_t since, const char *what)
+{
+	uint64_t waited = log_clock() - since;
+	if (waited > LOG_WAIT_MS)
+		log_info("waited %llu ms for %s", (unsigned long long)waited, what);
+}
 
 void log_line(enum log_level l, const char *format, ...)
 {
@@ -155,7 +244,7 @@ void log_line(enum log_level l, const char *format, ...)
 	if (!log_wanted(l))
 		return;
 	lock_order_check(LOCK_LOGS);
-	int n = snprintf(line, LOG_LINE, "ration: ");
+	int n = log_begin(line, LOG_LINE);
 	va_start(args, format);
 	int more = vsnprintf(line + n, LOG_LINE - (size_t)n, format, args);
 	va_end(args);

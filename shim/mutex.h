@@ -30,13 +30,14 @@ static inline bool mutex_try(mutex *m, enum lock_level level)
 	return taken;
 }
 
+/* mutex_wait is mutex_lock where m is held. A wait that people may notice is logged. */
+void mutex_wait(mutex *m, enum lock_level level);
+
 static inline void mutex_lock(mutex *m, enum lock_level level)
 {
 	lock_order_take(m, level, true);
-	if (mutex_take(m))
-		return;
-	while (__atomic_exchange_n(&m->word, 2, __ATOMIC_ACQUIRE))
-		syscall(SYS_futex, &m->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+	if (!mutex_take(m))
+		mutex_wait(m, level);
 }
 
 static inline void mutex_unlock(mutex *m)

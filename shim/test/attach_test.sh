@@ -123,7 +123,24 @@ job init context alloc:$((150 * MIB)) exit:0
 is "$out" "init 0 context 0 alloc 2 "
 where="differing limits are said"
 CUDA_DEVICE_MEMORY_LIMIT=1g job init exit:0
-has "$err" "device 0: this process was given a limit of 1 GiB, its job has 200 MiB, which counts"
+has "$err" "devices 0 to 15: this process was given a limit of 1 GiB, its job has 200 MiB, which counts"
+is "$(echo "$err" | grep -c 'this process was given')" 1
+where="each difference once, of memory and compute, on any device"
+fresh
+export CUDA_DEVICE_MEMORY_LIMIT=200m CUDA_DEVICE_SM_LIMIT=30
+job init exit:0
+is "$err" ""
+CUDA_DEVICE_MEMORY_LIMIT_2=1g CUDA_DEVICE_MEMORY_LIMIT_3=1g CUDA_DEVICE_MEMORY_LIMIT_4=2g CUDA_DEVICE_MEMORY_LIMIT_15=0 \
+	CUDA_DEVICE_SM_LIMIT_7=50 CUDA_DEVICE_SM_LIMIT_15=0 job init context exit:0
+has "$err" "devices 2 to 3: this process was given a limit of 1 GiB, its job has 200 MiB"
+has "$err" "device 4: this process was given a limit of 2 GiB, its job has 200 MiB"
+has "$err" "device 15: this process was given a limit of none, its job has 200 MiB"
+has "$err" "device 7: this process was given a limit of 50 % of compute, its job has 30 % of compute"
+has "$err" "device 15: this process was given a limit of all of compute, its job has 30 % of compute"
+is "$(echo "$err" | grep -c 'this process was given')" 5
+RATION_TOLERANCE=2.5 job init exit:0
+has "$err" "devices 0 to 15: this process was given a limit of 200 MiB and 2.5 %, its job has 200 MiB, which counts"
+unset CUDA_DEVICE_MEMORY_LIMIT CUDA_DEVICE_SM_LIMIT
 where="tolerance"
 fresh
 RATION_TOLERANCE=10 CUDA_DEVICE_MEMORY_LIMIT=200m job init context alloc:$((120 * MIB)) alloc:1 exit:0
@@ -160,7 +177,7 @@ for bad in 10x 1.5 "" -1 101% 99999999999g; do
 	fresh
 	CUDA_DEVICE_MEMORY_LIMIT=$bad job init context alloc:1 exit:0
 	is "$out" "init 304 context 304 alloc 304 "
-	has "$err" "ration: CUDA_DEVICE_MEMORY_LIMIT=\"$bad\": "
+	has "$err" "Z $(basename "$dir"): CUDA_DEVICE_MEMORY_LIMIT=\"$bad\": "
 	has "$err" "(use "
 done
 fresh
@@ -176,7 +193,7 @@ fresh
 echo rubbish >"$RATION_REGION"
 job init context alloc:1 exit:0
 is "$out" "init 304 context 304 alloc 304 "
-has "$err" "ration: region $RATION_REGION: not a ration region"
+has "$err" ": region $RATION_REGION: not a ration region"
 is "$(cat "$RATION_REGION")" rubbish
 RATION_FAIL=open job init context alloc:1 exit:0
 is "$out" "init 0 context 0 alloc 0 "
@@ -208,9 +225,9 @@ export RATION_REGION=$was
 where="log lines"
 fresh
 RATION_LOG=info job init exit:0
-has "$err" "ration: region $RATION_REGION: initialised by this process (pid "
+has "$err" ": region $RATION_REGION: initialised by this process (pid "
 has "$err" "host PID"
-has "$err" "ration: left slot 0, all bytes given back"
+has "$err" ": left slot 0, all bytes given back"
 RATION_LOG=info job init exit:0
 has "$err" "on the fast path"
 LIBCUDA_LOG_LEVEL=3 job init exit:0
@@ -222,6 +239,29 @@ is "$err" ""
 has "$(cat "$dir/log")" "on the fast path"
 RATION_LOG=loud job init exit:0
 has "$err" "RATION_LOG=\"loud\": not a level"
+where="log lines: PID, time and job"
+RATION_LOG=info job init exit:0
+is "$(echo "$err" | grep -vcE "^ration\[[0-9]+\] ([0-9]{2}:){2}[0-9]{2}\.[0-9]{3}Z $(basename "$dir"): ")" 0
+RATION_LOG=info RATION_JOB="my/ job" job init exit:0
+is "$(echo "$err" | grep -vc "Z my__job: ")" 0
+where="log files by PID and job, with the date"
+day=$(date -u +%F)
+RATION_LOG=info RATION_LOG_FILE="$dir/%j-100%%-%p.log" job init exit:0
+is "$err" ""
+file=$(echo "$dir"/$(basename "$dir")-100%-*.log)
+has "$(cat "$file")" "ration[$(basename "$file" .log | sed 's/.*-//')] "
+is "$(grep -vc "\] \($day\|$(date -u +%F)\)T[0-9:]*\.[0-9]*Z " "$file")" 0
+RATION_LOG=info RATION_LOG_FILE="$dir/%p" job fork init exit:0 end init exit:0
+is "$(ls "$dir" | grep -c '^[0-9]*$')" 2
+where="log levels by number"
+LOG_LEVEL=3 job init exit:0
+has "$err" "on the fast path"
+LOG_LEVEL=debug job init exit:0
+is "$err" ""
+LOG_LEVEL=4 LIBCUDA_LOG_LEVEL=0 job init exit:0
+is "$err" ""
+LOG_LEVEL=0 LIBCUDA_LOG_LEVEL=0 RATION_LOG=info job init exit:0
+has "$err" "on the fast path"
 
 where="programs without CUDA are left alone"
 fresh

@@ -248,8 +248,8 @@ static void in_file(void)
 	EQ(setrlimit(RLIMIT_FSIZE, &most), 0);
 	say();
 	contents(fd, text);
-	CHECK(strncmp(text, "one\nration: ", 12) == 0);
-	SAYS(text, "\ntwo\nration: ");
+	CHECK(strncmp(text, "one\nration[", 11) == 0);
+	SAYS(text, "\ntwo\nration[");
 	SAYS(text, " (1 line was lost: stderr was full)\n");
 }
 

@@ -5,12 +5,14 @@
 #ifndef RATION_TEST_PARK_H
 #define RATION_TEST_PARK_H
 
+#include <linux/futex.h>
 #include <stdarg.h>
 #include <sys/syscall.h>
 
 #include "stranger.h"
 
 static uint32_t parked, unparked;
+static uint32_t futex_waits; /* how often a thread began to wait for a lock of the library */
 
 static long raw_syscall(long number, const long *a)
 {
@@ -46,6 +48,8 @@ __attribute__((visibility("default"))) long syscall(long number, ...)
 			pause_ms(1);
 		return 0;
 	}
+	if (number == SYS_futex && (a[1] & ~FUTEX_PRIVATE_FLAG) == FUTEX_WAIT)
+		__atomic_fetch_add(&futex_waits, 1, __ATOMIC_ACQ_REL);
 	long result = raw_syscall(number, a);
 	if (result < 0 && result >= -4095) {
 		errno = (int)-result;

@@ -1,0 +1,25 @@
+#include "mutex.h"
+
+#include "log.h"
+
+/* What a thread says that it has waited for. */
+static const char *const mutex_names[LOCK_LEVELS] = {
+	[LOCK_PRIMARY_CONTEXT] = "another thread that makes or ends the primary context",
+	[LOCK_CONTEXT_MAKING] = "another thread that makes a context",
+	[LOCK_POOL_LIST] = "the list of memory pools",
+	[LOCK_POOL] = "another thread in the same memory pool",
+	[LOCK_GRAPH] = "another thread that launches a graph",
+	[LOCK_OVERHEAD] = "another thread's reading of the driver's count",
+	[LOCK_NVML] = "another thread's reading of the driver's list",
+	[LOCK_DEVICE] = "another thread that adds a device",
+	[LOCK_CONTEXT_TABLE] = "the table of contexts",
+	[LOCK_ATTACH] = "another thread that joins the job",
+};
+
+void mutex_wait(mutex *m, enum lock_level level)
+{
+	uint64_t since = log_clock();
+	while (__atomic_exchange_n(&m->word, 2, __ATOMIC_ACQUIRE))
+		syscall(SYS_futex, &m->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+	log_wait(since, mutex_names[level]);
+}
