@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,18 +69,78 @@ static const char *attach_error_text(int error, char *buf)
 	return error == REGION_SYSTEM ? errno_text(errno, buf) : region_error_text(error);
 }
 
-/* attach_log_differences logs where the job's limits are not those this process brought. */
+/* A limit that this process brought, and its job's: both as text, empty where there is
+ * nothing to say. */
+struct attach_difference {
+	char mine[SIZE_TEXT + 32], jobs[SIZE_TEXT + 32];
+};
+
+/* attach_memory_text renders a limit as the region packs it. */
+static void attach_memory_text(char *out, size_t size, uint64_t limit)
+{
+	char bytes[SIZE_TEXT];
+	unsigned tolerance = (unsigned)(limit >> RATION_LIMIT_UNIT_BITS & LOW_BITS(15));
+	if (!limit_bounds(limit))
+		snprintf(out, size, "none");
+	else if (!tolerance)
+		snprintf(out, size, "%s", size_text(limit_bytes(limit), bytes));
+	else
+		snprintf(out, size, "%s and %u.%u %%", size_text(limit_bytes(limit), bytes), tolerance / 10, tolerance % 10);
+}
+
+static void attach_compare_memory(unsigned device, const struct region_limits *own, struct attach_difference *d)
+{
+	uint64_t has = region_limit(&attach_job_region, device);
+	if (!own->memory[device] || own->memory[device] == has)
+		return;
+	attach_memory_text(d->mine, sizeof d->mine, own->memory[device]);
+	attach_memory_text(d->jobs, sizeof d->jobs, has);
+}
+
+static void attach_compute_text(char *out, size_t size, uint64_t percent)
+{
+	if (percent)
+		snprintf(out, size, "%llu %% of compute", (unsigned long long)percent);
+	else
+		snprintf(out, size, "all of compute");
+}
+
+static void attach_compare_compute(unsigned device, const struct region_limits *own, struct attach_difference *d)
+{
+	(void)own; /* which has 0 also for the decision to have no limit */
+	const struct compute_limit *mine = &attach_job_config.compute[device];
+	uint64_t has = load_acquire(&attach_job_region.limits->device[device].compute);
+	if (!mine->set || mine->percent == has)
+		return;
+	attach_compute_text(d->mine, sizeof d->mine, mine->percent);
+	attach_compute_text(d->jobs, sizeof d->jobs, has);
+}
+
+/* attach_log_differences logs each difference between the limits that this process brought
+ * and its job's, once for all devices in a row that have it. */
 static void attach_log_differences(const struct region_limits *own)
 {
-	char mine[SIZE_TEXT], jobs[SIZE_TEXT];
-	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		uint64_t has = region_limit(&attach_job_region, d);
-		if (!own->memory[d] || own->memory[d] == has)
-			continue;
-		log_warn("device %u: this process was given a limit of %s, its job has %s, which counts (ration limit changes it)", d,
-			 limit_bounds(own->memory[d]) ? size_text(limit_bytes(own->memory[d]), mine) : "none",
-			 limit_bounds(has) ? size_text(limit_bytes(has), jobs) : "none");
-		return;
+	static void (*const compare[])(unsigned, const struct region_limits *, struct attach_difference *) = {attach_compare_memory,
+													      attach_compare_compute};
+	for (unsigned kind = 0; kind < 2; kind++) {
+		struct attach_difference now = {"", ""}, next;
+		unsigned first = 0;
+		for (unsigned device = 0; device <= RATION_DEVICES; device++) {
+			next = (struct attach_difference){"", ""};
+			if (device < RATION_DEVICES)
+				compare[kind](device, own, &next);
+			if (!strcmp(next.mine, now.mine) && !strcmp(next.jobs, now.jobs))
+				continue;
+			char to[16] = "";
+			if (device - 1 > first)
+				snprintf(to, sizeof to, " to %u", device - 1);
+			if (*now.mine)
+				log_warn("device%s %u%s: this process was given a limit of %s, its job has %s, which counts (ration limit "
+					 "changes it)",
+					 *to ? "s" : "", first, to, now.mine, now.jobs);
+			now = next;
+			first = device;
+		}
 	}
 }
 
