@@ -21,6 +21,7 @@ struct device {
 
 	/* Contexts of this process that were made and have not ended. Atomic; hooks/context.c */
 	uint32_t contexts_alive;
+	uint32_t contexts_making; /* calls under way that make one; such a context is alive before it is taken out here */
 
 	/* overhead.c's. has_context is atomic: there is, or was, a context, so readings are
 	 * worth taking. further_cost is, too: what a context beside another takes, in bytes, as

@@ -1,6 +1,9 @@
+/* The host-PID lock: docs/protocols.md, section 6. */
 #include "hostpid.h"
 
-#include <stddef.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -9,70 +12,152 @@
 #include "log.h"
 #include "nvml.h"
 #include "region/atomics.h"
+#include "region/failpoint.h"
 #include "region/words.h"
 
-/* How long to wait for a turn: as long as many contexts take one after the other where
- * the PID is wanted, and about as long as one takes where it only helps to measure. And
- * how often dead processes are looked for meanwhile. */
-enum { HOSTPID_WANTED_MS = 5000, HOSTPID_MEASURE_MS = 300, HOSTPID_REAP_MS = 10 };
+/* How often one turn is looked at, a millisecond apart, before its holder is passed over:
+ * for several times what a slow driver takes for a context where the PID is wanted, and for
+ * as long as a context takes on a busy machine where it only helps to measure one. Looks are
+ * counted, not time, so that a waiter that was stopped itself is not impatient. Every
+ * HOSTPID_REAP looks dead and stopped processes are looked for. */
+enum { HOSTPID_WANTED_LOOKS = 5000, HOSTPID_MEASURE_LOOKS = 1000, HOSTPID_REAP = 10 };
+
+/* For how many turns of others to wait. Where the PID is wanted: until every process of a
+ * full region has had one. To measure: others that had theirs, and still there is no cost,
+ * show that it cannot be measured here. */
+enum { HOSTPID_WANTED_TURNS = RATION_SLOTS, HOSTPID_MEASURE_TURNS = 2 };
 
 enum { HOSTPID_LIST = 1024 }; /* PIDs of a list that are looked at */
 #define HOSTPID_MAPPED (2 * HOSTPID_LIST * sizeof(uint32_t))
 
-/* hostpid_turn_of packs whose turn it is: slot and generation. 0 is no process's. */
-static uint64_t hostpid_turn_of(unsigned slot, uint64_t status) { return status_gen(status) << 16 | (slot + 1); }
+/* The word: (count 16 | generation 32 | slot + 1, 16). Each turn has a count of its own, so
+ * that a process that was passed over does not take a later turn, of its own or of another
+ * of its threads, for the one that it lost. */
+static unsigned hostpid_turn_slot(uint64_t turn) { return (unsigned)(turn & 0xffff) - 1; }
 
-/* hostpid_turn_stale reports whether the turn's owner is gone: dead and reaped, or its
- * slot taken by another process. */
-static bool hostpid_turn_stale(struct region *r, uint64_t turn)
+static uint64_t hostpid_turn_free(uint64_t turn) { return turn & ~LOW_BITS(48); }
+
+static uint64_t hostpid_turn_after(uint64_t turn, unsigned slot, uint64_t gen)
 {
-	unsigned slot = (unsigned)(turn & 0xffff) - 1;
-	return slot >= RATION_SLOTS || hostpid_turn_of(slot, load_acquire(&r->m->status[slot])) != turn ||
-	       status_state(load_acquire(&r->m->status[slot])) == RATION_SLOT_FREE;
+	return ((turn >> 48) + 1) << 48 | (gen & LOW_BITS(32)) << 16 | (slot + 1);
 }
 
-/* hostpid_take_turn waits for the turn, unless what it is needed for becomes known. A
- * process that died in its turn is found by reaping. */
-static bool hostpid_take_turn(struct region *r, uint64_t mine, const struct device *d)
+/* hostpid_turn_vacant reports whether it is no process's turn, or that of one that is gone:
+ * dead and reaped, or its slot taken by another process. */
+static bool hostpid_turn_vacant(const struct region *r, uint64_t turn)
 {
-	uint64_t *word = &r->m->header.host_pid_lock;
-	unsigned most = hostpid_wanted() ? HOSTPID_WANTED_MS : HOSTPID_MEASURE_MS;
-	for (unsigned waited = 0; waited < most; waited++) {
-		uint64_t turn = load_acquire(word);
-		unsigned slots;
-		if (!hostpid_wanted() && region_context_cost(r, d->index, d->uuid))
-			return false;
-		if (turn && waited % HOSTPID_REAP_MS == HOSTPID_REAP_MS - 1)
-			region_reap(r, &slots);
-		if ((!turn || hostpid_turn_stale(r, turn)) && cas(word, turn, mine))
-			return true;
-		nanosleep(&(struct timespec){0, 1000000}, NULL);
-	}
-	if (hostpid_wanted())
-		log_warn("host PID: it did not become this process's turn to look for it");
-	return false;
+	unsigned slot = hostpid_turn_slot(turn);
+	if (slot >= RATION_SLOTS)
+		return true;
+	uint64_t status = load_acquire(&r->m->status[slot]);
+	return status_state(status) == RATION_SLOT_FREE || (status_gen(status) & LOW_BITS(32)) != (turn >> 16 & LOW_BITS(32));
 }
 
-static void hostpid_leave_turn(struct region *r, uint64_t mine) { cas(&r->m->header.host_pid_lock, mine, 0); }
+/* hostpid_turn_stopped reports whether the process whose turn it is can be seen to be stopped: it is of this
+ * PID namespace, and /proc too. Should it be another process by now, that is no harm: to
+ * pass over one that moves costs it a measurement, and no more. */
+static bool hostpid_turn_stopped(const struct region *r, uint64_t turn)
+{
+	const struct ration_slot *holder = &r->m->slots[hostpid_turn_slot(turn)], *own = &r->m->slots[r->slot];
+	uint64_t namespace = load_acquire(&own->pidns);
+	char path[32], text[512], self[24], pid[24];
+	ssize_t n = readlink("/proc/self", self, sizeof self - 1);
+	self[n > 0 ? n : 0] = 0;
+	snprintf(pid, sizeof pid, "%d", (int)getpid());
+	if (!namespace || load_acquire(&holder->pidns) != namespace || strcmp(self, pid) != 0)
+		return false;
+	snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)load_acquire(&holder->pid));
+	int fd = region_open_fd(path, O_RDONLY, 0);
+	if (fd < 0)
+		return false;
+	n = read(fd, text, sizeof text - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	/* The state follows the name, which is in brackets and may hold anything. */
+	const char *state = strrchr(text, ')');
+	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
+}
 
 bool hostpid_wanted(void) { return attach_config()->probe && !attach_host_pid(); }
+
+/* hostpid_needed reports whether a turn is still of use, which others' may have changed. */
+static bool hostpid_needed(const struct hostpid_probe *p, const struct device *d)
+{
+	return hostpid_wanted() || (p->unmeasured && !nvml_pid_known() && !region_context_cost(attach_region(), d->index, d->uuid));
+}
+
+/* hostpid_take_turn waits for the turn, as long as it is needed and turns change hands. A
+ * process that died in its turn is found by reaping; one that is stopped, or does not move,
+ * is passed over. */
+static bool hostpid_take_turn(struct region *r, struct hostpid_probe *p, const struct device *d)
+{
+	uint64_t *word = &r->m->header.host_pid_lock, last = load_acquire(word), since = log_clock();
+	unsigned looks = 0, turns = 0, slots;
+	bool taken = false;
+	while (!taken && hostpid_needed(p, d)) {
+		bool wanted = hostpid_wanted();
+		uint64_t turn = load_acquire(word);
+		bool vacant = hostpid_turn_vacant(r, turn), looked = looks % HOSTPID_REAP == HOSTPID_REAP - 1;
+		if (turn != last)
+			looks = 0, turns += !vacant;
+		last = turn;
+		bool stopped = !vacant && looked && hostpid_turn_stopped(r, turn);
+		if (vacant || stopped || looks >= (wanted ? HOSTPID_WANTED_LOOKS : HOSTPID_MEASURE_LOOKS)) {
+			p->turn = hostpid_turn_after(turn, p->slot, p->gen);
+			taken = cas(word, turn, p->turn);
+			if (taken && !vacant)
+				log_warn("host PID: passing over the process in slot %u (pid %llu there), which %s in its turn for %llu ms",
+					 hostpid_turn_slot(turn),
+					 (unsigned long long)load_relaxed(&r->m->slots[hostpid_turn_slot(turn)].pid),
+					 stopped ? "is stopped" : "has not moved", (unsigned long long)(log_clock() - since));
+			continue;
+		}
+		if (turns > (wanted ? HOSTPID_WANTED_TURNS : HOSTPID_MEASURE_TURNS))
+			break;
+		if (looked)
+			region_reap(r, &slots);
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
+		looks++;
+	}
+	log_wait(since, taken ? "its turn to look for its host PID" : "a turn to look for its host PID, in vain");
+	return taken;
+}
+
+static void hostpid_leave_turn(struct region *r, const struct hostpid_probe *p)
+{
+	/* Release: what was learnt in this turn is there for the process that takes the next. */
+	cas(&r->m->header.host_pid_lock, p->turn, hostpid_turn_free(p->turn));
+	FAILPOINT(HOSTPID_LEFT);
+}
+
+/* hostpid_only_context reports whether this process has no other context on the device, nor
+ * is making one: then the driver's list does not have this process yet. Making is read
+ * first: a context is alive before it is no longer made. */
+static bool hostpid_only_context(const struct device *d)
+{
+	return __atomic_load_n(&d->contexts_making, __ATOMIC_ACQUIRE) == 1 && !__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE);
+}
 
 void hostpid_begin(struct hostpid_probe *p, struct device *d, bool unmeasured)
 {
 	struct region *r = attach_region();
-	*p = (struct hostpid_probe){.has_turn = false};
-	if ((!hostpid_wanted() && !unmeasured) || !nvml_start())
+	uint64_t claim = load_acquire(&r->claim);
+	*p = (struct hostpid_probe){.unmeasured = unmeasured,
+				    .slot = (unsigned)(claim & LOW_BITS(RATION_WORD_SLOT_BITS)),
+				    .gen = status_gen(claim >> RATION_WORD_SLOT_BITS)};
+	if (!claim || !hostpid_only_context(d) || !hostpid_needed(p, d) || !nvml_start())
 		return;
-	p->turn = hostpid_turn_of(r->slot, load_relaxed(&r->status));
 	void *mem = mmap(NULL, HOSTPID_MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (mem == MAP_FAILED)
 		return;
 	p->pids = mem;
-	p->has_turn = hostpid_take_turn(r, p->turn, d);
-	if (p->has_turn && !nvml_pids(&d->nvml, p->pids, HOSTPID_LIST, &p->pids_before))
-		hostpid_leave_turn(r, p->turn), p->has_turn = false;
-	if (!p->has_turn)
-		munmap(mem, HOSTPID_MAPPED);
+	p->has_turn = hostpid_take_turn(r, p, d);
+	if (p->has_turn)
+		FAILPOINT(HOSTPID_TAKEN);
+	if (p->has_turn && hostpid_only_context(d) && nvml_pids(&d->nvml, p->pids, HOSTPID_LIST, &p->pids_before))
+		FAILPOINT(HOSTPID_LISTED);
+	else
+		hostpid_leave(p);
 }
 
 static bool hostpid_among(const uint32_t *pids, unsigned n, uint32_t pid)
@@ -84,46 +169,78 @@ static bool hostpid_among(const uint32_t *pids, unsigned n, uint32_t pid)
 }
 
 /* hostpid_of_another reports whether a PID is another slot's. */
-static bool hostpid_of_another(const struct region *r, uint32_t pid)
+static bool hostpid_of_another(const struct region *r, unsigned own, uint32_t pid)
 {
 	for (unsigned i = 0; i < RATION_SLOTS; i++)
-		if (i != r->slot && status_state(load_acquire(&r->m->status[i])) == RATION_SLOT_ACTIVE &&
+		if (i != own && status_state(load_acquire(&r->m->status[i])) == RATION_SLOT_ACTIVE &&
 		    host_pid_of(load_acquire(&r->m->slots[i].host_pid)) == pid)
 			return true;
 	return false;
 }
 
-void hostpid_end(struct hostpid_probe *p, struct device *d)
+/* hostpid_new returns how many PIDs the list has gained, without those that are known to be others', and one of
+ * them. This process is among those that it has gained: it had no context before, and has one now. So where
+ * there is one, it is ours. */
+static unsigned hostpid_new(struct region *r, const struct hostpid_probe *p, const uint32_t *after, unsigned n, uint32_t *pid)
 {
-	struct region *r = attach_region();
-	uint32_t *after = p->pids + HOSTPID_LIST, pid = 0;
-	unsigned n = 0, fresh = 0;
-	if (!p->has_turn)
-		return;
-	if (!nvml_pids(&d->nvml, after, HOSTPID_LIST, &n))
-		n = 0;
-	for (unsigned i = 0; i < n; i++)
-		if (!hostpid_among(p->pids, p->pids_before, after[i]) && !hostpid_among(after, i, after[i]) &&
-		    !hostpid_of_another(r, after[i]))
-			pid = after[i], fresh++;
+	unsigned gained = 0, slots;
+	for (int others = 0; gained != 1 && others < 2; others++) {
+		/* A PID that a dead process had may be ours by now. */
+		if (others)
+			region_reap(r, &slots);
+		gained = 0;
+		for (unsigned i = 0; i < n; i++)
+			if (!hostpid_among(p->pids, p->pids_before, after[i]) && !hostpid_among(after, i, after[i]) &&
+			    !(others && hostpid_of_another(r, p->slot, after[i])))
+				*pid = after[i], gained++;
+	}
+	return gained;
+}
+
+/* hostpid_found is for the PID that is ours in the driver's list. */
+static void hostpid_found(struct region *r, const struct hostpid_probe *p, uint32_t pid)
+{
 	/* A list that has us by getpid() is not the host's. And where the PID is not wanted, it
 	 * is good enough to measure by, and no more. */
-	uint64_t *word = &r->m->slots[r->slot].host_pid, was = load_acquire(word);
-	if (fresh != 1)
-		log_info("host PID not found in the driver's list (%u new there)", fresh);
-	else if (pid == (uint32_t)getpid())
+	if (pid == (uint32_t)getpid())
 		log_info("host PID not in the driver's list: it has this PID namespace's own");
 	else if (!hostpid_wanted())
 		nvml_set_pid(pid);
-	else if (!host_pid_of(was) && cas(word, was, make_host_pid(status_gen(load_relaxed(&r->status)), pid)))
+	/* From this owner's unknown only: the slot may be another process's by now. */
+	else if (cas(&r->m->slots[p->slot].host_pid, make_host_pid(p->gen, 0), make_host_pid(p->gen, pid)))
 		log_info("host PID %u, by the driver's list", pid);
+}
+
+void hostpid_end(struct hostpid_probe *p, struct device *d, bool made)
+{
+	struct region *r = attach_region();
+	uint32_t *after = p->pids + HOSTPID_LIST, pid = 0;
+	unsigned n = 0;
+	if (!p->has_turn || !made)
+		return;
+	bool listed = nvml_pids(&d->nvml, after, HOSTPID_LIST, &n);
+	FAILPOINT(HOSTPID_READ);
+	/* After the list, and before anything that it says is used: what was read in a turn that
+	 * another process has taken meanwhile may be that one's. */
+	if (load_acquire(&r->m->header.host_pid_lock) != p->turn) {
+		log_warn("host PID: this process was passed over in its turn to look for it, and takes no notice of what it found");
+		return;
+	}
+	FAILPOINT(HOSTPID_CHECKED);
+	unsigned gained = listed ? hostpid_new(r, p, after, n, &pid) : 0;
+	if (gained == 1)
+		hostpid_found(r, p, pid);
+	else
+		log_info("host PID not found in the driver's list (%u new there)", gained);
+	FAILPOINT(HOSTPID_FOUND);
 }
 
 void hostpid_leave(struct hostpid_probe *p)
 {
-	if (!p->has_turn)
-		return;
-	hostpid_leave_turn(attach_region(), p->turn);
-	munmap(p->pids, HOSTPID_MAPPED);
+	if (p->has_turn)
+		hostpid_leave_turn(attach_region(), p);
+	if (p->pids)
+		munmap(p->pids, HOSTPID_MAPPED);
 	p->has_turn = false;
+	p->pids = NULL;
 }

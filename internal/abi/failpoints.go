@@ -52,6 +52,14 @@ const (
 
 	LimitSet // a limit is stored, its change not counted
 
+	// Those from here on are met in libration.so only: the host-PID lock.
+	HostPIDTaken   // it is this process's turn, the list has not been read
+	HostPIDListed  // the list before is read, the driver has not been asked
+	HostPIDRead    // the list after is read, the turn not looked at again
+	HostPIDChecked // the turn was ours until then, the host PID is not written
+	HostPIDFound   // it is written, the turn is ours
+	HostPIDLeft    // the turn is given up
+
 	Failpoints
 )
 
@@ -65,6 +73,7 @@ var failpointNames = [Failpoints]string{
 	"reap-condemned", "reap-judged", "reap-fenced", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed",
 	"leave-returned", "leave-freed", "leave-unlocked",
 	"limit-set",
+	"hostpid-taken", "hostpid-listed", "hostpid-read", "hostpid-checked", "hostpid-found", "hostpid-left",
 }
 
 func (p Failpoint) String() string {

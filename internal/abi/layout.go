@@ -103,8 +103,8 @@ type Header struct {
 	Counters Counters
 
 	// HostPIDLock is the lock for finding a host PID in the driver's process list, one
-	// process at a time: the holder's generation from bit 16, its slot plus one below;
-	// zero while free.
+	// process at a time: the count of turns from bit 48, the low 32 bits of the holder's
+	// generation from bit 16, its slot plus one below; both zero while free.
 	HostPIDLock uint64
 	NVMLPIDs    uint64 `c:"nvml_pids"` // packed by NVMLPIDs; written as rarely as HostPIDLock
 	_           [6]uint64

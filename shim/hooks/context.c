@@ -125,6 +125,13 @@ static void context_stop_measuring(struct context_making *m)
 		mutex_unlock(&context_devices[m->device->ordinal].making);
 }
 
+/* context_stop_making is for when the context is alive, or will not be made. */
+static void context_stop_making(struct context_making *m)
+{
+	hostpid_leave(&m->probe);
+	__atomic_fetch_sub(&m->device->contexts_making, 1, __ATOMIC_ACQ_REL);
+}
+
 /* context_charge charges the cost or the estimate, and begins to measure where that is
  * needed: CUDA_SUCCESS, or what the call must return. */
 static int context_charge(struct context_making *m)
@@ -133,6 +140,7 @@ static int context_charge(struct context_making *m)
 	/* Processes that do not know their PID in the driver's list measure one at a time, or
 	 * each would measure what all of them take. After the first, the others know the cost. */
 	bool alone = m->first && !m->cost && !nvml_pid_known();
+	__atomic_fetch_add(&d->contexts_making, 1, __ATOMIC_ACQ_REL);
 	hostpid_begin(&m->probe, d, alone);
 	if (m->measured)
 		mutex_lock(&context_devices[d->ordinal].making, LOCK_CONTEXT_MAKING);
@@ -151,7 +159,7 @@ static int context_charge(struct context_making *m)
 		return CUDA_SUCCESS;
 	m->refused = true;
 	context_stop_measuring(m);
-	hostpid_leave(&m->probe);
+	context_stop_making(m);
 	return refused;
 }
 
@@ -190,7 +198,7 @@ static int context_made(struct context_making *m, void *handle)
 	struct device *d = m->device;
 	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = m->cost, .device = (uint8_t)d->index};
 	int refused = CUDA_SUCCESS;
-	hostpid_end(&m->probe, d);
+	hostpid_end(&m->probe, d, handle != NULL);
 	if (handle)
 		charge_arrived(d->index, m->cost);
 	else
@@ -211,7 +219,7 @@ static int context_made(struct context_making *m, void *handle)
 	context_stop_measuring(m);
 	if (handle && m->pid_unlisted)
 		nvml_decide_pid(&d->nvml);
-	hostpid_leave(&m->probe); /* now that others need not measure */
+	context_stop_making(m); /* now that others need not measure */
 	if (!handle || refused)
 		return refused;
 	overhead_watch(d);

@@ -72,6 +72,8 @@ static int step(const char *w, const char *arg)
 		printf("init %d\n", small());
 	else if (!strcmp(w, "context"))
 		printf("context %d\n", cuDevicePrimaryCtxRetain(&c, atoi(arg)) ?: cuCtxSetCurrent(c));
+	else if (!strcmp(w, "create"))
+		printf("create %d\n", cuCtxCreate_v2(&c, 0, atoi(arg)));
 	else if (!strcmp(w, "alloc"))
 		printf("alloc %d\n", cuMemAlloc_v2(&last, (size_t)atoll(arg)));
 	else if (!strcmp(w, "free"))
