@@ -202,6 +202,21 @@ func (t *Trial) trainCost() ([]Row, error) {
 	}, nil
 }
 
+// replayCost measures the training step that `ration bench step` replays, with kernels
+// on the device and each tensor an allocation of the driver's.
+func (t *Trial) replayCost() ([]Row, error) {
+	t.env = []string{"PYTORCH_NO_CUDA_MEMORY_CACHING=1"}
+	three, err := t.startTrio(4*gib, "init replay", t.script("timing")...)
+	if err != nil {
+		return nil, err
+	}
+	replay, err := three.warm(t.rounds(60), 1, "replay 5")
+	if err != nil {
+		return nil, err
+	}
+	return []Row{replay[0].times(1000).row("replayed training step", nanoseconds).withTarget(1, 0)}, nil
+}
+
 // memoryCost measures the host memory that the library takes, in a process that has a
 // thousand allocations and has started NVML itself, as the library does.
 func (t *Trial) memoryCost() ([]Row, error) {

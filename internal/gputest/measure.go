@@ -27,6 +27,7 @@ func measures() []measure {
 		{name: "launch", room: 3 * gib, run: (*Trial).launchCost},
 		{name: "start", room: 25 * gib, run: (*Trial).startCost},
 		{name: "train", needs: []string{torch}, room: 16 * gib, run: (*Trial).trainCost},
+		{name: "replay", needs: []string{torch}, room: 5 * gib, run: (*Trial).replayCost},
 		{name: "memory", room: 4 * gib, run: (*Trial).memoryCost},
 	}
 }

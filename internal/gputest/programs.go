@@ -8,14 +8,28 @@ import (
 )
 
 // programChecks run programs as users write them. Each does something that is
-// difficult for a preloaded library.
+// difficult for a preloaded library. Those of NCCL have one rank: it refuses a second one
+// on a device.
 func programChecks() []Check {
 	program := func(name string, limit uint64, script string, args ...string) Check {
 		return Check{Group: "program", Name: name, Needs: []string{torch}, Room: limit + gib, run: func(t *Trial) error {
 			return t.runSteps(limit, t.script(script, args...))
 		}}
 	}
+	nccl := func(name string, modes ...string) Check {
+		return Check{Group: "nccl", Name: name, Needs: []string{torch}, Room: 9 * gib, run: func(t *Trial) error {
+			free, err := freePorts(1)
+			if err != nil {
+				return err
+			}
+			return t.runSteps(8*gib, t.script("nccl", append(free, modes...)...))
+		}}
+	}
 	return []Check{
+		nccl("plain"),
+		nccl("registered", "registered"),
+		nccl("graphs", "graphs"),
+		nccl("registered-graphs", "registered", "graphs"),
 		program("dataloader-workers", 8*gib, "workers"),
 		program("cuda-graphs", 8*gib, "graphs"),
 		async(program("cuda-graphs-async", 8*gib, "graphs")),

@@ -4,12 +4,16 @@ The tester tells several such processes in turn, one of them in a job, so that o
 them. Each line on stdin is answered by one on stdout, `ok key=value ...` or `error TEXT`; other output is ignored.
 
     init        imports torch, makes a context and the model, warms up      ok us=N
+    init replay the same without the model, for replay                      ok us=N
     train N     N steps of training, each timed from idle to idle           ok median_us=X mean_us=X
     churn N     N times: 60 pieces of 1 to 64 MiB are allocated, written
                 and freed, and the cache emptied                             ok median_us=X mean_us=X
+    replay N    N times the step that `ration bench step` replays, with
+                kernels on the device instead of sleeps                      ok median_us=X mean_us=X
     quit        ends
 """
 
+import concurrent.futures
 import gc
 import random
 import statistics
@@ -21,25 +25,24 @@ from steps import describe, say
 SIZES = [size << 20 for size in random.Random(0).choices(range(1, 65), k=60)]
 
 
-class Bench:
+# The step of `ration bench step`: allocations of 2 MiB forward and backward, with a wait for the device after each burst;
+# those of the all-reduce at once, in threads; frees in the optimiser, and of all the rest at the end.
+FORWARD, BACKWARD, ALL_REDUCE, OPTIMISER, BURST = 20, 40, 8, 10, 5
+ROWS, INNER, COLUMNS = 512, 8192, 1024  # of a product that fills 2 MiB
+
+
+class Timer:
+    """What is measured, and for how long it took to prepare, in us."""
+
     def __init__(self):
         start = time.perf_counter()
         import torch
-        from model import Training
         self.torch = torch
-        self.training = Training(layers=6, parts=3)
-        self.churn()
-        for _ in range(10):
-            self.training.step()
+        self.prepare()
         torch.cuda.synchronize()
         gc.collect()
         gc.disable()
         self.us = (time.perf_counter() - start) * 1e6
-
-    def churn(self):
-        pieces = [self.torch.empty(size, dtype=self.torch.uint8, device="cuda").fill_(1) for size in SIZES]
-        del pieces
-        self.torch.cuda.empty_cache()
 
     def measure(self, work, count, unmeasured):
         """The first runs are not measured: they find the cache as the last command left it."""
@@ -54,6 +57,50 @@ class Bench:
         return f"ok median_us={statistics.median(times):.1f} mean_us={statistics.fmean(times):.1f}"
 
 
+class Bench(Timer):
+    def prepare(self):
+        from model import Training
+        self.training = Training(layers=6, parts=3)
+        self.churn()
+        for _ in range(10):
+            self.training.step()
+
+    def churn(self):
+        pieces = [self.torch.empty(size, dtype=self.torch.uint8, device="cuda").fill_(1) for size in SIZES]
+        del pieces
+        self.torch.cuda.empty_cache()
+
+
+class Replay(Timer):
+    """Each tensor is the driver's own allocation if torch caches none: PYTORCH_NO_CUDA_MEMORY_CACHING=1."""
+
+    def prepare(self):
+        self.left = self.torch.ones(ROWS, INNER, device="cuda")
+        self.right = self.torch.full((INNER, COLUMNS), 1 / INNER, device="cuda")
+        self.threads = concurrent.futures.ThreadPoolExecutor(ALL_REDUCE)
+        for _ in range(3):
+            self.step()
+
+    def product(self):
+        out = self.torch.empty(ROWS, COLUMNS, device="cuda")
+        return self.torch.mm(self.left, self.right, out=out)
+
+    def bucket(self, of):
+        """What a bucket of an all-reduce over one rank does, in a thread of its own."""
+        return self.torch.empty(ROWS, COLUMNS, device="cuda").copy_(of)
+
+    def step(self):
+        live = []
+        for i in range(FORWARD + BACKWARD):
+            live.append(self.product())
+            if i % BURST == BURST - 1:
+                self.torch.cuda.synchronize()
+        live += self.threads.map(self.bucket, live[-ALL_REDUCE:])
+        self.torch.cuda.synchronize()
+        del live[:OPTIMISER]
+        live.clear()
+
+
 def main():
     bench = None
     for line in iter(sys.stdin.readline, ""):
@@ -63,12 +110,14 @@ def main():
                 say("ok")
                 return
             if command == "init":
-                bench = bench or Bench()
+                bench = bench or (Replay() if arguments == ["replay"] else Bench())
                 say(f"ok us={bench.us:.0f}")
             elif command == "train":
                 say(bench.measure(bench.training.step, int(arguments[0]), 2))
             elif command == "churn":
                 say(bench.measure(bench.churn, int(arguments[0]), 1))
+            elif command == "replay":
+                say(bench.measure(bench.step, int(arguments[0]), 1))
             else:
                 say(f"error no such command: {command}")
         except Exception as error:
