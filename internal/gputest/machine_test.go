@@ -47,7 +47,8 @@ func TestChooseDevice(t *testing.T) {
 
 func TestEnviron(t *testing.T) {
 	for _, entry := range []string{"RATION_LOG=info", "CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_VISIBLE_DEVICES=5", "CUDA_DEVICE_ORDER=FASTEST_FIRST",
-		"PYTORCH_CUDA_ALLOC_CONF=x", "PYTORCH_ALLOC_CONF=x", "XLA_FLAGS=x", "LIBCUDA_LOG_LEVEL=4",
+		"PYTORCH_CUDA_ALLOC_CONF=x", "PYTORCH_ALLOC_CONF=x", "XLA_FLAGS=x", "LIBCUDA_LOG_LEVEL=4", "LOG_LEVEL=4",
+		"PYTORCH_NO_CUDA_MEMORY_CACHING=1", "NCCL_DEBUG=INFO",
 		"CUDA_HOME=/cuda", "CUDA_MODULE_LOADING=EAGER", "PYTORCH_JIT=1"} {
 		key, value, _ := strings.Cut(entry, "=")
 		t.Setenv(key, value)
@@ -60,7 +61,7 @@ func TestEnviron(t *testing.T) {
 		}
 	}
 	for _, entry := range env {
-		for _, not := range []string{"RATION_LOG=", "CUDA_DEVICE_MEMORY", "CUDA_VISIBLE_DEVICES=5", "CUDA_DEVICE_ORDER=F", "PYTORCH_CUDA", "PYTORCH_ALLOC", "XLA_", "LIBCUDA_"} {
+		for _, not := range []string{"RATION_LOG=", "CUDA_DEVICE_MEMORY", "CUDA_VISIBLE_DEVICES=5", "CUDA_DEVICE_ORDER=F", "PYTORCH_CUDA", "PYTORCH_ALLOC", "XLA_", "LIBCUDA_", "LOG_LEVEL=", "PYTORCH_NO", "NCCL_"} {
 			if strings.HasPrefix(entry, not) {
 				t.Errorf("%s is there", entry)
 			}

@@ -66,7 +66,7 @@ func Built() error {
 
 // ownVariables match the variables that a machine sets itself, and those that
 // would change what its programs do.
-var ownVariables = regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
+var ownVariables = regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
 
 // environ returns the environment of a program: inside the job with the library
 // preloaded, outside with the driver alone.

@@ -99,7 +99,7 @@ func TestProgramEnds(t *testing.T) {
 
 // Variables that a user has set for other programs do not reach these.
 func TestEnviron(t *testing.T) {
-	for _, key := range []string{"CUDA_VISIBLE_DEVICES", "RATION_FAIL", "FAKEGPU_FAIL", "LD_PRELOAD", "LIBCUDA_LOG_LEVEL"} {
+	for _, key := range []string{"CUDA_VISIBLE_DEVICES", "RATION_FAIL", "FAKEGPU_FAIL", "LD_PRELOAD", "LIBCUDA_LOG_LEVEL", "LOG_LEVEL"} {
 		t.Setenv(key, "planted")
 	}
 	t.Setenv("LD_LIBRARY_PATH", "/elsewhere")
