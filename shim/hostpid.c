@@ -106,7 +106,7 @@ static bool hostpid_take_turn(struct region *r, struct hostpid_probe *p, const s
 			p->turn = hostpid_turn_after(turn, p->slot, p->gen);
 			taken = cas(word, turn, p->turn);
 			if (taken && !vacant)
-				log_warn("host PID: passing over the process in slot %u (pid %llu there), which %s in its turn for %llu ms",
+				log_warn("host PID: passing over the process in slot %u (pid %llu there), which %s, after %llu ms",
 					 hostpid_turn_slot(turn),
 					 (unsigned long long)load_relaxed(&r->m->slots[hostpid_turn_slot(turn)].pid),
 					 stopped ? "is stopped" : "has not moved", (unsigned long long)(log_clock() - since));

@@ -201,25 +201,31 @@ void log_setup(void)
 
 int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&log_highest, __ATOMIC_RELAXED); }
 
+/* log_date writes the date of a day since 1 January 1970, and a T. It counts in years that
+ * begin in March, in eras of 400 of them, since 1 March of year 0. */
+enum { LOG_DATE = 40 };
+static void log_date(char out[LOG_DATE], int64_t day)
+{
+	int64_t era = (day + 719468) / 146097, of_era = (day + 719468) % 146097;
+	int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+	int64_t of_year = of_era - (365 * year + year / 4 - year / 100), month = (5 * of_year + 2) / 153;
+	snprintf(out, LOG_DATE, "%04d-%02d-%02dT", (int)(400 * era + year + (month >= 10)), (int)(month < 10 ? month + 3 : month - 9),
+		 (int)(of_year - (153 * month + 2) / 5 + 1));
+}
+
 /* log_begin writes what a line begins with: PID, time and job, the date only in a file,
  * which may hold many days. The time is UTC and worked out here: the C library would read
  * the time zone from a file, and allocate. */
 static int log_begin(char *line, size_t size)
 {
 	struct timespec now;
-	char date[16] = "";
+	char date[LOG_DATE] = "";
 	clock_gettime(CLOCK_REALTIME, &now);
-	int64_t days = now.tv_sec / 86400, second = now.tv_sec % 86400;
-	if (*log_file) {
-		/* Years that begin in March, in eras of 400 of them, since 1 March of year 0. */
-		int64_t era = (days + 719468) / 146097, of_era = (days + 719468) % 146097;
-		int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
-		int64_t of_year = of_era - (365 * year + year / 4 - year / 100), month = (5 * of_year + 2) / 153;
-		snprintf(date, sizeof date, "%04d-%02d-%02dT", (int)(400 * era + year + (month >= 10)),
-			 (int)(month < 10 ? month + 3 : month - 9), (int)(of_year - (153 * month + 2) / 5 + 1));
-	}
-	return snprintf(line, size, "ration[%d] %s%02d:%02d:%02d.%03dZ%s%s: ", (int)getpid(), date, (int)(second / 3600),
-			(int)(second / 60 % 60), (int)(second % 60), (int)(now.tv_nsec / 1000000), *log_job ? " " : "", log_job);
+	int second = (int)(now.tv_sec % 86400);
+	if (*log_file)
+		log_date(date, now.tv_sec / 86400);
+	return snprintf(line, size, "ration[%d] %s%02d:%02d:%02d.%03dZ%s%s: ", (int)getpid(), date, second / 3600, second / 60 % 60,
+			second % 60, (int)(now.tv_nsec / 1000000), *log_job ? " " : "", log_job);
 }
 
 uint64_t log_clock(void)
