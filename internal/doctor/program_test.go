@@ -7,10 +7,10 @@ import (
 
 func TestCheckCalls(t *testing.T) {
 	for _, tt := range []struct{ name, log, verdict, text string }{
-		{"an old library", "ration: slot 3, host PID 7\n", Skip, "does not say"},
-		{"all counted", "ration: resolves cuMemAlloc_v2: counted\nration: resolves cuLaunchKernel (13000): passed on\n" +
-			"ration: resolves cuMemHostAlloc: passed on\nration: resolves cuMemPoolSetAccess: passed on\n", Pass, "1 calls that are counted, and 3"},
-		{"one that is not", "ration: resolves cuMemAllocFancy (14000): passed on\nration: resolves cuArray4DCreate: passed on\n", Warn, "cuMemAllocFancy"},
+		{"an old library", "ration[7] 12:03:04.567Z train: slot 3, host PID 7\n", Skip, "does not say"},
+		{"all counted", "ration[7] 12:03:04.567Z train: resolves cuMemAlloc_v2: counted\nration[7] 12:03:04.567Z train: resolves cuLaunchKernel (13000): passed on\n" +
+			"ration[7] 12:03:04.567Z train: resolves cuMemHostAlloc: passed on\nration[7] 12:03:04.567Z train: resolves cuMemPoolSetAccess: passed on\n", Pass, "1 calls that are counted, and 3"},
+		{"one that is not", "ration[7] 12:03:04.567Z train: resolves cuMemAllocFancy (14000): passed on\nration[7] 12:03:04.567Z train: resolves cuArray4DCreate: passed on\n", Warn, "cuMemAllocFancy"},
 	} {
 		c := &checker{}
 		c.checkCalls(strings.NewReader(tt.log))
