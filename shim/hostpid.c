@@ -43,14 +43,14 @@ static uint64_t hostpid_turn_after(uint64_t turn, unsigned slot, uint64_t gen)
 }
 
 /* hostpid_turn_vacant reports whether it is no process's turn, or that of one that is gone:
- * dead and reaped, or its slot taken by another process. */
+ * condemned as dead, or reaped, or its slot taken by another process. */
 static bool hostpid_turn_vacant(const struct region *r, uint64_t turn)
 {
 	unsigned slot = hostpid_turn_slot(turn);
 	if (slot >= RATION_SLOTS)
 		return true;
 	uint64_t status = load_acquire(&r->m->status[slot]);
-	return status_state(status) == RATION_SLOT_FREE || (status_gen(status) & LOW_BITS(32)) != (turn >> 16 & LOW_BITS(32));
+	return status_state(status) != RATION_SLOT_ACTIVE || (status_gen(status) & LOW_BITS(32)) != (turn >> 16 & LOW_BITS(32));
 }
 
 /* hostpid_turn_stopped reports whether the process whose turn it is can be seen to be stopped: it is of this

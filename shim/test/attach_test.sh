@@ -256,8 +256,10 @@ is "$(ls "$dir" | grep -c '^[0-9]*$')" 2
 where="log levels by number"
 LOG_LEVEL=3 job init exit:0
 has "$err" "on the fast path"
-LOG_LEVEL=debug job init exit:0
-is "$err" ""
+for others in debug 30 4x; do # numbers of other programs, too
+	LOG_LEVEL=$others job init exit:0
+	is "$err" ""
+done
 LOG_LEVEL=4 LIBCUDA_LOG_LEVEL=0 job init exit:0
 is "$err" ""
 LOG_LEVEL=0 LIBCUDA_LOG_LEVEL=0 RATION_LOG=info job init exit:0

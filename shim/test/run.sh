@@ -59,10 +59,28 @@ script() {
 	add "$1" "$status" "$out"
 }
 
+# What an emulator of the processor (make arm64) is not asked for. Some scripts preload the
+# library into programs of this machine, which are for another processor than the library.
+# cancelled fails in its part `late` now and then: docs/architecture.md. And where the emulator
+# makes up /proc/self/stat, a process tells the region another start than others find; when it then
+# loses its lock, as in random and no_descriptors, others may take it for dead.
+emulated=${RATION_TEST_EMULATED:-}
+without=
+if [ -n "$emulated" ]; then
+	without=" guest_test.sh names_test.sh hostpid_test.sh itself_test.sh cancelled "
+	"$tests/proc_stat" || without="$without random no_descriptors "
+	echo "not in an emulator:$without"
+fi
+# left_out NAME says whether a test is not to be run.
+left_out() {
+	case $without in
+	*" $1 "*) return 0 ;;
+	esac
+	return 1
+}
+
 for name in limit_parse_table log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output; do
-	# A sanitizer keeps books of descriptors itself, and reports those that output closes.
-	[ "$name" = output ] && [ -n "$san" ] && continue
-	program "$name"
+	left_out "$name" || program "$name"
 done
 
 # Again, with the build that aborts where a thread breaks the order of the locks.
