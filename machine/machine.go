@@ -87,6 +87,9 @@ type Job struct {
 	Processes []Process `json:"processes"`
 	Reaped    []Process `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
 	Refusals  []Refusal `json:"refusals"` // the newest first
+	Deaths    []Death   `json:"deaths"`   // the newest first; of the latest 64
+	Died      uint64    `json:"died"`     // processes that died without leaving, since the region was created
+	Damaged   uint64    `json:"damaged"`  // slots that are out of use, as what they hold cannot be
 	Reads     Reads     `json:"reads"`
 	err       error     // the cause of Error, where this process read the region
 }
@@ -112,6 +115,7 @@ type Device struct {
 	Peak      uint64 `json:"peak"`    // the most that was ever in use at once
 	Total     uint64 `json:"total"`   // size of the device; 0 while unknown
 	Refused   uint64 `json:"refused"` // requests since the region was created
+	Inexact   bool   `json:"inexact"` // Used is not the sum of what the processes hold: they changed all the while
 }
 
 // States of a process.

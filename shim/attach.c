@@ -152,6 +152,17 @@ static void attach_log_damage(unsigned slot, unsigned device)
 		  attach_job_config.path, slot, device);
 }
 
+/* attach_log_death is called where this process gave back what a dead one held. */
+static void attach_log_death(const struct ration_death *death)
+{
+	char size[SIZE_TEXT];
+	uint64_t held = 0;
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
+		held += death->held[d];
+	log_warn("process %llu (%.*s, slot %u) is dead: gave back %s (%s)", (unsigned long long)death->pid, (int)sizeof death->name - 1,
+		 (const char *)death->name, death->slot, size_text(held, size), region_cause_text(death->cause));
+}
+
 /* attach_open maps the job's region. Under the lock. */
 static bool attach_open(struct attach_page *p, void (*reset)(void))
 {
@@ -183,6 +194,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 		return false;
 	}
 	attach_job_region.on_damage = attach_log_damage;
+	attach_job_region.on_death = attach_log_death;
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
 	reset();

@@ -69,7 +69,8 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 	case abi.ReapFenced:
 		return scenario{steps: append(refusedAndDead(path), open, v("reap")), passes: 3}
 
-	case abi.ReapCondemned, abi.ReapJudged, abi.ReapAnnounced, abi.ReapNoted, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled, abi.ReapFreed:
+	case abi.ReapCondemned, abi.ReapJudged, abi.ReapAnnounced, abi.ReapNoted, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled, abi.ReapFreed,
+		abi.DeathTicket, abi.DeathWritten:
 		return scenario{steps: append(dead(path), open, v("reap")), passes: 3}
 
 	case abi.LeaveReturned, abi.LeaveFreed, abi.LeaveUnlocked:

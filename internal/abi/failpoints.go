@@ -45,6 +45,8 @@ const (
 	ReapBooked
 	ReapSettled
 	ReapFreed
+	DeathTicket // a ring entry is ours, not written
+	DeathWritten
 
 	LeaveReturned
 	LeaveFreed
@@ -70,7 +72,7 @@ var failpointNames = [Failpoints]string{
 	"turn-taken", "change-read", "change-announced", "note-read", "change-noted", "change-applied", "change-booked",
 	"seqlock-b", "seqlock-turned", "seqlock-a", "turn-left",
 	"refuse-ticket", "refuse-written",
-	"reap-condemned", "reap-judged", "reap-fenced", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed",
+	"reap-condemned", "reap-judged", "reap-fenced", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed", "death-ticket", "death-written",
 	"leave-returned", "leave-freed", "leave-unlocked",
 	"limit-set",
 	"hostpid-taken", "hostpid-listed", "hostpid-read", "hostpid-checked", "hostpid-found", "hostpid-left",

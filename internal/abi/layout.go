@@ -23,6 +23,7 @@ const (
 	Devices  = 16   // GPUs a job can see
 	Slots    = 1024 // places for processes, one of them FenceSlot; a slot number fits WordSlotBits
 	Refusals = 256  // latest refusals kept
+	Deaths   = 64   // latest deaths kept
 
 	Unit     = 512  // bytes in one unit of the ledger
 	PageSize = 4096 // what Limits is aligned to, so that it can be mapped by itself
@@ -76,6 +77,7 @@ type Region struct {
 	Status   [Slots]uint64           // by slot, packed by Status; dense, so that a scan of all slots is cheap
 	Slots    [Slots]Slot             // by slot
 	Refusals [Refusals]Refusal       // a ring, by ticket modulo Refusals
+	Deaths   [Deaths]Death           // a ring, by ticket modulo Deaths
 	Accounts [Devices][Slots]Account // by device, then by slot
 	Tail     Tail
 }
@@ -98,7 +100,8 @@ type Header struct {
 	_         [6]uint64
 
 	RefusalNext uint64 // ticket of the next refusal; counts all there ever were
-	_           [7]uint64
+	DeathNext   uint64 // ticket of the next death; counts all there ever were
+	_           [6]uint64
 
 	Counters Counters
 
@@ -240,6 +243,36 @@ type Holder struct {
 	PID   uint64 // as the process sees itself
 	Bytes uint64 // on the refused request's device
 }
+
+// Death is one entry of the ring of recent deaths: a process that ended without
+// leaving, and whose bytes another process gave back.
+type Death struct {
+	_       structs.HostLayout
+	Seq     uint64          // 2·ticket+1 while being written, 2·ticket+2 after
+	Sum     uint64          // exclusive or of all 64-bit words that follow: an entry torn by two writers shows
+	Time    uint64          // Unix nanoseconds at which it was noticed
+	Slot    uint32          // of the dead process
+	Cause   uint32          // how it was noticed: one of the constants from CauseUnknown
+	PID     uint64          // of the dead process, as it saw itself
+	HostPID uint64          // packed by HostPID
+	Joined  uint64          // Unix nanoseconds at which it took the slot
+	Reaper  uint64          // PID of the process that noticed it, as that sees itself
+	Name    [NameLen]byte   // of the dead process; ends at the first zero byte
+	Held    [Devices]uint64 // bytes, by device, as it last showed them
+}
+
+// How a death was noticed: values of Death.Cause. In each case the slot's byte was
+// unlocked.
+const (
+	CauseUnknown  = 0 // by a process that died before it had given everything back
+	CauseUnseen   = 1 // the process that noticed it cannot ask for it: it was in another PID namespace
+	CauseExec     = 2 // it had the same PID: it became another program
+	CauseEnded    = 3 // no process has its PID
+	CauseReused   = 4 // the process that has its PID started at another time
+	CauseZombie   = 5 // it is a zombie, or about to be
+	CauseUnmapped = 6 // it does not map the region any more: it became another program
+	CauseJoining  = 7 // it died while it took the slot
+)
 
 // Tail ends the file. A file that was ever cut short has lost it, also when it
 // was made longer again.

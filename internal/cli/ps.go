@@ -134,6 +134,14 @@ func (a *app) printJob(s machine.Job) {
 	for _, p := range s.Reaped {
 		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
 	}
+	if len(s.Deaths) > 0 && len(s.Reaped) == 0 {
+		ago := max(0, time.Since(time.Unix(0, s.Deaths[0].Time))).Round(time.Second)
+		a.out.printf("  %s\n", a.out.wrap(termtext.Printable(fmt.Sprintf("last death, %v ago: %s", ago, s.Deaths[0].Sentence())), 2))
+	}
+	if s.Damaged > 0 {
+		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(fmt.Sprintf(
+			"%d slots hold what cannot be, and are out of use; what they hold stays counted (end the job and remove it)", s.Damaged), 2)))
+	}
 	if len(s.Refusals) > 0 {
 		f := s.Refusals[0]
 		ago := max(0, time.Since(time.Unix(0, f.Time))).Round(time.Second)
@@ -159,6 +167,9 @@ func (a *app) deviceLine(d machine.Device) string {
 		line += a.out.bar(share, 20) + "  "
 	}
 	line += fmt.Sprintf("%s of %s (%.0f %%), peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), 100*share, humanfmt.Bytes(d.Peak))
+	if d.Inexact {
+		line += ", while its processes changed"
+	}
 	if d.Tolerance > 0 {
 		line += fmt.Sprintf(", may exceed it by %s", humanfmt.Percent(float64(d.Tolerance)/10))
 	}

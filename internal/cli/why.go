@@ -17,6 +17,15 @@ import (
 // Why is what `ration why --json` prints.
 type Why struct {
 	Refusals []WhyRefusal `json:"refusals"` // the newest first
+	Deaths   []WhyDeath   `json:"deaths"`   // the newest first
+}
+
+// WhyDeath is a death with the name of its job.
+type WhyDeath struct {
+	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path string `json:"path"`
+	machine.Death
+	Text string `json:"text"`
 }
 
 // WhyRefusal is a refusal with the names of its job and processes. Sizes are bytes.
@@ -43,7 +52,8 @@ func newWhyCommand(a *app) *cobra.Command {
 		Short: "Explain the latest refusals",
 		Long: `Explain the latest requests that were refused, the newest first: which process
 asked for how much, what was free of the limit, and which processes held the
-rest at that moment.
+rest at that moment. Then the latest deaths: which process ended without giving
+back what it held, and how that was noticed.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it;
 without it, refusals of all jobs are shown. A region keeps the latest 256.
@@ -73,6 +83,7 @@ func (a *app) runWhy(names []string, count int) error {
 		return a.out.printJSON(whyJSON(jobs, count))
 	}
 	a.printRefusals(jobs, count)
+	a.printDeaths(jobs, count)
 	return nil
 }
 
@@ -137,6 +148,22 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	}
 }
 
+// printDeaths prints the latest deaths as sentences: who held memory before may be gone.
+func (a *app) printDeaths(jobs []machine.Job, count int) {
+	now := time.Now()
+	for i, d := range whyJSON(jobs, count).Deaths {
+		if i == 0 {
+			a.out.printf("\n")
+		}
+		title := d.Job
+		if title == "" {
+			title = d.Path
+		}
+		clock := clockText(time.Unix(0, d.Time), now)
+		a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(title+": "+d.Text), len(clock)+2))
+	}
+}
+
 // clockText renders a time of day, with the date if that is not today.
 func clockText(t, now time.Time) string {
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
@@ -146,8 +173,11 @@ func clockText(t, now time.Time) string {
 }
 
 func whyJSON(jobs []machine.Job, count int) Why {
-	out := Why{Refusals: []WhyRefusal{}}
+	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}}
 	for _, s := range jobs {
+		for _, d := range s.Deaths {
+			out.Deaths = append(out.Deaths, WhyDeath{s.Name, s.Path, d, d.Sentence()})
+		}
 		for _, f := range s.Refusals {
 			r := WhyRefusal{s.Name, s.Path, f, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
 			for i, h := range f.Top {
@@ -158,5 +188,7 @@ func whyJSON(jobs []machine.Job, count int) Why {
 	}
 	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return cmp.Compare(y.Time, x.Time) })
 	out.Refusals = out.Refusals[:min(count, len(out.Refusals))]
+	slices.SortStableFunc(out.Deaths, func(x, y WhyDeath) int { return cmp.Compare(y.Time, x.Time) })
+	out.Deaths = out.Deaths[:min(count, len(out.Deaths))]
 	return out
 }

@@ -24,10 +24,10 @@ type liveness interface {
 	// lock tries to mark slot as this process's, for as long as it lives.
 	lock(slot int) (bool, error)
 	unlock(slot int)
-	// dead says whether the owner of slot, which had status st, has ended. entry
-	// describes it, unless it was joining: then entry may be that of the owner
-	// before.
-	dead(slot int, entry *abi.Slot, st abi.Status) bool
+	// dead says how the owner of slot, which had status st, is known to have ended:
+	// one of abi's causes, or 0 where it is not. entry describes it, unless it was
+	// joining: then entry may be that of the owner before.
+	dead(slot int, entry *abi.Slot, st abi.Status) (cause int)
 	// holder is the PID, as this process sees it, of the process that has slot
 	// locked: zero where none has, or where it is this process.
 	holder(slot int) int
@@ -77,44 +77,56 @@ func (k kernel) holder(slot int) int {
 	return 0
 }
 
-func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) bool {
+func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 	if k.f.held[slot].Load() == st.Gen() {
-		return false // ours, and the kernel does not name our own locks
+		return 0 // ours, and the kernel does not name our own locks
 	}
 	if locked, _ := k.asked(slot); locked {
-		return false
+		return 0
 	}
 	if st.State() == abi.SlotJoining {
-		return true // the lock came before the claim, a moment ago
+		return abi.CauseJoining // the lock came before the claim, a moment ago
 	}
 	// No lock. It may have been lost by a close in a process that lives on, so ask
 	// for the process as well, where its PID means anything to us.
 	me := self()
 	if me.unsure {
-		return false
+		return 0
 	}
 	pid := int(atomic.LoadUint64(&entry.PID))
 	if ns := atomic.LoadUint64(&entry.PIDNS); ns != me.pidns || ns == 0 {
 		pid = abi.HostPID(atomic.LoadUint64(&entry.HostPID)).PID()
 		if !OnHost() || pid == 0 {
-			return true
+			return abi.CauseUnseen
 		}
 	}
 	// No other process has our PID: this one had the slot before it became another
 	// program, as exec drops the lock; or the PID has been given out again.
-	if pid == me.pid || gone(pid) {
-		return true
+	if pid == me.pid {
+		return abi.CauseExec
+	}
+	if gone(pid) {
+		return abi.CauseEnded
 	}
 	if !me.sees {
-		return false // /proc is of another namespace, and would describe another process
+		return 0 // /proc is of another namespace, and would describe another process
 	}
 	p, err := readProcess(strconv.Itoa(pid))
-	if err != nil {
-		return gone(pid)
+	if err != nil && gone(pid) {
+		return abi.CauseEnded
 	}
 	// A start time of 0: the owner could not read its own.
-	start := atomic.LoadUint64(&entry.Start)
-	return start != 0 && p.start != start || p.ending || !k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID))
+	switch start := atomic.LoadUint64(&entry.Start); {
+	case err != nil:
+		return 0
+	case start != 0 && p.start != start:
+		return abi.CauseReused
+	case p.ending:
+		return abi.CauseZombie
+	case !k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID)):
+		return abi.CauseUnmapped
+	}
+	return 0
 }
 
 // gone says whether no process has this PID. It needs no descriptor, and /proc may

@@ -15,13 +15,13 @@ func TestAnUnsureProcessJudgesNobody(t *testing.T) {
 	r := open(t, MiB)
 	st := abi.MakeStatus(1, abi.SlotActive)
 	entry := &abi.Slot{PID: 1 << 22, PIDNS: self().pidns + 1}
-	if !r.alive.dead(7, entry, st) {
+	if r.alive.dead(7, entry, st) != abi.CauseUnseen {
 		t.Fatal("a process of another namespace without a lock counts as alive")
 	}
 	before := known.Load()
 	defer known.Store(before)
 	known.Store(&identity{pid: os.Getpid(), unsure: true})
-	if r.alive.dead(7, entry, st) {
+	if r.alive.dead(7, entry, st) != 0 {
 		t.Error("not to know one's own namespace was taken for an answer")
 	}
 }

@@ -32,10 +32,13 @@ func (m *mortals) lock(slot int) (bool, error) {
 }
 func (m *mortals) unlock(int)     {}
 func (m *mortals) holder(int) int { return 0 }
-func (m *mortals) dead(slot int, _ *abi.Slot, _ abi.Status) bool {
+func (m *mortals) dead(slot int, _ *abi.Slot, _ abi.Status) int {
 	m.Lock()
 	defer m.Unlock()
-	return m.gone[slot]
+	if m.gone[slot] {
+		return abi.CauseEnded
+	}
+	return 0
 }
 func (m *mortals) kill(slot int) {
 	m.Lock()

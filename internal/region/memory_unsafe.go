@@ -101,6 +101,11 @@ func refusalWords(e *abi.Refusal) *[unsafe.Sizeof(abi.Refusal{}) / 8]uint64 {
 	return (*[unsafe.Sizeof(abi.Refusal{}) / 8]uint64)(unsafe.Pointer(e))
 }
 
+// deathWords is the same of a death.
+func deathWords(e *abi.Death) *[unsafe.Sizeof(abi.Death{}) / 8]uint64 {
+	return (*[unsafe.Sizeof(abi.Death{}) / 8]uint64)(unsafe.Pointer(e))
+}
+
 // nameWords is a slot's name as words, so that it can be read while written.
 func nameWords(s *abi.Slot) *[abi.NameLen / 8]uint64 {
 	return (*[abi.NameLen / 8]uint64)(unsafe.Pointer(&s.Name))

@@ -71,7 +71,7 @@ func (r *Region) high() int {
 // freed here. One whose content cannot be is put out of use, once and for all: what
 // it holds stays granted, and is no error for the processes that need the rest.
 func (r *Region) reapSlot(slot int) bool {
-	st, dead := r.condemn(slot)
+	st, cause, dead := r.condemn(slot)
 	if !dead {
 		return false
 	}
@@ -85,6 +85,7 @@ func (r *Region) reapSlot(slot int) bool {
 		}
 	}
 	point(abi.ReapSettled)
+	death := r.describe(slot, st, cause)
 	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(abi.MakeStatus(st.Gen(), state))) {
 		return false
 	}
@@ -94,33 +95,37 @@ func (r *Region) reapSlot(slot int) bool {
 		return false
 	}
 	atomic.AddUint64(&r.m.Header.Counters.Reaped, 1)
+	if cause != abi.CauseJoining { // then the slot describes the owner before
+		r.record(death)
+	}
 	return true
 }
 
 // condemn tells a slot's owner, should it live after all, and all other processes
 // that it is dead. Only then are its accounts settled, under the status returned.
-func (r *Region) condemn(slot int) (st abi.Status, dead bool) {
+func (r *Region) condemn(slot int) (st abi.Status, cause int, dead bool) {
 	st = abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
 	switch st.State() {
 	case abi.SlotCondemned:
-		return st, true // by a process that has not finished
-	case abi.SlotJoining: // it has never announced anything
-		return st, r.alive.dead(slot, &r.m.Slots[slot], st)
-	case abi.SlotActive:
-		if !r.alive.dead(slot, &r.m.Slots[slot], st) {
-			return st, false
+		return st, abi.CauseUnknown, true // by a process that has not finished
+	case abi.SlotJoining, abi.SlotActive:
+		if cause = r.alive.dead(slot, &r.m.Slots[slot], st); cause == 0 {
+			return st, 0, false
 		}
 	default:
-		return st, false
+		return st, 0, false
+	}
+	if st.State() == abi.SlotJoining {
+		return st, cause, true // it has never announced anything
 	}
 	condemned := abi.MakeStatus(st.Gen(), abi.SlotCondemned)
 	// Full order: our reads of Pend come after it. Pairs with ours, after the owner's
 	// swap of Pend.
 	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(condemned)) {
-		return st, false
+		return st, 0, false
 	}
 	point(abi.ReapCondemned)
-	return condemned, true
+	return condemned, cause, true
 }
 
 // verdict is what a dead account's words say, read in one piece.

@@ -9,7 +9,7 @@ import (
 	"ration/internal/abi"
 )
 
-// The ring of refusals is for people. An entry is written between two values of
+// The rings of refusals and of deaths are for people. An entry is written between two values of
 // its Seq; a writer that dies in between leaves it odd, and two writers in one
 // entry (one of them stopped for a whole round) break its sum. Readers pass over
 // both. No process waits.
@@ -36,18 +36,29 @@ func (r *Region) refuse(slot, device int, bytes uint64, w abi.LedgerWord) (err e
 	for i, h := range out.Top {
 		entry.Top[i] = abi.Holder{PID: uint64(h.PID), Bytes: h.Bytes}
 	}
-	words := refusalWords(&entry)
-	words[1] = sum(words[2:])
+	writeEntry(refusalWords(&r.m.Refusals[ticket%abi.Refusals])[:], refusalWords(&entry)[:], ticket)
+	point(abi.RefuseWritten)
+	return &RefusedError{out}
+}
 
-	to := refusalWords(&r.m.Refusals[ticket%abi.Refusals])
+// writeEntry writes an entry of a ring: its words, of which the second is the sum of
+// those after it.
+func writeEntry(to, words []uint64, ticket uint64) {
+	words[1] = sum(words[2:])
 	atomic.StoreUint64(&to[0], 2*ticket+1)
 	for i := 1; i < len(words); i++ {
 		storeRelease(&to[i], words[i])
 	}
-	// Release: pairs with the first load in Refusals.
+	// Release: pairs with the first load in readEntry.
 	storeRelease(&to[0], 2*ticket+2)
-	point(abi.RefuseWritten)
-	return &RefusedError{out}
+}
+
+// readEntry reads one. It reports false where it is another's by now, or torn.
+func readEntry(from, words []uint64, ticket uint64) bool {
+	for i := range words {
+		words[i] = atomic.LoadUint64(&from[i])
+	}
+	return words[0] == 2*ticket+2 && atomic.LoadUint64(&from[0]) == words[0] && words[1] == sum(words[2:])
 }
 
 // holders finds what slot holds of a device, and who holds most.
@@ -84,13 +95,8 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 	next := atomic.LoadUint64(&r.m.Header.RefusalNext)
 	for back := uint64(1); back <= min(next, abi.Refusals); back++ {
 		ticket := next - back
-		from := refusalWords(&r.m.Refusals[ticket%abi.Refusals])
 		var e abi.Refusal
-		words := refusalWords(&e)
-		for i := range words {
-			words[i] = atomic.LoadUint64(&from[i])
-		}
-		if e.Seq != 2*ticket+2 || atomic.LoadUint64(&from[0]) != e.Seq || e.Sum != sum(words[2:]) {
+		if !readEntry(refusalWords(&r.m.Refusals[ticket%abi.Refusals])[:], refusalWords(&e)[:], ticket) {
 			continue
 		}
 		f := Refusal{

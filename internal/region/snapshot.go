@@ -132,7 +132,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			UID:    int(atomic.LoadUint64(&e.UID)),
 			Joined: int64(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
-			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)),
+			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)) != 0,
 		}
 		p.HostPID = r.hostPID(abi.Status(st), e, p.Seen)
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {

@@ -28,7 +28,19 @@ func (m *Model) events() (out []event) {
 			out = append(out, event{time.Unix(0, f.Time), m.subject(&s, f.Device) + m.refusalText(f, m.known[s.Path]), true})
 		}
 	}
+	for _, s := range m.lastRead {
+		for _, d := range s.Deaths {
+			text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID), humanfmt.Bytes(d.Total()))
+			if len(m.lastRead) > 1 {
+				text = s.Title() + ": " + text
+			}
+			out = append(out, event{time.Unix(0, d.Time), text, false})
+		}
+	}
 	for _, d := range m.deaths {
+		if m.recorded(d) {
+			continue
+		}
 		held := uint64(0)
 		for _, h := range d.process.Holdings {
 			held += h.Total
@@ -43,6 +55,18 @@ func (m *Model) events() (out []event) {
 		return cmp.Or(cmp.Compare(b.time.UnixNano(), a.time.UnixNano()), cmp.Compare(a.text, b.text))
 	})
 	return out
+}
+
+// recorded says whether a death that a read has found is one that its region keeps.
+func (m *Model) recorded(d death) bool {
+	for _, s := range m.lastRead {
+		if s.Title() == d.job && slices.ContainsFunc(s.Deaths, func(e machine.Death) bool {
+			return e.Slot == d.process.Slot && e.PID == d.process.PID && e.Joined == d.process.Joined
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // subject names the job and the device of an event, where there are several.

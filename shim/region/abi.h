@@ -10,6 +10,7 @@
 #define RATION_DEVICES 0x10u
 #define RATION_SLOTS 0x400u
 #define RATION_REFUSALS 0x100u
+#define RATION_DEATHS 0x40u
 #define RATION_UNIT 0x200u
 #define RATION_PAGE_SIZE 0x1000u
 #define RATION_NAME_LEN 0x40u
@@ -28,6 +29,14 @@
 #define RATION_KINDS 0x4u
 #define RATION_LIMITS_BESIDE 0x1u
 #define RATION_LIMITS_INSIDE 0x2u
+#define RATION_CAUSE_UNKNOWN 0x0u
+#define RATION_CAUSE_UNSEEN 0x1u
+#define RATION_CAUSE_EXEC 0x2u
+#define RATION_CAUSE_ENDED 0x3u
+#define RATION_CAUSE_REUSED 0x4u
+#define RATION_CAUSE_ZOMBIE 0x5u
+#define RATION_CAUSE_UNMAPPED 0x6u
+#define RATION_CAUSE_JOINING 0x7u
 #define RATION_READ_TRIES 0x64u
 #define RATION_INIT_PATIENCE_NS 0x4c4b40u
 #define RATION_DONE_REFRESH 0x10000u
@@ -92,16 +101,18 @@ enum ration_failpoint {
 	RATION_FAILPOINT_REAP_BOOKED = 31,
 	RATION_FAILPOINT_REAP_SETTLED = 32,
 	RATION_FAILPOINT_REAP_FREED = 33,
-	RATION_FAILPOINT_LEAVE_RETURNED = 34,
-	RATION_FAILPOINT_LEAVE_FREED = 35,
-	RATION_FAILPOINT_LEAVE_UNLOCKED = 36,
-	RATION_FAILPOINT_LIMIT_SET = 37,
-	RATION_FAILPOINT_HOSTPID_TAKEN = 38,
-	RATION_FAILPOINT_HOSTPID_LISTED = 39,
-	RATION_FAILPOINT_HOSTPID_READ = 40,
-	RATION_FAILPOINT_HOSTPID_CHECKED = 41,
-	RATION_FAILPOINT_HOSTPID_FOUND = 42,
-	RATION_FAILPOINT_HOSTPID_LEFT = 43,
+	RATION_FAILPOINT_DEATH_TICKET = 34,
+	RATION_FAILPOINT_DEATH_WRITTEN = 35,
+	RATION_FAILPOINT_LEAVE_RETURNED = 36,
+	RATION_FAILPOINT_LEAVE_FREED = 37,
+	RATION_FAILPOINT_LEAVE_UNLOCKED = 38,
+	RATION_FAILPOINT_LIMIT_SET = 39,
+	RATION_FAILPOINT_HOSTPID_TAKEN = 40,
+	RATION_FAILPOINT_HOSTPID_LISTED = 41,
+	RATION_FAILPOINT_HOSTPID_READ = 42,
+	RATION_FAILPOINT_HOSTPID_CHECKED = 43,
+	RATION_FAILPOINT_HOSTPID_FOUND = 44,
+	RATION_FAILPOINT_HOSTPID_LEFT = 45,
 };
 #define RATION_FAILPOINT_NAMES \
 	"none", \
@@ -138,6 +149,8 @@ enum ration_failpoint {
 	"reap-booked", \
 	"reap-settled", \
 	"reap-freed", \
+	"death-ticket", \
+	"death-written", \
 	"leave-returned", \
 	"leave-freed", \
 	"leave-unlocked", \
@@ -187,12 +200,13 @@ struct ration_header {
 	uint64_t high_water;
 	uint64_t pad11[6];
 	uint64_t refusal_next;
-	uint64_t pad13[7];
+	uint64_t death_next;
+	uint64_t pad14[6];
 	struct ration_counters counters;
 	uint64_t host_pid_lock;
 	uint64_t nvml_pids;
-	uint64_t pad17[6];
-	uint64_t pad18[464];
+	uint64_t pad18[6];
+	uint64_t pad19[464];
 };
 _Static_assert(sizeof(struct ration_header) == 4096, "header");
 _Static_assert(offsetof(struct ration_header, magic) == 0, "header.magic");
@@ -208,12 +222,13 @@ _Static_assert(offsetof(struct ration_header, ticket) == 64, "header.ticket");
 _Static_assert(offsetof(struct ration_header, high_water) == 72, "header.high_water");
 _Static_assert(offsetof(struct ration_header, pad11) == 80, "header.pad11");
 _Static_assert(offsetof(struct ration_header, refusal_next) == 128, "header.refusal_next");
-_Static_assert(offsetof(struct ration_header, pad13) == 136, "header.pad13");
+_Static_assert(offsetof(struct ration_header, death_next) == 136, "header.death_next");
+_Static_assert(offsetof(struct ration_header, pad14) == 144, "header.pad14");
 _Static_assert(offsetof(struct ration_header, counters) == 192, "header.counters");
 _Static_assert(offsetof(struct ration_header, host_pid_lock) == 320, "header.host_pid_lock");
 _Static_assert(offsetof(struct ration_header, nvml_pids) == 328, "header.nvml_pids");
-_Static_assert(offsetof(struct ration_header, pad17) == 336, "header.pad17");
-_Static_assert(offsetof(struct ration_header, pad18) == 384, "header.pad18");
+_Static_assert(offsetof(struct ration_header, pad18) == 336, "header.pad18");
+_Static_assert(offsetof(struct ration_header, pad19) == 384, "header.pad19");
 
 struct ration_device_limits {
 	uint64_t memory;
@@ -329,6 +344,32 @@ _Static_assert(offsetof(struct ration_refusal, own) == 64, "refusal.own");
 _Static_assert(offsetof(struct ration_refusal, top) == 72, "refusal.top");
 _Static_assert(offsetof(struct ration_refusal, pad11) == 120, "refusal.pad11");
 
+struct ration_death {
+	uint64_t seq;
+	uint64_t sum;
+	uint64_t time;
+	uint32_t slot;
+	uint32_t cause;
+	uint64_t pid;
+	uint64_t host_pid;
+	uint64_t joined;
+	uint64_t reaper;
+	uint8_t name[64];
+	uint64_t held[16];
+};
+_Static_assert(sizeof(struct ration_death) == 256, "death");
+_Static_assert(offsetof(struct ration_death, seq) == 0, "death.seq");
+_Static_assert(offsetof(struct ration_death, sum) == 8, "death.sum");
+_Static_assert(offsetof(struct ration_death, time) == 16, "death.time");
+_Static_assert(offsetof(struct ration_death, slot) == 24, "death.slot");
+_Static_assert(offsetof(struct ration_death, cause) == 28, "death.cause");
+_Static_assert(offsetof(struct ration_death, pid) == 32, "death.pid");
+_Static_assert(offsetof(struct ration_death, host_pid) == 40, "death.host_pid");
+_Static_assert(offsetof(struct ration_death, joined) == 48, "death.joined");
+_Static_assert(offsetof(struct ration_death, reaper) == 56, "death.reaper");
+_Static_assert(offsetof(struct ration_death, name) == 64, "death.name");
+_Static_assert(offsetof(struct ration_death, held) == 128, "death.held");
+
 struct ration_usage {
 	uint64_t total;
 	uint64_t kind[4];
@@ -377,10 +418,11 @@ struct ration_region {
 	uint64_t status[1024];
 	struct ration_slot slots[1024];
 	struct ration_refusal refusals[256];
+	struct ration_death deaths[64];
 	struct ration_account accounts[16][1024];
 	struct ration_tail tail;
 };
-_Static_assert(sizeof(struct ration_region) == 3334144, "region");
+_Static_assert(sizeof(struct ration_region) == 3350528, "region");
 _Static_assert(offsetof(struct ration_region, header) == 0, "region.header");
 _Static_assert(offsetof(struct ration_region, limits) == 4096, "region.limits");
 _Static_assert(offsetof(struct ration_region, devices) == 8192, "region.devices");
@@ -388,7 +430,8 @@ _Static_assert(offsetof(struct ration_region, compute) == 10240, "region.compute
 _Static_assert(offsetof(struct ration_region, status) == 12288, "region.status");
 _Static_assert(offsetof(struct ration_region, slots) == 20480, "region.slots");
 _Static_assert(offsetof(struct ration_region, refusals) == 151552, "region.refusals");
-_Static_assert(offsetof(struct ration_region, accounts) == 184320, "region.accounts");
-_Static_assert(offsetof(struct ration_region, tail) == 3330048, "region.tail");
+_Static_assert(offsetof(struct ration_region, deaths) == 184320, "region.deaths");
+_Static_assert(offsetof(struct ration_region, accounts) == 200704, "region.accounts");
+_Static_assert(offsetof(struct ration_region, tail) == 3346432, "region.tail");
 
 #endif

@@ -175,15 +175,17 @@ void region_hold(unsigned slot, uint64_t gen) { store_release(&alive_held[slot],
 /* region_let_go forgets a slot, unless this process has it again as another owner. */
 void region_let_go(unsigned slot, uint64_t gen) { cas(&alive_held[slot], gen, 0); }
 
-bool region_dead(struct region *r, unsigned slot, uint64_t status)
+/* region_dead says how the owner of a slot is known to be dead: a RATION_CAUSE, or 0 where it is
+ * not. */
+unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 {
 	if (load_acquire(&alive_held[slot]) == status_gen(status))
-		return false;
+		return 0;
 	struct flock l = alive_slot_byte(slot, F_RDLCK);
 	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
-		return false;
+		return 0;
 	if (status_state(status) == RATION_SLOT_JOINING)
-		return true; /* the lock came before the claim, a moment ago */
+		return RATION_CAUSE_JOINING; /* the lock came before the claim, a moment ago */
 	/* No lock. It may have been lost by a close in a process that lives on, so ask
 	 * for the process as well, where its PID means anything to us. */
 	struct ration_slot *s = &r->m->slots[slot];
@@ -191,24 +193,30 @@ bool region_dead(struct region *r, unsigned slot, uint64_t status)
 	region_identify(&me);
 	uint64_t pid = load_acquire(&s->pid), ns = load_acquire(&s->pidns), start = load_acquire(&s->start);
 	if (me.unsure)
-		return false;
+		return 0;
 	if (ns == 0 || ns != me.pidns) {
 		pid = host_pid_of(load_acquire(&s->host_pid));
 		if (me.pidns != REGION_INIT_PIDNS || pid == 0)
-			return true;
+			return RATION_CAUSE_UNSEEN;
 	}
 	/* No other process has our PID: this one had the slot before it became another
 	 * program, as exec drops the lock; or the PID has been given out again. */
-	if (pid == me.pid || alive_gone(pid))
-		return true;
+	if (pid == me.pid)
+		return RATION_CAUSE_EXEC;
+	if (alive_gone(pid))
+		return RATION_CAUSE_ENDED;
 	if (!me.sees)
-		return false; /* /proc is of another namespace, and would describe another process */
+		return 0; /* /proc is of another namespace, and would describe another process */
 	char name[24];
 	uint64_t now;
 	bool ending;
 	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
 	if (!alive_read_process(name, &now, &ending))
-		return alive_gone(pid);
+		return alive_gone(pid) ? RATION_CAUSE_ENDED : 0;
 	/* A start time of 0: the owner could not read its own. */
-	return (start && now != start) || ending || !alive_mapped_by(r, name, load_acquire(&s->uid));
+	if (start && now != start)
+		return RATION_CAUSE_REUSED;
+	if (ending)
+		return RATION_CAUSE_ZOMBIE;
+	return alive_mapped_by(r, name, load_acquire(&s->uid)) ? 0 : RATION_CAUSE_UNMAPPED;
 }

@@ -26,7 +26,7 @@ int region_offer(struct ration_limits *page, const void *limits); /* struct regi
 int region_lock(struct region *r, unsigned slot);
 int region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
-bool region_dead(struct region *r, unsigned slot, uint64_t status);
+unsigned region_dead(struct region *r, unsigned slot, uint64_t status);
 void region_hold(unsigned slot, uint64_t gen);
 void region_let_go(unsigned slot, uint64_t gen);
 struct region_identity {
@@ -59,6 +59,7 @@ void region_reap_former_self(struct region *r);
 void region_reap_device(struct region *r, unsigned device, unsigned *slots);
 
 /* refusal.c */
+void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket);
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);
 
 static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot) { return &r->m->accounts[device][slot]; }

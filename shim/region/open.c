@@ -177,6 +177,21 @@ void region_close(struct region *r)
 	r->fd = -1;
 }
 
+const char *region_cause_text(unsigned cause)
+{
+	static const char *const text[] = {
+		[RATION_CAUSE_UNKNOWN] = "condemned by a process that died",
+		[RATION_CAUSE_UNSEEN] = "its lock was gone, and its PID means nothing here",
+		[RATION_CAUSE_EXEC] = "it became another program",
+		[RATION_CAUSE_ENDED] = "no process has its PID",
+		[RATION_CAUSE_REUSED] = "its PID is another process's",
+		[RATION_CAUSE_ZOMBIE] = "a zombie",
+		[RATION_CAUSE_UNMAPPED] = "it no longer maps the region",
+		[RATION_CAUSE_JOINING] = "it died while it joined",
+	};
+	return cause < sizeof text / sizeof *text ? text[cause] : "unknown";
+}
+
 const char *region_error_text(int error)
 {
 	static const char *const text[] = {

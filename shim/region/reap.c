@@ -1,6 +1,8 @@
 /* Reaping: what a dead process held goes to the next process that needs it. Any number of
  * processes may do this at once, and die doing it. docs/protocols.md, section 1. */
 #include <pthread.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -84,13 +86,14 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 /* reap_condemn tells a slot's owner, should it live after all, and all other processes that
  * it is dead. Only then are its accounts settled. It returns the status under which that is
  * done, or zero where there is nothing to do. */
-static uint64_t reap_condemn(struct region *r, unsigned slot)
+static uint64_t reap_condemn(struct region *r, unsigned slot, unsigned *cause)
 {
 	uint64_t status = load_acquire(&r->m->status[slot]);
 	unsigned state = status_state(status);
+	*cause = RATION_CAUSE_UNKNOWN;
 	if (state == RATION_SLOT_CONDEMNED)
 		return status; /* by a process that has not finished */
-	if ((state != RATION_SLOT_ACTIVE && state != RATION_SLOT_JOINING) || !region_dead(r, slot, status))
+	if ((state != RATION_SLOT_ACTIVE && state != RATION_SLOT_JOINING) || !(*cause = region_dead(r, slot, status)))
 		return 0;
 	if (state == RATION_SLOT_JOINING)
 		return status; /* it has never announced anything */
@@ -103,13 +106,53 @@ static uint64_t reap_condemn(struct region *r, unsigned slot)
 	return condemned;
 }
 
+/* reap_describe fills in what is known of a dead process. Its slot still describes it, and
+ * reaping leaves alone what its accounts show, until the slot is freed. */
+static void reap_describe(struct region *r, unsigned slot, uint64_t status, unsigned cause, struct ration_death *d)
+{
+	const struct ration_slot *s = &r->m->slots[slot];
+	memset(d, 0, sizeof *d);
+	d->time = now_ns(CLOCK_REALTIME);
+	d->slot = slot;
+	d->cause = cause;
+	d->pid = load_acquire(&s->pid);
+	d->host_pid = load_acquire(&s->host_pid);
+	d->joined = load_acquire(&s->joined);
+	d->reaper = (uint64_t)getpid();
+	for (unsigned i = 0; i < RATION_NAME_LEN / 8; i++) {
+		uint64_t word = load_acquire((const uint64_t *)(const void *)s->name + i);
+		memcpy((char *)d->name + 8 * i, &word, 8);
+	}
+	for (unsigned i = 0; i < RATION_DEVICES; i++) {
+		struct ration_usage f;
+		region_read(account(r, i, slot), status_gen(status), &f);
+		d->held[i] = f.total;
+	}
+}
+
+/* reap_record writes a death into the ring. */
+static void reap_record(struct region *r, const struct ration_death *d)
+{
+	union {
+		struct ration_death entry;
+		uint64_t words[sizeof(struct ration_death) / 8];
+	} u = {.entry = *d};
+	uint64_t ticket = fetch_add(&r->m->header.death_next, 1);
+	FAILPOINT(DEATH_TICKET);
+	region_ring_write((uint64_t *)&r->m->deaths[ticket % RATION_DEATHS], u.words, sizeof u.words / 8, ticket);
+	FAILPOINT(DEATH_WRITTEN);
+	if (r->on_death)
+		r->on_death(d);
+}
+
 /* reap_slot settles a dead process's accounts and frees its slot. One whose content cannot
  * be is put out of use, once and for all: what it holds stays granted, and is no error for
  * the processes that need the rest. */
 static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 {
-	uint64_t status = reap_condemn(r, slot);
-	unsigned state = RATION_SLOT_FREE, damaged = 0;
+	unsigned state = RATION_SLOT_FREE, damaged = 0, cause;
+	uint64_t status = reap_condemn(r, slot, &cause);
+	struct ration_death death;
 	if (!status)
 		return;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
@@ -120,6 +163,7 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 			state = RATION_SLOT_DAMAGED, damaged = d;
 	}
 	FAILPOINT(REAP_SETTLED);
+	reap_describe(r, slot, status, cause, &death);
 	if (!cas(&r->m->status[slot], status, make_status(status_gen(status), state)))
 		return;
 	FAILPOINT(REAP_FREED);
@@ -130,6 +174,8 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 		return;
 	}
 	fetch_add(&r->m->header.counters.reaped, 1);
+	if (cause != RATION_CAUSE_JOINING) /* then the slot describes the owner before */
+		reap_record(r, &death);
 	++*slots;
 }
 

@@ -26,6 +26,19 @@ static void refusal_holders(struct region *r, unsigned device, struct region_ref
 	}
 }
 
+/* region_ring_write writes an entry of a ring: its words, of which the second is the sum of
+ * those after it. */
+void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket)
+{
+	for (unsigned i = 2; i < n; i++)
+		words[1] ^= words[i];
+	store_release(&to[0], 2 * ticket + 1);
+	for (unsigned i = 1; i < n; i++)
+		store_release(&to[i], words[i]);
+	/* Release: pairs with the first load of a process that reads the ring. */
+	store_release(&to[0], 2 * ticket + 2);
+}
+
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why)
 {
 	struct region_refusal local;
@@ -57,14 +70,6 @@ void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w
 	u.entry.own = why->own;
 	for (unsigned i = 0; i < RATION_HOLDERS; i++)
 		u.entry.top[i] = (struct ration_holder){why->top[i].pid, why->top[i].bytes};
-	for (unsigned i = 2; i < sizeof u.words / 8; i++)
-		u.words[1] ^= u.words[i];
-
-	uint64_t *to = (uint64_t *)&r->m->refusals[ticket % RATION_REFUSALS];
-	store_release(&to[0], 2 * ticket + 1);
-	for (unsigned i = 1; i < sizeof u.words / 8; i++)
-		store_release(&to[i], u.words[i]);
-	/* Release: pairs with the first load of a process that reads the ring. */
-	store_release(&to[0], 2 * ticket + 2);
+	region_ring_write((uint64_t *)&r->m->refusals[ticket % RATION_REFUSALS], u.words, sizeof u.words / 8, ticket);
 	FAILPOINT(REFUSE_WRITTEN);
 }

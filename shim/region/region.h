@@ -73,6 +73,8 @@ struct region {
 	/* Called, where not null, by a process that found a slot whose content cannot be. No turn
 	 * is held. */
 	void (*on_damage)(unsigned slot, unsigned device);
+	/* And by one that gave back what a dead process held. */
+	void (*on_death)(const struct ration_death *death);
 };
 
 /* What one process holds of one device, in one piece. */
@@ -167,6 +169,9 @@ void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes);
 /* region_holdings reads what each process holds of a device into out, at most n
  * of them, and returns how many there are. */
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n);
+
+/* region_cause_text says how a death was noticed. */
+const char *region_cause_text(unsigned cause);
 
 /* region_error_text says what an error means. */
 const char *region_error_text(int error);

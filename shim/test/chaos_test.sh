@@ -30,6 +30,11 @@ for call in cuMemAlloc:1 cuMemAlloc:1:after cuMemFree:1 cuMemFree:1:after cuDevi
 	FAKEGPU_DIE=$call timeout 20 env LD_PRELOAD="$preload" "$tests/job" $steps >/dev/null 2>&1
 	is "$(timeout 20 env LD_PRELOAD="$preload" "$tests/job" $whole 2>&1 | tr '\n' ' ')" "$good"
 done
+where="what the next one says of it"
+fresh chaos
+FAKEGPU_DIE=cuMemAlloc:1:after LD_PRELOAD="$preload" timeout 20 "$tests/job" $steps >/dev/null 2>&1
+is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'process [0-9]* (job, slot [0-9]*) is dead: gave back .* (no process has its PID)$')" 1
+is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'is dead')" 0
 where="a call that the driver fails"
 fresh chaos
 is "$(FAKEGPU_FAIL=cuMemAlloc:1 LD_PRELOAD="$preload" "$tests/job" init context alloc:$MIB alloc:$((924 * MIB)) exit:0 | tr '\n' ' ')" \

@@ -25,6 +25,8 @@ const (
 
 	firstRefusal = abi.Refusals - 2 // ticket of the first refusal: the ring wraps
 	refusals     = 7                // made in a busy region
+	firstDeath   = abi.Deaths - 2   // ticket of the first death: the ring wraps
+	deaths       = 5                // in a busy region
 
 	serving = "größer serve.py --port 80" // one of the processes' names
 )
@@ -62,6 +64,7 @@ type (
 		Devices   []device
 		Processes []process
 		Refusals  []region.Refusal
+		Deaths    []region.Death
 	}
 	device struct {
 		Device, Tolerance                          int
@@ -183,6 +186,13 @@ func busy(t *testing.T, path string) *region.Region {
 	must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	newPatch(t, path).word(firstRefusal, "Header", "RefusalNext")
+	newPatch(t, path).word(firstDeath, "Header", "DeathNext")
+	for range deaths {
+		dies(t, path)
+		if n, err := r.Reap(); n != 1 || err != nil {
+			t.Fatalf("reaped %d, %v", n, err)
+		}
+	}
 	must(t, r.NameDevice(1, uuid, 80<<30))
 	must(t, r.OfferCosts(region.Costs{Device: [abi.Devices]abi.ContextCost{1: abi.MakeContextCost(uuid, 518*MiB)}}))
 
@@ -214,12 +224,18 @@ func busy(t *testing.T, path string) *region.Region {
 		}
 	}
 	// Last: what a dead process holds is given back before a request is refused.
+	dies(t, path)
+	return r
+}
+
+// dies lets a process take a slot and die.
+func dies(t *testing.T, path string) {
+	t.Helper()
 	die := exec.Command(os.Args[0])
 	die.Env = append(os.Environ(), envDie+"="+path)
 	if out, err := die.CombinedOutput(); err == nil || len(out) > 0 {
 		t.Fatalf("a process that was to die: %v\n%s", err, out)
 	}
-	return r
 }
 
 // expect returns the same, read by Go.
@@ -234,6 +250,9 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 	must(t, err)
 	p.Refusals, err = r.Refusals()
 	must(t, err)
+	p.Deaths, err = r.Deaths()
+	must(t, err)
+	p.Deaths = append([]region.Death{}, p.Deaths...)
 	for i, f := range p.Refusals {
 		p.Refusals[i].Top = append([]region.Holder{}, f.Top...)
 	}

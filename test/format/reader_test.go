@@ -64,6 +64,10 @@ func interrupt(t *testing.T, path string, whole picture) {
 	newest := uint64(firstRefusal + refusals - 1)
 	p.word(2*newest+1, "Refusals", int(newest%abi.Refusals), "Seq")
 	p.word(1, "Refusals", int((newest-1)%abi.Refusals), "Sum")
+	// And so of the deaths.
+	newest = firstDeath + deaths - 1
+	p.word(2*newest+1, "Deaths", int(newest%abi.Deaths), "Seq")
+	p.word(1, "Deaths", int((newest-1)%abi.Deaths), "Sum")
 	for i := range reflect.TypeFor[abi.Counters]().NumField() {
 		if name := reflect.TypeFor[abi.Counters]().Field(i).Name; name != "_" {
 			p.word(uint64(1000+i), "Header", "Counters", name)
@@ -173,6 +177,7 @@ var unused = []string{
 	"DoneRefresh", "ClaimWindow", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
 	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"TolerancePerMille", "Unlimited",
+	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }
 
 // The reader goes by the page: with another number in any row that matters, it reads

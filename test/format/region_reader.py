@@ -236,11 +236,11 @@ def holder(f, slot):
     return 0 if kind == fcntl.F_UNLCK else pid
 
 
-def refusals(f, c):
-    """The latest refusals, the newest first."""
-    n = f.read("Header", "RefusalNext")
-    for ticket in range(n - 1, max(0, n - c["Refusals"]) - 1, -1):
-        at = ("Refusals", ticket % c["Refusals"])
+def ring(f, c, name, structure, following):
+    """The entries of a ring that are whole, the newest first."""
+    n = f.read("Header", following)
+    for ticket in range(n - 1, max(0, n - c[name]) - 1, -1):
+        at = (name, ticket % c[name])
         field = f.find(*at)
         if f.read(*at, "Seq") != 2 * ticket + 2:
             continue
@@ -248,14 +248,30 @@ def refusals(f, c):
         e = f.page.decode(data, field)
         words = struct.unpack(f"<{len(data) // 8}Q", data)
         total = 0
-        for word in words[f.page.structures["Refusal"]["Sum"].offset // 8 + 1:]:
+        for word in words[f.page.structures[structure]["Sum"].offset // 8 + 1:]:
             total ^= word
-        if e["Seq"] != 2 * ticket + 2 or f.read(*at, "Seq") != e["Seq"] or e["Sum"] != total:
-            continue
+        if e["Seq"] == 2 * ticket + 2 and f.read(*at, "Seq") == e["Seq"] and e["Sum"] == total:
+            yield e
+
+
+def refusals(f, c):
+    """The latest refusals."""
+    for e in ring(f, c, "Refusals", "Refusal", "RefusalNext"):
         yield {
             "time": e["Time"], "device": e["Device"], "slot": e["Slot"], "pid": e["PID"],
             "asked": e["Asked"], "held": e["Held"], "limit": e["Limit"], "own": e["Own"],
             "top": [{"pid": h["PID"], "bytes": h["Bytes"]} for h in e["Top"] if h["Bytes"]],
+        }
+
+
+def deaths(f, c):
+    """The latest deaths."""
+    for e in ring(f, c, "Deaths", "Death", "DeathNext"):
+        yield {
+            "time": e["Time"], "slot": e["Slot"], "pid": e["PID"],
+            "hostpid": f.page.unpack("HostPID", e["HostPID"])["PID"],
+            "name": e["Name"].split(b"\0")[0].decode(errors="replace"),
+            "joined": e["Joined"], "reaper": e["Reaper"], "cause": e["Cause"], "held": e["Held"],
         }
 
 
@@ -271,6 +287,7 @@ def read(page, path):
         "devices": [device(f, at, d, c) for d in range(c["Devices"])],
         "processes": [p for p in (process(f, slot, c) for slot in slots) if p],
         "refusals": list(refusals(f, c)),
+        "deaths": list(deaths(f, c)),
     }
     whole(f, c)
     return out

@@ -1,0 +1,90 @@
+package region
+
+import (
+	"bytes"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"ration/internal/abi"
+)
+
+// Death is a process that ended without leaving, and whose bytes another process gave
+// back.
+type Death struct {
+	Time    int64 // Unix nanoseconds at which it was noticed
+	Slot    int
+	PID     int // as it saw itself
+	HostPID int // zero where that was not known
+	Name    string
+	Joined  int64 // Unix nanoseconds
+	Reaper  int   // PID of the process that noticed it, as that sees itself
+	Cause   int   // one of abi's constants from CauseUnknown
+	Held    [abi.Devices]uint64
+}
+
+// causes says, by cause, how a death was noticed.
+var causes = [...]string{
+	abi.CauseUnknown:  "condemned by a process that died",
+	abi.CauseUnseen:   "its lock was gone, and its PID meant nothing to the process that noticed it",
+	abi.CauseExec:     "it became another program",
+	abi.CauseEnded:    "no process has its PID",
+	abi.CauseReused:   "its PID is another process's",
+	abi.CauseZombie:   "it is a zombie",
+	abi.CauseUnmapped: "it no longer maps the region",
+	abi.CauseJoining:  "it died while it joined",
+}
+
+// Noticed says how the death was noticed.
+func (d *Death) Noticed() string {
+	if uint(d.Cause) >= uint(len(causes)) {
+		return "noticed in a way that this program does not know"
+	}
+	return causes[d.Cause]
+}
+
+// describe is what is known of a dead process. Its slot still describes it, and
+// reaping leaves alone what its accounts show, until the slot is freed.
+func (r *Region) describe(slot int, st abi.Status, cause int) abi.Death {
+	e := &r.m.Slots[slot]
+	d := abi.Death{
+		Time: uint64(time.Now().UnixNano()), Slot: uint32(slot), Cause: uint32(cause), PID: atomic.LoadUint64(&e.PID),
+		HostPID: atomic.LoadUint64(&e.HostPID), Joined: atomic.LoadUint64(&e.Joined), Reaper: uint64(self().pid),
+	}
+	copy(d.Name[:], loadName(e))
+	for i := range d.Held {
+		var f abi.Usage
+		read(&r.m.Accounts[i][slot], st.Gen(), &f)
+		d.Held[i] = f.Total
+	}
+	return d
+}
+
+// record writes a death into the ring.
+func (r *Region) record(d abi.Death) {
+	ticket := atomic.AddUint64(&r.m.Header.DeathNext, 1) - 1
+	point(abi.DeathTicket)
+	writeEntry(deathWords(&r.m.Deaths[ticket%abi.Deaths])[:], deathWords(&d)[:], ticket)
+	point(abi.DeathWritten)
+}
+
+// Deaths are the latest ones, the newest first.
+func (r *Region) Deaths() (out []Death, err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return nil, err
+	}
+	next := atomic.LoadUint64(&r.m.Header.DeathNext)
+	for back := uint64(1); back <= min(next, abi.Deaths); back++ {
+		var e abi.Death
+		if !readEntry(deathWords(&r.m.Deaths[(next-back)%abi.Deaths])[:], deathWords(&e)[:], next-back) {
+			continue
+		}
+		name, _, _ := bytes.Cut(e.Name[:], []byte{0})
+		out = append(out, Death{
+			Time: int64(e.Time), Slot: int(e.Slot), PID: int(e.PID), HostPID: abi.HostPID(e.HostPID).PID(),
+			Name: string(bytes.ToValidUTF8(name, []byte("?"))), Joined: int64(e.Joined), Reaper: int(e.Reaper), Cause: int(e.Cause), Held: e.Held,
+		})
+	}
+	return out, r.whole()
+}

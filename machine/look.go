@@ -1,0 +1,117 @@
+package machine
+
+import (
+	"ration/internal/abi"
+	"ration/internal/proc"
+	"ration/internal/region"
+)
+
+// A device's ledger is one word, and each account is read in one piece, but they are read
+// one after the other. A look at a device is repeated until what is used is the sum of what
+// the processes hold: then it is one picture, of some instant. After so many looks the last
+// one stands, and the device is marked.
+const looks = 100
+
+// until calls look until it agrees, at most so many times. It returns whether it did.
+func until(most int, look func() (agrees bool, err error)) (bool, error) {
+	for range most {
+		if agrees, err := look(); agrees || err != nil {
+			return agrees, err
+		}
+	}
+	return false, nil
+}
+
+// readUsage reads the processes, what they hold, and what is used of each device.
+func (j *Job) readUsage(r *region.Region) error {
+	var devices [abi.Devices]Device
+	var limits [abi.Devices]abi.Limit
+	// Processes that join or leave meanwhile are found by asking for all of them again,
+	// which asks the kernel as well: not as often.
+	_, err := until(3, func() (bool, error) {
+		processes, index, err := readProcesses(r)
+		if err != nil {
+			return false, err
+		}
+		j.Processes = processes
+		all := true
+		for d := range devices {
+			exact, err := j.readDevice(r, d, index, &devices[d])
+			if err != nil {
+				return false, err
+			}
+			if limits[d], err = r.Limit(d); err != nil {
+				return false, err
+			}
+			all = all && exact
+		}
+		return all, nil
+	})
+	if err != nil {
+		return err
+	}
+	for d, limit := range limits {
+		devices[d].Limited, devices[d].Limit, devices[d].Tolerance = limit.Limited(), limit.Bytes(), limit.Tolerance()
+		if limit.IsSet() || devices[d].Used > 0 || devices[d].Peak > 0 {
+			j.Devices = append(j.Devices, devices[d])
+		}
+	}
+	j.dropUnknown()
+	return nil
+}
+
+// readDevice reads what is used of a device, and adds what each process holds of it. index
+// finds a process by its slot.
+func (j *Job) readDevice(r *region.Region, device int, index map[int]int, out *Device) (bool, error) {
+	var held []region.Holding
+	exact, err := until(looks, func() (agrees bool, err error) {
+		used, peak, err := r.Usage(device)
+		if err != nil {
+			return false, err
+		}
+		if held, err = r.Holdings(device, held[:0]); err != nil {
+			return false, err
+		}
+		*out = Device{Device: device, Used: used, Peak: peak}
+		var sum uint64
+		for _, h := range held {
+			if _, shown := index[h.Slot]; shown {
+				sum += h.Total
+			}
+		}
+		return sum == used && r.Used(device) == used, nil
+	})
+	if err != nil {
+		return false, err
+	}
+	out.Inexact = !exact
+	for _, h := range held {
+		i, found := index[h.Slot]
+		if !found || h.Total == 0 && h.Peak == 0 {
+			continue
+		}
+		driver, err := r.Driver(device, h.Slot)
+		if err != nil {
+			return false, err
+		}
+		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{device, h.Total, h.Kind[abi.Context], h.Kind[abi.Module],
+			h.Kind[abi.Data], h.Kind[abi.Overhead], h.Peak, driver, h.BestEffort})
+	}
+	out.Refused = r.Refused(device)
+	out.Total, err = r.Total(device)
+	return exact, err
+}
+
+// readProcesses lists who has a slot, and finds them by their slots.
+func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
+	all, err := r.Processes()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, index := make([]Process, len(all)), map[int]int{}
+	for i, p := range all {
+		out[i] = Process{p.Slot, p.PID, p.HostPID, p.UID, proc.UserName(p.UID), p.Name, stateOf(p), p.Joined, []Holding{}}
+		index[p.Slot] = i
+	}
+	return out, index, nil
+}
