@@ -51,6 +51,11 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 			open, v("claim v"), v("charge 0 data %d", piece), v("charge 0 module %d", piece), v("return 0 data %d", piece),
 		}, passes: 3, holds: 2 * piece}
 
+	case abi.ReadCopied:
+		return scenario{steps: []step{
+			open, v("claim v"), v("charge 0 data %d", piece), v("holdings 0"), v("holdings 0"), v("holdings 0"),
+		}, passes: 3, holds: piece}
+
 	case abi.NoteRead, abi.ChangeNoted:
 		// The ledger word must name another worker's change before each of the victim's.
 		return scenario{steps: []step{

@@ -33,6 +33,8 @@ const (
 	SeqlockA      // A is written, phase 3
 	TurnLeft      // phase 0 again, the turn is free
 
+	ReadCopied // an account's usage is copied, its phase not looked at again
+
 	RefuseTicket // a ring entry is ours, not written
 	RefuseWritten
 
@@ -71,6 +73,7 @@ var failpointNames = [Failpoints]string{
 	"claim-locked", "claim-joining", "claim-filled", "claim-active",
 	"turn-taken", "change-read", "change-announced", "note-read", "change-noted", "change-applied", "change-booked",
 	"seqlock-b", "seqlock-turned", "seqlock-a", "turn-left",
+	"read-copied",
 	"refuse-ticket", "refuse-written",
 	"reap-condemned", "reap-judged", "reap-fenced", "reap-announced", "reap-noted", "reap-applied", "reap-booked", "reap-settled", "reap-freed", "death-ticket", "death-written",
 	"leave-returned", "leave-freed", "leave-unlocked",

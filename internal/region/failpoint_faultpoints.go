@@ -15,12 +15,13 @@ import (
 	"ration/internal/abi"
 )
 
-// RATION_FAULT=name[:n[:kill|stop]] ends or stops this process when it passes
-// the named point for the n-th time.
+// RATION_FAULT=name[:n[:kill|stop|stops]] ends or stops this process when it passes
+// the named point for the n-th time; stops: and each time after that.
 var fault struct {
 	at     abi.Failpoint
 	left   atomic.Int64
 	signal syscall.Signal
+	again  bool
 }
 
 func init() {
@@ -34,8 +35,8 @@ func init() {
 	if len(part) > 1 {
 		n, _ = strconv.Atoi(part[1])
 	}
-	if len(part) > 2 && part[2] == "stop" {
-		fault.signal = syscall.SIGSTOP
+	if len(part) > 2 && strings.HasPrefix(part[2], "stop") {
+		fault.signal, fault.again = syscall.SIGSTOP, part[2] == "stops"
 	}
 	if fault.at == abi.FailpointNone || n < 1 {
 		fmt.Fprintf(os.Stderr, "RATION_FAULT=%q names no point\n", spec)
@@ -45,7 +46,10 @@ func init() {
 }
 
 func point(p abi.Failpoint) {
-	if p == fault.at && fault.left.Add(-1) == 0 {
+	if p != fault.at {
+		return
+	}
+	if left := fault.left.Add(-1); left == 0 || left < 0 && fault.again {
 		// To this very thread: the signal is taken on the way out of the call, so
 		// that not one instruction of the protocol follows.
 		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), fault.signal)

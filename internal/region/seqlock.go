@@ -107,6 +107,7 @@ func read(a *abi.Account, gen uint64, f *abi.Usage) (retries int, peak uint64) {
 			f.Kind[k] = atomic.LoadUint64(&from.Kind[k])
 		}
 		peak = atomic.LoadUint64(&a.Peak)
+		point(abi.ReadCopied)
 		// From phase 0 to 1 the copy that was read stays as it is.
 		if atomic.LoadUint64(&a.Phase)|abi.PhaseB == t|abi.PhaseB {
 			return retries, peak

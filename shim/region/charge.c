@@ -137,7 +137,7 @@ int region_set_limit(struct region *r, unsigned device, uint64_t limit)
 void region_own_usage(struct region *r, unsigned device, struct ration_usage *f)
 {
 	uint64_t claim = load_acquire(&r->claim);
-	region_read(account(r, device, claim_slot(claim)), status_gen(claim_status(claim)), f);
+	region_read_counted(r, account(r, device, claim_slot(claim)), status_gen(claim_status(claim)), f);
 }
 
 void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes)
@@ -157,7 +157,7 @@ unsigned region_holdings(struct region *r, unsigned device, struct region_holdin
 		if (!status_holds(status))
 			continue;
 		struct region_holding h = {.slot = slot, .pid = load_acquire(&r->m->slots[slot].pid)};
-		h.best_effort = region_read(account(r, device, slot), status_gen(status), &h.usage) == RATION_READ_TRIES;
+		h.best_effort = region_read_counted(r, account(r, device, slot), status_gen(status), &h.usage);
 		if (load_acquire(&r->m->status[slot]) != status)
 			continue;
 		if (found < n)

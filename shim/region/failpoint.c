@@ -3,6 +3,7 @@
 #ifdef RATION_FAULTPOINTS
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@ static const char *const failpoint_names[] = {RATION_FAILPOINT_NAMES};
 
 static int failpoint_at, failpoint_signal = SIGKILL;
 static long failpoint_left;
+static bool failpoint_again; /* also each time after that */
 
 __attribute__((constructor)) static void failpoint_read(void)
 {
@@ -26,8 +28,9 @@ __attribute__((constructor)) static void failpoint_read(void)
 	if (spec[len] == ':') {
 		char *end;
 		failpoint_left = strtol(spec + len + 1, &end, 10);
-		if (!strcmp(end, ":stop"))
+		if (!strncmp(end, ":stop", 5))
 			failpoint_signal = SIGSTOP;
+		failpoint_again = !strcmp(end, ":stops");
 	}
 }
 
@@ -35,7 +38,10 @@ void ration_failpoint(enum ration_failpoint p)
 {
 	/* To this very thread: the signal is taken on the way out of the call, so that
 	 * not one instruction of the protocol follows. */
-	if ((int)p == failpoint_at && __atomic_sub_fetch(&failpoint_left, 1, __ATOMIC_RELAXED) == 0)
+	if ((int)p != failpoint_at)
+		return;
+	long left = __atomic_sub_fetch(&failpoint_left, 1, __ATOMIC_RELAXED);
+	if (left == 0 || (left < 0 && failpoint_again))
 		syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), failpoint_signal);
 }
 

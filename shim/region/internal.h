@@ -52,6 +52,7 @@ void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint
 int region_take(struct region *r, unsigned device, uint64_t claim, bool wait);
 uint64_t region_put(struct region_turn *t, struct ration_account *a, unsigned kind, int64_t delta);
 void region_clear(struct region_turn *t, struct ration_account *a);
+bool region_read_counted(struct region *r, const struct ration_account *a, uint64_t gen, struct ration_usage *f);
 unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_usage *f);
 
 /* reap.c */

@@ -97,6 +97,22 @@ int region_take(struct region *r, unsigned device, uint64_t claim, bool wait)
 	return REGION_OK;
 }
 
+/* region_read_counted is region_read, with the region's counters. It says whether f is best
+ * effort. */
+bool region_read_counted(struct region *r, const struct ration_account *a, uint64_t gen, struct ration_usage *f)
+{
+	struct ration_counters *c = &r->m->header.counters;
+	unsigned retries = region_read(a, gen, f);
+	fetch_add(&c->reads, 1);
+	if (LIKELY(!retries))
+		return false;
+	fetch_add(&c->retries, retries);
+	if (retries < RATION_READ_TRIES)
+		return false;
+	fetch_add(&c->best_effort, 1);
+	return true;
+}
+
 /* region_read takes the usage of the owner of generation gen in one piece and
  * returns the tries beyond the first; RATION_READ_TRIES of them mean that f is
  * best effort. */
@@ -114,6 +130,7 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 		f->total = load_acquire(&from->total);
 		for (unsigned k = 0; k < RATION_KINDS; k++)
 			f->kind[k] = load_acquire(&from->kind[k]);
+		FAILPOINT(READ_COPIED);
 		/* From phase 0 to 1 the copy that was read stays as it is. */
 		if ((load_acquire(&a->phase) | RATION_PHASE_B) == (t | RATION_PHASE_B) || ++retries == RATION_READ_TRIES)
 			return retries;

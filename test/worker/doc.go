@@ -50,11 +50,11 @@
 //	limit DEV BYTES             set it
 //	    ok
 //	holdings DEV                what each slot holds; a field for each, the numbers in bytes
-//	    ok SLOT:TOTAL:CONTEXT:MODULE:DATA:OVERHEAD...
+//	    ok SLOT:TOTAL:CONTEXT:MODULE:DATA:OVERHEAD[:best-effort]...
 //	processes                   the processes that have slots; a field for each
 //	    ok SLOT:PID:HOSTPID:NAME:alive|dead...
 //	counters
-//	    ok reaped=N refused=N helped=N claims=N fast=N
+//	    ok retries=N best=N reaped=N refused=N helped=N claims=N fast=N
 //	lose [FILE]                 close every descriptor of the region, as a program does that closes all
 //	                            in /proc/self/fd; with FILE, open FILE in their place
 //	    ok closed=N

@@ -73,7 +73,7 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 		return w.processes()
 	case "counters":
 		c, err := w.r.Counters()
-		return fmt.Sprintf("reaped=%d refused=%d helped=%d claims=%d fast=%d", c.Reaped, c.Refused, c.Helped, c.Claims, c.Fast), err
+		return fmt.Sprintf("retries=%d best=%d reaped=%d refused=%d helped=%d claims=%d fast=%d", c.Retries, c.BestEffort, c.Reaped, c.Refused, c.Helped, c.Claims, c.Fast), err
 	case "lose":
 		return w.lose(p)
 	case "become":
@@ -191,6 +191,9 @@ func (w *worker) holdings(device int) (string, error) {
 		f := fmt.Sprintf("%d:%d", h.Slot, h.Total)
 		for _, bytes := range h.Kind {
 			f += ":" + strconv.FormatUint(bytes, 10)
+		}
+		if h.BestEffort {
+			f += ":best-effort"
 		}
 		out = append(out, f)
 	}

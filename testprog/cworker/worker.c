@@ -139,6 +139,8 @@ static void holdings(void)
 		printf(" %u:%ju", held[i].slot, (uintmax_t)held[i].usage.total);
 		for (unsigned k = 0; k < RATION_KINDS; k++)
 			printf(":%ju", (uintmax_t)held[i].usage.kind[k]);
+		if (held[i].best_effort)
+			printf(":best-effort");
 	}
 	putchar('\n');
 }
@@ -158,8 +160,8 @@ static void processes(void)
 static void counters(void)
 {
 	const struct ration_counters *c = &base.m->header.counters;
-	ok("reaped=%ju refused=%ju helped=%ju claims=%ju fast=%ju", (uintmax_t)c->reaped, (uintmax_t)c->refused, (uintmax_t)c->helped,
-	   (uintmax_t)c->claims, (uintmax_t)c->fast);
+	ok("retries=%ju best=%ju reaped=%ju refused=%ju helped=%ju claims=%ju fast=%ju", (uintmax_t)c->retries, (uintmax_t)c->best_effort,
+	   (uintmax_t)c->reaped, (uintmax_t)c->refused, (uintmax_t)c->helped, (uintmax_t)c->claims, (uintmax_t)c->fast);
 }
 
 /* lose closes the region's descriptors, or replaces them by another file. */
