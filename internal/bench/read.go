@@ -32,6 +32,10 @@ func read(env Env) (Result, error) {
 			return err
 		}
 		result.Rows = append(rows, measureClock(env))
+		if rows, err = plainRead(env, r); err != nil {
+			return err
+		}
+		result.Rows = append(result.Rows, rows...)
 		for _, load := range []struct {
 			name  string
 			pause time.Duration
@@ -45,6 +49,7 @@ func read(env Env) (Result, error) {
 		return nil
 	})
 	result.Notes = []string{
+		"One slot: its writer is a thread of this process, which writes without a pause. A plain sequence lock has one copy: its reader waits for a writer in the middle, also one that is stopped; ours has two.",
 		"A snapshot is the bytes by kind of 8 processes, each read consistently, while all 8 write.",
 		"Its times include the clock's own; spread: the least and the largest sample.",
 	}

@@ -32,7 +32,7 @@ func update(env Env) (Result, error) {
 		if err != nil {
 			return err
 		}
-		for _, part := range []func(Env, *region.Region, *region.Slot) ([]Row, error){alone, neighbours, threads, manySlots, manyCharges} {
+		for _, part := range []func(Env, *region.Region, *region.Slot) ([]Row, error){alone, plainUpdate, neighbours, threads, manySlots, manyCharges} {
 			rows, err := part(env, r, s)
 			if err != nil {
 				return err
@@ -42,6 +42,7 @@ func update(env Env) (Result, error) {
 		return s.Leave()
 	})
 	result.Notes = []string{
+		"A plain sequence lock is the designs' own way to keep a process's usage: one writer, four fields, one copy. It decides nothing.",
 		"Only the charges are timed; they are returned all at once afterwards.",
 		"Spread: 10th to 90th percentile over rounds. Threads share one slot; their time is wall time divided by the charges of all threads.",
 	}

@@ -80,10 +80,15 @@ func idlePhase(p uint64) uint64 {
 
 func storeUsage(to, f *abi.Usage) {
 	// Release, each: a reader that sees one of these must also see the phase before
-	// it, so that its second look at Phase finds a change. Pairs with read.
-	storeRelease(&to.Total, f.Total)
+	// it, so that its second look at Phase finds a change. Pairs with read. What is
+	// there already need not be stored: that is a call, and a load is none.
+	if atomic.LoadUint64(&to.Total) != f.Total {
+		storeRelease(&to.Total, f.Total)
+	}
 	for k := range f.Kind {
-		storeRelease(&to.Kind[k], f.Kind[k])
+		if atomic.LoadUint64(&to.Kind[k]) != f.Kind[k] {
+			storeRelease(&to.Kind[k], f.Kind[k])
+		}
 	}
 }
 
