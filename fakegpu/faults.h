@@ -27,7 +27,7 @@ extern bool faults_are_armed;
 CUresult fault_before(const char *name, bool *die_after);
 CUresult fault_after(const char *name, CUresult result, bool die_after);
 
-/* A point inside a call, under a lock of the driver's, by a name of its own: waits where
+/* A point inside a call, which may be under a lock of the driver's, by a name of its own: waits where
  * FAKEGPU_SLOW or a gate says so. No thread is cancelled there. */
 void fault_inside(const char *point);
 

@@ -11,7 +11,7 @@ static const uint64_t POOL_SMALL_CHUNK = 2 * MIB;
 
 static pthread_mutex_t pool_list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pool_list;
-static struct pool *pool_defaults[MAX_DEVICES], *pool_currents[MAX_DEVICES]; /* by ordinal */
+static struct pool *pool_defaults[2][MAX_DEVICES], *pool_currents[MAX_DEVICES]; /* by ordinal; the first, of managed memory or not */
 
 struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props)
 {
@@ -31,17 +31,18 @@ struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props)
 	return p;
 }
 
-struct pool *pool_default(CUdevice ordinal)
+struct pool *pool_default(CUdevice ordinal, bool managed)
 {
 	static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
-	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
+	CUmemPoolProps props = {.allocType = managed ? CU_MEM_ALLOCATION_TYPE_MANAGED : CU_MEM_ALLOCATION_TYPE_PINNED,
+				.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
 	struct pool *p;
 
 	pthread_mutex_lock(&making);
-	p = pool_defaults[ordinal];
+	p = pool_defaults[managed][ordinal];
 	if (p == NULL && (p = pool_new(ordinal, &props)) != NULL) {
 		p->is_default = true;
-		pool_defaults[ordinal] = p;
+		pool_defaults[managed][ordinal] = p;
 	}
 	pthread_mutex_unlock(&making);
 	return p;
@@ -50,7 +51,7 @@ struct pool *pool_default(CUdevice ordinal)
 struct pool *pool_current(CUdevice ordinal)
 {
 	struct pool *p = load_acquire(&pool_currents[ordinal]);
-	return p != NULL ? p : pool_default(ordinal);
+	return p != NULL ? p : pool_default(ordinal, false);
 }
 
 void pool_set_current(CUdevice ordinal, struct pool *p) { store_release(&pool_currents[ordinal], p); }

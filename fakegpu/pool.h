@@ -29,8 +29,8 @@ struct pool {
 
 /* A new pool on a device; NULL if there is no memory. */
 struct pool *pool_new(CUdevice ordinal, const CUmemPoolProps *props);
-/* The device's own pool, made on first use. */
-struct pool *pool_default(CUdevice ordinal);
+/* The device's own pool, or that of managed memory, made on first use. */
+struct pool *pool_default(CUdevice ordinal, bool managed);
 struct pool *pool_current(CUdevice ordinal);
 void pool_set_current(CUdevice ordinal, struct pool *p);
 CUresult pool_destroy(struct pool *p);

@@ -149,6 +149,7 @@ API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *valu
 	else
 		r = CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_unlock(&p->lock);
+	fault_inside("poolAnswer");
 	return r;
 }
 
@@ -203,7 +204,7 @@ static CUresult poolcall_return(CUmemoryPool *out, struct pool *p)
 API cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
 {
 	TRY(device_check(device));
-	return poolcall_return(out, pool_default(device));
+	return poolcall_return(out, pool_default(device, false));
 }
 
 API cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
@@ -236,8 +237,9 @@ static CUresult poolcall_location_check(const CUmemLocation *where, int type)
 
 API cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
-	TRY(poolcall_location_check(where, type));
-	return poolcall_return(out, pool_default(where->id));
+	bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+	TRY(poolcall_location_check(where, managed ? CU_MEM_ALLOCATION_TYPE_PINNED : type));
+	return poolcall_return(out, pool_default(where->id, managed));
 }
 
 API cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)

@@ -20,11 +20,13 @@ struct alloc_record {
 
 /* Flags of records, one bit each in all families: records of several meet in one sweep. */
 enum alloc_flags {
-	RECORD_MANAGED = 1,     /* its bytes may be elsewhere than on the device */
-	RECORD_UNCONFIRMED = 2, /* charged by a remembered cost, or a reading that was not exact */
-	RECORD_UNSURE = 4,      /* part of what it was charged may have been overhead before */
-	RECORD_DEFERRED = 8,    /* the driver takes it when it is first used */
-	RECORD_SENT = 16,       /* managed memory that counts on other devices, too */
+	RECORD_MANAGED = 1,       /* its bytes may be elsewhere than on the device */
+	RECORD_UNCONFIRMED = 2,   /* charged by a remembered cost, or a reading that was not exact */
+	RECORD_UNSURE = 4,        /* part of what it was charged may have been overhead before */
+	RECORD_DEFERRED = 8,      /* the driver takes it when it is first used */
+	RECORD_SENT = 16,         /* managed memory that counts on other devices, too */
+	RECORD_MANAGED_POOL = 32, /* an address of a pool of managed memory, which is charged as a whole */
+	RECORD_AUTO_FREE = 64,    /* an executable graph that frees what it holds when it is launched again */
 };
 
 #define ALLOC_TABLE_SHARDS 32

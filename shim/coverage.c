@@ -85,8 +85,11 @@ int main(void)
 	       "  when it is read and cannot be refused. At the limit that was up to 10 MiB beyond it with eight JAX processes.\n"
 	       "- The first context on a machine is made and then measured; if it does not fit it is undone. All later ones are\n"
 	       "  charged before they are made.\n"
-	       "- A pool that seems to have room and has it only in pieces grows by the request. What does not fit is undone; where\n"
-	       "  the device is still at work, the pool has it until the program next waits for the device, and uses it for nothing.\n"
+	       "- A pool that seems to have room and has it only in pieces, or cannot use it before the device has come to a free, grows\n"
+	       "  by the request. What does not fit is undone; where the device is still at work, the pool has it until the program next\n"
+	       "  waits for the device, and uses it for nothing. A pool that has grown like that is trimmed before the next request for\n"
+	       "  which the job has no room, and that request is charged in full where it then fits. It is not refused in advance where\n"
+	       "  it may not: memory that was freed on the same stream serves most such requests, and no call tells.\n"
 	       "- A graph that was made by capture takes what it takes at its launch.\n"
 	       "- What a killed process held is there for others as soon as the kernel has dropped its lock. The driver may still be\n"
 	       "  taking it back meanwhile.\n",

@@ -15,12 +15,11 @@ static const struct {
 	[LOCK_PRIMARY_CONTEXT] = {"primary context", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_CONTEXT_MAKING] = {"context making", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_POOL_LIST] = {"pool list", LOCK_LOGS},
-	[LOCK_POOL] = {"pool", LOCK_CALLS_DRIVER | LOCK_LOGS},
-	[LOCK_GRAPH] = {"graph", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_OVERHEAD] = {"overhead", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_NVML] = {"nvml", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_DEVICE] = {"device", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_CONTEXT_TABLE] = {"context table", LOCK_LOGS},
+	[LOCK_RESERVE] = {"reserve", LOCK_LOGS},
 	[LOCK_ALLOC_TABLE] = {"alloc table", 0},
 	[LOCK_ATTACH] = {"attach", LOCK_LOGS},
 };

@@ -15,12 +15,11 @@ enum lock_level {
 	LOCK_PRIMARY_CONTEXT = 1, /* hooks/context.c, one for each device */
 	LOCK_CONTEXT_MAKING,      /* hooks/context.c, one for each device */
 	LOCK_POOL_LIST,           /* hooks/pool.c */
-	LOCK_POOL,                /* hooks/pool.c, one for each pool */
-	LOCK_GRAPH,               /* hooks/graph.c, one for each device */
 	LOCK_OVERHEAD,            /* overhead.c */
 	LOCK_NVML,                /* nvml.c */
 	LOCK_DEVICE,              /* device.c */
 	LOCK_CONTEXT_TABLE,       /* hooks/context_table.c */
+	LOCK_RESERVE,             /* hooks/reserve.c, one for each pool, and for each device's graphs */
 	LOCK_ALLOC_TABLE,         /* alloc_table.c, one for each shard */
 	LOCK_ATTACH,              /* attach.c */
 	LOCK_LEVELS

@@ -61,7 +61,7 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 	capture_restore(mode);
 	charge_bounds_end(d->index, &b);
 	r->least = all ? b.least : 0;
-	r->most = b.most;
+	r->most = all ? b.most : INT64_MAX; /* the driver may have what is about to be counted */
 	r->absent = b.absent;
 	region_set_driver_bytes(attach_region(), d->index, r->driver);
 	return true;

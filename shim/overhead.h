@@ -89,8 +89,8 @@ void overhead_keep_rest(struct device *d, uint64_t bytes);
 bool overhead_device_empty(struct device *d);
 
 /* What is asked at each reading of the driver, right after it: to bring the charges up to
- * date of what shrinks by itself. It must not wait for a lock, and returns false where it
- * would have had to. */
+ * date of what shrinks by itself. It returns false where it could not: then the reading
+ * tells nothing. */
 enum overhead_reader { READING_POOLS, READING_GRAPHS, READING_COUNT };
 typedef bool (*overhead_update)(unsigned device);
 void overhead_on_reading(enum overhead_reader which, overhead_update update);

@@ -1,6 +1,7 @@
 /* Linear memory: cuMemAlloc and its variants, and every call that frees an address. */
 #include "charge.h"
 #include "hooks/context_table.h"
+#include "hooks/graph.h"
 #include "hooks/managed.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -120,12 +121,15 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 }
 
 /* linear_freed completes a free that began with context_free_begin. An address may have come
- * from a pool: cuMemFree and cuMemFreeAsync may be used for one another. */
-static int linear_freed(const struct alloc_record *r, int result)
+ * from a pool: cuMemFree and cuMemFreeAsync may be used for one another. One of no record may
+ * be a graph's. */
+static int linear_freed(const struct alloc_record *r, int result, bool waited)
 {
+	if (unlikely(!r->key) && result == CUDA_SUCCESS)
+		graph_memory_freed();
 	if (likely(context_free_end(&context_addresses, r, result == CUDA_SUCCESS))) {
 		if (r->pool)
-			pool_freed(r);
+			pool_freed(r, waited);
 		else
 			context_return(r);
 		if (unlikely(r->flags & RECORD_SENT))
@@ -137,23 +141,23 @@ static int linear_freed(const struct alloc_record *r, int result)
 int cuMemFree(CUdeviceptr_v1 at)
 {
 	struct alloc_record r = context_free_begin(&context_addresses, at);
-	return linear_freed(&r, REAL(cuMemFree, at));
+	return linear_freed(&r, REAL(cuMemFree, at), true);
 }
 
 int cuMemFree_v2(CUdeviceptr at)
 {
 	struct alloc_record r = context_free_begin(&context_addresses, at);
-	return linear_freed(&r, REAL(cuMemFree_v2, at));
+	return linear_freed(&r, REAL(cuMemFree_v2, at), true);
 }
 
 int cuMemFreeAsync(CUdeviceptr at, CUstream stream)
 {
 	struct alloc_record r = context_free_begin(&context_addresses, at);
-	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream));
+	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream), false);
 }
 
 int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
 {
 	struct alloc_record r = context_free_begin(&context_addresses, at);
-	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream));
+	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream), false);
 }

@@ -62,7 +62,7 @@ static bool managed_set_sent(struct alloc_record *r, void *arg)
  * for the device with this index. False where it is not ours, or counts there already. */
 static bool managed_find(CUdeviceptr base, unsigned index, struct alloc_record *r)
 {
-	bool found = alloc_table_get(&context_addresses, base, r) && r->flags & RECORD_MANAGED;
+	bool found = alloc_table_get(&context_addresses, base, r) && r->flags & (RECORD_MANAGED | RECORD_MANAGED_POOL);
 	for (unsigned i = 0; i < RATION_DEVICES && !found; i++)
 		found = alloc_table_get(&context_managed, managed_key(base, i), r);
 	if (!found || r->device == index)
@@ -70,6 +70,7 @@ static bool managed_find(CUdeviceptr base, unsigned index, struct alloc_record *
 	r->key = managed_key(base, index);
 	r->device = (uint8_t)index;
 	r->flags = RECORD_MANAGED;
+	r->pool = 0;
 	return true;
 }
 

@@ -4,6 +4,7 @@
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
+#include "hooks/reserve.h"
 #include "log.h"
 #include "overhead.h"
 #include "region/atomics.h"
@@ -13,28 +14,50 @@ enum { POOL_MAX = 1024 };
 /* The steps in which a pool grows, and in which it hands out. */
 static const uint64_t POOL_CHUNK = 32 << 20, POOL_GRAIN = 512;
 
+/* The largest request that is worth counting. */
+static const uint64_t POOL_MOST = UINT64_C(1) << 48;
+
 static struct pool {
-	CUmemoryPool handle; /* NULL: a free place, or destroyed and not yet empty. Atomic */
-	mutex lock;          /* LOCK_POOL; held across the driver's calls on the pool */
-	unsigned device;     /* the region's index; atomic */
-	bool used;           /* the place is taken; under LOCK_POOL_LIST */
-	bool counted;        /* neither the host's memory nor another process's; under lock */
-	uint64_t charged;    /* bytes; under lock */
-	uint64_t ungranted;  /* of charged, bytes that were refused, and could not be undone yet; under lock */
-	uint64_t live;       /* addresses that were handed out and not freed; atomic */
-	uint64_t live_bytes; /* theirs, rounded to grains; atomic */
-	uint64_t rounding;   /* bytes that rounding added to them; atomic */
-	uint32_t destroyed;  /* until pool_finish has freed the place; atomic */
+	struct reserve reserve; /* first, so that one leads to the other */
+	CUmemoryPool handle;    /* NULL: a free place, or destroyed and not yet empty. Atomic */
+	bool used;              /* the place is taken; under LOCK_POOL_LIST */
+	bool counted;           /* neither the host's memory nor another process's; written before handle */
+	bool managed;           /* of managed memory, which may be elsewhere; written before handle */
+	uint32_t in_pieces;     /* it grew although it had room, and was not trimmed since; atomic */
+	uint32_t destroyed;     /* until pool_finish has freed the place; atomic */
 } pools[POOL_MAX];
 
 static unsigned pool_count;    /* places that were ever used; atomic */
 static mutex pool_list_lock;   /* LOCK_POOL_LIST: over used, count and adding */
 uint32_t pool_shrink_expected; /* atomic */
 
+/* Pools that were destroyed, and whose places are still taken; atomic. */
+static uint32_t pool_destroyed_count;
+
 static bool pools_used(void) { return __atomic_load_n(&pool_count, __ATOMIC_RELAXED) != 0; }
 
 static void pool_relieve(unsigned device, bool wait);
 static bool pool_before_reading(unsigned device);
+
+/* Full order: with pool_hide, which must find the threads that have found the handle. */
+static CUmemoryPool pool_handle(const struct pool *p) { return __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST); }
+
+static unsigned pool_device(const struct pool *p) { return __atomic_load_n(&p->reserve.device, __ATOMIC_RELAXED); }
+
+static bool pool_get_attribute(const struct pool *p, int which, uint64_t *value)
+{
+	/* Seen on an H200: unless this thread is relaxed about it, the query fails while any
+	 * stream is captured, and ends the capture. */
+	int mode = capture_relax();
+	int result = REAL(cuMemPoolGetAttribute, pool_handle(p), which, value);
+	capture_restore(mode);
+	return result == CUDA_SUCCESS;
+}
+
+static bool pool_reserved(const struct reserve *r, uint64_t *bytes)
+{
+	return pool_get_attribute((const struct pool *)r, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
+}
 
 static struct pool *pool_find(CUmemoryPool handle)
 {
@@ -45,9 +68,12 @@ static struct pool *pool_find(CUmemoryPool handle)
 	return NULL;
 }
 
+/* What a pool is of. */
+enum pool_kind { POOL_UNCOUNTED, POOL_PINNED, POOL_MANAGED };
+
 /* pool_add returns the pool with a handle, added if need be, or NULL where there are too
- * many. */
-static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
+ * many. device may be RATION_DEVICES: then it is that of the first allocation. */
+static struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kind kind)
 {
 	static uint32_t logged;
 	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
@@ -56,17 +82,16 @@ static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
 		if (pools[i].used)
 			continue;
 		p = &pools[i];
-		/* The lock stays as it is: a late pool_freed may hold it. */
-		mutex_lock(&p->lock, LOCK_POOL);
+		/* What the last pool here left has been returned. Its lock and the counts of its
+		 * users stay as they are: a thread that comes late may still look. */
 		p->used = true;
-		__atomic_store_n(&p->device, device, __ATOMIC_RELAXED);
-		p->counted = counted;
-		p->charged = p->ungranted = 0;
-		__atomic_store_n(&p->rounding, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&p->live_bytes, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&p->live, 0, __ATOMIC_SEQ_CST); /* pool_finish may read it meanwhile */
+		p->counted = kind != POOL_UNCOUNTED;
+		p->managed = p->reserve.absent = kind == POOL_MANAGED;
+		p->reserve.reserved = pool_reserved;
+		p->reserve.chunk = POOL_CHUNK;
+		__atomic_store_n(&p->reserve.device, device, __ATOMIC_RELAXED);
+		__atomic_store_n(&p->in_pieces, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
-		mutex_unlock(&p->lock);
 		if (i >= pool_count)
 			__atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
 	}
@@ -79,42 +104,35 @@ static struct pool *pool_add(CUmemoryPool handle, unsigned device, bool counted)
 	return p;
 }
 
-static uint64_t pool_attribute(const struct pool *p, int which, uint64_t otherwise)
+/* pool_left wakes the thread that waits for the users of a pool in order to destroy it.
+ * Full order: with pool_hide. */
+static void pool_left(struct pool *p, uint32_t *users)
 {
-	uint64_t value = 0;
-	/* Seen on an H200: unless this thread is relaxed about it, the query fails while any
-	 * stream is captured, and ends the capture. */
-	int mode = capture_relax();
-	int result = REAL(cuMemPoolGetAttribute, p->handle, which, &value);
-	capture_restore(mode);
-	return result == CUDA_SUCCESS ? value : otherwise;
+	if (unlikely(!pool_handle(p)))
+		syscall(SYS_futex, users, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* pool_sync_charge goes from what is charged to what is reserved. Under the pool's lock. */
-static void pool_sync_charge(struct pool *p, uint64_t charged)
+/* pool_hide makes a pool unfindable, before the driver is asked to destroy it: its handle
+ * may be another pool's as soon as it is free. It waits for those that are asking the
+ * driver about it, which does not take long; a program that destroys a pool allocates
+ * nothing from it at that time. */
+static void pool_hide(struct pool *p)
 {
-	uint64_t now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged);
-	charge_resize(p->device, RATION_DATA, charged, now);
-	p->charged = now;
+	uint32_t *const users[] = {&p->reserve.requests, &p->reserve.lookers}, n;
+	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
+	for (unsigned i = 0; i < 2; i++)
+		while ((n = __atomic_load_n(users[i], __ATOMIC_SEQ_CST)))
+			syscall(SYS_futex, users[i], FUTEX_WAIT_PRIVATE, n, NULL, NULL, 0);
 }
 
 /* pool_trim lets a pool shrink to so many bytes. It does not wait: what the device may
- * still be at work on stays. Under the pool's lock. */
-static void pool_trim(const struct pool *p, uint64_t keep)
+ * still be at work on stays. */
+static void pool_trim(struct pool *p, uint64_t keep)
 {
 	int mode = capture_relax();
-	REAL(cuMemPoolTrimTo, p->handle, keep);
+	__atomic_store_n(&p->in_pieces, 0, __ATOMIC_RELAXED);
+	REAL(cuMemPoolTrimTo, pool_handle(p), keep);
 	capture_restore(mode);
-}
-
-/* pool_return_ungranted gives back what was not granted, as far as the driver lets go of
- * it by now. Where the job has room for it, it counts as granted. Under the pool's lock. */
-static void pool_return_ungranted(struct pool *p)
-{
-	uint64_t granted = p->charged > p->ungranted ? p->charged - p->ungranted : 0;
-	pool_trim(p, granted);
-	pool_sync_charge(p, p->charged);
-	p->ungranted = p->charged > granted && charge_would_refuse(p->device, 0) ? p->charged - granted : 0;
 }
 
 static uint64_t pool_whole_chunks(uint64_t bytes)
@@ -130,83 +148,84 @@ static void pool_expect_shrink(void) { __atomic_store_n(&pool_shrink_expected, 1
 /* pool_check_reserve lets the next synchronisation look again at a pool that has more
  * than it handed out, and than it is to keep. No free need have come since the last one:
  * what was freed before may have waited for another stream, or come while that
- * synchronisation ended, and a pool may have grown by more than it needed. Under the
- * pool's lock. */
+ * synchronisation ended, and a pool may have grown by more than it needed. */
 static void pool_check_reserve(const struct pool *p)
 {
-	if (!__atomic_load_n(&pool_shrink_expected, __ATOMIC_RELAXED) && p->charged > pool_whole_chunks(load_relaxed(&p->live_bytes)) &&
-	    p->charged > pool_attribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 0))
+	uint64_t seen = load_relaxed(&p->reserve.seen), threshold = 0;
+	if (__atomic_load_n(&pool_shrink_expected, __ATOMIC_RELAXED) || seen <= pool_whole_chunks(load_relaxed(&p->reserve.promised)))
+		return;
+	pool_get_attribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+	if (seen > threshold)
 		pool_expect_shrink();
 }
 
-/* pool_update makes the charge what is reserved. Under the pool's lock. */
-static void pool_update(struct pool *p)
+/* pool_update makes the charge what is reserved, after giving back what was not granted,
+ * as far as the driver lets go of it by now. In a thread that uses the pool. */
+static bool pool_update(struct pool *p)
 {
-	if (!p->counted || !p->handle)
-		return;
-	if (unlikely(p->ungranted))
-		pool_return_ungranted(p);
-	else
-		pool_sync_charge(p, p->charged);
+	if (unlikely(load_relaxed(&p->reserve.ungranted)))
+		pool_trim(p, reserve_granted(&p->reserve));
+	bool done = reserve_look(&p->reserve);
+	if (unlikely(!done))
+		pool_expect_shrink();
 	pool_check_reserve(p);
+	return done;
 }
 
-/* pool_update_all updates a device's pools, after trimming them if trim. Without wait,
- * pools whose lock is held are left out; it returns whether there were none. */
-static bool pool_update_all(unsigned device, bool wait, bool trim)
+/* pool_look updates a pool that is counted, after trimming it if trim. It returns whether
+ * its charge is what it has reserved. */
+static bool pool_look(struct pool *p, bool trim)
 {
-	bool all = true;
-	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < n; i++) {
-		struct pool *p = &pools[i];
-		if (!__atomic_load_n(&p->handle, __ATOMIC_ACQUIRE))
-			continue;
-		if (wait)
-			mutex_lock(&p->lock, LOCK_POOL);
-		else if (!mutex_try(&p->lock, LOCK_POOL)) {
-			all = false;
-			continue;
-		}
-		/* Now that the place cannot become another pool's. */
-		if (p->handle && p->counted && (device == RATION_DEVICES || p->device == device)) {
-			if (trim)
-				pool_trim(p, 0);
-			pool_update(p);
-		}
-		mutex_unlock(&p->lock);
+	bool done = true;
+	__atomic_fetch_add(&p->reserve.lookers, 1, __ATOMIC_SEQ_CST);
+	if (pool_handle(p) && p->counted) {
+		if (trim)
+			pool_trim(p, 0);
+		done = pool_update(p);
 	}
-	return all;
+	__atomic_fetch_sub(&p->reserve.lookers, 1, __ATOMIC_SEQ_CST);
+	pool_left(p, &p->reserve.lookers);
+	return done;
+}
+
+/* pool_look_all looks at a device's pools, and returns whether all their charges are what
+ * they have reserved. */
+static bool pool_look_all(unsigned device, bool trim)
+{
+	bool done = true;
+	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < n; i++)
+		if (pool_handle(&pools[i]) && (device == RATION_DEVICES || pool_device(&pools[i]) == device))
+			done = pool_look(&pools[i], trim) && done;
+	return done;
 }
 
 /* pool_before_reading brings the charges up to date for a reading of the driver: a pool
- * may have shrunk by itself. It returns whether it saw all of them. */
-static bool pool_before_reading(unsigned device) { return pool_update_all(device, false, false); }
+ * may have shrunk by itself. */
+static bool pool_before_reading(unsigned device) { return pool_look_all(device, false); }
 
-void pools_sync_charges(unsigned device) { pool_update_all(device, true, false); }
+void pools_sync_charges(unsigned device) { pool_look_all(device, false); }
 
 /* pool_relieve makes room before a refusal. */
-static void pool_relieve(unsigned device, bool wait) { pool_update_all(device, wait, true); }
+static void pool_relieve(unsigned device, bool wait)
+{
+	(void)wait; /* its locks are held for a few instructions */
+	pool_look_all(device, true);
+}
 
 /* pool_finish frees the place of a destroyed pool. The driver keeps a pool's memory until
- * no address of it is live and the frees have come to pass: not before a synchronisation. */
+ * no address of it is live and the frees have come to pass: it is called after a thread has
+ * waited for the device. On an H200 cuMemFree does, and cuMemFreeAsync does not. */
 static void pool_finish(struct pool *p)
 {
-	/* Full order with pool_freed and cuMemPoolDestroy. */
-	if (!__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->live, __ATOMIC_SEQ_CST))
+	uint32_t destroyed = 1;
+	/* Full order with pool_forget and cuMemPoolDestroy. Of several threads one goes on: a
+	 * pool that has nothing live stays so. */
+	if (!__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->reserve.promised, __ATOMIC_SEQ_CST) ||
+	    !__atomic_compare_exchange_n(&p->destroyed, &destroyed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return;
-	/* Again, under the lock: another thread may have finished it, and the place may have
-	 * become another pool's that was destroyed with live addresses. */
-	mutex_lock(&p->lock, LOCK_POOL);
-	bool finishes = p->destroyed && !__atomic_load_n(&p->live, __ATOMIC_SEQ_CST);
-	if (finishes) {
-		__atomic_store_n(&p->destroyed, 0, __ATOMIC_SEQ_CST);
-		charge_leaving(p->device, p->charged);
-		charge_mark_absent(p->device, p->charged, false);
-		charge_return(p->device, RATION_DATA, p->charged);
-	}
-	mutex_unlock(&p->lock);
-	if (!finishes)
-		return;
+	__atomic_fetch_sub(&pool_destroyed_count, 1, __ATOMIC_RELAXED);
+	reserve_drop(&p->reserve);
 	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
 	p->used = false;
 	mutex_unlock(&pool_list_lock);
@@ -218,20 +237,21 @@ void pools_synchronised(unsigned device)
 		return;
 	if (device == RATION_DEVICES)
 		__atomic_exchange_n(&pool_shrink_expected, 0, __ATOMIC_ACQUIRE);
-	pool_update_all(device, true, false);
 	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < n; i++)
-		if (device == RATION_DEVICES || __atomic_load_n(&pools[i].device, __ATOMIC_RELAXED) == device)
-			pool_finish(&pools[i]);
+	for (unsigned i = 0; i < n; i++) {
+		struct pool *p = &pools[i];
+		if (device != RATION_DEVICES && pool_device(p) != device)
+			continue;
+		if (pool_handle(p))
+			pool_look(p, false);
+		pool_finish(p);
+	}
 }
 
 /* pool_forget counts an address as no longer live. */
 static void pool_forget(const struct alloc_record *r)
 {
-	struct pool *p = &pools[r->pool - 1];
-	__atomic_fetch_sub(&p->rounding, pool_whole_grains(r->bytes) - r->bytes, __ATOMIC_RELAXED);
-	__atomic_fetch_sub(&p->live_bytes, pool_whole_grains(r->bytes), __ATOMIC_RELAXED);
-	__atomic_fetch_sub(&p->live, 1, __ATOMIC_SEQ_CST);
+	reserve_unpromise(&pools[r->pool - 1].reserve, pool_whole_grains(r->bytes));
 	pool_expect_shrink();
 }
 
@@ -262,17 +282,17 @@ void pools_emptied(unsigned device)
 		alloc_table_sweep(&context_addresses, pool_not_on_device, &device);
 }
 
-static void pool_lock_and_update(struct pool *p)
+void pool_freed(const struct alloc_record *r, bool waited)
 {
-	mutex_lock(&p->lock, LOCK_POOL);
-	pool_update(p);
-	mutex_unlock(&p->lock);
-}
-
-void pool_freed(const struct alloc_record *r)
-{
+	struct pool *p = &pools[r->pool - 1];
 	pool_forget(r);
-	pool_lock_and_update(&pools[r->pool - 1]);
+	/* A pool gives nothing back before a thread waits. */
+	if (!waited)
+		return;
+	if (pool_handle(p))
+		pool_look(p, false);
+	for (unsigned i = 0; __atomic_load_n(&pool_destroyed_count, __ATOMIC_RELAXED) && i < POOL_MAX; i++)
+		pool_finish(&pools[i]);
 }
 
 /* A call that allocates from a pool. */
@@ -299,21 +319,6 @@ static int pool_call_driver(const struct pool_request *q)
 	}
 }
 
-/* pool_growth returns what the pool must reserve for a request, if it can use all it has
- * but what was not granted. */
-static uint64_t pool_growth(struct pool *p, uint64_t bytes)
-{
-	uint64_t need;
-	if (unlikely(p->ungranted))
-		pool_return_ungranted(p);
-	if (unlikely(p->ungranted))
-		return pool_whole_chunks(bytes);
-	uint64_t taken = pool_attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0) + load_relaxed(&p->rounding);
-	if (__builtin_add_overflow(taken, pool_whole_grains(bytes), &need))
-		return UINT64_MAX;
-	return need > p->charged ? pool_whole_chunks(need - p->charged) : 0;
-}
-
 /* pool_stream_idle reports whether the stream has nothing left to do. */
 static bool pool_stream_idle(const struct pool_request *q)
 {
@@ -335,9 +340,9 @@ static bool pool_stream_valid(const struct pool_request *q)
 /* pool_undo frees what the driver has just given. It does not wait for the stream, as the
  * driver would not have: the stream's work may wait for what this thread does next. So the
  * memory may stay the pool's for now, ungranted. */
-static void pool_undo(const struct pool_request *q, struct pool *p)
+static void pool_undo(const struct pool_request *q, struct pool *p, uint64_t found)
 {
-	uint64_t granted = p->charged;
+	uint64_t left = reserve_undoing(&p->reserve, found);
 	int result = pool_per_thread(q) ? REAL(cuMemFreeAsync_ptsz, *q->out, q->stream) : REAL(cuMemFreeAsync, *q->out, q->stream);
 	if (result != CUDA_SUCCESS)
 		log_warn("an allocation beyond the limit could not be undone (%d): its pool stays larger", result);
@@ -345,82 +350,136 @@ static void pool_undo(const struct pool_request *q, struct pool *p)
 	/* On an idle stream the free comes to pass at once. */
 	for (unsigned tries = 0; tries < 100 && !pool_stream_idle(q); tries++)
 		;
-	pool_trim(p, granted);
-	pool_sync_charge(p, granted);
-	p->ungranted = p->charged > granted ? p->charged - granted : 0;
+	pool_trim(p, left);
+	reserve_undone(&p->reserve, found, left);
 	pool_expect_shrink();
 }
 
-/* pool_charge_rest charges what the pool grew by beyond pool_growth: what it had may be in
- * pieces, or wait for another stream. What does not fit is undone. */
-static int pool_charge_rest(const struct pool_request *q, struct pool *p)
+/* pool_charge_found charges what the pool grew by beyond what was foreseen: what it had may
+ * be in pieces, or wait for another stream. What does not fit is undone. */
+static int pool_charge_found(const struct pool_request *q, struct pool *p, uint64_t found)
 {
-	uint64_t now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, p->charged);
+	__atomic_store_n(&p->in_pieces, 1, __ATOMIC_RELAXED);
 	/* Pieces that are too small to be used go first. */
-	if (unlikely(now > p->charged) && charge_would_refuse(p->device, now - p->charged)) {
+	if (charge_would_refuse(pool_device(p), found)) {
 		pool_trim(p, 0);
-		now = pool_attribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, now);
+		found = reserve_find_again(&p->reserve, found);
 	}
-	if (likely(now <= p->charged)) {
-		charge_resize(p->device, RATION_DATA, p->charged, now);
-		p->charged = now;
-		return CUDA_SUCCESS;
+	while (found) {
+		int refused = reserve_charge_found(&p->reserve, &found);
+		if (refused) {
+			pool_undo(q, p, found);
+			return refused;
+		}
 	}
-	int result = charge_add(p->device, RATION_DATA, now - p->charged, true);
-	if (result == CUDA_SUCCESS) {
-		charge_arrived(p->device, now - p->charged);
-		p->charged = now;
-	} else {
-		pool_undo(q, p);
-	}
-	return result;
+	return CUDA_SUCCESS;
 }
 
-/* pool_charge_and_call charges what the pool will grow by, and asks the driver. The pool
- * was last looked at when something of it was freed: if it has shrunk since, pool_growth
- * is too low, and pool_charge_rest charges the rest. Under the pool's lock. */
+/* pool_grow charges what the pool must reserve for a request, if it can use all it has but
+ * what was not granted: CUDA_SUCCESS, or what the call must return. A stream that is none is
+ * the driver's to refuse.
+ *
+ * Near the limit, where the job has no room for all of the request, the driver is asked
+ * what is in use, which may be more than what this process was handed out. And a pool that
+ * has grown although it had room is trimmed once, so that it does not seem to have what is
+ * in pieces; where all of the request fits then, all of it is charged. It is not refused
+ * where that does not fit: what was freed on the same stream may serve it, and no trim
+ * lets go of that before the device has come to it. */
+__attribute__((noinline)) static int pool_grow(const struct pool_request *q, struct pool *p, uint64_t *growth)
+{
+	struct reserve *r = &p->reserve;
+	uint64_t own = pool_whole_grains(q->bytes), whole = pool_whole_chunks(q->bytes), used = 0, beyond = 0, least = 0;
+	if (load_relaxed(&r->ungranted))
+		pool_update(p);
+	if (load_relaxed(&r->ungranted)) {
+		least = whole;
+	} else if (charge_would_refuse(pool_device(p), whole)) {
+		pool_get_attribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+		uint64_t promised = load_relaxed(&r->promised);
+		beyond = used + own > promised ? used + own - promised : 0;
+		if (__atomic_load_n(&p->in_pieces, __ATOMIC_RELAXED)) {
+			pool_trim(p, 0);
+			pool_update(p);
+			least = charge_would_refuse(pool_device(p), whole) ? 0 : whole;
+		}
+	}
+	if ((least || !reserve_has_room(r)) && charge_would_refuse(pool_device(p), whole) && !pool_stream_valid(q))
+		return CUDA_SUCCESS;
+	return reserve_grow(r, own, beyond, least, growth);
+}
+
+/* pool_charge_and_call charges what the pool will grow by, and asks the driver. */
 static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 {
-	uint64_t more = pool_growth(p, q->bytes);
-	/* A stream that is none is the driver's to refuse. */
-	if (more && unlikely(charge_would_refuse(p->device, more)) && !pool_stream_valid(q))
-		return pool_call_driver(q);
-	int result = more ? charge_add(p->device, RATION_DATA, more, true) : CUDA_SUCCESS;
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = pool_call_driver(q);
-	if (result == CUDA_SUCCESS) {
-		charge_arrived(p->device, more);
-		p->charged += more;
-		return pool_charge_rest(q, p);
+	struct reserve *r = &p->reserve;
+	uint64_t growth = 0;
+	if (unlikely(!reserve_has_room(r) || charge_would_refuse(pool_device(p), pool_whole_chunks(q->bytes)))) {
+		int refused = pool_grow(q, p, &growth);
+		if (refused)
+			return refused;
 	}
-	charge_return(p->device, RATION_DATA, more);
-	pool_sync_charge(p, p->charged);
-	return result;
+	int result = pool_call_driver(q);
+	if (unlikely(result != CUDA_SUCCESS)) {
+		reserve_not_grown(r, growth);
+		return result;
+	}
+	uint64_t found = reserve_grown(r, growth);
+	return unlikely(found) ? pool_charge_found(q, p, found) : CUDA_SUCCESS;
 }
 
-/* pool_keep counts an address as live, and records it. */
+/* pool_keep records an address. */
 static void pool_keep(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
-	__atomic_fetch_add(&p->rounding, pool_whole_grains(q->bytes) - q->bytes, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&p->live_bytes, pool_whole_grains(q->bytes), __ATOMIC_RELAXED);
-	__atomic_fetch_add(&p->live, 1, __ATOMIC_SEQ_CST);
-	pool_keep_address(&(struct alloc_record){
-		.key = *q->out, .bytes = q->bytes, .device = (uint8_t)p->device, .context = t->context, .pool = (uint16_t)(p - pools + 1)});
+	pool_keep_address(&(struct alloc_record){.key = *q->out,
+						 .bytes = q->bytes,
+						 .device = (uint8_t)pool_device(p),
+						 .flags = p->managed ? RECORD_MANAGED_POOL : 0,
+						 .context = t->context,
+						 .pool = (uint16_t)(p - pools + 1)});
+}
+
+/* pool_refuse_huge is for what no device has, and what could not be added up. */
+static int pool_refuse_huge(const struct pool_request *q, const struct pool *p)
+{
+	int refused = charge_add(pool_device(p), RATION_DATA, UINT64_MAX, false);
+	if (refused)
+		return refused;
+	charge_return(pool_device(p), RATION_DATA, UINT64_MAX);
+	return pool_call_driver(q);
+}
+
+/* pool_request_from allocates from a pool that is counted, and is not destroyed meanwhile. */
+static int pool_request_from(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
+{
+	struct reserve *r = &p->reserve;
+	unsigned none = RATION_DEVICES;
+	if (unlikely(pool_device(p) == none))
+		__atomic_compare_exchange_n(&r->device, &none, t->device->index, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	if (unlikely(q->bytes > POOL_MOST))
+		return pool_refuse_huge(q, p);
+	uint64_t bytes = pool_whole_grains(q->bytes), seen = load_relaxed(&r->seen);
+	reserve_promise(r, bytes);
+	if (unlikely(!pool_handle(p))) {
+		reserve_cancel(r);
+		reserve_unpromise(r, bytes);
+		return pool_call_driver(q);
+	}
+	int result = pool_charge_and_call(q, p);
+	if (likely(result == CUDA_SUCCESS))
+		pool_keep(q, p, t);
+	else
+		reserve_unpromise(r, bytes);
+	if (unlikely(load_relaxed(&r->seen) > seen))
+		pool_expect_shrink();
+	return result;
 }
 
 static int pool_allocate(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
 	if (!p || !p->counted)
 		return pool_call_driver(q);
-	mutex_lock(&p->lock, LOCK_POOL);
-	uint64_t before = p->charged;
-	int result = pool_charge_and_call(q, p);
-	if (result == CUDA_SUCCESS)
-		pool_keep(q, p, t);
-	if (p->charged > before)
-		pool_check_reserve(p);
-	mutex_unlock(&p->lock);
+	int result = pool_request_from(q, p, t);
+	pool_left(p, &p->reserve.requests);
 	overhead_tick();
 	return result;
 }
@@ -433,6 +492,14 @@ static bool pool_stream_captured(const struct pool_request *q)
 	return result == CUDA_SUCCESS && status != 0;
 }
 
+/* pool_is_managed_default reports whether the handle is that of the pool of managed memory that
+ * the driver has for a location. */
+static bool pool_is_managed_default(CUmemoryPool handle, CUmemLocation location)
+{
+	CUmemoryPool own = NULL;
+	return REAL(cuMemGetDefaultMemPool, &own, &location, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_SUCCESS && own == handle;
+}
+
 /* pool_add_default adds a pool whose making was not hooked: a device's own, which programs
  * ask for by name. NULL for all others: the host's, which cost the device nothing, and
  * what is no pool at all. */
@@ -440,10 +507,13 @@ static struct pool *pool_add_default(CUmemoryPool handle)
 {
 	CUmemoryPool own = NULL;
 	struct device *d;
-	for (CUdevice ordinal = 0; REAL(cuDeviceGetDefaultMemPool, &own, ordinal) == CUDA_SUCCESS; ordinal++)
-		if (own == handle)
-			return device_of(ordinal, &d) == 1 ? pool_add(handle, d->index, true) : NULL;
-	return NULL;
+	for (CUdevice ordinal = 0; REAL(cuDeviceGetDefaultMemPool, &own, ordinal) == CUDA_SUCCESS; ordinal++) {
+		bool managed = own != handle && pool_is_managed_default(handle, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, ordinal});
+		if (own == handle || managed)
+			return device_of(ordinal, &d) == 1 ? pool_add(handle, d->index, managed ? POOL_MANAGED : POOL_PINNED) : NULL;
+	}
+	bool anywhere = pool_is_managed_default(handle, (CUmemLocation){0, 0});
+	return anywhere ? pool_add(handle, RATION_DEVICES, POOL_MANAGED) : NULL;
 }
 
 /* pool_follow_stream makes the target the stream's context: the pool is that of the
@@ -478,7 +548,7 @@ static int pool_alloc_async(struct pool_request q)
 		return pool_call_driver(&q);
 	struct pool *p = pool_find(handle);
 	if (!p)
-		p = q.pool ? pool_add_default(handle) : pool_add(handle, t.device->index, true);
+		p = q.pool ? pool_add_default(handle) : pool_add(handle, t.device->index, POOL_PINNED);
 	return pool_allocate(&q, p, &t);
 }
 
@@ -508,8 +578,11 @@ int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 	bool on_device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 	int denied = on_device ? init_enter_device(props->location.id, &d) : init_enter();
 	int result = REAL_UNLESS(denied, cuMemPoolCreate, out, props);
-	if (result == CUDA_SUCCESS && attach_on())
-		pool_add(*out, d ? d->index : 0, d != NULL);
+	if (result != CUDA_SUCCESS || !attach_on())
+		return result;
+	/* Managed memory may move to a device at any time, wherever the pool is. */
+	bool managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && (d || !on_device);
+	pool_add(*out, d ? d->index : RATION_DEVICES, managed ? POOL_MANAGED : d ? POOL_PINNED : POOL_UNCOUNTED);
 	return result;
 }
 
@@ -517,7 +590,7 @@ int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type
 {
 	int result = REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
 	if (result == CUDA_SUCCESS && attach_on())
-		pool_add(*out, 0, false);
+		pool_add(*out, RATION_DEVICES, POOL_UNCOUNTED);
 	return result;
 }
 
@@ -526,41 +599,35 @@ int cuMemPoolDestroy(CUmemoryPool handle)
 	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
 	if (!p)
 		return REAL(cuMemPoolDestroy, handle);
-	mutex_lock(&p->lock, LOCK_POOL);
 	/* What is left cannot be asked for afterwards, so the charge goes down to it now. */
-	if (p->counted) {
-		pool_trim(p, 0);
-		pool_update(p);
-	}
-	/* Hidden first: the handle may be another pool's as soon as it is free. */
-	__atomic_store_n(&p->handle, NULL, __ATOMIC_RELEASE);
+	pool_look(p, true);
+	pool_hide(p);
 	int result = REAL(cuMemPoolDestroy, handle);
 	if (result != CUDA_SUCCESS) {
-		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
-	} else {
-		/* It may become less, unseen. */
-		charge_mark_absent(p->device, p->charged, true);
-		__atomic_store_n(&p->destroyed, 1, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&p->handle, handle, __ATOMIC_SEQ_CST);
+		return result;
 	}
-	bool empty = !p->charged;
-	mutex_unlock(&p->lock);
+	reserve_mark_absent(&p->reserve); /* it may become less, unseen */
+	bool empty = !load_relaxed(&p->reserve.seen);
+	__atomic_fetch_add(&pool_destroyed_count, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&p->destroyed, 1, __ATOMIC_SEQ_CST);
 	pool_expect_shrink();
 	if (empty)
 		pool_finish(p);
 	return result;
 }
 
-static void pool_update_handle(CUmemoryPool handle)
+static void pool_look_at_handle(CUmemoryPool handle)
 {
 	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
 	if (p)
-		pool_lock_and_update(p);
+		pool_look(p, false);
 }
 
 int cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	int result = REAL(cuMemPoolTrimTo, pool, keep);
-	pool_update_handle(pool);
+	pool_look_at_handle(pool);
 	return result;
 }
 
@@ -569,6 +636,6 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
 	if (attach_on())
 		pool_expect_shrink(); /* a lower threshold counts at the next synchronisation */
-	pool_update_handle(pool);
+	pool_look_at_handle(pool);
 	return result;
 }

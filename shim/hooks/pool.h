@@ -25,7 +25,8 @@ void pools_emptied(unsigned device);
 /* pool_keep_address records an address that was charged as data, from a pool or not. */
 void pool_keep_address(const struct alloc_record *r);
 
-/* pool_freed is for an address that came from a pool, and was freed. */
-void pool_freed(const struct alloc_record *r);
+/* pool_freed is for an address that came from a pool, and was freed. waited: by a call that
+ * waits for the device. */
+void pool_freed(const struct alloc_record *r, bool waited);
 
 #endif

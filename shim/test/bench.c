@@ -80,6 +80,51 @@ static void allocations(void)
 		cuMemFree_v2(live[i]);
 }
 
+typedef CUresult (*async_alloc_function)(CUdeviceptr *, size_t, CUstream);
+typedef CUresult (*async_free_function)(CUdeviceptr, CUstream);
+
+/* One call of a pair, on average; the other is not counted. */
+static void async_pairs(async_alloc_function alloc, async_free_function give, unsigned n, double *alloc_ns, double *free_ns)
+{
+	static CUdeviceptr p[1000];
+	uint64_t a = now();
+	for (unsigned i = 0; i < n; i++)
+		if (alloc(&p[i], 512, NULL) != CUDA_SUCCESS)
+			exit(1);
+	uint64_t b = now();
+	for (unsigned i = 0; i < n; i++)
+		if (give(p[i], NULL) != CUDA_SUCCESS)
+			exit(1);
+	*alloc_ns = (double)(b - a) / n;
+	*free_ns = (double)(now() - b) / n;
+}
+
+/* cuMemAllocAsync from a pool that need not grow, and cuMemFreeAsync. */
+static void pool_allocations(void)
+{
+	enum { TURNS = 401, BATCH = 200 };
+	static double ours[2][TURNS], theirs[2][TURNS];
+	struct elf_object driver;
+	CUdeviceptr p;
+	if (!elf_named("libcuda.so.1", &driver))
+		exit(1);
+	async_alloc_function alloc = (async_alloc_function)elf_symbol(&driver, "cuMemAllocAsync");
+	async_free_function give = (async_free_function)elf_symbol(&driver, "cuMemFreeAsync");
+	start();
+	if (cuMemAllocAsync(&p, 512, NULL) != CUDA_SUCCESS)
+		exit(1);
+	for (unsigned t = 0; t < TURNS; t++) {
+		async_pairs(cuMemAllocAsync, cuMemFreeAsync, BATCH, &ours[0][t], &ours[1][t]);
+		async_pairs(alloc, give, BATCH, &theirs[0][t], &theirs[1][t]);
+	}
+	static const char *const names[] = {"cuMemAllocAsync", "cuMemFreeAsync"};
+	for (unsigned i = 0; i < 2; i++) {
+		double with = quantile(ours[i], TURNS, .5), without = quantile(theirs[i], TURNS, .5);
+		printf("%s, ns: with %.0f, without %.0f, ours %.0f\n", names[i], with, without, with - without);
+	}
+	cuMemFreeAsync(p, NULL);
+}
+
 /* The charge alone, beside one atomic addition to a word of a shared file. */
 static void charge(const char *path)
 {
@@ -210,6 +255,8 @@ int main(int argc, char **argv)
 	char path[4096];
 	if (argc == 2 && !strcmp(argv[1], "allocations")) {
 		allocations();
+	} else if (argc == 2 && !strcmp(argv[1], "pools")) {
+		pool_allocations();
 	} else if (argc == 4 && !strcmp(argv[1], "rest")) {
 		snprintf(path, sizeof path, "%s/charge", argv[2]);
 		charge(path);

@@ -83,12 +83,11 @@ int main(void)
 		[LOCK_PRIMARY_CONTEXT] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_CONTEXT_MAKING] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_POOL_LIST] = LOCK_LOGS,
-		[LOCK_POOL] = LOCK_CALLS_DRIVER | LOCK_LOGS,
-		[LOCK_GRAPH] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_OVERHEAD] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_NVML] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_DEVICE] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_CONTEXT_TABLE] = LOCK_LOGS,
+		[LOCK_RESERVE] = LOCK_LOGS,
 		[LOCK_ATTACH] = LOCK_LOGS,
 	};
 	for (int first = 1; first < LOCK_LEVELS; first++) {
@@ -99,12 +98,12 @@ int main(void)
 		}
 		EQ(aborts(not_held, first, 0), true);
 	}
-	EQ(aborts(released, LOCK_PRIMARY_CONTEXT, LOCK_GRAPH), false);
+	EQ(aborts(released, LOCK_PRIMARY_CONTEXT, LOCK_RESERVE), false);
 	for (int level = 0; level < LOCK_LEVELS; level++)
 		for (unsigned what = 1; what <= LOCK_LOGS; what *= 2)
 			EQ(aborts(act, level, (int)what), !(permits[level] & what));
-	EQ(aborts(take, LOCK_GRAPH, LOCK_POOL), true);
-	CHECK(strstr(said, "waiting for the pool lock while the graph lock is held") != NULL);
+	EQ(aborts(take, LOCK_RESERVE, LOCK_OVERHEAD), true);
+	CHECK(strstr(said, "waiting for the overhead lock while the reserve lock is held") != NULL);
 	EQ(aborts(act, LOCK_POOL_LIST, LOCK_CALLS_DRIVER), true);
 	CHECK(strstr(said, "a driver call while the pool list lock is held") != NULL);
 	return FINISH();

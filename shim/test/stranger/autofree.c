@@ -58,4 +58,23 @@ static void no_room(void)
 	}
 }
 
-RUN_PARTS(true, {"half", half}, {"most", most}, {"no room", no_room})
+/* One whose memory the program has freed, and another graph has now, needs as much again. */
+static void freed(void)
+{
+	CUdeviceptr third, p;
+	start();
+	CUgraphExec e[2] = {graph(256 * MIB, &address[0]), graph(256 * MIB, &address[1])}, f = graph(256 * MIB, &third);
+	OK(cuGraphLaunch(e[0], NULL));
+	OK(cuGraphLaunch(e[1], NULL));
+	OK(cuMemFreeAsync(address[0], NULL));
+	OK(cuGraphLaunch(f, NULL));
+	BALANCED(0);
+	OK(cuMemAlloc_v2(&p, 200 * MIB)); /* 812 of 1000 */
+	EQ(cuGraphLaunch(e[0], NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	OK(cuMemFree_v2(p));
+	OK(cuGraphLaunch(e[0], NULL));
+	BALANCED(0);
+	WITHIN_LIMIT(0);
+}
+
+RUN_PARTS(true, {"half", half}, {"most", most}, {"no room", no_room}, {"freed", freed})

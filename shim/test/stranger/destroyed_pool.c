@@ -31,5 +31,16 @@ int main(void)
 		OK(cuMemAlloc_v2(&p, 800 * MIB)); /* all of it is there again */
 		OK(cuMemFree_v2(p));
 	}
+	/* Freed without waiting; another pool's memory is freed by a call that does wait. */
+	CUmemoryPool other = make();
+	pool = make();
+	OK(cuMemAllocFromPoolAsync(&p, 300 * MIB, pool, NULL));
+	OK(cuMemAllocFromPoolAsync(&q, 10 * MIB, other, NULL));
+	OK(cuMemPoolDestroy(pool));
+	OK(cuMemFreeAsync(p, NULL));
+	CHECK(held(RATION_DATA) >= 300 * MIB);
+	OK(cuMemFree_v2(q));
+	SAME();
+	CHECK(held(RATION_DATA) < 300 * MIB);
 	return FINISH();
 }
