@@ -54,6 +54,8 @@ func TestTakenForDeadWhileReaped(t *testing.T) {
 					reaper.Tell("reap")
 					select {
 					case <-stopped:
+					case line := <-reaper.Lines():
+						t.Fatalf("%v was not passed: %s", reaping, line)
 					case <-time.After(harness.Bound):
 						t.Fatalf("%v was not passed", reaping)
 					}
@@ -89,10 +91,10 @@ func stopOwner(t *testing.T, mix harness.Mix, p abi.Failpoint, n int) *falseDeat
 	d := &falseDeath{t: t, path: path, a: join(t, mix, 1, path, mib), v: harness.Start(t, mix.Of(0).Fault, harness.Fault(p, n, "stop"))}
 	d.v.OK("open %s", path)
 	d.slot = d.v.OK("claim v").Int("slot")
-	d.v.OK("lose")
 	stopped := d.v.StoppedOrDead()
 	for _, order := range []string{fmt.Sprintf("charge 0 data %d", piece), fmt.Sprintf("charge 0 module %d", piece), fmt.Sprintf("return 0 data %d", piece)} {
 		d.a.OK("charge 0 data 1") // so that the word names another's change
+		d.v.OK("lose")            // before each: a process that asks the kernel anything opens the file, and takes its lock, again
 		d.v.Tell("%s", order)
 		select {
 		case <-stopped:
