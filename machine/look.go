@@ -73,12 +73,16 @@ func (j *Job) readDevice(r *region.Region, device int, index map[int]int, out *D
 			return false, err
 		}
 		*out = Device{Device: device, Used: used, Peak: peak}
-		var sum uint64
+		var sum, living uint64
 		for _, h := range held {
-			if _, shown := index[h.Slot]; shown {
+			if i, shown := index[h.Slot]; shown {
 				sum += h.Total
+				if j.Processes[i].State != Dead {
+					living += h.Total
+				}
 			}
 		}
+		out.Peak = max(out.Peak, living) // which is written a little later
 		return sum == used && r.Used(device) == used, nil
 	})
 	if err != nil {

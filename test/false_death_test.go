@@ -94,6 +94,7 @@ func stopOwner(t *testing.T, mix harness.Mix, p abi.Failpoint, n int) *falseDeat
 	stopped := d.v.StoppedOrDead()
 	for _, order := range []string{fmt.Sprintf("charge 0 data %d", piece), fmt.Sprintf("charge 0 module %d", piece), fmt.Sprintf("return 0 data %d", piece)} {
 		d.a.OK("charge 0 data 1") // so that the word names another's change
+		d.a.OK("return 0 data 1") // and the peak is written: v need ask nobody for it
 		d.v.OK("lose")            // before each: a process that asks the kernel anything opens the file, and takes its lock, again
 		d.v.Tell("%s", order)
 		select {

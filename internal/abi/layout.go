@@ -170,7 +170,7 @@ type Device struct {
 	LedgerWord uint64 // packed by LedgerWord
 	_          [7]uint64
 
-	Peak        uint64 // most units that living processes ever had at once
+	Peak        uint64 // most units that living processes ever had at once; up to one part in PeakStep less while they grow
 	Refused     uint64 // requests refused, over the life of the region
 	ContextCost uint64 // packed by ContextCost; the last process that measured it wins
 	Fences      uint64 // fences put into LedgerWord; the sequence of the next one
@@ -288,4 +288,5 @@ const (
 	InitPatienceNS = 5_000_000 // nanoseconds a waiter leaves to the initialiser
 	DoneRefresh    = 1 << 16   // changes after which an owner rewrites its own Done
 	ClaimWindow    = 64        // slots tried first; doubled when none is free
+	PeakStep       = 64        // a growing device's Peak is written when it is exceeded by one part in so many
 )

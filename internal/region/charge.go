@@ -77,13 +77,16 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 		limit = &r.limits.Device[device].Memory
 	case giveBack:
 		delta = -delta
+		if err := s.keepLastPeak(device); err != nil {
+			return 0, err
+		}
 	}
 	w, err := s.changeInTurn(device, kind, delta, limit)
 	point(abi.TurnLeft)
 	if err != nil {
 		return w, err
 	}
-	if delta > 0 {
+	if peak := atomic.LoadUint64(&l.device.Peak); delta > 0 && w.Units()+units > peak+peak/abi.PeakStep {
 		if err := s.keepPeak(device, w.Units()+units); err != nil {
 			return 0, err
 		}
@@ -155,16 +158,22 @@ func (s *Slot) usable(t *turn, kind abi.Kind, delta int64) error {
 	return nil
 }
 
+// keepLastPeak writes a device's peak, before something of it is returned.
+func (s *Slot) keepLastPeak(device int) error {
+	l := s.r.ledger(device)
+	if held := l.word().Units(); held > atomic.LoadUint64(&l.device.Peak) {
+		return s.keepPeak(device, held)
+	}
+	return nil
+}
+
 // keepPeak keeps the most that was ever granted at once. It is for people: a crash
 // before it loses a peak that no process saw. What dead processes held is no part of
 // it: before a new peak is written it is given back. That asks the kernel about each
-// other process that holds something of the device, which is rare: a peak that was
-// reached stays reached.
+// other process that holds something of the device. So while a job grows, a peak is
+// written at steps of abi.PeakStep, and its last part before something is returned.
 func (s *Slot) keepPeak(device int, units uint64) error {
 	l := s.r.ledger(device)
-	if units <= atomic.LoadUint64(&l.device.Peak) {
-		return nil
-	}
 	freed, err := s.r.reapDevice(device, s.index)
 	if err != nil {
 		return err

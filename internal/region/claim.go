@@ -172,6 +172,9 @@ func (s *Slot) Leave() (err error) {
 // returnAll gives back what the slot holds of a device: by the ledger, so that
 // nothing can be left behind.
 func (s *Slot) returnAll(device int) error {
+	if err := s.keepLastPeak(device); err != nil {
+		return err
+	}
 	t, a := s.take(device)
 	defer t.Unlock()
 	if !t.entered {

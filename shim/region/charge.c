@@ -51,8 +51,9 @@ static int charge_change(struct region *r, unsigned device, unsigned kind, uint6
 
 /* charge_keep_peak keeps the most that was ever granted at once, for people. What dead
  * processes held is no part of it: before a new peak is written it is given back. That
- * asks the kernel about each other process that holds something of the device, which is
- * rare: a peak that was reached stays reached. */
+ * asks the kernel about each other process that holds something of the device. So while a
+ * job grows, a peak is written at steps of RATION_PEAK_STEP, and its last part before
+ * something is returned. */
 __attribute__((cold, noinline)) static void charge_keep_peak(struct region *r, unsigned device, uint64_t units)
 {
 	uint64_t *peak = &r->m->devices[device].peak, before;
@@ -65,13 +66,20 @@ __attribute__((cold, noinline)) static void charge_keep_peak(struct region *r, u
 		;
 }
 
+void region_keep_peak(struct region *r, unsigned device)
+{
+	uint64_t units = ledger_units(region_ledger_word(r, device));
+	if (UNLIKELY(units > load_relaxed(&r->m->devices[device].peak)))
+		charge_keep_peak(r, device, units);
+}
+
 static int charge_raise(struct region *r, unsigned device, unsigned kind, uint64_t bytes, const uint64_t *limit, uint64_t *w)
 {
 	int err = charge_change(r, device, kind, bytes, 1, limit, w);
 	if (err)
 		return err;
-	uint64_t units = ledger_units(*w) + units_for(bytes);
-	if (UNLIKELY(units > load_relaxed(&r->m->devices[device].peak)))
+	uint64_t units = ledger_units(*w) + units_for(bytes), peak = load_relaxed(&r->m->devices[device].peak);
+	if (UNLIKELY(units > peak + peak / RATION_PEAK_STEP))
 		charge_keep_peak(r, device, units);
 	return REGION_OK;
 }
@@ -108,6 +116,8 @@ int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint6
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
+	if (LIKELY(device < RATION_DEVICES && region_whole(r)))
+		region_keep_peak(r, device);
 	return charge_change(r, device, kind, bytes, -1, NULL, &w);
 }
 

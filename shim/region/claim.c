@@ -105,6 +105,7 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim)
 	struct ration_account *a = account(r, device, claim_slot(claim));
 	if (load_acquire(&a->gen) != status_gen(claim_status(claim)))
 		return REGION_OK; /* never entered */
+	region_keep_peak(r, device);
 	int err = region_take(r, device, claim, false);
 	if (err)
 		return err;

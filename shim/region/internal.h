@@ -10,6 +10,9 @@
 #include "turn.h"
 #include "words.h"
 
+/* charge.c: region_keep_peak writes a device's peak, before something of it is returned. */
+void region_keep_peak(struct region *r, unsigned device);
+
 /* file.c */
 int region_file_open(struct region *r);
 int region_file_inspect(struct region *r, bool *fresh);
