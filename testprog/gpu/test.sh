@@ -104,6 +104,40 @@ traced() {
 		'dlsym cuDeviceTotalMem_v2 0 0 2 proc cuDeviceTotalMem 11030 0 1 proc2 cuDeviceTotalMem 13000 0 1 '
 }
 
+# syscalls counts those of threads and children, from one mark to the next, and ends as the program does.
+counted() {
+	status=0
+	"$bin/syscalls" -o "$dir/calls" python3 -c '
+import os, threading
+
+def mark(counted):
+    try:
+        os.getpriority(0x5241, counted)
+    except OSError:
+        pass
+
+def call(times):
+    for _ in range(times):
+        os.getppid()
+
+call(1000)
+mark(1)
+call(1)
+thread = threading.Thread(target=call, args=(10,))
+thread.start()
+thread.join()
+if os.fork() == 0:
+    call(100)
+    os._exit(0)
+os.wait()
+mark(0)
+call(1000)
+os._exit(7)' || status=$?
+	expect 'syscalls, status' "$status" 7
+	expect 'syscalls, getppid' "$(grep '^getppid ' "$dir/calls")" 'getppid 111'
+	expect 'syscalls, marks' "$(grep '^getpriority ' "$dir/calls" || :)" ''
+}
+
 yes '' 2>"$dir/noise" | head -n 20 >"$dir/newlines"
 
 how=alone
@@ -113,6 +147,7 @@ others
 timing '0 0 N'
 no_input
 traced
+counted
 
 how=limited
 paths 2
