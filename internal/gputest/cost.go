@@ -202,6 +202,20 @@ func (t *Trial) trainCost() ([]Row, error) {
 	}, nil
 }
 
+// syscallCost counts the system calls of a training step, in all threads: they do not vary with
+// other load on the machine.
+func (t *Trial) syscallCost() ([]Row, error) {
+	three, err := t.startTrio(8*gib, "init", t.native("syscalls", t.script("timing")...)...)
+	if err != nil {
+		return nil, err
+	}
+	calls, err := three.warm(t.rounds(10), 1, "calls 20")
+	if err != nil {
+		return nil, err
+	}
+	return []Row{calls[0].row("system calls of a training step", systemCalls)}, nil
+}
+
 // replayCost measures the training step that `ration bench step` replays, with kernels
 // on the device and each tensor an allocation of the driver's.
 func (t *Trial) replayCost() ([]Row, error) {

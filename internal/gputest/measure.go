@@ -27,6 +27,7 @@ func measures() []measure {
 		{name: "launch", room: 3 * gib, run: (*Trial).launchCost},
 		{name: "start", room: 25 * gib, run: (*Trial).startCost},
 		{name: "train", needs: []string{torch}, room: 16 * gib, run: (*Trial).trainCost},
+		{name: "syscalls", needs: []string{torch}, room: 16 * gib, run: (*Trial).syscallCost},
 		{name: "replay", needs: []string{torch}, room: 5 * gib, run: (*Trial).replayCost},
 		{name: "memory", room: 4 * gib, run: (*Trial).memoryCost},
 	}
@@ -50,7 +51,7 @@ type Quantiles struct {
 type Row struct {
 	Measure string    `json:"measure"`
 	Name    string    `json:"name"`
-	Unit    string    `json:"unit"` // ns or KiB
+	Unit    string    `json:"unit"` // ns, KiB or calls
 	Native  Quantiles `json:"native"`
 	Control Quantiles `json:"control"` // the other native program
 	Ration  Quantiles `json:"ration"`
@@ -67,6 +68,7 @@ type Row struct {
 const (
 	nanoseconds = "ns"
 	kibibytes   = "KiB"
+	systemCalls = "calls"
 )
 
 // measure runs one measure in a trial of its own.

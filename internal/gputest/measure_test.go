@@ -51,6 +51,18 @@ func TestWithTarget(t *testing.T) {
 	}
 }
 
+// A step may make no system call at all: that is a value, unlike memory of which there is none.
+func TestNoSystemCallsAreAValue(t *testing.T) {
+	c := series{{0}, {0}, {0}}.row("calls", systemCalls).text()
+	if c.native != "0.00" || c.ration != "0.00" || c.more != "+0.00" {
+		t.Errorf("got %+v", c)
+	}
+	c = series{{4}, {4}, {5}}.row("calls", systemCalls).text()
+	if c.native != "4.00" || c.ration != "5.00" || c.more != "+25.00 %" || c.spread != "+1.00 … +1.00" {
+		t.Errorf("got %+v", c)
+	}
+}
+
 func TestCostsInOrder(t *testing.T) {
 	s := series{{100}, {100}, {100}}
 	rows := []Row{

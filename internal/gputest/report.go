@@ -113,8 +113,11 @@ func (r Row) text() cells {
 		return cells{target: r.Why}
 	}
 	amount := humanfmt.Nanoseconds
-	if r.Unit == kibibytes {
+	switch r.Unit {
+	case kibibytes:
 		amount = func(v float64) string { return humanfmt.Bytes(uint64(v * 1024)) }
+	case systemCalls:
+		amount = func(v float64) string { return fmt.Sprintf("%.2f", v) }
 	}
 	signed := func(v float64) string {
 		if v < 0 {
@@ -127,8 +130,8 @@ func (r Row) text() cells {
 	if native > 0 {
 		c.noise = fmt.Sprintf("%.1f %%", 100*r.Noise)
 	}
-	if r.Ration == (Quantiles{}) {
-		return c // native only
+	if r.Ration == (Quantiles{}) && r.Unit != systemCalls {
+		return c // native only; but a step may well make no system call
 	}
 	c.ration, c.more, c.spread = amount(r.Ration.Median), signed(r.More.Median), signed(r.More.Low)+" … "+signed(r.More.High)
 	if native > 0 {

@@ -10,11 +10,15 @@ them. Each line on stdin is answered by one on stdout, `ok key=value ...` or `er
                 and freed, and the cache emptied                             ok median_us=X mean_us=X
     replay N    N times the step that `ration bench step` replays, with
                 kernels on the device instead of sleeps                      ok median_us=X mean_us=X
+    calls N     N steps of training; the system calls of all threads, for
+                each step. Started by bin/syscalls, which counts them        ok calls=X
     quit        ends
 """
 
 import concurrent.futures
+import ctypes
 import gc
+import platform
 import random
 import statistics
 import sys
@@ -29,6 +33,21 @@ SIZES = [size << 20 for size in random.Random(0).choices(range(1, 65), k=60)]
 # those of the all-reduce at once, in threads; frees in the optimiser, and of all the rest at the end.
 FORWARD, BACKWARD, ALL_REDUCE, OPTIMISER, BURST = 20, 40, 8, 10, 5
 ROWS, INNER, COLUMNS = 512, 8192, 1024  # of a product that fills 2 MiB
+
+
+# As in marks.h: a system call that does nothing but tell the program syscalls from when to when it counts.
+MARK = 0x5241
+GETPRIORITY = {"x86_64": 140, "aarch64": 141}
+
+
+def mark(counted):
+    """Returns the number of system calls since the last mark."""
+    unanswered = 2**64 - 1
+    calls = ctypes.c_uint64(unanswered)
+    ctypes.CDLL(None).syscall(ctypes.c_long(GETPRIORITY[platform.machine()]), ctypes.c_long(MARK), ctypes.c_long(counted), ctypes.byref(calls))
+    if calls.value == unanswered:
+        raise RuntimeError("nobody counts system calls (start this with bin/syscalls)")
+    return calls.value
 
 
 class Timer:
@@ -55,6 +74,17 @@ class Timer:
             times.append((time.perf_counter() - start) * 1e6)
         times = times[unmeasured:]
         return f"ok median_us={statistics.median(times):.1f} mean_us={statistics.fmean(times):.1f}"
+
+    def count(self, work, steps):
+        """The first step and the first mark are not counted: both load what they need."""
+        work()
+        mark(0)
+        self.torch.cuda.synchronize()
+        mark(1)
+        for _ in range(steps):
+            work()
+            self.torch.cuda.synchronize()
+        return f"ok calls={mark(0) / steps:.2f}"
 
 
 class Bench(Timer):
@@ -114,6 +144,8 @@ def main():
                 say(f"ok us={bench.us:.0f}")
             elif command == "train":
                 say(bench.measure(bench.training.step, int(arguments[0]), 2))
+            elif command == "calls":
+                say(bench.count(bench.training.step, int(arguments[0])))
             elif command == "churn":
                 say(bench.measure(bench.churn, int(arguments[0]), 1))
             elif command == "replay":
