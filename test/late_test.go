@@ -54,15 +54,26 @@ func TestLateReaper(t *testing.T) {
 			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
 				path := newPath(t)
 				a := join(t, mix, 0, path, mib)
-				dead := join(t, mix, 1, path)
+				// It dies with a charge that it has announced and not applied, before which a
+				// fence is put into the word.
+				dead := harness.Start(t, mix.Of(1).Fault, harness.Fault(abi.ChangeAnnounced, 2, "kill"))
+				dead.OK("open %s", path)
+				dead.OK("claim dead")
 				dead.OK("charge 0 data %d", piece)
+				died := dead.StoppedOrDead()
+				dead.Tell("charge 0 data %d", piece)
+				<-died
 				dead.Kill()
 
 				late := harness.Start(t, mix.Of(1).Fault, harness.Fault(p, 1, "stop"))
 				late.OK("open %s", path)
 				stopped := late.StoppedOrDead()
 				late.Tell("reap")
-				<-stopped
+				select {
+				case <-stopped:
+				case answer := <-late.Lines():
+					t.Fatalf("%v was not passed: %s", p, answer)
+				}
 				a.OK("reap")
 				// All slots, the dead one's among them, get new owners that hold something.
 				heirs := start(t, mix, 0)
