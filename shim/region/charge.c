@@ -116,7 +116,7 @@ int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint6
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t w;
-	if (LIKELY(device < RATION_DEVICES && region_whole(r)))
+	if (LIKELY(bytes && device < RATION_DEVICES && region_whole(r)))
 		region_keep_peak(r, device);
 	return charge_change(r, device, kind, bytes, -1, NULL, &w);
 }
