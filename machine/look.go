@@ -2,7 +2,6 @@ package machine
 
 import (
 	"ration/internal/abi"
-	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -29,6 +28,9 @@ func (j *Job) readUsage(r *region.Region) error {
 	// Processes that join or leave meanwhile are found by asking for all of them again,
 	// which asks the kernel as well: not as often.
 	_, err := until(3, func() (bool, error) {
+		if err := r.Refresh(); err != nil {
+			return false, err
+		}
 		processes, index, err := readProcesses(r)
 		if err != nil {
 			return false, err
@@ -65,6 +67,10 @@ func (j *Job) readUsage(r *region.Region) error {
 func (j *Job) readDevice(r *region.Region, device int, index map[int]int, out *Device) (bool, error) {
 	var held []region.Holding
 	exact, err := until(looks, func() (agrees bool, err error) {
+		stable, err := r.RefreshDevice(device)
+		if err != nil {
+			return false, err
+		}
 		used, peak, err := r.Usage(device)
 		if err != nil {
 			return false, err
@@ -83,7 +89,7 @@ func (j *Job) readDevice(r *region.Region, device int, index map[int]int, out *D
 			}
 		}
 		out.Peak = max(out.Peak, living) // which is written a little later
-		return sum == used && r.Used(device) == used, nil
+		return stable && sum == used, nil
 	})
 	if err != nil {
 		return false, err
@@ -114,7 +120,7 @@ func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
 	}
 	out, index := make([]Process, len(all)), map[int]int{}
 	for i, p := range all {
-		out[i] = Process{p.Slot, p.PID, p.HostPID, p.UID, proc.UserName(p.UID), p.Name, stateOf(p), p.Joined, []Holding{}}
+		out[i] = identify(r, p)
 		index[p.Slot] = i
 	}
 	return out, index, nil

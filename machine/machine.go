@@ -17,8 +17,9 @@
 // and works whether anything else of ration is running or not. `ration ps --json`
 // prints a [Machine], so its output can be decoded into one.
 //
-// What a job's region says is what the job's processes wrote. PIDs, names and users
-// are their claims.
+// What a job's region says is what the job's processes wrote. Who a process is comes
+// from the kernel, where its lock names one that can be seen from here (Process.Verified);
+// otherwise PIDs, names and users are claims.
 //
 // # Import
 //
@@ -128,10 +129,11 @@ const (
 // Process is a process of the job.
 type Process struct {
 	Slot     int       `json:"slot"`     // the number of its account in the region
+	Verified bool      `json:"verified"` // HostPID, UID, User and Name are the kernel's word; otherwise the process's own
 	PID      int       `json:"pid"`      // in its own PID namespace
 	HostPID  int       `json:"host_pid"` // 0 while unknown
 	UID      int       `json:"uid"`
-	User     string    `json:"user"`   // the UID where it has no name
+	User     string    `json:"user"`   // the UID where it has no name, or is only claimed
 	Name     string    `json:"name"`   // of its program
 	State    string    `json:"state"`  // Live, Stopped or Dead
 	Joined   int64     `json:"joined"` // Unix nanoseconds

@@ -1,11 +1,14 @@
 package machine
 
 import (
+	"os"
 	"slices"
+	"strconv"
 
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/termtext"
 )
 
 // Read reads this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE
@@ -20,7 +23,7 @@ func Read() (Machine, error) {
 	}
 	for _, j := range jobs {
 		out, err := ReadRegion(j.Path)
-		if out.Name = j.Name; j.Name != "" && job.EndedOrNotBegun(err) {
+		if out.Name = j.Name; j.Name != "" && job.EndedOrNotBegun(err) && !region.Locked(j.Path) {
 			continue
 		}
 		m.Jobs = append(m.Jobs, out)
@@ -93,6 +96,30 @@ func (j *Job) readHistory(r *region.Region) error {
 	j.Died, j.Damaged = c.Reaped, c.Damaged
 	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims
 	return err
+}
+
+// identify returns who a process is: by the kernel's word, where its lock names a
+// process that can be seen from here; otherwise by its own. What it only says of itself
+// costs no look-up of a user's name: a job could claim any number of them.
+func identify(r *region.Region, p region.Process) Process {
+	out := Process{
+		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
+		State: stateOf(p), Joined: p.Joined, Holdings: []Holding{},
+	}
+	if p.Seen == 0 {
+		return out
+	}
+	uid, name, err := proc.Owner(p.Seen)
+	// It may have ended, and its PID been given to another process.
+	if err != nil || r.LockedBy(p.Slot) != p.Seen {
+		return out
+	}
+	out.Verified, out.UID, out.User = true, uid, proc.UserName(uid)
+	// A program that reads its own job may have given itself another name there.
+	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, name) {
+		out.Name = termtext.Printable(name)
+	}
+	return out
 }
 
 func stateOf(p region.Process) string {

@@ -183,12 +183,8 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	if (!c->path_given && !config_make_folder(c))
 		return false;
 	/* The launcher made the job's region. A new one would have no limits. */
-	const char *job = getenv("RATION_JOB");
-	if (job && *job && faccessat(AT_FDCWD, c->path, F_OK, 0) != 0) {
-		log_error("region %s of job %s is gone (it was removed; start the job again)", c->path, job);
-		return false;
-	}
-	int err = region_open(&attach_job_region, c->path, &own);
+	int err = region_open_as(&attach_job_region, c->path, &own, (c->made ? REGION_EXISTING : 0u) | (c->placed ? REGION_ANY_OWNER : 0u),
+				 c->created);
 	if (err) {
 		log_error("region %s: %s", c->path, attach_error_text(err, buf));
 		return false;

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "environment.h"
 #include "log.h"
 #include "region/words.h"
 
@@ -35,7 +36,7 @@ static const char *config_after(const char *variable, const char *name)
 bool config_any(void)
 {
 	struct stat st;
-	for (char **e = environ; e && *e; e++)
+	for (char **e = environment_all(); *e; e++)
 		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || !strncmp(*e, "RATION_REGION=", 14) ||
 		    !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
 			return true;
@@ -55,7 +56,7 @@ static bool config_wrong(const char *variable, const char *what, const char *use
 static bool config_first(char **variable)
 {
 	size_t len = (size_t)(strchr(*variable, '=') - *variable) + 1;
-	for (char **e = environ; e < variable; e++)
+	for (char **e = environment_all(); e < variable; e++)
 		if (!strncmp(*e, *variable, len))
 			return false;
 	return true;
@@ -107,9 +108,9 @@ static bool config_read_limits(struct config *c)
 	const char *what;
 	/* The default for all devices first, then what one device is given. */
 	for (int exact = 0; exact < 2; exact++)
-		for (char **e = environ; e && *e; e++)
+		for (char **e = environment_all(); *e; e++)
 			good = config_read_limit(c, e, exact) && good;
-	const char *tolerance = getenv(CONFIG_TOLERANCE);
+	const char *tolerance = environment_get(CONFIG_TOLERANCE);
 	uint32_t share = 0;
 	/* A value lies behind its name and =, as long together as the name and its end. */
 	if (tolerance && (what = parse_percent(tolerance, &share)))
@@ -118,34 +119,81 @@ static bool config_read_limits(struct config *c)
 	return good;
 }
 
+/* config_trusted reports whether only this user, or root, can have made what is in a folder. */
+static bool config_trusted(const struct stat *st)
+{
+	return S_ISDIR(st->st_mode) && (st->st_uid == geteuid() || st->st_uid == 0) && !(st->st_mode & 022);
+}
+
 /* config_own_folder is the folder of this user's jobs, as internal/job has it. */
 static int config_own_folder(char *out, size_t size)
 {
-	const char *dir = getenv("RATION_DIR");
+	const char *dir = environment_get("RATION_DIR");
 	if (dir && *dir)
 		return snprintf(out, size, "%s", dir);
 	if (geteuid() == 0)
 		return snprintf(out, size, "/run/ration");
-	if ((dir = getenv("XDG_RUNTIME_DIR")) && *dir == '/')
+	if ((dir = environment_get("XDG_RUNTIME_DIR")) && *dir == '/')
 		return snprintf(out, size, "%s/ration", dir);
-	dir = getenv("TMPDIR");
-	return snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)geteuid());
+	dir = environment_get("TMPDIR");
+	int n = snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)geteuid());
+	struct stat st;
+	/* Anybody can make a folder of that name there, and this user could not remove it. */
+	if (n > 0 && (size_t)n < size && config_stat(out, &st) && !config_trusted(&st) && (dir = environment_get("HOME")) && *dir == '/')
+		return snprintf(out, size, "%s/.local/state/ration", dir);
+	return n;
+}
+
+/* config_mounted reports whether something is mounted on path itself. Kernels before 5.8 do
+ * not say. */
+static bool config_mounted(const char *path)
+{
+	struct statx st = {.stx_attributes = 0};
+	return syscall(SYS_statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &st) == 0 &&
+	       st.stx_attributes & st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT;
+}
+
+/* config_number reads what a launcher wrote of a job: when it was made. */
+static uint64_t config_number(const char *text)
+{
+	char *end;
+	unsigned long long n = text && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
+	return n && (*end == 0 || *end == '\n') ? n : 0;
+}
+
+/* config_read_created reads the file that a launcher leaves beside the region at the well-known
+ * path. */
+static void config_read_created(struct config *c)
+{
+	char text[32] = "";
+	int fd = region_open_fd(CONFIG_WELL_KNOWN "/created", O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	if (fd < 0)
+		return;
+	c->made = true;
+	if (read(fd, text, sizeof text - 1) > 0)
+		c->created = config_number(text);
+	close(fd);
+}
+
+/* config_find_well_known finds the job at the well-known path. One that was mounted there, or
+ * that another user put there, is not this process's to leave. */
+static bool config_find_well_known(struct config *c)
+{
+	struct stat st;
+	if (!config_stat(CONFIG_WELL_KNOWN, &st))
+		return false;
+	snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? CONFIG_WELL_KNOWN "/region" : CONFIG_WELL_KNOWN);
+	c->placed = st.st_uid != geteuid() || config_mounted(CONFIG_WELL_KNOWN) || config_mounted(c->path);
+	return true;
 }
 
 static bool config_find_path(struct config *c)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
-	struct stat st;
+	bool well_known = config_find_well_known(c);
 	int n;
-	/* A job that another user put there is not this user's to leave. */
-	if (config_stat(CONFIG_WELL_KNOWN, &st) && st.st_uid != geteuid()) {
-		c->fail_open = false;
-		c->path_given = true;
-		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? CONFIG_WELL_KNOWN "/region" : CONFIG_WELL_KNOWN);
-		return true;
-	}
-	for (unsigned i = 0; i < 2; i++) {
-		const char *value = getenv(variables[i]);
+	for (unsigned i = 0; i < 2 && !c->placed; i++) {
+		const char *value = environment_get(variables[i]), *job = environment_get("RATION_JOB");
 		if (!value)
 			continue;
 		if (!*value) {
@@ -153,14 +201,17 @@ static bool config_find_path(struct config *c)
 			return false;
 		}
 		c->path_given = true;
+		c->made = job && *job;
+		c->created = c->made ? config_number(environment_get("RATION_JOB_CREATED")) : 0;
 		n = snprintf(c->path, sizeof c->path, "%s", value);
 		if (n < 0 || (size_t)n >= sizeof c->path)
 			log_error("%s: a path of %d bytes (use one shorter than %zu)", variables[i], n, sizeof c->path);
 		return n >= 0 && (size_t)n < sizeof c->path;
 	}
-	if (config_stat(CONFIG_WELL_KNOWN, &st)) {
+	if (well_known) {
 		c->path_given = true;
-		snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? CONFIG_WELL_KNOWN "/region" : CONFIG_WELL_KNOWN);
+		c->fail_open = c->fail_open && !c->placed;
+		config_read_created(c);
 		return true;
 	}
 	/* Limits without a path: a job called default. */
@@ -175,7 +226,7 @@ static bool config_find_path(struct config *c)
 
 bool config_read(struct config *c)
 {
-	const char *fail = getenv("RATION_FAIL"), *probe = getenv("RATION_HOSTPID");
+	const char *fail = environment_get("RATION_FAIL"), *probe = environment_get("RATION_HOSTPID");
 	memset(c, 0, sizeof *c);
 	/* As the driver reads it, once: a program may change it for its children. */
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -214,7 +265,7 @@ static bool config_make_trusted(const char *path)
 		log_error("making the folder %s: %s (name a region in RATION_REGION)", path, errno_text(errno, buf));
 		return false;
 	}
-	if (config_stat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022))
+	if (config_stat(path, &st) && config_trusted(&st))
 		return true;
 	log_error("folder %s: not this user's alone (remove it, or name a region in RATION_REGION)", path);
 	return false;
@@ -227,6 +278,11 @@ bool config_make_folder(const struct config *c)
 	*strrchr(path, '/') = 0;
 	char *job = strrchr(path, '/');
 	*job = 0;
+	for (char *part = path + 1; (part = strchr(part, '/')); part++) {
+		*part = 0;
+		mkdir(path, 0755); /* where one cannot be made, the last one cannot either */
+		*part = '/';
+	}
 	if (!config_make_trusted(path))
 		return false;
 	*job = '/';

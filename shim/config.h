@@ -11,6 +11,9 @@ struct config {
 	char path[512];     /* of the region */
 	char visible[1024]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit */
 	bool path_given;    /* by a variable, or found at the well-known path */
+	bool placed;        /* at the well-known path, by somebody whom this process cannot overrule */
+	bool made;          /* by a launcher: a region that is missing or empty is not the job's */
+	uint64_t created;   /* when, in Unix nanoseconds; 0 where that is not known */
 	bool fail_open;     /* RATION_FAIL=open */
 	bool probe;         /* RATION_HOSTPID=probe */
 	unsigned tolerance; /* per mille */

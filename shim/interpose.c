@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "elf.h"
+#include "environment.h"
 #include "hooks.h"
 #include "log.h"
 
@@ -178,7 +179,7 @@ static void interpose_trace(const char *name, int version, bool counted)
 	if (now == QUIET || (strncmp(name, "cu", 2) && strncmp(name, "nvml", 4)))
 		return;
 	if (now == UNKNOWN) {
-		const char *level = getenv("RATION_LOG");
+		const char *level = environment_get("RATION_LOG");
 		now = level && !strcmp(level, "debug") ? TRACING : QUIET;
 		if (now == TRACING)
 			log_setup();

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "environment.h"
 #include "lock_order.h"
 #include "region/region.h"
 
@@ -164,7 +165,7 @@ static void log_keep_job(const char *name, size_t len)
 
 void log_set_job(const char *region)
 {
-	const char *name = getenv("RATION_JOB"), *end = region + strlen(region);
+	const char *name = environment_get("RATION_JOB"), *end = region + strlen(region);
 	if (name && *name) {
 		log_keep_job(name, strlen(name));
 		return;
@@ -184,8 +185,8 @@ void log_setup(void)
 	if (log_stderr_state == LOG_STDERR_OPEN)
 		log_stderr_dev = st.st_dev, log_stderr_ino = st.st_ino;
 	static const char *const words[] = {"error", "warn", "info", "debug"};
-	const char *word = getenv("RATION_LOG"), *path = getenv("RATION_LOG_FILE");
-	int chosen = log_number(getenv("LIBCUDA_LOG_LEVEL"), log_number(getenv("LOG_LEVEL"), LOG_WARN));
+	const char *word = environment_get("RATION_LOG"), *path = environment_get("RATION_LOG_FILE");
+	int chosen = log_number(environment_get("LIBCUDA_LOG_LEVEL"), log_number(environment_get("LOG_LEVEL"), LOG_WARN));
 	for (unsigned i = 0; word && i < sizeof words / sizeof *words; i++)
 		if (!strcmp(word, words[i])) {
 			chosen = (int)i;

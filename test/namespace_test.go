@@ -78,7 +78,7 @@ func TestNamespaces(t *testing.T) {
 // region.
 func checkHostPIDs(t *testing.T, path string, workers []*harness.Worker) {
 	t.Helper()
-	r, err := region.OpenReadOnly(path)
+	r, err := region.OpenMapped(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (k Kind) String() string {
 type Region struct {
 	_        structs.HostLayout
 	Header   Header
-	Limits   Limits                  // where Header.Flags is LimitsInside
+	Limits   Limits                  // where no file with limits is beside the region
 	Devices  [Devices]Device         // by device
 	Compute  [Devices]Compute        // by device
 	Status   [Slots]uint64           // by slot, packed by Status; dense, so that a scan of all slots is cheap
@@ -115,8 +115,10 @@ type Header struct {
 	_ [464]uint64
 }
 
-// Values of Header.Flags, set once: where the limits live. Beside means in a file
-// of an operator's, and that attaching without it is an error.
+// Values of Header.Flags, set once: where the limits were when the region was made.
+// A file beside the region counts wherever there is one; LimitsBeside only says that
+// attaching without it is an error. No more than that may rest on a word which the
+// job's processes can write.
 const (
 	LimitsBeside = 1 // in a file of its own, the region's path with .limits after it
 	LimitsInside = 2 // in Region.Limits

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
@@ -111,7 +110,7 @@ func (a *app) changeLimits(j job.Job, s machine.Job, device int, text string) er
 	if err != nil {
 		return err
 	}
-	r, err := openForLimits(s.Path)
+	r, err := region.OpenForLimits(s.Path)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
@@ -203,16 +202,6 @@ func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error
 		return 0, usageError("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, limit.Size(total))
 	}
 	return abi.MakeLimit(uint64(size), old.Tolerance()), nil
-}
-
-// openForLimits opens a region to change its limits. Where the region cannot be
-// written, the limits may be in a file beside it that can.
-func openForLimits(path string) (*region.Region, error) {
-	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		return region.OpenReadOnly(path)
-	}
-	return r, err
 }
 
 // printChange prints the limits after a change, beside those before.

@@ -37,6 +37,7 @@ func TestRun(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
+			env.Defer(func() { unmountAll(t, work) })
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 			env.Setenv("FAKEGPU_QUIET", "1")
 			env.Setenv("DRIVER", filepath.Join(bin, "driver"))
@@ -57,6 +58,20 @@ func TestRun(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "waitfile": waitFile},
 	})
+}
+
+// unmountAll unmounts what jobs of root's have left mounted below a folder.
+func unmountAll(t *testing.T, folder string) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || os.Geteuid() != 0 {
+		return
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if at := strings.Fields(line)[1]; strings.HasPrefix(at, folder+"/") {
+			t.Errorf("%s is still mounted", at)
+			_ = syscall.Unmount(at, syscall.MNT_DETACH)
+		}
+	}
 }
 
 // makeMountPoints makes what --keep mounts on, if root runs the tests, and removes it

@@ -154,6 +154,10 @@ func hold(args []string) int {
 		if len(args) > 5 {
 			name = args[5]
 		}
+		// As the kernel has it, too: what a slot says by itself is not believed.
+		if err := os.WriteFile("/proc/self/comm", []byte(name), 0); err != nil {
+			return err
+		}
 		s, err := r.Claim(name)
 		if err != nil {
 			return err

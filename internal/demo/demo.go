@@ -113,7 +113,7 @@ func (r *run) begin() (err error) {
 	if err != nil {
 		return err
 	}
-	if r.region, err = region.OpenReadOnly(r.machine.Region); err != nil {
+	if r.region, err = region.OpenMapped(r.machine.Region); err != nil {
 		return err
 	}
 	r.observer = observer.StartUsage(r.region, 0, r.Limit, readEvery)

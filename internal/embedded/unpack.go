@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -131,7 +133,8 @@ func hasContent(path string, want []byte) bool {
 
 // write writes the files into a new folder, and renames that to dir.
 func (c content) write(dir string) error {
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	removeUnfinished(filepath.Dir(dir))
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), unfinished)
 	if err != nil {
 		return err
 	}
@@ -146,6 +149,21 @@ func (c content) write(dir string) error {
 		return err
 	}
 	return os.Rename(tmp, dir)
+}
+
+// unfinished begins the name of a folder that is being written.
+const unfinished = ".new-"
+
+// removeUnfinished removes folders that a process which was killed has left. Writing one
+// takes less than a second; what is younger than an hour may still be written.
+func removeUnfinished(folder string) {
+	entries, _ := os.ReadDir(folder) // without it, they stay
+	for _, e := range entries {
+		st, err := e.Info()
+		if err == nil && strings.HasPrefix(e.Name(), unfinished) && time.Since(st.ModTime()) > time.Hour {
+			_ = os.RemoveAll(filepath.Join(folder, e.Name()))
+		}
+	}
 }
 
 // prepareFolder makes the folder of all bundles, and checks that no other user can

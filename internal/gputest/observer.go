@@ -59,7 +59,7 @@ func (o *countObserver) read(t *Trial) error {
 	}
 	o.readings++
 	o.mostDriver = max(o.mostDriver, driver)
-	r, err := region.OpenReadOnly(t.job.Path)
+	r, err := region.OpenMapped(t.job.Path)
 	if err != nil {
 		return err
 	}

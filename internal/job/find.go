@@ -3,11 +3,13 @@ package job
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/limit"
+	"ration/internal/safepath"
 )
 
 // ErrNoJob is returned for a name or path at which there is no region.
@@ -17,9 +19,6 @@ var ErrNoJob = errors.New("no such job")
 // path of its region.
 func Find(nameOrPath string) (Job, error) {
 	if strings.ContainsRune(nameOrPath, filepath.Separator) {
-		if _, err := os.Lstat(nameOrPath); err != nil {
-			return Job{}, fmt.Errorf("%s: %w (%w)", nameOrPath, ErrNoJob, err)
-		}
 		return findByPath(nameOrPath)
 	}
 	if err := limit.CheckName("", nameOrPath); err != nil {
@@ -45,23 +44,43 @@ func Find(nameOrPath string) (Job, error) {
 	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
 }
 
-// findByPath returns the job whose region is at path. It has its name where it is in
-// the folder of jobs, so that the checks for named jobs apply to it by path too.
+// findByPath returns the job whose region is at path. It has its name where it is one of
+// those in the folder of jobs, by whatever path, so that the checks for named jobs apply
+// to it.
 func findByPath(path string) (Job, error) {
-	full, err := filepath.Abs(path)
+	own, err := identityOf(path)
 	if err != nil {
-		full = path
+		return Job{}, fmt.Errorf("%s: %w (%w)", path, ErrNoJob, err)
 	}
 	jobs, err := List()
 	if err != nil {
 		return Job{Path: path}, nil // a region elsewhere needs no folder of jobs
 	}
 	for _, j := range jobs {
-		if j.Name != "" && j.Path == full {
+		if id, err := identityOf(j.Path); j.Name != "" && err == nil && id == own {
 			return j, nil
 		}
 	}
 	return Job{Path: path}, nil
+}
+
+// identity is a file, by whatever path.
+type identity struct{ dev, ino uint64 }
+
+// identityOf returns which file is at path: a link, if it is one.
+func identityOf(path string) (identity, error) {
+	dir, err := safepath.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return identity{}, err
+	}
+	defer unix.Close(dir)
+	return identityIn(dir, filepath.Base(path))
+}
+
+func identityIn(dir int, name string) (identity, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return identity{uint64(st.Dev), st.Ino}, err
 }
 
 // Reserved reports whether ration uses that name in the folder of jobs for something

@@ -6,6 +6,7 @@
 //	/run/ration/JOB/region                    root's jobs
 //	$XDG_RUNTIME_DIR/ration/JOB/region        a user's
 //	${TMPDIR:-/tmp}/ration-UID/JOB/region     a user's, without XDG_RUNTIME_DIR
+//	$HOME/.local/state/ration/JOB/region      a user's, where another user has made that folder
 //
 // RATION_DIR names another folder of jobs. Whichever it is, a folder that another
 // user can write is refused: regions hold the limits.
@@ -49,7 +50,14 @@ func Folder() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "ration")
 	}
-	return filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(uid))
+	dir := filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(uid))
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		// Anybody can make a folder of that name there, and this user could not remove it.
+		if reason, err := UntrustedReason(dir); err == nil && reason != "" {
+			return filepath.Join(home, ".local", "state", "ration")
+		}
+	}
+	return dir
 }
 
 // RegionPath returns the path of a job's region, which need not exist.

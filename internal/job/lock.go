@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/safepath"
 )
 
 // A job is more than the processes that have slots: a program may spend minutes on
@@ -39,6 +41,9 @@ const (
 // on the small numbers being theirs.
 const minInheritedFD = 100
 
+// firstInheritedFD is the lowest where there are fewer: all but the standard ones.
+const firstInheritedFD = 3
+
 // Lock is this process's lock on a job.
 type Lock struct {
 	Job    Job
@@ -55,7 +60,7 @@ func Create(name string) (*Lock, error) {
 	}
 	if u, _ := inspect(l.Job); len(u.living) > 0 {
 		l.Release()
-		return nil, inUse(name, fmt.Sprintf("by pid %d (%s)", u.living[0].PID, u.living[0].Name))
+		return nil, inUse(name, "by "+processText(u.living[0]))
 	}
 	if err := l.removeContents(); err != nil {
 		l.Release()
@@ -92,9 +97,9 @@ func Join(name string) (*Lock, error) {
 // Running reports whether any process has the job locked: its launcher, the command
 // that the launcher became, or a child of either.
 func Running(j Job) bool {
-	fd, err := unix.Open(filepath.Join(filepath.Dir(j.Path), aliveName), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := safepath.Open(filepath.Join(filepath.Dir(j.Path), aliveName), unix.O_RDONLY, 0)
 	if err != nil {
-		return false
+		return errors.Is(err, unix.EAGAIN) // a process holds a lease on it
 	}
 	defer unix.Close(fd)
 	l := wholeFile(exclusive)
@@ -112,9 +117,12 @@ func acquire(name string, kind int16) (*Lock, error) {
 		}
 		folder := filepath.Dir(region)
 		path := filepath.Join(folder, aliveName)
-		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		fd, err := safepath.Open(path, unix.O_RDWR|unix.O_CREAT, 0o600)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // another process removed the folder in between
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			return nil, inUse(name, "by a process with a lease on "+path)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("locking job %s: opening %s: %w (remove it)", name, path, err)
@@ -179,6 +187,7 @@ func (l *Lock) readPID() string {
 // removeContents removes everything in the job's folder but the locked file. The
 // lock must be exclusive.
 func (l *Lock) removeContents() error {
+	unmount(l.Folder)
 	entries, err := os.ReadDir(l.Folder)
 	if err != nil {
 		return fmt.Errorf("clearing %s: %w", l.Folder, err)
@@ -206,7 +215,8 @@ func (l *Lock) Share() error {
 // process starts or becomes inherits, until stop is called. It is a lock of its
 // own, apart from l, so that RemoveIfUnused can tell whether one of them still runs.
 func (l *Lock) Inherit() (stop func(), err error) {
-	fd, err := unix.Open(l.file.Name(), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	// For reading: the command must not be able to write into the folder of jobs.
+	fd, err := safepath.Open(l.file.Name(), unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
 	}
@@ -216,6 +226,9 @@ func (l *Lock) Inherit() (stop func(), err error) {
 		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
 	}
 	inherited, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, minInheritedFD)
+	if errors.Is(err, unix.EINVAL) { // there is no such number: RLIMIT_NOFILE is low
+		inherited, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD, firstInheritedFD)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
 	}
@@ -233,5 +246,5 @@ func (l *Lock) RemoveIfUnused() bool {
 		return false
 	}
 	u, _ := inspect(l.Job)
-	return len(u.living) == 0 && os.RemoveAll(l.Folder) == nil
+	return len(u.living) == 0 && !u.locked && removeFolder(l.Folder) == nil
 }

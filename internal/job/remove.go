@@ -3,14 +3,16 @@ package job
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // Errors of Remove. Nothing was removed when one of them is returned.
@@ -31,9 +33,18 @@ type LivingError struct {
 func (e *LivingError) Error() string {
 	var living []string
 	for _, p := range e.Living {
-		living = append(living, fmt.Sprintf("pid %d (%s)", p.PID, p.Name))
+		living = append(living, processText(p))
 	}
 	return fmt.Sprintf("removing %s: %v: %s (end them first)", e.Job.Title(), ErrLiving, strings.Join(living, ", "))
+}
+
+// processText names a living process by the PID that the kernel gives: somebody may be
+// about to end it, and a job could claim to be any process.
+func processText(p region.Process) string {
+	if p.Seen == 0 {
+		return fmt.Sprintf("one that cannot be seen from here (it calls itself pid %d, %s)", p.PID, p.Name)
+	}
+	return fmt.Sprintf("pid %d (%s)", p.Seen, p.Name)
 }
 
 func (e *LivingError) Unwrap() error { return ErrLiving }
@@ -47,29 +58,73 @@ func Remove(j Job, force bool) error {
 		return err
 	}
 	if j.Name == "" {
-		// A path may be of any file: force is for damaged regions, not for files that
-		// are not regions.
-		if !region.IsRegion(j.Path) {
-			return fmt.Errorf("removing %s: %w (ration removes only what it made)", j.Path, region.ErrForeign)
-		}
-		if err := os.Remove(j.Path); err != nil {
-			return fmt.Errorf("removing %s: %w", j.Path, err)
-		}
-		if err := os.Remove(j.Path + region.LimitsSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing %s: %w", j.Path+region.LimitsSuffix, err)
-		}
-		return nil
+		return removeRegion(j.Path)
 	}
 	l, err := acquire(j.Name, exclusive) // no command is launched in it from now on
+	if force && (errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)) {
+		// What is there is no file, so no process has it locked.
+		_ = os.RemoveAll(filepath.Join(filepath.Dir(j.Path), aliveName))
+		l, err = acquire(j.Name, exclusive)
+	}
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
 	}
 	defer l.Release()
-	if u, _ := inspect(j); len(u.living) > 0 { // joined since the check
+	if u, _ := inspect(j); len(u.living) > 0 || u.locked { // joined since the check
 		return &LivingError{j, u.living}
 	}
-	if err := os.RemoveAll(l.Folder); err != nil {
+	if err := removeFolder(l.Folder); err != nil {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
+	}
+	return nil
+}
+
+// removeFolder removes a job's folder.
+func removeFolder(folder string) error {
+	unmount(folder)
+	return os.RemoveAll(folder)
+}
+
+// removeRegion removes a region outside the folder of jobs, and the limits beside it, by
+// the descriptor of their folder: whatever happens to the path meanwhile, what is removed
+// is what was looked at.
+func removeRegion(path string) error {
+	dir, writer, err := safepath.OpenFolderOf(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", path, err)
+	}
+	defer unix.Close(dir)
+	base := filepath.Base(path)
+	// A path may be of any file: force is for damaged regions, not for files that are not
+	// regions.
+	if err := region.CheckRemovable(dir, base); err != nil {
+		return fmt.Errorf("removing %s: %w (ration removes only what it made)", path, err)
+	}
+	if err := checkFolderOf(base, dir, writer); err != nil {
+		return fmt.Errorf("removing %s: %w", path, err)
+	}
+	if err := unix.Unlinkat(dir, base, 0); err != nil {
+		return fmt.Errorf("removing %s: %w", path, err)
+	}
+	if err := unix.Unlinkat(dir, base+region.LimitsSuffix, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing %s: %w", path+region.LimitsSuffix, err)
+	}
+	return nil
+}
+
+// checkFolderOf refuses to root what another user could have led it to: where one user
+// can change the path, the folder and the file must be that user's; where several can,
+// nothing is removed.
+func checkFolderOf(base string, dir, writer int) error {
+	var folder, file unix.Stat_t
+	if err := errors.Join(unix.Fstat(dir, &folder), unix.Fstatat(dir, base, &file, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
+		return err
+	}
+	shared := folder.Mode&0o022 != 0 && (folder.Mode&unix.S_ISVTX == 0 || file.Uid != 0)
+	led := writer == safepath.Several || writer != 0 && (int(folder.Uid) != writer || int(file.Uid) != writer)
+	if os.Geteuid() == 0 && (shared || led) {
+		return fmt.Errorf("%w: other users can change the path (the folder belongs to user %d, with mode %04o, and the file to user %d; remove it as that user)",
+			ErrFolder, folder.Uid, folder.Mode&0o7777, file.Uid)
 	}
 	return nil
 }
@@ -80,6 +135,8 @@ func checkRemovable(j Job, force bool) error {
 	switch {
 	case len(u.living) > 0:
 		return &LivingError{j, u.living}
+	case u.locked:
+		return fmt.Errorf("removing %s: %w: one has its region locked, which does not say which (end it first)", j.Title(), ErrLiving)
 	case j.Name != "" && Running(j):
 		return fmt.Errorf("removing %s: %w: a command of ration run still runs in it (end it first)", j.Title(), ErrInUse)
 	case force:
@@ -101,13 +158,19 @@ const startTimeout = time.Hour
 // Ended reports whether the job has ended and only its region is left.
 func Ended(j Job, now time.Time) bool {
 	u, err := inspect(j)
-	old := now.Sub(u.created) > startTimeout
-	return err == nil && len(u.living) == 0 && !Running(j) && (u.begun || old)
+	if u.locked || len(u.living) > 0 || Running(j) {
+		return false
+	}
+	if err != nil { // what a job has left need not be in order
+		return j.Name != "" && u.begun
+	}
+	return u.begun || now.Sub(u.created) > startTimeout
 }
 
 // use is what decides whether a job may be removed.
 type use struct {
 	living  []region.Process // those that are not dead
+	locked  bool             // a process has a byte of the region locked
 	begun   bool             // a process has joined the job, or ration run has launched it
 	created time.Time
 }
@@ -118,6 +181,7 @@ func inspect(j Job) (u use, err error) {
 	u.begun = j.Name != "" && exists(filepath.Join(filepath.Dir(j.Path), aliveName))
 	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
+		u.locked = region.Locked(j.Path)
 		return u, err
 	}
 	defer r.Close()
@@ -125,6 +189,7 @@ func inspect(j Job) (u use, err error) {
 	if err != nil {
 		return u, err
 	}
+	u.locked = region.Locked(j.Path) // also by a slot that the region does not show
 	c, err := r.Counters()
 	u.living = slices.DeleteFunc(all, func(p region.Process) bool { return p.Dead })
 	u.begun, u.created = u.begun || c.Claims > 0, time.Unix(0, r.Created())

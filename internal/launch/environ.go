@@ -30,7 +30,8 @@ var rationing = []string{"libvgpu.so", "libration.so"}
 func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	e := environment(os.Environ())
 	e.drop(func(key string) bool {
-		return isLimitVariable(key, limit.EnvMemory) || isLimitVariable(key, limit.EnvCompute) || key == limit.EnvTolerance || key == job.EnvRegion
+		return isLimitVariable(key, limit.EnvMemory) || isLimitVariable(key, limit.EnvCompute) || key == limit.EnvTolerance || key == job.EnvRegion ||
+			key == EnvCreated
 	})
 	if driver != nil && hasMIG(driver) {
 		// Only a process finds out the size of its MIG device.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,8 @@ import (
 //
 //	/etc/ld.so.preload        names the library, for every program of every user,
 //	                          whatever its environment
-//	/run/ration/job           is the job, where the library looks for one
+//	/run/ration/job           is the job, where the library looks for one; the file
+//	                          created in it says that there must be one, and which
 //	/run/ration/lib           is the folder of libraries
 //
 // Root may mount. An ordinary user may mount in a user namespace, in which only that
@@ -42,12 +44,13 @@ type namespaceTask struct {
 	Job     string // folder of the job
 	Lib     string // folder of libraries
 	Library string // path of libration.so in the namespace
+	Created int64  // when the job's region was made, in Unix nanoseconds
 	Path    string // of the command
 	Args    []string
 }
 
 func (j *Job) namespaceTask() namespaceTask {
-	return namespaceTask{j.Lock.Folder, j.libraryFolder(), j.pathInside(j.library), j.path, j.args}
+	return namespaceTask{j.Lock.Folder, j.libraryFolder(), j.pathInside(j.library), j.created, j.path, j.args}
 }
 
 // libraryFolder returns the folder of all unpacked libraries.
@@ -130,6 +133,10 @@ func (t namespaceTask) mount() error {
 			return err
 		}
 	}
+	made := WellKnown + "/created"
+	if err := errors.Join(os.WriteFile(made, []byte(strconv.FormatInt(t.Created, 10)+"\n"), 0o644), os.Chmod(made, 0o644)); err != nil {
+		return fmt.Errorf("writing %s: %w", made, err)
+	}
 	list := runFolder + "/ld.so.preload"
 	text := strings.TrimRight(string(preloads), "\n") + "\n" + t.Library + "\n"
 	if err := errors.Join(os.WriteFile(list, []byte(strings.TrimLeft(text, "\n")), 0o644), os.Chmod(list, 0o644)); err != nil {
@@ -138,9 +145,12 @@ func (t namespaceTask) mount() error {
 	if err := unix.Mount(list, PreloadFile, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mounting on %s: %w: %w", PreloadFile, ErrKeep, err)
 	}
-	// Read-only, so that no process of the job can change it.
-	if err := unix.Mount("", runFolder, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
-		return fmt.Errorf("closing %s: %w: %w", runFolder, ErrKeep, err)
+	// Read-only, so that no process of the job can change them, not even one of the user
+	// who made the files: each mount by itself, as they share a file system.
+	for _, path := range []string{PreloadFile, runFolder} {
+		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+			return fmt.Errorf("closing %s: %w: %w", path, ErrKeep, err)
+		}
 	}
 	return nil
 }

@@ -38,6 +38,10 @@ const EnvRegion = "RATION_REGION"
 // missing region as an error, and does not make a new one without limits.
 const EnvJob = "RATION_JOB"
 
+// EnvCreated is the variable with the time at which the job was made. A process that has
+// it treats another job of the same name as an error.
+const EnvCreated = "RATION_JOB_CREATED"
+
 // WellKnown is the folder where the library looks for a job if the environment names
 // none.
 const WellKnown = "/run/ration/job"
@@ -64,6 +68,7 @@ type Job struct {
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
+	created int64          // when its region was made, in Unix nanoseconds
 	costs   []region.Costs // of contexts, measured by earlier jobs
 }
 
@@ -193,9 +198,12 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	}()
 	j.environ, j.path = p.environ(j, driver), j.pathInside(j.path)
 	if j.Joined {
-		return p.warnOfOtherLimits(j, limits)
+		err = p.warnOfOtherLimits(j, limits)
+	} else {
+		err = p.makeRegion(j, limits, driver)
 	}
-	return p.makeRegion(j, limits, driver)
+	(*environment)(&j.environ).set(EnvCreated, strconv.FormatInt(j.created, 10))
+	return err
 }
 
 func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error {
@@ -205,6 +213,9 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		// Programs of the job may run as any user, and write the region; only root can
 		// write the limits. The job's folder keeps out all other processes.
 		opt.Mode = 0o666
+		if err := j.Lock.Confine(); err != nil {
+			return err
+		}
 		if err := region.WriteLimitsFile(path, limits); err != nil {
 			return err
 		}
@@ -230,6 +241,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 			}
 		}
 	}
+	j.created = r.Created()
 	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without them a process measures
 	return j.Lock.Share()
 }

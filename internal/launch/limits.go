@@ -105,6 +105,7 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 		return err
 	}
 	defer r.Close()
+	j.created = r.Created()
 	devices, err := r.Differences(own)
 	if err != nil || len(devices) == 0 {
 		return err

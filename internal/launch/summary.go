@@ -116,6 +116,9 @@ func startRecorder(path string) *recorder {
 
 func (rec *recorder) sample() {
 	now := time.Now()
+	if rec.err = rec.r.Refresh(); rec.err != nil {
+		return
+	}
 	processes, err := rec.r.Processes()
 	if err != nil {
 		rec.err = err

@@ -23,7 +23,7 @@ type Checker struct {
 
 // Open attaches a Checker to an existing region, for reading only.
 func Open(path string) (*Checker, error) {
-	r, err := region.OpenReadOnly(path)
+	r, err := region.OpenMapped(path)
 	if err != nil {
 		return nil, err
 	}

@@ -3,9 +3,13 @@ package proc
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -16,19 +20,68 @@ func Stopped(pid int) bool {
 	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
 }
 
+// maxName is how much the kernel keeps of a process's name.
+const maxName = 15
+
+// CalledBy reports whether a process goes by that name: it is the kernel's name for it,
+// as far as that goes, or the one that it was started by.
+func CalledBy(pid int, name, kernel string) bool {
+	if name == "" || name[:min(len(name), maxName)] == kernel {
+		return name != ""
+	}
+	line, err := readStart("/proc/"+strconv.Itoa(pid)+"/cmdline", 4096)
+	first, _, _ := bytes.Cut(line, []byte{0})
+	return err == nil && filepath.Base(string(first)) == name
+}
+
+// Owner returns the UID and the name of a process, as the kernel has them.
+func Owner(pid int) (uid int, name string, err error) {
+	status, err := readStart("/proc/"+strconv.Itoa(pid)+"/status", 4096)
+	if err != nil {
+		return 0, "", err
+	}
+	_, line, _ := bytes.Cut(status, []byte("\nUid:\t"))
+	real, _, _ := bytes.Cut(line, []byte("\t"))
+	if uid, err = strconv.Atoi(string(real)); err != nil {
+		return 0, "", fmt.Errorf("reading the user of process %d: %w", pid, err)
+	}
+	comm, err := readStart("/proc/"+strconv.Itoa(pid)+"/comm", 64)
+	return uid, strings.TrimSuffix(string(comm), "\n"), err
+}
+
+// readStart reads a file's first bytes, so many at most.
+func readStart(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
 // UserName returns a user's name, or the UID where it has none. It asks once for
 // each user: a program that reads every second must not query a directory service
-// as often.
+// as often. What it remembers is bounded.
 func UserName(uid int) string {
-	if name, known := userNames.Load(uid); known {
-		return name.(string)
+	userNames.Lock()
+	defer userNames.Unlock()
+	if name, known := userNames.of[uid]; known {
+		return name
 	}
 	name := strconv.Itoa(uid)
 	if u, err := user.LookupId(name); err == nil {
 		name = u.Username
 	}
-	userNames.Store(uid, name)
+	if len(userNames.of) >= maxUserNames {
+		clear(userNames.of)
+	}
+	userNames.of[uid] = name
 	return name
 }
 
-var userNames sync.Map // UID (int) to name (string)
+const maxUserNames = 4096
+
+var userNames = struct {
+	sync.Mutex
+	of map[int]string // by UID
+}{of: map[int]string{}}

@@ -1,5 +1,5 @@
 // Package reap reads jobs for the commands of ration: as package machine does, and
-// where it may write, it first returns what dead processes hold to the job.
+// where a region is this user's alone, it first returns what dead processes hold to the job.
 package reap
 
 import (
@@ -38,7 +38,7 @@ func ReadJob(j job.Job, opts Options) machine.Job {
 // It also lets the region write down the host PIDs that this process sees: a process
 // in a container needs its own to find itself in the driver's list.
 func reap(j *machine.Job, opts Options) {
-	if opts.ReadOnly || j.Err() != nil || unix.Faccessat(unix.AT_FDCWD, j.Path, unix.W_OK, unix.AT_EACCESS) != nil {
+	if opts.ReadOnly || j.Err() != nil || !own(j.Path) {
 		return
 	}
 	dead := slices.DeleteFunc(slices.Clone(j.Processes), func(p machine.Process) bool { return p.State != machine.Dead })
@@ -61,8 +61,15 @@ func reap(j *machine.Job, opts Options) {
 	*j = after
 }
 
+// own reports whether a region is this user's alone. What others can write is only
+// read: to reap is to map the file and to follow what it says.
+func own(path string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(path, &st) == nil && st.Uid == uint32(unix.Geteuid()) && st.Mode&0o022 == 0
+}
+
 func reapRegion(path string) (n int, err error) {
-	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
+	r, err := region.Open(path, region.Options{NoCreate: true})
 	if err != nil {
 		return 0, err
 	}

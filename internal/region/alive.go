@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strconv"
@@ -139,14 +140,51 @@ func gone(pid int) bool {
 // by closing files still has; one that became another program does not. Where
 // this cannot be read, it counts as mapped, but for a set-uid program.
 func (f *file) mappedBy(pid string, uid uint64) bool {
-	maps, err := os.ReadFile("/proc/" + pid + "/maps")
+	maps, err := os.Open("/proc/" + pid + "/maps")
 	if errors.Is(err, unix.EACCES) && setUID(pid, uid) {
 		return false
 	}
+	if err != nil {
+		return true
+	}
+	defer maps.Close()
 	// By device and inode; or, where a stacked file system shows others, by name.
 	inode := fmt.Sprintf(" %02x:%02x %d ", unix.Major(f.key.dev), unix.Minor(f.key.dev), f.key.ino)
-	return err != nil || len(maps) == 0 || bytes.Contains(maps, []byte(inode)) || bytes.Contains(maps, []byte(" "+f.path+"\n"))
+	return mentions(maps, []byte(inode), []byte(" "+f.path+"\n"))
 }
+
+// maxMaps is how much is read of a process's list of mappings. A large program's is a few
+// hundred KiB; one can be made that takes minutes to read.
+const maxMaps = 16 << 20
+
+// mentions reports whether a list of mappings has one of the words in it, or is longer
+// than is read, empty or unreadable: then that cannot be said.
+func mentions(maps io.Reader, words ...[]byte) bool {
+	buf, kept, total := make([]byte, 64<<10), 0, 0
+	for total < maxMaps {
+		n, err := maps.Read(buf[kept:])
+		total += n
+		for _, word := range words {
+			if bytes.Contains(buf[:kept+n], word) {
+				return true
+			}
+		}
+		if errors.Is(err, io.EOF) && n == 0 {
+			return total == 0
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return true
+		}
+		// A word may begin in this piece and end in the next.
+		end := kept + n
+		kept = min(end, maxPath)
+		copy(buf, buf[end-kept:end])
+	}
+	return true
+}
+
+// maxPath bounds a line's path, and so a word.
+const maxPath = unix.PathMax + 64
 
 // setUID says whether a process of an ordinary user acts as another one, which it
 // only can after exec of a set-uid program. Users have the same numbers for this

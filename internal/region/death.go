@@ -1,7 +1,6 @@
 package region
 
 import (
-	"bytes"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -80,10 +79,9 @@ func (r *Region) Deaths() (out []Death, err error) {
 		if !readEntry(deathWords(&r.m.Deaths[(next-back)%abi.Deaths])[:], deathWords(&e)[:], next-back) {
 			continue
 		}
-		name, _, _ := bytes.Cut(e.Name[:], []byte{0})
 		out = append(out, Death{
 			Time: int64(e.Time), Slot: int(e.Slot), PID: int(e.PID), HostPID: abi.HostPID(e.HostPID).PID(),
-			Name: string(bytes.ToValidUTF8(name, []byte("?"))), Joined: int64(e.Joined), Reaper: int(e.Reaper), Cause: int(e.Cause), Held: e.Held,
+			Name: printable(e.Name[:]), Joined: int64(e.Joined), Reaper: int(e.Reaper), Cause: int(e.Cause), Held: e.Held,
 		})
 	}
 	return out, r.whole()

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"ration/internal/abi"
@@ -114,16 +115,32 @@ func TestAPredecessorsPeakIsNotOurs(t *testing.T) {
 	}
 }
 
-// Limits that somebody puts beside a region later do not split the job, and
-// limits of a stranger's are none.
-func TestPlantedLimits(t *testing.T) {
+// Limits beside a region count, whatever the region says; limits of a stranger's are
+// none.
+func TestLimitsBeside(t *testing.T) {
 	r := open(t, MiB)
 	must(t, WriteLimitsFile(r.Path(), limited(1<<30)))
-	again, err := Open(r.Path(), Options{})
-	must(t, err)
-	defer again.Close()
-	if l, err := again.Limit(0); err != nil || l.Bytes() != MiB {
-		t.Errorf("a limits file that came later counts: %d, %v", l.Bytes(), err)
+	for _, flags := range []uint32{abi.LimitsInside, abi.LimitsBeside, 0} {
+		atomic.StoreUint32(&r.m.Header.Flags, flags)
+		for _, open := range []func() (*Region, error){
+			func() (*Region, error) { return Open(r.Path(), Options{}) },
+			func() (*Region, error) { return OpenReadOnly(r.Path()) },
+			func() (*Region, error) { return OpenMapped(r.Path()) },
+		} {
+			again, err := open()
+			must(t, err)
+			if l, err := again.Limit(0); err != nil || l.Bytes() != 1<<30 {
+				t.Errorf("flags %d: the limit is %d, %v", flags, l.Bytes(), err)
+			}
+			must(t, again.Close())
+		}
+	}
+	must(t, os.Remove(r.Path()+LimitsSuffix))
+	atomic.StoreUint32(&r.m.Header.Flags, abi.LimitsBeside)
+	for _, open := range []func(string) (*Region, error){OpenReadOnly, OpenMapped} {
+		if _, err := open(r.Path()); !errors.Is(err, ErrLimits) {
+			t.Errorf("limits that are missing: %v", err)
+		}
 	}
 
 	path := filepath.Join(t.TempDir(), "region")

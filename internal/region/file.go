@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/internal/safepath"
 )
 
 // file is this process's only descriptor of a region. Closing any descriptor of
@@ -88,29 +89,27 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 }
 
 func openNoFollow(path string, writable, create bool, mode os.FileMode) (int, error) {
-	flags := unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK // a pipe must not make us wait
+	flags := unix.O_RDONLY
 	if writable {
 		flags |= unix.O_RDWR
 	}
 	if create {
 		flags |= unix.O_CREAT
 	}
-	for {
-		fd, err := unix.Open(path, flags, uint32(mode.Perm()))
-		switch {
-		case err == nil:
-			return fd, nil
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.ELOOP):
-			return -1, fmt.Errorf("opening region %s: %w (name the file itself)", path, ErrSymlink)
-		case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
-			return -1, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
-		case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-			return -1, fmt.Errorf("making region %s: %w (%v)", path, ErrNoSpace, err)
-		}
-		return -1, fmt.Errorf("opening region %s: %w", path, err)
+	fd, err := safepath.Open(path, flags, uint32(mode.Perm()))
+	switch {
+	case err == nil:
+		return fd, nil
+	case errors.Is(err, unix.ELOOP):
+		return -1, fmt.Errorf("opening region %s: %w (name the file itself)", path, ErrSymlink)
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+		return -1, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return -1, fmt.Errorf("making region %s: %w (%v)", path, ErrNoSpace, err)
+	case errors.Is(err, unix.EAGAIN):
+		return -1, fmt.Errorf("opening region %s: %w: a process holds a lease on it (end that process)", path, err)
 	}
+	return -1, fmt.Errorf("opening region %s: %w", path, err)
 }
 
 func keyOf(st *unix.Stat_t) inode { return inode{uint64(st.Dev), st.Ino} }
@@ -242,25 +241,6 @@ func noSpace(path string, err error) error {
 		return fmt.Errorf("making region %s: %w: it needs %d bytes (%v; free some, or choose another path)", path, ErrNoSpace, regionSize, err)
 	}
 	return fmt.Errorf("making region %s: %w", path, err)
-}
-
-// IsRegion says whether the file at path was made as a region, of whatever version and
-// in whatever state.
-func IsRegion(path string) bool {
-	fd, err := openNoFollow(path, false, false, 0)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var st unix.Stat_t
-	var h abi.Header
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return false
-	}
-	if n, err := unix.Pread(fd, bytesOf(&h), 0); err != nil || n < 8 {
-		return false
-	}
-	return h.Magic == abi.Magic
 }
 
 // unmade says what a file is that was never initialised, to a caller that will not

@@ -129,9 +129,12 @@ func TestCutShortWhileMapped(t *testing.T) {
 			r := open(t, 10*MiB)
 			s := claim(t, r)
 			must(t, s.Charge(0, abi.Data, MiB))
-			v, err := OpenReadOnly(r.Path())
+			v, err := OpenMapped(r.Path())
 			must(t, err)
 			defer v.Close()
+			copied, err := OpenForLimits(r.Path())
+			must(t, err)
+			defer copied.Close()
 			for _, size := range c.to {
 				must(t, os.Truncate(r.Path(), size))
 			}
@@ -150,6 +153,13 @@ func TestCutShortWhileMapped(t *testing.T) {
 				if !errors.Is(err, ErrDamaged) {
 					t.Errorf("%s: %v", what, err)
 				}
+			}
+			// Who has a copy reads on, and finds out at the next look.
+			if h, err := copied.Holdings(0, nil); err != nil || len(h) != 1 {
+				t.Errorf("a copy has %v, %v", h, err)
+			}
+			if err := copied.Refresh(); !errors.Is(err, ErrSize) && !errors.Is(err, ErrDamaged) {
+				t.Errorf("copying it again: %v", err)
 			}
 		})
 	}

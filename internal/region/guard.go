@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 
 	"ration/internal/abi"
@@ -15,8 +16,12 @@ import (
 //
 //	defer r.guard(&err, debug.SetPanicOnFault(true))
 func (r *Region) guard(err *error, before bool) {
+	r.recovered(recover(), err, before, r.mem, r.limitsMem)
+}
+
+// recovered is what guard does with a panic, for any mapping.
+func (r *Region) recovered(p any, err *error, before bool, mappings ...[]byte) {
 	debug.SetPanicOnFault(before)
-	p := recover()
 	if p == nil {
 		return
 	}
@@ -24,7 +29,7 @@ func (r *Region) guard(err *error, before bool) {
 		runtime.Error
 		Addr() uintptr
 	})
-	if !ok || !within(r.mem, fault.Addr()) && !within(r.limitsMem, fault.Addr()) {
+	if !ok || !slices.ContainsFunc(mappings, func(mem []byte) bool { return within(mem, fault.Addr()) }) {
 		panic(p)
 	}
 	r.broken.Store(true)

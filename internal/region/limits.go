@@ -22,21 +22,12 @@ import (
 // openLimits finds the page of limits this region goes by.
 func (r *Region) openLimits() error {
 	r.limits, r.limitsAt = &r.m.Limits, r.path
-	// What the region was made with counts for all its life: a file that another process
-	// puts there later would split the job in two.
-	if atomic.LoadUint32(&r.m.Header.Flags) != abi.LimitsBeside {
-		return nil
-	}
-	beside := r.path + LimitsSuffix
-	fd, err := openNoFollow(beside, false, false, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("region %s: %w: %s is missing (an operator put it there; put it back, or remove the region)", r.path, ErrLimits, beside)
-	}
-	if err != nil {
-		return fmt.Errorf("region %s: %w: %w", r.path, ErrLimits, err)
+	fd, beside, err := r.openBeside()
+	if err != nil || fd < 0 {
+		return err
 	}
 	defer unix.Close(fd) // no locks are held on this one
-	if err := r.checkLimits(fd, beside); err != nil {
+	if _, err := r.checkLimits(fd, beside); err != nil {
 		return err
 	}
 	limits, mem, err := mapLimits(fd, 0, false)
@@ -47,25 +38,43 @@ func (r *Region) openLimits() error {
 	return nil
 }
 
+// openBeside opens the file with an operator's limits; fd is -1 where there is none. It
+// counts wherever there is one. What the region says of that, its job could have
+// written; it only says that a file which is missing has been there.
+func (r *Region) openBeside() (fd int, path string, err error) {
+	path = r.path + LimitsSuffix
+	fd, err = openNoFollow(path, false, false, 0)
+	switch {
+	case err == nil:
+		return fd, path, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return -1, path, fmt.Errorf("region %s: %w: %w", r.path, ErrLimits, err)
+	case atomic.LoadUint32(&r.m.Header.Flags) == abi.LimitsBeside:
+		return -1, path, fmt.Errorf("region %s: %w: %s is missing (an operator put it there; put it back, or remove the region)", r.path, ErrLimits, path)
+	}
+	return -1, path, nil
+}
+
 // checkLimits refuses limits that are none, or that another user planted: they must
-// be root's or the region's owner's, and no other user's to write.
-func (r *Region) checkLimits(fd int, path string) error {
+// be root's or the region's owner's, and no other user's to write. It returns the page as
+// it was read.
+func (r *Region) checkLimits(fd int, path string) (*abi.Limits, error) {
 	var l abi.Limits
 	var st, region unix.Stat_t
-	if err := errors.Join(unix.Fstat(fd, &st), unix.Stat(r.path, &region)); err != nil {
-		return fmt.Errorf("looking at %s: %w", path, err)
+	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstat(r.file.number(), &region)); err != nil {
+		return nil, fmt.Errorf("looking at %s: %w", path, err)
 	}
 	if st.Uid != 0 && st.Uid != region.Uid || st.Mode&0o022 != 0 {
-		return fmt.Errorf("limits %s: %w: they belong to user %d with mode %#o (they must be root's or the region's owner's, and writable by nobody else)",
+		return nil, fmt.Errorf("limits %s: %w: they belong to user %d with mode %#o (they must be root's or the region's owner's, and writable by nobody else)",
 			path, ErrLimits, st.Uid, st.Mode&0o7777)
 	}
 	if n, err := unix.Pread(fd, bytesOf(&l), 0); err != nil || st.Size != limitsSize || int64(n) != limitsSize {
-		return fmt.Errorf("limits %s: %w: %d bytes where %d belong (write it again)", path, ErrLimits, st.Size, limitsSize)
+		return nil, fmt.Errorf("limits %s: %w: %d bytes where %d belong (write it again)", path, ErrLimits, st.Size, limitsSize)
 	}
 	if l.Magic != abi.LimitsMagic || l.Version != abi.Version {
-		return fmt.Errorf("limits %s: %w: not written by this version of ration (write it again)", path, ErrLimits)
+		return nil, fmt.Errorf("limits %s: %w: not written by this version of ration (write it again)", path, ErrLimits)
 	}
-	return nil
+	return &l, nil
 }
 
 // initLimits writes the limits inside the region: identity, then what this
@@ -114,12 +123,19 @@ func offer(page *abi.Limits, l Limits) {
 }
 
 // withLimits maps the page of limits for writing while change runs.
-func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
+func (r *Region) withLimits(path string, change func(*abi.Limits) error) (err error) {
 	var fd int
-	var err error
 	offset := int64(0)
 	if path == r.path {
-		if fd, err = r.file.descriptor(); err != nil {
+		f, err := openFile(path, true, false, 0)
+		if err != nil {
+			return err
+		}
+		defer f.close()
+		if f != r.file {
+			return fmt.Errorf("region %s: %w: another file is there now", r.path, ErrDamaged)
+		}
+		if fd, err = f.descriptor(); err != nil {
 			return err
 		}
 		offset = limitsOffset
@@ -131,7 +147,7 @@ func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
 			return err
 		}
 		defer unix.Close(fd)
-		if err := r.checkLimits(fd, path); err != nil {
+		if _, err := r.checkLimits(fd, path); err != nil {
 			return err
 		}
 	}
@@ -140,6 +156,8 @@ func (r *Region) withLimits(path string, change func(*abi.Limits) error) error {
 		return fmt.Errorf("limits %s: %w", path, err)
 	}
 	defer func() { _ = unix.Munmap(mem) }()
+	before := debug.SetPanicOnFault(true)
+	defer func() { r.recovered(recover(), &err, before, mem) }()
 	return change(page)
 }
 
@@ -194,7 +212,7 @@ func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
 	switch {
 	case r.file == nil: // over a heap
 		return set(r.limits)
-	case !r.writable && r.limitsMem == nil:
+	case !r.writable && !r.setsLimits:
 		return fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
 	}
 	return r.withLimits(r.limitsAt, set)

@@ -10,6 +10,9 @@ import (
 	"ration/internal/abi"
 )
 
+// FileSize is the size of a region's file, in bytes.
+const FileSize = regionSize
+
 const (
 	regionSize   = int64(unsafe.Sizeof(abi.Region{}))
 	limitsSize   = int64(unsafe.Sizeof(abi.Limits{}))
@@ -17,7 +20,15 @@ const (
 	slotsOffset  = int64(unsafe.Offsetof(abi.Region{}.Slots))
 	tailOffset   = int64(unsafe.Offsetof(abi.Region{}.Tail))
 	slotSize     = int64(unsafe.Sizeof(abi.Slot{}))
-	bodyOffset   = limitsOffset + limitsSize
+
+	devicesOffset  = int64(unsafe.Offsetof(abi.Region{}.Devices))
+	deviceSize     = int64(unsafe.Sizeof(abi.Device{}))
+	statusOffset   = int64(unsafe.Offsetof(abi.Region{}.Status))
+	refusalsOffset = int64(unsafe.Offsetof(abi.Region{}.Refusals))
+	accountsOffset = int64(unsafe.Offsetof(abi.Region{}.Accounts))
+	accountSize    = int64(unsafe.Sizeof(abi.Account{}))
+	phaseOffset    = int64(unsafe.Offsetof(abi.Account{}.Phase))
+	bodyOffset     = limitsOffset + limitsSize
 )
 
 // pageSize is the machine's, of which abi.PageSize may be a part: 64 KiB on many a
@@ -37,6 +48,16 @@ func mapRegion(fd int, writable bool) (*abi.Region, []byte, error) {
 			_ = unix.Munmap(mem)
 			return nil, nil, fmt.Errorf("protecting limits: %w", err)
 		}
+	}
+	return view[abi.Region](mem), mem, nil
+}
+
+// newRegion returns memory for a copy of a region. It is mapped, as Go would have to clear
+// all of it, of which a copy takes a few pages.
+func newRegion() (*abi.Region, []byte, error) {
+	mem, err := unix.Mmap(-1, 0, int(regionSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mapping %d bytes: %w", regionSize, err)
 	}
 	return view[abi.Region](mem), mem, nil
 }
@@ -94,6 +115,22 @@ func view[T any](mem []byte) *T {
 // There is no way back: a variable of bytes may begin anywhere.
 func bytesOf[T abi.Header | abi.Limits](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+// regionBytes returns a copy of a region as bytes.
+func regionBytes(m *abi.Region) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(m)), regionSize) }
+
+// accountBytes returns accounts as bytes.
+func accountBytes(a []abi.Account) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), len(a)*int(accountSize))
+}
+
+// phaseBytes returns an account's phase as bytes.
+func phaseBytes(a *abi.Account) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&a.Phase)), 8) }
+
+// accountOffset is where an account is in the file.
+func accountOffset(device, slot int) int64 {
+	return accountsOffset + (int64(device)*abi.Slots+int64(slot))*accountSize
 }
 
 // refusalWords is an entry as the words its checksum runs over.

@@ -54,12 +54,14 @@ type Region struct {
 	file *file
 	role Role
 
-	m         *abi.Region
-	mem       []byte // nil over a heap
-	limits    *abi.Limits
-	limitsMem []byte // nil where limits are those inside the region
-	limitsAt  string // path of the file that holds the limits
-	writable  bool
+	m          *abi.Region
+	mem        []byte // nil over a heap
+	limits     *abi.Limits
+	limitsMem  []byte // nil where limits are those inside the region
+	limitsAt   string // path of the file that holds the limits
+	writable   bool
+	setsLimits bool                   // of OpenForLimits
+	torn       map[copiedAccount]bool // accounts that changed while they were copied; nil where m is mapped
 
 	alive  liveness
 	broken atomic.Bool
@@ -125,9 +127,10 @@ func (r *Region) open(opt Options) (err error) {
 	return r.offerLimits(opt.Limits)
 }
 
-// OpenReadOnly opens an existing region to look at it: nothing is written, not even for
-// bookkeeping, and any owner's will do.
-func OpenReadOnly(path string) (_ *Region, err error) {
+// OpenMapped maps an existing region for reading: nothing is written, not even for
+// bookkeeping. It is for a reader that must see each change as it happens, of a file
+// that nobody cuts short; OpenReadOnly is for all others.
+func OpenMapped(path string) (_ *Region, err error) {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
 		return nil, err

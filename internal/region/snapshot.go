@@ -3,7 +3,10 @@ package region
 import (
 	"bytes"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
 	"ration/internal/abi"
 )
@@ -13,7 +16,7 @@ type Process struct {
 	Slot    int
 	PID     int // as it sees itself
 	HostPID int // as the host sees it; zero while unknown
-	Seen    int // as this process sees it; zero where it cannot
+	Seen    int // as this process sees it, by the kernel's word if it is no member of the job; zero where it cannot
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
@@ -98,7 +101,7 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		a := &accounts[slot]
 		var f abi.Usage
 		n, peak := read(a, abi.Status(st).Gen(), &f)
-		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: n == abi.ReadTries}
+		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: n == abi.ReadTries || r.torn[copiedAccount{device, slot}]}
 		reads++
 		retries += uint64(n)
 		if h.BestEffort {
@@ -143,12 +146,13 @@ func (r *Region) Processes() (out []Process, err error) {
 }
 
 // seenPID is a slot's owner by the PID that this process would use for it. The
-// lock knows it: the kernel names the holder in the asker's own numbers.
+// lock knows it: the kernel names the holder in the asker's own numbers. A member of
+// the job also believes what the owner wrote.
 func (r *Region) seenPID(slot int, e *abi.Slot) int {
-	if atomic.LoadUint64(&e.PIDNS) == self().pidns {
+	if r.torn == nil && atomic.LoadUint64(&e.PIDNS) == self().pidns {
 		return int(atomic.LoadUint64(&e.PID))
 	}
-	return max(r.alive.holder(slot), 0)
+	return r.LockedBy(slot)
 }
 
 // hostPID is a slot's owner by its PID on the host: as known, or as seen, where
@@ -156,6 +160,9 @@ func (r *Region) seenPID(slot int, e *abi.Slot) int {
 // keeps one that was found late from being taken for the next owner's.
 func (r *Region) hostPID(st abi.Status, e *abi.Slot, seen int) int {
 	known := abi.HostPID(atomic.LoadUint64(&e.HostPID))
+	if r.torn != nil && OnHost() && seen != 0 {
+		return seen // the kernel's word, not the slot's
+	}
 	if known.PID() != 0 || !OnHost() || seen == 0 {
 		return known.PID()
 	}
@@ -170,8 +177,19 @@ func loadName(e *abi.Slot) string {
 	for i := range nameWords(e) {
 		nameWords(&copied)[i] = atomic.LoadUint64(&nameWords(e)[i])
 	}
-	name, _, _ := bytes.Cut(copied.Name[:], []byte{0})
-	return string(bytes.ToValidUTF8(name, []byte("?")))
+	return printable(copied.Name[:])
+}
+
+// printable returns a name up to its zero byte. Its owner chose it, and it will be
+// printed: nothing that moves a cursor, or turns the direction of text.
+func printable(name []byte) string {
+	name, _, _ = bytes.Cut(name, []byte{0})
+	return strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) && c != utf8.RuneError {
+			return c
+		}
+		return '?'
+	}, string(name))
 }
 
 // Counters are totals over the life of the region, and of this reader where it may

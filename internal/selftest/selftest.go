@@ -121,7 +121,7 @@ func (r *run) runPhases() (err error) {
 	if err := r.attachTwice(); err != nil {
 		return err
 	}
-	if r.region, err = region.OpenReadOnly(r.machine.Region); err != nil {
+	if r.region, err = region.OpenMapped(r.machine.Region); err != nil {
 		return err
 	}
 	defer r.region.Close()

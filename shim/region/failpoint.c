@@ -17,7 +17,7 @@ static bool failpoint_again; /* also each time after that */
 
 __attribute__((constructor)) static void failpoint_read(void)
 {
-	const char *spec = getenv("RATION_FAULT");
+	const char *spec = secure_getenv("RATION_FAULT");
 	if (!spec)
 		return;
 	size_t len = strcspn(spec, ":");

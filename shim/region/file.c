@@ -81,17 +81,17 @@ static int file_error(void)
 	return REGION_SYSTEM;
 }
 
-int region_file_open(struct region *r)
+int region_file_open(struct region *r, unsigned flags)
 {
 	struct stat st;
-	r->fd = file_open_high(r->path, O_RDWR | O_CREAT);
+	r->fd = file_open_high(r->path, O_RDWR | (flags & REGION_EXISTING ? 0 : O_CREAT));
 	if (r->fd < 0)
-		return file_error();
+		return flags & REGION_EXISTING && errno == ENOENT ? REGION_GONE : file_error();
 	if (file_stat(r->fd, &st) != 0)
 		return REGION_SYSTEM;
 	if (!S_ISREG(st.st_mode))
 		return REGION_NOT_REGULAR;
-	if (st.st_uid != geteuid() && st.st_uid != 0)
+	if (!(flags & REGION_ANY_OWNER) && st.st_uid != geteuid() && st.st_uid != 0)
 		return REGION_OWNER;
 	r->dev = st.st_dev;
 	r->ino = st.st_ino;
@@ -254,17 +254,18 @@ int region_limits_find(const struct region *r, uint32_t *where)
 	return REGION_OK;
 }
 
-/* region_limits_open finds the page of limits this region goes by: what it was
- * made with counts for all its life. */
+/* region_limits_open finds the page of limits this region goes by: the file beside it,
+ * wherever there is one. What the region says of that, its job could have written; it only
+ * says that a file which is missing has been there. */
 int region_limits_open(struct region *r)
 {
 	char path[4096];
 	r->limits = &r->m->limits;
-	if (load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
-		return REGION_OK;
-	int fd = file_limits_path(r, path, sizeof path) ? file_open(path, O_RDONLY) : -1;
-	if (fd < 0)
+	if (!file_limits_path(r, path, sizeof path))
 		return REGION_LIMITS;
+	int fd = file_open(path, O_RDONLY);
+	if (fd < 0)
+		return errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE ? REGION_OK : REGION_LIMITS;
 	int err = file_check_limits(r, fd);
 	if (!err) {
 		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);

@@ -14,7 +14,7 @@
 void region_keep_peak(struct region *r, unsigned device);
 
 /* file.c */
-int region_file_open(struct region *r);
+int region_file_open(struct region *r, unsigned flags);
 int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
 int region_file_empty(struct region *r);

@@ -122,15 +122,17 @@ static bool open_lacks(const struct region *r, const struct region_limits *own)
 	return false;
 }
 
-static int open_attach(struct region *r, const struct region_limits *own)
+static int open_attach(struct region *r, const struct region_limits *own, unsigned flags, uint64_t created)
 {
 	bool fresh;
 	int err;
-	if ((err = region_file_open(r)))
+	if ((err = region_file_open(r, flags)))
 		return err;
 	FAILPOINT(INIT_OPENED);
 	if ((err = region_file_inspect(r, &fresh)))
 		return err;
+	if (fresh && flags & REGION_EXISTING)
+		return REGION_GONE;
 	if (fresh && (err = region_file_allocate(r)))
 		return err;
 	if ((err = open_map(r)))
@@ -142,6 +144,8 @@ static int open_attach(struct region *r, const struct region_limits *own)
 	}
 	if ((err = open_check(r)))
 		return err;
+	if (created && load_acquire(&r->m->header.created) != created)
+		return REGION_GONE;
 	if ((err = region_limits_open(r)))
 		return err;
 	if (!r->limits_beside && open_lacks(r, own))
@@ -149,12 +153,14 @@ static int open_attach(struct region *r, const struct region_limits *own)
 	return REGION_OK;
 }
 
-int region_open(struct region *r, const char *path, const struct region_limits *own)
+int region_open(struct region *r, const char *path, const struct region_limits *own) { return region_open_as(r, path, own, 0, 0); }
+
+int region_open_as(struct region *r, const char *path, const struct region_limits *own, unsigned flags, uint64_t created)
 {
 	memset(r, 0, sizeof *r);
 	r->fd = -1;
 	r->path = path;
-	int err = open_attach(r, own);
+	int err = open_attach(r, own, flags, created);
 	if (err) {
 		int saved = errno;
 		region_close(r);
@@ -212,6 +218,8 @@ const char *region_error_text(int error)
 		[REGION_EVICTED] = "slot was taken away (its lock was lost: did the program close all its files?)",
 		[REGION_DAMAGED] = "region is damaged (end the job and remove the file)",
 		[REGION_BUSY] = "another thread is changing what this process holds",
+		[REGION_GONE] =
+			"the job's region is gone: it was removed or emptied, or its name is another job's now (start the job again)",
 	};
 	return error >= 0 && error < (int)(sizeof text / sizeof *text) ? text[error] : "unknown error";
 }

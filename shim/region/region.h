@@ -35,6 +35,7 @@ enum region_error {
 	REGION_EVICTED,     /* the slot was taken away: nothing of this change, nor of what was held, is left */
 	REGION_DAMAGED,     /* what the file holds cannot be */
 	REGION_BUSY,        /* another thread is changing what this process holds */
+	REGION_GONE,        /* it was to be there, and is missing, empty or another one */
 };
 
 /* What a process brings along; zero where it has nothing to say. */
@@ -98,6 +99,14 @@ struct region_refusal {
 /* region_open attaches to the region at path, making and initialising it if need
  * be. path must outlive r. */
 int region_open(struct region *r, const char *path, const struct region_limits *own);
+
+/* region_open_as is region_open with flags, and for the region that was made then and no other
+ * where created is not 0. */
+enum region_open_flags {
+	REGION_EXISTING = 1,  /* a region that is missing or empty is REGION_GONE */
+	REGION_ANY_OWNER = 2, /* whoever put it there is trusted */
+};
+int region_open_as(struct region *r, const char *path, const struct region_limits *own, unsigned flags, uint64_t created);
 
 /* region_close unmaps it. The slot, if any, must have been left; or it is left to
  * the next process that needs it. */

@@ -321,6 +321,25 @@ if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 	unset CUDA_DEVICE_MEMORY_LIMIT
 fi
 
+where="the region that a launcher made, and no other"
+fresh
+RATION_JOB=train job init exit:0 # it is missing
+is "$out" "init 304 "
+has "$err" "region is gone"
+is "$(ls "$dir")" gpu
+: >"$RATION_REGION" # it was emptied
+RATION_JOB=train job init exit:0
+is "$out" "init 304 "
+fresh
+job init exit:0
+is "$out" "init 0 "
+created=$("$tests/look" "$RATION_REGION" created)
+RATION_JOB=train RATION_JOB_CREATED=$((created + 1)) job init exit:0 # its name is another job's
+is "$out" "init 304 "
+has "$err" "region is gone"
+RATION_JOB=train RATION_JOB_CREATED=$created job init exit:0
+is "$out" "init 0 "
+
 where="beside another preloaded library"
 if [ -z "$san" ]; then
 	for order in first last; do

@@ -1,5 +1,5 @@
 /* Prints what a region holds, for scripts: one line for each active slot, and one
- * for each device in use. */
+ * for each device in use. With "created" after the path: when it was made. */
 #include <stdio.h>
 
 #include "../region/region.h"
@@ -10,8 +10,10 @@ int main(int argc, char **argv)
 {
 	static const struct region_limits none;
 	struct region r;
-	if (argc != 2 || region_open(&r, argv[1], &none) != 0)
+	if (argc < 2 || region_open(&r, argv[1], &none) != 0)
 		return 1;
+	if (argc > 2)
+		return printf("%llu\n", (unsigned long long)load_acquire(&r.m->header.created)) < 0;
 	for (unsigned i = 0; i < RATION_SLOTS; i++)
 		if (status_state(load_acquire(&r.m->status[i])) != RATION_SLOT_FREE)
 			printf("slot %u pid %llu host %llu %s\n", i, (unsigned long long)r.m->slots[i].pid,

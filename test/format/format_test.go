@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/region"
+	"ration/test/harness"
 )
 
 const (
@@ -142,23 +142,7 @@ func newPatch(t *testing.T, path string) patch {
 }
 
 // at returns the offset of a field, given by names and by indices of arrays.
-func at(path ...any) int64 {
-	t, offset := reflect.TypeFor[abi.Region](), int64(0)
-	for _, step := range path {
-		switch s := step.(type) {
-		case string:
-			f, ok := t.FieldByName(s)
-			if !ok {
-				panic(s)
-			}
-			t, offset = f.Type, offset+int64(f.Offset)
-		case int:
-			t = t.Elem()
-			offset += int64(s) * int64(t.Size())
-		}
-	}
-	return offset
-}
+func at(path ...any) int64 { return harness.Offset(path...) }
 
 func (p patch) word(value uint64, path ...any) {
 	p.t.Helper()

@@ -96,6 +96,11 @@ func TestReaderFindsLimitsBeside(t *testing.T) {
 	if d := got.Devices[0]; d.Limit != 100*MiB {
 		t.Errorf("device 0 is %+v", d)
 	}
+	// The region's own word on it is the job's to write.
+	newPatch(t, path).word(abi.LimitsInside<<32|abi.Version, "Header", "Version")
+	if d := read(t, path).Devices[0]; d.Limit != 100*MiB {
+		t.Errorf("with other flags, device 0 is %+v", d)
+	}
 	must(t, os.Chmod(path+region.LimitsSuffix, 0o664))
 	refuses(t, path, "planted")
 }
@@ -119,6 +124,7 @@ func TestReaderRefuses(t *testing.T) {
 		"version 4":        func(b []byte) []byte { b[at("Header", "Version")]++; return b },
 		"not a region":     func(b []byte) []byte { b[0]++; return b },
 		"bytes":            func(b []byte) []byte { return b[:len(b)-1] },
+		"is missing":       func(b []byte) []byte { b[at("Header", "Flags")] = abi.LimitsBeside; return b },
 		"damaged":          func(b []byte) []byte { b[at("Tail", "Magic")] = 0; return b },
 		"still being made": func(b []byte) []byte { b[at("Header", "State")] = abi.StateInProgress; return b },
 		"still":            func([]byte) []byte { return nil },
@@ -167,9 +173,10 @@ func TestReaderBesideAWriter(t *testing.T) {
 }
 
 // unused are the rows that make no difference to a reader: what only members of the
-// job use, what other rows say as well, and bounds that are not reached.
+// job use, what other rows say as well, what is tested by itself (Header.Flags), and bounds that
+// are not reached.
 var unused = []string{
-	"Region.Compute", "Header.Devices", "Header.Slots", "Header.Ticket", "Header.HostPIDLock", "Header.NVMLPIDs", "Limits.Changes",
+	"Region.Compute", "Header.Flags", "LimitsInside", "Header.Devices", "Header.Slots", "Header.Ticket", "Header.HostPIDLock", "Header.NVMLPIDs", "Limits.Changes",
 	"Slot.Start", "Slot.PIDNS", "Account.Pend", "Account.Used", "Account.Done",
 	"Device.Fences", "LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
 	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Phase.Count",

@@ -146,11 +146,12 @@ def whole(f, c):
 
 def limits(f, header, c):
     """The file that holds the limits, and where in it they are."""
-    if header["Flags"] == c["LimitsInside"]:
+    try:
+        beside = File(f.page, f.path + ".limits", "Limits")
+    except FileNotFoundError:
+        if header["Flags"] == c["LimitsBeside"]:
+            raise Refused(f"{f.path}.limits is missing") from None
         return f, ["Limits"]
-    if header["Flags"] != c["LimitsBeside"]:
-        raise Refused("limits are nowhere")
-    beside = File(f.page, f.path + ".limits", "Limits")
     if beside.status.st_uid not in (0, f.status.st_uid) or beside.status.st_mode & 0o022:
         raise Refused(f"{beside.path} could have been planted")
     if (beside.read("Magic"), beside.read("Version"), beside.read("Size")) != (c["LimitsMagic"], c["Version"], beside.size):

@@ -119,7 +119,7 @@ func (w *worker) openReadOnly(arg []string) (_ string, err error) {
 	if len(arg) != 1 || w.r != nil {
 		return "", errUsage
 	}
-	if w.r, err = region.OpenReadOnly(arg[0]); err != nil {
+	if w.r, err = region.OpenMapped(arg[0]); err != nil {
 		w.r = nil
 		return "", err
 	}

@@ -6,8 +6,9 @@
  *   ready=FILE  makes a file
  *   pause       waits for a signal, for a minute at most
  *
- * Built with -DLINKED it is linked with the driver, otherwise it loads it; with
- * EAT=proc it asks cuGetProcAddress for everything, as newer programs do. */
+ * Built with -DLINKED it is linked with the driver, otherwise it loads it, by the
+ * name in EAT_DRIVER if there is one; with EAT=proc it asks cuGetProcAddress for
+ * everything, as newer programs do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -43,7 +44,8 @@ static void *find(const char *name, const char *symbol)
 int main(int argc, char **argv)
 {
 #ifndef LINKED
-	if (!(lib = dlopen("libcuda.so.1", RTLD_NOW))) {
+	const char *driver = getenv("EAT_DRIVER");
+	if (!(lib = dlopen(driver ? driver : "libcuda.so.1", RTLD_NOW))) {
 		puts("no driver");
 		return 90;
 	}

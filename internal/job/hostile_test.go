@@ -1,0 +1,228 @@
+package job
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/safepath"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A job is found by which file its region is, not by how its path is written.
+func TestFindByAnotherPath(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
+	j, slot := used(t, "train")
+	defer slot.Leave()
+	link := filepath.Join(dir, "elsewhere")
+	must(t, os.Symlink(filepath.Dir(j.Path), link))
+	for _, path := range []string{filepath.Join(link, "region"), filepath.Dir(j.Path) + "/../train//region"} {
+		if got, err := Find(path); err != nil || got != j {
+			t.Errorf("%s: %v, %v, want %v", path, got, err, j)
+		}
+	}
+	hard := filepath.Join(dir, "hard")
+	must(t, os.Link(j.Path, hard))
+	if err := Remove(Job{Path: hard}, true); !errors.Is(err, ErrLiving) {
+		t.Errorf("removing it by another name while it is in use: %v", err)
+	}
+}
+
+// A link that another user can have put there leads nowhere.
+func TestFindThroughALinkOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
+	j, slot := used(t, "theirs")
+	defer slot.Leave()
+	public := filepath.Join(dir, "public")
+	must(t, os.Mkdir(public, 0o777))
+	must(t, os.Chmod(public, 0o777))
+	must(t, os.Symlink(filepath.Dir(j.Path), filepath.Join(public, "d")))
+	if got, err := Find(filepath.Join(public, "d", "region")); !errors.Is(err, safepath.ErrLink) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if err := Remove(Job{Path: filepath.Join(public, "d", "region")}, true); err == nil {
+		t.Error("removed through it")
+	}
+	if !exists(j.Path) {
+		t.Error("the region is gone")
+	}
+}
+
+// Root removes no file for one user that is another's to remove.
+func TestRemoveInAFolderOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root could remove it")
+	}
+	const one, other = 12345, 12346
+	for name, c := range map[string]struct {
+		folder, file int
+		mode         os.FileMode
+		removed      bool
+	}{
+		"its user's":     {one, one, 0o755, true},
+		"another user's": {one, other, 0o755, false},
+		"root's":         {0, one, 0o755, true},
+		"everybody's":    {0, one, 0o777, false},
+		"like /tmp":      {0, one, 0o777 | os.ModeSticky, false},
+		"root's in /tmp": {0, 0, 0o777 | os.ModeSticky, true},
+		"of its group":   {one, one, 0o775, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
+			j, slot := used(t, "x")
+			must(t, slot.Leave())
+			path := filepath.Join(dir, "region")
+			must(t, os.Rename(j.Path, path))
+			must(t, os.Chmod(dir, c.mode))
+			must(t, errors.Join(os.Chown(path, c.file, -1), os.Chown(dir, c.folder, -1)))
+			if err := Remove(Job{Path: path}, false); (err == nil) != c.removed || exists(path) == c.removed {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A lease on a job's file delays nobody, and a job that cannot be asked is in use.
+func TestLease(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	must(t, err)
+	l.Release()
+	path := filepath.Join(l.Folder, aliveName)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("no leases here: %v", err) // some file systems have none
+	}
+	start := time.Now()
+	if !Running(l.Job) {
+		t.Error("a job that cannot be asked has ended")
+	}
+	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
+		t.Errorf("created: %v", err)
+	}
+	// The kernel would make an open wait for 45 s.
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// What a command inherits can be read, and no more.
+func TestInheritedDescriptor(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	must(t, err)
+	must(t, l.Share())
+	for _, most := range []uint64{0, 64} {
+		var before unix.Rlimit
+		must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+		if most > 0 {
+			must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: before.Max}))
+		}
+		stop, err := l.Inherit()
+		must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+		must(t, err)
+		fds, found := descriptorsOf(t, filepath.Join(l.Folder, aliveName)), 0
+		for _, fd := range fds {
+			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+			must(t, err)
+			if exec, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); exec&unix.FD_CLOEXEC != 0 {
+				continue
+			}
+			if found++; flags&unix.O_ACCMODE != unix.O_RDONLY {
+				t.Errorf("descriptor %d is inherited with flags %#x", fd, flags)
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d descriptors are inherited", found)
+		}
+		stop()
+	}
+	l.Release()
+}
+
+// descriptorsOf returns this process's descriptors of a file.
+func descriptorsOf(t *testing.T, path string) (fds []int) {
+	t.Helper()
+	for fd := range 256 {
+		var st, want unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && unix.Stat(path, &want) == nil && st.Dev == want.Dev && st.Ino == want.Ino {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
+
+// A folder that another user has made under this user's name stops nobody.
+func TestFolderMadeByAnother(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root's jobs are in /run/ration")
+	}
+	tmp, home := t.TempDir(), t.TempDir()
+	t.Setenv(EnvFolder, "")
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("TMPDIR", tmp)
+	t.Setenv("HOME", home)
+	usual := Folder()
+	if filepath.Dir(usual) != tmp {
+		t.Errorf("got %s", usual)
+	}
+	must(t, os.Mkdir(usual, 0o777))
+	must(t, os.Chmod(usual, 0o777))
+	if got, want := Folder(), filepath.Join(home, ".local/state/ration"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	_, err := MakeFolder("train")
+	must(t, err)
+}
+
+// What is no file in the place of `alive` blocks a name only until rm --force.
+func TestRemoveWithoutAFileToLock(t *testing.T) {
+	for name, plant := range map[string]func(string) error{
+		"a folder": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a link":   func(path string) error { return os.Symlink("/nowhere", path) },
+		"a pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+			j, slot := used(t, "train")
+			must(t, slot.Leave())
+			must(t, plant(filepath.Join(filepath.Dir(j.Path), aliveName)))
+			if err := Remove(j, true); err != nil || exists(filepath.Dir(j.Path)) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// Nor a file of root's own that a user has moved into the path.
+func TestRemoveRootsFileInAFolderOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root could remove it")
+	}
+	dir := filepath.Join(t.TempDir(), "theirs")
+	t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
+	j, slot := used(t, "x")
+	must(t, slot.Leave())
+	path := filepath.Join(dir, "backup", "region")
+	must(t, os.Mkdir(filepath.Dir(path), 0o755))
+	must(t, os.Rename(j.Path, path))
+	must(t, os.Chown(dir, 12345, -1))
+	if err := Remove(Job{Path: path}, true); !errors.Is(err, ErrFolder) || !exists(path) {
+		t.Errorf("got %v", err)
+	}
+}

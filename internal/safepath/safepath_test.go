@@ -1,0 +1,146 @@
+package safepath
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read opens a file and returns its content.
+func read(path string) (string, error) {
+	fd, err := Open(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return "", err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	var b [64]byte
+	n, err := f.Read(b[:])
+	return string(b[:n]), err
+}
+
+// tree makes a folder with real/file in it.
+func tree(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	must(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "real", "file"), []byte("content"), 0o644))
+	return dir
+}
+
+func TestOpen(t *testing.T) {
+	dir := tree(t)
+	must(t, os.Symlink("real", filepath.Join(dir, "relative")))
+	must(t, os.Symlink(filepath.Join(dir, "relative"), filepath.Join(dir, "absolute")))
+	must(t, os.Symlink("../"+filepath.Base(dir)+"/./real", filepath.Join(dir, "up")))
+	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	must(t, os.Symlink("real/file", filepath.Join(dir, "link")))
+	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	for _, path := range []string{"real/file", "relative/file", "absolute/file", "up/file", "real/../real/file", "./real//file"} {
+		if got, err := read(filepath.Join(dir, path)); err != nil || got != "content" {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	for path, want := range map[string]error{
+		"loop/file": unix.ELOOP, "link": unix.ELOOP, "none/file": unix.ENOENT, "real/file/x": unix.ENOTDIR, "real/none": unix.ENOENT,
+	} {
+		if _, err := read(filepath.Join(dir, path)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+	}
+	fd, err := Open(filepath.Join(dir, "pipe"), unix.O_RDONLY, 0) // does not wait for a writer
+	must(t, err)
+	must(t, unix.Close(fd))
+	t.Chdir(dir)
+	if got, err := read("relative/file"); err != nil || got != "content" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Links in what others can write are refused, wherever they lead.
+func TestLinksOfOthers(t *testing.T) {
+	const stranger = 12345
+	root := os.Geteuid() == 0
+	for _, c := range []struct {
+		name   string
+		mode   os.FileMode // of the folder that the link is in
+		folder int         // its owner; -1: this user
+		link   int         // the link's owner; -1: this user
+		want   error
+	}{
+		{"our own", 0o755, -1, -1, nil},
+		{"others may write the folder", 0o777, -1, -1, ErrLink},
+		{"its group may", 0o775, -1, -1, ErrLink},
+		{"like /tmp", 0o777 | os.ModeSticky, -1, -1, nil},
+		{"like /tmp, and another user's link", 0o777 | os.ModeSticky, -1, stranger, ErrLink},
+		{"another user's folder", 0o755, stranger, -1, ErrLink},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if (c.folder >= 0 || c.link >= 0) && !root {
+				t.Skip("only root can give files away")
+			}
+			dir := tree(t)
+			folder := filepath.Join(dir, "folder")
+			must(t, os.Mkdir(folder, 0o755))
+			must(t, os.Symlink(filepath.Join(dir, "real"), filepath.Join(folder, "link")))
+			must(t, os.Lchown(filepath.Join(folder, "link"), c.link, -1))
+			must(t, os.Chmod(folder, c.mode))
+			must(t, os.Chown(folder, c.folder, -1))
+			_, err := read(filepath.Join(folder, "link", "file"))
+			if !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+// A folder that is swapped for a link, again and again while it is being entered, never
+// leads elsewhere.
+func TestSwappedFolder(t *testing.T) {
+	dir := tree(t)
+	play := filepath.Join(dir, "play")
+	must(t, os.MkdirAll(filepath.Join(play, "d"), 0o755))
+	must(t, os.WriteFile(filepath.Join(play, "d", "file"), []byte("harmless"), 0o644))
+	must(t, os.Symlink(filepath.Join(dir, "real"), filepath.Join(play, "e")))
+	must(t, os.Chmod(play, 0o777))
+	stop := make(chan struct{})
+	var swapper sync.WaitGroup
+	swapper.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(play, "d"), unix.AT_FDCWD, filepath.Join(play, "e"), unix.RENAME_EXCHANGE)
+			}
+		}
+	})
+	refused, end := 0, time.Now().Add(300*time.Millisecond)
+	for n := 0; n < 2000 || refused == 0 && time.Now().Before(end); n++ {
+		got, err := read(filepath.Join(play, "d", "file"))
+		if got == "content" {
+			t.Fatalf("after %d tries it was led elsewhere", n)
+		}
+		if errors.Is(err, ErrLink) {
+			refused++
+		}
+	}
+	close(stop)
+	swapper.Wait()
+	if refused == 0 {
+		t.Error("the link was never met")
+	}
+}

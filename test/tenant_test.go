@@ -1,0 +1,239 @@
+package test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/machine"
+	"ration/test/harness"
+)
+
+// What a tenant writes into its own region is a claim. These tests write it, and look at
+// it with what an operator uses.
+
+// tenant is a file that its owner writes as it likes.
+type tenant struct {
+	t *testing.T
+	f *os.File
+}
+
+func newTenant(t *testing.T, path string) tenant {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return tenant{t, f}
+}
+
+func (w tenant) word(value uint64, path ...any) {
+	w.t.Helper()
+	if _, err := w.f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), harness.Offset(path...)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// slot writes an active slot that belongs to no process.
+func (w tenant) slot(slot int, pid, uid uint64, name string) {
+	w.t.Helper()
+	w.word(uint64(abi.MakeStatus(1, abi.SlotActive)), "Status", slot)
+	w.word(pid, "Slots", slot, "PID")
+	w.word(uid, "Slots", slot, "UID")
+	w.word(uint64(abi.MakeHostPID(1, int(pid))), "Slots", slot, "HostPID")
+	b := make([]byte, abi.NameLen)
+	copy(b, name)
+	if _, err := w.f.WriteAt(b, harness.Offset("Slots", slot, "Name")); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// joined makes a job in which another process holds a mebibyte.
+func joined(t *testing.T) (string, *harness.Worker) {
+	t.Helper()
+	path := newPath(t)
+	w := join(t, harness.GoOnly(), 0, path, gib)
+	w.OK("charge 0 data %d", mib)
+	return path, w
+}
+
+const gib = 1 << 30
+
+// Who a process is comes from the kernel. What only the slot says is shown as that, and
+// blocks nothing.
+func TestTenantClaimsToBeAnother(t *testing.T) {
+	path, w := joined(t)
+	before, err := machine.ReadRegion(path)
+	if err != nil || len(before.Processes) != 1 || !before.Processes[0].Verified {
+		t.Fatalf("got %+v, %v", before, err)
+	}
+	real := before.Processes[0]
+	if real.HostPID != w.PID() && region.OnHost() {
+		t.Errorf("its PID is %d, and %d is shown", w.PID(), real.HostPID)
+	}
+	bad := newTenant(t, path)
+	bad.word(1, "Slots", real.Slot, "PID")
+	bad.word(12345, "Slots", real.Slot, "UID")
+	bad.word(uint64(abi.MakeHostPID(1, 1)), "Slots", real.Slot, "HostPID")
+	// A second slot names process 2, a kernel thread on the host, which ends only with the machine.
+	bad.slot(real.Slot+1, 2, 0, "kthreadd")
+	bad.word(uint64(real.Slot+2), "Header", "HighWater")
+	after, err := machine.ReadRegion(path)
+	if err != nil || len(after.Processes) != 2 {
+		t.Fatalf("got %+v, %v", after, err)
+	}
+	for _, p := range after.Processes {
+		switch p.Slot {
+		case real.Slot:
+			if !p.Verified || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID {
+				t.Errorf("its owner is shown as %+v", p)
+			}
+		default:
+			if p.Verified || p.State != machine.Dead || p.User != "0" {
+				t.Errorf("a claim is shown as %+v", p)
+			}
+		}
+	}
+	// The operator is told to end the process that runs, and no other.
+	err = job.Remove(job.Job{Path: path}, true)
+	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "kthreadd") {
+		t.Errorf("removing it: %v", err)
+	}
+	w.Kill()
+	if err := job.Remove(job.Job{Path: path}, false); err != nil {
+		t.Errorf("when its process has ended: %v", err)
+	}
+}
+
+// A flood of slots costs a bounded look: no user is looked up, no process asked for.
+func TestTenantFloodsTheSlots(t *testing.T) {
+	path, _ := joined(t)
+	bad := newTenant(t, path)
+	for slot := 1; slot < abi.Slots; slot++ {
+		bad.slot(slot, uint64(os.Getpid()), uint64(100000+slot), "\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f")
+	}
+	bad.word(1<<60, "Header", "HighWater")
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) < abi.Slots-2 {
+		t.Fatalf("%d processes, %v", len(j.Processes), err)
+	}
+	out, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []string{"\x1b", "\x07", "\u202e", "\u009b", "\x7f", `\u001b`, `\u0007`} {
+		if bytes.Contains(out, []byte(c)) {
+			t.Errorf("%q reaches the reader", c)
+		}
+	}
+	for _, p := range j.Processes[1:] {
+		if p.Verified || p.User != strconv.Itoa(p.UID) {
+			t.Fatalf("a claim is shown as %+v", p)
+		}
+	}
+}
+
+// Whatever a tenant does to its file while an operator's tools look at it, they go on.
+func TestTenantScribbles(t *testing.T) {
+	path, w := joined(t)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := newTenant(t, path)
+	stop := make(chan struct{})
+	var scribbler sync.WaitGroup
+	scribbler.Go(func() {
+		random := rand.New(rand.NewPCG(1, 2))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			switch random.IntN(6) {
+			case 0:
+				_ = bad.f.Truncate(0)
+			case 1:
+				_ = bad.f.Truncate(int64(len(good) / 2))
+			case 2:
+				_ = bad.f.Truncate(int64(len(good)))
+			case 3: // as it was, so that the looks come far
+				_, _ = bad.f.WriteAt(good, 0)
+			default:
+				at := random.Int64N(int64(len(good) - 4096))
+				rubbish := make([]byte, 1+random.IntN(4096))
+				for i := range rubbish {
+					rubbish[i] = byte(random.Uint32())
+				}
+				_, _ = bad.f.WriteAt(rubbish, at)
+			}
+		}
+	})
+	looked := 0
+	for range rounds(400) {
+		if _, err := machine.ReadRegion(path); err == nil {
+			looked++
+		}
+		if r, err := region.OpenForLimits(path); err == nil {
+			_ = r.SetLimit(0, abi.MakeLimit(gib, 0))
+			_ = r.Refresh()
+			_, _ = r.Holdings(0, nil)
+			_ = r.Close()
+		}
+		_ = region.Locked(path)
+	}
+	close(stop)
+	scribbler.Wait()
+	t.Logf("%d looks found a region in order", looked)
+	w.Kill() // whose mapping may be gone
+}
+
+// What only takes a name in the file system makes no reader wait, and leads none astray.
+func TestTenantPlantsFiles(t *testing.T) {
+	elsewhere, _ := joined(t)
+	dir := t.TempDir()
+	for name, plant := range map[string]func(string) error{
+		"a pipe":            func(path string) error { return unix.Mkfifo(path, 0o666) },
+		"a folder":          func(path string) error { return os.Mkdir(path, 0o777) },
+		"a link":            func(path string) error { return os.Symlink(elsewhere, path) },
+		"a link to itself":  func(path string) error { return os.Symlink(path, path) },
+		"an endless device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"an empty file":     func(path string) error { return os.WriteFile(path, nil, 0o666) },
+		"a large file":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o666), os.Truncate(path, 1<<40)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
+			if err := plant(path); err != nil {
+				t.Fatal(err)
+			}
+			if j, err := machine.ReadRegion(path); err == nil {
+				t.Errorf("it was read: %+v", j)
+			}
+			if r, err := region.OpenForLimits(path); err == nil {
+				t.Errorf("it was opened")
+				_ = r.Close()
+			}
+			if err := job.Remove(job.Job{Path: path}, true); err == nil {
+				t.Error("it was removed")
+			}
+		})
+	}
+	if _, err := machine.ReadRegion(elsewhere); err != nil {
+		t.Errorf("the other job's region: %v", err)
+	}
+}
