@@ -107,5 +107,13 @@ for path in "$here"/stranger/*.c "$here"/stranger/*_test.sh; do
 	esac
 done
 
+# And those that break it still.
+if [ -n "${PENDING:-}" ]; then
+	export FAKEGPU_CONTEXT=100m CUDA_DEVICE_MEMORY_LIMIT=1g RATION_LOG=error
+	for path in "$here"/stranger/pending/*.c; do
+		program "stranger/pending/$(basename "$path" .c)"
+	done
+fi
+
 echo "shim: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]
