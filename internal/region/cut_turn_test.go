@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/test/emulated"
 )
 
 // A file that is cut short under a thread which has the turn leaves the turn free: the
 // other threads get their error, too.
 func TestCutShortInTurn(t *testing.T) {
+	emulated.NeedFaultAddress(t)
 	for round := range 100 {
 		r := open(t, 10*MiB)
 		s := claim(t, r)

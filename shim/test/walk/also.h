@@ -70,7 +70,12 @@ static void step_cancel(struct walker *w)
 {
 	struct victim v = {all.primary[below(w, DEVICES)], below(w, 2), below(w, 2), 0};
 	pthread_t t;
-	if (pthread_create(&t, NULL, victim_run, &v) != 0)
+	pthread_attr_t a;
+	/* Never a real-time thread, as its maker may be: it does not wait for anything, and would keep
+	 * the CPU. */
+	pthread_attr_init(&a);
+	pthread_attr_setinheritsched(&a, PTHREAD_EXPLICIT_SCHED);
+	if (pthread_create(&t, &a, victim_run, &v) != 0)
 		return;
 	usleep(below(w, 500));
 	pthread_cancel(t);
