@@ -19,6 +19,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/region"
 	"ration/machine"
+	"ration/test/emulated"
 	"ration/test/harness"
 )
 
@@ -149,6 +150,7 @@ func TestTenantFloodsTheSlots(t *testing.T) {
 
 // Whatever a tenant does to its file while an operator's tools look at it, they go on.
 func TestTenantScribbles(t *testing.T) {
+	emulated.NeedFaultAddress(t) // limits are written through a mapping
 	path, w := joined(t)
 	good, err := os.ReadFile(path)
 	if err != nil {
