@@ -45,8 +45,8 @@ program() {
 	out=$(
 		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$folder" RATION_REGION="$folder/region"
 		[ -f "$here/$1.env" ] && . "$here/$1.env"
-		# The address sanitizer loses the stack of a thread that is cancelled.
-		[ "$san" = address ] && export RATION_TEST_WALK="$(printf %s "${RATION_TEST_WALK:-}" | sed 's/cancel,//')"
+		# A thread that is cancelled inside a sanitizer leaves its locks held, or its stack marked.
+		[ -n "$san" ] && export RATION_TEST_WALK="$(printf %s "${RATION_TEST_WALK:-}" | sed 's/cancel,//')"
 		timeout $([ -n "$san" ] && echo 400 || echo 120) env LD_PRELOAD="${2:-$preload}" "$tests/$1"
 	)
 	status=$?
@@ -73,8 +73,9 @@ if [ -n "$emulated" ]; then
 	"$tests/proc_stat" || without="$without random no_descriptors "
 	echo "not in an emulator:$without"
 fi
-# Nor the address sanitizer: for cancelled threads, and for a syscall that reads as many arguments
-# as there can be.
+# Nor a sanitizer: for cancelled threads; and the address sanitizer for a syscall that reads as many
+# arguments as there can be.
+[ -n "$san" ] && without=" cancelled "
 [ "$san" = address ] && without=" cancelled long_wait "
 # left_out NAME says whether a test is not to be run.
 left_out() {
