@@ -36,25 +36,13 @@ static void wait_for_another(int64_t step)
 	OK(cuDevicePrimaryCtxReset_v2(1));
 }
 
-static unsigned lines(const char *text)
-{
-	char buf[4096];
-	unsigned n = 0;
-	FILE *f = fopen(getenv("RATION_LOG_FILE"), "r");
-	while (f && fgets(buf, sizeof buf, f))
-		n += strstr(buf, text) != NULL;
-	if (f)
-		fclose(f);
-	return n;
-}
-
 int main(void)
 {
 	OK(cuInit(0));
 	wait_for_another(90);
-	EQ(lines(" waited "), 0);
+	EQ(log_lines(" waited "), 0);
 	wait_for_another(130);
-	EQ(lines(": waited 130 ms for another thread that makes or ends the primary context\n"), 1);
-	EQ(lines(" waited "), 1);
+	EQ(log_lines(": waited 130 ms for another thread that makes or ends the primary context\n"), 1);
+	EQ(log_lines(" waited "), 1);
 	return FINISH();
 }

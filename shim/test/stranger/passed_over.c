@@ -7,18 +7,6 @@
 
 static CUresult retain(struct task *t) { return cuDevicePrimaryCtxRetain(&t->made, (CUdevice)t->bytes); }
 
-static unsigned lines(const char *text)
-{
-	char buf[4096];
-	unsigned n = 0;
-	FILE *f = fopen(getenv("RATION_LOG_FILE"), "r");
-	while (f && fgets(buf, sizeof buf, f))
-		n += strstr(buf, text) != NULL;
-	if (f)
-		fclose(f);
-	return n;
-}
-
 static void inside(void)
 {
 	struct task a = {.run = retain, .bytes = 0}, b = {.run = retain, .bytes = 1};
@@ -28,16 +16,16 @@ static void inside(void)
 	/* Another process waits for as long as it waits for one that does not move. */
 	unsetenv("RATION_FAULT");
 	EQ(AGAIN("other", NULL), 0);
-	EQ(lines("passing over the process in slot"), 1);
+	EQ(log_lines("passing over the process in slot"), 1);
 	fakegpu_hold("cuDevicePrimaryCtxRetain", 1);
 	task_begin(&b, NULL);
 	task_settle(&b, "cuDevicePrimaryCtxRetain", 1);
 	unpark();
 	JOIN(&a);
-	EQ(lines("was passed over in its turn"), 1);
+	EQ(log_lines("was passed over in its turn"), 1);
 	fakegpu_open("cuDevicePrimaryCtxRetain");
 	JOIN(&b);
-	EQ(lines("was passed over in its turn"), 1);
+	EQ(log_lines("was passed over in its turn"), 1);
 	OK(a.result);
 	OK(b.result);
 }
