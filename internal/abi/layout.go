@@ -150,7 +150,8 @@ type Limits struct {
 	_       uint32
 	Size    uint64 // bytes of this structure
 	Changes uint64 // counts changes of limits while the job runs
-	_       [4]uint64
+	Round   uint64 // microseconds that the slices of a device's jobs last together, where their shares add up to 100; DefaultRound while zero
+	_       [3]uint64
 
 	Device [Devices]DeviceLimits // by device
 	_      [248]uint64
@@ -160,10 +161,12 @@ type Limits struct {
 type DeviceLimits struct {
 	_       structs.HostLayout
 	Memory  uint64    // packed by Limit
-	Compute uint64    // per cent of the device's time; zero while not set
+	Compute uint64    // share: per cent of the device's time that the job has at least; zero while not set
 	UUID    [2]uint64 // the UUID's 16 bytes as two numbers, each big end first; the second is zero while unknown
 	Total   uint64    // bytes the device has; zero while unknown
-	_       [11]uint64
+
+	ComputeMax uint64 // cap: per cent of the device's time that the job has at most; zero while not set
+	_          [10]uint64
 }
 
 // Device is one device's ledger.
@@ -179,10 +182,15 @@ type Device struct {
 	_           [4]uint64
 }
 
-// Compute is room for the rationing of compute time.
+// Compute is what a job has had of one device's time, where its time has a cap.
 type Compute struct {
-	_ structs.HostLayout
-	_ [16]uint64
+	_   structs.HostLayout
+	Due uint64 // nanoseconds of the monotonic clock: when all time that was charged will have been due; launches wait for it
+	_   [7]uint64
+
+	Used   uint64 // nanoseconds of the device's time, as measured and charged
+	Waited uint64 // nanoseconds that launches waited, over all threads
+	_      [6]uint64
 }
 
 // Slot is one process.
@@ -212,7 +220,12 @@ type Account struct {
 	Driver uint64 // bytes the driver reports for this process; zero while unknown
 
 	Done uint64 // sequence of the newest change known to be applied, WordSeqBits wide; written by others
-	_    [7]uint64
+
+	Work       uint64 // packed by Work: when the process last had work on the device; zeroed with Gen
+	Slice      uint64 // packed by Slice: the time slice of its contexts; zeroed with Gen
+	TimeUsed   uint64 // nanoseconds of the device's time, as measured for a cap; zeroed with Gen
+	TimeWaited uint64 // nanoseconds that its launches waited for a cap; zeroed with Gen
+	_          [3]uint64
 }
 
 // Usage is bytes by kind and their sum.
@@ -291,4 +304,6 @@ const (
 	DoneRefresh    = 1 << 16   // changes after which an owner rewrites its own Done
 	ClaimWindow    = 64        // slots tried first; doubled when none is free
 	PeakStep       = 64        // a growing device's Peak is written when it is exceeded by one part in so many
+	DefaultRound   = 20_000    // microseconds: Limits.Round where none is set
+	WorkLeaseUS    = 100_000   // microseconds for which a sign of work counts
 )

@@ -179,6 +179,67 @@ func (n NVMLPIDs) Namespace() uint64 { return uint64(n) >> 1 }
 // Own is 1 where the driver's list has the namespace's own PIDs.
 func (n NVMLPIDs) Own() uint64 { return uint64(n) & 1 }
 
+// Widths of Work.
+const (
+	WorkTimeBits    = 48
+	WorkContextBits = 15
+	WorkWaitingBit  = 63
+)
+
+// Work is the last sign of work of a process on a device, by which its job divides its
+// share: among the contexts that have work. Zero where there never was any. A sign counts
+// for WorkLeaseUS; while a thread waits for the device it counts on, for as long as the
+// process lives.
+type Work uint64
+
+// MakeWork packs a sign of work.
+func MakeWork(microseconds uint64, contexts int, waiting bool) Work {
+	w := Work(microseconds&(1<<WorkTimeBits-1) | uint64(contexts)&(1<<WorkContextBits-1)<<WorkTimeBits)
+	if waiting {
+		w |= 1 << WorkWaitingBit
+	}
+	return w
+}
+
+// Time is when: microseconds of the monotonic clock.
+func (w Work) Time() uint64 { return uint64(w) & (1<<WorkTimeBits - 1) }
+
+// Contexts is how many contexts of the process had work lately.
+func (w Work) Contexts() int { return int(w >> WorkTimeBits & (1<<WorkContextBits - 1)) }
+
+// Waiting is 1 while a thread waits for the device.
+func (w Work) Waiting() uint64 { return uint64(w) >> WorkWaitingBit }
+
+// What became of a process's time slices: values of Slice.State.
+const (
+	SliceNone    = 0 // no share, or no context yet
+	SliceKept    = 1 // the driver has the slices that were asked for
+	SliceUnseen  = 2 // a context was made without the call that sets its slice
+	SliceUnknown = 3 // the driver's call is another one than is known
+	SliceRefused = 4 // the driver refused
+	SliceLost    = 5 // the driver says that it has another value
+)
+
+// Widths of Slice.
+const (
+	SliceTimeBits  = 32
+	SliceStateBits = 8
+)
+
+// Slice is the time slice that a process's contexts have on a device.
+type Slice uint64
+
+// MakeSlice packs a slice.
+func MakeSlice(microseconds uint64, state int) Slice {
+	return Slice(microseconds&(1<<SliceTimeBits-1) | uint64(state)&(1<<SliceStateBits-1)<<SliceTimeBits)
+}
+
+// Time is the slice in microseconds, of each context.
+func (s Slice) Time() uint64 { return uint64(s) & (1<<SliceTimeBits - 1) }
+
+// State is one of the constants from SliceNone.
+func (s Slice) State() int { return int(s >> SliceTimeBits & (1<<SliceStateBits - 1)) }
+
 // Values of Phase.Phase.
 const (
 	PhaseIdle = 0 // readers use A

@@ -28,7 +28,9 @@ type turn struct {
 func (t *turn) enter(a *abi.Account, gen uint64) {
 	if !t.entered {
 		t.entered = true
-		storeRelease(&a.Driver, 0)
+		for _, word := range []*uint64{&a.Driver, &a.Work, &a.Slice, &a.TimeUsed, &a.TimeWaited} {
+			storeRelease(word, 0)
+		}
 	}
 	t.publish(a)
 	// Release: pairs with the load of Gen in read.

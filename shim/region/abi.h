@@ -42,6 +42,8 @@
 #define RATION_DONE_REFRESH 0x10000u
 #define RATION_CLAIM_WINDOW 0x40u
 #define RATION_PEAK_STEP 0x40u
+#define RATION_DEFAULT_ROUND 0x4e20u
+#define RATION_WORK_LEASE_US 0x186a0u
 #define RATION_WORD_SEQ_BITS 0x16u
 #define RATION_WORD_SLOT_BITS 0xau
 #define RATION_WORD_SLOT_SHIFT 0x16u
@@ -57,6 +59,17 @@
 #define RATION_SLOT_CONDEMNED 0x3u
 #define RATION_SLOT_DAMAGED 0x4u
 #define RATION_STATUS_STATE_BITS 0x8u
+#define RATION_WORK_TIME_BITS 0x30u
+#define RATION_WORK_CONTEXT_BITS 0xfu
+#define RATION_WORK_WAITING_BIT 0x3fu
+#define RATION_SLICE_NONE 0x0u
+#define RATION_SLICE_KEPT 0x1u
+#define RATION_SLICE_UNSEEN 0x2u
+#define RATION_SLICE_UNKNOWN 0x3u
+#define RATION_SLICE_REFUSED 0x4u
+#define RATION_SLICE_LOST 0x5u
+#define RATION_SLICE_TIME_BITS 0x20u
+#define RATION_SLICE_STATE_BITS 0x8u
 #define RATION_PHASE_IDLE 0x0u
 #define RATION_PHASE_B 0x1u
 #define RATION_PHASE_A 0x3u
@@ -238,14 +251,16 @@ struct ration_device_limits {
 	uint64_t compute;
 	uint64_t uuid[2];
 	uint64_t total;
-	uint64_t pad4[11];
+	uint64_t compute_max;
+	uint64_t pad5[10];
 };
 _Static_assert(sizeof(struct ration_device_limits) == 128, "device_limits");
 _Static_assert(offsetof(struct ration_device_limits, memory) == 0, "device_limits.memory");
 _Static_assert(offsetof(struct ration_device_limits, compute) == 8, "device_limits.compute");
 _Static_assert(offsetof(struct ration_device_limits, uuid) == 16, "device_limits.uuid");
 _Static_assert(offsetof(struct ration_device_limits, total) == 32, "device_limits.total");
-_Static_assert(offsetof(struct ration_device_limits, pad4) == 40, "device_limits.pad4");
+_Static_assert(offsetof(struct ration_device_limits, compute_max) == 40, "device_limits.compute_max");
+_Static_assert(offsetof(struct ration_device_limits, pad5) == 48, "device_limits.pad5");
 
 struct ration_limits {
 	uint64_t magic;
@@ -253,9 +268,10 @@ struct ration_limits {
 	uint32_t pad2;
 	uint64_t size;
 	uint64_t changes;
-	uint64_t pad5[4];
+	uint64_t round;
+	uint64_t pad6[3];
 	struct ration_device_limits device[16];
-	uint64_t pad7[248];
+	uint64_t pad8[248];
 };
 _Static_assert(sizeof(struct ration_limits) == 4096, "limits");
 _Static_assert(offsetof(struct ration_limits, magic) == 0, "limits.magic");
@@ -263,9 +279,10 @@ _Static_assert(offsetof(struct ration_limits, version) == 8, "limits.version");
 _Static_assert(offsetof(struct ration_limits, pad2) == 12, "limits.pad2");
 _Static_assert(offsetof(struct ration_limits, size) == 16, "limits.size");
 _Static_assert(offsetof(struct ration_limits, changes) == 24, "limits.changes");
-_Static_assert(offsetof(struct ration_limits, pad5) == 32, "limits.pad5");
+_Static_assert(offsetof(struct ration_limits, round) == 32, "limits.round");
+_Static_assert(offsetof(struct ration_limits, pad6) == 40, "limits.pad6");
 _Static_assert(offsetof(struct ration_limits, device) == 64, "limits.device");
-_Static_assert(offsetof(struct ration_limits, pad7) == 2112, "limits.pad7");
+_Static_assert(offsetof(struct ration_limits, pad8) == 2112, "limits.pad8");
 
 struct ration_device {
 	uint64_t ledger_word;
@@ -286,10 +303,18 @@ _Static_assert(offsetof(struct ration_device, fences) == 88, "device.fences");
 _Static_assert(offsetof(struct ration_device, pad6) == 96, "device.pad6");
 
 struct ration_compute {
-	uint64_t pad0[16];
+	uint64_t due;
+	uint64_t pad1[7];
+	uint64_t used;
+	uint64_t waited;
+	uint64_t pad4[6];
 };
 _Static_assert(sizeof(struct ration_compute) == 128, "compute");
-_Static_assert(offsetof(struct ration_compute, pad0) == 0, "compute.pad0");
+_Static_assert(offsetof(struct ration_compute, due) == 0, "compute.due");
+_Static_assert(offsetof(struct ration_compute, pad1) == 8, "compute.pad1");
+_Static_assert(offsetof(struct ration_compute, used) == 64, "compute.used");
+_Static_assert(offsetof(struct ration_compute, waited) == 72, "compute.waited");
+_Static_assert(offsetof(struct ration_compute, pad4) == 80, "compute.pad4");
 
 struct ration_slot {
 	uint64_t pid;
@@ -391,7 +416,11 @@ struct ration_account {
 	uint64_t used;
 	uint64_t driver;
 	uint64_t done;
-	uint64_t pad9[7];
+	uint64_t work;
+	uint64_t slice;
+	uint64_t time_used;
+	uint64_t time_waited;
+	uint64_t pad13[3];
 };
 _Static_assert(sizeof(struct ration_account) == 192, "account");
 _Static_assert(offsetof(struct ration_account, phase) == 0, "account.phase");
@@ -403,7 +432,11 @@ _Static_assert(offsetof(struct ration_account, pend) == 104, "account.pend");
 _Static_assert(offsetof(struct ration_account, used) == 112, "account.used");
 _Static_assert(offsetof(struct ration_account, driver) == 120, "account.driver");
 _Static_assert(offsetof(struct ration_account, done) == 128, "account.done");
-_Static_assert(offsetof(struct ration_account, pad9) == 136, "account.pad9");
+_Static_assert(offsetof(struct ration_account, work) == 136, "account.work");
+_Static_assert(offsetof(struct ration_account, slice) == 144, "account.slice");
+_Static_assert(offsetof(struct ration_account, time_used) == 152, "account.time_used");
+_Static_assert(offsetof(struct ration_account, time_waited) == 160, "account.time_waited");
+_Static_assert(offsetof(struct ration_account, pad13) == 168, "account.pad13");
 
 struct ration_tail {
 	uint64_t magic;

@@ -67,6 +67,10 @@ static void seqlock_enter(struct region *r, struct region_turn *t, struct ration
 		t->peak = 0;
 		t->usage = (struct ration_usage){0};
 		store_release(&a->driver, 0);
+		store_release(&a->work, 0);
+		store_release(&a->slice, 0);
+		store_release(&a->time_used, 0);
+		store_release(&a->time_waited, 0);
 	}
 	seqlock_publish(t, a);
 	/* Release: pairs with the load of gen in region_read, and with read in Go. */

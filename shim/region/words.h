@@ -113,4 +113,24 @@ static inline uint64_t context_cost_for(uint64_t cost, const uint64_t uuid[2])
 /* The PID namespace, and whether the driver's list has its processes by their own PIDs. */
 static inline uint64_t make_nvml_pids(uint64_t pidns, int own) { return pidns << 1 | (own != 0); }
 
+/* The last sign of work: when, by how many contexts, and whether a thread waits. */
+static inline uint64_t make_work(uint64_t microseconds, unsigned contexts, int waiting)
+{
+	return (microseconds & LOW_BITS(RATION_WORK_TIME_BITS)) |
+	       ((uint64_t)contexts & LOW_BITS(RATION_WORK_CONTEXT_BITS)) << RATION_WORK_TIME_BITS |
+	       (uint64_t)(waiting != 0) << RATION_WORK_WAITING_BIT;
+}
+
+static inline uint64_t work_time(uint64_t w) { return w & LOW_BITS(RATION_WORK_TIME_BITS); }
+static inline unsigned work_contexts(uint64_t w) { return (unsigned)(w >> RATION_WORK_TIME_BITS & LOW_BITS(RATION_WORK_CONTEXT_BITS)); }
+static inline int work_waiting(uint64_t w) { return (int)(w >> RATION_WORK_WAITING_BIT); }
+
+static inline uint64_t make_slice(uint64_t microseconds, unsigned state)
+{
+	return (microseconds & LOW_BITS(RATION_SLICE_TIME_BITS)) | (uint64_t)state << RATION_SLICE_TIME_BITS;
+}
+
+static inline uint64_t slice_time(uint64_t s) { return s & LOW_BITS(RATION_SLICE_TIME_BITS); }
+static inline unsigned slice_state(uint64_t s) { return (unsigned)(s >> RATION_SLICE_TIME_BITS & LOW_BITS(RATION_SLICE_STATE_BITS)); }
+
 #endif
