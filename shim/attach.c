@@ -163,6 +163,8 @@ static void attach_log_death(const struct ration_death *death)
 		 (const char *)death->name, death->slot, size_text(held, size), region_cause_text(death->cause));
 }
 
+static void attach_log_wait(uint64_t since) { log_wait(since / 1000000, "another thread's charge of the same device"); }
+
 /* attach_open maps the job's region. Under the lock. */
 static bool attach_open(struct attach_page *p, void (*reset)(void))
 {
@@ -191,6 +193,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	}
 	attach_job_region.on_damage = attach_log_damage;
 	attach_job_region.on_death = attach_log_death;
+	attach_job_region.on_wait = attach_log_wait;
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
 	reset();

@@ -76,6 +76,9 @@ struct region {
 	void (*on_damage)(unsigned slot, unsigned device);
 	/* And by one that gave back what a dead process held. */
 	void (*on_death)(const struct ration_death *death);
+	/* And by a thread that waited for another one's turn, since then on the monotonic clock, in
+	 * nanoseconds. It has the turn now. */
+	void (*on_wait)(uint64_t since);
 };
 
 /* What one process holds of one device, in one piece. */

@@ -77,6 +77,15 @@ static void seqlock_enter(struct region *r, struct region_turn *t, struct ration
 	store_release(&a->gen, status_gen(claim_status(claim)));
 }
 
+/* seqlock_wait takes the turn once another thread has ended its own. */
+__attribute__((cold, noinline)) static void seqlock_wait(struct region *r, struct region_turn *t)
+{
+	uint64_t since = r->on_wait ? now_ns(CLOCK_MONOTONIC) : 0;
+	turn_wait(t);
+	if (r->on_wait)
+		r->on_wait(since);
+}
+
 /* region_take takes the account's turn, for which only threads of this process ever compete,
  * and makes the account the claim's. Without wait it gives up, with REGION_BUSY, where
  * another thread has the turn; REGION_EVICTED where the claim is not ours any more: who was
@@ -87,10 +96,11 @@ int region_take(struct region *r, unsigned device, uint64_t claim, bool wait)
 	struct ration_account *a = account(r, device, claim_slot(claim));
 	if (UNLIKELY(!claim))
 		return REGION_EVICTED;
-	if (wait)
-		turn_take(t);
-	else if (!turn_try(t))
-		return REGION_BUSY;
+	if (UNLIKELY(!turn_try(t))) {
+		if (!wait)
+			return REGION_BUSY;
+		seqlock_wait(r, t);
+	}
 	if (UNLIKELY(t->claim != claim || load_acquire(&a->gen) != status_gen(claim_status(claim)))) {
 		if (!region_owned(r, claim)) {
 			turn_end(t);

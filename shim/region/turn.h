@@ -16,16 +16,11 @@ static inline bool turn_try(struct region_turn *t)
 	return __atomic_compare_exchange_n(&t->lock, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-__attribute__((cold, noinline)) static void turn_wait(struct region_turn *t)
+/* turn_wait takes it once the thread that has it lets go. */
+static inline void turn_wait(struct region_turn *t)
 {
 	while (__atomic_exchange_n(&t->lock, 2, __ATOMIC_ACQUIRE))
 		syscall(SYS_futex, &t->lock, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
-}
-
-static inline void turn_take(struct region_turn *t)
-{
-	if (__builtin_expect(!turn_try(t), 0))
-		turn_wait(t);
 }
 
 static inline void turn_end(struct region_turn *t)

@@ -168,7 +168,8 @@ static void usage(void)
 	for (unsigned t = 0; t < TURNS; t++) {
 		uint64_t from = now();
 		for (unsigned i = 0; i < BATCH; i++) {
-			turn_take(&turn);
+			if (!turn_try(&turn))
+				turn_wait(&turn);
 			region_put(&turn, a, RATION_DATA, i & 1 ? -512 : 512);
 			turn_end(&turn);
 		}

@@ -1,6 +1,7 @@
 /* A process that was stopped for long, with one thread in the middle of a charge and another
  * that waits for it: however much later it is when they go on, both get what they asked for.
- * The clock jumps here, as it does for a process that is stopped. */
+ * The one that waited has a line in the log. The clock jumps here, as it does for a process
+ * that is stopped. */
 #include "park.h"
 
 static int64_t ahead;
@@ -45,5 +46,6 @@ int main(void)
 	OK(b.result);
 	SAME();
 	EQ(held(RATION_DATA), MIB);
+	EQ(log_lines(" ms for another thread's charge of the same device\n"), 1);
 	return FINISH();
 }
