@@ -15,14 +15,10 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
 	if !cmd.HasAvailableSubCommands() {
-		return fmt.Errorf("%q: %s takes no arguments (%s)", args[0], cmd.CommandPath(), hint)
+		return fmt.Errorf("%q: %s takes no arguments (see %s --help)", args[0], cmd.CommandPath(), cmd.CommandPath())
 	}
-	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
-		hint = "did you mean " + strings.Join(similar, " or ") + "?"
-	}
-	return fmt.Errorf("%q: no such command of %s (%s)", args[0], cmd.CommandPath(), hint)
+	return unknownCommand(cmd, args[0])
 }
 
 // argCount checks the number of a command's arguments, which what describes. There is

@@ -4,6 +4,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"reflect"
 	"regexp"
 	"slices"
@@ -96,7 +97,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 			}
 		})
 	}
-	for _, status := range []string{"0", "1", "2", "3", "126", "127", "130"} {
+	for _, status := range []string{"0", "1", "2", "3", "126", "127", "130", "141", "143"} {
 		if !strings.Contains(parts["Exit statuses"], "\n| "+status+" |") {
 			t.Errorf("docs/commands.md does not say what exit status %s means", status)
 		}
@@ -142,6 +143,36 @@ func TestJSONIsDocumented(t *testing.T) {
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("ration %s --json: documented are %v, printed are %v", command, slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+		}
+	}
+}
+
+// A reader that has enough is no failure, and nothing is said about it.
+func TestBrokenPipe(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"version"}, {"--json", "version"}} {
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader.Close()
+		var said strings.Builder
+		cmd := exec.Command("ration", args...)
+		cmd.Stdout, cmd.Stderr = writer, &said
+		err = cmd.Run()
+		writer.Close()
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 141 || said.Len() > 0 {
+			t.Errorf("ration %q: %v, and said %q", args, err, said.String())
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"mem", "mem", 0}, {"mme", "mem", 2}, {"sumary", "summary", 1}, {"", "run", 3}, {"kitten", "sitting", 3}, {"name", "nam", 1}} {
+		if got := distance(c.a, c.b); got != c.want || distance(c.b, c.a) != c.want {
+			t.Errorf("%q to %q: %d, want %d", c.a, c.b, got, c.want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ const (
 	ExitOpen        = 3 // a region or folder could not be opened, or there is no such job
 	ExitNotRunnable = 126
 	ExitNotFound    = 127
-	ExitInterrupted = 130 // by a signal that ends programs
+	ExitSignal      = 128 // and the number of the signal that ended it
 )
 
 // statusError is an error with its exit status.

@@ -187,6 +187,7 @@ func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error
 		return 0, err
 	}
 	size, err := want.Of(limit.Size(total))
+	least := limit.CheckLeast(size, "", want.String())
 	switch most := limit.Size(abi.MaxUnits * abi.Unit); {
 	case errors.Is(err, limit.ErrNoMemory):
 		return 0, usageError("%v of device %d: no process of the job has found out its size yet (give a size, like 10g)", want, device)
@@ -194,8 +195,8 @@ func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error
 		return 0, err
 	case size == 0:
 		return abi.Unlimited, nil
-	case size < abi.Unit:
-		return 0, usageError("limit %v: memory is counted in units of %d bytes (use one or more; 0 is no limit)", want, abi.Unit)
+	case least != nil:
+		return 0, least
 	case size > most:
 		return 0, usageError("limit %v: a region counts up to %v (use none for no limit)", want, most)
 	case total > 0 && uint64(size) > total:

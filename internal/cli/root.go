@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"ration/internal/child"
 	"ration/internal/job"
@@ -35,15 +36,27 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case err := <-ended:
 		printError(stderr, err)
 		return exitStatus(err)
-	case <-interrupted:
+	case s := <-interrupted:
 		// Anything else that a command leaves unfinished is in a job's region, where
 		// the death of a process is an ordinary case.
 		child.KillAll()
 		job.RemoveScratch()
 		tui.RestoreTerminal()
-		printError(stderr, errors.New("interrupted"))
-		return ExitInterrupted
+		return endedBy(s.(syscall.Signal), stderr)
 	}
+}
+
+// endedBy returns the exit status that shells give a program which a signal ended. A
+// reader that has enough is no failure, and nothing to speak of.
+func endedBy(s syscall.Signal, stderr io.Writer) int {
+	switch s {
+	case syscall.SIGPIPE:
+	case syscall.SIGINT:
+		printError(stderr, errors.New("interrupted"))
+	default:
+		printError(stderr, fmt.Errorf("ended by %s", unix.SignalName(s)))
+	}
+	return ExitSignal + int(s)
 }
 
 // app is what all commands share.
@@ -57,10 +70,16 @@ func execute(args []string, stdout, stderr io.Writer) error {
 	a := &app{out: newTerminal(stdout), err: newTerminal(stderr)}
 	root := newRootCommand(a)
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(a.out)
 	root.SetErr(stderr)
+	if err := checkCommand(root, args); err != nil {
+		return err
+	}
 	err := root.Execute()
-	if writeErr := *a.out.writeErr; err == nil && writeErr != nil {
+	switch writeErr := *a.out.writeErr; {
+	case errors.Is(writeErr, syscall.EPIPE):
+		return statusError{errReported, ExitSignal + int(syscall.SIGPIPE)}
+	case err == nil && writeErr != nil:
 		return statusError{fmt.Errorf("writing the output: %w", writeErr), ExitFailed}
 	}
 	return err
@@ -79,7 +98,8 @@ one file, the job's region.
 
 Exit status: 0 all well; 1 a check failed, or the work could not be done;
 2 bad arguments or a bad value in the environment; 3 a region or folder could
-not be opened, or there is no such job; 130 interrupted.`,
+not be opened, or there is no such job; 128 and the signal's number where a
+signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		Version:                    version,
 		Args:                       noArgs,
 		SilenceUsage:               true,
@@ -95,11 +115,24 @@ not be opened, or there is no such job; 130 interrupted.`,
 		if errors.As(err, &bad) {
 			return fmt.Errorf("--%s %q: not a value it takes (see %s --help)", bad.GetFlag().Name, bad.GetValue(), cmd.CommandPath())
 		}
+		var missing *pflag.NotExistError
+		if errors.As(err, &missing) {
+			return unknownFlag(cmd, missing)
+		}
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(newRunCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newTopCommand(a), newLimitCommand(a),
 		newWhyCommand(a), newRmCommand(a), newManCommand(), newDemoCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
 		newWorkerCommand(), newInsideCommand())
+	root.SetHelpCommand(newHelpCommand())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Example = "  ration completion bash > /etc/bash_completion.d/ration"
+			c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 	return root
 }
 

@@ -27,7 +27,7 @@ type terminal struct {
 	tty      bool
 	colour   bool
 	width    int    // in cells; 80 if it is not a terminal
-	writeErr *error // of the first printf that failed
+	writeErr *error // of the first write that failed
 }
 
 func newTerminal(w io.Writer) terminal {
@@ -61,10 +61,16 @@ func (t terminal) style(style, text string) string {
 	return "\x1b[" + style + "m" + text + "\x1b[0m"
 }
 
-func (t terminal) printf(format string, args ...any) {
-	if _, err := fmt.Fprintf(t, format, args...); err != nil && *t.writeErr == nil {
+func (t terminal) Write(p []byte) (int, error) {
+	n, err := t.Writer.Write(p)
+	if err != nil && *t.writeErr == nil {
 		*t.writeErr = err
 	}
+	return n, err
+}
+
+func (t terminal) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(t, format, args...) // Write remembers
 }
 
 func (t terminal) printJSON(v any) error {

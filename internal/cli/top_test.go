@@ -97,7 +97,7 @@ func TestTopEnds(t *testing.T) {
 		if err := s.cmd.Process.Signal(unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		s.exits(ExitInterrupted)
+		s.exits(ExitSignal + int(unix.SIGTERM))
 	})
 }
 

@@ -23,16 +23,13 @@ func hasMIG(d *gpu.Driver) bool {
 	return false
 }
 
-// minLimit is the least limit that is not taken for a mistake: below it not even a
-// context fits, and 10 is 10 bytes.
-const minLimit = limit.MiB
-
 // limits returns the job's limits, checked against the devices that there are. missing
 // is why there is no driver.
 func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 	for i := range limit.MaxDevices {
-		if size, err := p.Settings.Memory.For(i).Of(0); err == nil && size > 0 && size < minLimit {
-			return region.Limits{}, p.memoryError(fmt.Errorf("%v is less than any program needs", size), "a number with m or g, like 10g")
+		size, _ := p.Settings.Memory.For(i).Of(0) // nothing of what is a share
+		if err := limit.CheckLeast(size, p.Source, p.Settings.Memory.String()); err != nil {
+			return region.Limits{}, err
 		}
 	}
 	switch {

@@ -53,6 +53,19 @@ func parseMemory(s string) (Memory, error) {
 	return MemorySize(size), nil
 }
 
+// Least is the least limit that is not taken for a mistake: below it not even a context
+// fits, and 10 is 10 bytes.
+const Least = MiB
+
+// CheckLeast refuses a limit below [Least], as an error in what source set to value. 0 is
+// no limit.
+func CheckLeast(size Size, source, value string) error {
+	if size == 0 || size >= Least {
+		return nil
+	}
+	return &InputError{Source: source, Value: value, Err: fmt.Errorf("%v is less than any program needs", size), Use: "a number with m or g, like 10g"}
+}
+
 // IsSet reports whether the limit is set, if only to none.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
