@@ -16,8 +16,11 @@ import (
 type runFlags struct {
 	plan           launch.Plan
 	mem, tolerance string
-	summary        bool
+	summary        string // where to; empty for none
 }
+
+// summaryStderr is --summary without a file.
+const summaryStderr = "stderr"
 
 func newRunCommand(a *app) *cobra.Command {
 	var f runFlags
@@ -62,7 +65,8 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")
-	flags.BoolVar(&f.summary, "summary", false, "print what was used, on standard error, when the command has ended")
+	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
+	flags.Lookup("summary").NoOptDefVal = summaryStderr
 	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
 	return cmd
 }
@@ -76,12 +80,16 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err := f.readSettings(cmd); err != nil {
 		return err
 	}
+	to, err := a.openSummary(f.summary)
+	if err != nil {
+		return err
+	}
 	j, err := f.plan.Prepare()
 	if err != nil {
 		return withLaunchStatus(err)
 	}
-	if f.summary || j.NeedsParent() {
-		return a.supervise(j, f.summary)
+	if to != nil || j.NeedsParent() {
+		return a.supervise(j, to)
 	}
 	return withLaunchStatus(j.Exec())
 }
@@ -136,14 +144,15 @@ func withLaunchStatus(err error) error {
 	return err
 }
 
-// supervise waits for the command and ends as it did.
-func (a *app) supervise(j *launch.Job, summary bool) error {
+// supervise waits for the command and ends as it did. The summary is for nobody where
+// there is nowhere to print it.
+func (a *app) supervise(j *launch.Job, summary *terminal) error {
 	s, err := j.Supervise()
 	if err != nil {
 		return withLaunchStatus(err)
 	}
-	if summary {
-		if err := a.printSummary(s); err != nil {
+	if summary != nil {
+		if err := a.printSummary(*summary, s); err != nil {
 			return err
 		}
 	}

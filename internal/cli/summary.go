@@ -2,18 +2,37 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"syscall"
 
 	"ration/internal/humanfmt"
 	"ration/internal/launch"
 )
 
-// printSummary prints to standard error: standard output is the command's.
-func (a *app) printSummary(s launch.Summary) error {
-	if a.json {
-		return a.err.printJSON(s)
+// openSummary opens what the summary is printed to, before the command is started; nil
+// where none is asked for.
+func (a *app) openSummary(name string) (*terminal, error) {
+	switch name {
+	case "":
+		return nil, nil
+	case summaryStderr:
+		return &a.err, nil
+	case "-":
+		return &a.out, nil
 	}
-	out := a.err
+	file, err := os.Create(name) // closed at exit: all that is written to it is one table
+	if err != nil {
+		return nil, fmt.Errorf("--summary: %w", err)
+	}
+	to := newTerminal(file)
+	return &to, nil
+}
+
+// printSummary prints to where standard output, which is the command's, need not be.
+func (a *app) printSummary(out terminal, s launch.Summary) error {
+	if a.json {
+		return out.printJSON(s)
+	}
 	ended := fmt.Sprintf("exit status %d", s.Status)
 	if s.Signal != 0 {
 		ended = fmt.Sprintf("ended by signal %d (%v)", s.Signal, syscall.Signal(s.Signal))
@@ -44,6 +63,9 @@ func (a *app) printSummary(s launch.Summary) error {
 	}
 	if s.Refused() > 0 {
 		out.printf("  %s\n", out.style(dim, "what was refused, and which processes held the rest: ration why "+s.Job))
+	}
+	if err := *out.writeErr; err != nil {
+		return fmt.Errorf("writing the summary: %w", err)
 	}
 	return nil
 }
