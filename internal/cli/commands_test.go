@@ -176,3 +176,17 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+// In a locale without Unicode, nothing that is printed has any, but for JSON.
+func TestASCII(t *testing.T) {
+	t.Setenv("LC_ALL", "C")
+	var got strings.Builder
+	out := newTerminal(&got)
+	out.printf("%s %s\n", out.bar(0.5, 4), "→ 3 µs")
+	if err := out.printJSON("µ"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "##.. > 3 us\n\"µ\"\n"; got.String() != want {
+		t.Errorf("%q, want %q", got.String(), want)
+	}
+}

@@ -84,7 +84,7 @@ func demoLimit(given bool, flag string) (uint64, error) {
 // demoScreen returns where the demo is shown: nowhere with --json.
 func (a *app) demoScreen() demo.Screen {
 	s := demo.Screen{
-		Out: a.out, Live: a.out.tty, Bar: a.out.bar,
+		Out: a.out, Live: a.out.tty, Size: a.out.size, Bar: a.out.bar,
 		Dim:  func(text string) string { return a.out.style(dim, text) },
 		Wrap: a.out.wrap,
 	}

@@ -26,16 +26,19 @@ type terminal struct {
 	io.Writer
 	tty      bool
 	colour   bool
+	ascii    bool   // it shows nothing else
 	width    int    // in cells; 80 if it is not a terminal
 	writeErr *error // of the first write that failed
 }
 
 func newTerminal(w io.Writer) terminal {
-	t := terminal{Writer: w, width: 80, writeErr: new(error)}
+	utf8, set := termtext.UTF8Locale(os.Getenv)
+	t := terminal{Writer: w, width: 80, ascii: set && !utf8, writeErr: new(error)}
 	size, err := windowSize(w)
 	if err != nil {
 		return t
 	}
+	t.ascii = !utf8
 	t.tty = os.Getenv("TERM") != "dumb"
 	t.colour = t.tty && os.Getenv("NO_COLOR") == ""
 	if size.Col >= 40 {
@@ -53,6 +56,16 @@ func windowSize(w io.Writer) (*unix.Winsize, error) {
 	return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 }
 
+// size returns the columns and rows of a terminal at this moment; 80 and 24 where it does
+// not say.
+func (t terminal) size() (columns, rows int) {
+	size, err := windowSize(t.Writer)
+	if err != nil || size.Col == 0 || size.Row == 0 {
+		return 80, 24
+	}
+	return int(size.Col), int(size.Row)
+}
+
 // style puts text in a style, if the terminal has colours.
 func (t terminal) style(style, text string) string {
 	if !t.colour {
@@ -62,11 +75,17 @@ func (t terminal) style(style, text string) string {
 }
 
 func (t terminal) Write(p []byte) (int, error) {
-	n, err := t.Writer.Write(p)
-	if err != nil && *t.writeErr == nil {
-		*t.writeErr = err
+	text := p
+	if t.ascii {
+		text = []byte(termtext.ToASCII(string(p)))
 	}
-	return n, err
+	if _, err := t.Writer.Write(text); err != nil {
+		if *t.writeErr == nil {
+			*t.writeErr = err
+		}
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func (t terminal) printf(format string, args ...any) {
@@ -74,6 +93,7 @@ func (t terminal) printf(format string, args ...any) {
 }
 
 func (t terminal) printJSON(v any) error {
+	t.ascii = false // JSON is UTF-8 in every locale
 	enc := json.NewEncoder(t)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -94,7 +114,11 @@ func (t terminal) wrap(text string, indent int) string {
 
 // bar draws a share, from 0 to 1.
 func (t terminal) bar(share float64, width int) string {
-	cells, filled := termtext.Blocks.Bar(share, width)
+	glyphs := termtext.Blocks
+	if t.ascii {
+		glyphs = termtext.ASCII
+	}
+	cells, filled := glyphs.Bar(share, width)
 	return strings.Join(cells[:filled], "") + t.style(dim, strings.Join(cells[filled:], ""))
 }
 

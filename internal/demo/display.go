@@ -10,12 +10,14 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/observer"
 	"ration/internal/region"
+	"ration/internal/termtext"
 )
 
 // Screen is where the demo is shown.
 type Screen struct {
 	Out  io.Writer
 	Live bool // a terminal: moving bars are drawn below the text
+	Size func() (columns, rows int)
 	Bar  func(share float64, width int) string
 	Dim  func(string) string
 	Wrap func(text string, indent int) string
@@ -33,7 +35,7 @@ type display struct {
 	sync.Mutex        // guards all below, and writing to Out
 	rows       []*row // a bar for each
 	region     *region.Region
-	lines      int            // of bars on the screen, which the next frame replaces
+	frame      []string       // the bars on the screen, which the next frame replaces
 	frames     *observer.Loop // draws the bars; nil where they are not drawn
 }
 
@@ -117,11 +119,19 @@ func (d *display) close() {
 	d.erase()
 }
 
+// erase removes the frame. The terminal may have become narrower since it was drawn, and
+// have broken its lines.
 func (d *display) erase() {
-	if d.lines > 0 {
-		fmt.Fprintf(d.Out, "\x1b[%dA\x1b[J", d.lines)
-		d.lines = 0
+	if len(d.frame) == 0 {
+		return
 	}
+	columns, rows := d.Size()
+	up := 0
+	for _, line := range d.frame {
+		up += max(1, (termtext.Width(line)+columns-1)/columns)
+	}
+	fmt.Fprintf(d.Out, "\x1b[%dA\x1b[J", min(up, rows-1))
+	d.frame = nil
 }
 
 // draw draws a bar for each process, and one for the device.
@@ -137,12 +147,10 @@ func (d *display) draw() {
 	for _, h := range holdings {
 		held[h.Slot] = h.Total
 	}
-	var frame strings.Builder
-	lines := 1
-	frame.WriteByte('\n')
+	columns, rows := d.Size()
+	frame := []string{""}
 	line := func(name, bar, text string) {
-		fmt.Fprintf(&frame, "  %-9s %s %s\n", name, bar, text)
-		lines++
+		frame = append(frame, termtext.Truncate(fmt.Sprintf("  %-9s %s %s", name, bar, text), columns-1, "…"))
 	}
 	for _, r := range d.rows {
 		bytes, there := held[r.slot]
@@ -153,6 +161,9 @@ func (d *display) draw() {
 	}
 	used := d.region.Used(0)
 	line("device", d.Bar(float64(used)/float64(d.limit), 40), fmt.Sprintf("%s of %s", humanfmt.Bytes(used), humanfmt.Bytes(d.limit)))
-	fmt.Fprint(d.Out, frame.String())
-	d.lines = lines
+	if most := max(rows-1, 1); len(frame) > most { // what is scrolled away cannot be erased
+		frame = frame[len(frame)-most:]
+	}
+	fmt.Fprint(d.Out, strings.Join(frame, "\n")+"\n")
+	d.frame = frame
 }

@@ -62,7 +62,9 @@ func Run(opt Options) (Report, error) {
 	c := &checker{Options: opt, scratch: scratch, report: Report{Passed: true, Checks: []Check{}}}
 	c.checkKernel()
 	c.checkJobFolder()
-	c.unpackLibrary()
+	if err := c.unpackLibrary(); err != nil {
+		return Report{}, err
+	}
 	c.checkDriver()
 	c.checkInterception()
 	c.checkPreloads()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/embedded"
+	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/region"
@@ -95,22 +96,30 @@ func checkLocks(folder string) error {
 	return nil
 }
 
-// unpackLibrary unpacks the library, and the stand-in driver if one was asked for.
-func (c *checker) unpackLibrary() {
+// unpackLibrary unpacks the library, and the stand-in driver if one was asked for. It
+// returns an error only where there is no such stand-in.
+func (c *checker) unpackLibrary() error {
 	dir, err := embedded.Ration.Unpack()
 	switch {
 	case errors.Is(err, embedded.ErrNotBuilt):
 		c.fail("library", "run make, or install a package", "%v", err)
-		return
+		return nil
 	case err != nil:
 		c.fail("library", "name a folder in "+embedded.EnvFolder+" from which programs may be run", "%v", err)
-		return
+		return nil
 	}
 	c.library = filepath.Join(dir, "libration.so")
 	if c.FakeGPU == "" {
-		return
+		return nil
 	}
 	if c.fakeGPU, err = embedded.FakeGPU.Unpack(); err != nil {
 		c.fail("stand-in driver", "run make, or install a package", "%v", err)
+		return nil
 	}
+	driver, err := gpu.OpenFake(c.fakeGPU, c.FakeGPU, filepath.Join(c.scratch, "gpu"))
+	if err != nil {
+		return err
+	}
+	driver.Close()
+	return nil
 }

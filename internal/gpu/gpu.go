@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -55,6 +57,22 @@ func Open(path string) (*Driver, error) {
 	if err := d.readDevices(); err != nil {
 		d.Close()
 		return nil, err
+	}
+	return d, nil
+}
+
+// OpenFake is Open with the stand-in driver in folder, whose machine keeps its state in
+// another. Its variables are set in this process's environment.
+func OpenFake(folder, machine, state string) (*Driver, error) {
+	for key, value := range map[string]string{"FAKEGPU": machine, "FAKEGPU_STATE": state} {
+		if err := os.Setenv(key, value); err != nil {
+			return nil, fmt.Errorf("setting %s: %w", key, err)
+		}
+	}
+	d, err := Open(filepath.Join(folder, "libnvidia-ml.so.1"))
+	if err != nil {
+		return nil, &limit.InputError{Source: "--fake-gpu", Value: machine, Err: errors.New("not a stand-in machine"),
+			Use: "MODEL[xCOUNT][:SIZE], with h200, h100, a100 or small, like h200x2 or small:512m"}
 	}
 	return d, nil
 }

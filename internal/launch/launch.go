@@ -154,18 +154,36 @@ func (p Plan) lockJob(j *Job) (err error) {
 
 // setUpFake is setUp with the devices of a stand-in machine.
 func (p Plan) setUpFake(j *Job) error {
-	for key, value := range p.fakeEnviron(j) {
-		if err := os.Setenv(key, value); err != nil {
-			return fmt.Errorf("setting %s: %w", key, err)
-		}
-	}
-	driver, err := gpu.Open(filepath.Join(j.fakeGPU, "libnvidia-ml.so.1"))
+	state := p.fakeEnviron(j)["FAKEGPU_STATE"]
+	driver, err := gpu.OpenFake(j.fakeGPU, p.FakeGPU, state)
 	if err != nil {
-		return &limit.InputError{Source: "--fake-gpu", Value: p.FakeGPU, Err: errors.New("not a stand-in machine"),
-			Use: "MODEL[xCOUNT][:SIZE], with h200, h100, a100 or small, like h200x2 or small:512m"}
+		return err
+	}
+	if p.forAllUsers() {
+		if err := openToAll(state); err != nil {
+			return fmt.Errorf("opening the stand-in machine to all users: %w", err)
+		}
 	}
 	return p.setUp(j, driver, nil)
 }
+
+// openToAll lets all users write a folder and the files in it.
+func openToAll(folder string) error {
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := os.Chmod(filepath.Join(folder, f.Name()), 0o666); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(folder, 0o777)
+}
+
+// forAllUsers reports whether programs of the job may run as any user. The job's folder
+// keeps out all other processes.
+func (p Plan) forAllUsers() bool { return p.Keep && os.Geteuid() == 0 }
 
 // fakeEnviron returns the variables of the stand-in machine, whose state is removed
 // with the job.
@@ -201,6 +219,9 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 		err = p.warnOfOtherLimits(j, limits)
 	} else {
 		err = p.makeRegion(j, limits, driver)
+		if !p.Settings.Memory.IsSet() {
+			p.Warn("no limit is set: the job is counted, and refused nothing (--mem 10g would limit it; --mem none is the same without this line)")
+		}
 	}
 	(*environment)(&j.environ).set(EnvCreated, strconv.FormatInt(j.created, 10))
 	return err
@@ -209,9 +230,8 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error {
 	opt := region.Options{Limits: limits}
 	path := j.Lock.Job.Path
-	if p.Keep && os.Geteuid() == 0 {
-		// Programs of the job may run as any user, and write the region; only root can
-		// write the limits. The job's folder keeps out all other processes.
+	if p.forAllUsers() {
+		// They all write the region; only root can write the limits.
 		opt.Mode = 0o666
 		if err := j.Lock.Confine(); err != nil {
 			return err

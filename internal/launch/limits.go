@@ -32,13 +32,20 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 			return region.Limits{}, err
 		}
 	}
-	switch {
-	case driver != nil && !hasMIG(driver):
+	if driver != nil && !hasMIG(driver) {
 		return p.limitsOf(driver)
-	case driver == nil:
-		p.Warn(fmt.Sprintf("%v; continuing, with limits that are not checked against a device", missing))
 	}
-	return p.uncheckedLimits(driver)
+	out, err := p.uncheckedLimits(driver)
+	switch {
+	case driver != nil:
+	case err != nil:
+		return out, fmt.Errorf("%w\n%w", missing, err)
+	case p.Settings.Memory.IsSet():
+		p.Warn(fmt.Sprintf("%v; continuing, with limits that are not checked against a device", missing))
+	default:
+		p.Warn(fmt.Sprintf("%v; continuing", missing))
+	}
+	return out, err
 }
 
 // limitsOf returns the limits on the driver's devices.

@@ -89,3 +89,30 @@ var Blocks = BarGlyphs{Full: "█", Empty: "·", Parts: strings.Split("▏▎▍
 
 // ASCII is for terminals without Unicode.
 var ASCII = BarGlyphs{Full: "#", Empty: "."}
+
+// UTF8Locale says whether the locale takes UTF-8, and whether there is one at all. It goes
+// by the first variable that is set, as the C library does.
+func UTF8Locale(getenv func(string) string) (utf8, set bool) {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(getenv(name)); v != "" {
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8"), true
+		}
+	}
+	return false, false
+}
+
+// ascii has what our own texts use beyond ASCII: one byte for one cell, where columns
+// depend on it.
+var ascii = strings.NewReplacer("→", ">", "…", "~", "–", "-", "×", "x", "≤", "<=", "µ", "u", "·", ".", "█", "#",
+	"▏", " ", "▎", " ", "▍", " ", "▌", "#", "▋", "#", "▊", "#", "▉", "#")
+
+// ToASCII renders text for a terminal that shows nothing else: what has no likeness there
+// is a question mark.
+func ToASCII(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= unicode.MaxASCII {
+			return '?'
+		}
+		return r
+	}, ascii.Replace(text))
+}

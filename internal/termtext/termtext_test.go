@@ -19,6 +19,7 @@ func TestFit(t *testing.T) {
 		{termtext.Truncate("abcd", 4, "…"), "abcd"},
 		{termtext.Truncate("abcd", -1, "…"), ""},
 		{termtext.Printable("a\x1b[2Jé\nb"), "a?[2Jé?b"},
+		{termtext.ToASCII("→ 3 µs – 4 × 5 … ██▌·· é\x1b[1m"), "> 3 us - 4 x 5 ~ ###.. ?\x1b[1m"},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %q, want %q", tt.got, tt.want)
@@ -65,6 +66,24 @@ func TestBar(t *testing.T) {
 		cells, filled := tt.glyphs.Bar(tt.share, 4)
 		if got := strings.Join(cells, ""); got != tt.want || filled != tt.filled {
 			t.Errorf("%v: got %s and %d filled, want %s and %d", tt.share, got, filled, tt.want, tt.filled)
+		}
+	}
+}
+
+func TestUTF8Locale(t *testing.T) {
+	for _, c := range []struct {
+		environ   map[string]string
+		utf8, set bool
+	}{
+		{nil, false, false},
+		{map[string]string{"LANG": "de_DE.UTF-8"}, true, true},
+		{map[string]string{"LANG": "de_DE.utf8"}, true, true},
+		{map[string]string{"LANG": "de_DE.UTF-8", "LC_ALL": "C"}, false, true},
+		{map[string]string{"LANG": "C", "LC_CTYPE": "C.UTF-8"}, true, true},
+	} {
+		utf8, set := termtext.UTF8Locale(func(name string) string { return c.environ[name] })
+		if utf8 != c.utf8 || set != c.set {
+			t.Errorf("%v: %v, %v", c.environ, utf8, set)
 		}
 	}
 }

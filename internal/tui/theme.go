@@ -65,18 +65,8 @@ func NewTheme(environ []string) Theme {
 	if env["NO_COLOR"] != "" {
 		theme.styles = monochromeStyles
 	}
-	if !isUTF8Locale(env) || env["TERM"] == "linux" {
+	if utf8, _ := termtext.UTF8Locale(func(name string) string { return env[name] }); !utf8 || env["TERM"] == "linux" {
 		theme.glyphs = asciiGlyphs
 	}
 	return theme
-}
-
-// isUTF8Locale goes by the first variable that is set, as the C library does.
-func isUTF8Locale(env map[string]string) bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if v := strings.ToLower(env[name]); v != "" {
-			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
-		}
-	}
-	return false
 }
