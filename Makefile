@@ -100,9 +100,14 @@ race: native ## the Go tests under the race detector, the C library under saniti
 EMULATED     := $(addprefix ./internal/,abi/... child doctor embedded gpu job launch limit observer proc procgroup reap region workload) ./machine
 EMULATED_NOT := Chaos|AtEveryPoint|ExactFill|LateReaper|RacingInitialisers|StartAndExitFast|/^(go|c|go\+c)$$
 
-arm64: all ## build and package for arm64, and run tests of the Go and the C in an emulator
+# Whether this machine can execute programs for arm64: the kernel must let a namespace say so.
+.PHONY: emulator
+emulator:
 	@scripts/need aarch64-linux-gnu-gcc unshare
 	go build -o build/emulate ./test/emulate
+	build/emulate "$$(scripts/qemu build/qemu)" /usr/aarch64-linux-gnu true
+
+arm64: all emulator ## build and package for arm64, and run tests of the Go and the C in an emulator
 	@$(MAKE) --no-print-directory ARCH=arm64 package
 	build/emulate "$$(scripts/qemu build/qemu)" /usr/aarch64-linux-gnu $(MAKE) --no-print-directory ARCH=arm64 emulated
 

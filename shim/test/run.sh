@@ -65,12 +65,13 @@ script() {
 # library into programs of this machine, which are for another processor than the library.
 # cancelled fails in its part `late` now and then: docs/architecture.md. And where the emulator
 # makes up /proc/self/stat, a process tells the region another start than others find; when it then
-# loses its lock, as in random and no_descriptors, others may take it for dead.
+# loses its lock, as in random, no_descriptors and forks (a test that opens the region beside the
+# library closes a descriptor of it), others take it for dead.
 emulated=${RATION_TEST_EMULATED:-}
 without=
 if [ -n "$emulated" ]; then
 	without=" guest_test.sh names_test.sh hostpid_test.sh itself_test.sh cancelled "
-	"$tests/proc_stat" || without="$without random no_descriptors "
+	"$tests/proc_stat" || without="$without random no_descriptors forks "
 	echo "not in an emulator:$without"
 fi
 # Nor a sanitizer: for cancelled threads; and the address sanitizer for a syscall that reads as many
