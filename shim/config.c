@@ -224,14 +224,31 @@ static bool config_find_path(struct config *c)
 	return true;
 }
 
+/* config_read_visible reads which devices the process sees: all of a list, however long it is,
+ * since what a list names decides which limit is whose. */
+static void config_read_visible(struct config *c, const char *list)
+{
+	memset(c->visible, CONFIG_UNLISTED, sizeof c->visible);
+	if (!list || !*list)
+		return;
+	for (unsigned ordinal = 0; list && ordinal < CONFIG_ORDINALS; ordinal++) {
+		unsigned n = 0;
+		list += strspn(list, " ");
+		size_t digits = strspn(list, "0123456789");
+		for (size_t i = 0; i < digits && n < RATION_DEVICES; i++)
+			n = n * 10 + (unsigned)(list[i] - '0');
+		bool number = digits && strchr(", ", list[digits]) && n < RATION_DEVICES;
+		c->visible[ordinal] = (uint8_t)(number ? n : CONFIG_OTHER);
+		list = (list = strchr(list, ',')) ? list + 1 : NULL;
+	}
+}
+
 bool config_read(struct config *c)
 {
 	const char *fail = environment_get("RATION_FAIL"), *probe = environment_get("RATION_HOSTPID");
 	memset(c, 0, sizeof *c);
 	/* As the driver reads it, once: a program may change it for its children. */
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-	if (visible && strlen(visible) < sizeof c->visible)
-		strcpy(c->visible, visible);
+	config_read_visible(c, getenv("CUDA_VISIBLE_DEVICES"));
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
 	/* The job first: what is logged about the rest names it. */

@@ -7,9 +7,14 @@
 #include "limit_parse.h"
 #include "region/region.h"
 
+/* What an entry of CUDA_VISIBLE_DEVICES is where it is not the number of one of the region's
+ * devices: there is none; or it is a UUID, another number or anything else. */
+enum { CONFIG_UNLISTED = RATION_DEVICES, CONFIG_OTHER };
+
+enum { CONFIG_ORDINALS = 64 }; /* devices that a process can use */
+
 struct config {
 	char path[512];     /* of the region */
-	char visible[1024]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit */
 	bool path_given;    /* by a variable, or found at the well-known path */
 	bool placed;        /* at the well-known path, by somebody whom this process cannot overrule */
 	bool made;          /* by a launcher: a region that is missing or empty is not the job's */
@@ -19,6 +24,7 @@ struct config {
 	unsigned tolerance; /* per mille */
 	struct memory_limit memory[RATION_DEVICES];
 	struct compute_limit compute[RATION_DEVICES];
+	uint8_t visible[CONFIG_ORDINALS]; /* CUDA_VISIBLE_DEVICES, as it was at cuInit: what it names, by ordinal */
 };
 
 /* config_any reports whether this process has a job, by the environment and by one

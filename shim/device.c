@@ -10,7 +10,7 @@
 #include "region/atomics.h"
 #include "region/words.h"
 
-enum { DEVICE_MAX = 64, DEVICE_READY = 1, DEVICE_UNUSABLE = 2 };
+enum { DEVICE_MAX = CONFIG_ORDINALS, DEVICE_READY = 1, DEVICE_UNUSABLE = 2 };
 
 static struct device devices[DEVICE_MAX]; /* by ordinal */
 static uint32_t device_indexes;           /* the region's that this process uses, one bit each; atomic */
@@ -63,24 +63,15 @@ static void device_uuid_text(const unsigned char bytes[16], char *out)
  * UUID there, NVML's; otherwise CUDA's. It may start NVML: not under a lock. */
 static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 {
-	const char *list = attach_config()->visible;
+	unsigned listed = attach_config()->visible[ordinal], index;
 	nvmlDevice_t handle;
-	unsigned index, n = 0;
-	if (!*list)
+	if (listed == CONFIG_UNLISTED)
 		return (unsigned)ordinal;
-	for (int i = 0; list && i < ordinal; i++)
-		list = (list = strchr(list, ',')) ? list + 1 : NULL;
-	if (!list)
-		return (unsigned)ordinal;
-	list += strspn(list, " ");
-	size_t digits = strspn(list, "0123456789");
-	for (size_t i = 0; i < digits && n < RATION_DEVICES; i++)
-		n = n * 10 + (unsigned)(list[i] - '0');
-	if (digits && strchr(", ", list[digits]))
-		return n;
+	if (listed != CONFIG_OTHER)
+		return listed;
 	if (nvml_start() && nvml_handle_of(uuid, &handle) == NVML_SUCCESS && REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
 		return index;
-	return RATION_DEVICES; /* the first that is free */
+	return RATION_DEVICES; /* the strictest that is free */
 }
 
 /* device_offer_share turns a limit that is a percentage into bytes, now that the device's

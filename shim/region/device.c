@@ -40,15 +40,18 @@ int region_find_device(const struct region *r, const uint64_t uuid[2])
 	return -1;
 }
 
-/* choose is an index no process has a name for, the preferred one if it can be. */
+/* choose is an index no process has a name for: the preferred one if it can be, otherwise
+ * the one with the strictest limit, as which device it is for is a guess. */
 static int device_choose(const struct region *r, unsigned prefer, uint32_t taken)
 {
 	if (prefer < RATION_DEVICES && !(taken >> prefer & 1) && device_nameless(&r->limits->device[prefer]))
 		return (int)prefer;
+	int strictest = -1;
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
-		if (!(taken >> d & 1) && device_nameless(&r->limits->device[d]))
-			return (int)d;
-	return -1;
+		if (!(taken >> d & 1) && device_nameless(&r->limits->device[d]) &&
+		    (strictest < 0 || limit_ceiling(region_limit(r, d)) < limit_ceiling(region_limit(r, (unsigned)strictest))))
+			strictest = (int)d;
+	return strictest;
 }
 
 int region_assign_device(struct region *r, const uint64_t uuid[2], uint64_t total, unsigned prefer, uint32_t taken)

@@ -162,14 +162,29 @@ CUDA_VISIBLE_DEVICES=1 job init total:0 exit:0
 is "$out" "init 0 total 0 $((2048 * MIB)) "
 CUDA_VISIBLE_DEVICES=1,0 job init total:0 total:1 exit:0
 is "$out" "init 0 total 0 $((2048 * MIB)) total 0 $((1024 * MIB)) "
-uuid=$(LD_PRELOAD= "$fakegpu/fake-smi" -L 2>/dev/null | sed -n '2s/.*\(GPU-[0-9a-f-]*\).*/\1/p')
 fresh
-if [ -n "$uuid" ]; then
-	CUDA_VISIBLE_DEVICES=$uuid job init total:0 exit:0
+RATION_LOG=info CUDA_VISIBLE_DEVICES=1 job init total:0 exit:0
+uuid=$(echo "$err" | sed -n 's/.*\(GPU-[0-9a-f-]*\).*/\1/p')
+has "$uuid" "GPU-"
+for name in "$uuid" "$(echo "$uuid" | cut -c1-12)"; do
+	fresh
+	CUDA_VISIBLE_DEVICES=$name job init total:0 exit:0
 	is "$out" "init 0 total 0 $((2048 * MIB)) "
-	CUDA_VISIBLE_DEVICES=$(echo "$uuid" | cut -c1-12) job init total:0 exit:0
+done
+where="which device is which, in a list of any length"
+many=$(printf '%2000s' '')
+for list in "${many}1" "1$many" "1,$(printf '%02000d' 0)" "$(printf '%02000d' 1)" "1,0,$many"; do
+	fresh
+	CUDA_VISIBLE_DEVICES=$list job init total:0 exit:0
 	is "$out" "init 0 total 0 $((2048 * MIB)) "
-fi
+done
+where="a device of which nothing says which it is has the strictest limit"
+fresh
+mkdir "$dir/lib"
+ln -s "$fakegpu/libcuda.so.1" "$dir/lib"
+ln -s "$tests/libwrap.so" "$dir/lib/libnvidia-ml.so.1" # which is no NVML
+CUDA_DEVICE_MEMORY_LIMIT_0=3g CUDA_VISIBLE_DEVICES=$uuid LD_LIBRARY_PATH=$dir/lib job init total:0 exit:0
+is "$out" "init 0 total 0 $((2048 * MIB)) "
 unset CUDA_DEVICE_MEMORY_LIMIT_0 CUDA_DEVICE_MEMORY_LIMIT_1
 
 where="bad settings fail closed, and say so"
