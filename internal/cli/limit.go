@@ -76,13 +76,86 @@ func (a *app) runLimit(cmd *cobra.Command, device int, args []string) error {
 		return err
 	}
 	s := reap.ReadJob(j, reap.Options{})
-	if s.Err() != nil {
-		return statusError{s.Err(), ExitOpen}
+	page, err := openLimits(s)
+	if err != nil {
+		return statusError{err, ExitOpen}
 	}
+	defer page.close()
 	if len(args) == 1 {
+		if s.Err() != nil {
+			return statusError{s.Err(), ExitOpen}
+		}
 		return a.printLimits(s, device)
 	}
-	return a.changeLimits(j, s, device, args[1])
+	return a.changeLimits(j, s, page, device, args[1])
+}
+
+// limitPage is where a job's limits are: its region, or an operator's file beside it.
+type limitPage interface {
+	Limit(device int) (abi.Limit, error)
+	Total(device int) (uint64, error)
+	SetLimit(device int, limit abi.Limit) error
+}
+
+// openedLimits is a limitPage, and what is known of its job without its region.
+type openedLimits struct {
+	limitPage
+	operator bool // the limits are an operator's
+	close    func()
+}
+
+// openLimits opens a job's limits. An operator's do not depend on what the region holds: it
+// is the job's to write.
+func openLimits(s machine.Job) (openedLimits, error) {
+	beside, err := region.OpenOperatorLimits(s.Path)
+	switch {
+	case err == nil:
+		return openedLimits{beside, true, func() {}}, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return openedLimits{}, err
+	case s.Err() != nil:
+		return openedLimits{}, s.Err()
+	}
+	r, err := region.OpenForLimits(s.Path)
+	if err != nil {
+		return openedLimits{}, err
+	}
+	return openedLimits{r, false, func() { _ = r.Close() }}, nil
+}
+
+// devices returns the devices that a limit for all is for: those with a limit, and of a
+// job without an operator's limits those in use. Once the size of one device is known, numbers without a size
+// are of no device, whatever the region says was used of them.
+func (p openedLimits) devices(s machine.Job) (map[int]machine.Device, error) {
+	all := map[int]machine.Device{}
+	if !p.operator {
+		all = byDevice(s)
+	}
+	var totals [abi.Devices]uint64
+	known := false
+	for d := range abi.Devices {
+		has, err := p.Limit(d)
+		if err != nil {
+			return nil, err
+		}
+		if totals[d], err = p.Total(d); err != nil {
+			return nil, err
+		}
+		known = known || totals[d] > 0
+		if has.IsSet() || p.operator && totals[d] > 0 {
+			all[d] = machine.Device{Device: d, Limited: has.Limited(), Limit: has.Bytes(), Tolerance: has.Tolerance(), Total: totals[d]}
+		}
+	}
+	empty := p.operator && len(all) == 0 // it says nothing yet, so a limit for all is for each
+	for d := range abi.Devices {
+		if empty {
+			all[d] = machine.Device{Device: d}
+		}
+		if known && totals[d] == 0 {
+			delete(all, d)
+		}
+	}
+	return all, nil
 }
 
 func (a *app) printLimits(s machine.Job, device int) error {
@@ -105,17 +178,16 @@ func (a *app) printLimits(s machine.Job, device int) error {
 }
 
 // changeLimits checks the whole change before it makes any of it.
-func (a *app) changeLimits(j job.Job, s machine.Job, device int, text string) error {
+func (a *app) changeLimits(j job.Job, s machine.Job, r openedLimits, device int, text string) error {
 	set, err := limit.ParseMemorySet("", text)
 	if err != nil {
 		return err
 	}
-	r, err := region.OpenForLimits(s.Path)
+	before, err := r.devices(s)
 	if err != nil {
-		return statusError{err, ExitOpen}
+		return err
 	}
-	defer r.Close()
-	devices, err := selectDevices(s, set, device)
+	devices, err := selectDevices(s, before, set, device)
 	if err != nil {
 		return err
 	}
@@ -143,11 +215,15 @@ func (a *app) changeLimits(j job.Job, s machine.Job, device int, text string) er
 			return fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
 		}
 	}
-	return a.printChange(j, devices, byDevice(s))
+	after, err := r.devices(s)
+	if err != nil {
+		return err
+	}
+	return a.printChange(j, devices, before, after)
 }
 
 // selectDevices returns the devices that a change is for.
-func selectDevices(s machine.Job, set limit.Set[limit.Memory], device int) (devices []int, err error) {
+func selectDevices(s machine.Job, has map[int]machine.Device, set limit.Set[limit.Memory], device int) (devices []int, err error) {
 	single := set
 	single.Default = limit.Memory{}
 	switch {
@@ -156,7 +232,6 @@ func selectDevices(s machine.Job, set limit.Set[limit.Memory], device int) (devi
 	case device != allDevices:
 		return []int{device}, nil
 	}
-	has := byDevice(s)
 	for d := range abi.Devices {
 		if _, found := has[d]; set.Device[d].IsSet() || set.Default.IsSet() && found {
 			devices = append(devices, d)
@@ -177,7 +252,7 @@ func byDevice(s machine.Job) map[int]machine.Device {
 }
 
 // newLimit returns a limit as the region has it, with the tolerance of the old one.
-func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error) {
+func newLimit(r limitPage, device int, want limit.Memory) (abi.Limit, error) {
 	old, err := r.Limit(device)
 	if err != nil {
 		return 0, err
@@ -205,15 +280,16 @@ func newLimit(r *region.Region, device int, want limit.Memory) (abi.Limit, error
 	return abi.MakeLimit(uint64(size), old.Tolerance()), nil
 }
 
-// printChange prints the limits after a change, beside those before.
-func (a *app) printChange(j job.Job, devices []int, before map[int]machine.Device) error {
+// printChange prints the limits after a change, beside those before, and what is used.
+func (a *app) printChange(j job.Job, devices []int, before, after map[int]machine.Device) error {
 	s := reap.ReadJob(j, reap.Options{})
-	if s.Err() != nil {
-		return statusError{s.Err(), ExitOpen}
-	}
+	printError(a.err, s.Err()) // the change has been made
 	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
 	now := byDevice(s)
 	for _, d := range devices {
+		if _, shown := now[d]; !shown {
+			now[d] = after[d]
+		}
 		out.Devices = append(out.Devices, Limit{Device: now[d], Changed: true, Before: before[d].Limit, Over: overLimit(now[d])})
 	}
 	if a.json {

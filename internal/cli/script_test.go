@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ import (
 	"ration/internal/selftest"
 	"ration/internal/workload"
 	"ration/machine"
+	"ration/test/harness"
 )
 
 // underRace is set if the race detector is built in.
@@ -65,6 +67,7 @@ func TestScripts(t *testing.T) {
 			"tenant":   allowTenant,
 			"total":    recordTotal,
 			"waitfile": waitFile,
+			"word":     writeWord,
 		},
 	})
 }
@@ -118,6 +121,27 @@ func patch(ts *testscript.TestScript, neg bool, args []string) {
 	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_WRONLY, 0)
 	ts.Check(err)
 	_, err = f.WriteAt(b, at)
+	ts.Check(errors.Join(err, f.Close()))
+}
+
+// word REGION VALUE FIELD... writes a word of a region, which is named by the layout's fields.
+func writeWord(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: word region value field...")
+	}
+	value, err := strconv.ParseUint(args[1], 0, 64)
+	ts.Check(err)
+	var field []any
+	for _, a := range args[2:] {
+		if i, err := strconv.Atoi(a); err == nil {
+			field = append(field, i)
+		} else {
+			field = append(field, a)
+		}
+	}
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_WRONLY, 0)
+	ts.Check(err)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), harness.Offset(field...))
 	ts.Check(errors.Join(err, f.Close()))
 }
 

@@ -57,8 +57,9 @@ func OpenReadOnly(path string) (_ *Region, err error) {
 	return r, nil
 }
 
-// OpenForLimits is OpenReadOnly for an operator, who may set limits: in the file beside
-// the region, or inside a tenant's region.
+// OpenForLimits is OpenReadOnly for its owner, who may set limits: in the file beside
+// the region, or inside it. Where an operator's file is there, OpenOperatorLimits does the
+// same, whatever the region holds.
 func OpenForLimits(path string) (*Region, error) {
 	r, err := OpenReadOnly(path)
 	if err == nil {
@@ -276,7 +277,7 @@ func (r *Region) copyLimits() error {
 		return nil
 	}
 	defer unix.Close(fd) // no locks are held on this one
-	page, err := r.checkLimits(fd, beside)
+	page, err := checkLimits(fd, beside, r.owner)
 	if err != nil {
 		return err
 	}

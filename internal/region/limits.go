@@ -27,7 +27,7 @@ func (r *Region) openLimits() error {
 		return err
 	}
 	defer unix.Close(fd) // no locks are held on this one
-	if _, err := r.checkLimits(fd, beside); err != nil {
+	if _, err := checkLimits(fd, beside, r.owner); err != nil {
 		return err
 	}
 	limits, mem, err := mapLimits(fd, 0, false)
@@ -55,16 +55,24 @@ func (r *Region) openBeside() (fd int, path string, err error) {
 	return -1, path, nil
 }
 
+// owner is the user to whom the region's file belongs.
+func (r *Region) owner() (uid uint32, err error) {
+	var st unix.Stat_t
+	err = unix.Fstat(r.file.number(), &st)
+	return st.Uid, err
+}
+
 // checkLimits refuses limits that are none, or that another user planted: they must
 // be root's or the region's owner's, and no other user's to write. It returns the page as
 // it was read.
-func (r *Region) checkLimits(fd int, path string) (*abi.Limits, error) {
+func checkLimits(fd int, path string, owner func() (uint32, error)) (*abi.Limits, error) {
 	var l abi.Limits
-	var st, region unix.Stat_t
-	if err := errors.Join(unix.Fstat(fd, &st), unix.Fstat(r.file.number(), &region)); err != nil {
+	var st unix.Stat_t
+	uid, err := owner()
+	if err := errors.Join(err, unix.Fstat(fd, &st)); err != nil {
 		return nil, fmt.Errorf("looking at %s: %w", path, err)
 	}
-	if st.Uid != 0 && st.Uid != region.Uid || st.Mode&0o022 != 0 {
+	if st.Uid != 0 && st.Uid != uid || st.Mode&0o022 != 0 {
 		return nil, fmt.Errorf("limits %s: %w: they belong to user %d with mode %#o (they must be root's or the region's owner's, and writable by nobody else)",
 			path, ErrLimits, st.Uid, st.Mode&0o7777)
 	}
@@ -140,16 +148,10 @@ func (r *Region) withLimits(path string, change func(*abi.Limits) error) (err er
 		}
 		offset = limitsOffset
 	} else {
-		if fd, err = openNoFollow(path, true, false, 0); err != nil {
-			if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-				return fmt.Errorf("limits %s: %w (they belong to an operator)", path, ErrReadOnly)
-			}
+		if fd, err = openBesideForWriting(path, r.owner); err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		if _, err := r.checkLimits(fd, path); err != nil {
-			return err
-		}
 	}
 	page, mem, err := mapLimits(fd, offset, true)
 	if err != nil {
@@ -159,6 +161,21 @@ func (r *Region) withLimits(path string, change func(*abi.Limits) error) (err er
 	before := debug.SetPanicOnFault(true)
 	defer func() { r.recovered(recover(), &err, before, mem) }()
 	return change(page)
+}
+
+// openBesideForWriting opens an operator's limits to change them.
+func openBesideForWriting(path string, owner func() (uint32, error)) (fd int, err error) {
+	if fd, err = openNoFollow(path, true, false, 0); err != nil {
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+			return -1, fmt.Errorf("limits %s: %w (they belong to an operator)", path, ErrReadOnly)
+		}
+		return -1, err
+	}
+	if _, err := checkLimits(fd, path, owner); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func checkDevice(device int) error {
@@ -203,12 +220,7 @@ func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
 	if err := r.whole(); err != nil {
 		return err
 	}
-	set := func(page *abi.Limits) error {
-		atomic.StoreUint64(&page.Device[device].Memory, uint64(limit))
-		point(abi.LimitSet)
-		atomic.AddUint64(&page.Changes, 1)
-		return nil
-	}
+	set := setLimit(device, limit)
 	switch {
 	case r.file == nil: // over a heap
 		return set(r.limits)
@@ -216,6 +228,16 @@ func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
 		return fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
 	}
 	return r.withLimits(r.limitsAt, set)
+}
+
+// setLimit is the change of a page by SetLimit.
+func setLimit(device int, limit abi.Limit) func(*abi.Limits) error {
+	return func(page *abi.Limits) error {
+		atomic.StoreUint64(&page.Device[device].Memory, uint64(limit))
+		point(abi.LimitSet)
+		atomic.AddUint64(&page.Changes, 1)
+		return nil
+	}
 }
 
 // Differences lists the devices whose limit in the region is not the one this

@@ -1,0 +1,88 @@
+package region
+
+import (
+	"path/filepath"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/safepath"
+)
+
+// OperatorLimits is the file beside a region in which an operator keeps the limits. It is
+// read and written without the region: what a tenant wrote there, or holds a lease on,
+// does not come between an operator and the operator's own file.
+type OperatorLimits struct {
+	region string // path of the region
+	beside string // path of the file
+	page   *abi.Limits
+}
+
+// OpenOperatorLimits reads the limits beside the region at path. The error is
+// fs.ErrNotExist where there are none.
+func OpenOperatorLimits(path string) (*OperatorLimits, error) {
+	l := &OperatorLimits{region: path, beside: path + LimitsSuffix}
+	fd, err := openNoFollow(l.beside, false, false, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	l.page, err = checkLimits(fd, l.beside, l.owner)
+	return l, err
+}
+
+// owner is the user to whom the region belongs; root where there is no region.
+func (l *OperatorLimits) owner() (uint32, error) {
+	dir, err := safepath.OpenFolder(filepath.Dir(l.region))
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if unix.Fstatat(dir, filepath.Base(l.region), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0, nil
+	}
+	return st.Uid, nil
+}
+
+// Limit is a device's limit when it was last read or set.
+func (l *OperatorLimits) Limit(device int) (abi.Limit, error) {
+	if err := checkDevice(device); err != nil {
+		return 0, err
+	}
+	return abi.Limit(l.page.Device[device].Memory), nil
+}
+
+// Total is how many bytes a device has; zero while that is not known.
+func (l *OperatorLimits) Total(device int) (uint64, error) {
+	if err := checkDevice(device); err != nil {
+		return 0, err
+	}
+	return l.page.Device[device].Total, nil
+}
+
+// SetLimit changes a device's limit for every request from now on.
+func (l *OperatorLimits) SetLimit(device int, limit abi.Limit) (err error) {
+	if err := checkDevice(device); err != nil {
+		return err
+	}
+	fd, err := openBesideForWriting(l.beside, l.owner)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	page, mem, err := mapLimits(fd, 0, true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	r := Region{path: l.beside}
+	before := debug.SetPanicOnFault(true)
+	defer func() { r.recovered(recover(), &err, before, mem) }()
+	if err := setLimit(device, limit)(page); err != nil {
+		return err
+	}
+	l.page.Device[device].Memory = uint64(limit)
+	return nil
+}
