@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -237,5 +238,59 @@ func TestTenantPlantsFiles(t *testing.T) {
 	}
 	if _, err := machine.ReadRegion(elsewhere); err != nil {
 		t.Errorf("the other job's region: %v", err)
+	}
+}
+
+// The kernel names a lock's holder by the PID of the process that took it, which may be
+// another process's by now, as the lock lives on in a child that shares its descriptors.
+// Here a thread with descriptors of its own has the lock: the process that the kernel names
+// does not have it either.
+func TestTenantLeavesALock(t *testing.T) {
+	path, w := joined(t)
+	before, err := machine.ReadRegion(path)
+	if err != nil || len(before.Processes) != 1 || !before.Processes[0].Verified {
+		t.Fatalf("got %+v, %v", before, err)
+	}
+	slot := before.Processes[0].Slot + 1
+	bad := newTenant(t, path)
+	bad.slot(slot, uint64(os.Getpid()), 0, "victim")
+	bad.word(uint64(slot+1), "Header", "HighWater")
+	stop, locked := make(chan struct{}), make(chan error)
+	var holder sync.WaitGroup
+	holder.Go(func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this function, and its descriptors with it
+		locked <- func() error {
+			if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+				return err
+			}
+			fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+			return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
+		}()
+		<-stop
+	})
+	t.Cleanup(func() { close(stop); holder.Wait() })
+	if err := <-locked; err != nil {
+		t.Fatal(err)
+	}
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+	if err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l); err != nil || int(l.Pid) != os.Getpid() {
+		t.Fatalf("the kernel names %d, not %d (%v)", l.Pid, os.Getpid(), err)
+	}
+	after, err := machine.ReadRegion(path)
+	if err != nil || len(after.Processes) != 2 {
+		t.Fatalf("got %+v, %v", after, err)
+	}
+	for _, p := range after.Processes {
+		if p.Slot == slot && (p.Verified || p.State != machine.Live) || p.Slot != slot && !p.Verified {
+			t.Errorf("shown as %+v", p)
+		}
+	}
+	err = job.Remove(job.Job{Path: path}, true)
+	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())+" (victim") {
+		t.Errorf("removing it: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ func OpenReadOnly(path string) (_ *Region, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Region{path: path, file: f, alive: lockOnly{kernel{f}}, torn: map[copiedAccount]bool{}}
+	r := &Region{path: path, file: f, alive: lockOnly{kernel{f}, &holders{f: f}}, torn: map[copiedAccount]bool{}}
 	defer func() {
 		if err != nil {
 			_ = r.unmap()
@@ -131,6 +131,9 @@ type copier struct {
 func (c *copier) copy() error {
 	r := c.r
 	clear(r.torn)
+	if k, is := r.alive.(lockOnly); is {
+		k.holders.reset()
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(r.file.number(), &st); err != nil {
 		return fmt.Errorf("looking at %s: %w", r.path, err)
@@ -289,7 +292,20 @@ func (r *Region) copyLimits() error {
 // is the job's to write, and asking for it in /proc can be made to take for ever. A
 // process that has lost its lock by closing its files shows as dead until it has taken
 // it again.
-type lockOnly struct{ kernel }
+type lockOnly struct {
+	kernel
+	holders *holders
+}
+
+// holder returns the PID that the kernel names only where that process has the lock, and
+// not one that was given its PID since.
+func (k lockOnly) holder(slot int) int {
+	locked, pid := k.asked(slot)
+	if !locked || !k.holders.has(pid, slotByte(slot, 0).Start) {
+		return 0
+	}
+	return pid
+}
 
 func (k lockOnly) dead(slot int, _ *abi.Slot, st abi.Status) (cause int) {
 	if k.f.held[slot].Load() == st.Gen() {
@@ -344,7 +360,8 @@ func CheckRemovable(dir int, name string) error {
 }
 
 // LockedBy returns the PID of the process that has a slot's byte locked, as this process
-// sees it, by the kernel's word: 0 where there is none, or where it cannot be seen.
+// sees it, by the kernel's word: 0 where there is none, or where it cannot be seen. To a
+// process that is no member, only one whose descriptors have the lock is named.
 func (r *Region) LockedBy(slot int) int {
 	if uint(slot) >= abi.Slots || r.file == nil {
 		return 0
