@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"time"
+
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -11,9 +13,39 @@ import (
 // one stands, and the device is marked.
 const looks = 100
 
-// until calls look until it agrees, at most so many times. It returns whether it did.
-func until(most int, look func() (agrees bool, err error)) (bool, error) {
-	for range most {
+// A job that writes without pause, or that says what cannot be, is looked at for so long,
+// and all jobs together for so long, until each is looked at once: a job must not keep
+// those who look at others.
+const (
+	jobPatience = 200 * time.Millisecond
+	allPatience = 500 * time.Millisecond
+)
+
+// patience says when a look need not be repeated any more.
+type patience struct {
+	now func() time.Time
+	end time.Time
+}
+
+func newPatience(now func() time.Time, most time.Duration) patience {
+	return patience{now, now().Add(most)}
+}
+
+// forJob is what one job gets of it.
+func (p patience) forJob() patience {
+	own := newPatience(p.now, jobPatience)
+	if own.end.After(p.end) {
+		own.end = p.end
+	}
+	return own
+}
+
+func (p patience) left() bool { return p.now().Before(p.end) }
+
+// until calls look until it agrees, at most so many times and while there is patience. It
+// returns whether it did.
+func (p patience) until(most int, look func() (agrees bool, err error)) (bool, error) {
+	for n := 0; n < most && (n == 0 || p.left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
 			return agrees, err
 		}
@@ -22,12 +54,12 @@ func until(most int, look func() (agrees bool, err error)) (bool, error) {
 }
 
 // readUsage reads the processes, what they hold, and what is used of each device.
-func (j *Job) readUsage(r *region.Region) error {
+func (j *Job) readUsage(r *region.Region, p patience) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
 	// Processes that join or leave meanwhile are found by asking for all of them again,
 	// which asks the kernel as well: not as often.
-	_, err := until(3, func() (bool, error) {
+	_, err := p.until(3, func() (bool, error) {
 		if err := r.Refresh(); err != nil {
 			return false, err
 		}
@@ -38,7 +70,7 @@ func (j *Job) readUsage(r *region.Region) error {
 		j.Processes = processes
 		all := true
 		for d := range devices {
-			exact, err := j.readDevice(r, d, index, &devices[d])
+			exact, err := j.readDevice(r, p, d, index, &devices[d])
 			if err != nil {
 				return false, err
 			}
@@ -64,9 +96,9 @@ func (j *Job) readUsage(r *region.Region) error {
 
 // readDevice reads what is used of a device, and adds what each process holds of it. index
 // finds a process by its slot.
-func (j *Job) readDevice(r *region.Region, device int, index map[int]int, out *Device) (bool, error) {
+func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int]int, out *Device) (bool, error) {
 	var held []region.Holding
-	exact, err := until(looks, func() (agrees bool, err error) {
+	exact, err := p.until(looks, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
 		if err != nil {
 			return false, err

@@ -1,8 +1,18 @@
 package machine
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/test/harness"
 )
 
 // A look is repeated until it agrees, and no more often than it may be.
@@ -22,9 +32,95 @@ func TestUntil(t *testing.T) {
 		{"an error", func(int) (bool, error) { return false, broken }, false, 1, broken},
 	} {
 		looked := 0
-		exact, err := until(looks, func() (bool, error) { looked++; return c.look(looked) })
+		exact, err := newPatience(time.Now, time.Hour).until(looks, func() (bool, error) { looked++; return c.look(looked) })
 		if exact != c.exact || looked != c.looked || !errors.Is(err, c.err) {
 			t.Errorf("%s: %v after %d looks, %v", c.name, exact, looked, err)
 		}
+	}
+}
+
+// stepClock is a clock that goes on by a step each time it is asked.
+type stepClock struct {
+	time time.Time
+	step time.Duration
+}
+
+func (c *stepClock) now() time.Time {
+	c.time = c.time.Add(c.step)
+	return c.time
+}
+
+// impossible makes a job that says it has granted, of every device, what no process holds:
+// no look at it ever agrees.
+func impossible(t *testing.T, name string) string {
+	t.Helper()
+	path, err := job.MakeFolder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	if _, err := r.Claim("member"); err != nil { // a look at a device is a read of its account
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for d := range abi.Devices {
+		word := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeLedgerWord(uint64(d)+1, 0, 0)))
+		if _, err := f.WriteAt(word, harness.Offset("Devices", d, "LedgerWord")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
+// A job that never agrees is looked at for as long as one job may be, then each of its
+// devices once, and marked.
+func TestPatienceWithOneJob(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	path := impossible(t, "scribbles")
+	clock := &stepClock{step: 10 * time.Millisecond}
+	j, err := readRegion(path, newPatience(clock.now, allPatience))
+	if err != nil || len(j.Devices) != abi.Devices {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	for _, d := range j.Devices {
+		if !d.Inexact {
+			t.Errorf("device %d is shown as exact", d.Device)
+		}
+	}
+	// A look asks the clock once, but for the first at each device.
+	if most := uint64(jobPatience/clock.step) + abi.Devices; j.Reads.Reads > most {
+		t.Errorf("looked %d times, and %d are enough", j.Reads.Reads, most)
+	}
+	clock.step = 0
+	j, err = readRegion(path, newPatience(clock.now, allPatience))
+	if err != nil || j.Reads.Reads != 3*looks*abi.Devices {
+		t.Errorf("with patience: looked %d times, %v", j.Reads.Reads, err)
+	}
+}
+
+// Many such jobs are looked at for as long as all jobs may be, then each of them once.
+func TestPatienceWithManyJobs(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	clock := &stepClock{step: 10 * time.Millisecond}
+	p := newPatience(clock.now, allPatience)
+	const jobs = 10
+	looked := uint64(0)
+	for i := range jobs {
+		j, err := readRegion(impossible(t, fmt.Sprint("scribbles-", i)), p)
+		if err != nil || !j.Devices[0].Inexact {
+			t.Fatalf("got %+v, %v", j, err)
+		}
+		looked += j.Reads.Reads
+	}
+	if most := uint64(allPatience/clock.step) + jobs*abi.Devices; looked > most {
+		t.Errorf("looked %d times, and %d are enough", looked, most)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -21,8 +22,9 @@ func Read() (Machine, error) {
 	if err != nil {
 		return m, err
 	}
+	p := newPatience(time.Now, allPatience)
 	for _, j := range jobs {
-		out, err := ReadRegion(j.Path)
+		out, err := readRegion(j.Path, p)
 		if out.Name = j.Name; j.Name != "" && job.EndedOrNotBegun(err) && !region.Locked(j.Path) {
 			continue
 		}
@@ -46,22 +48,27 @@ func ReadJob(nameOrPath string) (Job, error) {
 // ReadRegion reads the region at path. Its job's name stays empty. The error is also
 // in the Job.
 func ReadRegion(path string) (Job, error) {
+	return readRegion(path, newPatience(time.Now, allPatience))
+}
+
+func readRegion(path string, p patience) (Job, error) {
 	empty := Job{Path: path, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{}, Refusals: []Refusal{}, Deaths: []Death{}}
 	j := empty
-	if err := j.read(); err != nil {
+	if err := j.read(p.forJob()); err != nil {
 		empty.Error, empty.err = err.Error(), err
 		return empty, err
 	}
 	return j, nil
 }
 
-func (j *Job) read() error {
+func (j *Job) read(p patience) error {
 	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if err := j.readUsage(r); err != nil {
+	r.SetPatience(p.left)
+	if err := j.readUsage(r, p); err != nil {
 		return err
 	}
 	return j.readHistory(r)

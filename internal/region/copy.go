@@ -68,6 +68,10 @@ func OpenForLimits(path string) (*Region, error) {
 	return r, err
 }
 
+// SetPatience lets a caller say when a copy has taken long enough: from when patient
+// returns false, what changes while it is copied is marked, and not read again.
+func (r *Region) SetPatience(patient func() bool) { r.patient = patient }
+
 // Refresh makes a region of OpenReadOnly what the file holds now. It is not for use
 // beside other calls.
 func (r *Region) Refresh() error {
@@ -243,7 +247,7 @@ func (c *copier) readAccount(device, slot int) error {
 	a := &c.r.m.Accounts[device][slot]
 	at := accountOffset(device, slot)
 	for range abi.ReadTries {
-		if c.tries == 0 {
+		if c.tries == 0 || c.r.patient != nil && !c.r.patient() {
 			break
 		}
 		c.tries--

@@ -62,6 +62,7 @@ type Region struct {
 	writable   bool
 	setsLimits bool                   // of OpenForLimits
 	torn       map[copiedAccount]bool // accounts that changed while they were copied; nil where m is mapped
+	patient    func() bool            // of SetPatience
 
 	alive  liveness
 	broken atomic.Bool
