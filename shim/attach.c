@@ -207,7 +207,13 @@ static bool attach_claim(void)
 	int err = region_claim(&attach_job_region, program_invocation_short_name);
 	if (err) {
 		char buf[ERRNO_TEXT];
-		log_error("region %s: %s", attach_job_config.path, attach_error_text(err, buf));
+		if (err == REGION_LOCKED && attach_job_region.locked_by)
+			log_error(
+				"region %s: no slot can be taken: %u are free, and locked by a process that has not joined the job: pid %d "
+				"(end it)",
+				attach_job_config.path, attach_job_region.locked, attach_job_region.locked_by);
+		else
+			log_error("region %s: %s", attach_job_config.path, attach_error_text(err, buf));
 		return false;
 	}
 	if (attach_host_pid())

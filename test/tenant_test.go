@@ -294,3 +294,26 @@ func TestTenantLeavesALock(t *testing.T) {
 		t.Errorf("removing it: %v", err)
 	}
 }
+
+// A process that can open a region can lock its slots' bytes without joining. A claim then
+// says that, and which process it is.
+func TestTenantLocksTheSlots(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		w := start(t, mix, 0)
+		w.OK("open %s", path)
+		bad := newTenant(t, path)
+		all := unix.Flock_t{Type: unix.F_WRLCK}
+		if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Ask("claim w"); got.Verdict() != "error" || got.Code() != "locked" {
+			t.Errorf("a claim of slots that a stranger has locked: %s", got)
+		}
+		all.Type = unix.F_UNLCK
+		if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
+			t.Fatal(err)
+		}
+		w.OK("claim w")
+	})
+}

@@ -30,10 +30,17 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	if err := r.whole(); err != nil {
 		return nil, err
 	}
-	s, err := r.claimFree(name)
+	s, locked, err := r.claimFree(name)
 	if s == nil && err == nil {
 		r.reapAll()
-		s, err = r.claimFree(name)
+		s, locked, err = r.claimFree(name)
+	}
+	if s == nil && err == nil && len(locked) > 0 {
+		by := ""
+		if pid := r.alive.holder(locked[0]); pid > 0 {
+			by = fmt.Sprintf(": pid %d", pid)
+		}
+		return nil, fmt.Errorf("region %s: %w: %d are free, and locked by a process that has not joined the job%s (end it)", r.path, ErrLocked, len(locked), by)
 	}
 	if s == nil && err == nil {
 		err = fmt.Errorf("region %s: %w: %d processes have one (raise the number of jobs, not of processes in one)", r.path, ErrFull, abi.FenceSlot)
@@ -43,26 +50,31 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 
 // claimFree looks for a free slot, first in a small window, so that a scan of
 // the slots in use stays short, then in larger ones. Racing processes start at
-// different places.
-func (r *Region) claimFree(name string) (*Slot, error) {
+// different places. Where there is none, locked is the slots that are free, and that
+// another process has locked.
+func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 	if r.file != nil {
 		r.file.claim.Lock()
 		defer r.file.claim.Unlock()
 	}
 	ticket := atomic.AddUint64(&r.m.Header.Ticket, 1) - 1
 	for window := uint64(abi.ClaimWindow); window <= abi.Slots; window *= 2 {
+		locked = locked[:0]
 		for n := range window {
 			slot := int((ticket + n) % window)
 			st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
 			if st.State() != abi.SlotFree || slot == abi.FenceSlot {
 				continue
 			}
-			locked, err := r.alive.lock(slot)
+			free, err := r.alive.lock(slot)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			if !locked {
-				continue // a process is about to claim it, or about to have left it
+			if !free {
+				// A process is about to claim it, or about to have left it; or it never will,
+				// and has locked what it does not use.
+				locked = append(locked, slot)
+				continue
 			}
 			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
 			r.hold(slot, mine.Gen())
@@ -74,11 +86,11 @@ func (r *Region) claimFree(name string) (*Slot, error) {
 				continue
 			}
 			if s := r.join(slot, mine.Gen(), name); s != nil {
-				return s, nil
+				return s, nil, nil
 			}
 		}
 	}
-	return nil, nil
+	return nil, locked, nil
 }
 
 // raiseHigh makes sure that a slot is looked at, before it is claimed.

@@ -33,6 +33,9 @@ var (
 var (
 	// ErrFull is returned when every slot belongs to a living process.
 	ErrFull = errors.New("all slots are taken")
+	// ErrLocked is returned when there are free slots, and a process that has not
+	// joined has their bytes locked.
+	ErrLocked = errors.New("no slot can be taken")
 	// ErrRefused is returned, as a *RefusedError, for a charge beyond the limit.
 	ErrRefused = errors.New("out of rationed memory")
 	// ErrNotHeld is returned for a return of more than is held.

@@ -46,6 +46,12 @@ void region_unlock(struct region *r, unsigned slot)
 	fcntl(region_fd(r), F_SETLK, &l);
 }
 
+int region_locked_by(struct region *r, unsigned slot)
+{
+	struct flock l = alive_slot_byte(slot, F_RDLCK);
+	return fcntl(region_fd(r), F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 0 ? l.l_pid : 0;
+}
+
 /* alive_gone says whether no process has this PID. It needs no descriptor, and
  * /proc may hide the processes of other users. */
 static bool alive_gone(uint64_t pid) { return pid == 0 || pid > INT_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH); }

@@ -58,7 +58,9 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 static int claim_free(struct region *r, const char *name)
 {
 	uint64_t ticket = fetch_add(&r->m->header.ticket, 1);
+	unsigned locked_slot = 0;
 	for (unsigned window = RATION_CLAIM_WINDOW; window <= RATION_SLOTS; window *= 2) {
+		r->locked = 0;
 		for (unsigned n = 0; n < window; n++) {
 			unsigned slot = (unsigned)((ticket + n) % window);
 			uint64_t status = load_acquire(&r->m->status[slot]);
@@ -68,8 +70,11 @@ static int claim_free(struct region *r, const char *name)
 			int err = region_lock(r, slot);
 			if (err == REGION_SYSTEM)
 				return err;
-			if (err)
-				continue; /* another process is about to claim it, or about to have left it */
+			if (err) { /* another process is about to claim it, or about to have left it */
+				r->locked++;
+				locked_slot = slot;
+				continue;
+			}
 			uint64_t gen = status_gen(status) + 1;
 			region_hold(slot, gen);
 			claim_raise_high(r, slot);
@@ -83,7 +88,9 @@ static int claim_free(struct region *r, const char *name)
 			region_unlock(r, slot);
 		}
 	}
-	return REGION_FULL;
+	/* Or it never will, and has locked what it does not use. */
+	r->locked_by = r->locked ? region_locked_by(r, locked_slot) : 0;
+	return r->locked ? REGION_LOCKED : REGION_FULL;
 }
 
 int region_claim(struct region *r, const char *name)
@@ -92,7 +99,7 @@ int region_claim(struct region *r, const char *name)
 	if (!region_whole(r))
 		return REGION_DAMAGED;
 	int err = claim_free(r, name);
-	if (err != REGION_FULL || (err = region_reap(r, &reaped)))
+	if ((err != REGION_FULL && err != REGION_LOCKED) || (err = region_reap(r, &reaped)))
 		return err;
 	return claim_free(r, name);
 }

@@ -29,6 +29,7 @@ int region_offer(struct ration_limits *page, const void *limits); /* struct regi
 int region_lock(struct region *r, unsigned slot);
 int region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
+int region_locked_by(struct region *r, unsigned slot); /* PID; 0 where no process has it locked, or none that is seen */
 unsigned region_dead(struct region *r, unsigned slot, uint64_t status);
 void region_hold(unsigned slot, uint64_t gen);
 void region_let_go(unsigned slot, uint64_t gen);

@@ -220,6 +220,7 @@ const char *region_error_text(int error)
 		[REGION_BUSY] = "another thread is changing what this process holds",
 		[REGION_GONE] =
 			"the job's region is gone: it was removed or emptied, or its name is another job's now (start the job again)",
+		[REGION_LOCKED] = "no slot can be taken: those that are free are locked by a process that has not joined the job (end it)",
 	};
 	return error >= 0 && error < (int)(sizeof text / sizeof *text) ? text[error] : "unknown error";
 }

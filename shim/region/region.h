@@ -36,6 +36,7 @@ enum region_error {
 	REGION_DAMAGED,     /* what the file holds cannot be */
 	REGION_BUSY,        /* another thread is changing what this process holds */
 	REGION_GONE,        /* it was to be there, and is missing, empty or another one */
+	REGION_LOCKED,      /* slots are free, and a process that has not joined has their bytes locked */
 };
 
 /* What a process brings along; zero where it has nothing to say. */
@@ -68,6 +69,10 @@ struct region {
 	uint64_t status; /* zero: none claimed */
 	uint64_t claim;  /* both in one word, for threads that charge while another claims or leaves */
 	uint32_t former; /* not zero: what this process held before an exec has been given back */
+	/* After REGION_LOCKED: how many slots are free and locked, and a process that has one of
+	 * them locked, as this one sees it; 0 where it cannot be seen. */
+	unsigned locked;
+	int locked_by;
 	const char *path;
 	struct region_turn turns[RATION_DEVICES];
 

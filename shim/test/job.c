@@ -25,6 +25,13 @@ static void *init_small(void *arg)
 	return NULL;
 }
 
+static int seize(const char *path)
+{
+	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	return fd < 0 ? -1 : fcntl(fd, F_SETLK, &all);
+}
+
 /* A thread with a very small stack joins the job. */
 static int small(void)
 {
@@ -102,6 +109,8 @@ static int step(const char *w, const char *arg)
 		pause();
 	else if (!strcmp(w, "sleep"))
 		usleep((useconds_t)atoi(arg) * 1000);
+	else if (!strcmp(w, "seize")) /* all of the region's bytes, without joining */
+		printf("seize %d\n", seize(getenv("RATION_REGION")));
 	else if (!strcmp(w, "close"))
 		for (int fd = 3; fd < 1024; fd++)
 			close(fd);

@@ -85,7 +85,7 @@ var codes = []struct {
 	err  error
 	code string
 }{
-	{region.ErrDamaged, "damaged"}, {region.ErrFull, "full"}, {region.ErrNotHeld, "notheld"},
+	{region.ErrDamaged, "damaged"}, {region.ErrFull, "full"}, {region.ErrLocked, "locked"}, {region.ErrNotHeld, "notheld"},
 	{region.ErrDevice, "device"}, {region.ErrEvicted, "evicted"}, {region.ErrClosed, "closed"},
 	{region.ErrReadOnly, "readonly"}, {region.ErrNoSpace, "nospace"}, {region.ErrSize, "size"},
 	{region.ErrForeign, "foreign"}, {region.ErrVersion, "version"}, {region.ErrSymlink, "symlink"},

@@ -13,7 +13,7 @@ static const char *const codes[] = {
 	[REGION_SYMLINK] = "symlink",       [REGION_OWNER] = "owner",     [REGION_NO_SPACE] = "nospace",
 	[REGION_LIMITS] = "limits",         [REGION_SYSTEM] = "other",    [REGION_FULL] = "full",
 	[REGION_NOT_HELD] = "notheld",      [REGION_EVICTED] = "evicted", [REGION_DAMAGED] = "damaged",
-	[REGION_NOT_REGULAR] = "irregular",
+	[REGION_NOT_REGULAR] = "irregular", [REGION_LOCKED] = "locked",
 };
 char *rest;
 bool usage;
