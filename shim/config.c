@@ -288,6 +288,21 @@ static bool config_make_trusted(const char *path)
 	return false;
 }
 
+/* config_roots_alone reports, to root, whether no other user can put anything else at a path, of
+ * which all folders above have been looked at: root is not led elsewhere. */
+static bool config_roots_alone(const char *path)
+{
+	struct stat itself, folder;
+	if (geteuid() != 0 || !config_stat(path, &itself) || syscall(SYS_newfstatat, AT_FDCWD, path, &folder, 0) != 0)
+		return true; /* where nothing is there, nothing can be made */
+	if (itself.st_uid == 0 && folder.st_uid == 0 && (!(folder.st_mode & 022) || folder.st_mode & S_ISVTX))
+		return true;
+	log_error(
+		"folder %s: other users can put another in its place (name a folder of root's in RATION_DIR, or a region in RATION_REGION)",
+		path);
+	return false;
+}
+
 bool config_make_folder(const struct config *c)
 {
 	char path[sizeof c->path];
@@ -298,6 +313,8 @@ bool config_make_folder(const struct config *c)
 	for (char *part = path + 1; (part = strchr(part, '/')); part++) {
 		*part = 0;
 		mkdir(path, 0755); /* where one cannot be made, the last one cannot either */
+		if (!config_roots_alone(path))
+			return false;
 		*part = '/';
 	}
 	if (!config_make_trusted(path))

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/limit"
+	"ration/internal/safepath"
 )
 
 // Environment variables that say where regions are.
@@ -76,6 +77,11 @@ func MakeFolder(name string) (string, error) {
 		return "", err
 	}
 	folder := Folder()
+	if os.Geteuid() == 0 && !exists(folder) { // nothing is made where another user leads
+		if err := untrusted(folder, func(string) (string, error) { return changeableBy(nearest(folder)) }); err != nil {
+			return "", err
+		}
+	}
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return "", fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, EnvFolder)
 	}
@@ -90,16 +96,28 @@ func MakeFolder(name string) (string, error) {
 	return path, nil
 }
 
-func checkTrusted(dir string) error {
-	reason, err := UntrustedReason(dir)
+func checkTrusted(dir string) error { return untrusted(dir, UntrustedReason) }
+
+// untrusted returns an error for a folder for which there is a reason.
+func untrusted(dir string, reasonOf func(string) (string, error)) error {
+	reason, err := reasonOf(dir)
 	if err != nil || reason == "" {
 		return err
 	}
 	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, reason, ErrFolder, EnvFolder)
 }
 
-// UntrustedReason returns why a path must not be trusted: it is not a folder, or another
-// user owns or can write it. It returns "" for a folder that can be trusted.
+// nearest returns a folder, or the one above it that is there.
+func nearest(dir string) string {
+	for !exists(dir) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// UntrustedReason returns why a path must not be trusted: it is not a folder, another
+// user owns or can write it, or, for root, another user can put another folder in its
+// place. It returns "" for a folder that can be trusted.
 func UntrustedReason(dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -112,8 +130,29 @@ func UntrustedReason(dir string) (string, error) {
 		return fmt.Sprintf("belongs to user %d, not to %d", st.Uid, euid), nil
 	case st.Mode&0o022 != 0:
 		return fmt.Sprintf("can be written by others (mode %04o)", st.Mode&0o7777), nil
+	case euid == 0:
+		return changeableBy(dir)
 	}
 	return "", nil
+}
+
+// changeableBy returns which users but root can change what is at a path, or "".
+func changeableBy(dir string) (string, error) {
+	fd, writer, err := safepath.OpenFolderOf(dir)
+	if errors.Is(err, safepath.ErrLink) {
+		return "is behind a link that another user can change", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("checking %s: %w", dir, err)
+	}
+	_ = unix.Close(fd)
+	switch writer {
+	case 0:
+		return "", nil
+	case safepath.Several:
+		return "is in a folder that other users can write, who can put another in its place", nil
+	}
+	return fmt.Sprintf("is in a folder of user %d, who can put another in its place", writer), nil
 }
 
 var fileSystems = map[int64]string{

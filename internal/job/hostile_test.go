@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -224,5 +225,56 @@ func TestRemoveRootsFileInAFolderOfOthers(t *testing.T) {
 	must(t, os.Chown(dir, 12345, -1))
 	if err := Remove(Job{Path: path}, true); !errors.Is(err, ErrFolder) || !exists(path) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Root keeps no jobs where another user can put another folder in place of theirs.
+func TestFolderInAFolderOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root is told: an ordinary user reaches nothing by it that the other could not")
+	}
+	const tenant = 12345
+	for name, c := range map[string]struct {
+		make func(dir string) error // what is in dir, a folder of root's
+		path string                 // RATION_DIR in it
+		good bool
+	}{
+		"root's": {func(dir string) error { return os.Mkdir(dir+"/a", 0o755) }, "a/jobs", true},
+		"a folder like /tmp": {func(dir string) error {
+			return errors.Join(os.Mkdir(dir+"/a", 0o755), os.Chmod(dir+"/a", 0o777|os.ModeSticky))
+		}, "a/jobs", true},
+		"in a tenant's home": {func(dir string) error {
+			return errors.Join(os.Mkdir(dir+"/a", 0o755), os.Chown(dir+"/a", tenant, tenant))
+		}, "a/jobs", false},
+		"deeper in it": {func(dir string) error {
+			return errors.Join(os.MkdirAll(dir+"/a/b", 0o755), os.Chown(dir+"/a", tenant, tenant))
+		}, "a/b/c/jobs", false},
+		"in a public folder": {func(dir string) error { return errors.Join(os.Mkdir(dir+"/a", 0o777), os.Chmod(dir+"/a", 0o777)) }, "a/b/jobs", false},
+		"behind another's link": {func(dir string) error {
+			return errors.Join(os.Mkdir(dir+"/a", 0o755), os.Mkdir(dir+"/b", 0o755), os.Symlink(dir+"/b", dir+"/a/l"), os.Chown(dir+"/a", tenant, tenant))
+		}, "a/l/jobs", false},
+		"behind root's link": {func(dir string) error { return errors.Join(os.Mkdir(dir+"/b", 0o755), os.Symlink(dir+"/b", dir+"/l")) }, "l/jobs", true},
+	} {
+		for _, there := range []bool{false, true} { // the folder of jobs
+			t.Run(fmt.Sprintf("%s, there: %v", name, there), func(t *testing.T) {
+				dir := t.TempDir()
+				must(t, c.make(dir))
+				folder := filepath.Join(dir, c.path)
+				if there {
+					must(t, os.MkdirAll(folder, 0o700))
+				}
+				t.Setenv(EnvFolder, folder)
+				_, err := MakeFolder("train")
+				if c.good != (err == nil) || !c.good && !errors.Is(err, ErrFolder) {
+					t.Errorf("making a job's folder: %v", err)
+				}
+				if !c.good && !there && exists(folder) {
+					t.Error("the folder was made")
+				}
+				if _, err := List(); there && c.good != (err == nil) {
+					t.Errorf("listing jobs: %v", err)
+				}
+			})
+		}
 	}
 }

@@ -230,6 +230,23 @@ export RATION_DIR=$dir/jobs
 CUDA_DEVICE_MEMORY_LIMIT=1g job init total:0 exit:0
 is "$out" "init 0 total 0 $((1024 * MIB)) "
 is "$(stat -c %a "$dir/jobs" "$dir/jobs/default" "$dir/jobs/default/region" 2>/dev/null | tr '\n' ' ')" "700 700 600 "
+if [ "$(id -u)" = 0 ]; then
+	where="root keeps no job where another user leads"
+	for other in home public link; do
+		mkdir -m 755 "$dir/$other"
+		case $other in
+		home) chown 12345 "$dir/home" ;;
+		public) chmod 777 "$dir/public" ;;
+		link) ln -s "$dir" "$dir/link/over" && chown -h 12345 "$dir/link/over" ;;
+		esac
+		RATION_DIR=$dir/$other/over/jobs CUDA_DEVICE_MEMORY_LIMIT=1g job init exit:0
+		is "$out" "init 304 "
+		has "$err" "other users can put another in its place"
+	done
+	mkdir -m 1777 "$dir/sticky"
+	RATION_DIR=$dir/sticky/over/jobs CUDA_DEVICE_MEMORY_LIMIT=1g job init exit:0
+	is "$out" "init 0 "
+fi
 unset RATION_DIR
 where="HAMi-core's name for the path"
 CUDA_DEVICE_MEMORY_SHARED_CACHE=$dir/hami CUDA_DEVICE_MEMORY_LIMIT=1g job init total:0 exit:0
