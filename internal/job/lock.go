@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/proc"
 	"ration/internal/safepath"
 )
 
@@ -97,13 +98,23 @@ func Join(name string) (*Lock, error) {
 // Running reports whether any process has the job locked: its launcher, the command
 // that the launcher became, or a child of either.
 func Running(j Job) bool {
+	running, _ := runningBy(j)
+	return running
+}
+
+// runningBy is Running, and also returns which processes have the job locked, as readPID
+// does.
+func runningBy(j Job) (running bool, by string) {
 	fd, err := safepath.Open(filepath.Join(filepath.Dir(j.Path), aliveName), unix.O_RDONLY, 0)
 	if err != nil {
-		return errors.Is(err, unix.EAGAIN) // a process holds a lease on it
+		return errors.Is(err, unix.EAGAIN), "by a process that holds a lease on it"
 	}
 	defer unix.Close(fd)
 	l := wholeFile(exclusive)
-	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) != nil || l.Type == unix.F_UNLCK {
+		return false, ""
+	}
+	return true, launcherText(fd)
 }
 
 func wholeFile(kind int16) unix.Flock_t { return unix.Flock_t{Type: kind, Whence: 0} }
@@ -162,26 +173,44 @@ func inUse(name, owner string) error {
 	return fmt.Errorf("job %s: %w%s (choose another --name, or share its limit with --join)", name, ErrInUse, owner)
 }
 
-// writePID writes this process's PID into the file, for error messages only.
+// writePID writes this process's PID and start time into the file, for error messages only.
 func (l *Lock) writePID() error {
 	if err := l.file.Truncate(0); err != nil {
 		return fmt.Errorf("locking job %s: %w", l.Job.Name, err)
 	}
-	if _, err := l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+	start, _ := proc.Started(os.Getpid()) // 0: nobody will find it running
+	if _, err := l.file.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), start), 0); err != nil {
 		return fmt.Errorf("locking job %s: %w", l.Job.Name, err)
 	}
 	return nil
 }
 
-// readPID returns which processes use the job, by the PID that writePID left, or "".
-func (l *Lock) readPID() string {
-	var buf [24]byte
-	n, _ := l.file.ReadAt(buf[:], 0)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+// readPID returns which processes use the job, by what writePID left, or "". A process that
+// has ended is not named: its PID may be another's.
+func (l *Lock) readPID() string { return launcherText(int(l.file.Fd())) }
+
+// launcherText is readPID by a descriptor of the file.
+func launcherText(fd int) string {
+	var buf [48]byte
+	n, _ := unix.Pread(fd, buf[:], 0)
+	pid, start, err := parseLauncher(string(buf[:max(n, 0)]))
 	if err != nil {
 		return ""
 	}
+	if now, err := proc.Started(pid); err != nil || now != start {
+		return "by processes of a command whose ration run has ended"
+	}
 	return fmt.Sprintf("by a command that pid %d started", pid)
+}
+
+// parseLauncher parses what writePID wrote.
+func parseLauncher(text string) (pid int, start uint64, err error) {
+	first, second, _ := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
+	if pid, err = strconv.Atoi(first); err != nil {
+		return 0, 0, err
+	}
+	start, err = strconv.ParseUint(second, 10, 64)
+	return pid, start, err
 }
 
 // removeContents removes everything in the job's folder but the locked file. The

@@ -6,8 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"ration/internal/proc"
 )
 
 func TestLock(t *testing.T) {
@@ -84,6 +87,39 @@ func TestLockIsInherited(t *testing.T) {
 	}
 	if Running(l.Job) {
 		t.Error("running after all released it")
+	}
+}
+
+// Who uses a job is named by the PID of its launcher as long as that runs.
+func TestLauncherThatHasEnded(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.RemoveIfUnused()
+	start, err := proc.Started(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		fmt.Sprintf("%d %d\n", os.Getpid(), start):   fmt.Sprintf("in use by a command that pid %d started", os.Getpid()),
+		fmt.Sprintf("%d %d\n", os.Getpid(), start+1): "in use by processes of a command whose ration run has ended", // its PID is another's
+		fmt.Sprintf("%d %d\n", 1<<30, start):         "in use by processes of a command whose ration run has ended",
+		"":                                           "in use (choose",
+		"x 1\n":                                      "in use (choose",
+		"1\n":                                        "in use (choose",
+		"1 2 3 4":                                    "in use (choose",
+	} {
+		if err := errors.Join(l.file.Truncate(0), os.WriteFile(l.file.Name(), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Create("train"); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+		if err := Remove(l.Job, true); !errors.Is(err, ErrInUse) || strings.Contains(err.Error(), "pid") != strings.Contains(want, "pid") {
+			t.Errorf("%q: removing it: %v", text, err)
+		}
 	}
 }
 

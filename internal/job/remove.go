@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -66,6 +67,10 @@ func Remove(j Job, force bool) error {
 		_ = os.RemoveAll(filepath.Join(filepath.Dir(j.Path), aliveName))
 		l, err = acquire(j.Name, exclusive)
 	}
+	if errors.Is(err, ErrInUse) { // since the check
+		_, by := runningBy(j)
+		return removeInUse(j, by)
+	}
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
 	}
@@ -129,16 +134,25 @@ func checkFolderOf(base string, dir, writer int) error {
 	return nil
 }
 
+// removeInUse is the error for a job that is locked.
+func removeInUse(j Job, by string) error {
+	return fmt.Errorf("removing %s: %w %s (end them first)", j.Title(), ErrInUse, cmp.Or(by, "by a command of ration run"))
+}
+
 // checkRemovable returns why a job must not be removed, or nil.
 func checkRemovable(j Job, force bool) error {
 	u, err := inspect(j)
+	running, by := false, ""
+	if j.Name != "" {
+		running, by = runningBy(j)
+	}
 	switch {
 	case len(u.living) > 0:
 		return &LivingError{j, u.living}
 	case u.locked:
 		return fmt.Errorf("removing %s: %w: one has its region locked, which does not say which (end it first)", j.Title(), ErrLiving)
-	case j.Name != "" && Running(j):
-		return fmt.Errorf("removing %s: %w: a command of ration run still runs in it (end it first)", j.Title(), ErrInUse)
+	case running:
+		return removeInUse(j, by)
 	case force:
 		return nil
 	case errors.Is(err, region.ErrForeign) && j.Name == "":

@@ -20,6 +20,21 @@ func Stopped(pid int) bool {
 	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
 }
 
+// Started returns when a process started, in clock ticks since boot: with its PID that names
+// it for good.
+func Started(pid int) (ticks uint64, err error) {
+	stat, err := readStart("/proc/"+strconv.Itoa(pid)+"/stat", 1024)
+	if err != nil {
+		return 0, err
+	}
+	const start = 19 // of the fields after the name, which may hold anything
+	field := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(field) <= start {
+		return 0, fmt.Errorf("reading the start of process %d: %d fields", pid, len(field))
+	}
+	return strconv.ParseUint(string(field[start]), 10, 64)
+}
+
 // maxName is how much the kernel keeps of a process's name.
 const maxName = 15
 
