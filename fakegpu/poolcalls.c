@@ -207,13 +207,15 @@ API cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
 	return poolcall_return(out, pool_default(device, false));
 }
 
-API cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
+static CUresult poolcall_get_current(CUmemoryPool *out, CUdevice device)
 {
 	TRY(device_check(device));
 	return poolcall_return(out, pool_current(device));
 }
 
-API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
+API cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) { ENTRY(cuDeviceGetMemPool, poolcall_get_current(out, device)); }
+
+static CUresult poolcall_set_current(CUdevice device, CUmemoryPool handle)
 {
 	struct pool *p;
 	TRY(device_check(device));
@@ -223,6 +225,8 @@ API cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
 	pool_set_current(device, p);
 	return CUDA_SUCCESS;
 }
+
+API cuDeviceSetMemPool(CUdevice device, CUmemoryPool p) { ENTRY(cuDeviceSetMemPool, poolcall_set_current(device, p)); }
 
 /* CUDA 13 asks by location; only devices have pools here. */
 static CUresult poolcall_location_check(const CUmemLocation *where, int type)

@@ -14,6 +14,7 @@ static const struct {
 } lock_order_levels[LOCK_LEVELS] = {
 	[LOCK_PRIMARY_CONTEXT] = {"primary context", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_CONTEXT_MAKING] = {"context making", LOCK_CALLS_DRIVER | LOCK_LOGS},
+	[LOCK_POOL_CURRENT] = {"current pool", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_POOL_LIST] = {"pool list", LOCK_LOGS},
 	[LOCK_OVERHEAD] = {"overhead", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_NVML] = {"nvml", LOCK_CALLS_DRIVER | LOCK_LOGS},

@@ -6,6 +6,7 @@
 static const char *const mutex_names[LOCK_LEVELS] = {
 	[LOCK_PRIMARY_CONTEXT] = "another thread that makes or ends the primary context",
 	[LOCK_CONTEXT_MAKING] = "another thread that makes a context",
+	[LOCK_POOL_CURRENT] = "the change of a device's current memory pool",
 	[LOCK_POOL_LIST] = "the list of memory pools",
 	[LOCK_RESERVE] = "what is charged for a pool or for graphs",
 	[LOCK_OVERHEAD] = "another thread's reading of the driver's count",

@@ -9,10 +9,15 @@
 #include "overhead.h"
 #include "region/atomics.h"
 
-enum { POOL_MAX = 1024 };
+/* How many places there are: for pools that programs make, and some beyond that for those
+ * that no program makes, each device's own, of managed memory or not. */
+enum { POOL_MADE_MAX = 1024, POOL_MAX = POOL_MADE_MAX + 3 * RATION_DEVICES };
 
 /* The steps in which a pool grows, and in which it hands out. */
 static const uint64_t POOL_CHUNK = 32 << 20, POOL_GRAIN = 512;
+
+/* How often the current pool is asked for, while other threads destroy it. */
+enum { POOL_TRIES = 8 };
 
 /* The largest request that is worth counting. */
 static const uint64_t POOL_MOST = UINT64_C(1) << 48;
@@ -20,6 +25,7 @@ static const uint64_t POOL_MOST = UINT64_C(1) << 48;
 static struct pool {
 	struct reserve reserve; /* first, so that one leads to the other */
 	CUmemoryPool handle;    /* NULL: a free place, or destroyed and not yet empty. Atomic */
+	CUmemoryPool dying;     /* the handle, while the driver is asked to destroy it; under LOCK_POOL_LIST */
 	bool used;              /* the place is taken; under LOCK_POOL_LIST */
 	bool counted;           /* neither the host's memory nor another process's; written before handle */
 	bool managed;           /* of managed memory, which may be elsewhere; written before handle */
@@ -71,17 +77,35 @@ static struct pool *pool_find(CUmemoryPool handle)
 /* What a pool is of. */
 enum pool_kind { POOL_UNCOUNTED, POOL_PINNED, POOL_MANAGED };
 
-/* pool_add returns the pool with a handle, added if need be, or NULL where there are too
- * many. device may be RATION_DEVICES: then it is that of the first allocation. */
-static struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kind kind)
+/* pool_is_dying reports whether the driver is being asked to destroy a pool. Under
+ * LOCK_POOL_LIST. */
+static bool pool_is_dying(CUmemoryPool handle)
 {
-	static uint32_t logged;
+	for (unsigned i = 0; i < pool_count; i++)
+		if (pools[i].dying == handle)
+			return true;
+	return false;
+}
+
+/* pool_place returns a free place among the first so many, or NULL. Under LOCK_POOL_LIST. */
+static struct pool *pool_place(unsigned among)
+{
+	for (unsigned i = 0; i < among; i++)
+		if (!pools[i].used)
+			return &pools[i];
+	return NULL;
+}
+
+/* pool_add returns the pool with a handle, added if need be; or NULL, where it is being
+ * destroyed, or there are too many. made: the driver has just made it, so that what is
+ * being destroyed under this handle is another one. device may be RATION_DEVICES: then it
+ * is that of the first allocation. */
+static struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kind kind, bool made)
+{
 	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
 	struct pool *p = pool_find(handle);
-	for (unsigned i = 0; i < POOL_MAX && !p; i++) {
-		if (pools[i].used)
-			continue;
-		p = &pools[i];
+	if (!p && (made || !pool_is_dying(handle)) && (p = pool_place(made ? POOL_MADE_MAX : POOL_MAX))) {
+		unsigned i = (unsigned)(p - pools);
 		/* What the last pool here left has been returned. Its lock and the counts of its
 		 * users stay as they are: a thread that comes late may still look. */
 		p->used = true;
@@ -99,8 +123,7 @@ static struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kin
 	if (p) {
 		charge_on_pressure(RELIEF_POOLS, pool_relieve);
 		overhead_on_reading(READING_POOLS, pool_before_reading);
-	} else if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
-		log_warn("more than %d memory pools: the others show as driver overhead", POOL_MAX);
+	}
 	return p;
 }
 
@@ -119,10 +142,23 @@ static void pool_left(struct pool *p, uint32_t *users)
 static void pool_hide(struct pool *p)
 {
 	uint32_t *const users[] = {&p->reserve.requests, &p->reserve.lookers}, n;
+	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
+	p->dying = p->handle;
 	__atomic_store_n(&p->handle, NULL, __ATOMIC_SEQ_CST);
+	mutex_unlock(&pool_list_lock);
 	for (unsigned i = 0; i < 2; i++)
 		while ((n = __atomic_load_n(users[i], __ATOMIC_SEQ_CST)))
 			syscall(SYS_futex, users[i], FUTEX_WAIT_PRIVATE, n, NULL, NULL, 0);
+}
+
+/* pool_hidden ends that: handle is NULL where the pool is destroyed, and otherwise its own,
+ * by which it is found again. */
+static void pool_hidden(struct pool *p, CUmemoryPool handle)
+{
+	mutex_lock(&pool_list_lock, LOCK_POOL_LIST);
+	p->dying = NULL;
+	__atomic_store_n(&p->handle, handle, __ATOMIC_SEQ_CST);
+	mutex_unlock(&pool_list_lock);
 }
 
 /* pool_trim lets a pool shrink to so many bytes. It does not wait: what the device may
@@ -448,22 +484,27 @@ static int pool_refuse_huge(const struct pool_request *q, const struct pool *p)
 	return pool_call_driver(q);
 }
 
-/* pool_request_from allocates from a pool that is counted, and is not destroyed meanwhile. */
+/* pool_promise begins a request: the pool is not destroyed until it has ended. False where
+ * it is being destroyed, or the place has become another pool's. */
+static bool pool_promise(struct pool *p, CUmemoryPool handle, uint64_t bytes)
+{
+	reserve_promise(&p->reserve, bytes);
+	if (likely(pool_handle(p) == handle))
+		return true;
+	reserve_cancel(&p->reserve);
+	reserve_unpromise(&p->reserve, bytes);
+	pool_left(p, &p->reserve.requests);
+	return false;
+}
+
+/* pool_request_from allocates from a pool that is counted, and for which a request has begun. */
 static int pool_request_from(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
 	struct reserve *r = &p->reserve;
 	unsigned none = RATION_DEVICES;
 	if (unlikely(pool_device(p) == none))
 		__atomic_compare_exchange_n(&r->device, &none, t->device->index, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	if (unlikely(q->bytes > POOL_MOST))
-		return pool_refuse_huge(q, p);
 	uint64_t bytes = pool_whole_grains(q->bytes), seen = load_relaxed(&r->seen);
-	reserve_promise(r, bytes);
-	if (unlikely(!pool_handle(p))) {
-		reserve_cancel(r);
-		reserve_unpromise(r, bytes);
-		return pool_call_driver(q);
-	}
 	int result = pool_charge_and_call(q, p);
 	if (likely(result == CUDA_SUCCESS))
 		pool_keep(q, p, t);
@@ -474,14 +515,20 @@ static int pool_request_from(const struct pool_request *q, struct pool *p, const
 	return result;
 }
 
-static int pool_allocate(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
+/* pool_allocate allocates from the pool that the request names. False where that is being
+ * destroyed, and nothing was done. */
+static bool pool_allocate(const struct pool_request *q, struct pool *p, const struct alloc_target *t, int *result)
 {
-	if (!p || !p->counted)
-		return pool_call_driver(q);
-	int result = pool_request_from(q, p, t);
+	if (unlikely(q->bytes > POOL_MOST)) {
+		*result = pool_refuse_huge(q, p);
+		return true;
+	}
+	if (!pool_promise(p, q->pool, pool_whole_grains(q->bytes)))
+		return false;
+	*result = pool_request_from(q, p, t);
 	pool_left(p, &p->reserve.requests);
 	overhead_tick();
-	return result;
+	return true;
 }
 
 static bool pool_stream_captured(const struct pool_request *q)
@@ -510,10 +557,10 @@ static struct pool *pool_add_default(CUmemoryPool handle)
 	for (CUdevice ordinal = 0; REAL(cuDeviceGetDefaultMemPool, &own, ordinal) == CUDA_SUCCESS; ordinal++) {
 		bool managed = own != handle && pool_is_managed_default(handle, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, ordinal});
 		if (own == handle || managed)
-			return device_of(ordinal, &d) == 1 ? pool_add(handle, d->index, managed ? POOL_MANAGED : POOL_PINNED) : NULL;
+			return device_of(ordinal, &d) == 1 ? pool_add(handle, d->index, managed ? POOL_MANAGED : POOL_PINNED, false) : NULL;
 	}
 	bool anywhere = pool_is_managed_default(handle, (CUmemLocation){0, 0});
-	return anywhere ? pool_add(handle, RATION_DEVICES, POOL_MANAGED) : NULL;
+	return anywhere ? pool_add(handle, RATION_DEVICES, POOL_MANAGED, false) : NULL;
 }
 
 /* pool_follow_stream makes the target the stream's context: the pool is that of the
@@ -526,6 +573,38 @@ static void pool_follow_stream(CUstream stream, struct alloc_target *t)
 	if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD && REAL(cuStreamGetCtx, stream, &c) == CUDA_SUCCESS && c &&
 	    context_target_of(c, &there))
 		*t = there;
+}
+
+/* pool_alloc_named allocates from a pool that the program names. One that it destroys at
+ * this moment is the driver's to refuse. */
+static int pool_alloc_named(const struct pool_request *q, const struct alloc_target *t)
+{
+	int result;
+	struct pool *p = pool_find(q->pool);
+	if (!p)
+		p = pool_add_default(q->pool);
+	return p && p->counted && pool_allocate(q, p, t, &result) ? result : pool_call_driver(q);
+}
+
+/* pool_alloc_current allocates from the device's current pool. The driver is asked for which
+ * one that is, and then told to allocate from that one, not from the one that is current by
+ * then: another thread may change it between the charge and the driver's call. A pool that
+ * is destroyed is not current any more (cuMemPoolDestroy), so the next one is found. */
+static int pool_alloc_current(struct pool_request *q, const struct alloc_target *t)
+{
+	struct pool_request named = *q;
+	named.call = pool_per_thread(q) ? CALL_cuMemAllocFromPoolAsync_ptsz : CALL_cuMemAllocFromPoolAsync;
+	for (unsigned tries = 0; tries < POOL_TRIES; tries++) {
+		int result;
+		if (REAL(cuDeviceGetMemPool, &named.pool, t->device->ordinal) != CUDA_SUCCESS)
+			break;
+		struct pool *p = pool_find(named.pool);
+		if (!p)
+			p = pool_add(named.pool, t->device->index, POOL_PINNED, false);
+		if (p && pool_allocate(&named, p, t, &result))
+			return result;
+	}
+	return pool_call_driver(q);
 }
 
 /* pool_alloc_async is the body of the four calls that allocate. */
@@ -541,15 +620,11 @@ static int pool_alloc_async(struct pool_request q)
 		graph_takes_memory();
 		return pool_call_driver(&q);
 	}
-	if (unlikely(devices_several()) && !q.pool)
+	if (q.pool)
+		return pool_alloc_named(&q, &t);
+	if (unlikely(devices_several()))
 		pool_follow_stream(q.stream, &t);
-	CUmemoryPool handle = q.pool;
-	if (!handle && REAL(cuDeviceGetMemPool, &handle, t.device->ordinal) != CUDA_SUCCESS)
-		return pool_call_driver(&q);
-	struct pool *p = pool_find(handle);
-	if (!p)
-		p = q.pool ? pool_add_default(handle) : pool_add(handle, t.device->index, POOL_PINNED);
-	return pool_allocate(&q, p, &t);
+	return pool_alloc_current(&q, &t);
 }
 
 int cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
@@ -582,29 +657,97 @@ int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 		return result;
 	/* Managed memory may move to a device at any time, wherever the pool is. */
 	bool managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && (d || !on_device);
-	pool_add(*out, d ? d->index : RATION_DEVICES, managed ? POOL_MANAGED : d ? POOL_PINNED : POOL_UNCOUNTED);
-	return result;
+	enum pool_kind kind = managed ? POOL_MANAGED : d ? POOL_PINNED : POOL_UNCOUNTED;
+	if (pool_add(*out, d ? d->index : RATION_DEVICES, kind, true) || kind == POOL_UNCOUNTED)
+		return result;
+	/* One that has no place could not be counted. */
+	static uint32_t logged;
+	if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
+		log_error("more than %d memory pools at a time cannot be counted: refusing another", POOL_MADE_MAX);
+	REAL(cuMemPoolDestroy, *out);
+	*out = NULL;
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
 {
 	int result = REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
 	if (result == CUDA_SUCCESS && attach_on())
-		pool_add(*out, RATION_DEVICES, POOL_UNCOUNTED);
+		pool_add(*out, RATION_DEVICES, POOL_UNCOUNTED, true);
+	return result;
+}
+
+/* pool_is_default reports whether a pool is a device's own, which no program can destroy. */
+static bool pool_is_default(const struct pool *p, CUmemoryPool handle)
+{
+	CUmemoryPool own = NULL;
+	struct device *d = pool_device(p) < RATION_DEVICES ? device_at(pool_device(p)) : NULL;
+	if (!d)
+		return pool_is_managed_default(handle, (CUmemLocation){0, 0});
+	return p->managed ? pool_is_managed_default(handle, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, d->ordinal})
+			  : REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS && own == handle;
+}
+
+static mutex pool_current_lock; /* LOCK_POOL_CURRENT: over each change of a device's current pool */
+
+/* pool_replace_current makes a device's current pool another one, if it is from. */
+static void pool_replace_current(const struct device *d, CUmemoryPool from, CUmemoryPool to)
+{
+	CUmemoryPool now = NULL;
+	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
+	if (REAL(cuDeviceGetMemPool, &now, d->ordinal) == CUDA_SUCCESS && now == from)
+		REAL(cuDeviceSetMemPool, d->ordinal, to);
+	mutex_unlock(&pool_current_lock);
+}
+
+int cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	if (!attach_on())
+		return REAL(cuDeviceSetMemPool, device, pool);
+	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
+	int result = REAL(cuDeviceSetMemPool, device, pool);
+	mutex_unlock(&pool_current_lock);
+	return result;
+}
+
+int cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+	if (!attach_on())
+		return REAL(cuMemSetMemPool, location, type, pool);
+	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
+	int result = REAL(cuMemSetMemPool, location, type, pool);
+	mutex_unlock(&pool_current_lock);
+	return result;
+}
+
+/* pool_call_destroy asks the driver to destroy a pool that no thread finds meanwhile. A
+ * device whose current pool it is gets its own back before that, as the driver would have
+ * done with it: a thread that names no pool finds another one from then on. */
+static int pool_call_destroy(struct pool *p, CUmemoryPool handle)
+{
+	CUmemoryPool own = NULL;
+	struct device *d = p->counted && !p->managed ? device_at(pool_device(p)) : NULL;
+	if (d && REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS)
+		pool_replace_current(d, handle, own);
+	pool_hide(p);
+	int result = REAL(cuMemPoolDestroy, handle);
+	pool_hidden(p, result == CUDA_SUCCESS ? NULL : handle);
+	if (result != CUDA_SUCCESS && own)
+		pool_replace_current(d, own, handle);
 	return result;
 }
 
 int cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
-	if (!p)
+	/* What the driver does not destroy is not hidden: other threads allocate from it. */
+	if (!p || pool_is_default(p, handle))
 		return REAL(cuMemPoolDestroy, handle);
 	/* What is left cannot be asked for afterwards, so the charge goes down to it now. */
 	pool_look(p, true);
-	pool_hide(p);
-	int result = REAL(cuMemPoolDestroy, handle);
+	int result = pool_call_destroy(p, handle);
 	if (result != CUDA_SUCCESS) {
-		__atomic_store_n(&p->handle, handle, __ATOMIC_SEQ_CST);
+		pool_look(p, false);
 		return result;
 	}
 	reserve_mark_absent(&p->reserve); /* it may become less, unseen */

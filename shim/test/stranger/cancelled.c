@@ -73,7 +73,7 @@ static struct task destroying(void)
 #define PLAIN(f) ((struct task){.run = f})
 
 CANCELLED(in_linear, "cuMemAlloc", PLAIN(linear), PLAIN(linear))
-CANCELLED(in_pool, "cuMemAllocAsync", PLAIN(pooled), PLAIN(pooled))
+CANCELLED(in_pool, "cuMemAllocFromPoolAsync", PLAIN(pooled), PLAIN(pooled))
 CANCELLED(in_module, "cuModuleLoadData", PLAIN(load), PLAIN(load))
 CANCELLED(in_create, "cuCtxCreate", PLAIN(create), PLAIN(create))
 CANCELLED(in_retain, "cuDevicePrimaryCtxRetain", PLAIN(retain), PLAIN(retain))

@@ -62,7 +62,7 @@ static void others_in_flight(const char *call, CUresult (*run)(struct task *))
 	EQ(remembered_cost(), COST);
 }
 
-static void pool(void) { others_in_flight("cuMemAllocAsync:before", allocate_async); }
+static void pool(void) { others_in_flight("cuMemAllocFromPoolAsync:before", allocate_async); }
 static void physical(void) { others_in_flight("cuMemCreate:before", create); }
 
 RUN_PARTS(true, {"in flight", in_flight}, {"pool", pool}, {"physical", physical})

@@ -42,15 +42,15 @@ int main(void)
 		OK(cuMemAllocAsync(&q, 10 * MIB, NULL));
 		OK(cuMemFreeAsync(p, NULL));
 		b.p = q;
-		fakegpu_hold("cuMemAllocAsync", 1);
+		fakegpu_hold("cuMemAllocFromPoolAsync", 1);
 		task_begin(&a, c);
-		EQ(fakegpu_held("cuMemAllocAsync", 1, LONG), 1);
+		EQ(fakegpu_held("cuMemAllocFromPoolAsync", 1, LONG), 1);
 		task_begin(&b, c);
 		if (!task_returned(&b, LONG / 5)) {
 			fprintf(stderr, "%s waits for an allocation of another thread\n", others[i].name);
 			CHECK(!"returned");
 		}
-		fakegpu_open("cuMemAllocAsync");
+		fakegpu_open("cuMemAllocFromPoolAsync");
 		JOIN(&a);
 		JOIN(&b);
 		OK(a.result);
