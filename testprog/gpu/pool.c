@@ -67,9 +67,24 @@ static void pool_after(void)
 	step("trimmed data=%llu", (unsigned long long)pool_data());
 }
 
+/* What the library rests on, and must leave as it is: a request that names no pool is the
+ * current one's, and the device's own is current again when that is destroyed. */
 static void pool_end(void)
 {
+	CUmemoryPool now = NULL;
+	uint64_t used = 0;
+	CUdeviceptr at;
+	MUST(cuDeviceSetMemPool, device, pools[OWN]);
+	MUST(cuMemAllocAsync, &at, GRAIN, stream);
+	MUST(cuMemPoolGetAttribute, pools[OWN], CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+	if (used != GRAIN)
+		fail("cuMemAllocAsync: the current pool handed out %llu bytes", (unsigned long long)used);
+	MUST(cuMemFreeAsync, at, stream);
+	MUST(cuStreamSynchronize, stream);
 	MUST(cuMemPoolDestroy, pools[OWN]);
+	MUST(cuDeviceGetMemPool, &now, device);
+	if (now != pools[DEFAULT])
+		fail("cuMemPoolDestroy: the device's own pool is not the current one");
 	MUST(cuStreamDestroy_v2, stream);
 }
 
