@@ -90,6 +90,23 @@ bool alloc_table_replace(struct alloc_table *t, const struct alloc_record *r, st
 	return good;
 }
 
+bool alloc_table_add(struct alloc_table *t, const struct alloc_record *r, bool (*change)(struct alloc_record *r, void *arg), void *arg,
+		     bool *added)
+{
+	uint64_t hash = alloc_table_hash(r->key);
+	struct alloc_shard *s = alloc_table_shard(t, hash);
+	bool good = true;
+	mutex_lock(&s->lock, LOCK_ALLOC_TABLE);
+	struct alloc_record *there = alloc_table_find(s, hash, r->key);
+	*added = !there;
+	if (there && !change(there, arg))
+		alloc_table_erase(s, there);
+	else if (!there && (good = s->used < s->room / 2 || alloc_table_grow(s)))
+		alloc_table_insert(s, r);
+	mutex_unlock(&s->lock);
+	return good;
+}
+
 bool alloc_table_put(struct alloc_table *t, const struct alloc_record *r)
 {
 	struct alloc_record old;

@@ -11,9 +11,12 @@
 struct alloc_record {
 	uint64_t key; /* never 0 in a table */
 	uint64_t bytes;
-	uint8_t device;   /* the region's index */
-	uint8_t flags;    /* RECORD_... */
-	uint16_t pool;    /* as hooks/pool.c numbers it; 0: of no pool */
+	uint8_t device; /* the region's index */
+	uint8_t flags;  /* RECORD_... */
+	union {
+		uint16_t pool;  /* as hooks/pool.c numbers it; 0: of no pool */
+		uint16_t moves; /* of managed memory on another device: calls under way that send it there */
+	};
 	uint32_t context; /* as context_target numbers it; 0: of none */
 	uint64_t other;   /* the family's own */
 };
@@ -48,6 +51,11 @@ bool alloc_table_put(struct alloc_table *t, const struct alloc_record *r);
 /* alloc_table_replace is the same, and returns what was there in old; its key is 0 where
  * there was nothing. */
 bool alloc_table_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old);
+
+/* alloc_table_add keeps r, unless there is a record with the same key: then it runs change on
+ * that one, as alloc_table_change does. *added says which; false where there is no memory. */
+bool alloc_table_add(struct alloc_table *t, const struct alloc_record *r, bool (*change)(struct alloc_record *r, void *arg), void *arg,
+		     bool *added);
 
 /* alloc_table_get copies the record with this key. */
 bool alloc_table_get(struct alloc_table *t, uint64_t key, struct alloc_record *out);

@@ -170,6 +170,7 @@ void context_drop(const struct alloc_record *r, unsigned kind)
 
 struct context_sweep {
 	uint32_t context;
+	bool addresses; /* some of which are a pool's */
 	struct departure departure;
 };
 
@@ -177,7 +178,7 @@ static bool context_outlived_by(struct alloc_record *r, void *arg)
 {
 	struct context_sweep *s = arg;
 	/* A pool's memory outlives the context it was allocated in. */
-	if (r->context != s->context || r->pool || context_unloading(r))
+	if (r->context != s->context || (s->addresses && r->pool) || context_unloading(r))
 		return true;
 	departure_add(&s->departure, r);
 	return false;
@@ -194,7 +195,7 @@ void context_remove(struct context *c)
 		    {&context_modules, RATION_MODULE},
 		    {&context_limits, RATION_CONTEXT}};
 	for (unsigned i = 0; c->records == c->number && i < sizeof ends / sizeof *ends; i++) {
-		struct context_sweep s = {c->number, {.kind = ends[i].kind}};
+		struct context_sweep s = {c->number, ends[i].table == &context_addresses, {.kind = ends[i].kind}};
 		alloc_table_sweep(ends[i].table, context_outlived_by, &s);
 		departure_begin(&s.departure);
 		departure_end(&s.departure, true);

@@ -1,41 +1,61 @@
 #include "hooks/managed.h"
 
 #include "charge.h"
+#include "hooks/departure.h"
+#include "log.h"
 #include "overhead.h"
 
 /* Records in context_managed are by an address that no allocation begins at. */
 static uint64_t managed_key(CUdeviceptr base, unsigned device) { return base + 1 + device; }
 
+/* A record of managed memory on another device than its own is there while calls that send it
+ * there are under way (moves), and for good once one of them has (RECORD_SENT). So a call that
+ * the driver refuses takes back what it charged only where no other one relies on it. */
+static bool managed_begin_move(struct alloc_record *r, void *arg)
+{
+	(void)arg;
+	if (!(r->flags & RECORD_SENT))
+		r->moves += r->moves < UINT16_MAX; /* from there on it stays */
+	return true;
+}
+
+static bool managed_end_move(struct alloc_record *r, void *moved)
+{
+	if (*(const bool *)moved)
+		r->flags |= RECORD_SENT;
+	if (!(r->flags & RECORD_SENT))
+		r->moves -= r->moves < UINT16_MAX;
+	return r->flags & RECORD_SENT || r->moves;
+}
+
 /* managed_charge charges a device for managed memory, and keeps the record r, unless it is
- * there: CUDA_SUCCESS, or what the call must return. *added says whether this call did. */
-static int managed_charge(const struct alloc_record *r, bool *added)
+ * there: CUDA_SUCCESS, or what the call must return. */
+static int managed_charge(const struct alloc_record *r)
 {
 	struct alloc_record old;
-	*added = false;
-	if (alloc_table_get(&context_managed, r->key, &old))
+	bool added;
+	if (alloc_table_change(&context_managed, r->key, managed_begin_move, NULL, &old))
 		return CUDA_SUCCESS;
 	int refused = charge_add(r->device, RATION_DATA, r->bytes, false);
 	if (refused)
 		return refused;
-	*added = true;
-	context_replace(&context_managed, r, &old);
+	charge_mark_absent(r->device, r->bytes, true);
+	if (!alloc_table_add(&context_managed, r, managed_begin_move, NULL, &added))
+		log_warn("no memory to remember an allocation: it stays counted until this process ends");
 	charge_arrived(r->device, r->bytes);
-	/* Another thread sent it there at the same time. */
-	if (old.key)
-		context_drop(&old, RATION_DATA);
+	if (!added) /* another thread sent it there at the same time */
+		context_drop(r, RATION_DATA);
 	return CUDA_SUCCESS;
 }
 
 int managed_add_variable(CUdeviceptr at, size_t bytes, const struct alloc_target *t, CUlibrary library)
 {
-	bool added;
 	return managed_charge(&(struct alloc_record){.key = managed_key(at, t->device->index),
 						     .bytes = bytes,
 						     .device = (uint8_t)t->device->index,
-						     .flags = RECORD_MANAGED,
+						     .flags = RECORD_MANAGED | RECORD_SENT,
 						     .context = t->context,
-						     .other = (uintptr_t)library},
-			      &added);
+						     .other = (uintptr_t)library});
 }
 
 static void managed_drop(uint64_t key)
@@ -58,6 +78,33 @@ static bool managed_set_sent(struct alloc_record *r, void *arg)
 	return true;
 }
 
+/* What a pool has handed out outlives all contexts but the last of the pool's device: its
+ * records on other devices are of no context, and `other` is this. No library's is: that is
+ * an address. */
+static uint64_t managed_home(unsigned device) { return 2 * (device + 1); }
+
+struct managed_sweep {
+	unsigned device;
+	struct departure departure;
+};
+
+static bool managed_not_from(struct alloc_record *r, void *arg)
+{
+	struct managed_sweep *e = arg;
+	if (r->context || r->other != managed_home(e->device))
+		return true;
+	departure_add(&e->departure, r);
+	return false;
+}
+
+void managed_pools_emptied(unsigned device)
+{
+	struct managed_sweep s = {device, {.kind = RATION_DATA}};
+	alloc_table_sweep(&context_managed, managed_not_from, &s);
+	departure_begin(&s.departure);
+	departure_end(&s.departure, true);
+}
+
 /* managed_find finds the record of managed memory by its first address, and makes it one
  * for the device with this index. False where it is not ours, or counts there already. */
 static bool managed_find(CUdeviceptr base, unsigned index, struct alloc_record *r)
@@ -67,17 +114,21 @@ static bool managed_find(CUdeviceptr base, unsigned index, struct alloc_record *
 		found = alloc_table_get(&context_managed, managed_key(base, i), r);
 	if (!found || r->device == index)
 		return false;
+	if (r->flags & RECORD_MANAGED_POOL) {
+		r->context = 0;
+		r->other = managed_home(r->device);
+	}
 	r->key = managed_key(base, index);
 	r->device = (uint8_t)index;
 	r->flags = RECORD_MANAGED;
-	r->pool = 0;
+	r->moves = 1;
 	return true;
 }
 
 /* A range that is sent to a device, or to the host. */
 struct managed_move {
 	CUdeviceptr base;
-	uint64_t key; /* of the record that was added; 0: none */
+	uint64_t key; /* of the record that counts it there; 0: none */
 };
 
 /* managed_begin charges the device: CUDA_SUCCESS, or what the call must return. */
@@ -86,7 +137,6 @@ static int managed_begin(struct managed_move *m, CUdeviceptr at, CUmemLocation t
 	struct alloc_record r;
 	struct device *d = NULL;
 	size_t size;
-	bool added = false;
 	*m = (struct managed_move){.base = 0};
 	int denied = to.type == CU_MEM_LOCATION_TYPE_DEVICE ? init_enter_device(to.id, &d) : init_enter();
 	if (denied || !d)
@@ -95,18 +145,21 @@ static int managed_begin(struct managed_move *m, CUdeviceptr at, CUmemLocation t
 		m->base = at;
 	if (!managed_find(m->base, d->index, &r))
 		return CUDA_SUCCESS;
-	int refused = managed_charge(&r, &added);
-	m->key = added ? r.key : 0;
+	int refused = managed_charge(&r);
+	m->key = refused ? 0 : r.key;
 	return refused;
 }
 
 static int managed_end(const struct managed_move *m, int result)
 {
 	struct alloc_record r;
-	if (m->key && result != CUDA_SUCCESS)
-		managed_drop(m->key);
-	else if (m->key)
+	bool moved = result == CUDA_SUCCESS;
+	if (!m->key)
+		return result;
+	if (moved) /* so that what frees it finds the record */
 		alloc_table_change(&context_addresses, m->base, managed_set_sent, NULL, &r);
+	if (alloc_table_change(&context_managed, m->key, managed_end_move, &moved, &r) && !(r.flags & RECORD_SENT || r.moves))
+		context_drop(&r, RATION_DATA);
 	return result;
 }
 

@@ -14,4 +14,8 @@ int managed_add_variable(CUdeviceptr at, size_t bytes, const struct alloc_target
  * it has RECORD_SENT. */
 void managed_freed(const struct alloc_record *r);
 
+/* managed_pools_emptied returns what the addresses of a device's pools counted for on other
+ * devices: none of them is live. */
+void managed_pools_emptied(unsigned device);
+
 #endif

@@ -4,6 +4,7 @@
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
+#include "hooks/managed.h"
 #include "hooks/reserve.h"
 #include "log.h"
 #include "overhead.h"
@@ -314,8 +315,10 @@ static bool pool_not_on_device(struct alloc_record *r, void *device)
 
 void pools_emptied(unsigned device)
 {
-	if (pools_used())
+	if (pools_used()) {
 		alloc_table_sweep(&context_addresses, pool_not_on_device, &device);
+		managed_pools_emptied(device);
+	}
 }
 
 void pool_freed(const struct alloc_record *r, bool waited)
