@@ -92,7 +92,7 @@ typedef struct {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10, CU_GRAPH_NODE_TYPE_MEM_FREE = 11 };
 
 /* Which member of params counts is for type to say. */
 typedef struct {
@@ -100,6 +100,7 @@ typedef struct {
 	int reserved0[3];
 	union {
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+		CUdeviceptr frees; /* of a node that frees */
 		long long reserved1[29];
 	} params;
 	long long reserved2;

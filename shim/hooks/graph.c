@@ -24,12 +24,26 @@ static struct graph_memory {
 _Static_assert(RATION_DEVICES == 16, "the table has them all");
 
 uint32_t graph_any;
-uint64_t graph_frees;
+
+/* What may part an executable from its memory beside moves: frees of what graphs have
+ * allocated, and launches of executables of which not all is known. Both count up; atomic. */
+static uint64_t graph_free_count, graph_unknown_launches;
+
+/* Graphs allocate or free by nodes that no hook has seen: captured ones, or a child graph's. */
+static uint32_t graph_unseen; /* atomic */
 
 /* What graphs and their executables will take of each device, as far as their nodes are
  * known. An executable that has run has its memory already, as long as no other has moved
  * into it and the device has let go of none: `other` is graph_memory_mark at which it ran. */
 static struct alloc_table graph_graphs[RATION_DEVICES], graph_executables[RATION_DEVICES];
+
+/* Which graph's node allocates an address, as long as none of the same graph frees it:
+ * `other` is the graph. */
+static struct alloc_table graph_addresses;
+
+/* Graphs and executables whose launch may free what others have allocated; with
+ * RECORD_UNSURE, not all that they allocate is known either. */
+static struct alloc_table graph_freeing;
 
 static bool graph_used(void) { return __atomic_load_n(&graph_any, __ATOMIC_RELAXED); }
 
@@ -49,8 +63,15 @@ static bool graph_reserved(const struct reserve *r, uint64_t *bytes)
  * meanwhile, whatever others do, unless the program frees it. */
 static uint64_t graph_memory_mark(struct graph_memory *m, bool auto_free)
 {
-	uint64_t moves = auto_free ? load_relaxed(&graph_frees) : load_relaxed(&m->moves);
+	uint64_t moves = auto_free ? load_acquire(&graph_free_count) : load_acquire(&m->moves) + load_acquire(&graph_unknown_launches);
 	return moves + reserve_shrinks(&m->reserve) + 1;
+}
+
+void graph_count_free(void)
+{
+	if (capture_seen())
+		__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED); /* it may be a captured one, which comes to pass at each launch */
+	fetch_add(&graph_free_count, 1);
 }
 
 void graph_sync(struct device *d)
@@ -80,11 +101,40 @@ static void graph_relieve(unsigned device, bool wait)
 /* graph_before_reading is pool_before_reading for graphs. */
 static bool graph_before_reading(unsigned device) { return !device_at(device) || reserve_look(&graph_memory[device].reserve); }
 
-void graph_takes_memory(void)
+/* graph_takes_memory records that graphs of this process may allocate from now on. */
+static void graph_takes_memory(void)
 {
 	__atomic_store_n(&graph_any, 1, __ATOMIC_RELAXED);
 	charge_on_pressure(RELIEF_GRAPHS, graph_relieve);
 	overhead_on_reading(READING_GRAPHS, graph_before_reading);
+}
+
+void graph_captures(void)
+{
+	graph_takes_memory();
+	__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED);
+}
+
+static bool graph_add_flags(struct alloc_record *r, void *flags)
+{
+	r->flags |= *(const uint8_t *)flags;
+	return true;
+}
+
+/* graph_may_free records that a graph, or an executable, may free what others have allocated. */
+static void graph_may_free(const void *handle, uint8_t flags)
+{
+	bool added;
+	if (attach_on())
+		alloc_table_add(&graph_freeing, &(struct alloc_record){.key = (uintptr_t)handle, .flags = flags}, graph_add_flags, &flags,
+				&added);
+}
+
+/* graph_has_unseen is for a graph that gets nodes which no hook sees. */
+static void graph_has_unseen(CUgraph graph)
+{
+	__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED);
+	graph_may_free(graph, RECORD_UNSURE);
 }
 
 static bool graph_add_bytes(struct alloc_record *r, void *bytes)
@@ -105,8 +155,41 @@ static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *pa
 	if (params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device_of(params->poolProps.location.id, &d) != 1)
 		return;
 	struct alloc_table *t = &graph_graphs[d->index];
+	alloc_table_put(&graph_addresses, &(struct alloc_record){.key = params->dptr, .other = (uintptr_t)graph});
 	if (!alloc_table_change(t, (uintptr_t)graph, graph_add_bytes, &bytes, &r))
 		alloc_table_put(t, &(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
+}
+
+/* graph_free_added is for a node that frees an address: of its own graph, or of another one. */
+static void graph_free_added(CUgraph graph, CUdeviceptr at)
+{
+	struct alloc_record r;
+	if (!attach_on())
+		return;
+	bool known = alloc_table_take(&graph_addresses, at, &r);
+	if (known && r.other == (uintptr_t)graph)
+		return;
+	if (known)
+		alloc_table_put(&graph_addresses, &r);
+	graph_may_free(graph, 0);
+}
+
+/* graph_added is for a node of any type. */
+static void graph_added(CUgraph graph, const CUgraphNodeParams *params)
+{
+	switch (params->type) {
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC: graph_node_added(graph, &params->params.alloc); break;
+	case CU_GRAPH_NODE_TYPE_MEM_FREE: graph_free_added(graph, params->params.frees); break;
+	case CU_GRAPH_NODE_TYPE_GRAPH: graph_has_unseen(graph); break;
+	}
+}
+
+int cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUdeviceptr at)
+{
+	int result = REAL_UNLESS(init_enter(), cuGraphAddMemFreeNode, out, graph, after, count, at);
+	if (result == CUDA_SUCCESS)
+		graph_free_added(graph, at);
+	return result;
 }
 
 int cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
@@ -120,16 +203,16 @@ int cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *a
 int cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *params)
 {
 	int result = REAL_UNLESS(init_enter(), cuGraphAddNode, out, graph, after, count, params);
-	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-		graph_node_added(graph, &params->params.alloc);
+	if (result == CUDA_SUCCESS)
+		graph_added(graph, params);
 	return result;
 }
 
 int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, CUgraphNodeParams *params)
 {
 	int result = REAL_UNLESS(init_enter(), cuGraphAddNode_v2, out, graph, after, edges, count, params);
-	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-		graph_node_added(graph, &params->params.alloc);
+	if (result == CUDA_SUCCESS)
+		graph_added(graph, params);
 	return result;
 }
 
@@ -160,12 +243,14 @@ int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
 int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
 {
 	capture_begun();
+	graph_has_unseen(graph);
 	return REAL(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode);
 }
 
 int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
 {
 	capture_begun();
+	graph_has_unseen(graph);
 	return REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode);
 }
 
@@ -179,6 +264,8 @@ static int graph_instantiated(int result, CUgraph graph, CUgraphExec *out, uint6
 			r.flags = flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH ? RECORD_AUTO_FREE : 0;
 			alloc_table_put(&graph_executables[i], &r);
 		}
+	if (result == CUDA_SUCCESS && graph_used() && alloc_table_get(&graph_freeing, (uintptr_t)graph, &r))
+		graph_may_free(*out, r.flags);
 	return result;
 }
 
@@ -213,6 +300,8 @@ int cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, void *par
 /* A launch: what it needs of each device. */
 struct graph_launch {
 	CUgraphExec exec;
+	bool known;         /* some of its nodes are */
+	bool frees, unsure; /* it may free what others hold; and take more than is known */
 	struct graph_part {
 		bool part;       /* the launch may take memory of the device */
 		uint64_t bytes;  /* all that it allocates there, in whole chunks; 0: nothing is known */
@@ -280,21 +369,34 @@ static int graph_launch_begin(struct graph_launch *l)
 {
 	struct alloc_record r;
 	struct alloc_target t;
-	bool known = false;
 	for (unsigned i = 0; i < RATION_DEVICES; i++) {
 		struct device *d = device_at(i);
 		if (!d || !alloc_table_get(&graph_executables[i], (uintptr_t)l->exec, &r))
 			continue;
-		known = true;
+		l->known = true;
 		int refused = graph_charge(&l->device[i], &r, d);
 		if (refused) {
 			graph_launch_end(l, false);
 			return refused;
 		}
 	}
-	if (!known && context_target(&t) == 1)
+	l->frees = alloc_table_get(&graph_freeing, (uintptr_t)l->exec, &r);
+	l->unsure = l->frees && r.flags & RECORD_UNSURE;
+	if (!l->known && __atomic_load_n(&graph_unseen, __ATOMIC_RELAXED))
+		l->frees = l->unsure = true;
+	if (!l->known && context_target(&t) == 1)
 		return graph_charge(&l->device[t.device->index], &(struct alloc_record){.key = 0}, t.device);
 	return CUDA_SUCCESS;
+}
+
+/* graph_part_others counts, before and after the launch as in graph_frees, that it may part
+ * other executables from their memory. */
+static void graph_part_others(const struct graph_launch *l)
+{
+	if (l->frees)
+		fetch_add(&graph_free_count, 1);
+	if (l->unsure)
+		fetch_add(&graph_unknown_launches, 1);
 }
 
 static int graph_call_launch(CUgraphExec exec, CUstream stream, bool per_thread)
@@ -314,7 +416,9 @@ static int graph_launch(CUgraphExec exec, CUstream stream, bool per_thread)
 	int result = graph_launch_begin(&l);
 	if (result != CUDA_SUCCESS)
 		return result;
+	graph_part_others(&l);
 	result = graph_call_launch(exec, stream, per_thread);
+	graph_part_others(&l);
 	graph_launch_end(&l, result == CUDA_SUCCESS);
 	return result;
 }
@@ -329,36 +433,54 @@ int cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	return likely(!graph_used()) ? REAL(cuGraphLaunch_ptsz, exec, stream) : graph_launch(exec, stream, true);
 }
 
-/* graph_forget takes the records of a graph or an executable out, before the driver is
- * asked to destroy it; graph_forgotten completes that. */
-static void graph_forget(struct alloc_table *tables, uint64_t key, struct alloc_record *r)
+/* What is known of a graph or an executable, while the driver is asked to destroy it. */
+struct graph_end {
+	struct alloc_record device[RATION_DEVICES], freeing;
+};
+
+/* graph_forget takes the records out, before the driver is asked: the handle may be another's
+ * as soon as it is free. It returns whether there are any. graph_forgotten completes that. */
+static bool graph_forget(struct alloc_table *tables, uint64_t key, struct graph_end *e)
 {
-	for (unsigned i = 0; i < RATION_DEVICES; i++)
-		r[i] = graph_used() ? context_take(&tables[i], key) : (struct alloc_record){.key = 0};
+	bool any = false;
+	*e = (struct graph_end){.freeing = {.key = 0}};
+	if (!graph_used())
+		return false;
+	e->freeing = context_take(&graph_freeing, key);
+	for (unsigned i = 0; i < RATION_DEVICES; i++) {
+		e->device[i] = context_take(&tables[i], key);
+		any |= e->device[i].key != 0;
+	}
+	return any;
 }
 
-static int graph_forgotten(struct alloc_table *tables, const struct alloc_record *r, int result)
+static int graph_forgotten(struct alloc_table *tables, const struct graph_end *e, int result)
 {
+	alloc_table_freed(&graph_freeing, &e->freeing, result == CUDA_SUCCESS);
 	for (unsigned i = 0; i < RATION_DEVICES; i++) {
-		struct device *d = alloc_table_freed(&tables[i], &r[i], result == CUDA_SUCCESS) && attach_on() ? device_at(i) : NULL;
+		struct device *d =
+			alloc_table_freed(&tables[i], &e->device[i], result == CUDA_SUCCESS) && attach_on() ? device_at(i) : NULL;
 		if (d)
 			graph_sync(d);
 	}
 	return result;
 }
 
+static bool graph_of_another(struct alloc_record *r, void *graph) { return r->other != (uintptr_t)graph; }
+
 int cuGraphDestroy(CUgraph graph)
 {
-	struct alloc_record r[RATION_DEVICES];
-	graph_forget(graph_graphs, (uintptr_t)graph, r);
-	return graph_forgotten(graph_graphs, r, REAL(cuGraphDestroy, graph));
+	struct graph_end e;
+	if (graph_forget(graph_graphs, (uintptr_t)graph, &e))
+		alloc_table_sweep(&graph_addresses, graph_of_another, graph);
+	return graph_forgotten(graph_graphs, &e, REAL(cuGraphDestroy, graph));
 }
 
 int cuGraphExecDestroy(CUgraphExec exec)
 {
-	struct alloc_record r[RATION_DEVICES];
-	graph_forget(graph_executables, (uintptr_t)exec, r);
-	return graph_forgotten(graph_executables, r, REAL(cuGraphExecDestroy, exec));
+	struct graph_end e;
+	graph_forget(graph_executables, (uintptr_t)exec, &e);
+	return graph_forgotten(graph_executables, &e, REAL(cuGraphExecDestroy, exec));
 }
 
 int cuDeviceGraphMemTrim(CUdevice device)

@@ -5,17 +5,19 @@
 #include "device.h"
 #include "region/atomics.h"
 
-/* graph_takes_memory records that graphs of this process may allocate from now on. */
-void graph_takes_memory(void);
+/* graph_captures records that a captured stream allocates: what graphs take from now on is
+ * not all known. */
+void graph_captures(void);
 
-/* graph_memory_freed is for an address that was freed and is in no record: it may be one that
- * a graph had allocated. */
-extern uint32_t graph_any;   /* graphs of this process may allocate; atomic */
-extern uint64_t graph_frees; /* counts such frees; atomic */
-static inline void graph_memory_freed(void)
+/* graph_frees goes before and after a free of an address that is in no record: it may be one
+ * that a graph has allocated. Before, for launches that begin after the driver has freed it;
+ * after, for those that began while it did. */
+extern uint32_t graph_any; /* graphs of this process may allocate; atomic */
+void graph_count_free(void);
+static inline void graph_frees(void)
 {
 	if (__atomic_load_n(&graph_any, __ATOMIC_RELAXED))
-		fetch_add(&graph_frees, 1);
+		graph_count_free();
 }
 
 /* graph_sync makes the charge what the device has reserved. */

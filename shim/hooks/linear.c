@@ -120,13 +120,21 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
-/* linear_freed completes a free that began with context_free_begin. An address may have come
- * from a pool: cuMemFree and cuMemFreeAsync may be used for one another. One of no record may
- * be a graph's. */
+/* linear_free_begin takes the record of an address out. One that has none may be a graph's. */
+static struct alloc_record linear_free_begin(CUdeviceptr at)
+{
+	struct alloc_record r = context_free_begin(&context_addresses, at);
+	if (unlikely(!r.key))
+		graph_frees();
+	return r;
+}
+
+/* linear_freed completes that. An address may have come from a pool: cuMemFree and
+ * cuMemFreeAsync may be used for one another. */
 static int linear_freed(const struct alloc_record *r, int result, bool waited)
 {
-	if (unlikely(!r->key) && result == CUDA_SUCCESS)
-		graph_memory_freed();
+	if (unlikely(!r->key))
+		graph_frees();
 	if (likely(context_free_end(&context_addresses, r, result == CUDA_SUCCESS))) {
 		if (r->pool)
 			pool_freed(r, waited);
@@ -140,24 +148,24 @@ static int linear_freed(const struct alloc_record *r, int result, bool waited)
 
 int cuMemFree(CUdeviceptr_v1 at)
 {
-	struct alloc_record r = context_free_begin(&context_addresses, at);
+	struct alloc_record r = linear_free_begin(at);
 	return linear_freed(&r, REAL(cuMemFree, at), true);
 }
 
 int cuMemFree_v2(CUdeviceptr at)
 {
-	struct alloc_record r = context_free_begin(&context_addresses, at);
+	struct alloc_record r = linear_free_begin(at);
 	return linear_freed(&r, REAL(cuMemFree_v2, at), true);
 }
 
 int cuMemFreeAsync(CUdeviceptr at, CUstream stream)
 {
-	struct alloc_record r = context_free_begin(&context_addresses, at);
+	struct alloc_record r = linear_free_begin(at);
 	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream), false);
 }
 
 int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
 {
-	struct alloc_record r = context_free_begin(&context_addresses, at);
+	struct alloc_record r = linear_free_begin(at);
 	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream), false);
 }

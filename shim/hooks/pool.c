@@ -620,7 +620,7 @@ static int pool_alloc_async(struct pool_request q)
 	if (!t.device || !q.out || !q.bytes)
 		return pool_call_driver(&q);
 	if (unlikely(capture_seen()) && pool_stream_captured(&q)) {
-		graph_takes_memory();
+		graph_captures();
 		return pool_call_driver(&q);
 	}
 	if (q.pool)
