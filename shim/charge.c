@@ -154,12 +154,12 @@ bool charge_would_refuse(unsigned device, uint64_t bytes)
 }
 
 /* charge_make_room tries each relief in turn, before a refusal. */
-__attribute__((cold, noinline)) static void charge_make_room(unsigned device, uint64_t bytes, bool locked)
+__attribute__((cold, noinline)) static void charge_make_room(unsigned device, uint64_t bytes)
 {
 	for (unsigned i = 0; i < RELIEF_COUNT && charge_would_refuse(device, bytes); i++) {
 		charge_relieve relieve = __atomic_load_n(&charge_reliefs[i], __ATOMIC_RELAXED);
 		if (relieve)
-			relieve(device, !locked);
+			relieve(device);
 	}
 }
 
@@ -182,11 +182,11 @@ static inline __attribute__((always_inline)) int charge_apply(enum charge_change
 }
 
 /* charge_ask asks the job, and counts nothing. */
-static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes)
 {
 	struct region_refusal why;
 	if (unlikely(charge_would_refuse(device, bytes)))
-		charge_make_room(device, bytes, locked);
+		charge_make_room(device, bytes);
 	int err = charge_apply(CHARGE_ASK, device, kind, bytes, &why);
 	if (likely(err == REGION_OK))
 		return CUDA_SUCCESS;
@@ -196,9 +196,9 @@ static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes, boo
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked)
+int charge_add(unsigned device, unsigned kind, uint64_t bytes)
 {
-	int refused = charge_ask(device, kind, bytes, locked);
+	int refused = charge_ask(device, kind, bytes);
 	if (likely(!refused))
 		charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
 	return refused;
@@ -212,7 +212,7 @@ void charge_claim(unsigned device, unsigned kind, uint64_t bytes)
 
 int charge_claimed(unsigned device, unsigned kind, uint64_t bytes, bool stays)
 {
-	int refused = bytes ? charge_ask(device, kind, bytes, false) : CUDA_SUCCESS;
+	int refused = bytes ? charge_ask(device, kind, bytes) : CUDA_SUCCESS;
 	int err = refused && stays ? charge_apply(CHARGE_FORCE, device, kind, bytes, NULL) : REGION_OK;
 	if (err)
 		charge_fail(err);

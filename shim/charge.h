@@ -18,9 +18,8 @@
  * Where the driver gives nothing, charge_return follows charge_add. Where it frees nothing,
  * charge_arrived follows charge_leaving. */
 
-/* charge_add asks the job for bytes: CUDA_SUCCESS, or what the call must return. locked:
- * the caller holds a lock, so that relief (below) must not wait for others. */
-int charge_add(unsigned device, unsigned kind, uint64_t bytes, bool locked);
+/* charge_add asks the job for bytes: CUDA_SUCCESS, or what the call must return. */
+int charge_add(unsigned device, unsigned kind, uint64_t bytes);
 void charge_arrived(unsigned device, uint64_t bytes);
 void charge_leaving(unsigned device, uint64_t bytes);
 void charge_return(unsigned device, unsigned kind, uint64_t bytes);
@@ -73,9 +72,9 @@ enum charge_relief {
 	RELIEF_COUNT
 };
 
-/* charge_on_pressure registers what to call for a relief; again is no harm. Where wait is
- * false the callback must take no lock that it would have to wait for. */
-typedef void (*charge_relieve)(unsigned device, bool wait);
+/* charge_on_pressure registers what to call for a relief; again is no harm. The caller may
+ * hold locks (LOCKING.md): the callback waits for none of a lower level. */
+typedef void (*charge_relieve)(unsigned device);
 void charge_on_pressure(enum charge_relief which, charge_relieve relieve);
 
 /* A build with LOCKDEBUG=1 aborts where more bytes of a kind are returned than were charged,

@@ -406,10 +406,9 @@ void overhead_start_and_refresh(struct device *d)
 
 /* overhead_relieve reads overhead again before a refusal: it may have become less. Where
  * another thread is reading, it is left at that. */
-static void overhead_relieve(unsigned index, bool wait)
+static void overhead_relieve(unsigned index)
 {
 	struct device *d = charge_held(index, RATION_OVERHEAD) ? device_at(index) : NULL;
-	(void)wait;
 	if (!d || !nvml_started() || !mutex_try(&overhead_lock, LOCK_OVERHEAD))
 		return;
 	overhead_sync(d);

@@ -97,7 +97,7 @@ static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3
 	if (refused || !a->target.device)
 		return refused;
 	a->bytes = array_bytes(*desc, levels);
-	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes, false);
+	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes);
 	if (refused)
 		a->target.device = NULL;
 	return refused;

@@ -154,7 +154,7 @@ static int context_charge(struct context_making *m)
 	} else if (nvml_pid_undecided()) {
 		m->pid_unlisted = nvml_pid_unlisted(&d->nvml);
 	}
-	int refused = m->cost ? charge_add(d->index, RATION_CONTEXT, m->cost, m->measured) : CUDA_SUCCESS;
+	int refused = m->cost ? charge_add(d->index, RATION_CONTEXT, m->cost) : CUDA_SUCCESS;
 	if (!refused)
 		return CUDA_SUCCESS;
 	m->refused = true;

@@ -90,10 +90,9 @@ static void graph_trim(struct device *d)
 }
 
 /* graph_relieve makes room before a refusal. */
-static void graph_relieve(unsigned device, bool wait)
+static void graph_relieve(unsigned device)
 {
 	struct device *d = device_at(device);
-	(void)wait; /* its lock is held for a few instructions */
 	if (d)
 		graph_trim(d);
 }

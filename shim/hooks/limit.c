@@ -61,7 +61,7 @@ static int limit_set_heap(const struct alloc_target *t, size_t value)
 	struct device *d = t->device;
 	struct alloc_record r = limit_take(t, CU_LIMIT_MALLOC_HEAP_SIZE);
 	uint64_t bytes = units_for(value) * RATION_UNIT, more = bytes > r.bytes ? bytes - r.bytes : 0;
-	int result = more ? charge_add(d->index, RATION_CONTEXT, more, false) : CUDA_SUCCESS;
+	int result = more ? charge_add(d->index, RATION_CONTEXT, more) : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS) {
 		r.flags = RECORD_DEFERRED;
 		r.bytes += more;

@@ -23,7 +23,7 @@ static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint
 		return refused;
 	a->flags = flags;
 	a->bytes = flags & RECORD_MANAGED ? bytes : device_rounded(a->target.device, bytes);
-	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes, false);
+	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes);
 	if (unlikely(refused))
 		a->target.device = NULL;
 	return refused;

@@ -36,7 +36,7 @@ static int managed_charge(const struct alloc_record *r)
 	bool added;
 	if (alloc_table_change(&context_managed, r->key, managed_begin_move, NULL, &old))
 		return CUDA_SUCCESS;
-	int refused = charge_add(r->device, RATION_DATA, r->bytes, false);
+	int refused = charge_add(r->device, RATION_DATA, r->bytes);
 	if (refused)
 		return refused;
 	charge_mark_absent(r->device, r->bytes, true);

@@ -43,7 +43,7 @@ static uint32_t pool_destroyed_count;
 
 static bool pools_used(void) { return __atomic_load_n(&pool_count, __ATOMIC_RELAXED) != 0; }
 
-static void pool_relieve(unsigned device, bool wait);
+static void pool_relieve(unsigned device);
 static bool pool_before_reading(unsigned device);
 
 /* Full order: with pool_hide, which must find the threads that have found the handle. */
@@ -244,11 +244,7 @@ static bool pool_before_reading(unsigned device) { return pool_look_all(device, 
 void pools_sync_charges(unsigned device) { pool_look_all(device, false); }
 
 /* pool_relieve makes room before a refusal. */
-static void pool_relieve(unsigned device, bool wait)
-{
-	(void)wait; /* its locks are held for a few instructions */
-	pool_look_all(device, true);
-}
+static void pool_relieve(unsigned device) { pool_look_all(device, true); }
 
 /* pool_finish frees the place of a destroyed pool. The driver keeps a pool's memory until
  * no address of it is live and the frees have come to pass: it is called after a thread has
@@ -480,7 +476,7 @@ static void pool_keep(const struct pool_request *q, struct pool *p, const struct
 /* pool_refuse_huge is for what no device has, and what could not be added up. */
 static int pool_refuse_huge(const struct pool_request *q, const struct pool *p)
 {
-	int refused = charge_add(pool_device(p), RATION_DATA, UINT64_MAX, false);
+	int refused = charge_add(pool_device(p), RATION_DATA, UINT64_MAX);
 	if (refused)
 		return refused;
 	charge_return(pool_device(p), RATION_DATA, UINT64_MAX);

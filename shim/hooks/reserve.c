@@ -212,7 +212,7 @@ int reserve_grow(struct reserve *r, uint64_t own, uint64_t beyond, uint64_t leas
 		bool others = __atomic_load_n(&r->requests, __ATOMIC_RELAXED) > 1;
 		if (others && tries < RESERVE_TRIES && charge_would_refuse(reserve_device(r), more))
 			continue;
-		int refused = charge_add(reserve_device(r), RATION_DATA, more, false);
+		int refused = charge_add(reserve_device(r), RATION_DATA, more);
 		if (refused) {
 			reserve_not_grown(r, 0);
 			return refused;
