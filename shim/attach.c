@@ -272,22 +272,29 @@ bool attach_read_only(void (*reset)(void))
 	return open;
 }
 
-bool attach_rejoin(uint64_t lost, bool *fresh)
+bool attach_rejoin(uint64_t lost, void (*bring)(struct region *r))
 {
 	struct attach_page *p = attach_get_page();
 	bool good = false;
-	*fresh = false;
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_ON) {
 		good = true;
 		if (load_acquire(&attach_job_region.claim) == lost) {
 			log_warn("this process's slot was taken away; taking another (did the program close all its files?)");
 			good = region_claim(&attach_job_region, program_invocation_short_name) == REGION_OK;
-			*fresh = good;
+			if (good)
+				bring(&attach_job_region);
 		}
 	}
 	mutex_unlock(&p->lock);
 	return good;
+}
+
+void attach_wait_rejoin(void)
+{
+	struct attach_page *p = attach_get_page();
+	mutex_lock(&p->lock, LOCK_ATTACH);
+	mutex_unlock(&p->lock);
 }
 
 uint64_t attach_host_pid(void)

@@ -51,8 +51,11 @@ enum attach_state attach_join(void (*reset)(void));
 bool attach_read_only(void (*reset)(void));
 
 /* attach_rejoin takes a new slot after ours was reaped; lost is the claim that no longer
- * holds. It returns whether there is a slot, with fresh set where this call took it. */
-bool attach_rejoin(uint64_t lost, bool *fresh);
+ * holds. Where this call took it, bring charges to it what this process holds, before any
+ * other thread comes back from here. It returns whether there is a slot.
+ * attach_wait_rejoin is for a thread that has found the new slot without that. */
+bool attach_rejoin(uint64_t lost, void (*bring)(struct region *r));
+void attach_wait_rejoin(void);
 
 /* The region and the settings; only while on, or after attach_read_only. */
 struct region *attach_region(void);

@@ -121,18 +121,16 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 		 size_text(why->limit, l), n ? who : " no process", more);
 }
 
-/* charge_rejoin charges all we hold to a new slot. What other threads are charging at
- * this moment may be counted twice: too much, never too little. */
-static bool charge_rejoin(struct region *r, uint64_t lost)
+/* charge_bring charges all we hold to a new slot. What other threads are charging at this
+ * moment may be counted twice: too much, never too little. */
+static void charge_bring(struct region *r)
 {
-	bool fresh;
-	if (!attach_rejoin(lost, &fresh))
-		return false;
-	for (unsigned d = 0; fresh && d < RATION_DEVICES; d++)
-		for (unsigned k = 0; k < RATION_KINDS; k++)
-			if (charge_held(d, k))
-				region_charge_forced(r, d, k, charge_held(d, k));
-	return true;
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
+		for (unsigned k = 0; k < RATION_KINDS; k++) {
+			uint64_t held = charge_held(d, k);
+			if (held)
+				region_charge_forced(r, d, k, held);
+		}
 }
 
 /* charge_fail returns what a call must where the region itself failed. At exit a slot is
@@ -176,7 +174,7 @@ static inline __attribute__((always_inline)) int charge_apply(enum charge_change
 		int err = change == CHARGE_ASK     ? region_charge(r, device, kind, bytes, why)
 			  : change == CHARGE_FORCE ? region_charge_forced(r, device, kind, bytes)
 						   : region_return(r, device, kind, bytes);
-		if (likely(err != REGION_EVICTED) || !charge_rejoin(r, claim))
+		if (likely(err != REGION_EVICTED) || !attach_rejoin(claim, charge_bring))
 			return err;
 	}
 }
@@ -247,6 +245,12 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 {
 	uint64_t whole = charge_rounded(bytes);
 	int err = whole ? charge_apply(CHARGE_RETURN, device, kind, whole, NULL) : REGION_OK;
+	if (unlikely(err == REGION_NOT_HELD)) {
+		/* Into a new slot to which another thread is bringing what we hold, these bytes
+		 * among it: they count as returned below. */
+		attach_wait_rejoin();
+		err = charge_apply(CHARGE_RETURN, device, kind, whole, NULL);
+	}
 	if (unlikely(err))
 		charge_fail(err);
 	charge_count(&charge_sums[device].returned[kind], whole);
