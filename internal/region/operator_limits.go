@@ -62,8 +62,30 @@ func (l *OperatorLimits) Total(device int) (uint64, error) {
 	return l.page.Device[device].Total, nil
 }
 
+// Compute is a device's share and cap when they were last read or set.
+func (l *OperatorLimits) Compute(device int) (share, most uint64, err error) {
+	if err := checkDevice(device); err != nil {
+		return 0, 0, err
+	}
+	return l.page.Device[device].Compute, l.page.Device[device].ComputeMax, nil
+}
+
 // SetLimit changes a device's limit for every request from now on.
-func (l *OperatorLimits) SetLimit(device int, limit abi.Limit) (err error) {
+func (l *OperatorLimits) SetLimit(device int, limit abi.Limit) error {
+	return l.set(device, uint64(limit), memoryWord)
+}
+
+// SetCompute changes a device's share: 1 to 100, or abi.ComputeNone.
+func (l *OperatorLimits) SetCompute(device int, share uint64) error {
+	return l.set(device, share, computeWord)
+}
+
+// SetComputeMax changes a device's cap: 1 to 100, or abi.ComputeNone.
+func (l *OperatorLimits) SetComputeMax(device int, most uint64) error {
+	return l.set(device, most, computeMaxWord)
+}
+
+func (l *OperatorLimits) set(device int, value uint64, word limitWord) (err error) {
 	if err := checkDevice(device); err != nil {
 		return err
 	}
@@ -80,9 +102,9 @@ func (l *OperatorLimits) SetLimit(device int, limit abi.Limit) (err error) {
 	r := Region{path: l.beside}
 	before := debug.SetPanicOnFault(true)
 	defer func() { r.recovered(recover(), &err, before, mem) }()
-	if err := setLimit(device, limit)(page); err != nil {
+	if err := word.change(device, value)(page); err != nil {
 		return err
 	}
-	l.page.Device[device].Memory = uint64(limit)
+	*word(&l.page.Device[device]) = value
 	return nil
 }
