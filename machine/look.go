@@ -84,9 +84,12 @@ func (j *Job) readUsage(r *region.Region, p patience) error {
 	if err != nil {
 		return err
 	}
+	if err := j.addCompute(r, &devices); err != nil {
+		return err
+	}
 	for d, limit := range limits {
 		devices[d].Limited, devices[d].Limit, devices[d].Tolerance = limit.Limited(), limit.Bytes(), limit.Tolerance()
-		if limit.IsSet() || devices[d].Used > 0 || devices[d].Peak > 0 {
+		if limit.IsSet() || devices[d].Used > 0 || devices[d].Peak > 0 || devices[d].Compute != nil {
 			j.Devices = append(j.Devices, devices[d])
 		}
 	}
@@ -136,12 +139,40 @@ func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int
 		if err != nil {
 			return false, err
 		}
-		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{device, h.Total, h.Kind[abi.Context], h.Kind[abi.Module],
-			h.Kind[abi.Data], h.Kind[abi.Overhead], h.Peak, driver, h.BestEffort})
+		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{Device: device, Total: h.Total, Context: h.Kind[abi.Context],
+			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Driver: driver, BestEffort: h.BestEffort})
 	}
 	out.Refused = r.Refused(device)
 	out.Total, err = r.Total(device)
 	return exact, err
+}
+
+// addCompute adds shares and caps, and what each process has of them.
+func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err error) {
+	now := monotonic()
+	for d := range devices {
+		c, err := readCompute(r, d)
+		if err != nil {
+			return err
+		}
+		if devices[d].Compute = c; c == nil {
+			continue
+		}
+		for i := range j.Processes {
+			p := &j.Processes[i]
+			for n := range p.Holdings {
+				h := &p.Holdings[n]
+				if h.Device != d {
+					continue
+				}
+				if h.Compute, err = readProcessCompute(r, c, *h, p.Slot, p.State != Dead, now); err != nil {
+					return err
+				}
+				c.Working += h.Compute.Working
+			}
+		}
+	}
+	return nil
 }
 
 // readProcesses lists who has a slot, and finds them by their slots.

@@ -117,6 +117,8 @@ type Device struct {
 	Total     uint64 `json:"total"`   // size of the device; 0 while unknown
 	Refused   uint64 `json:"refused"` // requests since the region was created
 	Inexact   bool   `json:"inexact"` // Used is not the sum of what the processes hold: they changed all the while
+
+	Compute *Compute `json:"compute,omitempty"` // nil for a job with neither a share nor a cap there
 }
 
 // States of a process.
@@ -151,6 +153,9 @@ type Holding struct {
 	Peak       uint64 `json:"peak"`        // of Total
 	Driver     uint64 `json:"driver"`      // what the driver reports for the process; 0 while unknown
 	BestEffort bool   `json:"best_effort"` // read while it changed
+
+	Compute *ProcessCompute `json:"compute,omitempty"` // nil where Device.Compute is
+	Time    *Time           `json:"time,omitempty"`    // nil while unknown, as it is in what this package reads
 }
 
 // Reads counts the reads of accounts since the region was created.

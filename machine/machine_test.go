@@ -38,7 +38,7 @@ func TestReadRegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Devices) != 1 || s.Devices[0] != (Device{1, true, 1 << 30, 100, 2 << 20, 2 << 20, 0, 1, false}) {
+	if len(s.Devices) != 1 || s.Devices[0] != (Device{Device: 1, Limited: true, Limit: 1 << 30, Tolerance: 100, Used: 2 << 20, Peak: 2 << 20, Refused: 1}) {
 		t.Errorf("got devices %+v", s.Devices)
 	}
 	if len(s.Processes) != 1 || s.Processes[0].PID != os.Getpid() || s.Processes[0].State != Live || s.Processes[0].Name != "me" {

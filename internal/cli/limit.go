@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/reap"
 	"ration/internal/region"
@@ -30,6 +33,17 @@ type Limit struct {
 	Changed bool   `json:"changed"`
 	Before  uint64 `json:"before"` // the limit before the change; 0 for none
 	Over    uint64 `json:"over"`   // usage beyond what may be granted
+
+	ShareBefore int `json:"share_before"` // the share before the change, in per cent; 0 for none
+	MaxBefore   int `json:"max_before"`   // the cap before the change, in per cent; 0 for none
+	Unenforced  int `json:"unenforced"`   // processes that are not held to a share or a cap that this job did not have before
+}
+
+// limitChange is what is to be changed, of which devices.
+type limitChange struct {
+	memory     limit.Set[limit.Memory]
+	share, cap limit.Set[limit.Compute]
+	device     int // allDevices, or the one that --device names
 }
 
 // allDevices is --device where it was not given.
@@ -37,6 +51,7 @@ const allDevices = -1
 
 func newLimitCommand(a *app) *cobra.Command {
 	var device int
+	var compute computeFlags
 	cmd := &cobra.Command{
 		Use:   "limit JOB [SIZE]",
 		Short: "Show or change a job's limits while it runs",
@@ -48,28 +63,43 @@ device like 25%, where a process of the job has found out its size, or none. It
 is for all devices of the job, for the one that --device names, or as listed:
 0=10g,1=20g.
 
-A change holds for every request from then on. If a job holds more than its new
+--compute and --compute-max change the job's share of a device's time and its
+cap, as ration run takes them; none ends one. They hold from the job's next call
+on. A process that began when its job had neither is not held to them until it is
+started again: its launches go past the library.
+
+A change of memory holds for every request from then on. If a job holds more than its new
 limit, nothing is taken from its processes, and new requests are refused until
 enough was returned. A tolerance stays as it is.
 
 Limits that an operator keeps in a file beside the region (PATH.limits) can be
 changed by the owner of that file only.
 
-Exit status: 0; 1 if the limit may not be changed; 2 for a size that cannot be;
+Exit status: 0; 1 if the limit may not be changed; 2 for a limit that cannot be;
 3 if there is no such job, or its region could not be opened.`,
-		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none",
+		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
 		Args:              argCount(1, 2, "a job and perhaps a size"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, device, args) }),
+		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, device, compute, args) }),
 	}
+	compute.add(cmd.Flags())
 	cmd.Flags().IntVarP(&device, "device", "d", allDevices, "only this device, counted from 0 as the job sees them")
 	cmd.Flags().Lookup("device").DefValue = "0" // which help leaves out: -1 would say nothing
 	return cmd
 }
 
-func (a *app) runLimit(cmd *cobra.Command, device int, args []string) error {
+func (a *app) runLimit(cmd *cobra.Command, device int, compute computeFlags, args []string) (err error) {
 	if cmd.Flags().Changed("device") && (device < 0 || device >= abi.Devices) {
 		return usageError("--device %d: not a device (use 0 to %d)", device, abi.Devices-1)
+	}
+	change := limitChange{device: device}
+	if change.share, change.cap, err = compute.parse(cmd); err != nil {
+		return err
+	}
+	if len(args) > 1 {
+		if change.memory, err = limit.ParseMemorySet("", args[1]); err != nil {
+			return err
+		}
 	}
 	j, err := job.Find(args[0])
 	if err != nil {
@@ -81,20 +111,23 @@ func (a *app) runLimit(cmd *cobra.Command, device int, args []string) error {
 		return statusError{err, ExitOpen}
 	}
 	defer page.close()
-	if len(args) == 1 {
+	if !change.memory.IsSet() && !change.share.IsSet() && !change.cap.IsSet() {
 		if s.Err() != nil {
 			return statusError{s.Err(), ExitOpen}
 		}
 		return a.printLimits(s, device)
 	}
-	return a.changeLimits(j, s, page, device, args[1])
+	return a.changeLimits(j, s, page, change)
 }
 
 // limitPage is where a job's limits are: its region, or an operator's file beside it.
 type limitPage interface {
 	Limit(device int) (abi.Limit, error)
 	Total(device int) (uint64, error)
+	Compute(device int) (region.Compute, error)
 	SetLimit(device int, limit abi.Limit) error
+	SetCompute(device int, share uint64) error
+	SetComputeMax(device int, most uint64) error
 }
 
 // openedLimits is a limitPage, and what is known of its job without its region.
@@ -142,8 +175,16 @@ func (p openedLimits) devices(s machine.Job) (map[int]machine.Device, error) {
 			return nil, err
 		}
 		known = known || totals[d] > 0
-		if has.IsSet() || p.operator && totals[d] > 0 {
-			all[d] = machine.Device{Device: d, Limited: has.Limited(), Limit: has.Bytes(), Tolerance: has.Tolerance(), Total: totals[d]}
+		time, err := p.Compute(d)
+		if err != nil {
+			return nil, err
+		}
+		of := all[d].Compute
+		if of == nil && (time.Share > 0 || time.Max > 0) {
+			of = &machine.Compute{Share: time.Share, Max: time.Max, Round: time.Round}
+		}
+		if has.IsSet() || of != nil || p.operator && totals[d] > 0 {
+			all[d] = machine.Device{Device: d, Limited: has.Limited(), Limit: has.Bytes(), Tolerance: has.Tolerance(), Total: totals[d], Compute: of}
 		}
 	}
 	empty := p.operator && len(all) == 0 // it says nothing yet, so a limit for all is for each
@@ -173,41 +214,49 @@ func (a *app) printLimits(s machine.Job, device int) error {
 	}
 	for _, d := range out.Devices {
 		a.out.printf("%s, %s\n", a.out.style(bold, s.Title()), a.deviceLine(d.Device))
+		if d.Compute != nil {
+			a.out.printf("  %s\n", a.out.wrap(d.Compute.Sentence(), 2))
+		}
 	}
 	return nil
 }
 
 // changeLimits checks the whole change before it makes any of it.
-func (a *app) changeLimits(j job.Job, s machine.Job, r openedLimits, device int, text string) error {
-	set, err := limit.ParseMemorySet("", text)
-	if err != nil {
-		return err
-	}
+func (a *app) changeLimits(j job.Job, s machine.Job, r openedLimits, change limitChange) error {
 	before, err := r.devices(s)
 	if err != nil {
 		return err
 	}
-	devices, err := selectDevices(s, before, set, device)
+	devices, err := change.devices(s, before)
 	if err != nil {
 		return err
 	}
-	limits := map[int]abi.Limit{}
 	known := 0 // devices whose size a process, or ration run, has found
 	for d := range abi.Devices {
 		if total, err := r.Total(d); err == nil && total > 0 {
 			known++
 		}
 	}
+	var changes []func() error
 	for _, d := range devices {
 		if total, err := r.Total(d); err == nil && total == 0 && known > 0 {
 			return usageError("device %d: the job has no such device (it has %d, counted from 0)", d, known)
 		}
-		if limits[d], err = newLimit(r, d, set.For(d)); err != nil {
+		if want := change.memory.For(d); want.IsSet() {
+			l, err := newLimit(r, d, want)
+			if err != nil {
+				return err
+			}
+			changes = append(changes, func() error { return r.SetLimit(d, l) })
+		}
+		of, err := change.compute(r, d)
+		if err != nil {
 			return err
 		}
+		changes = append(changes, of...)
 	}
-	for _, d := range devices {
-		err := r.SetLimit(d, limits[d])
+	for _, change := range changes {
+		err := change()
 		if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("changing the limit of %s: %w (run it as the owner of that file)", s.Title(), err)
 		}
@@ -219,21 +268,40 @@ func (a *app) changeLimits(j job.Job, s machine.Job, r openedLimits, device int,
 	if err != nil {
 		return err
 	}
-	return a.printChange(j, devices, before, after)
+	return a.printChange(j, s, change, devices, before, after)
 }
 
-// selectDevices returns the devices that a change is for.
-func selectDevices(s machine.Job, has map[int]machine.Device, set limit.Set[limit.Memory], device int) (devices []int, err error) {
-	single := set
-	single.Default = limit.Memory{}
-	switch {
-	case device != allDevices && single.IsSet():
-		return nil, usageError("--device %d and %v: two ways to name a device (use one of them)", device, set)
-	case device != allDevices:
-		return []int{device}, nil
+// compute returns the changes of a device's share and cap.
+func (c limitChange) compute(r limitPage, device int) (changes []func() error, err error) {
+	has, err := r.Compute(device)
+	if err != nil {
+		return nil, err
 	}
+	share, most := has.Share, has.Max
+	if want := c.share.For(device); want.IsSet() {
+		share = want.Percent()
+		changes = append(changes, func() error { return r.SetCompute(device, launch.PackCompute(want)) })
+	}
+	if want := c.cap.For(device); want.IsSet() {
+		most = want.Percent()
+		changes = append(changes, func() error { return r.SetComputeMax(device, launch.PackCompute(want)) })
+	}
+	if len(changes) > 0 && most != 0 && share > most {
+		return nil, neverGetsShare(device, share, most)
+	}
+	return changes, nil
+}
+
+// devices returns the devices that a change is for, of those that the job has.
+func (c limitChange) devices(s machine.Job, has map[int]machine.Device) (devices []int, err error) {
 	for d := range abi.Devices {
-		if _, found := has[d]; set.Device[d].IsSet() || set.Default.IsSet() && found {
+		_, found := has[d]
+		single := c.memory.Device[d].IsSet() || c.share.Device[d].IsSet() || c.cap.Device[d].IsSet()
+		rest := c.memory.Default.IsSet() || c.share.Default.IsSet() || c.cap.Default.IsSet()
+		switch {
+		case c.device != allDevices && single:
+			return nil, usageError("--device %d and %v: two ways to name a device (use one of them)", c.device, c)
+		case c.device == d, c.device == allDevices && (single || rest && found):
 			devices = append(devices, d)
 		}
 	}
@@ -241,6 +309,21 @@ func selectDevices(s machine.Job, has map[int]machine.Device, set limit.Set[limi
 		return nil, usageError("%s has no limits and uses no device yet (name one: --device 0)", s.Title())
 	}
 	return devices, nil
+}
+
+// String renders what was given.
+func (c limitChange) String() string {
+	var parts []string
+	if c.memory.IsSet() {
+		parts = append(parts, c.memory.String())
+	}
+	if c.share.IsSet() {
+		parts = append(parts, computeFlag+" "+c.share.String())
+	}
+	if c.cap.IsSet() {
+		parts = append(parts, computeMaxFlag+" "+c.cap.String())
+	}
+	return strings.Join(parts, " ")
 }
 
 func byDevice(s machine.Job) map[int]machine.Device {
@@ -281,7 +364,7 @@ func newLimit(r limitPage, device int, want limit.Memory) (abi.Limit, error) {
 }
 
 // printChange prints the limits after a change, beside those before, and what is used.
-func (a *app) printChange(j job.Job, devices []int, before, after map[int]machine.Device) error {
+func (a *app) printChange(j job.Job, earlier machine.Job, change limitChange, devices []int, was, after map[int]machine.Device) error {
 	s := reap.ReadJob(j, reap.Options{})
 	printError(a.err, s.Err()) // the change has been made
 	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
@@ -290,20 +373,64 @@ func (a *app) printChange(j job.Job, devices []int, before, after map[int]machin
 		if _, shown := now[d]; !shown {
 			now[d] = after[d]
 		}
-		out.Devices = append(out.Devices, Limit{Device: now[d], Changed: true, Before: before[d].Limit, Over: overLimit(now[d])})
+		l := Limit{Device: now[d], Changed: true, Before: was[d].Limit, Over: overLimit(now[d])}
+		l.Device.Device = d // also where nothing is left of it
+		if c := was[d].Compute; c != nil {
+			l.ShareBefore, l.MaxBefore = c.Share, c.Max
+		} else if now[d].Compute != nil {
+			l.Unenforced = processesOn(earlier, d)
+		}
+		out.Devices = append(out.Devices, l)
 	}
 	if a.json {
 		return a.out.printJSON(out)
 	}
 	for _, d := range out.Devices {
-		a.out.printf("%s, device %d: the limit is %s now; it was %s.\n", a.out.style(bold, s.Title()), d.Device.Device,
-			limitText(d.Device), limitText(before[d.Device.Device]))
+		a.printDeviceChange(s.Title(), change, d, was[d.Device.Device])
+	}
+	return nil
+}
+
+func (a *app) printDeviceChange(title string, change limitChange, d Limit, was machine.Device) {
+	subject := fmt.Sprintf("%s, device %d", a.out.style(bold, title), d.Device.Device)
+	if change.memory.For(d.Device.Device).IsSet() {
+		a.out.printf("%s: the limit is %s now; it was %s.\n", subject, limitText(d.Device), limitText(was))
 		if d.Over > 0 {
 			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("%s are held. Nothing is taken away; requests are refused until %s were returned.",
 				humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Over)), 2))
 		}
 	}
-	return nil
+	share, most := 0, 0
+	if d.Compute != nil {
+		share, most = d.Compute.Share, d.Compute.Max
+	}
+	if change.share.For(d.Device.Device).IsSet() {
+		a.out.printf("%s: the share of its time is %s now; it was %s.\n", subject, percentText(share), percentText(d.ShareBefore))
+	}
+	if change.cap.For(d.Device.Device).IsSet() {
+		a.out.printf("%s: the cap on its time is %s now; it was %s.\n", subject, percentText(most), percentText(d.MaxBefore))
+	}
+	if d.Unenforced > 0 {
+		a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("%s began when the job had neither: not enforced there until restarted.",
+			humanfmt.Plural(d.Unenforced, "process", "processes")), 2))
+	}
+}
+
+// processesOn counts the processes that hold something of a device and live.
+func processesOn(s machine.Job, device int) (n int) {
+	for _, p := range s.Processes {
+		if p.State != machine.Dead && slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return h.Device == device }) {
+			n++
+		}
+	}
+	return n
+}
+
+func percentText(percent int) string {
+	if percent == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d %%", percent)
 }
 
 // limitText renders a limit, with its tolerance.

@@ -126,11 +126,17 @@ func (a *app) printJob(s machine.Job) {
 	}
 	for _, d := range s.Devices {
 		a.out.printf("  %s\n", a.deviceLine(d))
+		if d.Compute != nil {
+			a.out.printf("    %s\n", a.out.wrap(d.Compute.Sentence(), 4))
+		}
 	}
 	if len(s.Devices) == 0 {
 		a.out.printf("  no limits, and nothing was ever used\n")
 	}
 	a.printProcesses(s.Processes)
+	for _, text := range notEnforced(s) {
+		a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(text, 2)))
+	}
 	for _, p := range s.Reaped {
 		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
 	}
@@ -238,6 +244,7 @@ var processColumns = []column[processRow]{
 	{"DRIVER", true, func(r processRow) string { return humanfmt.Short(r.Overhead) }, func(r processRow) bool { return r.Overhead > 0 }},
 	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
 	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.Driver > 0 }},
+	computeColumns[0], computeColumns[1], computeColumns[2], computeColumns[3], computeColumns[4],
 	{"NAME", false, func(r processRow) string { return r.Name }, nil},
 }
 

@@ -17,6 +17,8 @@ type runFlags struct {
 	plan           launch.Plan
 	mem, tolerance string
 	summary        string // where to; empty for none
+	compute        computeFlags
+	round          string
 }
 
 // summaryStderr is --summary without a file.
@@ -26,7 +28,7 @@ func newRunCommand(a *app) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
-		Short: "Start a command with a limit on GPU memory",
+		Short: "Start a command with a ration of GPU memory and time",
 		Long: `Start a command as a job. All CUDA processes of it, however many it starts,
 share the limit; a request that would exceed it is refused with CUDA's own
 out-of-memory error. The command takes ration's place: its exit status, its
@@ -36,6 +38,17 @@ when the command ends.
 --mem is a limit for each device (10g, 25%), limits by device (0=10g,1=20g), or
 both (10g,1=20g); devices are numbered as nvidia-smi does. 0 is no limit, and
 without --mem ` + limit.EnvMemory + ` counts, if it is set.
+
+--compute is a share of a device's time, written like --mem but in whole per
+cent: at least so much whenever the job has work, and more while others have
+none. --compute-max is a cap: at most so much, also while the GPU is idle;
+launches wait. All processes of the job have them together. --compute-round is
+the time that is shared, 20ms without it: longer ones lose less to switching,
+shorter ones make small kernels wait less. Without these flags
+` + limit.EnvCompute + `, ` + limit.EnvPolicy + `,
+` + limit.EnvComputeMax + ` and ` + limit.EnvRound + ` count, if they are set.
+Where a share cannot be kept, ration says so and the program runs without it;
+` + limit.EnvMode + `=strict makes that an error of the program.
 
 The limits are in a file, the job's region, not in the environment: no process
 can lose them. The path of the region is in the environment, which some programs
@@ -47,6 +60,7 @@ only.
 Exit status: the command's; 126 if it cannot be run, 127 if it was not found;
 before it starts also 1, 2 and 3, as everywhere.`,
 		Example: `  ration run --mem 10g -- python train.py
+  ration run --mem 10g --compute 30% -- python train.py
   ration run --mem 25% --summary -- torchrun --nproc-per-node 8 train.py
   srun ration run --name $SLURM_JOB_ID --join --mem 10g -- python train.py
   ration run --fake-gpu h200x2 --mem 10g -- fake-smi`,
@@ -62,6 +76,8 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	flags.SetInterspersed(false) // flags after the command are the command's
 	flags.StringVar(&f.mem, "mem", "", "`limits` on GPU memory: 10g, 25%, 0=10g,1=20g")
 	flags.StringVar(&f.tolerance, "tolerance", "", "how far usage may exceed a limit, in `per cent`")
+	f.compute.add(flags)
+	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")
@@ -100,12 +116,30 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	if plan.Settings, err = limit.FromEnv(os.Environ()); err != nil {
 		return err
 	}
-	plan.Source = limit.EnvMemory
+	plan.Sources = launch.Sources{Memory: limit.EnvMemory, Compute: limit.EnvCompute, ComputeMax: limit.EnvComputeMax}
 	if cmd.Flags().Changed("mem") {
-		plan.Source = "--mem"
-		if plan.Settings.Memory, err = limit.ParseMemorySet(plan.Source, f.mem); err != nil {
+		plan.Sources.Memory = "--mem"
+		if plan.Settings.Memory, err = limit.ParseMemorySet(plan.Sources.Memory, f.mem); err != nil {
 			return err
 		}
+	}
+	share, most, err := f.compute.parse(cmd)
+	if err != nil {
+		return err
+	}
+	if share.IsSet() {
+		plan.Sources.Compute, plan.Settings.Compute = computeFlag, share
+	}
+	if most.IsSet() {
+		plan.Sources.ComputeMax, plan.Settings.ComputeMax = computeMaxFlag, most
+	}
+	if cmd.Flags().Changed("compute-round") {
+		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
+			return err
+		}
+	}
+	if err := checkCompute(plan.Settings.Compute, plan.Settings.ComputeMax); err != nil {
+		return err
 	}
 	if cmd.Flags().Changed("tolerance") {
 		if plan.Settings.Tolerance, err = limit.ParseTolerance("--tolerance", f.tolerance); err != nil {

@@ -157,8 +157,9 @@ func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // hold REGION LIMIT CONTEXT DATA [READY [NAME [ASK...]]] is a process that joins a job
-// and holds memory. It asks for more, or returns some if ASK begins with a minus, makes
-// the file READY and waits to be killed; without READY it ends without leaving.
+// and holds memory. It asks for more, or returns some if ASK begins with a minus, says what
+// it has of device 0's time if ASK is compute=STATE,SLICE,CONTEXTS,USED,WAITED, makes the
+// file READY and waits to be killed; without READY it ends without leaving.
 func hold(args []string) int {
 	size := func(i int) uint64 {
 		n, err := limit.ParseSize(args[i])
@@ -190,6 +191,12 @@ func hold(args []string) int {
 			return err
 		}
 		for i := 6; i < len(args); i++ {
+			if compute, is := strings.CutPrefix(args[i], "compute="); is {
+				if err := publishCompute(s, compute); err != nil {
+					return err
+				}
+				continue
+			}
 			if back, is := strings.CutPrefix(args[i], "-"); is {
 				args[i] = back
 				if err := s.Return(0, abi.Data, size(i)); err != nil {

@@ -33,6 +33,14 @@ func Nanoseconds(ns float64) string { return Three(ns/scale(ns)) + " " + unit(ns
 // Duration is [Nanoseconds] of d.
 func Duration(d time.Duration) string { return Nanoseconds(float64(d)) }
 
+// Span renders a time without trailing zeros, for a sentence: 20 ms, 1.5 s, 0 s.
+func Span(d time.Duration) string {
+	if d == 0 {
+		return "0 s"
+	}
+	return trim(Three(float64(d)/scale(float64(d)))) + " " + unit(float64(d))
+}
+
 // Range renders two times, with one unit where they share it: 239–416 ns.
 func Range(low, high float64) string {
 	if unit(low) == unit(high) {

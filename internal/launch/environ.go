@@ -29,10 +29,7 @@ var rationing = []string{"libvgpu.so", "libration.so"}
 // region, so that a child without a variable still has them.
 func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	e := environment(os.Environ())
-	e.drop(func(key string) bool {
-		return isLimitVariable(key, limit.EnvMemory) || isLimitVariable(key, limit.EnvCompute) || key == limit.EnvTolerance || key == job.EnvRegion ||
-			key == EnvCreated
-	})
+	e.drop(func(key string) bool { return limit.IsVariable(key) || key == job.EnvRegion || key == EnvCreated })
 	if driver != nil && hasMIG(driver) {
 		// Only a process finds out the size of its MIG device.
 		for _, setting := range p.Settings.Environ() {
@@ -82,9 +79,6 @@ func (p Plan) warnOfRationing(where, list string) {
 		}
 	}
 }
-
-// isLimitVariable reports whether key is the variable name, or name_DEVICE.
-func isLimitVariable(key, name string) bool { return key == name || strings.HasPrefix(key, name+"_") }
 
 // joinPaths joins two lists of paths, without an empty element, which would mean the
 // current folder.

@@ -51,12 +51,15 @@ type Plan struct {
 	Name     string // empty: made from the command
 	Join     bool   // share the job of that name, if it is in use
 	Settings limit.Settings
-	Source   string       // flag or variable of the memory limits, for messages
+	Sources  Sources
 	FakeGPU  string       // a stand-in machine, as h200x2; empty: the driver
 	Keep     bool         // limits survive the loss of the environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 }
+
+// Sources are the flags or variables that limits came from, for messages.
+type Sources struct{ Memory, Compute, ComputeMax string }
 
 // Job is a job that is ready to start.
 type Job struct {

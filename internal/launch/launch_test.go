@@ -52,7 +52,7 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Plan{Settings: limit.Settings{Memory: set}, Source: "--mem", Warn: func(string) {}}
+		return Plan{Settings: limit.Settings{Memory: set}, Sources: Sources{Memory: "--mem", Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {}}
 	}
 	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * limit.GiB}, {Index: 1, Name: "small", Total: 8 * limit.GiB}}}
 	parts := &gpu.Driver{Devices: []gpu.Device{{Total: 80 * limit.GiB, MIG: true}}}
@@ -69,6 +69,31 @@ func TestLimits(t *testing.T) {
 	}
 	if l, err := plan("10g").limits(parts, nil); err != nil || l.Memory[0] != abi.MakeLimit(10<<30, 0) || l.Memory[15] != l.Memory[0] {
 		t.Errorf("got %v, %v", l.Memory, err)
+	}
+}
+
+// A share and a cap are in the region whether the devices are known or not; 0 is the
+// decision to have none.
+func TestComputeLimits(t *testing.T) {
+	set := func(text string) limit.Set[limit.Compute] {
+		s, err := limit.ParseComputeSet("--compute", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	plan := Plan{Sources: Sources{Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {},
+		Settings: limit.Settings{Compute: set("30,1=none"), ComputeMax: set("1=50"), Round: 5000}}
+	whole := &gpu.Driver{Devices: []gpu.Device{{Total: limit.GiB}, {Index: 1, Total: limit.GiB}}}
+	for _, driver := range []*gpu.Driver{whole, nil, {Devices: []gpu.Device{{MIG: true}}}} {
+		l, err := plan.limits(driver, gpu.ErrNoDriver)
+		if err != nil || l.Compute[0] != 30 || l.Compute[1] != abi.ComputeNone || l.ComputeMax[0] != 0 || l.ComputeMax[1] != 50 || l.Round != 5000 {
+			t.Errorf("got %v, %v, %d, %v", l.Compute, l.ComputeMax, l.Round, err)
+		}
+	}
+	plan.Settings.ComputeMax = set("2=50")
+	if _, err := plan.limits(whole, nil); err == nil || !strings.HasPrefix(err.Error(), `--compute-max="2=50%": compute limit 2=50%: no such device`) {
+		t.Errorf("got %v for a device that is not there", err)
 	}
 }
 

@@ -28,7 +28,7 @@ func hasMIG(d *gpu.Driver) bool {
 func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 	for i := range limit.MaxDevices {
 		size, _ := p.Settings.Memory.For(i).Of(0) // nothing of what is a share
-		if err := limit.CheckLeast(size, p.Source, p.Settings.Memory.String()); err != nil {
+		if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
 			return region.Limits{}, err
 		}
 	}
@@ -55,16 +55,18 @@ func (p Plan) limitsOf(driver *gpu.Driver) (out region.Limits, err error) {
 	if err != nil {
 		return out, p.memoryError(err, "a device that nvidia-smi -L lists")
 	}
-	compute, err := limit.ResolveCompute(p.Settings.Compute, len(totals))
-	if err != nil {
-		return out, &limit.InputError{Source: limit.EnvCompute, Value: p.Settings.Compute.String(), Err: err, Use: "devices that are there"}
+	for source, set := range map[string]limit.Set[limit.Compute]{p.Sources.Compute: p.Settings.Compute, p.Sources.ComputeMax: p.Settings.ComputeMax} {
+		if _, err := limit.ResolveCompute(set, len(totals)); err != nil {
+			return out, &limit.InputError{Source: source, Value: set.String(), Err: err, Use: "a device that nvidia-smi -L lists"}
+		}
 	}
+	out.Round = uint64(p.Settings.Round)
 	for i, size := range sizes {
 		if size > totals[i] {
 			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, totals[i]), fmt.Sprintf("at most %s, or a percentage", totals[i].Exact()))
 		}
 		out.Memory[i] = p.packLimit(p.Settings.Memory.For(i), size)
-		out.Compute[i] = uint64(compute[i])
+		out.Compute[i], out.ComputeMax[i] = PackCompute(p.Settings.Compute.For(i)), PackCompute(p.Settings.ComputeMax.For(i))
 	}
 	return out, nil
 }
@@ -72,7 +74,9 @@ func (p Plan) limitsOf(driver *gpu.Driver) (out region.Limits, err error) {
 // uncheckedLimits returns the limits on every device number, for devices that are not
 // known here.
 func (p Plan) uncheckedLimits(driver *gpu.Driver) (out region.Limits, err error) {
+	out.Round = uint64(p.Settings.Round)
 	for i := range out.Memory {
+		out.Compute[i], out.ComputeMax[i] = PackCompute(p.Settings.Compute.For(i)), PackCompute(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)
 		size, err := memory.Of(0)
 		if errors.Is(err, limit.ErrNoMemory) && driver != nil {
@@ -82,9 +86,19 @@ func (p Plan) uncheckedLimits(driver *gpu.Driver) (out region.Limits, err error)
 			return out, p.memoryError(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
 		}
 		out.Memory[i] = p.packLimit(memory, size)
-		out.Compute[i] = uint64(p.Settings.Compute.For(i).Percent())
 	}
 	return out, nil
+}
+
+// PackCompute returns a share or a cap as a region has it.
+func PackCompute(c limit.Compute) uint64 {
+	switch {
+	case !c.IsSet():
+		return 0
+	case c.Percent() == 0:
+		return abi.ComputeNone
+	}
+	return uint64(c.Percent())
 }
 
 func (p Plan) packLimit(memory limit.Memory, size limit.Size) abi.Limit {
@@ -99,7 +113,7 @@ func (p Plan) packLimit(memory limit.Memory, size limit.Size) abi.Limit {
 
 // memoryError is an error in the memory limits, which names where they came from.
 func (p Plan) memoryError(err error, use string) error {
-	return &limit.InputError{Source: p.Source, Value: p.Settings.Memory.String(), Err: err, Use: use}
+	return &limit.InputError{Source: p.Sources.Memory, Value: p.Settings.Memory.String(), Err: err, Use: use}
 }
 
 // warnOfOtherLimits warns if the job that was joined has other limits than the plan.
@@ -120,12 +134,32 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 		if err != nil {
 			return err
 		}
+		c, err := r.Compute(d)
+		if err != nil {
+			return err
+		}
 		text := "no limit"
 		if l.Limited() {
 			text = limit.Size(l.Bytes()).String()
+		}
+		if own.Compute[d] != 0 || own.ComputeMax[d] != 0 {
+			text += " of memory and " + computeText(c)
 		}
 		jobLimits = append(jobLimits, fmt.Sprintf("%s on device %d", text, d))
 	}
 	p.Warn(fmt.Sprintf("job %s has other limits, which count: %s (ration limit %s changes them)", j.Lock.Job.Name, strings.Join(jobLimits, ", "), j.Lock.Job.Name))
 	return nil
+}
+
+// computeText renders a share and a cap in a sentence.
+func computeText(c region.Compute) string {
+	switch {
+	case c.Share != 0 && c.Max != 0:
+		return fmt.Sprintf("%d to %d %% of its time", c.Share, c.Max)
+	case c.Share != 0:
+		return fmt.Sprintf("at least %d %% of its time", c.Share)
+	case c.Max != 0:
+		return fmt.Sprintf("at most %d %% of its time", c.Max)
+	}
+	return "any of its time"
 }

@@ -106,15 +106,15 @@ func TestProcessCompute(t *testing.T) {
 	must(t, s.Charge(0, abi.Context, MiB))
 	a := &r.m.Accounts[0][s.index]
 	want := ProcessCompute{abi.MakeWork(1234, 2, true), abi.MakeSlice(3000, abi.SliceKept), 5, 6}
-	a.Work, a.Slice, a.TimeUsed, a.TimeWaited = uint64(want.Work), uint64(want.Slice), want.Used, want.Waited
-	r.m.Compute[0].Used, r.m.Compute[0].Waited = 7, 8
+	must(t, s.PublishCompute(0, ProcessCompute{Used: 2}))
+	must(t, s.PublishCompute(0, want))
 	seen, err := OpenReadOnly(r.path)
 	must(t, err)
 	defer seen.Close()
 	if got, err := seen.ProcessCompute(0, s.index); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	if got, err := seen.Compute(0); err != nil || got.Used != 7 || got.Waited != 8 {
+	if got, err := seen.Compute(0); err != nil || got.Used != 5 || got.Waited != 6 {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	a.Gen++

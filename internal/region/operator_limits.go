@@ -62,12 +62,14 @@ func (l *OperatorLimits) Total(device int) (uint64, error) {
 	return l.page.Device[device].Total, nil
 }
 
-// Compute is a device's share and cap when they were last read or set.
-func (l *OperatorLimits) Compute(device int) (share, most uint64, err error) {
+// Compute is a device's share and cap when they were last read or set. What the job had of
+// its time is not here.
+func (l *OperatorLimits) Compute(device int) (Compute, error) {
 	if err := checkDevice(device); err != nil {
-		return 0, 0, err
+		return Compute{}, err
 	}
-	return l.page.Device[device].Compute, l.page.Device[device].ComputeMax, nil
+	on := &l.page.Device[device]
+	return Compute{Share: abi.Percent(on.Compute), Max: abi.Percent(on.ComputeMax), Round: abi.RoundOf(l.page.Round)}, nil
 }
 
 // SetLimit changes a device's limit for every request from now on.

@@ -1,0 +1,115 @@
+package machine
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ration/internal/abi"
+	"ration/internal/region"
+)
+
+func TestCompute(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	var opt region.Options
+	opt.Limits.Compute[0], opt.Limits.ComputeMax[0], opt.Limits.Round = 30, 50, 10_000
+	opt.Limits.ComputeMax[1] = 40
+	r, err := region.Open(path, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	slot, err := r.Claim("me")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(slot.Charge(0, abi.Context, 1<<20), slot.Charge(1, abi.Context, 1<<20), slot.Charge(2, abi.Context, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	now := monotonic()
+	recent, long := now-abi.WorkLeaseUS/2, now-2*abi.WorkLeaseUS
+	for _, c := range []struct {
+		name string
+		has  region.ProcessCompute
+		want ProcessCompute
+	}{
+		{"at work", region.ProcessCompute{Work: abi.MakeWork(recent, 2, false), Slice: abi.MakeSlice(1500, abi.SliceKept), Used: 7, Waited: 9},
+			ProcessCompute{State: Kept, Slice: 1500, Working: 2, Used: 7, Waited: 9}},
+		{"idle", region.ProcessCompute{Work: abi.MakeWork(long, 2, false), Slice: abi.MakeSlice(3000, abi.SliceKept), Used: 7, Waited: 9},
+			ProcessCompute{State: Kept, Slice: 3000, Used: 7, Waited: 9}},
+		{"waiting", region.ProcessCompute{Work: abi.MakeWork(long, 1, true), Slice: abi.MakeSlice(3000, abi.SliceKept), Used: 7, Waited: 9},
+			ProcessCompute{State: Kept, Slice: 3000, Working: 1, Waiting: true, Used: 7, Waited: 9}},
+		{"unseen", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnseen)}, ProcessCompute{State: NotEnforced, Reason: sliceReasons[abi.SliceUnseen]}},
+		{"unknown", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnknown)}, ProcessCompute{State: NotEnforced, Reason: sliceReasons[abi.SliceUnknown]}},
+		{"refused", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceRefused)}, ProcessCompute{State: NotEnforced, Reason: sliceReasons[abi.SliceRefused], Slice: 2048}},
+		{"lost", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceLost)}, ProcessCompute{State: NotEnforced, Reason: sliceReasons[abi.SliceLost], Slice: 2048}},
+		{"started before", region.ProcessCompute{}, ProcessCompute{State: NotEnforced, Reason: reasonStarted}},
+	} {
+		if err := slot.PublishCompute(0, c.has); err != nil {
+			t.Fatal(err)
+		}
+		s, err := ReadRegion(path)
+		if err != nil || len(s.Devices) != 3 || len(s.Processes[0].Holdings) != 3 {
+			t.Fatalf("%s: %+v, %v", c.name, s, err)
+		}
+		job := Compute{Share: 30, Max: 50, Round: 10_000, Working: c.want.Working, Used: c.want.Used, Waited: c.want.Waited}
+		if got := s.Devices[0].Compute; got == nil || *got != job {
+			t.Errorf("%s: the job has %+v, want %+v", c.name, got, job)
+		}
+		if got := s.Processes[0].Holdings[0].Compute; got == nil || *got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+		// A cap is no share: there is no slice to be kept.
+		if got := s.Processes[0].Holdings[1].Compute; got == nil || *got != (ProcessCompute{}) {
+			t.Errorf("%s: with a cap alone: %+v", c.name, got)
+		}
+		if s.Devices[2].Compute != nil || s.Processes[0].Holdings[2].Compute != nil {
+			t.Errorf("%s: there is a device with neither, which has %+v", c.name, s.Devices[2].Compute)
+		}
+	}
+	if err := slot.PublishCompute(0, region.ProcessCompute{Slice: abi.MakeSlice(0, 77)}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := ReadRegion(path); err != nil || s.Processes[0].Holdings[0].Compute.State != NotEnforced {
+		t.Errorf("of a newer version: %+v, %v", s.Processes[0].Holdings[0].Compute, err)
+	}
+}
+
+// The least sign of work that counts, and the first that does not.
+func TestHasWork(t *testing.T) {
+	const now = 10 * abi.WorkLeaseUS
+	for work, want := range map[abi.Work]bool{
+		0: false,
+		abi.MakeWork(now-abi.WorkLeaseUS+1, 1, false): true,
+		abi.MakeWork(now-abi.WorkLeaseUS, 1, false):   false,
+		abi.MakeWork(now-abi.WorkLeaseUS, 1, true):    true,
+		abi.MakeWork(now+5, 1, false):                 true,
+	} {
+		if got := hasWork(work, now); got != want {
+			t.Errorf("%d: %v", work.Time(), got)
+		}
+	}
+}
+
+func TestComputeText(t *testing.T) {
+	for _, c := range []struct {
+		compute         *Compute
+		short, sentence string
+	}{
+		{&Compute{Share: 30, Round: 20_000}, "30%", "at least 30 % of its time, in rounds of 20 ms; 0 contexts with work"},
+		{&Compute{Share: 30, Max: 50, Round: 2500, Working: 1, Used: 1.5e9, Waited: 2e8}, "30%≤50%",
+			"at least 30 %, at most 50 % of its time, in rounds of 2.5 ms; 1 context with work; used 1.5 s, waited 200 ms"},
+		{&Compute{Max: 50, Round: 20_000, Working: 4}, "≤50%", "at most 50 % of its time; 4 contexts with work; used 0 s, waited 0 s"},
+	} {
+		if got := c.compute.Short(); got != c.short {
+			t.Errorf("got %q, want %q", got, c.short)
+		}
+		if got := c.compute.Sentence(); got != c.sentence {
+			t.Errorf("got  %s\nwant %s", got, c.sentence)
+		}
+	}
+	if got := (*Compute)(nil).Short(); got != "" || !strings.Contains(reasonStarted, "restart") {
+		t.Errorf("got %q", got)
+	}
+}
