@@ -81,17 +81,6 @@ func (c *Compute) Sentence() string {
 	return text
 }
 
-// Why a share is not enforced, by the state of the slice.
-var sliceReasons = map[int]string{
-	abi.SliceUnseen:  "a context was made without the driver's call that sets a time slice",
-	abi.SliceUnknown: "the driver sets time slices by a call that this version of ration does not know",
-	abi.SliceRefused: "the driver refused the time slice",
-	abi.SliceLost:    "the driver has another time slice than it was given",
-}
-
-// What is said of a process without a slice in a job with a share.
-const reasonStarted = "it started before the job had a share or a cap (restart it)"
-
 // readCompute reads a device's share and cap.
 func readCompute(r *region.Region, device int) (*Compute, error) {
 	c, err := r.Compute(device)
@@ -116,15 +105,11 @@ func readProcessCompute(r *region.Region, job *Compute, h Holding, slot int, ali
 		out.Slice = 0
 		return out, nil
 	}
-	switch state := c.Slice.State(); {
-	case state == abi.SliceKept:
+	switch reason := c.NotEnforced(); {
+	case reason == "":
 		out.State = Kept
-	case sliceReasons[state] != "":
-		out.State, out.Reason = NotEnforced, sliceReasons[state]
-	case state != abi.SliceNone:
-		out.State, out.Reason = NotEnforced, fmt.Sprintf("for a reason that this version of ration does not know (%d)", state)
-	case h.Context > 0:
-		out.State, out.Reason = NotEnforced, reasonStarted
+	case c.Slice.State() != abi.SliceNone || h.Context > 0:
+		out.State, out.Reason = NotEnforced, reason
 	}
 	return out, nil
 }

@@ -94,35 +94,110 @@ var computeColumns = []column[processRow]{
 	{"WAITED", true, func(r processRow) string { return spanText(r.has().Waited) }, func(r processRow) bool { return r.has().Waited > 0 }},
 }
 
-// notEnforced says in sentences whose shares are not enforced, and why.
-func notEnforced(s machine.Job) (out []string) {
-	type where struct {
-		device int
-		reason string
-	}
-	var order []where
-	pids := map[where][]string{}
+// notEnforced says in sentences whose shares of a device are not enforced, and why.
+func notEnforced(s machine.Job, device int) (out []string) {
+	var reasons []string
+	pids := map[string][]string{}
 	for _, p := range s.Processes {
 		for _, h := range p.Holdings {
-			if h.Compute == nil || h.Compute.State != machine.NotEnforced || p.State == machine.Dead {
+			if h.Device != device || h.Compute == nil || h.Compute.State != machine.NotEnforced || p.State == machine.Dead {
 				continue
 			}
-			at := where{h.Device, h.Compute.Reason}
-			if pids[at] == nil {
-				order = append(order, at)
+			reason := h.Compute.Reason
+			if pids[reason] == nil {
+				reasons = append(reasons, reason)
 			}
-			pids[at] = append(pids[at], fmt.Sprint(p.PID))
+			pids[reason] = append(pids[reason], fmt.Sprint(p.PID))
 		}
 	}
-	for _, at := range order {
-		list := "pid " + pids[at][0]
-		if n := len(pids[at]); n > 1 {
-			list = "pids " + strings.Join(pids[at][:min(n, 4)], ", ")
+	for _, reason := range reasons {
+		list := pids[reason]
+		text := "pid " + list[0]
+		if n := len(list); n > 1 {
+			text = "pids " + strings.Join(list[:min(n, 4)], ", ")
 			if n > 4 {
-				list += fmt.Sprintf(" and %d more", n-4)
+				text += fmt.Sprintf(" and %d more", n-4)
 			}
 		}
-		out = append(out, termtext.Printable(fmt.Sprintf("device %d: the share of %s is not enforced: %s", at.device, list, at.reason)))
+		out = append(out, fmt.Sprintf("not enforced in %s: %s", text, reason))
 	}
 	return out
+}
+
+// whyCompute explains a job's shares and caps.
+func whyCompute(s machine.Job) (out []WhyCompute) {
+	for _, d := range s.Devices {
+		if d.Compute == nil {
+			continue
+		}
+		text := ""
+		if d.Compute.Share != 0 {
+			text = shareSentence(s, d)
+		}
+		if c := d.Compute; c.Max != 0 {
+			if text != "" {
+				text += "; "
+			}
+			text += fmt.Sprintf("cap %d %%: it used %s of the device's time, and its launches waited %s for it, over all threads",
+				c.Max, humanfmt.Span(time.Duration(c.Used)), humanfmt.Span(time.Duration(c.Waited)))
+		}
+		for _, reason := range notEnforced(s, d.Device) {
+			text += "; " + reason
+		}
+		out = append(out, WhyCompute{s.Name, s.Path, d.Device, *d.Compute, text})
+	}
+	return out
+}
+
+// shareSentence says how a share comes to the slice that is in force.
+func shareSentence(s machine.Job, d machine.Device) string {
+	working, all := 0, 0
+	var slice uint64
+	for _, p := range s.Processes {
+		for _, h := range p.Holdings {
+			if h.Device != d.Device || h.Compute == nil || p.State == machine.Dead {
+				continue
+			}
+			all++
+			if h.Compute.Working > 0 {
+				working++
+			}
+			if h.Compute.State == machine.Kept && (h.Compute.Working > 0 || slice == 0) {
+				slice = h.Compute.Slice
+			}
+		}
+	}
+	text := fmt.Sprintf("share %d %%", d.Compute.Share)
+	round := humanfmt.Span(time.Duration(d.Compute.Round) * time.Microsecond)
+	switch {
+	case all == 0:
+		return text + fmt.Sprintf(" of a round of %s: no process uses the device", round)
+	case slice == 0:
+		text += fmt.Sprintf(" of a round of %s: no slice is in force", round)
+	default:
+		text += fmt.Sprintf(": slice %s of a round of %s", humanfmt.Span(time.Duration(slice)*time.Microsecond), round)
+	}
+	verb := "have"
+	if working == 1 {
+		verb = "has"
+	}
+	text += fmt.Sprintf(", %d of %s %s work", working, humanfmt.Plural(all, "process", "processes"), verb)
+	if n := d.Compute.Working; n > working {
+		text += fmt.Sprintf(" in %d contexts, which divide it", n)
+	}
+	return text
+}
+
+// printCompute explains shares and caps in sentences.
+func (a *app) printCompute(jobs []machine.Job) {
+	first := true
+	for _, s := range jobs {
+		for _, c := range whyCompute(s) {
+			if first {
+				a.out.printf("\n")
+			}
+			first = false
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", s.Title(), c.Device, c.Text)), 2))
+		}
+	}
 }

@@ -134,8 +134,10 @@ func (a *app) printJob(s machine.Job) {
 		a.out.printf("  no limits, and nothing was ever used\n")
 	}
 	a.printProcesses(s.Processes)
-	for _, text := range notEnforced(s) {
-		a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(text, 2)))
+	for _, d := range s.Devices {
+		for _, text := range notEnforced(s, d.Device) {
+			a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(fmt.Sprintf("device %d: its share is %s", d.Device, termtext.Printable(text)), 2)))
+		}
 	}
 	for _, p := range s.Reaped {
 		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"ration/internal/humanfmt"
 	"ration/internal/launch"
@@ -50,10 +51,21 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 			line += fmt.Sprintf(" of %s (%.0f %%), %s refused, %s s at the limit", humanfmt.Bytes(d.Limit),
 				100*float64(d.Peak)/float64(d.Limit), humanfmt.Count(d.Refused), humanfmt.Three(d.AtLimit))
 		}
+		if c := d.Compute; c != nil {
+			line += ", compute " + c.Short()
+			if c.Max != 0 {
+				line += fmt.Sprintf(" (used %s, waited %s)", humanfmt.Span(time.Duration(c.Used)), humanfmt.Span(time.Duration(c.Waited)))
+			}
+		}
 		out.printf("  %s\n", line)
 	}
 	if len(s.Processes) > 0 {
 		printTable(out, peakColumns, s.Processes)
+	}
+	for _, p := range s.Processes {
+		if p.NotEnforced != "" {
+			out.printf("  %s\n", out.style(bold, out.wrap(fmt.Sprintf("device %d: the share was not enforced in pid %d: %s", p.Device, p.PID, p.NotEnforced), 2)))
+		}
 	}
 	switch {
 	case s.Unrecorded > 0:
@@ -78,6 +90,8 @@ var peakColumns = []column[launch.Peak]{
 	kindColumn("DATA", func(p launch.Peak) uint64 { return p.Data }),
 	kindColumn("DRIVER", func(p launch.Peak) uint64 { return p.Overhead }),
 	{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
+	{"USED", true, func(p launch.Peak) string { return spanText(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
+	{"WAITED", true, func(p launch.Peak) string { return spanText(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
 	{"NAME", false, func(p launch.Peak) string { return p.Name }, nil},
 }
 

@@ -18,6 +18,16 @@ import (
 type Why struct {
 	Refusals []WhyRefusal `json:"refusals"` // the newest first
 	Deaths   []WhyDeath   `json:"deaths"`   // the newest first
+	Compute  []WhyCompute `json:"compute"`  // of each job and device with a share or a cap
+}
+
+// WhyCompute is a job's ration of a device's time, in words.
+type WhyCompute struct {
+	Job    string `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path   string `json:"path"`
+	Device int    `json:"device"`
+	machine.Compute
+	Text string `json:"text"`
 }
 
 // WhyDeath is a death with the name of its job.
@@ -49,11 +59,12 @@ func newWhyCommand(a *app) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use:   "why [JOB]",
-		Short: "Explain the latest refusals",
+		Short: "Explain the latest refusals, and shares of time",
 		Long: `Explain the latest requests that were refused, the newest first: which process
 asked for how much, what was free of the limit, and which processes held the
 rest at that moment. Then the latest deaths: which process ended without giving
-back what it held, and how that was noticed.
+back what it held, and how that was noticed. Then shares of a device's time and
+caps on it: the time slice in force, and whether it is enforced.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it;
 without it, refusals of all jobs are shown. A region keeps the latest 256.
@@ -84,6 +95,7 @@ func (a *app) runWhy(names []string, count int) error {
 	}
 	a.printRefusals(jobs, count)
 	a.printDeaths(jobs, count)
+	a.printCompute(jobs)
 	return nil
 }
 
@@ -173,8 +185,9 @@ func clockText(t, now time.Time) string {
 }
 
 func whyJSON(jobs []machine.Job, count int) Why {
-	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}}
+	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}}
 	for _, s := range jobs {
+		out.Compute = append(out.Compute, whyCompute(s)...)
 		for _, d := range s.Deaths {
 			out.Deaths = append(out.Deaths, WhyDeath{s.Name, s.Path, d, d.Sentence()})
 		}

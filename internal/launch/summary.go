@@ -7,6 +7,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/region"
+	"ration/machine"
 )
 
 // Summary is what a supervised job has used. Sizes are bytes.
@@ -37,6 +38,8 @@ type DeviceSummary struct {
 	Peak    uint64  `json:"peak"`
 	Refused uint64  `json:"refused"`
 	AtLimit float64 `json:"at_limit"` // seconds in which requests were refused, or less than a fiftieth was free
+
+	Compute *machine.Compute `json:"compute,omitempty"` // at the end; nil for a job with neither a share nor a cap
 }
 
 // Peak is the most that one process held of one device, in all and of each kind. Each
@@ -51,6 +54,12 @@ type Peak struct {
 	Module   uint64 `json:"module"`
 	Data     uint64 `json:"data"`
 	Overhead uint64 `json:"overhead"`
+
+	// In a job with a share or a cap, as it was at the latest sample.
+	Slice       uint64 `json:"slice_us,omitempty"`     // microseconds of each context in a round
+	NotEnforced string `json:"not_enforced,omitempty"` // why its share is not, if it is not
+	TimeUsed    uint64 `json:"time_used_ns,omitempty"`
+	TimeWaited  uint64 `json:"time_waited_ns,omitempty"`
 }
 
 // sampleInterval is how often a recorder reads the region: a few words of memory.
@@ -136,9 +145,22 @@ func (rec *recorder) sample() {
 		if rec.holdings, rec.err = rec.r.Holdings(d, rec.holdings[:0]); rec.err != nil {
 			return
 		}
+		compute, err := rec.r.Compute(d)
+		if err != nil {
+			rec.err = err
+			return
+		}
 		for _, h := range rec.holdings {
-			if p, found := bySlot[h.Slot]; found && h.Peak > 0 {
-				rec.addHolding(p, d, h)
+			p, found := bySlot[h.Slot]
+			if !found || h.Peak == 0 {
+				continue
+			}
+			peak := rec.addHolding(p, d, h)
+			if !compute.Set() {
+				continue
+			}
+			if rec.err = rec.addCompute(peak, compute, d, h); rec.err != nil {
+				return
 			}
 		}
 		if rec.err = rec.addDeparted(d); rec.err != nil {
@@ -173,13 +195,27 @@ func (rec *recorder) peak(key account, pid int, name string) *Peak {
 	return peak
 }
 
-func (rec *recorder) addHolding(p region.Process, device int, h region.Holding) {
+// addCompute records what a process has of a device's time in a job with a share or a cap.
+func (rec *recorder) addCompute(peak *Peak, job region.Compute, device int, h region.Holding) error {
+	c, err := rec.r.ProcessCompute(device, h.Slot)
+	if err != nil {
+		return err
+	}
+	peak.TimeUsed, peak.TimeWaited = c.Used, c.Waited
+	if job.Share != 0 && h.Kind[abi.Context] > 0 {
+		peak.Slice, peak.NotEnforced = c.Slice.Time(), c.NotEnforced()
+	}
+	return nil
+}
+
+func (rec *recorder) addHolding(p region.Process, device int, h region.Holding) *Peak {
 	peak := rec.peak(account{owner{p.Slot, p.Joined}, device}, p.PID, p.Name)
 	peak.Total = max(peak.Total, h.Peak, h.Total)
 	peak.Context = max(peak.Context, h.Kind[abi.Context])
 	peak.Module = max(peak.Module, h.Kind[abi.Module])
 	peak.Data = max(peak.Data, h.Kind[abi.Data])
 	peak.Overhead = max(peak.Overhead, h.Kind[abi.Overhead])
+	return peak
 }
 
 func (rec *recorder) addTimeAtLimit(device int, sinceLast time.Duration) {
@@ -216,7 +252,15 @@ func (rec *recorder) summarise(s *Summary) error {
 		if err != nil {
 			return err
 		}
-		dev := DeviceSummary{d, limit.Limited(), limit.Bytes(), rec.r.Peak(d), rec.r.Refused(d), rec.device[d].atLimit.Seconds()}
+		compute, err := rec.r.Compute(d)
+		if err != nil {
+			return err
+		}
+		dev := DeviceSummary{Device: d, Limited: limit.Limited(), Limit: limit.Bytes(), Peak: rec.r.Peak(d), Refused: rec.r.Refused(d),
+			AtLimit: rec.device[d].atLimit.Seconds()}
+		if compute.Set() {
+			dev.Compute = &machine.Compute{Share: compute.Share, Max: compute.Max, Round: compute.Round, Used: compute.Used, Waited: compute.Waited}
+		}
 		if limit.Limited() || dev.Peak > 0 || dev.Refused > 0 {
 			s.Devices = append(s.Devices, dev)
 		}

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"fmt"
 	"runtime/debug"
 	"sync/atomic"
 
@@ -44,6 +45,29 @@ type ProcessCompute struct {
 	Slice  abi.Slice
 	Used   uint64 // nanoseconds, as measured for a cap
 	Waited uint64 // nanoseconds that its launches waited for a cap
+}
+
+// Why a share is not enforced, by the state of the slice.
+var sliceReasons = map[int]string{
+	abi.SliceUnseen:  "a context was made without the driver's call that sets a time slice",
+	abi.SliceUnknown: "the driver sets time slices by a call that this version of ration does not know",
+	abi.SliceRefused: "the driver refused the time slice",
+	abi.SliceLost:    "the driver has another time slice than it was given",
+}
+
+// NotEnforced says why the share of a process with a context is not enforced, in a job
+// that has one; nothing where it is.
+func (c ProcessCompute) NotEnforced() string {
+	switch state := c.Slice.State(); {
+	case state == abi.SliceKept:
+		return ""
+	case state == abi.SliceNone:
+		return "it started before the job had a share or a cap (restart it)"
+	case sliceReasons[state] != "":
+		return sliceReasons[state]
+	default:
+		return fmt.Sprintf("for a reason that this version of ration does not know (%d)", state)
+	}
 }
 
 // ProcessCompute is what the process in slot has of a device's time.
