@@ -12,6 +12,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/reap"
 	"ration/internal/termtext"
+	"ration/internal/utilization"
 	"ration/machine"
 )
 
@@ -39,7 +40,10 @@ where you may write its region. With --read-only nothing is changed.
 
 With --watch the jobs are shown repeatedly, until ration is interrupted or as
 often as --count says: in place on a terminal, one after the other elsewhere,
-and with --json as one line of JSON each time.
+and with --json as one line of JSON each time. Then TIME is what a process had
+of its device's time: measured where there is a cap, otherwise averages of the
+driver's samples over five seconds or more, marked with ~ ("about" in JSON),
+which may be wrong by several points.
 
 Exit status: 0, also without any job; 3 if a region could not be read. The other
 jobs are shown all the same.`,
@@ -65,6 +69,8 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
 		print = func(a *app) error { return a.printJobAt(f.region, opts) }
 	}
 	if f.watch.enabled {
+		a.meter = utilization.New()
+		defer a.meter.Close()
 		return f.watch.repeat(a, print)
 	}
 	return print(a)
@@ -74,6 +80,7 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
 func (a *app) printJobAt(path string, opts reap.Options) error {
 	s := reap.ReadJob(job.Job{Path: path}, opts)
 	addDriverUsage([]machine.Job{s})
+	a.addTime([]machine.Job{s})
 	if a.json {
 		if err := a.out.printJSON(machine.Machine{Folder: job.Folder(), Jobs: []machine.Job{s}}); err != nil {
 			return err
@@ -99,6 +106,7 @@ func (a *app) printAllJobs(opts reap.Options) error {
 		}
 	}
 	addDriverUsage(m.Jobs)
+	a.addTime(m.Jobs)
 	if a.json {
 		return errors.Join(a.out.printJSON(m), err)
 	}
@@ -217,6 +225,14 @@ func addDriverUsage(jobs []machine.Job) {
 				}
 			}
 		}
+	}
+}
+
+// addTime adds how much of their devices' time processes had, where they are looked at
+// again and again.
+func (a *app) addTime(jobs []machine.Job) {
+	if a.meter != nil {
+		a.meter.Add(jobs, time.Now())
 	}
 }
 

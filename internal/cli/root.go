@@ -20,6 +20,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/procgroup"
 	"ration/internal/tui"
+	"ration/internal/utilization"
 )
 
 // Main runs ration with the given arguments and returns its exit status.
@@ -64,6 +65,8 @@ type app struct {
 	json bool     // --json
 	out  terminal // standard output
 	err  terminal // standard error
+
+	meter *utilization.Meter // of a command that looks again and again; nil otherwise
 }
 
 func execute(args []string, stdout, stderr io.Writer) error {

@@ -9,6 +9,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/reap"
 	"ration/internal/tui"
+	"ration/internal/utilization"
 )
 
 type topFlags struct {
@@ -24,7 +25,10 @@ func newTopCommand(a *app) *cobra.Command {
 		Short: "Show jobs and processes as they change",
 		Long: `Show jobs on the terminal as they change: a bar for each device of each job with
 its limit and its peak, the processes of one job or of all, and refusals and
-deaths as they happen. The last line shows the keys; ? explains them.
+deaths as they happen. COMPUTE is a job's share of a device's time and its cap;
+TIME is what a process had of it lately: measured where there is a cap, otherwise
+the driver's own samples over five seconds or more, marked with ~, which may be
+wrong by several points. The last line shows the keys; ? explains them.
 
 It needs a terminal that can move its cursor, 80 columns by 24 lines or more for
 everything; with less it shows less. Without one there is ration ps --watch.
@@ -67,5 +71,7 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		}
 		source = tui.OneJob(j, opts)
 	}
-	return tui.Run(source, f.interval, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	meter := utilization.New()
+	defer meter.Close()
+	return tui.Run(tui.Measured(source, meter), f.interval, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
 }

@@ -184,3 +184,36 @@ func (d *Driver) Free(device int) (uint64, error) {
 	}
 	return memory.Free, nil
 }
+
+// Sample is how much of a device's time a process had, as the driver has sampled it.
+type Sample struct {
+	PID     int     // on the host
+	Percent float64 // of the time since the sample before
+	Time    uint64  // microseconds of the driver's clock
+}
+
+// ErrNoSamples is returned where the driver does not sample the time of processes.
+var ErrNoSamples = errors.New("the driver does not sample the time of processes")
+
+// Samples returns the samples of a device that are newer than since, which is the Time of
+// one, or 0. None, and no error, means that no process had any of its time.
+func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
+	if device >= len(d.handles) || d.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") != nil {
+		return nil, ErrNoSamples
+	}
+	list, ret := d.handles[device].GetProcessUtilization(since)
+	switch ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_NOT_FOUND:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("asking device %d for the time of its processes: %w: %s", device, ErrNoSamples, errorText(ret))
+	}
+	var out []Sample
+	for _, s := range list {
+		if s.TimeStamp > since {
+			out = append(out, Sample{int(s.Pid), float64(s.SmUtil), s.TimeStamp})
+		}
+	}
+	return out, nil
+}

@@ -111,6 +111,30 @@ func onlyPath() Sample {
 	return s
 }
 
+// computing is a sample with shares and caps: one job whose processes have their slices, one
+// with a cap, and one whose share is not enforced.
+func computing(enforced bool) Sample {
+	s := example()
+	has := func(p *machine.Process, state string, slice uint64, working int, waited uint64, t *machine.Time) {
+		for i := range p.Holdings {
+			p.Holdings[i].Compute = &machine.ProcessCompute{State: state, Slice: slice, Working: working, Waited: waited}
+			p.Holdings[i].Time = t
+		}
+	}
+	train, serve, free := &s.Jobs[0], &s.Jobs[1], &s.Jobs[2]
+	train.Devices[0].Compute = &machine.Compute{Share: 30, Max: 50, Round: 20_000, Working: 2}
+	for i := range train.Processes {
+		has(&train.Processes[i], machine.Kept, 3000, i%2, uint64(i)*1200e6, &machine.Time{Percent: 12.4, Seconds: 5})
+	}
+	serve.Devices[1].Compute = &machine.Compute{Max: 5, Round: 20_000}
+	free.Processes[0].Holdings[0].Time = &machine.Time{Percent: 42.6, Seconds: 6, About: true}
+	if !enforced {
+		serve.Devices[0].Compute = &machine.Compute{Share: 70, Round: 20_000}
+		serve.Processes[0].Holdings[0].Compute = &machine.ProcessCompute{State: machine.NotEnforced, Reason: "the driver refused the time slice"}
+	}
+	return s
+}
+
 // Events of a job are still shown after it has ended.
 func TestEventsOutlastJobs(t *testing.T) {
 	m := modelOf(example(), 80, 24)
@@ -171,6 +195,11 @@ func TestFrames(t *testing.T) {
 		{"paused", 80, 24, example(), nil, []string{"space"}},
 		{"help", 80, 24, example(), nil, []string{"?"}},
 		{"many", 80, 24, many(), nil, []string{"down", "down", "down", "down", "down", "pgdown"}},
+		{"compute", 80, 24, computing(true), nil, nil},
+		{"compute-120x40", 120, 40, computing(true), nil, []string{"a"}},
+		{"compute-ascii", 80, 24, computing(true), []string{"LANG=C"}, nil},
+		{"compute-40x10", 40, 10, computing(true), nil, nil},
+		{"not-enforced", 80, 24, computing(false), nil, []string{"down"}},
 		{"60x16", 60, 16, example(), nil, nil},
 		{"40x10", 40, 10, example(), nil, nil},
 		{"24x5", 24, 5, example(), nil, nil},
@@ -215,7 +244,7 @@ func fits(t *testing.T, frame string, width, height int) {
 
 // TestEverySize checks that frames fit terminals of many sizes.
 func TestEverySize(t *testing.T) {
-	for _, s := range []Sample{example(), many(), {Time: noon}} {
+	for _, s := range []Sample{example(), many(), computing(false), {Time: noon}} {
 		for _, height := range []int{1, 2, 3, 4, 5, 7, 11, 13, 14, 15, 23, 44} {
 			for _, width := range []int{1, 2, 5, 9, 17, 30, 39, 47, 63, 79, 81, 100, 133, 220} {
 				for _, keys := range [][]string{nil, {"?"}, {"a", "pgdown", "pgdown"}} {

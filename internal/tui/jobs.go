@@ -143,7 +143,7 @@ func (m *Model) jobLines(width int) (header string, lines []string, selected int
 		nameWidth = max(nameWidth, termtext.Width(termtext.Printable(s.Title())))
 	}
 	nameWidth = min(nameWidth, max(8, width/5))
-	columns, barWidth := fitJobColumns(width - len("> ") - nameWidth - len("  DEV "))
+	columns, barWidth := fitJobColumns(m.withCompute(), width-len("> ")-nameWidth-len("  DEV "))
 	header = "  " + termtext.PadRight("JOB", nameWidth) + "  DEV " + strings.Repeat(" ", barWidth)
 	for _, c := range columns {
 		header += "  " + termtext.PadLeft(c.title, c.width)
@@ -167,7 +167,7 @@ func (m *Model) jobLines(width int) (header string, lines []string, selected int
 			}
 			line := prefix + termtext.PadLeft(fmt.Sprint(d.Device), 3) + " " + m.usageBar(d, barWidth)
 			for _, c := range columns {
-				line += "  " + m.columnStyle(c.title, d).Render(termtext.PadLeft(c.text(s, d, n == 0), c.width))
+				line += "  " + m.columnStyle(c.title, s, d).Render(termtext.PadLeft(c.text(s, d, n == 0), c.width))
 			}
 			lines = append(lines, line)
 		}
@@ -176,8 +176,8 @@ func (m *Model) jobLines(width int) (header string, lines []string, selected int
 }
 
 // fitJobColumns returns the columns that there is room for, and the width of the bar.
-func fitJobColumns(width int) (columns []jobColumn, barWidth int) {
-	columns = slices.Clone(jobColumns)
+func fitJobColumns(all []jobColumn, width int) (columns []jobColumn, barWidth int) {
+	columns = slices.Clone(all)
 	for {
 		barWidth = width
 		first := 0 // to be dropped
@@ -208,9 +208,11 @@ func (m *Model) shortTitle(s *machine.Job, width int) string {
 }
 
 // columnStyle highlights refusals, and usage beyond what may be granted.
-func (m *Model) columnStyle(title string, d machine.Device) lipgloss.Style {
+func (m *Model) columnStyle(title string, s *machine.Job, d machine.Device) lipgloss.Style {
 	ceiling := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
 	switch {
+	case title == computeTitle && unenforced(s, d):
+		return m.theme.bad
 	case title == "REFUSED" && d.Refused > 0, title == "USED" && d.Limited && d.Used > ceiling:
 		return m.theme.bad
 	case title == "PEAK", title == "PROC", title == "REFUSED":

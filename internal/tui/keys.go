@@ -32,7 +32,9 @@ func (m *Model) helpLines() []string {
 	}
 	lines = append(lines, "",
 		"A bar that exceeds its limit belongs to a job whose limit was lowered: it",
-		"keeps what it holds, and new requests are refused until enough is returned.")
+		"keeps what it holds, and new requests are refused until enough is returned.",
+		"COMPUTE is a share of the device's time, and a cap on it; ~ marks averages of",
+		"the driver's samples, which may be wrong by several points.")
 	return lines
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/reap"
+	"ration/internal/utilization"
 	"ration/machine"
 )
 
@@ -17,6 +18,15 @@ type Sample struct {
 
 // Source reads a sample. It is called from one goroutine at a time.
 type Source func() Sample
+
+// Measured adds to what a source reads how much of their devices' time processes had.
+func Measured(source Source, m *utilization.Meter) Source {
+	return func() Sample {
+		s := source()
+		m.Add(s.Jobs, s.Time)
+		return s
+	}
+}
 
 // AllJobs reads all of this user's jobs.
 func AllJobs(opts reap.Options) Source {

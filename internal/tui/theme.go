@@ -22,13 +22,14 @@ type glyphs struct {
 	rule, ellipsis     string
 	down, up           string // sort orders, and directions in which there is more
 	arrows, dot, times string
+	atMost, about      string // of a share of time: a cap, and a figure that is not exact
 }
 
 var (
 	unicodeGlyphs = glyphs{bar: termtext.Blocks, limit: "┃", peak: "│",
-		cursor: "▸", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", dot: "·", times: "×"}
+		cursor: "▸", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", dot: "·", times: "×", atMost: "≤", about: "~"}
 	asciiGlyphs = glyphs{bar: termtext.ASCII, limit: "|", peak: ":",
-		cursor: ">", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", dot: "-", times: "x"}
+		cursor: ">", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", dot: "-", times: "x", atMost: "<=", about: "~"}
 )
 
 // styles are the styles of a frame. Colours are the terminal's own sixteen, which its

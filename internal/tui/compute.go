@@ -1,0 +1,93 @@
+package tui
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"ration/internal/humanfmt"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// computeTitle is the title of the column of shares and caps.
+const computeTitle = "COMPUTE"
+
+// withCompute returns the columns of the jobs, with one for shares and caps if any job has
+// one, as wide as it must be.
+func (m *Model) withCompute() []jobColumn {
+	width := 0
+	for i := range m.sample.Jobs {
+		s := &m.sample.Jobs[i]
+		for _, d := range s.Devices {
+			width = max(width, termtext.Width(m.computeText(s, d)))
+		}
+	}
+	if width == 0 {
+		return jobColumns
+	}
+	column := jobColumn{computeTitle, max(width, len(computeTitle)), 1, func(s *machine.Job, d machine.Device, _ bool) string { return m.computeText(s, d) }}
+	after := slices.IndexFunc(jobColumns, func(c jobColumn) bool { return c.title == "SHARE" }) + 1
+	return slices.Insert(slices.Clone(jobColumns), after, column)
+}
+
+// computeText renders a job's share of a device and its cap, or that the share is not
+// enforced in some process of it.
+func (m *Model) computeText(s *machine.Job, d machine.Device) string {
+	if unenforced(s, d) {
+		return machine.NotEnforced
+	}
+	return strings.ReplaceAll(d.Compute.Short(), "≤", m.theme.atMost)
+}
+
+// unenforced reports whether a job has a share of a device that some process of it does
+// not have.
+func unenforced(s *machine.Job, d machine.Device) bool {
+	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool {
+		return p.State != machine.Dead && slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool {
+			return h.Device == d.Device && h.Compute != nil && h.Compute.State == machine.NotEnforced
+		})
+	})
+}
+
+// sliceText renders a process's time slice, or that its share is not enforced.
+func sliceText(c *machine.ProcessCompute) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.State != machine.Kept:
+		return c.State
+	}
+	return shortTime(c.Slice * uint64(time.Microsecond))
+}
+
+func workText(c *machine.ProcessCompute) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprint(c.Working)
+}
+
+func waitedText(c *machine.ProcessCompute) string {
+	if c == nil {
+		return ""
+	}
+	return shortTime(c.Waited)
+}
+
+// timeText renders how much of a device's time a process had lately.
+func (m *Model) timeText(t *machine.Time) string {
+	switch {
+	case t == nil:
+		return ""
+	case t.About:
+		return fmt.Sprintf("%s%.0f%%", m.theme.about, t.Percent)
+	}
+	return fmt.Sprintf("%.0f%%", t.Percent)
+}
+
+// shortTime renders nanoseconds for a column.
+func shortTime(ns uint64) string {
+	return strings.ReplaceAll(humanfmt.Span(time.Duration(ns)), " ", "")
+}

@@ -1,0 +1,96 @@
+package utilization
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"ration/internal/gpu"
+	"ration/machine"
+)
+
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+// fake is a driver that has sampled process 7 and, on device 1, process 8.
+type fake struct {
+	percent float64
+	clock   uint64
+	err     error
+	asked   []uint64 // since, of device 0
+}
+
+func (f *fake) Samples(device int, since uint64) ([]gpu.Sample, error) {
+	if device == 0 {
+		f.asked = append(f.asked, since)
+		f.clock++
+	}
+	if f.err != nil || f.percent == 0 {
+		return nil, f.err
+	}
+	return []gpu.Sample{{PID: 7 + device, Percent: f.percent - 10, Time: f.clock}, {PID: 7 + device, Percent: f.percent + 10, Time: f.clock}}, nil
+}
+
+// jobs returns a job with a process that has a cap and another that has none.
+func jobs(used uint64) []machine.Job {
+	capped := machine.Process{Slot: 1, PID: 1, HostPID: 70, Joined: 5, Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{Used: used}}}}
+	free := machine.Process{Slot: 2, PID: 2, HostPID: 7, Holdings: []machine.Holding{{}, {Device: 1}}}
+	return []machine.Job{{Path: "/a", Processes: []machine.Process{capped, free}}}
+}
+
+func at(m *Meter, seconds float64, used uint64) (capped, free, other *machine.Time) {
+	all := jobs(used)
+	m.Add(all, noon.Add(time.Duration(seconds*float64(time.Second))))
+	p := all[0].Processes
+	return p[0].Holdings[0].Time, p[1].Holdings[0].Time, p[1].Holdings[1].Time
+}
+
+func same(got *machine.Time, want machine.Time) bool {
+	return got != nil && got.About == want.About && math.Abs(got.Percent-want.Percent) < 1e-9 && math.Abs(got.Seconds-want.Seconds) < 1e-9
+}
+
+func TestMeter(t *testing.T) {
+	f := &fake{percent: 90}
+	m := &Meter{driver: f, devices: 2}
+	// Measured: exact from the second look on. Sampled: not before five seconds.
+	if capped, free, _ := at(m, 0, 1e9); capped != nil || free != nil {
+		t.Errorf("at once: %+v, %+v", capped, free)
+	}
+	f.percent = 40
+	if capped, free, _ := at(m, 2, 2e9); !same(capped, machine.Time{Percent: 50, Seconds: 2}) || free != nil {
+		t.Errorf("after 2 s: %+v, %+v", capped, free)
+	}
+	if _, free, _ := at(m, 4.9, 2e9); free != nil {
+		t.Errorf("after 4.9 s: %+v", free)
+	}
+	// Nothing was sampled: it was idle. What the first look said is of another time.
+	f.percent = 0
+	_, free, other := at(m, 9.8, 2e9)
+	if !same(free, machine.Time{Percent: 20, Seconds: 9.8, About: true}) || !same(other, machine.Time{Seconds: 9.8, About: true}) {
+		t.Errorf("after 9.8 s: %+v, %+v", free, other)
+	}
+	// What is older than ten seconds is forgotten; one look before that is kept, to count from.
+	f.percent = 60
+	if capped, free, _ := at(m, 14.8, 3e9); !same(free, machine.Time{Percent: (40*2.9 + 60*5) / 12.8, Seconds: 12.8, About: true}) || !same(capped, machine.Time{Percent: 100 / 12.8, Seconds: 12.8}) {
+		t.Errorf("after 14.8 s: %+v, %+v", capped, free)
+	}
+	if want := []uint64{0, 1, 2, 3, 3}; len(f.asked) != len(want) || f.asked[4] != want[4] || f.asked[1] != want[1] {
+		t.Errorf("asked for samples since %v, want %v", f.asked, want)
+	}
+}
+
+func TestMeterWithoutSamples(t *testing.T) {
+	for name, m := range map[string]*Meter{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: 1}} {
+		for i := range 10 {
+			if _, free, _ := at(m, float64(i), 1); free != nil {
+				t.Errorf("%s: %+v", name, free)
+			}
+		}
+	}
+	// Another process in the slot has used less.
+	m := &Meter{}
+	at(m, 0, 9e9)
+	if capped, _, _ := at(m, 1, 1e9); capped != nil {
+		t.Errorf("got %+v for time that went back", capped)
+	}
+}
