@@ -6,6 +6,8 @@
 
 #include "cuda.h"
 
+enum { CUDA_ERROR_NOT_READY = 600 };
+enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221, CUDA_ERROR_NOT_SUPPORTED = 801 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
@@ -56,6 +58,11 @@ CUresult cuCtxSynchronize(void);
 CUresult cuStreamCreate(CUstream *, unsigned flags);
 CUresult cuStreamDestroy_v2(CUstream);
 CUresult cuStreamSynchronize(CUstream);
+
+CUresult cuEventCreate(CUevent *, unsigned flags);
+CUresult cuEventRecord(CUevent, CUstream);
+CUresult cuEventQuery(CUevent);
+CUresult cuEventDestroy_v2(CUevent);
 
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *, size_t *pitch, size_t width, size_t height, unsigned element);

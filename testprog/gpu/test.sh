@@ -79,6 +79,17 @@ timing() {
 	diff -u "$dir/want" "$dir/got"
 }
 
+# Nothing takes time on this device, so that work is done at once; graphs need a driver that has them.
+busy() {
+	printf '%s\n' init 'calibrate 200' 'size 1000 200000' 'work 1 0 1' 'latency 1 0' quit >"$dir/lines"
+	strict=1 # the code that the watcher runs in is the driver's
+	input=$dir/lines play "$bin/busy"
+	strict=2
+	printf '%s\n' ok 'ok N N' ok 'ok 0 0' 'error 500 latency' ok >"$dir/want"
+	sed -E '/^ok/s/ [1-9][0-9]*/ N/g' "$dir/said" >"$dir/got"
+	diff -u "$dir/want" "$dir/got"
+}
+
 # A program whose input ends early ends with status 3, and so does the process it has started.
 no_input() {
 	strict=1 # it frees nothing then
@@ -145,6 +156,7 @@ paths 0
 most=$many paths 2
 others
 timing '0 0 N'
+busy
 no_input
 traced
 counted
@@ -153,4 +165,5 @@ how=limited
 paths 2
 others
 timing 'N N N'
+busy
 no_input
