@@ -17,7 +17,11 @@ type Job struct {
 	Path string // of its region
 }
 
-// List returns this user's jobs, and the region that EnvRegion names if it exists.
+// WellKnown is the folder in which a program finds its job where ration run --keep put it.
+const WellKnown = "/run/ration/job"
+
+// List returns this user's jobs, and the one that this process is in: its region is named
+// by EnvRegion, or is where WellKnown says.
 func List() ([]Job, error) {
 	var jobs []Job
 	folder := Folder()
@@ -37,8 +41,10 @@ func List() ([]Job, error) {
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})
 	}
-	if path := os.Getenv(EnvRegion); path != "" && exists(path) && !contains(jobs, path) {
-		jobs = append(jobs, Job{Path: path})
+	for _, path := range []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, regionName)} {
+		if path != "" && exists(path) && !contains(jobs, path) {
+			jobs = append(jobs, Job{Path: path})
+		}
 	}
 	return jobs, nil
 }

@@ -44,7 +44,7 @@ const EnvCreated = "RATION_JOB_CREATED"
 
 // WellKnown is the folder where the library looks for a job if the environment names
 // none.
-const WellKnown = "/run/ration/job"
+const WellKnown = job.WellKnown
 
 // Plan is what a job is to be.
 type Plan struct {
@@ -284,15 +284,14 @@ func (j *Job) Discard() {
 
 // checkNotNested returns ErrNested inside a job.
 func checkNotNested() error {
-	path := os.Getenv(EnvRegion)
-	if path == "" {
-		if _, err := os.Lstat(WellKnown); err != nil {
-			return nil
-		}
-		path = WellKnown
+	evade := "and a job inside it would evade its limit (run the command without ration run"
+	if path := os.Getenv(EnvRegion); path != "" {
+		return fmt.Errorf("%w: %s names its region, %s, %s; if this is not a job, unset %s)", ErrNested, EnvRegion, path, evade, EnvRegion)
 	}
-	return fmt.Errorf("%w: its region is %s, and a job inside it would evade its limit (run the command without ration run; if this is not a job, unset %s)",
-		ErrNested, path, EnvRegion)
+	if _, err := os.Lstat(WellKnown); err != nil {
+		return nil
+	}
+	return fmt.Errorf("%w: its region is at %s, where ration run --keep puts it for all programs in here, %s)", ErrNested, WellKnown, evade)
 }
 
 // findCommand returns the path of a command.
