@@ -151,7 +151,8 @@ type Holding struct {
 	Data       uint64 `json:"data"`        // allocated by the program
 	Overhead   uint64 `json:"overhead"`    // taken by the driver beyond these
 	Peak       uint64 `json:"peak"`        // of Total
-	Driver     uint64 `json:"driver"`      // what the driver reports for the process; 0 while unknown
+	Driver     uint64 `json:"driver"`      // what the driver reported for the process when that was last read; 0 while unknown
+	DriverNow  bool   `json:"driver_now"`  // Driver was read together with the rest, so that they can be compared
 	BestEffort bool   `json:"best_effort"` // read while it changed
 
 	Compute *ProcessCompute `json:"compute,omitempty"` // nil where Device.Compute is

@@ -29,7 +29,9 @@ func newPsCommand(a *app) *cobra.Command {
 		Short: "Show jobs, their limits and their processes",
 		Long: `Show each job's devices, with their limits and usage, and its processes, with
 what each of them holds. A job's limits and accounts are in a file, its region;
-SLOT is the number of a process's account in it.
+SLOT is the number of a process's account in it. DRIFT is how much more the
+driver counts for a process at this moment; it is left out where there is no
+driver to ask.
 
 Jobs are found in the folder of this user's jobs: /run/ration for root, and
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID for others. ` + job.EnvFolder + `
@@ -192,10 +194,11 @@ func (a *app) deviceLine(d machine.Device) string {
 	return line
 }
 
-// drift renders how much more, or less, the driver counts for a process than we do.
+// drift renders how much more, or less, the driver counts for a process than we do: only
+// as it counts now, since what a process read of it earlier was of what it held then.
 func drift(h machine.Holding) string {
 	switch {
-	case h.Driver == 0:
+	case !h.DriverNow:
 		return "-"
 	case h.Driver >= h.Total:
 		return "+" + humanfmt.Short(h.Driver-h.Total)
@@ -220,7 +223,7 @@ func addDriverUsage(jobs []machine.Job) {
 			for i := range p.Holdings {
 				for _, r := range reported {
 					if r.PID == p.HostPID && r.Device == p.Holdings[i].Device {
-						p.Holdings[i].Driver = r.Used
+						p.Holdings[i].Driver, p.Holdings[i].DriverNow = r.Used, true
 					}
 				}
 			}
@@ -261,7 +264,7 @@ var processColumns = []column[processRow]{
 	{"DATA", true, func(r processRow) string { return humanfmt.Short(r.Data) }, func(r processRow) bool { return r.Data != r.Total }},
 	{"DRIVER", true, func(r processRow) string { return humanfmt.Short(r.Overhead) }, func(r processRow) bool { return r.Overhead > 0 }},
 	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
-	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.Driver > 0 }},
+	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.DriverNow }},
 	computeColumns[0], computeColumns[1], computeColumns[2], computeColumns[3], computeColumns[4],
 	{"NAME", false, func(r processRow) string { return r.Name }, nil},
 }
