@@ -35,9 +35,10 @@ func (d *Death) Total() (bytes uint64) {
 	return bytes
 }
 
-// Sentence says who died, with how much, and how it was noticed.
+// Sentence says who died, with how much, and how it was noticed. Its PID is marked with a
+// tilde: nothing confirms it any more.
 func (d *Death) Sentence() string {
-	return fmt.Sprintf("%s (pid %d) died holding %s, which went back to the job; %s", d.Name, d.PID, humanfmt.Bytes(d.Total()), d.Noticed)
+	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()), d.Noticed)
 }
 
 func readDeaths(r *region.Region) ([]Death, error) {

@@ -131,7 +131,7 @@ const (
 // Process is a process of the job.
 type Process struct {
 	Slot     int       `json:"slot"`     // the number of its account in the region
-	Verified bool      `json:"verified"` // HostPID, UID, User and Name are the kernel's word; otherwise the process's own
+	Verified bool      `json:"verified"` // PID, HostPID, UID, User and Name are the kernel's word; otherwise the process's own
 	PID      int       `json:"pid"`      // in its own PID namespace
 	HostPID  int       `json:"host_pid"` // 0 while unknown
 	UID      int       `json:"uid"`

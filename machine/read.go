@@ -116,12 +116,15 @@ func identify(r *region.Region, p region.Process) Process {
 	if p.Seen == 0 {
 		return out
 	}
-	uid, name, err := proc.Owner(p.Seen)
+	uid, name, pid, err := proc.Owner(p.Seen)
 	// It may have ended, and its PID been given to another process.
 	if err != nil || r.LockedBy(p.Slot) != p.Seen {
 		return out
 	}
 	out.Verified, out.UID, out.User = true, uid, proc.UserName(uid)
+	if pid != 0 {
+		out.PID = pid
+	}
 	// A program that reads its own job may have given itself another name there.
 	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, name) {
 		out.Name = termtext.Printable(name)

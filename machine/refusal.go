@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"strconv"
 
 	"ration/internal/humanfmt"
 )
@@ -29,30 +30,46 @@ type Holder struct {
 const anySlot = -1
 
 // processName returns the name of the process that had a PID at a time, or "" unless
-// exactly one name fits: PIDs are reused, and containers have the same ones.
-func processName(processes []Process, pid, slot int, time int64) string {
-	name, found := "", false
+// exactly one name fits: PIDs are reused, and containers have the same ones. verified says
+// whether there is such a process by the kernel's word.
+func processName(processes []Process, pid, slot int, time int64) (name string, verified bool) {
+	found := false
 	for _, p := range processes {
 		if p.PID != pid || p.Joined > time || slot != anySlot && p.Slot != slot {
 			continue
 		}
 		if found && p.Name != name {
-			return ""
+			return "", false
 		}
-		name, found = p.Name, true
+		name, verified, found = p.Name, p.Verified && (verified || !found), true
 	}
-	return name
+	return name, verified
 }
 
 // RequesterName returns the name of the process that was refused, or "" where it is
 // not one of processes.
 func (f *Refusal) RequesterName(processes []Process) string {
-	return processName(processes, f.PID, f.Slot, f.Time)
+	name, _ := processName(processes, f.PID, f.Slot, f.Time)
+	return name
 }
 
 // HolderName returns the name of f.Top[i], or "" where it is not one of processes.
 func (f *Refusal) HolderName(i int, processes []Process) string {
-	return processName(processes, f.Top[i].PID, anySlot, f.Time)
+	name, _ := processName(processes, f.Top[i].PID, anySlot, f.Time)
+	return name
+}
+
+// Requester returns the process that was refused, by its name where it is one of processes,
+// and its PID. A PID that the kernel does not confirm is marked with a tilde.
+func (f *Refusal) Requester(processes []Process) string {
+	name, verified := processName(processes, f.PID, f.Slot, f.Time)
+	return nameAndPID(name, f.PID, verified)
+}
+
+// Holder returns f.Top[i] as Requester does.
+func (f *Refusal) Holder(i int, processes []Process) string {
+	name, verified := processName(processes, f.Top[i].PID, anySlot, f.Time)
+	return nameAndPID(name, f.Top[i].PID, verified)
 }
 
 // Free returns the bytes that were left of the limit.
@@ -61,29 +78,31 @@ func (f *Refusal) Free() uint64 {
 }
 
 // Sentence says in one line which process was refused, and why. Processes that are
-// in the list are called by their names.
+// in the list are called by their names. PIDs that the kernel does not confirm are marked
+// with a tilde.
 func (f *Refusal) Sentence(processes []Process) string {
 	var top []humanfmt.Holder
 	listed := false
 	for i, h := range f.Top {
-		name := nameAndPID(f.HolderName(i, processes), h.PID)
+		name := f.Holder(i, processes)
 		if h.PID == f.PID && h.Bytes == f.Own {
 			name, listed = "itself", true
 		}
 		top = append(top, humanfmt.Holder{Name: name, Bytes: h.Bytes})
 	}
-	text := nameAndPID(f.RequesterName(processes), f.PID) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
+	text := f.Requester(processes) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
 	if f.Own > 0 && !listed {
 		text += fmt.Sprintf("; it held %s itself", humanfmt.Bytes(f.Own))
 	}
 	return text
 }
 
-func nameAndPID(name string, pid int) string {
+func nameAndPID(name string, pid int, verified bool) string {
+	text := humanfmt.Claim(strconv.Itoa(pid), verified)
 	if name == "" {
-		return fmt.Sprintf("pid %d", pid)
+		return "pid " + text
 	}
-	return fmt.Sprintf("%s (pid %d)", name, pid)
+	return name + " (pid " + text + ")"
 }
 
 // RepeatedRefusal is a request that was refused several times in a row: programs

@@ -101,7 +101,7 @@ func TestTenantClaimsToBeAnother(t *testing.T) {
 	for _, p := range after.Processes {
 		switch p.Slot {
 		case real.Slot:
-			if !p.Verified || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID {
+			if !p.Verified || p.PID != real.PID || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID {
 				t.Errorf("its owner is shown as %+v", p)
 			}
 		default:

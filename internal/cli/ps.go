@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,6 +34,9 @@ what each of them holds. A job's limits and accounts are in a file, its region;
 SLOT is the number of a process's account in it. DRIFT is how much more the
 driver counts for a process at this moment; it is left out where there is no
 driver to ask.
+
+Who a process is, the kernel says. A PID or name with a ~ before it is only what
+the job says: its process has ended, or cannot be seen from here.
 
 Jobs are found in the folder of this user's jobs: /run/ration for root, and
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID for others. ` + job.EnvFolder + `
@@ -93,6 +98,7 @@ func (a *app) printJobAt(path string, opts reap.Options) error {
 	}
 	if !a.json {
 		a.printJob(s)
+		a.printClaimNote([]machine.Job{s})
 	}
 	return nil
 }
@@ -121,7 +127,21 @@ func (a *app) printAllJobs(opts reap.Options) error {
 		}
 		a.printJob(s)
 	}
+	a.printClaimNote(m.Jobs)
 	return err
+}
+
+// printClaimNote explains the mark of claims, where there is one.
+func (a *app) printClaimNote(jobs []machine.Job) {
+	if slices.ContainsFunc(jobs, showsClaims) {
+		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(humanfmt.ClaimNote+".", 0)))
+	}
+}
+
+// showsClaims reports whether printJob marks anything of a job as a claim.
+func showsClaims(s machine.Job) bool {
+	claims := slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified }) || len(s.Reaped)+len(s.Deaths) > 0
+	return claims || len(s.Refusals) > 0 && strings.Contains(s.Refusals[0].Sentence(append(s.Processes, s.Reaped...)), humanfmt.ClaimMark)
 }
 
 func (a *app) printJob(s machine.Job) {
@@ -150,7 +170,7 @@ func (a *app) printJob(s machine.Job) {
 		}
 	}
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
+		a.out.printf("  pid %s (%s) was dead: returned %s to the job\n", humanfmt.Claim(fmt.Sprint(p.PID), false), termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
 	}
 	if len(s.Deaths) > 0 && len(s.Reaped) == 0 {
 		ago := max(0, time.Since(time.Unix(0, s.Deaths[0].Time))).Round(time.Second)
@@ -175,7 +195,11 @@ func (a *app) printJob(s machine.Job) {
 func (a *app) deviceLine(d machine.Device) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
 	if !d.Limited {
-		return line + fmt.Sprintf("%s used, no limit, peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Peak))
+		line += fmt.Sprintf("%s used, no limit, peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Peak))
+		if d.Inexact {
+			line += ", while its processes changed"
+		}
+		return line
 	}
 	share := 0.0
 	if d.Limit > 0 {
@@ -252,10 +276,13 @@ type processRow struct {
 	machine.Holding
 }
 
+// claim marks what only the job says of a process.
+func claim(r processRow, text string) string { return humanfmt.Claim(text, r.Verified) }
+
 var processColumns = []column[processRow]{
 	{"SLOT", true, func(r processRow) string { return fmt.Sprint(r.Slot) }, nil},
-	{"PID", true, func(r processRow) string { return fmt.Sprint(r.PID) }, nil},
-	{"HOST PID", true, func(r processRow) string { return fmt.Sprint(r.HostPID) }, func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
+	{"PID", true, func(r processRow) string { return claim(r, fmt.Sprint(r.PID)) }, nil},
+	{"HOST PID", true, func(r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) }, func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
 	{"USER", false, func(r processRow) string { return r.User }, nil},
 	{"STATE", false, func(r processRow) string { return r.State }, nil},
 	{"DEVICE", true, func(r processRow) string { return fmt.Sprint(r.Device) }, func(r processRow) bool { return r.Device > 0 }},
@@ -266,7 +293,7 @@ var processColumns = []column[processRow]{
 	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
 	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.DriverNow }},
 	computeColumns[0], computeColumns[1], computeColumns[2], computeColumns[3], computeColumns[4],
-	{"NAME", false, func(r processRow) string { return r.Name }, nil},
+	{"NAME", false, func(r processRow) string { return claim(r, r.Name) }, nil},
 }
 
 // printProcesses prints a line for each process and device.

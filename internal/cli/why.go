@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,8 +69,9 @@ caps on it: the time slice in force, and whether it is enforced.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it;
 without it, refusals of all jobs are shown. A region keeps the latest 256.
-Processes that are gone are shown by their PID. A request that was repeated is
-shown once, with the number of times.
+Processes that are gone are shown by their PID. A PID with a ~ before it is only
+what the job says; the kernel does not confirm it (any more). A request that was
+repeated is shown once, with the number of times.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
@@ -96,6 +98,11 @@ func (a *app) runWhy(names []string, count int) error {
 	a.printRefusals(jobs, count)
 	a.printDeaths(jobs, count)
 	a.printCompute(jobs)
+	shown := whyJSON(jobs, count)
+	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
+	if len(shown.Deaths) > 0 || slices.ContainsFunc(shown.Refusals, claimed) {
+		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(humanfmt.ClaimNote+".", 0)))
+	}
 	return nil
 }
 

@@ -49,19 +49,34 @@ func CalledBy(pid int, name, kernel string) bool {
 	return err == nil && filepath.Base(string(first)) == name
 }
 
-// Owner returns the UID and the name of a process, as the kernel has them.
-func Owner(pid int) (uid int, name string, err error) {
+// Owner returns the UID and the name of a process, and its PID in its own PID namespace (0
+// where that is not known), as the kernel has them.
+func Owner(pid int) (uid int, name string, own int, err error) {
 	status, err := readStart("/proc/"+strconv.Itoa(pid)+"/status", 4096)
 	if err != nil {
-		return 0, "", err
+		return 0, "", 0, err
 	}
+	if uid, own, err = parseStatus(status); err != nil {
+		return 0, "", 0, fmt.Errorf("reading the user of process %d: %w", pid, err)
+	}
+	comm, err := readStart("/proc/"+strconv.Itoa(pid)+"/comm", 64)
+	return uid, strings.TrimSuffix(string(comm), "\n"), own, err
+}
+
+// parseStatus takes the real UID, and the PID in the innermost namespace, from what
+// /proc/PID/status says. The process's name, in the first line, holds no bare newline.
+func parseStatus(status []byte) (uid, own int, err error) {
 	_, line, _ := bytes.Cut(status, []byte("\nUid:\t"))
 	real, _, _ := bytes.Cut(line, []byte("\t"))
 	if uid, err = strconv.Atoi(string(real)); err != nil {
-		return 0, "", fmt.Errorf("reading the user of process %d: %w", pid, err)
+		return 0, 0, err
 	}
-	comm, err := readStart("/proc/"+strconv.Itoa(pid)+"/comm", 64)
-	return uid, strings.TrimSuffix(string(comm), "\n"), err
+	_, line, _ = bytes.Cut(status, []byte("\nNSpid:\t"))
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	if pids := bytes.Fields(line); len(pids) > 0 {
+		own, _ = strconv.Atoi(string(pids[len(pids)-1]))
+	}
+	return uid, own, nil
 }
 
 // readStart reads a file's first bytes, so many at most.

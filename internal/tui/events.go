@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ func (m *Model) events() (out []event) {
 	}
 	for _, s := range m.lastRead {
 		for _, d := range s.Deaths {
-			text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID), humanfmt.Bytes(d.Total()))
+			text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()))
 			if len(m.lastRead) > 1 {
 				text = s.Title() + ": " + text
 			}
@@ -45,7 +46,7 @@ func (m *Model) events() (out []event) {
 		for _, h := range d.process.Holdings {
 			held += h.Total
 		}
-		text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.process.Name, d.process.PID), humanfmt.Bytes(held))
+		text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.process.Name, d.process.PID, false), humanfmt.Bytes(held))
 		if len(m.lastRead) > 1 {
 			text = d.job + ": " + text
 		}
@@ -86,14 +87,14 @@ func (m *Model) subject(s *machine.Job, device int) string {
 
 // refusalText is Refusal.Sentence in fewer words.
 func (m *Model) refusalText(f machine.RepeatedRefusal, known []machine.Process) string {
-	text := nameAndPID(f.RequesterName(known), f.PID) + " asked for " + humanfmt.Bytes(f.Asked)
+	text := shortPID(f.Requester(known)) + " asked for " + humanfmt.Bytes(f.Asked)
 	if f.Times > 1 {
 		text += fmt.Sprintf(" %s%d", m.theme.times, f.Times)
 	}
 	text += fmt.Sprintf(" with %s free of %s", humanfmt.Bytes(f.Free()), humanfmt.Bytes(f.Limit))
 	var top []string
 	for i, h := range f.Top {
-		top = append(top, nameAndPID(f.HolderName(i, known), h.PID)+" "+humanfmt.Bytes(h.Bytes))
+		top = append(top, shortPID(f.Holder(i, known))+" "+humanfmt.Bytes(h.Bytes))
 	}
 	if len(top) > 0 {
 		text += "; held: " + strings.Join(top, ", ")
@@ -101,12 +102,16 @@ func (m *Model) refusalText(f machine.RepeatedRefusal, known []machine.Process) 
 	return text
 }
 
-func nameAndPID(name string, pid int) string {
+func nameAndPID(name string, pid int, verified bool) string {
+	text := humanfmt.Claim(strconv.Itoa(pid), verified)
 	if name == "" {
-		return fmt.Sprintf("pid %d", pid)
+		return "pid " + text
 	}
-	return fmt.Sprintf("%s (%d)", name, pid)
+	return name + " (" + text + ")"
 }
+
+// shortPID shortens what package machine calls a process.
+func shortPID(process string) string { return strings.Replace(process, "(pid ", "(", 1) }
 
 // eventLines returns the newest events that fit.
 func (m *Model) eventLines(width, height int) (lines []string) {

@@ -31,7 +31,7 @@ var noon = time.Date(2026, 8, 14, 12, 0, 0, 0, time.UTC)
 func ago(d time.Duration) int64 { return noon.Add(-d).UnixNano() }
 
 func process(slot, pid int, user, name string, joined time.Duration, holdings ...machine.Holding) machine.Process {
-	return machine.Process{Slot: slot, PID: pid, HostPID: pid, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
+	return machine.Process{Slot: slot, Verified: true, PID: pid, HostPID: pid, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
 }
 
 func holds(device int, context, data uint64) machine.Holding {
@@ -59,6 +59,7 @@ func example() Sample {
 				Top: []machine.Holder{{PID: 4712, Bytes: 3 * gib}}},
 		}}
 	train.Processes[2].State = machine.Stopped
+	train.Processes[3].Verified = false // only its job says that it is that one
 	serve := machine.Job{Name: "serve", Path: "/run/ration/serve/region",
 		Devices: []machine.Device{
 			{Device: 0, Limited: true, Limit: 4 * gib, Used: 6 * gib, Peak: 7 * gib},

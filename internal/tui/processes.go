@@ -90,8 +90,8 @@ const (
 )
 
 var processColumns = []processColumn{
-	{"PID", true, 0, byPID, func(_ *Model, r processRow) string { return fmt.Sprint(r.PID) }, nil},
-	{"HOST PID", true, 5, noKey, func(_ *Model, r processRow) string { return fmt.Sprint(r.HostPID) },
+	{"PID", true, 0, byPID, func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.PID)) }, nil},
+	{"HOST PID", true, 5, noKey, func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
 		func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
 	{"USER", false, 4, noKey, func(_ *Model, r processRow) string { return r.User }, nil},
 	{"STATE", false, 3, noKey, func(_ *Model, r processRow) string { return r.State }, nil},
@@ -109,8 +109,11 @@ var processColumns = []processColumn{
 	{"WAITED", true, 3, noKey, func(_ *Model, r processRow) string { return waitedText(r.Compute) }, func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 }},
 	{"SINCE", true, 6, byJoined, func(m *Model, r processRow) string { return age(m.sample.Time.Sub(time.Unix(0, r.Joined))) }, nil},
 	{"JOB", false, 2, noKey, func(_ *Model, r processRow) string { return r.job.Title() }, nil},
-	{"NAME", false, 0, byName, func(_ *Model, r processRow) string { return r.Name }, nil},
+	{"NAME", false, 0, byName, func(_ *Model, r processRow) string { return claim(r, r.Name) }, nil},
 }
+
+// claim marks what only the job says of a process.
+func claim(r processRow, text string) string { return humanfmt.Claim(text, r.Verified) }
 
 // limit returns the job's limit on the device, or 0.
 func (r processRow) limit() uint64 {

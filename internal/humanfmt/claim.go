@@ -1,0 +1,16 @@
+package humanfmt
+
+// ClaimMark is before what only a job says of its processes.
+const ClaimMark = "~"
+
+// ClaimNote explains ClaimMark, below what it is in.
+const ClaimNote = ClaimMark + " is what a job says of a process; the kernel does not confirm it (it has ended, or cannot be seen from here)"
+
+// Claim marks a PID or a name that only a job says, and leaves one that the kernel confirms
+// as it is.
+func Claim(text string, verified bool) string {
+	if verified {
+		return text
+	}
+	return ClaimMark + text
+}
