@@ -101,6 +101,7 @@ func (t namespaceTask) mount() error {
 		return namespaceError(err)
 	}
 	var binds []bindMount
+	var readOnly []string
 	defer func() {
 		for _, b := range binds {
 			_ = unix.Close(b.fd)
@@ -120,6 +121,9 @@ func (t namespaceTask) mount() error {
 			return fmt.Errorf("opening %s: %w", s.from, err)
 		}
 		binds = append(binds, bindMount{fd, s.to})
+		if strings.HasSuffix(s.to, region.LimitsSuffix) { // not even for root in the job
+			readOnly = append(readOnly, s.to)
+		}
 	}
 	preloads, err := os.ReadFile(PreloadFile)
 	if err != nil {
@@ -147,7 +151,7 @@ func (t namespaceTask) mount() error {
 	}
 	// Read-only, so that no process of the job can change them, not even one of the user
 	// who made the files: each mount by itself, as they share a file system.
-	for _, path := range []string{PreloadFile, runFolder} {
+	for _, path := range append(readOnly, PreloadFile, runFolder) {
 		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			return fmt.Errorf("closing %s: %w: %w", path, ErrKeep, err)
 		}
