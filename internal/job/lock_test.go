@@ -157,3 +157,15 @@ func TestPrune(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseLauncher(f *testing.F) {
+	for _, text := range []string{"", "4711 42\n", "4711\n", " 1", "-1 -1", "99999999999999999999 1", "1 1 1", "\x00"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		pid, start, err := parseLauncher(text)
+		if again, restart, e := parseLauncher(fmt.Sprintf("%d %d\n", pid, start)); err == nil && (e != nil || again != pid || restart != start) {
+			t.Errorf("%q: %d and %d, then %d and %d, %v", text, pid, start, again, restart, e)
+		}
+	})
+}
