@@ -59,10 +59,12 @@ func (j *Job) readUsage(r *region.Region, p patience) error {
 	var limits [abi.Devices]abi.Limit
 	// Processes that join or leave meanwhile are found by asking for all of them again,
 	// which asks the kernel as well: not as often.
+	opened := true // just now, and with it copied
 	_, err := p.until(3, func() (bool, error) {
-		if err := r.Refresh(); err != nil {
+		if err := refreshUnless(opened, r); err != nil {
 			return false, err
 		}
+		opened = false
 		processes, index, err := readProcesses(r)
 		if err != nil {
 			return false, err
@@ -95,6 +97,13 @@ func (j *Job) readUsage(r *region.Region, p patience) error {
 	}
 	j.dropUnknown()
 	return nil
+}
+
+func refreshUnless(fresh bool, r *region.Region) error {
+	if fresh {
+		return nil
+	}
+	return r.Refresh()
 }
 
 // readDevice reads what is used of a device, and adds what each process holds of it. index

@@ -317,3 +317,22 @@ func TestTenantLocksTheSlots(t *testing.T) {
 		w.OK("claim w")
 	})
 }
+
+// A tenant that writes zero into the words of a device hides nothing of what its processes
+// hold: that is what shows it.
+func TestTenantZeroesTheLedger(t *testing.T) {
+	path, w := joined(t)
+	w.OK("charge 3 data %d", mib)
+	bad := newTenant(t, path)
+	bad.word(0, "Devices", 3, "LedgerWord")
+	bad.word(0, "Devices", 3, "Peak")
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) != 1 || len(j.Processes[0].Holdings) != 2 || j.Processes[0].Holdings[1].Total != mib {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	for _, d := range j.Devices {
+		if d.Device == 3 && (!d.Inexact || d.Used != 0) || d.Device == 0 && d.Inexact {
+			t.Errorf("got %+v", d)
+		}
+	}
+}

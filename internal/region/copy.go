@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -107,10 +108,15 @@ func (r *Region) RefreshDevice(device int) (stable bool, err error) {
 	if err := c.readDevice(device); err != nil {
 		return false, err
 	}
-	before := d.LedgerWord
-	for slot := range abi.Slots {
-		delete(r.torn, copiedAccount{device, slot})
+	if c.untouched(device) {
+		// What the accounts say is read all the same: a job that wrote zero into the words
+		// of the device must not hide by it what its processes hold.
+		if blank, err := c.readBlank(device, r.high()); blank || err != nil {
+			return blank, err
+		}
 	}
+	before := d.LedgerWord
+	maps.DeleteFunc(r.torn, func(a copiedAccount, _ bool) bool { return a.device == device })
 	if err := c.readAccounts(device, r.high()); err != nil {
 		return false, err
 	}
@@ -160,8 +166,8 @@ func (c *copier) copy() error {
 		}
 	}
 	for d := range r.m.Devices {
-		if r.m.Devices[d].LedgerWord == 0 && r.m.Devices[d].Peak == 0 {
-			continue // nobody ever held any of it
+		if c.untouched(d) {
+			continue
 		}
 		if err := c.readAccounts(d, int(high)); err != nil {
 			return err
@@ -183,6 +189,26 @@ func (c *copier) copy() error {
 
 // read reads a part of the file.
 func (c *copier) read(from, to int64) error { return c.pread(regionBytes(c.r.m)[from:to], from) }
+
+// untouched reports whether, as far as its words say, no process ever held any of a device.
+func (c *copier) untouched(device int) bool {
+	return c.r.m.Devices[device].LedgerWord == 0 && c.r.m.Devices[device].Peak == 0
+}
+
+// readBlank reads a device's accounts once, and reports whether nothing was ever written
+// into them.
+func (c *copier) readBlank(device, high int) (bool, error) {
+	from, to := accountOffset(device, 0), accountOffset(device, high)
+	if err := c.read(from, to); err != nil {
+		return false, err
+	}
+	for _, b := range regionBytes(c.r.m)[from:to] {
+		if b != 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
 
 // readDevice reads a device's words.
 func (c *copier) readDevice(device int) error {

@@ -1,0 +1,99 @@
+package machine
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+// envHold names regions in which this program is to hold memory, until its input ends.
+const envHold = "RATION_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if paths := os.Getenv(envHold); paths != "" {
+		if err := holdAll(strings.Split(paths, ":")); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func holdAll(paths []string) error {
+	for _, path := range paths {
+		r, err := region.Open(path, region.Options{})
+		if err != nil {
+			return err
+		}
+		s, err := r.Claim("holder")
+		if err != nil {
+			return err
+		}
+		if err := s.Charge(0, abi.Data, 1<<20); err != nil {
+			return err
+		}
+	}
+	fmt.Println("ready")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	return nil
+}
+
+// BenchmarkReadThousandJobs reads a folder of 1000 jobs, as ration ps does, each with a
+// living process of another than this program's that holds memory.
+func BenchmarkReadThousandJobs(b *testing.B) {
+	const jobs, perProcess = 1000, 20
+	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
+	if err != nil {
+		b.Skip(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b.Setenv(job.EnvFolder, filepath.Join(dir, "jobs"))
+	b.Setenv(job.EnvRegion, "")
+	for first := 0; first < jobs; first += perProcess {
+		var paths []string
+		for i := range perProcess {
+			path, err := job.MakeFolder(fmt.Sprint("job-", first+i))
+			if err != nil {
+				b.Fatal(err)
+			}
+			paths = append(paths, path)
+		}
+		holder := exec.Command(os.Args[0])
+		holder.Env = append(os.Environ(), envHold+"="+strings.Join(paths, ":"))
+		stdin, err := holder.StdinPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		stdout, err := holder.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := holder.Start(); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
+		if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+			b.Fatalf("a holder said %q", line)
+		}
+	}
+	for b.Loop() {
+		m, err := Read()
+		if err != nil || len(m.Jobs) != jobs {
+			b.Fatalf("%d jobs, %v", len(m.Jobs), err)
+		}
+		for _, j := range m.Jobs {
+			if j.Err() != nil || len(j.Processes) != 1 || !j.Processes[0].Verified || j.Devices[0].Used != 1<<20 || j.Devices[0].Inexact {
+				b.Fatalf("got %+v", j)
+			}
+		}
+	}
+}
