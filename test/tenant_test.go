@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -303,16 +304,22 @@ func TestTenantLocksTheSlots(t *testing.T) {
 		w := start(t, mix, 0)
 		w.OK("open %s", path)
 		bad := newTenant(t, path)
-		all := unix.Flock_t{Type: unix.F_WRLCK}
-		if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
-			t.Fatal(err)
-		}
-		if got := w.Ask("claim w"); got.Verdict() != "error" || got.Code() != "locked" {
-			t.Errorf("a claim of slots that a stranger has locked: %s", got)
-		}
-		all.Type = unix.F_UNLCK
-		if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
-			t.Fatal(err)
+		for _, kind := range []int16{unix.F_WRLCK, unix.F_RDLCK} {
+			all := unix.Flock_t{Type: kind}
+			if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
+				t.Fatal(err)
+			}
+			got := w.Ask("claim w")
+			if got.Verdict() != "error" || got.Code() != "locked" {
+				t.Errorf("a claim of slots that a stranger has locked: %s", got)
+			}
+			if text := fmt.Sprint(got); mix.Of(0).Name == "go" && !strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())) {
+				t.Errorf("it does not name the stranger: %s", text)
+			}
+			all.Type = unix.F_UNLCK
+			if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
+				t.Fatal(err)
+			}
 		}
 		w.OK("claim w")
 	})

@@ -32,6 +32,9 @@ type liveness interface {
 	// holder is the PID, as this process sees it, of the process that has slot
 	// locked: zero where none has, or where it is this process.
 	holder(slot int) int
+	// blocker is the PID of a process that has slot locked so that lock fails, by a lock
+	// for reading as well: zero where none has, or none that can be seen.
+	blocker(slot int) int
 }
 
 // kernel keeps liveness as a record lock on the slot's first byte in the file.
@@ -76,6 +79,14 @@ func (k kernel) holder(slot int) int {
 		return pid
 	}
 	return 0
+}
+
+func (k kernel) blocker(slot int) int {
+	l, err := k.fcntl(slot, unix.F_GETLK, unix.F_WRLCK)
+	if err != nil || l.Type == unix.F_UNLCK {
+		return 0
+	}
+	return int(l.Pid)
 }
 
 func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {

@@ -37,7 +37,7 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	}
 	if s == nil && err == nil && len(locked) > 0 {
 		by := ""
-		if pid := r.alive.holder(locked[0]); pid > 0 {
+		if pid := r.alive.blocker(locked[0]); pid > 0 {
 			by = fmt.Sprintf(": pid %d", pid)
 		}
 		return nil, fmt.Errorf("region %s: %w: %d are free, and locked by a process that has not joined the job%s (end it)", r.path, ErrLocked, len(locked), by)

@@ -32,6 +32,8 @@ func (m *mortals) lock(slot int) (bool, error) {
 }
 func (m *mortals) unlock(int)     {}
 func (m *mortals) holder(int) int { return 0 }
+
+func (m *mortals) blocker(int) int { return 0 }
 func (m *mortals) dead(slot int, _ *abi.Slot, _ abi.Status) int {
 	m.Lock()
 	defer m.Unlock()

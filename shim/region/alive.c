@@ -48,7 +48,7 @@ void region_unlock(struct region *r, unsigned slot)
 
 int region_locked_by(struct region *r, unsigned slot)
 {
-	struct flock l = alive_slot_byte(slot, F_RDLCK);
+	struct flock l = alive_slot_byte(slot, F_WRLCK); /* a lock for reading is in the way, too */
 	return fcntl(region_fd(r), F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 0 ? l.l_pid : 0;
 }
 

@@ -354,12 +354,14 @@ if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 fi
 
 where="slots that are free, and locked by a process that is no member"
-fresh
-job init exit:0
-job seize fork init exit:0 end exit:0
-is "$out" "seize 0 init 304 child 0 "
-has "$err" ": no slot can be taken: 1023 are free, and locked by a process that has not joined the job: pid "
-lacks "$err" "start fewer processes"
+for how in seize peek; do
+	fresh
+	job init exit:0
+	job $how fork init exit:0 end exit:0
+	is "$out" "seize 0 init 304 child 0 "
+	has "$err" ": no slot can be taken: 1023 are free, and locked by a process that has not joined the job: pid "
+	lacks "$err" "start fewer processes"
+done
 
 where="the region that a launcher made, and no other"
 fresh

@@ -25,9 +25,9 @@ static void *init_small(void *arg)
 	return NULL;
 }
 
-static int seize(const char *path)
+static int seize(const char *path, short type)
 {
-	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct flock all = {.l_type = type, .l_whence = SEEK_SET};
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	return fd < 0 ? -1 : fcntl(fd, F_SETLK, &all);
 }
@@ -110,7 +110,9 @@ static int step(const char *w, const char *arg)
 	else if (!strcmp(w, "sleep"))
 		usleep((useconds_t)atoi(arg) * 1000);
 	else if (!strcmp(w, "seize")) /* all of the region's bytes, without joining */
-		printf("seize %d\n", seize(getenv("RATION_REGION")));
+		printf("seize %d\n", seize(getenv("RATION_REGION"), F_WRLCK));
+	else if (!strcmp(w, "peek")) /* the same, for reading */
+		printf("seize %d\n", seize(getenv("RATION_REGION"), F_RDLCK));
 	else if (!strcmp(w, "close"))
 		for (int fd = 3; fd < 1024; fd++)
 			close(fd);
