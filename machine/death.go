@@ -36,7 +36,7 @@ func (d *Death) Total() (bytes uint64) {
 }
 
 // Sentence says who died, with how much, and how it was noticed. Its PID is marked with a
-// tilde: nothing confirms it any more.
+// question mark: nothing confirms it any more.
 func (d *Death) Sentence() string {
 	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()), d.Noticed)
 }

@@ -60,7 +60,7 @@ func (f *Refusal) HolderName(i int, processes []Process) string {
 }
 
 // Requester returns the process that was refused, by its name where it is one of processes,
-// and its PID. A PID that the kernel does not confirm is marked with a tilde.
+// and its PID. A PID that the kernel does not confirm is marked with a question mark.
 func (f *Refusal) Requester(processes []Process) string {
 	name, verified := processName(processes, f.PID, f.Slot, f.Time)
 	return nameAndPID(name, f.PID, verified)
@@ -79,7 +79,7 @@ func (f *Refusal) Free() uint64 {
 
 // Sentence says in one line which process was refused, and why. Processes that are
 // in the list are called by their names. PIDs that the kernel does not confirm are marked
-// with a tilde.
+// with a question mark.
 func (f *Refusal) Sentence(processes []Process) string {
 	var top []humanfmt.Holder
 	listed := false

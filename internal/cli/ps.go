@@ -35,7 +35,7 @@ SLOT is the number of a process's account in it. DRIFT is how much more the
 driver counts for a process at this moment; it is left out where there is no
 driver to ask.
 
-Who a process is, the kernel says. A PID or name with a ~ before it is only what
+Who a process is, the kernel says. A PID or name with a ? before it is only what
 the job says: its process has ended, or cannot be seen from here.
 
 Jobs are found in the folder of this user's jobs: /run/ration for root, and

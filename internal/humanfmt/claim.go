@@ -1,7 +1,7 @@
 package humanfmt
 
 // ClaimMark is before what only a job says of its processes.
-const ClaimMark = "~"
+const ClaimMark = "?"
 
 // ClaimNote explains ClaimMark, below what it is in.
 const ClaimNote = ClaimMark + " is what a job says of a process; the kernel does not confirm it (it has ended, or cannot be seen from here)"
