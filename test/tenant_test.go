@@ -343,3 +343,55 @@ func TestTenantZeroesTheLedger(t *testing.T) {
 		}
 	}
 }
+
+// A slot that names a process with an endless list of mappings costs a bounded look: what
+// was not found in so much of it counts as there.
+func TestTenantNamesALargeProcess(t *testing.T) {
+	long := t.TempDir()
+	for len(long) < 3800 {
+		long = filepath.Join(long, strings.Repeat("x", 200))
+		if err := os.Mkdir(long, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Create(filepath.Join(long, "mapped"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		w := join(t, mix, 0, path, gib)
+		w.OK("charge 0 data %d", mib) // which takes up the account of a device
+		var st unix.Stat_t
+		if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+			t.Fatal(err)
+		}
+		bad := newTenant(t, path)
+		reap := func() int { return w.OK("reap").Int("slots") }
+		plant := func() {
+			const slot = 5
+			bad.slot(slot, uint64(os.Getpid()), uint64(os.Getuid()), "large")
+			bad.word(st.Ino, "Slots", slot, "PIDNS")
+			bad.word(slot+1, "Header", "HighWater")
+		}
+		plant()
+		if n := reap(); n != 1 {
+			t.Fatalf("%d slots reaped where one names a process that does not map the region", n)
+		}
+		for range 20 << 20 / len(long) {
+			mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = unix.Munmap(mem) }()
+		}
+		plant()
+		if n := reap(); n != 0 {
+			t.Errorf("%d slots reaped after a look that cannot have come to an end", n)
+		}
+	})
+}

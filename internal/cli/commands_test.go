@@ -1,15 +1,18 @@
 package cli
 
 import (
+	"bytes"
 	"io"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,7 +20,9 @@ import (
 	"ration/internal/bench"
 	"ration/internal/demo"
 	"ration/internal/doctor"
+	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/region"
 	"ration/internal/selftest"
 	"ration/machine"
 )
@@ -188,5 +193,37 @@ func TestASCII(t *testing.T) {
 	}
 	if want := "##.. > 3 us\n\"µ\"\n"; got.String() != want {
 		t.Errorf("%q, want %q", got.String(), want)
+	}
+}
+
+// A path may be named by another user, and come here by a pattern of the shell: nothing in
+// it moves the cursor.
+func TestNamesOfOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "\x1b]0;owned\x07\u009b2J\u202e\x7f")
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "region")
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"limit", path}, {"limit", path, "1g", "--device", "0"}, {"limit", path}, {"limit", path, "nonsense"}, {"ps", "--region", path}, {"why", path},
+		{"rm", path}, {"rm", "--force", path}, {"rm", path}, {"limit", path}, {"ps", "--region", path},
+	} {
+		var stdout, stderr bytes.Buffer
+		err := execute(args, &stdout, &stderr)
+		printError(&stderr, err)
+		for _, c := range stdout.String() + stderr.String() {
+			if c != '\n' && !unicode.IsPrint(c) {
+				t.Errorf("%q: %q reaches the terminal: %q, %q", args, c, stdout.String(), stderr.String())
+				break
+			}
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/termtext"
 )
 
 // Exit statuses. They are part of the interface: scripts rely on them.
@@ -79,6 +80,6 @@ func printError(to io.Writer, err error) {
 		return
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintln(to, "ration:", line)
+		fmt.Fprintln(to, "ration:", termtext.Printable(line)) // with names that others chose
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"ration/internal/limit"
 	"ration/internal/reap"
 	"ration/internal/region"
+	"ration/internal/termtext"
 	"ration/machine"
 )
 
@@ -210,10 +211,10 @@ func (a *app) printLimits(s machine.Job, device int) error {
 		return a.out.printJSON(out)
 	}
 	if len(out.Devices) == 0 {
-		a.out.printf("%s: no limits, and nothing was ever used\n", s.Title())
+		a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 	}
 	for _, d := range out.Devices {
-		a.out.printf("%s, %s\n", a.out.style(bold, s.Title()), a.deviceLine(d.Device))
+		a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
 		if d.Compute != nil {
 			a.out.printf("  %s\n", a.out.wrap(d.Compute.Sentence(), 2))
 		}
@@ -392,7 +393,7 @@ func (a *app) printChange(j job.Job, earlier machine.Job, change limitChange, de
 }
 
 func (a *app) printDeviceChange(title string, change limitChange, d Limit, was machine.Device) {
-	subject := fmt.Sprintf("%s, device %d", a.out.style(bold, title), d.Device.Device)
+	subject := fmt.Sprintf("%s, device %d", a.out.style(bold, termtext.Printable(title)), d.Device.Device)
 	if change.memory.For(d.Device.Device).IsSet() {
 		a.out.printf("%s: the limit is %s now; it was %s.\n", subject, limitText(d.Device), limitText(was))
 		if d.Over > 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/internal/termtext"
 	"ration/machine"
 )
 
@@ -99,7 +100,7 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 		return a.printReport(out, len(kept) == 0, nil)
 	}
 	for _, r := range out.Removed {
-		a.out.printf("removed %s\n", job.Job{Name: r.Job, Path: r.Path}.Title())
+		a.out.printf("removed %s\n", termtext.Printable(job.Job{Name: r.Job, Path: r.Path}.Title()))
 	}
 	return errors.Join(kept...)
 }

@@ -2,12 +2,14 @@ package embedded
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,5 +132,27 @@ func TestNoExec(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(at, "r", "lib"))
 	if dir, err := bundle().Unpack(); !errors.Is(err, ErrNoExec) {
 		t.Errorf("got %s, %v, want ErrNoExec", dir, err)
+	}
+}
+
+// What a killed process left unfinished is removed by the next that unpacks, once it is old
+// enough to be no other's work.
+func TestUnfinishedIsRemoved(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "r", "lib")
+	t.Setenv(EnvFolder, folder)
+	old, young := filepath.Join(folder, unfinished+"old"), filepath.Join(folder, unfinished+"young")
+	if err := errors.Join(os.MkdirAll(old, 0o755), os.WriteFile(filepath.Join(old, "x.so"), nil, 0o755), os.Mkdir(young, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	then := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(old, then, then); err != nil {
+		t.Fatal(err)
+	}
+	unpack(t, bundle())
+	if _, err := os.Lstat(old); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the old one: %v", err)
+	}
+	if _, err := os.Lstat(young); err != nil {
+		t.Errorf("the young one: %v", err)
 	}
 }

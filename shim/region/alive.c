@@ -142,7 +142,7 @@ static bool alive_set_uid(const char *pid, uint64_t uid)
  * this cannot be read, it counts as mapped, but for a set-uid program. */
 static bool alive_mapped_by(const struct region *r, const char *pid, uint64_t uid)
 {
-	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1 };
+	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1, MOST = 16 << 20 }; /* a large program's list is a few hundred KiB */
 	char path[40], inode[48];
 	snprintf(path, sizeof path, "/proc/%s/maps", pid);
 	/* By device and inode; or, where a stacked file system shows others, by name. */
@@ -156,10 +156,14 @@ static bool alive_mapped_by(const struct region *r, const char *pid, uint64_t ui
 		close(fd);
 		return true;
 	}
-	size_t kept = 0;
+	size_t kept = 0, total = 0;
 	bool any = false, found = false;
 	ssize_t n;
 	for (; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
+		if ((total += (size_t)n) > MOST) {
+			found = true; /* or not: one can be made that takes minutes to read */
+			break;
+		}
 		size_t all = kept + (size_t)n;
 		buf[all] = 0;
 		found = strstr(buf, inode) || (r->path[0] == '/' && strstr(buf, r->path));
