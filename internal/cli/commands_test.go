@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"maps"
 	"os"
@@ -214,11 +215,15 @@ func TestNamesOfOthers(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"limit", path}, {"limit", path, "1g", "--device", "0"}, {"limit", path}, {"limit", path, "nonsense"}, {"ps", "--region", path}, {"why", path},
+		{"ps", "--region", path, "--json"}, {"limit", path, "--json"}, {"rm", path, "--json"},
 		{"rm", path}, {"rm", "--force", path}, {"rm", path}, {"limit", path}, {"ps", "--region", path},
 	} {
 		var stdout, stderr bytes.Buffer
 		err := execute(args, &stdout, &stderr)
 		printError(&stderr, err)
+		if args[len(args)-1] == "--json" && (!json.Valid(stdout.Bytes()) || !strings.Contains(stdout.String(), `\u009b2J\u202e\u007f`)) {
+			t.Errorf("%q: %s", args, stdout.String())
+		}
 		for _, c := range stdout.String() + stderr.String() {
 			if c != '\n' && !unicode.IsPrint(c) {
 				t.Errorf("%q: %q reaches the terminal: %q, %q", args, c, stdout.String(), stderr.String())

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -94,13 +98,35 @@ func (t terminal) printf(format string, args ...any) {
 
 func (t terminal) printJSON(v any) error {
 	t.ascii = false // JSON is UTF-8 in every locale
-	enc := json.NewEncoder(t)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	err := enc.Encode(v)
+	if err == nil {
+		_, err = t.Write(escapeJSON(text.Bytes()))
+	}
+	if err != nil {
 		return fmt.Errorf("writing JSON: %w", err)
 	}
 	return nil
+}
+
+// escapeJSON escapes what a terminal might obey, and JSON may hold as it is: DEL, the control
+// characters beyond it, and those that turn the direction of text. All of them are inside
+// strings.
+func escapeJSON(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for _, c := range string(text) {
+		if c == '\n' || unicode.IsPrint(c) {
+			out = utf8.AppendRune(out, c)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, c) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out
 }
 
 // wrap wraps text to the width of a terminal, beside an indent that the lines after
