@@ -395,3 +395,20 @@ func TestTenantNamesALargeProcess(t *testing.T) {
 		}
 	})
 }
+
+// One process may have all slots; each of them is verified.
+func TestTenantHasAllSlots(t *testing.T) {
+	path, w := joined(t)
+	for range abi.Slots - 2 { // all but its own, and the one that is nobody's
+		w.OK("claim again")
+	}
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) != abi.Slots-1 {
+		t.Fatalf("%d processes, %v", len(j.Processes), err)
+	}
+	for _, p := range j.Processes {
+		if !p.Verified || region.OnHost() && p.HostPID != w.PID() {
+			t.Fatalf("shown as %+v", p)
+		}
+	}
+}

@@ -2,9 +2,11 @@ package region
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -24,17 +26,32 @@ const maxHolderLooks = 16384
 // FILE_LOWEST_FD in shim/region/file.c on, so these are looked at first.
 const libraryFD, libraryFDs = 100, 3
 
-// holders finds the descriptors by which processes hold locks on one file.
+// holders finds out which processes hold locks on one file.
 type holders struct {
 	f     *file
-	looks int         // left
-	found map[int]int // by PID: the descriptor of the file that it was last found to have
+	looks int                 // left
+	found map[int]lockHolding // by PID
 }
 
-func (h *holders) reset() { h.looks, h.found = maxHolderLooks, map[int]int{} }
+// lockHolding is what one process has locked of the file.
+type lockHolding struct {
+	start    uint64 // of the process, which with its PID names it for good
+	ranges   []lockRange
+	complete bool // all of its descriptors were looked at
+}
+
+func (l lockHolding) has(at int64) bool {
+	return slices.ContainsFunc(l.ranges, func(r lockRange) bool { return r.from <= at && at <= r.to })
+}
+
+// lockRange is the first and the last byte of a lock.
+type lockRange struct{ from, to int64 }
+
+func (h *holders) reset() { h.looks, h.found = maxHolderLooks, map[int]lockHolding{} }
 
 // has reports whether a process has a lock on a byte of the file, by the kernel's word on
-// its descriptors. What cannot be read is no proof.
+// its descriptors. What cannot be read is no proof. A process is looked into once for each
+// copy: it may have a lock on every slot.
 func (h *holders) has(pid int, at int64) bool {
 	if pid <= 0 || h.f == nil || !self().sees {
 		return false
@@ -45,86 +62,109 @@ func (h *holders) has(pid int, at int64) bool {
 		return false
 	}
 	defer unix.Close(dir)
-	if fd, known := h.found[pid]; known {
-		return fd >= 0 && h.lockedBy(dir, fd, pid, at)
+	stat, err := readAt(dir, "stat", 1024)
+	if err != nil {
+		return false
 	}
-	for fd := libraryFD; fd < libraryFD+libraryFDs; fd++ {
-		if h.lockedBy(dir, fd, pid, at) {
-			h.found[pid] = fd
-			return true
+	p, err := parseStat(stat)
+	if err != nil {
+		return false
+	}
+	known, looked := h.found[pid]
+	if !looked || known.start != p.start {
+		known = lockHolding{start: p.start}
+		for fd := libraryFD; fd < libraryFD+libraryFDs && !known.has(at); fd++ {
+			known.ranges = append(known.ranges, h.locksBy(dir, fd, pid)...)
 		}
 	}
-	h.found[pid] = h.scan(dir, pid, at)
-	return h.found[pid] >= 0
+	if !known.has(at) && !known.complete {
+		known.ranges, known.complete = h.scan(dir, pid), true
+	}
+	h.found[pid] = known
+	return known.has(at)
 }
 
-// scan looks at all descriptors of a process, and returns the one by which it has the lock,
-// or -1.
-func (h *holders) scan(dir, pid int, at int64) int {
+// scan returns what a process has locked of the file, by all of its descriptors.
+func (h *holders) scan(dir, pid int) (ranges []lockRange) {
 	fd, err := unix.Openat(dir, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1
+		return nil
 	}
 	list := os.NewFile(uintptr(fd), "fd")
 	defer list.Close()
 	for h.looks > 0 {
 		names, err := list.Readdirnames(64)
 		for _, name := range names {
-			if n, err := strconv.Atoi(name); err == nil && h.lockedBy(dir, n, pid, at) {
-				return n
+			if n, err := strconv.Atoi(name); err == nil {
+				ranges = append(ranges, h.locksBy(dir, n, pid)...)
 			}
 		}
 		if err != nil {
-			return -1
+			break
 		}
 	}
-	return -1
+	return ranges
 }
 
-// lockedBy reports whether a descriptor of a process is of the file, and has the lock.
-func (h *holders) lockedBy(dir, fd, pid int, at int64) bool {
+// locksBy returns the locks that a descriptor of a process lists, if it is of the file.
+func (h *holders) locksBy(dir, fd, pid int) []lockRange {
 	if h.looks--; h.looks < 0 {
-		return false
+		return nil
 	}
 	var st unix.Stat_t
 	if unix.Fstatat(dir, "fd/"+strconv.Itoa(fd), &st, 0) != nil || keyOf(&st) != h.f.key {
-		return false
+		return nil
 	}
-	info, err := unix.Openat(dir, "fdinfo/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	text, err := readAt(dir, "fdinfo/"+strconv.Itoa(fd), maxFDInfo)
 	if err != nil {
-		return false
+		return nil
 	}
-	file := os.NewFile(uintptr(info), "fdinfo")
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxFDInfo))
-	return err == nil && listsLock(text, pid, at)
+	return listedLocks(text, pid)
 }
 
 // maxFDInfo is how much is read of what the kernel says of a descriptor. A process that has
 // all slots of a region has a line for each.
 const maxFDInfo = 128 << 10
 
-// listsLock reports whether what the kernel says of a descriptor lists a record lock for
-// writing that a process took on a byte of the file:
+// readAt reads a file in a folder, so many bytes at most.
+func readAt(dir int, name string, most int64) ([]byte, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, most))
+}
+
+// listedLocks returns the record locks for writing that a process took, of those that the
+// kernel lists for a descriptor:
 //
 //	lock:	1: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
-func listsLock(fdinfo []byte, pid int, at int64) bool {
+//
+// The kernel lists a lock with the descriptor by which it was taken, and only in the table
+// of descriptors that it belongs to.
+func listedLocks(fdinfo []byte, pid int) (out []lockRange) {
+	by := strconv.Itoa(pid)
 	for line := range bytes.Lines(fdinfo) {
 		rest, is := bytes.CutPrefix(line, []byte("lock:"))
+		if !is {
+			continue
+		}
 		field := bytes.Fields(rest)
-		if !is || len(field) != 8 || string(field[1]) != "POSIX" || string(field[3]) != "WRITE" || string(field[4]) != strconv.Itoa(pid) {
+		if len(field) != 8 || string(field[1]) != "POSIX" || string(field[3]) != "WRITE" || string(field[4]) != by {
 			continue
 		}
-		var from, to int64
-		if _, err := fmt.Sscan(string(field[6]), &from); err != nil || from > at {
-			continue
+		from, err := strconv.ParseInt(string(field[6]), 10, 64)
+		to := int64(math.MaxInt64)
+		if string(field[7]) != "EOF" {
+			var e error
+			to, e = strconv.ParseInt(string(field[7]), 10, 64)
+			err = errors.Join(err, e)
 		}
-		if string(field[7]) == "EOF" {
-			return true
-		}
-		if _, err := fmt.Sscan(string(field[7]), &to); err == nil && to >= at {
-			return true
+		if err == nil {
+			out = append(out, lockRange{from, to})
 		}
 	}
-	return false
+	return out
 }

@@ -1,6 +1,45 @@
 package region
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
+
+// A process is looked into once for each copy, however many slots it has, and each of its
+// locks is found by whichever descriptor it was taken.
+func TestHolderIsLookedIntoOnce(t *testing.T) {
+	r := open(t, MiB)
+	const slots = 100
+	for range slots {
+		claim(t, r)
+	}
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	h := holders{f: r.file}
+	h.reset()
+	for slot := range slots {
+		if !h.has(os.Getpid(), slotByte(slot, 0).Start) {
+			t.Fatalf("slot %d is not found", slot)
+		}
+	}
+	if h.has(os.Getpid(), slotByte(slots+500, 0).Start) || h.has(os.Getppid(), slotByte(0, 0).Start) || h.has(-1, 0) {
+		t.Error("a lock is found that is not there")
+	}
+	// This process's descriptors, and those of its parent, of which most are none of ours.
+	if looks := maxHolderLooks - h.looks; looks > 2*(len(fds)+libraryFDs)+200 {
+		t.Errorf("%d looks at %d descriptors", looks, len(fds))
+	}
+	h.looks = 0
+	h.found = map[int]lockHolding{}
+	if h.has(os.Getpid(), slotByte(0, 0).Start) {
+		t.Error("found without a look")
+	}
+}
+
+// listsLock reports whether a byte is locked by a process, as far as a descriptor lists it.
+func listsLock(fdinfo []byte, pid int, at int64) bool {
+	return lockHolding{ranges: listedLocks(fdinfo, pid)}.has(at)
+}
 
 func TestListsLock(t *testing.T) {
 	const other = "pos:\t0\nflags:\t02100002\nmnt_id:\t30\nino:\t1042\n"
