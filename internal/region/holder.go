@@ -78,17 +78,19 @@ func (h *holders) has(pid int, at int64) bool {
 		}
 	}
 	if !known.has(at) && !known.complete {
-		known.ranges, known.complete = h.scan(dir, pid), true
+		h.scan(dir, pid, at, &known)
 	}
 	h.found[pid] = known
 	return known.has(at)
 }
 
-// scan returns what a process has locked of the file, by all of its descriptors.
-func (h *holders) scan(dir, pid int) (ranges []lockRange) {
+// scan adds what a process has locked of the file by its descriptors, up to the one by which
+// it has a byte.
+func (h *holders) scan(dir, pid int, at int64, known *lockHolding) {
+	known.complete = true
 	fd, err := unix.Openat(dir, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return
 	}
 	list := os.NewFile(uintptr(fd), "fd")
 	defer list.Close()
@@ -96,14 +98,17 @@ func (h *holders) scan(dir, pid int) (ranges []lockRange) {
 		names, err := list.Readdirnames(64)
 		for _, name := range names {
 			if n, err := strconv.Atoi(name); err == nil {
-				ranges = append(ranges, h.locksBy(dir, n, pid)...)
+				known.ranges = append(known.ranges, h.locksBy(dir, n, pid)...)
+			}
+			if known.has(at) {
+				known.complete = false
+				return
 			}
 		}
 		if err != nil {
-			break
+			return
 		}
 	}
-	return ranges
 }
 
 // locksBy returns the locks that a descriptor of a process lists, if it is of the file.
