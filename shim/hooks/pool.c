@@ -689,14 +689,16 @@ static bool pool_is_default(const struct pool *p, CUmemoryPool handle)
 
 static mutex pool_current_lock; /* LOCK_POOL_CURRENT: over each change of a device's current pool */
 
-/* pool_replace_current makes a device's current pool another one, if it is from. */
-static void pool_replace_current(const struct device *d, CUmemoryPool from, CUmemoryPool to)
+/* pool_replace_current makes a device's current pool another one, and returns whether it
+ * was from. */
+static bool pool_replace_current(const struct device *d, CUmemoryPool from, CUmemoryPool to)
 {
 	CUmemoryPool now = NULL;
 	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
-	if (REAL(cuDeviceGetMemPool, &now, d->ordinal) == CUDA_SUCCESS && now == from)
-		REAL(cuDeviceSetMemPool, d->ordinal, to);
+	bool was = REAL(cuDeviceGetMemPool, &now, d->ordinal) == CUDA_SUCCESS && now == from &&
+		   REAL(cuDeviceSetMemPool, d->ordinal, to) == CUDA_SUCCESS;
 	mutex_unlock(&pool_current_lock);
+	return was;
 }
 
 int cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
@@ -726,12 +728,11 @@ static int pool_call_destroy(struct pool *p, CUmemoryPool handle)
 {
 	CUmemoryPool own = NULL;
 	struct device *d = p->counted && !p->managed ? device_at(pool_device(p)) : NULL;
-	if (d && REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS)
-		pool_replace_current(d, handle, own);
+	bool current = d && REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS && pool_replace_current(d, handle, own);
 	pool_hide(p);
 	int result = REAL(cuMemPoolDestroy, handle);
 	pool_hidden(p, result == CUDA_SUCCESS ? NULL : handle);
-	if (result != CUDA_SUCCESS && own)
+	if (result != CUDA_SUCCESS && current)
 		pool_replace_current(d, own, handle);
 	return result;
 }

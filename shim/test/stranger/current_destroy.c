@@ -94,6 +94,26 @@ static void set_meanwhile(CUcontext c)
 	EQ(now == third, true);
 }
 
+/* Where the driver does not destroy a pool (FAKEGPU_FAIL), the current one stays what it was. */
+static void not_destroyed(void)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemoryPool pool, current_one[2], now;
+	CUdeviceptr p;
+	OK(cuMemPoolCreate(&pool, &props));
+	current_one[0] = pool;
+	OK(cuDeviceGetDefaultMemPool(&current_one[1], 0));
+	for (int i = 0; i < 2; i++) {
+		OK(cuDeviceSetMemPool(0, current_one[i]));
+		EQ(cuMemPoolDestroy(pool), CUDA_ERROR_UNKNOWN);
+		OK(cuDeviceGetMemPool(&now, 0));
+		EQ(now == current_one[i], true);
+		OK(cuMemAllocFromPoolAsync(&p, 10 * MIB, pool, NULL));
+		BALANCED(0);
+		OK(cuMemFreeAsync(p, NULL));
+	}
+}
+
 int main(void)
 {
 	CUcontext c = start(), second;
@@ -109,6 +129,7 @@ int main(void)
 	OK(cuMemFree_v2(q));
 	use_again(second);
 	set_meanwhile(c);
+	not_destroyed();
 	EQ(fakegpu_errors(), 0);
 	return FINISH();
 }
