@@ -191,6 +191,8 @@ static CUresult context_create(CUcontext *out, unsigned flags, CUdevice device)
 	if (out == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = NULL;
+	if (context_stack.depth == STACK) /* before there is one that no program could end */
+		return CUDA_ERROR_INVALID_CONTEXT;
 	TRY(context_new(&c, device, flags, false));
 	*out = c;
 	return context_push(c);

@@ -8,7 +8,7 @@ static const uint64_t GRAPHPOOL_CHUNK = 32 * MIB;
 
 static struct {
 	uint64_t reserved, reserved_high, used, used_high;
-	uint64_t held;
+	uint64_t held; /* bytes of the allocations that outlive their launch, each in whole units of the ledger */
 } graphpools[MAX_DEVICES];
 
 static pthread_mutex_t graphpool_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -25,7 +25,7 @@ bool graph_pool_reserve(unsigned device, uint64_t bytes)
 	bool ok;
 
 	pthread_mutex_lock(&graphpool_lock);
-	need = graphpools[device].held + round_up(bytes, GRAPHPOOL_CHUNK);
+	need = round_up(graphpools[device].held + bytes, GRAPHPOOL_CHUNK);
 	ok = need <= graphpools[device].reserved || machine_charge(device, KIND_DATA, need - graphpools[device].reserved);
 	if (ok) {
 		graphpool_raise(&graphpools[device].reserved, need);
@@ -40,23 +40,26 @@ bool graph_pool_reserve(unsigned device, uint64_t bytes)
 void graph_pool_hold(unsigned device, uint64_t bytes)
 {
 	pthread_mutex_lock(&graphpool_lock);
-	graphpools[device].held += round_up(bytes, GRAPHPOOL_CHUNK);
+	graphpools[device].held += round_up(bytes, LEDGER_UNIT);
 	pthread_mutex_unlock(&graphpool_lock);
 }
 
 void graph_pool_let_go(unsigned device, uint64_t bytes)
 {
 	pthread_mutex_lock(&graphpool_lock);
-	graphpools[device].held -= round_up(bytes, GRAPHPOOL_CHUNK);
+	graphpools[device].held -= round_up(bytes, LEDGER_UNIT);
 	pthread_mutex_unlock(&graphpool_lock);
 }
 
 void graphs_drop(unsigned device)
 {
+	uint64_t keep;
+
 	pthread_mutex_lock(&graphpool_lock);
-	if (graphpools[device].reserved > graphpools[device].held) {
-		machine_return(device, KIND_DATA, graphpools[device].reserved - graphpools[device].held);
-		graphpools[device].reserved = graphpools[device].held;
+	keep = round_up(graphpools[device].held, GRAPHPOOL_CHUNK);
+	if (graphpools[device].reserved > keep) {
+		machine_return(device, KIND_DATA, graphpools[device].reserved - keep);
+		graphpools[device].reserved = keep;
 	}
 	graphpools[device].used = graphpools[device].reserved;
 	pthread_mutex_unlock(&graphpool_lock);

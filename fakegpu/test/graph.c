@@ -151,6 +151,31 @@ static void on_two_devices(void)
 	EQ(mine(), before);
 }
 
+/* Several allocations share a chunk. */
+static void small_ones(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS p[3] = {params(10 * MIB), params(10 * MIB), params(10 * MIB)};
+	uint64_t before = mine();
+	CUgraphNode a;
+	CUgraphExec e;
+	CUgraph g;
+	OK(cuGraphCreate(&g, 0));
+	for (int i = 0; i < 3; i++)
+		OK(cuGraphAddMemAllocNode(&a, g, NULL, 0, &p[i]));
+	OK(cuGraphInstantiateWithFlags(&e, g, 0));
+	OK(cuGraphLaunch(e, NULL));
+	EQ(RESERVED, 32 * MIB);
+	OK(cuDeviceGraphMemTrim(0));
+	EQ(RESERVED, 32 * MIB);
+	EQ(mine() - before, 32 * MIB);
+	for (int i = 0; i < 3; i++)
+		OK(cuMemFreeAsync(p[i].dptr, NULL));
+	OK(cuDeviceGraphMemTrim(0));
+	EQ(mine(), before);
+	OK(cuGraphExecDestroy(e));
+	OK(cuGraphDestroy(g));
+}
+
 int main(void)
 {
 	setenv("FAKEGPU", "h200x2", 1);
@@ -160,5 +185,6 @@ int main(void)
 	freed_outside();
 	freed_at_launch();
 	on_two_devices();
+	small_ones();
 	return FINISH();
 }

@@ -71,9 +71,10 @@ static void devices(void)
 static void contexts(void)
 {
 	const uint64_t cost = 518 * MIB;
+	uint64_t before;
 	CUcontext primary, same, a, b, c;
 	CUdeviceptr p;
-	unsigned flags, version;
+	unsigned flags, version, pushed;
 	size_t limit;
 	int active;
 
@@ -98,6 +99,13 @@ static void contexts(void)
 	OK(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE));
 	EQ(limit, 4096);
 	EQ(cuCtxGetLimit(&limit, (CUlimit)3), CUDA_ERROR_UNSUPPORTED_LIMIT);
+	for (pushed = 0; cuCtxPushCurrent_v2(b) == CUDA_SUCCESS;)
+		pushed++;
+	before = mine();
+	EQ(cuCtxCreate_v2(&c, 0, 0), CUDA_ERROR_INVALID_CONTEXT); /* the stack is full, and no context is made */
+	EQ(mine(), before);
+	while (pushed-- > 0)
+		OK(cuCtxPopCurrent_v2(&c));
 	OK(cuMemAlloc_v2(&p, MIB));
 	OK(cuCtxDestroy_v2(b)); /* takes its memory along, and the top of the stack */
 	EQ(fakegpu_leaks(), 1);
