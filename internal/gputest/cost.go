@@ -16,6 +16,7 @@ const restarts = 4
 func (t *Trial) compareTrios(limit uint64, compare func(trio) ([]series, error)) (all []series, err error) {
 	for range t.rounds(restarts) {
 		inner := t.newTrial(t.quick)
+		inner.flags = t.flags
 		some, err := inner.compareTrio(limit, compare)
 		inner.close()
 		if err != nil {

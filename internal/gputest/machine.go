@@ -42,6 +42,7 @@ type Machine struct {
 	jobs    int                        // made so far
 	trials  int                        // made so far
 	python  func(module string) string // returns the version of a module, or nothing
+	alone   map[work]pace              // how fast work goes alone
 }
 
 // Open opens the driver, and makes a folder for jobs that only this run uses.

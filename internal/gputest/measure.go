@@ -1,6 +1,7 @@
 package gputest
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -12,13 +13,14 @@ import (
 // load on the machine affects all of them: one native, one in a job, and another
 // native one as a control, which shows how much two identical programs differ.
 type measure struct {
+	group string // empty is cost
 	name  string
 	needs []string
 	room  uint64 // bytes that must be free on the device
 	run   func(*Trial) ([]Row, error)
 }
 
-func (m measure) title() string { return "cost/" + m.name }
+func (m measure) title() string { return cmp.Or(m.group, "cost") + "/" + m.name }
 
 // measures returns all measures, in the order of the report.
 func measures() []measure {
@@ -30,6 +32,9 @@ func measures() []measure {
 		{name: "syscalls", needs: []string{torch}, room: 16 * gib, run: (*Trial).syscallCost},
 		{name: "replay", needs: []string{torch}, room: 5 * gib, run: (*Trial).replayCost},
 		{name: "memory", room: 4 * gib, run: (*Trial).memoryCost},
+		{name: "launch-compute", room: 3 * gib, run: (*Trial).launchComputeCost},
+		{name: "train-compute", needs: []string{torch}, room: 16 * gib, run: (*Trial).trainComputeCost},
+		{group: "compute", name: "latency", needs: []string{real}, room: 4 * gib, run: (*Trial).latencyCost},
 	}
 }
 

@@ -19,8 +19,10 @@ import (
 type Trial struct {
 	*Machine
 	quick    bool
-	job      job.Job // without a name before open
-	limit    uint64  // of the job, in bytes
+	job      job.Job   // without a name before open
+	limit    uint64    // of the job, in bytes
+	flags    []string  // of ration run, besides those of name and limit
+	joined   []job.Job // all jobs of the trial that share the device
 	env      []string
 	mark     string // in the environment of all its processes: see markVariable
 	programs []*Program
@@ -98,7 +100,8 @@ func (t *Trial) inJob(command []string) []string {
 	if t.job.Name == "" {
 		return command
 	}
-	return append([]string{t.Bundle.file("ration"), "run", "--name", t.job.Name, "--join", "--mem", strconv.FormatUint(t.limit, 10), "--"}, command...)
+	return slices.Concat([]string{t.Bundle.file("ration"), "run", "--name", t.job.Name, "--join", "--mem", strconv.FormatUint(t.limit, 10)},
+		t.flags, []string{"--"}, command)
 }
 
 // start starts a program, in the job if there is one.

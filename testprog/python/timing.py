@@ -12,6 +12,8 @@ them. Each line on stdin is answered by one on stdout, `ok key=value ...` or `er
                 kernels on the device instead of sleeps                      ok median_us=X mean_us=X
     calls N     N steps of training; the system calls of all threads, for
                 each step. Started by bin/syscalls, which counts them        ok calls=X
+    work AT MS  from the nanosecond AT of the monotonic clock for MS milliseconds,
+                steps of training, two ahead of the device                   ok per_second=X steps=N
     quit        ends
 """
 
@@ -87,6 +89,25 @@ class Timer:
         return f"ok calls={mark(0) / steps:.2f}"
 
 
+    def work(self, step, at, ms):
+        """How many steps a second were finished between the first and the last one of that time."""
+        until = at + ms * 1_000_000
+        time.sleep(max(0, at - time.monotonic_ns()) / 1e9)
+        ahead, finished = [], []
+        while time.monotonic_ns() < until:
+            step()
+            ahead.append(self.torch.cuda.Event())
+            ahead[-1].record()
+            if len(ahead) > 2:
+                ahead.pop(0).synchronize()
+                finished.append(time.monotonic_ns())
+        self.torch.cuda.synchronize()
+        finished = [at for at in finished if at < until]
+        if len(finished) < 2:
+            raise RuntimeError(f"only {len(finished)} steps were finished")
+        return f"ok per_second={(len(finished) - 1) * 1e9 / (finished[-1] - finished[0]):.4f} steps={len(finished)}"
+
+
 class Bench(Timer):
     def prepare(self):
         from model import Training
@@ -146,6 +167,8 @@ def main():
                 say(bench.measure(bench.training.step, int(arguments[0]), 2))
             elif command == "calls":
                 say(bench.count(bench.training.step, int(arguments[0])))
+            elif command == "work":
+                say(bench.work(bench.training.step, int(arguments[0]), int(arguments[1])))
             elif command == "churn":
                 say(bench.measure(bench.churn, int(arguments[0]), 1))
             elif command == "replay":
