@@ -67,6 +67,7 @@ func Run(opt Options) (Report, error) {
 	}
 	c.checkDriver()
 	c.checkInterception()
+	c.checkCompute()
 	c.checkPreloads()
 	c.checkJobs()
 	if len(opt.Command) > 0 {

@@ -64,8 +64,7 @@ func (c *checker) runProbe(settings ...string) (output probeOutput, stderr strin
 func (c *checker) environ() (out []string) {
 	for _, entry := range os.Environ() {
 		key, _, _ := strings.Cut(entry, "=")
-		if key == launch.PreloadVariable || key == launch.EnvRegion || key == job.EnvRegion || key == limit.EnvTolerance ||
-			strings.HasPrefix(key, limit.EnvMemory) || strings.HasPrefix(key, limit.EnvCompute) {
+		if key == launch.PreloadVariable || key == launch.EnvRegion || key == job.EnvRegion || limit.IsVariable(key) || key == limit.EnvMode {
 			continue
 		}
 		if c.fakeGPU != "" && (key == "FAKEGPU" || key == "FAKEGPU_STATE" || key == "LD_LIBRARY_PATH") {

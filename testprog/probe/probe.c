@@ -2,6 +2,9 @@
  * the first device by each way in which programs look up the call that returns it. A
  * preloaded library changes the answer. No context is made, so no device memory is used.
  *
+ * Called as `probe context` it makes the primary context of the first device instead, says
+ * `context` and the result, and keeps it until its input ends.
+ *
  * Each line of output is a word and its value. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,11 +13,14 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda.h"
 
 typedef CUresult (*init_call)(unsigned);
 typedef CUresult (*total_call)(size_t *, CUdevice);
+typedef CUresult (*retain_call)(CUcontext *, CUdevice);
+typedef CUresult (*release_call)(CUdevice);
 typedef CUresult (*version_call)(int *);
 typedef CUresult (*proc_call)(const char *, void **, int, uint64_t);
 typedef CUresult (*proc2_call)(const char *, void **, int, uint64_t, int *);
@@ -72,6 +78,30 @@ static int cuda(void)
 	return 0;
 }
 
+/* keep_context makes a context, and keeps it until the input ends. */
+static int keep_context(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
+	CUcontext context;
+	char c;
+	if (!lib)
+		return 1;
+	init_call init = (init_call)dlsym(lib, "cuInit");
+	retain_call retain = (retain_call)dlsym(lib, "cuDevicePrimaryCtxRetain");
+	release_call release = (release_call)dlsym(lib, "cuDevicePrimaryCtxRelease_v2");
+	if (!init || !retain || !release)
+		return 1;
+	CUresult result = init(0);
+	if (!result)
+		result = retain(&context, 0);
+	printf("context %d\n", result);
+	if (result)
+		return 1;
+	while (read(STDIN_FILENO, &c, 1) > 0)
+		;
+	return release(0) != CUDA_SUCCESS;
+}
+
 static void nvml(void)
 {
 	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -106,9 +136,11 @@ static int print_preloaded(struct dl_phdr_info *info, size_t size, void *arg)
 	return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc == 2 && !strcmp(argv[1], "context"))
+		return keep_context();
 	printf("glibc %s\n", gnu_get_libc_version());
 	dl_iterate_phdr(print_preloaded, NULL);
 	int failed = cuda();
