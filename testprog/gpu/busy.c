@@ -33,9 +33,9 @@
 
 /* Work is queued for about AHEAD, in at most DEPTH pieces and at least two: enough to leave no
  * gap, and not so much that a killed or ended program would hold the device for long. */
-enum { DEPTH = 64, STEPS = 4096, SAMPLES = 1 << 14, NODES = 64, BLOCKS = 264, THREADS = 128 };
+enum { DEPTH = 256, STEPS = 4096, SAMPLES = 1 << 14, NODES = 64, BLOCKS = 264, THREADS = 128 };
 enum { NOT_READY = 600 };                               /* CUDA_ERROR_NOT_READY */
-static const uint64_t AHEAD = 12800000, PAUSE = 100000; /* nanoseconds */
+static const uint64_t AHEAD = 50000000, PAUSE = 100000; /* nanoseconds */
 
 /* A chain of multiplications, each of which needs the one before: a fixed amount of work, which
  * no compiler shortens. The result is stored where it never comes up, so that it is needed. */
