@@ -401,7 +401,7 @@ func (t *Trial) checkKills() error {
 	if err != nil {
 		return err
 	}
-	stall, err := t.killBeside(p, sharer{share: 50}, sharer{share: 30, cap: 20}, kills)
+	stall, err := t.killBeside(p, sharer{share: 50}, sharer{share: 20, cap: 20}, kills)
 	if err != nil {
 		return err
 	}
