@@ -18,8 +18,8 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Long: `Check this machine, with real parts: whether jobs can be made and the kernel
 keeps their locks, whether the library loads, where the driver is, and whether
 its calls reach the library in each way that programs use them, and whether the
-driver keeps the time slices of shares (--compute): for that a context is made on
-device 0 for a moment. Then check the jobs that are there.
+driver keeps the time slices of shares (--compute): for that a context is made
+on device 0 for a moment. Then check the jobs that are there.
 
 With a command, run it with the library and without a limit, and say whether it
 was counted, and which of the calls that it looked up are not. Its output goes

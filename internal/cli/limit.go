@@ -66,12 +66,12 @@ is for all devices of the job, for the one that --device names, or as listed:
 
 --compute and --compute-max change the job's share of a device's time and its
 cap, as ration run takes them; none ends one. They hold from the job's next call
-on. A process that began when its job had neither is not held to them until it is
-started again: its launches go past the library.
+on. A process that began when its job had neither is not held to them until it
+is started again: its launches go past the library.
 
-A change of memory holds for every request from then on. If a job holds more than its new
-limit, nothing is taken from its processes, and new requests are refused until
-enough was returned. A tolerance stays as it is.
+A change of memory holds for every request from then on. If a job holds more
+than its new limit, nothing is taken from its processes, and new requests are
+refused until enough was returned. A tolerance stays as it is.
 
 Limits that an operator keeps in a file beside the region (PATH.limits) can be
 changed by the owner of that file only.

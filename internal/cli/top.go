@@ -26,8 +26,8 @@ func newTopCommand(a *app) *cobra.Command {
 		Long: `Show jobs on the terminal as they change: a bar for each device of each job with
 its limit and its peak, the processes of one job or of all, and refusals and
 deaths as they happen. COMPUTE is a job's share of a device's time and its cap;
-TIME is what a process had of it lately: measured where there is a cap, otherwise
-the driver's own samples over five seconds or more, marked with ~, which may be
+TIME is what a process had of it lately: measured where there is a cap, else the
+driver's own samples over five seconds or more, marked with ~, which may be
 wrong by several points. The last line shows the keys; ? explains them.
 
 It needs a terminal that can move its cursor, 80 columns by 24 lines or more for
