@@ -183,7 +183,7 @@ var unused = []string{
 	"Limits.Round", "DeviceLimits.ComputeMax", "Compute.Due", "Compute.Used", "Compute.Waited",
 	"Account.Work", "Account.Slice", "Account.TimeUsed", "Account.TimeWaited",
 	"Work.Time", "Work.Contexts", "Work.Waiting", "Slice.Time", "Slice.State",
-	"DefaultRound", "WorkLeaseUS", "WorkTimeBits", "WorkContextBits", "WorkWaitingBit", "SliceTimeBits", "SliceStateBits",
+	"DefaultRound", "MinRound", "MaxRound", "ComputeNone", "WorkLeaseUS", "WorkTimeBits", "WorkContextBits", "WorkWaitingBit", "SliceTimeBits", "SliceStateBits",
 	"SliceNone", "SliceKept", "SliceUnseen", "SliceUnknown", "SliceRefused", "SliceLost",
 	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "InitPatienceNS",
 	"DoneRefresh", "ClaimWindow", "PeakStep", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
