@@ -23,7 +23,7 @@ func TestWhyCompute(t *testing.T) {
 		want      string
 	}{
 		{"one of four", machine.Compute{Share: 30, Round: 20_000, Working: 1},
-			[]machine.Process{working(1, 0, 2000, machine.Kept), working(2, 1, 6000, machine.Kept), working(3, 0, 6000, machine.Kept), working(4, 0, 6000, machine.Kept)},
+			[]machine.Process{working(1, 0, 2000, machine.Kept), working(2, 1, 6000, machine.Kept), working(3, 0, 6000, machine.Kept), working(4, 0, 2000, machine.Kept)},
 			"share 30 %: slice 6 ms of a round of 20 ms, 1 of 4 processes has work"},
 		{"contexts divide it", machine.Compute{Share: 30, Round: 20_000, Working: 3}, []machine.Process{working(1, 2, 2000, machine.Kept), working(2, 1, 2000, machine.Kept)},
 			"share 30 %: slice 2 ms of a round of 20 ms, 2 of 2 processes have work in 3 contexts, which divide it"},

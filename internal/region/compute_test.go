@@ -24,7 +24,8 @@ func TestFirstComputeStands(t *testing.T) {
 	}{
 		{Limits{}, Compute{Round: abi.DefaultRound}, false},
 		{bring(30, 0, 0), Compute{Share: 30, Round: abi.DefaultRound}, false},
-		{bring(30, 50, 10_000), Compute{Share: 30, Max: 50, Round: 10_000}, false},
+		{bring(35, 50, 10_000), Compute{Share: 30, Max: 50, Round: 10_000}, true}, // its share is too late, the rest is not
+		{bring(30, 50, 0), Compute{Share: 30, Max: 50, Round: 10_000}, false},
 		{bring(40, 50, 5000), Compute{Share: 30, Max: 50, Round: 10_000}, true},
 		{bring(30, 60, 5000), Compute{Share: 30, Max: 50, Round: 10_000}, true},
 	} {
