@@ -161,11 +161,11 @@ type Limits struct {
 type DeviceLimits struct {
 	_       structs.HostLayout
 	Memory  uint64    // packed by Limit
-	Compute uint64    // share: per cent of the device's time that the job has at least; zero while not set
+	Compute uint64    // share: per cent of the device's time that the job has at least; zero while not set, ComputeNone where set to none
 	UUID    [2]uint64 // the UUID's 16 bytes as two numbers, each big end first; the second is zero while unknown
 	Total   uint64    // bytes the device has; zero while unknown
 
-	ComputeMax uint64 // cap: per cent of the device's time that the job has at most; zero while not set
+	ComputeMax uint64 // cap: per cent of the device's time that the job has at most; as Compute
 	_          [10]uint64
 }
 
@@ -304,6 +304,8 @@ const (
 	DoneRefresh    = 1 << 16   // changes after which an owner rewrites its own Done
 	ClaimWindow    = 64        // slots tried first; doubled when none is free
 	PeakStep       = 64        // a growing device's Peak is written when it is exceeded by one part in so many
-	DefaultRound   = 20_000    // microseconds: Limits.Round where none is set
+	DefaultRound   = 20_000    // microseconds: Limits.Round where none is set, or one out of bounds
+	MinRound       = 1_000     // microseconds: the least Limits.Round
+	MaxRound       = 200_000   // microseconds: the greatest Limits.Round
 	WorkLeaseUS    = 100_000   // microseconds for which a sign of work counts
 )

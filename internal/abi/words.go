@@ -179,6 +179,26 @@ func (n NVMLPIDs) Namespace() uint64 { return uint64(n) >> 1 }
 // Own is 1 where the driver's list has the namespace's own PIDs.
 func (n NVMLPIDs) Own() uint64 { return uint64(n) & 1 }
 
+// ComputeNone is a share or a cap that was set to none: unlike zero, a process that brings
+// one along does not set it. All that is not from 1 to 100 limits nothing.
+const ComputeNone = 255
+
+// Percent returns a share or a cap as a number from 1 to 100, or 0 where there is none.
+func Percent(word uint64) int {
+	if word > 100 {
+		return 0
+	}
+	return int(word)
+}
+
+// RoundOf returns the round that Limits.Round stands for, in microseconds.
+func RoundOf(word uint64) uint64 {
+	if word < MinRound || word > MaxRound {
+		return DefaultRound
+	}
+	return word
+}
+
 // Widths of Work.
 const (
 	WorkTimeBits    = 48

@@ -2,22 +2,41 @@ package limit
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Environment variables with a job's settings. The first two are HAMi-core's; with _0
-// to _15 appended they have the limit of one device.
+// Environment variables with a job's settings. The first three take _0 to _15 at the end
+// for the limit of one device. EnvMemory, EnvCompute and EnvPolicy are HAMi-core's.
 const (
-	EnvMemory    = "CUDA_DEVICE_MEMORY_LIMIT"
-	EnvCompute   = "CUDA_DEVICE_SM_LIMIT"
-	EnvTolerance = "RATION_TOLERANCE"
+	EnvMemory     = "CUDA_DEVICE_MEMORY_LIMIT"
+	EnvCompute    = "CUDA_DEVICE_SM_LIMIT"
+	EnvComputeMax = "RATION_COMPUTE_MAX"
+	EnvPolicy     = "GPU_CORE_UTILIZATION_POLICY" // what EnvCompute is: a share, a cap, or nothing
+	EnvRound      = "RATION_COMPUTE_ROUND"
+	EnvMode       = "RATION_COMPUTE" // strict, or nothing
+	EnvTolerance  = "RATION_TOLERANCE"
 )
+
+// IsVariable reports whether an environment variable has a limit that a job's region
+// keeps. EnvMode is none: each process reads it for itself.
+func IsVariable(key string) bool {
+	for _, name := range []string{EnvMemory, EnvCompute, EnvComputeMax} {
+		if _, is := cutVariable(key, name); is {
+			return true
+		}
+	}
+	return key == EnvTolerance || key == EnvPolicy || key == EnvRound
+}
 
 // Settings are a job's limits, as its processes find them in their environment.
 type Settings struct {
-	Memory  Set[Memory]
-	Compute Set[Compute]
+	Memory     Set[Memory]
+	Compute    Set[Compute] // shares: at least so much of a device's time
+	ComputeMax Set[Compute] // caps: at most so much
+	Round      Round        // of which shares are slices; 0 where it is not set
+	Strict     bool         // a share that cannot be kept is an error of the program
 
 	// Tolerance is how far usage may exceed a memory limit.
 	Tolerance Percent
@@ -29,6 +48,7 @@ type Settings struct {
 func FromEnv(environ []string) (Settings, error) {
 	var (
 		settings Settings
+		policy   policy
 		errs     []error
 		seen     = make(map[string]bool)
 	)
@@ -38,14 +58,40 @@ func FromEnv(environ []string) (Settings, error) {
 			continue // the first of several counts, as with getenv
 		}
 		seen[key] = true
-		if use, err := settings.set(key, value); err != nil {
+		use, err := settings.set(key, value)
+		if key == EnvPolicy {
+			use = policyUse
+			policy, err = parsePolicy(value)
+		}
+		if err != nil {
 			errs = append(errs, &InputError{Source: key, Value: value, Err: err, Use: use})
 		}
 	}
 	if errs != nil {
 		return Settings{}, errors.Join(errs...)
 	}
+	settings.apply(policy)
 	return settings, nil
+}
+
+// apply makes of HAMi-core's limit what its policy says. A cap of our own comes first.
+func (s *Settings) apply(p policy) {
+	switch p {
+	case policyCap:
+		fill(&s.ComputeMax.Default, s.Compute.Default)
+		for i := range s.Compute.Device {
+			fill(&s.ComputeMax.Device[i], s.Compute.Device[i])
+		}
+		s.Compute = Set[Compute]{}
+	case policyNeither:
+		s.Compute = Set[Compute]{}
+	}
+}
+
+func fill(to *Compute, from Compute) {
+	if !to.IsSet() {
+		*to = from
+	}
 }
 
 func (s *Settings) set(key, value string) (use string, err error) {
@@ -55,9 +101,19 @@ func (s *Settings) set(key, value string) (use string, err error) {
 	if suffix, ok := cutVariable(key, EnvCompute); ok {
 		return s.Compute.setVariable(suffix, value, parseCompute, computeUse)
 	}
-	if key == EnvTolerance {
+	if suffix, ok := cutVariable(key, EnvComputeMax); ok {
+		return s.ComputeMax.setVariable(suffix, value, parseCompute, computeUse)
+	}
+	switch key {
+	case EnvTolerance:
 		s.Tolerance, err = parsePercent(value)
 		return toleranceUse, err
+	case EnvRound:
+		s.Round, err = parseRound(value)
+		return roundUse, err
+	case EnvMode:
+		s.Strict, err = parseMode(value)
+		return modeUse, err
 	}
 	return "", nil
 }
@@ -84,7 +140,13 @@ func (s *Set[L]) setVariable(suffix, value string, parse func(string) (L, error)
 
 // Environ returns s as environment variables, for [FromEnv] to read.
 func (s Settings) Environ() []string {
-	environ := append(s.Memory.environ(EnvMemory), s.Compute.environ(EnvCompute)...)
+	environ := slices.Concat(s.Memory.environ(EnvMemory), s.Compute.environ(EnvCompute), s.ComputeMax.environ(EnvComputeMax))
+	if s.Round != 0 {
+		environ = append(environ, EnvRound+"="+s.Round.String())
+	}
+	if s.Strict {
+		environ = append(environ, EnvMode+"="+modeStrict)
+	}
 	if s.Tolerance != 0 {
 		environ = append(environ, EnvTolerance+"="+s.Tolerance.String())
 	}

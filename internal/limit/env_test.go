@@ -25,6 +25,16 @@ func TestFromEnv(t *testing.T) {
 			[]string{"CUDA_DEVICE_MEMORY_LIMIT=12.5%", "CUDA_DEVICE_SM_LIMIT_15=30%", "RATION_TOLERANCE=10%"}},
 		{"the first of two", []string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT=x"},
 			[]string{"CUDA_DEVICE_MEMORY_LIMIT=1g"}},
+		{"a cap of HAMi-core's",
+			[]string{"CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_1=40", "GPU_CORE_UTILIZATION_POLICY=FORCE"},
+			[]string{"RATION_COMPUTE_MAX=30%", "RATION_COMPUTE_MAX_1=40%"}},
+		{"a cap of HAMi-core's and our own", // whichever variable comes first
+			[]string{"GPU_CORE_UTILIZATION_POLICY=force", "CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_1=40", "RATION_COMPUTE_MAX_1=none"},
+			[]string{"RATION_COMPUTE_MAX=30%", "RATION_COMPUTE_MAX_1=none"}},
+		{"no policy of HAMi-core's", []string{"CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=disable", "RATION_COMPUTE_MAX=50"}, []string{"RATION_COMPUTE_MAX=50%"}},
+		{"the default policy", []string{"CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=default"}, []string{"CUDA_DEVICE_SM_LIMIT=30%"}},
+		{"a share, a cap and a round", []string{"CUDA_DEVICE_SM_LIMIT=30", "RATION_COMPUTE_MAX=50", "RATION_COMPUTE_ROUND=10000", "RATION_COMPUTE=strict"},
+			[]string{"CUDA_DEVICE_SM_LIMIT=30%", "RATION_COMPUTE_MAX=50%", "RATION_COMPUTE_ROUND=10ms", "RATION_COMPUTE=strict"}},
 		{"no tolerance", []string{"RATION_TOLERANCE=0"}, nil},
 	} {
 		settings, err := limit.FromEnv(tt.environ)
@@ -49,6 +59,11 @@ func TestFromEnvRejects(t *testing.T) {
 		{"CUDA_DEVICE_SM_LIMIT=", limit.ErrEmpty},
 		{"CUDA_DEVICE_SM_LIMIT=101", limit.ErrPercent},
 		{"CUDA_DEVICE_SM_LIMIT_x=10", limit.ErrDevice},
+		{"RATION_COMPUTE_MAX=101", limit.ErrPercent},
+		{"RATION_COMPUTE_MAX_16=10", limit.ErrDevice},
+		{"RATION_COMPUTE_ROUND=1s", limit.ErrRound},
+		{"RATION_COMPUTE=lax", limit.ErrMode},
+		{"GPU_CORE_UTILIZATION_POLICY=often", limit.ErrPolicy},
 		{"RATION_TOLERANCE=", limit.ErrEmpty},
 		{"RATION_TOLERANCE=101", limit.ErrPercent},
 		{"RATION_TOLERANCE=-1", limit.ErrPercent},
@@ -84,6 +99,8 @@ func FuzzEnv(f *testing.F) {
 	f.Add("CUDA_DEVICE_MEMORY_LIMIT=10g", "CUDA_DEVICE_MEMORY_LIMIT_1=25%", "CUDA_DEVICE_SM_LIMIT=30")
 	f.Add("CUDA_DEVICE_MEMORY_LIMIT_16=1g", "CUDA_DEVICE_SM_LIMIT_0=0", "RATION_TOLERANCE=2.5%")
 	f.Add("=", "", "CUDA_DEVICE_MEMORY_LIMIT")
+	f.Add("CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=force", "RATION_COMPUTE_ROUND=10ms")
+	f.Add("RATION_COMPUTE_MAX=30", "GPU_CORE_UTILIZATION_POLICY=disable", "RATION_COMPUTE=strict")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		settings, err := limit.FromEnv([]string{a, b, c})
 		if err != nil {

@@ -7,10 +7,15 @@ import (
 	"testing"
 )
 
-// TestGrammar runs the table that shim/test/limit_parse_table.c runs too: the command
+// TestGrammar runs the tables that shim/test/limit_parse_table.c runs too: the command
 // line and the library must read a limit alike.
 func TestGrammar(t *testing.T) {
-	table, err := os.ReadFile("testdata/grammar.txt")
+	runTable(t, "testdata/grammar.txt", 100)
+	runTable(t, "testdata/compute.txt", 40)
+}
+
+func runTable(t *testing.T, path string, least int) {
+	table, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +38,8 @@ func TestGrammar(t *testing.T) {
 		}
 		lines++
 	}
-	if lines < 100 {
-		t.Errorf("the table has only %d lines", lines)
+	if lines < least {
+		t.Errorf("%s has only %d lines", path, lines)
 	}
 }
 
@@ -65,6 +70,20 @@ func parseAs(kind, text string) string {
 		var p Percent
 		p, err = parsePercent(text)
 		result = "share " + strconv.Itoa(int(p))
+	case "round":
+		var r Round
+		r, err = parseRound(text)
+		result = "microseconds " + strconv.Itoa(int(r))
+	case "policy":
+		var p policy
+		p, err = parsePolicy(text)
+		result = [...]string{"share", "cap", "neither"}[p]
+	case "mode":
+		var strict bool
+		result = "lenient"
+		if strict, err = parseMode(text); strict {
+			result = "strict"
+		}
 	case "device":
 		var d int
 		d, err = parseDevice(text)

@@ -86,7 +86,7 @@ func (m Memory) String() string {
 
 const computeUse = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
 
-// Compute is a limit on the share of one device's time: a whole percentage, or none. As
+// Compute is a share of one device's time or a cap on it: a whole percentage, or none. As
 // with [Memory], the zero value is not set.
 type Compute struct {
 	percent uint8 // 1 to 100

@@ -30,7 +30,7 @@ func ParseMemorySet(source, value string) (Set[Memory], error) {
 	return parseSet(source, value, parseMemory, memoryUse)
 }
 
-// ParseComputeSet is [ParseMemorySet] for compute limits: 30, 0=30,1=50%.
+// ParseComputeSet is [ParseMemorySet] for shares and caps: 30, 0=30,1=50%.
 func ParseComputeSet(source, value string) (Set[Compute], error) {
 	return parseSet(source, value, parseCompute, computeUse)
 }
