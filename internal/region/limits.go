@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -96,10 +98,8 @@ func (r *Region) offerLimits(l Limits) error {
 		return nil
 	}
 	missing := false
-	for d := range l.Memory {
-		page := &r.limits.Device[d]
-		missing = missing || l.Memory[d].IsSet() && atomic.LoadUint64(&page.Memory) == 0 ||
-			l.Compute[d] != 0 && atomic.LoadUint64(&page.Compute) == 0
+	for word, value := range l.words(r.limits) {
+		missing = missing || value != 0 && atomic.LoadUint64(word) == 0
 	}
 	if !missing {
 		return nil
@@ -111,14 +111,24 @@ func (r *Region) offerLimits(l Limits) error {
 // processes that bring different limits the first one stands, also when the
 // other was stopped here for an hour.
 func offer(page *abi.Limits, l Limits) {
-	for d := range l.Memory {
-		if l.Memory[d].IsSet() {
-			atomic.CompareAndSwapUint64(&page.Device[d].Memory, 0, uint64(l.Memory[d]))
+	for word, value := range l.words(page) {
+		if value != 0 {
+			atomic.CompareAndSwapUint64(word, 0, value)
 			point(abi.InitLimits)
 		}
-		if l.Compute[d] != 0 {
-			atomic.CompareAndSwapUint64(&page.Device[d].Compute, 0, l.Compute[d])
+	}
+}
+
+// words pairs each word of a page with the value that is brought for it; zero is none.
+func (l *Limits) words(page *abi.Limits) iter.Seq2[*uint64, uint64] {
+	return func(yield func(*uint64, uint64) bool) {
+		for d := range page.Device {
+			on := &page.Device[d]
+			if !yield(&on.Memory, uint64(l.Memory[d])) || !yield(&on.Compute, l.Compute[d]) || !yield(&on.ComputeMax, l.ComputeMax[d]) {
+				return
+			}
 		}
+		yield(&page.Round, l.Round)
 	}
 }
 
@@ -195,7 +205,22 @@ func (r *Region) Total(device int) (_ uint64, err error) {
 
 // SetLimit changes a device's limit for every request from now on. What is held
 // beyond it stays held.
-func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
+func (r *Region) SetLimit(device int, limit abi.Limit) error {
+	return r.setLimit(device, uint64(limit), func(on *abi.DeviceLimits) *uint64 { return &on.Memory })
+}
+
+// SetCompute changes a device's share: 1 to 100, or abi.ComputeNone.
+func (r *Region) SetCompute(device int, share uint64) error {
+	return r.setLimit(device, share, func(on *abi.DeviceLimits) *uint64 { return &on.Compute })
+}
+
+// SetComputeMax changes a device's cap: 1 to 100, or abi.ComputeNone.
+func (r *Region) SetComputeMax(device int, most uint64) error {
+	return r.setLimit(device, most, func(on *abi.DeviceLimits) *uint64 { return &on.ComputeMax })
+}
+
+// setLimit changes one word of a device's limits.
+func (r *Region) setLimit(device int, value uint64, word func(*abi.DeviceLimits) *uint64) (err error) {
 	if err := checkDevice(device); err != nil {
 		return err
 	}
@@ -204,7 +229,7 @@ func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
 		return err
 	}
 	set := func(page *abi.Limits) error {
-		atomic.StoreUint64(&page.Device[device].Memory, uint64(limit))
+		atomic.StoreUint64(word(&page.Device[device]), value)
 		point(abi.LimitSet)
 		atomic.AddUint64(&page.Changes, 1)
 		return nil
@@ -218,19 +243,22 @@ func (r *Region) SetLimit(device int, limit abi.Limit) (err error) {
 	return r.withLimits(r.limitsAt, set)
 }
 
-// Differences lists the devices whose limit in the region is not the one this
+// Differences lists the devices of which a limit in the region is not the one this
 // process brought along.
 func (r *Region) Differences(own Limits) (devices []int, err error) {
-	for d, l := range own.Memory {
-		if !l.IsSet() {
-			continue
-		}
-		have, err := r.Limit(d)
-		if err != nil {
-			return nil, err
-		}
-		if have != l {
-			devices = append(devices, d)
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return nil, err
+	}
+	for d := range own.Memory {
+		on := &r.limits.Device[d]
+		for _, l := range []struct {
+			word *uint64
+			own  uint64
+		}{{&on.Memory, uint64(own.Memory[d])}, {&on.Compute, own.Compute[d]}, {&on.ComputeMax, own.ComputeMax[d]}} {
+			if l.own != 0 && atomic.LoadUint64(l.word) != l.own && !slices.Contains(devices, d) {
+				devices = append(devices, d)
+			}
 		}
 	}
 	return devices, nil

@@ -21,8 +21,10 @@ const LimitsSuffix = ".limits"
 // Limits are what a process brings along, or what is to be set, for each device.
 // The zero value sets nothing.
 type Limits struct {
-	Memory  [abi.Devices]abi.Limit
-	Compute [abi.Devices]uint64 // per cent
+	Memory     [abi.Devices]abi.Limit
+	Compute    [abi.Devices]uint64 // shares, as abi.DeviceLimits has them
+	ComputeMax [abi.Devices]uint64 // caps, likewise
+	Round      uint64              // microseconds
 }
 
 // Role says how a process came by a ready region.

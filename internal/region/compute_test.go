@@ -1,0 +1,125 @@
+package region
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ration/internal/abi"
+)
+
+// A share, a cap and the round are set by the first process that brings them, each by
+// itself, and not by a later one; one that was set to none is not brought back.
+func TestFirstComputeStands(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	bring := func(share, most, round uint64) Limits {
+		var l Limits
+		l.Compute[1], l.ComputeMax[1], l.Round = share, most, round
+		return l
+	}
+	for i, c := range []struct {
+		own     Limits
+		want    Compute
+		differs bool
+	}{
+		{Limits{}, Compute{Round: abi.DefaultRound}, false},
+		{bring(30, 0, 0), Compute{Share: 30, Round: abi.DefaultRound}, false},
+		{bring(30, 50, 10_000), Compute{Share: 30, Max: 50, Round: 10_000}, false},
+		{bring(40, 50, 5000), Compute{Share: 30, Max: 50, Round: 10_000}, true},
+		{bring(30, 60, 5000), Compute{Share: 30, Max: 50, Round: 10_000}, true},
+	} {
+		r, err := Open(path, Options{Limits: c.own})
+		must(t, err)
+		checkCompute(t, r, c.want)
+		d, err := r.Differences(c.own)
+		must(t, err)
+		if (len(d) > 0) != c.differs || c.differs && d[0] != 1 {
+			t.Errorf("process %d: differences on devices %v", i, d)
+		}
+		must(t, r.Close())
+	}
+	r, err := Open(path, Options{})
+	must(t, err)
+	must(t, r.SetCompute(1, abi.ComputeNone))
+	must(t, r.SetComputeMax(1, 90))
+	must(t, r.Close())
+	r, err = Open(path, Options{Limits: bring(30, 50, 10_000)})
+	must(t, err)
+	defer r.Close()
+	checkCompute(t, r, Compute{Max: 90, Round: 10_000})
+	if changes := r.limits.Changes; changes != 2 {
+		t.Errorf("%d changes are counted, want 2", changes)
+	}
+}
+
+func checkCompute(t *testing.T, r *Region, want Compute) {
+	t.Helper()
+	got, err := r.Compute(1)
+	must(t, err)
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// What an operator wrote counts, and a process's own does not.
+func TestOperatorsCompute(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	var operators, own Limits
+	operators.Compute[1], operators.Round = 20, 40_000
+	own.Compute[1], own.ComputeMax[1], own.Round = 90, 90, 1000
+	must(t, WriteLimitsFile(path, operators))
+	r, err := Open(path, Options{Limits: own})
+	must(t, err)
+	defer r.Close()
+	checkCompute(t, r, Compute{Share: 20, Round: 40_000})
+	seen, err := OpenReadOnly(path)
+	must(t, err)
+	defer seen.Close()
+	checkCompute(t, seen, Compute{Share: 20, Round: 40_000})
+	must(t, r.SetCompute(1, 35)) // the operator is us
+	must(t, seen.Refresh())
+	checkCompute(t, seen, Compute{Share: 35, Round: 40_000})
+	if _, err := os.Stat(path + LimitsSuffix); err != nil {
+		t.Error(err)
+	}
+}
+
+// Words that no version of ration writes limit nothing, and give no round.
+func TestComputeOutOfBounds(t *testing.T) {
+	r, _ := overHeap(t)
+	for _, word := range []uint64{101, 255, 1 << 40, 1<<64 - 1} {
+		r.limits.Device[1].Compute, r.limits.Device[1].ComputeMax, r.limits.Round = word, word, word*1000+7
+		checkCompute(t, r, Compute{Round: abi.RoundOf(word*1000 + 7)})
+	}
+	for word, want := range map[uint64]uint64{0: abi.DefaultRound, 999: abi.DefaultRound, 1000: 1000, 200_000: 200_000, 200_001: abi.DefaultRound} {
+		if got := abi.RoundOf(word); got != want {
+			t.Errorf("a round of %d is %d, want %d", word, got, want)
+		}
+	}
+}
+
+// What a process has of a device's time is read from outside, and not believed of the one
+// that had its slot before.
+func TestProcessCompute(t *testing.T) {
+	r := open(t, 10*MiB)
+	s := claim(t, r)
+	must(t, s.Charge(0, abi.Context, MiB))
+	a := &r.m.Accounts[0][s.index]
+	want := ProcessCompute{abi.MakeWork(1234, 2, true), abi.MakeSlice(3000, abi.SliceKept), 5, 6}
+	a.Work, a.Slice, a.TimeUsed, a.TimeWaited = uint64(want.Work), uint64(want.Slice), want.Used, want.Waited
+	r.m.Compute[0].Used, r.m.Compute[0].Waited = 7, 8
+	seen, err := OpenReadOnly(r.path)
+	must(t, err)
+	defer seen.Close()
+	if got, err := seen.ProcessCompute(0, s.index); err != nil || got != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	if got, err := seen.Compute(0); err != nil || got.Used != 7 || got.Waited != 8 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	a.Gen++
+	if got, err := r.ProcessCompute(0, s.index); err != nil || got != (ProcessCompute{}) {
+		t.Errorf("of another generation: %+v, %v", got, err)
+	}
+	a.Gen--
+}
