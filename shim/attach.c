@@ -97,32 +97,41 @@ static void attach_compare_memory(unsigned device, const struct region_limits *o
 	attach_memory_text(d->jobs, sizeof d->jobs, has);
 }
 
-static void attach_compute_text(char *out, size_t size, uint64_t percent)
+/* attach_compute_text renders a share or a cap. */
+static void attach_compute_text(char *out, size_t size, uint64_t percent, const char *of)
 {
-	if (percent)
-		snprintf(out, size, "%llu %% of compute", (unsigned long long)percent);
+	if (percent_of(percent))
+		snprintf(out, size, "%llu %% of %s", (unsigned long long)percent, of);
 	else
-		snprintf(out, size, "all of compute");
+		snprintf(out, size, "all of %s", of);
+}
+
+static void attach_compare_percent(uint64_t mine, uint64_t has, const char *of, struct attach_difference *d)
+{
+	if (!mine || mine == has || (mine == RATION_COMPUTE_NONE && !percent_of(has)))
+		return;
+	attach_compute_text(d->mine, sizeof d->mine, mine, of);
+	attach_compute_text(d->jobs, sizeof d->jobs, has, of);
 }
 
 static void attach_compare_compute(unsigned device, const struct region_limits *own, struct attach_difference *d)
 {
-	(void)own; /* which has 0 also for the decision to have no limit */
-	const struct compute_limit *mine = &attach_job_config.compute[device];
-	uint64_t has = load_acquire(&attach_job_region.limits->device[device].compute);
-	if (!mine->set || mine->percent == has)
-		return;
-	attach_compute_text(d->mine, sizeof d->mine, mine->percent);
-	attach_compute_text(d->jobs, sizeof d->jobs, has);
+	attach_compare_percent(own->compute[device], load_acquire(&attach_job_region.limits->device[device].compute), "compute", d);
+}
+
+static void attach_compare_compute_max(unsigned device, const struct region_limits *own, struct attach_difference *d)
+{
+	attach_compare_percent(own->compute_max[device], load_acquire(&attach_job_region.limits->device[device].compute_max),
+			       "compute at most", d);
 }
 
 /* attach_log_differences logs each difference between the limits that this process brought
  * and its job's, once for all devices in a row that have it. */
 static void attach_log_differences(const struct region_limits *own)
 {
-	static void (*const compare[])(unsigned, const struct region_limits *, struct attach_difference *) = {attach_compare_memory,
-													      attach_compare_compute};
-	for (unsigned kind = 0; kind < 2; kind++) {
+	static void (*const compare[])(unsigned, const struct region_limits *, struct attach_difference *) = {
+		attach_compare_memory, attach_compare_compute, attach_compare_compute_max};
+	for (unsigned kind = 0; kind < sizeof compare / sizeof *compare; kind++) {
 		struct attach_difference now = {"", ""}, next;
 		unsigned first = 0;
 		for (unsigned device = 0; device <= RATION_DEVICES; device++) {
@@ -142,6 +151,10 @@ static void attach_log_differences(const struct region_limits *own)
 			first = device;
 		}
 	}
+	uint64_t round = region_round(&attach_job_region);
+	if (own->round && own->round != round)
+		log_warn("this process was given a round of %llu us, its job has %llu us, which counts", (unsigned long long)own->round,
+			 (unsigned long long)round);
 }
 
 /* attach_log_damage is called where this process found a slot whose content cannot be. */
@@ -178,8 +191,10 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	memset(&own, 0, sizeof own);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		own.memory[d] = config_limit(c, d, 0);
-		own.compute[d] = c->compute[d].percent;
+		own.compute[d] = config_compute(&c->compute[d]);
+		own.compute_max[d] = config_compute(&c->compute_max[d]);
 	}
+	own.round = c->round;
 	if (!c->path_given && !config_make_folder(c))
 		return false;
 	/* The launcher made the job's region. A new one would have no limits. */
@@ -239,9 +254,10 @@ enum attach_state attach_join(void (*reset)(void))
 	struct attach_page *p = attach_get_page();
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_COLD) {
-		if (attach_open(p, reset) && attach_claim())
+		if (attach_open(p, reset) && attach_claim()) {
+			__atomic_store_n(&p->compute, config_wants_compute(), __ATOMIC_RELEASE);
 			attach_set_state(p, ATTACH_ON);
-		else
+		} else
 			attach_fail(p);
 	}
 	enum attach_state s = (enum attach_state)p->state;

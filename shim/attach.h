@@ -22,6 +22,7 @@ struct attach_page {
 	uint32_t opened;     /* the region is mapped, with or without a slot; under lock */
 	uint32_t unreadable; /* opening it only to read failed, and was logged; under lock */
 	uint32_t nvml;       /* whether NVML was started; nvml.c's */
+	uint32_t compute;    /* the job has a share or a cap: launches are hooked; written before state */
 	mutex lock;          /* LOCK_ATTACH */
 };
 
@@ -36,6 +37,14 @@ static inline enum attach_state attach_state(void)
 
 /* attach_on reports whether this process counts. */
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
+
+/* attach_compute reports whether this process is attached to a job with a share or a cap, as
+ * it was when the process first looked a launch up, or joined. */
+static inline bool attach_compute(void)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	return __builtin_expect(__atomic_load_n(&p->compute, __ATOMIC_ACQUIRE) != 0, 0);
+}
 
 /* attach_prepare reads the settings once, and returns the state. ATTACH_COLD: there is a
  * job to join. */

@@ -15,6 +15,10 @@
 
 #define CONFIG_MEMORY "CUDA_DEVICE_MEMORY_LIMIT"
 #define CONFIG_COMPUTE "CUDA_DEVICE_SM_LIMIT"
+#define CONFIG_COMPUTE_MAX "RATION_COMPUTE_MAX"
+#define CONFIG_POLICY "GPU_CORE_UTILIZATION_POLICY"
+#define CONFIG_ROUND "RATION_COMPUTE_ROUND"
+#define CONFIG_MODE "RATION_COMPUTE"
 #define CONFIG_TOLERANCE "RATION_TOLERANCE"
 
 /* Where a container finds its job, also without its environment: the region, or the
@@ -37,7 +41,7 @@ bool config_any(void)
 {
 	struct stat st;
 	for (char **e = environment_all(); *e; e++)
-		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || !strncmp(*e, "RATION_REGION=", 14) ||
+		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || config_after(*e, CONFIG_COMPUTE_MAX) || !strncmp(*e, "RATION_REGION=", 14) ||
 		    !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
 			return true;
 	return config_stat(CONFIG_WELL_KNOWN, &st);
@@ -78,28 +82,62 @@ static const char *config_devices(const char *ending, unsigned *from, unsigned *
 	return what;
 }
 
+/* config_limit_kind returns which limit a variable is, and what follows its name; or -1. */
+static int config_limit_kind(const char *variable, const char **ending)
+{
+	static const char *const names[] = {CONFIG_MEMORY, CONFIG_COMPUTE, CONFIG_COMPUTE_MAX};
+	for (int kind = 0; kind < 3; kind++)
+		if ((*ending = config_after(variable, names[kind])) && strchr(*ending, '='))
+			return kind;
+	return -1;
+}
+
 /* config_read_limit reads one variable, if it is a limit: one for all devices, or one that
  * names a device (exact). */
 static bool config_read_limit(struct config *c, char **e, bool exact)
 {
-	const char *memory = config_after(*e, CONFIG_MEMORY), *ending = memory ? memory : config_after(*e, CONFIG_COMPUTE), *what;
+	const char *ending, *what;
 	struct memory_limit m;
 	struct compute_limit p;
 	unsigned from, to;
-	if (!ending || (*ending == '=') == exact || !strchr(*e, '=') || !config_first(e))
+	int kind = config_limit_kind(*e, &ending);
+	if (kind < 0 || (*ending == '=') == exact || !config_first(e))
 		return true;
 	if ((what = config_devices(ending, &from, &to)))
 		return config_wrong(*e, what, device_use);
 	const char *value = strchr(*e, '=') + 1;
-	if ((what = memory ? parse_memory(value, &m) : parse_compute(value, &p)))
-		return config_wrong(*e, what, memory ? memory_use : compute_use);
+	if ((what = kind ? parse_compute(value, &p) : parse_memory(value, &m)))
+		return config_wrong(*e, what, kind ? compute_use : memory_use);
+	p.exact = exact;
 	for (; from < to; from++) {
-		if (memory)
+		if (kind == 0)
 			c->memory[from] = m;
 		else
-			c->compute[from] = p;
+			(kind == 1 ? c->compute : c->compute_max)[from] = p;
 	}
 	return true;
+}
+
+/* config_setting returns a variable's value, or NULL, and the variable itself for
+ * config_wrong: the value lies behind the name and =. */
+static const char *config_setting(const char *name, const char **variable)
+{
+	const char *value = environment_get(name);
+	*variable = value ? value - strlen(name) - 1 : NULL;
+	return value;
+}
+
+/* config_apply_policy makes of HAMi-core's limit on compute what its policy says. A cap of
+ * our own comes before one of HAMi-core's, unless it is the default and that is for one
+ * device. */
+static void config_apply_policy(struct config *c, enum compute_policy policy)
+{
+	for (unsigned d = 0; d < RATION_DEVICES && policy != POLICY_SHARE; d++) {
+		const struct compute_limit *from = &c->compute[d], *own = &c->compute_max[d];
+		if (policy == POLICY_CAP && from->set && (!own->set || (from->exact && !own->exact)))
+			c->compute_max[d] = *from;
+		c->compute[d] = (struct compute_limit){.set = false};
+	}
 }
 
 static bool config_read_limits(struct config *c)
@@ -110,11 +148,18 @@ static bool config_read_limits(struct config *c)
 	for (int exact = 0; exact < 2; exact++)
 		for (char **e = environment_all(); *e; e++)
 			good = config_read_limit(c, e, exact) && good;
-	const char *tolerance = environment_get(CONFIG_TOLERANCE);
+	const char *variable, *value;
 	uint32_t share = 0;
-	/* A value lies behind its name and =, as long together as the name and its end. */
-	if (tolerance && (what = parse_percent(tolerance, &share)))
-		good = config_wrong(tolerance - sizeof CONFIG_TOLERANCE, what, tolerance_use);
+	enum compute_policy policy = POLICY_SHARE;
+	if ((value = config_setting(CONFIG_TOLERANCE, &variable)) && (what = parse_percent(value, &share)))
+		good = config_wrong(variable, what, tolerance_use);
+	if ((value = config_setting(CONFIG_ROUND, &variable)) && (what = parse_round(value, &c->round)))
+		good = config_wrong(variable, what, round_use);
+	if ((value = config_setting(CONFIG_MODE, &variable)) && (what = parse_mode(value, &c->strict)))
+		good = config_wrong(variable, what, mode_use);
+	if ((value = config_setting(CONFIG_POLICY, &variable)) && (what = parse_policy(value, &policy)))
+		good = config_wrong(variable, what, policy_use);
+	config_apply_policy(c, policy);
 	c->tolerance = share / (ONE_PERCENT / 10);
 	return good;
 }
@@ -187,7 +232,8 @@ static bool config_find_well_known(struct config *c)
 	return true;
 }
 
-static bool config_find_path(struct config *c)
+/* config_find_path finds the job's region. quiet: what is wrong is said another time. */
+static bool config_find_path(struct config *c, bool quiet)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
 	bool well_known = config_find_well_known(c);
@@ -196,6 +242,8 @@ static bool config_find_path(struct config *c)
 		const char *value = environment_get(variables[i]), *job = environment_get("RATION_JOB");
 		if (!value)
 			continue;
+		if (!*value && quiet)
+			return false;
 		if (!*value) {
 			log_error("%s=\"\": empty (use the path of the job's region)", variables[i]);
 			return false;
@@ -204,7 +252,7 @@ static bool config_find_path(struct config *c)
 		c->made = job && *job;
 		c->created = c->made ? config_number(environment_get("RATION_JOB_CREATED")) : 0;
 		n = snprintf(c->path, sizeof c->path, "%s", value);
-		if (n < 0 || (size_t)n >= sizeof c->path)
+		if (!quiet && (n < 0 || (size_t)n >= sizeof c->path))
 			log_error("%s: a path of %d bytes (use one shorter than %zu)", variables[i], n, sizeof c->path);
 		return n >= 0 && (size_t)n < sizeof c->path;
 	}
@@ -217,7 +265,8 @@ static bool config_find_path(struct config *c)
 	/* Limits without a path: a job called default. */
 	n = config_own_folder(c->path, sizeof c->path - sizeof "/default/region");
 	if (n < 0 || (size_t)n >= sizeof c->path - sizeof "/default/region") {
-		log_error("the folder of jobs has too long a name (name another in RATION_DIR)");
+		if (!quiet)
+			log_error("the folder of jobs has too long a name (name another in RATION_DIR)");
 		return false;
 	}
 	strcat(c->path, "/default/region");
@@ -235,7 +284,7 @@ bool config_read(struct config *c)
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
 	/* The job first: what is logged about the rest names it. */
-	bool found = config_find_path(c);
+	bool found = config_find_path(c, false);
 	if (found)
 		log_set_job(c->path);
 	bool good = config_read_limits(c);
@@ -253,6 +302,74 @@ uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)
 		return LIMIT_NONE;
 	uint64_t bytes = l->share ? share_of(l->share, total) : l->bytes;
 	return make_limit(bytes, c->tolerance);
+}
+
+uint64_t config_compute(const struct compute_limit *l) { return !l->set ? 0 : l->percent ? l->percent : RATION_COMPUTE_NONE; }
+
+/* config_environment_wants_compute reports whether a variable sets a share or a cap. */
+static bool config_environment_wants_compute(void)
+{
+	const char *policy_text = environment_get(CONFIG_POLICY), *ending;
+	enum compute_policy policy = POLICY_SHARE;
+	struct compute_limit l;
+	if (policy_text)
+		parse_policy(policy_text, &policy);
+	for (char **e = environment_all(); *e; e++) {
+		int kind = config_limit_kind(*e, &ending);
+		if (kind < 1 || (kind == 1 && policy == POLICY_NEITHER))
+			continue;
+		if (!parse_compute(strchr(*e, '=') + 1, &l) && l.percent)
+			return true;
+	}
+	return false;
+}
+
+/* config_page_wants_compute reports whether the page of limits at this place of a file has a
+ * share or a cap. */
+static int config_page_wants_compute(const char *path, off_t at)
+{
+	struct ration_limits page;
+	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	bool read_all = pread(fd, &page, sizeof page, at) == (ssize_t)sizeof page && page.magic == RATION_LIMITS_MAGIC;
+	close(fd);
+	for (unsigned d = 0; read_all && d < RATION_DEVICES; d++)
+		if (percent_of(page.device[d].compute) || percent_of(page.device[d].compute_max))
+			return 1;
+	return 0;
+}
+
+static bool config_ask_compute(void)
+{
+	struct config c = {.tolerance = 0};
+	char beside[sizeof c.path + sizeof LIMITS_SUFFIX];
+	if (config_environment_wants_compute())
+		return true;
+	if (!config_any() || !config_find_path(&c, true))
+		return false;
+	snprintf(beside, sizeof beside, "%s" LIMITS_SUFFIX, c.path);
+	int wants = config_page_wants_compute(beside, 0);
+	if (wants < 0)
+		wants = config_page_wants_compute(c.path, offsetof(struct ration_region, limits));
+	return wants > 0;
+}
+
+bool config_wants_compute(void)
+{
+	enum { UNKNOWN, NO, YES };
+	static int answer;
+	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED), unknown = UNKNOWN;
+	if (known == UNKNOWN) {
+		/* It may be asked between a program's call and its look at errno. */
+		int saved = errno;
+		known = config_ask_compute() ? YES : NO;
+		errno = saved;
+		/* Of two threads that ask, the first answers for both. */
+		if (!__atomic_compare_exchange_n(&answer, &unknown, known, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			known = unknown;
+	}
+	return known == YES;
 }
 
 /* config_make_trusted makes a folder, or accepts one that only this user can have made:

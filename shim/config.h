@@ -18,7 +18,10 @@ struct config {
 	bool probe;         /* RATION_HOSTPID=probe */
 	unsigned tolerance; /* per mille */
 	struct memory_limit memory[RATION_DEVICES];
-	struct compute_limit compute[RATION_DEVICES];
+	struct compute_limit compute[RATION_DEVICES];     /* shares */
+	struct compute_limit compute_max[RATION_DEVICES]; /* caps */
+	uint32_t round;                                   /* microseconds; 0: not set */
+	bool strict;                                      /* RATION_COMPUTE=strict */
 };
 
 /* config_any reports whether this process has a job, by the environment and by one
@@ -31,6 +34,15 @@ bool config_read(struct config *c);
 /* config_limit returns a device's limit as the region packs it; 0 where there is none, or
  * where it is a share and total is not known (0). */
 uint64_t config_limit(const struct config *c, unsigned device, uint64_t total);
+
+/* config_compute returns a share or a cap as the region has it. */
+uint64_t config_compute(const struct compute_limit *l);
+
+/* config_wants_compute reports whether this process's job has a share or a cap: by the
+ * environment, or by its page of limits. It answers before cuInit, when a program first
+ * looks a launch up, and gives the same answer ever after. Quiet: what is wrong with the
+ * settings is said at cuInit. */
+bool config_wants_compute(void);
 
 /* config_make_folder makes the folder of a region whose path was not given. */
 bool config_make_folder(const struct config *c);

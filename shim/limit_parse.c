@@ -10,6 +10,9 @@
 const char memory_use[] = SIZE_USE "; or a percentage from 1 to 100, like 25%";
 const char compute_use[] = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit";
 const char tolerance_use[] = "a percentage from 0 to 100, like 10 or 2.5%";
+const char round_use[] = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000";
+const char policy_use[] = "default for a share, force for a cap, or disable for neither";
+const char mode_use[] = "strict, or leave it out";
 const char device_use[] = "a device from 0 to 15 at the end of the name";
 
 static const char parse_empty[] = "empty";
@@ -149,7 +152,7 @@ const char *parse_compute(const char *text, struct compute_limit *out)
 	if (!wrong && p % ONE_PERCENT)
 		wrong = parse_not_percent;
 	if (!wrong)
-		*out = (struct compute_limit){true, (uint8_t)(p / ONE_PERCENT)};
+		*out = (struct compute_limit){.set = true, .percent = (uint8_t)(p / ONE_PERCENT)};
 	return wrong;
 }
 
@@ -163,6 +166,42 @@ const char *parse_device(const char *text, unsigned *out)
 		return "not a device index";
 	*out = n;
 	return NULL;
+}
+
+const char *parse_round(const char *text, uint32_t *microseconds)
+{
+	size_t len = parse_digits(text);
+	uint64_t n = 0;
+	if (!*text)
+		return parse_empty;
+	bool good = len && (!text[len] || !strcmp(text + len, "us") || !strcmp(text + len, "ms"));
+	for (size_t i = 0; i < len && n <= RATION_MAX_ROUND; i++)
+		n = n * 10 + (uint64_t)(text[i] - '0');
+	if (text[len] == 'm')
+		n *= 1000;
+	if (!good || n < RATION_MIN_ROUND || n > RATION_MAX_ROUND)
+		return "not a time in range";
+	*microseconds = (uint32_t)n;
+	return NULL;
+}
+
+const char *parse_policy(const char *text, enum compute_policy *out)
+{
+	if (!*text || parse_is_word(text, "default"))
+		*out = POLICY_SHARE;
+	else if (parse_is_word(text, "force"))
+		*out = POLICY_CAP;
+	else if (parse_is_word(text, "disable"))
+		*out = POLICY_NEITHER;
+	else
+		return "not a policy";
+	return NULL;
+}
+
+const char *parse_mode(const char *text, bool *strict)
+{
+	*strict = !strcmp(text, "strict");
+	return *text && !*strict ? "not a mode" : NULL;
 }
 
 uint64_t share_of(uint32_t share, uint64_t bytes) { return (uint64_t)((unsigned __int128)bytes * share / WHOLE); }

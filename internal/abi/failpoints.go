@@ -64,6 +64,12 @@ const (
 	HostPIDFound   // it is written, the turn is ours
 	HostPIDLeft    // the turn is given up
 
+	// And those of a device's time.
+	WorkShown   // a sign of work is shown
+	CapMeasured // a batch is measured, its time not charged
+	CapCharged  // it is charged, and not yet counted
+	CapWaiting  // a launch is about to wait
+
 	Failpoints
 )
 
@@ -79,6 +85,7 @@ var failpointNames = [Failpoints]string{
 	"leave-returned", "leave-freed", "leave-unlocked",
 	"limit-set",
 	"hostpid-taken", "hostpid-listed", "hostpid-read", "hostpid-checked", "hostpid-found", "hostpid-left",
+	"work-shown", "cap-measured", "cap-charged", "cap-waiting",
 }
 
 func (p Failpoint) String() string {

@@ -131,6 +131,10 @@ enum ration_failpoint {
 	RATION_FAILPOINT_HOSTPID_CHECKED = 44,
 	RATION_FAILPOINT_HOSTPID_FOUND = 45,
 	RATION_FAILPOINT_HOSTPID_LEFT = 46,
+	RATION_FAILPOINT_WORK_SHOWN = 47,
+	RATION_FAILPOINT_CAP_MEASURED = 48,
+	RATION_FAILPOINT_CAP_CHARGED = 49,
+	RATION_FAILPOINT_CAP_WAITING = 50,
 };
 #define RATION_FAILPOINT_NAMES \
 	"none", \
@@ -179,7 +183,11 @@ enum ration_failpoint {
 	"hostpid-read", \
 	"hostpid-checked", \
 	"hostpid-found", \
-	"hostpid-left",
+	"hostpid-left", \
+	"work-shown", \
+	"cap-measured", \
+	"cap-charged", \
+	"cap-waiting",
 
 struct ration_counters {
 	uint64_t reads;

@@ -11,7 +11,6 @@
 
 #include "internal.h"
 
-#define LIMITS_SUFFIX ".limits"
 
 /* By number: the function's name depends on the C library's age. */
 static int file_stat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
@@ -214,7 +213,11 @@ int region_offer(struct ration_limits *page, const void *limits)
 		}
 		if (own->compute[d])
 			cas(&page->device[d].compute, 0, own->compute[d]);
+		if (own->compute_max[d])
+			cas(&page->device[d].compute_max, 0, own->compute_max[d]);
 	}
+	if (own->round)
+		cas(&page->round, 0, own->round);
 	return REGION_OK;
 }
 

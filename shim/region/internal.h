@@ -61,6 +61,7 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 /* reap.c */
 void region_reap_former_self(struct region *r);
 void region_reap_device(struct region *r, unsigned device, unsigned *slots);
+bool region_reap_slot(struct region *r, unsigned slot);
 
 /* refusal.c */
 void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket);

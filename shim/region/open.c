@@ -117,9 +117,10 @@ static bool open_lacks(const struct region *r, const struct region_limits *own)
 {
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
 		if ((own->memory[d] && !load_acquire(&r->limits->device[d].memory)) ||
-		    (own->compute[d] && !load_acquire(&r->limits->device[d].compute)))
+		    (own->compute[d] && !load_acquire(&r->limits->device[d].compute)) ||
+		    (own->compute_max[d] && !load_acquire(&r->limits->device[d].compute_max)))
 			return true;
-	return false;
+	return own->round && !load_acquire(&r->limits->round);
 }
 
 static int open_attach(struct region *r, const struct region_limits *own, unsigned flags, uint64_t created)

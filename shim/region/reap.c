@@ -205,6 +205,18 @@ int region_reap(struct region *r, unsigned *slots)
 	return REGION_OK;
 }
 
+/* region_reap_slot gives back what a slot's process holds if it is dead, and says whether it
+ * did. */
+bool region_reap_slot(struct region *r, unsigned slot)
+{
+	unsigned slots = 0;
+	int cancel;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	reap_slot(r, slot, &slots);
+	pthread_setcancelstate(cancel, &cancel);
+	return slots > 0;
+}
+
 /* region_reap_device looks only at slots that may hold something of device: a
  * refusal must not cost a question to the kernel for every process there is. */
 void region_reap_device(struct region *r, unsigned device, unsigned *slots)

@@ -17,6 +17,9 @@
 
 #include "abi.h"
 
+/* The page of limits that an operator puts beside a region. */
+#define LIMITS_SUFFIX ".limits"
+
 /* What a call returns: 0, or one of these. */
 enum region_error {
 	REGION_OK = 0,
@@ -41,7 +44,9 @@ enum region_error {
 /* What a process brings along; zero where it has nothing to say. */
 struct region_limits {
 	uint64_t memory[RATION_DEVICES]; /* as make_limit packs it */
-	uint64_t compute[RATION_DEVICES];
+	uint64_t compute[RATION_DEVICES];     /* shares and caps: percent, or RATION_COMPUTE_NONE */
+	uint64_t compute_max[RATION_DEVICES];
+	uint64_t round;                       /* microseconds */
 };
 
 /* How a process came by a ready region. */
@@ -178,6 +183,34 @@ void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes);
 /* region_holdings reads what each process holds of a device into out, at most n
  * of them, and returns how many there are. */
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n);
+
+/* What a job may have of a device's time at this instant: a share and a cap in percent, 0
+ * for none, and the round in microseconds. */
+unsigned region_share(const struct region *r, unsigned device);
+unsigned region_cap(const struct region *r, unsigned device);
+uint64_t region_round(const struct region *r);
+
+/* region_enter makes this process's account on a device its own, so that what follows can be
+ * shown in it. The calls that show something wait for no thread: they do nothing where the
+ * account is not this process's. */
+void region_enter(struct region *r, unsigned device);
+
+/* region_show_work and region_show_slice show the last sign of work and the slices of this
+ * process, as make_work and make_slice pack them. */
+void region_show_work(struct region *r, unsigned device, uint64_t work);
+void region_show_slice(struct region *r, unsigned device, uint64_t slice);
+
+/* region_workers counts the contexts of the job's other processes that have work on a
+ * device: docs/protocols.md, section 11. asked is when each slot was last asked about, in
+ * units of RATION_WORK_LEASE_US. It may ask the kernel about a process, and reap it. */
+unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS]);
+
+/* The cap's word: docs/protocols.md, section 12. region_cap_due returns the nanosecond of
+ * the monotonic clock that launches wait for. region_cap_charge charges time of the device
+ * that was used, at a cap in percent. region_cap_waited books that a launch waited. */
+uint64_t region_cap_due(const struct region *r, unsigned device, uint64_t now_ns);
+void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns);
+void region_cap_waited(struct region *r, unsigned device, uint64_t ns);
 
 /* region_cause_text says how a death was noticed. */
 const char *region_cause_text(unsigned cause);

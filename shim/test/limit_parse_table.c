@@ -1,4 +1,4 @@
-/* Runs the table of internal/limit/testdata/grammar.txt, which the Go tests run too:
+/* Runs the tables of internal/limit/testdata, which the Go tests run too:
  * the command line and the library must read a limit alike. */
 #include <strings.h>
 
@@ -37,8 +37,10 @@ static void parse_as(const char *kind, const char *text, char *out, size_t size)
 {
 	struct memory_limit memory = {0};
 	struct compute_limit compute = {0};
-	uint32_t share = 0;
+	uint32_t share = 0, round = 0;
 	unsigned device = 0;
+	enum compute_policy policy = POLICY_SHARE;
+	bool strict = false;
 	const char *wrong = "no such kind";
 	if (!strcmp(kind, "memory")) {
 		wrong = parse_memory(text, &memory);
@@ -59,15 +61,26 @@ static void parse_as(const char *kind, const char *text, char *out, size_t size)
 	} else if (!strcmp(kind, "device")) {
 		wrong = parse_device(text, &device);
 		snprintf(out, size, "device %u", device);
+	} else if (!strcmp(kind, "round")) {
+		wrong = parse_round(text, &round);
+		snprintf(out, size, "microseconds %u", round);
+	} else if (!strcmp(kind, "policy")) {
+		static const char *const names[] = {"share", "cap", "neither"};
+		wrong = parse_policy(text, &policy);
+		snprintf(out, size, "%s", names[policy]);
+	} else if (!strcmp(kind, "mode")) {
+		wrong = parse_mode(text, &strict);
+		snprintf(out, size, "%s", strict ? "strict" : "lenient");
 	}
 	if (wrong)
 		snprintf(out, size, "error: %s", wrong);
 }
 
-int main(void)
+/* run_table checks each line of a table: kind "text" result. */
+static void run_table(const char *name)
 {
 	char path[4096], line[512], text[512], got[128];
-	snprintf(path, sizeof path, "%s/../../internal/limit/testdata/grammar.txt", getenv("here"));
+	snprintf(path, sizeof path, "%s/../../internal/limit/testdata/%s", getenv("here"), name);
 	FILE *table = fopen(path, "r");
 	CHECK(table != NULL);
 	while (table && fgets(line, sizeof line, table)) {
@@ -86,6 +99,16 @@ int main(void)
 			fprintf(stderr, "%s %s: got %s, want %s\n", line, text, got, want);
 		CHECK(same);
 	}
+	if (table)
+		fclose(table);
+}
+
+int main(void)
+{
+	run_table("grammar.txt");
 	CHECK(checks_passed > 100);
+	unsigned before = checks_passed;
+	run_table("compute.txt");
+	CHECK(checks_passed > before + 40);
 	return FINISH();
 }
