@@ -33,7 +33,7 @@ unsigned long fakegpu_launches(void);
 void fakegpu_hold(const char *gate, unsigned calls);
 void fakegpu_open(const char *gate);
 
-/* How many calls wait at a gate, or in a full queue ("queue"), once there are n of them or
+/* How many calls wait at a gate, or in a full queue ("queue"), or for work that takes time ("wait"), once there are n of them or
  * so many milliseconds have passed. */
 unsigned fakegpu_held(const char *gate, unsigned n, unsigned ms);
 

@@ -176,6 +176,15 @@ static bool work_sleep(struct work *w, uint64_t entry)
 	return more && work_is_open(w, number);
 }
 
+/* Until an entry is done, or its context ends. Under the lock. */
+static void work_sleep_until(struct work *w, uint64_t entry)
+{
+	gate_count("wait", 1);
+	while (work_sleep(w, entry)) {
+	}
+	gate_count("wait", -1);
+}
+
 /* One look at a full queue, which ends when there may be room. */
 static bool work_is_full(void *arg)
 {
@@ -244,8 +253,7 @@ void work_wait(struct work *w, uint64_t count)
 	if (count == 0)
 		return;
 	pthread_mutex_lock(&work_lock);
-	while (work_sleep(w, count - 1)) {
-	}
+	work_sleep_until(w, count - 1);
 	pthread_mutex_unlock(&work_lock);
 }
 
@@ -300,9 +308,7 @@ void work_wait_mark(struct work_mark *mark)
 	pthread_mutex_lock(&work_lock);
 	if (!work_look(mark)) {
 		struct work *w = mark->work;
-		uint64_t entry = mark->entry; /* it may be set anew meanwhile */
-		while (work_sleep(w, entry)) {
-		}
+		work_sleep_until(w, mark->entry); /* as it is now: it may be set anew meanwhile */
 	}
 	pthread_mutex_unlock(&work_lock);
 }
