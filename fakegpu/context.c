@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "control.h"
 #include "driver.h"
 #include "knobs.h"
 #include "space.h"
@@ -67,8 +68,11 @@ CUresult context_revive(struct context *c)
 {
 	if (!machine_charge(c->device_index, KIND_CONTEXT, context_cost(c)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (c->base == NULL)
+	if (c->base == NULL) {
 		machine_context(c->device_index, 1);
+		work_open(c);
+		control_slice(c);
+	}
 	memcpy(c->limit, context_first_limits, sizeof c->limit);
 	store_release(&c->alive, true);
 	return CUDA_SUCCESS;
@@ -161,6 +165,7 @@ void context_end(struct context *c)
 		machine_return(c->device_index, KIND_CONTEXT, context_cost(c));
 		return;
 	}
+	work_close(c); /* before its events go */
 	e.last = machine_context(c->device_index, -1) == 0;
 	space_sweep(context_belongs, context_end_block, &e);
 	handle_each(c, context_end_handle);

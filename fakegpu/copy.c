@@ -42,6 +42,14 @@ static CUresult copy_ready(CUstream s)
 	return stream_check(s);
 }
 
+/* Copies that are not asynchronous come after all that is in their stream. */
+static void copy_wait(CUstream s)
+{
+	struct context *c;
+	if (__builtin_expect(work_timed, 0) && current_context(&c) == CUDA_SUCCESS && stream_check(s) == CUDA_SUCCESS)
+		stream_finish(c, s);
+}
+
 static CUresult copy_move(struct end to, struct end from, uint64_t n)
 {
 	if (to.real != NULL && from.real != NULL)
@@ -96,9 +104,12 @@ static CUresult copy_across(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstre
 /* Every copy comes as the 32-bit call, today's, and the two that mean the thread's
  * own default stream. */
 #define COPY(name, call, to_v1, from_v1, to_v2, from_v2)                                                               \
-	API name(to_v1 to, from_v1 from, unsigned n) { ENTRY(name, call(to, from, n, NULL)); }                         \
-	API name##_v2(to_v2 to, from_v2 from, size_t n) { ENTRY(name, call(to, from, n, NULL)); }                      \
-	API name##_v2_ptds(to_v2 to, from_v2 from, size_t n) { ENTRY(name, call(to, from, n, CU_STREAM_PER_THREAD)); } \
+	API name(to_v1 to, from_v1 from, unsigned n) { ENTRY(name, (copy_wait(NULL), call(to, from, n, NULL))); }      \
+	API name##_v2(to_v2 to, from_v2 from, size_t n) { ENTRY(name, (copy_wait(NULL), call(to, from, n, NULL))); }   \
+	API name##_v2_ptds(to_v2 to, from_v2 from, size_t n)                                                           \
+	{                                                                                                              \
+		ENTRY(name, (copy_wait(CU_STREAM_PER_THREAD), call(to, from, n, CU_STREAM_PER_THREAD)));               \
+	}                                                                                                              \
 	API name##Async(to_v1 to, from_v1 from, unsigned n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); }  \
 	API name##Async_v2(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); } \
 	API name##Async_v2_ptsz(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, per_thread(s))); }
@@ -107,8 +118,11 @@ COPY(cuMemcpyHtoD, copy_in, CUdeviceptr_v1, const void *, CUdeviceptr, const voi
 COPY(cuMemcpyDtoH, copy_out, void *, CUdeviceptr_v1, void *, CUdeviceptr)
 COPY(cuMemcpyDtoD, copy_across, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
 
-API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { ENTRY(cuMemcpy, copy_any(to, from, n, NULL)); }
-API cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t n) { ENTRY(cuMemcpy, copy_any(to, from, n, CU_STREAM_PER_THREAD)); }
+API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { ENTRY(cuMemcpy, (copy_wait(NULL), copy_any(to, from, n, NULL))); }
+API cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t n)
+{
+	ENTRY(cuMemcpy, (copy_wait(CU_STREAM_PER_THREAD), copy_any(to, from, n, CU_STREAM_PER_THREAD)));
+}
 
 API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { ENTRY(cuMemcpyAsync, copy_any(to, from, n, s)); }
 
@@ -126,12 +140,12 @@ static CUresult copy_peer(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcont
 
 API cuMemcpyPeer(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n)
 {
-	ENTRY(cuMemcpyPeer, copy_peer(to, tc, from, fc, n, NULL));
+	ENTRY(cuMemcpyPeer, (copy_wait(NULL), copy_peer(to, tc, from, fc, n, NULL)));
 }
 
 API cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n)
 {
-	ENTRY(cuMemcpyPeer, copy_peer(to, tc, from, fc, n, CU_STREAM_PER_THREAD));
+	ENTRY(cuMemcpyPeer, (copy_wait(CU_STREAM_PER_THREAD), copy_peer(to, tc, from, fc, n, CU_STREAM_PER_THREAD)));
 }
 
 API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n, CUstream s)
@@ -151,10 +165,10 @@ static CUresult copy_shaped(const void *desc, CUstream s)
 	return desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-#define SHAPED(name)                                                        \
-	API name(const void *d) { ENTRY(name, copy_shaped(d, NULL)); }      \
-	API name##_v2(const void *d) { ENTRY(name, copy_shaped(d, NULL)); } \
-	API name##_v2_ptds(const void *d) { ENTRY(name, copy_shaped(d, CU_STREAM_PER_THREAD)); }
+#define SHAPED(name)                                                                           \
+	API name(const void *d) { ENTRY(name, (copy_wait(NULL), copy_shaped(d, NULL))); }      \
+	API name##_v2(const void *d) { ENTRY(name, (copy_wait(NULL), copy_shaped(d, NULL))); } \
+	API name##_v2_ptds(const void *d) { ENTRY(name, (copy_wait(CU_STREAM_PER_THREAD), copy_shaped(d, CU_STREAM_PER_THREAD))); }
 
 #define SHAPED_ASYNC(name)                                                           \
 	API name(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); }      \

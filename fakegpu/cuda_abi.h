@@ -79,6 +79,7 @@ typedef struct {
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
+enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2 };
 enum { CU_DEVICE_CPU = -1, CU_DEVICE_INVALID = -2 };
 

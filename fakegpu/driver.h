@@ -11,6 +11,7 @@
 #include "ledger.h"
 #include "machine.h"
 #include "report.h"
+#include "work.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define API EXPORT CUresult
@@ -58,6 +59,7 @@ struct context {
 	bool alive;           /* atomic */
 	size_t limit[CU_LIMIT_COUNT];
 	uint64_t stack, heap; /* bytes that limits took of the device */
+	struct work work;     /* what it has to do; a green one has none */
 	struct context *next; /* all contexts ever made */
 };
 
@@ -118,6 +120,10 @@ CUdevice stream_device(CUstream s, CUdevice current);
 /* A launch: with FAKEGPU_QUEUE it stays in its stream until a thread waits for that, and
  * itself waits while the stream is full. */
 void stream_enqueue(CUstream s);
+/* Where time is on: puts so much work into a stream (the current context's, of those that need no creating). */
+void stream_submit(struct context *c, CUstream s, uint64_t ns);
+/* What a call that is not asynchronous waits for: all that came before it in its stream. */
+void stream_finish(struct context *c, CUstream s);
 void streams_wait(struct context *c); /* all of a context's, and those that need no creating */
 static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
 

@@ -33,9 +33,38 @@ unsigned long fakegpu_launches(void);
 void fakegpu_hold(const char *gate, unsigned calls);
 void fakegpu_open(const char *gate);
 
-/* How many calls wait at a gate, or in a full queue ("queue"), once there are n of them or
+/* How many calls wait at a gate, or in a full queue ("queue"), or for work that takes time ("wait"), once there are n of them or
  * so many milliseconds have passed. */
 unsigned fakegpu_held(const char *gate, unsigned n, unsigned ms);
+
+/* The books of a device's engine: when whose kernels ran. In ns of the machine's clock. */
+struct fakegpu_engine {
+	uint64_t now_ns;       /* the books are of this instant */
+	uint64_t idle_ns;      /* no context had work */
+	uint64_t switching_ns; /* going from one context to another */
+	uint64_t switches;
+};
+
+struct fakegpu_engine_context {
+	uint32_t pid;     /* as NVML shows it */
+	uint32_t context; /* a number that no other context of the device ever had */
+	uint32_t live;    /* 0: it ended, or its process did */
+	uint32_t pad;
+	uint64_t slice_us;
+	uint64_t submitted_ns; /* of work */
+	uint64_t got_ns;       /* of the engine: so much of its work is done */
+	uint64_t waited_ns;    /* had work and did not run */
+	uint64_t turns;
+};
+
+/* Device by its index in the machine. Fills up to max contexts, all of one instant, and
+ * returns how many there are, those that ended included; -1 where there is no such device.
+ * libnvidia-ml.so.1 has it, too. */
+int fakegpu_engine(unsigned device, struct fakegpu_engine *out, struct fakegpu_engine_context *list, unsigned max);
+
+/* The machine's clock, in ns; it is set forward by so much first. With FAKEGPU_CLOCK=0 it
+ * stands still but for this. -1 before cuInit. */
+int64_t fakegpu_clock(uint64_t add_ns);
 
 /* The i-th symbol of the driver: the name cuGetProcAddress knows it by, the name it
  * is exported as, since which version, and whether it is the per-thread-stream

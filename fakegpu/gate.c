@@ -57,6 +57,13 @@ void gate_wait(const char *name, bool (*more)(void *), void *arg)
 		gate_wait_at(g, more, arg);
 }
 
+void gate_count(const char *name, int by)
+{
+	struct gate *g = gate_named(name);
+	if (g != NULL)
+		add_relaxed(&g->held, (unsigned)by);
+}
+
 struct visit {
 	struct gate *gate;
 	unsigned opened;

@@ -11,4 +11,7 @@ void gate_pass(const char *name, bool after);
 /* Waits, shown as held under a name, for as long as `more` says so. */
 void gate_wait(const char *name, bool (*more)(void *arg), void *arg);
 
+/* Counts threads that wait somewhere else up or down, so that a test can ask for them by a name. */
+void gate_count(const char *name, int by);
+
 #endif

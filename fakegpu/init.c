@@ -45,6 +45,7 @@ static CUresult init(unsigned flags)
 API cuInit(unsigned flags)
 {
 	faults_load();
+	work_load();
 	ENTRY(cuInit, init(flags));
 }
 

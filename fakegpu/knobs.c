@@ -25,6 +25,24 @@ static bool knob_size(const char *name, uint64_t *out)
 	return true;
 }
 
+/* A number of at most three places after the point, in thousandths. */
+static bool knob_thousandths(const char *name, uint64_t *out)
+{
+	const char *text = getenv(name);
+	char *end;
+	double n;
+
+	if (text == NULL || *text == '\0')
+		return false;
+	n = strtod(text, &end);
+	if (*end != '\0' || !(n >= 0 && n <= 1e6)) {
+		report_note("%s=%s is not a speed (try 10)", name, text);
+		return false;
+	}
+	*out = (uint64_t)(n * 1000 + 0.5);
+	return true;
+}
+
 static void knob_read_all(void)
 {
 	uint64_t n;
@@ -46,6 +64,10 @@ static void knob_read_all(void)
 		knob_values.orphans = n != 0;
 	if (knob_size("FAKEGPU_QUEUE", &n))
 		knob_values.queue = (unsigned)n;
+	knob_values.clock_set = knob_thousandths("FAKEGPU_CLOCK", &knob_values.clock);
+	knob_values.switch_set = knob_size("FAKEGPU_SWITCH", &n);
+	if (knob_values.switch_set)
+		knob_values.switch_ns = n * 1000;
 	knob_values.context_set = knob_size("FAKEGPU_CONTEXT", &knob_values.context);
 	knob_size("FAKEGPU_HIDDEN", &knob_values.hidden);
 }

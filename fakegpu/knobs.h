@@ -17,6 +17,10 @@ struct knobs {
 	unsigned latency_us; /* FAKEGPU_LATENCY_US */
 	bool orphans;        /* FAKEGPU_ORPHANS */
 	unsigned queue;      /* FAKEGPU_QUEUE; 0: without end */
+	bool clock_set;      /* FAKEGPU_CLOCK was given */
+	uint64_t clock;      /* FAKEGPU_CLOCK, thousandths */
+	bool switch_set;     /* FAKEGPU_SWITCH was given */
+	uint64_t switch_ns;  /* FAKEGPU_SWITCH */
 };
 
 const struct knobs *knobs(void);

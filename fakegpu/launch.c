@@ -1,4 +1,5 @@
-/* Launches: nothing runs, but they are counted, and their handles are checked. */
+/* Launches: nothing is computed, but they are counted, their handles are checked, and
+ * where time is on they take theirs. */
 #include "fakegpu.h"
 #include "module.h"
 
@@ -18,6 +19,8 @@ static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threa
 	if (image_allocates(&m->image))
 		TRY(context_heap(c));
 	stream_enqueue(s);
+	if (__builtin_expect(work_timed, 0))
+		stream_submit(c, s, f->ns + f->ns_per_block * blocks);
 	add_relaxed(&launch_launches, 1);
 	return CUDA_SUCCESS;
 }
@@ -73,7 +76,7 @@ API cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **par
 
 typedef void (*host_function)(void *);
 
-/* Everything before it in the stream is done, so it runs at once. */
+/* Runs in the calling thread, which waits for all that comes before it in the stream. */
 static CUresult launch_host(CUstream s, host_function f, void *arg)
 {
 	struct context *c;
@@ -81,6 +84,7 @@ static CUresult launch_host(CUstream s, host_function f, void *arg)
 	TRY(stream_check(s));
 	if (f == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
+	stream_finish(c, s);
 	f(arg);
 	return CUDA_SUCCESS;
 }

@@ -141,9 +141,27 @@ void machine_reap(void)
 	pthread_mutex_unlock(&machine_attach_lock);
 }
 
+/* How time goes is the machine's, and what the last process to set it said; where there
+ * are no other processes it is as the first one says, or as ever. */
+static void machine_set_time(void)
+{
+	struct state *m = machine_file.map;
+	bool alone = true;
+	for (unsigned s = 0; s < m->high && alone; s++)
+		alone = load_acquire(&m->record[s].state) != RECORD_LIVE;
+	if (knobs()->clock_set || alone) {
+		uint64_t rate = knobs()->clock_set ? knobs()->clock : CLOCK_RATE;
+		if (rate != clock_rate(&m->clock))
+			clock_set(&m->clock, rate, 0);
+	}
+	if (knobs()->switch_set || alone)
+		store_relaxed(&m->switch_ns, knobs()->switch_set ? knobs()->switch_ns : ENGINE_SWITCH);
+}
+
 static int machine_claim_locked(void)
 {
 	machine_reap_locked(true);
+	machine_set_time();
 	for (unsigned s = 0; s < MAX_PROCESSES; s++) {
 		struct record *r = &machine_file.map->record[s];
 		if (load_acquire(&r->state) != RECORD_FREE || !state_own(&machine_file, s))
@@ -268,7 +286,7 @@ uint64_t machine_kind(unsigned device, enum kind kind, bool all)
 }
 
 unsigned machine_slot(void) { return machine_own_slot; }
-uint64_t machine_identity(void) { return machine_file.map->record[machine_own_slot].identity; }
+uint64_t machine_identity(void) { return machine_own_slot == NO_SLOT ? 0 : machine_file.map->record[machine_own_slot].identity; }
 
 bool machine_alive(unsigned s, uint64_t identity)
 {
@@ -278,6 +296,35 @@ bool machine_alive(unsigned s, uint64_t identity)
 	machine_reap();
 	alive = load_acquire(&machine_file.map->record[s].state) == RECORD_LIVE;
 	return alive && machine_file.map->record[s].identity == identity;
+}
+
+bool machine_gone(unsigned s, uint64_t identity)
+{
+	const struct record *r = &machine_file.map->record[s];
+	return load_acquire(&r->state) != RECORD_LIVE || r->identity != identity || machine_is_dead(s, machine_pid_namespace(), false);
+}
+
+struct clock *machine_clock(void) { return &machine_file.map->clock; }
+struct engine *machine_engine(unsigned device) { return &machine_file.map->engine[device]; }
+uint64_t machine_switch(void) { return load_relaxed(&machine_file.map->switch_ns); }
+uint32_t machine_pid(void) { return machine_file.map->record[machine_own_slot].outer_pid; }
+
+int machine_control(void)
+{
+	pthread_mutex_lock(&machine_attach_lock);
+	int fd = state_control();
+	pthread_mutex_unlock(&machine_attach_lock);
+	return fd;
+}
+
+void machine_add_time(uint64_t ns)
+{
+	pthread_mutex_lock(&machine_attach_lock);
+	if (state_lock(&machine_file, true)) {
+		clock_set(&machine_file.map->clock, clock_rate(&machine_file.map->clock), ns);
+		state_unlock(&machine_file);
+	}
+	pthread_mutex_unlock(&machine_attach_lock);
 }
 
 unsigned machine_processes(unsigned device, struct process_info *out, unsigned max)

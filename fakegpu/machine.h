@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "clock.h"
+#include "engine.h"
 #include "ledger.h"
 #include "models.h"
 
@@ -58,10 +60,21 @@ uint64_t machine_used(unsigned device); /* by all */
 uint64_t machine_mine(unsigned device); /* by this process */
 uint64_t machine_kind(unsigned device, enum kind kind, bool all);
 
-/* This process's slot and an identity that no other process ever had. */
+/* This process's slot and an identity that no other process ever had; 0 for one that claimed no slot. */
 unsigned machine_slot(void);
 uint64_t machine_identity(void);
 bool machine_alive(unsigned slot, uint64_t identity);
+
+/* Whether that process is gone; unlike machine_alive it takes no lock and gives nothing back. */
+bool machine_gone(unsigned slot, uint64_t identity);
+
+/* Time. */
+struct clock *machine_clock(void);
+void machine_add_time(uint64_t ns); /* sets the clock forward */
+struct engine *machine_engine(unsigned device);
+uint64_t machine_switch(void); /* ns that an engine takes to go from one context to another */
+int machine_control(void);     /* opens what stands for the control device; -1 where it cannot be had */
+uint32_t machine_pid(void);    /* of this process, as NVML shows it */
 
 /* Fills up to max entries with live processes that have a context on the device;
  * returns how many there are. */

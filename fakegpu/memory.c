@@ -64,6 +64,14 @@ static CUresult memory_bad_free(CUdeviceptr p, enum space_result why)
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
+/* A free waits for the device. */
+static void memory_wait(void)
+{
+	struct context *c;
+	if (current_context(&c) == CUDA_SUCCESS)
+		work_wait_all(&c->work);
+}
+
 static CUresult memory_release(CUdeviceptr p)
 {
 	struct block b;
@@ -72,6 +80,8 @@ static CUresult memory_release(CUdeviceptr p)
 	TRY(driver_ready());
 	if (p == 0)
 		return CUDA_SUCCESS;
+	if (__builtin_expect(work_timed, 0))
+		memory_wait();
 	r = space_remove(p, FREED_HERE, &b);
 	if (r == SPACE_UNKNOWN && host_free_managed((uintptr_t)p))
 		return CUDA_SUCCESS;

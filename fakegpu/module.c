@@ -41,6 +41,7 @@ struct function *function_new(const char *name, struct function **list)
 			handle_drop(f);
 			f = NULL;
 		} else {
+			work_duration(name, &f->ns, &f->ns_per_block);
 			f->next = *list;
 			*list = f;
 		}

@@ -10,8 +10,9 @@
 struct function {
 	struct handle handle;
 	char *name;
-	struct module *module;   /* of a CUfunction */
-	struct library *library; /* of a CUkernel */
+	struct module *module;     /* of a CUfunction */
+	struct library *library;   /* of a CUkernel */
+	uint64_t ns, ns_per_block; /* what it takes */
 	struct function *next;
 };
 

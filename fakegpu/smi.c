@@ -1,9 +1,12 @@
 /* fake-smi: a table like nvidia-smi's, from the libnvidia-ml.so.1 that the loader
- * finds. Everything goes through dlsym, so a preloaded library sees every call. */
+ * finds; with --engine the books of the engines, as JSON. Everything goes through dlsym, so a preloaded library sees every call. */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "fakegpu.h"
 #include "nvml_abi.h"
 
 enum { MAX_LISTED = 1024, WIDTH = 77 };
@@ -88,7 +91,34 @@ static unsigned smi_print_processes(unsigned i)
 	return n;
 }
 
-int main(void)
+/* A line of JSON for each context that has a place in a device's engine, and one for each
+ * device before its contexts. */
+static int smi_print_engines(unsigned count)
+{
+	typedef int (*engine_function)(unsigned, struct fakegpu_engine *, struct fakegpu_engine_context *, unsigned);
+	engine_function ask = (engine_function)smi_need("fakegpu_engine");
+	static struct fakegpu_engine_context list[MAX_LISTED];
+	struct fakegpu_engine e;
+
+	for (unsigned d = 0; d < count; d++) {
+		int n = ask(d, &e, list, MAX_LISTED);
+		if (n < 0)
+			return 1;
+		printf("{\"device\":%u,\"now_ns\":%" PRIu64 ",\"idle_ns\":%" PRIu64 ",\"switching_ns\":%" PRIu64 ",\"switches\":%" PRIu64
+		       "}\n",
+		       d, e.now_ns, e.idle_ns, e.switching_ns, e.switches);
+		for (int i = 0; i < n && i < MAX_LISTED; i++) {
+			const struct fakegpu_engine_context *c = &list[i];
+			printf("{\"device\":%u,\"pid\":%u,\"context\":%u,\"live\":%s,\"slice_us\":%" PRIu64 ",\"submitted_ns\":%" PRIu64
+			       ",\"got_ns\":%" PRIu64 ",\"waited_ns\":%" PRIu64 ",\"turns\":%" PRIu64 "}\n",
+			       d, c->pid, c->context, c->live ? "true" : "false", c->slice_us, c->submitted_ns, c->got_ns, c->waited_ns,
+			       c->turns);
+		}
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
 {
 	unsigned count, listed = 0;
 	int cuda;
@@ -103,6 +133,8 @@ int main(void)
 	CALL(nvmlSystemGetDriverVersion, (char *, unsigned), (driver, sizeof driver));
 	CALL(nvmlSystemGetCudaDriverVersion_v2, (int *), (&cuda));
 	CALL(nvmlDeviceGetCount_v2, (unsigned *), (&count));
+	if (argc > 1 && strcmp(argv[1], "--engine") == 0)
+		return smi_print_engines(count);
 
 	smi_rule('+', '-');
 	printf("| fake-smi      Driver Version: %-20s CUDA Version: %2d.%-7d |\n", driver, cuda / 1000, cuda % 1000 / 10);

@@ -13,7 +13,7 @@
 
 #include "report.h"
 
-enum { MAGIC = 0x47504b46, VERSION = 3 };
+enum { MAGIC = 0x47504b46, VERSION = 4 };
 
 /* Lock bytes lie past any data, where they are just numbers. */
 #define LOCK_MACHINE ((off_t)1 << 32)
@@ -95,6 +95,15 @@ static int state_find_path(void)
 	return -1;
 }
 
+int state_control(void)
+{
+	static const char name[] = "/nvidiactl";
+	if (state_folder(state_temporary, sizeof state_temporary - sizeof name) != 0)
+		return -1;
+	strcat(state_temporary, name);
+	return open(state_temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+}
+
 bool state_current(const struct state_file *f)
 {
 	struct stat named, open_;
@@ -132,6 +141,10 @@ static int state_publish(const char *text, const struct shape *shape, bool repla
 		snprintf(s->shape, sizeof s->shape, "%s", text);
 		for (unsigned i = 0; i < shape->devices; i++)
 			s->device[i].capacity = (shape->bytes - shape->reserved) / LEDGER_UNIT;
+		for (unsigned i = 0; i < shape->devices; i++)
+			engine_make(&s->engine[i]);
+		s->switch_ns = ENGINE_SWITCH;
+		clock_set(&s->clock, CLOCK_RATE, 0); /* which showed 0 so far */
 		munmap(s, sizeof *s);
 		r = replace ? rename(state_temporary, state_path) : link(state_temporary, state_path);
 		if (r != 0 && !replace && errno == EEXIST)

@@ -3,6 +3,8 @@
 #ifndef FAKEGPU_STATE_H
 #define FAKEGPU_STATE_H
 
+#include "clock.h"
+#include "engine.h"
 #include "machine.h"
 
 enum record_state { RECORD_FREE, RECORD_LIVE };
@@ -32,11 +34,14 @@ struct state {
 	uint64_t pad[4];
 	struct ledger_word device[MAX_DEVICES];
 	struct record record[MAX_PROCESSES];
+	struct clock clock;
+	uint64_t switch_ns; /* what it takes an engine to go from one context to another */
+	struct engine engine[MAX_DEVICES];
 };
 
 _Static_assert(sizeof(struct ledger_account) == 64, "an account is one cache line");
 _Static_assert(sizeof(struct record) % 64 == 0, "records start on a cache line");
-_Static_assert(sizeof(struct state) % 64 == 0, "records start on a cache line");
+_Static_assert(offsetof(struct state, record) % 64 == 0, "records start on a cache line");
 
 struct state_file {
 	struct state *map;
@@ -50,6 +55,9 @@ struct state_file {
  * A machine in use keeps its shape; a process that asks for none takes the one that is there. */
 int state_open(struct state_file *f);
 void state_close(struct state_file *f);
+
+/* A descriptor of the file that stands for the control device, beside the machine's; -1 where it cannot be had. */
+int state_control(void);
 
 /* Whether the path still leads to this file: another may have replaced it. */
 bool state_current(const struct state_file *f);

@@ -1,8 +1,5 @@
-/* Streams and events. Nothing runs, so everything is done at once, unless FAKEGPU_QUEUE
- * says that it is done when it is waited for. */
-#define _GNU_SOURCE
-#include <time.h>
-
+/* Streams and events. Everything is done at once, unless FAKEGPU_QUEUE says that it is
+ * done when it is waited for, or kernels take time (work.h). */
 #include "driver.h"
 #include "gate.h"
 #include "knobs.h"
@@ -13,13 +10,15 @@ struct stream {
 	int priority;
 	uint64_t id;
 	unsigned queued; /* launches that no thread has waited for; atomic */
+	uint64_t last;   /* how many entries of its context's work come before the end of this stream's; atomic */
 };
 
 struct event {
 	struct handle handle;
 	CUstream stream; /* that it was recorded in */
 	bool recorded;
-	uint64_t at; /* nanoseconds */
+	unsigned flags;
+	struct work_mark mark; /* when, on the machine's clock */
 };
 
 /* NULL, legacy and per-thread need no creating. */
@@ -62,6 +61,54 @@ void stream_enqueue(CUstream s)
 	}
 }
 
+/* The end of a stream in its context's work. The legacy stream waits for all that are not
+ * made to be independent of it, and those for it. */
+enum { STREAM_NON_BLOCKING = 1 };
+
+static struct work *stream_work(struct context *c, CUstream s)
+{
+	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+	return found == NULL ? &c->work : &found->handle.context->work;
+}
+
+static uint64_t stream_last(struct context *c, CUstream s)
+{
+	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+	if (found != NULL)
+		return load_acquire(&found->last);
+	return load_acquire(s == CU_STREAM_PER_THREAD ? &c->work.last : &c->work.blocking);
+}
+
+/* Threads that submit to one stream at the same time may end here in another order. */
+static void stream_raise(uint64_t *last, uint64_t to)
+{
+	uint64_t now = load_relaxed(last);
+	while (now < to && !cas_seq_cst(last, &now, to)) {
+	}
+}
+
+static void stream_put(struct context *c, CUstream s, uint64_t ns, struct work_mark *mark)
+{
+	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+	struct work *w = stream_work(c, s);
+	uint64_t last = work_submit(w, ns, mark);
+
+	if (found != NULL)
+		stream_raise(&found->last, last);
+	else if (s == CU_STREAM_PER_THREAD)
+		stream_raise(&w->last, last);
+	if (found == NULL || (found->flags & STREAM_NON_BLOCKING) == 0)
+		stream_raise(&w->blocking, last);
+}
+
+void stream_submit(struct context *c, CUstream s, uint64_t ns) { stream_put(c, s, ns, NULL); }
+
+void stream_finish(struct context *c, CUstream s)
+{
+	if (work_timed)
+		work_wait(stream_work(c, s), stream_last(c, s));
+}
+
 static void stream_wait(CUstream s)
 {
 	unsigned *n = stream_queue_of(s);
@@ -77,6 +124,8 @@ static void stream_wait_handle(struct handle *h)
 
 void streams_wait(struct context *c)
 {
+	if (work_timed)
+		work_wait_all(&c->work);
 	if (knobs()->queue == 0)
 		return;
 	stream_wait(NULL);
@@ -129,15 +178,22 @@ static CUresult stream_destroy(CUstream handle)
 
 static CUresult stream_query(CUstream s)
 {
+	struct context *c;
 	const unsigned *n;
-	TRY(stream_check_entry(s));
+	TRY(current_context(&c));
+	TRY(stream_check(s));
+	if (work_timed && !work_done(stream_work(c, s), stream_last(c, s)))
+		return CUDA_ERROR_NOT_READY;
 	n = stream_queue_of(s);
 	return n != NULL && load_acquire(n) > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult stream_synchronize(CUstream s)
 {
-	TRY(stream_check_entry(s));
+	struct context *c;
+	TRY(current_context(&c));
+	TRY(stream_check(s));
+	stream_finish(c, s);
 	stream_wait(s);
 	pools_return_slack();
 	return CUDA_SUCCESS;
@@ -157,10 +213,20 @@ API cuStreamSynchronize_ptsz(CUstream s) { ENTRY(cuStreamSynchronize, stream_syn
 API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, stream_query(s)); }
 API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, stream_query(per_thread(s))); }
 
-static CUresult stream_wait_event(CUstream s, CUevent e)
+/* Work of one context is done in order, so there is nothing to wait for; between contexts
+ * the call itself waits. */
+static CUresult stream_wait_event(CUstream s, CUevent handle)
 {
-	TRY(stream_check_entry(s));
-	return handle_want(e, HANDLE_EVENT, "cuStreamWaitEvent") == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+	struct context *c;
+	struct event *e;
+	TRY(current_context(&c));
+	TRY(stream_check(s));
+	e = handle_want(handle, HANDLE_EVENT, "cuStreamWaitEvent");
+	if (e == NULL)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (work_timed && stream_work(c, s) != &e->handle.context->work)
+		work_wait_mark(&e->mark);
+	return CUDA_SUCCESS;
 }
 
 API cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
@@ -230,12 +296,16 @@ API cuStreamIsCapturing_ptsz(CUstream s, int *status) { return cuStreamIsCapturi
 API cuEventCreate(CUevent *out, unsigned flags)
 {
 	struct context *c;
-	(void)flags;
+	struct event *e;
 	TRY(current_context(&c));
 	if (out == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = handle_new(sizeof(struct event), HANDLE_EVENT, c);
-	return *out == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	e = handle_new(sizeof *e, HANDLE_EVENT, c);
+	if (e == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	e->flags = flags;
+	*out = e;
+	return CUDA_SUCCESS;
 }
 
 static CUresult stream_event_get(CUevent handle, const char *call, struct event **out)
@@ -249,6 +319,8 @@ API cuEventDestroy_v2(CUevent handle)
 {
 	struct event *e;
 	TRY(stream_event_get(handle, "cuEventDestroy", &e));
+	if (work_timed)
+		work_forget(&e->mark);
 	handle_drop(e);
 	return CUDA_SUCCESS;
 }
@@ -257,13 +329,18 @@ API cuEventDestroy(CUevent e) { return cuEventDestroy_v2(e); }
 
 static CUresult stream_record(CUevent handle, CUstream s)
 {
-	struct timespec now;
+	struct context *c;
 	struct event *e;
-	TRY(stream_check_entry(s));
+	TRY(current_context(&c));
+	TRY(stream_check(s));
 	TRY(stream_event_get(handle, "cuEventRecord", &e));
 	e->stream = s;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	store_relaxed(&e->at, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
+	if (!work_timed)
+		store_relaxed(&e->mark.at, clock_now(machine_clock()));
+	else if (stream_work(c, s) == &e->handle.context->work)
+		stream_put(c, s, 0, &e->mark);
+	else
+		return CUDA_ERROR_INVALID_HANDLE; /* an event and its stream are of one context */
 	store_release(&e->recorded, true);
 	return CUDA_SUCCESS;
 }
@@ -286,13 +363,16 @@ API cuEventRecordWithFlags_ptsz(CUevent e, CUstream s, unsigned flags)
 API cuEventQuery(CUevent handle)
 {
 	struct event *e;
-	return stream_event_get(handle, "cuEventQuery", &e);
+	TRY(stream_event_get(handle, "cuEventQuery", &e));
+	return work_timed && !work_reached(&e->mark, NULL) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult stream_event_synchronize(CUevent handle)
 {
 	struct event *e;
 	TRY(stream_event_get(handle, "cuEventSynchronize", &e));
+	if (work_timed)
+		work_wait_mark(&e->mark);
 	stream_wait(e->stream);
 	pools_return_slack();
 	return CUDA_SUCCESS;
@@ -302,14 +382,19 @@ API cuEventSynchronize(CUevent e) { ENTRY(cuEventSynchronize, stream_event_synch
 
 API cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to)
 {
+	uint64_t since, until;
 	struct event *a, *b;
 	TRY(stream_event_get(from, "cuEventElapsedTime", &a));
 	TRY(stream_event_get(to, "cuEventElapsedTime", &b));
 	if (ms == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded))
+	if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded) || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING) != 0)
 		return CUDA_ERROR_INVALID_HANDLE;
-	*ms = (float)(int64_t)(load_relaxed(&b->at) - load_relaxed(&a->at)) / 1e6f;
+	since = load_relaxed(&a->mark.at);
+	until = load_relaxed(&b->mark.at);
+	if (work_timed && (!work_reached(&a->mark, &since) || !work_reached(&b->mark, &until)))
+		return CUDA_ERROR_NOT_READY;
+	*ms = (float)(int64_t)(until - since) / 1e6f;
 	return CUDA_SUCCESS;
 }
 

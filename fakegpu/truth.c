@@ -27,5 +27,14 @@ EXPORT int fakegpu_truth_kind(int device, enum fakegpu_kind kind, uint64_t *mine
 	return (unsigned)kind < KIND_COUNT ? truth_of(device, (enum kind)kind, mine, total) : -1;
 }
 
+EXPORT int64_t fakegpu_clock(uint64_t add_ns)
+{
+	if (driver_ready() != CUDA_SUCCESS)
+		return -1;
+	if (add_ns > 0)
+		machine_add_time(add_ns);
+	return (int64_t)clock_now(machine_clock());
+}
+
 EXPORT unsigned fakegpu_errors(void) { return report_errors(); }
 EXPORT unsigned fakegpu_leaks(void) { return report_leaks(); }

@@ -1,0 +1,77 @@
+#define _GNU_SOURCE
+#include "clock.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "atomics.h"
+
+/* How long a thread sleeps at most, in the wall's time: the death of a neighbour wakes
+ * nobody, and is found by looking. */
+enum { CLOCK_NAP = 20 * 1000 * 1000 };
+
+static uint64_t clock_wall(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static struct clock_base clock_base(const struct clock *c)
+{
+	struct clock_base b;
+	uint32_t turns;
+	do {
+		turns = load_acquire(&c->turns);
+		const struct clock_base *from = &c->base[turns % 2];
+		b = (struct clock_base){load_relaxed(&from->wall), load_relaxed(&from->at), load_relaxed(&from->rate)};
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	} while (load_relaxed(&c->turns) != turns);
+	return b;
+}
+
+static uint64_t clock_at(const struct clock_base *b, uint64_t wall)
+{
+	uint64_t passed = wall > b->wall ? wall - b->wall : 0;
+	return b->at + (b->rate == CLOCK_RATE ? passed : (uint64_t)((unsigned __int128)passed * b->rate / CLOCK_RATE));
+}
+
+uint64_t clock_now(const struct clock *c)
+{
+	struct clock_base b = clock_base(c);
+	return clock_at(&b, clock_wall());
+}
+
+uint64_t clock_rate(const struct clock *c) { return clock_base(c).rate; }
+
+void clock_set(struct clock *c, uint64_t rate, uint64_t add)
+{
+	struct clock_base b = clock_base(c);
+	uint64_t wall = clock_wall();
+	uint32_t turns = load_relaxed(&c->turns);
+	struct clock_base *to = &c->base[(turns + 1) % 2];
+
+	store_relaxed(&to->wall, wall);
+	store_relaxed(&to->at, clock_at(&b, wall) + add);
+	store_relaxed(&to->rate, rate);
+	store_release(&c->turns, turns + 1);
+	clock_wake(c);
+}
+
+void clock_sleep(struct clock *c, uint32_t turns, uint64_t until)
+{
+	struct clock_base b = clock_base(c);
+	uint64_t now = clock_at(&b, clock_wall()), ns = CLOCK_NAP;
+
+	if (until <= now)
+		return;
+	if (b.rate > 0 && (unsigned __int128)(until - now) * CLOCK_RATE / b.rate < CLOCK_NAP)
+		ns = (uint64_t)((unsigned __int128)(until - now) * CLOCK_RATE / b.rate) + 1;
+	syscall(SYS_futex, &c->turns, FUTEX_WAIT, turns, &(struct timespec){0, (long)ns}, NULL, 0);
+}
+
+/* Counts nothing: one that looked before the change and sleeps after it sleeps a nap too long at most. */
+void clock_wake(struct clock *c) { syscall(SYS_futex, &c->turns, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }

@@ -1,0 +1,125 @@
+#define _GNU_SOURCE
+#include "control.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+_Static_assert(sizeof(struct control_args) == 32, "ABI");
+
+enum { CONTROL_LIBCUDA_SLICE = 2048 }; /* what libcuda sets, us */
+
+/* FAKEGPU_SLICE=other: a driver whose libcuda and kernel module speak of slices in another way. */
+enum { CONTROL_OTHER_COMMAND = 0xa06c0113, CONTROL_OTHER_SIZE = 16 };
+
+static enum { CONTROL_PLAIN, CONTROL_REFUSE, CONTROL_IGNORE, CONTROL_OTHER } control_mode;
+
+static int control_device = -1; /* the descriptor; constant once it is open */
+static struct stat control_file;
+static pthread_once_t control_once = PTHREAD_ONCE_INIT;
+
+static void control_open(void)
+{
+	const char *mode = getenv("FAKEGPU_SLICE");
+	if (mode == NULL || *mode == '\0')
+		control_mode = CONTROL_PLAIN;
+	else if (strcmp(mode, "refuse") == 0)
+		control_mode = CONTROL_REFUSE;
+	else if (strcmp(mode, "ignore") == 0)
+		control_mode = CONTROL_IGNORE;
+	else if (strcmp(mode, "other") == 0)
+		control_mode = CONTROL_OTHER;
+	else
+		report_note("FAKEGPU_SLICE=%s is none of refuse, ignore, other", mode);
+	int fd = machine_control();
+	if (fd >= 0 && fstat(fd, &control_file) == 0)
+		store_release(&control_device, fd);
+}
+
+/* The program may have closed it, and its number may be another file's by now. */
+static bool control_is_device(int fd)
+{
+	struct stat st;
+	return fd >= 0 && fd == load_acquire(&control_device) && fstat(fd, &st) == 0 && st.st_dev == control_file.st_dev &&
+	       st.st_ino == control_file.st_ino;
+}
+
+/* The numbers of a context's group: the device and the context's number in both. */
+static uint32_t control_client(unsigned device, uint32_t number) { return 0xc1000000u | device << 20 | (number & 0xfffff); }
+static uint32_t control_object(unsigned device, uint32_t number) { return 0x5c000000u | device << 20 | (number & 0xfffff); }
+
+static uint32_t control_set(unsigned device, uint32_t number, const uint64_t *us)
+{
+	uint64_t now;
+	if (!work_slice_get(device, number, &now))
+		return CONTROL_INVALID_CLIENT;
+	if (control_mode == CONTROL_REFUSE)
+		return CONTROL_NOT_SUPPORTED;
+	if (*us == 0 || *us > UINT32_MAX)
+		return CONTROL_INVALID_ARGUMENT;
+	return control_mode == CONTROL_IGNORE || work_slice_set(device, number, *us) ? 0 : CONTROL_INVALID_CLIENT;
+}
+
+static uint32_t control_get(unsigned device, uint32_t number, uint64_t *us)
+{
+	return work_slice_get(device, number, us) ? 0 : CONTROL_INVALID_CLIENT;
+}
+
+/* The kernel module's part. */
+static uint32_t control_answer(const struct control_args *a)
+{
+	bool other = control_mode == CONTROL_OTHER;
+	unsigned device = a->client >> 20 & 0xf;
+	uint32_t number = a->client & 0xfffff;
+	uint64_t *param = (uint64_t *)(uintptr_t)a->params;
+
+	if (driver_ready() != CUDA_SUCCESS || device >= machine_shape()->devices || a->client != control_client(device, number) ||
+	    a->object != control_object(device, number))
+		return CONTROL_INVALID_CLIENT;
+	if (a->command != (other ? CONTROL_OTHER_COMMAND : CONTROL_SET_SLICE) && (other || a->command != CONTROL_GET_SLICE))
+		return CONTROL_NOT_SUPPORTED;
+	if (param == NULL || a->size != (other ? CONTROL_OTHER_SIZE : sizeof *param))
+		return CONTROL_INVALID_PARAM_STRUCT;
+	return a->command == CONTROL_GET_SLICE ? control_get(device, number, param) : control_set(device, number, param);
+}
+
+EXPORT int ioctl(int fd, unsigned long request, ...)
+{
+	struct control_args *a;
+	va_list list;
+
+	va_start(list, request);
+	a = va_arg(list, void *);
+	va_end(list);
+	if (request != CONTROL_REQUEST || !control_is_device(fd))
+		return (int)syscall(SYS_ioctl, fd, request, a);
+	a->status = control_answer(a);
+	return 0;
+}
+
+void control_slice(struct context *c)
+{
+	int (*call)(int, unsigned long, ...) = (int (*)(int, unsigned long, ...))dlsym(RTLD_DEFAULT, "ioctl");
+	uint64_t us[2] = {CONTROL_LIBCUDA_SLICE, 0};
+	int keep = errno;
+
+	pthread_once(&control_once, control_open);
+	struct control_args a = {.client = control_client(c->work.device, c->work.number),
+				 .object = control_object(c->work.device, c->work.number),
+				 .command = control_mode == CONTROL_OTHER ? CONTROL_OTHER_COMMAND : CONTROL_SET_SLICE,
+				 .params = (uintptr_t)us,
+				 .size = control_mode == CONTROL_OTHER ? CONTROL_OTHER_SIZE : sizeof us[0]};
+	if ((call != NULL ? call : ioctl)(control_device, CONTROL_REQUEST, &a) != 0 &&
+	    (errno == ENOTTY || errno == EBADF || errno == EINVAL))
+		a.status = control_answer(&a);
+	errno = keep;
+}

@@ -1,0 +1,176 @@
+#define _GNU_SOURCE
+#include "engine.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "atomics.h"
+
+void engine_make(struct engine *e)
+{
+	pthread_mutexattr_t a;
+	pthread_mutexattr_init(&a);
+	pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(&e->lock, &a);
+	pthread_mutexattr_destroy(&a);
+	e->books[0].loaded = ENGINE_NONE;
+}
+
+struct engine_books *engine_open(struct engine *e)
+{
+	struct engine_books *from, *to;
+	if (pthread_mutex_lock(&e->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&e->lock); /* what it left undone is in the copy that is not true */
+	from = &e->books[load_acquire(&e->truth)];
+	to = &e->books[!load_acquire(&e->truth)];
+	memcpy(to, from, offsetof(struct engine_books, context) + from->high * sizeof *from->context);
+	return to;
+}
+
+void engine_close(struct engine *e, struct engine_books *b, bool keep)
+{
+	if (keep)
+		store_release(&e->truth, (uint32_t)(b - e->books));
+	pthread_mutex_unlock(&e->lock);
+}
+
+static bool engine_has_work(const struct engine_context *c) { return c->state == ENGINE_LIVE && c->done < c->submitted; }
+
+/* The context whose turn comes: the next one that has work, and the same one again where
+ * no other has. */
+static unsigned engine_next(const struct engine_books *b)
+{
+	unsigned from = b->loaded < b->high ? b->loaded + 1 : 0;
+	for (unsigned n = 0; n < b->high; n++) {
+		unsigned i = (from + n) % b->high;
+		if (engine_has_work(&b->context[i]))
+			return i;
+	}
+	return ENGINE_NONE;
+}
+
+/* Entries that lie at or before what is done now are reached; done_before was done at `from`. */
+static void engine_reach(struct engine *e, struct engine_context *c, unsigned i, uint64_t done_before, uint64_t from)
+{
+	for (; c->head < c->tail; c->head++) {
+		struct engine_entry *entry = &e->queue[i][c->head % ENGINE_QUEUE];
+		if (entry->end > c->done)
+			return;
+		entry->at = from + (entry->end - done_before);
+	}
+}
+
+/* Runs the context whose turn it is for ns at most. */
+static void engine_run(struct engine *e, struct engine_books *b, uint64_t ns)
+{
+	struct engine_context *c = &b->context[b->loaded];
+	uint64_t before = c->done, from = b->now;
+
+	if (ns > b->slice_left)
+		ns = b->slice_left;
+	if (ns > c->submitted - c->done)
+		ns = c->submitted - c->done;
+	c->done += ns;
+	b->now += ns;
+	b->slice_left -= ns;
+	engine_reach(e, c, b->loaded, before, from);
+	if (c->done == c->submitted) {
+		c->busy += b->now - c->since;
+		c->since = b->now;
+	}
+}
+
+void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint64_t switch_ns)
+{
+	while (b->now < now) {
+		uint64_t left = now - b->now;
+		if (b->loaded == ENGINE_NONE || b->slice_left == 0 || !engine_has_work(&b->context[b->loaded])) {
+			unsigned next = engine_next(b);
+			if (next == ENGINE_NONE) {
+				b->idle += left;
+				b->now = now;
+				return;
+			}
+			if (next != b->loaded) {
+				b->switch_left = switch_ns;
+				b->switches++;
+			}
+			b->loaded = next;
+			b->slice_left = b->context[next].slice;
+			b->context[next].turns++;
+		}
+		if (b->switch_left > 0) {
+			uint64_t ns = b->switch_left < left ? b->switch_left : left;
+			b->switch_left -= ns;
+			b->switching += ns;
+			b->now += ns;
+		} else {
+			engine_run(e, b, left);
+		}
+	}
+}
+
+/* A place that was never used, or else the one whose context ended longest ago. */
+static unsigned engine_place(struct engine_books *b)
+{
+	unsigned best = ENGINE_NONE;
+	if (b->high < ENGINE_CONTEXTS)
+		return b->high++;
+	for (unsigned i = 0; i < ENGINE_CONTEXTS; i++)
+		if (b->context[i].state != ENGINE_LIVE && (best == ENGINE_NONE || b->context[i].ended < b->context[best].ended))
+			best = i;
+	return best;
+}
+
+unsigned engine_join(struct engine *e, struct engine_books *b, unsigned slot, uint64_t identity, uint32_t pid)
+{
+	unsigned i = engine_place(b);
+	if (i == ENGINE_NONE)
+		return i;
+	if (b->loaded == i) /* what was loaded there is gone */
+		b->loaded = ENGINE_NONE;
+	b->context[i] = (struct engine_context){
+		.state = ENGINE_LIVE, .slot = slot, .identity = identity, .pid = pid, .number = ++e->numbers, .slice = ENGINE_FIRST_SLICE};
+	return i;
+}
+
+void engine_leave(struct engine_books *b, unsigned i)
+{
+	struct engine_context *c = &b->context[i];
+	if (engine_has_work(c))
+		c->busy += b->now - c->since;
+	c->state = ENGINE_ENDED;
+	c->ended = b->now;
+	if (b->loaded == i)
+		b->slice_left = b->switch_left = 0;
+}
+
+bool engine_is_full(const struct engine_books *b, unsigned i) { return b->context[i].tail - b->context[i].head >= ENGINE_QUEUE; }
+
+void engine_submit(struct engine *e, struct engine_books *b, unsigned i, uint64_t ns)
+{
+	struct engine_context *c = &b->context[i];
+	if (ns > 0 && !engine_has_work(c))
+		c->since = b->now;
+	c->submitted += ns;
+	e->queue[i][c->tail % ENGINE_QUEUE].end = c->submitted;
+	c->tail++;
+	engine_reach(e, c, i, c->done, b->now); /* where all before it is done, so is it */
+}
+
+uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, uint64_t switch_ns)
+{
+	const struct engine_context *c = &b->context[i], *other;
+	uint64_t end = e->queue[i][number % ENGINE_QUEUE].end;
+	uint64_t at = b->now + (end > c->done ? end - c->done : 0);
+
+	if (b->loaded == i)
+		return at + b->switch_left;
+	at += switch_ns;
+	if (b->loaded == ENGINE_NONE || !engine_has_work(&b->context[b->loaded]))
+		return at;
+	other = &b->context[b->loaded];
+	return at + b->switch_left + (b->slice_left < other->submitted - other->done ? b->slice_left : other->submitted - other->done);
+}
