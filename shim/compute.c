@@ -24,13 +24,13 @@ static struct compute_device {
 
 static uint32_t compute_asked[RATION_SLOTS]; /* region_workers' */
 
-__thread uint64_t compute_next_look;
+__thread uint64_t compute_next_signal, compute_next_look;
 
 void compute_reset(void)
 {
 	memset(compute_devices, 0, sizeof compute_devices);
 	memset(compute_asked, 0, sizeof compute_asked);
-	compute_next_look = 0;
+	compute_next_signal = compute_next_look = 0;
 	slices_reset();
 	cap_reset();
 }
@@ -107,7 +107,7 @@ static struct device *compute_current(uint64_t now_us)
 void compute_signal(void)
 {
 	uint64_t now = compute_clock();
-	compute_next_look = now + COMPUTE_LOOK_NS;
+	compute_next_signal = compute_next_look = now + COMPUTE_LOOK_NS;
 	struct device *d = compute_current(now / 1000);
 	if (d)
 		compute_look_at(d, now / 1000, false);
@@ -168,8 +168,8 @@ int compute_made(struct device *d, CUcontext whole, CUcontext part)
 	if (!whole && !part)
 		return CUDA_SUCCESS;
 	if (attach_config()->strict && state != RATION_SLICE_KEPT && region_share(attach_region(), d->index)) {
-		log_error("device %u: no context: its share of the device's time cannot be enforced, and RATION_COMPUTE=strict: %s", d->index,
-			  slice_state_text(state));
+		log_error("device %u: no context: its share of the device's time cannot be enforced, and RATION_COMPUTE=strict: %s",
+			  d->index, slice_state_text(state));
 		slice_forget(whole);
 		slice_forget(part);
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -204,7 +204,7 @@ void compute_ended(CUcontext handle)
 bool compute_launch_begins(CUstream stream)
 {
 	uint64_t now = compute_clock();
-	if (unlikely(now >= compute_next_look))
+	if (unlikely(now >= compute_next_signal))
 		compute_signal();
 	return unlikely(cap_any()) && cap_launch_begins(stream, now);
 }

@@ -35,7 +35,9 @@ void compute_ending(CUcontext handle);
 void compute_not_ended(CUcontext handle);
 void compute_ended(CUcontext handle);
 
-/* When this thread next has to look; nanoseconds of compute_clock. */
+/* When this thread next has to show that it has work, and to look; nanoseconds of
+ * compute_clock. */
+extern __thread uint64_t compute_next_signal __attribute__((tls_model("initial-exec")));
 extern __thread uint64_t compute_next_look __attribute__((tls_model("initial-exec")));
 
 /* compute_signal is for a thread whose current context has work: it shows that, and looks. */
@@ -58,7 +60,7 @@ void compute_wait_end(struct device *d);
 /* compute_asked_for is called with the answer to a question whether something is done. */
 static inline void compute_asked_for(int result)
 {
-	if (result == CUDA_ERROR_NOT_READY && compute_clock() >= compute_next_look)
+	if (result == CUDA_ERROR_NOT_READY && compute_clock() >= compute_next_signal)
 		compute_signal();
 }
 

@@ -40,10 +40,10 @@ void *ration_real(enum ration_call call);
 
 /* RATION_REAL is the same for calls that count their nanoseconds. */
 extern void *interpose_real[RATION_CALLS] __attribute__((visibility("hidden")));
-#define RATION_REAL(symbol)                                                                                           \
-	({                                                                                                            \
+#define RATION_REAL(symbol)                                                                                             \
+	({                                                                                                              \
 		real_##symbol real_ = (real_##symbol)__atomic_load_n(&interpose_real[CALL_##symbol], __ATOMIC_RELAXED); \
-		likely(real_ != NULL) ? real_ : (real_##symbol)ration_real(CALL_##symbol);                            \
+		likely(real_ != NULL) ? real_ : (real_##symbol)ration_real(CALL_##symbol);                              \
 	})
 
 /* ration_absent is what a call returns that the driver does not have. */

@@ -305,8 +305,8 @@ unsigned slice_workers(const struct device *d, uint64_t since_us)
 	for (uint32_t i = 0; i < n; i++) {
 		const struct slice_context *c = &slice_contexts[i];
 		uint64_t work = __atomic_load_n(&c->work_us, __ATOMIC_RELAXED);
-		workers += __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) && __atomic_load_n(&c->device, __ATOMIC_RELAXED) == d &&
-			   work && work >= since_us;
+		workers += __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) && __atomic_load_n(&c->device, __ATOMIC_RELAXED) == d && work &&
+			   work >= since_us;
 	}
 	return workers;
 }

@@ -17,12 +17,12 @@ static int sync_done(int result)
 }
 
 /* SYNC is the driver's call, for the length of which this process has work. */
-#define SYNC(...)                                               \
-	({                                                      \
-		struct device *device_ = compute_wait_begin();  \
-		int result_ = REAL(__VA_ARGS__);                \
-		compute_wait_end(device_);                      \
-		sync_done(result_);                             \
+#define SYNC(...)                                              \
+	({                                                     \
+		struct device *device_ = compute_wait_begin(); \
+		int result_ = REAL(__VA_ARGS__);               \
+		compute_wait_end(device_);                     \
+		sync_done(result_);                            \
 	})
 
 int cuCtxSynchronize(void) { return SYNC(cuCtxSynchronize); }
