@@ -106,7 +106,7 @@ static struct device *compute_current(uint64_t now_us)
 
 void compute_signal(void)
 {
-	uint64_t now = compute_clock();
+	uint64_t now = clock_coarse();
 	compute_next_signal = compute_next_look = now + COMPUTE_LOOK_NS;
 	struct device *d = compute_current(now / 1000);
 	if (d)
@@ -115,7 +115,7 @@ void compute_signal(void)
 
 void compute_look_now(void)
 {
-	uint64_t now = compute_clock();
+	uint64_t now = clock_coarse();
 	compute_next_look = now + COMPUTE_LOOK_NS;
 	struct device *d = compute_current(0);
 	if (d)
@@ -127,10 +127,10 @@ struct device *compute_wait_begin(void)
 	struct device *d;
 	if (!attach_compute())
 		return NULL;
-	uint64_t now = compute_clock();
+	uint64_t now = clock_coarse();
 	if (!(d = compute_current(now / 1000)))
 		return NULL;
-	cap_wait_begins(d);
+	cap_wait_begins();
 	__atomic_fetch_add(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
@@ -142,17 +142,17 @@ void compute_wait_end(struct device *d)
 	if (!d)
 		return;
 	__atomic_fetch_sub(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
-	uint64_t now = compute_clock();
+	uint64_t now = clock_coarse();
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
-	cap_wait_ended(d);
+	cap_wait_ended();
 }
 
 void compute_making(struct device *d)
 {
 	if (!attach_compute())
 		return;
-	uint64_t now_us = compute_clock() / 1000;
+	uint64_t now_us = clock_coarse() / 1000;
 	region_enter(attach_region(), d->index);
 	/* As one of those that have work: it will soon. */
 	unsigned workers = 1 + slice_workers(d, now_us > RATION_WORK_LEASE_US ? now_us - RATION_WORK_LEASE_US : 1) +
@@ -174,7 +174,7 @@ int compute_made(struct device *d, CUcontext whole, CUcontext part)
 		slice_forget(part);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-	compute_look_at(d, compute_clock() / 1000, true);
+	compute_look_at(d, clock_coarse() / 1000, true);
 	return CUDA_SUCCESS;
 }
 
@@ -198,12 +198,20 @@ void compute_ended(CUcontext handle)
 	slice_forget(handle);
 	cap_forget(handle);
 	if (d && attach_on())
-		compute_look_at(d, compute_clock() / 1000, true);
+		compute_look_at(d, clock_coarse() / 1000, true);
+}
+
+void compute_asking(void) { cap_wait_begins(); }
+
+void compute_stream_ends(CUstream stream)
+{
+	if (cap_any())
+		cap_stream_ends(stream);
 }
 
 bool compute_launch_begins(CUstream stream)
 {
-	uint64_t now = compute_clock();
+	uint64_t now = clock_coarse();
 	if (unlikely(now >= compute_next_signal))
 		compute_signal();
 	return unlikely(cap_any()) && cap_launch_begins(stream, now);

@@ -9,19 +9,10 @@
 #define RATION_COMPUTE_H
 
 #include <stdbool.h>
-#include <time.h>
 
 #include "attach.h"
+#include "clock.h"
 #include "device.h"
-
-/* compute_clock returns nanoseconds of the coarse monotonic clock, which costs a few to read
- * and moves every few milliseconds. */
-static inline uint64_t compute_clock(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* compute_making and compute_made go around the driver's call that makes a context. The
  * second returns CUDA_SUCCESS, or, where RATION_COMPUTE=strict and the share cannot be kept,
@@ -36,7 +27,7 @@ void compute_not_ended(CUcontext handle);
 void compute_ended(CUcontext handle);
 
 /* When this thread next has to show that it has work, and to look; nanoseconds of
- * compute_clock. */
+ * clock_coarse. */
 extern __thread uint64_t compute_next_signal __attribute__((tls_model("initial-exec")));
 extern __thread uint64_t compute_next_look __attribute__((tls_model("initial-exec")));
 
@@ -48,7 +39,7 @@ void compute_signal(void);
 void compute_look_now(void);
 static inline void compute_look(void)
 {
-	if (attach_compute() && compute_clock() >= compute_next_look)
+	if (attach_compute() && clock_coarse() >= compute_next_look)
 		compute_look_now();
 }
 
@@ -57,12 +48,17 @@ static inline void compute_look(void)
 struct device *compute_wait_begin(void);
 void compute_wait_end(struct device *d);
 
-/* compute_asked_for is called with the answer to a question whether something is done. */
-static inline void compute_asked_for(int result)
+/* compute_asking is called before a question whether something is done, and compute_answered
+ * with the answer. */
+void compute_asking(void);
+static inline void compute_answered(int result)
 {
-	if (result == CUDA_ERROR_NOT_READY && compute_clock() >= compute_next_signal)
+	if (result == CUDA_ERROR_NOT_READY && clock_coarse() >= compute_next_signal)
 		compute_signal();
 }
+
+/* compute_stream_ends is called before a stream is destroyed. */
+void compute_stream_ends(CUstream stream);
 
 /* compute_launch_begins is called before a launch on a stream (CU_STREAM_PER_THREAD for that
  * of this thread), and returns whether compute_launch_ended must be called after it. It may

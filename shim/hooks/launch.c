@@ -44,10 +44,23 @@
 		real_##symbol call_ = RATION_REAL(symbol);   \
 		if (unlikely(!call_))                        \
 			return ration_absent(CALL_##symbol); \
+		if (likely(!attach_compute()))               \
+			return call_ ARGUMENTS_##symbol;     \
+		compute_asking();                            \
 		int result_ = call_ ARGUMENTS_##symbol;      \
-		if (unlikely(attach_compute()))              \
-			compute_asked_for(result_);          \
+		compute_answered(result_);                   \
 		return result_;                              \
+	}
+
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
+	int entry_##symbol params                             \
+	{                                                     \
+		real_##symbol call_ = RATION_REAL(symbol);    \
+		if (unlikely(!call_))                         \
+			return ration_absent(CALL_##symbol);  \
+		if (unlikely(attach_compute()))               \
+			compute_stream_ends(stream_);         \
+		return call_ ARGUMENTS_##symbol;              \
 	}
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)

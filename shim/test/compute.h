@@ -24,9 +24,9 @@
 /* The machine's clock starts at 0, and a library may think little of such a time. */
 #define CLOCK_OFFSET (1000 * SECOND)
 
-static bool machine_clock;                 /* the machine is up */
-static __thread bool asking_machine;       /* its own question about the wall's time */
-static uint64_t slept_ns, longest_sleep;   /* by the library */
+static bool machine_clock;                  /* the machine is up */
+static __thread bool asking_machine;        /* its own question about the wall's time */
+static uint64_t slept_ns, longest_sleep;    /* by the library */
 static void (*on_sleep)(uint64_t until_ns); /* before it */
 
 static inline uint64_t machine_now(uint64_t add)

@@ -92,12 +92,12 @@ static void signs(void)
 	OK(cuEventCreate(&e, 0));
 	OK(cuMemAlloc_v2(&p, sizeof buf));
 	struct ration_account *a = account_of(0, getpid());
-#define SIGN(call)                                                                                        \
-	do {                                                                                              \
-		later(RATION_WORK_LEASE_US * US);                                                         \
-		EQ(call, CUDA_SUCCESS);                                                                   \
-		EQ(work_time(load_acquire(&a->work)) / 100000, machine_now(0) / US / 100000);             \
-		EQ(work_waiting(load_acquire(&a->work)), 0);                                              \
+#define SIGN(call)                                                                            \
+	do {                                                                                  \
+		later(RATION_WORK_LEASE_US *US);                                              \
+		EQ(call, CUDA_SUCCESS);                                                       \
+		EQ(work_time(load_acquire(&a->work)) / 100000, machine_now(0) / US / 100000); \
+		EQ(work_waiting(load_acquire(&a->work)), 0);                                  \
 	} while (0)
 	SIGN(launch(f, NULL));
 	SIGN(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
@@ -261,8 +261,8 @@ int main(int argc, char **argv)
 		snprintf(region, sizeof region, "%s/region", folder);
 		snprintf(log, sizeof log, "%s/log", folder);
 		EQ(mkdir(folder, 0700), 0);
-		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_LOG_FILE", log, "FAKEGPU_SLICE", t->slice,
-				   "RATION_COMPUTE", t->mode);
+		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_LOG_FILE", log, "FAKEGPU_SLICE",
+				   t->slice, "RATION_COMPUTE", t->mode);
 		if (status)
 			fprintf(stderr, "%s: status %#x\n", t->name, (unsigned)status);
 		EQ(status, 0);

@@ -22,7 +22,7 @@ if [ -z "$san" ]; then
 	for name in $(objdump -T "$lib" | awk '$NF != "" && /\.text/ {print $NF}'); do
 		case $name in
 		dlsym | dlvsym | ioctl) passed=$((passed + 1)) ;;
-		*) if grep -Eq "^(HOOK|HOOK_LAUNCH|TIMED)\(([A-Z]*, )?[a-z]*, $name," "$here/../hooks.def"; then
+		*) if grep -Eq "^(HOOK|HOOK_LAUNCH|TIMED)\(([A-Z_]*, )?[a-z]*, $name," "$here/../hooks.def"; then
 			passed=$((passed + 1))
 		else
 			failed=$((failed + 1))
