@@ -40,7 +40,7 @@ struct cap_batch {
 /* A stream. The first group is read by every launch without the mark; atomic. */
 static struct cap_stream {
 	CUstream stream;
-	CUcontext context; /* NULL: the place is free */
+	CUcontext context;  /* NULL: the place is free */
 	const void *thread; /* whose stream it is, for the per-thread stream */
 	uint64_t tick;      /* clock_coarse at the last launch that was looked at */
 	uint32_t launches;  /* in the open batch */
@@ -49,9 +49,9 @@ static struct cap_stream {
 
 	uint32_t mark; /* 1: a thread has the rest. Taken by a swap, never waited for */
 	struct device *device;
-	uint32_t size;        /* launches that a batch should have */
-	uint64_t launch_ns;   /* what one takes, by the last batch; 0: not known */
-	uint64_t opened;      /* clock_coarse */
+	uint32_t size;      /* launches that a batch should have */
+	uint64_t launch_ns; /* what one takes, by the last batch; 0: not known */
+	uint64_t opened;    /* clock_coarse */
 	bool open;
 	uint32_t stuck;       /* a launch waited in vain for one of its batches; atomic */
 	uint32_t first, ends; /* the oldest batch, and how many await their end; ends is atomic */
@@ -69,8 +69,8 @@ static struct cap_context {
 } cap_contexts[CAP_STREAMS];
 
 uint32_t cap_devices;
-static uint32_t cap_places; /* of streams, that were ever used; atomic */
-static uint64_t cap_closed; /* batches, so far; atomic */
+static uint32_t cap_places;                 /* of streams, that were ever used; atomic */
+static uint64_t cap_closed;                 /* batches, so far; atomic */
 static uint64_t cap_flight[RATION_DEVICES]; /* what batches that await their end are thought to take; atomic */
 
 static __thread struct cap_stream *cap_cache[CAP_CACHE] __attribute__((tls_model("initial-exec")));
@@ -282,8 +282,8 @@ static struct cap_stream *cap_next(CUcontext context, uint64_t after)
 	struct cap_stream *found = NULL;
 	for (struct cap_stream *e = cap_streams; e < cap_end(); e++) {
 		uint64_t order = __atomic_load_n(&e->oldest, __ATOMIC_RELAXED);
-		if (__atomic_load_n(&e->ends, __ATOMIC_RELAXED) && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context && order > after &&
-		    (!found || order < __atomic_load_n(&found->oldest, __ATOMIC_RELAXED)))
+		if (__atomic_load_n(&e->ends, __ATOMIC_RELAXED) && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context &&
+		    order > after && (!found || order < __atomic_load_n(&found->oldest, __ATOMIC_RELAXED)))
 			found = e;
 	}
 	return found;
@@ -295,7 +295,7 @@ static void cap_harvest_all(CUcontext context)
 {
 	struct cap_stream *e = cap_next(context, 0);
 	int cancel, mode = e && capture_any() ? capture_relax() : -1;
-	for (; e; ) {
+	for (; e;) {
 		uint64_t order = __atomic_load_n(&e->oldest, __ATOMIC_RELAXED);
 		if (cap_take(&e->mark, &cancel)) {
 			if (e->context == context && !e->stale && e->ends && e->oldest == order)
@@ -359,8 +359,7 @@ static bool cap_open(struct cap_stream *e, uint64_t now)
 static bool cap_capturing(CUstream stream)
 {
 	int status = 0;
-	return unlikely(capture_any()) &&
-	       (capture_own() || REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != 0);
+	return unlikely(capture_any()) && (capture_own() || REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != 0);
 }
 
 /* cap_wait_due waits until all that the job has used is due. Nothing is held. */
@@ -402,10 +401,7 @@ static void cap_wait_flight(struct cap_stream *e, CUcontext context, unsigned de
 
 /* cap_gap says whether the stream was idle since the last launch that was looked at: then an
  * end that is recorded now would count that, too. With the mark. */
-static bool cap_gap(struct cap_stream *e, uint64_t now)
-{
-	return e->tick != now && REAL(cuStreamQuery, e->stream) == CUDA_SUCCESS;
-}
+static bool cap_gap(struct cap_stream *e, uint64_t now) { return e->tick != now && REAL(cuStreamQuery, e->stream) == CUDA_SUCCESS; }
 
 /* cap_enter puts a launch into the stream's batch, and says whether the end of that is to be
  * recorded after it: where it is the last, and where the stream had a gap, so that what is

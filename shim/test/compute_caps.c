@@ -237,15 +237,108 @@ static void threads(void)
 	CHECK(got <= cap_here() + 2);
 }
 
+/* Graph launches are launches. */
+static CUgraphExec captured_graph(CUfunction f, unsigned launches, CUstream s)
+{
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	OK(cuStreamBeginCapture_v2(s, 0));
+	for (unsigned i = 0; i < launches; i++)
+		OK(launch(f, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	return exec;
+}
+
+static void graphs(void)
+{
+	CUstream s;
+	start_timed();
+	OK(cuStreamCreate(&s, 1));
+	CUgraphExec exec = captured_graph(kernel("one"), 3, s);
+	EQ(charged(), 0);
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND)
+		OK(cuGraphLaunch(exec, s));
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* A thread that beside all captures of others launches, waits and is charged. */
+static uint32_t beside_done;
+
+static void *beside(void *arg)
+{
+	(void)arg;
+	CUstream s;
+	OK(cuCtxSetCurrent(thread_context));
+	OK(cuStreamCreate(&s, 1));
+	while (machine_now(0) < thread_until)
+		OK(launch(thread_kernel, s));
+	__atomic_store_n(&beside_done, 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* No launch waits in a capture, however large the debt is, and nothing of ours breaks it off:
+ * neither on its own stream nor from another thread. */
+static void captures(void)
+{
+	CUstream s;
+	pthread_t t;
+	thread_context = start_timed();
+	thread_kernel = kernel("one");
+	OK(cuStreamCreate(&s, 1));
+	for (unsigned i = 0; i < 4; i++) /* with a batch open on the stream */
+		OK(launch(thread_kernel, s));
+	later(20 * MS);
+	store_release(&region_here()->m->compute[0].due, machine_now(0) + 10 * SECOND);
+	uint64_t slept = slept_ns;
+	CUgraphExec exec = captured_graph(thread_kernel, 600, s);
+	EQ(slept_ns, slept);
+	uint64_t since = machine_now(0);
+	OK(cuGraphLaunch(exec, s));
+	CHECK(machine_now(0) - since >= 10 * SECOND - MS);
+	/* The other thread works for two seconds, all of them within a capture of this one. */
+	CUgraph g = NULL;
+	int status = 0;
+	later(SECOND);
+	thread_until = machine_now(0) + 2 * SECOND;
+	uint64_t before = charged();
+	OK(cuStreamBeginCapture_v2(s, 0));
+	EQ(pthread_create(&t, NULL, beside, NULL), 0);
+	while (!__atomic_load_n(&beside_done, __ATOMIC_ACQUIRE))
+		OK(launch(thread_kernel, s));
+	EQ(pthread_join(t, NULL), 0);
+	OK(cuStreamIsCapturing(s, &status));
+	EQ(status, 1);
+	OK(cuStreamEndCapture(s, &g));
+	CHECK(charged() - before > 900 * MS);
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
 	const char *cap;
 } tests[] = {
-	{"small", small, "50"}, {"small", small, "10"},     {"small", small, "90"},   {"tiny", tiny, "50"},     {"tiny", tiny, "10"},
-	{"large", large, "50"}, {"large", large, "10"},     {"large", large, "90"},   {"synchronised", synchronised, "50"},
-	{"synchronised", synchronised, "10"},               {"streams", streams, "50"}, {"sparse", sparse, "50"}, {"debt", debt, "20"},
-	{"scribble", scribble, "50"},                       {"live", live, "50"},     {"killed", killed, "50"}, {"threads", threads, "50"},
+	{"small", small, "50"},
+	{"small", small, "10"},
+	{"small", small, "90"},
+	{"tiny", tiny, "50"},
+	{"tiny", tiny, "10"},
+	{"large", large, "50"},
+	{"large", large, "10"},
+	{"large", large, "90"},
+	{"synchronised", synchronised, "50"},
+	{"synchronised", synchronised, "10"},
+	{"streams", streams, "50"},
+	{"sparse", sparse, "50"},
+	{"debt", debt, "20"},
+	{"scribble", scribble, "50"},
+	{"live", live, "50"},
+	{"killed", killed, "50"},
+	{"threads", threads, "50"},
+	{"graphs", graphs, "50"},
+	{"captures", captures, "50"},
 };
 
 int main(int argc, char **argv)

@@ -85,7 +85,7 @@ left_out() {
 	return 1
 }
 
-for name in limit_parse_table log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output compute_slices compute_caps; do
+for name in limit_parse_table log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output compute_slices compute_caps compute_job; do
 	left_out "$name" || program "$name"
 done
 
