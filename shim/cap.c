@@ -1,6 +1,7 @@
 #include "cap.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "attach.h"
@@ -45,6 +46,7 @@ static struct cap_stream {
 	uint64_t tick;      /* clock_coarse at the last launch that was looked at */
 	uint32_t launches;  /* in the open batch */
 	uint32_t allowance; /* how many of them need not be looked at; 0: none is open */
+	uint32_t missed;    /* launches that are in no batch, as another thread had the mark */
 	uint32_t stale;     /* its context has ended, and with it its events */
 
 	uint32_t mark; /* 1: a thread has the rest. Taken by a swap, never waited for */
@@ -69,8 +71,12 @@ static struct cap_context {
 } cap_contexts[CAP_STREAMS];
 
 uint32_t cap_devices;
-static uint32_t cap_places;                 /* of streams, that were ever used; atomic */
-static uint64_t cap_closed;                 /* batches, so far; atomic */
+static uint32_t cap_places; /* of streams, that were ever used; atomic */
+static uint64_t cap_closed; /* batches, so far; atomic */
+/* What launches took lately, by device, without what others took at the same time. Atomic. */
+static struct cap_average {
+	uint64_t ns, launches;
+} cap_averages[RATION_DEVICES];
 static uint64_t cap_flight[RATION_DEVICES]; /* what batches that await their end are thought to take; atomic */
 
 static __thread struct cap_stream *cap_cache[CAP_CACHE] __attribute__((tls_model("initial-exec")));
@@ -80,6 +86,7 @@ void cap_reset(void)
 	memset(cap_streams, 0, sizeof cap_streams);
 	memset(cap_contexts, 0, sizeof cap_contexts);
 	memset(cap_flight, 0, sizeof cap_flight);
+	memset(cap_averages, 0, sizeof cap_averages);
 	memset(cap_cache, 0, sizeof cap_cache);
 	cap_devices = cap_places = 0;
 }
@@ -111,6 +118,18 @@ static bool cap_take(uint32_t *mark, int *cancel)
 	if (__atomic_compare_exchange_n(mark, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 		return true;
 	pthread_setcancelstate(*cancel, cancel);
+	return false;
+}
+
+/* cap_take_soon is for a thread that would like to have it: another one may just be looking
+ * whether a batch has ended. It yields a few times, and then does without. */
+static bool cap_take_soon(uint32_t *mark, int *cancel)
+{
+	for (int i = 0; i < 8; i++) {
+		if (cap_take(mark, cancel))
+			return true;
+		sched_yield();
+	}
 	return false;
 }
 
@@ -161,6 +180,7 @@ static void cap_renew(struct cap_stream *e, CUstream stream, CUcontext context, 
 	__atomic_store_n(&e->allowance, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->launches, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tick, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->missed, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->stale, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->stream, stream, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->thread, cap_thread(stream), __ATOMIC_RELAXED);
@@ -186,7 +206,8 @@ static struct cap_stream *cap_find(CUstream stream, CUcontext context, struct de
 			bool free = !__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) || __atomic_load_n(&e->stale, __ATOMIC_RELAXED);
 			if ((!free && !used) || !cap_take(&e->mark, &cancel))
 				continue;
-			bool idle = !e->context || e->stale || (!e->open && !e->ends);
+			/* It may have become another thread's since. */
+			bool idle = !e->context || e->stale || (used && !e->open && !e->ends);
 			if (idle)
 				cap_renew(e, stream, context, d);
 			cap_give(&e->mark, cancel);
@@ -241,6 +262,23 @@ static double cap_used(struct cap_context *c, struct cap_batch *b, float took)
 	return used;
 }
 
+/* cap_guess returns what so many launches take that are not measured. */
+static uint64_t cap_guess(unsigned device, uint64_t launches)
+{
+	const struct cap_average *a = &cap_averages[device];
+	uint64_t n = load_relaxed(&a->launches);
+	return n ? load_relaxed(&a->ns) / n * launches : 0;
+}
+
+/* cap_learn adds to the average, in which each batch counts for less the older it is. */
+static void cap_learn(unsigned device, uint64_t ns, uint64_t launches)
+{
+	struct cap_average *a = &cap_averages[device];
+	uint64_t old_ns = load_relaxed(&a->ns), old_launches = load_relaxed(&a->launches);
+	__atomic_store_n(&a->ns, old_ns - old_ns / 8 + ns * 16, __ATOMIC_RELAXED);
+	__atomic_store_n(&a->launches, old_launches - old_launches / 8 + launches * 16, __ATOMIC_RELAXED);
+}
+
 /* cap_measure charges a batch that has ended. With its stream's mark. It returns false where
  * another thread is charging: later, then. */
 static bool cap_measure(struct cap_stream *e, struct cap_batch *b)
@@ -255,10 +293,12 @@ static bool cap_measure(struct cap_stream *e, struct cap_batch *b)
 		return false;
 	double used = cap_used(c, b, took);
 	cap_give(&c->mark, cancel);
+	uint64_t ns = (uint64_t)(used * 1e6);
+	cap_learn(e->device->index, ns, b->covered);
 	if (b->covered)
 		e->launch_ns = (uint64_t)((double)took * 1e6 / b->covered);
-	/* Launches whose end nobody saw took as long as the others. */
-	uint64_t ns = (uint64_t)(used * 1e6) + (uint64_t)(b->launches - b->covered) * e->launch_ns;
+	/* And those whose end nobody saw. */
+	ns += cap_guess(e->device->index, b->launches - b->covered + __atomic_exchange_n(&e->missed, 0, __ATOMIC_RELAXED));
 	uint64_t size = e->launch_ns ? CAP_BATCH_NS / e->launch_ns : CAP_MOST_SIZE;
 	e->size = size < 1 ? 1 : size > CAP_MOST_SIZE ? CAP_MOST_SIZE : (uint32_t)size;
 	if (percent && ns)
@@ -325,14 +365,12 @@ static void cap_close(struct cap_stream *e)
 	b->launches = __atomic_load_n(&e->launches, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->allowance, 0, __ATOMIC_RELAXED);
 	e->open = false;
-	b->guess_ns = b->launches * e->launch_ns;
 	if (!b->covered) {
-		/* Its end was never recorded: all that is known is the guess. */
-		unsigned percent = region_cap(attach_region(), e->device->index);
-		if (percent && b->guess_ns)
-			region_cap_charge(attach_region(), e->device->index, b->guess_ns, percent, clock_exact());
+		/* Its end was never recorded: the next one that is charged has these, too. */
+		__atomic_fetch_add(&e->missed, b->launches, __ATOMIC_RELAXED);
 		return;
 	}
+	b->guess_ns = cap_guess(e->device->index, b->launches);
 	__atomic_fetch_add(&cap_flight[e->device->index], b->guess_ns, __ATOMIC_RELAXED);
 	b->order = __atomic_add_fetch(&cap_closed, 1, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->oldest, e->batch[e->first].order, __ATOMIC_RELAXED);
@@ -362,6 +400,33 @@ static bool cap_capturing(CUstream stream)
 	return unlikely(capture_any()) && (capture_own() || REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != 0);
 }
 
+/* cap_finish records and ends the open batch of a stream, unless that is captured. With the
+ * mark. */
+static void cap_finish(struct cap_stream *e)
+{
+	if (!e->open || e->stale || cap_capturing(e->stream))
+		return;
+	int mode = capture_any() ? capture_relax() : -1;
+	if (cap_newest(e)->covered < e->launches)
+		cap_record(e);
+	cap_close(e);
+	capture_restore(mode);
+}
+
+/* cap_too_much says whether more is under way than should be before it is measured. */
+static bool cap_too_much(const struct cap_stream *e, unsigned device)
+{
+	uint64_t flight = __atomic_load_n(&cap_flight[device], __ATOMIC_RELAXED);
+	return __atomic_load_n(&e->ends, __ATOMIC_RELAXED) == CAP_BATCHES - 1 || flight > CAP_FLIGHT_NS;
+}
+
+/* cap_due_later says whether a launch has to wait. */
+static bool cap_due_later(unsigned device)
+{
+	uint64_t now = clock_exact();
+	return region_cap_due(attach_region(), device, now) > now;
+}
+
 /* cap_wait_due waits until all that the job has used is due. Nothing is held. */
 static void cap_wait_due(unsigned device)
 {
@@ -373,13 +438,6 @@ static void cap_wait_due(unsigned device)
 		region_cap_waited(r, device, after - now);
 		now = after;
 	}
-}
-
-/* cap_too_much says whether more is under way than should be before it is measured. */
-static bool cap_too_much(const struct cap_stream *e, unsigned device)
-{
-	uint64_t flight = __atomic_load_n(&cap_flight[device], __ATOMIC_RELAXED);
-	return __atomic_load_n(&e->ends, __ATOMIC_RELAXED) == CAP_BATCHES - 1 || flight > CAP_FLIGHT_NS;
 }
 
 /* cap_wait_flight waits until less is under way. Not for ever: a kernel may wait for the very
@@ -412,8 +470,10 @@ static bool cap_enter(struct cap_stream *e)
 	bool gap = e->tick != now;
 	if (e->open && cap_gap(e, now))
 		cap_close(e);
-	if (!e->open && !cap_open(e, now))
+	if (!e->open && !cap_open(e, now)) {
+		__atomic_fetch_add(&e->missed, 1, __ATOMIC_RELAXED);
 		return false;
+	}
 	__atomic_store_n(&e->tick, now, __ATOMIC_RELAXED);
 	uint32_t n = __atomic_load_n(&e->launches, __ATOMIC_RELAXED) + 1;
 	__atomic_store_n(&e->launches, n, __ATOMIC_RELAXED);
@@ -443,13 +503,18 @@ static bool cap_look(CUstream stream, uint64_t now)
 		return false;
 	}
 	cap_harvest_all(context);
+	/* What was launched so far ends before a sleep. */
+	if (cap_due_later(d->index) || (e && cap_too_much(e, d->index)))
+		cap_wait_begins();
 	cap_wait_due(d->index);
 	if (!e)
 		return false;
 	cap_wait_flight(e, context, d->index);
-	/* Where another thread has the mark, this launch is in its batch. */
-	if (!cap_take(&e->mark, &cancel))
+	if (!cap_take_soon(&e->mark, &cancel)) {
+		if (!__atomic_load_n(&e->allowance, __ATOMIC_RELAXED))
+			__atomic_fetch_add(&e->missed, 1, __ATOMIC_RELAXED);
 		return false;
+	}
 	int mode = capture_any() ? capture_relax() : -1;
 	bool after = cap_is(e, stream, context) && !e->stale && cap_enter(e);
 	capture_restore(mode);
@@ -479,7 +544,7 @@ void cap_launch_ended(CUstream stream)
 {
 	struct cap_stream *e = *cap_cached(stream);
 	int cancel;
-	if (!e || !cap_take(&e->mark, &cancel))
+	if (!e || !cap_take_soon(&e->mark, &cancel))
 		return;
 	if (e->stream == stream && e->open && !e->stale && !cap_capturing(stream)) {
 		int mode = capture_any() ? capture_relax() : -1;
@@ -489,19 +554,6 @@ void cap_launch_ended(CUstream stream)
 		capture_restore(mode);
 	}
 	cap_give(&e->mark, cancel);
-}
-
-/* cap_finish records and ends the open batch of a stream, unless that is captured. With the
- * mark. */
-static void cap_finish(struct cap_stream *e)
-{
-	if (!e->open || e->stale || cap_capturing(e->stream))
-		return;
-	int mode = capture_any() ? capture_relax() : -1;
-	if (cap_newest(e)->covered < e->launches)
-		cap_record(e);
-	cap_close(e);
-	capture_restore(mode);
 }
 
 void cap_wait_begins(void)

@@ -47,6 +47,40 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 	return 0;
 }
 
+/* Where several threads sleep, the clock is set forward when all do, to the first of the
+ * instants that they sleep until. */
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t sleep_over = PTHREAD_COND_INITIALIZER;
+static unsigned timed_threads = 1, sleeping;
+static uint64_t sleeping_until[16]; /* 0: nobody */
+
+static inline void sleep_together(uint64_t now, uint64_t until)
+{
+	unsigned mine = 0;
+	uint64_t begun = now;
+	pthread_mutex_lock(&sleep_lock);
+	while (sleeping_until[mine])
+		mine++;
+	sleeping_until[mine] = until;
+	sleeping++;
+	pthread_cond_broadcast(&sleep_over);
+	while ((now = machine_now(0)) < until) {
+		uint64_t first = until;
+		for (unsigned i = 0; i < 16; i++)
+			first = sleeping_until[i] && sleeping_until[i] < first ? sleeping_until[i] : first;
+		if (sleeping < timed_threads || first < until)
+			pthread_cond_wait(&sleep_over, &sleep_lock);
+		else
+			machine_now(until - now);
+	}
+	sleeping--;
+	sleeping_until[mine] = 0;
+	slept_ns += until - begun;
+	longest_sleep = until - begun > longest_sleep ? until - begun : longest_sleep;
+	pthread_cond_broadcast(&sleep_over);
+	pthread_mutex_unlock(&sleep_lock);
+}
+
 __attribute__((visibility("default"))) int clock_nanosleep(clockid_t id, int flags, const struct timespec *t, struct timespec *left)
 {
 	uint64_t until = (uint64_t)t->tv_sec * SECOND + (uint64_t)t->tv_nsec, now = machine_clock ? machine_now(0) : 0;
@@ -56,12 +90,18 @@ __attribute__((visibility("default"))) int clock_nanosleep(clockid_t id, int fla
 		until += now;
 	if (on_sleep)
 		on_sleep(until);
-	if (until <= now)
-		return 0;
-	machine_now(until - now);
-	slept_ns += until - now;
-	longest_sleep = until - now > longest_sleep ? until - now : longest_sleep;
+	if (until > now)
+		sleep_together(now, until);
 	return 0;
+}
+
+/* A thread that takes no further part in this. */
+static inline void timed_thread_ends(void)
+{
+	pthread_mutex_lock(&sleep_lock);
+	timed_threads--;
+	pthread_cond_broadcast(&sleep_over);
+	pthread_mutex_unlock(&sleep_lock);
 }
 
 static inline void later(uint64_t ns) { machine_now(ns); }
