@@ -27,8 +27,7 @@ static struct clock_base clock_base(const struct clock *c)
 	do {
 		turns = load_acquire(&c->turns);
 		const struct clock_base *from = &c->base[turns % 2];
-		b = (struct clock_base){load_relaxed(&from->wall), load_relaxed(&from->at), load_relaxed(&from->rate)};
-		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		b = (struct clock_base){load_acquire(&from->wall), load_acquire(&from->at), load_acquire(&from->rate)};
 	} while (load_relaxed(&c->turns) != turns);
 	return b;
 }
@@ -54,9 +53,10 @@ void clock_set(struct clock *c, uint64_t rate, uint64_t add)
 	uint32_t turns = load_relaxed(&c->turns);
 	struct clock_base *to = &c->base[(turns + 1) % 2];
 
-	store_relaxed(&to->wall, wall);
-	store_relaxed(&to->at, clock_at(&b, wall) + add);
-	store_relaxed(&to->rate, rate);
+	/* A reader that is two turns behind may see these; it then sees that `turns` is another. */
+	store_release(&to->wall, wall);
+	store_release(&to->at, clock_at(&b, wall) + add);
+	store_release(&to->rate, rate);
 	store_release(&c->turns, turns + 1);
 	clock_wake(c);
 }

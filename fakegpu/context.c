@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "capture.h"
 #include "control.h"
 #include "driver.h"
 #include "knobs.h"
@@ -166,6 +167,7 @@ void context_end(struct context *c)
 		return;
 	}
 	work_close(c); /* before its events go */
+	capture_forget(c, NULL);
 	e.last = machine_context(c->device_index, -1) == 0;
 	space_sweep(context_belongs, context_end_block, &e);
 	handle_each(c, context_end_handle);
@@ -325,6 +327,8 @@ static CUresult context_synchronize(CUcontext named)
 {
 	struct context *c;
 	TRY(context_chosen(named, &c));
+	if (captures())
+		TRY(capture_sync_context(c->base != NULL ? c->base : c));
 	streams_wait(c->base != NULL ? c->base : c);
 	pools_return_slack();
 	return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
  * memory delivers zeroes. */
 #include <string.h>
 
+#include "capture.h"
 #include "driver.h"
 #include "space.h"
 
@@ -35,12 +36,23 @@ static CUresult copy_any_end(CUdeviceptr p, uint64_t n, struct end *out)
 	return p == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult copy_ready(CUstream s)
+/* `taken`: the stream is captured, which is all there is to do. */
+static CUresult copy_ready(CUstream s, bool *taken)
 {
 	struct context *c;
+	*taken = false;
 	TRY(current_context(&c));
-	return stream_check(s);
+	TRY(stream_check(s));
+	return captures() ? capture_other(s, taken) : CUDA_SUCCESS;
 }
+
+#define COPY_READY(s)                         \
+	do {                                  \
+		bool taken;                   \
+		TRY(copy_ready((s), &taken)); \
+		if (taken)                    \
+			return CUDA_SUCCESS;  \
+	} while (0)
 
 /* Copies that are not asynchronous come after all that is in their stream. */
 static void copy_wait(CUstream s)
@@ -62,7 +74,7 @@ static CUresult copy_move(struct end to, struct end from, uint64_t n)
 static CUresult copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
 {
 	struct end a, b;
-	TRY(copy_ready(s));
+	COPY_READY(s);
 	if (n == 0)
 		return CUDA_SUCCESS;
 	TRY(copy_any_end(to, n, &a));
@@ -73,7 +85,7 @@ static CUresult copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream 
 static CUresult copy_in(CUdeviceptr to, const void *from, uint64_t n, CUstream s)
 {
 	struct end a;
-	TRY(copy_ready(s));
+	COPY_READY(s);
 	if (n == 0)
 		return CUDA_SUCCESS;
 	TRY(copy_device_end(to, n, &a));
@@ -83,7 +95,7 @@ static CUresult copy_in(CUdeviceptr to, const void *from, uint64_t n, CUstream s
 static CUresult copy_out(void *to, CUdeviceptr from, uint64_t n, CUstream s)
 {
 	struct end b;
-	TRY(copy_ready(s));
+	COPY_READY(s);
 	if (n == 0)
 		return CUDA_SUCCESS;
 	TRY(copy_device_end(from, n, &b));
@@ -93,7 +105,7 @@ static CUresult copy_out(void *to, CUdeviceptr from, uint64_t n, CUstream s)
 static CUresult copy_across(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
 {
 	struct end a, b;
-	TRY(copy_ready(s));
+	COPY_READY(s);
 	if (n == 0)
 		return CUDA_SUCCESS;
 	TRY(copy_device_end(to, n, &a));
@@ -161,7 +173,7 @@ API cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcon
 /* Copies of two and three dimensions are accepted and move nothing. */
 static CUresult copy_shaped(const void *desc, CUstream s)
 {
-	TRY(copy_ready(s));
+	COPY_READY(s);
 	return desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -186,7 +198,7 @@ static CUresult copy_fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigne
 {
 	struct end e;
 
-	TRY(copy_ready(s));
+	COPY_READY(s);
 	if (width == 0 || height == 0)
 		return CUDA_SUCCESS;
 	if (p % element != 0 || (height > 1 && pitch < width * element))

@@ -37,6 +37,15 @@ static const struct error errors[] = {
 	E(ERROR_NOT_PERMITTED, "operation not permitted"),
 	E(ERROR_NOT_SUPPORTED, "operation not supported"),
 	E(ERROR_SYSTEM_NOT_READY, "system not yet initialized"),
+	E(ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
+	E(ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"),
+	E(ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"),
+	E(ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
+	E(ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
+	E(ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"),
+	E(ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"),
+	E(ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
+	E(ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread"),
 	E(ERROR_UNKNOWN, "unknown error"),
 };
 

@@ -1,14 +1,18 @@
-/* Graphs, as far as memory goes: allocation and free nodes. An allocation node has
- * its address from the start, and its memory from launch to free. */
+/* Graphs: memory nodes and kernel nodes, made by hand or by capture. An allocation node has
+ * its address from the start, and its memory from launch to free. A launch puts what all
+ * kernel nodes take together into its stream, as one piece of work. */
 #include <pthread.h>
 
+#include "capture.h"
 #include "driver.h"
+#include "graph.h"
 #include "graphpool.h"
+#include "module.h"
 #include "space.h"
 
 enum { AUTO_FREE_ON_LAUNCH = 1 };
 
-enum node_type { NODE_EMPTY, NODE_ALLOC, NODE_FREE };
+enum node_type { NODE_EMPTY, NODE_ALLOC, NODE_FREE, NODE_KERNEL };
 
 struct graph_node {
 	struct handle handle;
@@ -19,6 +23,7 @@ struct graph_node {
 	bool live;           /* launched, and not freed since */
 	CUdeviceptr frees;   /* a free node's pointer */
 	bool frees_other;    /* which another graph allocated */
+	uint64_t ns;         /* what a kernel takes */
 	struct graph *graph; /* NULL once that is gone, while the allocation lives on */
 	struct graph_node *next;
 };
@@ -34,6 +39,7 @@ struct graph_exec {
 	struct handle handle;
 	struct graph *graph;
 	unsigned long long flags;
+	uint64_t ns; /* what its kernels took when it was made */
 };
 
 static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */
@@ -68,13 +74,9 @@ static void graph_drop(struct graph *g)
 	handle_drop(g);
 }
 
-API cuGraphCreate(CUgraph *out, unsigned flags)
+CUresult graph_create(CUgraph *out)
 {
-	struct graph *g;
-	TRY(driver_ready());
-	if (out == NULL || flags != 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	g = handle_new(sizeof *g, HANDLE_GRAPH, NULL);
+	struct graph *g = handle_new(sizeof *g, HANDLE_GRAPH, NULL);
 	if (g == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	g->references = 1;
@@ -82,7 +84,13 @@ API cuGraphCreate(CUgraph *out, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-static CUresult graph_destroy(CUgraph handle)
+API cuGraphCreate(CUgraph *out, unsigned flags)
+{
+	TRY(driver_ready());
+	return out == NULL || flags != 0 ? CUDA_ERROR_INVALID_VALUE : graph_create(out);
+}
+
+CUresult graph_destroy(CUgraph handle)
 {
 	struct graph *g;
 	TRY(driver_ready());
@@ -127,7 +135,45 @@ API cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, s
 	return graph_add(out, g, &like, "cuGraphAddEmptyNode");
 }
 
-static CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+CUresult graph_add_kernel(CUgraphNode *out, CUgraph g, uint64_t ns)
+{
+	struct graph_node like = {.type = NODE_KERNEL, .ns = ns};
+	return graph_add(out, g, &like, "cuGraphAddKernelNode");
+}
+
+CUresult graph_add_other(CUgraphNode *out, CUgraph g)
+{
+	struct graph_node like = {.type = NODE_EMPTY};
+	return graph_add(out, g, &like, "capture");
+}
+
+static CUresult graph_add_kernel_params(CUgraphNode *out, CUgraph g, const CUDA_KERNEL_NODE_PARAMS *p, CUkernel kernel)
+{
+	CUfunction f = p == NULL ? NULL : p->func != NULL ? p->func : kernel;
+	uint64_t blocks = p == NULL ? 0 : (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ;
+	struct module *m;
+
+	TRY(driver_ready());
+	if (f == NULL || blocks == 0 || p->blockDimX * p->blockDimY * p->blockDimZ == 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(launchable(f, &m));
+	return graph_add_kernel(out, g, f->ns + f->ns_per_block * blocks);
+}
+
+API cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+	(void)after, (void)count;
+	ENTRY(cuGraphAddKernelNode, graph_add_kernel_params(out, g, params, NULL));
+}
+
+API cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *params)
+{
+	(void)after, (void)count;
+	ENTRY(cuGraphAddKernelNode,
+	      graph_add_kernel_params(out, g, params == NULL ? NULL : &params->v1, params == NULL ? NULL : params->kern));
+}
+
+CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
 	struct graph_node like = {.type = NODE_ALLOC};
 	struct block b = {.kind = BLOCK_GRAPH};
@@ -158,7 +204,7 @@ API cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after
 	ENTRY(cuGraphAddMemAllocNode, graph_add_alloc(out, g, params));
 }
 
-static CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
+CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
 {
 	struct graph_node like = {.type = NODE_FREE, .frees = p};
 	struct graph_node *target;
@@ -217,6 +263,8 @@ static CUresult graph_instantiate(CUgraphExec *out, CUgraph handle, unsigned lon
 	if (g != NULL && (e = handle_new(sizeof *e, HANDLE_EXEC, NULL)) != NULL) {
 		e->graph = g;
 		e->flags = flags;
+		for (const struct graph_node *n = g->nodes; n != NULL; n = n->next)
+			e->ns += n->ns;
 		g->references++;
 		*out = e;
 	}
@@ -326,19 +374,40 @@ static CUresult graph_launch_locked(struct graph_exec *e)
 	return CUDA_SUCCESS;
 }
 
+uint64_t graph_exec_ns(CUgraphExec handle)
+{
+	pthread_mutex_lock(&graph_lock);
+	const struct graph_exec *e = handle_get(handle, HANDLE_EXEC);
+	uint64_t ns = e == NULL ? 0 : e->ns;
+	pthread_mutex_unlock(&graph_lock);
+	return ns;
+}
+
 static CUresult graph_launch(CUgraphExec handle, CUstream s)
 {
 	struct graph_exec *e;
+	struct context *c;
+	uint64_t ns = 0;
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	TRY(driver_ready());
 	TRY(stream_check(s));
+	if (captures()) {
+		bool taken;
+		TRY(capture_graph(s, handle, &taken));
+		if (taken)
+			return CUDA_SUCCESS;
+	}
 	stream_enqueue(s);
 	pthread_mutex_lock(&graph_lock);
 	e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
-	if (e != NULL)
+	if (e != NULL) {
 		r = graph_launch_locked(e);
+		ns = e->ns;
+	}
 	pthread_mutex_unlock(&graph_lock);
+	if (work_timed && r == CUDA_SUCCESS && current_context(&c) == CUDA_SUCCESS)
+		stream_submit(c, s, ns);
 	return r;
 }
 

@@ -1,5 +1,6 @@
 /* Launches: nothing is computed, but they are counted, their handles are checked, and
  * where time is on they take theirs. */
+#include "capture.h"
 #include "fakegpu.h"
 #include "module.h"
 
@@ -18,6 +19,12 @@ static CUresult launch(CUfunction f, CUstream s, unsigned blocks, unsigned threa
 	TRY(launchable(f, &m));
 	if (image_allocates(&m->image))
 		TRY(context_heap(c));
+	if (captures()) {
+		bool taken;
+		TRY(capture_kernel(s, f->ns + f->ns_per_block * blocks, &taken));
+		if (taken)
+			return CUDA_SUCCESS;
+	}
 	stream_enqueue(s);
 	if (__builtin_expect(work_timed, 0))
 		stream_submit(c, s, f->ns + f->ns_per_block * blocks);
@@ -84,6 +91,12 @@ static CUresult launch_host(CUstream s, host_function f, void *arg)
 	TRY(stream_check(s));
 	if (f == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (captures()) {
+		bool taken;
+		TRY(capture_other(s, &taken));
+		if (taken)
+			return CUDA_SUCCESS; /* and does not run when the graph does */
+	}
 	stream_finish(c, s);
 	f(arg);
 	return CUDA_SUCCESS;

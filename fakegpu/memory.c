@@ -1,4 +1,5 @@
 /* Linear device memory: cuMemAlloc, cuMemFree and what asks about them. */
+#include "capture.h"
 #include "driver.h"
 #include "knobs.h"
 #include "space.h"
@@ -25,6 +26,7 @@ static CUresult memory_alloc(CUdeviceptr *out, uint64_t bytes, bool low)
 	struct block b;
 
 	TRY(current_context(&c));
+	TRY(capture_unsafe());
 	if (out == NULL || bytes == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = 0;

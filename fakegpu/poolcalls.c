@@ -1,6 +1,7 @@
 /* The calls on memory pools and stream-ordered allocation. */
 #include <string.h>
 
+#include "capture.h"
 #include "pool.h"
 #include "space.h"
 
@@ -24,6 +25,12 @@ static CUresult poolcall_alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool
 	if (bytes == 0)
 		return CUDA_SUCCESS;
 	TRY(poolcall_pool_get(handle, "cuMemAllocFromPoolAsync", &p));
+	if (captures()) {
+		bool taken;
+		TRY(capture_alloc(s, p->ordinal, bytes, out, &taken));
+		if (taken)
+			return CUDA_SUCCESS;
+	}
 	return pool_alloc(p, out, bytes);
 }
 
@@ -44,6 +51,12 @@ static CUresult poolcall_free_async(CUdeviceptr p, CUstream s)
 	TRY(stream_check(s));
 	if (p == 0)
 		return CUDA_SUCCESS;
+	if (captures()) {
+		bool taken;
+		TRY(capture_free(s, p, &taken));
+		if (taken)
+			return CUDA_SUCCESS;
+	}
 	if (host_find((uintptr_t)p, &h) && h.pool != NULL && host_free_managed((uintptr_t)p))
 		return CUDA_SUCCESS;
 	switch (space_remove(p, 1u << BLOCK_POOL | 1u << BLOCK_POOL_IMPORT | 1u << BLOCK_DATA, &b)) {
@@ -106,6 +119,7 @@ static CUresult poolcall_destroy(CUmemoryPool handle)
 static CUresult poolcall_trim(CUmemoryPool handle, size_t keep)
 {
 	struct pool *p;
+	TRY(capture_unsafe());
 	TRY(poolcall_pool_get(handle, "cuMemPoolTrimTo", &p));
 	pool_trim(p, keep);
 	return CUDA_SUCCESS;
@@ -138,6 +152,7 @@ API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *valu
 	struct pool *p;
 	CUresult r = CUDA_SUCCESS;
 
+	TRY(capture_unsafe());
 	TRY(poolcall_pool_get(handle, "cuMemPoolGetAttribute", &p));
 	if (value == NULL)
 		return CUDA_ERROR_INVALID_VALUE;

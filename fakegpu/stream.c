@@ -1,5 +1,6 @@
 /* Streams and events. Everything is done at once, unless FAKEGPU_QUEUE says that it is
  * done when it is waited for, or kernels take time (work.h). */
+#include "capture.h"
 #include "driver.h"
 #include "gate.h"
 #include "knobs.h"
@@ -19,6 +20,7 @@ struct event {
 	bool recorded;
 	unsigned flags;
 	struct work_mark mark; /* when, on the machine's clock */
+	struct capture_point captured;
 };
 
 /* NULL, legacy and per-thread need no creating. */
@@ -69,6 +71,18 @@ static struct work *stream_work(struct context *c, CUstream s)
 {
 	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
 	return found == NULL ? &c->work : &found->handle.context->work;
+}
+
+const struct context *stream_context(CUstream s, const struct context *current)
+{
+	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+	return found == NULL ? current : found->handle.context;
+}
+
+bool stream_is_blocking(CUstream s)
+{
+	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
+	return found == NULL || (found->flags & STREAM_NON_BLOCKING) == 0;
 }
 
 static uint64_t stream_last(struct context *c, CUstream s)
@@ -139,13 +153,6 @@ CUdevice stream_device(CUstream s, CUdevice current)
 	return found != NULL ? found->handle.context->device : current;
 }
 
-static CUresult stream_check_entry(CUstream s)
-{
-	struct context *c;
-	TRY(current_context(&c));
-	return stream_check(s);
-}
-
 static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 {
 	static uint64_t ids = 2;
@@ -172,6 +179,7 @@ static CUresult stream_destroy(CUstream handle)
 	s = stream_is_builtin(handle) ? NULL : handle_want(handle, HANDLE_STREAM, "cuStreamDestroy");
 	if (s == NULL)
 		return CUDA_ERROR_INVALID_HANDLE;
+	capture_forget(NULL, s);
 	handle_drop(s);
 	return CUDA_SUCCESS;
 }
@@ -182,6 +190,10 @@ static CUresult stream_query(CUstream s)
 	const unsigned *n;
 	TRY(current_context(&c));
 	TRY(stream_check(s));
+	if (captures()) {
+		TRY(capture_sync(s));
+		TRY(capture_unsafe());
+	}
 	if (work_timed && !work_done(stream_work(c, s), stream_last(c, s)))
 		return CUDA_ERROR_NOT_READY;
 	n = stream_queue_of(s);
@@ -193,6 +205,8 @@ static CUresult stream_synchronize(CUstream s)
 	struct context *c;
 	TRY(current_context(&c));
 	TRY(stream_check(s));
+	if (captures())
+		TRY(capture_sync(s));
 	stream_finish(c, s);
 	stream_wait(s);
 	pools_return_slack();
@@ -224,6 +238,12 @@ static CUresult stream_wait_event(CUstream s, CUevent handle)
 	e = handle_want(handle, HANDLE_EVENT, "cuStreamWaitEvent");
 	if (e == NULL)
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (captures()) {
+		bool taken;
+		TRY(capture_wait(s, &e->captured, &taken));
+		if (taken)
+			return CUDA_SUCCESS;
+	}
 	if (work_timed && stream_work(c, s) != &e->handle.context->work)
 		work_wait_mark(&e->mark);
 	return CUDA_SUCCESS;
@@ -281,18 +301,6 @@ API cuStreamGetCtx_v2(CUstream s, CUcontext *out, CUgreenCtx *green)
 
 API cuStreamGetCtx_v2_ptsz(CUstream s, CUcontext *out, CUgreenCtx *green) { return cuStreamGetCtx_v2(per_thread(s), out, green); }
 
-/* Nothing is ever captured. */
-API cuStreamIsCapturing(CUstream s, int *status)
-{
-	TRY(stream_check_entry(s));
-	if (status == NULL)
-		return CUDA_ERROR_INVALID_VALUE;
-	*status = 0;
-	return CUDA_SUCCESS;
-}
-
-API cuStreamIsCapturing_ptsz(CUstream s, int *status) { return cuStreamIsCapturing(per_thread(s), status); }
-
 API cuEventCreate(CUevent *out, unsigned flags)
 {
 	struct context *c;
@@ -335,6 +343,13 @@ static CUresult stream_record(CUevent handle, CUstream s)
 	TRY(stream_check(s));
 	TRY(stream_event_get(handle, "cuEventRecord", &e));
 	e->stream = s;
+	if (captures()) {
+		bool taken;
+		TRY(capture_record(s, &e->captured, &taken));
+		if (taken)
+			return CUDA_SUCCESS;
+	}
+	e->captured.capture = 0;
 	if (!work_timed)
 		store_relaxed(&e->mark.at, clock_now(machine_clock()));
 	else if (stream_work(c, s) == &e->handle.context->work)
@@ -364,6 +379,8 @@ API cuEventQuery(CUevent handle)
 {
 	struct event *e;
 	TRY(stream_event_get(handle, "cuEventQuery", &e));
+	TRY(capture_sync_event(&e->captured));
+	TRY(capture_unsafe());
 	return work_timed && !work_reached(&e->mark, NULL) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
@@ -371,6 +388,7 @@ static CUresult stream_event_synchronize(CUevent handle)
 {
 	struct event *e;
 	TRY(stream_event_get(handle, "cuEventSynchronize", &e));
+	TRY(capture_sync_event(&e->captured));
 	if (work_timed)
 		work_wait_mark(&e->mark);
 	stream_wait(e->stream);
@@ -388,6 +406,8 @@ API cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to)
 	TRY(stream_event_get(to, "cuEventElapsedTime", &b));
 	if (ms == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (a->captured.capture != 0 || b->captured.capture != 0)
+		return CUDA_ERROR_CAPTURED_EVENT;
 	if (!load_acquire(&a->recorded) || !load_acquire(&b->recorded) || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING) != 0)
 		return CUDA_ERROR_INVALID_HANDLE;
 	since = load_relaxed(&a->mark.at);

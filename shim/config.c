@@ -41,8 +41,8 @@ bool config_any(void)
 {
 	struct stat st;
 	for (char **e = environment_all(); *e; e++)
-		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || config_after(*e, CONFIG_COMPUTE_MAX) || !strncmp(*e, "RATION_REGION=", 14) ||
-		    !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
+		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || config_after(*e, CONFIG_COMPUTE_MAX) ||
+		    !strncmp(*e, "RATION_REGION=", 14) || !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
 			return true;
 	return config_stat(CONFIG_WELL_KNOWN, &st);
 }

@@ -17,6 +17,8 @@ enum {
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
 enum {
@@ -106,6 +108,12 @@ typedef struct {
 	long long reserved2;
 } CUgraphNodeParams;
 
+/* Where a launch goes; the rest of it is not read. */
+typedef struct {
+	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	CUstream hStream;
+} CUlaunchConfig;
+
 enum {
 	CU_AD_FORMAT_UNSIGNED_INT8 = 0x01,
 	CU_AD_FORMAT_UNSIGNED_INT16 = 0x02,
@@ -169,6 +177,7 @@ typedef struct {
 #define NVML_VALUE_NOT_AVAILABLE (~0ull)
 
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "ABI");
+_Static_assert(offsetof(CUlaunchConfig, hStream) == 32, "ABI");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "ABI");
 _Static_assert(offsetof(CUgraphNodeParams, params) == 16 && sizeof(CUgraphNodeParams) == 256, "ABI");

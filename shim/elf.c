@@ -157,3 +157,16 @@ void *elf_symbol(const struct elf_object *o, const char *name)
 {
 	return o->gnu_hash ? elf_by_gnu_hash(o, name) : o->sysv_hash ? elf_by_walking(o, name) : NULL;
 }
+
+void *elf_next(const char *name)
+{
+	struct elf_object o;
+	bool past = false;
+	for (const struct link_map *m = _r_debug.r_map; m; m = m->l_next) {
+		void *found = past && elf_read(m->l_addr, m->l_name, m->l_ld, &o) ? elf_symbol(&o, name) : NULL;
+		if (found)
+			return found;
+		past |= m->l_ld == _DYNAMIC; /* each object's own, by the linker's name for it */
+	}
+	return NULL;
+}

@@ -30,4 +30,8 @@ bool elf_first(const char *soname, struct elf_object *out);
  * version where there are several; NULL if there is none. */
 void *elf_symbol(const struct elf_object *o, const char *name);
 
+/* elf_next is the address of a symbol in the first object behind the one that this is part
+ * of: what the program would have bound to without us. Like elf_first. */
+void *elf_next(const char *name);
+
 #endif

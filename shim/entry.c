@@ -13,6 +13,7 @@
 #include "arguments.h"
 #include "attach.h"
 #include "charge.h"
+#include "compute.h"
 #include "hooks.h"
 
 /* What the program has set for the thread. */
@@ -52,6 +53,7 @@ static inline struct entry_cancel entry_begin(void)
 	}
 	lock_order_hook();
 	charge_hook_begins();
+	compute_look();
 	return c;
 }
 
@@ -73,4 +75,18 @@ static inline void entry_end(struct entry_cancel c)
 		entry_end(cancel_);                                   \
 		return result_;                                       \
 	}
+/* A launch waits for a cap before all that, as it may be cancelled then. */
+#define HOOK_LAUNCH(family, symbol, base, version, per_thread, params, text)               \
+	int entry_##symbol params                                                          \
+	{                                                                                  \
+		CUstream stream_ = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;  \
+		bool ends_ = unlikely(attach_compute()) && compute_launch_begins(stream_); \
+		struct entry_cancel cancel_ = entry_begin();                               \
+		int result_ = symbol ARGUMENTS_##symbol;                                   \
+		entry_end(cancel_);                                                        \
+		if (unlikely(ends_))                                                       \
+			compute_launch_ended(stream_);                                     \
+		return result_;                                                            \
+	}
+#define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text)
 #include "hooks.def"

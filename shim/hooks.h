@@ -5,12 +5,17 @@
 #include "cuda.h"
 #include "lock_order.h"
 
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
 #define RATION_EXPORT __attribute__((visibility("default")))
 
 /* The hooks, so that each definition is checked against the table, and what is exported by
  * the driver's names: see entry.c. */
 #define HOOK(family, symbol, base, version, per_thread, params, text) \
 	int symbol params __asm__("hook_" #symbol);                   \
+	RATION_EXPORT int entry_##symbol params __asm__(#symbol);
+#define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) \
 	RATION_EXPORT int entry_##symbol params __asm__(#symbol);
 #include "hooks.def"
 
@@ -33,6 +38,14 @@ enum ration_call {
  * old to have it. */
 void *ration_real(enum ration_call call);
 
+/* RATION_REAL is the same for calls that count their nanoseconds. */
+extern void *interpose_real[RATION_CALLS] __attribute__((visibility("hidden")));
+#define RATION_REAL(symbol)                                                                                             \
+	({                                                                                                              \
+		real_##symbol real_ = (real_##symbol)__atomic_load_n(&interpose_real[CALL_##symbol], __ATOMIC_RELAXED); \
+		likely(real_ != NULL) ? real_ : (real_##symbol)ration_real(CALL_##symbol);                              \
+	})
+
 /* ration_absent is what a call returns that the driver does not have. */
 int ration_absent(enum ration_call call);
 
@@ -51,8 +64,5 @@ int ration_absent(enum ration_call call);
 		int refused_ = (refused);                                                \
 		likely(refused_ == CUDA_SUCCESS) ? REAL(symbol, __VA_ARGS__) : refused_; \
 	})
-
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
 
 #endif

@@ -14,7 +14,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "config.h"
 #include "elf.h"
 #include "environment.h"
 #include "hooks.h"
@@ -32,6 +35,12 @@ static const char *const interpose_names[RATION_CALLS] = {
 
 static void *const interpose_hooks[RATION_HOOKS] = {
 #define HOOK(family, symbol, base, version, per_thread, params, text) [CALL_##symbol] = (void *)entry_##symbol,
+#include "hooks.def"
+};
+
+/* Calls that are handed out only in jobs with a share or a cap of compute. */
+static const bool interpose_timed[RATION_HOOKS] = {
+#define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) [CALL_##symbol] = true,
 #include "hooks.def"
 };
 
@@ -54,7 +63,8 @@ static enum interpose_library interpose_library_of(enum ration_call call) { retu
 
 /* The driver's functions, and whether a library's have been filled in. Any thread writes
  * them, all the same values; atomic. */
-static void *interpose_real[RATION_CALLS];
+void *interpose_real[RATION_CALLS];
+static void *interpose_ioctl_found;
 static int interpose_resolved[LIBRARIES];
 
 /* The real resolvers, jumped to by the stubs in stubs.c. */
@@ -102,10 +112,16 @@ static bool interpose_resolve(enum interpose_library l)
 	for (enum ration_call c = 0; c < RATION_CALLS; c++)
 		if (interpose_library_of(c) == l)
 			__atomic_store_n(&interpose_real[c], elf_symbol(&o, interpose_names[c]), __ATOMIC_RELAXED);
+	void *own_ioctl = l == CUDA ? elf_symbol(&o, "ioctl") : NULL;
+	if (own_ioctl)
+		__atomic_store_n(&interpose_ioctl_found, own_ioctl, __ATOMIC_RELAXED);
 	/* Release: a thread that finds it set finds the addresses. */
 	__atomic_store_n(&interpose_resolved[l], 1, __ATOMIC_RELEASE);
 	return true;
 }
+
+/* interpose_raw_ioctl is for a program without a C library that has one. */
+static int interpose_raw_ioctl(int fd, unsigned long request, void *arg) { return (int)syscall(SYS_ioctl, fd, request, arg); }
 
 void *ration_real(enum ration_call call)
 {
@@ -122,6 +138,18 @@ int ration_absent(enum ration_call call)
 	if (l == NVML)
 		return loaded ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_LIBRARY_NOT_FOUND;
 	return loaded ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NO_DEVICE;
+}
+
+void *interpose_ioctl(void)
+{
+	void *found = __atomic_load_n(&interpose_ioctl_found, __ATOMIC_RELAXED), *none = NULL;
+	if (likely(found != NULL))
+		return found;
+	/* Perhaps before any constructor has run: nothing is called for this. */
+	found = elf_next("ioctl");
+	if (!found)
+		return (void *)interpose_raw_ioctl;
+	return __atomic_compare_exchange_n(&interpose_ioctl_found, &none, found, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ? found : none;
 }
 
 bool interpose_load_nvml(void)
@@ -141,6 +169,16 @@ static int interpose_hook_named(const char *name)
 		if (!strcmp(interpose_names[c], name))
 			return c;
 	return -1;
+}
+
+/* interpose_hands_out reports whether a program that looks a call up gets ours. */
+static bool interpose_hands_out(int call) { return !interpose_timed[call] || config_wants_compute(); }
+
+/* interpose_answer is what it gets: ours, or the driver's where there is one. */
+static void *interpose_answer(int call)
+{
+	void *real = interpose_hands_out(call) ? NULL : ration_real((enum ration_call)call);
+	return real ? real : interpose_hooks[call];
 }
 
 struct interpose_next {
@@ -199,14 +237,14 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 		return true;
 	int call = name ? interpose_hook_named(name) : -1;
 	if (name)
-		interpose_trace(name, 0, call >= 0);
+		interpose_trace(name, 0, call >= 0 && interpose_hands_out(call));
 	if (call < 0)
 		return false;
 	if (handle == RTLD_NEXT) {
 		void *found = interpose_next_after(caller, name);
 		if (!found || (found != interpose_hooks[call] && found != ration_real(call)))
 			return false;
-		*result = interpose_hooks[call];
+		*result = interpose_answer(call);
 		return true;
 	}
 	void *found =
@@ -216,8 +254,8 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 		 * real one leaves the message for dlerror. */
 		found = ((dlsym_function)ration_real_dlsym)(handle, interpose_library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
 												       : "libnvidia-ml.so.1 is not loaded");
-	else if (found && found == ration_real(call))
-		found = interpose_hooks[call];
+	else if (found && (found == ration_real(call) || found == interpose_hooks[call]))
+		found = interpose_answer(call);
 	*result = found;
 	return true;
 }
@@ -230,7 +268,7 @@ static void *interpose_variant_of(void *found, const char *name, int version, ui
 	bool threaded = false;
 	for (int c = 0; c < RATION_HOOKS; c++)
 		if (found == __atomic_load_n(&interpose_real[c], __ATOMIC_RELAXED))
-			return interpose_hooks[c];
+			return interpose_hands_out(c) ? interpose_hooks[c] : found;
 	/* A driver may keep other entry points for this than it exports. */
 	if (version > INTERPOSE_KNOWN_CUDA)
 		return found;
@@ -243,7 +281,7 @@ static void *interpose_variant_of(void *found, const char *name, int version, ui
 		    !strcmp(v->base, name))
 			best = v;
 	}
-	return best && ration_real(best->call) ? interpose_hooks[best->call] : found;
+	return best && ration_real(best->call) && interpose_hands_out((int)best->call) ? interpose_hooks[best->call] : found;
 }
 
 static void *interpose_substitute(void *found, const char *name, int version, uint64_t flags)

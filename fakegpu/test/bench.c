@@ -1,4 +1,4 @@
-/* What a pair of cuMemAlloc and cuMemFree costs, so that a bench over fakegpu knows
+/* What a pair of cuMemAlloc and cuMemFree costs, a launch and an event, so that a bench over fakegpu knows
  * its own floor. Not a test: `make bench` runs it. */
 #include <pthread.h>
 #include <time.h>
@@ -59,11 +59,34 @@ static void many_live(void)
 		cuMemFree_v2(p[i]);
 }
 
+static void launches(void)
+{
+	static const char ptx[] = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry one() { ret; }\n";
+	double start_at;
+	CUfunction f;
+	CUmodule m;
+	CUevent e;
+	if (cuModuleLoadData(&m, ptx) != CUDA_SUCCESS || cuModuleGetFunction(&f, m, "one") != CUDA_SUCCESS ||
+	    cuEventCreate(&e, 0) != CUDA_SUCCESS)
+		abort();
+	start_at = seconds();
+	for (int i = 0; i < PAIRS; i++)
+		if (cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
+			abort();
+	printf("launch: %.0f ns\n", (seconds() - start_at) * 1e9 / PAIRS);
+	start_at = seconds();
+	for (int i = 0; i < PAIRS; i++)
+		if (cuEventRecord(e, NULL) != CUDA_SUCCESS)
+			abort();
+	printf("event: %.0f ns\n", (seconds() - start_at) * 1e9 / PAIRS);
+}
+
 int main(void)
 {
 	context = start();
 	threads(1);
 	threads(2);
 	many_live();
+	launches();
 	return checks_failed > 0;
 }

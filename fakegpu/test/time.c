@@ -381,7 +381,9 @@ static int neighbours(void)
 	EQ(books((uint32_t)stuck.pid, 0).got_ns, 0);
 	later(5 * MS);
 	OK(cuStreamQuery(NULL));
+	CHECK(books((uint32_t)idle.pid, 0).live);
 	EQ(end(idle, 0), 0);
+	CHECK(!books((uint32_t)idle.pid, 0).live);
 	return checks_failed > 0;
 }
 
@@ -490,6 +492,59 @@ static int killing(void)
 	return checks_failed > 0;
 }
 
+static int live(void)
+{
+	static struct fakegpu_engine_context list[MAX];
+	int n = fakegpu_engine(0, NULL, list, MAX), count = 0;
+	for (int i = 0; i < n && i < MAX; i++)
+		count += list[i].live && list[i].pid == (uint32_t)getpid();
+	return count;
+}
+
+static CUcontext another(void)
+{
+	CUcontext c;
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	OK(cuCtxPopCurrent_v2(NULL));
+	return c;
+}
+
+/* More contexts than the engine has places: those of ended ones are given again; a context
+ * without a place works, and its kernels take no time. */
+static int many(void)
+{
+	static CUcontext c[MAX];
+	CUcontext first = start();
+	CUfunction f;
+	for (int i = 0; i < 2 * MAX; i++)
+		OK(cuCtxDestroy_v2(another()));
+	EQ(fakegpu_engine(0, NULL, NULL, 0), MAX);
+	EQ(live(), 1);
+	f = kernel("short_one");
+	OK(launch(f, 1, NULL));
+	for (int i = 0; i < MAX; i++)
+		c[i] = another();
+	EQ(live(), MAX);
+	OK(cuCtxSetCurrent(c[MAX - 1])); /* for which there was no place */
+	f = kernel("short_one");
+	OK(launch(f, 1, NULL));
+	OK(cuStreamQuery(NULL));
+	OK(cuCtxSynchronize());
+	OK(cuCtxDestroy_v2(c[7]));
+	c[7] = another();
+	OK(cuCtxSetCurrent(c[7]));
+	f = kernel("short_one");
+	OK(launch(f, 1, NULL));
+	EQ(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+	OK(cuCtxSetCurrent(first)); /* whose place was nobody else's meanwhile */
+	EQ(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+	later(2 * MS + 360 * US);
+	OK(cuStreamQuery(NULL));
+	OK(cuCtxSetCurrent(c[7]));
+	OK(cuStreamQuery(NULL));
+	return checks_failed > 0;
+}
+
 static int idle(void)
 {
 	start();
@@ -505,7 +560,7 @@ int main(int argc, char **argv)
 		int (*run)(void);
 	} roles[] = {{"alone", alone}, {"waiting", waiting}, {"sharing", sharing}, {"neighbours", neighbours},
 		     {"stuck", stuck}, {"idle", idle},       {"busy", busy},       {"fast", fast},
-		     {"load", load},   {"killing", killing}};
+		     {"load", load},   {"killing", killing}, {"many", many}};
 
 	for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
 		if (strcmp(argv[1], roles[i].name) == 0)
@@ -519,5 +574,6 @@ int main(int argc, char **argv)
 	EQ(AGAIN("neighbours", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("fast", "FAKEGPU_CLOCK", "10"), 0);
 	EQ(AGAIN("killing", "FAKEGPU_CLOCK", "20"), 0);
+	EQ(AGAIN("many", "FAKEGPU_CONTEXT", "1m"), 0); /* takes the places of all before it */
 	return FINISH();
 }

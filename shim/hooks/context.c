@@ -1,5 +1,6 @@
 /* Making and ending contexts. docs/overhead.md explains what they are charged. */
 #include "charge.h"
+#include "compute.h"
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
 #include "hooks/graph.h"
@@ -43,6 +44,7 @@ static void context_end_begin(struct context_end *e, CUcontext handle, const voi
 {
 	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT};
 	e->context = context_hide(handle);
+	compute_ending(handle);
 	e->cost = context_take(&context_costs, (uintptr_t)cost);
 	if (!e->cost.key)
 		return;
@@ -53,6 +55,7 @@ static void context_end_begin(struct context_end *e, CUcontext handle, const voi
 static void context_not_ended(const struct context_end *e)
 {
 	context_unhide(e->context, e->handle);
+	compute_not_ended(e->handle);
 	departure_end(&e->departure, false);
 	alloc_table_freed(&context_costs, &e->cost, false);
 }
@@ -61,6 +64,7 @@ static void context_not_ended(const struct context_end *e)
  * on the primary one: it waits for nothing, and no memory ends with it. */
 static void context_ended(const struct context_end *e, struct device *d, bool green)
 {
+	compute_ended(e->handle);
 	if (e->context)
 		context_remove(e->context);
 	if (e->cost.key)
@@ -155,8 +159,10 @@ static int context_charge(struct context_making *m)
 		m->pid_unlisted = nvml_pid_unlisted(&d->nvml);
 	}
 	int refused = m->cost ? charge_add(d->index, RATION_CONTEXT, m->cost) : CUDA_SUCCESS;
-	if (!refused)
+	if (!refused) {
+		compute_making(d);
 		return CUDA_SUCCESS;
+	}
 	m->refused = true;
 	context_stop_measuring(m);
 	context_stop_making(m);
@@ -191,6 +197,22 @@ static void context_undo(const struct context_making *m, void *handle)
 	charge_return(m->device->index, RATION_CONTEXT, m->cost);
 }
 
+/* context_share completes what the job's share of the device's time asks of a context that
+ * was made. A green one that made the primary one active is two. */
+static int context_share(struct context_making *m, void *handle)
+{
+	CUcontext whole = m->kind == CONTEXT_GREEN ? NULL : handle, part = NULL;
+	if (!attach_compute())
+		return CUDA_SUCCESS;
+	if (handle && m->kind == CONTEXT_GREEN) {
+		if (REAL(cuCtxFromGreenCtx, &part, handle) != CUDA_SUCCESS)
+			part = NULL;
+		if (!m->beside && REAL(cuDevicePrimaryCtxRetain, &whole, m->device->ordinal) == CUDA_SUCCESS)
+			REAL(cuDevicePrimaryCtxRelease_v2, m->device->ordinal);
+	}
+	return compute_made(m->device, whole, part);
+}
+
 /* context_made completes the charge. handle is NULL where the driver made none. It returns
  * CUDA_SUCCESS, or what the call must return: the context has been undone. */
 static int context_made(struct context_making *m, void *handle)
@@ -203,11 +225,14 @@ static int context_made(struct context_making *m, void *handle)
 		charge_arrived(d->index, m->cost);
 	else
 		charge_return(d->index, RATION_CONTEXT, m->cost);
-	if (handle && m->measured) {
+	refused = context_share(m, handle);
+	if (handle && !refused && m->measured) {
 		refused = context_measured(m, &r.bytes);
 		if (refused)
-			context_undo(m, handle);
+			compute_ended(handle);
 	}
+	if (refused)
+		context_undo(m, handle);
 	if (handle && !refused) {
 		if (!m->measured || !m->making.exact) {
 			r.flags = RECORD_UNCONFIRMED;
@@ -353,9 +378,12 @@ static int context_release_primary(CUdevice device, enum ration_call call)
 	mutex_lock(&p->lock, LOCK_PRIMARY_CONTEXT);
 	overhead_pause(d);
 	bool active = context_primary_active(device);
+	compute_ending(p->primary);
 	int result = real(device);
 	if (active && result == CUDA_SUCCESS && !context_primary_active(device))
 		context_primary_ended(p, d);
+	else
+		compute_not_ended(p->primary);
 	overhead_resume(d);
 	mutex_unlock(&p->lock);
 	return result;
@@ -478,10 +506,13 @@ int cuCtxDetach(CUcontext context)
 		return REAL(cuCtxDetach, context);
 	struct device *d = c->device;
 	overhead_pause(d);
+	compute_ending(context);
 	int result = REAL(cuCtxDetach, context);
 	if (result == CUDA_SUCCESS && (REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS || current != context)) {
 		context_end_begin(&e, context, context);
 		context_ended(&e, d, false);
+	} else {
+		compute_not_ended(context);
 	}
 	overhead_resume(d);
 	return result;

@@ -215,42 +215,65 @@ int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
 	return result;
 }
 
+/* graph_capture_begun is for a capture that was counted before the driver was asked. */
+static int graph_capture_begun(int result)
+{
+	if (result != CUDA_SUCCESS)
+		capture_ended();
+	return result;
+}
+
 int cuStreamBeginCapture(CUstream stream)
 {
 	capture_begun();
-	return REAL(cuStreamBeginCapture, stream);
+	return graph_capture_begun(REAL(cuStreamBeginCapture, stream));
 }
 
 int cuStreamBeginCapture_ptsz(CUstream stream)
 {
 	capture_begun();
-	return REAL(cuStreamBeginCapture_ptsz, stream);
+	return graph_capture_begun(REAL(cuStreamBeginCapture_ptsz, stream));
 }
 
 int cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
 	capture_begun();
-	return REAL(cuStreamBeginCapture_v2, stream, mode);
+	return graph_capture_begun(REAL(cuStreamBeginCapture_v2, stream, mode));
 }
 
 int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
 {
 	capture_begun();
-	return REAL(cuStreamBeginCapture_v2_ptsz, stream, mode);
+	return graph_capture_begun(REAL(cuStreamBeginCapture_v2_ptsz, stream, mode));
 }
 
 int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
 {
 	capture_begun();
 	graph_has_unseen(graph);
-	return REAL(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode);
+	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
 }
 
 int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
 {
 	capture_begun();
 	graph_has_unseen(graph);
-	return REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode);
+	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
+}
+
+/* However it ends: a capture that the driver broke off is over, too. */
+int cuStreamEndCapture(CUstream stream, CUgraph *out)
+{
+	int result = REAL(cuStreamEndCapture, stream, out);
+	capture_ended();
+	return result;
+}
+
+int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *out)
+{
+	int result = REAL(cuStreamEndCapture_ptsz, stream, out);
+	capture_ended();
+	return result;
 }
 
 /* graph_instantiated hands what the graph will take down to the executable. */

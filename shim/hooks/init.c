@@ -2,6 +2,7 @@
 #include "hooks/init.h"
 
 #include "charge.h"
+#include "compute.h"
 #include "overhead.h"
 
 /* init_reset forgets what a fork handed down, in a process that has just opened the
@@ -12,6 +13,7 @@ static void init_reset(void)
 	charge_reset();
 	nvml_reset();
 	overhead_reset();
+	compute_reset();
 }
 
 int cuInit(unsigned flags)

@@ -3,6 +3,7 @@
  * computes from then on. Reading the coarse clock takes a few nanoseconds, where waiting
  * for a device takes microseconds. */
 #include "attach.h"
+#include "compute.h"
 #include "hooks.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -15,8 +16,17 @@ static int sync_done(int result)
 	return result;
 }
 
-int cuCtxSynchronize(void) { return sync_done(REAL(cuCtxSynchronize)); }
-int cuCtxSynchronize_v2(CUcontext context) { return sync_done(REAL(cuCtxSynchronize_v2, context)); }
-int cuStreamSynchronize(CUstream stream) { return sync_done(REAL(cuStreamSynchronize, stream)); }
-int cuStreamSynchronize_ptsz(CUstream stream) { return sync_done(REAL(cuStreamSynchronize_ptsz, stream)); }
-int cuEventSynchronize(CUevent event) { return sync_done(REAL(cuEventSynchronize, event)); }
+/* SYNC is the driver's call, for the length of which this process has work. */
+#define SYNC(...)                                              \
+	({                                                     \
+		struct device *device_ = compute_wait_begin(); \
+		int result_ = REAL(__VA_ARGS__);               \
+		compute_wait_end(device_);                     \
+		sync_done(result_);                            \
+	})
+
+int cuCtxSynchronize(void) { return SYNC(cuCtxSynchronize); }
+int cuCtxSynchronize_v2(CUcontext context) { return SYNC(cuCtxSynchronize_v2, context); }
+int cuStreamSynchronize(CUstream stream) { return SYNC(cuStreamSynchronize, stream); }
+int cuStreamSynchronize_ptsz(CUstream stream) { return SYNC(cuStreamSynchronize_ptsz, stream); }
+int cuEventSynchronize(CUevent event) { return SYNC(cuEventSynchronize, event); }

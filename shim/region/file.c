@@ -11,7 +11,6 @@
 
 #include "internal.h"
 
-
 /* By number: the function's name depends on the C library's age. */
 static int file_stat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
 

@@ -44,10 +44,10 @@ enum region_error {
 
 /* What a process brings along; zero where it has nothing to say. */
 struct region_limits {
-	uint64_t memory[RATION_DEVICES]; /* as make_limit packs it */
-	uint64_t compute[RATION_DEVICES];     /* shares and caps: percent, or RATION_COMPUTE_NONE */
+	uint64_t memory[RATION_DEVICES];  /* as make_limit packs it */
+	uint64_t compute[RATION_DEVICES]; /* shares and caps: percent, or RATION_COMPUTE_NONE */
 	uint64_t compute_max[RATION_DEVICES];
-	uint64_t round;                       /* microseconds */
+	uint64_t round; /* microseconds */
 };
 
 /* How a process came by a ready region. */

@@ -136,6 +136,9 @@ static inline unsigned slice_state(uint64_t s) { return (unsigned)(s >> RATION_S
 /* A share or a cap, from 1 to 100; 0 for every word that is none. */
 static inline unsigned percent_of(uint64_t word) { return word >= 1 && word <= 100 ? (unsigned)word : 0; }
 
-static inline uint64_t round_of(uint64_t word) { return word >= RATION_MIN_ROUND && word <= RATION_MAX_ROUND ? word : RATION_DEFAULT_ROUND; }
+static inline uint64_t round_of(uint64_t word)
+{
+	return word >= RATION_MIN_ROUND && word <= RATION_MAX_ROUND ? word : RATION_DEFAULT_ROUND;
+}
 
 #endif

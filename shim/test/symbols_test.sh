@@ -21,8 +21,8 @@ if [ -z "$san" ]; then
 	esac
 	for name in $(objdump -T "$lib" | awk '$NF != "" && /\.text/ {print $NF}'); do
 		case $name in
-		dlsym | dlvsym) passed=$((passed + 1)) ;;
-		*) if grep -q "^HOOK([a-z]*, $name," "$here/../hooks.def"; then
+		dlsym | dlvsym | ioctl) passed=$((passed + 1)) ;;
+		*) if grep -Eq "^(HOOK|HOOK_LAUNCH|TIMED)\(([A-Z_]*, )?[a-z]*, $name," "$here/../hooks.def"; then
 			passed=$((passed + 1))
 		else
 			failed=$((failed + 1))

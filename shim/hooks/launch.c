@@ -1,0 +1,67 @@
+/* Calls that take a device's time, and calls that wait for it or ask about it. What they do
+ * beside the driver's own is compute.c's. Nothing here need be undone when a thread is
+ * cancelled in the driver's call, so that, unlike all other hooks, these leave the program's
+ * cancellation alone. */
+#include "arguments.h"
+#include "compute.h"
+#include "hooks.h"
+
+/* launch_stream names a stream so that one call can record an event on it. */
+#define LAUNCH_STREAM(stream, per_thread) ((per_thread) && !(stream) ? CU_STREAM_PER_THREAD : (CUstream)(stream))
+
+#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                               \
+	int entry_##symbol params                                                       \
+	{                                                                               \
+		real_##symbol call_ = RATION_REAL(symbol);                              \
+		if (unlikely(!call_))                                                   \
+			return ration_absent(CALL_##symbol);                            \
+		if (likely(!attach_compute()))                                          \
+			return call_ ARGUMENTS_##symbol;                                \
+		if (likely(!compute_launch_begins(LAUNCH_STREAM(stream_, per_thread)))) \
+			return call_ ARGUMENTS_##symbol;                                \
+		int result_ = call_ ARGUMENTS_##symbol;                                 \
+		compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));               \
+		return result_;                                                         \
+	}
+
+#define TIMED_WAIT(symbol, per_thread, params, stream_)        \
+	int entry_##symbol params                              \
+	{                                                      \
+		real_##symbol call_ = RATION_REAL(symbol);     \
+		if (unlikely(!call_))                          \
+			return ration_absent(CALL_##symbol);   \
+		if (likely(!attach_compute()))                 \
+			return call_ ARGUMENTS_##symbol;       \
+		struct device *device_ = compute_wait_begin(); \
+		int result_ = call_ ARGUMENTS_##symbol;        \
+		compute_wait_end(device_);                     \
+		return result_;                                \
+	}
+
+#define TIMED_QUERY(symbol, per_thread, params, stream_)     \
+	int entry_##symbol params                            \
+	{                                                    \
+		real_##symbol call_ = RATION_REAL(symbol);   \
+		if (unlikely(!call_))                        \
+			return ration_absent(CALL_##symbol); \
+		if (likely(!attach_compute()))               \
+			return call_ ARGUMENTS_##symbol;     \
+		compute_asking();                            \
+		int result_ = call_ ARGUMENTS_##symbol;      \
+		compute_answered(result_);                   \
+		return result_;                              \
+	}
+
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
+	int entry_##symbol params                             \
+	{                                                     \
+		real_##symbol call_ = RATION_REAL(symbol);    \
+		if (unlikely(!call_))                         \
+			return ration_absent(CALL_##symbol);  \
+		if (unlikely(attach_compute()))               \
+			compute_stream_ends(stream_);         \
+		return call_ ARGUMENTS_##symbol;              \
+	}
+
+#define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)
+#include "hooks.def"

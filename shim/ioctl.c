@@ -1,0 +1,21 @@
+/* ioctl, which libcuda.so.1 talks to the kernel driver by. Every other call of it in the
+ * program comes here too, so it is one branch where the job has no share. */
+#include <stdarg.h>
+
+#include "attach.h"
+#include "hooks.h"
+#include "interpose.h"
+#include "slice.h"
+
+/* The C library's own declaration differs between C libraries in the type of request. */
+int ioctl_entry(int fd, unsigned long request, ...) __asm__("ioctl");
+
+RATION_EXPORT int ioctl_entry(int fd, unsigned long request, ...)
+{
+	va_list args;
+	va_start(args, request);
+	void *arg = va_arg(args, void *);
+	va_end(args);
+	ioctl_function next = (ioctl_function)interpose_ioctl();
+	return likely(!attach_compute()) ? next(fd, request, arg) : slice_control(next, fd, request, arg);
+}

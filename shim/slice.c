@@ -1,0 +1,378 @@
+#include "slice.h"
+
+#include <asm/ioctl.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "hooks.h"
+#include "interpose.h"
+#include "log.h"
+#include "region/abi.h"
+
+/* The control call, as drivers up to 580 have it. */
+struct slice_call {
+	uint32_t client, object, command, flags;
+	uint64_t parameter; /* an address */
+	uint32_t parameter_size, status;
+};
+_Static_assert(sizeof(struct slice_call) == 32, "ABI");
+
+#define SLICE_TYPE 'F'
+#define SLICE_NUMBER 0x2a
+#define SLICE_REQUEST _IOWR(SLICE_TYPE, SLICE_NUMBER, struct slice_call)
+enum { SLICE_COMMAND_SET = (int)0xa06c0103, SLICE_COMMAND_GET = (int)0xa06c0104 };
+
+/* A group of channels, by the file, the client and the object that the driver named it by.
+ * The program may close the descriptor, and open another file by its number. */
+struct slice_group {
+	int fd; /* -1: no group is known */
+	uint32_t client, object;
+	uint64_t dev, ino, rdev;
+	uint64_t native_us; /* what the driver set, or would have */
+	uint64_t slice_us;  /* in force */
+};
+
+/* A context. state says which thread may touch the rest: a thread takes a place from READY to
+ * BUSY and back, and passes over one that is BUSY. handle, device, work_us and paused are
+ * read without that; atomic. */
+enum { PLACE_FREE, PLACE_READY, PLACE_BUSY };
+static struct slice_context {
+	uint32_t place;
+	uint32_t paused; /* the driver may be ending it */
+	uint32_t ended;  /* it has ended: the thread that has the place frees it */
+	uint32_t state;  /* RATION_SLICE_...; atomic */
+	CUcontext handle;
+	struct device *device;
+	uint64_t work_us; /* the last sign of work; 0: none */
+	struct slice_group group;
+} slice_contexts[256];
+enum { SLICE_CONTEXTS = sizeof slice_contexts / sizeof *slice_contexts };
+static uint32_t slice_count; /* places that were ever used; atomic */
+
+/* A context that this thread is making. */
+static __thread struct {
+	struct device *device; /* NULL: none */
+	uint64_t want;
+	unsigned state;  /* the worst of the calls that were seen */
+	unsigned groups; /* how many are known: the context's, and that of a green one */
+	struct slice_group group[2];
+} slice_making __attribute__((tls_model("initial-exec")));
+
+static uint32_t slice_complained; /* reasons that were logged, one bit each; atomic */
+
+void slices_reset(void)
+{
+	memset(slice_contexts, 0, sizeof slice_contexts);
+	memset(&slice_making, 0, sizeof slice_making);
+	slice_count = 0;
+	slice_complained = 0;
+}
+
+/* slice_stat is fstat. By number: the function's name depends on the C library's age. */
+static bool slice_stat(int fd, struct stat *st) { return syscall(SYS_fstat, fd, st) == 0; }
+
+static bool slice_same_file(const struct slice_group *g)
+{
+	struct stat st;
+	return slice_stat(g->fd, &st) && st.st_dev == g->dev && st.st_ino == g->ino && st.st_rdev == g->rdev;
+}
+
+/* slice_command makes a control call of our own. */
+static bool slice_command(ioctl_function next, const struct slice_group *g, uint32_t command, uint64_t *value)
+{
+	struct slice_call c = {.client = g->client,
+			       .object = g->object,
+			       .command = command,
+			       .parameter = (uintptr_t)value,
+			       .parameter_size = sizeof *value};
+	return next(g->fd, SLICE_REQUEST, &c) == 0 && c.status == 0;
+}
+
+/* slice_kept asks the driver what it has. */
+static unsigned slice_kept(ioctl_function next, const struct slice_group *g)
+{
+	uint64_t has = 0;
+	if (!slice_command(next, g, (uint32_t)SLICE_COMMAND_GET, &has))
+		return RATION_SLICE_UNKNOWN;
+	return has == g->slice_us ? RATION_SLICE_KEPT : RATION_SLICE_LOST;
+}
+
+void slice_watch(struct device *d, uint64_t want)
+{
+	memset(&slice_making, 0, sizeof slice_making);
+	slice_making.want = want;
+	slice_making.state = RATION_SLICE_UNSEEN;
+	slice_making.group[0].fd = slice_making.group[1].fd = -1;
+	slice_making.device = d;
+}
+
+/* slice_remember keeps the group that a call was for, and says whether it could. */
+static bool slice_remember(struct slice_group *g, int fd, const struct slice_call *c, uint64_t native, uint64_t value)
+{
+	struct stat st;
+	if (!slice_stat(fd, &st))
+		return false;
+	*g = (struct slice_group){.fd = fd,
+				  .client = c->client,
+				  .object = c->object,
+				  .dev = st.st_dev,
+				  .ino = st.st_ino,
+				  .rdev = st.st_rdev,
+				  .native_us = native,
+				  .slice_us = value};
+	return true;
+}
+
+/* slice_replace makes the driver's call with our value. The caller's memory stays as it is,
+ * but for the status. false: the driver refused, and the call is to be made as it came. */
+static bool slice_replace(ioctl_function next, int fd, struct slice_call *original, uint64_t value)
+{
+	struct slice_call copy = *original;
+	copy.parameter = (uintptr_t)&value;
+	if (next(fd, SLICE_REQUEST, &copy) != 0 || copy.status != 0)
+		return false;
+	original->status = copy.status;
+	return true;
+}
+
+/* slice_seen notes what became of a control call. */
+static void slice_seen(unsigned state)
+{
+	if (slice_making.state == RATION_SLICE_UNSEEN || state > slice_making.state)
+		slice_making.state = state;
+}
+
+/* slice_catch makes the call that sets the slice of a new context. */
+static int slice_catch(ioctl_function next, int fd, struct slice_call *c)
+{
+	struct slice_group *g = &slice_making.group[slice_making.groups];
+	uint64_t native;
+	memcpy(&native, (const void *)(uintptr_t)c->parameter, sizeof native);
+	uint64_t want = slice_making.want ? slice_making.want : native;
+	int saved = errno, result = 0;
+	bool replaced = want != native && slice_replace(next, fd, c, want);
+	if (!replaced) {
+		errno = saved;
+		result = next(fd, SLICE_REQUEST, c);
+		saved = errno;
+	}
+	if (result != 0 || c->status != 0 || (want != native && !replaced))
+		slice_seen(RATION_SLICE_REFUSED);
+	else if (!slice_remember(g, fd, c, native, want))
+		slice_seen(RATION_SLICE_UNKNOWN);
+	else
+		slice_seen(slice_kept(next, g));
+	slice_making.groups += g->fd >= 0;
+	errno = saved;
+	return result;
+}
+
+int slice_control(ioctl_function next, int fd, unsigned long request, void *arg)
+{
+	struct slice_call *c = arg;
+	if (likely(!slice_making.device) || _IOC_TYPE(request) != SLICE_TYPE || _IOC_NR(request) != SLICE_NUMBER || !c)
+		return next(fd, request, arg);
+	if (request != SLICE_REQUEST) {
+		slice_seen(RATION_SLICE_UNKNOWN); /* control calls of another layout */
+		return next(fd, request, arg);
+	}
+	if (c->command != (uint32_t)SLICE_COMMAND_SET)
+		return next(fd, request, arg);
+	if (c->flags || c->parameter_size != sizeof(uint64_t) || !c->parameter || slice_making.groups == 2) {
+		slice_seen(RATION_SLICE_UNKNOWN);
+		return next(fd, request, arg);
+	}
+	return slice_catch(next, fd, c);
+}
+
+static bool slice_take(struct slice_context *c)
+{
+	uint32_t ready = PLACE_READY;
+	return __atomic_compare_exchange_n(&c->place, &ready, PLACE_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+/* slice_let_go gives a place back, or frees it where its context ended meanwhile: whoever of
+ * this thread and that of slice_forget comes second. */
+static void slice_let_go(struct slice_context *c)
+{
+	__atomic_store_n(&c->place, PLACE_READY, __ATOMIC_SEQ_CST);
+	uint32_t ready = PLACE_READY;
+	if (__atomic_load_n(&c->ended, __ATOMIC_SEQ_CST))
+		__atomic_compare_exchange_n(&c->place, &ready, PLACE_FREE, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+static struct slice_context *slice_find(CUcontext handle)
+{
+	/* Acquire: pairs with slice_add, of the count and of the handle. */
+	uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 0; handle && i < n; i++)
+		if (__atomic_load_n(&slice_contexts[i].handle, __ATOMIC_ACQUIRE) == handle)
+			return &slice_contexts[i];
+	return NULL;
+}
+
+static bool slice_add(CUcontext handle, struct device *d, const struct slice_group *g, unsigned state)
+{
+	for (uint32_t i = 0; i < SLICE_CONTEXTS; i++) {
+		struct slice_context *c = &slice_contexts[i];
+		uint32_t place = PLACE_FREE;
+		if (!__atomic_compare_exchange_n(&c->place, &place, PLACE_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+			continue;
+		c->group = *g;
+		__atomic_store_n(&c->paused, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->ended, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->state, state, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->device, d, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
+		for (uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_RELAXED); n <= i;)
+			if (__atomic_compare_exchange_n(&slice_count, &n, i + 1, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+				break;
+		slice_let_go(c);
+		return true;
+	}
+	return false;
+}
+
+unsigned slice_made(CUcontext whole, CUcontext part)
+{
+	struct device *d = slice_making.device;
+	unsigned state = slice_making.state, next = 0;
+	slice_making.device = NULL;
+	if (!d || (!whole && !part))
+		return RATION_SLICE_KEPT;
+	if (!whole && state == RATION_SLICE_UNSEEN)
+		state = RATION_SLICE_KEPT;
+	/* One that finds no place in the table keeps the slice it has, and none of the job's
+	 * changes reach it. */
+	if (whole && !slice_add(whole, d, &slice_making.group[next++], state))
+		return RATION_SLICE_UNKNOWN;
+	if (part && !slice_add(part, d, &slice_making.group[next], state))
+		return RATION_SLICE_UNKNOWN;
+	return state;
+}
+
+void slice_add_unseen(CUcontext handle, struct device *d)
+{
+	struct slice_group none = {.fd = -1};
+	slice_add(handle, d, &none, RATION_SLICE_UNSEEN);
+}
+
+void slice_pause(CUcontext handle)
+{
+	struct slice_context *c = slice_find(handle);
+	if (c)
+		__atomic_store_n(&c->paused, 1, __ATOMIC_SEQ_CST);
+}
+
+void slice_resume(CUcontext handle)
+{
+	struct slice_context *c = slice_find(handle);
+	if (c)
+		__atomic_store_n(&c->paused, 0, __ATOMIC_SEQ_CST);
+}
+
+void slice_forget(CUcontext handle)
+{
+	struct slice_context *c = slice_find(handle);
+	uint32_t ready = PLACE_READY;
+	if (!c)
+		return;
+	__atomic_store_n(&c->handle, NULL, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&c->ended, 1, __ATOMIC_SEQ_CST);
+	__atomic_compare_exchange_n(&c->place, &ready, PLACE_FREE, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+struct device *slice_sign(CUcontext handle, uint64_t now_us)
+{
+	struct slice_context *c = slice_find(handle);
+	if (!c)
+		return NULL;
+	struct device *d = __atomic_load_n(&c->device, __ATOMIC_RELAXED);
+	if (now_us)
+		__atomic_store_n(&c->work_us, now_us, __ATOMIC_RELAXED);
+	return d;
+}
+
+unsigned slice_workers(const struct device *d, uint64_t since_us)
+{
+	unsigned workers = 0;
+	uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct slice_context *c = &slice_contexts[i];
+		uint64_t work = __atomic_load_n(&c->work_us, __ATOMIC_RELAXED);
+		workers += __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) && __atomic_load_n(&c->device, __ATOMIC_RELAXED) == d && work &&
+			   work >= since_us;
+	}
+	return workers;
+}
+
+/* slice_set_one changes one context's slice. The place is this thread's. */
+static void slice_set_one(struct slice_context *c, uint64_t want)
+{
+	struct slice_group *g = &c->group;
+	uint64_t value = want ? want : g->native_us;
+	ioctl_function next = (ioctl_function)interpose_ioctl();
+	unsigned state = RATION_SLICE_UNSEEN;
+	if (g->fd < 0 || g->slice_us == value || __atomic_load_n(&c->paused, __ATOMIC_SEQ_CST))
+		return;
+	uint64_t before = g->slice_us;
+	if (slice_same_file(g)) {
+		g->slice_us = value;
+		state = slice_command(next, g, (uint32_t)SLICE_COMMAND_SET, &value) ? slice_kept(next, g) : RATION_SLICE_REFUSED;
+	}
+	/* The driver may have begun to end it: then its answer means nothing. */
+	if (state != RATION_SLICE_KEPT && (__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST) || __atomic_load_n(&c->ended, __ATOMIC_SEQ_CST))) {
+		g->slice_us = before;
+		return;
+	}
+	if (state != RATION_SLICE_KEPT)
+		g->fd = -1;
+	__atomic_store_n(&c->state, state, __ATOMIC_RELAXED);
+}
+
+unsigned slice_set(const struct device *d, uint64_t want)
+{
+	unsigned worst = RATION_SLICE_NONE;
+	uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_ACQUIRE);
+	int saved = errno;
+	for (uint32_t i = 0; i < n; i++) {
+		struct slice_context *c = &slice_contexts[i];
+		if (!__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || __atomic_load_n(&c->device, __ATOMIC_RELAXED) != d)
+			continue;
+		if (slice_take(c)) {
+			/* It may have become another context's place since. */
+			if (__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) && __atomic_load_n(&c->device, __ATOMIC_RELAXED) == d)
+				slice_set_one(c, want);
+			slice_let_go(c);
+		}
+		unsigned state = __atomic_load_n(&c->state, __ATOMIC_RELAXED);
+		worst = state > worst ? state : worst;
+	}
+	errno = saved;
+	return worst;
+}
+
+const char *slice_state_text(unsigned state)
+{
+	switch (state) {
+	case RATION_SLICE_UNSEEN: return "a context was made without the call that sets its time slice, or its file was closed";
+	case RATION_SLICE_UNKNOWN: return "the driver's call that sets a time slice is not the one that is known";
+	case RATION_SLICE_REFUSED: return "the driver refused to set a time slice";
+	case RATION_SLICE_LOST: return "the driver took a time slice and has another";
+	default: return "no reason";
+	}
+}
+
+void slice_complain(const struct device *d, unsigned state)
+{
+	uint32_t bit = 1u << state;
+	if (state <= RATION_SLICE_KEPT || __atomic_fetch_or(&slice_complained, bit, __ATOMIC_RELAXED) & bit)
+		return;
+	log_warn("device %u: the share of its time is not enforced in this process: %s (ration doctor tells more)", d->index,
+		 slice_state_text(state));
+}

@@ -1,0 +1,192 @@
+/* What the tests of a device's time share. The library's clocks are the stand-in machine's,
+ * which stands still but for what a test adds to it (FAKEGPU_CLOCK=0) and for sleeps of the
+ * library, which set it forward at once: a program's own clock_gettime and clock_nanosleep come
+ * before the C library's. So nothing here depends on how fast the machine is. */
+#ifndef RATION_TEST_COMPUTE_H
+#define RATION_TEST_COMPUTE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "../region/atomics.h"
+#include "held.h"
+
+#define US 1000ull /* in ns */
+#define MS (1000 * US)
+#define SECOND (1000 * MS)
+
+/* The machine's clock starts at 0, and a library may think little of such a time. */
+#define CLOCK_OFFSET (1000 * SECOND)
+
+static bool machine_clock;                  /* the machine is up */
+static __thread bool asking_machine;        /* its own question about the wall's time */
+static uint64_t slept_ns, longest_sleep;    /* by the library */
+static void (*on_sleep)(uint64_t until_ns); /* before it */
+
+static inline uint64_t machine_now(uint64_t add)
+{
+	asking_machine = true;
+	int64_t at = fakegpu_clock(add);
+	asking_machine = false;
+	return (uint64_t)at + CLOCK_OFFSET;
+}
+
+__attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *t)
+{
+	if (!machine_clock || asking_machine || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE))
+		return (int)syscall(SYS_clock_gettime, id, t);
+	uint64_t now = machine_now(0);
+	*t = (struct timespec){(time_t)(now / SECOND), (long)(now % SECOND)};
+	return 0;
+}
+
+/* Where several threads sleep, the clock is set forward when all do, to the first of the
+ * instants that they sleep until. */
+static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t sleep_over = PTHREAD_COND_INITIALIZER;
+static unsigned timed_threads = 1, sleeping;
+static uint64_t sleeping_until[16]; /* 0: nobody */
+
+static inline void sleep_together(uint64_t now, uint64_t until)
+{
+	unsigned mine = 0;
+	uint64_t begun = now;
+	pthread_mutex_lock(&sleep_lock);
+	while (sleeping_until[mine])
+		mine++;
+	sleeping_until[mine] = until;
+	sleeping++;
+	pthread_cond_broadcast(&sleep_over);
+	while ((now = machine_now(0)) < until) {
+		uint64_t first = until;
+		for (unsigned i = 0; i < 16; i++)
+			first = sleeping_until[i] && sleeping_until[i] < first ? sleeping_until[i] : first;
+		if (sleeping < timed_threads || first < until)
+			pthread_cond_wait(&sleep_over, &sleep_lock);
+		else
+			machine_now(until - now);
+	}
+	sleeping--;
+	sleeping_until[mine] = 0;
+	slept_ns += until - begun;
+	longest_sleep = until - begun > longest_sleep ? until - begun : longest_sleep;
+	pthread_cond_broadcast(&sleep_over);
+	pthread_mutex_unlock(&sleep_lock);
+}
+
+__attribute__((visibility("default"))) int clock_nanosleep(clockid_t id, int flags, const struct timespec *t, struct timespec *left)
+{
+	uint64_t until = (uint64_t)t->tv_sec * SECOND + (uint64_t)t->tv_nsec, now = machine_clock ? machine_now(0) : 0;
+	if (!machine_clock)
+		return (int)syscall(SYS_clock_nanosleep, id, flags, t, left) == 0 ? 0 : errno;
+	if (!(flags & TIMER_ABSTIME))
+		until += now;
+	if (on_sleep)
+		on_sleep(until);
+	if (until > now)
+		sleep_together(now, until);
+	return 0;
+}
+
+/* A thread that takes no further part in this. */
+static inline void timed_thread_ends(void)
+{
+	pthread_mutex_lock(&sleep_lock);
+	timed_threads--;
+	pthread_cond_broadcast(&sleep_over);
+	pthread_mutex_unlock(&sleep_lock);
+}
+
+static inline void later(uint64_t ns) { machine_now(ns); }
+
+/* The primary context of device 0, with the machine's clock from here on. */
+static inline CUcontext start_timed(void)
+{
+	OK(cuInit(0));
+	machine_clock = true;
+	return start();
+}
+
+static inline CUfunction kernel(const char *name)
+{
+	static const char ptx[] = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry one() { ret; }\n"
+				  ".visible .entry five() { ret; }\n.visible .entry long_one() { ret; }\n.visible .entry tiny() { ret; }\n";
+	CUmodule m = NULL;
+	CUfunction f = NULL;
+	OK(cuModuleLoadData(&m, ptx));
+	OK(cuModuleGetFunction(&f, m, name));
+	return f;
+}
+
+/* Calls that the stand-in's own tests do not make. */
+#define DIMENSIONS unsigned, unsigned, unsigned, unsigned, unsigned, unsigned
+CUresult cuLaunchKernel_ptsz(CUfunction, DIMENSIONS, unsigned, CUstream, void **, void **);
+CUresult cuLaunchKernelEx(const CUlaunchConfig *, CUfunction, void **, void **);
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *, CUfunction, void **, void **);
+CUresult cuLaunchCooperativeKernel(CUfunction, DIMENSIONS, unsigned, CUstream, void **);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, DIMENSIONS, unsigned, CUstream, void **);
+
+static inline CUresult launch(CUfunction f, CUstream s) { return cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL); }
+
+/* What the engine has in its books of this process's contexts, the first of which is 0. */
+static inline struct fakegpu_engine_context books_of(unsigned device, pid_t pid, unsigned which)
+{
+	static struct fakegpu_engine_context list[256];
+	int n = fakegpu_engine(device, NULL, list, 256);
+	for (int i = 0; i < n && i < 256; i++)
+		if (list[i].pid == (uint32_t)pid && which-- == 0)
+			return list[i];
+	CHECK(!"a context of the process");
+	return (struct fakegpu_engine_context){0};
+}
+
+static inline uint64_t slice_of(unsigned which) { return books_of(0, getpid(), which).slice_us; }
+
+/* This process's account of a device, and what it shows. */
+static inline struct ration_account *account_of(unsigned device, pid_t pid)
+{
+	struct region *r = region_here();
+	for (unsigned slot = 0; slot < RATION_SLOTS; slot++)
+		if (status_state(load_acquire(&r->m->status[slot])) == RATION_SLOT_ACTIVE && r->m->slots[slot].pid == (uint64_t)pid)
+			return &r->m->accounts[device][slot];
+	return NULL;
+}
+
+static inline uint64_t shown_slice(void)
+{
+	struct ration_account *a = account_of(0, getpid());
+	return a ? load_acquire(&a->slice) : 0;
+}
+
+struct page_change {
+	unsigned device;
+	uint64_t share, cap; /* 0: as it is */
+};
+
+static inline int change_page(struct ration_limits *page, const void *arg)
+{
+	const struct page_change *c = arg;
+	if (c->share)
+		store_release(&page->device[c->device].compute, c->share);
+	if (c->cap)
+		store_release(&page->device[c->device].compute_max, c->cap);
+	return 0;
+}
+
+int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
+
+/* As ration limit does. */
+static inline void set_compute(unsigned device, uint64_t share, uint64_t cap)
+{
+	struct page_change c = {device, share, cap};
+	EQ(region_limits_with(region_here(), change_page, &c), 0);
+}
+
+#endif

@@ -1,0 +1,362 @@
+/* Caps: what a job gets of a device, by the engine's own books, beside what the cap says. Time
+ * is the machine's, and passes when the library sleeps or a test says so. Each part is a
+ * process in a job and on a machine of its own. */
+#include <math.h>
+#include <sys/stat.h>
+
+#include "compute.h"
+
+/* Within two points, in percent of the time since. */
+static void gets(uint64_t since, double want, unsigned line)
+{
+	double got = 100.0 * (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got < want - 2 || got > want + 2)
+		fprintf(stderr, "line %u: got %.1f %%, not %.1f\n", line, got, want);
+	CHECK(got >= want - 2 && got <= want + 2);
+}
+#define GETS(since, want) gets(since, want, __LINE__)
+
+static uint64_t charged(void) { return load_acquire(&region_here()->m->compute[0].used); }
+
+/* What is charged is what the engine did, but for what is under way. */
+static void charged_all(unsigned line)
+{
+	double got = (double)books_of(0, getpid(), 0).got_ns, used = (double)charged();
+	if (used < got * 0.98 - 15e6 || used > got * 1.02 + 15e6)
+		fprintf(stderr, "line %u: charged %.3f ms, used %.3f ms\n", line, used / 1e6, got / 1e6);
+	CHECK(used >= got * 0.98 - 15e6 && used <= got * 1.02 + 15e6);
+}
+#define CHARGED_ALL() charged_all(__LINE__)
+
+static double cap_here(void) { return atof(getenv("RATION_COMPUTE_MAX")); }
+
+/* As fast as it can. */
+static void busy(const char *name, uint64_t long_ns)
+{
+	start_timed();
+	CUfunction f = kernel(name);
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < long_ns)
+		OK(launch(f, NULL));
+	GETS(since, cap_here());
+	CHARGED_ALL();
+	CHECK(longest_sleep <= SECOND);
+	CHECK(load_acquire(&region_here()->m->compute[0].waited) > 0);
+	CHECK(load_acquire(&account_of(0, getpid())->time_waited) == load_acquire(&region_here()->m->compute[0].waited));
+	CHECK(load_acquire(&account_of(0, getpid())->time_used) == charged());
+}
+
+static void small(void) { busy("one", 5 * SECOND); }
+static void tiny(void) { busy("tiny", 3 * SECOND); }
+static void large(void) { busy("long_one", 20 * SECOND); }
+
+/* A program that waits for each of its launches. */
+static void synchronised(void)
+{
+	start_timed();
+	CUfunction f = kernel("five");
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND) {
+		OK(launch(f, NULL));
+		later(6 * MS); /* with the switch to the context */
+		OK(cuStreamSynchronize(NULL));
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* Two streams at once: their time is one. And one that is destroyed. */
+static void streams(void)
+{
+	CUstream s[3];
+	start_timed();
+	CUfunction f = kernel("one");
+	for (int i = 0; i < 3; i++)
+		OK(cuStreamCreate(&s[i], 1));
+	uint64_t since = machine_now(0);
+	for (unsigned n = 0; machine_now(0) - since < 5 * SECOND; n++) {
+		OK(launch(f, s[n % 3]));
+		if (n % 64 == 63) {
+			OK(cuStreamDestroy_v2(s[0]));
+			OK(cuStreamCreate(&s[0], 1));
+		}
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* What a program launches now and then is charged as what it takes, not as the time between,
+ * also where it never waits for it; and as long as that is less than the cap, nothing waits. */
+static void sparse(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	for (unsigned n = 0; n < 200; n++) {
+		for (unsigned i = 0; i < 1 + n % 3; i++)
+			OK(launch(f, NULL));
+		later(20 * MS);
+	}
+	CHARGED_ALL();
+	EQ(slept_ns, 0);
+}
+
+/* Debt is kept: who has used more than was due waits for all of it, however little it wants. */
+static void debt(void)
+{
+	start_timed();
+	CUfunction f = kernel("long_one"), one = kernel("one");
+	OK(launch(f, NULL));
+	later(201 * MS);
+	OK(cuCtxSynchronize());
+	uint64_t since = machine_now(0);
+	OK(launch(one, NULL));
+	/* 200 ms at so many percent, of which 200 have passed, and the credit. */
+	double want = 200 * 100 / cap_here() - 200 - 50, waited = (double)(machine_now(0) - since) / MS;
+	if (fabs(want - waited) > 2)
+		fprintf(stderr, "waited %.1f ms, not %.1f\n", waited, want);
+	CHECK(fabs(want - waited) <= 2);
+}
+
+static unsigned sleeps;
+
+static void end_the_cap(uint64_t until)
+{
+	(void)until;
+	if (++sleeps == 3)
+		set_compute(0, 0, RATION_COMPUTE_NONE);
+}
+
+/* Whatever the word says, nobody waits for longer than a second without looking again. */
+static void scribble(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	store_release(&region_here()->m->compute[0].due, UINT64_MAX);
+	on_sleep = end_the_cap;
+	OK(launch(f, NULL));
+	EQ(sleeps, 3);
+	EQ(slept_ns, 3 * SECOND);
+	EQ(longest_sleep, SECOND);
+	/* And none is waited for for longer than an hour. */
+	set_compute(0, 0, 50);
+	later(10 * MS);
+	on_sleep = NULL;
+	OK(launch(f, NULL));
+	CHECK(slept_ns <= 3603 * SECOND && slept_ns >= 3600 * SECOND);
+}
+
+/* Without a cap nothing is measured, and nothing waits; it comes and goes while the process
+ * runs, beside a share. */
+static void live(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	set_compute(0, 0, RATION_COMPUTE_NONE);
+	later(10 * MS);
+	for (unsigned n = 0; n < 1000; n++)
+		OK(launch(f, NULL));
+	EQ(slept_ns, 0);
+	EQ(charged(), 0);
+	later(2 * SECOND);
+	uint64_t got = books_of(0, getpid(), 0).got_ns;
+	EQ(got, 1000 * MS);
+	set_compute(0, 30, 50);
+	later(10 * MS);
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 2 * SECOND)
+		OK(launch(f, NULL));
+	EQ(slice_of(0), 6000);
+	got = books_of(0, getpid(), 0).got_ns - got;
+	double percent = 100.0 * (double)got / (double)(machine_now(0) - since);
+	CHECK(percent > 48 && percent < 52.6);
+}
+
+static void die(uint64_t until)
+{
+	(void)until;
+	kill(getpid(), SIGKILL);
+}
+
+/* A process that is killed while it waits leaves nothing but what it used. */
+static void killed(void)
+{
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		start_timed();
+		CUfunction f = kernel("long_one");
+		on_sleep = die;
+		for (;;)
+			(void)!launch(f, NULL);
+	}
+	waitpid(pid, &status, 0);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	unsigned reaped;
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	EQ(reaped, 1);
+	EQ(region_used(region_here(), 0), 0);
+	start_timed();
+	CUfunction f = kernel("one");
+	later(SECOND);
+	OK(launch(f, NULL));
+	EQ(slept_ns, 0);
+}
+
+/* The threads of a process, each with a stream of its own, have one cap together. */
+static CUfunction thread_kernel;
+static CUcontext thread_context;
+static uint64_t thread_until;
+
+static void *launching(void *arg)
+{
+	CUstream s = NULL;
+	OK(cuCtxSetCurrent(thread_context));
+	if (arg)
+		OK(cuStreamCreate(&s, 1));
+	while (machine_now(0) < thread_until)
+		OK(arg ? launch(thread_kernel, s) : cuLaunchKernel_ptsz(thread_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	timed_thread_ends();
+	return NULL;
+}
+
+static void threads(void)
+{
+	pthread_t t[4];
+	thread_context = start_timed();
+	thread_kernel = kernel("one");
+	uint64_t since = machine_now(0);
+	thread_until = since + 10 * SECOND;
+	timed_threads = 4;
+	for (uintptr_t i = 0; i < 4; i++)
+		EQ(pthread_create(&t[i], NULL, launching, (void *)(i % 2)), 0);
+	for (int i = 0; i < 4; i++)
+		EQ(pthread_join(t[i], NULL), 0);
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* Graph launches are launches. */
+static CUgraphExec captured_graph(CUfunction f, unsigned launches, CUstream s)
+{
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	OK(cuStreamBeginCapture_v2(s, 0));
+	for (unsigned i = 0; i < launches; i++)
+		OK(launch(f, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	return exec;
+}
+
+static void graphs(void)
+{
+	CUstream s;
+	start_timed();
+	OK(cuStreamCreate(&s, 1));
+	CUgraphExec exec = captured_graph(kernel("one"), 3, s);
+	EQ(charged(), 0);
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND)
+		OK(cuGraphLaunch(exec, s));
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* A thread that beside all captures of others launches, waits and is charged. */
+static uint32_t beside_done;
+
+static void *beside(void *arg)
+{
+	(void)arg;
+	CUstream s;
+	OK(cuCtxSetCurrent(thread_context));
+	OK(cuStreamCreate(&s, 1));
+	while (machine_now(0) < thread_until)
+		OK(launch(thread_kernel, s));
+	__atomic_store_n(&beside_done, 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* No launch waits in a capture, however large the debt is, and nothing of ours breaks it off:
+ * neither on its own stream nor from another thread. */
+static void captures(void)
+{
+	CUstream s;
+	pthread_t t;
+	thread_context = start_timed();
+	thread_kernel = kernel("one");
+	OK(cuStreamCreate(&s, 1));
+	for (unsigned i = 0; i < 4; i++) /* with a batch open on the stream */
+		OK(launch(thread_kernel, s));
+	later(20 * MS);
+	store_release(&region_here()->m->compute[0].due, machine_now(0) + 10 * SECOND);
+	uint64_t slept = slept_ns;
+	CUgraphExec exec = captured_graph(thread_kernel, 600, s);
+	EQ(slept_ns, slept);
+	uint64_t since = machine_now(0);
+	OK(cuGraphLaunch(exec, s));
+	CHECK(machine_now(0) - since >= 10 * SECOND - MS);
+	/* The other thread works for two seconds, all of them within a capture of this one. */
+	CUgraph g = NULL;
+	int status = 0;
+	later(SECOND);
+	thread_until = machine_now(0) + 2 * SECOND;
+	uint64_t before = charged();
+	OK(cuStreamBeginCapture_v2(s, 0));
+	EQ(pthread_create(&t, NULL, beside, NULL), 0);
+	while (!__atomic_load_n(&beside_done, __ATOMIC_ACQUIRE))
+		OK(launch(thread_kernel, s));
+	EQ(pthread_join(t, NULL), 0);
+	OK(cuStreamIsCapturing(s, &status));
+	EQ(status, 1);
+	OK(cuStreamEndCapture(s, &g));
+	CHECK(charged() - before > 900 * MS);
+}
+
+static const struct test {
+	const char *name;
+	void (*run)(void);
+	const char *cap;
+} tests[] = {
+	{"small", small, "50"},
+	{"small", small, "10"},
+	{"small", small, "90"},
+	{"tiny", tiny, "50"},
+	{"tiny", tiny, "10"},
+	{"large", large, "50"},
+	{"large", large, "10"},
+	{"large", large, "90"},
+	{"synchronised", synchronised, "50"},
+	{"synchronised", synchronised, "10"},
+	{"streams", streams, "50"},
+	{"sparse", sparse, "50"},
+	{"debt", debt, "20"},
+	{"scribble", scribble, "50"},
+	{"live", live, "50"},
+	{"killed", killed, "50"},
+	{"threads", threads, "50"},
+	{"graphs", graphs, "50"},
+	{"captures", captures, "50"},
+};
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		const struct test *t = &tests[i];
+		char folder[4096], region[4200];
+		if (argc > 1 && strcmp(argv[1], t->name) == 0) {
+			t->run();
+			return checks_failed > 0;
+		}
+		if (argc > 1)
+			continue;
+		snprintf(folder, sizeof folder, "%s/%s%s", getenv("FAKEGPU_STATE"), t->name, t->cap);
+		snprintf(region, sizeof region, "%s/region", folder);
+		EQ(mkdir(folder, 0700), 0);
+		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_COMPUTE_MAX", t->cap);
+		if (status)
+			fprintf(stderr, "%s %s: status %#x\n", t->name, t->cap, (unsigned)status);
+		EQ(status, 0);
+	}
+	return FINISH();
+}

@@ -1,0 +1,145 @@
+/* One share, several processes: it is divided among those that have work, and one that waits
+ * for its device has work, for as long as it lives. The processes do one step at a time, as
+ * they are told, on a machine whose clock stands still meanwhile. */
+#include "compute.h"
+
+struct worker {
+	pid_t pid;
+	int to, from;
+};
+
+/* A worker: l launches, w waits for a kernel that takes long, s says the slice it has. */
+static int work(void)
+{
+	char step;
+	start_timed();
+	CUfunction f = kernel("one"), forever = kernel("long_one");
+	EQ(write(1, "r", 1), 1);
+	while (read(0, &step, 1) == 1) {
+		if (step == 'l')
+			OK(launch(f, NULL));
+		if (step == 'w') {
+			OK(launch(forever, NULL));
+			EQ(write(1, "w", 1), 1);
+			OK(cuCtxSynchronize());
+		}
+		EQ(write(1, "d", 1), 1);
+	}
+	return checks_failed > 0;
+}
+
+static struct worker begin(void)
+{
+	int to[2], from[2];
+	struct worker w;
+	char ready = 0;
+	EQ(pipe2(to, O_CLOEXEC), 0);
+	EQ(pipe2(from, O_CLOEXEC), 0);
+	w = (struct worker){fork(), to[1], from[0]};
+	if (w.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(to[0], 0);
+		dup2(from[1], 1);
+		execl("/proc/self/exe", "compute_job", "work", (char *)NULL);
+		_exit(127);
+	}
+	close(to[0]);
+	close(from[1]);
+	EQ(read(w.from, &ready, 1), 1);
+	EQ(ready, 'r');
+	return w;
+}
+
+static void tell(const struct worker *w, char step, char until)
+{
+	char said = 0;
+	EQ(write(w->to, &step, 1), 1);
+	EQ(read(w->from, &said, 1), 1);
+	EQ(said, until);
+}
+
+static uint64_t slice(const struct worker *w) { return books_of(0, w->pid, 0).slice_us; }
+
+static void finish_worker(struct worker *w, bool kill_it)
+{
+	int status;
+	close(w->to);
+	if (kill_it)
+		kill(w->pid, SIGKILL);
+	waitpid(w->pid, &status, 0);
+	EQ(kill_it ? WTERMSIG(status) : status, kill_it ? SIGKILL : 0);
+	close(w->from);
+}
+
+/* pass lets so many milliseconds pass, in each few of which a worker launches. */
+static void pass(const struct worker *w, unsigned ms)
+{
+	for (unsigned i = 0; i < ms; i += 4) {
+		later(4 * MS);
+		tell(w, 'l', 'd');
+	}
+}
+
+static void divide(void)
+{
+	struct worker w[4];
+	for (int i = 0; i < 4; i++)
+		w[i] = begin();
+	later(10 * MS);
+	tell(&w[0], 'l', 'd');
+	EQ(slice(&w[0]), 6000); /* three idle ones cost nothing */
+	for (int round = 0; round < 2; round++, later(5 * MS))
+		for (int i = 0; i < 4; i++)
+			tell(&w[i], 'l', 'd');
+	for (int i = 0; i < 4; i++)
+		EQ(slice(&w[i]), 1500);
+	/* Two of them go on. */
+	for (unsigned ms = 0; ms < RATION_WORK_LEASE_US / 1000 + 8; ms += 4) {
+		later(4 * MS);
+		tell(&w[0], 'l', 'd');
+		tell(&w[1], 'l', 'd');
+	}
+	EQ(slice(&w[0]), 3000);
+	EQ(slice(&w[1]), 3000);
+	/* One leaves, and the last is alone. */
+	finish_worker(&w[1], false);
+	pass(&w[0], 8);
+	EQ(slice(&w[0]), 6000);
+	for (int i = 0; i < 4; i++)
+		if (i != 1)
+			finish_worker(&w[i], i == 3);
+}
+
+/* A process that waits counts for as long as it waits; and one that was killed while it waited
+ * for no longer than a lease. */
+static void wait_and_die(void)
+{
+	struct worker a = begin(), b = begin();
+	uint64_t *reaped = &region_here()->m->header.counters.reaped, before = load_acquire(reaped);
+	later(10 * MS);
+	tell(&b, 'w', 'w');
+	struct ration_account *account = account_of(0, b.pid);
+	while (!work_waiting(load_acquire(&account->work)))
+		sched_yield();
+	/* It is no part of this that the engine does its work meanwhile. */
+	pass(&a, RATION_WORK_LEASE_US / 1000 + 8);
+	CHECK(work_time(load_acquire(&account->work)) + RATION_WORK_LEASE_US < machine_now(0) / US);
+	EQ(slice(&a), 3000);
+	finish_worker(&b, true);
+	pass(&a, RATION_WORK_LEASE_US / 1000 + 8);
+	EQ(slice(&a), 6000);
+	EQ(load_acquire(reaped), before + 1); /* and with its work what it held */
+	finish_worker(&a, false);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argv;
+	if (argc > 1)
+		return work();
+	OK(cuInit(0));
+	machine_clock = true;
+	divide();
+	wait_and_die();
+	return FINISH();
+}

@@ -1,0 +1,277 @@
+/* Shares: the slice that a context is given when it is made, which of a job's contexts it is
+ * divided among, how it follows changes, and what is said where the driver does not play
+ * along. Each part is a process, or more, in a job and on a machine of its own. */
+#include <dlfcn.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include "compute.h"
+
+static uint64_t shown(unsigned state, uint64_t us) { return make_slice(us, state); }
+
+/* By the engine's books the slice is share x round, and so the region says. */
+static void made(void)
+{
+	start_timed();
+	EQ(slice_of(0), 6000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
+	/* Further contexts have slices of their own. One without work counts for nothing. */
+	CUcontext c;
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	EQ(slice_of(1), 6000);
+	OK(cuCtxDestroy_v2(c));
+	EQ(slice_of(0), 6000);
+	/* On another device the job has another share, and on the next none. */
+	OK(cuCtxCreate_v2(&c, 0, 1));
+	EQ(books_of(1, getpid(), 0).slice_us, 2048);
+}
+
+/* Work of two contexts halves the slice of both; one that has had none for a while does not
+ * count any more. */
+static void divided(void)
+{
+	CUcontext first = start_timed(), second;
+	CUfunction a = kernel("one");
+	OK(launch(a, NULL));
+	EQ(slice_of(0), 6000);
+	OK(cuCtxCreate_v2(&second, 0, 0));
+	CUfunction b = kernel("one");
+	later(5 * MS);
+	OK(launch(b, NULL));
+	EQ(slice_of(0), 3000);
+	EQ(slice_of(1), 3000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 3000));
+	EQ(work_contexts(load_acquire(&account_of(0, getpid())->work)), 2);
+	/* The first goes on for longer than a lease, alone. */
+	OK(cuCtxSetCurrent(first));
+	for (unsigned ms = 0; ms <= RATION_WORK_LEASE_US / 1000 + 8; ms += 4) {
+		later(4 * MS);
+		OK(launch(a, NULL));
+	}
+	EQ(slice_of(0), 6000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
+}
+
+/* ration limit, while the process runs: in force at the next call that looks. */
+static void changed(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	set_compute(0, 50, 0);
+	OK(launch(f, NULL)); /* too early for a look */
+	EQ(slice_of(0), 6000);
+	later(4 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 10000);
+	/* Any call that comes here looks. */
+	CUdeviceptr p;
+	set_compute(0, 10, 0);
+	later(4 * MS);
+	OK(cuMemAlloc_v2(&p, MIB));
+	EQ(slice_of(0), 2000);
+	/* And none: the driver's own again. */
+	set_compute(0, RATION_COMPUTE_NONE, 0);
+	later(4 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 2048);
+	EQ(shown_slice(), 0);
+}
+
+/* Each way to launch is a sign of work, and so is waiting and asking. */
+static void signs(void)
+{
+	CUstream s;
+	CUevent e;
+	CUdeviceptr p;
+	char buf[16];
+	CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+	start_timed();
+	CUfunction f = kernel("one");
+	OK(cuStreamCreate(&s, 0));
+	OK(cuEventCreate(&e, 0));
+	OK(cuMemAlloc_v2(&p, sizeof buf));
+	struct ration_account *a = account_of(0, getpid());
+#define SIGN(call)                                                                            \
+	do {                                                                                  \
+		later(RATION_WORK_LEASE_US *US);                                              \
+		EQ(call, CUDA_SUCCESS);                                                       \
+		EQ(work_time(load_acquire(&a->work)) / 100000, machine_now(0) / US / 100000); \
+		EQ(work_waiting(load_acquire(&a->work)), 0);                                  \
+	} while (0)
+	SIGN(launch(f, NULL));
+	SIGN(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	SIGN(cuLaunchKernelEx(&config, f, NULL, NULL));
+	SIGN(cuLaunchKernelEx_ptsz(&config, f, NULL, NULL));
+	SIGN(cuLaunchCooperativeKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL));
+	SIGN(cuLaunchCooperativeKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL));
+	SIGN(cuStreamSynchronize(s));
+	SIGN(cuCtxSynchronize());
+	SIGN(cuEventSynchronize(e));
+	SIGN(cuMemcpyDtoH_v2(buf, p, sizeof buf));
+	SIGN(cuMemcpyHtoD_v2(p, buf, sizeof buf));
+	/* What is done is no sign, and what is not is one. */
+	later(RATION_WORK_LEASE_US * US);
+	OK(cuStreamQuery(s));
+	CHECK(work_time(load_acquire(&a->work)) + 50000 < machine_now(0) / US);
+	OK(launch(f, s));
+	later(MS / 2); /* half of it */
+	uint64_t before = work_time(load_acquire(&a->work));
+	later(4 * MS);
+	OK(launch(kernel("long_one"), s));
+	later(5 * MS);
+	EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	CHECK(work_time(load_acquire(&a->work)) > before);
+}
+
+/* A share that cannot be kept is said, and left at that; or, if the job wants it so, an error. */
+static void not_kept(unsigned state, uint64_t has_us)
+{
+	start_timed();
+	EQ(slice_state(shown_slice()), state);
+	EQ(slice_of(0), has_us);
+	CUfunction f = kernel("one");
+	later(5 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_state(shown_slice()), state);
+}
+
+static void refused(void) { not_kept(RATION_SLICE_REFUSED, 1024); }
+static void ignored(void) { not_kept(RATION_SLICE_LOST, 1024); }
+static void other(void) { not_kept(RATION_SLICE_UNSEEN, 2048); }
+
+static void strict(void)
+{
+	CUcontext c = (CUcontext)1;
+	OK(cuInit(0));
+	EQ(cuCtxCreate_v2(&c, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(c == NULL);
+	EQ(cuDevicePrimaryCtxRetain(&c, 0), CUDA_ERROR_NOT_SUPPORTED);
+	EQ(everybody(), 0);
+	EQ(region_used(region_here(), 0), 0);
+	/* The job has no share of the other device, so nothing that could not be kept. */
+	OK(cuCtxCreate_v2(&c, 0, 1));
+}
+
+/* A program that closes all its files, and opens others by their numbers: the library makes no
+ * control call on a file that is not the driver's, and says that it has lost its hold. */
+static void closed(void)
+{
+	start_timed();
+	EQ(slice_of(0), 6000);
+	CUfunction f = kernel("one");
+	struct stat st, null;
+	EQ(stat("/dev/null", &null), 0);
+	for (int fd = 3; fd < 64; fd++)
+		if (fstat(fd, &st) == 0) {
+			int other = open("/dev/null", O_RDWR | O_CLOEXEC);
+			EQ(dup2(other, fd), fd);
+			close(other);
+		}
+	set_compute(0, 50, 0);
+	later(5 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 6000);
+	EQ(slice_state(shown_slice()), RATION_SLICE_UNSEEN);
+}
+
+/* A child that was forked has neither the driver nor its parent's contexts. */
+static void forked(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	later(5 * MS);
+	int status;
+	pid_t pid = fork();
+	if (pid == 0) {
+		int wrong = launch(f, NULL) == CUDA_SUCCESS;
+		char name[8];
+		/* Its own calls of ioctl go where they went before. */
+		wrong |= ioctl(-1, TIOCGWINSZ, name) != -1 || errno != EBADF;
+		_exit(wrong);
+	}
+	waitpid(pid, &status, 0);
+	EQ(status, 0);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 6000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
+}
+
+/* Calls of ioctl that are not the driver's pass through as they are. */
+static void passed_on(void)
+{
+	int pipe_fds[2], n = -1;
+	start_timed();
+	EQ(pipe(pipe_fds), 0);
+	EQ(write(pipe_fds[1], "abc", 3), 3);
+	EQ(ioctl(pipe_fds[0], FIONREAD, &n), 0);
+	EQ(n, 3);
+	errno = 0;
+	EQ(ioctl(-1, FIONREAD, &n), -1);
+	EQ(errno, EBADF);
+}
+
+static const struct test {
+	const char *name;
+	void (*run)(void);
+	const char *slice, *mode; /* FAKEGPU_SLICE and RATION_COMPUTE */
+	const char *says;         /* in one line of the log */
+} tests[] = {
+	{"made", made, "", "", NULL},
+	{"divided", divided, "", "", NULL},
+	{"changed", changed, "", "", NULL},
+	{"signs", signs, "", "", NULL},
+	{"refused", refused, "refuse", "", "not enforced in this process: the driver refused"},
+	{"ignored", ignored, "ignore", "", "not enforced in this process: the driver took a time slice and has another"},
+	{"other", other, "other", "", "not enforced in this process: a context was made without"},
+	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another"},
+	{"closed", closed, "", "", "not enforced in this process: a context was made without"},
+	{"forked", forked, "", "", NULL},
+	{"passed_on", passed_on, "", "strict", NULL},
+};
+
+static unsigned lines_with(const char *path, const char *text, unsigned *all)
+{
+	char buf[4096];
+	unsigned n = 0;
+	FILE *f = fopen(path, "r");
+	for (*all = 0; f && fgets(buf, sizeof buf, f); ++*all) {
+		n += text && strstr(buf, text) != NULL;
+		if (!text || !strstr(buf, text))
+			fputs(buf, stderr);
+	}
+	if (f)
+		fclose(f);
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		const struct test *t = &tests[i];
+		char folder[4096], region[4200], log[4200];
+		if (argc > 1 && strcmp(argv[1], t->name) == 0) {
+			t->run();
+			return checks_failed > 0;
+		}
+		if (argc > 1)
+			continue;
+		snprintf(folder, sizeof folder, "%s/%s", getenv("FAKEGPU_STATE"), t->name);
+		snprintf(region, sizeof region, "%s/region", folder);
+		snprintf(log, sizeof log, "%s/log", folder);
+		EQ(mkdir(folder, 0700), 0);
+		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_LOG_FILE", log, "FAKEGPU_SLICE",
+				   t->slice, "RATION_COMPUTE", t->mode);
+		if (status)
+			fprintf(stderr, "%s: status %#x\n", t->name, (unsigned)status);
+		EQ(status, 0);
+		unsigned all, said = lines_with(log, t->says, &all);
+		if (strcmp(t->name, "strict"))
+			EQ(said, t->says != NULL);
+		else
+			EQ(said, 2); /* once for each context */
+		EQ(all, said);
+	}
+	return FINISH();
+}
