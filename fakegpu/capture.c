@@ -253,10 +253,10 @@ CUresult capture_sync_context(const struct context *context)
 	return r;
 }
 
-CUresult capture_unsafe(void)
+CUresult capture_check_unsafe(void)
 {
 	CUresult r = CUDA_SUCCESS;
-	if (!captures() || capture_thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+	if (capture_thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
 		return r;
 	pthread_mutex_lock(&capture_lock);
 	for (struct capture *c = capture_list; c != NULL; c = c->next) {

@@ -36,7 +36,8 @@ CUresult capture_sync_event(const struct capture_point *p);
 CUresult capture_sync_context(const struct context *c);
 /* Calls that may not be safe for a capture, as an H200 sees it: not allowed to a thread
  * while it captures, or while another one captures in global mode, unless it is relaxed. */
-CUresult capture_unsafe(void);
+CUresult capture_check_unsafe(void);
+static inline CUresult capture_unsafe(void) { return captures() ? capture_check_unsafe() : CUDA_SUCCESS; }
 
 /* A stream, or all of a context, is destroyed. */
 void capture_forget(const struct context *c, CUstream s);

@@ -119,8 +119,8 @@ static CUresult poolcall_destroy(CUmemoryPool handle)
 static CUresult poolcall_trim(CUmemoryPool handle, size_t keep)
 {
 	struct pool *p;
-	TRY(capture_unsafe());
 	TRY(poolcall_pool_get(handle, "cuMemPoolTrimTo", &p));
+	TRY(capture_unsafe());
 	pool_trim(p, keep);
 	return CUDA_SUCCESS;
 }
@@ -152,8 +152,8 @@ API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a, void *valu
 	struct pool *p;
 	CUresult r = CUDA_SUCCESS;
 
-	TRY(capture_unsafe());
 	TRY(poolcall_pool_get(handle, "cuMemPoolGetAttribute", &p));
+	TRY(capture_unsafe());
 	if (value == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&p->lock);

@@ -98,18 +98,32 @@ void work_open(struct context *c)
 		w->number = b->context[w->index].number;
 	books_close(w->device, b);
 	pthread_mutex_unlock(&work_lock);
-	if (w->index == ENGINE_NONE)
+	if (w->index == ENGINE_NONE && work_timed)
 		report_note("the engine has no place for more than %d contexts: kernels of this one take no time", ENGINE_CONTEXTS);
+}
+
+/* Opens the books, where the context has a place in them: false where it ended, or there was
+ * none, or another process took this one for dead and gave its place away. Under the lock. */
+static bool work_enter(const struct work *w, enum books_look look, struct engine_books **out)
+{
+	const struct engine_context *c;
+	if (!w->open || w->index == ENGINE_NONE)
+		return false;
+	*out = work_books(w->device, look);
+	c = &(*out)->context[w->index];
+	if (c->state == ENGINE_LIVE && c->number == w->number)
+		return true;
+	books_close(w->device, *out);
+	return false;
 }
 
 void work_close(struct context *c)
 {
 	struct work *w = &c->work;
+	struct engine_books *b;
 	pthread_mutex_lock(&work_lock);
-	if (w->open && w->index != ENGINE_NONE) {
-		struct engine_books *b = work_books(w->device, BOOKS_NOW_AND_THEN);
-		if (b->context[w->index].number == w->number && b->context[w->index].state == ENGINE_LIVE)
-			engine_leave(b, w->index);
+	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
+		engine_leave(b, w->index);
 		books_close(w->device, b);
 		if (work_timed)
 			clock_wake(machine_clock()); /* others may be done earlier */
@@ -162,9 +176,8 @@ static bool work_sleep(struct work *w, uint64_t entry)
 	uint64_t until;
 	bool more;
 
-	if (!work_is_open(w, number))
+	if (!work_enter(w, BOOKS_WITH_WORK, &b))
 		return false;
-	b = work_books(w->device, BOOKS_WITH_WORK);
 	more = b->context[w->index].head <= entry;
 	until = more ? engine_soonest(machine_engine(w->device), b, w->index, entry, machine_switch()) : 0;
 	books_close(w->device, b);
@@ -194,8 +207,7 @@ static bool work_is_full(void *arg)
 	uint64_t head = 0;
 
 	pthread_mutex_lock(&work_lock);
-	if (w->open && w->index != ENGINE_NONE) {
-		b = work_books(w->device, BOOKS_NOW_AND_THEN);
+	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
 		full = engine_is_full(b, w->index);
 		head = b->context[w->index].head;
 		books_close(w->device, b);
@@ -214,13 +226,12 @@ uint64_t work_submit(struct work *w, uint64_t ns, struct work_mark *mark)
 		bool full;
 
 		pthread_mutex_lock(&work_lock);
-		if (!w->open || w->index == ENGINE_NONE) {
+		if (!work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
 			if (mark != NULL)
 				work_unset(mark);
 			pthread_mutex_unlock(&work_lock);
 			return 0;
 		}
-		b = work_books(w->device, BOOKS_NOW_AND_THEN);
 		entry = b->context[w->index].tail;
 		full = engine_is_full(b, w->index);
 		if (!full) {
@@ -237,10 +248,10 @@ uint64_t work_submit(struct work *w, uint64_t ns, struct work_mark *mark)
 
 bool work_done(struct work *w, uint64_t count)
 {
+	struct engine_books *b;
 	bool done = true;
 	pthread_mutex_lock(&work_lock);
-	if (w->open && w->index != ENGINE_NONE && count > 0) {
-		struct engine_books *b = work_books(w->device, BOOKS_NOW_AND_THEN);
+	if (count > 0 && work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
 		done = b->context[w->index].head >= count;
 		books_close(w->device, b);
 	}
@@ -259,10 +270,10 @@ void work_wait(struct work *w, uint64_t count)
 
 void work_wait_all(struct work *w)
 {
+	struct engine_books *b;
 	uint64_t count = 0;
 	pthread_mutex_lock(&work_lock);
-	if (w->open && w->index != ENGINE_NONE) {
-		struct engine_books *b = work_books(w->device, BOOKS_NOW_AND_THEN);
+	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
 		count = b->context[w->index].tail;
 		books_close(w->device, b);
 	}
@@ -278,11 +289,10 @@ static bool work_look(struct work_mark *m)
 
 	if (w == NULL)
 		return true;
-	if (!work_is_open(w, m->number)) {
-		*m = (struct work_mark){.at = clock_now(machine_clock())};
+	if (!work_is_open(w, m->number) || !work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
+		work_unset(m);
 		return true;
 	}
-	b = work_books(w->device, BOOKS_NOW_AND_THEN);
 	if (b->context[w->index].head > m->entry) {
 		m->at = machine_engine(w->device)->queue[w->index][m->entry % ENGINE_QUEUE].at;
 		m->work = NULL;

@@ -151,7 +151,7 @@ static int alone(void)
 struct waiter {
 	CUresult (*call)(struct waiter *w);
 	CUcontext context;
-	CUstream stream;
+	CUstream stream, elsewhere; /* of another context */
 	CUevent event;
 	CUfunction function;
 	CUdeviceptr p;
@@ -173,6 +173,13 @@ static CUresult wait_copy(struct waiter *w)
 }
 static void set(void *flag) { __atomic_store_n((int *)flag, 2, __ATOMIC_RELEASE); }
 static CUresult wait_host(struct waiter *w) { return cuLaunchHostFunc(w->stream, set, &w->returned); }
+static CUresult wait_between(struct waiter *w) { return cuStreamWaitEvent(w->elsewhere, w->event, 0); }
+static CUresult wait_free(struct waiter *w)
+{
+	CUresult r = cuMemFree_v2(w->p);
+	w->p = 0;
+	return r;
+}
 static CUresult wait_queue(struct waiter *w) { return launch(w->function, 1, w->stream); }
 
 static void *waits(void *arg)
@@ -186,6 +193,34 @@ static void *waits(void *arg)
 	return NULL;
 }
 
+/* What fake-smi prints is what the books say. */
+static int smi(void)
+{
+	struct fakegpu_engine_context c;
+	char line[1024], want[512];
+	unsigned found = 0, devices = 0;
+	FILE *f;
+	start();
+	OK(launch(kernel("long_one"), 1, NULL));
+	later(3 * MS + 180 * US);
+	c = books((uint32_t)getpid(), 0);
+	EQ(c.got_ns, 3 * MS);
+	snprintf(want, sizeof want,
+		 "{\"device\":0,\"pid\":%d,\"context\":%u,\"live\":true,\"slice_us\":%llu,\"submitted_ns\":10000000,\"got_ns\":3000000,"
+		 "\"waited_ns\":180000,\"turns\":%llu}\n",
+		 (int)getpid(), c.context, (unsigned long long)c.slice_us, (unsigned long long)c.turns);
+	f = popen("\"$LD_LIBRARY_PATH\"/fake-smi --engine", "r");
+	CHECK(f != NULL);
+	while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+		found += strcmp(line, want) == 0;
+		devices += strstr(line, "\"idle_ns\":") != NULL;
+	}
+	EQ(f == NULL ? -1 : pclose(f), 0);
+	EQ(found, 1);
+	EQ(devices, 1);
+	return checks_failed > 0;
+}
+
 static void *synchronizes(void *arg)
 {
 	cuCtxSetCurrent(arg);
@@ -195,11 +230,16 @@ static void *synchronizes(void *arg)
 
 static int waiting(void)
 {
-	CUresult (*const calls[])(struct waiter *) = {wait_stream, wait_event, wait_context, wait_copy, wait_host};
+	CUresult (*const calls[])(struct waiter *) = {wait_stream, wait_event, wait_context, wait_copy, wait_host, wait_between, wait_free};
 	struct waiter w = {.context = start(), .function = kernel("short_one")};
 	OK(cuStreamCreate(&w.stream, 0));
 	OK(cuEventCreate(&w.event, 0));
 	OK(cuMemAlloc_v2(&w.p, 4096));
+	CUcontext c;
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	OK(cuStreamCreate(&w.elsewhere, 0));
+	EQ(cuEventRecord(w.event, w.elsewhere), CUDA_ERROR_INVALID_HANDLE);
+	OK(cuCtxSetCurrent(w.context));
 	later(1 * MS);
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		w.call = calls[i];
@@ -225,9 +265,8 @@ static int waiting(void)
 	EQ(__atomic_load_n(&w.returned, __ATOMIC_ACQUIRE), 0);
 	later(1 * US);
 	EQ(pthread_join(w.thread, NULL), 0);
-	EQ(books((uint32_t)getpid(), 0).submitted_ns, (5 + 1024 + 1) * MS);
+	EQ(books((uint32_t)getpid(), 0).submitted_ns, (7 + 1024 + 1) * MS);
 	/* One that waits is not left behind when its context ends. */
-	CUcontext c;
 	OK(cuCtxCreate_v2(&c, 0, 0));
 	OK(cuStreamCreate(&w.stream, 0));
 	OK(launch(w.function, 1, w.stream));
@@ -560,7 +599,7 @@ int main(int argc, char **argv)
 		int (*run)(void);
 	} roles[] = {{"alone", alone}, {"waiting", waiting}, {"sharing", sharing}, {"neighbours", neighbours},
 		     {"stuck", stuck}, {"idle", idle},       {"busy", busy},       {"fast", fast},
-		     {"load", load},   {"killing", killing}, {"many", many}};
+		     {"load", load},   {"killing", killing}, {"many", many},       {"smi", smi}};
 
 	for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
 		if (strcmp(argv[1], roles[i].name) == 0)
@@ -572,6 +611,7 @@ int main(int argc, char **argv)
 	EQ(AGAIN("waiting", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("sharing", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("neighbours", "FAKEGPU_QUIET", "1"), 0);
+	EQ(AGAIN("smi", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("fast", "FAKEGPU_CLOCK", "10"), 0);
 	EQ(AGAIN("killing", "FAKEGPU_CLOCK", "20"), 0);
 	EQ(AGAIN("many", "FAKEGPU_CONTEXT", "1m"), 0); /* takes the places of all before it */
