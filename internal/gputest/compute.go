@@ -296,6 +296,7 @@ func (t *Trial) caps() []int {
 
 // checkCaps checks that a job alone has what its cap allows, and no more.
 func (t *Trial) checkCaps(w work, length time.Duration) error {
+	delete(t.alone, w) // a cap is of what the device does now, not of what it did minutes ago
 	for _, most := range t.caps() {
 		got, err := t.share(w, t.length(length), sharer{cap: most})
 		if err != nil {

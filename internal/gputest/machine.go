@@ -112,7 +112,7 @@ func (m *Machine) describe() (a About, err error) {
 
 // stray matches the variables that would change what the programs of a test do:
 // limits, and selections of a device or an allocator.
-var stray = regexp.MustCompile(`^(RATION_|CUDA_DEVICE_|CUDA_VISIBLE_DEVICES=|(LIBCUDA_)?LOG_LEVEL=|LD_PRELOAD=|PYTORCH_[A-Z_]*ALLOC_CONF=|PYTORCH_NO_CUDA_MEMORY_CACHING=|NCCL_|XLA_)`)
+var stray = regexp.MustCompile(`^(RATION_|CUDA_DEVICE_|GPU_CORE_UTILIZATION_POLICY=|CUDA_VISIBLE_DEVICES=|(LIBCUDA_)?LOG_LEVEL=|LD_PRELOAD=|PYTORCH_[A-Z_]*ALLOC_CONF=|PYTORCH_NO_CUDA_MEMORY_CACHING=|NCCL_|XLA_)`)
 
 // caches are the variables that name the folders of compiled code. They point to the
 // folder of this run, so that nothing stays.
