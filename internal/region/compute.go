@@ -62,7 +62,7 @@ func (c ProcessCompute) NotEnforced() string {
 	case state == abi.SliceKept:
 		return ""
 	case state == abi.SliceNone:
-		return "it started before the job had a share or a cap (restart it)"
+		return "it has set no slice: it started before the job had a share or a cap (restart it), or has called nothing since"
 	case sliceReasons[state] != "":
 		return sliceReasons[state]
 	default:
