@@ -258,14 +258,36 @@ enum attach_state attach_prepare(void)
 	return s;
 }
 
+/* attach_lock_again takes the lock of this process's slot, which a close of the region by
+ * whoever asked for its limits has dropped. */
+static void attach_lock_again(void)
+{
+	/* Sequentially consistent: of a thread that joins, and looks for the lock after it has
+	 * said so, and one that closes, and then looks whether another has joined, one sees the
+	 * other's. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (attach_state() == ATTACH_ON)
+		region_lock_own(&attach_job_region);
+}
+
+bool attach_wants_compute(void)
+{
+	bool asked, wants = config_wants_compute(&asked);
+	if (__builtin_expect(asked, 0))
+		attach_lock_again();
+	return wants;
+}
+
 enum attach_state attach_join(void (*reset)(void))
 {
 	struct attach_page *p = attach_get_page();
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_COLD) {
 		if (attach_open(p, reset) && attach_claim()) {
-			__atomic_store_n(&p->compute, config_wants_compute(), __ATOMIC_RELEASE);
+			bool asked;
+			__atomic_store_n(&p->compute, config_wants_compute(&asked), __ATOMIC_RELEASE);
 			attach_set_state(p, ATTACH_ON);
+			attach_lock_again();
 		} else
 			attach_fail(p);
 	}

@@ -38,6 +38,10 @@ static inline enum attach_state attach_state(void)
 /* attach_on reports whether this process counts. */
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
 
+/* attach_wants_compute reports whether this process's job has a share or a cap, also before
+ * it has joined: config_wants_compute. */
+bool attach_wants_compute(void);
+
 /* attach_compute reports whether this process is attached to a job with a share or a cap, as
  * it was when the process first looked a launch up, or joined. */
 static inline bool attach_compute(void)

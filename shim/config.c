@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -342,42 +343,56 @@ static bool config_environment_wants_compute(void)
 }
 
 /* config_page_wants_compute reports whether the page of limits at this place of a file has a
- * share or a cap. */
+ * share or a cap; -1 where there is no such file. */
 static int config_page_wants_compute(const char *path, off_t at)
 {
-	struct ration_limits page;
-	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
+	uint64_t magic = 0;
+	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0), wants = 0;
 	if (fd < 0)
 		return -1;
-	bool read_all = pread(fd, &page, sizeof page, at) == (ssize_t)sizeof page && page.magic == RATION_LIMITS_MAGIC;
+	bool good = pread(fd, &magic, sizeof magic, at) == (ssize_t)sizeof magic && magic == RATION_LIMITS_MAGIC;
+	at += (off_t)offsetof(struct ration_limits, device);
+	for (unsigned d = 0; good && !wants && d < RATION_DEVICES; d++, at += (off_t)sizeof l) {
+		good = pread(fd, &l, sizeof l, at) == (ssize_t)sizeof l;
+		wants = good && (percent_of(l.compute) || percent_of(l.compute_max));
+	}
 	close(fd);
-	for (unsigned d = 0; read_all && d < RATION_DEVICES; d++)
-		if (percent_of(page.device[d].compute) || percent_of(page.device[d].compute_max))
-			return 1;
-	return 0;
+	return wants;
 }
 
 static bool config_ask_compute(void)
 {
-	struct config c = {.tolerance = 0};
-	char beside[sizeof c.path + sizeof LIMITS_SUFFIX];
+	/* Not on the stack, which is the program's. */
+	struct {
+		struct config c;
+		char beside[sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX];
+	} *m;
 	if (config_environment_wants_compute())
 		return true;
-	if (!config_any() || !config_find_path(&c, true))
+	if (!config_any())
 		return false;
-	snprintf(beside, sizeof beside, "%s" LIMITS_SUFFIX, c.path);
-	int wants = config_page_wants_compute(beside, 0);
-	if (wants < 0)
-		wants = config_page_wants_compute(c.path, offsetof(struct ration_region, limits));
+	m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m == MAP_FAILED)
+		return false;
+	int wants = 0;
+	if (config_find_path(&m->c, true)) {
+		snprintf(m->beside, sizeof m->beside, "%s" LIMITS_SUFFIX, m->c.path);
+		wants = config_page_wants_compute(m->beside, 0);
+		if (wants < 0)
+			wants = config_page_wants_compute(m->c.path, offsetof(struct ration_region, limits));
+	}
+	munmap(m, sizeof *m);
 	return wants > 0;
 }
 
-bool config_wants_compute(void)
+bool config_wants_compute(bool *asked)
 {
 	enum { UNKNOWN, NO, YES };
 	static int answer;
 	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED), unknown = UNKNOWN;
-	if (known == UNKNOWN) {
+	*asked = known == UNKNOWN;
+	if (*asked) {
 		/* It may be asked between a program's call and its look at errno. */
 		int saved = errno;
 		known = config_ask_compute() ? YES : NO;

@@ -47,8 +47,9 @@ uint64_t config_compute(const struct compute_limit *l);
 /* config_wants_compute reports whether this process's job has a share or a cap: by the
  * environment, or by its page of limits. It answers before cuInit, when a program first
  * looks a launch up, and gives the same answer ever after. Quiet: what is wrong with the
- * settings is said at cuInit. */
-bool config_wants_compute(void);
+ * settings is said at cuInit. asked says that files were opened and closed for it, the region
+ * among them, which drops this process's locks on it. */
+bool config_wants_compute(bool *asked);
 
 /* config_make_folder makes the folder of a region whose path was not given. */
 bool config_make_folder(const struct config *c);

@@ -8,6 +8,7 @@
  *
  * The driver's own functions are found in its symbol table, never by a lookup that
  * another library, or this one, may have interposed. */
+#include "attach.h"
 #include "interpose.h"
 
 #include <dlfcn.h>
@@ -17,7 +18,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "config.h"
 #include "elf.h"
 #include "environment.h"
 #include "hooks.h"
@@ -172,7 +172,7 @@ static int interpose_hook_named(const char *name)
 }
 
 /* interpose_hands_out reports whether a program that looks a call up gets ours. */
-static bool interpose_hands_out(int call) { return !interpose_timed[call] || config_wants_compute(); }
+static bool interpose_hands_out(int call) { return !interpose_timed[call] || attach_wants_compute(); }
 
 /* interpose_answer is what it gets: ours, or the driver's where there is one. */
 static void *interpose_answer(int call)

@@ -32,6 +32,13 @@ static struct flock alive_slot_byte(unsigned slot, short type)
  * tries: REGION_FULL where another process has the lock. */
 int region_lock(struct region *r, unsigned slot) { return region_lock_by(region_fd(r), slot); }
 
+void region_lock_own(struct region *r)
+{
+	uint64_t claim = load_acquire(&r->claim);
+	if (claim)
+		region_lock(r, claim_slot(claim));
+}
+
 int region_lock_by(int fd, unsigned slot)
 {
 	struct flock l = alive_slot_byte(slot, F_WRLCK);

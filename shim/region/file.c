@@ -220,6 +220,10 @@ int region_offer(struct ration_limits *page, const void *limits)
 	return REGION_OK;
 }
 
+/* Room for a path on the stack of a program's thread, which may have 16 KiB in all: more than
+ * the settings have for a region's. */
+enum { FILE_PATH = 1024 };
+
 static bool file_limits_path(const struct region *r, char *path, size_t size)
 {
 	int n = snprintf(path, size, "%s" LIMITS_SUFFIX, r->path);
@@ -244,7 +248,7 @@ static int file_check_limits(struct region *r, int fd)
  * operator put them there. Only where there is no such file they are inside. */
 int region_limits_find(const struct region *r, uint32_t *where)
 {
-	char path[4096];
+	char path[FILE_PATH];
 	*where = RATION_LIMITS_BESIDE;
 	if (!file_limits_path(r, path, sizeof path))
 		return REGION_LIMITS;
@@ -261,7 +265,7 @@ int region_limits_find(const struct region *r, uint32_t *where)
  * says that a file which is missing has been there. */
 int region_limits_open(struct region *r)
 {
-	char path[4096];
+	char path[FILE_PATH];
 	r->limits = &r->m->limits;
 	if (!file_limits_path(r, path, sizeof path))
 		return REGION_LIMITS;
@@ -286,7 +290,7 @@ int region_limits_with(struct region *r, int (*change)(struct ration_limits *, c
 	int own = region_fd(r), fd = own, err = own < 0 ? REGION_SYSTEM : REGION_OK;
 	off_t offset = offsetof(struct ration_region, limits);
 	if (r->limits_beside) {
-		char path[4096];
+		char path[FILE_PATH];
 		if (!file_limits_path(r, path, sizeof path) || (fd = file_open(path, O_RDWR)) < 0)
 			return REGION_LIMITS; /* not ours to change */
 		offset = 0;

@@ -136,6 +136,10 @@ void region_free_low_fds(unsigned taken);
 /* region_claim takes a slot; name is shown to people. */
 int region_claim(struct region *r, const char *name);
 
+/* region_lock_own takes the lock of this process's slot again, which closing any descriptor of
+ * the file drops. */
+void region_lock_own(struct region *r);
+
 /* region_leave returns all bytes and frees the slot. It gives up, and leaves the
  * rest to reaping, where a turn is held: by a thread this exit interrupted. */
 int region_leave(struct region *r);
