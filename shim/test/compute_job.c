@@ -63,9 +63,9 @@ static uint64_t slice(const struct worker *w) { return books_of(0, w->pid, 0).sl
 static void finish_worker(struct worker *w, bool kill_it)
 {
 	int status;
-	close(w->to);
 	if (kill_it)
 		kill(w->pid, SIGKILL);
+	close(w->to);
 	waitpid(w->pid, &status, 0);
 	EQ(kill_it ? WTERMSIG(status) : status, kill_it ? SIGKILL : 0);
 	close(w->from);
