@@ -49,6 +49,7 @@ static struct cap_stream {
 	uint64_t tick;      /* clock_coarse at the last launch that was looked at */
 	uint32_t launches;  /* in the open batch */
 	uint32_t allowance; /* how many of them need not be looked at; 0: none is open */
+	const void *last;   /* the thread that launched last in a way that was looked at */
 	uint32_t missed;    /* launches that are in no batch, as another thread had the mark */
 	uint32_t stale;     /* its context has ended, and with it its events */
 
@@ -64,13 +65,17 @@ static struct cap_stream {
 	struct cap_batch batch[CAP_BATCHES];
 } cap_streams[CAP_STREAMS] __attribute__((aligned(64)));
 
-/* A context's measure of time: up to where it has been charged. Overlapping batches of
- * several streams are charged once. By the mark of the first place it is in. */
+/* A context's measure of time: what has been charged lately, in intervals that do not overlap,
+ * so that batches of several streams that do are charged once. The mark is as a stream's. */
+enum { CAP_INTERVALS = 16 };
 static struct cap_context {
 	CUcontext handle; /* NULL: free; atomic */
 	uint32_t mark;
-	CUevent base;
-	double charged_ms; /* since base */
+	CUevent base; /* what the intervals are measured from, in ms */
+	unsigned count;
+	struct cap_interval {
+		double from, to;
+	} charged[CAP_INTERVALS];
 } cap_contexts[CAP_STREAMS];
 
 uint32_t cap_devices;
@@ -239,30 +244,47 @@ static struct cap_context *cap_context(CUcontext handle)
 
 static bool cap_event(CUevent *e) { return *e || REAL(cuEventCreate, e, 0) == CUDA_SUCCESS; }
 
-/* cap_used returns what a batch took that no other one has been charged for, in ms, and moves
- * the context's measure. With both marks. */
+/* cap_add adds an interval to what is charged, and returns how much of it was charged before.
+ * The oldest one makes room. */
+static double cap_add(struct cap_context *c, struct cap_interval new)
+{
+	double before = 0;
+	unsigned n = 0, oldest = 0;
+	struct cap_interval all = new;
+	for (unsigned i = 0; i < c->count; i++) {
+		struct cap_interval old = c->charged[i];
+		if (old.to < new.from || old.from > new.to) {
+			c->charged[n++] = old;
+			continue;
+		}
+		before += (old.to < new.to ? old.to : new.to) - (old.from > new.from ? old.from : new.from);
+		all.from = old.from < all.from ? old.from : all.from;
+		all.to = old.to > all.to ? old.to : all.to;
+	}
+	for (unsigned i = 1; i < n; i++)
+		oldest = c->charged[i].to < c->charged[oldest].to ? i : oldest;
+	c->charged[n == CAP_INTERVALS ? oldest : n++] = all;
+	c->count = n;
+	return before;
+}
+
+/* cap_used returns what a batch took that no other one has been charged for, in ms. With both
+ * marks. */
 static double cap_used(struct cap_context *c, struct cap_batch *b, float took)
 {
-	float from, to;
-	double used = took;
-	if (c->base) {
-		if (REAL(cuEventElapsedTime, &to, c->base, b->end) != CUDA_SUCCESS)
-			return used;
-		if (REAL(cuEventElapsedTime, &from, c->base, b->start) != CUDA_SUCCESS)
-			from = to - took;
-		if (from < c->charged_ms)
-			used = to > c->charged_ms ? to - c->charged_ms : 0;
-		if (to > c->charged_ms)
-			c->charged_ms = to;
-		if (to < CAP_FAR_MS)
-			return used;
-		c->charged_ms -= to;
+	float to = 0;
+	if (c->base && REAL(cuEventElapsedTime, &to, c->base, b->end) != CUDA_SUCCESS)
+		return took;
+	double before = cap_add(c, (struct cap_interval){(double)to - took, to});
+	if (!c->base || to > CAP_FAR_MS) {
+		/* This end is the new base, and the old one will be recorded again in its place. */
+		CUevent old = c->base;
+		c->base = b->end;
+		b->end = old;
+		for (unsigned i = 0; i < c->count; i++)
+			c->charged[i].from -= to, c->charged[i].to -= to;
 	}
-	/* This end is the new base, and the old one will be recorded again in its place. */
-	CUevent old = c->base;
-	c->base = b->end;
-	b->end = old;
-	return used;
+	return before < took ? took - before : 0;
 }
 
 /* cap_guess returns what so many launches take that are not measured. */
@@ -332,8 +354,8 @@ static struct cap_stream *cap_next(CUcontext context, uint64_t after)
 	return found;
 }
 
-/* cap_harvest_all charges all batches of a context, which is current, that have ended: in the
- * order in which they were closed, as the measure of what is charged only moves forward. */
+/* cap_harvest_all charges all batches of a context, which is current, that have ended: the
+ * oldest first, as only the latest intervals are remembered. */
 static void cap_harvest_all(CUcontext context)
 {
 	struct cap_stream *e = cap_next(context, 0);
@@ -416,6 +438,22 @@ static void cap_finish(struct cap_stream *e)
 	capture_restore(mode);
 }
 
+/* cap_finish_streams records and ends the open batches of a context: all, or those of this
+ * thread. */
+static void cap_finish_streams(CUcontext context, bool all)
+{
+	int cancel;
+	for (struct cap_stream *e = cap_streams; e < cap_end(); e++)
+		/* Another thread's own stream cannot be named here. */
+		if (__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context && relaxed(&e->allowance) &&
+		    (all || relaxed(&e->last) == cap_cache) && relaxed(&e->thread) == cap_thread(relaxed(&e->stream)) &&
+		    cap_take(&e->mark, &cancel)) {
+			if (e->context == context)
+				cap_finish(e);
+			cap_give(&e->mark, cancel);
+		}
+}
+
 /* cap_too_much says whether more is under way than should be before it is measured. */
 static bool cap_too_much(const struct cap_stream *e, unsigned device)
 {
@@ -481,6 +519,7 @@ static bool cap_enter(struct cap_stream *e)
 		return false;
 	}
 	__atomic_store_n(&e->tick, now, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->last, (const void *)cap_cache, __ATOMIC_RELAXED);
 	uint32_t n = relaxed(&e->launches) + 1;
 	__atomic_store_n(&e->launches, n, __ATOMIC_RELAXED);
 	return gap || n >= e->size;
@@ -509,9 +548,9 @@ static bool cap_look(CUstream stream, uint64_t now)
 		return false;
 	}
 	cap_harvest_all(context);
-	/* What was launched so far ends before a sleep. */
+	/* What this thread launched so far ends before it sleeps. */
 	if (cap_due_later(d->index) || (e && cap_too_much(e, d->index)))
-		cap_wait_begins();
+		cap_finish_streams(context, false);
 	cap_wait_due(d->index);
 	if (!e)
 		return false;
@@ -543,6 +582,9 @@ bool cap_launch_begins(CUstream stream, uint64_t now)
 		return cap_look(stream, now);
 	/* Of two threads one may lose the other's count: no more than a longer batch. */
 	__atomic_store_n(&e->launches, n + 1, __ATOMIC_RELAXED);
+	/* The batch may have been ended under its eyes, by a thread that waits for the device. */
+	if (unlikely(!relaxed(&e->allowance)))
+		__atomic_fetch_add(&e->missed, 1, __ATOMIC_RELAXED);
 	return false;
 }
 
@@ -565,17 +607,8 @@ void cap_launch_ended(CUstream stream)
 void cap_wait_begins(void)
 {
 	CUcontext context = NULL;
-	int cancel;
-	if (!cap_any() || REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || !context)
-		return;
-	for (struct cap_stream *e = cap_streams; e < cap_end(); e++)
-		/* Another thread's own stream cannot be named here. */
-		if (__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context && relaxed(&e->allowance) &&
-		    relaxed(&e->thread) == cap_thread(relaxed(&e->stream)) && cap_take(&e->mark, &cancel)) {
-			if (e->context == context)
-				cap_finish(e);
-			cap_give(&e->mark, cancel);
-		}
+	if (cap_any() && REAL(cuCtxGetCurrent, &context) == CUDA_SUCCESS && context)
+		cap_finish_streams(context, true);
 }
 
 void cap_wait_ended(void)
@@ -616,7 +649,7 @@ void cap_forget(CUcontext context)
 	for (unsigned i = 0; i < CAP_STREAMS; i++)
 		if (__atomic_load_n(&cap_contexts[i].handle, __ATOMIC_ACQUIRE) == context) {
 			cap_contexts[i].base = NULL;
-			cap_contexts[i].charged_ms = 0;
+			cap_contexts[i].count = 0;
 			__atomic_store_n(&cap_contexts[i].handle, NULL, __ATOMIC_RELEASE);
 		}
 }
