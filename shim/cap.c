@@ -12,6 +12,9 @@
 #include "region/failpoint.h"
 #include "slice.h"
 
+/* relaxed reads what other threads write, where no order with anything else is needed. */
+#define relaxed(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+
 enum {
 	CAP_STREAMS = 64,
 	CAP_BATCHES = 3,      /* of a stream: one that is open, and those whose end is awaited */
@@ -46,6 +49,7 @@ static struct cap_stream {
 	uint64_t tick;      /* clock_coarse at the last launch that was looked at */
 	uint32_t launches;  /* in the open batch */
 	uint32_t allowance; /* how many of them need not be looked at; 0: none is open */
+	const void *last;   /* the thread that launched last in a way that was looked at */
 	uint32_t missed;    /* launches that are in no batch, as another thread had the mark */
 	uint32_t stale;     /* its context has ended, and with it its events */
 
@@ -61,13 +65,17 @@ static struct cap_stream {
 	struct cap_batch batch[CAP_BATCHES];
 } cap_streams[CAP_STREAMS] __attribute__((aligned(64)));
 
-/* A context's measure of time: up to where it has been charged. Overlapping batches of
- * several streams are charged once. By the mark of the first place it is in. */
+/* A context's measure of time: what has been charged lately, in intervals that do not overlap,
+ * so that batches of several streams that do are charged once. The mark is as a stream's. */
+enum { CAP_INTERVALS = 16 };
 static struct cap_context {
 	CUcontext handle; /* NULL: free; atomic */
 	uint32_t mark;
-	CUevent base;
-	double charged_ms; /* since base */
+	CUevent base; /* what the intervals are measured from, in ms */
+	unsigned count;
+	struct cap_interval {
+		double from, to;
+	} charged[CAP_INTERVALS];
 } cap_contexts[CAP_STREAMS];
 
 uint32_t cap_devices;
@@ -149,8 +157,8 @@ static struct cap_stream **cap_cached(CUstream stream)
 
 static bool cap_is(const struct cap_stream *e, CUstream stream, CUcontext context)
 {
-	return __atomic_load_n(&e->stream, __ATOMIC_RELAXED) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context &&
-	       __atomic_load_n(&e->thread, __ATOMIC_RELAXED) == cap_thread(stream);
+	return relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context &&
+	       relaxed(&e->thread) == cap_thread(stream);
 }
 
 /* cap_drop_oldest forgets the oldest batch that awaits its end. With the mark. */
@@ -167,13 +175,13 @@ static void cap_drop_oldest(struct cap_stream *e)
  * stay its own; those of one that has ended are gone. */
 static void cap_renew(struct cap_stream *e, CUstream stream, CUcontext context, struct device *d)
 {
-	bool keep = e->context == context && !e->stale;
+	bool keep = e->context == context && !relaxed(&e->stale);
 	while (e->ends)
 		cap_drop_oldest(e);
 	for (unsigned i = 0; i < CAP_BATCHES && !keep; i++) {
-		if (!e->stale && e->batch[i].start)
+		if (!relaxed(&e->stale) && e->batch[i].start)
 			REAL(cuEventDestroy_v2, e->batch[i].start);
-		if (!e->stale && e->batch[i].end)
+		if (!relaxed(&e->stale) && e->batch[i].end)
 			REAL(cuEventDestroy_v2, e->batch[i].end);
 		e->batch[i] = (struct cap_batch){.start = NULL};
 	}
@@ -198,20 +206,20 @@ static struct cap_stream *cap_find(CUstream stream, CUcontext context, struct de
 	struct cap_stream *e;
 	int cancel;
 	for (e = cap_streams; e < cap_end(); e++)
-		if (cap_is(e, stream, context) && !__atomic_load_n(&e->stale, __ATOMIC_RELAXED))
+		if (cap_is(e, stream, context) && !relaxed(&e->stale))
 			return e;
 	/* First one that nobody has, then one that is not in use now. */
 	for (int used = 0; used < 2; used++)
 		for (e = cap_streams; e < cap_streams + CAP_STREAMS; e++) {
-			bool free = !__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) || __atomic_load_n(&e->stale, __ATOMIC_RELAXED);
+			bool free = !__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) || relaxed(&e->stale);
 			if ((!free && !used) || !cap_take(&e->mark, &cancel))
 				continue;
 			/* It may have become another thread's since. */
-			bool idle = !e->context || e->stale || (used && !e->open && !e->ends);
+			bool idle = !e->context || relaxed(&e->stale) || (used && !e->open && !e->ends);
 			if (idle)
 				cap_renew(e, stream, context, d);
 			cap_give(&e->mark, cancel);
-			uint32_t places = __atomic_load_n(&cap_places, __ATOMIC_RELAXED), needed = (uint32_t)(e - cap_streams) + 1;
+			uint32_t places = relaxed(&cap_places), needed = (uint32_t)(e - cap_streams) + 1;
 			while (idle && places < needed &&
 			       !__atomic_compare_exchange_n(&cap_places, &places, needed, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
 				;
@@ -236,30 +244,47 @@ static struct cap_context *cap_context(CUcontext handle)
 
 static bool cap_event(CUevent *e) { return *e || REAL(cuEventCreate, e, 0) == CUDA_SUCCESS; }
 
-/* cap_used returns what a batch took that no other one has been charged for, in ms, and moves
- * the context's measure. With both marks. */
+/* cap_add adds an interval to what is charged, and returns how much of it was charged before.
+ * The oldest one makes room. */
+static double cap_add(struct cap_context *c, struct cap_interval new)
+{
+	double before = 0;
+	unsigned n = 0, oldest = 0;
+	struct cap_interval all = new;
+	for (unsigned i = 0; i < c->count; i++) {
+		struct cap_interval old = c->charged[i];
+		if (old.to < new.from || old.from > new.to) {
+			c->charged[n++] = old;
+			continue;
+		}
+		before += (old.to < new.to ? old.to : new.to) - (old.from > new.from ? old.from : new.from);
+		all.from = old.from < all.from ? old.from : all.from;
+		all.to = old.to > all.to ? old.to : all.to;
+	}
+	for (unsigned i = 1; i < n; i++)
+		oldest = c->charged[i].to < c->charged[oldest].to ? i : oldest;
+	c->charged[n == CAP_INTERVALS ? oldest : n++] = all;
+	c->count = n;
+	return before;
+}
+
+/* cap_used returns what a batch took that no other one has been charged for, in ms. With both
+ * marks. */
 static double cap_used(struct cap_context *c, struct cap_batch *b, float took)
 {
-	float from, to;
-	double used = took;
-	if (c->base) {
-		if (REAL(cuEventElapsedTime, &to, c->base, b->end) != CUDA_SUCCESS)
-			return used;
-		if (REAL(cuEventElapsedTime, &from, c->base, b->start) != CUDA_SUCCESS)
-			from = to - took;
-		if (from < c->charged_ms)
-			used = to > c->charged_ms ? to - c->charged_ms : 0;
-		if (to > c->charged_ms)
-			c->charged_ms = to;
-		if (to < CAP_FAR_MS)
-			return used;
-		c->charged_ms -= to;
+	float to = 0;
+	if (c->base && REAL(cuEventElapsedTime, &to, c->base, b->end) != CUDA_SUCCESS)
+		return took;
+	double before = cap_add(c, (struct cap_interval){(double)to - took, to});
+	if (!c->base || to > CAP_FAR_MS) {
+		/* This end is the new base, and the old one will be recorded again in its place. */
+		CUevent old = c->base;
+		c->base = b->end;
+		b->end = old;
+		for (unsigned i = 0; i < c->count; i++)
+			c->charged[i].from -= to, c->charged[i].to -= to;
 	}
-	/* This end is the new base, and the old one will be recorded again in its place. */
-	CUevent old = c->base;
-	c->base = b->end;
-	b->end = old;
-	return used;
+	return before < took ? took - before : 0;
 }
 
 /* cap_guess returns what so many launches take that are not measured. */
@@ -321,24 +346,24 @@ static struct cap_stream *cap_next(CUcontext context, uint64_t after)
 {
 	struct cap_stream *found = NULL;
 	for (struct cap_stream *e = cap_streams; e < cap_end(); e++) {
-		uint64_t order = __atomic_load_n(&e->oldest, __ATOMIC_RELAXED);
-		if (__atomic_load_n(&e->ends, __ATOMIC_RELAXED) && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context &&
-		    order > after && (!found || order < __atomic_load_n(&found->oldest, __ATOMIC_RELAXED)))
+		uint64_t order = relaxed(&e->oldest);
+		if (relaxed(&e->ends) && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context && order > after &&
+		    (!found || order < relaxed(&found->oldest)))
 			found = e;
 	}
 	return found;
 }
 
-/* cap_harvest_all charges all batches of a context, which is current, that have ended: in the
- * order in which they were closed, as the measure of what is charged only moves forward. */
+/* cap_harvest_all charges all batches of a context, which is current, that have ended: the
+ * oldest first, as only the latest intervals are remembered. */
 static void cap_harvest_all(CUcontext context)
 {
 	struct cap_stream *e = cap_next(context, 0);
 	int cancel, mode = e && capture_any() ? capture_relax() : -1;
 	for (; e;) {
-		uint64_t order = __atomic_load_n(&e->oldest, __ATOMIC_RELAXED);
+		uint64_t order = relaxed(&e->oldest);
 		if (cap_take(&e->mark, &cancel)) {
-			if (e->context == context && !e->stale && e->ends && e->oldest == order)
+			if (e->context == context && !relaxed(&e->stale) && e->ends && e->oldest == order)
 				cap_harvest(e);
 			cap_give(&e->mark, cancel);
 		}
@@ -353,7 +378,7 @@ static struct cap_batch *cap_newest(struct cap_stream *e) { return &e->batch[(e-
 static void cap_record(struct cap_stream *e)
 {
 	struct cap_batch *b = cap_newest(e);
-	uint32_t launches = __atomic_load_n(&e->launches, __ATOMIC_RELAXED);
+	uint32_t launches = relaxed(&e->launches);
 	if (REAL(cuEventRecord, b->end, e->stream) == CUDA_SUCCESS)
 		b->covered = launches;
 }
@@ -362,7 +387,7 @@ static void cap_record(struct cap_stream *e)
 static void cap_close(struct cap_stream *e)
 {
 	struct cap_batch *b = cap_newest(e);
-	b->launches = __atomic_load_n(&e->launches, __ATOMIC_RELAXED);
+	b->launches = relaxed(&e->launches);
 	__atomic_store_n(&e->allowance, 0, __ATOMIC_RELAXED);
 	e->open = false;
 	if (!b->covered) {
@@ -404,20 +429,36 @@ static bool cap_capturing(CUstream stream)
  * mark. */
 static void cap_finish(struct cap_stream *e)
 {
-	if (!e->open || e->stale || cap_capturing(e->stream))
+	if (!e->open || relaxed(&e->stale) || cap_capturing(e->stream))
 		return;
 	int mode = capture_any() ? capture_relax() : -1;
-	if (cap_newest(e)->covered < e->launches)
+	if (cap_newest(e)->covered < relaxed(&e->launches))
 		cap_record(e);
 	cap_close(e);
 	capture_restore(mode);
 }
 
+/* cap_finish_streams records and ends the open batches of a context: all, or those of this
+ * thread. */
+static void cap_finish_streams(CUcontext context, bool all)
+{
+	int cancel;
+	for (struct cap_stream *e = cap_streams; e < cap_end(); e++)
+		/* Another thread's own stream cannot be named here. */
+		if (__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context && relaxed(&e->allowance) &&
+		    (all || relaxed(&e->last) == cap_cache) && relaxed(&e->thread) == cap_thread(relaxed(&e->stream)) &&
+		    cap_take(&e->mark, &cancel)) {
+			if (e->context == context)
+				cap_finish(e);
+			cap_give(&e->mark, cancel);
+		}
+}
+
 /* cap_too_much says whether more is under way than should be before it is measured. */
 static bool cap_too_much(const struct cap_stream *e, unsigned device)
 {
-	uint64_t flight = __atomic_load_n(&cap_flight[device], __ATOMIC_RELAXED);
-	return __atomic_load_n(&e->ends, __ATOMIC_RELAXED) == CAP_BATCHES - 1 || flight > CAP_FLIGHT_NS;
+	uint64_t flight = relaxed(&cap_flight[device]);
+	return relaxed(&e->ends) == CAP_BATCHES - 1 || flight > CAP_FLIGHT_NS;
 }
 
 /* cap_due_later says whether a launch has to wait. */
@@ -446,9 +487,9 @@ static void cap_wait_flight(struct cap_stream *e, CUcontext context, unsigned de
 {
 	if (likely(!cap_too_much(e, device)))
 		return;
-	uint64_t begun = clock_exact(), now = begun, nap = __atomic_load_n(&cap_flight[device], __ATOMIC_RELAXED) / 16;
+	uint64_t begun = clock_exact(), now = begun, nap = relaxed(&cap_flight[device]) / 16;
 	nap = nap < CAP_LEAST_NAP ? CAP_LEAST_NAP : nap > CAP_MOST_NAP ? CAP_MOST_NAP : nap;
-	while (cap_too_much(e, device) && !__atomic_load_n(&e->stuck, __ATOMIC_RELAXED) && now - begun < CAP_MOST_WAIT) {
+	while (cap_too_much(e, device) && !relaxed(&e->stuck) && now - begun < CAP_MOST_WAIT) {
 		cap_sleep(now + nap);
 		cap_harvest_all(context);
 		now = clock_exact();
@@ -459,7 +500,10 @@ static void cap_wait_flight(struct cap_stream *e, CUcontext context, unsigned de
 
 /* cap_gap says whether the stream was idle since the last launch that was looked at: then an
  * end that is recorded now would count that, too. With the mark. */
-static bool cap_gap(struct cap_stream *e, uint64_t now) { return e->tick != now && REAL(cuStreamQuery, e->stream) == CUDA_SUCCESS; }
+static bool cap_gap(struct cap_stream *e, uint64_t now)
+{
+	return relaxed(&e->tick) != now && REAL(cuStreamQuery, e->stream) == CUDA_SUCCESS;
+}
 
 /* cap_enter puts a launch into the stream's batch, and says whether the end of that is to be
  * recorded after it: where it is the last, and where the stream had a gap, so that what is
@@ -467,7 +511,7 @@ static bool cap_gap(struct cap_stream *e, uint64_t now) { return e->tick != now 
 static bool cap_enter(struct cap_stream *e)
 {
 	uint64_t now = clock_coarse();
-	bool gap = e->tick != now;
+	bool gap = relaxed(&e->tick) != now;
 	if (e->open && cap_gap(e, now))
 		cap_close(e);
 	if (!e->open && !cap_open(e, now)) {
@@ -475,7 +519,8 @@ static bool cap_enter(struct cap_stream *e)
 		return false;
 	}
 	__atomic_store_n(&e->tick, now, __ATOMIC_RELAXED);
-	uint32_t n = __atomic_load_n(&e->launches, __ATOMIC_RELAXED) + 1;
+	__atomic_store_n(&e->last, (const void *)cap_cache, __ATOMIC_RELAXED);
+	uint32_t n = relaxed(&e->launches) + 1;
 	__atomic_store_n(&e->launches, n, __ATOMIC_RELAXED);
 	return gap || n >= e->size;
 }
@@ -503,20 +548,20 @@ static bool cap_look(CUstream stream, uint64_t now)
 		return false;
 	}
 	cap_harvest_all(context);
-	/* What was launched so far ends before a sleep. */
+	/* What this thread launched so far ends before it sleeps. */
 	if (cap_due_later(d->index) || (e && cap_too_much(e, d->index)))
-		cap_wait_begins();
+		cap_finish_streams(context, false);
 	cap_wait_due(d->index);
 	if (!e)
 		return false;
 	cap_wait_flight(e, context, d->index);
 	if (!cap_take_soon(&e->mark, &cancel)) {
-		if (!__atomic_load_n(&e->allowance, __ATOMIC_RELAXED))
+		if (!relaxed(&e->allowance))
 			__atomic_fetch_add(&e->missed, 1, __ATOMIC_RELAXED);
 		return false;
 	}
 	int mode = capture_any() ? capture_relax() : -1;
-	bool after = cap_is(e, stream, context) && !e->stale && cap_enter(e);
+	bool after = cap_is(e, stream, context) && !relaxed(&e->stale) && cap_enter(e);
 	capture_restore(mode);
 	cap_give(&e->mark, cancel);
 	return after;
@@ -526,17 +571,20 @@ bool cap_launch_begins(CUstream stream, uint64_t now)
 {
 	struct cap_stream *e = *cap_cached(stream);
 	CUcontext context = NULL;
-	if (unlikely(!e || __atomic_load_n(&e->stream, __ATOMIC_RELAXED) != stream || __atomic_load_n(&e->tick, __ATOMIC_RELAXED) != now))
+	if (unlikely(!e || relaxed(&e->stream) != stream || relaxed(&e->tick) != now))
 		return cap_look(stream, now);
-	uint32_t n = __atomic_load_n(&e->launches, __ATOMIC_RELAXED);
-	if (unlikely(n >= __atomic_load_n(&e->allowance, __ATOMIC_RELAXED) || capture_any()))
+	uint32_t n = relaxed(&e->launches);
+	if (unlikely(n >= relaxed(&e->allowance) || capture_any()))
 		return cap_look(stream, now);
 	/* The default streams of all contexts have the same names. */
 	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD &&
-	    (REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context != __atomic_load_n(&e->context, __ATOMIC_RELAXED)))
+	    (REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context != relaxed(&e->context)))
 		return cap_look(stream, now);
 	/* Of two threads one may lose the other's count: no more than a longer batch. */
 	__atomic_store_n(&e->launches, n + 1, __ATOMIC_RELAXED);
+	/* The batch may have been ended under its eyes, by a thread that waits for the device. */
+	if (unlikely(!relaxed(&e->allowance)))
+		__atomic_fetch_add(&e->missed, 1, __ATOMIC_RELAXED);
 	return false;
 }
 
@@ -546,10 +594,10 @@ void cap_launch_ended(CUstream stream)
 	int cancel;
 	if (!e || !cap_take_soon(&e->mark, &cancel))
 		return;
-	if (e->stream == stream && e->open && !e->stale && !cap_capturing(stream)) {
+	if (e->stream == stream && e->open && !relaxed(&e->stale) && !cap_capturing(stream)) {
 		int mode = capture_any() ? capture_relax() : -1;
 		cap_record(e);
-		if (e->launches >= e->size)
+		if (relaxed(&e->launches) >= e->size)
 			cap_close(e);
 		capture_restore(mode);
 	}
@@ -559,17 +607,8 @@ void cap_launch_ended(CUstream stream)
 void cap_wait_begins(void)
 {
 	CUcontext context = NULL;
-	int cancel;
-	if (!cap_any() || REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || !context)
-		return;
-	for (struct cap_stream *e = cap_streams; e < cap_end(); e++)
-		/* Another thread's own stream cannot be named here. */
-		if (__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) == context && __atomic_load_n(&e->allowance, __ATOMIC_RELAXED) &&
-		    __atomic_load_n(&e->thread, __ATOMIC_RELAXED) == cap_thread(e->stream) && cap_take(&e->mark, &cancel)) {
-			if (e->context == context)
-				cap_finish(e);
-			cap_give(&e->mark, cancel);
-		}
+	if (cap_any() && REAL(cuCtxGetCurrent, &context) == CUDA_SUCCESS && context)
+		cap_finish_streams(context, true);
 }
 
 void cap_wait_ended(void)
@@ -583,8 +622,7 @@ void cap_stream_ends(CUstream stream)
 {
 	int cancel;
 	for (struct cap_stream *e = cap_streams; stream && e < cap_end(); e++)
-		if (__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) && __atomic_load_n(&e->stream, __ATOMIC_RELAXED) == stream &&
-		    cap_take(&e->mark, &cancel)) {
+		if (__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) && relaxed(&e->stream) == stream && cap_take(&e->mark, &cancel)) {
 			if (e->stream == stream)
 				cap_finish(e);
 			e->open = false;
@@ -611,7 +649,7 @@ void cap_forget(CUcontext context)
 	for (unsigned i = 0; i < CAP_STREAMS; i++)
 		if (__atomic_load_n(&cap_contexts[i].handle, __ATOMIC_ACQUIRE) == context) {
 			cap_contexts[i].base = NULL;
-			cap_contexts[i].charged_ms = 0;
+			cap_contexts[i].count = 0;
 			__atomic_store_n(&cap_contexts[i].handle, NULL, __ATOMIC_RELEASE);
 		}
 }

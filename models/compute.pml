@@ -1,0 +1,269 @@
+/* A device's time (docs/protocols.md, sections 11 and 12): the lease of work, by which a job's share is divided among the
+ * processes that have work; and, with CAP, the word that launches wait for.
+ *
+ * Of PROCESSES each has a thread that launches, and the first one another that waits for the device, for a while or until the
+ * end; a process may die before any step. Time is not modelled: a lease runs out at any moment, and once more when all is quiet. Then every
+ * process that launches has looked, and the slices of all of them are right.
+ */
+
+#ifndef PROCESSES
+#define PROCESSES 2
+#endif
+#ifndef DEATHS
+#define DEATHS 1
+#endif
+
+bool alive[PROCESSES] = true;
+
+/* A step of process `me`, unless it has died. */
+#define STEP(x) if :: atomic { alive[me] -> x } :: !alive[me] -> goto end fi
+
+#ifndef CAP
+
+#define SHARE 12		/* divisible by all that can come */
+
+#define NONE  0
+#define FRESH 1
+#define STALE 2
+#define WORD(sign, waits) ((sign) + 4 * (waits))
+#define sign(w)  ((w) % 4)
+#define waits(w) ((w) / 4)
+
+byte word[PROCESSES];		/* the sign of work */
+bool reaped[PROCESSES];
+byte slice[PROCESSES];
+
+byte waiting[PROCESSES];	/* in the process's own memory: threads that wait */
+bool launching[PROCESSES];	/* not in the region: it has more to launch */
+byte resting;			/* not in the region: threads that have come to their end, and what goes on beside them */
+
+inline show_work()		/* this process's sign of work, with whether a thread waits */
+{
+	do
+	:: STEP(n = waiting[me]);
+	   STEP(word[me] = WORD(FRESH, n > 0));
+#ifdef SHOW_ONCE
+	   break
+#else
+	   if
+	   :: !alive[me] -> goto end
+	   :: alive[me] && waiting[me] == n -> break
+	   :: alive[me] && waiting[me] != n
+	   fi
+#endif
+	od
+}
+
+/* Whether process j counts, as another one sees it in one look at its word. */
+inline count(j)
+{
+#ifdef ALL_CONTEXTS
+	c = c + !reaped[j]
+#else
+	w = word[j];
+	if
+	:: reaped[j] || sign(w) == NONE
+	:: !reaped[j] && sign(w) == FRESH -> c = c + 1
+	:: !reaped[j] && sign(w) == STALE ->
+#ifdef NO_WAITING
+		skip
+#else
+		if
+		:: !waits(w)
+#ifdef DEAD_COUNTS
+		:: waits(w) -> c = c + 1
+#else
+		:: waits(w) && alive[j] -> c = c + 1
+		:: waits(w) && !alive[j] -> reaped[j] = true
+#endif
+		fi
+#endif
+	fi
+#endif
+}
+
+inline look()			/* the slice of one of so many; what others do between two words is what they do before or after */
+{
+	c = 1; j = 0;
+	do
+	:: j < PROCESSES ->
+		if :: j != me -> count(j) :: else fi;
+		j++
+	:: else -> break
+	od;
+	slice[me] = SHARE / c;
+	c = 0; j = 0; w = 0
+}
+
+proctype launcher(byte me)
+{
+	byte n, c, j, w;
+	STEP(launching[me] = true);
+	show_work();
+	STEP(d_step { look() });
+	if
+	:: launching[me] = false	/* nothing more to launch */
+	:: skip			/* it goes on, and is looked at again when all is quiet */
+	fi;
+end:	n = 0; resting++
+}
+
+proctype waiter(byte me)
+{
+	byte n;
+	if
+	:: STEP(waiting[me]++);
+	   show_work();
+	   if
+	   :: STEP(waiting[me]--); show_work()
+	   :: skip		/* it waits until the end */
+	   fi
+	:: skip
+	fi;
+end:	n = 0; resting++
+}
+
+inline lease_ends()
+{
+	d_step {
+		j = 0;
+		do
+		:: j < PROCESSES ->
+			if :: sign(word[j]) == FRESH -> word[j] = WORD(STALE, waits(word[j])) :: else fi;
+			j++
+		:: else -> break
+		od
+	}
+}
+
+proctype clock() { byte j; if :: lease_ends() :: skip fi; resting++ }
+
+proctype death()
+{
+	byte j, n;
+	do
+	:: n < DEATHS -> atomic { select(j : 0 .. PROCESSES - 1); alive[j] = false; j = 0; n++ }
+	:: break
+	od;
+	resting++
+}
+
+/* When all is quiet: leases run out, and what still launches shows it and looks, twice. */
+proctype quiet()
+{
+	byte me, c, j, w, busy, pass;
+	(resting == PROCESSES + 3);
+	lease_ends();
+	d_step {
+		for (pass : 0 .. 1) {
+			for (me : 0 .. PROCESSES - 1) {
+				if
+				:: alive[me] && launching[me] ->
+					word[me] = WORD(FRESH, waiting[me] > 0);
+					look()
+				:: else
+				fi
+			}
+		}
+		busy = 0;
+		for (me : 0 .. PROCESSES - 1) {
+			if :: alive[me] && (launching[me] || waiting[me] > 0) -> busy++ :: else fi
+		}
+		for (me : 0 .. PROCESSES - 1) {
+			if :: alive[me] && launching[me] -> assert(slice[me] == SHARE / busy) :: else fi
+		}
+	}
+}
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. PROCESSES - 1) { run launcher(i) }
+		run waiter(0);
+		run clock(); run death(); run quiet()
+	}
+}
+
+#else
+
+#define RATE 2			/* a cap of one half */
+#define MOST 2			/* what a batch takes */
+#define CREDIT 1
+#ifndef BATCHES
+#define BATCHES 2
+#endif
+#ifndef LONG
+#define LONG 5
+#endif
+
+byte now, due;			/* the clock, and the cap's word */
+bool stopped;			/* the clock goes no further here */
+byte charged, used;		/* not in the region */
+byte resting;
+
+proctype user(byte me)
+{
+	byte u, d, from, next, n;
+	do
+	:: n < BATCHES ->
+		/* Wait; what has been charged by now is due. */
+		if
+		:: atomic { alive[me] && due <= now -> assert(charged * RATE <= now) }
+		:: !alive[me] || (stopped && due > now) -> goto end
+		fi;
+		if :: STEP(u = 1) :: STEP(u = MOST) fi;
+		used = used + u;
+		/* Measured, some time after. */
+		STEP(from = (now > u + CREDIT -> now - u - CREDIT : 0));
+		do
+		:: STEP(d = due);
+#ifdef DEBT_FORGIVEN
+		   next = (now > from -> now : from) + u * RATE;
+#else
+		   next = (d > from -> d : from) + u * RATE;
+#endif
+#ifdef STORE_CHARGE
+		   STEP(due = next; charged = charged + u);
+		   break
+#else
+		   if
+		   :: atomic { alive[me] && due == d -> due = next; charged = charged + u }; break
+		   :: alive[me] && due != d
+		   :: !alive[me] -> goto end
+		   fi
+#endif
+		od;
+		n++; u = 0; d = 0; from = 0; next = 0
+	:: n == BATCHES -> break
+	od;
+end:	resting++
+}
+
+proctype clock() { do :: now < LONG -> now++ :: stopped = true; break od }
+
+proctype death()
+{
+	byte j, n;
+	do
+	:: n < DEATHS -> select(j : 0 .. PROCESSES - 1); alive[j] = false; n++
+	:: break
+	od
+}
+
+/* Debt is kept, and a process that died has lost its own last batch and no more. */
+proctype quiet()
+{
+	(resting == PROCESSES);
+	assert(charged * RATE <= due);
+	assert(used - charged <= DEATHS * MOST)
+}
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. PROCESSES - 1) { run user(i) }
+		run clock(); run death(); run quiet()
+	}
+}
+
+#endif
