@@ -209,6 +209,9 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	attach_job_region.on_damage = attach_log_damage;
 	attach_job_region.on_death = attach_log_death;
 	attach_job_region.on_wait = attach_log_wait;
+	/* Yesterday's limits are not those of a job that begins anew; a launcher's are the job's. */
+	if (!c->made && !c->placed && (err = region_renew_limits(&attach_job_region, &own)))
+		log_warn("region %s: the limits of a job that has ended stay: %s", c->path, attach_error_text(err, buf));
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
 	reset();

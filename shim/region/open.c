@@ -123,6 +123,66 @@ static bool open_lacks(const struct region *r, const struct region_limits *own)
 	return own->round && !load_acquire(&r->limits->round);
 }
 
+/* open_words copies limits from a page. */
+static void open_words(struct region_limits *to, const struct ration_limits *page)
+{
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		to->memory[d] = load_acquire(&page->device[d].memory);
+		to->compute[d] = load_acquire(&page->device[d].compute);
+		to->compute_max[d] = load_acquire(&page->device[d].compute_max);
+	}
+	to->round = load_acquire(&page->round);
+}
+
+/* What renews limits: those that were there, and those that come. */
+struct open_renewal {
+	const struct region_limits *own;
+	struct region_limits has;
+};
+
+/* open_renew sets each limit that is still as it was. */
+static int open_renew(struct ration_limits *page, const void *arg)
+{
+	const struct open_renewal *n = arg;
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		cas(&page->device[d].memory, n->has.memory[d], n->own->memory[d]);
+		cas(&page->device[d].compute, n->has.compute[d], n->own->compute[d]);
+		cas(&page->device[d].compute_max, n->has.compute_max[d], n->own->compute_max[d]);
+	}
+	cas(&page->round, n->has.round, n->own->round);
+	FAILPOINT(LIMIT_SET);
+	fetch_add(&page->changes, 1);
+	return REGION_OK;
+}
+
+/* open_in_use says whether a slot is a living process's. What dead ones hold is given back. */
+static bool open_in_use(struct region *r)
+{
+	unsigned reaped;
+	if (region_reap(r, &reaped))
+		return true; /* it could not be asked */
+	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
+		unsigned state = status_state(load_acquire(&r->m->status[slot]));
+		if (state != RATION_SLOT_FREE && state != RATION_SLOT_DAMAGED)
+			return true;
+	}
+	return false;
+}
+
+int region_renew_limits(struct region *r, const struct region_limits *own)
+{
+	static const struct region_limits none;
+	struct open_renewal n = {.own = own};
+	if (r->limits_beside || !memcmp(own, &none, sizeof none))
+		return REGION_OK;
+	/* First what is there, then who: a limit that changes in between is another process's,
+	 * which has just come. */
+	open_words(&n.has, r->limits);
+	if (!memcmp(&n.has, own, sizeof n.has) || open_in_use(r))
+		return REGION_OK;
+	return region_limits_with(r, open_renew, &n);
+}
+
 static int open_attach(struct region *r, const struct region_limits *own, unsigned flags, uint64_t created)
 {
 	bool fresh;

@@ -136,6 +136,10 @@ void region_free_low_fds(unsigned taken);
 /* region_claim takes a slot; name is shown to people. */
 int region_claim(struct region *r, const char *name);
 
+/* region_renew_limits gives a job whose processes have all gone the limits of one that comes,
+ * before it takes a slot: docs/protocols.md, section 8. Not where an operator owns them. */
+int region_renew_limits(struct region *r, const struct region_limits *own);
+
 /* region_lock_own takes the lock of this process's slot again, which closing any descriptor of
  * the file drops. */
 void region_lock_own(struct region *r);

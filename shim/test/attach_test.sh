@@ -27,6 +27,16 @@ no() {
 	failed=$((failed + 1))
 	echo "$where: $*" >&2
 }
+# living starts a process that stays in the job until dead ends it.
+living() {
+	env LD_PRELOAD="$preload" "$tests/job" "$@" wait >"$work/living" 2>/dev/null &
+	living=$!
+	while ! grep -q "^init" "$work/living" 2>/dev/null && kill -0 $living; do sleep 0.01; done
+}
+dead() {
+	kill -9 $living
+	wait $living 2>/dev/null
+}
 where=start
 is() { if [ "$1" = "$2" ]; then ok; else no "got '$1', not '$2'"; fi; }
 has() { case $1 in *"$2"*) ok ;; *) no "'$2' is not in '$1'" ;; esac; }
@@ -118,18 +128,33 @@ has "$err" "asked for 101 MiB of device 0, 100 MiB of its job's 200 MiB is free;
 where="limits stay where the environment is lost, and the first process knew none"
 fresh
 job init exit:0
-CUDA_DEVICE_MEMORY_LIMIT=200m job init exit:0
+CUDA_DEVICE_MEMORY_LIMIT=200m living init
 job init context alloc:$((150 * MIB)) exit:0
 is "$out" "init 0 context 0 alloc 2 "
 where="differing limits are said"
-CUDA_DEVICE_MEMORY_LIMIT=1g job init exit:0
+CUDA_DEVICE_MEMORY_LIMIT=1g job init total:0 exit:0
+is "$out" "init 0 total 0 $((200 * MIB)) "
 has "$err" "devices 0 to 15: this process was given a limit of 1 GiB, its job has 200 MiB, which counts"
 is "$(echo "$err" | grep -c 'this process was given')" 1
+where="a job whose processes have all gone, in whatever way, takes the limits of the next"
+dead
+CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_SM_LIMIT=30 job init total:0 exit:0
+is "$out" "init 0 total 0 $((1024 * MIB)) "
+lacks "$err" "this process was given"
+CUDA_DEVICE_MEMORY_LIMIT_1=300m job init total:0 total:1 exit:0
+is "$out" "init 0 total 0 $((8192 * MIB)) total 0 $((300 * MIB)) "
+is "$err" ""
+where="and keeps its own where that brings none, or where a launcher made the job"
+job init total:1 exit:0
+is "$out" "init 0 total 0 $((300 * MIB)) "
+CUDA_DEVICE_MEMORY_LIMIT=1g RATION_JOB=train job init total:1 exit:0
+is "$out" "init 0 total 0 $((300 * MIB)) "
 where="each difference once, of memory and compute, on any device"
 fresh
 export CUDA_DEVICE_MEMORY_LIMIT=200m CUDA_DEVICE_SM_LIMIT=30
 job init exit:0
 is "$err" ""
+living init
 CUDA_DEVICE_MEMORY_LIMIT_2=1g CUDA_DEVICE_MEMORY_LIMIT_3=1g CUDA_DEVICE_MEMORY_LIMIT_4=2g CUDA_DEVICE_MEMORY_LIMIT_15=0 \
 	CUDA_DEVICE_SM_LIMIT_7=50 CUDA_DEVICE_SM_LIMIT_15=0 job init context exit:0
 has "$err" "devices 2 to 3: this process was given a limit of 1 GiB, its job has 200 MiB"
@@ -140,6 +165,7 @@ has "$err" "device 15: this process was given a limit of all of compute, its job
 is "$(echo "$err" | grep -c 'this process was given')" 5
 RATION_TOLERANCE=2.5 job init exit:0
 has "$err" "devices 0 to 15: this process was given a limit of 200 MiB and 2.5 %, its job has 200 MiB, which counts"
+dead
 unset CUDA_DEVICE_MEMORY_LIMIT CUDA_DEVICE_SM_LIMIT
 where="tolerance"
 fresh
