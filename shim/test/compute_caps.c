@@ -66,11 +66,11 @@ static void synchronised(void)
 }
 
 /* Two streams at once: their time is one. And one that is destroyed. */
-static void streams(void)
+static void in_streams(const char *name)
 {
 	CUstream s[3];
 	start_timed();
-	CUfunction f = kernel("one");
+	CUfunction f = kernel(name);
 	for (int i = 0; i < 3; i++)
 		OK(cuStreamCreate(&s[i], 1));
 	uint64_t since = machine_now(0);
@@ -84,6 +84,9 @@ static void streams(void)
 	GETS(since, cap_here());
 	CHARGED_ALL();
 }
+
+static void streams(void) { in_streams("one"); }
+static void mixed(void) { in_streams("tiny"); } /* many launches of each within one batch of another */
 
 /* What a program launches now and then is charged as what it takes, not as the time between,
  * also where it never waits for it; and as long as that is less than the cap, nothing waits. */
@@ -334,6 +337,7 @@ static const struct test {
 	{"synchronised", synchronised, "50"},
 	{"synchronised", synchronised, "10"},
 	{"streams", streams, "50"},
+	{"mixed", mixed, "50"},
 	{"sparse", sparse, "50"},
 	{"debt", debt, "20"},
 	{"scribble", scribble, "50"},
