@@ -1,9 +1,12 @@
 package machine
 
 import (
+	"encoding/binary"
+	"fmt"
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -152,7 +155,11 @@ func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int
 			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Driver: driver, BestEffort: h.BestEffort})
 	}
 	out.Refused = r.Refused(device)
-	out.Total, err = r.Total(device)
+	if out.Total, err = r.Total(device); err != nil {
+		return false, err
+	}
+	uuid, err := r.UUID(device)
+	out.UUID = uuidText(uuid)
 	return exact, err
 }
 
@@ -195,5 +202,32 @@ func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
 		out[i] = identify(r, p)
 		index[p.Slot] = i
 	}
+	addParents(out)
 	return out, index, nil
+}
+
+// addParents says which processes were started by others of the job.
+func addParents(all []Process) {
+	if len(all) < 2 {
+		return
+	}
+	in := map[int]bool{}
+	for _, p := range all {
+		in[p.HostPID] = p.Verified && p.HostPID != 0
+	}
+	for i := range all {
+		if all[i].Verified && region.OnHost() {
+			all[i].Parent = proc.Ancestor(all[i].HostPID, func(pid int) bool { return in[pid] })
+		}
+	}
+}
+
+// uuidText renders a UUID as the driver does, or "" for none.
+func uuidText(words [2]uint64) string {
+	if words == [2]uint64{} {
+		return ""
+	}
+	b := make([]byte, 0, 16)
+	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, words[0]), words[1])
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -1,14 +1,19 @@
 package machine
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
 
@@ -17,7 +22,7 @@ import (
 // ended in the meantime, or that have not begun, are left out. The error says why
 // the jobs could not be listed.
 func Read() (Machine, error) {
-	m := Machine{Folder: job.Folder(), Jobs: []Job{}}
+	m := Machine{Folder: job.Folder(), Devices: []GPU{}, Jobs: []Job{}, Outside: []Outside{}, Findings: []Finding{}}
 	jobs, err := job.List()
 	if err != nil {
 		return m, err
@@ -52,17 +57,41 @@ func ReadRegion(path string) (Job, error) {
 }
 
 func readRegion(path string, p patience) (Job, error) {
-	empty := Job{Path: path, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{}, Refusals: []Refusal{}, Deaths: []Death{}}
-	j := empty
-	if err := j.read(p.forJob()); err != nil {
-		empty.Error, empty.err = err.Error(), err
-		return empty, err
+	dir, err := safepath.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return unreadable(path, fmt.Errorf("opening region %s: %w", path, err))
 	}
-	return j, nil
+	defer unix.Close(dir)
+	return readRegionAt(dir, filepath.Base(path), path, p)
 }
 
-func (j *Job) read(p patience) error {
-	r, err := region.OpenReadOnly(j.Path)
+// emptyJob is a job of which nothing but the path of its region is known.
+func emptyJob(path string) Job {
+	return Job{Path: path, UID: -1, Command: []string{}, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{},
+		Refusals: []Refusal{}, Deaths: []Death{}}
+}
+
+func unreadable(path string, err error) (Job, error) {
+	j := emptyJob(path)
+	j.Error, j.err = err.Error(), err
+	return j, err
+}
+
+// readRegionAt reads the region of a name in a job's folder, by the folder's descriptor.
+func readRegionAt(dir int, name, path string, p patience) (Job, error) {
+	j := emptyJob(path)
+	launch := job.ReadLaunch(dir)
+	err := j.read(dir, name, p.forJob())
+	if err != nil {
+		j, _ = unreadable(path, err)
+		j.addHolders(dir, name)
+	}
+	j.addLaunch(launch, dir, name)
+	return j, err
+}
+
+func (j *Job) read(dir int, name string, p patience) error {
+	r, err := region.OpenReadOnlyAt(dir, name, j.Path)
 	if err != nil {
 		return err
 	}
@@ -71,7 +100,14 @@ func (j *Job) read(p patience) error {
 	if err := j.readUsage(r, p); err != nil {
 		return err
 	}
-	return j.readHistory(r)
+	if err := j.readHistory(r); err != nil {
+		return err
+	}
+	// Also by a process that the region does not show: a job must not hide by what it writes.
+	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {
+		j.State = Running
+	}
+	return nil
 }
 
 // dropUnknown drops the numbers that are of no device.
@@ -94,7 +130,7 @@ func (j *Job) readHistory(r *region.Region) error {
 		for _, h := range f.Top {
 			top = append(top, Holder(h))
 		}
-		j.Refusals = append(j.Refusals, Refusal{f.Time, f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
+		j.Refusals = append(j.Refusals, Refusal{f.Time, timeOf(f.Time), f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
 	}
 	if j.Deaths, err = readDeaths(r); err != nil {
 		return err
@@ -102,6 +138,7 @@ func (j *Job) readHistory(r *region.Region) error {
 	c, err := r.Counters()
 	j.Died, j.Damaged = c.Reaped, c.Damaged
 	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims
+	j.CreatedAt = timeOf(j.Created)
 	return err
 }
 
@@ -111,17 +148,19 @@ func (j *Job) readHistory(r *region.Region) error {
 func identify(r *region.Region, p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: stateOf(p), Joined: p.Joined, Holdings: []Holding{},
+		State: stateOf(p), Joined: p.Joined, JoinedAt: timeOf(p.Joined), Holdings: []Holding{},
 	}
 	if p.Seen == 0 {
 		return out
 	}
 	uid, name, pid, err := proc.Owner(p.Seen)
+	group, container := proc.Cgroup(p.Seen)
 	// It may have ended, and its PID been given to another process.
 	if err != nil || r.LockedBy(p.Slot) != p.Seen {
 		return out
 	}
 	out.Verified, out.UID, out.User = true, uid, proc.UserName(uid)
+	out.Cgroup, out.Container = group, container
 	if pid != 0 {
 		out.PID = pid
 	}

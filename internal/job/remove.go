@@ -165,9 +165,9 @@ func checkRemovable(j Job, force bool) error {
 	return nil
 }
 
-// startTimeout is how long a job that has not begun may still be about to begin: a
+// StartTimeout is how long a job that has not begun may still be about to begin: a
 // program can spend minutes on its imports before it first uses a device.
-const startTimeout = time.Hour
+const StartTimeout = time.Hour
 
 // Ended reports whether the job has ended and only its region is left.
 func Ended(j Job, now time.Time) bool {
@@ -178,7 +178,7 @@ func Ended(j Job, now time.Time) bool {
 	if err != nil { // what a job has left need not be in order
 		return j.Name != "" && u.begun
 	}
-	return u.begun || now.Sub(u.created) > startTimeout
+	return u.begun || now.Sub(u.created) > StartTimeout
 }
 
 // use is what decides whether a job may be removed.

@@ -30,12 +30,27 @@ const maxCopyTries = 4096
 
 // OpenReadOnly opens an existing region to look at it: its content as it is now, until
 // Refresh. Nothing is written, not even for bookkeeping, and any owner's will do.
-func OpenReadOnly(path string) (_ *Region, err error) {
+func OpenReadOnly(path string) (*Region, error) {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := &Region{path: path, file: f, alive: lockOnly{kernel{f}, &holders{f: f}}, torn: map[copiedAccount]bool{}}
+	return readOnly(f, path, nil)
+}
+
+// OpenReadOnlyAt is OpenReadOnly of the file of a name in a folder, by the folder's
+// descriptor, which must stay open as long as the region: a path by which another user
+// could lead this process elsewhere meanwhile is not followed again. path is for messages.
+func OpenReadOnlyAt(dir int, name, path string) (*Region, error) {
+	f, err := openFileAt(dir, name, path)
+	if err != nil {
+		return nil, err
+	}
+	return readOnly(f, path, &dir)
+}
+
+func readOnly(f *file, path string, dir *int) (_ *Region, err error) {
+	r := &Region{path: path, dir: dir, file: f, alive: lockOnly{kernel{f}, &holders{f: f}}, torn: map[copiedAccount]bool{}}
 	defer func() {
 		if err != nil {
 			_ = r.unmap()
@@ -361,9 +376,17 @@ func Locked(path string) bool {
 			return true // ours, which the kernel does not name
 		}
 	}
+	return f.locked()
+}
+
+// locked reports whether another process has a byte of the file locked.
+func (f *file) locked() bool {
 	l := unix.Flock_t{Type: unix.F_WRLCK}
 	return unix.FcntlFlock(uintptr(f.number()), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
 }
+
+// Locked reports whether another process has any of the region's bytes locked.
+func (r *Region) Locked() bool { return r.file != nil && r.file.locked() }
 
 // CheckRemovable returns nil for a file in the folder dir that was made as a region and of
 // which no process has a byte locked.

@@ -33,7 +33,12 @@ func Open(path string, flags int, mode uint32) (fd int, err error) {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	return openat(dir, filepath.Base(path), flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
+	return OpenAt(dir, filepath.Base(path), flags, mode)
+}
+
+// OpenAt is Open of a name in a folder, by the folder's descriptor.
+func OpenAt(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	return openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 }
 
 // OpenFolder opens a folder, for what takes a descriptor of one (O_PATH).
