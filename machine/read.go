@@ -81,6 +81,9 @@ func unreadable(path string, err error) (Job, error) {
 func readRegionAt(dir int, name, path string, p patience) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
+	if path == filepath.Join(job.WellKnown, job.RegionName) {
+		launch.Running = true // as this process is in it: no other finds a job there
+	}
 	err := j.read(dir, name, p.forJob())
 	if err != nil {
 		j, _ = unreadable(path, err)
