@@ -93,32 +93,33 @@ const (
 
 // Job is what a job's folder and its region say about the job. Sizes are bytes.
 type Job struct {
-	Name      string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
-	Path      string    `json:"path"`            // of the region
-	Owner     string    `json:"owner"`           // user to whom the region belongs; the UID where that has no name
-	UID       int       `json:"uid"`             // of the owner; -1 where that is not known
-	Launcher  string    `json:"launcher"`        // user who launched it; empty where that is not known
-	State     string    `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
-	Command   []string  `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
-	Exit      *Exit     `json:"exit,omitempty"`  // how its command ended, where that is known
-	Error     string    `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
-	ReadOnly  bool      `json:"read_only"`       // what dead processes hold was left as it is, as this package does
-	Created   int64     `json:"created"`         // Unix nanoseconds
-	CreatedAt time.Time `json:"created_at,omitzero"`
-	Started   int64     `json:"started,omitempty"` // Unix nanoseconds at which its command was launched; 0 where that is not known
-	StartedAt time.Time `json:"started_at,omitzero"`
-	Ended     int64     `json:"ended,omitempty"` // Unix nanoseconds; 0 where that is not known
-	EndedAt   time.Time `json:"ended_at,omitzero"`
-	Claims    uint64    `json:"claims"`  // processes that joined since the region was created
-	Devices   []Device  `json:"devices"` // those with a limit, and those that were ever used
-	Processes []Process `json:"processes"`
-	Reaped    []Process `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
-	Refusals  []Refusal `json:"refusals"` // the newest first
-	Deaths    []Death   `json:"deaths"`   // the newest first; of the latest 64
-	Died      uint64    `json:"died"`     // processes that died without leaving, since the region was created
-	Damaged   uint64    `json:"damaged"`  // slots that are out of use, as what they hold cannot be
-	Reads     Reads     `json:"reads"`
-	err       error     // the cause of Error, where this process read the region
+	Name      string     `json:"job,omitempty"`   // empty for a region outside the folder of jobs
+	Path      string     `json:"path"`            // of the region
+	Owner     string     `json:"owner"`           // user to whom the region belongs; the UID where that has no name
+	UID       int        `json:"uid"`             // of the owner; -1 where that is not known
+	Launcher  string     `json:"launcher"`        // user who launched it; empty where that is not known
+	State     string     `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
+	Command   []string   `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
+	Exit      *Exit      `json:"exit,omitempty"`  // how its command ended, where that is known
+	Error     string     `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
+	ReadOnly  bool       `json:"read_only"`       // what dead processes hold was left as it is, as this package does
+	Created   int64      `json:"created"`         // Unix nanoseconds
+	CreatedAt time.Time  `json:"created_at,omitzero"`
+	Started   int64      `json:"started,omitempty"` // Unix nanoseconds at which its command was launched; 0 where that is not known
+	StartedAt time.Time  `json:"started_at,omitzero"`
+	Ended     int64      `json:"ended,omitempty"` // Unix nanoseconds; 0 where that is not known
+	EndedAt   time.Time  `json:"ended_at,omitzero"`
+	Claims    uint64     `json:"claims"`  // processes that joined since the region was created
+	Devices   []Device   `json:"devices"` // those with a limit, and those that were ever used
+	Processes []Process  `json:"processes"`
+	Reaped    []Process  `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
+	Refusals  []Refusal  `json:"refusals"` // the newest first
+	Deaths    []Death    `json:"deaths"`   // the newest first; of the latest 64
+	Died      uint64     `json:"died"`     // processes that died without leaving, since the region was created
+	Damaged   uint64     `json:"damaged"`  // slots that are out of use, as what they hold cannot be
+	Reads     Reads      `json:"reads"`
+	err       error      // the cause of Error, where this process read the region
+	file      job.FileID // the region, by whatever path
 }
 
 // Exit is how a job's command ended, as its launcher wrote it down.

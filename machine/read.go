@@ -18,7 +18,8 @@ import (
 )
 
 // Read reads this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE
-// names if it exists. A region that cannot be read is a Job with an Error. Jobs that
+// names if it exists. As root it reads the jobs of all users, unless RATION_DIR names one
+// folder: a user whose folder does not answer within two seconds is one of the Findings. A region that cannot be read is a Job with an Error. Jobs that
 // ended in the meantime, or that have not begun, are left out. The error says why
 // the jobs could not be listed.
 func Read() (Machine, error) {
@@ -34,6 +35,9 @@ func Read() (Machine, error) {
 			continue
 		}
 		m.Jobs = append(m.Jobs, out)
+	}
+	if job.AllUsers() {
+		m.addUsers(job.AllPlaces, userPatience)
 	}
 	return m, nil
 }

@@ -16,6 +16,7 @@ import (
 func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		j.file = job.FileOf(&st)
 		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
 	}
 	if l.UID >= 0 {

@@ -397,6 +397,18 @@ func CheckRemovable(dir int, name string) error {
 	}
 	// Closing it drops this process's locks on the file: it must not be a member.
 	defer func() { _ = unix.Close(fd) }()
+	if err := checkMagic(fd); err != nil {
+		return err
+	}
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
+		return errors.Join(err, errors.New("a process has it locked"))
+	}
+	return nil
+}
+
+// checkMagic returns nil for a file that was made as a region, of whatever version.
+func checkMagic(fd int) error {
 	var st unix.Stat_t
 	var h abi.Header
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -405,11 +417,23 @@ func CheckRemovable(dir int, name string) error {
 	if n, err := unix.Pread(fd, bytesOf(&h), 0); err != nil || n < 8 || h.Magic != abi.Magic {
 		return errors.Join(err, ErrForeign)
 	}
-	l := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
-		return errors.Join(err, errors.New("a process has it locked"))
-	}
 	return nil
+}
+
+// CheckMagic returns nil for a file in the folder dir that was made as a region, of whatever
+// version.
+func CheckMagic(dir int, name string) error {
+	f, err := openFileAt(dir, name, name)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	return checkMagic(f.number())
+}
+
+// IsSlotByte reports whether an offset is that of a byte which the owner of a slot locks.
+func IsSlotByte(at int64) bool {
+	return at >= slotsOffset && at < slotsOffset+abi.Slots*slotSize && (at-slotsOffset)%slotSize == 0
 }
 
 // LockedBy returns the PID of the process that has a slot's byte locked, as this process
