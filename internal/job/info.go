@@ -108,9 +108,7 @@ func ReadLaunch(dir int) Launch {
 	out := Launch{UID: -1}
 	fd, err := safepath.OpenAt(dir, aliveName, unix.O_RDONLY, 0)
 	if err == nil {
-		l := wholeFile(exclusive)
-		out.Launched = true
-		out.Running = unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+		out.Launched, out.Running = true, inUseBy(fd)
 		_ = unix.Close(fd)
 	} else if err == unix.EAGAIN { // a lease on it
 		out.Launched, out.Running = true, true

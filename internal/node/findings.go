@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -67,8 +68,11 @@ func jobFindings(j *machine.Job, add func(machine.Finding)) {
 		f := of
 		f.Kind, f.Text = machine.Unreadable, termtext.Printable(fmt.Sprintf("job %s cannot be read: %s", j.Title(), j.Error))
 		f.Remedy = "end its processes, and remove it with ration rm"
-		if j.State == machine.Ended {
+		switch {
+		case j.State == machine.Ended && errors.Is(j.Err(), machine.ErrVersion):
 			f.Remedy = "remove it with ration rm"
+		case j.State == machine.Ended:
+			f.Remedy = "remove it with ration rm --force"
 		}
 		add(f)
 		return

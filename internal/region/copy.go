@@ -380,10 +380,7 @@ func Locked(path string) bool {
 }
 
 // locked reports whether another process has a byte of the file locked.
-func (f *file) locked() bool {
-	l := unix.Flock_t{Type: unix.F_WRLCK}
-	return unix.FcntlFlock(uintptr(f.number()), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
-}
+func (f *file) locked() bool { return LockedFD(f.number()) }
 
 // Locked reports whether another process has any of the region's bytes locked.
 func (r *Region) Locked() bool { return r.file != nil && r.file.locked() }

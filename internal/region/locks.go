@@ -70,18 +70,24 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 	return out, nil
 }
 
-// WaitUnlocked returns when no process has a byte of the file locked for writing. It waits in
-// the kernel, with a lock for reading, which it drops at once.
-func WaitUnlocked(dir int, name, path string) error {
-	f, err := openFileAt(dir, name, path)
-	if err != nil {
-		return err
-	}
-	defer f.close() // and with it the lock: this process must not be a member
+// WaitUnlocked returns when no process has a byte of a region's file locked for writing, by a
+// descriptor of the file. It waits in the kernel, for a lock for reading of all of it, and drops
+// that at once. This process must not be a member of the job.
+func WaitUnlocked(fd int) error {
 	for {
 		l := unix.Flock_t{Type: unix.F_RDLCK}
-		if err := unix.FcntlFlock(uintptr(f.number()), unix.F_SETLKW, &l); err != unix.EINTR {
-			return err
+		err := unix.FcntlFlock(uintptr(fd), unix.F_SETLKW, &l)
+		if err == unix.EINTR {
+			continue
 		}
+		l = unix.Flock_t{Type: unix.F_UNLCK}
+		_ = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
+		return err
 	}
+}
+
+// LockedFD reports whether another process has a byte of a file locked, by a descriptor of it.
+func LockedFD(fd int) bool {
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	return unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
 }
