@@ -24,7 +24,8 @@ func newInspectCommand(a *app) *cobra.Command {
 		Short: "Print all about one job as JSON",
 		Long: `Print all that is known about one job, ended or not, as one JSON value: the job
 as in ration ps --json, and the findings that are of it. JOB is a name that
-ration ps shows, or the path of a region, with a slash in it. Nothing is changed.
+ration ps shows, or the path of a region, with a slash in it. Nothing is
+changed.
 
 With --format a Go template is printed instead, as in ration ps.
 

@@ -23,12 +23,12 @@ func newWaitCommand(a *app) *cobra.Command {
 		Use:   "wait JOB",
 		Short: "Wait until a job has ended",
 		Long: `Wait until a job has ended: no process of its command runs, and none that has
-joined it lives. JOB is a name that ration ps shows, or the path of a region, with
-a slash in it.
+joined it lives. JOB is a name that ration ps shows, or the path of a region,
+with a slash in it.
 
 It prints the exit status of the job's command and ends with the same, where the
-launcher stayed to see it (ration run --summary); otherwise it prints nothing and
-ends with 0. A job that has been removed by then is known all the same.
+launcher stayed to see it (ration run --summary); otherwise it prints nothing
+and ends with 0. A job that has been removed by then is known all the same.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal
 ended it; 0 where that is not known; 3 if there is no such job.`,
