@@ -158,6 +158,10 @@ func TestAllUsers(t *testing.T) {
 	if len(byPath) > 0 {
 		t.Errorf("there are also %v", byPath)
 	}
+	// The path by which one is shown leads to it, and to nothing else.
+	if j, err := ReadRegion(private); err != nil || j.file != m.Jobs[slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == private })].file {
+		t.Errorf("got %+v, %v", j, err)
+	}
 	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == train })
 	if p := m.Jobs[i].Processes; len(p) != 1 || !p[0].Verified || p[0].PID != holder.Process.Pid || p[0].UID != alice || p[0].Cgroup == "" {
 		t.Errorf("got %+v", p)
