@@ -58,12 +58,18 @@ func (g *gathering) wait(deadline <-chan struct{}) (jobs []Job, ended, cut bool)
 	return g.jobs, ended, g.cut
 }
 
+// within returns a channel that is closed after a while, unless stop is called before.
+func within(d time.Duration) (end <-chan struct{}, stop func()) {
+	out := make(chan struct{})
+	timer := time.AfterFunc(d, func() { close(out) })
+	return out, func() { timer.Stop() }
+}
+
 // addUsers adds the jobs of all other users: those in the folders where ration puts them, and
 // those whose processes have a region locked anywhere. A file is read once, by whatever path.
 func (m *Machine) addUsers(places job.Places, most time.Duration) {
-	deadline := make(chan struct{})
-	timer := time.AfterFunc(most, func() { close(deadline) })
-	defer timer.Stop()
+	deadline, stop := within(most)
+	defer func() { stop() }()
 	known := map[job.FileID]bool{}
 	for i := range m.Jobs {
 		known[m.Jobs[i].file] = true
@@ -97,6 +103,8 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	if err != nil {
 		return
 	}
+	stop()
+	deadline, stop = within(most) // anew: a user who used up the first must not hide these
 	var regions []*gathering
 	for _, f := range locked {
 		if !known[f.ID] {
