@@ -19,6 +19,13 @@ import (
 const envHold = "RATION_TEST_HOLD"
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(envFlood); path != "" {
+		if err := flood(path); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if paths := os.Getenv(envHold); paths != "" {
 		if err := holdAll(strings.Split(paths, ":")); err != nil {
 			fmt.Println(err)

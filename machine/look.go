@@ -198,9 +198,17 @@ func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
 		return nil, nil, err
 	}
 	out, index := make([]Process, len(all)), map[int]int{}
+	asked := owners{}
 	for i, p := range all {
-		out[i] = identify(r, p)
+		out[i] = claimed(p)
 		index[p.Slot] = i
+		if p.Seen != 0 {
+			asked.of(p.Seen)
+		}
+	}
+	r.AskAgain() // after all have been asked for: a PID may have been given to another process
+	for i, p := range all {
+		out[i].identify(r, p, asked)
 	}
 	addParents(out)
 	return out, index, nil
@@ -215,10 +223,18 @@ func addParents(all []Process) {
 	for _, p := range all {
 		in[p.HostPID] = p.Verified && p.HostPID != 0
 	}
+	parents := map[int]int{} // one process may have many slots
 	for i := range all {
-		if all[i].Verified && region.OnHost() {
-			all[i].Parent = proc.Ancestor(all[i].HostPID, func(pid int) bool { return in[pid] })
+		pid := all[i].HostPID
+		if !all[i].Verified || !region.OnHost() {
+			continue
 		}
+		parent, known := parents[pid]
+		if !known {
+			parent = proc.Ancestor(pid, func(above int) bool { return in[above] })
+			parents[pid] = parent
+		}
+		all[i].Parent = parent
 	}
 }
 

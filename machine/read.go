@@ -149,41 +149,63 @@ func (j *Job) readHistory(r *region.Region) error {
 	return err
 }
 
-// identify returns who a process is: by the kernel's word, where its lock names a
-// process that can be seen from here; otherwise by its own. What it only says of itself
-// costs no look-up of a user's name: a job could claim any number of them.
-func identify(r *region.Region, p region.Process) Process {
+// owner is who a process is, by the kernel's word.
+type owner struct {
+	uid, pid         int // pid is its own, or 0 where that is not known
+	name             string
+	group, container string
+	stopped          bool
+	err              error
+}
+
+// owners finds out who processes are, each once: one may have many slots.
+type owners map[int]owner // by PID as seen from here
+
+func (all owners) of(pid int) owner {
+	o, known := all[pid]
+	if !known {
+		o.uid, o.name, o.pid, o.err = proc.Owner(pid)
+		o.group, o.container = proc.Cgroup(pid)
+		o.stopped = proc.Stopped(pid)
+		all[pid] = o
+	}
+	return o
+}
+
+// claimed returns who a process is by its own word. What it only says of itself costs no
+// look-up of a user's name: a job could claim any number of them.
+func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: stateOf(p), Joined: p.Joined, JoinedAt: timeOf(p.Joined), Holdings: []Holding{},
+		State: Live, Joined: p.Joined, JoinedAt: timeOf(p.Joined), Holdings: []Holding{},
 	}
-	if p.Seen == 0 {
-		return out
-	}
-	uid, name, pid, err := proc.Owner(p.Seen)
-	group, container := proc.Cgroup(p.Seen)
-	// It may have ended, and its PID been given to another process.
-	if err != nil || r.LockedBy(p.Slot) != p.Seen {
-		return out
-	}
-	out.Verified, out.UID, out.User = true, uid, proc.UserName(uid)
-	out.Cgroup, out.Container = group, container
-	if pid != 0 {
-		out.PID = pid
-	}
-	// A program that reads its own job may have given itself another name there.
-	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, name) {
-		out.Name = termtext.Printable(name)
+	if p.Dead {
+		out.State = Dead
 	}
 	return out
 }
 
-func stateOf(p region.Process) string {
-	switch {
-	case p.Dead:
-		return Dead
-	case p.Seen != 0 && proc.Stopped(p.Seen): // 0: alive by its lock, and more cannot be seen from here
-		return Stopped
+// identify replaces that by the kernel's word, where the process's lock names one that can be
+// seen from here. all was asked before the lock is asked for once more.
+func (out *Process) identify(r *region.Region, p region.Process, all owners) {
+	if p.Seen == 0 {
+		return
 	}
-	return Live
+	o := all.of(p.Seen)
+	if o.stopped && !p.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
+		out.State = Stopped
+	}
+	// It may have ended, and its PID been given to another process.
+	if o.err != nil || r.LockedBy(p.Slot) != p.Seen {
+		return
+	}
+	out.Verified, out.UID, out.User = true, o.uid, proc.UserName(o.uid)
+	out.Cgroup, out.Container = o.group, o.container
+	if o.pid != 0 {
+		out.PID = o.pid
+	}
+	// A program that reads its own job may have given itself another name there.
+	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, o.name) {
+		out.Name = termtext.Printable(o.name)
+	}
 }

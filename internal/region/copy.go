@@ -433,6 +433,14 @@ func IsSlotByte(at int64) bool {
 	return at >= slotsOffset && at < slotsOffset+abi.Slots*slotSize && (at-slotsOffset)%slotSize == 0
 }
 
+// AskAgain lets LockedBy, in a process that is no member, ask the kernel anew what processes have
+// locked: it asks once for each process until then.
+func (r *Region) AskAgain() {
+	if k, is := r.alive.(lockOnly); is {
+		k.holders.forget()
+	}
+}
+
 // LockedBy returns the PID of the process that has a slot's byte locked, as this process
 // sees it, by the kernel's word: 0 where there is none, or where it cannot be seen. To a
 // process that is no member, only one whose descriptors have the lock is named.

@@ -177,7 +177,7 @@ func FuzzListsLock(f *testing.F) {
 	f.Add([]byte("lock:\t1: POSIX  ADVISORY  WRITE 4711 00:19:1042 0 EOF"), 4711, int64(0))
 	f.Add([]byte("lock:\nlock:"), 0, int64(-1))
 	f.Fuzz(func(t *testing.T, b []byte, pid int, at int64) {
-		if listsLock(b, pid, at) && !bytes.Contains(b, strconv.AppendInt(nil, int64(pid), 10)) {
+		if parseLockList(b, pid).has(at) && !bytes.Contains(b, strconv.AppendInt(nil, int64(pid), 10)) {
 			t.Errorf("%q lists process %d", b, pid)
 		}
 	})

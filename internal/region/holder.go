@@ -2,9 +2,11 @@ package region
 
 import (
 	"bytes"
-	"fmt"
+	"cmp"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -24,14 +26,22 @@ const maxHolderLooks = 16384
 // FILE_LOWEST_FD in shim/region/file.c on, so these are looked at first.
 const libraryFD, libraryFDs = 100, 3
 
-// holders finds the descriptors by which processes hold locks on one file.
+// holders finds the descriptors by which processes hold locks on one file. What a process has
+// locked is read once for all slots, until forget: one that has all slots would otherwise be
+// asked for each of them, with an answer of a thousand lines each time.
 type holders struct {
 	f     *file
-	looks int         // left
-	found map[int]int // by PID: the descriptor of the file that it was last found to have
+	looks int              // left
+	found map[int]int      // by PID: the descriptor of the file that it was last found to have; -1 for none
+	locks map[int]lockList // by PID: what it has locked
 }
 
-func (h *holders) reset() { h.looks, h.found = maxHolderLooks, map[int]int{} }
+func (h *holders) reset() {
+	h.looks, h.found, h.locks = maxHolderLooks, map[int]int{}, map[int]lockList{}
+}
+
+// forget lets what processes have locked be read anew.
+func (h *holders) forget() { h.locks = map[int]lockList{} }
 
 // has reports whether a process has a lock on a byte of the file, by the kernel's word on
 // its descriptors. What cannot be read is no proof.
@@ -39,92 +49,126 @@ func (h *holders) has(pid int, at int64) bool {
 	if pid <= 0 || h.f == nil || !self().sees {
 		return false
 	}
+	list, known := h.locks[pid]
+	if !known {
+		list = h.read(pid, at)
+		h.locks[pid] = list
+	}
+	return list.has(at)
+}
+
+// read returns what a process has locked, by a descriptor of it that has the byte locked, or
+// that was found earlier.
+func (h *holders) read(pid int, at int64) lockList {
 	// By one descriptor of its folder: it stays that process's when the PID is another's.
 	dir, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return nil
 	}
 	defer unix.Close(dir)
 	if fd, known := h.found[pid]; known {
-		return fd >= 0 && h.lockedBy(dir, fd, pid, at)
+		if fd < 0 {
+			return nil
+		}
+		return h.lockedBy(dir, fd, pid)
 	}
 	for fd := libraryFD; fd < libraryFD+libraryFDs; fd++ {
-		if h.lockedBy(dir, fd, pid, at) {
+		if list := h.lockedBy(dir, fd, pid); list.has(at) {
 			h.found[pid] = fd
-			return true
+			return list
 		}
 	}
-	h.found[pid] = h.scan(dir, pid, at)
-	return h.found[pid] >= 0
+	fd, list := h.scan(dir, pid, at)
+	h.found[pid] = fd
+	return list
 }
 
-// scan looks at all descriptors of a process, and returns the one by which it has the lock,
-// or -1.
-func (h *holders) scan(dir, pid int, at int64) int {
+// scan looks at all descriptors of a process, and returns the one by which it has the byte
+// locked, or -1.
+func (h *holders) scan(dir, pid int, at int64) (int, lockList) {
 	fd, err := unix.Openat(dir, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1
+		return -1, nil
 	}
-	list := os.NewFile(uintptr(fd), "fd")
-	defer list.Close()
+	all := os.NewFile(uintptr(fd), "fd")
+	defer all.Close()
 	for h.looks > 0 {
-		names, err := list.Readdirnames(64)
+		names, err := all.Readdirnames(64)
 		for _, name := range names {
-			if n, err := strconv.Atoi(name); err == nil && h.lockedBy(dir, n, pid, at) {
-				return n
+			if n, err := strconv.Atoi(name); err == nil {
+				if list := h.lockedBy(dir, n, pid); list.has(at) {
+					return n, list
+				}
 			}
 		}
 		if err != nil {
-			return -1
+			return -1, nil
 		}
 	}
-	return -1
+	return -1, nil
 }
 
-// lockedBy reports whether a descriptor of a process is of the file, and has the lock.
-func (h *holders) lockedBy(dir, fd, pid int, at int64) bool {
+// lockedBy returns what a process has locked of the file by a descriptor: nothing where that is
+// of another file.
+func (h *holders) lockedBy(dir, fd, pid int) lockList {
 	if h.looks--; h.looks < 0 {
-		return false
+		return nil
 	}
 	var st unix.Stat_t
 	if unix.Fstatat(dir, "fd/"+strconv.Itoa(fd), &st, 0) != nil || keyOf(&st) != h.f.key {
-		return false
+		return nil
 	}
 	info, err := unix.Openat(dir, "fdinfo/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return nil
 	}
 	file := os.NewFile(uintptr(info), "fdinfo")
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxFDInfo))
-	return err == nil && listsLock(text, pid, at)
+	if err != nil {
+		return nil
+	}
+	return parseLockList(text, pid)
 }
 
 // maxFDInfo is how much is read of what the kernel says of a descriptor. A process that has
 // all slots of a region has a line for each.
 const maxFDInfo = 128 << 10
 
-// listsLock reports whether what the kernel says of a descriptor lists a record lock for
-// writing that a process took on a byte of the file:
+// lockList is ranges of bytes that a process has locked, from the first to the last of each, in
+// their order.
+type lockList []struct{ from, to int64 }
+
+func (l lockList) has(at int64) bool {
+	// Locks of one process do not overlap.
+	i, exact := slices.BinarySearchFunc(l, at, func(r struct{ from, to int64 }, at int64) int { return cmp.Compare(r.from, at) })
+	return exact || i > 0 && l[i-1].to >= at
+}
+
+// parseLockList takes the record locks for writing that a process took on the file from what the
+// kernel says of a descriptor:
 //
 //	lock:	1: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
-func listsLock(fdinfo []byte, pid int, at int64) bool {
+func parseLockList(fdinfo []byte, pid int) (out lockList) {
+	owner := strconv.Itoa(pid)
 	for line := range bytes.Lines(fdinfo) {
 		rest, is := bytes.CutPrefix(line, []byte("lock:"))
 		field := bytes.Fields(rest)
-		if !is || len(field) != 8 || string(field[1]) != "POSIX" || string(field[3]) != "WRITE" || string(field[4]) != strconv.Itoa(pid) {
+		if !is || len(field) != 8 || string(field[1]) != "POSIX" || string(field[3]) != "WRITE" || string(field[4]) != owner {
 			continue
 		}
-		var from, to int64
-		if _, err := fmt.Sscan(string(field[6]), &from); err != nil || from > at {
+		from, err := strconv.ParseInt(string(field[6]), 10, 64)
+		if err != nil {
 			continue
 		}
-		if string(field[7]) == "EOF" {
-			return true
+		to := int64(math.MaxInt64)
+		if string(field[7]) != "EOF" {
+			if to, err = strconv.ParseInt(string(field[7]), 10, 64); err != nil {
+				continue
+			}
 		}
-		if _, err := fmt.Sscan(string(field[7]), &to); err == nil && to >= at {
-			return true
-		}
+		out = append(out, struct{ from, to int64 }{from, to})
 	}
-	return false
+	slices.SortFunc(out, func(a, b struct{ from, to int64 }) int { return cmp.Compare(a.from, b.from) })
+	return out
 }

@@ -20,7 +20,7 @@ func TestListsLock(t *testing.T) {
 		"lock:\t1: POSIX  ADVISORY  WRITE 4711 00:19:1042 twenty EOF\n":           false,
 		"lock:\t1: POSIX  ADVISORY  WRITE 4711 00:19:1042 0 99999999999999999999": false,
 	} {
-		if got := listsLock([]byte(other+line), 4711, 20480); got != want {
+		if got := parseLockList([]byte(other+line), 4711).has(20480); got != want {
 			t.Errorf("%q: %v", line, got)
 		}
 	}
