@@ -98,7 +98,7 @@ func parseJobTemplate(text string) (*template.Template, error) {
 	if err == nil { // a field that there is not is found before any job is
 		err = t.Execute(new(bytes.Buffer), &machine.Job{Exit: &machine.Exit{}, Command: []string{""}, Devices: []machine.Device{{Compute: &machine.Compute{}}},
 			Processes: []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
-			Refusals: []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
+			Refusals:  []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
 	}
 	if err != nil {
 		return nil, usageError("%v (see ration ps --help)", err)
