@@ -18,6 +18,9 @@ import (
 // envHold names regions in which this program is to hold memory, until its input ends.
 const envHold = "RATION_TEST_HOLD"
 
+// envChild says that the program is to start another that does the same.
+const envChild = "RATION_TEST_CHILD"
+
 func TestMain(m *testing.M) {
 	if path := os.Getenv(envFlood); path != "" {
 		if err := flood(path); err != nil {
@@ -49,6 +52,22 @@ func holdAll(paths []string) error {
 		if err := s.Charge(0, abi.Data, 1<<20); err != nil {
 			return err
 		}
+	}
+	if os.Getenv(envChild) != "" {
+		child := exec.Command("sh", "-c", "unset "+envChild+"; \"$0\"", os.Args[0]) // through a process that is not in the job
+		child.Stdin = os.Stdin
+		stdout, err := child.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := child.Start(); err != nil {
+			return err
+		}
+		if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+			return fmt.Errorf("the child said %q: %w", line, err)
+		}
+		fmt.Println("ready")
+		return child.Wait()
 	}
 	fmt.Println("ready")
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')

@@ -38,7 +38,23 @@ func TestStateOfOneThatHides(t *testing.T) {
 // A job of another version is listed with those who use it, by the kernel's word.
 func TestAnotherVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
+	// The one that came last has the first slot: the kernel names the other first.
+	gone := holdAs(t, os.Args[0], os.Geteuid(), path)
 	first := holdAs(t, os.Args[0], os.Geteuid(), path)
+	if err := gone.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Wait()
+	r, err := region.Open(path, region.Options{NoCreate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Reap(); n != 1 || err != nil {
+		t.Fatalf("reaped %d, %v", n, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
 	second := holdAs(t, os.Args[0], os.Geteuid(), path)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -58,6 +74,29 @@ func TestAnotherVersion(t *testing.T) {
 			t.Errorf("got %+v", p)
 		}
 		delete(pids, p.HostPID)
+	}
+}
+
+// A process is below the one of the job that started it, itself or through others.
+func TestParent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	t.Setenv(envChild, "1")
+	parent := holdAs(t, os.Args[0], os.Geteuid(), path)
+	j, err := ReadRegion(path)
+	if err != nil || len(j.Processes) != 2 {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	for _, p := range j.Processes {
+		want := parent.Process.Pid
+		if p.HostPID == want {
+			want = 0
+		}
+		if !region.OnHost() {
+			want = 0 // PIDs of this namespace are not the host's
+		}
+		if p.Parent != want {
+			t.Errorf("the parent of %d is %d, want %d", p.HostPID, p.Parent, want)
+		}
 	}
 }
 

@@ -109,6 +109,10 @@ func TestAllUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = gone.Wait()
+	// A second path to a file is no second job.
+	if err := os.Link(train, filepath.Join(makeDir(t, bob, filepath.Join(bobs, "twin")), "region")); err != nil {
+		t.Fatal(err)
+	}
 	// What bob plants: links to another user's job and folder, a pipe, no region, a name that
 	// moves the cursor.
 	secret := makeRegionAt(t, filepath.Join(makeDir(t, 0, filepath.Join(dir, "secret", "job")), "region"))
