@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -17,7 +18,17 @@ import (
 // envHold names regions in which this program is to hold memory, until its input ends.
 const envHold = "RATION_TEST_HOLD"
 
+// envChild says that the program is to start another that does the same.
+const envChild = "RATION_TEST_CHILD"
+
 func TestMain(m *testing.M) {
+	if path := os.Getenv(envFlood); path != "" {
+		if err := flood(path); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if paths := os.Getenv(envHold); paths != "" {
 		if err := holdAll(strings.Split(paths, ":")); err != nil {
 			fmt.Println(err)
@@ -41,6 +52,22 @@ func holdAll(paths []string) error {
 		if err := s.Charge(0, abi.Data, 1<<20); err != nil {
 			return err
 		}
+	}
+	if os.Getenv(envChild) != "" {
+		child := exec.Command("sh", "-c", "unset "+envChild+"; \"$0\"", os.Args[0]) // through a process that is not in the job
+		child.Stdin = os.Stdin
+		stdout, err := child.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := child.Start(); err != nil {
+			return err
+		}
+		if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+			return fmt.Errorf("the child said %q: %w", line, err)
+		}
+		fmt.Println("ready")
+		return child.Wait()
 	}
 	fmt.Println("ready")
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
@@ -67,23 +94,7 @@ func BenchmarkReadThousandJobs(b *testing.B) {
 			}
 			paths = append(paths, path)
 		}
-		holder := exec.Command(os.Args[0])
-		holder.Env = append(os.Environ(), envHold+"="+strings.Join(paths, ":"))
-		stdin, err := holder.StdinPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		stdout, err := holder.StdoutPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := holder.Start(); err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
-		if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-			b.Fatalf("a holder said %q", line)
-		}
+		startHolders(b, paths)
 	}
 	for b.Loop() {
 		m, err := Read()
@@ -94,6 +105,64 @@ func BenchmarkReadThousandJobs(b *testing.B) {
 			if j.Err() != nil || len(j.Processes) != 1 || !j.Processes[0].Verified || j.Devices[0].Used != 1<<20 || j.Devices[0].Inexact {
 				b.Fatalf("got %+v", j)
 			}
+		}
+	}
+}
+
+// startHolders starts a process that holds memory in each of the regions, which it makes.
+func startHolders(b *testing.B, paths []string) {
+	b.Helper()
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), envHold+"="+strings.Join(paths, ":"))
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	stdout, err := holder.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		b.Fatalf("a holder said %q", line)
+	}
+}
+
+// BenchmarkReadThousandJobsOfUsers is the same for the jobs of 50 other users, as root's
+// ration ps reads them.
+func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
+	const users, perUser = 50, 20
+	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
+	if err != nil {
+		b.Skip(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc", Home: func(int) string { return "" }}
+	for uid := range users {
+		var paths []string
+		for i := range perUser {
+			folder := filepath.Join(places.Runtime, fmt.Sprint(61000+uid), "ration", fmt.Sprint("job-", i))
+			if err := os.MkdirAll(folder, 0o700); err != nil {
+				b.Fatal(err)
+			}
+			paths = append(paths, filepath.Join(folder, job.RegionName))
+		}
+		startHolders(b, paths)
+	}
+	for b.Loop() {
+		m := Machine{}
+		m.addUsers(places, time.Minute)
+		found := 0
+		for i := range m.Jobs {
+			if j := &m.Jobs[i]; strings.HasPrefix(j.Path, dir) && j.Err() == nil && j.Processes[0].Verified && j.Devices[0].Used == 1<<20 {
+				found++
+			}
+		}
+		if found != users*perUser {
+			b.Fatalf("%d jobs", found)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"time"
 
 	"ration/internal/humanfmt"
 	"ration/internal/region"
@@ -11,6 +12,7 @@ import (
 // returned to the job. Sizes are bytes.
 type Death struct {
 	Time    int64       `json:"time"` // Unix nanoseconds at which it was noticed
+	At      time.Time   `json:"at,omitzero"`
 	Slot    int         `json:"slot"` // of the dead process
 	PID     int         `json:"pid"`  // in its own PID namespace
 	HostPID int         `json:"host_pid"`
@@ -54,7 +56,7 @@ func readDeaths(r *region.Region) ([]Death, error) {
 				held = append(held, DeathHeld{device, bytes})
 			}
 		}
-		out = append(out, Death{d.Time, d.Slot, d.PID, d.HostPID, d.Name, d.Joined, d.Reaper, d.Noticed(), held})
+		out = append(out, Death{d.Time, timeOf(d.Time), d.Slot, d.PID, d.HostPID, d.Name, d.Joined, d.Reaper, d.Noticed(), held})
 	}
 	return out, nil
 }

@@ -1,9 +1,12 @@
 package machine
 
 import (
+	"encoding/binary"
+	"fmt"
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -152,7 +155,11 @@ func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int
 			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Driver: driver, BestEffort: h.BestEffort})
 	}
 	out.Refused = r.Refused(device)
-	out.Total, err = r.Total(device)
+	if out.Total, err = r.Total(device); err != nil {
+		return false, err
+	}
+	uuid, err := r.UUID(device)
+	out.UUID = uuidText(uuid)
 	return exact, err
 }
 
@@ -191,9 +198,52 @@ func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
 		return nil, nil, err
 	}
 	out, index := make([]Process, len(all)), map[int]int{}
+	asked := owners{}
 	for i, p := range all {
-		out[i] = identify(r, p)
+		out[i] = claimed(p)
 		index[p.Slot] = i
+		if p.Seen != 0 {
+			asked.of(p.Seen)
+		}
 	}
+	r.AskAgain() // after all have been asked for: a PID may have been given to another process
+	for i, p := range all {
+		out[i].identify(r, p, asked)
+	}
+	addParents(out)
 	return out, index, nil
+}
+
+// addParents says which processes were started by others of the job.
+func addParents(all []Process) {
+	if len(all) < 2 {
+		return
+	}
+	in := map[int]bool{}
+	for _, p := range all {
+		in[p.HostPID] = p.Verified && p.HostPID != 0
+	}
+	parents := map[int]int{} // one process may have many slots
+	for i := range all {
+		pid := all[i].HostPID
+		if !all[i].Verified || !region.OnHost() {
+			continue
+		}
+		parent, known := parents[pid]
+		if !known {
+			parent = proc.Ancestor(pid, func(above int) bool { return in[above] })
+			parents[pid] = parent
+		}
+		all[i].Parent = parent
+	}
+}
+
+// uuidText renders a UUID as the driver does, or "" for none.
+func uuidText(words [2]uint64) string {
+	if words == [2]uint64{} {
+		return ""
+	}
+	b := make([]byte, 0, 16)
+	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, words[0]), words[1])
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

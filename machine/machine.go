@@ -8,8 +8,8 @@
 // of a process is of four kinds: contexts, modules (code and its variables), data (what
 // the program allocated), and overhead, which the driver has taken beyond these.
 //
-// [Read] returns all jobs of this user, [ReadJob] and [ReadRegion] one of them. Each
-// call reads anew: a Job is a copy, which nothing changes. The functions may be called
+// [Read] returns all jobs of this user, or for root those of all users; [ReadJob] and
+// [ReadRegion] return one of them. Each call reads anew: a Job is a copy, which nothing changes. The functions may be called
 // by several goroutines at once. They need no cgo, no driver and no privilege beyond
 // reading the files.
 //
@@ -45,6 +45,7 @@ package machine
 
 import (
 	"errors"
+	"time"
 
 	"ration/internal/job"
 	"ration/internal/region"
@@ -70,29 +71,61 @@ var (
 	ErrLimits = region.ErrLimits
 )
 
-// Machine is the jobs that this user can see.
+// Machine is the jobs that this user can see, and the devices that they share. What is not of
+// the jobs comes from the driver: `ration ps` fills it in, and this package, which needs no
+// driver, leaves it empty.
 type Machine struct {
-	Folder string `json:"folder"` // of this user's jobs
-	Jobs   []Job  `json:"jobs"`
+	Folder   string    `json:"folder"`  // of this user's jobs
+	Devices  []GPU     `json:"devices"` // empty where there is no driver
+	Jobs     []Job     `json:"jobs"`
+	Outside  []Outside `json:"outside"` // processes that hold device memory and belong to no job in Jobs
+	Findings []Finding `json:"findings"`
+	Hidden   int       `json:"hidden,omitempty"` // jobs that have ended and that `ration ps` has left out
 }
 
-// Job is what a job's region says about the job. Sizes are bytes.
+// States of a job: Job.State.
+const (
+	Starting = "starting" // it was launched, and no process has joined it yet
+	Running  = "running"  // a process that has joined it lives
+	Idle     = "idle"     // its command runs, and all processes that had joined it have gone
+	Ended    = "ended"    // its command has ended, and no process of it lives
+)
+
+// Job is what a job's folder and its region say about the job. Sizes are bytes.
 type Job struct {
-	Name      string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
-	Path      string    `json:"path"`            // of the region
-	Error     string    `json:"error,omitempty"` // why the region could not be read; then the rest is empty
-	ReadOnly  bool      `json:"read_only"`       // what dead processes hold was left as it is, as this package does
-	Created   int64     `json:"created"`         // Unix nanoseconds
-	Claims    uint64    `json:"claims"`          // processes that joined since the region was created
-	Devices   []Device  `json:"devices"`         // those with a limit, and those that were ever used
-	Processes []Process `json:"processes"`
-	Reaped    []Process `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
-	Refusals  []Refusal `json:"refusals"` // the newest first
-	Deaths    []Death   `json:"deaths"`   // the newest first; of the latest 64
-	Died      uint64    `json:"died"`     // processes that died without leaving, since the region was created
-	Damaged   uint64    `json:"damaged"`  // slots that are out of use, as what they hold cannot be
-	Reads     Reads     `json:"reads"`
-	err       error     // the cause of Error, where this process read the region
+	Name      string     `json:"job,omitempty"`   // empty for a region outside the folder of jobs
+	Path      string     `json:"path"`            // of the region
+	Owner     string     `json:"owner"`           // user to whom the region belongs; the UID where that has no name
+	UID       int        `json:"uid"`             // of the owner; -1 where that is not known
+	Launcher  string     `json:"launcher"`        // user who launched it; empty where that is not known
+	State     string     `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
+	Command   []string   `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
+	Exit      *Exit      `json:"exit,omitempty"`  // how its command ended, where that is known
+	Error     string     `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
+	ReadOnly  bool       `json:"read_only"`       // what dead processes hold was left as it is, as this package does
+	Created   int64      `json:"created"`         // Unix nanoseconds
+	CreatedAt time.Time  `json:"created_at,omitzero"`
+	Started   int64      `json:"started,omitempty"` // Unix nanoseconds at which its command was launched; 0 where that is not known
+	StartedAt time.Time  `json:"started_at,omitzero"`
+	Ended     int64      `json:"ended,omitempty"` // Unix nanoseconds; 0 where that is not known
+	EndedAt   time.Time  `json:"ended_at,omitzero"`
+	Claims    uint64     `json:"claims"`  // processes that joined since the region was created
+	Devices   []Device   `json:"devices"` // those with a limit, and those that were ever used
+	Processes []Process  `json:"processes"`
+	Reaped    []Process  `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
+	Refusals  []Refusal  `json:"refusals"` // the newest first
+	Deaths    []Death    `json:"deaths"`   // the newest first; of the latest 64
+	Died      uint64     `json:"died"`     // processes that died without leaving, since the region was created
+	Damaged   uint64     `json:"damaged"`  // slots that are out of use, as what they hold cannot be
+	Reads     Reads      `json:"reads"`
+	err       error      // the cause of Error, where this process read the region
+	file      job.FileID // the region, by whatever path
+}
+
+// Exit is how a job's command ended, as its launcher wrote it down.
+type Exit struct {
+	Status int `json:"status"`           // 128 and the signal's number if one ended it
+	Signal int `json:"signal,omitempty"` // that ended it
 }
 
 // Err returns why the region could not be read, or nil.
@@ -108,7 +141,8 @@ func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title(
 
 // Device is a job's use of one device. Sizes are bytes.
 type Device struct {
-	Device    int    `json:"device"` // its number in this job
+	Device    int    `json:"device"`         // its number in this job
+	UUID      string `json:"uuid,omitempty"` // of the device, as GPU.UUID; empty while unknown
 	Limited   bool   `json:"limited"`
 	Limit     uint64 `json:"limit"`               // 0 without a limit
 	Tolerance int    `json:"tolerance_per_mille"` // of the limit; usage may exceed it by so much
@@ -130,16 +164,20 @@ const (
 
 // Process is a process of the job.
 type Process struct {
-	Slot     int       `json:"slot"`     // the number of its account in the region
-	Verified bool      `json:"verified"` // PID, HostPID, UID, User and Name are the kernel's word; otherwise the process's own
-	PID      int       `json:"pid"`      // in its own PID namespace
-	HostPID  int       `json:"host_pid"` // 0 while unknown
-	UID      int       `json:"uid"`
-	User     string    `json:"user"`   // the UID where it has no name, or is only claimed
-	Name     string    `json:"name"`   // of its program
-	State    string    `json:"state"`  // Live, Stopped or Dead
-	Joined   int64     `json:"joined"` // Unix nanoseconds
-	Holdings []Holding `json:"holdings"`
+	Slot      int       `json:"slot"`     // the number of its account in the region; -1 where the region could not be read
+	Verified  bool      `json:"verified"` // PID, HostPID, UID, User, Name, Parent and Cgroup are the kernel's word; otherwise the process's own
+	PID       int       `json:"pid"`      // in its own PID namespace
+	HostPID   int       `json:"host_pid"` // 0 while unknown
+	UID       int       `json:"uid"`
+	User      string    `json:"user"`                // the UID where it has no name, or is only claimed
+	Name      string    `json:"name"`                // of its program
+	State     string    `json:"state"`               // Live, Stopped or Dead
+	Parent    int       `json:"parent,omitempty"`    // host PID of the nearest process above it that is in the job; 0 for none
+	Cgroup    string    `json:"cgroup,omitempty"`    // its control group; empty unless Verified
+	Container string    `json:"container,omitempty"` // that the control group names, as in docker/0123456789ab or slurm/JOB.STEP
+	Joined    int64     `json:"joined"`              // Unix nanoseconds
+	JoinedAt  time.Time `json:"joined_at,omitzero"`
+	Holdings  []Holding `json:"holdings"`
 }
 
 // Holding is a process's use of one device. Sizes are bytes.

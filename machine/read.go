@@ -1,23 +1,29 @@
 package machine
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
 
 // Read reads this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE
-// names if it exists. A region that cannot be read is a Job with an Error. Jobs that
+// names if it exists. As root it reads the jobs of all users, unless RATION_DIR names one
+// folder: a user whose folder does not answer within two seconds is one of the Findings. A region that cannot be read is a Job with an Error. Jobs that
 // ended in the meantime, or that have not begun, are left out. The error says why
 // the jobs could not be listed.
 func Read() (Machine, error) {
-	m := Machine{Folder: job.Folder(), Jobs: []Job{}}
+	m := Machine{Folder: job.Folder(), Devices: []GPU{}, Jobs: []Job{}, Outside: []Outside{}, Findings: []Finding{}}
 	jobs, err := job.List()
 	if err != nil {
 		return m, err
@@ -29,6 +35,9 @@ func Read() (Machine, error) {
 			continue
 		}
 		m.Jobs = append(m.Jobs, out)
+	}
+	if job.AllUsers() {
+		m.addUsers(job.AllPlaces, userPatience)
 	}
 	return m, nil
 }
@@ -52,17 +61,44 @@ func ReadRegion(path string) (Job, error) {
 }
 
 func readRegion(path string, p patience) (Job, error) {
-	empty := Job{Path: path, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{}, Refusals: []Refusal{}, Deaths: []Death{}}
-	j := empty
-	if err := j.read(p.forJob()); err != nil {
-		empty.Error, empty.err = err.Error(), err
-		return empty, err
+	dir, err := safepath.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return unreadable(path, fmt.Errorf("opening region %s: %w", path, err))
 	}
-	return j, nil
+	defer unix.Close(dir)
+	return readRegionAt(dir, filepath.Base(path), path, p)
 }
 
-func (j *Job) read(p patience) error {
-	r, err := region.OpenReadOnly(j.Path)
+// emptyJob is a job of which nothing but the path of its region is known.
+func emptyJob(path string) Job {
+	return Job{Path: path, UID: -1, Command: []string{}, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{},
+		Refusals: []Refusal{}, Deaths: []Death{}}
+}
+
+func unreadable(path string, err error) (Job, error) {
+	j := emptyJob(path)
+	j.Error, j.err = err.Error(), err
+	return j, err
+}
+
+// readRegionAt reads the region of a name in a job's folder, by the folder's descriptor.
+func readRegionAt(dir int, name, path string, p patience) (Job, error) {
+	j := emptyJob(path)
+	launch := job.ReadLaunch(dir)
+	if path == filepath.Join(job.WellKnown, job.RegionName) {
+		launch.Running = true // as this process is in it: no other finds a job there
+	}
+	err := j.read(dir, name, p.forJob())
+	if err != nil {
+		j, _ = unreadable(path, err)
+		j.addHolders(dir, name)
+	}
+	j.addLaunch(launch, dir, name)
+	return j, err
+}
+
+func (j *Job) read(dir int, name string, p patience) error {
+	r, err := region.OpenReadOnlyAt(dir, name, j.Path)
 	if err != nil {
 		return err
 	}
@@ -71,7 +107,14 @@ func (j *Job) read(p patience) error {
 	if err := j.readUsage(r, p); err != nil {
 		return err
 	}
-	return j.readHistory(r)
+	if err := j.readHistory(r); err != nil {
+		return err
+	}
+	// Also by a process that the region does not show: a job must not hide by what it writes.
+	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {
+		j.State = Running
+	}
+	return nil
 }
 
 // dropUnknown drops the numbers that are of no device.
@@ -94,7 +137,7 @@ func (j *Job) readHistory(r *region.Region) error {
 		for _, h := range f.Top {
 			top = append(top, Holder(h))
 		}
-		j.Refusals = append(j.Refusals, Refusal{f.Time, f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
+		j.Refusals = append(j.Refusals, Refusal{f.Time, timeOf(f.Time), f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
 	}
 	if j.Deaths, err = readDeaths(r); err != nil {
 		return err
@@ -102,42 +145,67 @@ func (j *Job) readHistory(r *region.Region) error {
 	c, err := r.Counters()
 	j.Died, j.Damaged = c.Reaped, c.Damaged
 	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims
+	j.CreatedAt = timeOf(j.Created)
 	return err
 }
 
-// identify returns who a process is: by the kernel's word, where its lock names a
-// process that can be seen from here; otherwise by its own. What it only says of itself
-// costs no look-up of a user's name: a job could claim any number of them.
-func identify(r *region.Region, p region.Process) Process {
+// owner is who a process is, by the kernel's word.
+type owner struct {
+	uid, pid         int // pid is its own, or 0 where that is not known
+	name             string
+	group, container string
+	stopped          bool
+	err              error
+}
+
+// owners finds out who processes are, each once: one may have many slots.
+type owners map[int]owner // by PID as seen from here
+
+func (all owners) of(pid int) owner {
+	o, known := all[pid]
+	if !known {
+		o.uid, o.name, o.pid, o.err = proc.Owner(pid)
+		o.group, o.container = proc.Cgroup(pid)
+		o.stopped = proc.Stopped(pid)
+		all[pid] = o
+	}
+	return o
+}
+
+// claimed returns who a process is by its own word. What it only says of itself costs no
+// look-up of a user's name: a job could claim any number of them.
+func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: stateOf(p), Joined: p.Joined, Holdings: []Holding{},
+		State: Live, Joined: p.Joined, JoinedAt: timeOf(p.Joined), Holdings: []Holding{},
 	}
-	if p.Seen == 0 {
-		return out
-	}
-	uid, name, pid, err := proc.Owner(p.Seen)
-	// It may have ended, and its PID been given to another process.
-	if err != nil || r.LockedBy(p.Slot) != p.Seen {
-		return out
-	}
-	out.Verified, out.UID, out.User = true, uid, proc.UserName(uid)
-	if pid != 0 {
-		out.PID = pid
-	}
-	// A program that reads its own job may have given itself another name there.
-	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, name) {
-		out.Name = termtext.Printable(name)
+	if p.Dead {
+		out.State = Dead
 	}
 	return out
 }
 
-func stateOf(p region.Process) string {
-	switch {
-	case p.Dead:
-		return Dead
-	case p.Seen != 0 && proc.Stopped(p.Seen): // 0: alive by its lock, and more cannot be seen from here
-		return Stopped
+// identify replaces that by the kernel's word, where the process's lock names one that can be
+// seen from here. all was asked before the lock is asked for once more.
+func (out *Process) identify(r *region.Region, p region.Process, all owners) {
+	if p.Seen == 0 {
+		return
 	}
-	return Live
+	o := all.of(p.Seen)
+	if o.stopped && !p.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
+		out.State = Stopped
+	}
+	// It may have ended, and its PID been given to another process.
+	if o.err != nil || r.LockedBy(p.Slot) != p.Seen {
+		return
+	}
+	out.Verified, out.UID, out.User = true, o.uid, proc.UserName(o.uid)
+	out.Cgroup, out.Container = o.group, o.container
+	if o.pid != 0 {
+		out.PID = o.pid
+	}
+	// A program that reads its own job may have given itself another name there.
+	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, o.name) {
+		out.Name = termtext.Printable(o.name)
+	}
 }

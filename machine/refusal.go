@@ -3,21 +3,23 @@ package machine
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"ration/internal/humanfmt"
 )
 
 // Refusal is a request that was refused. Sizes are bytes.
 type Refusal struct {
-	Time   int64    `json:"time"`   // Unix nanoseconds
-	Device int      `json:"device"` // its number in this job
-	Slot   int      `json:"slot"`   // of the process that was refused
-	PID    int      `json:"pid"`    // of the process that was refused, in its own PID namespace
-	Asked  uint64   `json:"asked"`
-	Held   uint64   `json:"held"`  // by all processes of the job, at that moment
-	Limit  uint64   `json:"limit"` // with its tolerance
-	Own    uint64   `json:"own"`   // held by the process that was refused
-	Top    []Holder `json:"top"`   // the processes that held most, the largest first
+	Time   int64     `json:"time"` // Unix nanoseconds
+	At     time.Time `json:"at,omitzero"`
+	Device int       `json:"device"` // its number in this job
+	Slot   int       `json:"slot"`   // of the process that was refused
+	PID    int       `json:"pid"`    // of the process that was refused, in its own PID namespace
+	Asked  uint64    `json:"asked"`
+	Held   uint64    `json:"held"`  // by all processes of the job, at that moment
+	Limit  uint64    `json:"limit"` // with its tolerance
+	Own    uint64    `json:"own"`   // held by the process that was refused
+	Top    []Holder  `json:"top"`   // the processes that held most, the largest first
 }
 
 // Holder is a process that held much of a device when a request was refused.

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/reap"
 	"ration/internal/termtext"
 	"ration/internal/utilization"
@@ -21,29 +22,45 @@ import (
 type psFlags struct {
 	region   string // path; empty: all jobs
 	readOnly bool
+	all      bool // also jobs that have ended
+	quiet    bool // names only
+	format   string
 	watch    watchFlags
 }
 
 func newPsCommand(a *app) *cobra.Command {
 	var f psFlags
 	cmd := &cobra.Command{
-		Use:   "ps",
+		Use:   "ps [JOB...]",
 		Short: "Show jobs, their limits and their processes",
 		Long: `Show each job's devices, with their limits and usage, and its processes, with
 what each of them holds. A job's limits and accounts are in a file, its region;
 SLOT is the number of a process's account in it. DRIFT is how much more the
 driver counts for a process at this moment; it is left out where there is no
-driver to ask.
+driver to ask. With JOBs, names or paths of regions, only those are shown.
+
+A job is starting until a process joins it, running while one of those lives,
+and idle while its command runs without any. Jobs that have ended are shown with
+--all, and how they ended where ration run stayed to see it (--summary).
+
+Where there is a driver, its devices come first, with what is handed out of
+them, and processes that hold memory and belong to no job come last, with what
+else an operator should know.
 
 Who a process is, the kernel says. A PID or name with a ? before it is only what
 the job says: its process has ended, or cannot be seen from here.
 
-Jobs are found in the folder of this user's jobs: /run/ration for root, and
-$XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID for others. ` + job.EnvFolder + `
-names another folder, and ` + job.EnvRegion + ` one more region.
+Root sees the jobs of all users. Others see their own: those in
+$XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
+another folder, also to root, and ` + job.EnvRegion + `
+one more region.
 
 What processes hold that died without returning it is returned to the job first,
 where you may write its region. With --read-only nothing is changed.
+
+With --format a Go template is printed for each job, over the fields of a job in
+Go's package machine, as in '{{.Name}} {{.State}}'; the function json renders a
+value, as in '{{json .Processes}}', and bytes a size.
 
 With --watch the jobs are shown repeatedly, until ration is interrupted or as
 often as --count says: in place on a terminal, one after the other elsewhere,
@@ -52,12 +69,21 @@ of its device's time: measured where there is a cap, otherwise averages of the
 driver's samples over five seconds or more, marked with ~ ("about" in JSON),
 which may be wrong by several points.
 
-Exit status: 0, also without any job; 3 if a region could not be read. The other
-jobs are shown all the same.`,
-		Example: "  ration ps\n  ration ps --watch --interval 5s\n  ration ps --json --region /run/ration/train/region",
-		Args:    noArgs,
-		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runPs(cmd, f) }),
+Exit status: 0, also without any job; 3 if a region could not be read, or there
+is no such job. The other jobs are shown all the same.`,
+		Example: `  ration ps
+  ration ps -a train
+  ration ps -q
+  ration ps --format '{{.Name}} {{.State}} {{len .Processes}}'
+  ration ps --watch --interval 5s
+  ration ps --json --region /run/ration/train/region`,
+		Args:              argCount(0, -1, "jobs"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, f, args) }),
 	}
+	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "show also jobs that have ended")
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")
+	cmd.Flags().StringVar(&f.format, "format", "", "print this Go `template` for each job")
 	cmd.Flags().BoolVarP(&f.watch.enabled, "watch", "w", false, "show the jobs repeatedly")
 	cmd.Flags().DurationVarP(&f.watch.interval, "interval", "i", time.Second, "how long --watch waits in between")
 	cmd.Flags().IntVarP(&f.watch.count, "count", "n", 0, "how often --watch shows the jobs; 0 is until interrupted")
@@ -66,15 +92,29 @@ jobs are shown all the same.`,
 	return cmd
 }
 
-func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
+func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 	if err := f.watch.check(cmd); err != nil {
 		return err
 	}
-	opts := reap.Options{ReadOnly: f.readOnly}
-	print := func(a *app) error { return a.printAllJobs(opts) }
-	if cmd.Flags().Changed("region") {
-		print = func(a *app) error { return a.printJobAt(f.region, opts) }
+	if f.quiet && (a.json || f.format != "") || a.json && f.format != "" {
+		return usageError("--quiet, --format and --json: each says what to print (use one of them)")
 	}
+	format, err := parseJobTemplate(f.format)
+	if err != nil {
+		return err
+	}
+	if cmd.Flags().Changed("region") {
+		if len(names) > 0 {
+			return usageError("--region: names one job already (name no others)")
+		}
+		print := func(a *app) error { return a.printJobAt(f, format) }
+		return a.printPs(f, print)
+	}
+	return a.printPs(f, func(a *app) error { return a.printAllJobs(f, names, format) })
+}
+
+// printPs prints once, or again and again.
+func (a *app) printPs(f psFlags, print func(*app) error) error {
 	if f.watch.enabled {
 		a.meter = utilization.New()
 		defer a.meter.Close()
@@ -84,50 +124,76 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags) error {
 }
 
 // printJobAt prints the job of one region. It is an error if that cannot be read.
-func (a *app) printJobAt(path string, opts reap.Options) error {
-	s := reap.ReadJob(job.Job{Path: path}, opts)
-	addDriverUsage([]machine.Job{s})
-	a.addTime([]machine.Job{s})
+func (a *app) printJobAt(f psFlags, format *template.Template) error {
+	m := machine.Machine{Folder: job.Folder(), Devices: []machine.GPU{}, Outside: []machine.Outside{}, Findings: []machine.Finding{},
+		Jobs: []machine.Job{reap.ReadJob(job.Job{Path: f.region}, reap.Options{ReadOnly: f.readOnly})}}
+	s := &m.Jobs[0]
+	node.AddDriver(&m)
+	m.Outside = []machine.Outside{} // as they may be in other jobs
+	a.addTime(m.Jobs)
 	if a.json {
-		if err := a.out.printJSON(machine.Machine{Folder: job.Folder(), Jobs: []machine.Job{s}}); err != nil {
+		if err := a.out.printJSON(m); err != nil {
 			return err
 		}
 	}
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}
-	if !a.json {
-		a.printJob(s)
-		a.printClaimNote([]machine.Job{s})
+	switch {
+	case a.json:
+	case f.quiet || format != nil:
+		return a.printEach(m.Jobs, format)
+	default:
+		a.printJob(*s)
+		a.printClaimNote(m.Jobs)
 	}
 	return nil
 }
 
-func (a *app) printAllJobs(opts reap.Options) error {
-	m, err := reap.Read(opts)
+func (a *app) printAllJobs(f psFlags, names []string, format *template.Template) error {
+	m, err := node.Read(reap.Options{ReadOnly: f.readOnly})
 	if err != nil {
 		return statusError{err, ExitOpen}
+	}
+	if m.Jobs, err = chooseJobs(m.Jobs, names); err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		sortJobs(m.Jobs)
+		if !f.all {
+			hideEnded(&m)
+		}
 	}
 	for _, s := range m.Jobs {
 		if s.Err() != nil {
 			err = statusError{errReported, ExitOpen}
 		}
 	}
-	addDriverUsage(m.Jobs)
 	a.addTime(m.Jobs)
-	if a.json {
+	switch {
+	case a.json:
 		return errors.Join(a.out.printJSON(m), err)
+	case f.quiet || format != nil:
+		return errors.Join(a.printEach(m.Jobs, format), err)
 	}
-	if len(m.Jobs) == 0 {
+	if len(names) == 0 {
+		a.printGPUs(m.Devices)
+	}
+	if len(m.Jobs) == 0 && m.Hidden == 0 {
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
 	for i, s := range m.Jobs {
-		if i > 0 {
+		if i > 0 || len(names) == 0 && len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
 		a.printJob(s)
 	}
+	if len(names) == 0 {
+		a.printOutside(m.Outside)
+		a.printFindings(m.Findings)
+	}
 	a.printClaimNote(m.Jobs)
+	a.printHidden(&m)
 	return err
 }
 
@@ -145,24 +211,15 @@ func showsClaims(s machine.Job) bool {
 }
 
 func (a *app) printJob(s machine.Job) {
-	title := a.out.style(dim, termtext.Printable(s.Path))
-	if s.Name != "" {
-		title = a.out.style(bold, s.Name) + "  " + title
-	}
-	a.out.printf("%s\n", title)
+	a.printTitle(s)
 	if s.Err() != nil {
 		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(termtext.Printable(s.Error), 2)))
+		if len(s.Processes) > 0 {
+			a.printProcesses(s.Processes)
+		}
 		return
 	}
-	for _, d := range s.Devices {
-		a.out.printf("  %s\n", a.deviceLine(d))
-		if d.Compute != nil {
-			a.out.printf("    %s\n", a.out.wrap(d.Compute.Sentence(), 4))
-		}
-	}
-	if len(s.Devices) == 0 {
-		a.out.printf("  no limits, and nothing was ever used\n")
-	}
+	a.printDevices(s.Devices)
 	a.printProcesses(s.Processes)
 	for _, d := range s.Devices {
 		for _, text := range notEnforced(s, d.Device) {
@@ -230,31 +287,6 @@ func drift(h machine.Holding) string {
 	return "-" + humanfmt.Short(h.Total-h.Driver)
 }
 
-// addDriverUsage replaces what the processes have recorded of the driver's count by
-// what the driver reports now, where there is a driver.
-func addDriverUsage(jobs []machine.Job) {
-	driver, err := gpu.Open("")
-	if err != nil {
-		return
-	}
-	defer driver.Close()
-	reported, err := driver.Processes()
-	if err != nil {
-		return
-	}
-	for _, s := range jobs {
-		for _, p := range s.Processes {
-			for i := range p.Holdings {
-				for _, r := range reported {
-					if r.PID == p.HostPID && r.Device == p.Holdings[i].Device {
-						p.Holdings[i].Driver, p.Holdings[i].DriverNow = r.Used, true
-					}
-				}
-			}
-		}
-	}
-}
-
 // addTime adds how much of their devices' time processes had, where they are looked at
 // again and again.
 func (a *app) addTime(jobs []machine.Job) {
@@ -274,13 +306,14 @@ func heldBytes(p machine.Process) (n uint64) {
 type processRow struct {
 	machine.Process
 	machine.Holding
+	depth int // in the tree of the job's processes
 }
 
 // claim marks what only the job says of a process.
 func claim(r processRow, text string) string { return humanfmt.Claim(text, r.Verified) }
 
 var processColumns = []column[processRow]{
-	{"SLOT", true, func(r processRow) string { return fmt.Sprint(r.Slot) }, nil},
+	{"SLOT", true, func(r processRow) string { return fmt.Sprint(r.Slot) }, func(r processRow) bool { return r.Slot >= 0 }},
 	{"PID", true, func(r processRow) string { return claim(r, fmt.Sprint(r.PID)) }, nil},
 	{"HOST PID", true, func(r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) }, func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
 	{"USER", false, func(r processRow) string { return r.User }, nil},
@@ -293,7 +326,8 @@ var processColumns = []column[processRow]{
 	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
 	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.DriverNow }},
 	computeColumns[0], computeColumns[1], computeColumns[2], computeColumns[3], computeColumns[4],
-	{"NAME", false, func(r processRow) string { return claim(r, r.Name) }, nil},
+	{"IN", false, func(r processRow) string { return r.Container }, func(r processRow) bool { return r.Container != "" }},
+	{"NAME", false, func(r processRow) string { return strings.Repeat("  ", r.depth) + claim(r, r.Name) }, nil},
 }
 
 // printProcesses prints a line for each process and device.
@@ -303,12 +337,12 @@ func (a *app) printProcesses(processes []machine.Process) {
 		return
 	}
 	var rows []processRow
-	for _, p := range processes {
+	for p, depth := range tree(processes) {
 		if len(p.Holdings) == 0 {
-			rows = append(rows, processRow{Process: p})
+			rows = append(rows, processRow{Process: p, depth: depth})
 		}
 		for _, h := range p.Holdings {
-			rows = append(rows, processRow{p, h})
+			rows = append(rows, processRow{p, h, depth})
 		}
 	}
 	printTable(a.out, processColumns, rows)

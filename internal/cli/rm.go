@@ -41,8 +41,8 @@ then the region and the limits file beside it are removed, and nothing else.
 A job with living processes, or in which a command of ration run still runs, is
 not removed, and no process is ever killed: they would keep a limit of their
 own, beside that of the next job of the name. A job that no process has joined
-yet may be about to begin, and one whose region cannot be read may be in use by
-another version of ration; --force removes those two.
+yet may be about to begin, and one whose region is damaged may be worth a look;
+--force removes those two.
 
 --stale removes all of this user's jobs that have ended. A job that no process
 has joined is kept for an hour.

@@ -40,6 +40,7 @@ func TestRun(t *testing.T) {
 			env.Defer(func() { unmountAll(t, work) })
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 			env.Setenv("FAKEGPU_QUIET", "1")
+			env.Setenv("ESC", "\x1b[2J")
 			env.Setenv("DRIVER", filepath.Join(bin, "driver"))
 			return nil
 		},

@@ -81,20 +81,16 @@ func allowTenant(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 }
 
-// asnobody COMMAND... runs a command as the user nobody.
+// asnobody COMMAND... becomes a command of the user nobody.
 func asNobody(args []string) int {
 	const nobody = 65534
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	err := cmd.Run()
-	exit := (*exec.ExitError)(nil)
-	switch {
-	case errors.As(err, &exit):
-		return exit.ExitCode()
-	case err != nil:
-		fmt.Fprintln(os.Stderr, err)
-		return 99
+	path, err := exec.LookPath(args[0])
+	if err == nil {
+		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody))
 	}
-	return 0
+	if err == nil {
+		err = syscall.Exec(path, args, os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 99
 }

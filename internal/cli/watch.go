@@ -74,7 +74,7 @@ func writeRound(a *app, text []byte, round int) error {
 		if size, err := windowSize(a.out.Writer); err == nil {
 			height = int(size.Row)
 		}
-		redraw(&out, text, round, height)
+		redraw(&out, text, round, height, a.out.style(dim, time.Now().Format(time.TimeOnly)))
 	default:
 		if round > 0 {
 			out.WriteByte('\n')
@@ -86,20 +86,25 @@ func writeRound(a *app, text []byte, round int) error {
 	return err
 }
 
-// redraw draws text over the round before, line by line. Clearing the screen first
-// would flicker.
-func redraw(out *bytes.Buffer, text []byte, round, height int) {
-	out.WriteString("\x1b[H")
+// redraw draws text over the round before, line by line. Clearing the screen first would
+// flicker. Nothing scrolls: lines are cut at the terminal's edge, not wrapped, and those for
+// which it has no room are left out and counted.
+func redraw(out *bytes.Buffer, text []byte, round, height int, heading string) {
+	const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
+	out.WriteString("\x1b[H" + noWrap)
 	if round == 0 {
 		out.WriteString("\x1b[2J")
 	}
-	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-	if room := height - 2; len(lines) > room && room > 0 {
-		hidden := len(lines) - room
-		lines = append(lines[:room], fmt.Sprintf("… %d more lines", hidden))
+	lines := append([]string{heading}, strings.Split(strings.TrimRight(string(text), "\n"), "\n")...)
+	if room := max(height-1, 1); len(lines) > room { // the cursor stays in the last line
+		hidden := len(lines) - room + 1
+		lines = lines[:room]
+		if room > 1 {
+			lines[room-1] = fmt.Sprintf("… %d more lines", hidden)
+		}
 	}
 	for _, line := range lines {
 		out.WriteString(line + "\x1b[K\n")
 	}
-	out.WriteString("\x1b[J")
+	out.WriteString("\x1b[J" + wrap)
 }

@@ -217,3 +217,47 @@ func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
 	}
 	return out, nil
 }
+
+// Status is what a device does at this moment. A pointer is nil where the driver does not say.
+type Status struct {
+	Used        uint64   // bytes, by all processes and the driver itself
+	Temperature *int     // degrees Celsius
+	Power       *float64 // watts
+	Utilization *int     // per cent of the time with work, lately
+}
+
+// Status asks a device what it does.
+func (d *Driver) Status(device int) (s Status, err error) {
+	if device >= len(d.handles) {
+		return s, fmt.Errorf("asking device %d what it does: there are %d", device, len(d.handles))
+	}
+	handle := d.handles[device]
+	memory, ret := handle.GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		return s, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, errorText(ret))
+	}
+	s.Used = memory.Used
+	has := func(symbol string) bool { return d.lib.Extensions().LookupSymbol(symbol) == nil }
+	if has("nvmlDeviceGetTemperature") {
+		if t, ret := handle.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
+			celsius := int(t)
+			s.Temperature = &celsius
+		}
+	}
+	if has("nvmlDeviceGetPowerUsage") {
+		if mw, ret := handle.GetPowerUsage(); ret == nvml.SUCCESS {
+			watts := float64(mw) / 1000
+			s.Power = &watts
+		}
+	}
+	if has("nvmlDeviceGetUtilizationRates") {
+		if u, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+			percent := int(u.Gpu)
+			s.Utilization = &percent
+		}
+	}
+	return s, nil
+}
+
+// Describe returns the devices.
+func (d *Driver) Describe() []Device { return d.Devices }

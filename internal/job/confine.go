@@ -25,12 +25,12 @@ func (l *Lock) Confine() error {
 		return fmt.Errorf("making a file system for job %s: %w", l.Job.Name, err)
 	}
 	defer unix.Close(own)
-	file, err := unix.Openat(own, regionName, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	file, err := unix.Openat(own, RegionName, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("making the region of job %s: %w", l.Job.Name, err)
 	}
 	_ = unix.Close(file)
-	tree, err := unix.OpenTree(own, regionName, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	tree, err := unix.OpenTree(own, RegionName, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("making the region of job %s: %w", l.Job.Name, err)
 	}
@@ -66,5 +66,5 @@ func newFileSystem(size int64) (mount int, err error) {
 // unmount undoes Confine, in this mount namespace. Where nothing is mounted it does
 // nothing.
 func unmount(folder string) {
-	_ = unix.Unmount(filepath.Join(folder, regionName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	_ = unix.Unmount(filepath.Join(folder, RegionName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }

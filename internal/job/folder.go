@@ -32,8 +32,8 @@ const (
 	EnvRegion = "CUDA_DEVICE_MEMORY_SHARED_CACHE" // path of one more region; HAMi-core's variable
 )
 
-// regionName is the file name of a region in its job's folder.
-const regionName = "region"
+// RegionName is the file name of a region in its job's folder.
+const RegionName = "region"
 
 // ErrFolder is returned for a folder of jobs that is a link or a file, or that
 // another user owns or can write.
@@ -61,12 +61,16 @@ func Folder() string {
 	return dir
 }
 
+// AllUsers reports whether this process looks at the jobs of all users: as root, unless
+// EnvFolder names one folder.
+func AllUsers() bool { return os.Geteuid() == 0 && os.Getenv(EnvFolder) == "" }
+
 // RegionPath returns the path of a job's region, which need not exist.
 func RegionPath(name string) (string, error) {
 	if err := limit.CheckName("job", name); err != nil {
 		return "", err
 	}
-	return filepath.Join(Folder(), name, regionName), nil
+	return filepath.Join(Folder(), name, RegionName), nil
 }
 
 // MakeFolder makes a job's folder, for this user only, unless it exists, and returns

@@ -35,13 +35,13 @@ func List() ([]Job, error) {
 		return nil, fmt.Errorf("listing jobs: %w (name another folder in %s)", err, EnvFolder)
 	}
 	for _, e := range entries {
-		path := filepath.Join(folder, e.Name(), regionName)
+		path := filepath.Join(folder, e.Name(), RegionName)
 		if limit.CheckName("job", e.Name()) != nil || !exists(path) {
 			continue
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})
 	}
-	for _, path := range []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, regionName)} {
+	for _, path := range []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, RegionName)} {
 		if path != "" && exists(path) && !contains(jobs, path) {
 			jobs = append(jobs, Job{Path: path})
 		}

@@ -28,6 +28,11 @@ import (
 //
 // The kernel converts one into the other in one step, so no other process can take
 // the lock in between.
+//
+// A process that waits for the job's end (Wait) waits for an exclusive lock of one byte, far
+// behind all others, and drops it when it has it. While it has it no other process has a lock,
+// as all others are of the whole file. So whoever meets that lock goes on as if there were
+// none, or tries again.
 
 // ErrInUse is returned for a job that a process has locked or joined.
 var ErrInUse = errors.New("in use")
@@ -110,12 +115,24 @@ func runningBy(j Job) (running bool, by string) {
 		return errors.Is(err, unix.EAGAIN), "by a process that holds a lease on it"
 	}
 	defer unix.Close(fd)
-	l := wholeFile(exclusive)
-	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) != nil || l.Type == unix.F_UNLCK {
+	if !inUseBy(fd) {
 		return false, ""
 	}
 	return true, launcherText(fd)
 }
+
+// inUseBy reports whether a process uses the job, or creates or removes it, by a descriptor of
+// the file.
+func inUseBy(fd int) bool {
+	l := wholeFile(exclusive)
+	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK && !isWaiters(&l)
+}
+
+// waitByte is the byte that Wait locks.
+const waitByte = 1 << 40
+
+// isWaiters reports whether a lock is that of Wait.
+func isWaiters(l *unix.Flock_t) bool { return l.Type == exclusive && l.Start == waitByte && l.Len == 1 }
 
 func wholeFile(kind int16) unix.Flock_t { return unix.Flock_t{Type: kind, Whence: 0} }
 
@@ -160,10 +177,19 @@ func acquire(name string, kind int16) (*Lock, error) {
 	}
 }
 
-// set locks the file, or converts the lock; it never waits.
+// set locks the file, or converts the lock. It waits for no process that uses the job, and for
+// a moment for one that has waited for its end.
 func (l *Lock) set(kind int16) error {
-	lock := wholeFile(kind)
-	return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &lock)
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		lock := wholeFile(kind)
+		err := unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &lock)
+		if err == nil || time.Since(start) > joinTimeout {
+			return err
+		}
+		if unix.FcntlFlock(l.file.Fd(), unix.F_OFD_GETLK, &lock) != nil || lock.Type != unix.F_UNLCK && !isWaiters(&lock) {
+			return err
+		} // UNLCK: it has gone meanwhile
+	}
 }
 
 func inUse(name, owner string) error {

@@ -12,8 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
+	"ration/internal/termtext"
 )
 
 // Errors of Remove. Nothing was removed when one of them is returned.
@@ -157,6 +159,8 @@ func checkRemovable(j Job, force bool) error {
 		return nil
 	case errors.Is(err, region.ErrForeign) && j.Name == "":
 		return fmt.Errorf("removing %s: %w", j.Title(), err)
+	case errors.Is(err, region.ErrVersion):
+		return nil // every version's processes lock the region, and launchers the job
 	case err != nil && !EndedOrNotBegun(err):
 		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), err)
 	case !u.begun:
@@ -165,9 +169,9 @@ func checkRemovable(j Job, force bool) error {
 	return nil
 }
 
-// startTimeout is how long a job that has not begun may still be about to begin: a
+// StartTimeout is how long a job that has not begun may still be about to begin: a
 // program can spend minutes on its imports before it first uses a device.
-const startTimeout = time.Hour
+const StartTimeout = time.Hour
 
 // Ended reports whether the job has ended and only its region is left.
 func Ended(j Job, now time.Time) bool {
@@ -178,7 +182,7 @@ func Ended(j Job, now time.Time) bool {
 	if err != nil { // what a job has left need not be in order
 		return j.Name != "" && u.begun
 	}
-	return u.begun || now.Sub(u.created) > startTimeout
+	return u.begun || now.Sub(u.created) > StartTimeout
 }
 
 // use is what decides whether a job may be removed.
@@ -189,13 +193,33 @@ type use struct {
 	created time.Time
 }
 
+// holders returns the processes that have bytes of a region locked which cannot be read, as
+// far as the kernel says which.
+func holders(path string) (out []region.Process) {
+	dir, err := safepath.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(dir)
+	all, _ := region.LockHolders(dir, filepath.Base(path), path)
+	for _, h := range all {
+		if _, name, _, err := proc.Owner(h.PID); err == nil && h.Verified {
+			out = append(out, region.Process{PID: h.PID, Seen: h.PID, Name: termtext.Printable(name)})
+		}
+	}
+	return out
+}
+
 // inspect returns what the job's region says of its use. Where it cannot be read,
-// only begun is known.
+// only begun is known, and who has it locked.
 func inspect(j Job) (u use, err error) {
 	u.begun = j.Name != "" && exists(filepath.Join(filepath.Dir(j.Path), aliveName))
 	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
 		u.locked = region.Locked(j.Path)
+		if u.locked {
+			u.living = holders(j.Path)
+		}
 		return u, err
 	}
 	defer r.Close()

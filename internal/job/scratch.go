@@ -24,7 +24,7 @@ func Scratch() (path string, remove func(), err error) {
 	scratch.Lock()
 	defer scratch.Unlock()
 	scratch.dirs[dir] = true
-	return filepath.Join(dir, regionName), func() {
+	return filepath.Join(dir, RegionName), func() {
 		scratch.Lock()
 		defer scratch.Unlock()
 		delete(scratch.dirs, dir)

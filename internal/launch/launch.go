@@ -265,6 +265,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
+	_ = j.Lock.WriteInfo(p.Command)               // a job without it works as well
 	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without them a process measures
 	return j.Lock.Share()
 }

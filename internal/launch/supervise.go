@@ -55,6 +55,9 @@ func (j *Job) Supervise() (Summary, error) {
 		s.Signal = int(status.Signal())
 		s.Status = 128 + s.Signal
 	}
+	if !j.Joined { // the job's command is that of its first launcher
+		_ = j.Lock.WriteEnd(s.Status, s.Signal) // a job without it has ended as well
+	}
 	// A job that people will ask about stays, as it does without a supervisor: until the next
 	// job of its name, ration rm, or job.Kept younger ones.
 	if s.Status != 0 || s.Refused() > 0 {

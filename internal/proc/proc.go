@@ -92,26 +92,37 @@ func readStart(path string, most int64) ([]byte, error) {
 // UserName returns a user's name, or the UID where it has none. It asks once for
 // each user: a program that reads every second must not query a directory service
 // as often. What it remembers is bounded.
-func UserName(uid int) string {
-	userNames.Lock()
-	defer userNames.Unlock()
-	if name, known := userNames.of[uid]; known {
-		return name
+func UserName(uid int) string { return lookUp(uid).name }
+
+// Home returns a user's home, or "" where it has none. It asks as UserName does.
+func Home(uid int) string { return lookUp(uid).home }
+
+type userEntry struct{ name, home string }
+
+// lookUp asks without the lock: a directory service may not answer.
+func lookUp(uid int) userEntry {
+	users.Lock()
+	entry, known := users.of[uid]
+	users.Unlock()
+	if known {
+		return entry
 	}
-	name := strconv.Itoa(uid)
-	if u, err := user.LookupId(name); err == nil {
-		name = u.Username
+	entry.name = strconv.Itoa(uid)
+	if u, err := user.LookupId(entry.name); err == nil {
+		entry = userEntry{u.Username, u.HomeDir}
 	}
-	if len(userNames.of) >= maxUserNames {
-		clear(userNames.of)
+	users.Lock()
+	defer users.Unlock()
+	if len(users.of) >= maxUserNames {
+		clear(users.of)
 	}
-	userNames.of[uid] = name
-	return name
+	users.of[uid] = entry
+	return entry
 }
 
 const maxUserNames = 4096
 
-var userNames = struct {
+var users = struct {
 	sync.Mutex
-	of map[int]string // by UID
-}{of: map[int]string{}}
+	of map[int]userEntry // by UID
+}{of: map[int]userEntry{}}

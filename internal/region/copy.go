@@ -30,12 +30,27 @@ const maxCopyTries = 4096
 
 // OpenReadOnly opens an existing region to look at it: its content as it is now, until
 // Refresh. Nothing is written, not even for bookkeeping, and any owner's will do.
-func OpenReadOnly(path string) (_ *Region, err error) {
+func OpenReadOnly(path string) (*Region, error) {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := &Region{path: path, file: f, alive: lockOnly{kernel{f}, &holders{f: f}}, torn: map[copiedAccount]bool{}}
+	return readOnly(f, path, nil)
+}
+
+// OpenReadOnlyAt is OpenReadOnly of the file of a name in a folder, by the folder's
+// descriptor, which must stay open as long as the region: a path by which another user
+// could lead this process elsewhere meanwhile is not followed again. path is for messages.
+func OpenReadOnlyAt(dir int, name, path string) (*Region, error) {
+	f, err := openFileAt(dir, name, path)
+	if err != nil {
+		return nil, err
+	}
+	return readOnly(f, path, &dir)
+}
+
+func readOnly(f *file, path string, dir *int) (_ *Region, err error) {
+	r := &Region{path: path, dir: dir, file: f, alive: lockOnly{kernel{f}, &holders{f: f}}, torn: map[copiedAccount]bool{}}
 	defer func() {
 		if err != nil {
 			_ = r.unmap()
@@ -361,9 +376,14 @@ func Locked(path string) bool {
 			return true // ours, which the kernel does not name
 		}
 	}
-	l := unix.Flock_t{Type: unix.F_WRLCK}
-	return unix.FcntlFlock(uintptr(f.number()), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
+	return f.locked()
 }
+
+// locked reports whether another process has a byte of the file locked.
+func (f *file) locked() bool { return LockedFD(f.number()) }
+
+// Locked reports whether another process has any of the region's bytes locked.
+func (r *Region) Locked() bool { return r.file != nil && r.file.locked() }
 
 // CheckRemovable returns nil for a file in the folder dir that was made as a region and of
 // which no process has a byte locked.
@@ -374,6 +394,18 @@ func CheckRemovable(dir int, name string) error {
 	}
 	// Closing it drops this process's locks on the file: it must not be a member.
 	defer func() { _ = unix.Close(fd) }()
+	if err := checkMagic(fd); err != nil {
+		return err
+	}
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
+		return errors.Join(err, errors.New("a process has it locked"))
+	}
+	return nil
+}
+
+// checkMagic returns nil for a file that was made as a region, of whatever version.
+func checkMagic(fd int) error {
 	var st unix.Stat_t
 	var h abi.Header
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -382,11 +414,31 @@ func CheckRemovable(dir int, name string) error {
 	if n, err := unix.Pread(fd, bytesOf(&h), 0); err != nil || n < 8 || h.Magic != abi.Magic {
 		return errors.Join(err, ErrForeign)
 	}
-	l := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l); err != nil || l.Type != unix.F_UNLCK {
-		return errors.Join(err, errors.New("a process has it locked"))
-	}
 	return nil
+}
+
+// CheckMagic returns nil for a file in the folder dir that was made as a region, of whatever
+// version.
+func CheckMagic(dir int, name string) error {
+	f, err := openFileAt(dir, name, name)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	return checkMagic(f.number())
+}
+
+// IsSlotByte reports whether an offset is that of a byte which the owner of a slot locks.
+func IsSlotByte(at int64) bool {
+	return at >= slotsOffset && at < slotsOffset+abi.Slots*slotSize && (at-slotsOffset)%slotSize == 0
+}
+
+// AskAgain lets LockedBy, in a process that is no member, ask the kernel anew what processes have
+// locked: it asks once for each process until then.
+func (r *Region) AskAgain() {
+	if k, is := r.alive.(lockOnly); is {
+		k.holders.forget()
+	}
 }
 
 // LockedBy returns the PID of the process that has a slot's byte locked, as this process

@@ -88,6 +88,60 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 	return f, nil
 }
 
+// openFileAt is openFile of an existing file, to read it, by the descriptor of its folder.
+// Nothing that another user could make slow is done under the lock of all files.
+func openFileAt(dir int, name, path string) (*file, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		if f := useOpen(keyOf(&st)); f != nil {
+			return f, nil
+		}
+	}
+	fd, err := safepath.OpenAt(dir, name, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	return adopt(fd, path)
+}
+
+// adopt makes a file of a descriptor that was opened for reading. It closes the descriptor
+// on an error.
+func adopt(fd int, path string) (*file, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("looking at %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
+	}
+	full, err := filepath.Abs(path)
+	if err != nil {
+		full = path
+	}
+	files.Lock()
+	defer files.Unlock()
+	if f := files.open[keyOf(&st)]; f != nil { // since the look at its name
+		f.spare, f.users = append(f.spare, fd), f.users+1
+		return f, nil
+	}
+	f := &file{path: full, fd: fd, key: keyOf(&st), users: 1}
+	files.open[f.key] = f
+	return f, nil
+}
+
+// useOpen returns a file that this process has open already, or nil.
+func useOpen(key inode) *file {
+	files.Lock()
+	defer files.Unlock()
+	f := files.open[key]
+	if f != nil {
+		f.users++
+	}
+	return f
+}
+
 func openNoFollow(path string, writable, create bool, mode os.FileMode) (int, error) {
 	flags := unix.O_RDONLY
 	if writable {
@@ -97,19 +151,25 @@ func openNoFollow(path string, writable, create bool, mode os.FileMode) (int, er
 		flags |= unix.O_CREAT
 	}
 	fd, err := safepath.Open(path, flags, uint32(mode.Perm()))
-	switch {
-	case err == nil:
-		return fd, nil
-	case errors.Is(err, unix.ELOOP):
-		return -1, fmt.Errorf("opening region %s: %w (name the file itself)", path, ErrSymlink)
-	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
-		return -1, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return -1, fmt.Errorf("making region %s: %w (%v)", path, ErrNoSpace, err)
-	case errors.Is(err, unix.EAGAIN):
-		return -1, fmt.Errorf("opening region %s: %w: a process holds a lease on it (end that process)", path, err)
+	if err != nil {
+		return -1, openError(path, err)
 	}
-	return -1, fmt.Errorf("opening region %s: %w", path, err)
+	return fd, nil
+}
+
+// openError explains why a file could not be opened.
+func openError(path string, err error) error {
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("opening region %s: %w (name the file itself)", path, ErrSymlink)
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO):
+		return fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("making region %s: %w (%v)", path, ErrNoSpace, err)
+	case errors.Is(err, unix.EAGAIN):
+		return fmt.Errorf("opening region %s: %w: a process holds a lease on it (end that process)", path, err)
+	}
+	return fmt.Errorf("opening region %s: %w", path, err)
 }
 
 func keyOf(st *unix.Stat_t) inode { return inode{uint64(st.Dev), st.Ino} }

@@ -49,6 +49,9 @@ type lockRange struct{ from, to int64 }
 
 func (h *holders) reset() { h.looks, h.found = maxHolderLooks, map[int]lockHolding{} }
 
+// forget lets what processes have locked be read anew.
+func (h *holders) forget() { h.found = map[int]lockHolding{} }
+
 // has reports whether a process has a lock on a byte of the file, by the kernel's word on
 // its descriptors. What cannot be read is no proof. A process is looked into once for each
 // copy: it may have a lock on every slot.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/internal/safepath"
 )
 
 // Limits are words that any process may set while no process has, and only the owner
@@ -45,7 +46,13 @@ func (r *Region) openLimits() error {
 // written; it only says that a file which is missing has been there.
 func (r *Region) openBeside() (fd int, path string, err error) {
 	path = r.path + LimitsSuffix
-	fd, err = openNoFollow(path, false, false, 0)
+	if r.dir != nil {
+		if fd, err = safepath.OpenAt(*r.dir, filepath.Base(path), unix.O_RDONLY, 0); err != nil {
+			err = openError(path, err)
+		}
+	} else {
+		fd, err = openNoFollow(path, false, false, 0)
+	}
 	switch {
 	case err == nil:
 		return fd, path, nil

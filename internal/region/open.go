@@ -53,6 +53,7 @@ type Options struct {
 // Region is an open region. It is safe for use by several goroutines.
 type Region struct {
 	path string
+	dir  *int // descriptor of its folder, which is the caller's; nil: by path
 	file *file
 	role Role
 

@@ -7,6 +7,10 @@
 // followed only where nobody but root and this process's user can have put it: in a
 // folder that only they can write, or as a link of theirs in a folder like /tmp, where
 // users cannot remove each other's files.
+//
+// A link of /proc/PID leads into that process's own view of the file system (root, cwd). The
+// kernel follows it, and from there on no link is followed at all: what is there is the
+// process's to arrange.
 package safepath
 
 import (
@@ -33,7 +37,12 @@ func Open(path string, flags int, mode uint32) (fd int, err error) {
 		return -1, err
 	}
 	defer unix.Close(dir)
-	return openat(dir, filepath.Base(path), flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
+	return OpenAt(dir, filepath.Base(path), flags, mode)
+}
+
+// OpenAt is Open of a name in a folder, by the folder's descriptor.
+func OpenAt(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	return openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 }
 
 // OpenFolder opens a folder, for what takes a descriptor of one (O_PATH).
@@ -107,6 +116,7 @@ type walker struct {
 	fd     int    // the folder it has come to
 	writer int    // as of OpenFolderOf
 	links  int    // followed
+	inside bool   // of a process's own view of the file system: no link is followed
 }
 
 func (w *walker) start() (err error) {
@@ -143,7 +153,7 @@ func (w *walker) enter(name string) (link string, err error) {
 // passed adds a folder's writers to those of the path. In a folder like /tmp users cannot
 // replace each other's folders.
 func (w *walker) passed(st *unix.Stat_t) {
-	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 || w.writer != 0 && st.Uid != 0 && int(st.Uid) != w.writer {
+	if w.inside || st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 || w.writer != 0 && st.Uid != 0 && int(st.Uid) != w.writer {
 		w.writer = Several
 	} else if st.Uid != 0 {
 		w.writer = int(st.Uid)
@@ -153,15 +163,19 @@ func (w *walker) passed(st *unix.Stat_t) {
 // follow reads a link, by the descriptor that was checked.
 func (w *walker) follow(fd int, name string, link *unix.Stat_t) (string, error) {
 	var folder unix.Stat_t
-	if err := unix.Fstat(w.fd, &folder); err != nil {
+	var fs unix.Statfs_t
+	if err := errors.Join(unix.Fstat(w.fd, &folder), unix.Fstatfs(w.fd, &fs)); err != nil {
 		return "", err
+	}
+	if fs.Type == unix.PROC_SUPER_MAGIC && !w.inside {
+		return "", w.enterProcess(name)
 	}
 	if w.links++; w.links > maxLinks {
 		return "", unix.ELOOP
 	}
 	const sticky = unix.S_ISVTX
 	others := folder.Mode&0o022 != 0
-	if !trusted(&folder) || others && (folder.Mode&sticky == 0 || !trusted(link)) {
+	if w.inside || !trusted(&folder) || others && (folder.Mode&sticky == 0 || !trusted(link)) {
 		return "", fmt.Errorf("%s: %s is a %w (name the folder itself)", w.path, name, ErrLink)
 	}
 	buf := make([]byte, unix.PathMax)
@@ -173,6 +187,21 @@ func (w *walker) follow(fd int, name string, link *unix.Stat_t) (string, error) 
 		return "", unix.ENOENT
 	}
 	return string(buf[:n]), nil
+}
+
+// enterProcess goes where a link of /proc leads, which its text does not say.
+func (w *walker) enterProcess(name string) error {
+	next, err := openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	_ = unix.Close(w.fd)
+	w.fd = next
+	var fs unix.Statfs_t
+	if unix.Fstatfs(next, &fs) != nil || fs.Type != unix.PROC_SUPER_MAGIC { // not self, which stays in /proc
+		w.inside, w.writer = true, Several
+	}
+	return nil
 }
 
 // trusted reports whether root or this process's user owns a file.

@@ -2,6 +2,7 @@ package safepath
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -142,5 +143,39 @@ func TestSwappedFolder(t *testing.T) {
 	swapper.Wait()
 	if refused == 0 {
 		t.Error("the link was never met")
+	}
+}
+
+// A link of /proc leads where the process is, not where its text says; from there on no link is
+// followed, and the path is one that others can change.
+func TestProcess(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	cwd := fmt.Sprintf("/proc/%d/cwd", os.Getpid())
+	fd, writer, err := OpenFolderOf(cwd)
+	if err != nil || writer != Several {
+		t.Fatalf("writer %d, %v", writer, err)
+	}
+	_ = unix.Close(fd)
+	// Moved away, it is still where the process is.
+	if err := os.Rename(dir, dir+"-moved"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Rename(dir+"-moved", dir) })
+	for _, path := range []string{cwd + "/a", "/proc/self/cwd/a"} {
+		if content, err := read(path); err != nil || content != "a" {
+			t.Errorf("%s: %q, %v", path, content, err)
+		}
+	}
+	if _, err := OpenFolder(cwd + "/link"); !errors.Is(err, ErrLink) {
+		t.Errorf("a link was followed: %v", err)
 	}
 }

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/node"
+	"ration/internal/reap"
+	"ration/machine"
+)
+
+// Inspection is what `ration inspect` prints: all there is to know about one job.
+type Inspection struct {
+	machine.Job
+	Findings []machine.Finding `json:"findings"` // that are of this job
+}
+
+func newInspectCommand(a *app) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "inspect JOB",
+		Short: "Print all about one job as JSON",
+		Long: `Print all that is known about one job, ended or not, as one JSON value: the job
+as in ration ps --json, and the findings that are of it. JOB is a name that
+ration ps shows, or the path of a region, with a slash in it. Nothing is
+changed.
+
+With --format a Go template is printed instead, as in ration ps.
+
+Exit status: 0; 3 if there is no such job, or its region could not be read; what
+is known of it is printed all the same.`,
+		Example:           "  ration inspect train\n  ration inspect train --format '{{json .Refusals}}'",
+		Args:              argCount(1, 1, "one job"),
+		ValidArgsFunction: completeJobs(1),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runInspect(args[0], format) }),
+	}
+	cmd.Flags().StringVar(&format, "format", "", "print this Go `template` instead of JSON")
+	return cmd
+}
+
+func (a *app) runInspect(name, format string) error {
+	parsed, err := parseJobTemplate(format)
+	if err != nil {
+		return err
+	}
+	m, err := node.Read(reap.Options{ReadOnly: true})
+	if err != nil && !strings.ContainsRune(name, os.PathSeparator) {
+		return err
+	}
+	j, err := findJob(m.Jobs, name)
+	if err != nil {
+		return err
+	}
+	out := Inspection{Job: j, Findings: []machine.Finding{}}
+	for _, f := range m.Findings {
+		if f.Path == j.Path {
+			out.Findings = append(out.Findings, f)
+		}
+	}
+	if parsed != nil {
+		err = a.printEach([]machine.Job{j}, parsed)
+	} else {
+		err = a.out.printJSON(out)
+	}
+	if err == nil && j.Err() != nil {
+		err = statusError{j.Err(), ExitOpen}
+	}
+	return err
+}

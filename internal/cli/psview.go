@@ -1,0 +1,348 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"syscall"
+	"text/template"
+	"time"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// chooseJobs returns the jobs of those names, in their order; all without any.
+func chooseJobs(jobs []machine.Job, names []string) ([]machine.Job, error) {
+	if len(names) == 0 {
+		return jobs, nil
+	}
+	out := []machine.Job{}
+	for _, name := range names {
+		j, err := findJob(jobs, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, j)
+	}
+	return out, nil
+}
+
+// findJob finds a job by its name or the path of its region, among those that were read or, by a
+// path, elsewhere. A name that several users' jobs have is an error, unless one is this user's.
+func findJob(jobs []machine.Job, name string) (machine.Job, error) {
+	var found []machine.Job
+	for _, j := range jobs {
+		if j.Name == name || strings.Contains(name, "/") && j.Path == name {
+			found = append(found, j)
+		}
+	}
+	if own := slices.IndexFunc(found, func(j machine.Job) bool { return strings.HasPrefix(j.Path, job.Folder()+"/") }); own >= 0 && len(found) > 1 {
+		found = found[own : own+1]
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		j, err := machine.ReadJob(name)
+		if j.Path == "" { // it was not found; otherwise the error is in it
+			return j, err
+		}
+		return j, nil
+	}
+	var paths []string
+	for _, j := range found {
+		paths = append(paths, termtext.Printable(j.Path))
+	}
+	return machine.Job{}, usageError("%s: several users have a job of that name (use the path of its region: %s)", name, strings.Join(paths, ", "))
+}
+
+// order is the order in which jobs are shown, by their states.
+var order = map[string]int{machine.Running: 0, machine.Idle: 1, machine.Starting: 2, machine.Ended: 3}
+
+// sortJobs puts live jobs first, and otherwise leaves the order as it is.
+func sortJobs(jobs []machine.Job) {
+	slices.SortStableFunc(jobs, func(a, b machine.Job) int { return cmp.Compare(order[a.State], order[b.State]) })
+}
+
+// hideEnded leaves out jobs that have ended, and counts them. One that cannot be read is shown:
+// something should be done about it.
+func hideEnded(m *machine.Machine) {
+	before := len(m.Jobs)
+	m.Jobs = slices.DeleteFunc(m.Jobs, func(j machine.Job) bool { return j.State == machine.Ended && j.Err() == nil && len(j.Reaped) == 0 })
+	m.Hidden = before - len(m.Jobs)
+}
+
+// parseJobTemplate parses --format. It returns nil for none.
+func parseJobTemplate(text string) (*template.Template, error) {
+	if text == "" {
+		return nil, nil
+	}
+	t, err := template.New("--format").Option("missingkey=error").Funcs(template.FuncMap{
+		"json": func(v any) (string, error) {
+			var out bytes.Buffer
+			enc := json.NewEncoder(&out)
+			enc.SetEscapeHTML(false)
+			err := enc.Encode(v)
+			return strings.TrimSuffix(out.String(), "\n"), err
+		},
+		"bytes": humanfmt.Bytes,
+		"join":  strings.Join,
+	}).Parse(strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)) // as in docker ps
+	if err == nil { // a field that there is not is found before any job is
+		err = t.Execute(new(bytes.Buffer), &machine.Job{Exit: &machine.Exit{}, Command: []string{""}, Devices: []machine.Device{{Compute: &machine.Compute{}}},
+			Processes: []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
+			Refusals:  []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
+	}
+	if err != nil {
+		return nil, usageError("%v (see ration ps --help)", err)
+	}
+	return t, nil
+}
+
+// printEach prints a line for each job: by the template, or what other commands name it by.
+func (a *app) printEach(jobs []machine.Job, format *template.Template) error {
+	for i := range jobs {
+		line := argumentOf(&jobs[i])
+		if format != nil {
+			var out strings.Builder
+			if err := format.Execute(&out, &jobs[i]); err != nil {
+				return fmt.Errorf("%w (see ration ps --help)", err)
+			}
+			line = out.String()
+		}
+		// What a job's users chose must not move a cursor; a template may have tabs and lines.
+		for part := range strings.SplitSeq(line, "\n") {
+			a.out.printf("%s\n", strings.Join(mapStrings(strings.Split(part, "\t"), termtext.Printable), "\t"))
+		}
+	}
+	return nil
+}
+
+func mapStrings(all []string, f func(string) string) []string {
+	for i := range all {
+		all[i] = f(all[i])
+	}
+	return all
+}
+
+// argumentOf is what names a job to other commands: its name, or the path of the region of
+// another user's.
+func argumentOf(j *machine.Job) string {
+	if j.Name != "" && strings.HasPrefix(j.Path, job.Folder()+"/") {
+		return j.Name
+	}
+	return j.Path
+}
+
+// printTitle prints a job's name, its state, whose it is and what runs in it.
+func (a *app) printTitle(s machine.Job) {
+	title := ""
+	if s.Name != "" {
+		title = a.out.style(bold, termtext.Printable(s.Name)) + "  "
+	}
+	if s.State != "" {
+		title += stateText(s, time.Now()) + "  "
+	}
+	if job.AllUsers() && s.Owner != "" {
+		title += s.Owner + "  "
+	}
+	a.out.printf("%s%s\n", title, a.out.style(dim, termtext.Printable(s.Path)))
+	if len(s.Command) > 0 {
+		command := "  " + termtext.Printable(strings.Join(s.Command, " "))
+		if a.out.tty {
+			command = termtext.Truncate(command, a.out.width, "…")
+		}
+		a.out.printf("%s\n", a.out.style(dim, command))
+	}
+}
+
+// stateText renders a job's state: running 3m, ended 5m ago with exit status 1.
+func stateText(s machine.Job, now time.Time) string {
+	text := s.State
+	if s.State != machine.Ended {
+		if s.Started != 0 {
+			text += " " + agoText(now.Sub(s.StartedAt))
+		}
+		return text
+	}
+	if s.Ended != 0 {
+		text += " " + agoText(now.Sub(s.EndedAt)) + " ago"
+	}
+	if s.Exit != nil && s.Exit.Signal != 0 {
+		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))
+	} else if s.Exit != nil {
+		text += fmt.Sprintf(" with exit status %d", s.Exit.Status)
+	}
+	return text
+}
+
+// agoText renders a duration in one unit.
+func agoText(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// printDevices prints a line for each device that is there or was used. Before any process has
+// found out which devices there are, a limit for all of them is one line.
+func (a *app) printDevices(devices []machine.Device) {
+	unseen := func(d machine.Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
+	printed := 0
+	for i := 0; i < len(devices); i++ {
+		d := devices[i]
+		if unseen(d) && !d.Limited && d.Compute == nil {
+			continue
+		}
+		last := i
+		for unseen(d) && last+1 < len(devices) && sameLimits(devices[last+1], d) && devices[last+1].Device == devices[last].Device+1 {
+			last++
+		}
+		printed++
+		line := a.deviceLine(d)
+		if last > i {
+			line = strings.Replace(line, fmt.Sprintf("device %d ", d.Device), fmt.Sprintf("devices %d-%d ", d.Device, devices[last].Device), 1)
+		}
+		a.out.printf("  %s\n", line)
+		if d.Compute != nil {
+			a.out.printf("    %s\n", a.out.wrap(d.Compute.Sentence(), 4))
+		}
+		i = last
+	}
+	if printed == 0 {
+		a.out.printf("  no limits, and nothing was ever used\n")
+	}
+}
+
+// sameLimits reports whether a device differs from another by its number only.
+func sameLimits(a, b machine.Device) bool {
+	same := a.Compute == nil && b.Compute == nil || a.Compute != nil && b.Compute != nil && *a.Compute == *b.Compute
+	a.Device, a.Compute, b.Compute = b.Device, nil, nil
+	return same && a == b
+}
+
+// tree returns processes with how deep they are in the tree of those that started them: each
+// behind the one that started it.
+func tree(all []machine.Process) iter.Seq2[machine.Process, int] {
+	children := map[int][]machine.Process{} // by host PID of the parent
+	listed := map[int]bool{}
+	for _, p := range all {
+		listed[p.HostPID] = p.HostPID != 0
+	}
+	for _, p := range all {
+		parent := p.Parent
+		if !listed[parent] || parent == p.HostPID {
+			parent = 0
+		}
+		children[parent] = append(children[parent], p)
+	}
+	return func(yield func(machine.Process, int) bool) {
+		var walk func(parent, depth int) bool
+		walk = func(parent, depth int) bool {
+			below := children[parent]
+			delete(children, parent) // parents in a circle, which the kernel never says, end here
+			for _, p := range below {
+				if !yield(p, depth) || p.HostPID != 0 && !walk(p.HostPID, depth+1) {
+					return false
+				}
+			}
+			return true
+		}
+		for walk(0, 0) && len(children) > 0 {
+			for parent := range children {
+				children[0] = append(children[0], children[parent]...)
+				delete(children, parent)
+				break
+			}
+		}
+	}
+}
+
+// printGPUs prints a line for each device of the machine.
+func (a *app) printGPUs(devices []machine.GPU) {
+	for _, g := range devices {
+		line := fmt.Sprintf("GPU %d  %s  ", g.Device, g.Name)
+		share := 0.0
+		if g.Total > 0 {
+			share = float64(g.Used) / float64(g.Total)
+		}
+		if a.out.tty {
+			line += a.out.bar(share, 20) + "  "
+		}
+		line += fmt.Sprintf("%s of %s used", humanfmt.Bytes(g.Used), humanfmt.Bytes(g.Total))
+		if g.Jobs > 0 {
+			line += fmt.Sprintf(", %s handed out to %s", humanfmt.Bytes(g.Rations), humanfmt.Plural(g.Jobs, "job", "jobs"))
+		}
+		if g.Unlimited > 0 {
+			line += fmt.Sprintf(", %s without a limit", humanfmt.Plural(g.Unlimited, "job", "jobs"))
+		}
+		if g.Utilization != nil {
+			line += fmt.Sprintf(", %d %% busy", *g.Utilization)
+		}
+		if g.Temperature != nil {
+			line += fmt.Sprintf(", %d °C", *g.Temperature)
+		}
+		if g.Power != nil {
+			line += fmt.Sprintf(", %.0f W", *g.Power)
+		}
+		a.out.printf("%s\n", a.out.wrap(line, 2))
+	}
+}
+
+var outsideColumns = []column[machine.Outside]{
+	{"PID", true, func(o machine.Outside) string { return fmt.Sprint(o.PID) }, nil},
+	{"USER", false, func(o machine.Outside) string { return cmp.Or(o.User, "?") }, nil},
+	{"DEVICE", true, func(o machine.Outside) string { return fmt.Sprint(o.Device) }, nil},
+	{"HOLDS", true, func(o machine.Outside) string { return humanfmt.Short(o.Used) }, nil},
+	{"IN", false, func(o machine.Outside) string { return o.Container }, func(o machine.Outside) bool { return o.Container != "" }},
+	{"NAME", false, func(o machine.Outside) string { return cmp.Or(o.Name, "?") }, nil},
+}
+
+// printOutside prints the processes of no job.
+func (a *app) printOutside(all []machine.Outside) {
+	if len(all) > 0 {
+		a.out.printf("\n%s\n", a.out.style(bold, "in no job"))
+		printTable(a.out, outsideColumns, all)
+	}
+}
+
+// printFindings prints what an operator should know, but for what a job's own lines say.
+func (a *app) printFindings(all []machine.Finding) {
+	blank := true
+	for _, f := range all {
+		if f.Kind == machine.Unreadable || f.Kind == machine.DeadProcesses || f.Kind == machine.ShareUnkept {
+			continue
+		}
+		if blank {
+			a.out.printf("\n")
+			blank = false
+		}
+		a.out.printf("%s\n", a.out.wrap(a.out.style(bold, "!")+" "+termtext.Printable(f.Text+" ("+f.Remedy+")"), 2))
+	}
+}
+
+// printHidden says what was left out.
+func (a *app) printHidden(m *machine.Machine) {
+	if m.Hidden == 0 {
+		return
+	}
+	text := humanfmt.Plural(m.Hidden, "job has ended", "jobs have ended") + " (ration ps -a shows them)"
+	if len(m.Jobs) == 0 {
+		text = "No job runs in " + termtext.Printable(m.Folder) + ". " + text
+	} else {
+		a.out.printf("\n")
+	}
+	a.out.printf("%s\n", a.out.style(dim, a.out.wrap(text, 0)))
+}

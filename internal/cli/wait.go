@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// Waited is what `ration wait --json` prints.
+type Waited struct {
+	Job     string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path    string        `json:"path"`
+	Exit    *machine.Exit `json:"exit,omitempty"` // nil where no launcher stayed to see it
+	Ended   int64         `json:"ended,omitempty"`
+	EndedAt time.Time     `json:"ended_at,omitzero"`
+}
+
+func newWaitCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "wait JOB",
+		Short: "Wait until a job has ended",
+		Long: `Wait until a job has ended: no process of its command runs, and none that has
+joined it lives. JOB is a name that ration ps shows, or the path of a region,
+with a slash in it.
+
+It prints the exit status of the job's command and ends with the same, where the
+launcher stayed to see it (ration run --summary); otherwise it prints nothing
+and ends with 0. A job that has been removed by then is known all the same.
+
+Exit status: that of the job's command, 128 and the signal's number if a signal
+ended it; 0 where that is not known; 3 if there is no such job.`,
+		Example:           "  ration wait train\n  ration wait train && ration run --mem 10g -- python evaluate.py",
+		Args:              argCount(1, 1, "one job"),
+		ValidArgsFunction: completeJobs(1),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runWait(args[0]) }),
+	}
+}
+
+func (a *app) runWait(name string) error {
+	j, err := findForWait(name)
+	if err != nil {
+		return err
+	}
+	end, err := job.Wait(j)
+	if err != nil {
+		return err
+	}
+	out := Waited{Job: j.Name, Path: j.Path}
+	if end != nil {
+		out.Exit, out.Ended, out.EndedAt = &machine.Exit{Status: end.Status, Signal: end.Signal}, end.Ended, time.Unix(0, end.Ended).UTC()
+	}
+	if a.json {
+		if err := a.out.printJSON(out); err != nil {
+			return err
+		}
+	} else if end != nil {
+		a.out.printf("%d\n", end.Status)
+	}
+	if end != nil && end.Status != 0 {
+		return statusError{errReported, end.Status}
+	}
+	return nil
+}
+
+// findForWait finds a job, also one that no process has joined yet, and, for root, one of
+// another user.
+func findForWait(name string) (job.Job, error) {
+	j, err := job.FindFolder(name)
+	if err == nil || !job.AllUsers() {
+		return j, err
+	}
+	m, readErr := machine.Read()
+	if readErr != nil {
+		return j, readErr
+	}
+	found, err := findJob(m.Jobs, name)
+	return job.Job{Name: found.Name, Path: found.Path}, err
+}

@@ -1,0 +1,59 @@
+package job
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/region"
+)
+
+// slotOffset is that of a slot's byte.
+func slotOffset(t testing.TB, n int) int64 {
+	t.Helper()
+	for at := int64(0); at < region.FileSize; at++ {
+		if region.IsSlotByte(at) {
+			if n--; n < 0 {
+				return at
+			}
+		}
+	}
+	t.Fatal("there is no such slot")
+	return 0
+}
+
+// Only locks for writing of one byte where slots are may be of regions.
+func TestParseLocks(t *testing.T) {
+	first, second := slotOffset(t, 0), slotOffset(t, 1)
+	text := fmt.Sprintf(`1: POSIX  ADVISORY  WRITE 41 00:19:1042 %[1]d %[1]d
+2: POSIX  ADVISORY  WRITE 42 00:19:1042 %[2]d %[2]d
+2: -> POSIX  ADVISORY  WRITE 99 00:19:1 %[1]d %[1]d
+3: POSIX  ADVISORY  READ 43 00:19:2 %[1]d %[1]d
+4: OFDLCK ADVISORY  WRITE -1 00:19:3 %[1]d %[1]d
+5: FLOCK  ADVISORY  WRITE 44 00:19:4 0 EOF
+6: POSIX  ADVISORY  WRITE 45 00:19:5 %[1]d %[2]d
+7: POSIX  ADVISORY  WRITE 46 00:19:6 7 7
+8: POSIX  ADVISORY  WRITE 41 fd:0a:1042 %[1]d %[1]d
+9: POSIX  ADVISORY  WRITE 41 nonsense %[1]d %[1]d
+10: POSIX  ADVISORY  WRITE -5 00:19:7 %[1]d %[1]d
+`, first, second)
+	want := []LockedFile{{FileID{unix.Mkdev(0, 0x19), 1042}, []int{41, 42}}, {FileID{unix.Mkdev(0xfd, 0x0a), 1042}, []int{41}}}
+	if got := parseLocks([]byte(text)); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Whatever the list holds, no more is taken than the bounds allow.
+func FuzzParseLocks(f *testing.F) {
+	f.Add([]byte("1: POSIX  ADVISORY  WRITE 41 00:19:1042 20480 20480\n"))
+	f.Add([]byte("1: -> POSIX"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, l := range parseLocks(text) {
+			if len(l.PIDs) == 0 || len(l.PIDs) > maxLockedPIDs || l.PIDs[0] <= 0 {
+				t.Errorf("got %v", l)
+			}
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package job
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/limit"
+	"ration/internal/proc"
+	"ration/internal/safepath"
+)
+
+// Root looks at the jobs of all users. Their folders are theirs: nothing in one is trusted, no
+// link of theirs is followed, no more than a bounded part of it read. A folder can even be made
+// to never answer (a file system of its user's), so the caller reads each by itself and waits for
+// none longer than for a deadline.
+
+// maxUserJobs bounds how many jobs of one folder are looked at.
+const maxUserJobs = 4096
+
+// Places is where the folders of other users' jobs are looked for.
+type Places struct {
+	Runtime string // holds a folder for each user, by UID: /run/user
+	Temp    string // holds ration-UID: /tmp
+	Proc    string // holds a folder for each process: /proc
+	Home    func(uid int) string
+}
+
+// AllPlaces are those of this machine.
+var AllPlaces = Places{"/run/user", "/tmp", "/proc", proc.Home}
+
+// Folders returns paths at which other users' jobs may be; some need not exist.
+func (p Places) Folders() []Folders {
+	byUser := map[int][]string{}
+	for _, name := range names(p.Runtime) {
+		if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
+			byUser[uid] = append(byUser[uid], filepath.Join(p.Runtime, name, "ration"))
+		}
+	}
+	for _, name := range names(p.Temp) {
+		digits, is := strings.CutPrefix(name, "ration-")
+		if uid, err := strconv.Atoi(digits); is && err == nil && uid >= 0 {
+			byUser[uid] = append(byUser[uid], filepath.Join(p.Temp, name))
+		}
+	}
+	for _, name := range names(p.Proc) {
+		var st unix.Stat_t
+		if _, err := strconv.Atoi(name); err == nil && unix.Lstat(filepath.Join(p.Proc, name), &st) == nil && st.Uid != 0 {
+			byUser[int(st.Uid)] = append(byUser[int(st.Uid)], "")
+		}
+	}
+	var out []Folders
+	for uid, paths := range byUser {
+		withProcesses := slices.Contains(paths, "")
+		out = append(out, Folders{uid, slices.DeleteFunc(paths, func(s string) bool { return s == "" }), withProcesses, p.Home})
+	}
+	slices.SortFunc(out, func(a, b Folders) int { return a.UID - b.UID })
+	return out
+}
+
+// Folders is where the jobs of one user may be.
+type Folders struct {
+	UID           int
+	paths         []string
+	withProcesses bool
+	home          func(uid int) string
+}
+
+// Paths returns the folders. It may ask a directory service for the user's home.
+func (f Folders) Paths() []string {
+	if f.withProcesses { // only these can have a job in their home
+		if home := f.home(f.UID); filepath.IsAbs(home) {
+			return append(slices.Clone(f.paths), filepath.Join(home, ".local", "state", "ration"))
+		}
+	}
+	return f.paths
+}
+
+// names returns what is in a folder, or nothing.
+func names(dir string) []string {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	out, _ := f.Readdirnames(-1)
+	return out
+}
+
+// EachIn calls visit for each job in a folder of another user's, with the descriptor of the
+// job's own folder, until that returns false. It reports whether it saw all of them.
+func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
+	top, err := safepath.OpenFolder(folder)
+	if err != nil {
+		return true // there is none, or a link that is not followed
+	}
+	defer unix.Close(top)
+	fd, err := safepath.OpenAt(top, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return true
+	}
+	list := os.NewFile(uintptr(fd), folder)
+	defer list.Close()
+	for seen := 0; ; {
+		some, err := list.Readdirnames(64)
+		for _, name := range some {
+			if seen++; seen > maxUserJobs {
+				return false
+			}
+			if limit.CheckName("job", name) != nil || Reserved(name) {
+				continue
+			}
+			dir, err := safepath.OpenAt(top, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				continue
+			}
+			_, err = identityIn(dir, RegionName)
+			more := err != nil || visit(Job{name, filepath.Join(folder, name, RegionName)}, dir)
+			_ = unix.Close(dir)
+			if !more {
+				return false
+			}
+		}
+		if err != nil {
+			return true
+		}
+	}
+}

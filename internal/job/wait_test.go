@@ -1,0 +1,283 @@
+package job
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/region"
+	"ration/internal/termtext"
+)
+
+// envMember names a file of which this program is to have a byte locked, as a member of a job
+// has, until its input ends.
+const envMember = "RATION_TEST_MEMBER"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(envMember); path != "" {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err == nil {
+			err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 50, Len: 1})
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("ready")
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// waiting returns when the kernel lists somebody who waits for a lock of a file: there is a line
+// with an arrow for each.
+func waiting(t *testing.T, path string, from string) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	file := fmt.Appendf(nil, "%02x:%02x:%d %s ", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino, from)
+	for range 6000 {
+		list, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(list) {
+			if bytes.Contains(line, []byte("->")) && bytes.Contains(line, file) {
+				return
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("nobody waits for %s", path)
+}
+
+type waited struct {
+	end *End
+	err error
+}
+
+func startWait(j Job) chan waited {
+	out := make(chan waited, 1)
+	go func() {
+		end, err := Wait(j)
+		out <- waited{end, err}
+	}()
+	return out
+}
+
+func mustWait(t *testing.T, result chan waited) {
+	t.Helper()
+	select {
+	case w := <-result:
+		t.Fatalf("it waited no longer: %+v", w)
+	default:
+	}
+}
+
+// Wait ends when the job has, and knows how, though the job is removed by then.
+func TestWait(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := region.Open(l.Job.Path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.WriteInfo([]string{"sh", "\x1b[2J"}), r.Close(), l.Share()); err != nil {
+		t.Fatal(err)
+	}
+	alive := filepath.Join(l.Folder, aliveName)
+	result := startWait(l.Job)
+	waiting(t, alive, fmt.Sprint(waitByte))
+	mustWait(t, result)
+	if !Running(l.Job) {
+		t.Error("one that waits makes the job look ended")
+	}
+	if err := l.WriteEnd(0, 0); err != nil {
+		t.Fatal(err)
+	}
+	mustWait(t, result)
+	if !l.RemoveIfUnused() {
+		t.Error("one that waits keeps the job from being removed")
+	}
+	if w := <-result; w.err != nil || w.end == nil || w.end.Status != 0 || w.end.Ended == 0 {
+		t.Errorf("got %+v, %+v", w.end, w.err)
+	}
+	if _, err := Wait(Job{"train", l.Job.Path}); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("waiting for a job that is gone: %v", err)
+	}
+}
+
+// The next job of the name is another one. How one ended that nobody saw is not known.
+func TestWaitForOneOfTwo(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	make := func() *Lock {
+		l, err := Create("train")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := region.Open(l.Job.Path, region.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(l.WriteInfo([]string{"true"}), r.Close(), l.Share()); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := make()
+	result := startWait(first.Job)
+	waiting(t, filepath.Join(first.Folder, aliveName), fmt.Sprint(waitByte))
+	first.Release()
+	second := make() // which the one that waits must not hinder
+	defer second.Release()
+	if w := <-result; w.err != nil || w.end != nil {
+		t.Errorf("got %+v, %+v", w.end, w.err)
+	}
+}
+
+// So it is where the next one has the lock before the one that waits: here, without letting go of
+// it in between.
+func TestWaitIsOvertaken(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if err := errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()); err != nil {
+		t.Fatal(err)
+	}
+	result := startWait(l.Job)
+	waiting(t, filepath.Join(l.Folder, aliveName), fmt.Sprint(waitByte))
+	mustWait(t, result)
+	if err := errors.Join(l.set(exclusive), l.removeContents(), os.WriteFile(l.Job.Path, nil, 0o600), l.Share()); err != nil {
+		t.Fatal(err)
+	}
+	if w := <-result; w.err != nil || w.end != nil {
+		t.Errorf("got %+v, %+v", w.end, w.err)
+	}
+}
+
+// A process that has joined the job is waited for when the command has ended.
+func TestWaitForMember(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	path, err := MakeFolder("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	member := exec.Command(os.Args[0])
+	member.Env = append(os.Environ(), envMember+"="+path)
+	stdin, err := member.StdinPipe()
+	stdout, err2 := member.StdoutPipe()
+	if err := errors.Join(err, err2, member.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the member said %q", line)
+	}
+	result := startWait(Job{"train", path})
+	waiting(t, path, "0")
+	mustWait(t, result)
+	if err := errors.Join(stdin.Close(), member.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	if w := <-result; w.err != nil || w.end != nil {
+		t.Errorf("got %+v, %+v", w.end, w.err)
+	}
+}
+
+// What has the waiting byte locked, at the end of its wait, is nobody who uses the job, and the
+// next job is made as soon as it is gone.
+func TestWaitersLock(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	f, err := os.OpenFile(filepath.Join(l.Folder, aliveName), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: exclusive, Start: waitByte, Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		t.Fatal(err)
+	}
+	if Running(l.Job) {
+		t.Error("the job looks as if it ran")
+	}
+	made := make(chan error, 1)
+	go func() {
+		l, err := Create("train")
+		if err == nil {
+			l.Release()
+		}
+		made <- err
+	}()
+	select {
+	case err := <-made:
+		t.Fatalf("it was made while the byte was locked: %v", err)
+	case <-time.After(20 * time.Millisecond): // no proof that it waits, but it must not fail
+	}
+	lock.Type = unix.F_UNLCK
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-made; err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParseInfo(f *testing.F) {
+	f.Add([]byte(`{"command":["sh"],"pid":7,"started":1}` + "\n" + `{"status":3,"ended":5}` + "\n"))
+	f.Add([]byte("{}\n{\"status\":-1}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		info, end := parseInfo(text)
+		size := 0
+		for _, arg := range info.Command {
+			if arg != termtext.Printable(arg) {
+				t.Errorf("%q reaches the reader", arg)
+			}
+			size += len(arg)
+		}
+		if size > 4*maxCommand || end != nil && (end.Status < 0 || end.Status > 255) {
+			t.Errorf("%d bytes, %+v", size, end)
+		}
+	})
+}
+
+// A line that its writer did not finish does not count.
+func TestParseInfo(t *testing.T) {
+	const first, second = `{"command":["sh","-c"],"pid":7,"started":1}` + "\n", `{"status":3,"ended":5}`
+	if info, end := parseInfo([]byte(first + second)); len(info.Command) != 2 || end != nil {
+		t.Errorf("got %+v, %+v", info, end)
+	}
+	if _, end := parseInfo([]byte(first + second + "\n")); end == nil || end.Status != 3 || end.Ended != 5 {
+		t.Errorf("got %+v", end)
+	}
+	if info, _ := parseInfo([]byte(first[:20])); info.Command != nil {
+		t.Errorf("got %+v", info)
+	}
+	long := make([]string, 5000)
+	if got := cutCommand(append(long, "end")); len(got) > maxCommand+1 || got[len(got)-1] != cutArgument {
+		t.Errorf("got %d arguments", len(got))
+	}
+}

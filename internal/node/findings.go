@@ -1,0 +1,146 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"ration/internal/humanfmt"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// Bounds below which nothing is worth a sentence.
+const (
+	minDrift    = 64 << 20 // bytes; or driftShare of what the process holds, if that is more
+	driftShare  = 50       // one part of so many: 2 %
+	minOutside  = 64 << 20 // bytes that a process of no job holds
+	maxFindings = 64       // of one kind: a job with a thousand processes has one cause
+)
+
+// driftBound is how far the driver's count may be from ours.
+func driftBound(held uint64) uint64 { return max(minDrift, held/driftShare) }
+
+// Findings returns what an operator should know of a machine.
+func Findings(m *machine.Machine) (out []machine.Finding) {
+	count := map[string]int{}
+	add := func(f machine.Finding) {
+		if count[f.Kind]++; count[f.Kind] <= maxFindings {
+			out = append(out, f)
+		}
+	}
+	for i := range m.Devices {
+		g := &m.Devices[i]
+		if g.Rations > g.Total && g.Total > 0 {
+			add(machine.Finding{Kind: machine.Overbooked, Device: g.Device,
+				Text: fmt.Sprintf("device %d is overbooked: %s have %s of its %s together, and may find none left within their limits",
+					g.Device, humanfmt.Plural(g.Jobs, "job", "jobs"), humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total)),
+				Remedy: "lower a limit with ration limit, or start fewer jobs there"})
+		}
+	}
+	for i := range m.Jobs {
+		jobFindings(&m.Jobs[i], add)
+	}
+	for _, o := range m.Outside {
+		if o.Used >= minOutside {
+			add(machine.Finding{Kind: machine.OutsideJobs, Device: o.Device, PID: o.PID,
+				Text:   fmt.Sprintf("%s holds %s of device %d, and belongs to no job", outsideName(o), humanfmt.Bytes(o.Used), o.Device),
+				Remedy: "start it with ration run, so that it has a limit"})
+		}
+	}
+	return out
+}
+
+func outsideName(o machine.Outside) string {
+	switch {
+	case o.Name == "":
+		return fmt.Sprintf("pid %d, which cannot be seen from here,", o.PID)
+	case o.Container != "":
+		return fmt.Sprintf("%s (pid %d) of user %s in %s", o.Name, o.PID, o.User, o.Container)
+	}
+	return fmt.Sprintf("%s (pid %d) of user %s", o.Name, o.PID, o.User)
+}
+
+// jobFindings adds what is to be known of one job.
+func jobFindings(j *machine.Job, add func(machine.Finding)) {
+	of := machine.Finding{Device: -1, Job: j.Title(), Path: j.Path}
+	if j.Err() != nil {
+		f := of
+		f.Kind, f.Text = machine.Unreadable, termtext.Printable(fmt.Sprintf("job %s cannot be read: %s", j.Title(), j.Error))
+		f.Remedy = "end its processes, and remove it with ration rm"
+		switch {
+		case j.State == machine.Ended && errors.Is(j.Err(), machine.ErrVersion):
+			f.Remedy = "remove it with ration rm"
+		case j.State == machine.Ended:
+			f.Remedy = "remove it with ration rm --force"
+		}
+		add(f)
+		return
+	}
+	dead, held := 0, uint64(0)
+	for _, p := range j.Processes {
+		if p.State == machine.Dead {
+			dead++
+			for _, h := range p.Holdings {
+				held += h.Total
+			}
+		}
+		for _, h := range p.Holdings {
+			if h.DriverNow && p.State != machine.Dead {
+				addDrift(of, p, h, add)
+			}
+		}
+	}
+	if dead > 0 {
+		f := of
+		f.Kind = machine.DeadProcesses
+		f.Text = fmt.Sprintf("job %s counts %s for %s that did not leave", j.Title(), humanfmt.Bytes(held), humanfmt.Plural(dead, "dead process", "dead processes"))
+		f.Remedy = "nothing need be done: the next request that needs it gets it, and ration ps of the job's user returns it at once"
+		add(f)
+	}
+	for _, d := range j.Devices {
+		if d.Compute == nil {
+			continue
+		}
+		if reason := unkept(j, d.Device); reason != "" {
+			f := of
+			f.Kind, f.Device = machine.ShareUnkept, d.Device
+			f.Text = termtext.Printable(fmt.Sprintf("the share of job %s of device %d's time is not enforced: %s", j.Title(), d.Device, reason))
+			f.Remedy = "see ration why " + j.Title()
+			add(f)
+		}
+	}
+}
+
+func addDrift(of machine.Finding, p machine.Process, h machine.Holding, add func(machine.Finding)) {
+	f, more, word := of, h.Driver, "more"
+	if h.Driver >= h.Total {
+		more -= h.Total
+	} else {
+		more, word = h.Total-h.Driver, "less"
+	}
+	if more <= driftBound(h.Total) {
+		return
+	}
+	f.Kind, f.Device, f.PID = machine.Drift, h.Device, p.HostPID
+	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s (pid %d) on device %d",
+		humanfmt.Bytes(more), word, of.Job, termtext.Printable(p.Name), p.HostPID, h.Device)
+	f.Remedy = "look again: if it stays, the process takes memory in a way that is not counted (see docs/coverage.md)"
+	if word == "less" {
+		f.Remedy = "look again: if it stays, the job's accounts are wrong; end the job, and report how it came about"
+	}
+	add(f)
+}
+
+// unkept returns why the share of a job is not enforced in one of its processes, or "".
+func unkept(j *machine.Job, device int) string {
+	for _, p := range j.Processes {
+		i := slices.IndexFunc(p.Holdings, func(h machine.Holding) bool {
+			return h.Device == device && h.Compute != nil && h.Compute.State == machine.NotEnforced
+		})
+		if i >= 0 && p.State != machine.Dead {
+			return p.Holdings[i].Compute.Reason
+		}
+	}
+	return ""
+}

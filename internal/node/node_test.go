@@ -1,0 +1,162 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"ration/internal/gpu"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/machine"
+)
+
+const gib = 1 << 30
+
+// stand is a driver that says what it is told to.
+type stand struct {
+	devices   []gpu.Device
+	processes []gpu.Process
+	silent    error
+}
+
+func (s stand) Describe() []gpu.Device            { return s.devices }
+func (s stand) Processes() ([]gpu.Process, error) { return s.processes, s.silent }
+func (s stand) Status(device int) (gpu.Status, error) {
+	if s.silent != nil {
+		return gpu.Status{}, s.silent
+	}
+	celsius := 40 + device
+	return gpu.Status{Used: uint64(device+1) * gib, Temperature: &celsius}, nil
+}
+
+func twoDevices() stand {
+	return stand{devices: []gpu.Device{{Index: 0, UUID: "GPU-a", Name: "one\x1b[2J", Total: limit.Size(10 * gib)}, {Index: 1, UUID: "GPU-b", Total: limit.Size(20 * gib)}}}
+}
+
+// Devices of jobs are found by their UUIDs, whatever their numbers in the job, and jobs that
+// have ended have nothing of them.
+func TestRations(t *testing.T) {
+	m := machine.Machine{Jobs: []machine.Job{
+		{Name: "a", State: machine.Running, Devices: []machine.Device{{Device: 0, UUID: "GPU-b", Limited: true, Limit: 5 * gib}, {Device: 1, Limited: true, Limit: 3 * gib}}},
+		{Name: "b", State: machine.Starting, Devices: []machine.Device{{Device: 0, Limited: true, Limit: 8 * gib}, {Device: 7, Limited: true, Limit: gib}}},
+		{Name: "c", State: machine.Ended, Devices: []machine.Device{{Device: 0, Limited: true, Limit: 9 * gib}}},
+		{Name: "d", State: machine.Idle, Devices: []machine.Device{{Device: 1, Used: 1}, {Device: 0, UUID: "GPU-elsewhere", Limited: true, Limit: gib}}},
+		{Name: "e", State: machine.Idle, Devices: []machine.Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}}, // a tenant's own
+	}}
+	addDriver(&m, twoDevices())
+	if g := m.Devices[1]; g.Rations != 8*gib || g.Jobs != 2 || g.Unlimited != 1 || g.Used != 2*gib || *g.Temperature != 41 || g.Power != nil {
+		t.Errorf("got %+v", g)
+	}
+	if g := m.Devices[0]; g.Rations != ^uint64(0) || g.Jobs != 2 || g.Name != "one?[2J" {
+		t.Errorf("got %+v", g)
+	}
+	found := Findings(&m)
+	if len(found) != 1 || found[0].Kind != machine.Overbooked || found[0].Device != 0 {
+		t.Errorf("got %+v", found)
+	}
+}
+
+// What a process claims to be does not take another one off the list of those in no job.
+func TestOutside(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	me := os.Getpid()
+	d := twoDevices()
+	d.processes = []gpu.Process{{Device: 0, PID: me, Used: 2 * gib}, {Device: 1, PID: me, Used: gib}, {Device: 0, PID: os.Getppid(), Used: 1 << 20}, {Device: 0, PID: 1 << 29, Used: gib}}
+	process := func(verified bool) machine.Machine {
+		return machine.Machine{Jobs: []machine.Job{{Name: "a", State: machine.Running, Devices: []machine.Device{{Device: 3, UUID: "GPU-a"}},
+			Processes: []machine.Process{{Verified: verified, PID: 1, HostPID: me, State: machine.Live, Holdings: []machine.Holding{{Device: 3, Total: gib}}}}}}}
+	}
+	m := process(true)
+	addDriver(&m, d)
+	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != 2*gib || !h.DriverNow {
+		t.Errorf("got %+v", h)
+	}
+	if slices.ContainsFunc(m.Outside, func(o machine.Outside) bool { return o.PID == me }) {
+		t.Errorf("a process of a job is outside: %+v", m.Outside)
+	}
+	kinds := func(m *machine.Machine) (out []string) {
+		for _, f := range Findings(m) {
+			out = append(out, f.Kind)
+		}
+		return out
+	}
+	if os.Geteuid() == 0 {
+		if len(m.Outside) != 2 || m.Outside[0].PID != os.Getppid() || m.Outside[0].Name == "" || m.Outside[1].UID != -1 {
+			t.Errorf("got %+v", m.Outside)
+		}
+		if got := kinds(&m); !slices.Equal(got, []string{machine.Drift, machine.OutsideJobs}) {
+			t.Errorf("got %v", got)
+		}
+	}
+	m = process(false)
+	addDriver(&m, d)
+	if n := len(slices.DeleteFunc(m.Outside, func(o machine.Outside) bool { return o.PID != me })); n != 2 {
+		t.Errorf("it is outside of jobs %d times, want 2", n)
+	}
+}
+
+// Below the bounds nothing is found, above them it is, in a sentence.
+func TestFindings(t *testing.T) {
+	base := func() machine.Machine {
+		return machine.Machine{Jobs: []machine.Job{{Name: "a", Path: "/x/a/region", State: machine.Running, Devices: []machine.Device{{Device: 0, Compute: &machine.Compute{Share: 30}}},
+			Processes: []machine.Process{{Verified: true, PID: 7, HostPID: 7, Name: "p", State: machine.Live,
+				Holdings: []machine.Holding{{Total: 10 * gib, Driver: 10 * gib, DriverNow: true, Compute: &machine.ProcessCompute{State: machine.Kept}}}}}}}}
+	}
+	holding := func(m *machine.Machine) *machine.Holding { return &m.Jobs[0].Processes[0].Holdings[0] }
+	for name, c := range map[string]struct {
+		change func(m *machine.Machine)
+		kind   string // "": none
+		text   string
+	}{
+		"well":              {func(*machine.Machine) {}, "", ""},
+		"drift in bounds":   {func(m *machine.Machine) { holding(m).Driver += 10 * gib / 50 }, "", ""},
+		"drift up":          {func(m *machine.Machine) { holding(m).Driver += 10*gib/50 + 1 }, machine.Drift, "the driver counts 205 MiB more than job a for p (pid 7) on device 0"},
+		"drift down":        {func(m *machine.Machine) { holding(m).Driver = 0 }, machine.Drift, "10 GiB less"},
+		"drift of little":   {func(m *machine.Machine) { holding(m).Total, holding(m).Driver = 0, 64<<20 }, "", ""},
+		"drift of a little": {func(m *machine.Machine) { holding(m).Total, holding(m).Driver = 0, 64<<20+1 }, machine.Drift, "64 MiB more"},
+		"an old reading":    {func(m *machine.Machine) { holding(m).Driver, holding(m).DriverNow = 0, false }, "", ""},
+		"dead":              {func(m *machine.Machine) { m.Jobs[0].Processes[0].State = machine.Dead }, machine.DeadProcesses, "job a counts 10 GiB for 1 dead process"},
+		"share": {func(m *machine.Machine) {
+			holding(m).Compute = &machine.ProcessCompute{State: machine.NotEnforced, Reason: "it was refused"}
+		}, machine.ShareUnkept, "the share of job a of device 0's time is not enforced: it was refused"},
+		"unreadable": {func(m *machine.Machine) { m.Jobs[0] = machine.Job{Name: "a", Error: "cut\x1b[2J"} }, machine.Unreadable, "job a cannot be read: cut?[2J"},
+		"outside": {func(m *machine.Machine) {
+			m.Outside = []machine.Outside{{PID: 9, Used: 64 << 20, Name: "x", User: "u", Container: "docker/0"}}
+		}, machine.OutsideJobs, "x (pid 9) of user u in docker/0 holds 64 MiB of device 0"},
+		"outside little": {func(m *machine.Machine) { m.Outside = []machine.Outside{{PID: 9, Used: 64<<20 - 1}} }, "", ""},
+		"full":           {func(m *machine.Machine) { m.Devices = []machine.GPU{{Total: gib, Rations: gib, Jobs: 2}} }, "", ""},
+		"overbooked":     {func(m *machine.Machine) { m.Devices = []machine.GPU{{Total: gib, Rations: gib + 1, Jobs: 2}} }, machine.Overbooked, "device 0 is overbooked: 2 jobs"},
+	} {
+		m := base()
+		c.change(&m)
+		got := Findings(&m)
+		switch {
+		case c.kind == "" && len(got) > 0:
+			t.Errorf("%s: found %+v", name, got)
+		case c.kind != "" && (len(got) != 1 || got[0].Kind != c.kind || !strings.Contains(got[0].Text, c.text) || got[0].Remedy == ""):
+			t.Errorf("%s: found %+v, want %s: %s", name, got, c.kind, c.text)
+		}
+	}
+	m := base()
+	for i := range 1000 {
+		m.Outside = append(m.Outside, machine.Outside{PID: i, Used: gib})
+	}
+	if got := len(Findings(&m)); got != maxFindings {
+		t.Errorf("%d findings of one kind", got)
+	}
+}
+
+// A driver that does not answer is a finding, and the rest is there.
+func TestSilentDriver(t *testing.T) {
+	d := twoDevices()
+	d.silent = errors.New("no\x07")
+	m := machine.Machine{Jobs: []machine.Job{{Name: "a"}}}
+	addDriver(&m, d)
+	if len(m.Devices) != 2 || len(m.Findings) != 1 || m.Findings[0].Kind != machine.DriverSilent || strings.Contains(fmt.Sprint(m), "\x07") {
+		t.Errorf("got %+v", m)
+	}
+}

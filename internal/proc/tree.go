@@ -1,0 +1,124 @@
+package proc
+
+import (
+	"bytes"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"ration/internal/termtext"
+)
+
+// Parent returns the PID of a process's parent, or 0 where that is not known.
+func Parent(pid int) int {
+	stat, err := readStart("/proc/"+strconv.Itoa(pid)+"/stat", 1024)
+	if err != nil {
+		return 0
+	}
+	return parseParent(stat)
+}
+
+func parseParent(stat []byte) int {
+	field := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(field) < 2 {
+		return 0
+	}
+	ppid, err := strconv.Atoi(string(field[1]))
+	if err != nil || ppid < 0 {
+		return 0
+	}
+	return ppid
+}
+
+// maxAncestors bounds how far up Ancestor looks.
+const maxAncestors = 64
+
+// Ancestor returns the nearest process above pid for which is returns true, or 0.
+func Ancestor(pid int, is func(pid int) bool) int {
+	for range maxAncestors {
+		if pid = Parent(pid); pid <= 1 {
+			return 0
+		}
+		if is(pid) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// Cgroup returns the path of a process's control group, and the container or batch job that it
+// names, as parseCgroup does; "" where that is not known.
+func Cgroup(pid int) (group, container string) {
+	text, err := readStart("/proc/"+strconv.Itoa(pid)+"/cgroup", 16<<10)
+	if err != nil {
+		return "", ""
+	}
+	return parseCgroup(string(text))
+}
+
+// containerID finds what engines call the control group of a container: a name of theirs, and
+// 64 hexadecimal digits.
+var containerID = regexp.MustCompile(`^(?:([a-z-]+)[-:])?([0-9a-f]{64})(?:\.scope)?$`)
+
+// engines are the names that prefixes of control groups stand for.
+var engines = map[string]string{
+	"docker": "docker", "cri-containerd": "containerd", "containerd": "containerd", "crio": "cri-o", "crio-conmon": "cri-o",
+	"libpod": "podman", "libpod-conmon": "podman",
+}
+
+// slurmJob finds the job of Slurm, and its step if there is one.
+var slurmJob = regexp.MustCompile(`/(?:slurm|slurmstepd)(?:[^/]*)(?:/[^/]+)*?/job_(\d+)(?:/step_([0-9a-z_]+))?`)
+
+// lxcName finds the name of a container of LXC.
+var lxcName = regexp.MustCompile(`/lxc(?:\.payload)?[./]([A-Za-z0-9_.-]+)`)
+
+// parseCgroup takes the path from what /proc/PID/cgroup says: that of version 2, or the first
+// that names a container, or the first. The container is as in docker/0123456789ab,
+// containerd/…, kubernetes/…, podman/…, cri-o/…, lxc/NAME, slurm/JOB.STEP.
+func parseCgroup(text string) (group, container string) {
+	for line := range strings.Lines(text) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) != 3 || parts[2] == "" {
+			continue
+		}
+		if name := containerOf(parts[2]); name != "" {
+			return termtext.Printable(parts[2]), termtext.Printable(name)
+		}
+		if group == "" || parts[0] == "0" {
+			group = parts[2]
+		}
+	}
+	return termtext.Printable(group), ""
+}
+
+func containerOf(group string) string {
+	parts := strings.Split(path.Clean(group), "/")
+	for i := len(parts) - 1; i > 0; i-- {
+		m := containerID.FindStringSubmatch(parts[i])
+		if m == nil {
+			continue
+		}
+		engine := engines[m[1]]
+		switch {
+		case engine != "":
+		case strings.Contains(group, "kubepods"):
+			engine = "kubernetes"
+		case parts[i-1] != "" && engines[parts[i-1]] != "":
+			engine = engines[parts[i-1]] // /docker/ID
+		default:
+			engine = "container"
+		}
+		return engine + "/" + m[2][:12]
+	}
+	if m := slurmJob.FindStringSubmatch(group); m != nil {
+		if m[2] != "" {
+			return "slurm/" + m[1] + "." + m[2]
+		}
+		return "slurm/" + m[1]
+	}
+	if m := lxcName.FindStringSubmatch(group); m != nil {
+		return "lxc/" + m[1]
+	}
+	return ""
+}

@@ -1,0 +1,93 @@
+package region
+
+import (
+	"math"
+
+	"golang.org/x/sys/unix"
+)
+
+// A region of another version of the layout cannot be read, but its processes can be
+// found: in every version each has a byte of the file locked, and the kernel says which
+// process that is.
+
+// maxLockLooks bounds how often the kernel is asked for the locks of one file. Twice as many
+// locks as a region has slots are found with it.
+const maxLockLooks = 4096
+
+// LockHolder is a process that has bytes of a region's file locked.
+type LockHolder struct {
+	PID      int  // as this process sees it; 0 where it cannot
+	Verified bool // its own descriptors have the lock; otherwise the PID may be another's by now
+}
+
+// LockHolders returns which processes have any byte of a file locked, for writing: whatever
+// the file holds. The file is in the folder dir; path is for messages.
+func LockHolders(dir int, name, path string) ([]LockHolder, error) {
+	f, err := openFileAt(dir, name, path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	h := &holders{f: f}
+	h.reset()
+	looks, seen := maxLockLooks, map[int]int{} // index by PID
+	var out []LockHolder
+	ask := func(from, to int64) (unix.Flock_t, bool) { // to: 0 is the end of any file
+		l := unix.Flock_t{Type: unix.F_RDLCK, Start: from}
+		if to != 0 {
+			l.Len = to - from
+		}
+		looks--
+		return l, unix.FcntlFlock(uintptr(f.number()), unix.F_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+	}
+	// The kernel names one lock of a range, not the first: what is before it and behind it
+	// is asked for in turn.
+	type span struct{ from, to int64 }
+	for todo := []span{{0, 0}}; len(todo) > 0 && looks > 0; {
+		s := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		l, locked := ask(s.from, s.to)
+		if !locked {
+			continue
+		}
+		pid := max(0, int(l.Pid)) // -1: a lock of an open file, which no member takes
+		i, known := seen[pid]
+		if !known {
+			i = len(out)
+			seen[pid], out = i, append(out, LockHolder{PID: pid})
+		}
+		if pid != 0 && !out[i].Verified {
+			out[i].Verified = h.has(pid, l.Start)
+		}
+		if l.Start > s.from {
+			todo = append(todo, span{s.from, l.Start})
+		}
+		end := l.Start + l.Len
+		if l.Len != 0 && end < math.MaxInt64 && (s.to == 0 || end < s.to) {
+			todo = append(todo, span{end, s.to})
+		}
+	}
+	return out, nil
+}
+
+// WaitUnlocked returns when no process has a byte of a region's file locked for writing, by a
+// descriptor of the file. It waits in the kernel, for a lock for reading of all of it, and drops
+// that at once. This process must not be a member of the job.
+func WaitUnlocked(fd int) error {
+	for {
+		l := unix.Flock_t{Type: unix.F_RDLCK}
+		err := unix.FcntlFlock(uintptr(fd), unix.F_SETLKW, &l)
+		if err == unix.EINTR {
+			continue
+		}
+		l = unix.Flock_t{Type: unix.F_UNLCK}
+		_ = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
+		return err
+	}
+}
+
+// LockedFD reports whether another process has a byte of a file locked, by a descriptor of it.
+func LockedFD(fd int) bool {
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	return unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
+}

@@ -1,0 +1,80 @@
+package machine
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/region"
+	"ration/test/harness"
+)
+
+// envFlood names a region of which this program is to take all slots, by locks that it really
+// holds, until its input ends.
+const envFlood = "RATION_TEST_FLOOD"
+
+func flood(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	for slot := range abi.Slots {
+		status := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeStatus(1, abi.SlotActive)))
+		if _, err := f.WriteAt(status, harness.Offset("Status", slot)); err != nil {
+			return err
+		}
+		l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+		if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &l); err != nil {
+			return err
+		}
+	}
+	high := binary.LittleEndian.AppendUint64(nil, abi.Slots)
+	if _, err := f.WriteAt(high, harness.Offset("Header", "HighWater")); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	return nil
+}
+
+// A process that has all slots of its job is shown as that, and costs a look no more than a
+// process of its own in each would: what it has locked is asked for once, not for each slot.
+func TestFlood(t *testing.T) {
+	path := makeRegionAt(t, filepath.Join(t.TempDir(), "region"))
+	t.Setenv(envFlood, path)
+	holdAs(t, os.Args[0], os.Geteuid(), "")
+	t.Setenv(envFlood, "")
+	j, err := ReadRegion(path)
+	if err != nil || len(j.Processes) != abi.Slots {
+		t.Fatalf("%d processes, %v", len(j.Processes), err)
+	}
+	for _, p := range j.Processes {
+		if !p.Verified {
+			t.Fatalf("got %+v", p)
+		}
+	}
+}
+
+// BenchmarkReadFloodedJob is a look at such a job.
+func BenchmarkReadFloodedJob(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "region")
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	_ = r.Close()
+	b.Setenv(envFlood, path)
+	startHolders(b, nil)
+	b.Setenv(envFlood, "")
+	for b.Loop() {
+		if j, err := ReadRegion(path); err != nil || len(j.Processes) != abi.Slots {
+			b.Fatalf("%d processes, %v", len(j.Processes), err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package machine
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/region"
+	"ration/internal/termtext"
+)
+
+// addLaunch adds what the job's folder says: whose the job is and who launched it, which is the
+// kernel's word; and the command and how it ended, which is the launcher's.
+func (j *Job) addLaunch(l job.Launch, dir int, name string) {
+	var st unix.Stat_t
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		j.file = job.FileOf(&st)
+		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
+	}
+	if l.UID >= 0 {
+		j.Launcher = proc.UserName(l.UID)
+	}
+	if len(l.Info.Command) > 0 {
+		j.Command = l.Info.Command
+	}
+	j.Started = l.Info.Started
+	j.State = j.stateWith(l, time.Now())
+	if j.State == Ended && l.End != nil {
+		j.Exit, j.Ended = &Exit{Status: l.End.Status, Signal: l.End.Signal}, l.End.Ended
+	}
+	j.StartedAt, j.EndedAt = timeOf(j.Started), timeOf(j.Ended)
+}
+
+// stateWith returns the job's state. It is Running already where a process holds a lock of
+// the region.
+func (j *Job) stateWith(l job.Launch, now time.Time) string {
+	switch {
+	case j.State == Running:
+		return Running
+	case l.Running && j.Claims == 0:
+		return Starting
+	case l.Running:
+		return Idle
+	case l.Launched || j.Claims > 0 || j.err != nil:
+		return Ended
+	case now.Sub(time.Unix(0, j.Created)) < job.StartTimeout:
+		return Starting // made by another than ration run: a program may be about to join
+	}
+	return Ended
+}
+
+// addHolders adds the processes that have bytes of a region locked which cannot be read, as one
+// of another version cannot.
+func (j *Job) addHolders(dir int, name string) {
+	holders, err := region.LockHolders(dir, name, j.Path)
+	if err != nil {
+		return
+	}
+	for _, h := range holders {
+		j.State = Running
+		p := Process{Slot: -1, PID: h.PID, HostPID: h.PID, UID: -1, State: Live, Holdings: []Holding{}}
+		if uid, comm, own, err := proc.Owner(h.PID); err == nil && h.PID != 0 && h.Verified {
+			p.Verified, p.UID, p.User, p.Name = true, uid, proc.UserName(uid), termtext.Printable(comm)
+			if own != 0 {
+				p.PID = own
+			}
+		}
+		j.Processes = append(j.Processes, p)
+	}
+}
+
+// timeOf returns a time that is kept as Unix nanoseconds, and no time for 0.
+func timeOf(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
+}

@@ -1,0 +1,157 @@
+package machine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/test/harness"
+)
+
+// A job cannot hide that it runs by what it writes into its region: here, that no slot is taken.
+func TestStateOfOneThatHides(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	holdAs(t, os.Args[0], os.Geteuid(), path)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for slot := range abi.Slots {
+		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, 0), harness.Offset("Status", slot)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j, err := ReadRegion(path)
+	if err != nil || len(j.Processes) != 0 || j.State != Running {
+		t.Errorf("got %s with %d processes, %v", j.State, len(j.Processes), err)
+	}
+}
+
+// A job of another version is listed with those who use it, by the kernel's word.
+func TestAnotherVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	// The one that came last has the first slot: the kernel names the other first.
+	gone := holdAs(t, os.Args[0], os.Geteuid(), path)
+	first := holdAs(t, os.Args[0], os.Geteuid(), path)
+	if err := gone.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Wait()
+	r, err := region.Open(path, region.Options{NoCreate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Reap(); n != 1 || err != nil {
+		t.Fatalf("reaped %d, %v", n, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := holdAs(t, os.Args[0], os.Geteuid(), path)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{abi.Version + 1}, harness.Offset("Header", "Version")); err != nil {
+		t.Fatal(err)
+	}
+	j, err := ReadRegion(path)
+	if !errors.Is(err, ErrVersion) || j.State != Running || len(j.Processes) != 2 {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	pids := map[int]bool{first.Process.Pid: true, second.Process.Pid: true}
+	for _, p := range j.Processes {
+		if !p.Verified || !pids[p.HostPID] || p.UID != os.Geteuid() || p.Name == "" || p.Slot != -1 {
+			t.Errorf("got %+v", p)
+		}
+		delete(pids, p.HostPID)
+	}
+}
+
+// A process is below the one of the job that started it, itself or through others.
+func TestParent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	t.Setenv(envChild, "1")
+	parent := holdAs(t, os.Args[0], os.Geteuid(), path)
+	j, err := ReadRegion(path)
+	if err != nil || len(j.Processes) != 2 {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	for _, p := range j.Processes {
+		want := parent.Process.Pid
+		if p.HostPID == want {
+			want = 0
+		}
+		if !region.OnHost() {
+			want = 0 // PIDs of this namespace are not the host's
+		}
+		if p.Parent != want {
+			t.Errorf("the parent of %d is %d, want %d", p.HostPID, p.Parent, want)
+		}
+	}
+}
+
+// Without a launcher a job is starting for an hour, and has ended when all have gone.
+func TestStateWithoutLauncher(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		name   string
+		job    Job
+		launch job.Launch
+		want   string
+	}{
+		{"just made", Job{Created: now.UnixNano()}, job.Launch{}, Starting},
+		{"made long ago", Job{Created: now.Add(-2 * time.Hour).UnixNano()}, job.Launch{}, Ended},
+		{"all have gone", Job{Created: now.UnixNano(), Claims: 1}, job.Launch{}, Ended},
+		{"launched", Job{Created: now.UnixNano()}, job.Launch{Launched: true, Running: true}, Starting},
+		{"launched, all have gone", Job{Created: now.UnixNano(), Claims: 3}, job.Launch{Launched: true, Running: true}, Idle},
+		{"its command has ended", Job{Created: now.UnixNano()}, job.Launch{Launched: true}, Ended},
+		{"a process is left", Job{State: Running}, job.Launch{Launched: true}, Running},
+		{"unreadable", Job{err: region.ErrSize}, job.Launch{}, Ended},
+		{"unreadable, launched", Job{err: region.ErrSize}, job.Launch{Launched: true, Running: true}, Starting},
+	} {
+		if got := c.job.stateWith(c.launch, now); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// Whatever is in the file that a launcher writes, what is read of it can be shown.
+func TestHostileInfo(t *testing.T) {
+	dir := t.TempDir()
+	path := makeRegionAt(t, filepath.Join(dir, "region"))
+	for name, content := range map[string][]byte{
+		"rubbish": []byte("\x00\xff\n\n"), "control": []byte(`{"command":["\u001b[2J","\u202e"],"started":-1}` + "\n"),
+		"huge":      append(append([]byte(`{"command":["`), bytes.Repeat([]byte("x"), 1<<20)...), []byte("\"]}\n")...),
+		"many ends": []byte("{}\n" + `{"status":1,"ended":9223372036854775807}` + "\n" + `{"status":2}` + "\n"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "info"), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, err := ReadRegion(path)
+		if err != nil || len(j.Command) > 2 {
+			t.Errorf("%s: %+v, %v", name, j.Command, err)
+		}
+		for _, arg := range j.Command {
+			if arg != "?[2J" && arg != "?" {
+				t.Errorf("%s: %q", name, arg)
+			}
+		}
+	}
+	// A pipe makes nobody wait.
+	if err := errors.Join(os.Remove(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "alive"))); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := ReadRegion(path); err != nil || len(j.Command) != 0 {
+		t.Errorf("got %+v, %v", j, err)
+	}
+}

@@ -1,0 +1,157 @@
+package machine
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/termtext"
+)
+
+// userPatience is how long all other users' jobs are read together, each user's beside the
+// others': a user whose folder does not answer is named, and shown as far as it did.
+const userPatience = 2 * time.Second
+
+// gathering is the jobs of one reader, which may be given up before it ends.
+type gathering struct {
+	mu   sync.Mutex
+	jobs []Job         // under mu
+	cut  bool          // under mu: there are more than are read
+	done chan struct{} // closed when the reader has ended
+}
+
+func (g *gathering) add(j Job) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.jobs = append(g.jobs, j)
+}
+
+// gather runs a reader in a goroutine of its own.
+func gather(read func(g *gathering)) *gathering {
+	g := &gathering{done: make(chan struct{})}
+	go func() {
+		defer close(g.done)
+		read(g)
+	}()
+	return g
+}
+
+// wait returns what was read until the deadline, and whether that is all.
+func (g *gathering) wait(deadline <-chan struct{}) (jobs []Job, ended, cut bool) {
+	select {
+	case <-g.done:
+		ended = true
+	case <-deadline:
+		select {
+		case <-g.done:
+			ended = true
+		default:
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.jobs, ended, g.cut
+}
+
+// within returns a channel that is closed after a while, unless stop is called before.
+func within(d time.Duration) (end <-chan struct{}, stop func()) {
+	out := make(chan struct{})
+	timer := time.AfterFunc(d, func() { close(out) })
+	return out, func() { timer.Stop() }
+}
+
+// addUsers adds the jobs of all other users: those in the folders where ration puts them, and
+// those whose processes have a region locked anywhere. A file is read once, by whatever path.
+func (m *Machine) addUsers(places job.Places, most time.Duration) {
+	deadline, stop := within(most)
+	defer func() { stop() }()
+	known := map[job.FileID]bool{}
+	for i := range m.Jobs {
+		known[m.Jobs[i].file] = true
+	}
+	take := func(g *gathering, what string) {
+		jobs, ended, cut := g.wait(deadline)
+		for _, j := range jobs {
+			if !known[j.file] {
+				known[j.file] = true
+				m.Jobs = append(m.Jobs, j)
+			}
+		}
+		if !ended {
+			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
+				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may not be all", what, humanfmt.Span(most)),
+				Remedy: "look at the file system that it is on"})
+		} else if cut {
+			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
+				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
+		}
+	}
+	folders := places.Folders()
+	users := make([]*gathering, len(folders))
+	for i, f := range folders {
+		users[i] = gather(func(g *gathering) { readUser(g, f) })
+	}
+	for i, g := range users {
+		take(g, fmt.Sprintf("the folder of jobs of user %d", folders[i].UID))
+	}
+	locked, err := job.LockedFiles()
+	if err != nil {
+		return
+	}
+	stop()
+	deadline, stop = within(most) // anew: a user who used up the first must not hide these
+	var regions []*gathering
+	for _, f := range locked {
+		if !known[f.ID] {
+			regions = append(regions, gather(func(g *gathering) { readLocked(g, f) }))
+		}
+	}
+	for _, g := range regions {
+		take(g, "a region that a process has locked")
+	}
+}
+
+// readUser reads the jobs of one user.
+func readUser(g *gathering, f job.Folders) {
+	p := newPatience(time.Now, allPatience)
+	for _, folder := range f.Paths() {
+		all := job.EachIn(folder, func(found job.Job, dir int) bool {
+			j, err := readRegionAt(dir, job.RegionName, found.Path, p)
+			if j.Name = found.Name; j.State == Running || !job.EndedOrNotBegun(err) {
+				g.add(j)
+			}
+			return true
+		})
+		if !all {
+			g.mu.Lock()
+			g.cut = true
+			g.mu.Unlock()
+		}
+	}
+}
+
+// readLocked reads a region of which only a lock was found. What is no region is passed over.
+func readLocked(g *gathering, f job.LockedFile) {
+	dir, name, path, err := f.OpenFolder()
+	if err != nil {
+		if path == "" {
+			return
+		}
+		if _, _, _, ended := proc.Owner(f.PIDs[0]); ended == nil && job.IsRegionPath(path) {
+			j, _ := unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %d has locked: %w", f.PIDs[0], err))
+			j.State, j.file = Running, f.ID
+			g.add(j)
+		}
+		return
+	}
+	defer unix.Close(dir)
+	j, err := readRegionAt(dir, name, path, newPatience(time.Now, allPatience))
+	if !job.EndedOrNotBegun(err) || j.State == Running {
+		g.add(j)
+	}
+}

@@ -1,0 +1,222 @@
+package machine
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/region"
+)
+
+// shared is a folder that all users may enter, with this program in it.
+func shared(t *testing.T) (dir, program string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "ration-users-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	content, err := os.ReadFile(os.Args[0])
+	program = filepath.Join(dir, "holder")
+	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(program, content, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return dir, program
+}
+
+// holdAs starts a process of a user that holds memory in a region, which it makes.
+func holdAs(t *testing.T, program string, uid int, path string) *exec.Cmd {
+	t.Helper()
+	return startHolder(t, exec.Command(program), uid, path)
+}
+
+func startHolder(t *testing.T, holder *exec.Cmd, uid int, path string) *exec.Cmd {
+	t.Helper()
+	holder.Env = append(os.Environ(), envHold+"="+path)
+	holder.Dir = "/"
+	holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), NoSetGroups: os.Geteuid() != 0}}
+	stdin, err := holder.StdinPipe()
+	stdout, err2 := holder.StdoutPipe()
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("a holder said %q", line)
+	}
+	return holder
+}
+
+func makeDir(t *testing.T, uid int, path string) string {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(path, 0o700), os.Chown(path, uid, uid)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Root's picture has the jobs of all users, wherever they are, each once; no link of a tenant is
+// followed, and what is no region is no job.
+func TestAllUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root sees the jobs of all users")
+	}
+	const alice, bob, carol = 61001, 61002, 61003
+	dir, program := shared(t)
+	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc",
+		Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
+	for _, parent := range []string{places.Runtime, places.Temp, filepath.Join(dir, "home")} {
+		if err := os.MkdirAll(parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	makeDir(t, alice, filepath.Join(places.Runtime, fmt.Sprint(alice)))
+	makeDir(t, alice, filepath.Join(places.Runtime, fmt.Sprint(alice), "ration"))
+	train := filepath.Join(makeDir(t, alice, filepath.Join(places.Runtime, fmt.Sprint(alice), "ration", "train")), "region")
+	bobs := makeDir(t, bob, filepath.Join(places.Temp, fmt.Sprint("ration-", bob)))
+	ended := filepath.Join(makeDir(t, bob, filepath.Join(bobs, "ended")), "region")
+	for _, path := range []string{"", ".local", ".local/state", ".local/state/ration", ".local/state/ration/fine"} {
+		makeDir(t, carol, filepath.Join(dir, "home", fmt.Sprint(carol), path))
+	}
+	fine := filepath.Join(dir, "home", fmt.Sprint(carol), ".local/state/ration/fine/region")
+	odd := filepath.Join(makeDir(t, bob, filepath.Join(dir, "odd")), "place")
+	own := filepath.Join(dir, "own")
+	if err := os.WriteFile(own, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	holder := holdAs(t, program, alice, train)
+	holdAs(t, program, carol, fine)
+	holdAs(t, program, bob, odd)
+	// One is where only its own mount namespace has it, as in a container.
+	private := filepath.Join(makeDir(t, 0, filepath.Join(dir, "private")), "region")
+	inside := startHolder(t, exec.Command("unshare", "-m", "sh", "-c", "mount -t tmpfs none $1 && exec $2", "sh", filepath.Dir(private), program), 0, private)
+	private = fmt.Sprintf("/proc/%d/root%s", inside.Process.Pid, private)
+	gone := holdAs(t, program, bob, ended)
+	if err := gone.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Wait()
+	// A second path to a file is no second job.
+	if err := os.Link(train, filepath.Join(makeDir(t, bob, filepath.Join(bobs, "twin")), "region")); err != nil {
+		t.Fatal(err)
+	}
+	// What bob plants: links to another user's job and folder, a pipe, no region, a name that
+	// moves the cursor.
+	secret := makeRegionAt(t, filepath.Join(makeDir(t, 0, filepath.Join(dir, "secret", "job")), "region"))
+	for link, to := range map[string]string{
+		filepath.Join(bobs, "link"): filepath.Dir(secret), filepath.Join(places.Temp, "ration-61009"): filepath.Join(dir, "secret"),
+		filepath.Join(makeDir(t, bob, filepath.Join(bobs, "leads")), "region"): secret,
+	} {
+		if err := errors.Join(os.Symlink(to, link), os.Lchown(link, bob, bob)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := mkfifo(filepath.Join(makeDir(t, bob, filepath.Join(bobs, "pipe")), "region")); err != nil {
+		t.Fatal(err)
+	}
+	makeDir(t, bob, filepath.Join(bobs, "\x1b[2J"))
+
+	m := Machine{}
+	m.addUsers(places, time.Minute)
+	byPath := map[string]*Job{}
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if !strings.Contains(j.Path, dir) {
+			continue // of another program on this machine
+		}
+		if byPath[j.Path] != nil {
+			t.Errorf("%s is there twice", j.Path)
+		}
+		byPath[j.Path] = j
+	}
+	for path, want := range map[string]Job{
+		train: {Name: "train", UID: alice, State: Running}, fine: {Name: "fine", UID: carol, State: Running},
+		odd: {UID: bob, State: Running}, private: {UID: 0, State: Running}, ended: {Name: "ended", UID: bob, State: Ended},
+	} {
+		j := byPath[path]
+		if j == nil || j.Err() != nil || j.Name != want.Name || j.UID != want.UID || j.Owner != proc.UserName(want.UID) || j.State != want.State || j.Devices[0].Used != 1<<20 {
+			t.Errorf("%s: got %+v", path, j)
+		}
+		delete(byPath, path)
+	}
+	for _, name := range []string{"leads", "pipe"} {
+		path := filepath.Join(bobs, name, "region")
+		if j := byPath[path]; j == nil || j.Err() == nil || len(j.Processes) != 0 {
+			t.Errorf("%s: got %+v", path, j)
+		}
+		delete(byPath, path)
+	}
+	if len(byPath) > 0 {
+		t.Errorf("there are also %v", byPath)
+	}
+	// The path by which one is shown leads to it, and to nothing else.
+	if j, err := ReadRegion(private); err != nil || j.file != m.Jobs[slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == private })].file {
+		t.Errorf("got %+v, %v", j, err)
+	}
+	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == train })
+	if p := m.Jobs[i].Processes; len(p) != 1 || !p[0].Verified || p[0].PID != holder.Process.Pid || p[0].UID != alice || p[0].Cgroup == "" {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
+
+func makeRegionAt(t *testing.T, path string) string {
+	t.Helper()
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A user whose folder never answers costs the deadline, and hides nobody else.
+func TestUserWhoNeverAnswers(t *testing.T) {
+	dir, _ := shared(t)
+	uid := os.Geteuid() + 1 // of whom nothing but this is known
+	block := make(chan struct{})
+	defer close(block)
+	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { <-block; return "" }}
+	if err := errors.Join(os.MkdirAll(filepath.Join(places.Runtime, fmt.Sprint(os.Geteuid()), "ration", "train"), 0o700),
+		os.MkdirAll(filepath.Join(places.Proc, "7"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(filepath.Join(places.Proc, "7"), uid, uid); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		t.Skip("only root can make a process of another user")
+	}
+	path := makeRegionAt(t, filepath.Join(places.Runtime, fmt.Sprint(os.Geteuid()), "ration", "train", "region"))
+	odd := filepath.Join(dir, "place")
+	holdAs(t, os.Args[0], os.Geteuid(), odd)
+	m := Machine{}
+	m.addUsers(places, 3*time.Second) // long enough for those who answer, on any machine
+	for _, want := range []string{path, odd} {
+		if !slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.Path == want }) {
+			t.Errorf("%s is missing: %+v", want, m.Jobs)
+		}
+	}
+	if !slices.ContainsFunc(m.Findings, func(f Finding) bool {
+		return f.Kind == Unanswering && strings.Contains(f.Text, fmt.Sprint("user ", uid, " could not be read within 3 s"))
+	}) {
+		t.Errorf("got %+v", m.Findings)
+	}
+}
