@@ -2,7 +2,10 @@
 # beyond Go, gcc and make is installed by scripts/need when it is missing.
 
 VERSION := $(or $(shell scripts/version),$(error no version))
-LDFLAGS := -X ration/internal/cli.version=$(VERSION)
+
+# No path of this machine, and no number made of one, gets into a program.
+GO_BUILD := go build -trimpath
+LDFLAGS  := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
 
 # A clone that belongs to another user (root in CI) must build as well.
 export GOFLAGS += -buildvcs=false
@@ -29,6 +32,12 @@ export AR := $(CROSS)gcc-ar
 export GOFLAGS += -overlay=$(CURDIR)/$(FILES)/overlay.json
 endif
 
+# What a Go program with C in it takes to run with glibc 2.17 and newer (glibc/symver.h).
+# Names are never looked up in the network, so Go's own code does for that.
+include glibc/flags.mk
+START    := $(BUILD)/glibc/start.o
+CGO_BUILD = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h' $(GO_BUILD) -tags netgo -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
+
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
@@ -45,14 +54,20 @@ GPU_TEST ?=
 .PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
-	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/ration
+	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
+
+# The same without C, which runs on any Linux and cannot load a library, such as NVML.
+.PHONY: static
+static: native
+	CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ration-static ./cmd/ration
 
 generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
 	go generate ./...
 
 native: ## build the C libraries
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all OUT=$(CURDIR)/$(BUILD); done
-	@mkdir -p $(FILES)
+	@mkdir -p $(FILES) $(dir $(START))
+	@$(CC) -O2 -std=gnu11 -Wall -Wextra -Werror -fPIC $(REPRODUCIBLE) -c -o $(START) glibc/start.c
 	@set -e; for file in $(EMBEDDED); do $(STRIP) --strip-debug -o $(FILES)/$${file##*/} $(BUILD)/$$file; done
 ifneq ($(ARCH),$(HOST))
 	@printf '"$(CURDIR)/internal/embedded/files/%s":"$(CURDIR)/$(FILES)/%s"\n' $(foreach file,$(notdir $(EMBEDDED)),$(file) $(file)) | \
@@ -147,7 +162,7 @@ package: all
 	deploy/dist $(VERSION) $(ARCH) $(BIN) $(FILES)
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
-	go build -ldflags '-s -w' -o $(BUILD)/gpu-test/run ./cmd/gpu-test
+	$(CGO_BUILD) -o $(BUILD)/gpu-test/run ./cmd/gpu-test
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/
