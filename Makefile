@@ -51,7 +51,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -150,7 +150,7 @@ demo: all ## see it work, without a GPU
 man: all ## write the man pages to build/man1
 	bin/ration man build/man1
 
-dist: all ## a tarball and a Debian package, in dist; for arm64 too if there is a cross compiler
+dist: all static ## tarballs and packages, in dist; for arm64 too if there is a cross compiler
 	rm -rf dist
 	deploy/dist $(VERSION) $(HOST) bin internal/embedded/files
 	@if test $(HOST) = arm64; then :; elif command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) --no-print-directory ARCH=arm64 package; \
@@ -158,8 +158,19 @@ dist: all ## a tarball and a Debian package, in dist; for arm64 too if there is 
 
 # Packages for ARCH; the man pages are written by this machine's program.
 .PHONY: package
-package: all
+package: all static
 	deploy/dist $(VERSION) $(ARCH) $(BIN) $(FILES)
+
+# Where make install puts it; DESTDIR goes before it, for those who make packages.
+PREFIX ?= /usr/local
+
+install: ## install what make built, in PREFIX=/usr/local
+	@test -x bin/ration || { echo "there is no bin/ration yet: run make first" >&2; exit 1; }
+	DESTDIR='$(DESTDIR)' deploy/install-files bin internal/embedded/files '$(PREFIX)'
+	@echo "installed in $(DESTDIR)$(PREFIX); to undo: make uninstall$(if $(filter-out /usr/local,$(PREFIX)), PREFIX=$(PREFIX))"
+
+uninstall: ## remove what make install installed
+	@'$(DESTDIR)$(PREFIX)/lib/ration/uninstall'
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
 	$(CGO_BUILD) -o $(BUILD)/gpu-test/run ./cmd/gpu-test

@@ -81,7 +81,9 @@ const none = "NOASSERTION"
 
 var notInID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
-func id(kind, name string) string { return "SPDXRef-" + kind + "-" + notInID.ReplaceAllString(name, "-") }
+func id(kind, name string) string {
+	return "SPDXRef-" + kind + "-" + notInID.ReplaceAllString(name, "-")
+}
 
 func newPackage(name, version, purl string) pkg {
 	return pkg{Name: name, ID: id("Package", name), Version: version, Download: none, License: none, Declared: none, Copyright: none,
