@@ -51,7 +51,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -160,6 +160,9 @@ dist: all static ## tarballs and packages, in dist; for arm64 too if there is a 
 .PHONY: package
 package: all static
 	deploy/dist $(VERSION) $(ARCH) $(BIN) $(FILES)
+
+reproducible: ## build what the last commit hands out twice; the bytes must be the same
+	scripts/reproducible $(filter-out $(HOST),$(ARCH))
 
 # Where make install puts it; DESTDIR goes before it, for those who make packages.
 PREFIX ?= /usr/local
