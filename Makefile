@@ -37,6 +37,7 @@ endif
 include glibc/flags.mk
 START    := $(BUILD)/glibc/start.o
 CGO_BUILD = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h' $(GO_BUILD) -tags netgo -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
+STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
 
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
@@ -51,15 +52,20 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible test-install install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
 
 # The same without C, which runs on any Linux and cannot load a library, such as NVML.
-.PHONY: static
+.PHONY: static programs
 static: native
-	CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ration-static ./cmd/ration
+	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
+
+# Both, of the libraries that there are.
+programs:
+	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
+	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
 
 generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
 	go generate ./...
@@ -163,6 +169,9 @@ package: all static
 
 reproducible: ## build what the last commit hands out twice; the bytes must be the same
 	scripts/reproducible $(filter-out $(HOST),$(ARCH))
+
+test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
+	scripts/test-install $(VERSION)
 
 # Where make install puts it; DESTDIR goes before it, for those who make packages.
 PREFIX ?= /usr/local
