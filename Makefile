@@ -173,6 +173,10 @@ reproducible: ## build what the last commit hands out twice; the bytes must be t
 test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
 	scripts/test-install $(VERSION)
 
+# The folder from which install.sh of this release fetches, if it is told no other.
+RELEASE_URL ?=
+export RELEASE_URL
+
 # Where make install puts it; DESTDIR goes before it, for those who make packages.
 PREFIX ?= /usr/local
 
