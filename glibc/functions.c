@@ -11,10 +11,7 @@ __attribute__((visibility("hidden"))) int stat(const char *restrict path, struct
 	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0);
 }
 
-__attribute__((visibility("hidden"))) int fstat(int fd, struct stat *st)
-{
-	return (int)syscall(SYS_fstat, fd, st);
-}
+__attribute__((visibility("hidden"))) int fstat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
 
 __attribute__((visibility("hidden"))) int memfd_create(const char *name, unsigned int flags)
 {

@@ -10,11 +10,11 @@ extern initialiser *__init_array_start[] __attribute__((visibility("hidden")));
 extern initialiser *__init_array_end[] __attribute__((visibility("hidden")));
 
 int glibc_start_main(int (*main)(int, char **, char **), int argc, char **argv, initialiser *init, void (*fini)(void),
-                     void (*rtld_fini)(void), void *stack_end);
+		     void (*rtld_fini)(void), void *stack_end);
 __asm__(".symver glibc_start_main,__libc_start_main@" GLIBC_FIRST);
 
 int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv, initialiser *init, void (*fini)(void),
-                      void (*rtld_fini)(void), void *stack_end);
+		      void (*rtld_fini)(void), void *stack_end);
 
 // Those of preinit_array are the dynamic linker's to call.
 static void start_init(int argc, char **argv, char **environment)
@@ -25,7 +25,7 @@ static void start_init(int argc, char **argv, char **environment)
 
 // Destructors are called by the dynamic linker, in rtld_fini, where there is no fini.
 __attribute__((visibility("hidden"))) int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv, initialiser *init,
-                                                            void (*fini)(void), void (*rtld_fini)(void), void *stack_end)
+							    void (*fini)(void), void (*rtld_fini)(void), void *stack_end)
 {
 	(void)init;
 	(void)fini;
