@@ -2,7 +2,10 @@
 # beyond Go, gcc and make is installed by scripts/need when it is missing.
 
 VERSION := $(or $(shell scripts/version),$(error no version))
-LDFLAGS := -X ration/internal/cli.version=$(VERSION)
+
+# No path of this machine, and no number made of one, gets into a program.
+GO_BUILD := go build -trimpath
+LDFLAGS  := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
 
 # A clone that belongs to another user (root in CI) must build as well.
 export GOFLAGS += -buildvcs=false
@@ -29,6 +32,13 @@ export AR := $(CROSS)gcc-ar
 export GOFLAGS += -overlay=$(CURDIR)/$(FILES)/overlay.json
 endif
 
+# What a Go program with C in it takes to run with glibc 2.17 and newer (glibc/symver.h).
+# Names are never looked up in the network, so Go's own code does for that.
+include glibc/flags.mk
+START    := $(BUILD)/glibc/start.o
+CGO_BUILD = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h' $(GO_BUILD) -tags netgo -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
+STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
+
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
@@ -42,17 +52,28 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible test-install install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
-	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/ration
+	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
+
+# The same without C, which runs on any Linux and cannot load a library, such as NVML.
+.PHONY: static programs
+static: native
+	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
+
+# Both, of the libraries that there are.
+programs:
+	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
+	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
 
 generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
 	go generate ./...
 
 native: ## build the C libraries
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all OUT=$(CURDIR)/$(BUILD); done
-	@mkdir -p $(FILES)
+	@mkdir -p $(FILES) $(dir $(START))
+	@$(CC) -O2 -std=gnu11 -Wall -Wextra -Werror -fPIC $(REPRODUCIBLE) -c -o $(START) glibc/start.c
 	@set -e; for file in $(EMBEDDED); do $(STRIP) --strip-debug -o $(FILES)/$${file##*/} $(BUILD)/$$file; done
 ifneq ($(ARCH),$(HOST))
 	@printf '"$(CURDIR)/internal/embedded/files/%s":"$(CURDIR)/$(FILES)/%s"\n' $(foreach file,$(notdir $(EMBEDDED)),$(file) $(file)) | \
@@ -135,7 +156,7 @@ demo: all ## see it work, without a GPU
 man: all ## write the man pages to build/man1
 	bin/ration man build/man1
 
-dist: all ## a tarball and a Debian package, in dist; for arm64 too if there is a cross compiler
+dist: all static ## tarballs and packages, in dist; for arm64 too if there is a cross compiler
 	rm -rf dist
 	deploy/dist $(VERSION) $(HOST) bin internal/embedded/files
 	@if test $(HOST) = arm64; then :; elif command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) --no-print-directory ARCH=arm64 package; \
@@ -143,11 +164,32 @@ dist: all ## a tarball and a Debian package, in dist; for arm64 too if there is 
 
 # Packages for ARCH; the man pages are written by this machine's program.
 .PHONY: package
-package: all
+package: all static
 	deploy/dist $(VERSION) $(ARCH) $(BIN) $(FILES)
 
+reproducible: ## build what the last commit hands out twice; the bytes must be the same
+	scripts/reproducible $(filter-out $(HOST),$(ARCH))
+
+test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
+	scripts/test-install $(VERSION)
+
+# The folder from which install.sh of this release fetches, if it is told no other.
+RELEASE_URL ?=
+export RELEASE_URL
+
+# Where make install puts it; DESTDIR goes before it, for those who make packages.
+PREFIX ?= /usr/local
+
+install: ## install what make built, in PREFIX=/usr/local
+	@test -x bin/ration || { echo "there is no bin/ration yet: run make first" >&2; exit 1; }
+	DESTDIR='$(DESTDIR)' deploy/install-files bin internal/embedded/files '$(PREFIX)'
+	@echo "installed in $(DESTDIR)$(PREFIX); to undo: make uninstall$(if $(filter-out /usr/local,$(PREFIX)), PREFIX=$(PREFIX))"
+
+uninstall: ## remove what make install installed
+	@'$(DESTDIR)$(PREFIX)/lib/ration/uninstall'
+
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
-	go build -ldflags '-s -w' -o $(BUILD)/gpu-test/run ./cmd/gpu-test
+	$(CGO_BUILD) -o $(BUILD)/gpu-test/run ./cmd/gpu-test
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/

@@ -1,3 +1,5 @@
+//go:build cgo
+
 package launch
 
 // Go installs handlers for most signals before main, and an exec resets those to the

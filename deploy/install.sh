@@ -1,0 +1,119 @@
+#!/bin/sh
+# Installs ration from a release: fetches the tarball for this machine, checks it against
+# the release's SHA256SUMS, and puts it under ~/.local, or /usr/local for root. It needs
+# no root, and installs nothing else. Variables:
+#
+#   RATION_URL      the folder with the release's files: https://... or file://...
+#   RATION_VERSION  which version, where the folder has several
+#   RATION_PREFIX   another folder than ~/.local or /usr/local
+#   RATION_STATIC   1: the static program, as on a system without glibc
+#
+# All of it is in a function, so that half a script, of a download that broke off, does
+# nothing.
+set -eu
+
+# make dist RELEASE_URL=... writes the release's own here.
+default_url=
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+	printf 'install.sh: %s\n' "$*" >&2
+	exit 1
+}
+
+# fetch NAME: into the folder for downloads.
+fetch() {
+	case $url in
+	file://*) cp "${url#file://}/$1" "$download/$1" ;;
+	*)
+		if command -v curl >/dev/null; then
+			curl --fail --silent --show-error --location --output "$download/$1" "$url/$1"
+		elif command -v wget >/dev/null; then
+			wget -q -O "$download/$1" "$url/$1"
+		else
+			fail "please install curl or wget"
+		fi
+		;;
+	esac || fail "cannot fetch $url/$1; nothing was installed"
+}
+
+sha256() {
+	if command -v sha256sum >/dev/null; then
+		sha256sum "$1"
+	elif command -v openssl >/dev/null; then
+		openssl dgst -r -sha256 "$1"
+	else
+		fail "please install sha256sum or openssl: without one the download cannot be checked"
+	fi | sed 's/ .*//'
+}
+
+main() {
+	url=${RATION_URL:-$default_url}
+	[ -n "$url" ] || fail "set RATION_URL to the folder with the release's files, like https://example.org/ration/0.2.0 or file:///tmp/dist"
+	url=${url%/}
+	[ "$(uname -s)" = Linux ] || fail "ration is for Linux, and this is $(uname -s)"
+	case $(uname -m) in
+	x86_64) arch=amd64 loader=/lib64/ld-linux-x86-64.so.2 ;;
+	aarch64) arch=arm64 loader=/lib/ld-linux-aarch64.so.1 ;;
+	*) fail "there is no ration for $(uname -m), only for x86_64 and aarch64" ;;
+	esac
+	static=
+	if [ "${RATION_STATIC:-}" = 1 ] || ! [ -e "$loader" ]; then
+		static=-static
+	fi
+	prefix=${RATION_PREFIX:-}
+	if [ -z "$prefix" ] && [ "$(id -u)" = 0 ]; then
+		prefix=/usr/local
+	elif [ -z "$prefix" ]; then
+		prefix=${HOME:?}/.local
+	fi
+
+	download=$(mktemp -d)
+	trap 'rm -rf "$download"' EXIT
+	trap 'exit 130' INT TERM
+	fetch SHA256SUMS
+	version=${RATION_VERSION:-'[0-9][^ /]*'}
+	names=$(sed -n "s,^[0-9a-f]\{64\} [ *]\(ration-$version-linux-$arch$static\.tar\.gz\)\$,\1,p" "$download/SHA256SUMS")
+	case $names in
+	'') fail "$url has no ration ${RATION_VERSION:+$RATION_VERSION }for $arch${static:+ (static)}; nothing was installed" ;;
+	*[[:space:]]*) fail "$url has several: set RATION_VERSION to one of them: $(echo "$names" | sed 's/^ration-\(.*\)-linux-.*/\1/' | tr '\n' ' ')" ;;
+	esac
+	fetch "$names"
+	want=$(sed -n "s,^\([0-9a-f]\{64\}\) [ *]$names\$,\1,p" "$download/SHA256SUMS")
+	got=$(sha256 "$download/$names")
+	[ "$got" = "$want" ] || fail "$names is not what the release has: its SHA-256 is $got, and SHA256SUMS says $want; nothing was installed"
+
+	mkdir "$download/tree"
+	tar -C "$download/tree" -xzf "$download/$names" || fail "cannot unpack $names; nothing was installed"
+	tree=$(echo "$download"/tree/*)
+	"$tree/bin/ration" version >/dev/null || fail "$names does not run on this machine; nothing was installed (RATION_STATIC=1 installs a program that needs no C library)"
+
+	# What an older version had and this one has not goes, and each new file is put in
+	# place by a rename, so that a program which runs keeps its file.
+	old=
+	if [ -f "$prefix/lib/ration/files" ]; then
+		old=$("$prefix/bin/ration" version 2>/dev/null | sed 's/^ration \([^ ]*\).*/\1/' || true)
+		while read -r file; do
+			[ -e "$tree/$file" ] || rm -f "$prefix/$file"
+		done <"$prefix/lib/ration/files"
+	fi
+	while read -r file; do
+		mkdir -p "$prefix/${file%/*}" && cp "$tree/$file" "$prefix/$file.new" && mv -f "$prefix/$file.new" "$prefix/$file" ||
+			fail "cannot write $prefix/$file (RATION_PREFIX names another folder); to undo what was done: sh $prefix/lib/ration/uninstall"
+	done <"$tree/lib/ration/files"
+
+	say "installed $("$prefix/bin/ration" version)"
+	say "  from      $url/$names, SHA-256 verified"
+	say "  to        $prefix/bin/ration${old:+, over $old}"
+	if [ -n "$static" ]; then
+		say "  static    it needs no C library, and cannot ask the driver (docs/install.md)"
+	fi
+	say "  to undo   sh $prefix/lib/ration/uninstall"
+	case :${PATH:-}: in
+	*":$prefix/bin:"*) say "  try it    ration demo" ;;
+	*) say "  try it    $prefix/bin/ration demo (and add $prefix/bin to PATH)" ;;
+	esac
+}
+
+main

@@ -1,0 +1,309 @@
+package deploy_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// release is a folder with the files of a release, whose program is a script.
+type release struct {
+	t      *testing.T
+	folder string
+}
+
+// add puts a version's tarball into the release: its program prints the version, and it
+// has more files than others if they are named.
+func (r release) add(version, suffix string, more ...string) string {
+	r.t.Helper()
+	name := "ration-" + version + "-linux-" + runtime.GOARCH + suffix
+	files := map[string]string{
+		"bin/ration":            "#!/bin/sh\necho ration " + version + suffix + " '(a stand-in)'\n",
+		"share/doc/ration/page": "a page\n",
+	}
+	for _, file := range more {
+		files[file] = "more\n"
+	}
+	script, err := os.ReadFile("uninstall")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	files["lib/ration/uninstall"] = string(script)
+	files["lib/ration/files"] = ""
+	var list []string
+	for file := range files {
+		list = append(list, file)
+	}
+	slices.Sort(list)
+	files["lib/ration/files"] = strings.Join(list, "\n") + "\n"
+
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	archive := tar.NewWriter(zip)
+	for _, file := range list {
+		header := &tar.Header{Name: name + "/" + file, Mode: 0o755, Size: int64(len(files[file]))}
+		if err := archive.WriteHeader(header); err != nil {
+			r.t.Fatal(err)
+		}
+		if _, err := archive.Write([]byte(files[file])); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	path := filepath.Join(r.folder, name+".tar.gz")
+	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	sums, err := os.OpenFile(filepath.Join(r.folder, "SHA256SUMS"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer sums.Close()
+	fmt.Fprintf(sums, "%x  %s\n", sha256.Sum256(out.Bytes()), name+".tar.gz")
+	return path
+}
+
+// install runs install.sh by dash as a user with a home folder, and other variables.
+func (r release) install(home string, env ...string) (string, error) {
+	shell := "dash" // what sh is on Debian; a stricter one than bash
+	if _, err := exec.LookPath(shell); err != nil {
+		shell = "sh"
+	}
+	cmd := exec.Command(shell, "install.sh")
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "RATION_URL=file://" + r.folder}, env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// tree returns all files below a folder.
+func tree(t *testing.T, folder string) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			name, _ := filepath.Rel(folder, path)
+			list = append(list, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func wantTexts(t *testing.T, out string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			t.Errorf("no %q in:\n%s", text, out)
+		}
+	}
+}
+
+func TestInstallScript(t *testing.T) {
+	r, home := release{t, t.TempDir()}, t.TempDir()
+	prefix := filepath.Join(home, ".local")
+	theirs := filepath.Join(prefix, "share/doc/theirs")
+	if err := os.MkdirAll(theirs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.add("0.2.0", "", "share/old/file")
+	out, err := r.install(home, "RATION_PREFIX="+prefix) // root's would be /usr/local
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	wantTexts(t, out, "installed ration 0.2.0 (a stand-in)", "SHA-256 verified", "to        "+prefix+"/bin/ration\n",
+		"to undo   sh "+prefix+"/lib/ration/uninstall", "add "+prefix+"/bin to PATH")
+	want := []string{"bin/ration", "lib/ration/files", "lib/ration/uninstall", "share/doc/ration/page", "share/old/file"}
+	if got := tree(t, prefix); !slices.Equal(got, want) {
+		t.Errorf("installed %v, want %v", got, want)
+	}
+
+	// A newer version over it: what that does not have goes.
+	r = release{t, t.TempDir()}
+	r.add("0.3.0", "", "share/new/file")
+	if out, err = r.install(home, "RATION_PREFIX="+prefix, "PATH="+prefix+"/bin:"+os.Getenv("PATH")); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	wantTexts(t, out, "installed ration 0.3.0", "over 0.2.0", "try it    ration demo")
+	want[4] = "share/new/file"
+	slices.Sort(want)
+	if got := tree(t, prefix); !slices.Equal(got, want) {
+		t.Errorf("after the upgrade there are %v, want %v", got, want)
+	}
+
+	// As it says.
+	undo, err := exec.Command("sh", filepath.Join(prefix, "lib/ration/uninstall")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, undo)
+	}
+	if got := tree(t, home); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
+	}
+	if _, err := os.Stat(theirs); err != nil {
+		t.Errorf("another program's folder is gone: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(prefix, "lib")); err == nil {
+		t.Error("an empty folder was left")
+	}
+}
+
+// TestInstallScriptDefault installs to the home folder of a user who is not root.
+func TestInstallScriptDefault(t *testing.T) {
+	if os.Geteuid() == 0 {
+		bin := t.TempDir() // an id that says that this is another user
+		if err := os.WriteFile(filepath.Join(bin, "id"), []byte("#!/bin/sh\necho 1000\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	}
+	r, home := release{t, t.TempDir()}, t.TempDir()
+	r.add("0.2.0", "")
+	if out, err := r.install(home); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got := tree(t, home); !slices.Contains(got, ".local/bin/ration") {
+		t.Errorf("installed %v", got)
+	}
+}
+
+func TestInstallScriptChooses(t *testing.T) {
+	r := release{t, t.TempDir()}
+	r.add("0.2.0", "")
+	r.add("0.2.0", "-static")
+	r.add("0.3.0", "")
+	home := t.TempDir()
+	prefix := "RATION_PREFIX=" + home
+	if out, err := r.install(home, prefix); err == nil {
+		t.Errorf("installed one of two: %s", out)
+	} else {
+		wantTexts(t, out, "RATION_VERSION", "0.2.0 0.3.0")
+	}
+	for _, c := range []struct{ want, env string }{{"installed ration 0.3.0 ", "RATION_VERSION=0.3.0"}, {"installed ration 0.2.0-static ", "RATION_STATIC=1"}} {
+		out, err := r.install(home, prefix, c.env)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		wantTexts(t, out, c.want)
+	}
+}
+
+func TestInstallScriptRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(path string) error
+		env   []string
+		want  string
+	}{
+		"a changed tarball": {func(path string) error {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			data[len(data)-1] ^= 1
+			return os.WriteFile(path, data, 0o600)
+		}, nil, "is not what the release has"},
+		"a tarball cut short": {func(path string) error { return os.Truncate(path, 20) }, nil, "is not what the release has"},
+		"no tarball":          {os.Remove, nil, "cannot fetch"},
+		"no sums":             {func(path string) error { return os.Remove(filepath.Join(filepath.Dir(path), "SHA256SUMS")) }, nil, "cannot fetch"},
+		"another version":     {nil, []string{"RATION_VERSION=9.9.9"}, "has no ration 9.9.9"},
+		"no address":          {nil, []string{"RATION_URL="}, "set RATION_URL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, home := release{t, t.TempDir()}, t.TempDir()
+			path := r.add("0.2.0", "")
+			if c.spoil != nil {
+				if err := c.spoil(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := r.install(home, append(c.env, "RATION_PREFIX="+home, "TMPDIR="+t.TempDir())...)
+			if err == nil {
+				t.Errorf("installed: %s", out)
+			}
+			wantTexts(t, out, "install.sh: ", c.want)
+			if got := tree(t, home); len(got) != 0 {
+				t.Errorf("it has installed %v", got)
+			}
+		})
+	}
+}
+
+// TestMakeInstall installs what make built, and removes it.
+func TestMakeInstall(t *testing.T) {
+	if _, err := os.Stat("../bin/ration"); err != nil {
+		t.Skipf("not built: %v (make builds it)", err)
+	}
+	dest := t.TempDir()
+	run := func(target string) string {
+		t.Helper()
+		cmd := exec.Command("make", "--no-print-directory", "-C", "..", target, "DESTDIR="+dest, "PREFIX=/opt/it")
+		cmd.Env = append(os.Environ(), "MAKEFLAGS=")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("make %s: %v: %s", target, err, out)
+		}
+		return string(out)
+	}
+	wantTexts(t, run("install"), "make uninstall PREFIX=/opt/it")
+	got := tree(t, dest)
+	for _, want := range []string{"bin/ration", "lib/ration/libration.so", "lib/tmpfiles.d/ration.conf", "share/man/man1/ration.1.gz", "share/man/man1/ration-run.1.gz",
+		"share/bash-completion/completions/ration", "share/zsh/site-functions/_ration", "share/fish/vendor_completions.d/ration.fish", "share/doc/ration/README.md"} {
+		if !slices.Contains(got, "opt/it/"+want) {
+			t.Errorf("no %s in %v", want, got)
+		}
+	}
+	for _, file := range got {
+		if strings.HasSuffix(file, ".new") {
+			t.Errorf("%s is left", file)
+		}
+	}
+	if out, err := exec.Command(filepath.Join(dest, "opt/it/bin/ration"), "version").CombinedOutput(); err != nil {
+		t.Errorf("it does not run: %v: %s", err, out)
+	}
+	wantTexts(t, run("uninstall"), "no longer installed in "+dest+"/opt/it")
+	if got := tree(t, dest); len(got) != 0 {
+		t.Errorf("left behind: %v", got)
+	}
+}
+
+// TestVersionsSort compares as dpkg and rpm do: what is made before a release sorts
+// before it.
+func TestVersionsSort(t *testing.T) {
+	versions := []string{"0.1.9", "0.2.0~dev", "0.2.0~dev.9+g0123abc", "0.2.0~dev.10+g0000000", "0.2.0~dev.10+g0000000.dirty", "0.2.0", "0.2.1~dev.1+gfffffff", "0.2.1", "0.10.0"}
+	t.Run("dpkg", func(t *testing.T) {
+		if _, err := exec.LookPath("dpkg"); err != nil {
+			t.Skip("there is no dpkg")
+		}
+		for i, older := range versions[:len(versions)-1] {
+			if err := exec.Command("dpkg", "--compare-versions", older, "lt", versions[i+1]).Run(); err != nil {
+				t.Errorf("%s is not older than %s: %v", older, versions[i+1], err)
+			}
+		}
+	})
+	t.Run("rpm", func(t *testing.T) {
+		if _, err := exec.LookPath("rpm"); err != nil {
+			t.Skip("there is no rpm; make test-install installs it")
+		}
+		for i, older := range versions[:len(versions)-1] {
+			out, err := exec.Command("rpm", "--eval", `%{lua:print(rpm.vercmp("`+older+`-1", "`+versions[i+1]+`-1"))}`).CombinedOutput()
+			if err != nil || strings.TrimSpace(string(out)) != "-1" {
+				t.Errorf("%s is not older than %s: %s, %v", older, versions[i+1], out, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,200 @@
+//go:build cgo
+
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"ration/internal/limit"
+)
+
+// Driver is an initialised NVML.
+type Driver struct {
+	Version string // of the kernel driver
+	CUDA    int    // the newest version it supports, as 13000
+	Devices []Device
+	lib     nvml.Interface
+	handles []nvml.Device // of Devices
+}
+
+// Open loads NVML from a path, or where the linker finds it if that is empty.
+func Open(path string) (*Driver, error) {
+	var opts []nvml.LibraryOption
+	if path != "" {
+		opts = append(opts, nvml.WithLibraryPath(path))
+	}
+	d := &Driver{lib: nvml.New(opts...)}
+	if ret := d.lib.Init(); ret != nvml.SUCCESS {
+		return nil, noDriver(ret)
+	}
+	if err := d.readDevices(); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// OpenFake is Open with the stand-in driver in folder, whose machine keeps its state in
+// another. Its variables are set in this process's environment.
+func OpenFake(folder, machine, state string) (*Driver, error) {
+	for key, value := range map[string]string{"FAKEGPU": machine, "FAKEGPU_STATE": state} {
+		if err := os.Setenv(key, value); err != nil {
+			return nil, fmt.Errorf("setting %s: %w", key, err)
+		}
+	}
+	d, err := Open(filepath.Join(folder, "libnvidia-ml.so.1"))
+	if err != nil {
+		return nil, &limit.InputError{Source: "--fake-gpu", Value: machine, Err: errors.New("not a stand-in machine"),
+			Use: "MODEL[xCOUNT][:SIZE], with h200, h100, a100 or small, like h200x2 or small:512m"}
+	}
+	return d, nil
+}
+
+// noDriver explains why NVML could not be initialised.
+func noDriver(ret nvml.Return) error {
+	switch ret {
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return fmt.Errorf("loading libnvidia-ml.so.1: %w (install the driver, or in a container use the NVIDIA runtime)", ErrNoDriver)
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return fmt.Errorf("starting NVML: %w: its kernel module is not loaded (try nvidia-smi)", ErrNoDriver)
+	}
+	return fmt.Errorf("starting NVML: %w: %s (try nvidia-smi)", ErrNoDriver, errorText(ret))
+}
+
+// errorText renders an error code, with its number: an old library may not know its
+// text.
+func errorText(ret nvml.Return) string {
+	return fmt.Sprintf("%s (%d)", strings.ToLower(nvml.ErrorString(ret)), int(ret))
+}
+
+func (d *Driver) readDevices() error {
+	if version, ret := d.lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		d.Version = version
+	}
+	if cuda, ret := d.lib.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS {
+		d.CUDA = cuda
+	}
+	n, ret := d.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return fmt.Errorf("counting devices: %s (try nvidia-smi)", errorText(ret))
+	}
+	for i := range n {
+		handle, ret := d.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			return fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
+		}
+		dev := Device{Index: i}
+		if dev.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
+			return fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
+		}
+		memory, ret := handle.GetMemoryInfo()
+		if ret != nvml.SUCCESS {
+			return fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, errorText(ret))
+		}
+		dev.Total = limit.Size(memory.Total)
+		dev.Name, _ = handle.GetName() // only for messages
+		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
+			mode, _, ret := handle.GetMigMode()
+			dev.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
+		}
+		d.handles, d.Devices = append(d.handles, handle), append(d.Devices, dev)
+	}
+	return nil
+}
+
+// Processes returns what the driver counts for each process. Processes for which it
+// reports no size are left out.
+func (d *Driver) Processes() ([]Process, error) {
+	var out []Process
+	for i, handle := range d.handles {
+		list, ret := handle.GetComputeRunningProcesses()
+		if ret != nvml.SUCCESS {
+			return nil, fmt.Errorf("asking device %d for its processes: %s", i, errorText(ret))
+		}
+		for _, p := range list {
+			if p.UsedGpuMemory != ^uint64(0) {
+				out = append(out, Process{i, int(p.Pid), p.UsedGpuMemory})
+			}
+		}
+	}
+	return out, nil
+}
+
+// Close shuts NVML down.
+func (d *Driver) Close() {
+	_ = d.lib.Shutdown() // the caller could do nothing about an error
+}
+
+// Free returns the bytes of a device that no process holds.
+func (d *Driver) Free(device int) (uint64, error) {
+	if device >= len(d.handles) {
+		return 0, fmt.Errorf("asking device %d for its memory: there are %d", device, len(d.handles))
+	}
+	memory, ret := d.handles[device].GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		return 0, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, errorText(ret))
+	}
+	return memory.Free, nil
+}
+
+// Samples returns the samples of a device that are newer than since, which is the Time of
+// one, or 0. None, and no error, means that no process had any of its time.
+func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
+	if device >= len(d.handles) || d.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") != nil {
+		return nil, ErrNoSamples
+	}
+	list, ret := d.handles[device].GetProcessUtilization(since)
+	switch ret {
+	case nvml.SUCCESS:
+	case nvml.ERROR_NOT_FOUND:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("asking device %d for the time of its processes: %w: %s", device, ErrNoSamples, errorText(ret))
+	}
+	var out []Sample
+	for _, s := range list {
+		if s.TimeStamp > since {
+			out = append(out, Sample{int(s.Pid), float64(s.SmUtil), s.TimeStamp})
+		}
+	}
+	return out, nil
+}
+
+// Status asks a device what it does.
+func (d *Driver) Status(device int) (s Status, err error) {
+	if device >= len(d.handles) {
+		return s, fmt.Errorf("asking device %d what it does: there are %d", device, len(d.handles))
+	}
+	handle := d.handles[device]
+	memory, ret := handle.GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		return s, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, errorText(ret))
+	}
+	s.Used = memory.Used
+	has := func(symbol string) bool { return d.lib.Extensions().LookupSymbol(symbol) == nil }
+	if has("nvmlDeviceGetTemperature") {
+		if t, ret := handle.GetTemperature(nvml.TEMPERATURE_GPU); ret == nvml.SUCCESS {
+			celsius := int(t)
+			s.Temperature = &celsius
+		}
+	}
+	if has("nvmlDeviceGetPowerUsage") {
+		if mw, ret := handle.GetPowerUsage(); ret == nvml.SUCCESS {
+			watts := float64(mw) / 1000
+			s.Power = &watts
+		}
+	}
+	if has("nvmlDeviceGetUtilizationRates") {
+		if u, ret := handle.GetUtilizationRates(); ret == nvml.SUCCESS {
+			percent := int(u.Gpu)
+			s.Utilization = &percent
+		}
+	}
+	return s, nil
+}
