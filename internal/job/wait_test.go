@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,13 +21,17 @@ import (
 
 // envMember names a file of which this program is to have a byte locked, as a member of a job
 // has, until its input ends.
-const envMember = "RATION_TEST_MEMBER"
+const (
+	envMember = "RATION_TEST_MEMBER"
+	envByte   = "RATION_TEST_BYTE" // which
+)
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(envMember); path != "" {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err == nil {
-			err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 50, Len: 1})
+		at, err2 := strconv.ParseInt(os.Getenv(envByte), 10, 64)
+		if err = errors.Join(err, err2); err == nil {
+			err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: at, Len: 1})
 		}
 		if err != nil {
 			fmt.Println(err)
@@ -36,6 +42,45 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// startMember starts a process that has a byte of a file locked until end is called.
+func startMember(t *testing.T, path string, at int) (end func(), pid int) {
+	t.Helper()
+	member := exec.Command(os.Args[0])
+	member.Env = append(os.Environ(), envMember+"="+path, fmt.Sprint(envByte, "=", at))
+	stdin, err := member.StdinPipe()
+	stdout, err2 := member.StdoutPipe()
+	if err := errors.Join(err, err2, member.Start()); err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() { _, _ = stdin.Close(), member.Wait() })
+	t.Cleanup(end)
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the member said %q", line)
+	}
+	return end, member.Process.Pid
+}
+
+// All who have bytes of a file locked are found, in whatever order the kernel names them: that
+// of the first lock of each.
+func TestHolders(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := map[int]bool{}
+	for _, at := range []int{60, 40, 50, 70} {
+		_, pid := startMember(t, path, at)
+		want[pid] = true
+	}
+	got := holders(path)
+	for _, p := range got {
+		delete(want, p.Seen)
+	}
+	if len(got) != 4 || len(want) != 0 {
+		t.Errorf("got %+v, and not %v", got, want)
+	}
 }
 
 // waiting returns when the kernel lists somebody who waits for a lock of a file: there is a line
@@ -182,22 +227,11 @@ func TestWaitForMember(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	member := exec.Command(os.Args[0])
-	member.Env = append(os.Environ(), envMember+"="+path)
-	stdin, err := member.StdinPipe()
-	stdout, err2 := member.StdoutPipe()
-	if err := errors.Join(err, err2, member.Start()); err != nil {
-		t.Fatal(err)
-	}
-	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the member said %q", line)
-	}
+	end, _ := startMember(t, path, 50)
 	result := startWait(Job{"train", path})
 	waiting(t, path, "0")
 	mustWait(t, result)
-	if err := errors.Join(stdin.Close(), member.Wait()); err != nil {
-		t.Fatal(err)
-	}
+	end()
 	if w := <-result; w.err != nil || w.end != nil {
 		t.Errorf("got %+v, %+v", w.end, w.err)
 	}
