@@ -166,7 +166,8 @@ static void by_limits(void)
 	struct ration_limits page = {.magic = RATION_LIMITS_MAGIC, .version = RATION_VERSION, .size = sizeof page};
 	EQ(AGAIN("off", "CUDA_DEVICE_SM_LIMIT", "0"), 0);
 	EQ(AGAIN("off", "CUDA_DEVICE_SM_LIMIT", "30", "GPU_CORE_UTILIZATION_POLICY", "disable"), 0);
-	EQ(AGAIN("on", "CUDA_DEVICE_SM_LIMIT_1", "30"), 0);
+	snprintf(region, sizeof region, "%s1", getenv("RATION_REGION"));
+	EQ(AGAIN("on", "CUDA_DEVICE_SM_LIMIT_1", "30", "RATION_REGION", region), 0);
 	snprintf(region, sizeof region, "%s2", getenv("RATION_REGION"));
 	EQ(AGAIN("on", "RATION_COMPUTE_MAX", "30", "RATION_REGION", region), 0);
 	EQ(AGAIN("on", "RATION_REGION", region), 0); /* which has it now */
