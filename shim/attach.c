@@ -214,6 +214,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 		log_warn("region %s: the limits of a job that has ended stay: %s", c->path, attach_error_text(err, buf));
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
+	config_log_meaningless(c, attach_job_region.role == ROLE_INITIALISER);
 	reset();
 	p->opened = 1;
 	return true;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,9 +39,42 @@ static const char *config_after(const char *variable, const char *name)
 	return variable + len;
 }
 
+/* config_disabled reports whether HAMi-core's switch is set, by which a program has no limits. */
+static bool config_disabled(void)
+{
+	const char *v = environment_get("CUDA_DISABLE_CONTROL");
+	return v && (!strcmp(v, "1") || !strcasecmp(v, "true"));
+}
+
+/* Variables of HAMi-core that have no meaning here, and why. */
+static const struct {
+	const char *name, *why;
+} config_meaningless[] = {
+	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
+	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (CUDA_DEVICE_SM_LIMIT)"},
+	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
+};
+
+void config_log_meaningless(const struct config *c, bool first)
+{
+	enum log_level level = first ? LOG_WARN : LOG_INFO;
+	if (!log_wanted(level))
+		return;
+	for (size_t i = 0; i < sizeof config_meaningless / sizeof *config_meaningless; i++) {
+		const char *v = environment_get(config_meaningless[i].name);
+		if (v && *v && strcmp(v, "0") && strcasecmp(v, "false"))
+			log_line(level, "%s=%s has no effect: %s", config_meaningless[i].name, v, config_meaningless[i].why);
+	}
+	if ((c->made || c->placed) && config_disabled())
+		log_line(level, "CUDA_DISABLE_CONTROL has no effect in a job that ration run made");
+}
+
 bool config_any(void)
 {
 	struct stat st;
+	const char *job = environment_get("RATION_JOB");
+	if (config_disabled() && !(job && *job) && !config_stat(CONFIG_WELL_KNOWN, &st))
+		return false;
 	for (char **e = environment_all(); *e; e++)
 		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || config_after(*e, CONFIG_COMPUTE_MAX) ||
 		    !strncmp(*e, "RATION_REGION=", 14) || !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))

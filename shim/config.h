@@ -51,6 +51,10 @@ uint64_t config_compute(const struct compute_limit *l);
  * among them, which drops this process's locks on it. */
 bool config_wants_compute(bool *asked);
 
+/* config_log_meaningless logs each variable of HAMi-core's that is set and has no effect: as a
+ * warning in the first process of a job. */
+void config_log_meaningless(const struct config *c, bool first);
+
 /* config_make_folder makes the folder of a region whose path was not given. */
 bool config_make_folder(const struct config *c);
 

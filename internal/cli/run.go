@@ -96,6 +96,9 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err := f.readSettings(cmd); err != nil {
 		return err
 	}
+	for _, text := range limit.Meaningless(os.Environ()) {
+		f.plan.Warn(text)
+	}
 	to, err := a.openSummary(f.summary)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -164,4 +165,26 @@ func (s Set[L]) environ(name string) []string {
 		}
 	}
 	return environ
+}
+
+// meaningless are variables of HAMi-core that have no effect, and why; as shim/config.c has
+// them.
+var meaningless = [][2]string{
+	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
+	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (--compute)"},
+	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
+	{"CUDA_DISABLE_CONTROL", "ration run was asked for a job (start the command without it)"},
+}
+
+// Meaningless says which variables of HAMi-core are set and have no effect.
+func Meaningless(environ []string) (texts []string) {
+	for _, v := range environ {
+		key, value, _ := strings.Cut(v, "=")
+		for _, m := range meaningless {
+			if key == m[0] && value != "" && value != "0" && !strings.EqualFold(value, "false") {
+				texts = append(texts, fmt.Sprintf("%s=%s has no effect: %s", key, value, m[1]))
+			}
+		}
+	}
+	return texts
 }

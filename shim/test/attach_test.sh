@@ -181,6 +181,24 @@ fresh
 CUDA_DEVICE_MEMORY_LIMIT=0 job init total:0 exit:0
 is "$out" "init 0 total 0 $((8192 * MIB)) "
 
+where="variables of HAMi-core that mean nothing here are named once for a job, and its switch works but in a launcher's job"
+fresh
+export CUDA_OVERSUBSCRIBE=true CUDA_TASK_PRIORITY=1 ACTIVE_OOM_KILLER=false CUDA_DEVICE_MEMORY_LIMIT=200m
+job init exit:0
+has "$err" "CUDA_OVERSUBSCRIBE=true has no effect: no memory is moved to the host"
+has "$err" "CUDA_TASK_PRIORITY=1 has no effect: "
+lacks "$err" ACTIVE_OOM_KILLER
+job init exit:0
+is "$err" ""
+unset CUDA_OVERSUBSCRIBE CUDA_TASK_PRIORITY ACTIVE_OOM_KILLER
+CUDA_DISABLE_CONTROL=true job init total:0 exit:0
+is "$out" "init 0 total 0 $((8192 * MIB)) "
+CUDA_DISABLE_CONTROL=true RATION_JOB=train job init total:0 exit:0
+is "$out" "init 0 total 0 $((200 * MIB)) "
+CUDA_DISABLE_CONTROL=false job init total:0 exit:0
+is "$out" "init 0 total 0 $((200 * MIB)) "
+unset CUDA_DEVICE_MEMORY_LIMIT
+
 where="which device is which"
 fresh
 export CUDA_DEVICE_MEMORY_LIMIT_0=1g CUDA_DEVICE_MEMORY_LIMIT_1=2g
