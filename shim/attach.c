@@ -266,10 +266,10 @@ enum attach_state attach_prepare(void)
  * whoever asked for its limits has dropped. */
 static void attach_lock_again(void)
 {
-	/* Sequentially consistent: of a thread that joins, and looks for the lock after it has
-	 * said so, and one that closes, and then looks whether another has joined, one sees the
-	 * other's. */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	/* Of a thread that joins, and comes here after it has said so, and one that closes, and then
+	 * comes here to look whether another has joined, the second sees what the first did. */
+	static uint32_t order;
+	__atomic_fetch_add(&order, 1, __ATOMIC_ACQ_REL);
 	if (attach_state() == ATTACH_ON)
 		region_lock_own(&attach_job_region);
 }

@@ -1,7 +1,10 @@
 /* Calls that take a device's time, and calls that wait for it or ask about it. What they do
  * beside the driver's own is compute.c's. Nothing here need be undone when a thread is
  * cancelled in the driver's call, so that, unlike all other hooks, these leave the program's
- * cancellation alone. */
+ * cancellation alone; but for those that wait: a thread that was cancelled there would count as
+ * one that waits for ever. */
+#include <pthread.h>
+
 #include "arguments.h"
 #include "compute.h"
 #include "hooks.h"
@@ -24,18 +27,21 @@
 		return result_;                                                         \
 	}
 
-#define TIMED_WAIT(symbol, per_thread, params, stream_)        \
-	int entry_##symbol params                              \
-	{                                                      \
-		real_##symbol call_ = RATION_REAL(symbol);     \
-		if (unlikely(!call_))                          \
-			return ration_absent(CALL_##symbol);   \
-		if (likely(!attach_compute()))                 \
-			return call_ ARGUMENTS_##symbol;       \
-		struct device *device_ = compute_wait_begin(); \
-		int result_ = call_ ARGUMENTS_##symbol;        \
-		compute_wait_end(device_);                     \
-		return result_;                                \
+#define TIMED_WAIT(symbol, per_thread, params, stream_)                   \
+	int entry_##symbol params                                         \
+	{                                                                 \
+		real_##symbol call_ = RATION_REAL(symbol);                \
+		if (unlikely(!call_))                                     \
+			return ration_absent(CALL_##symbol);              \
+		if (likely(!attach_compute()))                            \
+			return call_ ARGUMENTS_##symbol;                  \
+		int cancel_;                                              \
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_); \
+		struct device *device_ = compute_wait_begin();            \
+		int result_ = call_ ARGUMENTS_##symbol;                   \
+		compute_wait_end(device_);                                \
+		pthread_setcancelstate(cancel_, &cancel_);                \
+		return result_;                                           \
 	}
 
 #define TIMED_QUERY(symbol, per_thread, params, stream_)     \
