@@ -2,7 +2,7 @@
  * gets its memory, and the handle that goes away is not taken for another pool's. */
 #include "stranger.h"
 
-static CUmemoryPool current;
+static CUmemoryPool current, third;
 
 static CUresult destroy(struct task *t)
 {
@@ -13,7 +13,7 @@ static CUresult destroy(struct task *t)
 static CUresult replace(struct task *t)
 {
 	(void)t;
-	return cuDeviceSetMemPool(0, current);
+	return cuDeviceSetMemPool(0, third);
 }
 
 static CUresult allocate(struct task *t) { return cuMemAllocAsync(&t->p, 100 * MIB, NULL); }
@@ -71,18 +71,15 @@ static void set_meanwhile(CUcontext c)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	struct task t = {.run = replace};
-	CUmemoryPool dying, now;
+	CUmemoryPool now;
 	OK(cuCtxSetCurrent(c));
-	OK(cuMemPoolCreate(&dying, &props));
 	OK(cuMemPoolCreate(&current, &props));
-	OK(cuDeviceSetMemPool(0, dying));
+	OK(cuMemPoolCreate(&third, &props));
+	OK(cuDeviceSetMemPool(0, current));
 	struct task d = {.run = destroy};
-	CUmemoryPool third = current;
-	current = dying;
 	fakegpu_hold("cuDeviceSetMemPool:before", 1);
 	task_begin(&d, c);
 	EQ(fakegpu_held("cuDeviceSetMemPool:before", 1, LONG), 1);
-	current = third;
 	task_begin(&t, c);
 	task_settle(&t, "cuDeviceSetMemPool:before", 2);
 	fakegpu_open("cuDeviceSetMemPool:before");
