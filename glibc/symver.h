@@ -10,9 +10,11 @@
 #if defined(__x86_64__)
 #define GLIBC_FIRST "GLIBC_2.2.5"
 #define GLIBC_CANCEL "GLIBC_2.3.3"
+#define GLIBC_ROBUST "GLIBC_2.12"
 #elif defined(__aarch64__)
 #define GLIBC_FIRST "GLIBC_2.17"
 #define GLIBC_CANCEL "GLIBC_2.17"
+#define GLIBC_ROBUST "GLIBC_2.17"
 #else
 #error "which version of its symbols had this processor's first glibc?"
 #endif
@@ -32,7 +34,12 @@ GLIBC_SYMBOL(pthread_detach, GLIBC_FIRST);
 GLIBC_SYMBOL(pthread_getattr_np, GLIBC_FIRST);
 GLIBC_SYMBOL(pthread_join, GLIBC_FIRST);
 GLIBC_SYMBOL(pthread_key_create, GLIBC_FIRST);
+GLIBC_SYMBOL(pthread_mutex_consistent, GLIBC_ROBUST);
 GLIBC_SYMBOL(pthread_mutex_trylock, GLIBC_FIRST);
+GLIBC_SYMBOL(pthread_mutexattr_destroy, GLIBC_FIRST);
+GLIBC_SYMBOL(pthread_mutexattr_init, GLIBC_FIRST);
+GLIBC_SYMBOL(pthread_mutexattr_setpshared, GLIBC_FIRST);
+GLIBC_SYMBOL(pthread_mutexattr_setrobust, GLIBC_ROBUST);
 GLIBC_SYMBOL(pthread_once, GLIBC_FIRST);
 GLIBC_SYMBOL(pthread_rwlock_rdlock, GLIBC_FIRST);
 GLIBC_SYMBOL(pthread_rwlock_unlock, GLIBC_FIRST);
