@@ -22,6 +22,8 @@ const looks = 100
 const (
 	jobPatience = 200 * time.Millisecond
 	allPatience = 500 * time.Millisecond
+	// A few processes are confirmed in well under a millisecond.
+	identityPatience = 10 * time.Millisecond
 )
 
 // patience says when a look need not be repeated any more.
@@ -44,6 +46,16 @@ func (p patience) forJob() patience {
 }
 
 func (p patience) left() bool { return p.now().Before(p.end) }
+
+// forIdentities is for how long the kernel is asked who a job's processes are, from now on: as
+// long as for a job where there is patience left for the look that begins, and otherwise a
+// moment, so that no job takes from others that their processes are confirmed.
+func (p patience) forIdentities() patience {
+	if p.left() {
+		return newPatience(p.now, jobPatience)
+	}
+	return newPatience(p.now, identityPatience)
+}
 
 // until calls look until it agrees, at most so many times and while there is patience. It
 // returns whether it did.
@@ -68,7 +80,7 @@ func (j *Job) readUsage(r *region.Region, p patience) error {
 			return false, err
 		}
 		opened = false
-		processes, index, err := readProcesses(r)
+		processes, index, err := readProcesses(r, p.forIdentities())
 		if err != nil {
 			return false, err
 		}
@@ -192,7 +204,8 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 }
 
 // readProcesses lists who has a slot, and finds them by their slots.
-func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
+func readProcesses(r *region.Region, patient patience) ([]Process, map[int]int, error) {
+	r.SetAskPatience(patient.left)
 	all, err := r.Processes()
 	if err != nil {
 		return nil, nil, err
@@ -202,8 +215,8 @@ func readProcesses(r *region.Region) ([]Process, map[int]int, error) {
 	for i, p := range all {
 		out[i] = claimed(p)
 		index[p.Slot] = i
-		if p.Seen != 0 {
-			asked.of(p.Seen)
+		if p.Seen != 0 && patient.left() {
+			asked.ask(p.Seen)
 		}
 	}
 	r.AskAgain() // after all have been asked for: a PID may have been given to another process
@@ -221,7 +234,9 @@ func addParents(all []Process) {
 	}
 	in := map[int]bool{}
 	for _, p := range all {
-		in[p.HostPID] = p.Verified && p.HostPID != 0
+		if p.Verified && p.HostPID != 0 {
+			in[p.HostPID] = true
+		}
 	}
 	parents := map[int]int{} // one process may have many slots
 	for i := range all {

@@ -124,3 +124,28 @@ func TestPatienceWithManyJobs(t *testing.T) {
 		t.Errorf("looked %d times, and %d are enough", looked, most)
 	}
 }
+
+// A process of a job that is looked at when other jobs have used up the patience is confirmed
+// all the same; one of a job that uses up its own is shown as a claim, and alive.
+func TestPatienceWithIdentities(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	path := impossible(t, "late")
+	for _, c := range []struct {
+		name     string
+		step     time.Duration
+		verified bool
+	}{
+		{"a moment for each job", identityPatience / 100, true},
+		{"no longer than that", identityPatience, false},
+	} {
+		clock := &stepClock{step: c.step}
+		p := newPatience(clock.now, 0)
+		j, err := readRegion(path, p)
+		if err != nil || len(j.Processes) != 1 {
+			t.Fatalf("%s: %+v, %v", c.name, j, err)
+		}
+		if got := j.Processes[0]; got.Verified != c.verified || got.State != Live || got.PID != os.Getpid() {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}

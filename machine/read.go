@@ -161,15 +161,16 @@ type owner struct {
 // owners finds out who processes are, each once: one may have many slots.
 type owners map[int]owner // by PID as seen from here
 
-func (all owners) of(pid int) owner {
-	o, known := all[pid]
-	if !known {
-		o.uid, o.name, o.pid, o.err = proc.Owner(pid)
-		o.group, o.container = proc.Cgroup(pid)
-		o.stopped = proc.Stopped(pid)
-		all[pid] = o
+// ask finds out who a process is, unless that is known.
+func (all owners) ask(pid int) {
+	if _, known := all[pid]; known {
+		return
 	}
-	return o
+	var o owner
+	o.uid, o.name, o.pid, o.err = proc.Owner(pid)
+	o.group, o.container = proc.Cgroup(pid)
+	o.stopped = proc.Stopped(pid)
+	all[pid] = o
 }
 
 // claimed returns who a process is by its own word. What it only says of itself costs no
@@ -182,16 +183,23 @@ func claimed(p region.Process) Process {
 	if p.Dead {
 		out.State = Dead
 	}
+	switch { // the kernel's word counts before the job's, though this one may be of the past
+	case p.Named == 0:
+	case region.OnHost():
+		out.HostPID = p.Named
+	default:
+		out.PID = p.Named
+	}
 	return out
 }
 
 // identify replaces that by the kernel's word, where the process's lock names one that can be
 // seen from here. all was asked before the lock is asked for once more.
 func (out *Process) identify(r *region.Region, p region.Process, all owners) {
-	if p.Seen == 0 {
+	o, asked := all[p.Seen]
+	if !asked { // it cannot be seen from here, or not in time
 		return
 	}
-	o := all.of(p.Seen)
 	if o.stopped && !p.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
 		out.State = Stopped
 	}

@@ -3,11 +3,14 @@ package cli
 import (
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
 	"ration/internal/humanfmt"
 	"ration/internal/launch"
+	"ration/internal/safepath"
+	"ration/internal/termtext"
 )
 
 // openSummary opens what the summary is printed to, before the command is started; nil
@@ -21,7 +24,11 @@ func (a *app) openSummary(name string) (*terminal, error) {
 	case "-":
 		return &a.out, nil
 	}
-	file, err := os.Create(name) // closed at exit: all that is written to it is one table
+	create := os.Create // closed at exit: all that is written to it is one table
+	if os.Geteuid() == 0 {
+		create = safepath.Create // others may be able to write the folder
+	}
+	file, err := create(name)
 	if err != nil {
 		return nil, fmt.Errorf("--summary: %w", err)
 	}
@@ -64,8 +71,11 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 	}
 	for _, p := range s.Processes {
 		if p.NotEnforced != "" {
-			out.printf("  %s\n", out.style(bold, out.wrap(fmt.Sprintf("device %d: the share was not enforced in pid %d: %s", p.Device, p.PID, p.NotEnforced), 2)))
+			out.printf("  %s\n", out.style(bold, out.wrap(fmt.Sprintf("device %d: the share was not enforced in pid %s: %s", p.Device, humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.NotEnforced), 2)))
 		}
+	}
+	if slices.ContainsFunc(s.Processes, func(p launch.Peak) bool { return !p.Verified }) {
+		out.printf("  %s\n", out.style(dim, out.wrap(humanfmt.ClaimNote+".", 2)))
 	}
 	switch {
 	case s.Unrecorded > 0:
@@ -83,7 +93,7 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 }
 
 var peakColumns = []column[launch.Peak]{
-	{"PID", true, func(p launch.Peak) string { return fmt.Sprint(p.PID) }, nil},
+	{"PID", true, func(p launch.Peak) string { return humanfmt.Claim(fmt.Sprint(p.PID), p.Verified) }, nil},
 	{"DEVICE", true, func(p launch.Peak) string { return fmt.Sprint(p.Device) }, func(p launch.Peak) bool { return p.Device > 0 }},
 	kindColumn("CONTEXT", func(p launch.Peak) uint64 { return p.Context }),
 	kindColumn("MODULE", func(p launch.Peak) uint64 { return p.Module }),
@@ -92,7 +102,7 @@ var peakColumns = []column[launch.Peak]{
 	{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
 	{"USED", true, func(p launch.Peak) string { return spanText(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
 	{"WAITED", true, func(p launch.Peak) string { return spanText(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
-	{"NAME", false, func(p launch.Peak) string { return p.Name }, nil},
+	{"NAME", false, func(p launch.Peak) string { return humanfmt.Claim(termtext.Printable(p.Name), p.Verified) }, nil},
 }
 
 // kindColumn is the column of one kind of memory.

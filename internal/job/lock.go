@@ -242,6 +242,7 @@ func parseLauncher(text string) (pid int, start uint64, err error) {
 // removeContents removes everything in the job's folder but the locked file. The
 // lock must be exclusive.
 func (l *Lock) removeContents() error {
+	endLimits(l.Folder)
 	unmount(l.Folder)
 	entries, err := os.ReadDir(l.Folder)
 	if err != nil {

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"ration/internal/abi"
 	"ration/internal/proc"
+	"ration/internal/region"
+	"ration/test/harness"
 )
 
 func TestLock(t *testing.T) {
@@ -168,4 +172,51 @@ func FuzzParseLauncher(f *testing.F) {
 			t.Errorf("%q: %d and %d, then %d and %d, %v", text, pid, start, again, restart, e)
 		}
 	})
+}
+
+// Who still has the limits of a job that was removed, or whose name another job has now, gets
+// nothing more by them.
+func TestRemovedJobGrantsNothing(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	for how, remove := range map[string]func(Job) error{
+		"removed": func(j Job) error { return Remove(j, true) },
+		"replaced": func(j Job) error {
+			l, err := Create(j.Name)
+			if err == nil {
+				l.Release()
+			}
+			return err
+		},
+	} {
+		path, err := MakeFolder("gone")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var limits region.Limits
+		limits.Memory[0], limits.Memory[1] = abi.MakeLimit(1<<30, 50), abi.Unlimited
+		if err := region.WriteLimitsFile(path, limits); err != nil {
+			t.Fatal(err)
+		}
+		// As the library has it, whatever becomes of the name.
+		f, err := os.Open(path + region.LimitsSuffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := remove(Job{"gone", path}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(path + region.LimitsSuffix); err == nil {
+			t.Errorf("%s: the file is still there", how)
+		}
+		for d := range abi.Devices {
+			var word [8]byte
+			if _, err := f.ReadAt(word[:], harness.Offset("Limits", "Device", d, "Memory")-harness.Offset("Limits")); err != nil {
+				t.Fatal(err)
+			}
+			if l := abi.Limit(binary.LittleEndian.Uint64(word[:])); !l.Limited() || l.Ceiling() != 0 {
+				t.Errorf("%s: device %d still has %d units", how, d, l.Ceiling())
+			}
+		}
+	}
 }

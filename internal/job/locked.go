@@ -169,8 +169,10 @@ func (f LockedFile) pathIn(process int) (string, error) {
 		some, err := list.Readdirnames(64)
 		for _, name := range some {
 			looked++
-			var st unix.Stat_t
-			if unix.Fstatat(fd, name, &st, 0) != nil || uint64(st.Dev) != f.ID.dev || st.Ino != f.ID.ino {
+			// Without asking the file's own system, which may be one of the tenant's and never answer.
+			var st unix.Statx_t
+			if unix.Statx(fd, name, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil ||
+				(FileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) != f.ID {
 				continue
 			}
 			buf := make([]byte, unix.PathMax)

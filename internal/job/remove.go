@@ -88,8 +88,18 @@ func Remove(j Job, force bool) error {
 
 // removeFolder removes a job's folder.
 func removeFolder(folder string) error {
+	endLimits(folder)
 	unmount(folder)
 	return os.RemoveAll(folder)
+}
+
+// endLimits lets processes that are left of a job get nothing more, where an operator's file has
+// its limits. A process that has closed what it inherited, and not joined yet, is not known to be
+// of the job; the files are mounted in its namespace, and stay there.
+func endLimits(folder string) {
+	if l, err := region.OpenOperatorLimits(filepath.Join(folder, RegionName)); err == nil {
+		_ = l.End() // who may not write them may not remove them either, or has none left
+	}
 }
 
 // removeRegion removes a region outside the folder of jobs, and the limits beside it, by

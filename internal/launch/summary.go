@@ -2,11 +2,14 @@ package launch
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/termtext"
 	"ration/machine"
 )
 
@@ -18,7 +21,7 @@ type Summary struct {
 	Seconds    float64         `json:"seconds"`
 	Devices    []DeviceSummary `json:"devices"`
 	Processes  []Peak          `json:"processes"`
-	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples
+	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples, or for which there was no room
 	Error      string          `json:"error,omitempty"`
 }
 
@@ -48,6 +51,7 @@ type DeviceSummary struct {
 type Peak struct {
 	PID      int    `json:"pid"`
 	Name     string `json:"name"`
+	Verified bool   `json:"verified"` // the kernel confirmed PID and Name while it lived; otherwise they are the job's word
 	Device   int    `json:"device"`
 	Total    uint64 `json:"total"`
 	Context  uint64 `json:"context"`
@@ -65,6 +69,10 @@ type Peak struct {
 // sampleInterval is how often a recorder reads the region: a few words of memory.
 const sampleInterval = 20 * time.Millisecond
 
+// maxRecorded bounds how many processes, and how many peaks of them, are kept: a job could claim
+// a thousand new ones for each sample.
+const maxRecorded = 4096
+
 // recorder samples a region from a goroutine of its own, and keeps the peaks. Its
 // fields belong to that goroutine until done is closed.
 type recorder struct {
@@ -72,7 +80,9 @@ type recorder struct {
 	err      error
 	started  time.Time
 	last     time.Time // of the latest sample
-	recorded map[owner]bool
+	recorded map[owner]*who
+	dropped  int // the most processes, or peaks, in one sample for which there was no room
+	noRoom   int // those in this sample
 	peaks    map[account]*Peak
 	device   [abi.Devices]deviceRecord
 	holdings []region.Holding  // reused by each sample
@@ -92,6 +102,13 @@ type owner struct {
 	joined int64 // Unix nanoseconds
 }
 
+// who is a process: by the job's word, or by the kernel's.
+type who struct {
+	pid      int
+	name     string
+	verified bool
+}
+
 // account is a process's use of one device.
 type account struct {
 	owner
@@ -100,7 +117,7 @@ type account struct {
 
 func startRecorder(path string) *recorder {
 	rec := &recorder{
-		recorded: map[owner]bool{}, peaks: map[account]*Peak{},
+		recorded: map[owner]*who{}, peaks: map[account]*Peak{},
 		started: time.Now(), last: time.Now(), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	if rec.r, rec.err = region.OpenReadOnly(path); rec.err != nil {
@@ -133,11 +150,14 @@ func (rec *recorder) sample() {
 		rec.err = err
 		return
 	}
+	rec.noRoom = 0
+	defer func() { rec.dropped = max(rec.dropped, rec.noRoom) }()
 	bySlot := map[int]region.Process{}
 	for _, p := range processes {
 		bySlot[p.Slot] = p
-		rec.recorded[owner{p.Slot, p.Joined}] = true
+		rec.record(owner{p.Slot, p.Joined}, p.PID, p.Name)
 	}
+	rec.confirm(processes)
 	for d := range abi.Devices {
 		if rec.r.Peak(d) == 0 && rec.r.Refused(d) == 0 {
 			continue
@@ -156,7 +176,7 @@ func (rec *recorder) sample() {
 				continue
 			}
 			peak := rec.addHolding(p, d, h)
-			if !compute.Set() {
+			if peak == nil || !compute.Set() {
 				continue
 			}
 			if rec.err = rec.addCompute(peak, compute, d, h); rec.err != nil {
@@ -179,20 +199,63 @@ func (rec *recorder) addDeparted(device int) (err error) {
 	}
 	for _, p := range rec.departed {
 		o := owner{p.Slot, p.Joined}
-		rec.recorded[o] = true
-		peak := rec.peak(account{o, device}, p.PID, p.Name)
-		peak.Total = max(peak.Total, p.Peak)
+		rec.record(o, p.PID, p.Name)
+		if peak := rec.peak(account{o, device}); peak != nil {
+			peak.Total = max(peak.Total, p.Peak)
+		}
 	}
 	return nil
 }
 
-func (rec *recorder) peak(key account, pid int, name string) *Peak {
+// record remembers that a process was there, if there is room.
+func (rec *recorder) record(o owner, pid int, name string) {
+	switch {
+	case rec.recorded[o] != nil:
+	case len(rec.recorded) < maxRecorded:
+		rec.recorded[o] = &who{pid: pid, name: name}
+	default:
+		rec.noRoom++
+	}
+}
+
+// peak returns what is kept of a process and a device, or nil where there is no room.
+func (rec *recorder) peak(key account) *Peak {
 	peak := rec.peaks[key]
-	if peak == nil {
-		peak = &Peak{PID: pid, Name: name, Device: key.device}
+	if peak == nil && len(rec.peaks) < maxRecorded && rec.recorded[key.owner] != nil {
+		peak = &Peak{Device: key.device}
 		rec.peaks[key] = peak
 	}
 	return peak
+}
+
+// confirm replaces what the job says of its processes by the kernel's word, while they live.
+func (rec *recorder) confirm(processes []region.Process) {
+	type answer struct {
+		*who
+		p     region.Process
+		comm  string
+		inner int // its own PID
+	}
+	var asked []answer
+	for _, p := range processes {
+		w := rec.recorded[owner{p.Slot, p.Joined}]
+		if w == nil || w.verified || p.Seen == 0 || p.Dead {
+			continue
+		}
+		if _, comm, inner, err := proc.Owner(p.Seen); err == nil {
+			asked = append(asked, answer{w, p, comm, inner})
+		}
+	}
+	rec.r.AskAgain() // after all have been asked for: a PID may have been given to another process
+	for _, a := range asked {
+		if rec.r.LockedBy(a.p.Slot) != a.p.Seen {
+			continue
+		}
+		a.verified, a.pid = true, cmp.Or(a.inner, a.p.Seen)
+		if !proc.CalledBy(a.p.Seen, a.p.Name, a.comm) {
+			a.name = termtext.Printable(a.comm)
+		}
+	}
 }
 
 // addCompute records what a process has of a device's time in a job with a share or a cap.
@@ -209,7 +272,10 @@ func (rec *recorder) addCompute(peak *Peak, job region.Compute, device int, h re
 }
 
 func (rec *recorder) addHolding(p region.Process, device int, h region.Holding) *Peak {
-	peak := rec.peak(account{owner{p.Slot, p.Joined}, device}, p.PID, p.Name)
+	peak := rec.peak(account{owner{p.Slot, p.Joined}, device})
+	if peak == nil {
+		return nil
+	}
 	peak.Total = max(peak.Total, h.Peak, h.Total)
 	peak.Context = max(peak.Context, h.Kind[abi.Context])
 	peak.Module = max(peak.Module, h.Kind[abi.Module])
@@ -265,13 +331,15 @@ func (rec *recorder) summarise(s *Summary) error {
 			s.Devices = append(s.Devices, dev)
 		}
 	}
-	for _, p := range rec.peaks {
+	for of, p := range rec.peaks {
+		w := rec.recorded[of.owner]
+		p.PID, p.Name, p.Verified = w.pid, w.name, w.verified
 		s.Processes = append(s.Processes, *p)
 	}
 	slices.SortFunc(s.Processes, func(a, b Peak) int {
 		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Device, b.Device))
 	})
 	c, err := rec.r.Counters()
-	s.Unrecorded = max(0, int(c.Claims)-len(rec.recorded))
+	s.Unrecorded = max(0, int(min(c.Claims, math.MaxInt32))-len(rec.recorded), rec.dropped)
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,9 +19,21 @@ import (
 // meanwhile. So the process is asked for as well: the kernel lists the locks of a
 // descriptor only where the table it is in has them (/proc/PID/fdinfo).
 
-// maxHolderLooks bounds how many descriptors are looked at for one copy of a region. A
-// process of the job can have a million of them.
-const maxHolderLooks = 16384
+// A tenant can make each of these questions slow: with a million locks on the file, which the
+// kernel walks for each, with a hundred thousand descriptors of it, with ten thousand threads
+// (the kernel adds them up for /proc/PID/stat). So a process is looked into once for each copy,
+// however many slots it has; of what it has, a bounded part is read; and no question is begun
+// once the patience is over. What is not confirmed then stays a claim.
+
+const (
+	maxHolderLooks  = 16384 // descriptors looked at for one copy of a region, of all processes
+	maxHolderFDs    = 256   // of one process, beside those of the library
+	maxHolderRanges = 2048  // locks kept of one process: twice as many as there are slots
+)
+
+// holderPatience is how long the kernel is asked for the holders of one file's locks, where the
+// caller does not say.
+const holderPatience = 200 * time.Millisecond
 
 // libration.so has its descriptor of the region at one of the first numbers from
 // FILE_LOWEST_FD in shim/region/file.c on, so these are looked at first.
@@ -28,35 +41,72 @@ const libraryFD, libraryFDs = 100, 3
 
 // holders finds out which processes hold locks on one file.
 type holders struct {
-	f     *file
-	looks int                 // left
-	found map[int]lockHolding // by PID
+	f       *file
+	looks   int                  // left
+	found   map[int]*lockHolding // by PID
+	now     func() time.Time     // nil: time.Now
+	end     time.Time            // of holderPatience
+	patient func() bool          // counts instead, where a caller has set it
+	into    int                  // processes looked into, for tests
 }
 
 // lockHolding is what one process has locked of the file.
 type lockHolding struct {
-	start    uint64 // of the process, which with its PID names it for good
-	ranges   []lockRange
-	complete bool // all of its descriptors were looked at
+	ranges  []lockRange
+	scanned bool // its descriptors beside the library's were looked at
+	full    bool // more is not looked at: a list was longer than is read, or there are too many locks
 }
 
-func (l lockHolding) has(at int64) bool {
+func (l *lockHolding) has(at int64) bool {
 	return slices.ContainsFunc(l.ranges, func(r lockRange) bool { return r.from <= at && at <= r.to })
 }
 
 // lockRange is the first and the last byte of a lock.
 type lockRange struct{ from, to int64 }
 
-func (h *holders) reset() { h.looks, h.found = maxHolderLooks, map[int]lockHolding{} }
+func (h *holders) reset() {
+	h.looks = maxHolderLooks
+	h.forget()
+}
 
 // forget lets what processes have locked be read anew.
-func (h *holders) forget() { h.found = map[int]lockHolding{} }
+func (h *holders) forget() {
+	h.found = map[int]*lockHolding{}
+	h.begin()
+}
+
+// begin lets the patience begin anew.
+func (h *holders) begin() { h.end = h.time().Add(holderPatience) }
+
+func (h *holders) time() time.Time {
+	if h.now != nil {
+		return h.now()
+	}
+	return time.Now()
+}
+
+// left reports whether there is patience for another question to the kernel.
+func (h *holders) left() bool {
+	if h.patient != nil {
+		return h.patient()
+	}
+	return h.time().Before(h.end)
+}
 
 // has reports whether a process has a lock on a byte of the file, by the kernel's word on
-// its descriptors. What cannot be read is no proof. A process is looked into once for each
-// copy: it may have a lock on every slot.
+// its descriptors. What cannot be read, or not in time, is no proof.
+//
+// The answer is of the first time that the process was asked for since forget. A caller that
+// asks who the process is does so before it forgets and asks again.
 func (h *holders) has(pid int, at int64) bool {
 	if pid <= 0 || h.f == nil || !self().sees {
+		return false
+	}
+	known := h.found[pid]
+	if known != nil && (known.has(at) || known.scanned || known.full) {
+		return known.has(at)
+	}
+	if !h.left() {
 		return false
 	}
 	// By one descriptor of its folder: it stays that process's when the PID is another's.
@@ -65,48 +115,41 @@ func (h *holders) has(pid int, at int64) bool {
 		return false
 	}
 	defer unix.Close(dir)
-	stat, err := readAt(dir, "stat", 1024)
-	if err != nil {
-		return false
-	}
-	p, err := parseStat(stat)
-	if err != nil {
-		return false
-	}
-	known, looked := h.found[pid]
-	if !looked || known.start != p.start {
-		known = lockHolding{start: p.start}
+	h.into++
+	if known == nil {
+		known = &lockHolding{}
+		h.found[pid] = known
 		for fd := libraryFD; fd < libraryFD+libraryFDs && !known.has(at); fd++ {
-			known.ranges = append(known.ranges, h.locksBy(dir, fd, pid)...)
+			h.addLocks(dir, fd, pid, known)
 		}
 	}
-	if !known.has(at) && !known.complete {
-		h.scan(dir, pid, at, &known)
+	if !known.has(at) && !known.full {
+		h.scan(dir, pid, known)
 	}
-	h.found[pid] = known
 	return known.has(at)
 }
 
-// scan adds what a process has locked of the file by its descriptors, up to the one by which
-// it has a byte.
-func (h *holders) scan(dir, pid int, at int64, known *lockHolding) {
-	known.complete = true
+// scan adds what a process has locked of the file by its descriptors.
+func (h *holders) scan(dir, pid int, known *lockHolding) {
+	known.scanned = true
 	fd, err := unix.Openat(dir, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	list := os.NewFile(uintptr(fd), "fd")
 	defer list.Close()
-	for h.looks > 0 {
-		names, err := list.Readdirnames(64)
+	for looked := 0; looked < maxHolderFDs; {
+		names, err := list.Readdirnames(min(64, maxHolderFDs-looked))
 		for _, name := range names {
-			if n, err := strconv.Atoi(name); err == nil {
-				known.ranges = append(known.ranges, h.locksBy(dir, n, pid)...)
+			looked++
+			n, err := strconv.Atoi(name)
+			if err != nil {
+				continue
 			}
-			if known.has(at) {
-				known.complete = false
+			if known.full || h.looks <= 0 || !h.left() {
 				return
 			}
+			h.addLocks(dir, n, pid, known)
 		}
 		if err != nil {
 			return
@@ -114,20 +157,33 @@ func (h *holders) scan(dir, pid int, at int64, known *lockHolding) {
 	}
 }
 
-// locksBy returns the locks that a descriptor of a process lists, if it is of the file.
-func (h *holders) locksBy(dir, fd, pid int) []lockRange {
+// addLocks adds the locks that a descriptor of a process lists, if it is of the file.
+func (h *holders) addLocks(dir, fd, pid int, known *lockHolding) {
 	if h.looks--; h.looks < 0 {
-		return nil
+		return
 	}
-	var st unix.Stat_t
-	if unix.Fstatat(dir, "fd/"+strconv.Itoa(fd), &st, 0) != nil || keyOf(&st) != h.f.key {
-		return nil
+	// Without asking the file's own system, which may be one of the tenant's and never answer.
+	var st unix.Statx_t
+	const want = unix.STATX_INO
+	if unix.Statx(dir, "fd/"+strconv.Itoa(fd), unix.AT_STATX_DONT_SYNC, want, &st) != nil || st.Mask&want == 0 ||
+		(inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) != h.f.key {
+		return
 	}
 	text, err := readAt(dir, "fdinfo/"+strconv.Itoa(fd), maxFDInfo)
 	if err != nil {
-		return nil
+		return
 	}
-	return listedLocks(text, pid)
+	known.add(listedLocks(text, pid))
+	// Another descriptor would list the same, or as many.
+	known.full = known.full || len(text) == maxFDInfo
+}
+
+// add keeps locks, up to as many as are kept.
+func (l *lockHolding) add(more []lockRange) {
+	if room := maxHolderRanges - len(l.ranges); len(more) >= room {
+		more, l.full = more[:room], true
+	}
+	l.ranges = append(l.ranges, more...)
 }
 
 // maxFDInfo is how much is read of what the kernel says of a descriptor. A process that has

@@ -1,8 +1,16 @@
 package region
 
 import (
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
 )
 
 // A process is looked into once for each copy, however many slots it has, and each of its
@@ -13,8 +21,6 @@ func TestHolderIsLookedIntoOnce(t *testing.T) {
 	for range slots {
 		claim(t, r)
 	}
-	fds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
 	h := holders{f: r.file}
 	h.reset()
 	for slot := range slots {
@@ -22,23 +28,162 @@ func TestHolderIsLookedIntoOnce(t *testing.T) {
 			t.Fatalf("slot %d is not found", slot)
 		}
 	}
-	if h.has(os.Getpid(), slotByte(slots+500, 0).Start) || h.has(os.Getppid(), slotByte(0, 0).Start) || h.has(-1, 0) {
+	for slot := slots + 500; slot < slots+600; slot++ {
+		if h.has(os.Getpid(), slotByte(slot, 0).Start) {
+			t.Errorf("a lock is found that is not there: on slot %d", slot)
+		}
+	}
+	if h.has(os.Getppid(), slotByte(0, 0).Start) || h.has(-1, 0) {
 		t.Error("a lock is found that is not there")
 	}
-	// This process's descriptors, and those of its parent, of which most are none of ours.
-	if looks := maxHolderLooks - h.looks; looks > 2*(len(fds)+libraryFDs)+200 {
-		t.Errorf("%d looks at %d descriptors", looks, len(fds))
+	if h.into > 2 {
+		t.Errorf("looked %d times into two processes", h.into)
 	}
 	h.looks = 0
-	h.found = map[int]lockHolding{}
+	h.forget()
 	if h.has(os.Getpid(), slotByte(0, 0).Start) {
 		t.Error("found without a look")
 	}
 }
 
+// No process is looked into, and no descriptor looked at, once the patience is over; and what
+// was found before stays found.
+func TestHolderPatience(t *testing.T) {
+	r := open(t, MiB)
+	claim(t, r)
+	clock, step := time.Time{}, time.Duration(0)
+	h := holders{f: r.file, now: func() time.Time { clock = clock.Add(step); return clock }}
+	h.reset()
+	at := slotByte(0, 0).Start
+	if !h.has(os.Getpid(), at) || h.into != 1 {
+		t.Fatalf("with patience: looked %d times", h.into)
+	}
+	step = holderPatience
+	if !h.has(os.Getpid(), at) || h.has(os.Getppid(), at) || h.into != 1 {
+		t.Errorf("without: looked %d times", h.into)
+	}
+	// A step for each descriptor: no more of them than the patience is long.
+	step = holderPatience / 4
+	for range 20 {
+		f, err := os.Open(os.DevNull)
+		must(t, err)
+		defer f.Close()
+	}
+	h.reset()
+	h.has(os.Getpid(), slotByte(700, 0).Start)
+	if looks := maxHolderLooks - h.looks; looks > libraryFDs+4 {
+		t.Errorf("%d descriptors were looked at", looks)
+	}
+}
+
+// However many descriptors of the file a process has, a bounded number is looked at.
+func TestHolderDescriptors(t *testing.T) {
+	r := open(t, MiB)
+	claim(t, r)
+	for range maxHolderFDs + 100 {
+		f, err := os.Open(os.DevNull)
+		must(t, err)
+		defer f.Close()
+	}
+	h := holders{f: r.file, patient: func() bool { return true }}
+	h.reset()
+	h.has(os.Getpid(), slotByte(700, 0).Start)
+	if looks := maxHolderLooks - h.looks; looks != maxHolderFDs+libraryFDs {
+		t.Errorf("%d descriptors were looked at", looks)
+	}
+}
+
+// A process that has more locks than a region has bytes to lock is not looked at further.
+func TestHolderRanges(t *testing.T) {
+	var l lockHolding
+	l.add(make([]lockRange, maxHolderRanges-1))
+	if l.full || len(l.ranges) != maxHolderRanges-1 {
+		t.Errorf("%d: full is %v", len(l.ranges), l.full)
+	}
+	l.add(make([]lockRange, 5000))
+	if !l.full || len(l.ranges) != maxHolderRanges {
+		t.Errorf("%d: full is %v", len(l.ranges), l.full)
+	}
+}
+
+// A process with thousands of locks on the file, and hundreds of descriptors of it, is looked
+// into once, and at few of them.
+func TestHolderOfAFloodOfLocks(t *testing.T) {
+	r := open(t, MiB)
+	path := r.path
+	// The locks belong to the process, so that those of another one are needed.
+	child := exec.Command(os.Args[0], "-test.run=^TestHolderFlood$")
+	child.Env = append(os.Environ(), "RATION_TEST_FLOOD="+path)
+	in, err := child.StdinPipe()
+	must(t, err)
+	out, err := child.StdoutPipe()
+	must(t, err)
+	must(t, child.Start())
+	defer func() { _ = in.Close(); _ = child.Wait() }()
+	ready := make([]byte, 6)
+	if _, err := io.ReadFull(out, ready); err != nil || string(ready) != "ready\n" {
+		t.Fatalf("the child says %q: %v", ready, err)
+	}
+	h := holders{f: r.file, patient: func() bool { return true }}
+	h.reset()
+	for slot := range 10 {
+		at := slotByte(slot, 0).Start
+		if pid := (lockOnly{kernel{r.file}, &h}).holder(slot); pid != 0 && pid != child.Process.Pid {
+			t.Errorf("slot %d is pid %d's", slot, pid)
+		}
+		h.has(child.Process.Pid, at)
+	}
+	known := h.found[child.Process.Pid]
+	if h.into != 1 || known == nil || !known.full || len(known.ranges) > maxHolderRanges {
+		t.Errorf("looked %d times into it: %+v", h.into, known)
+	}
+	// Of its 200 descriptors of the file, which each list all of its locks, the first was enough.
+	if looks := maxHolderLooks - h.looks; looks > libraryFDs+30 {
+		t.Errorf("%d descriptors were looked at", looks)
+	}
+	// What the kernel names is still named, as what is not confirmed.
+	v, err := OpenReadOnly(path)
+	must(t, err)
+	defer v.Close()
+	if got := v.namedPID(3, 0); got != child.Process.Pid {
+		t.Errorf("named is %d, not %d", got, child.Process.Pid)
+	}
+	v.SetAskPatience(func() bool { return false })
+	if got := v.namedPID(3, 0); got != 0 || v.alive.dead(3, nil, abi.MakeStatus(1, abi.SlotActive)) != 0 {
+		t.Errorf("without patience: named is %d, or a process is called dead", got)
+	}
+}
+
+// TestHolderFlood is the child of TestHolderOfAFloodOfLocks.
+func TestHolderFlood(t *testing.T) {
+	path := os.Getenv("RATION_TEST_FLOOD")
+	if path == "" {
+		t.Skip("is run by TestHolderOfAFloodOfLocks")
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	lock := func(at int64, kind int16) {
+		l := unix.Flock_t{Type: kind, Start: at, Len: 1}
+		must(t, unix.FcntlFlock(f.Fd(), unix.F_SETLK, &l))
+	}
+	for i := range int64(4000) { // each is a line of its own, as those beside are not locked
+		lock(2*i, unix.F_RDLCK) // which do not count, and are listed before those that do
+	}
+	for slot := range 10 {
+		lock(slotByte(slot, 0).Start, unix.F_WRLCK)
+	}
+	for range 200 {
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
 // listsLock reports whether a byte is locked by a process, as far as a descriptor lists it.
 func listsLock(fdinfo []byte, pid int, at int64) bool {
-	return lockHolding{ranges: listedLocks(fdinfo, pid)}.has(at)
+	return (&lockHolding{ranges: listedLocks(fdinfo, pid)}).has(at)
 }
 
 func TestListsLock(t *testing.T) {

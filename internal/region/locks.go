@@ -43,7 +43,7 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 	// The kernel names one lock of a range, not the first: what is before it and behind it
 	// is asked for in turn.
 	type span struct{ from, to int64 }
-	for todo := []span{{0, 0}}; len(todo) > 0 && looks > 0; {
+	for todo := []span{{0, 0}}; len(todo) > 0 && looks > 0 && (len(out) == 0 || h.left()); {
 		s := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		l, locked := ask(s.from, s.to)

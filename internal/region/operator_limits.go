@@ -1,6 +1,7 @@
 package region
 
 import (
+	"errors"
 	"path/filepath"
 	"runtime/debug"
 
@@ -109,4 +110,14 @@ func (l *OperatorLimits) set(device int, value uint64, word limitWord) (err erro
 	}
 	*word(&l.page.Device[device]) = value
 	return nil
+}
+
+// End lets the job get nothing more, of any device: its file is about to be removed, and a
+// process that is left, of which nobody knows, would otherwise have this limit beside that of the
+// next job.
+func (l *OperatorLimits) End() (err error) {
+	for d := range abi.Devices {
+		err = errors.Join(err, l.SetLimit(d, abi.MakeLimit(0, 0)))
+	}
+	return err
 }

@@ -17,6 +17,7 @@ type Process struct {
 	PID     int // as it sees itself
 	HostPID int // as the host sees it; zero while unknown
 	Seen    int // as this process sees it, by the kernel's word if it is no member of the job; zero where it cannot
+	Named   int // the PID that the kernel names for its lock where that is not confirmed: it may be another process's by now
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
@@ -122,6 +123,9 @@ func (r *Region) Processes() (out []Process, err error) {
 	if err := r.whole(); err != nil {
 		return nil, err
 	}
+	if k, is := r.alive.(lockOnly); is {
+		k.holders.begin()
+	}
 	for slot := range r.high() {
 		st := atomic.LoadUint64(&r.m.Status[slot])
 		if !abi.Status(st).Holds() {
@@ -137,6 +141,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			Name:   loadName(e),
 			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)) != 0,
 		}
+		p.Named = r.namedPID(slot, p.Seen)
 		p.HostPID = r.hostPID(abi.Status(st), e, p.Seen)
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {
 			out = append(out, p)
@@ -153,6 +158,17 @@ func (r *Region) seenPID(slot int, e *abi.Slot) int {
 		return int(atomic.LoadUint64(&e.PID))
 	}
 	return r.LockedBy(slot)
+}
+
+// namedPID is the PID that the kernel names for a slot's lock, of a process that could not be
+// confirmed to have it, to a process that is no member of the job.
+func (r *Region) namedPID(slot, seen int) int {
+	k, is := r.alive.(lockOnly)
+	if !is || seen != 0 || k.f.held[slot].Load() != 0 {
+		return 0
+	}
+	_, pid := k.named(slot)
+	return pid
 }
 
 // hostPID is a slot's owner by its PID on the host: as known, or as seen, where

@@ -1,0 +1,123 @@
+package safepath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotYours is returned for a file that another user has put in the place of one to write.
+var ErrNotYours = errors.New("another user can have put it there")
+
+// Create is os.Create for a process with more rights than those who can write the path's
+// folders. It follows no link that another user can have put there; it empties no file that
+// has a second name, and in a folder that others can write none of theirs; it opens no pipe or
+// device of theirs; and it waits for no lease. A file is looked at before it is opened, by
+// what it is then opened by.
+func Create(path string) (*os.File, error) {
+	f, err := create(path)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return f, nil
+}
+
+func create(path string) (*os.File, error) {
+	at, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	for range maxLinks {
+		if n, is := ownDescriptor(at); is { // as /dev/stderr leads to
+			fd, err := unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
+			return newFile(fd, path, err)
+		}
+		w := walker{path: filepath.Dir(at)}
+		dir, err := w.walk()
+		if err != nil {
+			return nil, err
+		}
+		w.path = path
+		f, link, err := w.createIn(dir, filepath.Base(at))
+		_ = unix.Close(dir)
+		switch {
+		case errors.Is(err, unix.EEXIST): // made meanwhile: look at what it is
+			continue
+		case link == "":
+			return f, err
+		case filepath.IsAbs(link):
+			at = link
+		default:
+			at = filepath.Dir(at) + "/" + link
+		}
+	}
+	return nil, unix.ELOOP
+}
+
+// createIn opens a name in a folder, or makes it. Where it is a link, it returns what that says.
+func (w *walker) createIn(dir int, name string) (f *os.File, link string, err error) {
+	// This opens nothing: it breaks no lease, and waits at no pipe.
+	look, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ENOENT) {
+		fd, err := openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o666)
+		f, err := newFile(fd, w.path, err)
+		return f, "", err
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	defer unix.Close(look)
+	var st, folder unix.Stat_t
+	if err := errors.Join(unix.Fstat(look, &st), unix.Fstat(dir, &folder)); err != nil {
+		return nil, "", err
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind == unix.S_IFLNK {
+		var fs unix.Statfs_t
+		if unix.Fstatfs(dir, &fs) != nil || fs.Type == unix.PROC_SUPER_MAGIC { // of another process
+			return nil, "", ErrLink
+		}
+		link, err := w.follow(look, name, &st)
+		return nil, link, err
+	}
+	shared := folder.Mode&0o022 != 0 || w.writer != 0 || !trusted(&folder)
+	switch {
+	case kind == unix.S_IFREG && shared && (st.Nlink > 1 || !trusted(&st) && st.Uid != folder.Uid),
+		kind != unix.S_IFREG && shared && !trusted(&st):
+		return nil, "", fmt.Errorf("%w: it belongs to user %d and has %d names, and user %d can write the folder (write elsewhere, or remove it)",
+			ErrNotYours, st.Uid, st.Nlink, folder.Uid)
+	}
+	flags := unix.O_WRONLY | unix.O_TRUNC
+	if kind == unix.S_IFREG {
+		flags |= unix.O_NONBLOCK // for no lease
+	}
+	fd, err := openat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(look), flags, 0)
+	if errors.Is(err, unix.EAGAIN) {
+		err = fmt.Errorf("%w: a process holds a lease on it (end that process, or write elsewhere)", err)
+	}
+	f, err = newFile(fd, w.path, err)
+	return f, "", err
+}
+
+// ownDescriptor returns the number of a path that is of a descriptor of this process.
+func ownDescriptor(path string) (n int, is bool) {
+	for _, folder := range []string{"/proc/self/fd/", "/dev/fd/"} {
+		if digits, is := strings.CutPrefix(path, folder); is {
+			n, err := strconv.Atoi(digits)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+func newFile(fd int, path string, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}

@@ -1,0 +1,117 @@
+package safepath
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// write creates a file and writes a word into it.
+func write(path string) error {
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString("word")
+	return err
+}
+
+// What is this user's own is written as by os.Create.
+func TestCreate(t *testing.T) {
+	dir := tree(t)
+	must(t, os.Symlink("real/file", filepath.Join(dir, "link")))
+	must(t, os.Symlink(filepath.Join(dir, "real", "made"), filepath.Join(dir, "dangling")))
+	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	for _, path := range []string{"real/new", "real/file", "link", "dangling"} {
+		err := write(filepath.Join(dir, path))
+		if got, err2 := os.ReadFile(filepath.Join(dir, path)); err != nil || err2 != nil || string(got) != "word" {
+			t.Errorf("%s: %q, %v, %v", path, got, err, err2)
+		}
+	}
+	for path, want := range map[string]error{"real": unix.EISDIR, "none/file": unix.ENOENT, "loop": unix.ELOOP, "real/file/x": unix.ENOTDIR} {
+		if err := write(filepath.Join(dir, path)); !errors.Is(err, want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := write(os.DevNull); err != nil {
+		t.Error(err)
+	}
+	r, w, err := os.Pipe()
+	must(t, err)
+	must(t, os.Symlink("/proc/self/fd/"+strconv.Itoa(int(w.Fd())), filepath.Join(dir, "own")))
+	must(t, write(filepath.Join(dir, "own")))
+	must(t, w.Close())
+	var b [8]byte
+	if n, err := r.Read(b[:]); string(b[:n]) != "word" {
+		t.Errorf("by a descriptor: %q, %v", b[:n], err)
+	}
+}
+
+// What another user can have put there is neither followed, emptied, waited for nor opened.
+func TestCreateAmongOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files to another user")
+	}
+	const other = 65534
+	dir := tree(t)
+	victim := filepath.Join(dir, "real", "file")
+	theirs, sticky := filepath.Join(dir, "theirs"), filepath.Join(dir, "sticky")
+	must(t, os.Mkdir(theirs, 0o755))
+	must(t, os.Chown(theirs, other, other))
+	must(t, os.Mkdir(sticky, 0o755))
+	must(t, os.Chmod(sticky, 0o777|os.ModeSticky))
+	for _, in := range []string{theirs, sticky} {
+		must(t, os.Symlink(victim, filepath.Join(in, "link")))
+		must(t, os.Lchown(filepath.Join(in, "link"), other, other))
+		must(t, os.Link(victim, filepath.Join(in, "second name")))
+		must(t, unix.Mkfifo(filepath.Join(in, "pipe"), 0o666))
+		must(t, os.Chown(filepath.Join(in, "pipe"), other, other))
+		for name, want := range map[string]error{"link": ErrLink, "second name": ErrNotYours, "pipe": ErrNotYours} {
+			if err := write(filepath.Join(in, name)); !errors.Is(err, want) {
+				t.Errorf("%s: %v", filepath.Join(in, name), err)
+			}
+		}
+		if err := write(filepath.Join(in, "new")); err != nil {
+			t.Error(err)
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(sticky, "file"), nil, 0o666))
+	must(t, os.Chown(filepath.Join(sticky, "file"), other, other))
+	if err := write(filepath.Join(sticky, "file")); !errors.Is(err, ErrNotYours) {
+		t.Errorf("another user's file in a folder of all: %v", err)
+	}
+	if err := write("/proc/" + strconv.Itoa(os.Getppid()) + "/fd/1"); !errors.Is(err, ErrLink) {
+		t.Errorf("another process's descriptor: %v", err)
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "content" {
+		t.Errorf("what they led to: %q, %v", got, err)
+	}
+}
+
+// A lease makes nobody wait.
+func TestCreateLeased(t *testing.T) {
+	dir := tree(t)
+	path := filepath.Join(dir, "real", "file")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETSIG, int(unix.SIGURG)); err != nil { // which Go ignores
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(path); !errors.Is(err, unix.EAGAIN) {
+		t.Error(err)
+	}
+	if st, err := f.Stat(); err != nil || st.Size() == 0 {
+		t.Errorf("it was emptied: %v", err)
+	}
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	must(t, err)
+}
