@@ -28,7 +28,11 @@ no() {
 	echo "$where: $*" >&2
 }
 # living starts a process that stays in the job until dead ends it.
+living=
+trap '[ -z "$living" ] || kill -9 $living 2>/dev/null' EXIT
+trap 'exit 1' TERM INT
 living() {
+	: >"$work/living"
 	env LD_PRELOAD="$preload" "$tests/job" "$@" wait >"$work/living" 2>/dev/null &
 	living=$!
 	while ! grep -q "^init" "$work/living" 2>/dev/null && kill -0 $living; do sleep 0.01; done
@@ -36,6 +40,7 @@ living() {
 dead() {
 	kill -9 $living
 	wait $living 2>/dev/null
+	living=
 }
 where=start
 is() { if [ "$1" = "$2" ]; then ok; else no "got '$1', not '$2'"; fi; }
