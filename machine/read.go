@@ -180,6 +180,9 @@ func claimed(p region.Process) Process {
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
 		State: Live, Joined: p.Joined, JoinedAt: timeOf(p.Joined), Holdings: []Holding{},
 	}
+	if p.UID < 0 {
+		out.User = "?" // what it says is no user
+	}
 	if p.Dead {
 		out.State = Dead
 	}

@@ -35,7 +35,7 @@ func Duration(d time.Duration) string { return Nanoseconds(float64(d)) }
 
 // Span renders a time without trailing zeros, for a sentence: 20 ms, 1.5 s, 0 s.
 func Span(d time.Duration) string {
-	if d == 0 {
+	if d <= 0 { // what a job says of its time can be anything
 		return "0 s"
 	}
 	return trim(Three(float64(d)/scale(float64(d)))) + " " + unit(float64(d))

@@ -35,19 +35,32 @@ type LivingError struct {
 
 func (e *LivingError) Error() string {
 	var living []string
-	for _, p := range e.Living {
+	for i, p := range e.Living {
+		if i == maxNamed {
+			living = append(living, fmt.Sprintf("and %d others", len(e.Living)-i))
+			break
+		}
 		living = append(living, processText(p))
 	}
 	return fmt.Sprintf("removing %s: %v: %s (end them first)", e.Job.Title(), ErrLiving, strings.Join(living, ", "))
 }
 
-// processText names a living process by the PID that the kernel gives: somebody may be
-// about to end it, and a job could claim to be any process.
+// maxNamed is how many processes a message names.
+const maxNamed = 8
+
+// processText names a living process by the PID and the name that the kernel gives: somebody
+// may be about to end it, and a job could claim to be any process.
 func processText(p region.Process) string {
 	if p.Seen == 0 {
 		return fmt.Sprintf("one that cannot be seen from here (it calls itself pid %d, %s)", p.PID, p.Name)
 	}
-	return fmt.Sprintf("pid %d (%s)", p.Seen, p.Name)
+	name := p.Name
+	if _, kernel, _, err := proc.Owner(p.Seen); err != nil {
+		name = "it calls itself " + name
+	} else if !proc.CalledBy(p.Seen, name, kernel) {
+		name = termtext.Printable(kernel)
+	}
+	return fmt.Sprintf("pid %d (%s)", p.Seen, name)
 }
 
 func (e *LivingError) Unwrap() error { return ErrLiving }

@@ -80,8 +80,8 @@ func (r *Region) Deaths() (out []Death, err error) {
 			continue
 		}
 		out = append(out, Death{
-			Time: int64(e.Time), Slot: int(e.Slot), PID: int(e.PID), HostPID: abi.HostPID(e.HostPID).PID(),
-			Name: printable(e.Name[:]), Joined: int64(e.Joined), Reaper: int(e.Reaper), Cause: int(e.Cause), Held: e.Held,
+			Time: int64(e.Time), Slot: int(e.Slot), PID: pidOf(e.PID), HostPID: abi.HostPID(e.HostPID).PID(),
+			Name: printable(e.Name[:]), Joined: int64(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause), Held: e.Held,
 		})
 	}
 	return out, r.whole()

@@ -100,12 +100,12 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 			continue
 		}
 		f := Refusal{
-			Time: int64(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: int(e.PID),
+			Time: int64(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: pidOf(e.PID),
 			Asked: e.Asked, Held: e.Held, Limit: e.Limit, Own: e.Own,
 		}
 		for _, h := range e.Top {
 			if h.Bytes > 0 {
-				f.Top = append(f.Top, Holder{int(h.PID), h.Bytes})
+				f.Top = append(f.Top, Holder{pidOf(h.PID), h.Bytes})
 			}
 		}
 		out = append(out, f)

@@ -2,6 +2,7 @@ package region
 
 import (
 	"bytes"
+	"math"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -31,6 +32,15 @@ type Holding struct {
 	Kind       [abi.Kinds]uint64
 	Peak       uint64
 	BestEffort bool // read while it changed, more often than we cared to look again
+}
+
+// possible reports whether a process can hold this.
+func (h *Holding) possible() bool {
+	most := max(h.Total, h.Peak)
+	for _, kind := range h.Kind {
+		most = max(most, kind)
+	}
+	return most <= maxBytes
 }
 
 // Usage is what is granted of a device at this instant, and the most that ever
@@ -77,8 +87,31 @@ func (r *Region) Refused(device int) uint64 {
 // Peak is the most that was ever granted of a device at once, for a caller like
 // that of Used.
 func (r *Region) Peak(device int) uint64 {
-	return atomic.LoadUint64(&r.m.Devices[device].Peak) * abi.Unit
+	return possible(atomic.LoadUint64(&r.m.Devices[device].Peak), abi.MaxUnits) * abi.Unit
 }
+
+// What a job wrote need not be possible. A number that cannot be is shown as none.
+
+// possible returns a number, or 0 for one that is larger than it can be.
+func possible(n, most uint64) uint64 {
+	if n > most {
+		return 0
+	}
+	return n
+}
+
+func pidOf(word uint64) int { return int(possible(word, math.MaxInt32)) }
+
+// uidOf returns -1 for what is no user: 0 would be root.
+func uidOf(word uint64) int {
+	if word > math.MaxUint32 {
+		return -1
+	}
+	return int(word)
+}
+
+// maxBytes is the most that can be granted of a device.
+const maxBytes = abi.MaxUnits * abi.Unit
 
 // Holdings appends to buf what each process holds of a device. Each holding is
 // consistent; they are read one after the other.
@@ -103,6 +136,9 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		var f abi.Usage
 		n, peak := read(a, abi.Status(st).Gen(), &f)
 		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: n == abi.ReadTries || r.torn[copiedAccount{device, slot}]}
+		if !h.possible() {
+			h = Holding{Slot: slot, BestEffort: true}
+		}
 		reads++
 		retries += uint64(n)
 		if h.BestEffort {
@@ -134,9 +170,9 @@ func (r *Region) Processes() (out []Process, err error) {
 		e := &r.m.Slots[slot]
 		p := Process{
 			Slot:   slot,
-			PID:    int(atomic.LoadUint64(&e.PID)),
+			PID:    pidOf(atomic.LoadUint64(&e.PID)),
 			Seen:   r.seenPID(slot, e),
-			UID:    int(atomic.LoadUint64(&e.UID)),
+			UID:    uidOf(atomic.LoadUint64(&e.UID)),
 			Joined: int64(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
 			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)) != 0,

@@ -1,0 +1,23 @@
+package doctor
+
+import (
+	"testing"
+	"time"
+
+	"ration/internal/job"
+)
+
+// Jobs that take long do not keep the doctor: those after them are counted.
+func TestJobsPatience(t *testing.T) {
+	clock := time.Time{}
+	for each, want := range map[time.Duration]int{0: 10, jobsPatience / 4: 4, 2 * jobsPatience: 1} {
+		checked := 0
+		left := checkUntil(func() time.Time { return clock }, jobsPatience, make([]job.Job, 10), func(job.Job) {
+			checked++
+			clock = clock.Add(each)
+		})
+		if checked != want || left != 10-want {
+			t.Errorf("%v each: %d were checked, %d left", each, checked, left)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package region
+
+import (
+	"math"
+	"os"
+	"testing"
+
+	"ration/internal/abi"
+)
+
+// What cannot be is not shown: it would be negative, or more than any device has.
+func TestImpossibleWords(t *testing.T) {
+	r := open(t, MiB)
+	s := claim(t, r)
+	must(t, s.Charge(0, abi.Data, MiB))
+	e, a := &r.m.Slots[s.Index()], &r.m.Accounts[0][s.Index()]
+	e.PID, e.UID, r.m.Devices[0].Peak = math.MaxUint64-4, math.MaxUint64, math.MaxUint64
+	a.A.Kind[0], a.B.Kind[0] = math.MaxUint64, math.MaxUint64
+	v, err := OpenReadOnly(r.path)
+	must(t, err)
+	defer v.Close()
+	p, err := v.Processes()
+	must(t, err)
+	if len(p) != 1 || p[0].PID != 0 || p[0].UID != -1 || p[0].Seen != os.Getpid() {
+		t.Errorf("got %+v", p)
+	}
+	h, err := v.Holdings(0, nil)
+	must(t, err)
+	if len(h) != 1 || h[0].Kind[0] != 0 || !h[0].BestEffort || v.Peak(0) != 0 {
+		t.Errorf("got %+v and a peak of %d", h, v.Peak(0))
+	}
+	// As they were, for what checks them when the region is closed.
+	e.PID, e.UID, r.m.Devices[0].Peak = uint64(os.Getpid()), uint64(os.Geteuid()), MiB/abi.Unit
+	a.A.Kind[0], a.B.Kind[0] = 0, 0
+}
