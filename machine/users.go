@@ -17,6 +17,9 @@ import (
 // others': a user whose folder does not answer is named, and shown as far as it did.
 const userPatience = 2 * time.Second
 
+// lockPatience is how long the kernel's list of locks is read.
+const lockPatience = 300 * time.Millisecond
+
 // gathering is the jobs of one reader, which may be given up before it ends.
 type gathering struct {
 	mu   sync.Mutex
@@ -99,9 +102,16 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	for i, g := range users {
 		take(g, fmt.Sprintf("the folder of jobs of user %d", folders[i].UID))
 	}
-	locked, err := job.LockedFiles()
+	stop()
+	deadline, stop = within(lockPatience)
+	locked, all, err := job.LockedFiles(deadline)
 	if err != nil {
 		return
+	}
+	if !all {
+		m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
+			Text:   "the kernel's list of locks is too long to be read; jobs outside the folders of jobs may be missing",
+			Remedy: "look in /proc/locks for the process that has so many"})
 	}
 	stop()
 	deadline, stop = within(most) // anew: a user who used up the first must not hide these

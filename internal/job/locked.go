@@ -46,15 +46,38 @@ type LockedFile struct {
 	PIDs []int // that hold such locks
 }
 
-// LockedFiles returns the files that may be regions, of all processes that this one sees.
-func LockedFiles() ([]LockedFile, error) {
+// LockedFiles returns the files that may be regions, of all processes that this one sees,
+// and whether these are all. Who has many locks makes the kernel's list long, and reading it
+// slower than it is long: it is read until end.
+func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxLockList))
-	return parseLocks(text), err
+	text, all, err := readUntil(f, maxLockList, end)
+	return parseLocks(text), all, err
+}
+
+// readUntil reads so many bytes at most, until end, and whether that is all there is.
+func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all bool, err error) {
+	part := make([]byte, 64<<10)
+	for len(text) < most {
+		select {
+		case <-end:
+			return text, false, nil
+		default:
+		}
+		n, err := r.Read(part)
+		text = append(text, part[:n]...)
+		if err == io.EOF {
+			return text, true, nil
+		}
+		if err != nil {
+			return text, false, err
+		}
+	}
+	return text, false, nil
 }
 
 // parseLocks takes the locks of slots from the kernel's list:

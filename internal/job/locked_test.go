@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -56,4 +57,29 @@ func FuzzParseLocks(f *testing.F) {
 			}
 		}
 	})
+}
+
+// endless is a list that has no end.
+type endless struct{ reads int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.reads++
+	return copy(p, "1: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480\n"), nil
+}
+
+// A list that somebody has made long is read up to a bound, and until the reader has no more
+// time.
+func TestReadUntil(t *testing.T) {
+	end := make(chan struct{})
+	if text, all, err := readUntil(&endless{}, 1000, end); all || err != nil || len(text) < 1000 || len(text) > 1100 {
+		t.Errorf("%d bytes, all %v, %v", len(text), all, err)
+	}
+	if text, all, err := readUntil(strings.NewReader("short"), 1000, end); !all || err != nil || string(text) != "short" {
+		t.Errorf("%q, all %v, %v", text, all, err)
+	}
+	close(end)
+	e := &endless{}
+	if text, all, err := readUntil(e, 1000, end); all || err != nil || len(text) != 0 || e.reads != 0 {
+		t.Errorf("%d bytes in %d reads, all %v, %v", len(text), e.reads, all, err)
+	}
 }
