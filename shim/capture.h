@@ -5,21 +5,23 @@
 
 #include <stdbool.h>
 
-/* capture_begun records that this thread has begun to capture a stream, and capture_ended that
+/* capture_begun records that a thread begins to capture a stream, and capture_ended that
  * one has been ended. capture_seen reports whether any ever was begun. */
 void capture_begun(void);
 void capture_ended(void);
 bool capture_seen(void);
 
-/* capture_any reports whether a capture is under way in this process, and capture_own whether
- * this thread began one. A stream that was destroyed while it was captured, and never ended,
- * counts on. */
+/* capture_any reports whether a capture is under way in this process, as far as is known: what is
+ * true of a stream its driver knows. */
 bool capture_any(void);
-bool capture_own(void);
 
 /* capture_relax and capture_restore go around such calls; the first returns what the
  * second takes. */
 int capture_relax(void);
+
+/* capture_relax_always is for a thread during whose calls another one may begin the first
+ * capture. */
+int capture_relax_always(void);
 void capture_restore(int mode);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cap.h"
+#include "capture.h"
 #include "hooks.h"
 #include "log.h"
 #include "region/atomics.h"
@@ -64,12 +65,13 @@ static void compute_adjust(struct device *d, uint64_t now_us)
 {
 	struct region *r = attach_region();
 	unsigned own = compute_show(d, now_us);
-	uint64_t slice = compute_slice(d->index, own + region_workers(r, d->index, now_us, compute_asked));
+	unsigned workers = own + region_workers(r, d->index, now_us, compute_asked);
+	uint64_t slice = compute_slice(d->index, workers);
 	unsigned state = slice_set(d, slice);
 	region_show_slice(r, d->index, slice ? make_slice(slice, state) : 0);
 	if (slice)
 		slice_complain(d, state);
-	cap_update(d);
+	cap_update(d, workers);
 }
 
 /* compute_look_at does so unless a thread has in the last milliseconds. A thread that is
@@ -130,7 +132,6 @@ struct device *compute_wait_begin(void)
 	uint64_t now = clock_coarse();
 	if (!(d = compute_current(now / 1000)))
 		return NULL;
-	cap_wait_begins();
 	__atomic_fetch_add(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
@@ -145,7 +146,7 @@ void compute_wait_end(struct device *d)
 	uint64_t now = clock_coarse();
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
-	cap_wait_ended();
+	cap_waited();
 }
 
 void compute_making(struct device *d)
@@ -180,14 +181,18 @@ int compute_made(struct device *d, CUcontext whole, CUcontext part)
 
 void compute_ending(CUcontext handle)
 {
-	if (attach_compute())
-		slice_pause(handle);
+	if (!attach_compute())
+		return;
+	slice_pause(handle);
+	cap_context_ends(handle);
 }
 
 void compute_not_ended(CUcontext handle)
 {
-	if (attach_compute())
-		slice_resume(handle);
+	if (!attach_compute())
+		return;
+	slice_resume(handle);
+	cap_context_lives(handle);
 }
 
 void compute_ended(CUcontext handle)
@@ -201,20 +206,21 @@ void compute_ended(CUcontext handle)
 		compute_look_at(d, clock_coarse() / 1000, true);
 }
 
-void compute_asking(void) { cap_wait_begins(); }
-
 void compute_stream_ends(CUstream stream)
 {
+	int status = 0;
+	/* A capture ends with a stream of it. */
+	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
+		capture_ended();
 	if (cap_any())
 		cap_stream_ends(stream);
 }
 
-bool compute_launch_begins(CUstream stream)
+bool compute_launch_begins(CUstream stream, bool graph)
 {
-	uint64_t now = clock_coarse();
-	if (unlikely(now >= compute_next_signal))
+	if (unlikely(clock_coarse() >= compute_next_signal))
 		compute_signal();
-	return unlikely(cap_any()) && cap_launch_begins(stream, now);
+	return unlikely(cap_any()) && cap_launch_begins(stream, graph);
 }
 
 void compute_launch_ended(CUstream stream) { cap_launch_ended(stream); }

@@ -48,9 +48,7 @@ static inline void compute_look(void)
 struct device *compute_wait_begin(void);
 void compute_wait_end(struct device *d);
 
-/* compute_asking is called before a question whether something is done, and compute_answered
- * with the answer. */
-void compute_asking(void);
+/* compute_answered is called with the answer to a question whether something is done. */
 static inline void compute_answered(int result)
 {
 	if (result == CUDA_ERROR_NOT_READY && clock_coarse() >= compute_next_signal)
@@ -61,9 +59,9 @@ static inline void compute_answered(int result)
 void compute_stream_ends(CUstream stream);
 
 /* compute_launch_begins is called before a launch on a stream (CU_STREAM_PER_THREAD for that
- * of this thread), and returns whether compute_launch_ended must be called after it. It may
+ * of this thread) of a kernel or a graph, and returns whether compute_launch_ended must be called after it. It may
  * wait, where the job has a cap. */
-bool compute_launch_begins(CUstream stream);
+bool compute_launch_begins(CUstream stream, bool graph);
 void compute_launch_ended(CUstream stream);
 
 /* compute_reset forgets what a fork handed down, in a process that has just opened the

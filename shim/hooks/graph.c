@@ -261,18 +261,31 @@ int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgra
 	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
 }
 
-/* However it ends: a capture that the driver broke off is over, too. */
+/* graph_captured says whether a stream is captured. A capture that the driver has broken off, and
+ * nobody has ended yet, counts. */
+static bool graph_captured(CUstream stream, bool per_thread)
+{
+	int status = 0;
+	int result = per_thread ? REAL(cuStreamIsCapturing_ptsz, stream, &status) : REAL(cuStreamIsCapturing, stream, &status);
+	return result == CUDA_SUCCESS && status != 0;
+}
+
+/* One that fails may have ended the capture, or not. */
 int cuStreamEndCapture(CUstream stream, CUgraph *out)
 {
+	bool before = graph_captured(stream, false);
 	int result = REAL(cuStreamEndCapture, stream, out);
-	capture_ended();
+	if (before && !graph_captured(stream, false))
+		capture_ended();
 	return result;
 }
 
 int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *out)
 {
+	bool before = graph_captured(stream, true);
 	int result = REAL(cuStreamEndCapture_ptsz, stream, out);
-	capture_ended();
+	if (before && !graph_captured(stream, true))
+		capture_ended();
 	return result;
 }
 

@@ -12,19 +12,19 @@
 /* launch_stream names a stream so that one call can record an event on it. */
 #define LAUNCH_STREAM(stream, per_thread) ((per_thread) && !(stream) ? CU_STREAM_PER_THREAD : (CUstream)(stream))
 
-#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                               \
-	int entry_##symbol params                                                       \
-	{                                                                               \
-		real_##symbol call_ = RATION_REAL(symbol);                              \
-		if (unlikely(!call_))                                                   \
-			return ration_absent(CALL_##symbol);                            \
-		if (likely(!attach_compute()))                                          \
-			return call_ ARGUMENTS_##symbol;                                \
-		if (likely(!compute_launch_begins(LAUNCH_STREAM(stream_, per_thread)))) \
-			return call_ ARGUMENTS_##symbol;                                \
-		int result_ = call_ ARGUMENTS_##symbol;                                 \
-		compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));               \
-		return result_;                                                         \
+#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                      \
+	int entry_##symbol params                                                              \
+	{                                                                                      \
+		real_##symbol call_ = RATION_REAL(symbol);                                     \
+		if (unlikely(!call_))                                                          \
+			return ration_absent(CALL_##symbol);                                   \
+		if (likely(!attach_compute()))                                                 \
+			return call_ ARGUMENTS_##symbol;                                       \
+		if (likely(!compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false))) \
+			return call_ ARGUMENTS_##symbol;                                       \
+		int result_ = call_ ARGUMENTS_##symbol;                                        \
+		compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));                      \
+		return result_;                                                                \
 	}
 
 #define TIMED_WAIT(symbol, per_thread, params, stream_)                   \
@@ -52,7 +52,6 @@
 			return ration_absent(CALL_##symbol); \
 		if (likely(!attach_compute()))               \
 			return call_ ARGUMENTS_##symbol;     \
-		compute_asking();                            \
 		int result_ = call_ ARGUMENTS_##symbol;      \
 		compute_answered(result_);                   \
 		return result_;                              \

@@ -88,10 +88,16 @@ static uint64_t compute_bounded(uint64_t due, uint64_t now_ns)
 	return due > now_ns + COMPUTE_MOST_DEBT_NS ? now_ns + COMPUTE_MOST_DEBT_NS : due;
 }
 
-uint64_t region_cap_due(const struct region *r, unsigned device, uint64_t now_ns)
+uint64_t region_cap_due(struct region *r, unsigned device, uint64_t now_ns)
 {
-	return compute_bounded(load_acquire(&r->m->compute[device].due), now_ns);
+	uint64_t *word = &r->m->compute[device].due, due = load_acquire(word), bounded = compute_bounded(due, now_ns);
+	/* Written down, or it would be an hour ahead for ever. If it has changed, the next look sees it. */
+	if (due != bounded)
+		cas(word, due, bounded);
+	return bounded;
 }
+
+uint64_t region_cap_used(const struct region *r, unsigned device) { return load_acquire(&r->m->compute[device].used); }
 
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns)
 {
