@@ -18,7 +18,7 @@
 #define set(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 
 enum {
-	CAP_CONTEXTS = 64,
+	CAP_CONTEXTS = 32,
 	CAP_STREAMS = 96, /* of a context: more than can have a batch at once */
 	CAP_BATCHES = 64, /* of a context */
 	CAP_MOST_SIZE = 64,
@@ -167,85 +167,6 @@ static void cap_give(struct cap_context *c, int cancel)
 static bool cap_is(const struct cap_context *c, CUcontext handle)
 {
 	return __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) == handle && relaxed(&c->state) == CONTEXT_LIVES;
-}
-
-/* Contexts. */
-
-/* cap_renew makes a place a new context's. With the mark. The events of a context that has
- * ended are gone; those of one that lives were its own. */
-static void cap_renew(struct cap_context *c, CUcontext handle, struct device *d)
-{
-	bool lives = c->handle && relaxed(&c->state) == CONTEXT_LIVES;
-	for (unsigned i = 0; lives && i < CAP_BATCHES; i++) {
-		if (c->batch[i].start)
-			REAL(cuEventDestroy_v2, c->batch[i].start);
-		if (c->batch[i].end)
-			REAL(cuEventDestroy_v2, c->batch[i].end);
-	}
-	if (lives && c->base)
-		REAL(cuEventDestroy_v2, c->base);
-	__atomic_store_n(&c->handle, NULL, __ATOMIC_RELEASE);
-	for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++) {
-		set(&e->context, NULL);
-		set(&e->allowance, 0);
-	}
-	memset(c->batch, 0, sizeof c->batch);
-	set(&c->under_way, 0);
-	set(&c->closed, 0);
-	set(&c->missed, 0);
-	set(&c->stuck, 0);
-	set(&c->flight_ns, 0);
-	c->lately_ns = c->lately_launches = c->total_ns = c->own_ns = 0;
-	c->total_seen = region_cap_used(attach_region(), d->index);
-	c->base = NULL;
-	c->origin = 0;
-	c->count = 0;
-	c->device = d;
-	set(&c->state, CONTEXT_LIVES);
-	__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
-}
-
-/* cap_claim makes the place a context's, if it is free, or nothing of it is under way. */
-static bool cap_claim(struct cap_context *c, CUcontext handle, struct device *d, bool idle)
-{
-	int cancel;
-	if (!cap_take(c, &cancel))
-		return false;
-	bool usable = !c->handle || relaxed(&c->state) == CONTEXT_ENDED || (idle && relaxed(&c->state) == CONTEXT_LIVES && !c->closed);
-	if (usable)
-		cap_renew(c, handle, d);
-	cap_give(c, cancel);
-	uint32_t places = relaxed(&cap_places), needed = (uint32_t)(c - cap_contexts) + 1;
-	while (usable && places < needed &&
-	       !__atomic_compare_exchange_n(&cap_places, &places, needed, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-		;
-	return usable;
-}
-
-static struct cap_context *cap_known(CUcontext handle)
-{
-	uint32_t places = __atomic_load_n(&cap_places, __ATOMIC_ACQUIRE);
-	for (struct cap_context *c = cap_contexts; c < cap_contexts + places; c++)
-		if (cap_is(c, handle))
-			return c;
-	return NULL;
-}
-
-/* cap_context returns a context's place, if need be that of the one that has not been used for
- * longest; NULL where there is none. */
-static struct cap_context *cap_context(CUcontext handle, struct device *d)
-{
-	struct cap_context *c = cap_known(handle), *oldest = NULL;
-	if (likely(c != NULL))
-		return c;
-	for (c = cap_contexts; c < cap_contexts + CAP_CONTEXTS; c++) {
-		bool free = !__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || relaxed(&c->state) == CONTEXT_ENDED;
-		if (free && cap_claim(c, handle, d, false))
-			return c;
-		if (!relaxed(&c->closed) && (!oldest || relaxed(&c->used) < relaxed(&oldest->used)))
-			oldest = c;
-	}
-	return oldest && cap_claim(oldest, handle, d, true) ? oldest : NULL;
 }
 
 /* Charging. */
@@ -434,6 +355,109 @@ static void cap_harvest_soon(struct cap_context *c, CUcontext handle)
 	if (cap_is(c, handle))
 		cap_harvest(c, clock_exact());
 	cap_give(c, cancel);
+}
+
+/* Contexts. */
+
+/* cap_renew makes a place a new context's. With the mark. The events of a context that has
+ * ended are gone; those of one that lives were its own. */
+static void cap_renew(struct cap_context *c, CUcontext handle, struct device *d)
+{
+	bool lives = c->handle && relaxed(&c->state) == CONTEXT_LIVES;
+	for (unsigned i = 0; lives && i < CAP_BATCHES; i++) {
+		if (c->batch[i].start)
+			REAL(cuEventDestroy_v2, c->batch[i].start);
+		if (c->batch[i].end)
+			REAL(cuEventDestroy_v2, c->batch[i].end);
+	}
+	if (lives && c->base)
+		REAL(cuEventDestroy_v2, c->base);
+	__atomic_store_n(&c->handle, NULL, __ATOMIC_RELEASE);
+	for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++) {
+		set(&e->context, NULL);
+		set(&e->allowance, 0);
+	}
+	memset(c->batch, 0, sizeof c->batch);
+	set(&c->under_way, 0);
+	set(&c->closed, 0);
+	set(&c->missed, 0);
+	set(&c->stuck, 0);
+	set(&c->flight_ns, 0);
+	c->lately_ns = c->lately_launches = c->total_ns = c->own_ns = 0;
+	c->total_seen = region_cap_used(attach_region(), d->index);
+	c->base = NULL;
+	c->origin = 0;
+	c->count = 0;
+	c->device = d;
+	set(&c->state, CONTEXT_LIVES);
+	__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
+}
+
+/* cap_settle charges by guess what is not measured. With the mark. */
+static void cap_settle(struct cap_context *c)
+{
+	uint64_t ns = c->flight_ns + cap_guess(c, NULL, c->missed);
+	for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++)
+		ns += e->context ? cap_guess(c, e, relaxed(&e->pending)) : 0;
+	cap_charge(c, ns);
+}
+
+/* cap_evict measures what it can of a context that need not be current, and settles the rest.
+ * With the mark. */
+static void cap_evict(struct cap_context *c)
+{
+	CUcontext popped;
+	if (REAL(cuCtxPushCurrent_v2, c->handle) == CUDA_SUCCESS) {
+		cap_harvest(c, clock_exact());
+		REAL(cuCtxPopCurrent_v2, &popped);
+	}
+	cap_settle(c);
+}
+
+/* cap_claim makes the place a context's, if it is free, or may be taken from another. */
+static bool cap_claim(struct cap_context *c, CUcontext handle, struct device *d, bool evict)
+{
+	int cancel;
+	if (!cap_take(c, &cancel))
+		return false;
+	bool lives = c->handle && relaxed(&c->state) == CONTEXT_LIVES;
+	bool usable = !c->handle || relaxed(&c->state) == CONTEXT_ENDED || (evict && lives);
+	if (usable && lives)
+		cap_evict(c);
+	if (usable)
+		cap_renew(c, handle, d);
+	cap_give(c, cancel);
+	uint32_t places = relaxed(&cap_places), needed = (uint32_t)(c - cap_contexts) + 1;
+	while (usable && places < needed &&
+	       !__atomic_compare_exchange_n(&cap_places, &places, needed, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+	return usable;
+}
+
+static struct cap_context *cap_known(CUcontext handle)
+{
+	uint32_t places = __atomic_load_n(&cap_places, __ATOMIC_ACQUIRE);
+	for (struct cap_context *c = cap_contexts; c < cap_contexts + places; c++)
+		if (cap_is(c, handle))
+			return c;
+	return NULL;
+}
+
+/* cap_context returns a context's place, if need be that of the one that has not been used for
+ * longest; NULL where there is none. */
+static struct cap_context *cap_context(CUcontext handle, struct device *d)
+{
+	struct cap_context *c = cap_known(handle), *oldest = NULL;
+	if (likely(c != NULL))
+		return c;
+	for (c = cap_contexts; c < cap_contexts + CAP_CONTEXTS; c++) {
+		bool free = !__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || relaxed(&c->state) == CONTEXT_ENDED;
+		if (free && cap_claim(c, handle, d, false))
+			return c;
+		if (relaxed(&c->state) == CONTEXT_LIVES && (!oldest || relaxed(&c->used) < relaxed(&oldest->used)))
+			oldest = c;
+	}
+	return oldest && cap_claim(oldest, handle, d, true) ? oldest : NULL;
 }
 
 /* Streams. */
@@ -794,10 +818,7 @@ void cap_forget(CUcontext context)
 	if (!c)
 		return;
 	if (cap_take_soon(c, &cancel)) {
-		uint64_t ns = c->flight_ns + cap_guess(c, NULL, c->missed);
-		for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++)
-			ns += e->context ? cap_guess(c, e, relaxed(&e->pending)) : 0;
-		cap_charge(c, ns);
+		cap_settle(c);
 		cap_give(c, cancel);
 	}
 	set(&c->state, CONTEXT_ENDED);
