@@ -18,7 +18,7 @@
 #define set(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 
 enum {
-	CAP_CONTEXTS = 64,
+	CAP_CONTEXTS = 32,
 	CAP_STREAMS = 96, /* of a context: more than can have a batch at once */
 	CAP_BATCHES = 64, /* of a context */
 	CAP_MOST_SIZE = 64,
@@ -70,6 +70,7 @@ struct cap_stream {
 	uint32_t run;       /* launches since the last gap that were looked at */
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch takes, by the last batch; 0: not known */
+	uint64_t guess_ns;  /* the same; 0 also where others had work meanwhile */
 	uint64_t recorded;  /* when the last event was */
 	double until;       /* the end of the last batch that was measured; < 0: not known */
 	uint64_t pass;      /* of cap_harvest, that found it busy */
@@ -104,24 +105,23 @@ static struct cap_context {
 } cap_contexts[CAP_CONTEXTS] __attribute__((aligned(64)));
 
 uint32_t cap_devices;
-static uint32_t cap_places;                  /* of contexts, that were ever used; atomic */
-static uint32_t cap_workers[RATION_DEVICES]; /* atomic */
+static uint32_t cap_places; /* of contexts, that were ever used; atomic */
+static unsigned (*cap_workers)(struct device *d);
 
 static __thread struct cap_stream *cap_cache[CAP_CACHE] __attribute__((tls_model("initial-exec")));
 
-void cap_reset(void)
+void cap_reset(unsigned (*workers)(struct device *d))
 {
 	for (unsigned i = 0; i < cap_places; i++)
 		memset(&cap_contexts[i], 0, sizeof cap_contexts[i]);
 	memset(cap_cache, 0, sizeof cap_cache);
-	memset(cap_workers, 0, sizeof cap_workers);
+	cap_workers = workers;
 	cap_devices = cap_places = 0;
 }
 
-void cap_update(const struct device *d, unsigned workers)
+void cap_update(const struct device *d)
 {
 	uint32_t bit = 1u << d->index;
-	set(&cap_workers[d->index], workers);
 	if (region_cap(attach_region(), d->index))
 		__atomic_fetch_or(&cap_devices, bit, __ATOMIC_RELAXED);
 	else
@@ -169,85 +169,6 @@ static bool cap_is(const struct cap_context *c, CUcontext handle)
 	return __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) == handle && relaxed(&c->state) == CONTEXT_LIVES;
 }
 
-/* Contexts. */
-
-/* cap_renew makes a place a new context's. With the mark. The events of a context that has
- * ended are gone; those of one that lives were its own. */
-static void cap_renew(struct cap_context *c, CUcontext handle, struct device *d)
-{
-	bool lives = c->handle && relaxed(&c->state) == CONTEXT_LIVES;
-	for (unsigned i = 0; lives && i < CAP_BATCHES; i++) {
-		if (c->batch[i].start)
-			REAL(cuEventDestroy_v2, c->batch[i].start);
-		if (c->batch[i].end)
-			REAL(cuEventDestroy_v2, c->batch[i].end);
-	}
-	if (lives && c->base)
-		REAL(cuEventDestroy_v2, c->base);
-	__atomic_store_n(&c->handle, NULL, __ATOMIC_RELEASE);
-	for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++) {
-		set(&e->context, NULL);
-		set(&e->allowance, 0);
-	}
-	memset(c->batch, 0, sizeof c->batch);
-	set(&c->under_way, 0);
-	set(&c->closed, 0);
-	set(&c->missed, 0);
-	set(&c->stuck, 0);
-	set(&c->flight_ns, 0);
-	c->lately_ns = c->lately_launches = c->total_ns = c->own_ns = 0;
-	c->total_seen = region_cap_used(attach_region(), d->index);
-	c->base = NULL;
-	c->origin = 0;
-	c->count = 0;
-	c->device = d;
-	set(&c->state, CONTEXT_LIVES);
-	__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
-}
-
-/* cap_claim makes the place a context's, if it is free, or nothing of it is under way. */
-static bool cap_claim(struct cap_context *c, CUcontext handle, struct device *d, bool idle)
-{
-	int cancel;
-	if (!cap_take(c, &cancel))
-		return false;
-	bool usable = !c->handle || relaxed(&c->state) == CONTEXT_ENDED || (idle && relaxed(&c->state) == CONTEXT_LIVES && !c->closed);
-	if (usable)
-		cap_renew(c, handle, d);
-	cap_give(c, cancel);
-	uint32_t places = relaxed(&cap_places), needed = (uint32_t)(c - cap_contexts) + 1;
-	while (usable && places < needed &&
-	       !__atomic_compare_exchange_n(&cap_places, &places, needed, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-		;
-	return usable;
-}
-
-static struct cap_context *cap_known(CUcontext handle)
-{
-	uint32_t places = __atomic_load_n(&cap_places, __ATOMIC_ACQUIRE);
-	for (struct cap_context *c = cap_contexts; c < cap_contexts + places; c++)
-		if (cap_is(c, handle))
-			return c;
-	return NULL;
-}
-
-/* cap_context returns a context's place, if need be that of the one that has not been used for
- * longest; NULL where there is none. */
-static struct cap_context *cap_context(CUcontext handle, struct device *d)
-{
-	struct cap_context *c = cap_known(handle), *oldest = NULL;
-	if (likely(c != NULL))
-		return c;
-	for (c = cap_contexts; c < cap_contexts + CAP_CONTEXTS; c++) {
-		bool free = !__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || relaxed(&c->state) == CONTEXT_ENDED;
-		if (free && cap_claim(c, handle, d, false))
-			return c;
-		if (!relaxed(&c->closed) && (!oldest || relaxed(&c->used) < relaxed(&oldest->used)))
-			oldest = c;
-	}
-	return oldest && cap_claim(oldest, handle, d, true) ? oldest : NULL;
-}
-
 /* Charging. */
 
 /* cap_divided returns which part of the time in which a context has work is its own, where
@@ -255,10 +176,10 @@ static struct cap_context *cap_context(CUcontext handle, struct device *d)
  * show that they have work, each for as much as it was charged for lately beside this one. */
 static uint64_t cap_divided(struct cap_context *c, uint64_t ns)
 {
-	uint64_t workers = relaxed(&cap_workers[c->device->index]), total = region_cap_used(attach_region(), c->device->index);
+	uint64_t total = region_cap_used(attach_region(), c->device->index), workers;
 	c->total_ns += total - c->total_seen;
 	c->total_seen = total;
-	if (workers < 2 || c->total_ns <= c->own_ns)
+	if (c->total_ns <= c->own_ns || (workers = cap_workers(c->device)) < 2)
 		return ns;
 	return c->total_ns >= c->own_ns * workers ? ns / workers : (uint64_t)((double)ns * (double)c->own_ns / (double)c->total_ns);
 }
@@ -282,8 +203,8 @@ static void cap_charge(struct cap_context *c, uint64_t ns)
  * the stream, or else of the context. */
 static uint64_t cap_guess(const struct cap_context *c, const struct cap_stream *e, uint64_t launches)
 {
-	if (e && e->launch_ns)
-		return e->launch_ns * launches;
+	if (e && e->guess_ns)
+		return e->guess_ns * launches;
 	return c->lately_launches ? c->lately_ns / c->lately_launches * launches : 0;
 }
 
@@ -344,9 +265,13 @@ static void cap_measure(struct cap_context *c, struct cap_stream *e, struct cap_
 	if (!b->follows)
 		from = to - took;
 	double before = cap_add(c, (struct cap_interval){from, to});
-	uint64_t all = (uint64_t)((to - from) * 1e6), used = to - from > before ? (uint64_t)((to - from - before) * 1e6) : 0;
+	uint64_t all = (uint64_t)((to - from) * 1e6), used = before < 1e-3        ? all
+							     : before < to - from ? (uint64_t)((to - from - before) * 1e6)
+										  : 0;
 	if (b->launches) {
 		e->launch_ns = all / b->launches;
+		/* Beside other streams only all together say what a launch takes. */
+		e->guess_ns = used < all ? 0 : e->launch_ns;
 		c->lately_ns += used * 16 - c->lately_ns / 8;
 		c->lately_launches += (uint64_t)b->launches * 16 - c->lately_launches / 8;
 	}
@@ -369,11 +294,11 @@ static void cap_free(struct cap_context *c, struct cap_batch *b)
 	b->state = BATCH_FREE;
 }
 
-/* cap_tail charges by guess what was launched on a stream and is covered by no end: it cannot be
- * more than the time since. With the mark. */
-static void cap_tail(struct cap_context *c, struct cap_stream *e, uint64_t now)
+/* cap_tail charges by guess what was launched on a stream and is covered by no end, but no more
+ * than a given time. With the mark. */
+static void cap_tail(struct cap_context *c, struct cap_stream *e, uint64_t most)
 {
-	uint64_t guess = cap_guess(c, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)), most = now - e->recorded;
+	uint64_t guess = cap_guess(c, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED));
 	e->follows = false;
 	if (e->open >= 0)
 		cap_free(c, &c->batch[e->open]);
@@ -415,7 +340,7 @@ static void cap_harvest(struct cap_context *c, uint64_t now)
 	capture_restore(mode);
 	for (b = c->batch; b < c->batch + CAP_BATCHES; b++)
 		if (b->state == BATCH_OPEN && now - b->at > CAP_OLD)
-			cap_tail(c, &c->stream[b->stream], now);
+			cap_tail(c, &c->stream[b->stream], UINT64_MAX);
 	b = cap_first(c, 0);
 	set(&c->oldest, b ? b->at : UINT64_MAX);
 	cap_charge(c, cap_guess(c, NULL, __atomic_exchange_n(&c->missed, 0, __ATOMIC_RELAXED)));
@@ -430,6 +355,109 @@ static void cap_harvest_soon(struct cap_context *c, CUcontext handle)
 	if (cap_is(c, handle))
 		cap_harvest(c, clock_exact());
 	cap_give(c, cancel);
+}
+
+/* Contexts. */
+
+/* cap_renew makes a place a new context's. With the mark. The events of a context that has
+ * ended are gone; those of one that lives were its own. */
+static void cap_renew(struct cap_context *c, CUcontext handle, struct device *d)
+{
+	bool lives = c->handle && relaxed(&c->state) == CONTEXT_LIVES;
+	for (unsigned i = 0; lives && i < CAP_BATCHES; i++) {
+		if (c->batch[i].start)
+			REAL(cuEventDestroy_v2, c->batch[i].start);
+		if (c->batch[i].end)
+			REAL(cuEventDestroy_v2, c->batch[i].end);
+	}
+	if (lives && c->base)
+		REAL(cuEventDestroy_v2, c->base);
+	__atomic_store_n(&c->handle, NULL, __ATOMIC_RELEASE);
+	for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++) {
+		set(&e->context, NULL);
+		set(&e->allowance, 0);
+	}
+	memset(c->batch, 0, sizeof c->batch);
+	set(&c->under_way, 0);
+	set(&c->closed, 0);
+	set(&c->missed, 0);
+	set(&c->stuck, 0);
+	set(&c->flight_ns, 0);
+	c->lately_ns = c->lately_launches = c->total_ns = c->own_ns = 0;
+	c->total_seen = region_cap_used(attach_region(), d->index);
+	c->base = NULL;
+	c->origin = 0;
+	c->count = 0;
+	c->device = d;
+	set(&c->state, CONTEXT_LIVES);
+	__atomic_store_n(&c->handle, handle, __ATOMIC_RELEASE);
+}
+
+/* cap_settle charges by guess what is not measured. With the mark. */
+static void cap_settle(struct cap_context *c)
+{
+	uint64_t ns = c->flight_ns + cap_guess(c, NULL, c->missed);
+	for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++)
+		ns += e->context ? cap_guess(c, e, relaxed(&e->pending)) : 0;
+	cap_charge(c, ns);
+}
+
+/* cap_evict measures what it can of a context that need not be current, and settles the rest.
+ * With the mark. */
+static void cap_evict(struct cap_context *c)
+{
+	CUcontext popped;
+	if (REAL(cuCtxPushCurrent_v2, c->handle) == CUDA_SUCCESS) {
+		cap_harvest(c, clock_exact());
+		REAL(cuCtxPopCurrent_v2, &popped);
+	}
+	cap_settle(c);
+}
+
+/* cap_claim makes the place a context's, if it is free, or may be taken from another. */
+static bool cap_claim(struct cap_context *c, CUcontext handle, struct device *d, bool evict)
+{
+	int cancel;
+	if (!cap_take(c, &cancel))
+		return false;
+	bool lives = c->handle && relaxed(&c->state) == CONTEXT_LIVES;
+	bool usable = !c->handle || relaxed(&c->state) == CONTEXT_ENDED || (evict && lives);
+	if (usable && lives)
+		cap_evict(c);
+	if (usable)
+		cap_renew(c, handle, d);
+	cap_give(c, cancel);
+	uint32_t places = relaxed(&cap_places), needed = (uint32_t)(c - cap_contexts) + 1;
+	while (usable && places < needed &&
+	       !__atomic_compare_exchange_n(&cap_places, &places, needed, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+	return usable;
+}
+
+static struct cap_context *cap_known(CUcontext handle)
+{
+	uint32_t places = __atomic_load_n(&cap_places, __ATOMIC_ACQUIRE);
+	for (struct cap_context *c = cap_contexts; c < cap_contexts + places; c++)
+		if (cap_is(c, handle))
+			return c;
+	return NULL;
+}
+
+/* cap_context returns a context's place, if need be that of the one that has not been used for
+ * longest; NULL where there is none. */
+static struct cap_context *cap_context(CUcontext handle, struct device *d)
+{
+	struct cap_context *c = cap_known(handle), *oldest = NULL;
+	if (likely(c != NULL))
+		return c;
+	for (c = cap_contexts; c < cap_contexts + CAP_CONTEXTS; c++) {
+		bool free = !__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || relaxed(&c->state) == CONTEXT_ENDED;
+		if (free && cap_claim(c, handle, d, false))
+			return c;
+		if (relaxed(&c->state) == CONTEXT_LIVES && (!oldest || relaxed(&c->used) < relaxed(&oldest->used)))
+			oldest = c;
+	}
+	return oldest && cap_claim(oldest, handle, d, true) ? oldest : NULL;
 }
 
 /* Streams. */
@@ -448,9 +476,10 @@ static bool cap_is_stream(const struct cap_stream *e, CUstream stream, CUcontext
 	       relaxed(&e->thread) == cap_thread(stream);
 }
 
-static void cap_release(struct cap_context *c, struct cap_stream *e, uint64_t now)
+/* cap_release frees a stream's place. What was launched on it may not have begun. With the mark. */
+static void cap_release(struct cap_context *c, struct cap_stream *e)
 {
-	cap_tail(c, e, now);
+	cap_tail(c, e, UINT64_MAX);
 	set(&e->context, NULL);
 	set(&e->allowance, 0);
 }
@@ -471,7 +500,7 @@ static struct cap_stream *cap_stream(struct cap_context *c, CUstream stream, uin
 	if (!free)
 		return NULL;
 	if (free->context)
-		cap_release(c, free, now);
+		cap_release(c, free);
 	set(&free->stream, stream);
 	set(&free->thread, cap_thread(stream));
 	set(&free->last, 0);
@@ -481,7 +510,7 @@ static struct cap_stream *cap_stream(struct cap_context *c, CUstream stream, uin
 	free->follows = false;
 	free->open = -1;
 	free->run = 0;
-	free->launch_ns = 0;
+	free->launch_ns = free->guess_ns = 0;
 	free->until = -1;
 	free->recorded = now;
 	__atomic_store_n(&free->context, c->handle, __ATOMIC_RELEASE);
@@ -563,7 +592,8 @@ static bool cap_enter(struct cap_context *c, struct cap_stream *e, uint64_t now,
 	if ((gap || alone) && relaxed(&e->pending) && (!gap || cap_busy(e)))
 		cap_record(c, e, now);
 	if (gap || !(e->follows || e->open >= 0)) {
-		cap_tail(c, e, now);
+		/* What is left has ended since. */
+		cap_tail(c, e, now - e->recorded);
 		e->run = 0;
 		if (!(b = cap_new(c, e)) || REAL(cuEventRecord, b->start, e->stream) != CUDA_SUCCESS) {
 			__atomic_fetch_add(&c->missed, 1, __ATOMIC_RELAXED);
@@ -583,12 +613,37 @@ static bool cap_enter(struct cap_context *c, struct cap_stream *e, uint64_t now,
 
 /* Waiting. */
 
+/* cap_drain waits, no longer than a launch would, until nothing is under way, and charges it. */
+static void cap_drain(struct cap_context *c, CUcontext handle, unsigned device)
+{
+	uint64_t begun = clock_exact(), now = begun;
+	while (relaxed(&c->closed) && !relaxed(&c->stuck) && cap_is(c, handle) && now - begun < CAP_MOST_WAIT &&
+	       region_cap_due(attach_region(), device, now) > now) {
+		uint64_t nap = relaxed(&c->flight_ns) / 4;
+		cap_sleep(now + (nap < CAP_LEAST_NAP ? CAP_LEAST_NAP : nap > CAP_MOST_NAP ? CAP_MOST_NAP : nap));
+		uint64_t after = clock_exact();
+		region_cap_waited(attach_region(), device, after - now);
+		now = after;
+		cap_harvest_soon(c, handle);
+	}
+}
+
 /* cap_wait_due waits until all that the job has used is due, and says whether it did. Nothing is
- * held. */
-static bool cap_wait_due(unsigned device)
+ * held. A context that sleeps and has nothing under way shows that it has no work: others of the
+ * job have the device for themselves. */
+static bool cap_wait_due(struct cap_context *c, CUcontext handle, struct device *d)
 {
 	struct region *r = attach_region();
+	unsigned device = d->index;
 	bool slept = false;
+	if (c && region_cap_due(r, device, clock_exact()) > clock_exact()) {
+		slept = true;
+		cap_drain(c, handle, device);
+		if (!relaxed(&c->closed)) {
+			slice_idle(handle);
+			cap_workers(d);
+		}
+	}
 	for (uint64_t now = clock_exact(), due; region_cap(r, device) && attach_on() && (due = region_cap_due(r, device, now)) > now;) {
 		FAILPOINT(CAP_WAITING);
 		cap_sleep(due - now > CAP_MOST_WAIT ? now + CAP_MOST_WAIT : due);
@@ -597,6 +652,8 @@ static bool cap_wait_due(unsigned device)
 		now = after;
 		slept = true;
 	}
+	if (slept && slice_sign(handle, clock_coarse() / 1000))
+		cap_workers(d);
 	return slept;
 }
 
@@ -651,7 +708,7 @@ static bool cap_look(CUstream stream, bool alone)
 		return false;
 	if ((c = cap_known(context)) && relaxed(&c->closed))
 		cap_harvest_soon(c, context);
-	bool slept = cap_wait_due(d->index);
+	bool slept = cap_wait_due(c, context, d);
 	if (!(c = cap_context(context, d)))
 		return false;
 	cap_wait_flight(c, context);
@@ -721,7 +778,7 @@ void cap_stream_ends(CUstream stream)
 		for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++)
 			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) && cap_take_soon(c, &cancel)) {
 				if (relaxed(&e->stream) == stream && e->context)
-					cap_release(c, e, clock_exact());
+					cap_release(c, e);
 				cap_give(c, cancel);
 			}
 }
@@ -761,10 +818,7 @@ void cap_forget(CUcontext context)
 	if (!c)
 		return;
 	if (cap_take_soon(c, &cancel)) {
-		uint64_t ns = c->flight_ns + cap_guess(c, NULL, c->missed);
-		for (struct cap_stream *e = c->stream; e < c->stream + CAP_STREAMS; e++)
-			ns += e->context ? cap_guess(c, e, relaxed(&e->pending)) : 0;
-		cap_charge(c, ns);
+		cap_settle(c);
 		cap_give(c, cancel);
 	}
 	set(&c->state, CONTEXT_ENDED);

@@ -17,9 +17,8 @@
 extern uint32_t cap_devices;
 static inline bool cap_any(void) { return __atomic_load_n(&cap_devices, __ATOMIC_RELAXED) != 0; }
 
-/* cap_update looks whether there is a cap. workers is how many contexts of the job have work on
- * the device. */
-void cap_update(const struct device *d, unsigned workers);
+/* cap_update looks whether there is a cap. */
+void cap_update(const struct device *d);
 
 /* cap_launch_begins is called before a launch, and returns whether cap_launch_ended must be
  * called after it. It may wait. alone: it is a graph, of whose length other launches say
@@ -38,7 +37,8 @@ void cap_context_ends(CUcontext context);
 void cap_context_lives(CUcontext context);
 void cap_forget(CUcontext context);
 
-/* cap_reset forgets all, in a process that has just opened the region. */
-void cap_reset(void);
+/* cap_reset forgets all, in a process that has just opened the region. workers shows which
+ * contexts of this process have work on a device, and returns how many of the job do. */
+void cap_reset(unsigned (*workers)(struct device *d));
 
 #endif

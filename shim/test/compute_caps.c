@@ -321,6 +321,190 @@ static void captures(void)
 	CHECK(charged() - before > 900 * MS);
 }
 
+/* What a program launched in a moment and waits for much later is charged as what it took. */
+static void late_wait(void)
+{
+	start_timed();
+	CUfunction f = kernel("tiny");
+	for (unsigned n = 0; n < 20; n++) {
+		for (unsigned i = 0; i < 5; i++)
+			OK(launch(f, NULL));
+		later(500 * MS);
+		OK(cuCtxSynchronize());
+	}
+	/* 1 ms, and the first switch to the context. */
+	CHECK(charged() > 900 * US && charged() < 1500 * US);
+	CHECK(slept_ns < MS); /* for the first ones, of which nothing is known */
+}
+
+/* Long kernels after many short ones, from a program that never waits. */
+static void long_after_tiny(void)
+{
+	start_timed();
+	CUfunction tiny = kernel("tiny"), long_one = kernel("long_one");
+	for (unsigned i = 0; i < 20000; i++)
+		OK(launch(tiny, NULL));
+	uint64_t since = machine_now(0), before = books_of(0, getpid(), 0).got_ns;
+	for (unsigned i = 0; i < 60; i++) {
+		OK(launch(long_one, NULL));
+		later(10 * MS);
+	}
+	double percent = 100.0 * (double)(books_of(0, getpid(), 0).got_ns - before) / (double)(machine_now(0) - since);
+	CHECK(percent > 48 && percent < 52);
+	CHARGED_ALL();
+}
+
+/* The same, by turns with short ones, with nothing that waits. */
+static void never_waits(void)
+{
+	start_timed();
+	CUfunction tiny = kernel("tiny"), five = kernel("five");
+	for (unsigned n = 0; n < 200; n++) {
+		OK(launch(tiny, NULL));
+		OK(launch(five, NULL));
+		OK(launch(five, NULL));
+		later(40 * MS);
+	}
+	CHARGED_ALL();
+	CHECK(slept_ns < 2 * MS); /* for the first ones */
+}
+
+/* More streams than there are places for, all with work, and one more after them. */
+static void many_streams(void)
+{
+	static CUstream s[250];
+	start_timed();
+	CUfunction tiny = kernel("tiny"), one = kernel("one");
+	for (int i = 0; i < 250; i++)
+		OK(cuStreamCreate(&s[i], 1));
+	uint64_t since = machine_now(0);
+	for (unsigned n = 0; machine_now(0) - since < 3 * SECOND; n++)
+		OK(launch(n % 7 ? tiny : one, s[n % 249]));
+	while (machine_now(0) - since < 6 * SECOND)
+		OK(launch(one, s[249]));
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* Per-thread streams of threads that have gone leave places for others. */
+static pthread_barrier_t gone_barrier;
+
+static void *going(void *arg)
+{
+	OK(cuCtxSetCurrent(thread_context));
+	for (int i = 0; i < 5; i++)
+		OK(cuLaunchKernel_ptsz(thread_kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	pthread_barrier_wait(&gone_barrier); /* all at once, so that no two have the same name */
+	return arg;
+}
+
+static void gone_threads(void)
+{
+	pthread_t t[120];
+	thread_context = start_timed();
+	thread_kernel = kernel("zero");
+	CUfunction one = kernel("one");
+	pthread_barrier_init(&gone_barrier, NULL, 120);
+	for (int i = 0; i < 120; i++)
+		EQ(pthread_create(&t[i], NULL, going, NULL), 0);
+	for (int i = 0; i < 120; i++)
+		EQ(pthread_join(t[i], NULL), 0);
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 4 * SECOND)
+		OK(launch(one, NULL));
+	GETS(since, cap_here());
+}
+
+/* The last of many contexts has the cap, too. */
+static void many_contexts(void)
+{
+	CUcontext c = NULL;
+	start_timed();
+	for (unsigned i = 0; i < 40; i++) {
+		OK(cuCtxCreate_v2(&c, 0, 0));
+		OK(launch(kernel("one"), NULL));
+		later(10 * MS);
+	}
+	CUfunction f = kernel("one");
+	uint64_t since = machine_now(0), before = charged();
+	while (machine_now(0) - since < 4 * SECOND)
+		OK(launch(f, NULL));
+	CHECK(charged() - before > 1900 * MS && charged() - before < 2200 * MS);
+}
+
+/* What is under way in one context holds no launch in another up. */
+static void two_contexts(void)
+{
+	CUcontext c = NULL;
+	start_timed();
+	CUfunction f = kernel("long_one");
+	OK(launch(f, NULL));
+	later(10 * MS);
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	f = kernel("one");
+	later(3 * SECOND);
+	for (unsigned i = 0; i < 6; i++) {
+		OK(launch(f, NULL));
+		later(100 * MS);
+	}
+	EQ(slept_ns, 0);
+}
+
+/* A capture that was left behind, or is another thread's by now, frees no launch from the cap. */
+static void *ends_capture(void *s)
+{
+	CUgraph g = NULL;
+	OK(cuCtxSetCurrent(thread_context));
+	OK(cuStreamEndCapture(s, &g));
+	return NULL;
+}
+
+static void left_capture(void)
+{
+	CUstream s[2];
+	CUgraph g = NULL;
+	pthread_t t;
+	thread_context = start_timed();
+	CUfunction f = kernel("one");
+	for (int i = 0; i < 2; i++)
+		OK(cuStreamCreate(&s[i], 1));
+	OK(cuStreamBeginCapture_v2(s[0], 2));
+	OK(launch(f, s[0]));
+	EQ(pthread_create(&t, NULL, ends_capture, s[0]), 0);
+	EQ(pthread_join(t, NULL), 0);
+	OK(cuStreamBeginCapture_v2(s[0], 0));
+	CHECK(cuStreamEndCapture(s[1], &g) != CUDA_SUCCESS);
+	OK(launch(f, s[0]));
+	OK(cuStreamDestroy_v2(s[0]));
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 3 * SECOND)
+		OK(launch(f, s[1]));
+	GETS(since, cap_here());
+}
+
+/* Nothing is recorded on a stream that has been destroyed. */
+static void destroyed(void)
+{
+	CUstream s;
+	start_timed();
+	CUfunction f = kernel("tiny");
+	OK(cuStreamCreate(&s, 1));
+	for (unsigned i = 0; i < 600; i++)
+		OK(launch(f, s));
+	set_compute(0, 0, RATION_COMPUTE_NONE);
+	later(10 * MS);
+	OK(launch(f, NULL));
+	OK(cuStreamDestroy_v2(s));
+	set_compute(0, 0, 50);
+	for (unsigned i = 0; i < 3; i++) {
+		later(10 * MS);
+		OK(launch(f, NULL));
+	}
+	later(10 * MS);
+	OK(cuCtxSynchronize());
+	EQ(fakegpu_errors(), 0);
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
@@ -346,6 +530,15 @@ static const struct test {
 	{"threads", threads, "50"},
 	{"graphs", graphs, "50"},
 	{"captures", captures, "50"},
+	{"late_wait", late_wait, "50"},
+	{"long_after_tiny", long_after_tiny, "50"},
+	{"never_waits", never_waits, "50"},
+	{"many_streams", many_streams, "50"},
+	{"gone_threads", gone_threads, "50"},
+	{"many_contexts", many_contexts, "50"},
+	{"two_contexts", two_contexts, "50"},
+	{"left_capture", left_capture, "50"},
+	{"destroyed", destroyed, "50"},
 };
 
 int main(int argc, char **argv)
