@@ -109,7 +109,11 @@ static struct device *compute_current(uint64_t now_us)
 	struct device *d = slice_sign(handle, now_us);
 	if (likely(d != NULL) || REAL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS || device_of(ordinal, &d) != 1)
 		return d;
-	/* Made before this process was attached, or by a call that is not hooked. */
+	/* CUDA's runtime sets a primary context before it makes it active, and asks this and that. */
+	if (!__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE))
+		return NULL;
+	/* Made before the job had a share, or by a call that is not hooked. */
+	log_debug("context %p on device %u was not seen being made", (void *)handle, d->index);
 	region_enter(attach_region(), d->index);
 	slice_add_unseen(handle, d);
 	return slice_sign(handle, now_us);

@@ -246,6 +246,10 @@ unsigned slice_made(CUcontext whole, CUcontext part)
 		return RATION_SLICE_KEPT;
 	if (!whole && state == RATION_SLICE_UNSEEN)
 		state = RATION_SLICE_KEPT;
+	/* A primary context has its handle for life, and can be a thread's current one, and so be
+	 * known, while it is not active. */
+	slice_forget(whole);
+	slice_forget(part);
 	/* One that finds no place in the table keeps the slice it has, and none of the job's
 	 * changes reach it. */
 	if (whole && !slice_add(whole, d, &slice_making.group[next++], state))

@@ -153,6 +153,31 @@ static void strict(void)
 	OK(cuCtxCreate_v2(&c, 0, 1));
 }
 
+/* A primary context that is current while it is not active, as CUDA's runtime has it at first, is
+ * not one that was made unseen. */
+static void made_while_current(CUcontext primary)
+{
+	size_t free, total;
+	OK(cuCtxSetCurrent(primary));
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	later(5 * MS);
+	cuMemGetInfo_v2(&free, &total);
+	later(5 * MS);
+	cuCtxSynchronize();
+	OK(cuDevicePrimaryCtxRetain(&primary, 0));
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
+}
+
+static void inactive(void) { made_while_current(start_timed()); }
+
+/* Beside another context it is taken for one until it is made. */
+static void inactive_beside(void)
+{
+	CUcontext own, primary = start_timed();
+	OK(cuCtxCreate_v2(&own, 0, 0));
+	made_while_current(primary);
+}
+
 /* A program that closes all its files, and opens others by their numbers: the library makes no
  * control call on a file that is not the driver's, and says that it has lost its hold. */
 static void closed(void)
@@ -226,6 +251,8 @@ static const struct test {
 	{"ignored", ignored, "ignore", "", "not enforced in this process: the driver took a time slice and has another"},
 	{"other", other, "other", "", "not enforced in this process: a context was made without"},
 	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another"},
+	{"inactive", inactive, "", "", NULL},
+	{"inactive_beside", inactive_beside, "", "", "not enforced in this process: a context was made without"},
 	{"closed", closed, "", "", "not enforced in this process: a context was made without"},
 	{"forked", forked, "", "", NULL},
 	{"passed_on", passed_on, "", "strict", NULL},

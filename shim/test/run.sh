@@ -24,8 +24,10 @@ export preload ASAN_OPTIONS="detect_leaks=0" TSAN_OPTIONS="die_after_fork=0 halt
 
 passed=0
 failed=0
-# add NAME STATUS OUTPUT counts the line "NAME: n passed, m failed" of a test.
+# add NAME STATUS OUTPUT counts the line "NAME: n passed, m failed" of a test, and keeps what one
+# that failed said, to say it again at the end.
 add() {
+	before=$failed
 	p=$(printf '%s\n' "$3" | sed -n 's/.*: \([0-9]*\) passed, .*/\1/p' | tail -n 1)
 	f=$(printf '%s\n' "$3" | sed -n 's/.* passed, \([0-9]*\) failed$/\1/p' | tail -n 1)
 	[ -n "$f" ] || echo "$1: said nothing of what failed"
@@ -35,6 +37,8 @@ add() {
 		echo "$1: ended with status $2"
 		failed=$((failed + 1))
 	fi
+	cat "$work/stderr" >&2
+	[ "$failed" -eq "$before" ] || { echo "$1, status $2:"; printf '%s\n' "$3"; tail -n 20 "$work/stderr"; } >> "$work/failed"
 }
 
 # program NAME [LIBRARY] runs a test program in a machine and a job of its own, by default
@@ -47,7 +51,7 @@ program() {
 		[ -f "$here/$1.env" ] && . "$here/$1.env"
 		# A thread that is cancelled inside a sanitizer leaves its locks held, or its stack marked.
 		[ -n "$san" ] && export RATION_TEST_WALK="$(printf %s "${RATION_TEST_WALK:-}" | sed 's/cancel,//')"
-		timeout $([ -n "$san" ] && echo 400 || echo 120) env LD_PRELOAD="${2:-$preload}" "$tests/$1"
+		timeout $([ -n "$san" ] && echo 400 || echo 120) env LD_PRELOAD="${2:-$preload}" "$tests/$1" 2> "$work/stderr"
 	)
 	status=$?
 	printf '%s\n' "$out"
@@ -55,7 +59,7 @@ program() {
 }
 
 script() {
-	out=$(timeout 300 sh "$here/$1")
+	out=$(timeout 300 sh "$here/$1" 2> "$work/stderr")
 	status=$?
 	printf '%s\n' "$out"
 	add "$1" "$status" "$out"
@@ -122,5 +126,6 @@ if [ -n "${PENDING:-}" ]; then
 	done
 fi
 
+[ ! -f "$work/failed" ] || cat "$work/failed"
 echo "shim: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]
