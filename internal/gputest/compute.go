@@ -325,7 +325,7 @@ func (t *Trial) trainTogether(length time.Duration, jobs ...sharer) (rates []flo
 	defer inner.close()
 	var all []*Program
 	for _, j := range jobs {
-		some, err := inner.join(j, "init", t.script("timing")...)
+		some, err := inner.join(j, "init full", t.script("timing")...)
 		if err != nil {
 			return nil, fmt.Errorf("%w %s", err, inner.logs())
 		}
@@ -361,6 +361,9 @@ func (t *Trial) checkTorchShares() error {
 	}
 	n := ratios(native, alone[0])
 	t.note("native %s, together %.1f %%", percents(n.shares), n.together)
+	if n.together > 105 {
+		return fmt.Errorf("%w: two trainings together did %.1f %% of one alone, so one does not fill the device", ErrUnsuited, n.together)
+	}
 	rates, err := t.trainTogether(length, sharer{share: 30}, sharer{share: 70})
 	if err != nil {
 		return err

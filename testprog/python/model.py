@@ -43,12 +43,12 @@ class Decoder(nn.Module):
 class Training:
     """A model, AdamW and one batch of random tokens, the same in every process."""
 
-    def __init__(self, layers, parts):
+    def __init__(self, layers, parts, batch=BATCH):
         torch.manual_seed(0)
         self.parts = parts
         self.model = Decoder(layers).cuda()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1)).cuda()
+        tokens = torch.randint(VOCABULARY, (batch, LENGTH + 1)).cuda()
         self.tokens, self.wanted = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
 
     def step(self):

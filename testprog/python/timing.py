@@ -4,6 +4,8 @@ The tester tells several such processes in turn, one of them in a job, so that o
 them. Each line on stdin is answered by one on stdout, `ok key=value ...` or `error TEXT`; other output is ignored.
 
     init        imports torch, makes a context and the model, warms up      ok us=N
+    init full   the same with four times the batch: its kernels fill the
+                device however slow the processor is                         ok us=N
     init replay the same without the model, for replay                      ok us=N
     train N     N steps of training, each timed from idle to idle           ok median_us=X mean_us=X
     churn N     N times: 60 pieces of 1 to 64 MiB are allocated, written
@@ -109,9 +111,11 @@ class Timer:
 
 
 class Bench(Timer):
+    batch = 8
+
     def prepare(self):
         from model import Training
-        self.training = Training(layers=6, parts=3)
+        self.training = Training(layers=6, parts=3, batch=self.batch)
         self.churn()
         for _ in range(10):
             self.training.step()
@@ -120,6 +124,10 @@ class Bench(Timer):
         pieces = [self.torch.empty(size, dtype=self.torch.uint8, device="cuda").fill_(1) for size in SIZES]
         del pieces
         self.torch.cuda.empty_cache()
+
+
+class Full(Bench):
+    batch = 32
 
 
 class Replay(Timer):
@@ -161,7 +169,7 @@ def main():
                 say("ok")
                 return
             if command == "init":
-                bench = bench or (Replay() if arguments == ["replay"] else Bench())
+                bench = bench or {"replay": Replay, "full": Full}.get("".join(arguments), Bench)()
                 say(f"ok us={bench.us:.0f}")
             elif command == "train":
                 say(bench.measure(bench.training.step, int(arguments[0]), 2))
