@@ -128,8 +128,13 @@ func (d *Driver) Processes() ([]Process, error) {
 
 // Close shuts NVML down.
 func (d *Driver) Close() {
-	_ = d.lib.Shutdown() // the caller could do nothing about an error
+	if !d.isKnown() {
+		_ = d.lib.Shutdown() // the caller could do nothing about an error
+	}
 }
+
+// isKnown reports whether NVML was not started, as the devices were known.
+func (d *Driver) isKnown() bool { return d.lib == nil }
 
 // Free returns the bytes of a device that no process holds.
 func (d *Driver) Free(device int) (uint64, error) {

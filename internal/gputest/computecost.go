@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ration/internal/bench"
+	"ration/internal/humanfmt"
 )
 
 // launchComputeCost measures a kernel launch in a job with neither a share nor a cap, with
@@ -33,7 +34,11 @@ func (t *Trial) launchComputeCost() (rows []Row, err error) {
 // programs differ by more than that, and ration from them by no more than they from each
 // other, it decides nothing.
 func (r Row) within(most float64) Row {
-	r.Target, r.Verdict = fmt.Sprintf("≤ +%g %s", most, r.Unit), Kept
+	text := fmt.Sprintf("%g %s", most, r.Unit)
+	if r.Unit == nanoseconds && most > 0 {
+		text = humanfmt.Nanoseconds(most)
+	}
+	r.Target, r.Verdict = "≤ +"+text, Kept
 	noise := r.Noise * r.Native.Median
 	switch {
 	case r.More.Median <= most:

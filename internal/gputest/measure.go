@@ -28,6 +28,7 @@ func measures() []measure {
 		{name: "alloc", room: 36 * gib, run: (*Trial).allocCost},
 		{name: "launch", room: 3 * gib, run: (*Trial).launchCost},
 		{name: "start", room: 25 * gib, run: (*Trial).startCost},
+		{name: "run", run: (*Trial).runCost},
 		{name: "train", needs: []string{torch}, room: 16 * gib, run: (*Trial).trainCost},
 		{name: "syscalls", needs: []string{torch}, room: 16 * gib, run: (*Trial).syscallCost},
 		{name: "replay", needs: []string{torch}, room: 5 * gib, run: (*Trial).replayCost},

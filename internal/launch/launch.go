@@ -96,7 +96,7 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	// The limits are checked against the devices before a job is created. A stand-in
 	// machine has its state in the job's folder, so there the job is created first.
 	if p.FakeGPU == "" {
-		driver, err := gpu.Open("")
+		driver, err := gpu.Known(DevicesFile())
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
 			return nil, err
 		}
@@ -114,6 +114,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	}
 	return j, nil
 }
+
+// DevicesFile is where the devices are remembered.
+func DevicesFile() string { return filepath.Join(job.Folder(), ".devices") }
 
 // unpack unpacks the libraries.
 func (p Plan) unpack(j *Job) error {
@@ -210,6 +213,9 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 		j.costs = earlierCosts()
 		if err := p.lockJob(j); err != nil {
 			return err
+		}
+		if driver != nil {
+			driver.Remember(DevicesFile())
 		}
 	}
 	defer func() {

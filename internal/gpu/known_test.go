@@ -1,0 +1,117 @@
+package gpu
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+)
+
+// machineRoot makes the files by which a machine is known.
+func machineRoot(t *testing.T) (root string, write func(name, text string)) {
+	t.Helper()
+	root = t.TempDir()
+	write = func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, "proc", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("sys/kernel/random/boot_id", "first\n")
+	write("driver/nvidia/version", "580\n")
+	write("driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: GPU-1\n")
+	return root, write
+}
+
+// The devices are known until something about the machine changes.
+func TestKnown(t *testing.T) {
+	devices := []Device{{Index: 0, UUID: "GPU-1", Name: "H200", Total: 1 << 37}, {Index: 1, UUID: "GPU-2", MIG: true}}
+	for name, change := range map[string]func(write func(name, text string)){
+		"another boot":   func(write func(name, text string)) { write("sys/kernel/random/boot_id", "second\n") },
+		"another driver": func(write func(name, text string)) { write("driver/nvidia/version", "590\n") },
+		"another device": func(write func(name, text string)) {
+			write("driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: GPU-3\n")
+		},
+		"one more": func(write func(name, text string)) {
+			write("driver/nvidia/gpus/0000:02:00.0/information", "GPU UUID: GPU-3\n")
+		},
+		"divided": func(write func(name, text string)) {
+			write("driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, write := machineRoot(t)
+			file := filepath.Join(t.TempDir(), "devices")
+			if _, ok := knownDriver(root, file); ok {
+				t.Error("known without a file")
+			}
+			(&Driver{Version: "580.1", CUDA: 13000, Devices: devices}).remember(root, file)
+			d, ok := knownDriver(root, file)
+			if !ok || d.Version != "580.1" || d.CUDA != 13000 || !reflect.DeepEqual(d.Devices, devices) {
+				t.Fatalf("remembered %v, %+v", ok, d)
+			}
+			d.Close()
+			change(write)
+			if _, ok := knownDriver(root, file); ok {
+				t.Error("still known")
+			}
+		})
+	}
+}
+
+// A file that somebody else could have written is not believed, nor one that is none.
+func TestKnownFile(t *testing.T) {
+	root, _ := machineRoot(t)
+	for name, spoil := range map[string]func(file string) error{
+		"writable by others": func(file string) error { return os.Chmod(file, 0o622) },
+		"a link": func(file string) error {
+			if err := os.Rename(file, file+"2"); err != nil {
+				return err
+			}
+			return os.Symlink(file+"2", file)
+		},
+		"cut short": func(file string) error { return os.Truncate(file, 20) },
+		"a folder": func(file string) error {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+			return os.Mkdir(file, 0o700)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "devices")
+			(&Driver{Devices: []Device{{UUID: "GPU-1"}}}).remember(root, file)
+			if _, ok := knownDriver(root, file); !ok {
+				t.Fatal("not remembered")
+			}
+			if err := spoil(file); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := knownDriver(root, file); ok {
+				t.Error("believed")
+			}
+		})
+	}
+}
+
+// Where the kernel says nothing of the driver, nothing is remembered: it would be known for ever.
+func TestKnownNothing(t *testing.T) {
+	root, file := t.TempDir(), filepath.Join(t.TempDir(), "devices")
+	(&Driver{Devices: []Device{{UUID: "GPU-1"}}}).remember(root, file)
+	if _, err := os.Lstat(file); err == nil {
+		t.Error("remembered")
+	}
+	if err := os.MkdirAll(filepath.Join(root, "proc/sys/kernel/random"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if machineState(root) != "" {
+		t.Error("a machine without a driver is known")
+	}
+}
