@@ -16,16 +16,16 @@ static void inside(void)
 	/* Another process waits for as long as it waits for one that does not move. */
 	unsetenv("RATION_FAULT");
 	EQ(AGAIN("other", NULL), 0);
-	EQ(log_lines("passing over the process in slot"), 1);
+	LOGGED("passing over the process in slot", 1);
 	fakegpu_hold("cuDevicePrimaryCtxRetain", 1);
 	task_begin(&b, NULL);
 	task_settle(&b, "cuDevicePrimaryCtxRetain", 1);
 	unpark();
 	JOIN(&a);
-	EQ(log_lines("was passed over in its turn"), 1);
+	LOGGED("was passed over in its turn", 1);
 	fakegpu_open("cuDevicePrimaryCtxRetain");
 	JOIN(&b);
-	EQ(log_lines("was passed over in its turn"), 1);
+	LOGGED("was passed over in its turn", 1);
 	OK(a.result);
 	OK(b.result);
 }

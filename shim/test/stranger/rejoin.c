@@ -21,7 +21,7 @@ int main(void)
 	JOIN(&f);
 	OK(a.result);
 	OK(f.result);
-	EQ(log_lines("returning more than is held"), 0);
+	LOGGED("returning more than is held", 0);
 	SAME();
 	EQ(usage_of(0).total, 101 * MIB);
 	return FINISH();

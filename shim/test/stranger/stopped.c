@@ -46,6 +46,6 @@ int main(void)
 	OK(b.result);
 	SAME();
 	EQ(held(RATION_DATA), MIB);
-	EQ(log_lines(" ms for another thread's charge of the same device\n"), 1);
+	LOGGED(" ms for another thread's charge of the same device\n", 1);
 	return FINISH();
 }

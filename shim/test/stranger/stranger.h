@@ -185,6 +185,24 @@ static inline unsigned log_lines(const char *text)
 	return n;
 }
 
+/* LOGGED checks that n lines have the text in them, and shows the log where they are not so many. */
+#define LOGGED(text, n)                     \
+	do {                                \
+		if (log_lines(text) != (n)) \
+			log_show();         \
+		EQ(log_lines(text), n);     \
+	} while (0)
+
+static inline void log_show(void)
+{
+	char buf[4096];
+	FILE *f = fopen(getenv("RATION_LOG_FILE"), "r");
+	while (f && fgets(buf, sizeof buf, f))
+		fputs(buf, stderr);
+	if (f)
+		fclose(f);
+}
+
 /* Closes the library's descriptor of the region, and with it drops the lock. */
 static inline void lose_lock(void)
 {
