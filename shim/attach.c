@@ -262,23 +262,12 @@ enum attach_state attach_prepare(void)
 	return s;
 }
 
-/* attach_lock_again takes the lock of this process's slot, which a close of the region by
- * whoever asked for its limits has dropped. */
-static void attach_lock_again(void)
-{
-	/* Of a thread that joins, and comes here after it has said so, and one that closes, and then
-	 * comes here to look whether another has joined, the second sees what the first did. */
-	static uint32_t order;
-	__atomic_fetch_add(&order, 1, __ATOMIC_ACQ_REL);
-	if (attach_state() == ATTACH_ON)
-		region_lock_own(&attach_job_region);
-}
-
 bool attach_wants_compute(void)
 {
 	bool asked, wants = config_wants_compute(&asked);
-	if (__builtin_expect(asked, 0))
-		attach_lock_again();
+	/* Should the thread that joins not have waited for this one. */
+	if (__builtin_expect(asked, 0) && attach_state() == ATTACH_ON)
+		region_lock_own(&attach_job_region);
 	return wants;
 }
 
@@ -287,13 +276,17 @@ enum attach_state attach_join(void (*reset)(void))
 	struct attach_page *p = attach_get_page();
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_COLD) {
-		if (attach_open(p, reset) && attach_claim()) {
-			bool asked;
-			__atomic_store_n(&p->compute, config_wants_compute(&asked), __ATOMIC_RELEASE);
+		bool good = attach_open(p, reset), asked;
+		/* Before there is a lock that this would drop: in a moment without one, a process in
+		 * another PID namespace takes this one for dead. */
+		bool compute = config_wants_compute(&asked);
+		config_wait_asking();
+		if (good && attach_claim()) {
+			__atomic_store_n(&p->compute, compute, __ATOMIC_RELEASE);
 			attach_set_state(p, ATTACH_ON);
-			attach_lock_again();
-		} else
+		} else {
 			attach_fail(p);
+		}
 	}
 	enum attach_state s = (enum attach_state)p->state;
 	mutex_unlock(&p->lock);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -420,22 +421,39 @@ static bool config_ask_compute(void)
 	return wants > 0;
 }
 
+static uint32_t config_asking; /* threads that have the region open for it, or are about to; atomic */
+
 bool config_wants_compute(bool *asked)
 {
 	enum { UNKNOWN, NO, YES };
 	static int answer;
-	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED), unknown = UNKNOWN;
-	*asked = known == UNKNOWN;
-	if (*asked) {
-		/* It may be asked between a program's call and its look at errno. */
-		int saved = errno;
+	int known = __atomic_load_n(&answer, __ATOMIC_SEQ_CST), unknown = UNKNOWN, cancel;
+	*asked = false;
+	if (known != UNKNOWN)
+		return known == YES;
+	/* It may be asked between a program's call and its look at errno. And a thread that is cancelled
+	 * would be waited for. */
+	int saved = errno;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	__atomic_fetch_add(&config_asking, 1, __ATOMIC_SEQ_CST);
+	known = __atomic_load_n(&answer, __ATOMIC_SEQ_CST);
+	if (known == UNKNOWN) {
+		*asked = true;
 		known = config_ask_compute() ? YES : NO;
-		errno = saved;
 		/* Of two threads that ask, the first answers for both. */
-		if (!__atomic_compare_exchange_n(&answer, &unknown, known, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		if (!__atomic_compare_exchange_n(&answer, &unknown, known, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			known = unknown;
 	}
+	__atomic_fetch_sub(&config_asking, 1, __ATOMIC_SEQ_CST);
+	pthread_setcancelstate(cancel, &cancel);
+	errno = saved;
 	return known == YES;
+}
+
+void config_wait_asking(void)
+{
+	for (int ms = 0; ms < 200 && __atomic_load_n(&config_asking, __ATOMIC_SEQ_CST); ms++)
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
 /* config_make_trusted makes a folder, or accepts one that only this user can have made:

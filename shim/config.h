@@ -51,6 +51,11 @@ uint64_t config_compute(const struct compute_limit *l);
  * among them, which drops this process's locks on it. */
 bool config_wants_compute(bool *asked);
 
+/* config_wait_asking waits for threads that are asking. A process must do so, with the answer known,
+ * before it takes a lock on the region. Not for ever: such a thread may have been interrupted by the
+ * caller, or not have come along in a fork. */
+void config_wait_asking(void);
+
 /* config_log_meaningless logs each variable of HAMi-core's that is set and has no effect: as a
  * warning in the first process of a job. */
 void config_log_meaningless(const struct config *c, bool first);
