@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -153,7 +154,7 @@ func readLocked(g *gathering, f job.LockedFile) {
 			return
 		}
 		if _, _, _, ended := proc.Owner(f.PIDs[0]); ended == nil && job.IsRegionPath(path) {
-			j, _ := unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %d has locked: %w", f.PIDs[0], err))
+			j, _ := unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %s has locked: %w", humanfmt.Claim(strconv.Itoa(f.PIDs[0]), false), err))
 			j.State, j.file = Running, f.ID
 			g.add(j)
 		}

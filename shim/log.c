@@ -243,6 +243,33 @@ void log_wait(uint64_t since, const char *what)
 		log_info("waited %llu ms for %s", (unsigned long long)waited, what);
 }
 
+/* log_is_control returns how many bytes at text a terminal may obey: control characters, also
+ * those beyond ASCII, and what turns the direction of text. */
+static unsigned log_is_control(const unsigned char *text)
+{
+	if (text[0] < ' ' || text[0] == 0x7f)
+		return 1;
+	if (text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0)
+		return 2;
+	if (text[0] != 0xe2)
+		return 0;
+	/* U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069 */
+	if (text[1] == 0x80 && ((text[2] >= 0x8e && text[2] <= 0x8f) || (text[2] >= 0xa8 && text[2] <= 0xae)))
+		return 3;
+	return text[1] == 0x81 && text[2] >= 0xa6 && text[2] <= 0xa9 ? 3 : 0;
+}
+
+/* log_clean makes a line printable, and one line: another process of the job chose its own name,
+ * and may be another user's. */
+static void log_clean(char *text)
+{
+	while (*text) {
+		unsigned n = log_is_control((const unsigned char *)text);
+		memset(text, '?', n);
+		text += n ? n : 1;
+	}
+}
+
 void log_line(enum log_level l, const char *format, ...)
 {
 	char line[LOG_LINE + LOG_LOST];
@@ -256,6 +283,7 @@ void log_line(enum log_level l, const char *format, ...)
 	int more = vsnprintf(line + n, LOG_LINE - (size_t)n, format, args);
 	va_end(args);
 	n += more < 0 ? 0 : more < LOG_LINE - n ? more : LOG_LINE - n - 1;
+	log_clean(line);
 	uint32_t lost = __atomic_exchange_n(&log_lost, 0, __ATOMIC_RELAXED);
 	if (lost)
 		n += snprintf(line + n, LOG_LOST, " (%u line%s lost: %s was full)", lost, lost == 1 ? " was" : "s were",

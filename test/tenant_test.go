@@ -254,7 +254,7 @@ func TestTenantLeavesALock(t *testing.T) {
 	}
 	slot := before.Processes[0].Slot + 1
 	bad := newTenant(t, path)
-	bad.slot(slot, uint64(os.Getpid()), 0, "victim")
+	bad.slot(slot, 1, 0, "victim")
 	bad.word(uint64(slot+1), "Header", "HighWater")
 	stop, locked := make(chan struct{}), make(chan error)
 	var holder sync.WaitGroup
@@ -288,6 +288,10 @@ func TestTenantLeavesALock(t *testing.T) {
 	for _, p := range after.Processes {
 		if p.Slot == slot && (p.Verified || p.State != machine.Live) || p.Slot != slot && !p.Verified {
 			t.Errorf("shown as %+v", p)
+		}
+		// What the kernel names comes before what the slot says, as a claim like that.
+		if p.Slot == slot && (region.OnHost() && p.HostPID != os.Getpid() || !region.OnHost() && p.PID != os.Getpid()) {
+			t.Errorf("the kernel names %d, and it is shown as %+v", os.Getpid(), p)
 		}
 	}
 	err = job.Remove(job.Job{Path: path}, true)

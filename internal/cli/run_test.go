@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"ration/internal/embedded"
+	"ration/test/harness"
 )
 
 // TestRun runs real programs through the real library, against the stand-in
@@ -72,6 +73,27 @@ func unmountAll(t *testing.T, folder string) {
 			t.Errorf("%s is still mounted", at)
 			_ = syscall.Unmount(at, syscall.MNT_DETACH)
 		}
+	}
+}
+
+// What root's tests mount is not mounted for any other process, so that nothing of it is left
+// when a test is killed.
+func TestMountsArePrivate(t *testing.T) {
+	if os.Geteuid() != 0 || !mayMount() {
+		t.Skip("only root, where the kernel allows it, mounts anything in these tests")
+	}
+	private, err := harness.MountsArePrivate()
+	if err != nil || !private {
+		t.Fatalf("no mount namespace of their own: %v", err)
+	}
+	at := t.TempDir()
+	if err := syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Unmount(at, 0) }()
+	others, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", os.Getppid()))
+	if err != nil || strings.Contains(string(others), at) {
+		t.Errorf("the process that started the tests has %s mounted, too: %v", at, err)
 	}
 }
 

@@ -33,12 +33,19 @@ import (
 var underRace bool
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	commands := map[string]func(){
 		"ration": func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"hold":   func() { os.Exit(hold(os.Args[1:])) },
 
 		"asnobody": func() { os.Exit(asNobody(os.Args[1:])) },
-	})
+	}
+	if commands[filepath.Base(os.Args[0])] == nil { // those are started in it
+		if err := harness.PrivateMounts(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	testscript.Main(m, commands)
 }
 
 func TestScripts(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // where it would have been, and removed with the job. Only root may do this, and kernels
 // before 5.2 cannot: there the region is an ordinary file.
 func (l *Lock) Confine() error {
-	own, err := newFileSystem(region.FileSize)
+	own, err := newFileSystem(region.FileSize, 2)
 	if errors.Is(err, unix.ENOSYS) {
 		return nil
 	}
@@ -44,15 +44,48 @@ func (l *Lock) Confine() error {
 	return nil
 }
 
-// newFileSystem makes a tmpfs that has room for one file of that size, mounted nowhere.
-func newFileSystem(size int64) (mount int, err error) {
+// MachineName is the folder, in a job's, with the state of its stand-in machine. Programs of
+// any user write in it where the job is one of root's.
+const MachineName = "gpu"
+
+// What a stand-in machine has room for: its file, which takes memory as it is used, a second one
+// while that is made, and a few more.
+const (
+	machineSize   = 96 << 20
+	machineInodes = 64
+)
+
+// ConfineMachine makes the folder of a stand-in machine, on a file system of its own, as
+// Confine does with the region.
+func (l *Lock) ConfineMachine() error {
+	own, err := newFileSystem(machineSize, machineInodes)
+	if errors.Is(err, unix.ENOSYS) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("making a file system for job %s: %w", l.Job.Name, err)
+	}
+	defer unix.Close(own)
+	folder := filepath.Join(l.Folder, MachineName)
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		return fmt.Errorf("making the stand-in machine of job %s: %w", l.Job.Name, err)
+	}
+	if err := unix.MoveMount(own, "", unix.AT_FDCWD, folder, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting the stand-in machine of job %s: %w", l.Job.Name, err)
+	}
+	return nil
+}
+
+// newFileSystem makes a tmpfs that has room for so many bytes and files, its folder among them,
+// mounted nowhere.
+func newFileSystem(size, inodes int64) (mount int, err error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(fs)
 	page := int64(os.Getpagesize())
-	for key, value := range map[string]string{"source": "ration", "size": fmt.Sprint((size + page - 1) / page * page), "nr_inodes": "2"} {
+	for key, value := range map[string]string{"source": "ration", "size": fmt.Sprint((size + page - 1) / page * page), "nr_inodes": fmt.Sprint(inodes)} {
 		if err := unix.FsconfigSetString(fs, key, value); err != nil {
 			return -1, err
 		}
@@ -63,8 +96,10 @@ func newFileSystem(size int64) (mount int, err error) {
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 }
 
-// unmount undoes Confine, in this mount namespace. Where nothing is mounted it does
-// nothing.
+// unmount undoes Confine and ConfineMachine, in this mount namespace. Where nothing is mounted
+// it does nothing.
 func unmount(folder string) {
-	_ = unix.Unmount(filepath.Join(folder, RegionName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	for _, name := range []string{RegionName, MachineName} {
+		_ = unix.Unmount(filepath.Join(folder, name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -275,6 +277,55 @@ func TestFolderInAFolderOfOthers(t *testing.T) {
 					t.Errorf("listing jobs: %v", err)
 				}
 			})
+		}
+	}
+}
+
+// Whoever reads a message may do what it says, on a terminal: names that processes gave
+// themselves are printable in it, whether the region can be read or not.
+func TestMessagesArePrintable(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	const evil = "\x1b[2J\u009b\u202e\xff\r"
+	before, err := os.ReadFile("/proc/self/comm")
+	must(t, err)
+	must(t, os.WriteFile("/proc/self/comm", []byte(evil), 0))
+	defer func() { _ = os.WriteFile("/proc/self/comm", before, 0) }()
+	j, slot := used(t, "train")
+	defer slot.Leave()
+	check := func(err error, pid int) {
+		t.Helper()
+		if !errors.Is(err, ErrLiving) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d (?[2J??", pid)) {
+			t.Errorf("got %q", err)
+		}
+		for _, c := range fmt.Sprint(err) {
+			if !unicode.IsPrint(c) {
+				t.Errorf("%q has %q", err, c)
+			}
+		}
+	}
+	check(Remove(j, false), os.Getpid())
+	// What is no region has its holders named by the kernel.
+	path := filepath.Join(t.TempDir(), "region")
+	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
+	t.Setenv(envComm, evil)
+	_, pid := startMember(t, path, 60)
+	check(Remove(Job{Path: path}, true), pid)
+}
+
+// What another user wrote down as the launcher of a job may be any process that runs.
+func TestLauncherOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has files of two users")
+	}
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	must(t, err)
+	defer l.RemoveIfUnused()
+	must(t, l.Share())
+	for uid, want := range map[int]string{0: "pid %d started", 12345: "pid ?%d started"} {
+		must(t, os.Chown(filepath.Join(l.Folder, aliveName), uid, -1))
+		if running, by := runningBy(l.Job); !running || !strings.Contains(by, fmt.Sprintf(want, os.Getpid())) {
+			t.Errorf("written by user %d: %v %q", uid, running, by)
 		}
 	}
 }

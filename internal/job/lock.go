@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/humanfmt"
 	"ration/internal/proc"
 	"ration/internal/safepath"
 )
@@ -226,7 +227,10 @@ func launcherText(fd int) string {
 	if now, err := proc.Started(pid); err != nil || now != start {
 		return "by processes of a command whose ration run has ended"
 	}
-	return fmt.Sprintf("by a command that pid %d started", pid)
+	// Another user can have written down any process that runs.
+	var st unix.Stat_t
+	own := unix.Fstat(fd, &st) == nil && (st.Uid == 0 || int(st.Uid) == os.Geteuid())
+	return fmt.Sprintf("by a command that pid %s started", humanfmt.Claim(strconv.Itoa(pid), own))
 }
 
 // parseLauncher parses what writePID wrote.

@@ -24,6 +24,7 @@ import (
 const (
 	envMember = "RATION_TEST_MEMBER"
 	envByte   = "RATION_TEST_BYTE" // which
+	envComm   = "RATION_TEST_COMM" // its name, if it is to have another
 )
 
 func TestMain(m *testing.M) {
@@ -32,6 +33,9 @@ func TestMain(m *testing.M) {
 		at, err2 := strconv.ParseInt(os.Getenv(envByte), 10, 64)
 		if err = errors.Join(err, err2); err == nil {
 			err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: at, Len: 1})
+		}
+		if comm := os.Getenv(envComm); comm != "" {
+			err = errors.Join(err, os.WriteFile("/proc/self/comm", []byte(comm), 0))
 		}
 		if err != nil {
 			fmt.Println(err)

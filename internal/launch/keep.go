@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/embedded"
+	"ration/internal/job"
 	"ration/internal/region"
 )
 
@@ -110,7 +111,7 @@ func (t namespaceTask) mount() error {
 	for _, s := range []struct{ from, to string }{
 		{filepath.Join(t.Job, "region"), WellKnown + "/region"},
 		{filepath.Join(t.Job, "region"+region.LimitsSuffix), WellKnown + "/region" + region.LimitsSuffix},
-		{filepath.Join(t.Job, "gpu"), WellKnown + "/gpu"},
+		{filepath.Join(t.Job, job.MachineName), WellKnown + "/" + job.MachineName},
 		{t.Lib, runLib},
 	} {
 		fd, err := unix.Open(s.from, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

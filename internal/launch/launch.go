@@ -161,6 +161,11 @@ func (p Plan) lockJob(j *Job) (err error) {
 // setUpFake is setUp with the devices of a stand-in machine.
 func (p Plan) setUpFake(j *Job) error {
 	state := p.fakeEnviron(j)["FAKEGPU_STATE"]
+	if p.forAllUsers() && !j.Joined {
+		if err := j.Lock.ConfineMachine(); err != nil {
+			return err
+		}
+	}
 	driver, err := gpu.OpenFake(j.fakeGPU, p.FakeGPU, state)
 	if err != nil {
 		return err
@@ -194,7 +199,7 @@ func (p Plan) forAllUsers() bool { return p.Keep && os.Geteuid() == 0 }
 // fakeEnviron returns the variables of the stand-in machine, whose state is removed
 // with the job.
 func (p Plan) fakeEnviron(j *Job) map[string]string {
-	return map[string]string{"FAKEGPU": p.FakeGPU, "FAKEGPU_STATE": filepath.Join(j.Lock.Folder, "gpu")}
+	return map[string]string{"FAKEGPU": p.FakeGPU, "FAKEGPU_STATE": filepath.Join(j.Lock.Folder, job.MachineName)}
 }
 
 // setUp makes the region, or compares the limits with those of the job that was

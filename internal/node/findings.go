@@ -123,8 +123,8 @@ func addDrift(of machine.Finding, p machine.Process, h machine.Holding, add func
 		return
 	}
 	f.Kind, f.Device, f.PID = machine.Drift, h.Device, p.HostPID
-	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s (pid %d) on device %d",
-		humanfmt.Bytes(more), word, of.Job, termtext.Printable(p.Name), p.HostPID, h.Device)
+	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s (pid %s) on device %d",
+		humanfmt.Bytes(more), word, of.Job, termtext.Printable(p.Name), humanfmt.Claim(fmt.Sprint(p.HostPID), p.Verified), h.Device)
 	f.Remedy = "look again: if it stays, the process takes memory in a way that is not counted (see docs/coverage.md)"
 	if word == "less" {
 		f.Remedy = "look again: if it stays, the job's accounts are wrong; end the job, and report how it came about"

@@ -116,8 +116,10 @@ func addProcesses(m *machine.Machine, reported []gpu.Process) {
 				inJob[p.HostPID] = true
 			}
 			for n := range p.Holdings {
-				if device, known := number[p.Holdings[n].Device]; known {
-					ours[use{device, p.HostPID}] = &p.Holdings[n]
+				device, known := number[p.Holdings[n].Device]
+				// Nor must it take from another process what the driver counts for that one.
+				if of := (use{device, p.HostPID}); known && (p.Verified || ours[of] == nil) {
+					ours[of] = &p.Holdings[n]
 				}
 			}
 		}

@@ -99,6 +99,35 @@ func TestOutside(t *testing.T) {
 	}
 }
 
+// What a process claims to be does not take from another one what the driver counts for it, in
+// whichever order their jobs are read; and where it is spoken of, its PID is marked.
+func TestClaimTakesNoDrift(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	job := func(name string, verified bool) machine.Job {
+		return machine.Job{Name: name, State: machine.Running, Devices: []machine.Device{{Device: 0, UUID: "GPU-a"}},
+			Processes: []machine.Process{{Verified: verified, PID: 1, HostPID: 4711, Name: name, State: machine.Live, Holdings: []machine.Holding{{Total: gib}}}}}
+	}
+	d := twoDevices()
+	d.processes = []gpu.Process{{Device: 0, PID: 4711, Used: 3 * gib}}
+	for _, jobs := range [][]machine.Job{{job("honest", true), job("claims", false)}, {job("claims", false), job("honest", true)}} {
+		m := machine.Machine{Jobs: jobs}
+		addDriver(&m, d)
+		for _, j := range m.Jobs {
+			if h := j.Processes[0].Holdings[0]; h.DriverNow != (j.Name == "honest") {
+				t.Errorf("%s after %s: %+v", j.Name, jobs[0].Name, h)
+			}
+		}
+		if found := Findings(&m); len(found) != 1 || !strings.Contains(found[0].Text, "job honest for honest (pid 4711)") {
+			t.Errorf("got %+v", found)
+		}
+	}
+	m := machine.Machine{Jobs: []machine.Job{job("claims", false)}}
+	addDriver(&m, d)
+	if found := Findings(&m); len(found) == 0 || !strings.Contains(found[0].Text, "for claims (pid ?4711)") {
+		t.Errorf("got %+v", found)
+	}
+}
+
 // Below the bounds nothing is found, above them it is, in a sentence.
 func TestFindings(t *testing.T) {
 	base := func() machine.Machine {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -111,29 +112,17 @@ func TestHolderRanges(t *testing.T) {
 func TestHolderOfAFloodOfLocks(t *testing.T) {
 	r := open(t, MiB)
 	path := r.path
-	// The locks belong to the process, so that those of another one are needed.
-	child := exec.Command(os.Args[0], "-test.run=^TestHolderFlood$")
-	child.Env = append(os.Environ(), "RATION_TEST_FLOOD="+path)
-	in, err := child.StdinPipe()
-	must(t, err)
-	out, err := child.StdoutPipe()
-	must(t, err)
-	must(t, child.Start())
-	defer func() { _ = in.Close(); _ = child.Wait() }()
-	ready := make([]byte, 6)
-	if _, err := io.ReadFull(out, ready); err != nil || string(ready) != "ready\n" {
-		t.Fatalf("the child says %q: %v", ready, err)
-	}
+	child := startFlood(t, path, unix.F_RDLCK) // which do not count, and are listed before those that do
 	h := holders{f: r.file, patient: func() bool { return true }}
 	h.reset()
 	for slot := range 10 {
 		at := slotByte(slot, 0).Start
-		if pid := (lockOnly{kernel{r.file}, &h}).holder(slot); pid != 0 && pid != child.Process.Pid {
+		if pid := (lockOnly{kernel{r.file}, &h}).holder(slot); pid != 0 && pid != child {
 			t.Errorf("slot %d is pid %d's", slot, pid)
 		}
-		h.has(child.Process.Pid, at)
+		h.has(child, at)
 	}
-	known := h.found[child.Process.Pid]
+	known := h.found[child]
 	if h.into != 1 || known == nil || !known.full || len(known.ranges) > maxHolderRanges {
 		t.Errorf("looked %d times into it: %+v", h.into, known)
 	}
@@ -145,8 +134,8 @@ func TestHolderOfAFloodOfLocks(t *testing.T) {
 	v, err := OpenReadOnly(path)
 	must(t, err)
 	defer v.Close()
-	if got := v.namedPID(3, 0); got != child.Process.Pid {
-		t.Errorf("named is %d, not %d", got, child.Process.Pid)
+	if got := v.namedPID(3, 0); got != child {
+		t.Errorf("named is %d, not %d", got, child)
 	}
 	v.SetAskPatience(func() bool { return false })
 	if got := v.namedPID(3, 0); got != 0 || v.alive.dead(3, nil, abi.MakeStatus(1, abi.SlotActive)) != 0 {
@@ -154,12 +143,34 @@ func TestHolderOfAFloodOfLocks(t *testing.T) {
 	}
 }
 
-// TestHolderFlood is the child of TestHolderOfAFloodOfLocks.
+// startFlood starts a process with thousands of locks of a kind on a file, and a few for writing,
+// and returns its PID. The locks
+// belong to the process, so that it must be another one.
+func startFlood(t *testing.T, path string, kind int) (pid int) {
+	t.Helper()
+	child := exec.Command(os.Args[0], "-test.run=^TestHolderFlood$")
+	child.Env = append(os.Environ(), "RATION_TEST_FLOOD="+path, fmt.Sprint("RATION_TEST_FLOOD_KIND=", kind))
+	in, err := child.StdinPipe()
+	must(t, err)
+	out, err := child.StdoutPipe()
+	must(t, err)
+	must(t, child.Start())
+	t.Cleanup(func() { _ = in.Close(); _ = child.Wait() })
+	ready := make([]byte, 6)
+	if _, err := io.ReadFull(out, ready); err != nil || string(ready) != "ready\n" {
+		t.Fatalf("the child says %q: %v", ready, err)
+	}
+	return child.Process.Pid
+}
+
+// TestHolderFlood is the child that startFlood starts.
 func TestHolderFlood(t *testing.T) {
 	path := os.Getenv("RATION_TEST_FLOOD")
 	if path == "" {
-		t.Skip("is run by TestHolderOfAFloodOfLocks")
+		t.Skip("is run by startFlood")
 	}
+	kind, err := strconv.Atoi(os.Getenv("RATION_TEST_FLOOD_KIND"))
+	must(t, err)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	must(t, err)
 	lock := func(at int64, kind int16) {
@@ -167,7 +178,7 @@ func TestHolderFlood(t *testing.T) {
 		must(t, unix.FcntlFlock(f.Fd(), unix.F_SETLK, &l))
 	}
 	for i := range int64(4000) { // each is a line of its own, as those beside are not locked
-		lock(2*i, unix.F_RDLCK) // which do not count, and are listed before those that do
+		lock(2*i, int16(kind))
 	}
 	for slot := range 10 {
 		lock(slotByte(slot, 0).Start, unix.F_WRLCK)
@@ -179,6 +190,37 @@ func TestHolderFlood(t *testing.T) {
 	}
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// In a flood of locks the kernel is asked for a bounded number of them, none after the patience is
+// over, but always for one: a file that is locked is never taken for one that is not.
+func TestLockHoldersPatience(t *testing.T) {
+	r := open(t, MiB)
+	child := startFlood(t, r.path, unix.F_WRLCK)
+	asked := 0
+	for _, c := range []struct {
+		name     string
+		patient  func() bool
+		looks    int
+		least    int // of the questions
+		most     int
+		verified bool
+	}{
+		{"with patience", func() bool { asked++; return true }, maxLockLooks, maxLockLooks / 2, 2 * maxLockLooks, true},
+		{"few questions", func() bool { asked++; return true }, 7, 1, 3 * 7, true},
+		{"without patience", func() bool { asked++; return false }, maxLockLooks, 1, 4, false},
+	} {
+		asked = 0
+		h := &holders{f: r.file, patient: c.patient}
+		h.reset()
+		got := h.all(c.looks)
+		if len(got) != 1 || got[0].PID != child || got[0].Verified && !c.verified {
+			t.Errorf("%s: got %+v, not pid %d", c.name, got, child)
+		}
+		if asked < c.least || asked > c.most {
+			t.Errorf("%s: asked %d times whether there is patience", c.name, asked)
+		}
+	}
 }
 
 // listsLock reports whether a byte is locked by a process, as far as a descriptor lists it.

@@ -224,7 +224,7 @@ func (r *Region) Total(device int) (_ uint64, err error) {
 	if err := r.whole(); err != nil {
 		return 0, err
 	}
-	return atomic.LoadUint64(&r.limits.Device[device].Total), nil
+	return possible(atomic.LoadUint64(&r.limits.Device[device].Total), maxBytes), nil
 }
 
 // SetLimit changes a device's limit for every request from now on. What is held

@@ -30,8 +30,13 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 	defer f.close()
 	h := &holders{f: f}
 	h.reset()
-	looks, seen := maxLockLooks, map[int]int{} // index by PID
-	var out []LockHolder
+	return h.all(maxLockLooks), nil
+}
+
+// all returns which processes have any byte of the file locked, for writing, after so many
+// questions at most, and as long as there is patience; at least one of them, if there is any.
+func (h *holders) all(looks int) (out []LockHolder) {
+	f, seen := h.f, map[int]int{}                      // index by PID
 	ask := func(from, to int64) (unix.Flock_t, bool) { // to: 0 is the end of any file
 		l := unix.Flock_t{Type: unix.F_RDLCK, Start: from}
 		if to != 0 {
@@ -67,7 +72,7 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 			todo = append(todo, span{end, s.to})
 		}
 	}
-	return out, nil
+	return out
 }
 
 // WaitUnlocked returns when no process has a byte of a region's file locked for writing, by a

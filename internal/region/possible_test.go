@@ -19,6 +19,28 @@ func TestImpossibleWords(t *testing.T) {
 	v, err := OpenReadOnly(r.path)
 	must(t, err)
 	defer v.Close()
+	driver := func(says uint64) uint64 {
+		a.Driver = says
+		must(t, v.Refresh())
+		n, err := v.Driver(0, s.Index())
+		must(t, err)
+		return n
+	}
+	if n := driver(maxBytes + 1); n != 0 {
+		t.Errorf("the driver counts %d", n)
+	}
+	must(t, r.NameDevice(0, [2]uint64{1, 1}, 3*MiB))
+	if n := driver(3 * MiB); n != 3*MiB {
+		t.Errorf("the driver counts %d of a device of 3 MiB", n)
+	}
+	if n := driver(3*MiB + 1); n != 0 {
+		t.Errorf("the driver counts %d of a device of 3 MiB", n)
+	}
+	must(t, r.NameDevice(1, [2]uint64{1, 2}, math.MaxUint64))
+	must(t, v.Refresh())
+	if n, err := v.Total(1); n != 0 || err != nil {
+		t.Errorf("a device has %d (%v)", n, err)
+	}
 	p, err := v.Processes()
 	must(t, err)
 	if len(p) != 1 || p[0].PID != 0 || p[0].UID != -1 || p[0].Seen != os.Getpid() {

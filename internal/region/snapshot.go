@@ -56,8 +56,8 @@ func (r *Region) Usage(device int) (used, peak uint64, err error) {
 	return r.Used(device), r.Peak(device), r.whole()
 }
 
-// Driver is what the driver reports of a device for the process in slot; zero
-// while unknown.
+// Driver is what the driver reports of a device for the process in slot, as that wrote it
+// down; zero while unknown, and where it cannot be.
 func (r *Region) Driver(device, slot int) (bytes uint64, err error) {
 	if uint(device) >= abi.Devices || uint(slot) >= abi.Slots {
 		return 0, ErrDevice
@@ -70,7 +70,11 @@ func (r *Region) Driver(device, slot int) (bytes uint64, err error) {
 	if atomic.LoadUint64(&a.Gen) != abi.Status(atomic.LoadUint64(&r.m.Status[slot])).Gen() {
 		return 0, nil
 	}
-	return atomic.LoadUint64(&a.Driver), nil
+	most := uint64(maxBytes)
+	if total := atomic.LoadUint64(&r.limits.Device[device].Total); total != 0 {
+		most = min(most, total) // a process has no more of a device than there is
+	}
+	return possible(atomic.LoadUint64(&a.Driver), most), nil
 }
 
 // Used is what is granted of a device at this instant: one atomic load. It is

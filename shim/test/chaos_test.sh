@@ -35,6 +35,12 @@ fresh chaos
 FAKEGPU_DIE=cuMemAlloc:1:after LD_PRELOAD="$preload" timeout 20 "$tests/job" $steps >/dev/null 2>&1
 is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'process [0-9]* (job, slot [0-9]*) is dead: gave back .* (no process has its PID)$')" 1
 is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'is dead')" 0
+where="what it says of one whose name moves cursors"
+fresh chaos
+name=$(printf 'a\033[2J\302\2332J\342\200\256\177\377\nb')
+cp "$tests/job" "$work/$name"
+FAKEGPU_DIE=cuMemAlloc:1:after LD_PRELOAD="$preload" timeout 20 "$work/$name" $steps >/dev/null 2>&1
+is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | LC_ALL=C grep -ac "(a?\[2J??2J????$(printf '\377')?b, slot [0-9]*) is dead")" 1
 where="a call that the driver fails"
 fresh chaos
 is "$(FAKEGPU_FAIL=cuMemAlloc:1 LD_PRELOAD="$preload" "$tests/job" init context alloc:$MIB alloc:$((924 * MIB)) exit:0 | tr '\n' ' ')" \
