@@ -132,10 +132,10 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
-			c.Example = "  ration completion bash > /etc/bash_completion.d/ration"
-			c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			completionCommand(c)
 		}
 	}
+	completeFlags(root)
 	return root
 }
 
