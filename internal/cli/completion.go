@@ -157,7 +157,7 @@ __ration_words()
 // that needs no package.
 func completionCommand(c *cobra.Command) {
 	c.Short = "Print a script that completes commands in a shell"
-	c.Long = `Print a script for a shell that completes commands, flags and their values, names
+	c.Long = `Print a script for a shell that completes commands, flags, values, the names
 of jobs, and after -- the command to run. The packages install these scripts.`
 	c.Example = "  source <(ration completion bash)\n  ration completion bash > /etc/bash_completion.d/ration"
 	c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
