@@ -43,7 +43,7 @@ STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
 # Files of the build folder that are embedded in bin/ration.
-EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi) probe/probe workload/workload
+EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi fake-train) probe/probe workload/workload
 
 # The duration of `make stress`, and arguments for `make bench` and `make gpu-test`.
 STRESS   ?= 10m

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/benchpage"
 	"ration/internal/child"
 	"ration/internal/gputest"
 )
@@ -36,6 +38,8 @@ func run() (passed bool, err error) {
 	quick := flag.Bool("quick", false, "few rounds: a smoke run")
 	out := flag.String("json", "gpu-test.json", "write the report to this `file`")
 	markdown := flag.String("markdown", "", "write the report as Markdown tables to this `file`, too")
+	html := flag.String("html", "", "write the report as a page with plots to this `file`, too")
+	from := flag.String("from", "", "run nothing: read the report from this `file` of -json, and write it as -markdown and -html say")
 	device := flag.Int("device", gputest.AnyDevice, "test the GPU of this `number`, as nvidia-smi -L has it (default: the first in CUDA_VISIBLE_DEVICES, or 0)")
 	flag.Parse()
 	plan := gputest.Plan{Checks: *checks, Measures: *measures, Quick: *quick}
@@ -47,6 +51,13 @@ func run() (passed bool, err error) {
 			fmt.Println(title)
 		}
 		return true, nil
+	}
+	if *from != "" {
+		report, err := read(*from)
+		if err == nil {
+			err = saveAs(*markdown, *html, report)
+		}
+		return err == nil, err
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -75,22 +86,45 @@ func run() (passed bool, err error) {
 		return false, err
 	}
 	report.Print(os.Stdout)
-	if err := save(*out, *markdown, report); err != nil {
+	if err := errors.Join(save(*out, report), saveAs(*markdown, *html, report)); err != nil {
 		return false, fmt.Errorf("writing the report: %w", err)
 	}
 	return report.Passed(), nil
 }
 
-// save writes a report as JSON and, if a file is named, as Markdown.
-func save(out, markdown string, report gputest.Report) error {
+// save writes a report as JSON.
+func save(out string, report gputest.Report) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(out, append(text, '\n'), 0o644); err != nil || markdown == "" {
-		return err
-	}
-	var tables bytes.Buffer
+	return os.WriteFile(out, append(text, '\n'), 0o644)
+}
+
+// saveAs writes a report for people, into the files that are named.
+func saveAs(markdown, html string, report gputest.Report) error {
+	var tables, page bytes.Buffer
 	report.Markdown(&tables)
-	return os.WriteFile(markdown, tables.Bytes(), 0o644)
+	err := benchpage.Write(&page, report.Page())
+	for _, f := range []struct {
+		path string
+		text []byte
+	}{{markdown, tables.Bytes()}, {html, page.Bytes()}} {
+		if f.path != "" && err == nil {
+			err = os.WriteFile(f.path, f.text, 0o644)
+		}
+	}
+	return err
+}
+
+// read reads what save wrote.
+func read(path string) (report gputest.Report, err error) {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &report)
+	}
+	if err != nil {
+		return report, fmt.Errorf("reading the report %s: %w", path, err)
+	}
+	return report, nil
 }

@@ -21,6 +21,9 @@ type Report struct {
 	Command string   `json:"command"` // that makes the same run
 	Seconds float64  `json:"seconds"` // duration of the run
 	Results []Result `json:"results"`
+
+	Driver      string       `json:"driver,omitempty"`      // that was compared on
+	Comparisons []Comparison `json:"comparisons,omitempty"` // of `bench report` only
 }
 
 // Result is the result of one benchmark.

@@ -24,6 +24,8 @@ var children = struct {
 	sync.Mutex
 	running map[*Process]bool
 	ending  bool // KillAll was called: no more are started
+
+	adopting bool // Adopt was called
 }{running: map[*Process]bool{}}
 
 // launch starts a process and registers it, so that KillAll finds every process
@@ -127,4 +129,5 @@ func KillAll() {
 			return
 		}
 	}
+	KillDescendants()
 }

@@ -28,6 +28,7 @@ operation measured in the same run. Where there is a target the row says "ok" or
 	for _, b := range bench.Benches {
 		cmd.AddCommand(a.newBenchSubcommand(b.Name, "Measure "+b.About, &env, b.Name))
 	}
+	cmd.AddCommand(a.newBenchReportCommand(&env))
 	cmd.AddCommand(a.newBenchSubcommand("all", "Run all benchmarks, which is also what bench alone does: a minute or two", &env, benchNames()...))
 	return cmd
 }
@@ -80,10 +81,7 @@ func (a *app) printBench(r bench.Report) {
 func (a *app) printBenchRow(r bench.Row) {
 	spread, ratio, rate, target := "", "", "", ""
 	if r.Low != r.High {
-		spread = humanfmt.Range(r.Low, r.High)
-		if r.Unit == bench.Percent {
-			spread = humanfmt.Three(r.Low) + "–" + humanfmt.Percent(r.High)
-		}
+		spread = r.SpreadText()
 	}
 	if r.Ratio > 0 {
 		ratio = humanfmt.Three(r.Ratio)
@@ -98,7 +96,7 @@ func (a *app) printBenchRow(r bench.Row) {
 		}
 		target = r.Target + " " + a.out.style(style, r.Verdict)
 	}
-	a.out.printf("%s\n", benchLine(r.Name, benchValue(r), spread, ratio, rate, target))
+	a.out.printf("%s\n", benchLine(r.Name, r.Text(), spread, ratio, rate, target))
 	if r.Note != "" {
 		a.out.printf("    %s\n", a.out.style(dim, r.Note))
 	}
@@ -109,15 +107,4 @@ func benchLine(name, value, spread, ratio, rate, target string) string {
 	line := "  " + termtext.PadRight(name, 26) + termtext.PadLeft(value, 9) + termtext.PadLeft(spread, 16) +
 		termtext.PadLeft(ratio, 7) + termtext.PadLeft(rate, 6) + "  " + target
 	return strings.TrimRight(line, " ")
-}
-
-// benchValue renders a row's value with its unit.
-func benchValue(r bench.Row) string {
-	switch r.Unit {
-	case bench.Percent:
-		return humanfmt.Percent(r.Value)
-	case bench.Count:
-		return humanfmt.Count(int64(r.Value))
-	}
-	return humanfmt.Nanoseconds(r.Value)
 }

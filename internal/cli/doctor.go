@@ -36,6 +36,7 @@ Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 			}
 			return nil
 		},
+		ValidArgsFunction: completeCommand,
 		RunE: withStatus(func(_ *cobra.Command, args []string) error {
 			opt.Command = args
 			return a.runDoctor(opt)

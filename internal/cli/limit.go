@@ -80,7 +80,7 @@ Exit status: 0; 1 if the limit may not be changed; 2 for a limit that cannot be;
 3 if there is no such job, or its region could not be opened.`,
 		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
 		Args:              argCount(1, 2, "a job and perhaps a size"),
-		ValidArgsFunction: completeJobs(1),
+		ValidArgsFunction: completeLimitArgs,
 		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, device, compute, args) }),
 	}
 	compute.add(cmd.Flags())

@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -15,7 +19,8 @@ func newManCommand() *cobra.Command {
 		Short:  "Write the man pages",
 		Hidden: true,
 		Long: `Write a man page for each command into a folder, which is made if it is
-missing. SOURCE_DATE_EPOCH sets their date, for reproducible builds.`,
+missing, and ration(7). SOURCE_DATE_EPOCH sets their date, for reproducible
+builds.`,
 		Example: "  ration man build/man1",
 		Args:    argCount(1, 1, "a folder"),
 		RunE:    withStatus(func(cmd *cobra.Command, args []string) error { return runMan(cmd.Root(), args[0]) }),
@@ -27,9 +32,94 @@ func runMan(root *cobra.Command, folder string) error {
 		return fmt.Errorf("making %s: %w", folder, err)
 	}
 	root.DisableAutoGenTag = true
-	err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "ration " + version, Manual: "ration"}, folder)
-	if err != nil {
-		return fmt.Errorf("writing man pages into %s: %w", folder, err)
+	var write func(c *cobra.Command) error
+	write = func(c *cobra.Command) error {
+		if c != root && (!c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand()) {
+			return nil
+		}
+		name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
+		page, date, err := manPage(c)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, name), page, 0o644)
+		}
+		if err == nil && c == root {
+			err = os.WriteFile(filepath.Join(folder, "ration.7"), referencePage(date), 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("writing man page %s into %s: %w", name, folder, err)
+		}
+		for _, sub := range c.Commands() {
+			if err := write(sub); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return nil
+	return write(root)
+}
+
+// manPage returns the page of a command, with what holds for all commands, and its date.
+func manPage(c *cobra.Command) ([]byte, *time.Time, error) {
+	header := &doc.GenManHeader{Section: "1", Source: "ration " + version, Manual: "ration"}
+	var page bytes.Buffer
+	if err := doc.GenMan(c, header, &page); err != nil {
+		return nil, nil, err
+	}
+	top := c
+	for top.HasParent() && top.Parent().HasParent() {
+		top = top.Parent()
+	}
+	more := manSection("EXIT STATUS", exitStatuses) + manSection("ENVIRONMENT", variablesOf(top.Name())) + manSection("FILES", files)
+	const seeAlso = ".SH SEE ALSO\n"
+	text, others, found := strings.Cut(page.String(), seeAlso)
+	if !found {
+		others = "\n"
+	} else {
+		others = strings.TrimRight(others, "\n") + ", "
+	}
+	return []byte(strings.TrimRight(text, "\n") + "\n" + more + seeAlso + strings.TrimLeft(others, "\n") + "\\fBration(7)\\fP\n"), header.Date, nil
+}
+
+// manSection renders a section of names with what they mean.
+func manSection(title string, entries []entry) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, ".SH %s\n", title)
+	for _, e := range entries {
+		fmt.Fprintf(&out, ".TP\n\\fB%s\\fP\n%s\n", roff(e.name), roff(e.text))
+	}
+	return out.String()
+}
+
+// roff escapes text: a backslash or a hyphen, and a dot or an apostrophe that begins a line.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
+	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
+		text = `\&` + text
+	}
+	return text
+}
+
+// referencePage returns ration(7): what is the same for all commands.
+func referencePage(date *time.Time) []byte {
+	var out strings.Builder
+	fmt.Fprintf(&out, ".TH \"RATION\" \"7\" \"%s\" \"ration %s\" \"ration\"\n", date.Format("Jan 2006"), version)
+	out.WriteString(`.SH NAME
+ration \- words, sizes, variables, files and exit statuses of ration(1)
+.SH DESCRIPTION
+A \fBjob\fP is a command and all processes that it starts. They share one limit for each device.
+.PP
+A \fBregion\fP is the file with a job's limits and the account of each of its processes. A job is named as
+\fBration ps\fP shows it, or by the path of its region: an argument with a slash in it is a path.
+.PP
+A \fBsize\fP is 10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes.
+0 or none is no limit. Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others.
+.PP
+A \fBcontext\fP is what each CUDA process holds before its first tensor, about half a GiB on recent GPUs. It counts.
+.PP
+Every command that prints data takes \fB\-\-json\fP, and then prints one JSON value on standard output. Errors go to
+standard error.
+`)
+	out.WriteString(manSection("EXIT STATUS", exitStatuses) + manSection("ENVIRONMENT", variablesOf("ration")) + manSection("FILES", files))
+	out.WriteString(".SH SEE ALSO\n\\fBration(1)\\fP, \\fBration\\-run(1)\\fP\n")
+	return []byte(out.String())
 }

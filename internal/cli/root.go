@@ -125,17 +125,17 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(newRunCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newTopCommand(a), newLimitCommand(a),
-		newWhyCommand(a), newRmCommand(a), newManCommand(), newDemoCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
+		newWhyCommand(a), newRmCommand(a), newManCommand(), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
 		newWorkerCommand(), newInsideCommand())
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
-			c.Example = "  ration completion bash > /etc/bash_completion.d/ration"
-			c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			completionCommand(c)
 		}
 	}
+	completeFlags(root)
 	return root
 }
 

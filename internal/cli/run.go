@@ -70,7 +70,8 @@ before it starts also 1, 2 and 3, as everywhere.`,
 			}
 			return nil
 		},
-		RunE: withStatus(func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) }),
+		ValidArgsFunction: completeCommand,
+		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) }),
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command are the command's

@@ -34,7 +34,7 @@ type Bundle struct {
 // The bundles in the binary.
 var (
 	Ration   = Bundle{Name: "ration", files: []string{"libration.so"}}
-	FakeGPU  = Bundle{Name: "fakegpu", files: []string{"libcuda.so.1", "libnvidia-ml.so.1", "fake-smi"}}
+	FakeGPU  = Bundle{Name: "fakegpu", files: []string{"libcuda.so.1", "libnvidia-ml.so.1", "fake-smi", "fake-train"}}
 	Probe    = Bundle{Name: "probe", files: []string{"probe"}}
 	Workload = Bundle{Name: "workload", files: []string{"workload"}}
 )

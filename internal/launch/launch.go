@@ -134,7 +134,7 @@ func (p Plan) unpack(j *Job) error {
 	if j.fakeGPU, err = embedded.FakeGPU.Unpack(); err != nil {
 		return err
 	}
-	return os.Setenv("PATH", joinPaths(os.Getenv("PATH"), j.fakeGPU)) // where fake-smi is
+	return os.Setenv("PATH", joinPaths(os.Getenv("PATH"), j.fakeGPU)) // where fake-smi and fake-train are
 }
 
 // lockJob creates or joins the job.

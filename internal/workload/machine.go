@@ -26,6 +26,7 @@ type Machine struct {
 	Region  string // path of the job's region; the device's state is in the same folder
 	Limit   uint64 // memory limit of the job, in bytes
 	Context uint64 // device memory that the context of each program takes, in bytes
+	Real    bool   // the machine's own driver is used; GPU and Context mean nothing
 
 	preload string // path of the unpacked libration.so
 	driver  string // folder of the unpacked fakegpu
@@ -68,28 +69,41 @@ func Built() error {
 // would change what its programs do.
 var ownVariables = regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
 
-// environ returns the environment of a program: inside the job with the library
-// preloaded, outside with the driver alone.
-func (m *Machine) environ(inside bool) []string {
-	path := m.driver
-	if more := os.Getenv("LD_LIBRARY_PATH"); more != "" {
-		path += ":" + more
+// place is where a program runs.
+type place int
+
+const (
+	outside place = iota // with the driver alone, to look at the device: its context takes nothing
+	native               // with the driver alone, and otherwise as in the job
+	inside               // in the job, with the library preloaded
+)
+
+// environ returns the environment of a program.
+func (m *Machine) environ(where place) []string {
+	var env []string
+	if !m.Real {
+		path, context := m.driver, m.Context
+		if more := os.Getenv("LD_LIBRARY_PATH"); more != "" {
+			path += ":" + more
+		}
+		if where == outside {
+			context = 0 // a program that only reads must not use memory
+		}
+		env = append(env,
+			"LD_LIBRARY_PATH="+path,
+			"FAKEGPU="+m.GPU,
+			"FAKEGPU_STATE="+filepath.Join(filepath.Dir(m.Region), "gpu"),
+			"FAKEGPU_STRICT=1", // a wrong call of the driver ends the program
+			"FAKEGPU_CONTEXT="+strconv.FormatUint(context, 10))
+	} else if more := os.Getenv("LD_LIBRARY_PATH"); more != "" {
+		env = append(env, "LD_LIBRARY_PATH="+more)
 	}
-	env := []string{
-		"LD_LIBRARY_PATH=" + path,
-		"FAKEGPU=" + m.GPU,
-		"FAKEGPU_STATE=" + filepath.Join(filepath.Dir(m.Region), "gpu"),
-		"FAKEGPU_STRICT=1", // a wrong call of the driver ends the program
-	}
-	if inside {
+	if where == inside {
 		env = append(env,
 			"LD_PRELOAD="+m.preload,
 			"RATION_REGION="+m.Region,
 			limit.EnvMemory+"="+strconv.FormatUint(m.Limit, 10),
-			"RATION_LOG=info",
-			"FAKEGPU_CONTEXT="+strconv.FormatUint(m.Context, 10))
-	} else {
-		env = append(env, "FAKEGPU_CONTEXT=0") // a program that only reads must not use memory
+			"RATION_LOG=info")
 	}
 	for _, entry := range os.Environ() {
 		if !ownVariables.MatchString(entry) {
@@ -97,6 +111,13 @@ func (m *Machine) environ(inside bool) []string {
 		}
 	}
 	return env
+}
+
+func in(job bool) place {
+	if job {
+		return inside
+	}
+	return outside
 }
 
 // Memory is a device's memory as nvidia-smi's table shows it.
@@ -109,13 +130,13 @@ var memoryColumn = regexp.MustCompile(`(\d+)MiB / +(\d+)MiB`)
 
 // SMI runs fake-smi, fakegpu's nvidia-smi, inside the job or outside, and returns
 // what it shows of the device.
-func (m *Machine) SMI(inside bool) (Memory, error) {
+func (m *Machine) SMI(inJob bool) (Memory, error) {
 	const name, within = "fake-smi", time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(m.driver, name))
-	cmd.Env, cmd.Stderr = m.environ(inside), &stderr
+	cmd.Env, cmd.Stderr = m.environ(in(inJob)), &stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return Memory{}, fmt.Errorf("running %s: %w: %s", name, err, strings.TrimSpace(stderr.String()))

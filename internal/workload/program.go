@@ -31,10 +31,15 @@ type Answer struct {
 }
 
 // Start starts a program inside the job or outside.
-func (m *Machine) Start(inside bool) (*Program, error) {
+func (m *Machine) Start(inJob bool) (*Program, error) { return m.start(in(inJob)) }
+
+// StartNative starts a program outside the job whose context takes what it takes inside.
+func (m *Machine) StartNative() (*Program, error) { return m.start(native) }
+
+func (m *Machine) start(where place) (*Program, error) {
 	m.started++
 	cmd := exec.Command(m.program)
-	cmd.Env = m.environ(inside)
+	cmd.Env = m.environ(where)
 	p, err := child.Start(child.Spec{Name: fmt.Sprintf("program %d", m.started), Cmd: cmd})
 	if err != nil {
 		return nil, err

@@ -104,7 +104,7 @@ func TestEnviron(t *testing.T) {
 	}
 	t.Setenv("LD_LIBRARY_PATH", "/elsewhere")
 	m := &Machine{driver: "/driver", Region: "/job/region"}
-	env := m.environ(false)
+	env := m.environ(outside)
 	if !slices.Contains(env, "LD_LIBRARY_PATH=/driver:/elsewhere") || !slices.Contains(env, "PATH="+os.Getenv("PATH")) {
 		t.Errorf("got %q", env)
 	}

@@ -11,13 +11,14 @@
  *   churn SEED MOST PIECE PAUSE  allocate and free up to PIECE bytes at a time, MOST in
  *                                all, every PAUSE microseconds, until the next command
  *   duel BYTES                   allocate and free BYTES, until the next command
+ *   time COUNT BYTES             allocate and free BYTES, and ask cuMemGetInfo, COUNT times
  *   info                         cuMemGetInfo
  *   quit                         free all, and end
  *
  * It answers each with one line: `ok` and numbers, `oom` and numbers, or `error`, the
  * driver's code and the call. The last number is the time of the longest driver call, in
  * nanoseconds; before it, churn and duel have requests and refusals, info has free and
- * total bytes. */
+ * total bytes, and time the median nanoseconds of cuMemAlloc, cuMemFree and cuMemGetInfo. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -208,7 +209,52 @@ static CUresult duel(uint64_t bytes)
 	return r;
 }
 
-enum { NUMBERS = 64 /* bytes of text */ };
+enum { NUMBERS = 64 /* bytes of text */, SAMPLES = 4096 };
+
+/* calls is the times of one kind of call, in nanoseconds. */
+struct calls {
+	uint64_t sample[SAMPLES];
+};
+
+static int compare_times(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return (x > y) - (x < y);
+}
+
+static uint64_t median(struct calls *c, size_t n)
+{
+	qsort(c->sample, n, sizeof c->sample[0], compare_times);
+	return c->sample[n / 2];
+}
+
+/* time_calls times n calls of each kind, one by one. */
+static CUresult time_calls(size_t n, uint64_t bytes, char numbers[NUMBERS])
+{
+	static struct calls alloc, back, info;
+	CUresult r = CUDA_SUCCESS;
+	for (size_t i = 0; !r && i < n; i++) {
+		CUdeviceptr at;
+		size_t available, total;
+		uint64_t from = now(), allocated, freed;
+		r = cuMemAlloc_v2(&at, bytes);
+		allocated = now();
+		last_call = "cuMemAlloc_v2";
+		if (r)
+			break;
+		r = cuMemFree_v2(at);
+		freed = now();
+		last_call = "cuMemFree_v2";
+		if (!r)
+			r = CALL(cuMemGetInfo_v2, &available, &total);
+		info.sample[i] = now() - freed;
+		alloc.sample[i] = allocated - from;
+		back.sample[i] = freed - allocated;
+	}
+	if (!r)
+		snprintf(numbers, NUMBERS, " %" PRIu64 " %" PRIu64 " %" PRIu64, median(&alloc, n), median(&back, n), median(&info, n));
+	return r;
+}
 
 static void print_requests(char numbers[NUMBERS]) { snprintf(numbers, NUMBERS, " %" PRIu64 " %" PRIu64, requests, refusals); }
 
@@ -247,6 +293,8 @@ static bool carry_out(const char *line)
 	} else if (sscanf(line, "duel %" SCNu64, &a) == 1) {
 		r = duel(a);
 		print_requests(numbers);
+	} else if (sscanf(line, "time %" SCNu64 " %" SCNu64, &a, &b) == 2 && a > 0 && a <= SAMPLES) {
+		r = time_calls((size_t)a, b, numbers);
 	} else if (!strcmp(line, "info")) {
 		size_t available = 0, total = 0;
 		r = CALL(cuMemGetInfo_v2, &available, &total);

@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"ration/internal/job"
+	"ration/internal/reap"
+)
+
+// What Tab offers for the values of flags. A value may be another one: these are examples.
+var (
+	exampleSizes   = []string{"1g", "2g", "4g", "8g", "10g", "16g", "20g", "40g", "80g", "25%", "50%", "none"}
+	exampleShares  = []string{"10%", "20%", "25%", "30%", "50%", "75%", "100%", "none"}
+	exampleMachine = []string{"h200", "h200x2", "h200x8", "h100", "a100", "small", "small:512m"}
+	exampleFormats = []string{"'{{.Name}}'", "'{{.Name}} {{.State}}'", "'{{json .Devices}}'"}
+)
+
+// completeFlags has every flag of a command complete its values: a test checks that none is
+// left out.
+func completeFlags(cmd *cobra.Command) {
+	complete := map[string]cobra.CompletionFunc{
+		"mem": completeLimits(exampleSizes), "limit": completeLimits(exampleSizes),
+		"compute": completeLimits(exampleShares), "compute-max": completeLimits(exampleShares),
+		"compute-round": completeWords("5ms", "10ms", "20ms", "50ms"), "tolerance": completeWords("1", "2", "5", "10"),
+		"interval": completeWords("250ms", "1s", "5s", "1m"), "count": completeWords("1", "10", "100"), "processes": completeWords("1", "8", "32"),
+		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
+		"name": completeNames, "device": completeDevices,
+		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
+		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		"html":    cobra.FixedCompletions([]cobra.Completion{"html"}, cobra.ShellCompDirectiveFilterFileExt),
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if c := complete[f.Name]; c != nil && f.Value.Type() != "bool" {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, c) // fails only for a flag that there is not
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		completeFlags(sub)
+	}
+}
+
+// completeWords completes to one of a few words.
+func completeWords(words ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return withPrefix(words, "", prefix), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// withPrefix returns the words that begin with a prefix, each after a text that stays.
+func withPrefix(words []string, before, prefix string) (out []cobra.Completion) {
+	for _, w := range words {
+		if strings.HasPrefix(w, prefix) {
+			out = append(out, before+w)
+		}
+	}
+	return out
+}
+
+// completeLimits completes limits, also by device: the last of 10g,1=20g.
+func completeLimits(examples []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		at := strings.LastIndexAny(prefix, ",=") + 1
+		before, last := prefix[:at], prefix[at:]
+		found := withPrefix(examples, before, last)
+		if _, err := strconv.ParseUint(last, 10, 64); err == nil && strings.HasSuffix(examples[0], "g") {
+			for _, unit := range []string{"g", "m", "%"} { // any number will do
+				if !slices.Contains(found, before+last+unit) {
+					found = append(found, before+last+unit)
+				}
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// completeNames completes --name: a job to join, or any name.
+func completeNames(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if join, err := cmd.Flags().GetBool("join"); err == nil && join {
+		return completeJobs(1)(cmd, nil, prefix)
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeDevices completes the number of a device that the named job has.
+func completeDevices(_ *cobra.Command, args []string, prefix string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
+	const none = cobra.ShellCompDirectiveNoFileComp
+	if len(args) == 0 {
+		return withPrefix([]string{"0", "1", "2", "3"}, "", prefix), none
+	}
+	j, err := job.Find(args[0])
+	if err != nil {
+		return nil, none
+	}
+	for _, d := range reap.ReadJob(j, reap.Options{ReadOnly: true}).Devices {
+		if n := strconv.Itoa(d.Device); strings.HasPrefix(n, prefix) {
+			out = append(out, cobra.CompletionWithDesc(n, d.UUID))
+		}
+	}
+	return out, none
+}
+
+// completeLimitArgs completes a job, and then a size.
+func completeLimitArgs(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) == 1 {
+		return completeLimits(exampleSizes)(cmd, nil, prefix)
+	}
+	return completeJobs(1)(cmd, args, prefix)
+}
+
+// completeCommand completes a program in PATH, and files after it.
+func completeCommand(_ *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 || strings.Contains(prefix, "/") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	var names []cobra.Completion
+	for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
+		entries, _ := os.ReadDir(cmp.Or(folder, ".")) // one that cannot be read has nothing to run
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), prefix) {
+				continue
+			}
+			if st, err := os.Stat(filepath.Join(folder, e.Name())); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
+
+// bashWords splits the line for a bash without the package bash-completion. Quotes are not
+// looked at: nothing that is completed here needs them before it.
+const bashWords = `
+# For a bash without the package bash-completion.
+__ration_words()
+{
+    local line=${COMP_LINE:0:COMP_POINT}
+    read -r -a words <<<"$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    cword=$((${#words[@]} - 1))
+    cur=${words[cword]}
+    prev=${words[cword > 0 ? cword - 1 : 0]}
+}
+`
+
+// completionCommand gives cobra's command for completion our help, and a script for bash
+// that needs no package.
+func completionCommand(c *cobra.Command) {
+	c.Short = "Print a script that completes commands in a shell"
+	c.Long = `Print a script for a shell that completes commands, flags, values, the names
+of jobs, and after -- the command to run. The packages install these scripts.`
+	c.Example = "  source <(ration completion bash)\n  ration completion bash > /etc/bash_completion.d/ration"
+	c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	for _, sub := range c.Commands() {
+		if sub.Name() != "bash" {
+			continue
+		}
+		sub.RunE = withStatus(func(cmd *cobra.Command, _ []string) error {
+			const theirs = `_get_comp_words_by_ref "$@" cur prev words cword`
+			plain, err := cmd.Flags().GetBool("no-descriptions")
+			if err != nil {
+				return err
+			}
+			var script bytes.Buffer
+			if err := cmd.Root().GenBashCompletionV2(&script, !plain); err != nil {
+				return err
+			}
+			text := strings.Replace(script.String(), theirs, "if declare -F _get_comp_words_by_ref >/dev/null; then\n        "+theirs+
+				"\n    else\n        __ration_words\n    fi", 1)
+			text = strings.Replace(text, "\n__ration_init_completion()", bashWords+"\n__ration_init_completion()", 1)
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			return err
+		})
+	}
+}

@@ -1,0 +1,389 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/embedded"
+	"ration/internal/workload"
+)
+
+// Pages for people show sessions in blocks of the kind console: a line that begins with "$ "
+// is a command, and the lines below it are what it prints. The tests here run each page from
+// its top to its end as one session of bash, on a machine without a GPU, and compare. So
+// everything that is shown as output was printed, and every command can be copied.
+
+var updateDocs = flag.Bool("update-docs", false, "write what the commands of docs/*.md print into the pages")
+
+// docPages returns the pages, by path.
+func docPages(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	pages := map[string]string{}
+	for _, path := range append(paths, "../../README.md") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[path] = string(text)
+	}
+	return pages
+}
+
+// block is a block of a page that is not prose. kind is what follows its fence, or "indented".
+type block struct {
+	kind        string
+	first, last int // lines of its content; last is the line after it
+}
+
+// blocks returns the blocks of a page.
+func blocks(lines []string) (out []block) {
+	for i := 0; i < len(lines); i++ {
+		kind, fenced := strings.CutPrefix(lines[i], "```")
+		begin := i
+		switch {
+		case fenced:
+			for i++; i < len(lines) && !strings.HasPrefix(lines[i], "```"); i++ {
+			}
+			out = append(out, block{kind, begin + 1, i})
+		case strings.HasPrefix(lines[i], "    ") && (i == 0 || lines[i-1] == ""):
+			for ; i < len(lines) && (strings.HasPrefix(lines[i], "    ") || lines[i] == ""); i++ {
+			}
+			out = append(out, block{"indented", begin, i})
+			i--
+		}
+	}
+	return out
+}
+
+// recorded is the blocks that other tests record or compare, by their kind.
+var recorded = map[string]string{
+	"text top":  "../../docs/top.txt", // TestTop -record
+	"text demo": "",                   // TestDemoIsDocumented
+}
+
+// Every block is of a kind that a test looks at.
+func TestDocBlocks(t *testing.T) {
+	for path, page := range docPages(t) {
+		lines := strings.Split(page, "\n")
+		for _, b := range blocks(lines) {
+			text := lines[b.first:b.last]
+			file, isRecorded := recorded[b.kind]
+			switch {
+			case b.kind == "console" || b.kind == "diff":
+			case b.kind == "sh" || b.kind == "indented":
+				for i, line := range text {
+					if strings.HasPrefix(strings.TrimSpace(line), "$ ") {
+						t.Errorf("%s:%d: a session is a block of the kind console, which a test runs", path, b.first+i+1)
+					}
+					checkShown(t, fmt.Sprintf("%s:%d", path, b.first+i+1), line)
+				}
+			case isRecorded && file != "":
+				want, err := os.ReadFile(file)
+				if err != nil || strings.Join(text, "\n")+"\n" != string(want) {
+					t.Errorf("%s:%d: is not what %s holds (%v)", path, b.first, file, err)
+				}
+			case isRecorded:
+			default:
+				t.Errorf("%s:%d: no test produces a block of the kind %q (use sh for commands, console for a session)", path, b.first, b.kind)
+			}
+		}
+	}
+}
+
+// shownCommand finds a ration command in a line of a page.
+var shownCommand = regexp.MustCompile(`(?:^|[ (|])ration ([a-z]+(?: .*)?)$`)
+
+// checkShown checks that a line that shows a ration command names one that there is, with
+// flags that it has.
+func checkShown(t *testing.T, where, line string) {
+	line, _, _ = strings.Cut(line, "  #")
+	m := shownCommand.FindStringSubmatch(strings.TrimSpace(line))
+	if m == nil || strings.ContainsAny(m[1], "{…") {
+		return
+	}
+	args := strings.Fields(strings.NewReplacer("'", "", `"`, "", ")", " ").Replace(m[1]))
+	command := newRootCommand(&app{out: newTerminal(io.Discard), err: newTerminal(io.Discard)})
+	found, rest, err := command.Find(args)
+	if err == nil && found == command {
+		err = fmt.Errorf("no such command")
+	}
+	if err == nil {
+		for i, arg := range rest {
+			if strings.HasPrefix(arg, "[") || strings.ContainsAny(arg, "|<>&") || arg == "--" {
+				rest = rest[:i]
+				break
+			}
+		}
+		err = found.ParseFlags(rest)
+	}
+	if err != nil && !strings.Contains(err.Error(), "help requested") {
+		t.Errorf("%s: %q: %v", where, line, err)
+	}
+}
+
+// number matches what differs between two runs of the demo.
+var number = regexp.MustCompile(`[\d,.]*\d( (s|ms|µs|GiB|MiB|B)\b)?`)
+
+// The README has what the demo prints, but for its numbers.
+func TestDemoIsDocumented(t *testing.T) {
+	if err := workload.Built(); err != nil {
+		t.Skip(err)
+	}
+	lines := strings.Split(docPages(t)["../../README.md"], "\n")
+	i := slices.IndexFunc(blocks(lines), func(b block) bool { return b.kind == "text demo" })
+	if i < 0 {
+		t.Fatal("the README does not show the demo")
+	}
+	b := blocks(lines)[i]
+	out, err := exec.Command("ration", "demo", "--quick").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := func(text string) string {
+		text = number.ReplaceAllString(text, "N")
+		return regexp.MustCompile(`most was held by .*`).ReplaceAllString(text, "most was held by ...") // which is by chance
+	}
+	got, want := without(string(out)), without(strings.Join(lines[b.first:b.last], "\n"))
+	if !strings.HasSuffix(strings.TrimSpace(got), strings.TrimSpace(want)) {
+		t.Errorf("it prints:\n%s\nthe README has:\n%s", got, want)
+	}
+}
+
+// session is a bash that runs the commands of a page.
+type session struct {
+	in     io.Writer
+	lines  chan string
+	number int
+}
+
+func startSession(t *testing.T, environ []string, folder string) *session {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "--norc", "--noprofile")
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = environ, folder, writer, writer
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	s := &session{in: in, lines: make(chan string, 4096)}
+	go func() {
+		defer close(s.lines)
+		for r := bufio.NewScanner(reader); r.Scan(); {
+			s.lines <- r.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // with what the page left in the background
+		_ = cmd.Wait()
+		reader.Close()
+	})
+	return s
+}
+
+// held is the last line of fake-train --hold.
+var held = regexp.MustCompile(`^holding `)
+
+// run runs a command and returns what it printed. A command in the background is given time
+// to print all that is wanted of it, or until it holds what it asked for.
+func (s *session) run(command string, want int) (out []string, err error) {
+	s.number++
+	marker := fmt.Sprintf("--- end of command %d", s.number)
+	if _, err := fmt.Fprintf(s.in, "%s\n__status=$?; echo '%s'; (exit $__status)\n", command, marker); err != nil {
+		return nil, err
+	}
+	background, ended := strings.HasSuffix(command, "&"), false
+	late := time.After(time.Minute)
+	for {
+		if ended && (!background || *updateDocs && len(out) > 0 && held.MatchString(out[len(out)-1]) || !*updateDocs && len(out) >= want) {
+			return out, nil
+		}
+		select {
+		case line, open := <-s.lines:
+			switch {
+			case !open:
+				return out, errors.New("bash has ended")
+			case line == marker:
+				ended = true
+			default:
+				out = append(out, line)
+			}
+		case <-late:
+			return out, errors.New("no end within a minute")
+		}
+	}
+}
+
+// masks are what differs between two runs of the same command.
+var masks = []struct {
+	what *regexp.Regexp
+	by   string
+}{
+	{regexp.MustCompile(`\d\d:\d\d:\d\d(\.\d+Z?)?`), "TIME"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\d`), "DATE"},
+	{regexp.MustCompile(`(pid \??|PID |\[|kill )\d+`), "${1}PID"},
+	{regexp.MustCompile(`(fake-train|python3?|sh)( \(\??|-)\d+`), "$1$2 PID"},
+	{regexp.MustCompile(`^\s*(\d+\s+)?\??\d+ `), "${1}PID "},
+	{regexp.MustCompile(`"(pid|host_pid)": \d+`), `"$1": PID`},
+	{regexp.MustCompile(`\b\d+(\.\d+)? ?(s|ms|µs)\b`), "N s"},
+	{regexp.MustCompile(`ration-[0-9a-f]{16}`), "ration-HASH"},
+	{regexp.MustCompile(`\s+`), " "},
+}
+
+func masked(line string) string {
+	for _, m := range masks {
+		line = m.what.ReplaceAllString(line, m.by)
+	}
+	return strings.TrimSpace(line)
+}
+
+// TestDocSessions runs the sessions of all pages.
+func TestDocSessions(t *testing.T) {
+	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Probe} {
+		if err := b.Built(); err != nil {
+			t.Skip(err)
+		}
+	}
+	for path, page := range docPages(t) {
+		lines := strings.Split(page, "\n")
+		if strings.Contains(page, "```console") {
+			t.Run(filepath.Base(path), func(t *testing.T) {
+				now := runPage(t, path, lines)
+				if *updateDocs {
+					if err := os.WriteFile(path, []byte(strings.Join(now, "\n")), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The user of the pages, and the folder of her jobs.
+const shownUser, shownFolder = "anna", "/run/user/1000/ration"
+
+// runPage runs the commands of a page, compares, and returns the page with what was printed.
+func runPage(t *testing.T, path string, lines []string) (now []string) {
+	folder := t.TempDir()
+	jobs := filepath.Join(folder, "jobs")
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	environ := append(pageEnviron(os.Environ()), "RATION_DIR="+jobs, "FAKEGPU_QUIET=1", "LC_ALL=C.UTF-8", "HOME="+folder)
+	if strings.Contains(strings.Join(lines, "\n"), "<!-- session: the stand-in is this machine's driver -->") {
+		environ = append(environ, machineEnviron(t, folder)...)
+	}
+	s := startSession(t, environ, folder)
+	names := regexp.MustCompile(`\b` + regexp.QuoteMeta(me.Username) + `\b`)
+	shown := strings.NewReplacer(jobs, shownFolder, folder, "/home/"+shownUser)
+	at := 0
+	for _, b := range blocks(lines) {
+		if b.kind != "console" {
+			continue
+		}
+		now = append(now, lines[at:b.first]...)
+		at = b.last
+		for i := b.first; i < b.last; {
+			command, is := strings.CutPrefix(lines[i], "$ ")
+			if !is {
+				t.Fatalf("%s:%d: output before any command", path, i+1)
+			}
+			now = append(now, lines[i])
+			for i++; strings.HasSuffix(command, `\`) && i < b.last; i++ {
+				command = strings.TrimSuffix(command, `\`) + lines[i]
+				now = append(now, lines[i])
+			}
+			begin := i
+			for i < b.last && !strings.HasPrefix(lines[i], "$ ") {
+				i++
+			}
+			want := lines[begin:i]
+			got, err := s.run(command, len(want))
+			if err != nil {
+				t.Fatalf("%s:%d: %s: %v after printing %q", path, begin, command, err, got)
+			}
+			for k, line := range got {
+				got[k] = strings.TrimRight(names.ReplaceAllString(shown.Replace(line), shownUser), " ")
+			}
+			switch {
+			case samePrinted(want, got):
+				now = append(now, want...)
+			case *updateDocs:
+				now = append(now, got...)
+			default:
+				now = append(now, want...)
+				t.Errorf("%s:%d: %s\nprints:\n%s\nthe page has:\n%s", path, begin, command, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		}
+	}
+	return append(now, lines[at:]...)
+}
+
+// samePrinted compares output. A line of three dots stands for any lines.
+func samePrinted(want, got []string) bool {
+	for i, line := range want {
+		if line == "..." {
+			for skip := range len(got) - i + 1 {
+				if samePrinted(want[i+1:], got[i+skip:]) {
+					return true
+				}
+			}
+			return false
+		}
+		if i >= len(got) || masked(line) != masked(got[i]) {
+			return false
+		}
+	}
+	return len(want) == len(got)
+}
+
+// pageEnviron leaves out what would change a page's sessions.
+func pageEnviron(all []string) (out []string) {
+	for _, entry := range all {
+		if !regexp.MustCompile(`^(RATION_|CUDA_|GPU_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_|XDG_|LC_|LANG=|HOME=|NO_COLOR)`).MatchString(entry) {
+			out = append(out, entry)
+		}
+	}
+	return out
+}
+
+// machineEnviron makes the stand-in the driver of the whole session, and its nvidia-smi.
+func machineEnviron(t *testing.T, folder string) []string {
+	bin := filepath.Join(folder, "bin")
+	t.Setenv(embedded.EnvFolder, filepath.Join(folder, "lib"))
+	driver, err := embedded.FakeGPU.Unpack()
+	if err == nil {
+		err = errors.Join(os.Mkdir(bin, 0o755), os.Symlink(filepath.Join(driver, "fake-smi"), filepath.Join(bin, "nvidia-smi")),
+			os.Symlink(filepath.Join(driver, "fake-train"), filepath.Join(bin, "fake-train")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "LD_LIBRARY_PATH=" + driver, "FAKEGPU=h200x2", "FAKEGPU_STATE=" + filepath.Join(folder, "gpu")}
+}

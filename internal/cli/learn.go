@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/demo"
+	"ration/internal/learn"
+	"ration/internal/limit"
+	"ration/internal/workload"
+)
+
+type learnFlags struct{ quick, tasks bool }
+
+func newLearnCommand(a *app) *cobra.Command {
+	var f learnFlags
+	cmd := &cobra.Command{
+		Use:   "learn",
+		Short: "Learn ration in five minutes, without a GPU",
+		Long: `First watch eight CUDA programs share a stand-in GPU, as ration demo shows them.
+Then do three things yourself: limit a job, change its limit while it runs, and
+explain why a request was refused. In the end it says what to do on a real GPU.
+
+No GPU is needed: the stand-in driver is in this program. It takes about five
+minutes, Ctrl-C ends it at any moment, and nothing is left behind. Without a
+terminal the tasks are done for you, and everything is plain text.
+
+Exit status: 0, also if you leave early; 1 if something did not work.`,
+		Example: "  ration learn\n  ration learn --tasks\n  ration learn --quick | less",
+		Args:    noArgs,
+		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runLearn(f) }),
+	}
+	cmd.Flags().BoolVar(&f.tasks, "tasks", false, "leave out the story, and begin with the tasks")
+	cmd.Flags().BoolVar(&f.quick, "quick", false, "leave out the story's pauses")
+	return cmd
+}
+
+func (a *app) runLearn(f learnFlags) error {
+	if a.json {
+		return usageError("ration learn is for people (for JSON use ration demo --json)")
+	}
+	if err := workload.Built(); err != nil {
+		return err
+	}
+	if !f.tasks {
+		if err := a.learnStory(f.quick); err != nil {
+			return err
+		}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	screen := learn.Screen{
+		Out: a.out, Bar: a.out.bar, Wrap: a.out.wrap, File: os.Stdout,
+		Bold: func(text string) string { return a.out.style(bold, text) },
+		Dim:  func(text string) string { return a.out.style(dim, text) },
+	}
+	if _, err := windowSize(os.Stdin); err == nil && a.out.tty {
+		screen.In = os.Stdin
+	}
+	switch err := learn.Run(exe, screen); {
+	case errors.Is(err, learn.ErrLeft):
+		a.out.printf("You left. Nothing of the lesson goes on; ration learn --tasks begins with the tasks.\n")
+	case err != nil:
+		return err
+	}
+	a.learnEnd()
+	return nil
+}
+
+// learnStory shows the demo with a few words around it.
+func (a *app) learnStory(quick bool) error {
+	say := func(text string) { a.out.printf("%s\n", a.out.wrap(text, 0)) }
+	a.out.printf("%s\n", a.out.style(bold, "ration gives every CUDA program its ration of GPU memory."))
+	say("Eight programs now share 10 GiB of a GPU. One will ask for too much, one will be stopped, and one will be killed. Watch what the others notice.")
+	a.out.printf("\n")
+	report, err := demo.Run(uint64(10*limit.GiB), quick, a.demoScreen())
+	if err != nil {
+		return err
+	}
+	a.out.printf("\n")
+	if !report.Agree {
+		return statusError{errors.New("the accounts did not agree in the end (ration selftest says more)"), ExitFailed}
+	}
+	say("No program got more than the limit, none waited for another, and what the killed one held was free at once. The driver's own count agreed to the byte.")
+	a.out.printf("\n")
+	return nil
+}
+
+// learnEnd says what to do on a real GPU.
+func (a *app) learnEnd() {
+	a.out.printf("\n%s\n", a.out.style(bold, "On your own GPU"))
+	for _, step := range [][2]string{
+		{"ration doctor", "check that it works there"},
+		{"ration run --mem 10g -- python train.py", "your program, with 10 GiB"},
+		{"ration top", "see what runs"},
+		{"ration run --help", "more: shares of time, limits by device"},
+	} {
+		a.out.printf("  %-42s%s\n", step[0], a.out.style(dim, "# "+step[1]))
+	}
+}

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Every flag that takes a value says which.
+func TestFlagsComplete(t *testing.T) {
+	for _, c := range visibleCommands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() == "bool" {
+				return
+			}
+			if _, there := c.GetFlagCompletionFunc(f.Name); !there {
+				t.Errorf("%s --%s completes to files, whatever it takes", c.CommandPath(), f.Name)
+			}
+		})
+		if strings.Contains(c.Use, "JOB") && c.ValidArgsFunction == nil {
+			t.Errorf("%s does not complete jobs", c.CommandPath())
+		}
+	}
+	if _, directive := completeCommand(nil, []string{"python"}, "tr"); directive != cobra.ShellCompDirectiveDefault {
+		t.Error("arguments of the command are not completed as files")
+	}
+}
+
+// variableName matches a variable of ours or of HAMi-core's in the sources, as a string.
+var variableName = regexp.MustCompile(`"(RATION_[A-Z_]+|CUDA_(?:DEVICE|DISABLE|OVER|TASK)[A-Z_]*|ACTIVE_OOM_KILLER|GPU_CORE_[A-Z_]+|LIBCUDA_LOG_LEVEL|LOG_LEVEL|NO_COLOR)"`)
+
+// Every variable that the sources name is in the manual, and none that they do not.
+func TestVariablesAreDocumented(t *testing.T) {
+	documented := map[string]bool{}
+	for _, e := range variablesOf("ration") {
+		for name := range strings.SplitSeq(e.name, ", ") {
+			documented[strings.TrimSuffix(name, "_<i>")] = true
+		}
+	}
+	named := map[string]bool{}
+	for _, root := range []string{"../../shim", "../../internal", "../../cmd"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() && (d.Name() == "test" || d.Name() == "testdata") {
+				return fs.SkipDir
+			}
+			ext := filepath.Ext(path)
+			if d.IsDir() || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "reference.go") || ext != ".go" && ext != ".c" && ext != ".h" {
+				return nil
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range variableName.FindAllStringSubmatch(string(text), -1) {
+				named[m[1]] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Of the tests alone, or the beginning of several names.
+	internal := regexp.MustCompile(`^RATION_(TEST_.*|FAULT|)$|^CUDA_DEVICE_MEMORY$|_$`)
+	for name := range named {
+		if !documented[name] && !internal.MatchString(name) {
+			t.Errorf("%s is in the sources, and not in ration(7)", name)
+		}
+	}
+	for name := range documented {
+		if !named[name] && variableName.MatchString(`"`+name+`"`) {
+			t.Errorf("%s is in ration(7), and not in the sources", name)
+		}
+	}
+}

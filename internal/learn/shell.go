@@ -1,0 +1,82 @@
+package learn
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+)
+
+// errStatus is returned for a command that ended with a status other than 0.
+var errStatus = errors.New("it ended")
+
+// shell runs commands, each in a process group of its own. It is the terminal's foreground
+// group meanwhile, so that Ctrl-C ends the command and not the lesson.
+type shell struct {
+	jobs    string // folder of its jobs
+	environ []string
+	screen  Screen
+}
+
+// own matches variables that would change what a lesson shows.
+var own = regexp.MustCompile(`^(RATION_|CUDA_|GPU_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|PATH=)`)
+
+// newShell makes a folder with this program in it, as ration, and one for jobs.
+func newShell(folder, ration string, screen Screen) (*shell, error) {
+	s := &shell{jobs: filepath.Join(folder, "jobs"), screen: screen}
+	bin := filepath.Join(folder, "bin")
+	if err := errors.Join(os.Mkdir(s.jobs, 0o700), os.Mkdir(bin, 0o700), os.Symlink(ration, filepath.Join(bin, "ration"))); err != nil {
+		return nil, fmt.Errorf("making a folder for the lesson: %w", err)
+	}
+	for _, entry := range os.Environ() {
+		if !own.MatchString(entry) {
+			s.environ = append(s.environ, entry)
+		}
+	}
+	s.environ = append(s.environ, "PATH="+bin+":"+os.Getenv("PATH"), job.EnvFolder+"="+s.jobs, "FAKEGPU_QUIET=1")
+	return s, nil
+}
+
+// run runs a line.
+func (s *shell) run(line string) error {
+	cmd := exec.Command("/bin/sh", "-c", line)
+	cmd.Env = s.environ
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A file, not a pipe: what goes on in the background must not keep Wait waiting.
+	cmd.Stdout, cmd.Stderr = s.screen.File, s.screen.File
+	if s.screen.In != nil {
+		cmd.Stdin = s.screen.In
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(s.screen.In.Fd())
+		defer takeTerminal(s.screen.In)
+	}
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return fmt.Errorf("%w with status %d", errStatus, exit.ExitCode())
+		}
+		return fmt.Errorf("running %s: %w", line, err)
+	}
+	return nil
+}
+
+// takeTerminal makes this program's process group the terminal's foreground group again. The
+// kernel stops a background process that asks for it, unless it blocks SIGTTOU.
+func takeTerminal(tty *os.File) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var block, before unix.Sigset_t
+	block.Val[0] = 1 << (unix.SIGTTOU - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &before); err != nil {
+		return
+	}
+	_ = unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, unix.Getpgrp()) // the terminal may be gone
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil)
+}
