@@ -170,6 +170,9 @@ func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int
 	if out.Total, err = r.Total(device); err != nil {
 		return false, err
 	}
+	if out.Inexact && out.Total != 0 {
+		out.Used = min(out.Used, out.Total) // what is not even the sum of the accounts is no more than there is
+	}
 	uuid, err := r.UUID(device)
 	out.UUID = uuidText(uuid)
 	return exact, err

@@ -242,6 +242,43 @@ func TestTenantPlantsFiles(t *testing.T) {
 	}
 }
 
+// A lease on a region, which the file's owner can take, makes nobody wait: the kernel would let
+// them wait for 45 s, and then open it.
+func TestTenantLeasesTheRegion(t *testing.T) {
+	path := newPath(t)
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	bad := newTenant(t, path)
+	if _, err := unix.FcntlInt(bad.f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("no leases here: %v", err) // some file systems have none, nor where another process has the file open
+	}
+	for name, look := range map[string]func() error{
+		"reading":    func() error { _, err := machine.ReadRegion(path); return err },
+		"for limits": func() error { r, err := region.OpenForLimits(path); closeIf(r); return err },
+		"joining":    func() error { r, err := region.Open(path, region.Options{}); closeIf(r); return err },
+		"removing":   func() error { return job.Remove(job.Job{Path: path}, false) },
+		"asking if locked": func() error {
+			if region.Locked(path) {
+				return unix.EAGAIN
+			}
+			return nil
+		},
+	} {
+		if look() == nil {
+			t.Errorf("%s: it was done, so that it waited", name)
+		}
+	}
+}
+
+func closeIf(r *region.Region) {
+	if r != nil {
+		_ = r.Close()
+	}
+}
+
 // The kernel names a lock's holder by the PID of the process that took it, which may be
 // another process's by now, as the lock lives on in a child that shares its descriptors.
 // Here a thread with descriptors of its own has the lock: the process that the kernel names

@@ -39,9 +39,14 @@ func TestRun(t *testing.T) {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
 			env.Defer(func() { unmountAll(t, work) })
+			if err := copyFile("testdata/tenant.sh", work+"/tenant.sh"); err != nil {
+				return err
+			}
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 			env.Setenv("FAKEGPU_QUIET", "1")
 			env.Setenv("ESC", "\x1b[2J")
+			// What a terminal might obey, as a regular expression.
+			env.Setenv("CONTROL", `[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)
 			env.Setenv("DRIVER", filepath.Join(bin, "driver"))
 			return nil
 		},

@@ -34,8 +34,9 @@ var underRace bool
 
 func TestMain(m *testing.M) {
 	commands := map[string]func(){
-		"ration": func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
-		"hold":   func() { os.Exit(hold(os.Args[1:])) },
+		"ration":  func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
+		"hold":    func() { os.Exit(hold(os.Args[1:])) },
+		"hostile": func() { os.Exit(hostile(os.Args[1:])) },
 
 		"asnobody": func() { os.Exit(asNobody(os.Args[1:])) },
 	}

@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,5 +109,20 @@ func TestRemoveWithoutRegion(t *testing.T) {
 	l.Release()
 	if err := Remove(l.Job, false); err != nil || exists(l.Folder) {
 		t.Errorf("not removed: %v", err)
+	}
+}
+
+// A folder in /tmp is looked at where it belongs to the user whom it is named for: anybody can
+// make any number of others.
+func TestFoldersOfOthers(t *testing.T) {
+	temp := t.TempDir()
+	own := os.Geteuid()
+	for uid := own; uid < own+100; uid++ {
+		must(t, os.Mkdir(filepath.Join(temp, fmt.Sprintf("ration-%d", uid)), 0o700))
+	}
+	p := Places{Temp: temp, Home: func(int) string { return "" }}
+	found := p.Folders()
+	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 {
+		t.Errorf("got %+v", found)
 	}
 }

@@ -36,23 +36,23 @@ var AllPlaces = Places{"/run/user", "/tmp", "/proc", proc.Home}
 // Folders returns paths at which other users' jobs may be; some need not exist.
 func (p Places) Folders() []Folders {
 	byUser := map[int][]string{}
-	for _, name := range names(p.Runtime) {
+	each(p.Runtime, func(name string) {
 		if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
 			byUser[uid] = append(byUser[uid], filepath.Join(p.Runtime, name, "ration"))
 		}
-	}
-	for _, name := range names(p.Temp) {
+	})
+	each(p.Temp, func(name string) {
 		digits, is := strings.CutPrefix(name, "ration-")
-		if uid, err := strconv.Atoi(digits); is && err == nil && uid >= 0 {
+		if uid, err := strconv.Atoi(digits); is && err == nil && uid >= 0 && ownedBy(filepath.Join(p.Temp, name), uid) {
 			byUser[uid] = append(byUser[uid], filepath.Join(p.Temp, name))
 		}
-	}
-	for _, name := range names(p.Proc) {
+	})
+	each(p.Proc, func(name string) {
 		var st unix.Stat_t
 		if _, err := strconv.Atoi(name); err == nil && unix.Lstat(filepath.Join(p.Proc, name), &st) == nil && st.Uid != 0 {
 			byUser[int(st.Uid)] = append(byUser[int(st.Uid)], "")
 		}
-	}
+	})
 	var out []Folders
 	for uid, paths := range byUser {
 		withProcesses := slices.Contains(paths, "")
@@ -80,15 +80,32 @@ func (f Folders) Paths() []string {
 	return f.paths
 }
 
-// names returns what is in a folder, or nothing.
-func names(dir string) []string {
+// each calls visit for each name in a folder, if there is one.
+func each(dir string, visit func(name string)) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil
+		return
 	}
 	defer f.Close()
-	out, _ := f.Readdirnames(-1)
-	return out
+	for {
+		some, err := f.Readdirnames(1024) // others may have made any number
+		for _, name := range some {
+			visit(name)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// ownedBy reports whether a folder belongs to a user: anybody can make one of any name in /tmp,
+// and no job is kept in one of another user's. The file system that the folder is on may be a
+// tenant's, and is not asked; where the kernel cannot say without, it may be that user's.
+func ownedBy(path string, uid int) bool {
+	var st unix.Statx_t
+	const flags, want = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC, unix.STATX_UID
+	err := unix.Statx(unix.AT_FDCWD, path, flags, want, &st)
+	return err != nil || st.Mask&want == 0 || int(st.Uid) == uid
 }
 
 // EachIn calls visit for each job in a folder of another user's, with the descriptor of the

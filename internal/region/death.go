@@ -79,9 +79,12 @@ func (r *Region) Deaths() (out []Death, err error) {
 		if !readEntry(deathWords(&r.m.Deaths[(next-back)%abi.Deaths])[:], deathWords(&e)[:], next-back) {
 			continue
 		}
+		for i := range e.Held {
+			e.Held[i] = possible(e.Held[i], maxBytes)
+		}
 		out = append(out, Death{
-			Time: int64(e.Time), Slot: int(e.Slot), PID: pidOf(e.PID), HostPID: abi.HostPID(e.HostPID).PID(),
-			Name: printable(e.Name[:]), Joined: int64(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause), Held: e.Held,
+			Time: timeOf(e.Time), Slot: int(e.Slot), PID: pidOf(e.PID), HostPID: pidOf(uint64(abi.HostPID(e.HostPID).PID())),
+			Name: printable(e.Name[:]), Joined: timeOf(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause), Held: e.Held,
 		})
 	}
 	return out, r.whole()

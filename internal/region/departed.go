@@ -33,7 +33,7 @@ func (r *Region) Departed(device int, buf []Departed) (_ []Departed, err error) 
 		if st.State() != abi.SlotFree || st.Gen() == 0 || atomic.LoadUint64(&a.Gen) != st.Gen() {
 			continue
 		}
-		p := Departed{slot, pidOf(atomic.LoadUint64(&e.PID)), loadName(e), int64(atomic.LoadUint64(&e.Joined)), possible(atomic.LoadUint64(&a.Peak), maxBytes)}
+		p := Departed{slot, pidOf(atomic.LoadUint64(&e.PID)), loadName(e), timeOf(atomic.LoadUint64(&e.Joined)), possible(atomic.LoadUint64(&a.Peak), maxBytes)}
 		// A new owner says so before it writes any of this.
 		if p.Peak > 0 && abi.Status(atomic.LoadUint64(status)) == st {
 			buf = append(buf, p)

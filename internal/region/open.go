@@ -245,7 +245,7 @@ func (r *Region) complete(opt Options) error {
 }
 
 // Created is when the region was made, in Unix nanoseconds.
-func (r *Region) Created() int64 { return int64(atomic.LoadUint64(&r.m.Header.Created)) }
+func (r *Region) Created() int64 { return timeOf(atomic.LoadUint64(&r.m.Header.Created)) }
 
 // Role says how this process came by the region.
 func (r *Region) Role() Role { return r.role }

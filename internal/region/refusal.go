@@ -100,12 +100,13 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 			continue
 		}
 		f := Refusal{
-			Time: int64(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: pidOf(e.PID),
-			Asked: e.Asked, Held: e.Held, Limit: e.Limit, Own: e.Own,
+			Time: timeOf(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: pidOf(e.PID),
+			Asked: e.Asked, // which may be anything: it was refused
+			Held:  possible(e.Held, maxBytes), Limit: possible(e.Limit, 2*maxBytes), Own: possible(e.Own, maxBytes),
 		}
 		for _, h := range e.Top {
-			if h.Bytes > 0 {
-				f.Top = append(f.Top, Holder{pidOf(h.PID), h.Bytes})
+			if bytes := possible(h.Bytes, maxBytes); bytes > 0 {
+				f.Top = append(f.Top, Holder{pidOf(h.PID), bytes})
 			}
 		}
 		out = append(out, f)

@@ -85,7 +85,7 @@ func (r *Region) Used(device int) uint64 {
 
 // Refused counts the requests for a device that were turned down.
 func (r *Region) Refused(device int) uint64 {
-	return atomic.LoadUint64(&r.m.Devices[device].Refused)
+	return possible(atomic.LoadUint64(&r.m.Devices[device].Refused), math.MaxInt64)
 }
 
 // Peak is the most that was ever granted of a device at once, for a caller like
@@ -103,6 +103,9 @@ func possible(n, most uint64) uint64 {
 	}
 	return n
 }
+
+// timeOf returns a time in Unix nanoseconds.
+func timeOf(word uint64) int64 { return int64(possible(word, math.MaxInt64)) }
 
 func pidOf(word uint64) int { return int(possible(word, math.MaxInt32)) }
 
@@ -177,7 +180,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			PID:    pidOf(atomic.LoadUint64(&e.PID)),
 			Seen:   r.seenPID(slot, e),
 			UID:    uidOf(atomic.LoadUint64(&e.UID)),
-			Joined: int64(atomic.LoadUint64(&e.Joined)),
+			Joined: timeOf(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
 			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)) != 0,
 		}
@@ -220,7 +223,7 @@ func (r *Region) hostPID(st abi.Status, e *abi.Slot, seen int) int {
 		return seen // the kernel's word, not the slot's
 	}
 	if known.PID() != 0 || !OnHost() || seen == 0 {
-		return known.PID()
+		return pidOf(uint64(known.PID()))
 	}
 	if r.writable {
 		atomic.CompareAndSwapUint64(&e.HostPID, uint64(abi.MakeHostPID(st.Gen(), 0)), uint64(abi.MakeHostPID(st.Gen(), seen)))
@@ -258,15 +261,15 @@ func (r *Region) Counters() (c abi.Counters, err error) {
 	r.flush()
 	from := &r.m.Header.Counters
 	return abi.Counters{
-		Reads:      atomic.LoadUint64(&from.Reads) + r.tally.reads.Load(),
-		Retries:    atomic.LoadUint64(&from.Retries) + r.tally.retries.Load(),
-		BestEffort: atomic.LoadUint64(&from.BestEffort) + r.tally.best.Load(),
-		Reaped:     atomic.LoadUint64(&from.Reaped),
-		Refused:    atomic.LoadUint64(&from.Refused),
-		Helped:     atomic.LoadUint64(&from.Helped),
-		Claims:     atomic.LoadUint64(&from.Claims),
-		Fast:       atomic.LoadUint64(&from.Fast),
-		Damaged:    atomic.LoadUint64(&from.Damaged),
+		Reads:      possible(atomic.LoadUint64(&from.Reads), math.MaxInt64) + r.tally.reads.Load(),
+		Retries:    possible(atomic.LoadUint64(&from.Retries), math.MaxInt64) + r.tally.retries.Load(),
+		BestEffort: possible(atomic.LoadUint64(&from.BestEffort), math.MaxInt64) + r.tally.best.Load(),
+		Reaped:     possible(atomic.LoadUint64(&from.Reaped), math.MaxInt64),
+		Refused:    possible(atomic.LoadUint64(&from.Refused), math.MaxInt64),
+		Helped:     possible(atomic.LoadUint64(&from.Helped), math.MaxInt64),
+		Claims:     possible(atomic.LoadUint64(&from.Claims), math.MaxInt64),
+		Fast:       possible(atomic.LoadUint64(&from.Fast), math.MaxInt64),
+		Damaged:    possible(atomic.LoadUint64(&from.Damaged), math.MaxInt64),
 	}, nil
 }
 

@@ -5,6 +5,7 @@
  *   total       says how large the device is, in MiB
  *   ready=FILE  makes a file
  *   pause       waits for a signal, for a minute at most
+ *   unmap       unmaps the job's region, and drops the lock on it
  *
  * Built with -DLINKED it is linked with the driver, otherwise it loads it, by the
  * name in EAT_DRIVER if there is one; with EAT=proc it asks cuGetProcAddress for
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 typedef unsigned long long address;
@@ -40,6 +42,24 @@ static void *find(const char *name, const char *symbol)
 }
 #define FIND(name, symbol) find(#name, #symbol)
 #endif
+
+/* Unmaps the region as a program could that means to: no word of it is written. */
+static void unmap(void)
+{
+	const char *region = "/run/ration/job/region";
+	char line[4096];
+	unsigned long from[16], to[16];
+	int n = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (maps && n < 16 && fgets(line, sizeof line, maps))
+		if (strstr(line, region) && sscanf(line, "%lx-%lx", &from[n], &to[n]) == 2)
+			n++;
+	if (maps)
+		fclose(maps);
+	while (n-- > 0)
+		munmap((void *)from[n], to[n] - from[n]);
+	close(open(region, O_RDONLY));
+}
 
 int main(int argc, char **argv)
 {
@@ -70,6 +90,8 @@ int main(int argc, char **argv)
 		} else if (!strcmp(argv[i], "pause")) {
 			alarm(60);
 			pause();
+		} else if (!strcmp(argv[i], "unmap")) {
+			unmap();
 		} else if (!strcmp(argv[i], "total")) {
 			result = total(&bytes, 0);
 			printf("total %zu MiB\n", bytes >> 20);
