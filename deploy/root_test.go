@@ -394,10 +394,12 @@ func TestMuslRoot(t *testing.T) {
 	wantTexts(t, out, "-static.tar.gz, SHA-256 verified", "static    it needs no C library")
 	wantTexts(t, r.run("ration", "ps"), "There are no jobs")
 	wantTexts(t, r.run("ration", "help"), "ration")
-	if out, err := r.command("ration", "run", "--mem", "25%", "--", "true").CombinedOutput(); err == nil {
-		t.Errorf("it ran a share of a device that it cannot know: %s", out)
-	} else {
-		wantTexts(t, string(out), "linked statically")
+	for _, args := range [][]string{{"run", "--mem", "1g", "--", "true"}, {"library"}, {"demo", "--quick"}, {"selftest"}, {"learn"}} {
+		if out, err := r.command("ration", args...).CombinedOutput(); err == nil {
+			t.Errorf("ration %q preloads a library that needs glibc: %s", args, out)
+		} else {
+			wantTexts(t, string(out), "the library needs glibc, as CUDA does, and this machine has none")
+		}
 	}
 	r.run("sh", "/usr/local/lib/ration/uninstall")
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/embedded"
+	"ration/internal/launch"
 )
 
 // Library is what `ration library --json` prints.
@@ -27,6 +28,9 @@ users do; ration run does that for its command.`,
 }
 
 func (a *app) runLibrary() error {
+	if err := launch.CheckGlibc(); err != nil {
+		return err
+	}
 	dir, err := embedded.Ration.Unpack()
 	if err != nil {
 		return withLaunchStatus(err)
