@@ -69,9 +69,9 @@ caps on it: the time slice in force, and whether it is enforced.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it;
 without it, refusals of all jobs are shown. A region keeps the latest 256.
-Processes that are gone are shown by their PID. A PID with a ? before it is only
-what the job says; the kernel does not confirm it (any more). A request that was
-repeated is shown once, with the number of times.
+Processes that are gone are shown by their PID. A ? marks a PID that only the
+job's own file names: the kernel cannot confirm it, or no longer. A request that
+was repeated is shown once, with the number of times.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
