@@ -347,7 +347,7 @@ func TestTarballRoot(t *testing.T) {
 	r.copyDist(made(t, "new/dist"))
 	clean := r.paths()
 	out := r.run("env", "RATION_URL=file:///opt/dist", "sh", "/opt/dist/install.sh")
-	wantTexts(t, out, "/usr/local/bin/ration", "SHA-256 verified", "try it    ration demo")
+	wantTexts(t, out, "/usr/local/bin/ration", "SHA-256 verified", "try it    ration learn")
 	wantTexts(t, r.run("ration", "selftest"), "pass  limit held")
 	r.run("sh", "/usr/local/lib/ration/uninstall")
 	if err := errors.Join(os.RemoveAll(filepath.Join(r.dir, "run/ration")), os.RemoveAll(filepath.Join(r.dir, "var/lib/ration"))); err != nil {
