@@ -147,6 +147,40 @@ func checkShown(t *testing.T, where, line string) {
 	}
 }
 
+// The messages that docs/troubleshooting.md explains are those that there are.
+func TestMessagesAreReal(t *testing.T) {
+	var sources strings.Builder
+	for _, pattern := range []string{"../*/*.go", "../../shim/*.c", "../../shim/region/*.c"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources.Write(text)
+		}
+	}
+	_, table, _ := strings.Cut(docPages(t)["../../docs/troubleshooting.md"], "\n| message |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	messages := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(table, -1)
+	if len(messages) < 5 {
+		t.Fatalf("found only %q", messages)
+	}
+	for _, m := range messages {
+		for part := range strings.SplitSeq(regexp.MustCompile(`\d+ GiB`).ReplaceAllString(m[1], "\x00"), "\x00") {
+			if !strings.Contains(sources.String(), part) {
+				t.Errorf("no source says %q", part)
+			}
+		}
+	}
+}
+
 // number matches what differs between two runs of the demo.
 var number = regexp.MustCompile(`[\d,.]*\d( (s|ms|µs|GiB|MiB|B)\b)?`)
 
