@@ -111,8 +111,8 @@ main() {
 	fi
 	say "  to undo   sh $prefix/lib/ration/uninstall"
 	case :${PATH:-}: in
-	*":$prefix/bin:"*) say "  try it    ration demo" ;;
-	*) say "  try it    $prefix/bin/ration demo (and add $prefix/bin to PATH)" ;;
+	*":$prefix/bin:"*) say "  try it    ration learn" ;;
+	*) say "  try it    $prefix/bin/ration learn (and add $prefix/bin to PATH)" ;;
 	esac
 }
 

@@ -115,6 +115,31 @@ func wantTexts(t *testing.T, out string, texts ...string) {
 	}
 }
 
+// shownInstall returns what docs/install.md says that the script prints, for another prefix,
+// but for what depends on where the release and the user's PATH are.
+func shownInstall(t *testing.T, prefix string) (lines []string) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(page), "```text install\n")
+	block, _, _ = strings.Cut(block, "```")
+	if !found {
+		t.Fatal("docs/install.md does not show what the script prints")
+	}
+	replace := strings.NewReplacer("/home/anna/.local", prefix, "(region version 3, go1.26.8, amd64)", "(a stand-in)", "https://…", "", "try it    ration", "try it    "+prefix+"/bin/ration")
+	for line := range strings.Lines(block) {
+		line = replace.Replace(strings.TrimSuffix(line, "\n"))
+		if from, name, is := strings.Cut(line, "/ration-0.2.0-linux-"); is {
+			lines = append(lines, from, "/ration-0.2.0-linux-", name[strings.Index(name, ".tar"):])
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 func TestInstallScript(t *testing.T) {
 	r, home := release{t, t.TempDir()}, t.TempDir()
 	prefix := filepath.Join(home, ".local")
@@ -129,6 +154,7 @@ func TestInstallScript(t *testing.T) {
 	}
 	wantTexts(t, out, "installed ration 0.2.0 (a stand-in)", "SHA-256 verified", "to        "+prefix+"/bin/ration\n",
 		"to undo   sh "+prefix+"/lib/ration/uninstall", "add "+prefix+"/bin to PATH")
+	wantTexts(t, out, shownInstall(t, prefix)...)
 	want := []string{"bin/ration", "lib/ration/files", "lib/ration/uninstall", "share/doc/ration/page", "share/old/file"}
 	if got := tree(t, prefix); !slices.Equal(got, want) {
 		t.Errorf("installed %v, want %v", got, want)
@@ -140,7 +166,7 @@ func TestInstallScript(t *testing.T) {
 	if out, err = r.install(home, "RATION_PREFIX="+prefix, "PATH="+prefix+"/bin:"+os.Getenv("PATH")); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	wantTexts(t, out, "installed ration 0.3.0", "over 0.2.0", "try it    ration demo")
+	wantTexts(t, out, "installed ration 0.3.0", "over 0.2.0", "try it    ration learn")
 	want[4] = "share/new/file"
 	slices.Sort(want)
 	if got := tree(t, prefix); !slices.Equal(got, want) {

@@ -347,7 +347,7 @@ func TestTarballRoot(t *testing.T) {
 	r.copyDist(made(t, "new/dist"))
 	clean := r.paths()
 	out := r.run("env", "RATION_URL=file:///opt/dist", "sh", "/opt/dist/install.sh")
-	wantTexts(t, out, "/usr/local/bin/ration", "SHA-256 verified", "try it    ration demo")
+	wantTexts(t, out, "/usr/local/bin/ration", "SHA-256 verified", "try it    ration learn")
 	wantTexts(t, r.run("ration", "selftest"), "pass  limit held")
 	r.run("sh", "/usr/local/lib/ration/uninstall")
 	if err := errors.Join(os.RemoveAll(filepath.Join(r.dir, "run/ration")), os.RemoveAll(filepath.Join(r.dir, "var/lib/ration"))); err != nil {
@@ -394,10 +394,12 @@ func TestMuslRoot(t *testing.T) {
 	wantTexts(t, out, "-static.tar.gz, SHA-256 verified", "static    it needs no C library")
 	wantTexts(t, r.run("ration", "ps"), "There are no jobs")
 	wantTexts(t, r.run("ration", "help"), "ration")
-	if out, err := r.command("ration", "run", "--mem", "25%", "--", "true").CombinedOutput(); err == nil {
-		t.Errorf("it ran a share of a device that it cannot know: %s", out)
-	} else {
-		wantTexts(t, string(out), "linked statically")
+	for _, args := range [][]string{{"run", "--mem", "1g", "--", "true"}, {"library"}, {"demo", "--quick"}, {"selftest"}, {"learn"}} {
+		if out, err := r.command("ration", args...).CombinedOutput(); err == nil {
+			t.Errorf("ration %q preloads a library that needs glibc: %s", args, out)
+		} else {
+			wantTexts(t, string(out), "the library needs glibc, as CUDA does, and this machine has none")
+		}
 	}
 	r.run("sh", "/usr/local/lib/ration/uninstall")
 }

@@ -74,7 +74,9 @@ static void train_start(void)
 
 	train_cuda = dlopen("libcuda.so.1", RTLD_NOW);
 	if (train_cuda == NULL) {
-		fprintf(stderr, "fake-train: %s\nfake-train: there is no CUDA driver (start it with: ration run --fake-gpu h200 -- fake-train 3g)\n",
+		fprintf(stderr,
+			"fake-train: %s\nfake-train: there is no CUDA driver (start it with: ration run --fake-gpu h200 -- fake-train "
+			"3g)\n",
 			dlerror());
 		exit(3);
 	}

@@ -15,11 +15,14 @@ func newBenchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure what ration costs on this machine",
-		Long: `Measure what ration costs on this machine: with real processes, and without a
-GPU or root. Each value is a median, unless its name says another percentile,
-and comes with its spread and, where that helps, with its ratio to a bare atomic
-operation measured in the same run. Where there is a target the row says "ok" or
-"over"; a timing never changes the exit status.`,
+		Long: `Measure what ration costs on this machine, with real processes. It needs neither
+a GPU nor root. Each value is a median, unless its name says another percentile,
+and comes with its spread. Some also come with their ratio to a bare atomic
+operation of the same run. A row with a target says "ok" or "over". A timing
+never changes the exit status.
+
+ration bench report also compares CUDA programs without ration with the same
+programs in a job, and writes a page with plots.`,
 		Example: "  ration bench update\n  ration bench all --json",
 		Args:    noArgs,
 		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runBench(env, benchNames()) }),

@@ -77,7 +77,15 @@ func blocks(lines []string) (out []block) {
 var recorded = map[string]string{
 	"text top":  "../../docs/top.txt", // TestTop -record
 	"text demo": "",                   // TestDemoIsDocumented
+
+	"text install": "", // TestInstallScript of package deploy_test
 }
+
+// shownLine matches a line of a block without a kind: a command, or the fields of some JSON.
+var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|\./run|#|[A-Z_]+=|\{|")|^$`)
+
+// notations is the pages whose blocks are pictures and steps of protocols.
+var notations = map[string]bool{"architecture.md": true, "format.md": true, "protocols.md": true, "benchmarks.md": true}
 
 // Every block is of a kind that a test looks at.
 func TestDocBlocks(t *testing.T) {
@@ -90,8 +98,8 @@ func TestDocBlocks(t *testing.T) {
 			case b.kind == "console" || b.kind == "diff":
 			case b.kind == "sh" || b.kind == "indented":
 				for i, line := range text {
-					if strings.HasPrefix(strings.TrimSpace(line), "$ ") {
-						t.Errorf("%s:%d: a session is a block of the kind console, which a test runs", path, b.first+i+1)
+					if !shownLine.MatchString(strings.TrimSpace(line)) && !notations[filepath.Base(path)] {
+						t.Errorf("%s:%d: %q is no command; what commands print is in a block of the kind console, which a test runs", path, b.first+i+1, line)
 					}
 					checkShown(t, fmt.Sprintf("%s:%d", path, b.first+i+1), line)
 				}
@@ -136,6 +144,40 @@ func checkShown(t *testing.T, where, line string) {
 	}
 	if err != nil && !strings.Contains(err.Error(), "help requested") {
 		t.Errorf("%s: %q: %v", where, line, err)
+	}
+}
+
+// The messages that docs/troubleshooting.md explains are those that there are.
+func TestMessagesAreReal(t *testing.T) {
+	var sources strings.Builder
+	for _, pattern := range []string{"../*/*.go", "../../shim/*.c", "../../shim/region/*.c"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources.Write(text)
+		}
+	}
+	_, table, _ := strings.Cut(docPages(t)["../../docs/troubleshooting.md"], "\n| message |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	messages := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(table, -1)
+	if len(messages) < 5 {
+		t.Fatalf("found only %q", messages)
+	}
+	for _, m := range messages {
+		for part := range strings.SplitSeq(regexp.MustCompile(`\d+ GiB`).ReplaceAllString(m[1], "\x00"), "\x00") {
+			if !strings.Contains(sources.String(), part) {
+				t.Errorf("no source says %q", part)
+			}
+		}
 	}
 }
 

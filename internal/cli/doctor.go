@@ -15,14 +15,14 @@ func newDoctorCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [flags] [-- COMMAND [ARGUMENT...]]",
 		Short: "Check whether ration works on this machine",
-		Long: `Check this machine, with real parts: whether jobs can be made and the kernel
-keeps their locks, whether the library loads, where the driver is, and whether
-its calls reach the library in each way that programs use them, and whether the
-driver keeps the time slices of shares (--compute): for that a context is made
-on device 0 for a moment. Then check the jobs that are there.
+		Long: `Check this machine. Can jobs be made, and does the kernel keep their locks? Does
+the library load? Where is the driver, and do its calls reach the library in
+each way that programs use? Does the driver keep the time slices of shares? For
+the last one, a context is made on device 0 for a moment. Then the jobs that are
+there are checked. Beside each problem it says what to do.
 
-With a command, run it with the library and without a limit, and say whether it
-was counted, and which of the calls that it looked up are not. Its output goes
+With a command, it is run with the library and without a limit, to see whether
+it is counted, and which of the calls that it looked up are not. Its output goes
 to standard error.
 
 --fix repairs what is safe to repair: it removes jobs that have ended, and

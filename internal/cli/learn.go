@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/demo"
+	"ration/internal/launch"
 	"ration/internal/learn"
 	"ration/internal/limit"
 	"ration/internal/workload"
@@ -43,6 +44,9 @@ func (a *app) runLearn(f learnFlags) error {
 		return usageError("ration learn is for people (for JSON use ration demo --json)")
 	}
 	if err := workload.Built(); err != nil {
+		return err
+	}
+	if err := launch.CheckGlibc(); err != nil {
 		return err
 	}
 	if !f.tasks {

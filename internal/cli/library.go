@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/embedded"
+	"ration/internal/launch"
 )
 
 // Library is what `ration library --json` prints.
@@ -17,9 +18,9 @@ func newLibraryCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "library",
 		Short: "Print the path of the library, for LD_PRELOAD",
-		Long: `Unpack the library, unless that was done before, and print its path. It is for
-users who set up the environment of their programs themselves, as HAMi-core's
-users do; ration run does that for its command.`,
+		Long: `Print the path of the library, for LD_PRELOAD. It is unpacked first, unless that
+was done before. This is for those who set up the environment of their programs
+themselves, as users of HAMi-core do. ration run does it for you.`,
 		Example: "  LD_PRELOAD=$(ration library) CUDA_DEVICE_MEMORY_LIMIT=10g python train.py",
 		Args:    noArgs,
 		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runLibrary() }),
@@ -27,6 +28,9 @@ users do; ration run does that for its command.`,
 }
 
 func (a *app) runLibrary() error {
+	if err := launch.CheckGlibc(); err != nil {
+		return err
+	}
 	dir, err := embedded.Ration.Unpack()
 	if err != nil {
 		return withLaunchStatus(err)

@@ -59,24 +59,22 @@ func newLimitCommand(a *app) *cobra.Command {
 		Long: `Show a job's limits, or change them while it runs.
 
 JOB is a name that ration ps shows, or the path of a region, with a slash in it.
-SIZE is written as everywhere: 10g, 10GiB, 1024m, plain bytes, a share of the
-device like 25%, where a process of the job has found out its size, or none. It
-is for all devices of the job, for the one that --device names, or as listed:
-0=10g,1=20g.
+SIZE is 10g, 10GiB, 1024m, plain bytes, or none. 25% of a device works once a
+process of the job has used that device. A size is for all devices of the job,
+for the one that --device names, or as listed: 0=10g,1=20g.
+
+A change holds for every request from then on. If the job holds more than its
+new limit, nothing is taken from it. It gets nothing more until enough was
+freed. A tolerance stays as it is.
 
 --compute and --compute-max change the job's share of a device's time and its
-cap, as ration run takes them; none ends one. They hold from the job's next call
-on. A process that began when its job had neither is not held to them until it
-is started again: its launches go past the library.
+cap, as in ration run; none ends one. A process that was started when its job
+had neither is not held to them until it is started again.
 
-A change of memory holds for every request from then on. If a job holds more
-than its new limit, nothing is taken from its processes, and new requests are
-refused until enough was returned. A tolerance stays as it is.
+An operator may keep limits in a file beside the region (PATH.limits). Only the
+owner of that file can change them.
 
-Limits that an operator keeps in a file beside the region (PATH.limits) can be
-changed by the owner of that file only.
-
-Exit status: 0; 1 if the limit may not be changed; 2 for a limit that cannot be;
+Exit status: 0; 1 if you may not change the limit; 2 for a limit that cannot be;
 3 if there is no such job, or its region could not be opened.`,
 		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
 		Args:              argCount(1, 2, "a job and perhaps a size"),

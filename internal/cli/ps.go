@@ -33,41 +33,41 @@ func newPsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps [JOB...]",
 		Short: "Show jobs, their limits and their processes",
-		Long: `Show each job's devices, with their limits and usage, and its processes, with
-what each of them holds. A job's limits and accounts are in a file, its region;
-SLOT is the number of a process's account in it. DRIFT is how much more the
-driver counts for a process at this moment; it is left out where there is no
-driver to ask. With JOBs, names or paths of regions, only those are shown.
+		Long: `Show each job, its devices with their limits and usage, and its processes with
+what each of them holds. With JOBs, which are names or paths of regions, only
+those are shown.
 
-A job is starting until a process joins it, running while one of those lives,
-and idle while its command runs without any. Jobs that have ended are shown with
---all, and how they ended where ration run stayed to see it (--summary).
+A job is starting until a process has joined it. It is running while one of
+those lives, and idle while its command runs without any. --all also shows jobs
+that have ended.
+
+The columns: SLOT is the number of a process's account in the region. HOLDS is
+the sum of CONTEXT, DATA and the others. DRIFT is how much more the driver
+counts for the process at this moment; it is there only where the driver can be
+asked. A ? marks a PID or name that only the job's own file says: the process
+has ended, or cannot be seen from here. All others are the kernel's word.
 
 Where there is a driver, its devices come first, with what is handed out of
-them, and processes that hold memory and belong to no job come last, with what
-else an operator should know.
-
-Who a process is, the kernel says. A PID or name with a ? before it is only what
-the job says: its process has ended, or cannot be seen from here.
+them. Processes that hold memory and belong to no job come last, and then what
+the owner of the machine should know.
 
 Root sees the jobs of all users. Others see their own: those in
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
 another folder, also to root, and ` + job.EnvRegion + `
 one more region.
 
-What processes hold that died without returning it is returned to the job first,
-where you may write its region. With --read-only nothing is changed.
+What dead processes still hold is first returned to the job, if you may write
+its region. With --read-only nothing is changed.
 
-With --format a Go template is printed for each job, over the fields of a job in
-Go's package machine, as in '{{.Name}} {{.State}}'; the function json renders a
-value, as in '{{json .Processes}}', and bytes a size.
+--format prints a Go template for each job, as in '{{.Name}} {{.State}}', over
+the fields of a job in Go's package machine. {{json .Processes}} renders a value
+as JSON, and {{bytes N}} a size.
 
-With --watch the jobs are shown repeatedly, until ration is interrupted or as
-often as --count says: in place on a terminal, one after the other elsewhere,
-and with --json as one line of JSON each time. Then TIME is what a process had
-of its device's time: measured where there is a cap, otherwise averages of the
-driver's samples over five seconds or more, marked with ~ ("about" in JSON),
-which may be wrong by several points.
+--watch shows the jobs again and again, until it is interrupted or has done so
+--count times: in place on a terminal, one after the other elsewhere, and with
+--json as a line each. TIME is then what a process had of its device's time. It
+is measured in a job with a cap. Otherwise it is the driver's rough average over
+five seconds or more, marked with ~, and may be wrong by several points.
 
 Exit status: 0, also without any job; 3 if a region could not be read, or there
 is no such job. The other jobs are shown all the same.`,

@@ -35,17 +35,16 @@ func newRmCommand(a *app) *cobra.Command {
 		Short: "Remove jobs that have ended",
 		Long: `Remove jobs that have ended: the folder of each, with its region and limits.
 
-JOB is a name that ration ps shows, or the path of a region, with a slash in it:
-then the region and the limits file beside it are removed, and nothing else.
+JOB is a name that ration ps shows, or the path of a region, with a slash in it.
+For a path, the region and the limits file beside it are removed, and nothing
+else.
 
-A job with living processes, or in which a command of ration run still runs, is
-not removed, and no process is ever killed: they would keep a limit of their
-own, beside that of the next job of the name. A job that no process has joined
-yet may be about to begin, and one whose region is damaged may be worth a look;
---force removes those two.
+A job is kept while one of its processes lives or its command runs, and no
+process is ever killed. --force also removes a job that no process has joined
+yet, which may be about to begin, and one whose region is damaged.
 
---stale removes all of this user's jobs that have ended. A job that no process
-has joined is kept for an hour.
+--stale removes all of your jobs that have ended. A job that no process has
+joined is kept for an hour.
 
 Exit status: 0 if all named jobs are gone; 1 if one was kept; 3 if there is no
 such job.`,

@@ -97,7 +97,10 @@ to the byte which process holds what.
 
 A job is a command and all processes that it starts. They share one limit for
 each device. A job's limits, and the account of each of its processes, are in
-one file, the job's region.
+one file: the job's region.
+
+New here? ration learn shows it in five minutes, without a GPU. Variables, files
+and exit statuses are in ration(7): man 7 ration.
 
 Exit status: 0 all well; 1 a check failed, or the work could not be done;
 2 bad arguments or a bad value in the environment; 3 a region or folder could

@@ -29,33 +29,33 @@ func newRunCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
 		Short: "Start a command with a ration of GPU memory and time",
-		Long: `Start a command as a job. All CUDA processes of it, however many it starts,
-share the limit; a request that would exceed it is refused with CUDA's own
-out-of-memory error. The command takes ration's place: its exit status, its
-signals and its PID are its own. With --summary ration stays to print a table
-when the command ends.
+		Long: `Start a command as a job. All CUDA processes that it starts share the limit. A
+request that would exceed the limit is refused with CUDA's own out-of-memory
+error, which frameworks handle as on a full card.
 
---mem is a limit for each device (10g, 25%), limits by device (0=10g,1=20g), or
-both (10g,1=20g); devices are numbered as nvidia-smi does. 0 is no limit, and
-without --mem ` + limit.EnvMemory + ` counts, if it is set.
+ration becomes the command: the exit status, the signals and the PID are the
+command's own. With --summary ration stays, and prints what was used at the end.
 
---compute is a share of a device's time, written like --mem but in whole per
-cent: at least so much whenever the job has work, and more while others have
-none. --compute-max is a cap: at most so much, also while the GPU is idle;
-launches wait. All processes of the job have them together. --compute-round is
-the time that is shared, 20ms without it: longer ones lose less to switching,
-shorter ones make small kernels wait less. Without these flags
-` + limit.EnvCompute + `, ` + limit.EnvPolicy + `,
-` + limit.EnvComputeMax + ` and ` + limit.EnvRound + ` count, if they are set.
-Where a share cannot be kept, ration says so and the program runs without it;
-` + limit.EnvMode + `=strict makes that an error of the program.
+--mem is a limit for each device (10g, 25%), for some devices (0=10g,1=20g), or
+both (10g,1=20g). Devices have the numbers of nvidia-smi. 0 is no limit. Without
+--mem the limit is that of ` + limit.EnvMemory + `, if it is set.
 
-The limits are in a file, the job's region, not in the environment: no process
-can lose them. The path of the region is in the environment, which some programs
-clear (env -i, su -, sudo). --keep puts the job where all of its programs
-find it, in a mount namespace of its own: for root, for programs of any user,
-and with limits that only root can change; for others, for their own programs
-only.
+--compute is a share of each device's time, in per cent: the job gets at least
+that much when it has work, and more when others have none. --compute-max is a
+cap: the job never gets more, even on an idle GPU. Both are for all processes of
+the job together. --compute-round is the time that shares divide, 20ms without
+it: a longer one wastes less, a shorter one makes small kernels wait less.
+Without these flags the variables ` + limit.EnvCompute + `,
+` + limit.EnvPolicy + `, ` + limit.EnvComputeMax + ` and
+` + limit.EnvRound + ` count. If the driver cannot keep a share, ration
+says so and the program runs without it; ` + limit.EnvMode + `=strict makes
+that an error of the program.
+
+The limits are in a file, so no process can lose them. How a process finds that
+file is in its environment, which some programs clear: env -i, su -, sudo. With
+--keep they find it all the same, and the job has a mount namespace of its own.
+If root uses --keep, it works for programs of all users, and only root can
+change the limits. If others do, it works for their own programs.
 
 Exit status: the command's; 126 if it cannot be run, 127 if it was not found;
 before it starts also 1, 2 and 3, as everywhere.`,

@@ -15,9 +15,9 @@ func newSelftestCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "selftest",
 		Short: "Check on this machine what ration promises",
-		Long: `Start unmodified CUDA programs of one job at once on this machine, with the
-library preloaded and a stand-in driver, kill one of them, and print a verdict
-for each thing that ration promises. No GPU is needed.
+		Long: `Start CUDA programs of one job at the same moment, with the library preloaded
+and a stand-in driver, and kill one of them. Print for each thing that ration
+promises whether it holds on this machine. No GPU is needed.
 
 Exit status: 0 if every check passed, 1 if one failed. A check that cannot be
 made from where you are (host PIDs, inside a container) is skipped and says so.`,

@@ -25,19 +25,21 @@ func newTopCommand(a *app) *cobra.Command {
 		Short: "Show jobs and processes as they change",
 		Long: `Show jobs on the terminal as they change: a bar for each device of each job with
 its limit and its peak, the processes of one job or of all, and refusals and
-deaths as they happen. COMPUTE is a job's share of a device's time and its cap;
-TIME is what a process had of it lately: measured where there is a cap, else the
-driver's own samples over five seconds or more, marked with ~, which may be
-wrong by several points. The last line shows the keys; ? explains them.
+deaths as they happen. The last line shows the keys, and ? explains them.
 
-It needs a terminal that can move its cursor, 80 columns by 24 lines or more for
-everything; with less it shows less. Without one there is ration ps --watch.
+COMPUTE is a job's share of a device's time, and its cap. TIME is what a process
+had of it lately. It is measured in a job with a cap. Otherwise it is the
+driver's rough average over five seconds or more, marked with ~, and may be
+wrong by several points.
+
+It needs a terminal that can move its cursor. 80 columns by 24 lines show
+everything; a smaller one shows less. Without a terminal use ration ps --watch.
 
 NO_COLOR=1 turns colours off. Where the locale (LC_ALL, LC_CTYPE, LANG) is not
 UTF-8, and on the Linux console, frames are drawn in ASCII.
 
-What processes hold that died without returning it is returned to the job, where
-you may write its region. With --read-only nothing is changed.
+What dead processes still hold is returned to the job, if you may write its
+region. With --read-only nothing is changed.
 
 Exit status: 0; 2 if there is no terminal; 3 if the named region could not be
 read.`,

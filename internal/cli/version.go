@@ -23,8 +23,8 @@ func newVersionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: `Print the version of ration, and of the layout of the regions that it makes and
-reads, which must be the same for all processes of a job.`,
+		Long: `Print the version of ration, and the version of the regions that it makes. All
+processes of a job must use the same one.`,
 		Example: "  ration version --json",
 		Args:    noArgs,
 		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runVersion() }),

@@ -61,17 +61,18 @@ func newWhyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why [JOB]",
 		Short: "Explain the latest refusals, and shares of time",
-		Long: `Explain the latest requests that were refused, the newest first: which process
-asked for how much, what was free of the limit, and which processes held the
-rest at that moment. Then the latest deaths: which process ended without giving
-back what it held, and how that was noticed. Then shares of a device's time and
-caps on it: the time slice in force, and whether it is enforced.
+		Long: `Explain the latest refusals, the newest first: which process asked for how much,
+what was free, and which processes held the rest at that moment.
 
-JOB is a name that ration ps shows, or the path of a region, with a slash in it;
-without it, refusals of all jobs are shown. A region keeps the latest 256.
-Processes that are gone are shown by their PID. A PID with a ? before it is only
-what the job says; the kernel does not confirm it (any more). A request that was
-repeated is shown once, with the number of times.
+Then it shows the latest deaths: which process ended without giving back what it
+held, and how that was noticed. Then shares of a device's time and caps on it:
+the time slice, and whether it is enforced.
+
+JOB is a name that ration ps shows, or the path of a region, with a slash in it.
+Without it, all jobs are shown. A region keeps its latest 256 refusals. A
+process that has gone is shown by its PID. A ? marks a PID that only the job's
+own file names. A request that was repeated is shown once, with the number of
+times.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,

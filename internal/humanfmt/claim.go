@@ -4,7 +4,7 @@ package humanfmt
 const ClaimMark = "?"
 
 // ClaimNote explains ClaimMark, below what it is in.
-const ClaimNote = ClaimMark + " is what a job says of a process; the kernel does not confirm it (it has ended, cannot be seen from here, or was not confirmed in time)"
+const ClaimNote = ClaimMark + " marks what only the job's own file says: the process has ended, cannot be seen from here, or could not be checked in time"
 
 // Claim marks a PID or a name that only a job says, and leaves one that the kernel confirms
 // as it is.

@@ -93,6 +93,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
 	}
+	if err := checkLibc(j.path); err != nil {
+		return nil, err
+	}
 	// The limits are checked against the devices before a job is created. A stand-in
 	// machine has its state in the job's folder, so there the job is created first.
 	if p.FakeGPU == "" {

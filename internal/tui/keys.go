@@ -35,7 +35,7 @@ func (m *Model) helpLines() []string {
 		"keeps what it holds, and new requests are refused until enough is returned.",
 		"COMPUTE is a share of the device's time, and a cap on it; ~ marks averages of",
 		"the driver's samples, which may be wrong by several points.",
-		"A process or PID with ? is what a job says; the kernel does not confirm it.")
+		"? marks what only a job's own file says; the kernel does not confirm it.")
 	return lines
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"ration/internal/embedded"
+	"ration/internal/launch"
 	"ration/internal/limit"
 )
 
@@ -37,6 +38,9 @@ type Machine struct {
 // Unpack unpacks the files that the machine needs. The error matches
 // embedded.ErrNotBuilt if this ration was built without them.
 func (m *Machine) Unpack() error {
+	if err := launch.CheckGlibc(); err != nil {
+		return err
+	}
 	for _, need := range []struct {
 		bundle embedded.Bundle
 		into   *string

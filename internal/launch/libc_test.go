@@ -1,0 +1,63 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+func TestLoaderOf(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	shell := loaderOf("/bin/sh")
+	for path, want := range map[string]string{
+		write("script", "#!/bin/sh\n"):                      shell,
+		write("script-of-script", "#! "+dir+"/script -x\n"): shell,
+		write("loop", "#!"+dir+"/loop\n"):                   "",
+		write("text", "hello"):                              "",
+		write("empty", ""):                                  "",
+		write("nameless", "#!\n"):                           "",
+		filepath.Join(dir, "nothing"):                       "",
+		dir:                                                 "",
+	} {
+		if got := loaderOf(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
+// A program of musl would not start with the library preloaded: it is refused in a sentence.
+func TestMuslProgram(t *testing.T) {
+	compiler, err := exec.LookPath("musl-gcc")
+	if err != nil {
+		t.Skip("there is no musl-gcc (apt install musl-tools)")
+	}
+	dir := t.TempDir()
+	source, program, script := filepath.Join(dir, "a.c"), filepath.Join(dir, "a"), filepath.Join(dir, "script")
+	if err := errors.Join(os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600), os.WriteFile(script, []byte("#!"+program+"\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(compiler, "-o", program, source).CombinedOutput(); err != nil {
+		t.Skipf("musl-gcc does not work: %v %s", err, out)
+	}
+	for _, path := range []string{program, script} {
+		if err := checkLibc(path); !errors.Is(err, ErrOtherLibc) || !errors.Is(err, ErrNotRunnable) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	// A static program is harmless where there is glibc: what it starts is limited.
+	if out, err := exec.Command(compiler, "-static", "-o", program, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	if err := checkLibc(program); hasGlibc() && err != nil {
+		t.Error(err)
+	}
+}
