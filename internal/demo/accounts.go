@@ -95,10 +95,17 @@ func (r *run) find(w *worker) (region.Process, error) {
 	return region.Process{}, fmt.Errorf("pid %d has no slot in %s", w.PID(), r.machine.Region)
 }
 
-// holds returns how many bytes a worker holds, dead or alive.
+// holds returns how many bytes a worker holds, dead or alive; or held, if that was given back:
+// whoever looks at the machine's jobs meanwhile does so.
 func (r *run) holds(w *worker) (bytes uint64, err error) {
 	p, err := r.find(w)
 	if err != nil {
+		deaths, _ := r.region.Deaths()
+		for _, d := range deaths {
+			if d.PID == w.PID() {
+				return d.Held[0], nil
+			}
+		}
 		return 0, err
 	}
 	holdings, err := r.region.Holdings(0, nil)
