@@ -60,7 +60,8 @@ static void attach_fail(struct attach_page *p)
 	if (open)
 		log_warn("going on without limits, as RATION_FAIL=open says");
 	else /* not to be advised where it has no effect: in a job that is not this process's to leave */
-		log_error("CUDA is refused to this process%s", attach_job_config.placed ? "" : " (RATION_FAIL=open lets it run without limits)");
+		log_error("CUDA is refused to this process%s",
+			  attach_job_config.placed ? "" : " (RATION_FAIL=open lets it run without limits)");
 	attach_set_state(p, open ? ATTACH_OFF : ATTACH_BROKEN);
 }
 

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+	"unicode"
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -109,20 +110,35 @@ func parseJobTemplate(text string) (*template.Template, error) {
 // printEach prints a line for each job: by the template, or what other commands name it by.
 func (a *app) printEach(jobs []machine.Job, format *template.Template) error {
 	for i := range jobs {
-		line := argumentOf(&jobs[i])
-		if format != nil {
-			var out strings.Builder
-			if err := format.Execute(&out, &jobs[i]); err != nil {
-				return fmt.Errorf("%w (see ration ps --help)", err)
-			}
-			line = out.String()
+		if format == nil {
+			a.out.printf("%s\n", oneWord(argumentOf(&jobs[i])))
+			continue
 		}
+		// Another user chose the path: it must not look like several lines.
+		j := jobs[i]
+		j.Path, j.Error = termtext.Printable(j.Path), termtext.Printable(j.Error)
+		var out strings.Builder
+		if err := format.Execute(&out, &j); err != nil {
+			return fmt.Errorf("%w (see ration ps --help)", err)
+		}
+		line := out.String()
 		// What a job's users chose must not move a cursor; a template may have tabs and lines.
 		for part := range strings.SplitSeq(line, "\n") {
 			a.out.printf("%s\n", strings.Join(mapStrings(strings.Split(part, "\t"), termtext.Printable), "\t"))
 		}
 	}
 	return nil
+}
+
+// oneWord makes of a path, which another user may have chosen, one word of a shell, so that
+// what follows a blank or a new line in it is not taken for another argument.
+func oneWord(path string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) {
+			return '?'
+		}
+		return r
+	}, termtext.Printable(path))
 }
 
 func mapStrings(all []string, f func(string) string) []string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"text/template"
 	"time"
 
 	"ration/machine"
@@ -107,6 +108,31 @@ func TestRedraw(t *testing.T) {
 			if height == 24 && lines == 100 && got[len(got)-2] != "… 79 more lines" {
 				t.Errorf("got %q", got[len(got)-2])
 			}
+		}
+	}
+}
+
+// A path that another user chose is one line, and one word of a shell, whatever is in it: what is
+// printed may be the arguments of another command.
+func TestPrintEachIsOneLine(t *testing.T) {
+	t.Setenv("RATION_DIR", "/jobs")
+	jobs := []machine.Job{{Name: "x", Path: "/tmp/x\n/jobs/victim/region"}, {Name: "y", Path: "/tmp/y /jobs/victim/region"}, {Name: "z", Path: "/jobs/z/region"}}
+	jobs[0].Error = "opening /tmp/x\n/jobs/victim/region"
+	format, err := parseJobTemplate(`{{.Path}}\t{{.Error}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		format *template.Template
+		want   string
+	}{
+		"quiet":    {nil, "/tmp/x?/jobs/victim/region\n/tmp/y?/jobs/victim/region\nz\n"},
+		"a format": {format, "/tmp/x?/jobs/victim/region\topening /tmp/x?/jobs/victim/region\n/tmp/y /jobs/victim/region\t\n/jobs/z/region\t\n"},
+	} {
+		var out bytes.Buffer
+		a := &app{out: newTerminal(&out)}
+		if err := a.printEach(jobs, c.format); err != nil || out.String() != c.want {
+			t.Errorf("%s: got %q, %v, want %q", name, out.String(), err, c.want)
 		}
 	}
 }

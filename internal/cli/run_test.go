@@ -39,7 +39,7 @@ func TestRun(t *testing.T) {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
 			env.Defer(func() { unmountAll(t, work) })
-			if err := copyFile("testdata/tenant.sh", work+"/tenant.sh"); err != nil {
+			if err := copyFile("testdata/nobody.sh", work+"/nobody.sh"); err != nil {
 				return err
 			}
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")

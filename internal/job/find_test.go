@@ -126,3 +126,23 @@ func TestFoldersOfOthers(t *testing.T) {
 		t.Errorf("got %+v", found)
 	}
 }
+
+// A process is named once, however many slots it has, so that it hides no other.
+func TestLivingErrorNamesEach(t *testing.T) {
+	e := &LivingError{Job: Job{Name: "x"}}
+	for i := range 100 {
+		e.Living = append(e.Living, region.Process{Slot: i, Seen: os.Getpid(), Name: "a"})
+	}
+	for i := range 10 {
+		e.Living = append(e.Living, region.Process{Slot: 100 + i, PID: i, Name: "unseen"}, region.Process{Slot: 200 + i, Seen: os.Getppid(), Name: "b"})
+	}
+	text := e.Error()
+	for pid, want := range map[int]int{os.Getpid(): 1, os.Getppid(): 1} {
+		if n := strings.Count(text, fmt.Sprintf(" pid %d (", pid)); n != want {
+			t.Errorf("pid %d is named %d times: %s", pid, n, text)
+		}
+	}
+	if strings.Count(text, "cannot be seen") != maxNamed-2 || !strings.Contains(text, "and 4 others") {
+		t.Errorf("got %s", text)
+	}
+}

@@ -155,10 +155,10 @@ func parseInfo(text []byte) (info Info, end *End) {
 	if !whole || json.Unmarshal(first, &info) != nil {
 		return Info{}, nil
 	}
-	info.Command = cutCommand(info.Command)
+	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
 	last, _, whole := bytes.Cut(rest, []byte("\n"))
 	var e End
-	if !whole || json.Unmarshal(last, &e) != nil || e.Status < 0 || e.Status > 255 || e.Signal < 0 || e.Signal > 64 {
+	if !whole || json.Unmarshal(last, &e) != nil || e.Status < 0 || e.Status > 255 || e.Signal < 0 || e.Signal > 64 || e.Ended < 0 {
 		return info, nil
 	}
 	return info, &e

@@ -35,12 +35,20 @@ type LivingError struct {
 
 func (e *LivingError) Error() string {
 	var living []string
-	for i, p := range e.Living {
-		if i == maxNamed {
-			living = append(living, fmt.Sprintf("and %d others", len(e.Living)-i))
-			break
+	named := map[int]bool{} // one process may have many slots, and must not hide the others by them
+	others := 0
+	for _, p := range e.Living {
+		if p.Seen != 0 && named[p.Seen] {
+			continue
+		}
+		if named[p.Seen] = true; len(living) == maxNamed {
+			others++
+			continue
 		}
 		living = append(living, processText(p))
+	}
+	if others > 0 {
+		living = append(living, fmt.Sprintf("and %d others", others))
 	}
 	return fmt.Sprintf("removing %s: %v: %s (end them first)", e.Job.Title(), ErrLiving, strings.Join(living, ", "))
 }

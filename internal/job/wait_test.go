@@ -287,6 +287,8 @@ func TestWaitersLock(t *testing.T) {
 func FuzzParseInfo(f *testing.F) {
 	f.Add([]byte(`{"command":["sh"],"pid":7,"started":1}` + "\n" + `{"status":3,"ended":5}` + "\n"))
 	f.Add([]byte("{}\n{\"status\":-1}\n"))
+	f.Add([]byte(`{"command":["sh"],"started":-1}` + "\n" + `{"status":3,"ended":5}` + "\n"))
+	f.Add([]byte(`{"command":["sh"],"started":1}` + "\n" + `{"status":3,"ended":-5}` + "\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		info, end := parseInfo(text)
 		size := 0
@@ -296,8 +298,8 @@ func FuzzParseInfo(f *testing.F) {
 			}
 			size += len(arg)
 		}
-		if size > 4*maxCommand || end != nil && (end.Status < 0 || end.Status > 255) {
-			t.Errorf("%d bytes, %+v", size, end)
+		if size > 4*maxCommand || end != nil && (end.Status < 0 || end.Status > 255 || end.Ended < 0) || info.Started < 0 {
+			t.Errorf("%d bytes, %+v, %+v", size, end, info)
 		}
 	})
 }

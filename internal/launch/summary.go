@@ -69,6 +69,10 @@ type Peak struct {
 // sampleInterval is how often a recorder reads the region: a few words of memory.
 const sampleInterval = 20 * time.Millisecond
 
+// pauseAfter returns how long a recorder waits after a sample that took so long: a job can make each
+// one slow, and must not make this process as busy as it likes.
+func pauseAfter(took time.Duration) time.Duration { return max(sampleInterval, 9*took) }
+
 // maxRecorded bounds how many processes, and how many peaks of them, are kept: a job could claim
 // a thousand new ones for each sample.
 const maxRecorded = 4096
@@ -126,12 +130,11 @@ func startRecorder(path string) *recorder {
 	}
 	go func() {
 		defer close(rec.done)
-		ticker := time.NewTicker(sampleInterval)
-		defer ticker.Stop()
 		for rec.err == nil {
+			began := time.Now()
 			rec.sample()
 			select {
-			case <-ticker.C:
+			case <-time.After(pauseAfter(time.Since(began))):
 			case <-rec.quit:
 				return
 			}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/region"
@@ -72,5 +73,15 @@ func TestRecorderConfirms(t *testing.T) {
 	}
 	if p := s.Processes[1]; p.Verified || p.PID != 1 || p.Name != "init" {
 		t.Errorf("a claim: %+v", p)
+	}
+}
+
+// However long a sample takes, no more than a tenth of the time is spent on them.
+func TestRecorderPauses(t *testing.T) {
+	for _, took := range []time.Duration{0, time.Millisecond, 200 * time.Millisecond, time.Minute} {
+		pause := pauseAfter(took)
+		if pause < sampleInterval || took > (took+pause)/10 || pause > max(sampleInterval, 10*took) {
+			t.Errorf("a pause of %v after %v", pause, took)
+		}
 	}
 }

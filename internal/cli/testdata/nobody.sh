@@ -1,4 +1,4 @@
-# usage: tenant.sh SCRIPT [READY DONE]
+# usage: nobody.sh SCRIPT [READY DONE]
 # Runs a script as nobody in a job of root's, with the test programs and the stand-in driver at
 # hand. With READY that file is made when the script has made the file state/ready, and the
 # script's state/done when there is DONE.
