@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"ration/internal/benchpage"
@@ -24,6 +25,9 @@ func (r Report) Page(version string) benchpage.Page {
 	}
 	if r.Driver == StandIn {
 		p.Lead += " There was no GPU driver: a stand-in took its place, whose calls do far less than a real driver's. So look at what is more, and not at how many per cent that is."
+	}
+	if strings.HasSuffix(r.Command, "--quick") {
+		p.Lead = "This was a smoke run of a few seconds (--quick): its values mean nothing. " + p.Lead
 	}
 	for _, c := range r.Comparisons {
 		p.Comparisons = append(p.Comparisons, c.shown())
@@ -60,8 +64,13 @@ func (c Comparison) shown() benchpage.Comparison {
 	if c.Native.Median > 0 {
 		more += fmt.Sprintf(" (%+.1f %%)", 100*c.More.Median/c.Native.Median)
 	}
+	verdict := ""
+	if math.Abs(c.More.Median) <= c.Noise*c.Native.Median {
+		verdict = "cannot tell"
+	}
 	return benchpage.Comparison{
-		Name: c.Name, Native: c.Native.ordered(), Job: c.Job.ordered(),
+		Verdict: verdict,
+		Name:    c.Name, Native: c.Native.ordered(), Job: c.Job.ordered(),
 		NativeText: humanfmt.Nanoseconds(c.Native.Median), JobText: humanfmt.Nanoseconds(c.Job.Median),
 		More: more, MoreSpread: signed(c.More.Low) + " … " + signed(c.More.High), Noise: fmt.Sprintf("%.1f %%", 100*c.Noise),
 	}

@@ -26,7 +26,7 @@ with the same programs in a job, and write a page with plots. The page is one
 HTML file that needs nothing else: ration-bench.html, or the named one.
 
 Programs use this machine's GPU if it has one, and the stand-in driver if not;
-the page says which. It takes two or three minutes.`,
+the page says which. It takes a minute or two.`,
 		Example: "  ration bench report\n  ration bench report --quick /tmp/page.html",
 		Args:    argCount(0, 1, "a file for the page"),
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -22,10 +22,12 @@ import (
 	"ration/internal/workload"
 )
 
-// Pages for people show sessions in blocks of the kind console: a line that begins with "$ "
-// is a command, and the lines below it are what it prints. The tests here run each page from
-// its top to its end as one session of bash, on a machine without a GPU, and compare. So
-// everything that is shown as output was printed, and every command can be copied.
+// Pages for people show sessions. A block of the kind "sh session" is commands to copy, and a
+// block "text output" below it is what they print. In a block of the kind console a line that
+// begins with "$ " is a command, and the lines below it are what that prints: for commands that
+// are to be seen and not copied. The tests here run each page from its top to its end as one
+// session of bash, on a machine without a GPU, and compare: so everything that is shown as
+// output was printed.
 
 var updateDocs = flag.Bool("update-docs", false, "write what the commands of docs/*.md print into the pages")
 
@@ -91,11 +93,16 @@ var notations = map[string]bool{"architecture.md": true, "format.md": true, "pro
 func TestDocBlocks(t *testing.T) {
 	for path, page := range docPages(t) {
 		lines := strings.Split(page, "\n")
-		for _, b := range blocks(lines) {
+		all := blocks(lines)
+		for i, b := range all {
 			text := lines[b.first:b.last]
 			file, isRecorded := recorded[b.kind]
 			switch {
-			case b.kind == "console" || b.kind == "diff":
+			case b.kind == "console" || b.kind == "sh session" || b.kind == "diff":
+			case b.kind == "text output":
+				if !follows(all, i) {
+					t.Errorf("%s:%d: output of no command: it belongs below a block of the kind sh session", path, b.first)
+				}
 			case b.kind == "sh" || b.kind == "indented":
 				for i, line := range text {
 					if !shownLine.MatchString(strings.TrimSpace(line)) && !notations[filepath.Base(path)] {
@@ -114,6 +121,11 @@ func TestDocBlocks(t *testing.T) {
 			}
 		}
 	}
+}
+
+// follows reports whether block i is the output of the block before it.
+func follows(all []block, i int) bool {
+	return i > 0 && i < len(all) && all[i].kind == "text output" && all[i-1].kind == "sh session" && all[i].first == all[i-1].last+3
 }
 
 // shownCommand finds a ration command in a line of a page.
@@ -313,8 +325,13 @@ func TestDocSessions(t *testing.T) {
 	}
 	for path, page := range docPages(t) {
 		lines := strings.Split(page, "\n")
-		if strings.Contains(page, "```console") {
+		if strings.Contains(page, "```console") || strings.Contains(page, "```sh session") {
 			t.Run(filepath.Base(path), func(t *testing.T) {
+				for _, tool := range []string{"bash", "jq"} {
+					if _, err := exec.LookPath(tool); err != nil && (tool == "bash" || strings.Contains(page, tool+" ")) {
+						t.Skipf("the page uses %s, which is not installed", tool)
+					}
+				}
 				now := runPage(t, path, lines)
 				if *updateDocs {
 					if err := os.WriteFile(path, []byte(strings.Join(now, "\n")), 0o644); err != nil {
@@ -344,43 +361,65 @@ func runPage(t *testing.T, path string, lines []string) (now []string) {
 	s := startSession(t, environ, folder)
 	names := regexp.MustCompile(`\b` + regexp.QuoteMeta(me.Username) + `\b`)
 	shown := strings.NewReplacer(jobs, shownFolder, folder, "/home/"+shownUser)
-	at := 0
-	for _, b := range blocks(lines) {
-		if b.kind != "console" {
-			continue
+	run := func(line int, command string, want int) []string {
+		got, err := s.run(command, want)
+		if err != nil {
+			t.Fatalf("%s:%d: %s: %v after printing %q", path, line, command, err, got)
 		}
-		now = append(now, lines[at:b.first]...)
-		at = b.last
-		for i := b.first; i < b.last; {
-			command, is := strings.CutPrefix(lines[i], "$ ")
-			if !is {
-				t.Fatalf("%s:%d: output before any command", path, i+1)
-			}
-			now = append(now, lines[i])
-			for i++; strings.HasSuffix(command, `\`) && i < b.last; i++ {
-				command = strings.TrimSuffix(command, `\`) + lines[i]
+		for k, text := range got {
+			got[k] = strings.TrimRight(names.ReplaceAllString(shown.Replace(text), shownUser), " ")
+		}
+		return got
+	}
+	// printed returns what the page is to have: what it has, if that is the same.
+	printed := func(line int, command string, want, got []string) []string {
+		if samePrinted(want, got) {
+			return want
+		}
+		if *updateDocs {
+			return got
+		}
+		t.Errorf("%s:%d: %s\nprints:\n%s\nthe page has:\n%s", path, line, command, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		return want
+	}
+	at := 0
+	all := blocks(lines)
+	for i, b := range all {
+		switch b.kind {
+		case "console":
+			now = append(now, lines[at:b.first]...)
+			at = b.last
+			for i := b.first; i < b.last; {
+				command, is := strings.CutPrefix(lines[i], "$ ")
+				if !is {
+					t.Fatalf("%s:%d: output before any command", path, i+1)
+				}
 				now = append(now, lines[i])
+				begin := i + 1
+				for i++; i < b.last && !strings.HasPrefix(lines[i], "$ "); i++ {
+				}
+				want := lines[begin:i]
+				now = append(now, printed(begin, command, want, run(begin, command, len(want)))...)
 			}
-			begin := i
-			for i < b.last && !strings.HasPrefix(lines[i], "$ ") {
-				i++
+		case "sh session":
+			// What it prints is in the next block, if that is below it.
+			var want []string
+			shows := follows(all, i+1)
+			if shows {
+				want = lines[all[i+1].first:all[i+1].last]
 			}
-			want := lines[begin:i]
-			got, err := s.run(command, len(want))
-			if err != nil {
-				t.Fatalf("%s:%d: %s: %v after printing %q", path, begin, command, err, got)
+			var got []string
+			for k, command := range lines[b.first:b.last] {
+				got = append(got, run(b.first+k+1, command, len(want)-len(got))...)
 			}
-			for k, line := range got {
-				got[k] = strings.TrimRight(names.ReplaceAllString(shown.Replace(line), shownUser), " ")
+			want = printed(b.first+1, lines[b.first], want, got)
+			now = append(now, lines[at:b.last+1]...)
+			at = b.last + 1
+			if shows {
+				at = all[i+1].last + 1
 			}
-			switch {
-			case samePrinted(want, got):
-				now = append(now, want...)
-			case *updateDocs:
-				now = append(now, got...)
-			default:
-				now = append(now, want...)
-				t.Errorf("%s:%d: %s\nprints:\n%s\nthe page has:\n%s", path, begin, command, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			if len(want) > 0 {
+				now = append(append(append(now, "", "```text output"), want...), "```")
 			}
 		}
 	}

@@ -128,12 +128,14 @@ func TestLearnEnds(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a command that runs in the foreground, and not the lesson.
+// Ctrl-C ends a command that runs in the foreground, and not the lesson. Ctrl-Z does nothing
+// to it: nothing could continue it.
 func TestLearnInterruptsCommand(t *testing.T) {
 	s, folder := startLearn(t, "--tasks")
 	s.shows(`learn>\n$`)
 	s.press("ration run --fake-gpu h200 --mem 4g --name long -- fake-train --hold 1g\n")
 	s.shows(`holding 1 GiB`)
+	s.press("\x1a")
 	s.press("\x03")
 	s.shows(`Not yet: there is no job that runs with a limit(?s:.*)learn>\n$`)
 	s.press("quit\n")

@@ -114,7 +114,7 @@ A \fBregion\fP is the file with a job's limits and the account of each of its pr
 A \fBsize\fP is 10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes.
 0 or none is no limit. Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others.
 .PP
-A \fBcontext\fP is what each CUDA process holds before its first tensor, about half a GiB on recent GPUs. It counts.
+A \fBcontext\fP is what each CUDA process holds before its first tensor, 518 MiB on an H200. It counts.
 .PP
 Every command that prints data takes \fB\-\-json\fP, and then prints one JSON value on standard output. Errors go to
 standard error.

@@ -20,7 +20,7 @@ var exitStatuses = []entry{
 
 // variablesOfRun are for ration run, and for programs with the library preloaded.
 var variablesOfRun = []entry{
-	{limit.EnvMemory + ", " + limit.EnvMemory + "_<i>", "The memory limit on each device, or on device <i>: 10g, 1024m, 25%. 0 or none is no limit. --mem comes first."},
+	{limit.EnvMemory + ", " + limit.EnvMemory + "_<i>", "The memory limit on each device, or on the device of that number: 10g, 1024m, 25%. 0 or none is no limit. --mem comes first."},
 	{limit.EnvCompute + ", " + limit.EnvCompute + "_<i>", "A share of a device's time in per cent: 30. --compute comes first."},
 	{limit.EnvPolicy, "What " + limit.EnvCompute + " is: default a share, force a cap, disable neither."},
 	{limit.EnvComputeMax + ", " + limit.EnvComputeMax + "_<i>", "A cap on a device's time in per cent. --compute-max comes first."},
@@ -31,7 +31,7 @@ var variablesOfRun = []entry{
 
 // variablesOfLibrary are for programs with the library preloaded.
 var variablesOfLibrary = []entry{
-	{"RATION_REGION, CUDA_DEVICE_MEMORY_SHARED_CACHE", "The path of the job's region. ration run sets the first. ps, why and top show that job where it is set."},
+	{"RATION_REGION, CUDA_DEVICE_MEMORY_SHARED_CACHE", "The path of the job's region. ration run sets the first, which comes first. The second is HAMi-core's; ps, why and top show the region that it names as well."},
 	{"RATION_LOG", "What the library writes to standard error: error, warn, info or debug. Without it LIBCUDA_LOG_LEVEL, then LOG_LEVEL, 0 to 4, as in HAMi-core."},
 	{"LIBCUDA_LOG_LEVEL, LOG_LEVEL", "HAMi-core's names for RATION_LOG, 0 to 4."},
 	{"RATION_LOG_FILE", "A file to write the log to instead. %p is the PID, %j the job."},

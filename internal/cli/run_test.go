@@ -52,6 +52,8 @@ func TestRun(t *testing.T) {
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
+			case "race":
+				return underRace, nil
 			case "root":
 				return os.Geteuid() == 0, nil
 			case "mounts":

@@ -47,7 +47,8 @@ func newShell(folder, ration string, screen Screen) (*shell, error) {
 
 // run runs a line.
 func (s *shell) run(line string) error {
-	cmd := exec.Command("/bin/sh", "-c", line)
+	// Ctrl-Z would stop the command, and nothing here could continue it.
+	cmd := exec.Command("/bin/sh", "-c", "trap '' TSTP\n"+line)
 	cmd.Env = s.environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A file, not a pipe: what goes on in the background must not keep Wait waiting.
