@@ -93,7 +93,9 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 			out = append(out, &jobs[i])
 		}
 	}
-	older := func(a, b *machine.Job) int { return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.Path, b.Path)) }
+	older := func(a, b *machine.Job) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.Path, b.Path))
+	}
 	slices.SortFunc(out, older)
 	turn, next := map[*machine.Job]int{}, map[string]int{}
 	for _, j := range out {
