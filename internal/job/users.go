@@ -91,6 +91,9 @@ func names(dir string) []string {
 	return out
 }
 
+// isJobName reports whether what is in a folder of jobs may be a job, by its name.
+func isJobName(name string) bool { return limit.CheckName("job", name) == nil && !Reserved(name) }
+
 // EachIn calls visit for each job in a folder of another user's, with the descriptor of the
 // job's own folder, until that returns false. It reports whether it saw all of them.
 func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
@@ -111,7 +114,7 @@ func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 			if seen++; seen > maxUserJobs {
 				return false
 			}
-			if limit.CheckName("job", name) != nil || Reserved(name) {
+			if !isJobName(name) {
 				continue
 			}
 			dir, err := safepath.OpenAt(top, name, unix.O_PATH|unix.O_DIRECTORY, 0)
