@@ -30,6 +30,7 @@ type Reader struct {
 	found   time.Time       // when the folders of users, and the kernel's locks, were last looked at
 	hints   map[string]bool // paths of folders in which something has happened
 	locks   []Finding       // of the last look at the kernel's locks
+	putOff  bool
 
 	places   job.Places
 	allUsers func() bool
@@ -45,7 +46,7 @@ const (
 	listAge = time.Minute
 	// endedRounds is in how many Reads each job that has ended is looked at once: another may
 	// begin in its folder, and no hint was given.
-	endedRounds = 60
+	endedRounds = 600
 	// keptEnded is how many jobs of a user that have ended are returned.
 	keptEnded = job.Kept
 	// maxListed bounds how many folders of one user's are looked at.
@@ -63,6 +64,14 @@ func (r *Reader) Hint(folder string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hints[folder] = true
+}
+
+// PutOff reports whether the last Read has put off something that was hinted at: a job that was
+// read a moment before has to wait, so that none costs much of a processor's time.
+func (r *Reader) PutOff() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.putOff
 }
 
 // Close closes all descriptors. A user's that do not answer are closed when they do.
@@ -88,15 +97,15 @@ func (r *Reader) all() (out []*userReader) {
 	return out
 }
 
-// Folders returns the folders in which jobs come and go, and those of the jobs that it knows:
-// what happens there is worth a Hint.
-func (r *Reader) Folders() (out []string) {
+// Folders returns the folders in which jobs come and go, those of jobs that have not ended, and
+// those of the latest that have: what happens there is worth a Hint.
+func (r *Reader) Folders() (bases, active, ended []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range r.all() {
-		out = append(out, u.last.folders...)
+		bases, active, ended = append(bases, u.last.bases...), append(active, u.last.active...), append(ended, u.last.ended...)
 	}
-	return out
+	return bases, active, ended
 }
 
 // Read reads the machine. changed is false where it is as it was the last time.
@@ -121,9 +130,10 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 		u.start(now, hints)
 	}
 	known := map[job.FileID]bool{}
+	r.putOff = false
 	for _, u := range all {
 		answered, news := u.wait(deadline)
-		changed = changed || news
+		changed, r.putOff = changed || news, r.putOff || answered && u.last.putOff
 		for _, j := range u.last.jobs {
 			if !known[j.file] {
 				known[j.file] = true

@@ -39,8 +39,16 @@ type userLook struct {
 	jobs    []Job
 	hidden  int
 	cut     bool
-	folders []string
 	changed bool
+	putOff  bool // something was hinted at, and has to wait for a moment
+
+	bases, active, ended []string // folders: of jobs, and of each job
+}
+
+// again is the same look, once more.
+func (l userLook) again(putOff bool) userLook {
+	l.changed, l.putOff = false, putOff
+	return l
 }
 
 // userState is what the looks of one user know of each other.
@@ -51,7 +59,8 @@ type userState struct {
 	ended  []*watched
 	turn   int // in ended
 	due    time.Time
-	first  bool // there was a look
+	kept   map[string]bool // hints that were put off
+	first  bool            // there was a look
 	cut    bool
 	buf    []byte
 }
@@ -136,8 +145,10 @@ func (s *userState) close() {
 // look looks at all jobs of the user.
 func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 	s := &u.state
+	hints = s.own(hints)
 	if now.Before(s.due) {
-		return userLook{u.last.jobs, u.last.hidden, u.last.cut, u.last.folders, false}
+		s.kept = hints
+		return u.last.again(len(hints) > 0)
 	}
 	began := time.Now()
 	changed := !s.first
@@ -180,18 +191,39 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 			check(s.ended[s.turn])
 		}
 	}
+	putOff := false
 	for folder := range hints {
-		if w := s.jobs[filepath.Join(folder, job.RegionName)]; w != nil && w.ended {
+		w := s.jobs[filepath.Join(folder, job.RegionName)]
+		if w != nil && w.ended {
 			check(w)
+		}
+		if w != nil && w.late {
+			putOff, s.kept[folder] = true, true
 		}
 	}
 	if !changed {
 		s.rest(began)
-		return userLook{u.last.jobs, u.last.hidden, u.last.cut, u.last.folders, false}
+		return u.last.again(putOff)
 	}
 	s.divide()
 	out := s.collect(p, paths)
+	out.putOff = putOff
 	s.rest(began)
+	return out
+}
+
+// own returns the hints at this user's folders, with those that were put off.
+func (s *userState) own(hints map[string]bool) map[string]bool {
+	out := s.kept
+	if out == nil {
+		out = map[string]bool{}
+	}
+	for folder := range hints {
+		if s.lists[folder] != nil || s.jobs[filepath.Join(folder, job.RegionName)] != nil {
+			out[folder] = true
+		}
+	}
+	s.kept = map[string]bool{}
 	return out
 }
 
@@ -261,7 +293,7 @@ func (s *userState) divide() {
 // collect returns the jobs. Of those that have ended the latest are read, and of the others
 // nothing is kept.
 func (s *userState) collect(p patience, paths []string) userLook {
-	out := userLook{changed: true, cut: s.cut, folders: slices.Clone(paths)}
+	out := userLook{changed: true, cut: s.cut, bases: slices.Clone(paths)}
 	for i, w := range s.ended {
 		if i >= keptEnded {
 			w.job, w.known = Job{}, false
@@ -275,9 +307,13 @@ func (s *userState) collect(p patience, paths []string) userLook {
 		}
 	}
 	for _, w := range slices.Concat(s.active, s.ended[:min(len(s.ended), keptEnded)]) {
-		out.folders = append(out.folders, filepath.Dir(w.path))
+		if folder := filepath.Dir(w.path); w.ended {
+			out.ended = append(out.ended, folder)
+		} else if w.name != "" {
+			out.active = append(out.active, folder)
+		}
 		if w.shown && w.known {
-			out.jobs = append(out.jobs, w.job.clone())
+			out.jobs = append(out.jobs, w.job)
 		}
 	}
 	return out
@@ -301,14 +337,4 @@ func (u *userReader) openLocked() (changed bool) {
 	w.region, w.dir, w.vitals = name, dir, job.OpenVitals(dir, name)
 	u.state.jobs[path] = w
 	return true
-}
-
-// clone returns a copy of a job of which others may change what the driver says.
-func (j *Job) clone() Job {
-	out := *j
-	out.Processes = slices.Clone(j.Processes)
-	for i := range out.Processes {
-		out.Processes[i].Holdings = slices.Clone(out.Processes[i].Holdings)
-	}
-	return out
 }

@@ -41,6 +41,7 @@ type watched struct {
 	created int64     // Unix nanoseconds; of one that has ended
 	read    time.Time // when job was read
 	due     time.Time // not to be read before
+	late    bool      // it has changed, and was not due
 	fixed   bool      // it is what it was, and is not looked at again
 	reads   int       // how often it was read, for tests
 }
@@ -55,7 +56,11 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	if w.fixed {
 		return false, true
 	}
-	vital, there := w.open()
+	before := w.vital
+	if p.now().Sub(w.read) >= fullAge {
+		before = job.Vital{}
+	}
+	vital, there := w.openSince(before)
 	if !there {
 		return w.shown, false
 	}
@@ -73,14 +78,14 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 		w.close()
 		return changed, true
 	}
-	if now.Before(w.due) {
+	if w.late = now.Before(w.due); w.late {
 		return false, true
 	}
 	w.vital, w.sum, w.equal = vital, sum, equal // of before it is read: a change meanwhile is seen the next time
-	before := watched{shown: w.shown, known: w.known, job: w.job}
+	was := watched{shown: w.shown, known: w.known, job: w.job}
 	w.readAll(p)
 	// What cannot be read is read again and again, and is no news.
-	same := before.known && before.shown == w.shown && before.job.Error == w.job.Error && before.job.State == w.job.State
+	same := was.known && was.shown == w.shown && was.job.Error == w.job.Error && was.job.State == w.job.State
 	return !same || w.shown && w.job.Error == "", true
 }
 
@@ -109,8 +114,11 @@ func (w *watched) readAll(p patience) {
 	}
 }
 
-// open opens what is to be looked at, unless it is open, and looks at the folder.
-func (w *watched) open() (vital job.Vital, there bool) {
+// open is openSince of what is not known.
+func (w *watched) open() (vital job.Vital, there bool) { return w.openSince(job.Vital{}) }
+
+// openSince opens what is to be looked at, unless it is open, and looks at the folder.
+func (w *watched) openSince(before job.Vital) (vital job.Vital, there bool) {
 	for range 2 {
 		if w.dir < 0 {
 			dir, err := safepath.OpenFolder(filepath.Dir(w.path))
@@ -119,7 +127,7 @@ func (w *watched) open() (vital job.Vital, there bool) {
 			}
 			w.dir, w.vitals = dir, job.OpenVitals(dir, w.region)
 		}
-		if vital, there = w.vitals.Look(); there {
+		if vital, there = w.vitals.Look(before); there {
 			break
 		}
 		w.close() // a folder of the same name may be there
@@ -127,9 +135,9 @@ func (w *watched) open() (vital job.Vital, there bool) {
 	if !there {
 		return vital, false
 	}
-	if !vital.Launched { // the file may be there by now
+	if !vital.Launched && vital.FolderChanged(before) { // the file may be there by now
 		w.vitals = job.OpenVitals(w.dir, w.region)
-		vital, _ = w.vitals.Look()
+		vital, _ = w.vitals.Look(job.Vital{})
 	}
 	if w.pulse != nil && vital.Region != w.vital.Region {
 		w.pulse.Close()

@@ -34,24 +34,30 @@ func (v Vitals) Close() { closeIf(v.alive) }
 // is in its region.
 type Vital struct {
 	Launched bool
-	Running  bool   // a process of the command has the job locked, or one that creates or removes it
-	Region   FileID // zero where there is none
+	Running  bool          // a process of the command has the job locked, or one that creates or removes it
+	Region   FileID        // zero where there is none
+	folder   unix.Timespec // when something in the folder was made or removed
 	info     unix.Timespec
 	size     int64
 }
 
 // Look returns it, and whether the folder is still there: one that was removed has no name, and
-// a job of the same name is in another.
-func (v Vitals) Look() (out Vital, there bool) {
+// a job of the same name is in another. before is what an earlier look returned.
+func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	var st unix.Stat_t
 	if unix.Fstat(v.dir, &st) != nil || st.Nlink == 0 {
 		return out, false
 	}
+	out.folder = st.Mtim
 	if out.Launched = v.alive >= 0; out.Launched {
 		// A launcher replaces neither the file nor the folder.
 		out.Running = inUseBy(v.alive)
 	}
-	if id, err := identityIn(v.dir, v.name); err == nil {
+	// What was made within a tick of the kernel's clock after the look before is found when the
+	// job is read, which is from time to time in any case.
+	if out.folder == before.folder && before.Region != (FileID{}) {
+		out.Region = before.Region
+	} else if id, err := identityIn(v.dir, v.name); err == nil {
 		out.Region = id
 	}
 	if unix.Fstatat(v.dir, infoName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
@@ -59,6 +65,9 @@ func (v Vitals) Look() (out Vital, there bool) {
 	}
 	return out, true
 }
+
+// FolderChanged reports whether something in the folder was made or removed between two looks.
+func (v Vital) FolderChanged(since Vital) bool { return v.folder != since.folder }
 
 // Names lists the folders of a folder of jobs that may be jobs: so many at most. changed is when
 // the folder itself was last changed, by which it is known whether another list would differ.
@@ -113,3 +122,7 @@ func openList(folder string) (int, error) {
 	}
 	return fd, nil
 }
+
+// TellsOfProcess reports whether a file in a job's folder is one that processes of the job open
+// when they join or begin, and close when they end.
+func TellsOfProcess(name string) bool { return name == RegionName || name == aliveName }
