@@ -19,6 +19,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -47,9 +48,10 @@ type Options struct {
 	JobMetrics bool   // also with those of each job
 	Version    string
 	Log        *slog.Logger
-	// Reap returns what dead processes of the job with that region hold, as a process of that
+	Interval   time.Duration // how often to look when nothing makes it
+	// Reap returns what dead processes of the jobs with those regions hold, as a process of that
 	// user's. It returns when that has been done, or could not be.
-	Reap func(ctx context.Context, path string, uid int) error
+	Reap func(ctx context.Context, paths []string, uid int) error
 }
 
 // Agent is a running agent.
@@ -79,7 +81,9 @@ func New(opts Options) (*Agent, error) {
 		a.stats.Events[kind] = 0
 	}
 	hint := func(folder string) {
-		a.reader.Hint(folder)
+		if folder != "" {
+			a.reader.Hint(folder)
+		}
 		a.Wake()
 	}
 	var err error
@@ -109,11 +113,11 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	go a.watcher.run()
 	go a.pids.run()
 	go a.driver.run(ctx, a.Wake)
-	timer := time.NewTicker(Interval)
+	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
 	defer timer.Stop()
 	var failed error
 	for {
-		if err := a.look(ctx); err != nil && (failed == nil || failed.Error() != err.Error()) {
+		if err := a.look(); err != nil && (failed == nil || failed.Error() != err.Error()) {
 			a.opts.Log.Error("the jobs could not be listed", "error", err)
 			failed = err
 		} else if err == nil {
@@ -145,7 +149,7 @@ func (a *Agent) close() {
 }
 
 // look looks at the machine once.
-func (a *Agent) look(ctx context.Context) error {
+func (a *Agent) look() error {
 	began := time.Now()
 	m, changed, err := a.reader.Read()
 	if err != nil {
@@ -155,20 +159,21 @@ func (a *Agent) look(ctx context.Context) error {
 		time.AfterFunc(putOffGap, a.Wake)
 	}
 	said, news := a.driver.said()
+	var happened []machine.Event
 	if changed {
-		happened := machine.Events(&a.base, &m, began)
+		happened = machine.Events(&a.base, &m, began)
 		a.base = m
-		a.note(happened)
 		a.watcher.set(a.reader.Folders())
 		a.pids.set(m.Jobs)
 	}
-	a.reaper.reap(ctx, m.Jobs)
+	a.reaper.reap(m.Jobs)
 	if changed || news {
 		picture := a.base.Clone()
 		picture.Findings = m.Findings // whose folder answers is news of each look
 		node.AddFrom(&picture, said)
 		a.picture.Store(&picture)
 	}
+	a.note(happened) // who hears of them finds them in the picture
 	a.history.add(a.picture.Load(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -125,14 +125,14 @@ func makeAgentFolder(folder string) error {
 	return err
 }
 
-// nobody is the group of processes that act for another user: their files are theirs as users.
+// nobodyGroup is the group of processes that act for another user: their files are theirs as users.
 const nobodyGroup = 65534
 
-// reapAs returns what dead processes of a job hold, by a process of the user to whom the region
-// belongs.
-func reapAs(ctx context.Context, path string, uid int) error {
+// reapAs returns what dead processes of jobs hold, by a process of the user to whom the regions
+// belong.
+func reapAs(ctx context.Context, paths []string, uid int) error {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = []string{"ration", "reap", path}
+	cmd.Args = append([]string{"ration", "reap"}, paths...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin"}
 	if os.Geteuid() == 0 && uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}}
@@ -147,14 +147,18 @@ func reapAs(ctx context.Context, path string, uid int) error {
 // newReapCommand returns what the agent has processes of users do.
 func newReapCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "reap PATH", Hidden: true, Args: argCount(1, 1, "one region"),
+		Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
 		RunE: withStatus(func(_ *cobra.Command, args []string) error {
 			// It trusts no more than it needs: nothing that it could become is of use to a region.
 			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 				return err
 			}
-			j := reap.ReadJob(job.Job{Path: args[0]}, reap.Options{})
-			return j.Err()
+			var err error
+			for _, path := range args {
+				j := reap.ReadJob(job.Job{Path: path}, reap.Options{})
+				err = errors.Join(err, j.Err())
+			}
+			return err
 		}),
 	}
 }
