@@ -81,6 +81,8 @@ func shareDescriptors(path string) error {
 	if err != nil {
 		return err
 	}
+	child := exec.Command("cat")
+	child.Stdin = os.Stdin
 	for _, fd := range fds {
 		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to != path {
 			continue
@@ -89,13 +91,17 @@ func shareDescriptors(path string) error {
 		if _, err := fmt.Sscan(fd.Name(), &n); err != nil {
 			return err
 		}
-		child := exec.Command("cat")
-		child.Stdin = os.Stdin
-		child.ExtraFiles = []*os.File{os.NewFile(uintptr(n), path)}
-		return child.Start()
+		file := os.NewFile(uintptr(n), path)
+		child.ExtraFiles = append(child.ExtraFiles, file)
+		shared = append(shared, file) // so that it is not closed before the end
 	}
-	return errors.New("no descriptor of the region")
+	if len(child.ExtraFiles) == 0 {
+		return errors.New("no descriptor of the region")
+	}
+	return child.Start()
 }
+
+var shared []*os.File
 
 // inProcess reaps in this process, which is of the region's user.
 func inProcess(_ context.Context, paths []string, _ int) (err error) {
@@ -237,6 +243,7 @@ func TestNoticesAtOnce(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	second := holder(t, "train")
+	a.Wake()
 	a.await(t, machine.RequestRefused, 2) // it has seen both
 	first.kill()
 	d := a.await(t, machine.ProcessDied, 1)[0]
@@ -257,12 +264,12 @@ func TestNoticesDeathWithOpenFiles(t *testing.T) {
 	a := startAgent(t, Options{Reap: inProcess})
 	c := holder(t, "train", envShare+"=1")
 	other := holder(t, "train")
+	a.Wake()
 	a.await(t, machine.RequestRefused, 2)
-	for waited := 0; len(a.pidsOpen()) < 2; waited++ { // the look that saw it has ended
-		if waited > 3000 {
-			t.Fatal("nobody waits for the processes")
-		}
-		time.Sleep(10 * time.Millisecond)
+	// The looks that the start has made it take are over: it is the death that makes it look.
+	for before := uint64(0); before != a.Stats().Looks || a.pidsOpen() < 2; {
+		before = a.Stats().Looks
+		time.Sleep(4 * joinTime)
 	}
 	if err := c.Process.Kill(); err != nil { // its child lives on, with what it was given
 		t.Fatal(err)
@@ -272,10 +279,10 @@ func TestNoticesDeathWithOpenFiles(t *testing.T) {
 	other.kill()
 }
 
-func (a *Agent) pidsOpen() map[int]*ending {
+func (a *Agent) pidsOpen() int {
 	a.pids.mu.Lock()
 	defer a.pids.mu.Unlock()
-	return a.pids.open
+	return len(a.pids.open)
 }
 
 // The next agent knows the same events as one that was killed, each once.
@@ -408,6 +415,48 @@ func TestFlood(t *testing.T) {
 	}
 	if _, watched := w.watched[quiet]; !watched {
 		t.Error("the quiet folder is not watched")
+	}
+}
+
+// A process that joins or ends opens and closes the region, which is worth a look; where a job
+// has ended the agent itself does that when it looks, and it is not.
+func TestWatchesOpening(t *testing.T) {
+	dir := t.TempDir()
+	hints := make(chan string, 100)
+	w, err := newWatcher(func(folder string) { hints <- folder })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	active, ended := filepath.Join(dir, "active"), filepath.Join(dir, "ended")
+	for _, f := range []string{active, ended} {
+		if err := os.Mkdir(f, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{job.RegionName, "info"} {
+			if err := os.WriteFile(filepath.Join(f, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.set(nil, []string{active}, []string{ended})
+	<-hints
+	<-hints
+	go w.run()
+	for _, path := range []string{ended + "/" + job.RegionName, active + "/info", active + "/" + job.RegionName} { // the last is worth a look
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	if got := <-hints; got != active {
+		t.Errorf("got %s", got)
+	}
+	if err := os.Remove(filepath.Join(ended, "info")); err != nil {
+		t.Fatal(err)
+	}
+	for <-hints != ended {
 	}
 }
 

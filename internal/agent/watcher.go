@@ -209,8 +209,15 @@ func (w *watcher) folderOf(e inotifyEvent) string {
 	if e.mask&(unix.IN_OPEN|unix.IN_CLOSE) != 0 && !job.TellsOfProcess(e.name) {
 		return ""
 	}
+	if e.mask&unix.IN_OPEN != 0 { // it joins when it has opened the file
+		time.AfterFunc(joinTime, func() { w.hint(f.folder) })
+	}
 	return f.folder
 }
+
+// joinTime is when a process that has opened the region has joined the job, as a rule; if it
+// takes longer, the next look by the clock sees it.
+const joinTime = 50 * time.Millisecond
 
 // rest leaves a folder alone for a while. The lock is held.
 func (w *watcher) rest(f *watch, wd int32) {
