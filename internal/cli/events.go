@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,10 +59,7 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 	}
 	p := &eventPrinter{a: a, f: f, names: names, seen: map[machine.EventID]bool{}}
 	if !f.follow {
-		if !f.noAgent && p.ask(context.Background()) == nil {
-			return p.err
-		}
-		return p.look()
+		return p.printKnown()
 	}
 	reader := machine.NewReader()
 	defer reader.Close()
@@ -95,13 +93,14 @@ type eventPrinter struct {
 // errWritten ends a stream to which nothing more can be written.
 var errWritten = errors.New("the output cannot be written")
 
-// ask prints what an agent knows. The error says that there is none.
+// ask prints what an agent knows, and follows it. The error says that there is none, or that it
+// has ended.
 func (p *eventPrinter) ask(ctx context.Context) error {
 	c, err := agent.Find()
 	if err != nil {
 		return err
 	}
-	return c.Events(ctx, p.f.follow, func(e machine.Event) error {
+	return c.Events(ctx, true, func(e machine.Event) error {
 		p.print(e)
 		if p.err != nil {
 			return errWritten
@@ -110,13 +109,22 @@ func (p *eventPrinter) ask(ctx context.Context) error {
 	})
 }
 
-// look prints what the regions still know.
-func (p *eventPrinter) look() error {
+// printKnown prints what the regions still know, and what an agent does: it may have more, and
+// may not have looked since the latest.
+func (p *eventPrinter) printKnown() error {
 	m, err := machine.Read()
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	for _, e := range machine.Events(&machine.Machine{}, &m, time.Now()) {
+	all := machine.Events(&machine.Machine{}, &m, time.Now())
+	if c, err := agent.Find(); err == nil && !p.f.noAgent {
+		_ = c.Events(context.Background(), false, func(e machine.Event) error {
+			all = append(all, e)
+			return nil
+		})
+	}
+	slices.SortStableFunc(all, func(a, b machine.Event) int { return cmp.Compare(a.Time, b.Time) })
+	for _, e := range all {
 		p.print(e)
 	}
 	return p.err

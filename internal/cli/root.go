@@ -40,8 +40,10 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			printError(stderr, err)
 			return exitStatus(err)
 		case s := <-interrupted:
-			if stop := onSignal.Load(); stop != nil && s != syscall.SIGPIPE {
-				(*stop)()
+			if stop := onSignal.Load(); stop != nil {
+				if s != syscall.SIGPIPE { // of a client that has gone
+					(*stop)()
+				}
 				continue
 			}
 			return interrupt(s.(syscall.Signal), stderr)

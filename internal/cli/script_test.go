@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		"hold":   func() { os.Exit(hold(os.Args[1:])) },
 
 		"asnobody": func() { os.Exit(asNobody(os.Args[1:])) },
+		"socket":   func() { os.Exit(askSocket(os.Args[1:])) },
 	})
 }
 
@@ -60,14 +61,15 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":    exits,
-			"json":     checkJSON,
-			"limits":   writeLimits,
-			"patch":    patch,
-			"tenant":   allowTenant,
-			"total":    recordTotal,
-			"waitfile": waitFile,
-			"word":     writeWord,
+			"exits":     exits,
+			"json":      checkJSON,
+			"limits":    writeLimits,
+			"patch":     patch,
+			"tenant":    allowTenant,
+			"total":     recordTotal,
+			"waitevent": waitEvent,
+			"waitfile":  waitFile,
+			"word":      writeWord,
 		},
 	})
 }
@@ -97,7 +99,7 @@ func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
 		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
 		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
-		"wait": &Waited{}, "inspect": &Inspection{},
+		"wait": &Waited{}, "inspect": &Inspection{}, "event": &machine.Event{},
 	}
 	if neg || len(args) != 1 || types[args[0]] == nil {
 		ts.Fatalf("usage: json type")

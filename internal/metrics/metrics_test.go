@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"ration/machine"
@@ -73,6 +74,22 @@ func TestGoldenScrape(t *testing.T) {
 	problems, err := promlint.New(strings.NewReader(got)).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// What the agent says of itself is as Prometheus would have it, too.
+func TestAgentMetrics(t *testing.T) {
+	c := AgentCollector(func() Agent { return Agent{Events: map[string]uint64{"start": 2, "death": 1}, Looks: 3, LookSeconds: 0.25, Looked: 1e18} })
+	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if err := testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP ration_agent_events_total Events that the agent has seen since it started, by kind.
+# TYPE ration_agent_events_total counter
+ration_agent_events_total{kind="death"} 1
+ration_agent_events_total{kind="start"} 2
+`), "ration_agent_events_total"); err != nil {
+		t.Error(err)
 	}
 }
 
