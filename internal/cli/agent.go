@@ -33,24 +33,25 @@ func newAgentCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Watch the machine, and answer questions about it",
-		Long: `Watch the jobs of this user, or for root those of all users, until it is ended by
-SIGTERM or Ctrl-C. It notices within a moment when processes of a job die and has
-what they held returned to the job, keeps the history of the last 15 minutes and
-the latest 4096 events, and answers questions over a socket: agent.sock in the
-folder of jobs, /run/ration for root's. To its own user and to root it shows
-everything, to others their own jobs, and what is handed out of each device.
+		Long: `Watch the jobs of this user, or for root those of all users, until it is ended
+by SIGTERM or Ctrl-C. It notices within a moment when processes of a job die
+and has what they held returned to the job, keeps the history of the last 15
+minutes and the latest 4096 events, and answers questions over a socket:
+agent.sock in the folder of jobs, /run/ration for root's. To its own user and
+to root it shows everything, to others their own jobs, and what is handed out
+of each device.
 
 Nothing needs it: jobs go on, and all commands work, when it is not there or is
 killed. ration ps and ration events ask it where it is there.
 
 Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every user
-of the machine can reach: without those of each job, which have names of jobs and
-users in them, unless --job-metrics says so.
+of the machine can reach: without those of each job, which have names of jobs
+and users in them, unless --job-metrics says so.
 
 The log goes to standard error.
 
-Exit status: 0 when it was asked to end; 1 if it could not begin, as when another
-agent runs already.`,
+Exit status: 0 when it was asked to end; 1 if it could not begin, as when
+another agent runs already.`,
 		Example: "  ration agent\n  ration agent --listen 127.0.0.1:9999 --job-metrics",
 		Args:    noArgs,
 		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runAgent(cmd, f) }),

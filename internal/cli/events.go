@@ -27,15 +27,16 @@ func newEventsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events [JOB...]",
 		Short: "Print what happens to jobs",
-		Long: `Print what has happened to jobs, the earliest first: starts, ends, refusals, and
-deaths of processes, as far as it is still known. With --follow it goes on with
-what happens, until it is interrupted. With JOBs, names or paths of regions, only
-of those.
+		Long: `Print what has happened to jobs, the earliest first: starts, ends, refusals,
+and deaths of processes, as far as it is still known. With --follow it goes on
+with what happens, until it is interrupted. With JOBs, names or paths of
+regions, only of those.
 
-A region keeps its latest 256 refusals and 64 deaths; of jobs that were removed,
-and of ends that no launcher saw, an agent knows (ration agent). It is asked where
-there is one, and followed events come at once; without it the jobs are looked at
-every second. When an agent ends or begins meanwhile, nothing is printed twice.
+A region keeps its latest 256 refusals and 64 deaths; of jobs that were
+removed, and of ends that no launcher saw, an agent knows (ration agent). It is
+asked where there is one, and followed events come at once; without it the jobs
+are looked at every second. When an agent ends or begins meanwhile, nothing is
+printed twice.
 
 With --json each event is a line.
 
