@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -58,12 +59,13 @@ func (w *pidWatch) set(jobs []machine.Job) {
 	for i := range jobs {
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
-			if !p.Verified || p.State == machine.Dead || p.HostPID <= 0 || len(wanted) >= maxPIDs {
+			pid := cmp.Or(p.HostPID, p.PID) // in a container the host's is not known, and the process's own is the same to its neighbours
+			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= maxPIDs {
 				continue
 			}
-			wanted[p.HostPID] = true
-			if w.open[p.HostPID] == nil {
-				w.add(p.HostPID, filepath.Dir(jobs[i].Path))
+			wanted[pid] = true
+			if w.open[pid] == nil {
+				w.add(pid, filepath.Dir(jobs[i].Path))
 			}
 		}
 	}

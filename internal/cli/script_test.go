@@ -55,6 +55,8 @@ func TestScripts(t *testing.T) {
 				return underRace, nil
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "mounts":
+				return mayMount(), nil
 			case "library":
 				return workload.Built() == nil, nil
 			}
