@@ -355,3 +355,33 @@ func TestReaderOfAllUsers(t *testing.T) {
 		t.Errorf("the locked region is missing: %+v", m.Jobs)
 	}
 }
+
+// A limit that an operator changes is in no word of the region, and is noticed.
+func TestReaderNoticesOperatorsLimit(t *testing.T) {
+	r, _ := readerAt(t)
+	path, err := job.MakeFolder("kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits region.Limits
+	limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	if err := region.WriteLimitsFile(path, limits); err != nil {
+		t.Fatal(err)
+	}
+	member(t, "kept")
+	if m, _ := mustRead(t, r); m.Jobs[0].Devices[0].Limit != 1<<30 {
+		t.Fatalf("got %+v", m.Jobs)
+	}
+	reg, err := region.OpenForLimits(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.SetLimit(0, abi.MakeLimit(1<<29, 0)); err != nil {
+		t.Fatal(err)
+	}
+	_ = reg.Close()
+	r.users[ownUser].state.jobs[path].due = time.Time{}
+	if m, changed := mustRead(t, r); !changed || m.Jobs[0].Devices[0].Limit != 1<<29 {
+		t.Errorf("%v, %+v", changed, m.Jobs[0].Devices)
+	}
+}
