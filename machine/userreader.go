@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -97,6 +98,8 @@ func (u *userReader) start(now time.Time, hints map[string]bool) {
 	u.looking, u.done = true, make(chan struct{})
 	done := u.done
 	go func() {
+		runtime.LockOSThread() // for threadTime
+		defer runtime.UnlockOSThread()
 		next := u.look(now, hints)
 		u.mu.Lock()
 		defer u.mu.Unlock()
@@ -150,7 +153,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		s.kept = hints
 		return u.last.again(len(hints) > 0)
 	}
-	began := time.Now()
+	began := threadTime()
 	changed := !s.first
 	s.first = true
 	paths := u.paths()
@@ -229,9 +232,8 @@ func (s *userState) own(hints map[string]bool) map[string]bool {
 
 // rest says when the next look may begin: a user with very many jobs costs no more than a part
 // of one processor's time.
-func (s *userState) rest(began time.Time) {
-	took := time.Since(began)
-	if took > 50*time.Millisecond {
+func (s *userState) rest(began time.Duration) {
+	if took := threadTime() - began; took > 50*time.Millisecond {
 		s.due = time.Now().Add(readShare * took / 4)
 	}
 }

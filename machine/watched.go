@@ -2,6 +2,7 @@ package machine
 
 import (
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 const (
 	// fullAge is how long what was read of a job stands where its words and its locks have not
 	// changed: whether a process is stopped, or what it is called, is not among these.
-	fullAge = 30 * time.Second
+	fullAge = 2 * time.Minute
 	// readShare bounds what a job that changes all the time, or takes long to read, costs a
 	// Reader: one part of so many of one processor's time.
 	readShare = 20
@@ -84,9 +85,18 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	w.vital, w.sum, w.equal = vital, sum, equal // of before it is read: a change meanwhile is seen the next time
 	was := watched{shown: w.shown, known: w.known, job: w.job}
 	w.readAll(p)
-	// What cannot be read is read again and again, and is no news.
-	same := was.known && was.shown == w.shown && was.job.Error == w.job.Error && was.job.State == w.job.State
-	return !same || w.shown && w.job.Error == "", true
+	return !was.same(w), true
+}
+
+// same reports whether the same is shown of a job. What cannot be read is read again and again,
+// with an error of the same text.
+func (w *watched) same(as *watched) bool {
+	if !w.known || w.shown != as.shown {
+		return false
+	}
+	a, b := w.job, as.job
+	a.err, b.err = nil, nil
+	return !w.shown || reflect.DeepEqual(a, b)
 }
 
 // hasEnded reports whether a job has ended, where that is known without reading it: it was launched,
@@ -101,12 +111,12 @@ func (w *watched) hasEnded(v job.Vital) bool {
 
 // readAll reads all of the job.
 func (w *watched) readAll(p patience) {
-	began := time.Now()
+	began := threadTime()
 	w.reads++
 	j, err := readRegionAt(w.dir, w.region, w.path, p)
 	j.Name = w.name
 	w.job, w.known, w.read = j, true, p.now()
-	w.due = w.read.Add(readShare * time.Since(began))
+	w.due = w.read.Add(readShare * (threadTime() - began))
 	w.shown = w.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
 	w.ended, w.created = w.shown && j.State == Ended, j.Created
 	if w.ended {
@@ -160,4 +170,14 @@ func (w *watched) close() {
 		_ = unix.Close(w.dir)
 		w.dir = -1
 	}
+}
+
+// threadTime is the processor's time that this thread has used, or 0 where the kernel does not
+// say. The caller has the thread to itself.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }

@@ -16,8 +16,10 @@ const (
 	reapTimeout = 5 * time.Second // after which a process that reaps is ended
 	maxReaping  = 4               // such processes at once
 	maxReapJobs = 64              // jobs that one of them reaps
-	// reapRest is how long there is none for a user after one: so many times as long as it took.
-	reapRest = 10
+	// reapRest is how long there is none for a user after one: so many times as long as it took,
+	// which is about 10 ms, and maxReapRest at most, on a machine that is busy.
+	reapRest    = 10
+	maxReapRest = time.Second / 2
 	// After a try that left dead processes, a job is left alone for so long, and twice as long
 	// each time: its region is one that its user does not reap either.
 	firstRetry, lastRetry = time.Second, time.Minute
@@ -134,7 +136,7 @@ func (r *reaper) begin(paths []string, uid int) {
 		now := time.Now()
 		r.mu.Lock()
 		delete(r.busy, uid)
-		r.due[uid] = now.Add(reapRest * now.Sub(began))
+		r.due[uid] = now.Add(min(reapRest*now.Sub(began), maxReapRest))
 		news := false
 		for _, path := range paths { // if they have dead processes then, that is
 			t := r.tried[path]
