@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -163,6 +164,58 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 		}
 		if found != users*perUser {
 			b.Fatalf("%d jobs", found)
+		}
+	}
+}
+
+// BenchmarkReaderIdle is a look of a Reader at 200 jobs with 8 processes each in which nothing
+// happens, beside 10,000 that have ended.
+func BenchmarkReaderIdle(b *testing.B) {
+	const jobs, perJob, ended = 200, 8, 10000
+	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
+	if err != nil {
+		b.Skip(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b.Setenv(job.EnvFolder, filepath.Join(dir, "jobs"))
+	b.Setenv(job.EnvRegion, "")
+	var paths []string
+	for i := range jobs {
+		path, err := job.MakeFolder(fmt.Sprint("job-", i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	for range perJob {
+		startHolders(b, paths)
+	}
+	header, err := os.ReadFile(paths[0])
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range ended {
+		path, err := job.MakeFolder(fmt.Sprint("old-", i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		// Without the rest of the file, which takes no room in a region either.
+		err = os.WriteFile(path, header[:4096], 0o600)
+		if err := errors.Join(err, os.Truncate(path, int64(len(header))), os.WriteFile(filepath.Join(filepath.Dir(path), "alive"), nil, 0o600)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	r := NewReader()
+	defer r.Close()
+	for range 3 {
+		if m, _, err := r.Read(); err != nil || len(m.Jobs) != jobs+keptEnded || m.Hidden != ended-keptEnded {
+			b.Fatalf("%d jobs, %d hidden, %v", len(m.Jobs), m.Hidden, err)
+		}
+		r.users[ownUser].state.due = time.Time{}
+	}
+	for b.Loop() {
+		if _, _, err := r.Read(); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

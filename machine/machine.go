@@ -45,6 +45,7 @@ package machine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"ration/internal/job"
@@ -202,4 +203,19 @@ type Reads struct {
 	Reads      uint64 `json:"reads"`
 	Retries    uint64 `json:"retries"`     // tries beyond the first
 	BestEffort uint64 `json:"best_effort"` // given up, and taken as they were
+}
+
+// Clone returns a copy that shares nothing which what the driver says could be added to.
+func (m *Machine) Clone() Machine {
+	out := *m
+	out.Devices, out.Outside, out.Findings = slices.Clone(m.Devices), slices.Clone(m.Outside), slices.Clone(m.Findings)
+	out.Jobs = slices.Clone(m.Jobs)
+	for i := range out.Jobs {
+		j := &out.Jobs[i]
+		j.Processes = slices.Clone(j.Processes)
+		for n := range j.Processes {
+			j.Processes[n].Holdings = slices.Clone(j.Processes[n].Holdings)
+		}
+	}
+	return out
 }

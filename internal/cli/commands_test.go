@@ -135,7 +135,7 @@ func TestJSONIsDocumented(t *testing.T) {
 	parts := documentedCommands(t)
 	quoted := regexp.MustCompile(`"([a-z_]+)"`)
 	for command, value := range map[string]any{
-		"run": launch.Summary{}, "ps": machine.Machine{}, "limit": Limits{}, "why": Why{}, "rm": Removals{}, "doctor": doctor.Report{}, "wait": Waited{},
+		"run": launch.Summary{}, "ps": machine.Machine{}, "limit": Limits{}, "why": Why{}, "rm": Removals{}, "doctor": doctor.Report{}, "wait": Waited{}, "events": machine.Event{},
 		"library": Library{}, "demo": demo.Report{}, "selftest": selftest.Report{}, "bench": bench.Report{}, "version": Version{},
 	} {
 		want, got := map[string]bool{}, map[string]bool{}

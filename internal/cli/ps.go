@@ -155,6 +155,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
+	addTotals(&m)
 	if m.Jobs, err = chooseJobs(m.Jobs, names); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -33,18 +34,34 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- execute(args, stdout, stderr) }()
-	select {
-	case err := <-ended:
-		printError(stderr, err)
-		return exitStatus(err)
-	case s := <-interrupted:
-		// Anything else that a command leaves unfinished is in a job's region, where
-		// the death of a process is an ordinary case.
-		child.KillAll()
-		job.RemoveScratch()
-		tui.RestoreTerminal()
-		return endedBy(s.(syscall.Signal), stderr)
+	for {
+		select {
+		case err := <-ended:
+			printError(stderr, err)
+			return exitStatus(err)
+		case s := <-interrupted:
+			if stop := onSignal.Load(); stop != nil {
+				if s != syscall.SIGPIPE { // of a client that has gone
+					(*stop)()
+				}
+				continue
+			}
+			return interrupt(s.(syscall.Signal), stderr)
+		}
 	}
+}
+
+// onSignal is what a command does when it is asked to end, instead of ending at once.
+var onSignal atomic.Pointer[func()]
+
+// interrupt ends what the commands have begun.
+func interrupt(s syscall.Signal, stderr io.Writer) int {
+	// Anything else that a command leaves unfinished is in a job's region, where
+	// the death of a process is an ordinary case.
+	child.KillAll()
+	job.RemoveScratch()
+	tui.RestoreTerminal()
+	return endedBy(s, stderr)
 }
 
 // endedBy returns the exit status that shells give a program which a signal ended. A
@@ -128,8 +145,8 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(newRunCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newTopCommand(a), newLimitCommand(a),
-		newWhyCommand(a), newRmCommand(a), newManCommand(), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
-		newWorkerCommand(), newInsideCommand())
+		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newMetricsCommand(a), newManCommand(), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
+		newWorkerCommand(), newInsideCommand(), newReapCommand())
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "waitfile": waitFile},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "waitfile": waitFile, "waitevent": waitEvent},
 	})
 }
 

@@ -1,21 +1,29 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"ration/internal/abi"
+	"ration/internal/agent"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
+	"ration/machine"
 )
 
 // limits REGION SIZE writes a limits file with a limit on device 0 beside a region.
@@ -93,4 +101,38 @@ func asNobody(args []string) int {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 99
+}
+
+// waitevent KIND waits until the agent of this script's folder knows an event of a kind.
+func waitEvent(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitevent kind")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	found := errors.New("found")
+	err := agent.NewClient(filepath.Join(ts.Getenv("RATION_DIR"), job.AgentSocket)).Events(ctx, true, func(e machine.Event) error {
+		if e.Kind == args[0] {
+			return found
+		}
+		return nil
+	})
+	if !errors.Is(err, found) {
+		ts.Fatalf("no event %s: %v", args[0], err)
+	}
+}
+
+// socket SOCKET PATH prints what an agent answers.
+func askSocket(args []string) int {
+	client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", args[0]) }}}
+	answer, err := client.Get("http://agent" + args[1])
+	if err == nil {
+		_, err = io.Copy(os.Stdout, answer.Body)
+		_ = answer.Body.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }

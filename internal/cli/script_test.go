@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 		"hostile": func() { os.Exit(hostile(os.Args[1:])) },
 
 		"asnobody": func() { os.Exit(asNobody(os.Args[1:])) },
+		"socket":   func() { os.Exit(askSocket(os.Args[1:])) },
 	}
 	if commands[filepath.Base(os.Args[0])] == nil { // those are started in it
 		if err := harness.PrivateMounts(); err != nil {
@@ -62,20 +63,23 @@ func TestScripts(t *testing.T) {
 				return underRace, nil
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "mounts":
+				return mayMount(), nil
 			case "library":
 				return workload.Built() == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":    exits,
-			"json":     checkJSON,
-			"limits":   writeLimits,
-			"patch":    patch,
-			"tenant":   allowTenant,
-			"total":    recordTotal,
-			"waitfile": waitFile,
-			"word":     writeWord,
+			"exits":     exits,
+			"json":      checkJSON,
+			"limits":    writeLimits,
+			"patch":     patch,
+			"tenant":    allowTenant,
+			"total":     recordTotal,
+			"waitevent": waitEvent,
+			"waitfile":  waitFile,
+			"word":      writeWord,
 		},
 	})
 }
@@ -105,7 +109,7 @@ func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
 		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
 		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
-		"wait": &Waited{}, "inspect": &Inspection{},
+		"wait": &Waited{}, "inspect": &Inspection{}, "event": &machine.Event{},
 	}
 	if neg || len(args) != 1 || types[args[0]] == nil {
 		ts.Fatalf("usage: json type")

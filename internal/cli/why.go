@@ -2,6 +2,8 @@ package cli
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/agent"
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -90,9 +94,11 @@ func (a *app) runWhy(names []string, count int) error {
 		return usageError("-n %d: not a number of refusals (use 1 or more)", count)
 	}
 	jobs, err := a.readJobs(names)
-	if err != nil {
+	gone := removedJobs(jobs, names)
+	if err != nil && (len(gone) == 0 || !errors.Is(err, job.ErrNoJob)) {
 		return err
 	}
+	jobs = append(jobs, gone...)
 	if a.json {
 		return a.out.printJSON(whyJSON(jobs, count))
 	}
@@ -106,6 +112,46 @@ func (a *app) runWhy(names []string, count int) error {
 	}
 	return nil
 }
+
+// removedJobs returns what an agent knows of jobs that are not there any more: of those of the
+// names, or of all. Without an agent there are none.
+func removedJobs(there []machine.Job, names []string) (out []machine.Job) {
+	c, err := agent.Find()
+	if err != nil {
+		return nil
+	}
+	type identity struct {
+		path    string
+		created int64
+	}
+	index := map[identity]int{} // of out; -1 for those that are there
+	for _, j := range there {
+		index[identity{j.Path, j.Created}] = -1
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), agentPatience)
+	defer cancel()
+	_ = c.Events(ctx, false, func(e machine.Event) error {
+		id := identity{e.Path, e.Created}
+		i, known := index[id]
+		if i < 0 && known || e.Refusal == nil && e.Death == nil || len(names) > 0 && !slices.Contains(names, e.Path) && !slices.Contains(names, e.Job) {
+			return nil
+		}
+		if !known {
+			i = len(out)
+			index[id], out = i, append(out, machine.Job{Name: e.Job, Path: e.Path, Owner: e.Owner, UID: e.UID, Created: e.Created, State: machine.Ended})
+		}
+		if e.Refusal != nil {
+			out[i].Refusals = slices.Insert(out[i].Refusals, 0, *e.Refusal) // the newest first
+		} else {
+			out[i].Deaths = slices.Insert(out[i].Deaths, 0, *e.Death)
+		}
+		return nil
+	})
+	return out
+}
+
+// agentPatience is how long a command that can do without waits for an agent.
+const agentPatience = time.Second
 
 // readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
 // and a warning otherwise.

@@ -70,6 +70,7 @@ func Run(opt Options) (Report, error) {
 	c.checkCompute()
 	c.checkPreloads()
 	c.checkJobs()
+	c.checkAgent()
 	if len(opt.Command) > 0 {
 		c.checkProgram()
 	}

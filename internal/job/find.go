@@ -85,7 +85,15 @@ func identityIn(dir int, name string) (identity, error) {
 
 // Reserved reports whether ration uses that name in the folder of jobs for something
 // other than a job.
-func Reserved(name string) bool { return name == "lib" || name == "job" }
+func Reserved(name string) bool {
+	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock
+}
+
+// Names of the agent's files in the folder of jobs.
+const (
+	AgentSocket = "agent.sock"
+	AgentLock   = "agent.lock"
+)
 
 // Title returns the job's name, or its path where it has no name.
 func (j Job) Title() string {

@@ -108,6 +108,9 @@ func ownedBy(path string, uid int) bool {
 	return err != nil || st.Mask&want == 0 || int(st.Uid) == uid
 }
 
+// isJobName reports whether what is in a folder of jobs may be a job, by its name.
+func isJobName(name string) bool { return limit.CheckName("job", name) == nil && !Reserved(name) }
+
 // EachIn calls visit for each job in a folder of another user's, with the descriptor of the
 // job's own folder, until that returns false. It reports whether it saw all of them.
 func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
@@ -128,7 +131,7 @@ func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 			if seen++; seen > maxUserJobs {
 				return false
 			}
-			if limit.CheckName("job", name) != nil || Reserved(name) {
+			if !isJobName(name) {
 				continue
 			}
 			dir, err := safepath.OpenAt(top, name, unix.O_PATH|unix.O_DIRECTORY, 0)

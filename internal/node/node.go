@@ -43,6 +43,14 @@ func AddDriver(m *machine.Machine) {
 	addDriver(m, driver)
 }
 
+// AddFrom adds what a driver says, and then what an operator should know.
+func AddFrom(m *machine.Machine, driver Driver) {
+	if driver != nil {
+		addDriver(m, driver)
+	}
+	m.Findings = append(m.Findings, Findings(m)...)
+}
+
 // addDriver adds the devices, what the driver counts for each process of a job, and those of
 // no job.
 func addDriver(m *machine.Machine, driver Driver) {

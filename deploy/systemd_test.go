@@ -1,0 +1,56 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// unit writes the agent's unit with a program that is there, and returns its path.
+func unit(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("there is no systemd-analyze")
+	}
+	text, err := os.ReadFile("systemd/ration-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := exec.LookPath("true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(?m)^(ExecStart=)/usr/bin/ration`).ReplaceAll(text, []byte("${1}"+program))
+	text = regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAll(text, nil) // of a man page that is not installed
+	path := filepath.Join(t.TempDir(), "ration-agent.service")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// systemd knows everything in the unit.
+func TestUnitIsKnown(t *testing.T) {
+	out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit(t)).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "ration-agent.service:") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The unit leaves the agent little: systemd counts its exposure from 0 to 10. What is left is what
+// it needs: users' files and processes, and the port.
+func TestUnitIsHardened(t *testing.T) {
+	path := unit(t)
+	cmd := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=35", "--no-pager", path) // tenths
+	out, err := cmd.CombinedOutput()
+	if strings.Contains(string(out), "unrecognized option") {
+		t.Skipf("this systemd-analyze reads no file: %s", out)
+	}
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("%s", regexp.MustCompile(`(?m)^.*Overall exposure.*$`).Find(out))
+}

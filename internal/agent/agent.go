@@ -1,0 +1,216 @@
+// Package agent is the daemon that watches a machine: it notices what happens to jobs, has the
+// dead returned to their jobs at once, keeps a short history, and answers questions over a
+// socket.
+//
+// It is never in the way of a job. It takes no lock of a job's and maps no region; it reads them
+// as package machine does, with deadlines, each user's beside the others'. What has to be written,
+// the return of what the dead hold, is done by a process of the region's own user. All that
+// matters is in the regions: an agent that is killed loses its history, and the next one reads
+// the events that are still known from there.
+//
+// What makes it look:
+//
+//	inotify    something is made, removed, opened or closed in a folder of jobs, or a job's own:
+//	           jobs begin and end, processes join
+//	pidfd      a process of a job has ended
+//	a second   has passed: regions change without any sign that the kernel could give
+//
+// An idle job costs a look one read and one question for each of its locks.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ration/internal/metrics"
+	"ration/internal/node"
+	"ration/machine"
+)
+
+const (
+	// Interval is how often the agent looks when nothing makes it.
+	Interval = time.Second
+	// gap is how long it waits between two looks at least: what happens meanwhile is of the next.
+	gap = 20 * time.Millisecond
+	// putOffGap is after how long it looks again where a job was read a moment before.
+	putOffGap = 40 * time.Millisecond
+)
+
+// Options say how an agent runs.
+type Options struct {
+	Folder     string // in which its socket is made
+	Listen     string // address at which metrics are served; empty for none
+	JobMetrics bool   // also with those of each job
+	Version    string
+	Log        *slog.Logger
+	Interval   time.Duration // how often to look when nothing makes it
+	// Reap returns what dead processes of the jobs with those regions hold, as a process of that
+	// user's. It returns when that has been done, or could not be.
+	Reap func(ctx context.Context, paths []string, uid int) error
+}
+
+// Agent is a running agent.
+type Agent struct {
+	opts    Options
+	reader  *machine.Reader
+	driver  *driver
+	watcher *watcher
+	pids    *pidWatch
+	reaper  *reaper
+	history *history
+	events  *eventRing
+
+	wake    chan struct{} // something has happened
+	picture atomic.Pointer[machine.Machine]
+	base    machine.Machine // without what the driver says; of the loop
+
+	mu    sync.Mutex
+	stats metrics.Agent // under mu
+}
+
+// New returns an agent that has not looked yet.
+func New(opts Options) (*Agent, error) {
+	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), wake: make(chan struct{}, 1)}
+	a.stats.Events = map[string]uint64{}
+	for _, kind := range machine.EventKinds {
+		a.stats.Events[kind] = 0
+	}
+	hint := func(folder string) {
+		if folder != "" {
+			a.reader.Hint(folder)
+		}
+		a.Wake()
+	}
+	var err error
+	if a.watcher, err = newWatcher(hint); err != nil {
+		return nil, err
+	}
+	if a.pids, err = newPIDWatch(hint); err != nil {
+		a.watcher.close()
+		return nil, err
+	}
+	a.reaper = newReaper(opts.Reap, hint, opts.Log)
+	a.picture.Store(&machine.Machine{})
+	return a, nil
+}
+
+// Wake makes the agent look soon.
+func (a *Agent) Wake() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it will already
+	}
+}
+
+// Run looks until the context ends. ready is called after the first look.
+func (a *Agent) Run(ctx context.Context, ready func()) error {
+	defer a.close()
+	go a.watcher.run()
+	go a.pids.run()
+	go a.driver.run(ctx, a.Wake)
+	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
+	defer timer.Stop()
+	var failed error
+	for {
+		if err := a.look(); err != nil && (failed == nil || failed.Error() != err.Error()) {
+			a.opts.Log.Error("the jobs could not be listed", "error", err)
+			failed = err
+		} else if err == nil {
+			failed = nil
+		}
+		if ready != nil {
+			ready()
+			ready = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(gap):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+func (a *Agent) close() {
+	a.watcher.close()
+	a.pids.close()
+	a.reaper.close()
+	a.reader.Close()
+}
+
+// look looks at the machine once.
+func (a *Agent) look() error {
+	began := time.Now()
+	m, changed, err := a.reader.Read()
+	if err != nil {
+		return err
+	}
+	if a.reader.PutOff() {
+		time.AfterFunc(putOffGap, a.Wake)
+	}
+	said, news := a.driver.said()
+	var happened []machine.Event
+	if changed {
+		happened = machine.Events(&a.base, &m, began)
+		a.base = m
+		a.watcher.set(a.reader.Folders())
+		a.pids.set(m.Jobs)
+	}
+	a.reaper.reap(m.Jobs)
+	if changed || news {
+		picture := a.base.Clone()
+		picture.Findings = m.Findings // whose folder answers is news of each look
+		node.AddFrom(&picture, said)
+		a.picture.Store(&picture)
+	}
+	a.note(happened) // who hears of them finds them in the picture
+	a.history.add(a.picture.Load(), began)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stats.Looks++
+	a.stats.LookSeconds, a.stats.Looked = time.Since(began).Seconds(), began.UnixNano()
+	return nil
+}
+
+// note counts, logs and hands out events.
+func (a *Agent) note(happened []machine.Event) {
+	fresh := a.events.add(happened)
+	a.mu.Lock()
+	for i := range fresh {
+		a.stats.Events[fresh[i].Kind] += 1 + fresh[i].Missed
+	}
+	a.mu.Unlock()
+	for i := range fresh {
+		if e := &fresh[i]; e.Kind != machine.RequestRefused { // a program that tries again and again must not fill the log
+			a.opts.Log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner)
+		}
+	}
+}
+
+// Machine returns the machine as it was at the latest look. It must not be changed.
+func (a *Agent) Machine() *machine.Machine { return a.picture.Load() }
+
+// Stats returns what the agent says of itself.
+func (a *Agent) Stats() metrics.Agent {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := a.stats
+	out.Events = map[string]uint64{}
+	for kind, n := range a.stats.Events {
+		out.Events[kind] = n
+	}
+	return out
+}
+
+// ErrRunning is returned where another agent serves the folder.
+var ErrRunning = errors.New("an agent is running already")

@@ -1,0 +1,339 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/reap"
+	"ration/internal/region"
+	"ration/machine"
+)
+
+// Environment variables that make this program something else than the tests.
+const (
+	envHold  = "RATION_TEST_HOLD"  // path of a region in which it holds memory until it is killed
+	envShare = "RATION_TEST_SHARE" // it gives its descriptor of the region to another process
+	envAgent = "RATION_TEST_AGENT" // it is an agent
+)
+
+var kills = flag.Int("kills", 12, "how often TestKilledUnderLoad kills the agent")
+
+func TestMain(m *testing.M) {
+	var err error
+	switch {
+	case os.Getenv(envHold) != "":
+		err = hold(os.Getenv(envHold))
+	case os.Getenv(envAgent) != "":
+		err = runAgent()
+	default:
+		os.Exit(m.Run())
+	}
+	fmt.Println(err)
+	os.Exit(1)
+}
+
+// hold joins a job, takes memory, is refused some, says so and waits.
+func hold(path string) error {
+	var opts region.Options
+	opts.Limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	r, err := region.Open(path, opts)
+	if err != nil {
+		return err
+	}
+	s, err := r.Claim("holder")
+	if err != nil {
+		return err
+	}
+	if err := s.Charge(0, abi.Data, 1<<20); err != nil {
+		return err
+	}
+	if err := s.Charge(0, abi.Data, 1<<40); !errors.Is(err, region.ErrRefused) {
+		return fmt.Errorf("was not refused: %w", err)
+	}
+	if os.Getenv(envShare) != "" {
+		if err := shareDescriptors(path); err != nil {
+			return err
+		}
+	}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// shareDescriptors gives this process's descriptor of the region to another one, as a child of a
+// program's does that it has not started by itself: the file is not closed when this one ends.
+func shareDescriptors(path string) error {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	child := exec.Command("cat")
+	child.Stdin = os.Stdin
+	for _, fd := range fds {
+		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to != path {
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscan(fd.Name(), &n); err != nil {
+			return err
+		}
+		file := os.NewFile(uintptr(n), path)
+		child.ExtraFiles = append(child.ExtraFiles, file)
+		shared = append(shared, file) // so that it is not closed before the end
+	}
+	if len(child.ExtraFiles) == 0 {
+		return errors.New("no descriptor of the region")
+	}
+	return child.Start()
+}
+
+var shared []*os.File
+
+// inProcess reaps in this process, which is of the region's user.
+func inProcess(_ context.Context, paths []string, _ int) (err error) {
+	for _, path := range paths {
+		j := reap.ReadJob(job.Job{Path: path}, reap.Options{})
+		err = errors.Join(err, j.Err())
+	}
+	return err
+}
+
+// runAgent is an agent as ration agent is, which says when it has looked.
+func runAgent() error {
+	folder := job.Folder()
+	socket, release, err := Listen(folder)
+	if err != nil {
+		return err
+	}
+	defer release()
+	a, err := New(Options{Folder: folder, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Reap: inProcess})
+	if err != nil {
+		return err
+	}
+	go func() { _ = a.Serve(context.Background(), socket) }()
+	return a.Run(context.Background(), func() { fmt.Println("ready") })
+}
+
+// testFolder is an empty folder of jobs.
+func testFolder(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "jobs")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(job.EnvFolder, dir)
+	t.Setenv(job.EnvRegion, "")
+	return dir
+}
+
+// child is this program as something else.
+type child struct {
+	*exec.Cmd
+	stdin io.Closer
+}
+
+func start(t *testing.T, env ...string) *child {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), env...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd, stdin}
+	t.Cleanup(c.kill)
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("a child said %q, %v", line, err)
+	}
+	return c
+}
+
+func (c *child) kill() {
+	if c.ProcessState == nil {
+		_ = c.Process.Kill()
+		_ = c.stdin.Close()
+		_ = c.Wait()
+	}
+}
+
+func holder(t *testing.T, name string, env ...string) *child {
+	t.Helper()
+	path, err := job.MakeFolder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, append(env, envHold+"="+path)...)
+}
+
+// startAgent starts an agent in this process that looks only when something makes it.
+func startAgent(t *testing.T, opts Options) *Agent {
+	t.Helper()
+	opts.Folder, opts.Log = job.Folder(), slog.New(slog.NewTextHandler(io.Discard, nil))
+	if opts.Interval == 0 {
+		opts.Interval = time.Hour
+	}
+	a, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- a.Run(ctx, func() { close(ready) }) }()
+	<-ready
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// await waits for so many events of a kind, and returns them.
+func (a *Agent) await(t *testing.T, kind string, count int) (out []machine.Event) {
+	t.Helper()
+	timeout := time.After(30 * time.Second)
+	for {
+		all, _, more := a.events.since(0)
+		out = nil
+		for _, e := range all {
+			if e.Kind == kind {
+				out = append(out, e)
+			}
+		}
+		if len(out) >= count {
+			return out
+		}
+		select {
+		case <-more:
+		case <-timeout:
+			t.Fatalf("%d of %d events %s: %+v", len(out), count, kind, all)
+		}
+	}
+}
+
+// An agent that never looks by itself notices a job's start, its processes' deaths and its end,
+// by what the kernel tells it, and has the dead returned to the job.
+func TestNoticesAtOnce(t *testing.T) {
+	testFolder(t)
+	a := startAgent(t, Options{Reap: inProcess})
+	first := holder(t, "train")
+	if e := a.await(t, machine.JobStarted, 1)[0]; e.Job != "train" || e.UID != os.Geteuid() {
+		t.Errorf("got %+v", e)
+	}
+	second := holder(t, "train")
+	a.Wake()
+	a.await(t, machine.RequestRefused, 2) // it has seen both
+	first.kill()
+	d := a.await(t, machine.ProcessDied, 1)[0]
+	if d.Death.PID != first.Process.Pid || d.Death.Total() != 1<<20 {
+		t.Errorf("got %+v", d.Death)
+	}
+	if m := a.Machine(); len(m.Jobs) != 1 || m.Jobs[0].State != machine.Running || m.Jobs[0].Devices[0].Used != 1<<20 {
+		t.Errorf("got %+v", m.Jobs)
+	}
+	second.kill()
+	a.await(t, machine.ProcessDied, 2)
+	a.await(t, machine.JobEnded, 1)
+}
+
+// A process whose files stay open in another one is noticed when it ends, too.
+func TestNoticesDeathWithOpenFiles(t *testing.T) {
+	testFolder(t)
+	a := startAgent(t, Options{Reap: inProcess})
+	c := holder(t, "train", envShare+"=1")
+	other := holder(t, "train")
+	a.Wake()
+	a.await(t, machine.RequestRefused, 2)
+	// The looks that the start has made it take are over: it is the death that makes it look.
+	for before := uint64(0); before != a.Stats().Looks || a.pidsOpen() < 2; {
+		before = a.Stats().Looks
+		time.Sleep(4 * joinTime)
+	}
+	if err := c.Process.Kill(); err != nil { // its child lives on, with what it was given
+		t.Fatal(err)
+	}
+	_, _ = c.Process.Wait()
+	a.await(t, machine.ProcessDied, 1)
+	other.kill()
+}
+
+func (a *Agent) pidsOpen() int {
+	a.pids.mu.Lock()
+	defer a.pids.mu.Unlock()
+	return len(a.pids.open)
+}
+
+// The next agent knows the same events as one that was killed, each once.
+func TestEventsSurvive(t *testing.T) {
+	testFolder(t)
+	c := holder(t, "train")
+	holder(t, "train")
+	c.kill()
+	_ = inProcess(context.Background(), []string{filepath.Join(job.Folder(), "train", job.RegionName)}, 0)
+	ids := func() map[machine.EventID]int {
+		out := map[machine.EventID]int{}
+		a := startAgent(t, Options{})
+		a.await(t, machine.ProcessDied, 1)
+		all, _, _ := a.events.since(0)
+		for i := range all {
+			out[all[i].ID()]++
+		}
+		return out
+	}
+	first, second := ids(), ids()
+	if len(first) != 4 { // a start, two refusals, a death
+		t.Errorf("got %v", first)
+	}
+	for id, n := range first {
+		if n != 1 || second[id] != 1 || len(second) != len(first) {
+			t.Errorf("%+v: %d times, and then %d times", id, n, second[id])
+		}
+	}
+}
+
+// The ring keeps the latest events, hands each to a follower once, and takes none twice.
+func TestEventRing(t *testing.T) {
+	r := newEventRing()
+	event := func(i int) machine.Event { return machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(i)} }
+	next, got := uint64(0), 0
+	for i := range maxEvents + 100 {
+		if n := len(r.add([]machine.Event{event(i), event(i)})); n != 1 {
+			t.Fatalf("%d were new", n)
+		}
+		if i%1000 == 0 {
+			var some []machine.Event
+			some, next, _ = r.since(next)
+			got += len(some)
+		}
+	}
+	some, _, _ := r.since(next)
+	if got += len(some); got != maxEvents+100 {
+		t.Errorf("a follower got %d", got)
+	}
+	all, _, more := r.since(0)
+	if len(all) != maxEvents || all[0].Path != "100" || len(r.known) != maxEvents {
+		t.Errorf("%d events from %s, %d known", len(all), all[0].Path, len(r.known))
+	}
+	r.add([]machine.Event{event(-1)})
+	<-more
+}

@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// ErrNone is returned where there is no agent that can be believed.
+var ErrNone = errors.New("there is no agent")
+
+const (
+	dialTimeout   = 200 * time.Millisecond
+	answerTimeout = time.Second
+	maxAnswer     = 64 << 20
+)
+
+// rootFolder is where root's agent has its socket.
+const rootFolder = "/run/ration"
+
+// Sockets returns where an agent may be: root's, which sees the whole machine, and this user's
+// own.
+func Sockets() []string {
+	own := filepath.Join(job.Folder(), job.AgentSocket)
+	if os.Getenv(job.EnvFolder) != "" || job.Folder() == rootFolder {
+		return []string{own}
+	}
+	return []string{filepath.Join(rootFolder, job.AgentSocket), own}
+}
+
+// Client asks an agent. It is believed only if it is root's or this user's: the socket is, and the
+// process behind it.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// Find returns a client of the first agent that there is, or ErrNone.
+func Find() (*Client, error) {
+	for _, path := range Sockets() {
+		c, err := dial(path)
+		if err != nil {
+			continue
+		}
+		_ = c.Close()
+		return NewClient(path), nil
+	}
+	return nil, ErrNone
+}
+
+// NewClient returns a client of the agent at a socket.
+func NewClient(path string) *Client {
+	return &Client{path, &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(path) }}}}
+}
+
+// dial connects to a socket of root's or of this user's.
+func dial(path string) (net.Conn, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nil, ErrNone
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || !believed(int(st.Uid)) {
+		return nil, fmt.Errorf("%s: %w that is root's or this user's", path, ErrNone)
+	}
+	c, err := net.DialTimeout("unix", path, dialTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	p, err := peerOf(c)
+	if err != nil || !believed(p.uid) {
+		_ = c.Close()
+		return nil, fmt.Errorf("%s: %w that is root's or this user's", path, ErrNone)
+	}
+	return c, nil
+}
+
+func believed(uid int) bool { return uid == 0 || uid == os.Geteuid() }
+
+// Machine returns the machine as the agent last saw it, and as this user may.
+func (c *Client) Machine() (m machine.Machine, err error) {
+	return m, c.get("/v1/machine", &m)
+}
+
+// History returns what was in the last minutes.
+func (c *Client) History() (h machine.History, err error) {
+	return h, c.get("/v1/history", &h)
+}
+
+func (c *Client) get(path string, out any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	body, err := c.open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(out); err != nil {
+		return fmt.Errorf("reading the agent's answer: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("asking the agent: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		_ = answer.Body.Close()
+		return nil, fmt.Errorf("asking the agent: it says %s", answer.Status)
+	}
+	return answer.Body, nil
+}
+
+// Events calls visit for the events that the agent has kept and, where follow is set, for those
+// that happen, until the context ends, visit returns an error, or the agent is silent.
+func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Event) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	path := "/v1/events"
+	if follow {
+		path += "?follow"
+	}
+	silent := time.AfterFunc(3*aliveInterval, cancel)
+	defer silent.Stop()
+	body, err := c.open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		silent.Reset(3 * aliveInterval)
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var e machine.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("reading the agent's events: %w", err)
+		}
+		if err := visit(e); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}

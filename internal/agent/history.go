@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"ration/machine"
+)
+
+// The history is bounded: 15 minutes, a value every five seconds, of no more than maxHistory jobs'
+// devices. That is 180 values of four kinds for each, 3 MiB at most.
+const (
+	historyInterval = 5 * time.Second
+	historyLength   = 180
+	maxHistory      = 512
+)
+
+type historyKey struct {
+	path    string
+	created int64
+	device  int
+}
+
+// jobSeries is the values of one job and device; those before it was there are missing.
+type jobSeries struct {
+	of     machine.JobHistory // without values
+	first  int                // number of the first value
+	values [][4]uint64        // used, refused, died, compute
+}
+
+type deviceValue struct {
+	used, rations uint64
+	busy          *float64
+}
+
+type deviceSeries struct {
+	first  int
+	values []deviceValue
+}
+
+// history is what was, in a ring.
+type history struct {
+	mu      sync.Mutex
+	last    time.Time
+	times   []int64
+	first   int // number of times[0]
+	jobs    map[historyKey]*jobSeries
+	devices map[int]*deviceSeries
+}
+
+func newHistory() *history {
+	return &history{jobs: map[historyKey]*jobSeries{}, devices: map[int]*deviceSeries{}}
+}
+
+// add adds the values of a time, if the last were of long enough ago.
+func (h *history) add(m *machine.Machine, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Sub(h.last) < historyInterval {
+		return
+	}
+	h.last = now
+	h.times = append(h.times, now.UnixNano())
+	number := h.first + len(h.times) - 1
+	if len(h.times) > historyLength {
+		h.times = append([]int64(nil), h.times[len(h.times)-historyLength:]...)
+		h.first = number + 1 - historyLength
+	}
+	h.forget()
+	for i := range m.Devices {
+		g := &m.Devices[i]
+		s := h.devices[g.Device]
+		if s == nil || s.first+len(s.values) != number { // with a gap it begins anew
+			s = &deviceSeries{first: number}
+			h.devices[g.Device] = s
+		}
+		v := deviceValue{used: g.Used, rations: g.Rations}
+		if g.Utilization != nil {
+			busy := float64(*g.Utilization)
+			v.busy = &busy
+		}
+		s.values = append(s.values, v)
+	}
+	for i := range m.Jobs {
+		if j := &m.Jobs[i]; j.State != machine.Ended && j.Error == "" {
+			h.addJob(j, number)
+		}
+	}
+}
+
+func (h *history) addJob(j *machine.Job, number int) {
+	for n := range j.Devices {
+		d := &j.Devices[n]
+		if d.Used == 0 && d.Peak == 0 && d.Refused == 0 {
+			continue // a limit for a device that there need not be
+		}
+		key := historyKey{j.Path, j.Created, d.Device}
+		s := h.jobs[key]
+		if s == nil || s.first+len(s.values) != number {
+			if s == nil && len(h.jobs) >= maxHistory {
+				continue
+			}
+			s = &jobSeries{first: number, of: machine.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
+			h.jobs[key] = s
+		}
+		v := [4]uint64{d.Used, d.Refused, j.Died}
+		if d.Compute != nil {
+			v[3] = d.Compute.Used
+		}
+		s.values = append(s.values, v)
+	}
+}
+
+// forget forgets values that are older than the times.
+func (h *history) forget() {
+	for key, s := range h.jobs {
+		if over := h.first - s.first; over >= len(s.values) {
+			delete(h.jobs, key)
+		} else if over > historyLength {
+			s.values, s.first = append([][4]uint64(nil), s.values[over:]...), h.first
+		}
+	}
+	for device, s := range h.devices {
+		if over := h.first - s.first; over >= len(s.values) {
+			delete(h.devices, device)
+		} else if over > historyLength {
+			s.values, s.first = append([]deviceValue(nil), s.values[over:]...), h.first
+		}
+	}
+}
+
+// read returns it, with the jobs for which visible returns true.
+func (h *history) read(visible func(uid int) bool) machine.History {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := machine.History{Interval: int64(historyInterval), Times: append([]int64{}, h.times...), Devices: []machine.DeviceHistory{}, Jobs: []machine.JobHistory{}}
+	for device, s := range h.devices {
+		d := machine.DeviceHistory{Device: device, Used: make([]*uint64, len(h.times)), Rations: make([]*uint64, len(h.times)), Utilization: make([]*float64, len(h.times))}
+		for i, v := range s.values {
+			if at := s.first + i - h.first; at >= 0 && at < len(h.times) {
+				d.Used[at], d.Rations[at], d.Utilization[at] = &v.used, &v.rations, v.busy
+			}
+		}
+		out.Devices = append(out.Devices, d)
+	}
+	for _, s := range h.jobs {
+		if !visible(s.of.UID) {
+			continue
+		}
+		j := s.of
+		for n, values := range []*[]*uint64{&j.Used, &j.Refused, &j.Died, &j.Compute} {
+			*values = make([]*uint64, len(h.times))
+			for i := range s.values {
+				if at := s.first + i - h.first; at >= 0 && at < len(h.times) {
+					v := s.values[i][n]
+					(*values)[at] = &v
+				}
+			}
+		}
+		out.Jobs = append(out.Jobs, j)
+	}
+	return out
+}

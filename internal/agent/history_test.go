@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"ration/machine"
+)
+
+// The history is as long as it says, has gaps where there was nothing, and is a user's own.
+func TestHistory(t *testing.T) {
+	h := newHistory()
+	now := time.Unix(1e9, 0)
+	busy := 50
+	for i := range historyLength + 20 {
+		m := machine.Machine{Devices: []machine.GPU{{Device: 1, Used: uint64(i), Utilization: &busy}}}
+		if i%2 == 0 || i > 40 {
+			m.Jobs = append(m.Jobs, machine.Job{Path: "mine", UID: 7, State: machine.Running, Died: 3, Devices: []machine.Device{{Device: 2, Used: uint64(i), Peak: 1, Refused: 9}, {Device: 5, Limited: true}}})
+		}
+		if i < 10 {
+			m.Jobs = append(m.Jobs, machine.Job{Path: "theirs", UID: 8, State: machine.Running, Devices: []machine.Device{{Used: 5}}})
+		}
+		h.add(&m, now)
+		h.add(&m, now.Add(historyInterval/2)) // too early
+		now = now.Add(historyInterval)
+	}
+	out := h.read(func(uid int) bool { return uid == 7 })
+	if len(out.Times) != historyLength || len(out.Devices) != 1 || len(out.Jobs) != 1 || len(out.Jobs[0].Used) != historyLength {
+		t.Fatalf("%d times, %d devices, %d jobs", len(out.Times), len(out.Devices), len(out.Jobs))
+	}
+	j := out.Jobs[0]
+	if j.Used[19] != nil || *j.Used[20] != 40 || *j.Used[historyLength-1] != historyLength+19 || *j.Refused[historyLength-1] != 9 || *j.Died[historyLength-1] != 3 || j.Device != 2 {
+		t.Errorf("device %d: %v, %v, %v", j.Device, j.Used[19:21], *j.Used[historyLength-1], *j.Died[historyLength-1])
+	}
+	if *out.Devices[0].Used[0] != 20 || *out.Devices[0].Utilization[5] != 50 {
+		t.Errorf("got %+v", out.Devices[0])
+	}
+	if len(h.jobs) != 1 {
+		t.Errorf("%d series are kept", len(h.jobs))
+	}
+	for i := range 2 * maxHistory { // however many jobs there are
+		h.addJob(&machine.Job{Path: fmt.Sprint(i), Devices: []machine.Device{{Used: 1}}}, 1)
+	}
+	if len(h.jobs) > maxHistory {
+		t.Errorf("%d series are kept", len(h.jobs))
+	}
+}

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ration/internal/job"
+	"ration/internal/reap"
+	"ration/internal/region"
+	"ration/machine"
+)
+
+// Agents are killed while processes of jobs join, take memory and are killed. In the end each
+// job holds what its living processes hold, each death is counted once, and the last agent knows
+// each once.
+func TestKilledUnderLoad(t *testing.T) {
+	testFolder(t)
+	if *kills > 12 {
+		t.Logf("%d kills", *kills)
+	}
+	const jobs, perRound = 3, 2
+	names := []string{"one", "two", "three"}
+	living, killed := map[string][]*child{}, map[string]int{}
+	for _, name := range names {
+		living[name] = append(living[name], holder(t, name))
+	}
+	for round := range *kills {
+		agent := start(t, envAgent+"=1")
+		ended := make(chan struct{})
+		go func() { // beside what the processes do, at no particular moment
+			defer close(ended)
+			for range round % 5 {
+				if c, err := Find(); err == nil {
+					_, _ = c.Machine()
+				}
+			}
+			_ = agent.Process.Kill()
+		}()
+		name := names[round%jobs]
+		for range perRound {
+			living[name] = append(living[name], holder(t, name))
+		}
+		for range perRound {
+			living[name][0].kill()
+			living[name] = living[name][1:]
+			killed[name]++
+		}
+		<-ended
+		agent.kill()
+	}
+	last := startAgent(t, Options{Reap: inProcess})
+	total := 0
+	for _, name := range names {
+		total += min(killed[name], 64) // a region keeps so many
+	}
+	deaths := last.await(t, machine.ProcessDied, total)
+	once := map[machine.EventID]int{}
+	for i := range deaths {
+		once[deaths[i].ID()]++
+	}
+	if len(once) != total {
+		t.Errorf("%d deaths, %d of them different, want %d", len(deaths), len(once), total)
+	}
+	for _, name := range names {
+		path := filepath.Join(job.Folder(), name, job.RegionName)
+		if err := inProcess(context.Background(), []string{path}, os.Geteuid()); err != nil {
+			t.Fatal(err)
+		}
+		j := reap.ReadJob(job.Job{Name: name, Path: path}, reap.Options{})
+		used := uint64(0)
+		if len(j.Devices) > 0 {
+			used = j.Devices[0].Used
+		}
+		if want := uint64(len(living[name])) << 20; j.Err() != nil || used != want || int(j.Died) != killed[name] || len(j.Processes) != len(living[name]) {
+			t.Errorf("job %s: %v, %d used of %d, %d died of %d, %d processes of %d", name, j.Err(), used, want, j.Died, killed[name], len(j.Processes), len(living[name]))
+		}
+		if region.Locked(path) != (len(living[name]) > 0) {
+			t.Errorf("job %s: an agent has left a lock", name)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"ration/machine"
+)
+
+// maxPIDs bounds how many processes are waited for. Of others it is noticed at the next look that
+// they have ended.
+const maxPIDs = 8192
+
+// pidWatch tells when processes of jobs have ended.
+type pidWatch struct {
+	hint  func(folder string)
+	epoll int
+	stop  int // an eventfd that ends run
+
+	mu     sync.Mutex
+	closed bool
+	open   map[int]*ending // by PID
+}
+
+// ending is a process whose end is waited for.
+type ending struct {
+	fd     int
+	folder string // of its job
+}
+
+func newPIDWatch(hint func(string)) (*pidWatch, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("waiting for processes: %w", err)
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err == nil {
+		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: 0})
+	}
+	if err != nil {
+		_ = unix.Close(epoll)
+		return nil, fmt.Errorf("waiting for processes: %w", err)
+	}
+	return &pidWatch{hint: hint, epoll: epoll, stop: stop, open: map[int]*ending{}}, nil
+}
+
+// set sets whose processes are waited for: those that the kernel confirms.
+func (w *pidWatch) set(jobs []machine.Job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	wanted := make(map[int]bool, len(w.open))
+	for i := range jobs {
+		for n := range jobs[i].Processes {
+			p := &jobs[i].Processes[n]
+			pid := cmp.Or(p.HostPID, p.PID) // in a container the host's is not known, and the process's own is the same to its neighbours
+			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= maxPIDs {
+				continue
+			}
+			wanted[pid] = true
+			if w.open[pid] == nil {
+				w.add(pid, filepath.Dir(jobs[i].Path))
+			}
+		}
+	}
+	for pid, e := range w.open {
+		if !wanted[pid] {
+			_ = unix.Close(e.fd) // and with it its place in epoll
+			delete(w.open, pid)
+		}
+	}
+}
+
+func (w *pidWatch) add(pid int, folder string) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended, which the next look notices; or the kernel is older than 5.3
+	}
+	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pid)}); err != nil {
+		_ = unix.Close(fd)
+		return
+	}
+	w.open[pid] = &ending{fd, folder}
+}
+
+// run hands on which jobs have lost a process, until close.
+func (w *pidWatch) run() {
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := unix.EpollWait(w.epoll, events, -1)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		for _, e := range events[:n] {
+			if e.Fd == 0 {
+				_ = unix.Close(w.epoll)
+				_ = unix.Close(w.stop)
+				return
+			}
+			w.mu.Lock()
+			ended := w.open[int(e.Fd)]
+			w.mu.Unlock()
+			if ended != nil {
+				w.hint(ended.folder)
+			}
+		}
+	}
+}
+
+func (w *pidWatch) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	w.closed = true
+	for _, e := range w.open {
+		_ = unix.Close(e.fd)
+	}
+	_, _ = unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+}

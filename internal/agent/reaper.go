@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"ration/machine"
+)
+
+const (
+	reapTimeout = 5 * time.Second // after which a process that reaps is ended
+	maxReaping  = 4               // such processes at once
+	maxReapJobs = 64              // jobs that one of them reaps
+	// reapRest is how long there is none for a user after one: so many times as long as it took,
+	// which is about 10 ms, and maxReapRest at most, on a machine that is busy.
+	reapRest    = 10
+	maxReapRest = time.Second / 2
+	// After a try that left dead processes, a job is left alone for so long, and twice as long
+	// each time: its region is one that its user does not reap either.
+	firstRetry, lastRetry = time.Second, time.Minute
+)
+
+// reaper has what dead processes hold returned to their jobs. Who maps a region follows what it
+// says; so this is done by a process of the user to whom the region belongs, which that user
+// could start as well.
+type reaper struct {
+	do   func(ctx context.Context, paths []string, uid int) error
+	hint func(folder string)
+	log  *slog.Logger
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu    sync.Mutex
+	busy  map[int]bool      // by UID: a process is under way
+	due   map[int]time.Time // by UID: not before
+	tried map[string]retry  // by path of jobs that had dead processes at the last look
+
+	again   *time.Timer // for what has to wait
+	againAt time.Time
+}
+
+// retry is when a job may be tried again.
+type retry struct {
+	dead string // which processes were dead
+	due  time.Time
+	wait time.Duration
+}
+
+func newReaper(do func(context.Context, []string, int) error, hint func(string), log *slog.Logger) *reaper {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &reaper{do: do, hint: hint, log: log, ctx: ctx, cancel: cancel, busy: map[int]bool{}, due: map[int]time.Time{}, tried: map[string]retry{}}
+}
+
+// reap begins for the jobs that have dead processes, and does not wait.
+func (r *reaper) reap(jobs []machine.Job) {
+	if r.do == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	dead, byUser := map[string]retry{}, map[int][]string{}
+	for i := range jobs {
+		j := &jobs[i]
+		if j.Name == "" || j.UID < 0 || j.Error != "" {
+			continue // without a name its path is one of another place, such as a container
+		}
+		t := r.tried[j.Path]
+		switch which := deadOf(j); which {
+		case "":
+			continue
+		case t.dead:
+		default:
+			t = retry{dead: which}
+		}
+		dead[j.Path] = t
+		if now.Before(t.due) {
+			r.wakeIn(t.due.Sub(now))
+		} else if len(byUser[j.UID]) < maxReapJobs {
+			byUser[j.UID] = append(byUser[j.UID], j.Path)
+		}
+	}
+	r.tried = dead
+	for uid, paths := range byUser {
+		if wait := r.due[uid].Sub(now); wait > 0 {
+			r.wakeIn(wait)
+		} else if !r.busy[uid] && len(r.busy) < maxReaping {
+			r.begin(paths, uid)
+		} // otherwise when one of those ends
+	}
+	for uid, due := range r.due {
+		if now.After(due) {
+			delete(r.due, uid)
+		}
+	}
+}
+
+// wakeIn makes the agent look after a while. The lock is held.
+func (r *reaper) wakeIn(wait time.Duration) {
+	at := time.Now().Add(wait)
+	if r.again != nil {
+		if time.Now().Before(r.againAt) && r.againAt.Before(at) {
+			return
+		}
+		r.again.Stop()
+	}
+	r.again, r.againAt = time.AfterFunc(wait, func() { r.hint("") }), at
+}
+
+// deadOf says which processes of a job are dead, or "".
+func deadOf(j *machine.Job) string {
+	var out strings.Builder
+	for i := range j.Processes {
+		if p := &j.Processes[i]; p.State == machine.Dead {
+			fmt.Fprintf(&out, "%d:%d ", p.Slot, p.Joined)
+		}
+	}
+	return out.String()
+}
+
+// begin begins for jobs of one user. The lock is held.
+func (r *reaper) begin(paths []string, uid int) {
+	r.busy[uid] = true
+	r.wait.Go(func() {
+		ctx, cancel := context.WithTimeout(r.ctx, reapTimeout)
+		defer cancel()
+		began := time.Now()
+		err := r.do(ctx, paths, uid)
+		now := time.Now()
+		r.mu.Lock()
+		delete(r.busy, uid)
+		r.due[uid] = now.Add(min(reapRest*now.Sub(began), maxReapRest))
+		news := false
+		for _, path := range paths { // if they have dead processes then, that is
+			t := r.tried[path]
+			news = news || t.wait == 0
+			t.wait = min(max(2*t.wait, firstRetry), lastRetry)
+			t.due = now.Add(t.wait)
+			r.tried[path] = t
+		}
+		r.mu.Unlock()
+		if err != nil && news && r.ctx.Err() == nil {
+			r.log.Warn("what dead processes hold could not be returned; the job's next request that needs it does that", "paths", paths, "error", err)
+		}
+		for _, path := range paths {
+			r.hint(filepath.Dir(path))
+		}
+	})
+}
+
+// close ends those that are under way: half done is as good as not begun.
+func (r *reaper) close() {
+	r.cancel()
+	r.wait.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.again != nil {
+		r.again.Stop()
+	}
+}

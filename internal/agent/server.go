@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/metrics"
+	"ration/machine"
+)
+
+const (
+	requestTimeout = 5 * time.Second
+	writeTimeout   = 10 * time.Second // for one answer, or one part of a stream
+	maxConns       = 128
+	maxConnsOfUser = 16
+	maxHeader      = 16 << 10
+)
+
+// peer is who asks.
+type peer struct {
+	uid int
+	all bool // may see everything
+}
+
+type peerKey struct{}
+
+// peerOf returns who has the other end of a connection.
+func peerOf(c net.Conn) (peer, error) {
+	u, is := c.(*net.UnixConn)
+	if !is {
+		return peer{}, errors.New("not a Unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return peer{}, err
+	}
+	var cred *unix.Ucred
+	var asked error
+	if err := raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return peer{}, err
+	}
+	if asked != nil {
+		return peer{}, asked
+	}
+	uid := int(cred.Uid)
+	return peer{uid, uid == 0 || uid == os.Geteuid()}, nil
+}
+
+// peerConn is a connection with who asks.
+type peerConn struct {
+	net.Conn
+	peer  peer
+	close func()
+}
+
+func (c *peerConn) Close() error {
+	c.close()
+	return c.Conn.Close()
+}
+
+// listener accepts a bounded number of connections of each user.
+type listener struct {
+	net.Listener
+	mu    sync.Mutex
+	users map[int]int // under mu: connections by UID
+	total int         // under mu
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		p, err := peerOf(c)
+		if err != nil || !l.admit(p.uid) {
+			_ = c.Close()
+			continue
+		}
+		var once sync.Once
+		return &peerConn{c, p, func() { once.Do(func() { l.leave(p.uid) }) }}, nil
+	}
+}
+
+func (l *listener) admit(uid int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users[uid] >= maxConnsOfUser || l.total >= maxConns && uid != 0 {
+		return false
+	}
+	l.users[uid]++
+	l.total++
+	return true
+}
+
+func (l *listener) leave(uid int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.users[uid]--; l.users[uid] == 0 {
+		delete(l.users, uid)
+	}
+}
+
+// Listen makes the agent's socket in a folder of jobs. release removes it. While it is there no
+// other agent serves that folder.
+func Listen(folder string) (l net.Listener, release func(), err error) {
+	lock, err := os.OpenFile(filepath.Join(folder, job.AgentLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
+	}
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &whole); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			return nil, nil, fmt.Errorf("folder %s: %w", folder, ErrRunning)
+		}
+		return nil, nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
+	}
+	path := filepath.Join(folder, job.AgentSocket)
+	_ = os.Remove(path) // of an agent that was killed
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		_ = lock.Close()
+		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
+	}
+	// All may ask: what they are told depends on who they are.
+	mode := os.FileMode(0o600)
+	if os.Geteuid() == 0 {
+		mode = 0o666
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		_, _ = socket.Close(), lock.Close()
+		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
+	}
+	return &listener{Listener: socket, users: map[int]int{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
+}
+
+// Serve answers on the socket and, if the options say so, to Prometheus, until the context ends.
+func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
+		p := askerOf(r)
+		writeJSON(w, Visible(a.Machine(), p.uid, p.all))
+	})
+	mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {
+		p := askerOf(r)
+		writeJSON(w, a.history.read(func(uid int) bool { return p.all || uid == p.uid }))
+	})
+	mux.HandleFunc("GET /v1/events", a.serveEvents)
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		p := askerOf(r)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_ = metrics.Write(w, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
+	})
+	api := &http.Server{Handler: mux, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
+		}}
+	failed := make(chan error, 2)
+	servers := []*http.Server{api}
+	go func() { failed <- api.Serve(socket) }()
+	if a.opts.Listen != "" {
+		public, err := net.Listen("tcp", a.opts.Listen)
+		if err != nil {
+			_ = api.Close()
+			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
+		}
+		server := &http.Server{Handler: a.publicHandler(), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
+			IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
+		servers = append(servers, server)
+		a.opts.Log.Info("serving metrics", "address", public.Addr().String())
+		go func() { failed <- server.Serve(public) }()
+	}
+	select {
+	case err := <-failed:
+		for _, s := range servers {
+			_ = s.Close()
+		}
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, s := range servers {
+		if s.Shutdown(end) != nil {
+			_ = s.Close()
+		}
+	}
+	return nil
+}
+
+// publicHandler serves what everybody may know: every user of the machine can reach the port.
+func (a *Agent) publicHandler() http.Handler {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics}),
+		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout}))
+	return mux
+}
+
+// askerOf returns who asks.
+func askerOf(r *http.Request) peer {
+	p, known := r.Context().Value(peerKey{}).(peer)
+	if !known {
+		return peer{uid: -1}
+	}
+	return p
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // who asks has gone
+}
+
+// serveEvents writes the events that are kept, a line of JSON each, and with follow those that
+// happen from then on. An empty line says, now and then, that there is still an agent.
+func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
+	p := askerOf(r)
+	follow := r.URL.Query().Has("follow")
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
+	enc := json.NewEncoder(w)
+	next := uint64(0)
+	alive := time.NewTicker(aliveInterval)
+	defer alive.Stop()
+	for {
+		var events []machine.Event
+		var more <-chan struct{}
+		events, next, more = a.events.since(next)
+		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+		for i := range events {
+			if (p.all || events[i].UID == p.uid) && enc.Encode(&events[i]) != nil {
+				return
+			}
+		}
+		if !follow || control.Flush() != nil {
+			return
+		}
+		select {
+		case <-more:
+		case <-alive.C:
+			if _, err := w.Write([]byte("\n")); err != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// aliveInterval is how often a stream without events shows that there is an agent.
+const aliveInterval = 2 * time.Second

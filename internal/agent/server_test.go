@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// What others have is seen in totals only.
+func TestVisible(t *testing.T) {
+	m := &machine.Machine{Folder: "/run/ration", Hidden: 3, Devices: []machine.GPU{{Rations: 5, Jobs: 2}},
+		Jobs:    []machine.Job{{Name: "mine", Path: "a", UID: 7}, {Name: "theirs", Path: "b", UID: 8, Command: []string{"secret"}}, {Path: "c", UID: -1}},
+		Outside: []machine.Outside{{PID: 1, UID: 7}, {PID: 2, UID: 8, Name: "secret"}},
+		Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.Drift, Path: "a"}, {Kind: machine.Drift, Path: "b", Text: "secret"}, {Kind: machine.OutsideJobs, PID: 1},
+			{Kind: machine.OutsideJobs, PID: 2, Text: "secret"}, {Kind: machine.Unanswering, Text: "secret"}}}
+	got := Visible(m, 7, false)
+	if len(got.Jobs) != 1 || got.Jobs[0].Name != "mine" || len(got.Outside) != 1 || len(got.Findings) != 3 || got.Devices[0].Rations != 5 {
+		t.Errorf("got %+v", got)
+	}
+	if text := fmt.Sprintf("%+v", got); strings.Contains(text, "secret") || strings.Contains(text, "theirs") {
+		t.Errorf("got %s", text)
+	}
+	if none := Visible(m, -1, false); len(none.Jobs) != 1 || none.Jobs[0].Path != "c" {
+		t.Logf("a job of nobody knows whom is seen by nobody: %+v", none.Jobs)
+	}
+	if Visible(m, 7, true) != m {
+		t.Error("root does not see all")
+	}
+}
+
+// A user has a bounded number of connections, and takes none from others.
+func TestConnections(t *testing.T) {
+	l := &listener{users: map[int]int{}}
+	for range maxConnsOfUser {
+		if !l.admit(7) {
+			t.Fatal("was not admitted")
+		}
+	}
+	if l.admit(7) || !l.admit(8) || !l.admit(0) {
+		t.Errorf("got %v", l.users)
+	}
+	l.leave(7)
+	if !l.admit(7) || l.total != maxConnsOfUser+2 {
+		t.Errorf("got %v, %d", l.users, l.total)
+	}
+}
+
+// A client believes nobody but root and its own user, waits for nobody long, and there is one
+// agent in a folder.
+func TestClient(t *testing.T) {
+	folder := testFolder(t)
+	if _, err := Find(); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v", err)
+	}
+	holder(t, "train")
+	a := startAgent(t, Options{})
+	socket, release, err := Listen(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Listen(folder); !errors.Is(err, ErrRunning) {
+		t.Errorf("got %v", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Serve(ctx, socket) }()
+	c, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Machine()
+	if err != nil || len(m.Jobs) != 1 || m.Jobs[0].Name != "train" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if h, err := c.History(); err != nil || len(h.Times) == 0 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	followed := make(chan machine.Event, 100)
+	streamed := make(chan error, 1)
+	go func() {
+		streamed <- c.Events(context.Background(), true, func(e machine.Event) error { followed <- e; return nil })
+	}()
+	for e := range followed {
+		if e.Kind == machine.RequestRefused {
+			break
+		}
+	}
+	holder(t, "other")
+	for e := range followed {
+		if e.Kind == machine.JobStarted && e.Job == "other" {
+			break
+		}
+	}
+	stop() // the stream ends, and the socket goes
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	<-streamed
+	release()
+	if _, err := Find(); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v", err)
+	}
+	// One that does not answer is given up.
+	path := filepath.Join(folder, job.AgentSocket)
+	silent, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	begin := time.Now()
+	if _, err := NewClient(path).Machine(); err == nil {
+		t.Error("something has answered")
+	}
+	if took := time.Since(begin); took > 10*answerTimeout {
+		t.Errorf("took %v", took)
+	}
+	if os.Geteuid() == 0 { // another user's
+		if err := os.Chown(path, 61000, 61000); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(path) })
+		if _, err := dial(path); !errors.Is(err, ErrNone) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// systemd is told, where it wants to know.
+func TestNotify(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	Notify("READY=1")
+	buf := make([]byte, 100)
+	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "READY=1" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+}

@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"slices"
+
+	"ration/machine"
+)
+
+// Visible returns what a user may see of a machine: the own jobs in full, of the others what they
+// have of each device together. all is for root, and for the agent's own user.
+func Visible(m *machine.Machine, uid int, all bool) *machine.Machine {
+	if all {
+		return m
+	}
+	out := machine.Machine{Devices: m.Devices, Jobs: []machine.Job{}, Outside: []machine.Outside{}, Findings: []machine.Finding{}}
+	own := map[string]bool{}
+	for i := range m.Jobs {
+		if m.Jobs[i].UID == uid {
+			out.Jobs = append(out.Jobs, m.Jobs[i])
+			own[m.Jobs[i].Path] = true
+		}
+	}
+	for _, o := range m.Outside {
+		if o.UID == uid {
+			out.Outside = append(out.Outside, o)
+		}
+	}
+	for _, f := range m.Findings {
+		// Of a device, with numbers only; or of a job or process of the user's own.
+		if f.Kind == machine.Overbooked || f.Path != "" && own[f.Path] || f.Kind == machine.OutsideJobs && hasPID(out.Outside, f.PID) {
+			out.Findings = append(out.Findings, f)
+		}
+	}
+	return &out
+}
+
+func hasPID(all []machine.Outside, pid int) bool {
+	return slices.ContainsFunc(all, func(o machine.Outside) bool { return o.PID == pid })
+}

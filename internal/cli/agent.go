@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/agent"
+	"ration/internal/job"
+	"ration/internal/reap"
+	"ration/machine"
+)
+
+// defaultListen is where root's agent serves metrics.
+const defaultListen = "127.0.0.1:9410"
+
+type agentFlags struct {
+	listen     string
+	jobMetrics bool
+	logJSON    bool
+}
+
+func newAgentCommand(a *app) *cobra.Command {
+	f := agentFlags{}
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Watch the machine, and answer questions about it",
+		Long: `Watch the jobs of this user, or for root those of all users, until it is ended
+by SIGTERM or Ctrl-C. It notices within a moment when processes of a job die
+and has what they held returned to the job, keeps the history of the last 15
+minutes and the latest 4096 events, and answers questions over a socket:
+agent.sock in the folder of jobs, /run/ration for root's. To its own user and
+to root it shows everything, to others their own jobs, and what is handed out
+of each device.
+
+Nothing needs it: jobs go on, and all commands work, when it is not there or is
+killed. ration ps and ration events ask it where it is there.
+
+Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every user
+of the machine can reach: without those of each job, which have names of jobs
+and users in them, unless --job-metrics says so.
+
+The log goes to standard error.
+
+Exit status: 0 when it was asked to end; 1 if it could not begin, as when
+another agent runs already.`,
+		Example: "  ration agent\n  ration agent --listen 127.0.0.1:9999 --job-metrics",
+		Args:    noArgs,
+		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runAgent(cmd, f) }),
+	}
+	cmd.Flags().StringVar(&f.listen, "listen", "", "serve metrics at this `address`; 'none' for nowhere (default "+defaultListen+" for root, none for others)")
+	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", false, "serve the metrics of each job there, too")
+	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
+	return cmd
+}
+
+func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
+	if a.json {
+		return usageError("ration agent prints no result (for a log in JSON use --log-json; for the machine ration ps --json)")
+	}
+	handler := slog.Handler(slog.NewTextHandler(a.err.Writer, nil))
+	if f.logJSON {
+		handler = slog.NewJSONHandler(a.err.Writer, nil)
+	}
+	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: slog.New(handler), Reap: reapAs}
+	switch {
+	case f.listen == "none":
+		opts.Listen = ""
+	case !cmd.Flags().Changed("listen") && job.AllUsers():
+		opts.Listen = defaultListen
+	}
+	if err := makeAgentFolder(opts.Folder); err != nil {
+		return err
+	}
+	socket, release, err := agent.Listen(opts.Folder)
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	end := func() { stop() }
+	onSignal.Store(&end)
+	defer onSignal.Store(nil)
+	d, err := agent.New(opts)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() {
+		err := d.Serve(ctx, socket)
+		stop()
+		served <- err
+	}()
+	err = d.Run(ctx, func() {
+		opts.Log.Info("watching", "folder", opts.Folder, "all_users", job.AllUsers(), "version", version)
+		agent.Notify("READY=1")
+	})
+	agent.Notify("STOPPING=1")
+	opts.Log.Info("ending")
+	return errors.Join(err, <-served)
+}
+
+// makeAgentFolder makes the folder of jobs, unless it is there. Root's is one that all may enter,
+// as the packages make it: each job's own is closed.
+func makeAgentFolder(folder string) error {
+	mode := os.FileMode(0o700)
+	if job.AllUsers() {
+		mode = 0o755
+	}
+	if err := os.MkdirAll(folder, mode); err != nil {
+		return fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, job.EnvFolder)
+	}
+	reason, err := job.UntrustedReason(folder)
+	if err == nil && reason != "" {
+		err = fmt.Errorf("folder %s %s: %w", folder, reason, job.ErrFolder)
+	}
+	return err
+}
+
+// nobodyGroup is the group of processes that act for another user: their files are theirs as users.
+const nobodyGroup = 65534
+
+// reapAs returns what dead processes of jobs hold, by a process of the user to whom the regions
+// belong.
+func reapAs(ctx context.Context, paths []string, uid int) error {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = append([]string{"ration", "reap"}, paths...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin"}
+	if os.Geteuid() == 0 && uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out[:min(len(out), 400)])
+	}
+	return nil
+}
+
+// newReapCommand returns what the agent has processes of users do.
+func newReapCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
+		RunE: withStatus(func(_ *cobra.Command, args []string) error {
+			// It trusts no more than it needs: nothing that it could become is of use to a region.
+			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+				return err
+			}
+			var err error
+			for _, path := range args {
+				j := reap.ReadJob(job.Job{Path: path}, reap.Options{})
+				err = errors.Join(err, j.Err())
+			}
+			return err
+		}),
+	}
+}
+
+// addTotals adds what an agent of the whole machine says of the devices: to an ordinary user,
+// what all users' jobs have of them. Without an agent, or with one that does not answer, all
+// stays as it is.
+func addTotals(m *machine.Machine) {
+	if job.AllUsers() {
+		return // this process sees as much
+	}
+	c, err := agent.Find()
+	if err != nil {
+		return
+	}
+	theirs, err := c.Machine()
+	if err != nil {
+		return
+	}
+	if len(m.Devices) == 0 { // this program can load no driver
+		m.Devices = theirs.Devices
+	}
+	for i := range m.Devices {
+		g := &m.Devices[i]
+		at := slices.IndexFunc(theirs.Devices, func(t machine.GPU) bool { return t.UUID == g.UUID })
+		if at >= 0 && theirs.Devices[at].Rations >= g.Rations {
+			g.Rations, g.Jobs, g.Unlimited = theirs.Devices[at].Rations, theirs.Devices[at].Jobs, theirs.Devices[at].Unlimited
+		}
+	}
+	for _, f := range theirs.Findings {
+		same := func(own machine.Finding) bool { return own.Kind == f.Kind && own.Device == f.Device }
+		if f.Kind == machine.Overbooked && !slices.ContainsFunc(m.Findings, same) {
+			m.Findings = append(m.Findings, f)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/agent"
+	"ration/internal/job"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+type eventsFlags struct {
+	follow  bool
+	noAgent bool
+	kinds   []string
+}
+
+func newEventsCommand(a *app) *cobra.Command {
+	var f eventsFlags
+	cmd := &cobra.Command{
+		Use:   "events [JOB...]",
+		Short: "Print what happens to jobs",
+		Long: `Print what has happened to jobs, the earliest first: starts, ends, refusals,
+and deaths of processes, as far as it is still known. With --follow it goes on
+with what happens, until it is interrupted. With JOBs, names or paths of
+regions, only of those.
+
+A region keeps its latest 256 refusals and 64 deaths; of jobs that were
+removed, and of ends that no launcher saw, an agent knows (ration agent). It is
+asked where there is one, and followed events come at once; without it the jobs
+are looked at every second. When an agent ends or begins meanwhile, nothing is
+printed twice.
+
+With --json each event is a line.
+
+Exit status: 0; 3 if the jobs could not be listed.`,
+		Example:           "  ration events --follow\n  ration events --kind refusal train\n  ration events --follow --json | jq .text",
+		Args:              argCount(0, -1, "jobs"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runEvents(f, args) }),
+	}
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens")
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death")
+	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "ask no agent")
+	return cmd
+}
+
+func (a *app) runEvents(f eventsFlags, names []string) error {
+	for _, kind := range f.kinds {
+		if !slices.Contains(machine.EventKinds, kind) {
+			return usageError("--kind %s: there are start, end, refusal and death", kind)
+		}
+	}
+	p := &eventPrinter{a: a, f: f, names: names, seen: map[machine.EventID]bool{}}
+	if !f.follow {
+		return p.printKnown()
+	}
+	reader := machine.NewReader()
+	defer reader.Close()
+	for p.err == nil {
+		if !f.noAgent {
+			_ = p.ask(context.Background()) // until it ends; then by looking, until there is one
+		}
+		if err := p.lookAgain(reader); err != nil {
+			return err
+		}
+		time.Sleep(agent.Interval)
+	}
+	return p.err
+}
+
+// maxSeen bounds how many events are remembered so that none is printed twice: twice as many as
+// an agent keeps.
+const maxSeen = 8192
+
+// eventPrinter prints each event once.
+type eventPrinter struct {
+	a     *app
+	f     eventsFlags
+	names []string
+	seen  map[machine.EventID]bool
+	order []machine.EventID // as they were seen
+	last  machine.Machine
+	err   error // of writing
+}
+
+// errWritten ends a stream to which nothing more can be written.
+var errWritten = errors.New("the output cannot be written")
+
+// ask prints what an agent knows, and follows it. The error says that there is none, or that it
+// has ended.
+func (p *eventPrinter) ask(ctx context.Context) error {
+	c, err := agent.Find()
+	if err != nil {
+		return err
+	}
+	return c.Events(ctx, true, func(e machine.Event) error {
+		p.print(e)
+		if p.err != nil {
+			return errWritten
+		}
+		return nil
+	})
+}
+
+// printKnown prints what the regions still know, and what an agent does: it may have more, and
+// may not have looked since the latest.
+func (p *eventPrinter) printKnown() error {
+	m, err := machine.Read()
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
+	all := machine.Events(&machine.Machine{}, &m, time.Now())
+	if c, err := agent.Find(); err == nil && !p.f.noAgent {
+		_ = c.Events(context.Background(), false, func(e machine.Event) error {
+			all = append(all, e)
+			return nil
+		})
+	}
+	slices.SortStableFunc(all, func(a, b machine.Event) int { return cmp.Compare(a.Time, b.Time) })
+	for _, e := range all {
+		p.print(e)
+	}
+	return p.err
+}
+
+// lookAgain prints what has happened since the last look.
+func (p *eventPrinter) lookAgain(r *machine.Reader) error {
+	m, changed, err := r.Read()
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
+	if !changed {
+		return nil
+	}
+	for _, e := range machine.Events(&p.last, &m, time.Now()) {
+		p.print(e)
+	}
+	p.last = m
+	return nil
+}
+
+func (p *eventPrinter) print(e machine.Event) {
+	id := e.ID()
+	if p.err != nil || p.seen[id] {
+		return
+	}
+	p.seen[id] = true
+	if p.order = append(p.order, id); len(p.order) > maxSeen {
+		delete(p.seen, p.order[0])
+		p.order = p.order[1:]
+	}
+	named := len(p.names) == 0 || slices.Contains(p.names, e.Path) || e.Job != "" && slices.Contains(p.names, e.Job)
+	if !named || len(p.f.kinds) > 0 && !slices.Contains(p.f.kinds, e.Kind) {
+		return
+	}
+	out := p.a.out
+	if p.a.json {
+		line, err := json.Marshal(e)
+		if err == nil {
+			out.ascii = false
+			_, err = out.Write(append(escapeJSON(line), '\n'))
+		}
+		p.err = err
+		return
+	}
+	title := job.Job{Name: e.Job, Path: e.Path}.Title()
+	text := e.Text
+	if e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied {
+		text = title + ": " + text
+	}
+	clock := clockText(time.Unix(0, e.Time), time.Now())
+	out.printf("%s  %-7s  %s\n", out.style(dim, clock), e.Kind, out.wrap(termtext.Printable(text)+".", len(clock)+11))
+	p.err = *out.writeErr
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"bytes"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/metrics"
+	"ration/internal/node"
+	"ration/internal/reap"
+)
+
+func newMetricsCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "metrics",
+		Short: "Print metrics as Prometheus reads them, once",
+		Long: `Print what the machine and its jobs are doing as Prometheus reads it, once: for
+the textfile collector of its node exporter, or to look at. Root's are of the
+jobs of all users. ration agent serves them to Prometheus itself.
+
+Jobs that have not ended have series of their own, 256 of them, each user's turn
+by turn; what there is beyond is added up in one. docs/monitoring.md lists the
+metrics. Nothing is changed.
+
+Exit status: 0; 3 if the jobs could not be listed.`,
+		Example: "  ration metrics > /var/lib/node_exporter/ration.prom.new &&\n    mv /var/lib/node_exporter/ration.prom.new /var/lib/node_exporter/ration.prom",
+		Args:    noArgs,
+		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runMetrics() }),
+	}
+}
+
+func (a *app) runMetrics() error {
+	if a.json {
+		return usageError("ration metrics prints the text that Prometheus reads (for JSON use ration ps --json)")
+	}
+	m, err := node.Read(reap.Options{ReadOnly: true})
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
+	var text bytes.Buffer
+	if err := metrics.Write(&text, &m, metrics.Options{Version: version, Jobs: true}); err != nil {
+		return err
+	}
+	out := a.out
+	out.ascii = false // labels are UTF-8 in every locale
+	_, err = out.Write(text.Bytes())
+	return err
+}

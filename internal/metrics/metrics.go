@@ -1,0 +1,238 @@
+// Package metrics says what a machine is doing in the words of Prometheus: its devices, its
+// jobs, and what an operator should know of them. docs/monitoring.md lists the metrics.
+//
+// Every series costs the one who stores it, and tenants choose the names of jobs. So the
+// number of series is bounded, whatever tenants do: MaxJobs jobs have series of their own, the
+// users' turn by turn, and the others are added up in one. Labels are printable, valid UTF-8
+// and no longer than MaxLabel bytes.
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"ration/machine"
+)
+
+// Options say what is shown.
+type Options struct {
+	Version string // of ration
+	Jobs    bool   // series of each job, with its name and its user
+}
+
+// Write writes the metrics of a machine as Prometheus reads them.
+func Write(w io.Writer, m *machine.Machine, opts Options) error {
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(Collector(func() *machine.Machine { return m }, opts)); err != nil {
+		return fmt.Errorf("making the metrics: %w", err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		return fmt.Errorf("making the metrics: %w", err)
+	}
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
+			return fmt.Errorf("writing the metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// Collector returns a collector for a registry that is asked again and again. read returns the
+// machine as it is then.
+func Collector(read func() *machine.Machine, opts Options) prometheus.Collector {
+	return &collector{read, opts}
+}
+
+type collector struct {
+	read func() *machine.Machine
+	opts Options
+}
+
+// names are those of all metrics: docs, rules and dashboards are compared with them.
+var names []string
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	names = append(names, "ration_"+name)
+	return prometheus.NewDesc("ration_"+name, help, labels, nil)
+}
+
+// Of the machine.
+var (
+	buildInfo = desc("build_info", "The version of ration that reports; always 1.", "version")
+
+	deviceInfo        = desc("device_info", "A device of the machine; always 1.", "device", "uuid", "name", "mig")
+	deviceSize        = desc("device_memory_size_bytes", "Size of the device's memory.", "device")
+	deviceUsed        = desc("device_memory_used_bytes", "Memory of the device in use by all processes and the driver itself, as the driver counts it.", "device")
+	deviceRationed    = desc("device_memory_rationed_bytes", "Limits of all jobs on the device that have not ended, together.", "device")
+	deviceOutside     = desc("device_memory_outside_bytes", "Memory of the device held by processes that belong to no job, as the driver counts it.", "device")
+	outsideProcesses  = desc("device_outside_processes", "Processes that hold memory of the device and belong to no job.", "device")
+	rationedJobs      = desc("device_rationed_jobs", "Jobs with a limit on the device that have not ended.", "device")
+	unlimitedJobs     = desc("device_unlimited_jobs", "Jobs that hold memory of the device and have no limit there.", "device")
+	deviceTemperature = desc("device_temperature_celsius", "Temperature of the device.", "device")
+	devicePower       = desc("device_power_watts", "Power that the device draws.", "device")
+	deviceBusy        = desc("device_utilization_ratio", "Part of the time in which the device had work lately, as the driver samples it.", "device")
+
+	jobsByState       = desc("jobs", "Jobs by their state.", "state")
+	jobsWithoutSeries = desc("jobs_without_series", "Jobs that have not ended and are only in the series of others.")
+	findings          = desc("findings", "What an operator should know of the machine, by kind: ration ps says it in sentences.", "kind")
+)
+
+// Of a job.
+var (
+	jobUsed          = desc("job_memory_used_bytes", "Memory of the device that the job's processes hold.", "user", "job_name", "device")
+	jobLimit         = desc("job_memory_limit_bytes", "The job's limit on the device; missing without one.", "user", "job_name", "device")
+	jobPeak          = desc("job_memory_peak_bytes", "The most that was in use of the device at once.", "user", "job_name", "device")
+	jobRefusals      = desc("job_refusals_total", "Requests for memory of the device that were refused.", "user", "job_name", "device")
+	jobShare         = desc("job_compute_share_ratio", "Part of the device's time that the job has at least; missing without a share.", "user", "job_name", "device")
+	jobCap           = desc("job_compute_cap_ratio", "Part of the device's time that the job has at most; missing without a cap.", "user", "job_name", "device")
+	jobComputeUsed   = desc("job_compute_used_seconds_total", "The device's time that the job used, as measured for a cap; missing without one.", "user", "job_name", "device")
+	jobComputeWaited = desc("job_compute_waited_seconds_total", "Time that launches waited for the cap, over all threads; missing without one.", "user", "job_name", "device")
+
+	jobProcesses = desc("job_processes", "Living processes of the job.", "user", "job_name")
+	jobDeaths    = desc("job_deaths_total", "Processes of the job that died without leaving it.", "user", "job_name")
+	jobStarted   = desc("job_start_time_seconds", "When the job was made, in seconds since 1970.", "user", "job_name")
+)
+
+var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, outsideProcesses, rationedJobs,
+	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, findings}
+
+var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
+	jobStarted}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range ofMachine {
+		out <- d
+	}
+	if c.opts.Jobs {
+		for _, d := range ofJobs {
+			out <- d
+		}
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	m := c.read()
+	e := emitter{out}
+	e.gauge(buildInfo, 1, label(c.opts.Version))
+	e.devices(m)
+	e.states(m)
+	if c.opts.Jobs {
+		series, others := group(m)
+		e.gauge(jobsWithoutSeries, float64(others))
+		for i := range series {
+			e.job(&series[i])
+		}
+	}
+}
+
+// emitter hands metrics to the registry.
+type emitter struct{ out chan<- prometheus.Metric }
+
+func (e emitter) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	e.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func (e emitter) counter(d *prometheus.Desc, value float64, labels ...string) {
+	e.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+}
+
+func (e emitter) devices(m *machine.Machine) {
+	outside, processes := map[int]uint64{}, map[int]int{}
+	for _, o := range m.Outside {
+		outside[o.Device] += o.Used
+		processes[o.Device]++
+	}
+	for i := range m.Devices {
+		g := &m.Devices[i]
+		device := strconv.Itoa(g.Device)
+		e.gauge(deviceInfo, 1, device, label(g.UUID), label(g.Name), strconv.FormatBool(g.MIG))
+		e.gauge(deviceSize, float64(g.Total), device)
+		e.gauge(deviceUsed, float64(g.Used), device)
+		e.gauge(deviceRationed, float64(g.Rations), device)
+		e.gauge(deviceOutside, float64(outside[g.Device]), device)
+		e.gauge(outsideProcesses, float64(processes[g.Device]), device)
+		e.gauge(rationedJobs, float64(g.Jobs), device)
+		e.gauge(unlimitedJobs, float64(g.Unlimited), device)
+		if g.Temperature != nil {
+			e.gauge(deviceTemperature, float64(*g.Temperature), device)
+		}
+		if g.Power != nil {
+			e.gauge(devicePower, *g.Power, device)
+		}
+		if g.Utilization != nil {
+			e.gauge(deviceBusy, float64(*g.Utilization)/100, device)
+		}
+	}
+}
+
+// kinds are those of findings, so that each is there before there is one.
+var kinds = []string{machine.Overbooked, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
+	machine.Unanswering, machine.DriverSilent}
+
+func (e emitter) states(m *machine.Machine) {
+	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden}
+	for i := range m.Jobs {
+		if _, known := states[m.Jobs[i].State]; known {
+			states[m.Jobs[i].State]++
+		}
+	}
+	for state, n := range states {
+		e.gauge(jobsByState, float64(n), state)
+	}
+	found := map[string]int{}
+	for _, kind := range kinds {
+		found[kind] = 0
+	}
+	for _, f := range m.Findings {
+		found[f.Kind]++
+	}
+	for kind, n := range found {
+		e.gauge(findings, float64(n), kindLabel(kind))
+	}
+}
+
+// kindLabel is a kind of finding as a label's value.
+func kindLabel(kind string) string { return strings.ReplaceAll(kind, "-", "_") }
+
+func kindLabels() (out []string) {
+	for _, kind := range kinds {
+		out = append(out, kindLabel(kind))
+	}
+	return out
+}
+
+func (e emitter) job(s *series) {
+	e.gauge(jobProcesses, float64(s.processes), s.user, s.name)
+	if !s.others {
+		e.counter(jobDeaths, float64(s.deaths), s.user, s.name)
+		e.gauge(jobStarted, float64(s.created)/1e9, s.user, s.name)
+	}
+	for device, d := range s.devices {
+		labels := []string{s.user, s.name, strconv.Itoa(device)}
+		e.gauge(jobUsed, float64(d.used), labels...)
+		if d.limited {
+			e.gauge(jobLimit, float64(d.limit), labels...)
+		}
+		if s.others { // the sum over changing jobs is no counter, and peaks do not add up
+			continue
+		}
+		e.gauge(jobPeak, float64(d.peak), labels...)
+		e.counter(jobRefusals, float64(d.refused), labels...)
+		if d.share > 0 {
+			e.gauge(jobShare, float64(d.share)/100, labels...)
+		}
+		if d.cap > 0 {
+			e.gauge(jobCap, float64(d.cap)/100, labels...)
+			e.counter(jobComputeUsed, float64(d.computeUsed)/1e9, labels...)
+			e.counter(jobComputeWaited, float64(d.computeWaited)/1e9, labels...)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package metrics
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"ration/machine"
+)
+
+var update = flag.Bool("update", false, "write testdata/scrape.txt anew")
+
+const gib = 1 << 30
+
+// example is a machine with something of everything.
+func example() *machine.Machine {
+	celsius, watts, busy := 61, 312.5, 87
+	return &machine.Machine{
+		Hidden: 3,
+		Devices: []machine.GPU{
+			{Device: 0, UUID: "GPU-a", Name: "NVIDIA \"H200\"\\", Total: 141 * gib, Used: 90 * gib, Rations: 150 * gib, Jobs: 2, Unlimited: 1, Temperature: &celsius, Power: &watts, Utilization: &busy},
+			{Device: 1, UUID: "GPU-b", Name: "NVIDIA H200", MIG: true, Total: 141 * gib},
+		},
+		Outside:  []machine.Outside{{Device: 0, PID: 5, Used: gib}, {Device: 0, PID: 6, Used: 2 * gib}},
+		Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.OutsideJobs}, {Kind: machine.OutsideJobs}, {Kind: machine.Unanswering}},
+		Jobs: []machine.Job{
+			{Name: "train", Owner: "lovelace", State: machine.Running, Created: 1.5e18, Died: 2, Path: "/run/user/1/ration/train/region",
+				Devices: []machine.Device{{Device: 0, UUID: "GPU-b", Limited: true, Limit: 100 * gib, Used: 60 * gib, Peak: 80 * gib, Refused: 7,
+					Compute: &machine.Compute{Share: 30, Max: 50, Used: 2.5e9, Waited: 0.5e9}}, {Device: 1, UUID: "GPU-a", Used: gib, Peak: gib}},
+				Processes: []machine.Process{{State: machine.Live}, {State: machine.Stopped}, {State: machine.Dead}}},
+			// Of the same name, in another folder: one series.
+			{Name: "train", Owner: "lovelace", State: machine.Idle, Created: 1.6e18, Died: 1, Path: "/tmp/ration-1/train/region",
+				Devices: []machine.Device{{Device: 1, Limited: true, Limit: gib, Peak: gib}}},
+			{Path: "/data/\xff\x1b[2J\n\"region\"", Owner: "eve", State: machine.Starting, Created: 1.7e18},
+			{Name: "old", Owner: "lovelace", State: machine.Ended, Created: 1, Devices: []machine.Device{{Used: gib}}},
+		},
+	}
+}
+
+func scrape(t *testing.T, m *machine.Machine, opts Options) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := Write(&out, m, opts); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// The scrape is what it was. Its names and units are as Prometheus would have them.
+func TestGoldenScrape(t *testing.T) {
+	got := scrape(t, example(), Options{Version: "1.2.3", Jobs: true})
+	const path = "testdata/scrape.txt"
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the scrape changed (if that is meant: go test ./internal/metrics -update, and CHANGELOG.md)\n%s", got)
+	}
+	problems, err := promlint.New(strings.NewReader(got)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// What the agent says of itself is as Prometheus would have it, too.
+func TestAgentMetrics(t *testing.T) {
+	c := AgentCollector(func() Agent {
+		return Agent{Events: map[string]uint64{"start": 2, "death": 1}, Looks: 3, LookSeconds: 0.25, Looked: 1e18}
+	})
+	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if err := testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP ration_agent_events_total Events that the agent has seen since it started, by kind.
+# TYPE ration_agent_events_total counter
+ration_agent_events_total{kind="death"} 1
+ration_agent_events_total{kind="start"} 2
+`), "ration_agent_events_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without series of jobs no name, user or path of a job is in the scrape.
+func TestMachineOnly(t *testing.T) {
+	got := scrape(t, example(), Options{Version: "1.2.3"})
+	for _, secret := range []string{"lovelace", "eve", "train", "data", "job_name", "user="} {
+		if strings.Contains(got, secret) {
+			t.Errorf("%q is in %s", secret, got)
+		}
+	}
+	if !strings.Contains(got, `ration_jobs{state="ended"} 4`) || !strings.Contains(got, `ration_device_memory_outside_bytes{device="0"} 3.221225472e+09`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+// However many jobs there are, and whatever they are called, the number of series is bounded,
+// and a user with many takes them from no other.
+func TestBoundedSeries(t *testing.T) {
+	m := &machine.Machine{}
+	for i := range 4000 {
+		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("flood-", i), Owner: "eve", State: machine.Running, Created: int64(i), Path: fmt.Sprint("/e/", i),
+			Devices: []machine.Device{{Device: 0, Used: 10, Limited: true, Limit: 20, Refused: 1}}, Processes: []machine.Process{{State: machine.Live}}})
+	}
+	for i := range 3 {
+		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("late-", i), Owner: "lovelace", State: machine.Idle, Created: int64(1e6 + i), Path: fmt.Sprint("/a/", i)})
+	}
+	own, others := group(m)
+	if len(own) != MaxJobs+1 || others != 4003-MaxJobs {
+		t.Fatalf("%d series, %d others", len(own), others)
+	}
+	for i := range 3 {
+		if !slices.ContainsFunc(own, func(s series) bool { return s.name == fmt.Sprint("late-", i) && s.user == "lovelace" }) {
+			t.Errorf("late-%d has no series", i)
+		}
+	}
+	if rest := own[MaxJobs]; !rest.others || rest.devices[0].used != uint64(10*others) || rest.devices[0].limit != uint64(20*others) || rest.processes != others {
+		t.Errorf("got %+v", rest)
+	}
+	text := scrape(t, m, Options{Jobs: true})
+	for _, metric := range []string{"refusals_total", "deaths_total", "peak_bytes"} { // sums of these would fall when a job ends
+		if strings.Contains(text, "ration_job_"+metric+`{device="0",job_name="(others)"`) || strings.Contains(text, "ration_job_"+metric+`{job_name="(others)"`) {
+			t.Errorf("%s of the others is shown", metric)
+		}
+	}
+	// A job that had series keeps them when others come.
+	more := *m
+	more.Jobs = append(slices.Clone(m.Jobs), machine.Job{Name: "new", Owner: "eve", State: machine.Running, Created: 2e6, Path: "/e/new"})
+	after, _ := group(&more)
+	for i := range own {
+		if own[i].name != after[i].name {
+			t.Fatalf("series %d was %s, and is %s", i, own[i].name, after[i].name)
+		}
+	}
+}
+
+// What a tenant chose is a valid label, and a short one.
+func FuzzLabel(f *testing.F) {
+	f.Add("train")
+	f.Add(strings.Repeat("ä", MaxLabel))
+	f.Add("\xff\x00\u202e\n\"\\")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := label(text)
+		if len(got) > MaxLabel || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\x00\u202e") {
+			t.Errorf("%q", got)
+		}
+		if _, err := prometheus.NewConstMetric(jobDeaths, prometheus.CounterValue, 1, got, got); err != nil {
+			t.Error(err)
+		}
+	})
+}

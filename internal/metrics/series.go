@@ -1,0 +1,142 @@
+package metrics
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+const (
+	// MaxJobs is how many jobs have series of their own.
+	MaxJobs = 256
+	// MaxLabel is how many bytes of a name are kept in a label.
+	MaxLabel = 128
+	// Others is the user and the name in the labels of the jobs that have none. No job can have
+	// that name.
+	Others = "(others)"
+)
+
+// label makes what another user chose a label's value.
+func label(text string) string {
+	text = termtext.Printable(strings.ToValidUTF8(text, "?"))
+	if len(text) <= MaxLabel {
+		return text
+	}
+	const mark = "…"
+	cut := MaxLabel - len(mark)
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + mark
+}
+
+// series is what has the same labels: a job, or several of one name. A user can have them in
+// several folders.
+type series struct {
+	user, name string
+	others     bool
+	processes  int
+	deaths     uint64
+	created    int64 // Unix nanoseconds; of the earliest
+	devices    map[int]*deviceSeries
+}
+
+// deviceSeries is its use of one device.
+type deviceSeries struct {
+	limited                    bool
+	used, limit, peak, refused uint64
+	share, cap                 int
+	computeUsed, computeWaited uint64
+}
+
+// group divides the jobs that have not ended into series. It returns how many have none of
+// their own.
+func group(m *machine.Machine) (out []series, others int) {
+	number := map[string]int{}
+	for i := range m.Devices {
+		number[m.Devices[i].UUID] = m.Devices[i].Device
+	}
+	rest := series{user: Others, name: Others, others: true, devices: map[int]*deviceSeries{}}
+	index := map[[2]string]int{}
+	for _, j := range byTurns(m.Jobs) {
+		key := [2]string{label(j.Owner), label(j.Title())}
+		i, known := index[key]
+		switch {
+		case known:
+			out[i].add(j, number)
+		case len(out) < MaxJobs:
+			index[key] = len(out)
+			out = append(out, series{user: key[0], name: key[1], created: j.Created, devices: map[int]*deviceSeries{}})
+			out[len(out)-1].add(j, number)
+		default:
+			others++
+			rest.add(j, number)
+		}
+	}
+	if others > 0 {
+		out = append(out, rest)
+	}
+	return out, others
+}
+
+// byTurns returns the jobs that have not ended: the oldest of each user, then the second
+// oldest, and so on. So a job that has series keeps them while older ones go, and a user with
+// thousands of jobs takes them from no other user.
+func byTurns(jobs []machine.Job) []*machine.Job {
+	var out []*machine.Job
+	for i := range jobs {
+		if jobs[i].State != machine.Ended {
+			out = append(out, &jobs[i])
+		}
+	}
+	older := func(a, b *machine.Job) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.Path, b.Path))
+	}
+	slices.SortFunc(out, older)
+	turn, next := map[*machine.Job]int{}, map[string]int{}
+	for _, j := range out {
+		turn[j] = next[j.Owner]
+		next[j.Owner]++
+	}
+	slices.SortStableFunc(out, func(a, b *machine.Job) int { return cmp.Compare(turn[a], turn[b]) })
+	return out
+}
+
+// add adds a job. number is the machine's numbers of its devices.
+func (s *series) add(j *machine.Job, number map[string]int) {
+	for _, p := range j.Processes {
+		if p.State != machine.Dead {
+			s.processes++
+		}
+	}
+	s.deaths += j.Died
+	s.created = min(s.created, j.Created)
+	for i := range j.Devices {
+		d := &j.Devices[i]
+		at, known := number[d.UUID]
+		if !known {
+			at = d.Device
+		}
+		out := s.devices[at]
+		if out == nil {
+			out = &deviceSeries{}
+			s.devices[at] = out
+		}
+		out.used += d.Used
+		out.peak += d.Peak
+		out.refused += d.Refused
+		if d.Limited {
+			out.limited, out.limit = true, out.limit+min(d.Limit, ^out.limit)
+		}
+		if d.Compute != nil {
+			out.share += d.Compute.Share
+			out.cap += d.Compute.Max
+			out.computeUsed += d.Compute.Used
+			out.computeWaited += d.Compute.Waited
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package region
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/maphash"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/safepath"
+)
+
+// Pulse tells whether a region has changed, for a process that looks again and again: by one
+// read of the words that every change of what is granted, of a limit, of a slot or of a ring
+// goes through, and by who has the locks of its slots. It does not say what has changed, and
+// is not fooled by a job for longer than the job fools a reader.
+//
+// It keeps a descriptor of the file, takes no lock, and writes nothing.
+type Pulse struct {
+	file   *file
+	limits int // descriptor of the limits beside the region; -1 where there are none
+	path   string
+}
+
+// PulseSize is the size of the buffer that Sum needs.
+const PulseSize = int(slotsOffset + limitsSize)
+
+var pulseSeed = maphash.MakeSeed()
+
+// OpenPulseAt opens the file of a name in a folder, as OpenReadOnlyAt does.
+func OpenPulseAt(dir int, name, path string) (*Pulse, error) {
+	f, err := openFileAt(dir, name, path)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := safepath.OpenAt(dir, name+LimitsSuffix, unix.O_RDONLY, 0)
+	if err != nil {
+		limits = -1
+	}
+	return &Pulse{file: f, limits: limits, path: path}, nil
+}
+
+// maxPulseLocks bounds how many slots are asked for: with more living processes the job is read
+// in full, where that is bounded by time.
+const maxPulseLocks = 256
+
+// Sum returns a number that is the same as before only if nothing has changed. ok is false where
+// that cannot be said: the file is no region that can be read, or has very many processes.
+// buf is overwritten.
+func (p *Pulse) Sum(buf []byte) (sum uint64, ok bool, err error) {
+	words := buf[:slotsOffset]
+	n, err := unix.Pread(p.file.number(), words, 0)
+	if err != nil {
+		return 0, false, fmt.Errorf("reading %s: %w", p.path, err)
+	}
+	if n != len(words) {
+		return 0, false, nil
+	}
+	var h maphash.Hash
+	h.SetSeed(pulseSeed)
+	_, _ = h.Write(words)
+	if p.limits >= 0 {
+		page := buf[slotsOffset:PulseSize]
+		if n, err := unix.Pread(p.limits, page, 0); err != nil || n != len(page) {
+			return 0, false, err
+		}
+		_, _ = h.Write(page)
+	}
+	asked := 0
+	for slot := range abi.Slots {
+		if !abi.Status(binary.NativeEndian.Uint64(words[statusOffset+int64(slot)*8:])).Holds() {
+			continue
+		}
+		if asked++; asked > maxPulseLocks {
+			return 0, false, nil
+		}
+		_, pid := kernel{p.file}.asked(slot)
+		_, _ = h.Write([]byte{byte(slot), byte(slot >> 8), byte(pid), byte(pid >> 8), byte(pid >> 16), byte(pid >> 24)})
+	}
+	return h.Sum64(), true, nil
+}
+
+// Locked reports whether another process has any of the region's bytes locked.
+func (p *Pulse) Locked() bool { return p.file.locked() }
+
+// Created returns when the region was made, in Unix nanoseconds; 0 where it does not say.
+func (p *Pulse) Created() int64 {
+	var h abi.Header
+	if n, err := unix.Pread(p.file.number(), bytesOf(&h), 0); err != nil || n < 64 || h.Magic != abi.Magic {
+		return 0
+	}
+	return int64(h.Created)
+}
+
+// Close closes the descriptor.
+func (p *Pulse) Close() {
+	p.file.close()
+	if p.limits >= 0 {
+		_ = unix.Close(p.limits)
+	}
+}

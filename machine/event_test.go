@@ -1,0 +1,96 @@
+package machine
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// kindsOf renders events in short.
+func kindsOf(events []Event) string {
+	var out []string
+	for _, e := range events {
+		out = append(out, fmt.Sprintf("%s@%d", e.Kind, e.Time))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestEvents(t *testing.T) {
+	now := time.Unix(0, 1000)
+	at := func(jobs ...Job) *Machine { return &Machine{Jobs: jobs} }
+	running := Job{Name: "train", Path: "p", Created: 10, Started: 11, State: Running, Devices: []Device{{Refused: 1}},
+		Refusals: []Refusal{{Time: 20, PID: 1, Slot: 1}}, Deaths: []Death{{Time: 30, PID: 2, Slot: 2}}}
+	more := running
+	more.Refusals = []Refusal{{Time: 50, PID: 1, Slot: 1}, {Time: 40, PID: 1, Slot: 1}, {Time: 20, PID: 1, Slot: 1}}
+	more.Devices = []Device{{Refused: 3}}
+	more.Deaths = []Death{{Time: 45, PID: 3, Slot: 2}, {Time: 30, PID: 2, Slot: 2}}
+	ended := more
+	ended.State = Ended
+	seen := ended
+	seen.Ended, seen.Exit = 60, &Exit{Status: 3}
+	again := Job{Name: "train", Path: "p", Created: 70, State: Starting}
+	broken := Job{Name: "train", Path: "p", State: Running, Error: "cut short"}
+	flood := more
+	flood.Devices = []Device{{Refused: 1}, {Refused: 400}}
+	for name, c := range map[string]struct {
+		before, after *Machine
+		want          string
+	}{
+		"all that is known":                    {at(), at(running), "start@11 refusal@20 death@30"},
+		"nothing":                              {at(running), at(running), ""},
+		"refusals and a death":                 {at(running), at(more), "refusal@40 death@45 refusal@50"},
+		"an end that its launcher saw":         {at(more), at(seen), "end@60"},
+		"an end that nobody saw":               {at(more), at(ended), "end@1000"},
+		"an end of long ago":                   {at(), at(ended), "start@11 refusal@20 death@30 refusal@40 death@45 refusal@50"},
+		"one of long ago that was seen":        {at(), at(seen), "start@11 refusal@20 death@30 refusal@40 death@45 refusal@50 end@60"},
+		"removed":                              {at(running), at(), "end@1000"},
+		"removed after its end":                {at(ended), at(), ""},
+		"another of its name":                  {at(running), at(again), "start@70 end@1000"},
+		"cannot be read for a while":           {at(running), at(broken), ""},
+		"and then it can, as another look has": {at(broken), at(running), "start@11 refusal@20 death@30"}, // known already: by their IDs
+		"more refusals than are kept":          {at(running), at(flood), "refusal@40 death@45 refusal@50"},
+	} {
+		got := Events(c.before, c.after, now)
+		if kindsOf(got) != c.want {
+			t.Errorf("%s: %s, want %s", name, kindsOf(got), c.want)
+		}
+		ids := map[EventID]bool{}
+		for i := range got {
+			if ids[got[i].ID()] || got[i].Text == "" || got[i].Path != "p" {
+				t.Errorf("%s: %+v", name, got[i])
+			}
+			ids[got[i].ID()] = true
+		}
+		if name == "more refusals than are kept" && (got[0].Missed != 398 || got[2].Missed != 0) {
+			t.Errorf("%d and %d missed", got[0].Missed, got[2].Missed)
+		}
+	}
+	if e := Events(at(more), at(seen), now)[0]; e.Exit.Status != 3 || e.Text != "job train has ended with exit status 3" {
+		t.Errorf("got %+v", e)
+	}
+	// An event has one name, whoever noticed it, also after it was sent.
+	for _, e := range Events(at(), at(seen), now) {
+		text, _ := json.Marshal(e)
+		var back Event
+		if err := json.Unmarshal(text, &back); err != nil || back.ID() != e.ID() {
+			t.Errorf("%+v, %v", back, err)
+		}
+	}
+	first, second := Events(at(more), at(ended), now)[0], Events(at(more), at(seen), now.Add(time.Hour))[0]
+	if first.ID() != second.ID() {
+		t.Errorf("%+v, %+v", first.ID(), second.ID())
+	}
+}
+
+// What the driver says of a copy is not said of what it was copied from.
+func TestClone(t *testing.T) {
+	m := Machine{Devices: []GPU{{}}, Jobs: []Job{{Processes: []Process{{Holdings: []Holding{{Total: 1}}}}}}}
+	c := m.Clone()
+	c.Jobs[0].Processes[0].Holdings[0].Driver, c.Devices[0].Used = 7, 7
+	c.Jobs[0].Processes[0].Name = "x"
+	if m.Jobs[0].Processes[0].Holdings[0].Driver != 0 || m.Devices[0].Used != 0 || m.Jobs[0].Processes[0].Name != "" {
+		t.Errorf("got %+v", m)
+	}
+}

@@ -1,0 +1,387 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+// readerAt returns a Reader of an empty folder of jobs.
+func readerAt(t *testing.T) (*Reader, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "jobs")
+	t.Setenv(job.EnvFolder, dir)
+	t.Setenv(job.EnvRegion, "")
+	r := NewReader()
+	t.Cleanup(r.Close)
+	return r, dir
+}
+
+func mustRead(t *testing.T, r *Reader) (Machine, bool) {
+	t.Helper()
+	m, changed, err := r.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, changed
+}
+
+// member makes this process one of a job.
+func member(t *testing.T, name string) (*region.Region, *region.Slot) {
+	t.Helper()
+	path, err := job.MakeFolder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reg.Close() })
+	s, err := reg.Claim("member")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg, s
+}
+
+func (r *Reader) readsOf(name string) int {
+	for _, w := range r.users[ownUser].state.jobs {
+		if w.name == name {
+			return w.reads
+		}
+	}
+	return -1
+}
+
+// A job is read again when anything of it has changed, and only then.
+func TestReaderReadsWhatChanged(t *testing.T) {
+	r, _ := readerAt(t)
+	if m, changed := mustRead(t, r); len(m.Jobs) != 0 || !changed {
+		t.Fatalf("got %+v, %v", m, changed)
+	}
+	reg, s := member(t, "one")
+	member(t, "two")
+	used := func(m Machine, name string) uint64 {
+		for _, j := range m.Jobs {
+			if j.Name == name && len(j.Devices) > 0 {
+				return j.Devices[0].Used
+			}
+		}
+		return 0
+	}
+	m, changed := mustRead(t, r)
+	if len(m.Jobs) != 2 || !changed {
+		t.Fatalf("got %+v, %v", m, changed)
+	}
+	settle := func() { // a job that was just read has to wait for a moment
+		for _, w := range r.users[ownUser].state.jobs {
+			w.due = time.Time{}
+		}
+		r.users[ownUser].state.due = time.Time{}
+	}
+	settle()
+	mustRead(t, r)
+	before := r.readsOf("two")
+	for i, change := range []func() error{
+		func() error { return s.Charge(0, abi.Data, 1<<20) },
+		func() error { return s.Return(0, abi.Data, 1<<19) },
+		func() error { return reg.SetLimit(0, abi.MakeLimit(1<<20, 0)) },
+		func() error { return refusedOnly(s.Charge(0, abi.Data, 1<<30)) },
+	} {
+		settle()
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		had := r.readsOf("one")
+		if _, changed := mustRead(t, r); !changed || r.readsOf("one") != had+1 {
+			t.Errorf("change %d was not noticed", i)
+		}
+		settle()
+		if _, changed := mustRead(t, r); changed {
+			t.Errorf("after change %d nothing has changed", i)
+		}
+	}
+	m, _ = mustRead(t, r)
+	if used(m, "one") != 1<<19 || r.readsOf("two") != before {
+		t.Errorf("%d used, two was read %d times", used(m, "one"), r.readsOf("two")-before)
+	}
+	direct, err := Read()
+	if err != nil || fmt.Sprint(direct.Jobs[0].Refusals) != fmt.Sprint(m.Jobs[0].Refusals) || len(m.Jobs[0].Refusals) != 1 {
+		t.Errorf("%v\n%v\n%v", err, direct.Jobs, m.Jobs)
+	}
+}
+
+func refusedOnly(err error) error {
+	if err == nil {
+		return fmt.Errorf("was not refused")
+	}
+	return nil
+}
+
+// A process that dies changes nothing in the region, and is noticed all the same; as are a job
+// that was removed, and another of its name.
+func TestReaderNoticesDeath(t *testing.T) {
+	r, dir := readerAt(t)
+	path, err := job.MakeFolder("short")
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), envHold+"="+path)
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	m, _ := mustRead(t, r)
+	if len(m.Jobs) != 1 || m.Jobs[0].State != Running || m.Jobs[0].Processes[0].State != Live {
+		t.Fatalf("got %+v", m.Jobs)
+	}
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = holder.Wait()
+	_ = stdin.Close()
+	r.users[ownUser].state.jobs[path].due = time.Time{}
+	m, changed := mustRead(t, r)
+	if !changed || m.Jobs[0].Processes[0].State != Dead || m.Jobs[0].State != Ended {
+		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+	open := func() (n int) {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(to, dir) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := open(); n != 0 {
+		t.Errorf("%d descriptors of a job that has ended", n)
+	}
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	if m, changed := mustRead(t, r); !changed || len(m.Jobs) != 0 {
+		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+	member(t, "short")
+	if m, changed := mustRead(t, r); !changed || len(m.Jobs) != 1 || m.Jobs[0].State != Running {
+		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+}
+
+// Of thousands of jobs that have ended the latest are read, and no other; one in whose folder
+// another begins is noticed by a hint, and without one in a while.
+func TestReaderEndedJobs(t *testing.T) {
+	const many = 300
+	r, dir := readerAt(t)
+	content := regionBytes(t)
+	for i := range many {
+		folder := filepath.Join(dir, fmt.Sprintf("old-%03d", i))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string][]byte{job.RegionName: content, "alive": nil} {
+			if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m, _ := mustRead(t, r)
+	if len(m.Jobs) != keptEnded || m.Hidden != many-keptEnded {
+		t.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
+	}
+	reads := 0
+	for _, w := range r.users[ownUser].state.jobs {
+		reads += w.reads
+	}
+	if reads != keptEnded {
+		t.Errorf("%d were read", reads)
+	}
+	begin := func(name string) {
+		reg, err := region.Open(filepath.Join(dir, name, job.RegionName), region.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = reg.Close() })
+		if _, err := reg.Claim("again"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := func(m Machine) (n int) {
+		for _, j := range m.Jobs {
+			if j.State == Running {
+				n++
+			}
+		}
+		return n
+	}
+	begin("old-007")
+	r.Hint(filepath.Join(dir, "old-007"))
+	r.users[ownUser].state.due = time.Time{}
+	if m, _ := mustRead(t, r); running(m) != 1 {
+		t.Errorf("the hint was not followed")
+	}
+	begin("old-008")
+	found := false
+	for range endedRounds + 1 {
+		r.users[ownUser].state.due = time.Time{}
+		m, _ := mustRead(t, r)
+		found = found || running(m) == 2
+	}
+	if !found {
+		t.Errorf("a job that began again was not found")
+	}
+}
+
+// regionBytes returns what an empty region holds.
+func regionBytes(t *testing.T) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "region")
+	reg, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// A user whose folder does not answer keeps nobody else, and is waited for once.
+func TestReaderLeavesSilentUserAlone(t *testing.T) {
+	r, _ := readerAt(t)
+	member(t, "mine")
+	never := make(chan struct{})
+	r.users[61000] = newUserReader(61000, "the folder of jobs of user 61000")
+	r.users[61000].setPaths(func() []string { <-never; return nil }, nil)
+	begin := time.Now()
+	m, _ := mustRead(t, r)
+	if len(m.Jobs) != 1 || len(m.Findings) != 1 || m.Findings[0].Kind != Unanswering || !strings.Contains(m.Findings[0].Text, "61000") {
+		t.Fatalf("got %+v", m)
+	}
+	if took := time.Since(begin); took < userPatience {
+		t.Errorf("took %v", took)
+	}
+	close(never)
+	<-r.users[61000].done
+	if m, _ := mustRead(t, r); len(m.Findings) != 0 {
+		t.Errorf("got %+v", m.Findings)
+	}
+}
+
+// As root it finds the jobs of others as Read does.
+func TestReaderOfAllUsers(t *testing.T) {
+	r, dir := readerAt(t)
+	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.places, r.allUsers = places, func() bool { return true }
+	folder := filepath.Join(places.Runtime, "61000", "ration", "theirs")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	reg, err := region.Open(filepath.Join(folder, job.RegionName), region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reg.Close() })
+	if _, err := reg.Claim("member"); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "region") // found by its lock
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), envHold+"="+elsewhere)
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = stdin.Close(), holder.Wait() }()
+	if _, err := stdout.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	has := func(m Machine, path string) bool {
+		for _, j := range m.Jobs {
+			if j.Path == path && j.State == Running {
+				return true
+			}
+		}
+		return false
+	}
+	m, _ := mustRead(t, r)
+	if !has(m, filepath.Join(folder, job.RegionName)) {
+		t.Errorf("the user's job is missing: %+v", m.Jobs)
+	}
+	if unix.Geteuid() == 0 && !has(m, elsewhere) {
+		t.Errorf("the locked region is missing: %+v", m.Jobs)
+	}
+}
+
+// A limit that an operator changes is in no word of the region, and is noticed.
+func TestReaderNoticesOperatorsLimit(t *testing.T) {
+	r, _ := readerAt(t)
+	path, err := job.MakeFolder("kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits region.Limits
+	limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	if err := region.WriteLimitsFile(path, limits); err != nil {
+		t.Fatal(err)
+	}
+	member(t, "kept")
+	if m, _ := mustRead(t, r); m.Jobs[0].Devices[0].Limit != 1<<30 {
+		t.Fatalf("got %+v", m.Jobs)
+	}
+	reg, err := region.OpenForLimits(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.SetLimit(0, abi.MakeLimit(1<<29, 0)); err != nil {
+		t.Fatal(err)
+	}
+	_ = reg.Close()
+	r.users[ownUser].state.jobs[path].due = time.Time{}
+	if m, changed := mustRead(t, r); !changed || m.Jobs[0].Devices[0].Limit != 1<<29 {
+		t.Errorf("%v, %+v", changed, m.Jobs[0].Devices)
+	}
+}

@@ -1,0 +1,342 @@
+package machine
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+// userReader looks at the jobs of one user again and again, in a goroutine of its own for each
+// look: it may never end, and then there is no other.
+type userReader struct {
+	uid  int
+	what string // in findings
+
+	paths  func() []string // the folders of jobs; may ask a directory service
+	fixed  []string        // regions outside them
+	locked *job.LockedFile // instead of both: a region that was found by its lock
+
+	mu      sync.Mutex
+	looking bool // under mu
+	over    bool // under mu: nobody waits for it any more
+	done    chan struct{}
+	next    userLook // of the look that has ended
+	last    userLook // that was last handed out
+
+	state userState // of the goroutine
+}
+
+// userLook is what a look has found. It is not changed any more.
+type userLook struct {
+	jobs    []Job
+	hidden  int
+	cut     bool
+	changed bool
+	putOff  bool // something was hinted at, and has to wait for a moment
+
+	bases, active, ended []string // folders: of jobs, and of each job
+}
+
+// again is the same look, once more.
+func (l userLook) again(putOff bool) userLook {
+	l.changed, l.putOff = false, putOff
+	return l
+}
+
+// userState is what the looks of one user know of each other.
+type userState struct {
+	lists  map[string]*listing // by path
+	jobs   map[string]*watched // by path of the region
+	active []*watched          // those that have not ended
+	ended  []*watched
+	turn   int // in ended
+	due    time.Time
+	kept   map[string]bool // hints that were put off
+	first  bool            // there was a look
+	cut    bool
+	buf    []byte
+}
+
+// listing is a folder of jobs as it was listed.
+type listing struct {
+	changed unix.Timespec
+	at      time.Time
+	names   map[string]bool
+	cut     bool
+}
+
+func newUserReader(uid int, what string) *userReader {
+	return &userReader{uid: uid, what: what, paths: func() []string { return nil },
+		state: userState{lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
+}
+
+// setPaths sets the folders and regions, unless a look is under way, which uses them.
+func (u *userReader) setPaths(paths func() []string, fixed []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.looking {
+		u.paths, u.fixed = paths, fixed
+	}
+}
+
+// start begins a look, unless one is under way.
+func (u *userReader) start(now time.Time, hints map[string]bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.looking {
+		return
+	}
+	u.looking, u.done = true, make(chan struct{})
+	done := u.done
+	go func() {
+		runtime.LockOSThread() // for threadTime
+		defer runtime.UnlockOSThread()
+		next := u.look(now, hints)
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.looking, u.next = false, next
+		if u.over {
+			u.state.close()
+		}
+		close(done)
+	}()
+}
+
+// wait waits for the look until the deadline. It reports whether there is one, and whether it
+// differs from the last.
+func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
+	select {
+	case <-u.done:
+	case <-deadline:
+		select {
+		case <-u.done:
+		default:
+			return false, false
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.last = u.next
+	return true, u.last.changed
+}
+
+// end closes what it has open, now or when its look has ended.
+func (u *userReader) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	if !u.looking {
+		u.state.close()
+	}
+}
+
+func (s *userState) close() {
+	for _, w := range s.jobs {
+		w.close()
+	}
+}
+
+// look looks at all jobs of the user.
+func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
+	s := &u.state
+	hints = s.own(hints)
+	if now.Before(s.due) {
+		s.kept = hints
+		return u.last.again(len(hints) > 0)
+	}
+	began := threadTime()
+	changed := !s.first
+	s.first = true
+	paths := u.paths()
+	switch {
+	case u.locked != nil:
+		changed = u.openLocked() || changed
+	default:
+		for _, folder := range paths {
+			changed = s.list(folder, now, hints[folder]) || changed
+		}
+		for _, path := range u.fixed {
+			if _, err := os.Lstat(path); err == nil && s.jobs[path] == nil {
+				s.jobs[path] = watch("", path)
+				changed = true
+			}
+		}
+	}
+	if changed {
+		s.divide()
+	}
+	p := newPatience(time.Now, allPatience)
+	check := func(w *watched) {
+		news, there := w.look(p, s.buf)
+		if !there {
+			w.close()
+			delete(s.jobs, w.path)
+		} else if w.ended {
+			w.close() // there may be thousands
+		}
+		changed = changed || news || !there
+	}
+	for _, w := range s.active {
+		check(w)
+	}
+	for range len(s.ended)/endedRounds + 1 {
+		if len(s.ended) > 0 {
+			s.turn = (s.turn + 1) % len(s.ended)
+			check(s.ended[s.turn])
+		}
+	}
+	putOff := false
+	for folder := range hints {
+		w := s.jobs[filepath.Join(folder, job.RegionName)]
+		if w != nil && w.ended {
+			check(w)
+		}
+		if w != nil && w.late {
+			putOff, s.kept[folder] = true, true
+		}
+	}
+	if !changed {
+		s.rest(began)
+		return u.last.again(putOff)
+	}
+	s.divide()
+	out := s.collect(p, paths)
+	out.putOff = putOff
+	s.rest(began)
+	return out
+}
+
+// own returns the hints at this user's folders, with those that were put off.
+func (s *userState) own(hints map[string]bool) map[string]bool {
+	out := s.kept
+	if out == nil {
+		out = map[string]bool{}
+	}
+	for folder := range hints {
+		if s.lists[folder] != nil || s.jobs[filepath.Join(folder, job.RegionName)] != nil {
+			out[folder] = true
+		}
+	}
+	s.kept = map[string]bool{}
+	return out
+}
+
+// rest says when the next look may begin: a user with very many jobs costs no more than a part
+// of one processor's time.
+func (s *userState) rest(began time.Duration) {
+	if took := threadTime() - began; took > 50*time.Millisecond {
+		s.due = time.Now().Add(readShare * took / 4)
+	}
+}
+
+// list lists a folder again if it has changed, and reports whether it has.
+func (s *userState) list(folder string, now time.Time, hinted bool) (changed bool) {
+	l := s.lists[folder]
+	at, err := job.Changed(folder)
+	// The time of a change is as coarse as the kernel's clock: one just after the list may have
+	// the same.
+	fresh := l != nil && l.at.Sub(time.Unix(at.Unix())) > time.Second
+	if l != nil && err == nil && l.changed == at && fresh && now.Sub(l.at) < listAge && !hinted {
+		return false
+	}
+	listed := time.Now()
+	names, at, all, err := job.Names(folder, maxListed)
+	if err != nil {
+		names = nil
+	}
+	next := &listing{at, listed, make(map[string]bool, len(names)), !all}
+	for _, name := range names {
+		next.names[name] = true
+		path := filepath.Join(folder, name, job.RegionName)
+		if s.jobs[path] == nil {
+			s.jobs[path] = watch(name, path)
+			changed = true
+		}
+	}
+	if l != nil {
+		for name := range l.names {
+			path := filepath.Join(folder, name, job.RegionName)
+			if w := s.jobs[path]; !next.names[name] && w != nil {
+				w.close()
+				delete(s.jobs, path)
+				changed = true
+			}
+		}
+	}
+	s.lists[folder], s.cut = next, next.cut
+	return changed
+}
+
+// divide divides the jobs into those that have ended and the others.
+func (s *userState) divide() {
+	s.active, s.ended = s.active[:0], s.ended[:0]
+	for _, w := range s.jobs {
+		if w.ended {
+			s.ended = append(s.ended, w)
+		} else {
+			s.active = append(s.active, w)
+		}
+	}
+	slices.SortFunc(s.active, func(a, b *watched) int { return cmp.Compare(a.path, b.path) })
+	slices.SortFunc(s.ended, func(a, b *watched) int {
+		return cmp.Or(cmp.Compare(b.created, a.created), cmp.Compare(a.path, b.path))
+	})
+}
+
+// collect returns the jobs. Of those that have ended the latest are read, and of the others
+// nothing is kept.
+func (s *userState) collect(p patience, paths []string) userLook {
+	out := userLook{changed: true, cut: s.cut, bases: slices.Clone(paths)}
+	for i, w := range s.ended {
+		if i >= keptEnded {
+			w.job, w.known = Job{}, false
+			out.hidden++
+			continue
+		}
+		if !w.known {
+			if _, there := w.open(); there {
+				w.readAll(p)
+			}
+		}
+	}
+	for _, w := range slices.Concat(s.active, s.ended[:min(len(s.ended), keptEnded)]) {
+		if folder := filepath.Dir(w.path); w.ended {
+			out.ended = append(out.ended, folder)
+		} else if w.name != "" {
+			out.active = append(out.active, folder)
+		}
+		if w.shown && w.known {
+			out.jobs = append(out.jobs, w.job)
+		}
+	}
+	return out
+}
+
+// openLocked finds the file of a region that was found by its lock.
+func (u *userReader) openLocked() (changed bool) {
+	if len(u.state.jobs) > 0 {
+		return false
+	}
+	dir, name, path, err := u.locked.OpenFolder()
+	if err != nil {
+		g := &gathering{}
+		readLocked(g, *u.locked)
+		if len(g.jobs) > 0 { // its file was removed: it is shown as that, and not looked at again
+			u.state.jobs[path] = &watched{path: g.jobs[0].Path, dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
+		}
+		return true
+	}
+	w := watch("", path)
+	w.region, w.dir, w.vitals = name, dir, job.OpenVitals(dir, name)
+	u.state.jobs[path] = w
+	return true
+}

@@ -1,0 +1,183 @@
+package machine
+
+import (
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/internal/safepath"
+)
+
+const (
+	// fullAge is how long what was read of a job stands where its words and its locks have not
+	// changed: whether a process is stopped, or what it is called, is not among these.
+	fullAge = 2 * time.Minute
+	// readShare bounds what a job that changes all the time, or takes long to read, costs a
+	// Reader: one part of so many of one processor's time.
+	readShare = 20
+)
+
+// watched is a job that a Reader looks at again and again. It is used by one goroutine.
+type watched struct {
+	name   string // of the job; empty for a region outside the folders of jobs
+	path   string
+	region string // name of the file in its folder
+
+	dir    int           // descriptor of the job's folder; -1 while closed
+	vitals job.Vitals    // open while dir is
+	pulse  *region.Pulse // nil while there is no region, or it is closed
+
+	vital job.Vital // as it was when the job was read
+	sum   uint64
+	equal bool // sum says whether something has changed
+
+	job     Job
+	known   bool // job is what was read
+	shown   bool // it is a job, or may be one
+	ended   bool
+	created int64     // Unix nanoseconds; of one that has ended
+	read    time.Time // when job was read
+	due     time.Time // not to be read before
+	late    bool      // it has changed, and was not due
+	fixed   bool      // it is what it was, and is not looked at again
+	reads   int       // how often it was read, for tests
+}
+
+func watch(name, path string) *watched {
+	return &watched{name: name, path: path, region: filepath.Base(path), dir: -1}
+}
+
+// look looks at the job, and reports whether anything has changed. there is false when its
+// folder is gone.
+func (w *watched) look(p patience, buf []byte) (changed, there bool) {
+	if w.fixed {
+		return false, true
+	}
+	before := w.vital
+	if p.now().Sub(w.read) >= fullAge {
+		before = job.Vital{}
+	}
+	vital, there := w.openSince(before)
+	if !there {
+		return w.shown, false
+	}
+	sum, equal := uint64(0), w.pulse == nil
+	if w.pulse != nil {
+		sum, equal, _ = w.pulse.Sum(buf)
+	}
+	now := p.now()
+	if w.known && equal && w.equal && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
+		return false, true
+	}
+	if !w.known && w.hasEnded(vital) {
+		changed = !w.ended
+		w.ended, w.shown, w.vital = true, true, vital
+		w.close()
+		return changed, true
+	}
+	if w.late = now.Before(w.due); w.late {
+		return false, true
+	}
+	w.vital, w.sum, w.equal = vital, sum, equal // of before it is read: a change meanwhile is seen the next time
+	was := watched{shown: w.shown, known: w.known, job: w.job}
+	w.readAll(p)
+	return !was.same(w), true
+}
+
+// same reports whether the same is shown of a job. What cannot be read is read again and again,
+// with an error of the same text.
+func (w *watched) same(as *watched) bool {
+	if !w.known || w.shown != as.shown {
+		return false
+	}
+	a, b := w.job, as.job
+	a.err, b.err = nil, nil
+	return !w.shown || reflect.DeepEqual(a, b)
+}
+
+// hasEnded reports whether a job has ended, where that is known without reading it: it was launched,
+// and no process has a lock.
+func (w *watched) hasEnded(v job.Vital) bool {
+	if !v.Launched || v.Running || w.pulse == nil || w.pulse.Locked() {
+		return false
+	}
+	w.created = w.pulse.Created()
+	return w.created != 0
+}
+
+// readAll reads all of the job.
+func (w *watched) readAll(p patience) {
+	began := threadTime()
+	w.reads++
+	j, err := readRegionAt(w.dir, w.region, w.path, p)
+	j.Name = w.name
+	w.job, w.known, w.read = j, true, p.now()
+	w.due = w.read.Add(readShare * (threadTime() - began))
+	w.shown = w.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
+	w.ended, w.created = w.shown && j.State == Ended, j.Created
+	if w.ended {
+		w.close()
+	}
+}
+
+// open is openSince of what is not known.
+func (w *watched) open() (vital job.Vital, there bool) { return w.openSince(job.Vital{}) }
+
+// openSince opens what is to be looked at, unless it is open, and looks at the folder.
+func (w *watched) openSince(before job.Vital) (vital job.Vital, there bool) {
+	for range 2 {
+		if w.dir < 0 {
+			dir, err := safepath.OpenFolder(filepath.Dir(w.path))
+			if err != nil {
+				return vital, false
+			}
+			w.dir, w.vitals = dir, job.OpenVitals(dir, w.region)
+		}
+		if vital, there = w.vitals.Look(before); there {
+			break
+		}
+		w.close() // a folder of the same name may be there
+	}
+	if !there {
+		return vital, false
+	}
+	if !vital.Launched && vital.FolderChanged(before) { // the file may be there by now
+		w.vitals = job.OpenVitals(w.dir, w.region)
+		vital, _ = w.vitals.Look(job.Vital{})
+	}
+	if w.pulse != nil && vital.Region != w.vital.Region {
+		w.pulse.Close()
+		w.pulse = nil
+	}
+	if w.pulse == nil && vital.Region != (job.FileID{}) {
+		w.pulse, _ = region.OpenPulseAt(w.dir, w.region, w.path)
+	}
+	return vital, true
+}
+
+// close closes what is open. What was read stays.
+func (w *watched) close() {
+	if w.pulse != nil {
+		w.pulse.Close()
+		w.pulse = nil
+	}
+	if w.dir >= 0 {
+		w.vitals.Close()
+		_ = unix.Close(w.dir)
+		w.dir = -1
+	}
+}
+
+// threadTime is the processor's time that this thread has used, or 0 where the kernel does not
+// say. The caller has the thread to itself.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
