@@ -32,6 +32,7 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 	h.reset()
 	looks, seen := maxLockLooks, map[int]int{} // index by PID
 	var out []LockHolder
+	kept := false
 	ask := func(from, to int64) (unix.Flock_t, bool) { // to: 0 is the end of any file
 		l := unix.Flock_t{Type: unix.F_RDLCK, Start: from}
 		if to != 0 {
@@ -50,8 +51,11 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 		if !locked {
 			continue
 		}
-		pid := max(0, int(l.Pid)) // -1: a lock of an open file, which no member takes
+		pid := max(0, int(l.Pid)) // -1: a lock of an open file
 		i, known := seen[pid]
+		if l.Pid < 0 {
+			kept, known = true, true // most are of a process that has a lock of its own, too
+		}
 		if !known {
 			i = len(out)
 			seen[pid], out = i, append(out, LockHolder{PID: pid})
@@ -66,6 +70,9 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 		if l.Len != 0 && end < math.MaxInt64 && (s.to == 0 || end < s.to) {
 			todo = append(todo, span{end, s.to})
 		}
+	}
+	if kept && len(out) == 0 {
+		out = append(out, LockHolder{}) // fork children of processes that have ended
 	}
 	return out, nil
 }
