@@ -16,7 +16,7 @@
 
 enum { NO_SLOT = MAX_PROCESSES };
 
-static struct state_file machine_file = {.lock_fd = -1};
+static struct state_file machine_file = {.lock_fd = -1, .own_fd = -1};
 static unsigned machine_own_slot = NO_SLOT;
 static struct ledger machine_ledgers[MAX_DEVICES];
 
@@ -47,11 +47,13 @@ static uint32_t machine_status_number(const char *label)
 	return n;
 }
 
-/* The start time of a process, or 0 if it is gone or a zombie. */
-static uint64_t machine_start_time(uint32_t pid)
+/* The start time of a process, or 0 if it is gone or a zombie; and whether it is about to
+ * be one, and may have no mapping left. */
+static uint64_t machine_start_time(uint32_t pid, bool *ending)
 {
+	enum { EXITING = 0x4 }; /* among the kernel's flags of a process */
 	char path[32], text[1024];
-	unsigned long long start = 0;
+	unsigned long long start = 0, flags = 0, threads = 0;
 	char state = 'Z';
 	char *after;
 	size_t n;
@@ -65,10 +67,11 @@ static uint64_t machine_start_time(uint32_t pid)
 	fclose(f);
 	text[n] = '\0';
 	after = strrchr(text, ')'); /* the name may hold anything */
-	if (after == NULL ||
-	    sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &start) != 2)
+	if (after == NULL || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %llu %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %llu %*d %llu", &state,
+				    &flags, &threads, &start) != 4)
 		return 0;
-	return state == 'Z' || state == 'X' ? 0 : start;
+	*ending = flags & EXITING;
+	return (state == 'Z' || state == 'X') && threads <= 1 ? 0 : start;
 }
 
 static uint64_t machine_pid_namespace(void)
@@ -100,7 +103,10 @@ static bool machine_mapped_by(const struct record *r)
 	return found;
 }
 
-/* Lock first: it is the kernel's word and true across namespaces. A program that
+/* A driver frees what a process had when its files are released: while it ends, before it
+ * is a zombie; or when the last of its fork children has closed them, too.
+ *
+ * Lock first: it is the kernel's word and true across namespaces. A program that
  * closes all descriptors drops it while it lives, so ask for the process too,
  * where its PID means anything to us. One that became another program has the same
  * PID and start time, but not the file where it was. A process that claims a record
@@ -109,11 +115,13 @@ static bool machine_mapped_by(const struct record *r)
 static bool machine_is_dead(unsigned s, uint64_t our_namespace, bool claims)
 {
 	const struct record *r = &machine_file.map->record[s];
-	bool ours = claims && r->pid == (uint32_t)getpid() && r->pid_namespace == our_namespace;
+	bool ours = claims && r->pid == (uint32_t)getpid() && r->pid_namespace == our_namespace, ending = false;
 	if (s == machine_own_slot || (!ours && state_owned(&machine_file, s)))
 		return false;
-	return ours || r->pid_namespace != our_namespace || r->start_time == 0 || machine_start_time(r->pid) != r->start_time ||
-	       !machine_mapped_by(r);
+	if (ours || r->pid_namespace != our_namespace || r->start_time == 0 || machine_start_time(r->pid, &ending) != r->start_time)
+		return true;
+	/* In this order: mappings go before the rest. */
+	return !machine_mapped_by(r) && (machine_start_time(r->pid, &ending) != r->start_time || !ending);
 }
 
 static void machine_reap_locked(bool claims)
@@ -160,6 +168,7 @@ static void machine_set_time(void)
 
 static int machine_claim_locked(void)
 {
+	bool ending;
 	machine_reap_locked(true);
 	machine_set_time();
 	for (unsigned s = 0; s < MAX_PROCESSES; s++) {
@@ -170,7 +179,7 @@ static int machine_claim_locked(void)
 		r->outer_pid = machine_status_number("NSpid:");
 		if (r->outer_pid == 0)
 			r->outer_pid = r->pid;
-		r->start_time = machine_start_time(r->pid);
+		r->start_time = machine_start_time(r->pid, &ending);
 		r->pid_namespace = machine_pid_namespace();
 		r->identity = ++machine_file.map->claims;
 		r->map = (uintptr_t)machine_file.map;
@@ -229,9 +238,10 @@ int machine_attach(bool want_slot)
 
 void machine_forked(void)
 {
-	/* Closing our copy of the lock's descriptor leaves the parent's lock alone;
-     * keeping it would keep the parent's record alive after its death. */
 	pthread_mutex_init(&machine_attach_lock, NULL);
+	/* What locks the record is as the driver's descriptors are: a child that has it keeps the
+	 * parent's memory after the parent's death, until it is closed, by exec at the latest. */
+	machine_file.own_fd = -1;
 	machine_own_slot = NO_SLOT;
 	state_close(&machine_file);
 }

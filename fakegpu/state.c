@@ -45,11 +45,6 @@ bool state_lock(const struct state_file *f, bool wait)
 
 void state_unlock(const struct state_file *f) { state_lock_op(f->lock_fd, F_OFD_SETLK, F_UNLCK, LOCK_MACHINE, 1, NULL); }
 
-bool state_own(const struct state_file *f, unsigned slot)
-{
-	return state_lock_op(f->lock_fd, F_OFD_SETLK, F_WRLCK, LOCK_RECORD + slot, 1, NULL);
-}
-
 static bool state_byte_owned(int fd, off_t start, off_t len)
 {
 	struct flock l;
@@ -109,6 +104,13 @@ bool state_current(const struct state_file *f)
 	struct stat named, open_;
 	return state_find_path() == 0 && stat(state_path, &named) == 0 && fstat(f->lock_fd, &open_) == 0 && named.st_ino == open_.st_ino &&
 	       named.st_dev == open_.st_dev;
+}
+
+bool state_own(struct state_file *f, unsigned slot)
+{
+	if (f->own_fd < 0)
+		f->own_fd = open(state_path, O_RDWR | O_CLOEXEC); /* the file, as the caller has made sure */
+	return f->own_fd >= 0 && state_lock_op(f->own_fd, F_OFD_SETLK, F_WRLCK, LOCK_RECORD + slot, 1, NULL);
 }
 
 /* Opens a file of our own beside the path. A PID names us in our namespace only, so
@@ -181,8 +183,10 @@ void state_close(struct state_file *f)
 		munmap(f->map, sizeof *f->map);
 	if (f->lock_fd >= 0)
 		close(f->lock_fd);
+	if (f->own_fd >= 0)
+		close(f->own_fd);
 	f->map = NULL;
-	f->lock_fd = -1;
+	f->lock_fd = f->own_fd = -1;
 }
 
 /* Tries to open the path: 1 the file is ours to use, 0 it was made or replaced
@@ -234,7 +238,7 @@ int state_open(struct state_file *f)
 	if (state_find_path() != 0)
 		return -1;
 	for (int i = 0; i < 100; i++) {
-		*f = (struct state_file){.lock_fd = -1};
+		*f = (struct state_file){.lock_fd = -1, .own_fd = -1};
 		r = state_try(wanted, f);
 		if (r > 0)
 			return 0;

@@ -46,6 +46,7 @@ _Static_assert(offsetof(struct state, record) % 64 == 0, "records start on a cac
 struct state_file {
 	struct state *map;
 	int lock_fd; /* its own open file: locks would outlive us in a forked child's mapping */
+	int own_fd;  /* and another one, of a record's lock, which lives as a driver's files do: also in a forked child */
 	struct shape shape;
 };
 
@@ -68,7 +69,7 @@ bool state_lock(const struct state_file *f, bool wait);
 void state_unlock(const struct state_file *f);
 
 /* A record's own lock. */
-bool state_own(const struct state_file *f, unsigned slot);
+bool state_own(struct state_file *f, unsigned slot);
 bool state_owned(const struct state_file *f, unsigned slot);
 
 #endif

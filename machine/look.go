@@ -3,6 +3,7 @@ package machine
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"ration/internal/abi"
@@ -80,14 +81,14 @@ func (j *Job) readUsage(r *region.Region, p patience) error {
 			return false, err
 		}
 		opened = false
-		processes, index, err := readProcesses(r, p.forIdentities())
+		processes, index, ended, err := readProcesses(r, p.forIdentities())
 		if err != nil {
 			return false, err
 		}
 		j.Processes = processes
 		all := true
 		for d := range devices {
-			exact, err := j.readDevice(r, p, d, index, &devices[d])
+			exact, err := j.readDevice(r, p, d, index, ended, &devices[d])
 			if err != nil {
 				return false, err
 			}
@@ -122,8 +123,9 @@ func refreshUnless(fresh bool, r *region.Region) error {
 }
 
 // readDevice reads what is used of a device, and adds what each process holds of it. index
-// finds a process by its slot.
-func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int]int, out *Device) (bool, error) {
+// finds a process by its slot. What processes in ended held is free, though no process has
+// needed it yet.
+func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
 	exact, err := p.until(looks, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
@@ -137,9 +139,11 @@ func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int
 		if held, err = r.Holdings(device, held[:0]); err != nil {
 			return false, err
 		}
-		*out = Device{Device: device, Used: used, Peak: peak}
 		var sum, living uint64
 		for _, h := range held {
+			if ended[h.Slot] {
+				used -= min(used, h.Total)
+			}
 			if i, shown := index[h.Slot]; shown {
 				sum += h.Total
 				if j.Processes[i].State != Dead {
@@ -147,7 +151,7 @@ func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int
 				}
 			}
 		}
-		out.Peak = max(out.Peak, living) // which is written a little later
+		*out = Device{Device: device, Used: used, Peak: max(peak, living)} // which is written a little later
 		return stable && sum == used, nil
 	})
 	if err != nil {
@@ -206,18 +210,29 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 	return nil
 }
 
-// readProcesses lists who has a slot, and finds them by their slots.
-func readProcesses(r *region.Region, patient patience) ([]Process, map[int]int, error) {
+// readProcesses lists who has a slot, and finds them by their slots. Those that left, and
+// whose slots no process has needed yet, are ended, and not in the list.
+func readProcesses(r *region.Region, patient patience) (out []Process, index map[int]int, ended map[int]bool, err error) {
 	r.SetAskPatience(patient.left)
 	all, err := r.Processes()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	out, index := make([]Process, len(all)), map[int]int{}
+	ended = map[int]bool{}
+	all = slices.DeleteFunc(all, func(p region.Process) bool {
+		if p.Dead && p.Left {
+			ended[p.Slot] = true
+		}
+		return p.Dead && p.Left
+	})
+	out, index = make([]Process, len(all)), map[int]int{}
 	asked := owners{}
 	for i, p := range all {
 		out[i] = claimed(p)
 		index[p.Slot] = i
+		if p.Ending {
+			out[i].KeptBy = r.KeptBy(p.Slot, patient.left)
+		}
 		if p.Seen != 0 && patient.left() {
 			asked.ask(p.Seen)
 		}
@@ -227,7 +242,7 @@ func readProcesses(r *region.Region, patient patience) ([]Process, map[int]int, 
 		out[i].identify(r, p, asked)
 	}
 	addParents(out)
-	return out, index, nil
+	return out, index, ended, nil
 }
 
 // addParents says which processes were started by others of the job.

@@ -160,6 +160,7 @@ type Device struct {
 const (
 	Live    = "live"
 	Stopped = "stopped" // by a signal or a debugger
+	Ending  = "ending"  // it has begun to end, or has ended and KeptBy has its files: the driver has its bytes
 	Dead    = "dead"    // ended without leaving; the next request that needs its bytes gets them
 )
 
@@ -172,8 +173,9 @@ type Process struct {
 	UID       int       `json:"uid"`
 	User      string    `json:"user"`                // the UID where it has no name, or is only claimed
 	Name      string    `json:"name"`                // of its program
-	State     string    `json:"state"`               // Live, Stopped or Dead
+	State     string    `json:"state"`               // Live, Stopped, Ending or Dead
 	Parent    int       `json:"parent,omitempty"`    // host PID of the nearest process above it that is in the job; 0 for none
+	KeptBy    []int     `json:"kept_by,omitempty"`   // of one that is Ending: PIDs, as seen from here, of fork children that have its files of the driver
 	Cgroup    string    `json:"cgroup,omitempty"`    // its control group; empty unless Verified
 	Container string    `json:"container,omitempty"` // that the control group names, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined    int64     `json:"joined"`              // Unix nanoseconds

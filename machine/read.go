@@ -183,8 +183,11 @@ func claimed(p region.Process) Process {
 	if p.UID < 0 {
 		out.User = "?" // what it says is no user
 	}
-	if p.Dead {
+	switch {
+	case p.Dead:
 		out.State = Dead
+	case p.Ending:
+		out.State = Ending
 	}
 	switch { // the kernel's word counts before the job's, though this one may be of the past
 	case p.Named == 0:
@@ -198,25 +201,25 @@ func claimed(p region.Process) Process {
 
 // identify replaces that by the kernel's word, where the process's lock names one that can be
 // seen from here. all was asked before the lock is asked for once more.
-func (out *Process) identify(r *region.Region, p region.Process, all owners) {
-	o, asked := all[p.Seen]
+func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
+	o, asked := all[slot.Seen]
 	if !asked { // it cannot be seen from here, or not in time
 		return
 	}
-	if o.stopped && !p.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
-		out.State = Stopped
+	if o.stopped && !slot.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
+		p.State = Stopped
 	}
 	// It may have ended, and its PID been given to another process.
-	if o.err != nil || r.LockedBy(p.Slot) != p.Seen {
+	if o.err != nil || r.LockedBy(slot.Slot) != slot.Seen {
 		return
 	}
-	out.Verified, out.UID, out.User = true, o.uid, proc.UserName(o.uid)
-	out.Cgroup, out.Container = o.group, o.container
+	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
+	p.Cgroup, p.Container = o.group, o.container
 	if o.pid != 0 {
-		out.PID = o.pid
+		p.PID = o.pid
 	}
 	// A program that reads its own job may have given itself another name there.
-	if p.Seen != os.Getpid() && !proc.CalledBy(p.Seen, p.Name, o.name) {
-		out.Name = termtext.Printable(o.name)
+	if slot.Seen != os.Getpid() && !proc.CalledBy(slot.Seen, slot.Name, o.name) {
+		p.Name = termtext.Printable(o.name)
 	}
 }

@@ -2,7 +2,9 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"ration/internal/humanfmt"
@@ -90,6 +92,9 @@ func (f *Refusal) Sentence(processes []Process) string {
 		if h.PID == f.PID && h.Bytes == f.Own {
 			name, listed = "itself", true
 		}
+		if i := slices.IndexFunc(processes, func(p Process) bool { return p.PID == h.PID && p.State == Ending }); i >= 0 {
+			name += ", which " + processes[i].WhyEnding() + ","
+		}
 		top = append(top, humanfmt.Holder{Name: name, Bytes: h.Bytes})
 	}
 	text := f.Requester(processes) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
@@ -97,6 +102,22 @@ func (f *Refusal) Sentence(processes []Process) string {
 		text += fmt.Sprintf("; it held %s itself", humanfmt.Bytes(f.Own))
 	}
 	return text
+}
+
+// WhyEnding says, of a process that is Ending, why it still holds what it held: as in "has ended;
+// its fork child, pid 15, has its files of the driver open". The PIDs are the kernel's word.
+func (p *Process) WhyEnding() string {
+	switch len(p.KeptBy) {
+	case 0:
+		return "is ending: the driver has not freed its memory yet"
+	case 1:
+		return fmt.Sprintf("has ended; its fork child, pid %d, has its files of the driver open", p.KeptBy[0])
+	}
+	pids := make([]string, len(p.KeptBy))
+	for i, pid := range p.KeptBy {
+		pids[i] = strconv.Itoa(pid)
+	}
+	return fmt.Sprintf("has ended; its fork children, pids %s, have its files of the driver open", strings.Join(pids, ", "))
 }
 
 func nameAndPID(name string, pid int, verified bool) string {

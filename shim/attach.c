@@ -236,6 +236,7 @@ static bool attach_claim(void)
 			log_error("region %s: %s", attach_job_config.path, attach_error_text(err, buf));
 		return false;
 	}
+	region_keep(&attach_job_region);
 	if (attach_host_pid())
 		log_info("slot %u, host PID %llu", attach_job_region.slot, (unsigned long long)attach_host_pid());
 	else
@@ -318,8 +319,10 @@ bool attach_rejoin(uint64_t lost, void (*bring)(struct region *r))
 		if (load_acquire(&attach_job_region.claim) == lost) {
 			log_warn("this process's slot was taken away; taking another (did the program close all its files?)");
 			good = region_claim(&attach_job_region, program_invocation_short_name) == REGION_OK;
-			if (good)
+			if (good) {
+				region_keep(&attach_job_region);
 				bring(&attach_job_region);
+			}
 		}
 	}
 	mutex_unlock(&p->lock);
@@ -340,8 +343,9 @@ uint64_t attach_host_pid(void)
 }
 
 /* attach_leave runs once, at exit. It waits for nothing, as any thread may have been
- * interrupted anywhere. What it cannot give back now is reaped by the next process that
- * needs it. */
+ * interrupted anywhere. What this process holds stays counted: the driver has it until its files
+ * are released, after the last instruction of the program. The next process that needs it
+ * finds that it has ended. */
 __attribute__((destructor)) static void attach_leave(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
@@ -349,9 +353,9 @@ __attribute__((destructor)) static void attach_leave(void)
 	if (!__atomic_compare_exchange_n(&p->state, &on, ATTACH_LEFT, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return;
 	unsigned slot = attach_job_region.slot;
-	int err = region_leave(&attach_job_region);
+	int err = region_end(&attach_job_region);
 	if (err)
 		log_info("leaving slot %u to be reaped: %s", slot, region_error_text(err));
 	else
-		log_info("left slot %u, all bytes given back (pid %d)", slot, (int)getpid());
+		log_info("left slot %u, which held nothing (pid %d)", slot, (int)getpid());
 }

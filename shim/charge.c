@@ -101,7 +101,10 @@ static bool charge_may_log(uint64_t *last, uint64_t *skipped)
 static void charge_log_refusal(unsigned device, const struct region_refusal *why)
 {
 	static uint64_t last, skipped;
-	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[256] = "";
+	static const char *const ends[] = {[REGION_RUNS] = "",
+					   [REGION_ENDING] = " (ending; the driver still has it)",
+					   [REGION_OUTLIVED] = " (ended; a fork child has its files of the driver open)"};
+	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[512] = "";
 	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
 	int n = 0;
 	if (!log_wanted(LOG_WARN) || !charge_may_log(&last, &skipped))
@@ -109,7 +112,7 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
 		if (why->top[i].bytes)
 			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", i ? "," : "",
-				      (unsigned long long)why->top[i].pid, why->top[i].itself ? " (itself)" : "",
+				      (unsigned long long)why->top[i].pid, why->top[i].itself ? " (itself)" : ends[why->top[i].end],
 				      size_text(why->top[i].bytes, o));
 	uint64_t quiet = __atomic_exchange_n(&skipped, 0, __ATOMIC_RELAXED);
 	char more[64] = "";

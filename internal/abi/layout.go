@@ -202,7 +202,8 @@ type Slot struct {
 	PIDNS   uint64 // inode of its PID namespace
 	UID     uint64 // effective user ID
 	Joined  uint64 // Unix nanoseconds at which it took the slot
-	_       [2]uint64
+	Left    uint64 // generation of an owner that has said that it ends: its end is no death
+	_       uint64
 	Name    [NameLen]byte // ends at the first zero byte; any other bytes may be in it
 }
 
@@ -284,7 +285,7 @@ const (
 	CauseExec     = 2 // it had the same PID: it became another program
 	CauseEnded    = 3 // no process has its PID
 	CauseReused   = 4 // the process that has its PID started at another time
-	CauseZombie   = 5 // it is a zombie, or about to be
+	CauseZombie   = 5 // it is a zombie
 	CauseUnmapped = 6 // it does not map the region any more: it became another program
 	CauseJoining  = 7 // it died while it took the slot
 )

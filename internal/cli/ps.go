@@ -227,6 +227,11 @@ func (a *app) printJob(s machine.Job) {
 			a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(fmt.Sprintf("device %d: its share is %s", d.Device, termtext.Printable(text)), 2)))
 		}
 	}
+	for _, p := range s.Processes {
+		if p.State == machine.Ending {
+			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding()), 2))
+		}
+	}
 	for _, p := range s.Reaped {
 		a.out.printf("  pid %s (%s) was dead: returned %s to the job\n", humanfmt.Claim(fmt.Sprint(p.PID), false), termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
 	}

@@ -173,8 +173,12 @@ func (rec *recorder) sample() {
 			rec.err = err
 			return
 		}
+		used := rec.r.Used(d)
 		for _, h := range rec.holdings {
 			p, found := bySlot[h.Slot]
+			if p.Dead { // and no process has needed its bytes yet
+				used -= min(used, h.Total)
+			}
 			if !found || h.Peak == 0 {
 				continue
 			}
@@ -189,7 +193,7 @@ func (rec *recorder) sample() {
 		if rec.err = rec.addDeparted(d); rec.err != nil {
 			return
 		}
-		rec.addTimeAtLimit(d, now.Sub(rec.last))
+		rec.addTimeAtLimit(d, used, now.Sub(rec.last))
 	}
 	rec.last = now
 }
@@ -287,13 +291,13 @@ func (rec *recorder) addHolding(p region.Process, device int, h region.Holding) 
 	return peak
 }
 
-func (rec *recorder) addTimeAtLimit(device int, sinceLast time.Duration) {
+func (rec *recorder) addTimeAtLimit(device int, used uint64, sinceLast time.Duration) {
 	limit, err := rec.r.Limit(device)
 	if err != nil || !limit.Limited() {
 		return
 	}
 	refused, dev := rec.r.Refused(device), &rec.device[device]
-	if ceiling := limit.Ceiling() * abi.Unit; refused != dev.refused || rec.r.Used(device) > ceiling-ceiling/50 {
+	if ceiling := limit.Ceiling() * abi.Unit; refused != dev.refused || used > ceiling-ceiling/50 {
 		dev.atLimit += sinceLast
 	}
 	dev.refused = refused

@@ -18,6 +18,10 @@ import (
 // A failure to ask is not an answer. Only what says so means that a process has
 // gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
 // (no descriptor left, no permission, no memory), the process counts as alive.
+//
+// What a process holds goes back when the driver has freed it, which is when its open files
+// of the driver are released: after the process's record locks have gone, before it is a
+// zombie, and not while a fork child has those files, too.
 
 // liveness says which processes live. The kernel answers, except in tests over a
 // heap.
@@ -32,6 +36,11 @@ type liveness interface {
 	// holder is the PID, as this process sees it, of the process that has slot
 	// locked: zero where none has, or where it is this process.
 	holder(slot int) int
+	// kept says whether an open file keeps what slot's owner held, which may have ended.
+	kept(slot int) bool
+	// outlived says whether only that keeps it: the owner, which had status st, has begun to
+	// end, or has ended and fork children have its files; or it has lost its lock.
+	outlived(slot int, st abi.Status) bool
 	// blocker is the PID of a process that has slot locked so that lock fails, by a lock
 	// for reading as well: zero where none has, or none that can be seen.
 	blocker(slot int) int
@@ -44,9 +53,21 @@ func slotByte(slot int, typ int16) unix.Flock_t {
 	return unix.Flock_t{Type: typ, Whence: 0, Start: slotsOffset + int64(slot)*slotSize, Len: 1}
 }
 
+// filesByte is the slot's second byte. libration.so locks it by an open file that lives as
+// long as the driver's do in a process and its fork children (region_keep in
+// shim/region/alive.c). A process of this package uses no driver, and has no such lock.
+func filesByte(slot int, typ int16) unix.Flock_t {
+	l := slotByte(slot, typ)
+	l.Start++
+	return l
+}
+
 // fcntl sets or asks for the lock of a slot's byte.
 func (k kernel) fcntl(slot, command int, typ int16) (unix.Flock_t, error) {
-	l := slotByte(slot, typ)
+	return k.fcntlOf(slotByte(slot, typ), command)
+}
+
+func (k kernel) fcntlOf(l unix.Flock_t, command int) (unix.Flock_t, error) {
 	fd, err := k.f.descriptor()
 	if err == nil {
 		err = unix.FcntlFlock(uintptr(fd), command, &l)
@@ -74,6 +95,20 @@ func (k kernel) asked(slot int) (locked bool, pid int) {
 	return err != nil || l.Type != unix.F_UNLCK, int(l.Pid)
 }
 
+// kept is asked after the first lock, which goes first.
+func (k kernel) kept(slot int) bool {
+	l, err := k.fcntlOf(filesByte(slot, unix.F_RDLCK), unix.F_GETLK)
+	return err != nil || l.Type != unix.F_UNLCK
+}
+
+func (k kernel) outlived(slot int, st abi.Status) bool {
+	if st.State() != abi.SlotActive || k.f.held[slot].Load() == st.Gen() {
+		return false
+	}
+	locked, _ := k.asked(slot)
+	return !locked && k.kept(slot)
+}
+
 func (k kernel) holder(slot int) int {
 	if locked, pid := k.asked(slot); locked {
 		return pid
@@ -99,6 +134,9 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 	if st.State() == abi.SlotJoining {
 		return abi.CauseJoining // the lock came before the claim, a moment ago
 	}
+	if k.kept(slot) {
+		return 0
+	}
 	// No lock. It may have been lost by a close in a process that lives on, so ask
 	// for the process as well, where its PID means anything to us.
 	me := self()
@@ -123,22 +161,32 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 	if !me.sees {
 		return 0 // /proc is of another namespace, and would describe another process
 	}
+	start := atomic.LoadUint64(&entry.Start)
+	if cause, _ := ended(pid, start); cause != 0 || k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID)) {
+		return cause
+	}
+	// Mappings go early in a process's end: one that has begun to end has not become
+	// another program.
+	if cause, p := ended(pid, start); cause != 0 || p.ending {
+		return cause
+	}
+	return abi.CauseUnmapped
+}
+
+// ended says how a process that started then is known to have ended: one of abi's causes, or
+// 0 where it is not, or still runs.
+func ended(pid int, start uint64) (cause int, p process) {
 	p, err := readProcess(strconv.Itoa(pid))
-	if err != nil && gone(pid) {
-		return abi.CauseEnded
-	}
-	// A start time of 0: the owner could not read its own.
-	switch start := atomic.LoadUint64(&entry.Start); {
+	switch {
+	case err != nil && gone(pid):
+		return abi.CauseEnded, p
 	case err != nil:
-		return 0
-	case start != 0 && p.start != start:
-		return abi.CauseReused
-	case p.ending:
-		return abi.CauseZombie
-	case !k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID)):
-		return abi.CauseUnmapped
+	case start != 0 && p.start != start: // 0: the owner could not read its own
+		return abi.CauseReused, p
+	case p.ended:
+		return abi.CauseZombie, p
 	}
-	return 0
+	return 0, p
 }
 
 // gone says whether no process has this PID. It needs no descriptor, and /proc may
@@ -258,7 +306,8 @@ func self() identity {
 // process is what /proc/PID/stat says of one.
 type process struct {
 	start  uint64 // clock ticks since boot
-	ending bool   // it has ended, or will not run its own code again
+	ended  bool   // all its threads have ended, and its files have been released
+	ending bool   // it has begun to end: it may have no mapping left, and the driver still its memory
 }
 
 func readProcess(pid string) (process, error) {
@@ -293,9 +342,8 @@ func parseStat(b []byte) (p process, err error) {
 		return n
 	}
 	p.start = number(start)
-	// Locks go before the process becomes a zombie. A leader that has ended while
-	// its other threads live on is none.
-	gone := string(field[state]) == "Z" || string(field[state]) == "X" || number(flags)&exiting != 0
-	p.ending = gone && number(threads) <= 1
+	// A leader that has ended while its other threads live on is no process that has.
+	p.ended = (string(field[state]) == "Z" || string(field[state]) == "X") && number(threads) <= 1
+	p.ending = number(flags)&exiting != 0
 	return p, err
 }

@@ -62,7 +62,7 @@ func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 		locked = locked[:0]
 		for n := range window {
 			slot := int((ticket + n) % window)
-			st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
+			st := r.lookToClaim(slot)
 			if st.State() != abi.SlotFree || slot == abi.FenceSlot {
 				continue
 			}
@@ -74,6 +74,10 @@ func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 				// A process is about to claim it, or about to have left it; or it never will,
 				// and has locked what it does not use.
 				locked = append(locked, slot)
+				continue
+			}
+			if r.alive.kept(slot) { // by a process that left, and ends; or by its fork children
+				r.alive.unlock(slot)
 				continue
 			}
 			mine := abi.MakeStatus(st.Gen()+1, abi.SlotJoining)
@@ -91,6 +95,16 @@ func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 		}
 	}
 	return nil, locked, nil
+}
+
+// lookToClaim returns a slot's status. That of a process which said that it ends is freed here
+// once it has ended, so that the slots of a job which starts many stay few.
+func (r *Region) lookToClaim(slot int) abi.Status {
+	st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
+	if st.State() == abi.SlotActive && r.left(slot, st) && r.reapSlot(slot) {
+		st = abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
+	}
+	return st
 }
 
 // raiseHigh makes sure that a slot is looked at, before it is claimed.
@@ -149,7 +163,7 @@ func (r *Region) letGo(slot int, gen uint64) {
 	}
 }
 
-// Leave returns all bytes and frees the slot.
+// Leave returns all bytes, which no driver has, and frees the slot.
 func (s *Slot) Leave() (err error) {
 	if s.left.Swap(true) {
 		return ErrClosed

@@ -344,8 +344,8 @@ func (r *Region) copyLimits() error {
 
 // lockOnly says which processes live by their locks alone: what a slot says of its owner
 // is the job's to write, and asking for it in /proc can be made to take for ever. A
-// process that has lost its lock by closing its files shows as dead until it has taken
-// it again.
+// process that has lost both its locks, the second of which no close reaches, shows as dead
+// until it has taken the first again.
 type lockOnly struct {
 	kernel
 	holders *holders
@@ -372,11 +372,15 @@ func (k lockOnly) named(slot int) (locked bool, pid int) {
 	return locked, max(pid, 0)
 }
 
+func (k lockOnly) outlived(slot int, st abi.Status) bool {
+	return k.holders.left() && k.kernel.outlived(slot, st)
+}
+
 func (k lockOnly) dead(slot int, _ *abi.Slot, st abi.Status) (cause int) {
 	if k.f.held[slot].Load() == st.Gen() {
 		return 0 // ours, and the kernel does not name our own locks
 	}
-	if locked, _ := k.named(slot); locked {
+	if locked, _ := k.named(slot); locked || k.kept(slot) {
 		return 0
 	}
 	return abi.CauseUnseen

@@ -225,10 +225,10 @@ func TestParseStat(t *testing.T) {
 		stat string
 		want process
 	}{
-		{"1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{42, false}},
-		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{42, true}},
-		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 42 1 2", process{42, false}}, // main returned, threads live
-		{"1 (a) R 0 1 1 0 -1 4194564 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{42, true}},  // on its way out
+		{"1 (a) b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{start: 42}},
+		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{start: 42, ended: true}},
+		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 42 1 2", process{start: 42}},               // main returned, threads live
+		{"1 (a) R 0 1 1 0 -1 4194564 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{start: 42, ending: true}}, // on its way out: the driver may still have its memory
 	} {
 		if got, err := parseStat([]byte(c.stat)); got != c.want || err != nil {
 			t.Errorf("%s: %+v, %v", c.stat, got, err)

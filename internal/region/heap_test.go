@@ -34,6 +34,10 @@ func (m *mortals) unlock(int)     {}
 func (m *mortals) holder(int) int { return 0 }
 
 func (m *mortals) blocker(int) int { return 0 }
+
+func (m *mortals) kept(int) bool { return false }
+
+func (m *mortals) outlived(int, abi.Status) bool { return false }
 func (m *mortals) dead(slot int, _ *abi.Slot, _ abi.Status) int {
 	m.Lock()
 	defer m.Unlock()

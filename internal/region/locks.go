@@ -36,7 +36,8 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 // all returns which processes have any byte of the file locked, for writing, after so many
 // questions at most, and as long as there is patience; at least one of them, if there is any.
 func (h *holders) all(looks int) (out []LockHolder) {
-	f, seen := h.f, map[int]int{}                      // index by PID
+	f, seen := h.f, map[int]int{} // index by PID
+	kept := false
 	ask := func(from, to int64) (unix.Flock_t, bool) { // to: 0 is the end of any file
 		l := unix.Flock_t{Type: unix.F_RDLCK, Start: from}
 		if to != 0 {
@@ -55,8 +56,11 @@ func (h *holders) all(looks int) (out []LockHolder) {
 		if !locked {
 			continue
 		}
-		pid := max(0, int(l.Pid)) // -1: a lock of an open file, which no member takes
+		pid := max(0, int(l.Pid)) // -1: a lock of an open file
 		i, known := seen[pid]
+		if l.Pid < 0 {
+			kept, known = true, true // most are of a process that has a lock of its own, too
+		}
 		if !known {
 			i = len(out)
 			seen[pid], out = i, append(out, LockHolder{PID: pid})
@@ -71,6 +75,9 @@ func (h *holders) all(looks int) (out []LockHolder) {
 		if l.Len != 0 && end < math.MaxInt64 && (s.to == 0 || end < s.to) {
 			todo = append(todo, span{end, s.to})
 		}
+	}
+	if kept && len(out) == 0 {
+		out = append(out, LockHolder{}) // fork children of processes that have ended
 	}
 	return out
 }

@@ -75,7 +75,7 @@ func (r *Region) reapSlot(slot int) bool {
 	if !dead {
 		return false
 	}
-	state := abi.SlotFree
+	state, left := abi.SlotFree, r.left(slot, st)
 	for d := range abi.Devices {
 		switch r.settle(d, slot, st) {
 		case taken:
@@ -94,11 +94,19 @@ func (r *Region) reapSlot(slot int) bool {
 		atomic.AddUint64(&r.m.Header.Counters.Damaged, 1)
 		return false
 	}
+	if left {
+		return true // an orderly end is no death
+	}
 	atomic.AddUint64(&r.m.Header.Counters.Reaped, 1)
 	if cause != abi.CauseJoining { // then the slot describes the owner before
 		r.record(death)
 	}
 	return true
+}
+
+// left reports whether the owner of a slot has said that it ends.
+func (r *Region) left(slot int, st abi.Status) bool {
+	return atomic.LoadUint64(&r.m.Slots[slot].Left) == st.Gen()
 }
 
 // condemn tells a slot's owner, should it live after all, and all other processes

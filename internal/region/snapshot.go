@@ -22,7 +22,9 @@ type Process struct {
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
-	Dead    bool  // ended without leaving; its bytes go to the next process that needs them
+	Dead    bool  // ended; its bytes go to the next process that needs them
+	Left    bool  // it has said that it ends: its end is no death
+	Ending  bool  // it has begun to end, or its fork children have its files of the driver: its bytes stay its own
 }
 
 // Holding is what one process has of one device, in one piece.
@@ -183,7 +185,9 @@ func (r *Region) Processes() (out []Process, err error) {
 			Joined: timeOf(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
 			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)) != 0,
+			Left:   r.left(slot, abi.Status(st)),
 		}
+		p.Ending = !p.Dead && r.alive.outlived(slot, abi.Status(st))
 		p.Named = r.namedPID(slot, p.Seen)
 		p.HostPID = r.hostPID(abi.Status(st), e, p.Seen)
 		if atomic.LoadUint64(&r.m.Status[slot]) == st {

@@ -191,7 +191,7 @@ func (m *Model) processLines(width int, all, shown []processRow) (header string,
 	for _, r := range shown {
 		line := row(func(c processColumn) string { return termtext.Printable(c.text(m, r)) })
 		switch r.State {
-		case machine.Stopped:
+		case machine.Stopped, machine.Ending:
 			line = m.theme.warn.Render(line)
 		case machine.Dead:
 			line = m.theme.bad.Render(line)

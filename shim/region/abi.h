@@ -334,7 +334,8 @@ struct ration_slot {
 	uint64_t pidns;
 	uint64_t uid;
 	uint64_t joined;
-	uint64_t pad6[2];
+	uint64_t left;
+	uint64_t pad7;
 	uint8_t name[64];
 };
 _Static_assert(sizeof(struct ration_slot) == 128, "slot");
@@ -344,7 +345,8 @@ _Static_assert(offsetof(struct ration_slot, start) == 16, "slot.start");
 _Static_assert(offsetof(struct ration_slot, pidns) == 24, "slot.pidns");
 _Static_assert(offsetof(struct ration_slot, uid) == 32, "slot.uid");
 _Static_assert(offsetof(struct ration_slot, joined) == 40, "slot.joined");
-_Static_assert(offsetof(struct ration_slot, pad6) == 48, "slot.pad6");
+_Static_assert(offsetof(struct ration_slot, left) == 48, "slot.left");
+_Static_assert(offsetof(struct ration_slot, pad7) == 56, "slot.pad7");
 _Static_assert(offsetof(struct ration_slot, name) == 64, "slot.name");
 
 struct ration_holder {

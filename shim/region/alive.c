@@ -2,7 +2,11 @@
  *
  * A failure to ask is not an answer. Only what says so means that a process has
  * gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
- * (no descriptor left, no permission, no memory), the process counts as alive. */
+ * (no descriptor left, no permission, no memory), the process counts as alive.
+ *
+ * What a process holds goes back when the driver has freed it, which is when its open
+ * files of the driver are released: after the process's record locks have gone, before it
+ * is a zombie, and not while a fork child has those files, too. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,15 +22,21 @@
 
 #include "internal.h"
 
-static struct flock alive_slot_byte(unsigned slot, short type)
+/* A slot's two locks: of the process that has it, and of the open file that lives as long as
+ * the driver's do in that process and its fork children. */
+enum alive_byte { ALIVE_PROCESS, ALIVE_FILES };
+
+static struct flock alive_byte_of(unsigned slot, enum alive_byte byte, short type)
 {
 	return (struct flock){
 		.l_type = type,
 		.l_whence = SEEK_SET,
-		.l_start = (off_t)(offsetof(struct ration_region, slots) + slot * sizeof(struct ration_slot)),
+		.l_start = (off_t)(offsetof(struct ration_region, slots) + slot * sizeof(struct ration_slot) + byte),
 		.l_len = 1,
 	};
 }
+
+static struct flock alive_slot_byte(unsigned slot, short type) { return alive_byte_of(slot, ALIVE_PROCESS, type); }
 
 /* region_lock marks slot as this process's for as long as it lives. It only ever
  * tries: REGION_FULL where another process has the lock. */
@@ -59,6 +69,40 @@ int region_locked_by(struct region *r, unsigned slot)
 	return fcntl(region_fd(r), F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 0 ? l.l_pid : 0;
 }
 
+/* region_kept says whether an open file has the slot's second byte locked. */
+bool region_kept(struct region *r, unsigned slot)
+{
+	/* The kernel names no process for such a lock, but says that it is there. */
+	struct flock l = alive_byte_of(slot, ALIVE_FILES, F_RDLCK);
+	return fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK;
+}
+
+/* region_keep locks the second byte of this process's slot by an open file of its own, of
+ * which only a mapping is left. A fork child has that mapping, and exec undoes it, as it is
+ * with the driver's descriptors. At a process's end mappings go before descriptors, and
+ * the kernel releases open files in the reverse order: this one after the driver's. A program
+ * that closes descriptors which are not its own does not reach it. Where it cannot be had,
+ * section 4's other questions decide. */
+void region_keep(struct region *r)
+{
+	uint64_t claim = load_acquire(&r->claim);
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	if (r->keep)
+		munmap(r->keep, page); /* of a slot that was taken away */
+	r->keep = NULL;
+	int fd = claim ? region_file_again(r) : -1;
+	if (fd < 0)
+		return;
+	struct flock l = alive_byte_of(claim_slot(claim), ALIVE_FILES, F_WRLCK);
+	if (fcntl(fd, F_OFD_SETLK, &l) == 0) {
+		/* Nothing of it is ever read. By its place, ration ps finds the fork children. */
+		void *mem = mmap(NULL, page, PROT_NONE, MAP_SHARED, fd, (off_t)(claim_slot(claim) * page));
+		r->keep = mem == MAP_FAILED ? NULL : mem;
+	}
+	close(fd);
+	region_lock_own(r); /* which that has dropped */
+}
+
 /* alive_gone says whether no process has this PID. It needs no descriptor, and
  * /proc may hide the processes of other users. */
 static bool alive_gone(uint64_t pid) { return pid == 0 || pid > INT_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH); }
@@ -78,9 +122,15 @@ static bool alive_read(const char *pid, const char *file, char *buf, size_t size
 	return n > 0;
 }
 
-/* alive_read_process reads when a process started, and whether it has ended or
- * will not run its own code again; false if that cannot be read. */
-static bool alive_read_process(const char *pid, uint64_t *start, bool *ending)
+/* What /proc says of a process. */
+struct alive_process {
+	uint64_t start; /* clock ticks since boot */
+	bool ended;     /* all its threads have ended, and its files have been released */
+	bool ending;    /* it has begun to end: it may have no mapping left, and the driver still its memory */
+};
+
+/* alive_read_process reads it; false if that cannot be done. */
+static bool alive_read_process(const char *pid, struct alive_process *a)
 {
 	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
 	char buf[1024];
@@ -101,11 +151,11 @@ static bool alive_read_process(const char *pid, uint64_t *start, bool *ending)
 		else if (field == THREADS)
 			threads = strtoull(p + 1, NULL, 10);
 		else if (field == START)
-			*start = strtoull(p + 1, NULL, 10);
+			a->start = strtoull(p + 1, NULL, 10);
 	}
-	/* Locks go before the process becomes a zombie. A leader that has ended while
-	 * its other threads live on is none. */
-	*ending = (state == 'Z' || state == 'X' || flags & EXITING) && threads <= 1;
+	/* A leader that has ended while its other threads live on is no process that has. */
+	a->ended = (state == 'Z' || state == 'X') && threads <= 1;
+	a->ending = flags & EXITING;
 	return true;
 }
 
@@ -113,12 +163,13 @@ void region_identify(struct region_identity *me)
 {
 	struct stat st;
 	char name[24], pid[24];
-	bool ending;
+	struct alive_process self = {0};
 	memset(me, 0, sizeof *me);
 	me->pid = (uint64_t)getpid();
 	/* By "self", which is this process also where /proc is of another namespace and
 	 * our PID names another process. */
-	alive_read_process("self", &me->start, &ending);
+	alive_read_process("self", &self);
+	me->start = self.start;
 	ssize_t n = readlink("/proc/self", name, sizeof name - 1);
 	snprintf(pid, sizeof pid, "%llu", (unsigned long long)me->pid);
 	me->sees = n > 0 && (name[n] = 0, !strcmp(name, pid));
@@ -192,8 +243,32 @@ void region_hold(unsigned slot, uint64_t gen) { store_release(&alive_held[slot],
 /* region_let_go forgets a slot, unless this process has it again as another owner. */
 void region_let_go(unsigned slot, uint64_t gen) { cas(&alive_held[slot], gen, 0); }
 
-/* region_dead says how the owner of a slot is known to be dead: a RATION_CAUSE, or 0 where it is
- * not. */
+/* alive_ended says how the process of a PID that is not ours is known to have ended: a
+ * RATION_CAUSE, or 0 where it is not, or still runs. */
+static unsigned alive_ended(uint64_t pid, const char *name, uint64_t start, struct alive_process *a)
+{
+	if (!alive_read_process(name, a))
+		return alive_gone(pid) ? RATION_CAUSE_ENDED : 0;
+	/* A start time of 0: the owner could not read its own. */
+	if (start && a->start != start)
+		return RATION_CAUSE_REUSED;
+	return a->ended ? RATION_CAUSE_ZOMBIE : 0;
+}
+
+/* alive_pid finds the PID by which this process can ask for a slot's owner. false: its
+ * namespace has none for it. */
+static bool alive_pid(const struct ration_slot *s, const struct region_identity *me, uint64_t *pid)
+{
+	uint64_t ns = load_acquire(&s->pidns);
+	*pid = load_acquire(&s->pid);
+	if (ns != 0 && ns == me->pidns)
+		return true;
+	*pid = host_pid_of(load_acquire(&s->host_pid));
+	return me->pidns == REGION_INIT_PIDNS && *pid != 0;
+}
+
+/* region_dead says how the owner of a slot is known to be dead, and what it held free: a
+ * RATION_CAUSE, or 0 where it is not. */
 unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 {
 	if (load_acquire(&alive_held[slot]) == status_gen(status))
@@ -203,19 +278,20 @@ unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 		return 0;
 	if (status_state(status) == RATION_SLOT_JOINING)
 		return RATION_CAUSE_JOINING; /* the lock came before the claim, a moment ago */
+	/* After the first lock, which goes first. Without this one, too, the driver has released
+	 * what it had, unless the process never had it. */
+	if (region_kept(r, slot))
+		return 0;
 	/* No lock. It may have been lost by a close in a process that lives on, so ask
 	 * for the process as well, where its PID means anything to us. */
 	struct ration_slot *s = &r->m->slots[slot];
 	struct region_identity me;
+	uint64_t pid, start = load_acquire(&s->start);
 	region_identify(&me);
-	uint64_t pid = load_acquire(&s->pid), ns = load_acquire(&s->pidns), start = load_acquire(&s->start);
 	if (me.unsure)
 		return 0;
-	if (ns == 0 || ns != me.pidns) {
-		pid = host_pid_of(load_acquire(&s->host_pid));
-		if (me.pidns != REGION_INIT_PIDNS || pid == 0)
-			return RATION_CAUSE_UNSEEN;
-	}
+	if (!alive_pid(s, &me, &pid))
+		return RATION_CAUSE_UNSEEN;
 	/* No other process has our PID: this one had the slot before it became another
 	 * program, as exec drops the lock; or the PID has been given out again. */
 	if (pid == me.pid)
@@ -225,15 +301,35 @@ unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 	if (!me.sees)
 		return 0; /* /proc is of another namespace, and would describe another process */
 	char name[24];
-	uint64_t now;
-	bool ending;
+	struct alive_process a = {0};
 	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
-	if (!alive_read_process(name, &now, &ending))
-		return alive_gone(pid) ? RATION_CAUSE_ENDED : 0;
-	/* A start time of 0: the owner could not read its own. */
-	if (start && now != start)
-		return RATION_CAUSE_REUSED;
-	if (ending)
-		return RATION_CAUSE_ZOMBIE;
-	return alive_mapped_by(r, name, load_acquire(&s->uid)) ? 0 : RATION_CAUSE_UNMAPPED;
+	unsigned cause = alive_ended(pid, name, start, &a);
+	if (cause || alive_mapped_by(r, name, load_acquire(&s->uid)))
+		return cause;
+	/* Mappings go early in a process's end: one that has begun to end has not become
+	 * another program. */
+	cause = alive_ended(pid, name, start, &a);
+	return cause || a.ending ? cause : RATION_CAUSE_UNMAPPED;
+}
+
+/* region_ending says whether the owner of a slot, which holds something, ends or has ended. No
+ * bytes go back by it. */
+enum region_holder_end region_ending(struct region *r, unsigned slot)
+{
+	const struct ration_slot *s = &r->m->slots[slot];
+	struct alive_process a = {0};
+	struct region_identity me;
+	char name[24];
+	uint64_t pid;
+	if (region_locked_by(r, slot) || !region_kept(r, slot))
+		return REGION_RUNS;
+	region_identify(&me);
+	if (me.unsure || !alive_pid(s, &me, &pid))
+		return REGION_RUNS; /* it may have lost its lock only */
+	if (alive_gone(pid))
+		return REGION_OUTLIVED;
+	snprintf(name, sizeof name, "%llu", (unsigned long long)pid);
+	if (me.sees && alive_ended(pid, name, load_acquire(&s->start), &a))
+		return REGION_OUTLIVED;
+	return a.ending ? REGION_ENDING : REGION_RUNS;
 }

@@ -53,6 +53,16 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 	return true;
 }
 
+/* claim_look returns a slot's status. That of a process which said that it ends is freed here
+ * once it has ended, so that the slots of a job which starts many stay few. */
+static uint64_t claim_look(struct region *r, unsigned slot)
+{
+	uint64_t status = load_acquire(&r->m->status[slot]);
+	if (status_state(status) == RATION_SLOT_ACTIVE && region_left(r, slot, status_gen(status)) && region_reap_slot(r, slot))
+		status = load_acquire(&r->m->status[slot]);
+	return status;
+}
+
 /* claim_free looks for a free slot, first in a small window, so that a scan of
  * the slots in use stays short, then in larger ones. */
 static int claim_free(struct region *r, const char *name)
@@ -63,7 +73,7 @@ static int claim_free(struct region *r, const char *name)
 		r->locked = 0;
 		for (unsigned n = 0; n < window; n++) {
 			unsigned slot = (unsigned)((ticket + n) % window);
-			uint64_t status = load_acquire(&r->m->status[slot]);
+			uint64_t status = claim_look(r, slot);
 			if (status_state(status) != RATION_SLOT_FREE || slot == RATION_FENCE_SLOT)
 				continue;
 			/* The lock first: a claimed slot without one has a dead owner. */
@@ -73,6 +83,10 @@ static int claim_free(struct region *r, const char *name)
 			if (err) { /* another process is about to claim it, or about to have left it */
 				r->locked++;
 				locked_slot = slot;
+				continue;
+			}
+			if (region_kept(r, slot)) { /* by a process that left, and ends; or by its fork children */
+				region_unlock(r, slot);
 				continue;
 			}
 			uint64_t gen = status_gen(status) + 1;
@@ -105,8 +119,8 @@ int region_claim(struct region *r, const char *name)
 }
 
 /* claim_return_all gives back what the slot holds of a device: by the ledger, so that
- * nothing can be left behind. */
-static int claim_return_all(struct region *r, unsigned device, uint64_t claim)
+ * nothing can be left behind. REGION_HELD, and nothing done, where the driver still has it. */
+static int claim_return_all(struct region *r, unsigned device, uint64_t claim, bool freed)
 {
 	struct region_turn *t = &r->turns[device];
 	struct ration_account *a = account(r, device, claim_slot(claim));
@@ -117,7 +131,9 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim)
 	if (err)
 		return err;
 	uint64_t w = region_ledger_word(r, device), units = used_units(load_acquire(&a->used));
-	if (units)
+	if (units && !freed)
+		err = REGION_HELD;
+	else if (units)
 		err = region_change(r, device, claim, a, -(int64_t)units, NULL, &w);
 	if (!err)
 		region_clear(t, a);
@@ -125,7 +141,8 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim)
 	return err;
 }
 
-int region_leave(struct region *r)
+/* claim_leave frees the slot; freed: the driver has nothing of what this process holds. */
+static int claim_leave(struct region *r, bool freed)
 {
 	/* Once, however many paths lead here. */
 	uint64_t claim = __atomic_exchange_n(&r->claim, 0, __ATOMIC_ACQ_REL);
@@ -140,8 +157,10 @@ int region_leave(struct region *r)
 		region_let_go(slot, status_gen(status));
 		return REGION_EVICTED;
 	}
+	if (!freed)
+		store_release(&r->m->slots[slot].left, status_gen(status));
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		int err = claim_return_all(r, d, claim);
+		int err = claim_return_all(r, d, claim, freed);
 		if (err)
 			return err;
 	}
@@ -153,3 +172,7 @@ int region_leave(struct region *r)
 	FAILPOINT(LEAVE_UNLOCKED);
 	return REGION_OK;
 }
+
+int region_leave(struct region *r) { return claim_leave(r, true); }
+
+int region_end(struct region *r) { return claim_leave(r, false); }

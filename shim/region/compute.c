@@ -65,7 +65,8 @@ static bool compute_sign_counts(struct region *r, unsigned slot, uint64_t work, 
 	/* Asking takes system calls: once for each lease. */
 	if (__atomic_exchange_n(&asked[slot], lease, __ATOMIC_RELAXED) == lease)
 		return true;
-	return !region_reap_slot(r, slot);
+	/* A process that has ended waits for nothing, though its fork children keep what it held. */
+	return !region_reap_slot(r, slot) && region_ending(r, slot) == REGION_RUNS;
 }
 
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS])
@@ -74,7 +75,8 @@ unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		const struct ration_account *a = account(r, device, slot);
 		uint64_t status = load_acquire(&r->m->status[slot]);
-		if (slot == own || status_state(status) != RATION_SLOT_ACTIVE || load_acquire(&a->gen) != status_gen(status))
+		if (slot == own || status_state(status) != RATION_SLOT_ACTIVE || load_acquire(&a->gen) != status_gen(status) ||
+		    region_left(r, slot, status_gen(status)))
 			continue;
 		uint64_t work = load_acquire(&a->work);
 		if (compute_sign_counts(r, slot, work, now_us, asked))

@@ -123,6 +123,16 @@ int region_fd(struct region *r)
 	return again;
 }
 
+int region_file_again(struct region *r)
+{
+	int fd = file_open(r->path, O_RDWR);
+	if (fd >= 0 && !file_is(r, fd)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
 void region_file_close(struct region *r)
 {
 	if (r->fd >= 0 && (!r->ino || file_is(r, r->fd)))

@@ -19,6 +19,7 @@ int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
 int region_file_empty(struct region *r);
 int region_fd(struct region *r);
+int region_file_again(struct region *r); /* another open file of it, or -1; closing it drops this process's record locks */
 void region_file_close(struct region *r);
 int region_limits_find(const struct region *r, uint32_t *where);
 int region_limits_open(struct region *r);
@@ -30,6 +31,8 @@ int region_lock(struct region *r, unsigned slot);
 int region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
 int region_locked_by(struct region *r, unsigned slot); /* PID; 0 where no process has it locked, or none that is seen */
+bool region_kept(struct region *r, unsigned slot);
+enum region_holder_end region_ending(struct region *r, unsigned slot);
 unsigned region_dead(struct region *r, unsigned slot, uint64_t status);
 void region_hold(unsigned slot, uint64_t gen);
 void region_let_go(unsigned slot, uint64_t gen);
@@ -62,6 +65,7 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 /* reap.c */
 void region_reap_former_self(struct region *r);
 void region_reap_device(struct region *r, unsigned device, unsigned *slots);
+bool region_left(const struct region *r, unsigned slot, uint64_t gen); /* its owner has said that it ends */
 bool region_reap_slot(struct region *r, unsigned slot);
 
 /* refusal.c */

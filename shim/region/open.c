@@ -240,6 +240,7 @@ void region_close(struct region *r)
 	if (r->m)
 		munmap(r->m, sizeof *r->m);
 	region_file_close(r);
+	/* What region_keep mapped stays: in a forked child the driver's files do, too. */
 	memset(r, 0, sizeof *r);
 	r->fd = -1;
 }
@@ -281,6 +282,7 @@ const char *region_error_text(int error)
 		[REGION_BUSY] = "another thread is changing what this process holds",
 		[REGION_GONE] =
 			"the job's region is gone: it was removed or emptied, or its name is another job's now (start the job again)",
+		[REGION_HELD] = "the driver has what this process holds until it has ended",
 		[REGION_LOCKED] = "no slot can be taken: those that are free are locked by a process that has not joined the job (end it)",
 	};
 	return error >= 0 && error < (int)(sizeof text / sizeof *text) ? text[error] : "unknown error";

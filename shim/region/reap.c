@@ -106,6 +106,8 @@ static uint64_t reap_condemn(struct region *r, unsigned slot, unsigned *cause)
 	return condemned;
 }
 
+bool region_left(const struct region *r, unsigned slot, uint64_t gen) { return load_acquire(&r->m->slots[slot].left) == gen; }
+
 /* reap_describe fills in what is known of a dead process. Its slot still describes it, and
  * reaping leaves alone what its accounts show, until the slot is freed. */
 static void reap_describe(struct region *r, unsigned slot, uint64_t status, unsigned cause, struct ration_death *d)
@@ -155,6 +157,7 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 	struct ration_death death;
 	if (!status)
 		return;
+	bool left = region_left(r, slot, status_gen(status));
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		enum reap_outcome o = reap_settle(r, d, slot, status);
 		if (o == REAP_TAKEN)
@@ -173,10 +176,12 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 			r->on_damage(slot, damaged);
 		return;
 	}
+	++*slots;
+	if (left)
+		return; /* an orderly end is no death */
 	fetch_add(&r->m->header.counters.reaped, 1);
 	if (cause != RATION_CAUSE_JOINING) /* then the slot describes the owner before */
 		reap_record(r, &death);
-	++*slots;
 }
 
 /* region_reap_former_self gives back what this very process held before it became

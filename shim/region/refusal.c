@@ -14,7 +14,7 @@ static void refusal_holders(struct region *r, unsigned device, struct region_ref
 		if (!status_holds(status))
 			continue;
 		uint64_t bytes = used_units(load_acquire(&account(r, device, slot)->used)) * RATION_UNIT;
-		struct region_holder h = {load_acquire(&r->m->slots[slot].pid), bytes, make_claim(slot, status) == mine};
+		struct region_holder h = {load_acquire(&r->m->slots[slot].pid), bytes, slot, make_claim(slot, status) == mine, REGION_RUNS};
 		if (h.itself)
 			why->own = bytes;
 		for (unsigned i = 0; i < RATION_HOLDERS; i++)
@@ -24,6 +24,9 @@ static void refusal_holders(struct region *r, unsigned device, struct region_ref
 				h = smaller;
 			}
 	}
+	for (unsigned i = 0; i < RATION_HOLDERS; i++)
+		if (why->top[i].bytes && !why->top[i].itself)
+			why->top[i].end = region_ending(r, why->top[i].slot);
 }
 
 /* region_ring_write writes an entry of a ring: its words, of which the second is the sum of

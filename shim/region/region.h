@@ -39,6 +39,7 @@ enum region_error {
 	REGION_DAMAGED,     /* what the file holds cannot be */
 	REGION_BUSY,        /* another thread is changing what this process holds */
 	REGION_GONE,        /* it was to be there, and is missing, empty or another one */
+	REGION_HELD,        /* the driver still has what the process holds */
 	REGION_LOCKED,      /* slots are free, and a process that has not joined has their bytes locked */
 };
 
@@ -73,6 +74,7 @@ struct region {
 	unsigned slot;   /* ours, while m->status[slot] == status */
 	uint64_t status; /* zero: none claimed */
 	uint64_t claim;  /* both in one word, for threads that charge while another claims or leaves */
+	void *keep;      /* the mapping of region_keep */
 	uint32_t former; /* not zero: what this process held before an exec has been given back */
 	/* After REGION_LOCKED: how many slots are free and locked, and a process that has one of
 	 * them locked, as this one sees it; 0 where it cannot be seen. */
@@ -99,13 +101,19 @@ struct region_holding {
 	bool best_effort;
 };
 
+/* Whether a process that holds something has begun to end, or has ended and its fork children
+ * keep it: they have the driver's files that it had open. */
+enum region_holder_end { REGION_RUNS, REGION_ENDING, REGION_OUTLIVED };
+
 /* A refusal, as the ring keeps it. itself: the process that was refused, by its slot and
  * generation; in containers, every process may have the same PID. */
 struct region_refusal {
 	uint64_t asked, held, limit, own;
 	struct region_holder {
 		uint64_t pid, bytes;
+		unsigned slot;
 		bool itself;
+		enum region_holder_end end;
 	} top[RATION_HOLDERS];
 };
 
@@ -144,9 +152,19 @@ int region_renew_limits(struct region *r, const struct region_limits *own);
  * the file drops. */
 void region_lock_own(struct region *r);
 
-/* region_leave returns all bytes and frees the slot. It gives up, and leaves the
- * rest to reaping, where a turn is held: by a thread this exit interrupted. */
+/* region_keep keeps what this process holds counted until the driver has released it, also where
+ * a fork child has its files: docs/protocols.md, section 4. For a process that uses a driver,
+ * before it does. */
+void region_keep(struct region *r);
+
+/* region_leave returns all bytes, which the driver has freed, and frees the slot. It gives up,
+ * and leaves the rest to reaping, where a turn is held. */
 int region_leave(struct region *r);
+
+/* region_end says that this process ends, which is no death. Where it holds something it keeps
+ * its slot, REGION_HELD: the driver has that until the process has ended, and then it is
+ * reaped. Otherwise it leaves. It waits for no thread. */
+int region_end(struct region *r);
 
 /* region_charge asks for bytes; why, where not null, is filled on refusal. */
 int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why);

@@ -47,10 +47,12 @@ int main(int argc, char **argv)
 		EQ(status, 0);
 	}
 	struct region *r = region_here();
-	EQ(region_holdings(r, 0, h, 8), 0); /* each has left by itself */
-	EQ(region_used(r, 0), 0);
+	/* Each has said that it ends, and what it held goes to the next process that looks. */
 	EQ(region_reap(r, &reaped), REGION_OK);
-	EQ(reaped, 0);
+	EQ(region_holdings(r, 0, h, 8), 0);
+	EQ(region_used(r, 0), 0);
+	EQ(r->m->header.counters.reaped, 0);
+	EQ(r->m->header.death_next, 0);
 	EQ(r->m->header.counters.claims, CROWD);
 	EQ(r->m->header.counters.refused, 0);
 	OK(cuInit(0));

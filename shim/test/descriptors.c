@@ -92,12 +92,14 @@ static int closed(unsigned streams, enum when when)
 int main(int argc, char **argv)
 {
 	char streams[4];
+	unsigned reaped;
 	if (argc > 1)
 		return closed((unsigned)atoi(argv[1]) / WHENS, (enum when)(atoi(argv[1]) % WHENS));
 	for (unsigned mask = 0; mask < 8 * WHENS; mask++) {
 		snprintf(streams, sizeof streams, "%u", mask);
 		EQ(again("/proc/self/exe", streams, NULL), 0);
 		EQ(region_here()->m->header.magic, RATION_MAGIC);
+		EQ(region_reap(region_here(), &reaped), REGION_OK);
 		EQ(region_used(region_here(), 0), 0);
 	}
 	return FINISH();

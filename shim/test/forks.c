@@ -151,7 +151,8 @@ static void member(int depth, uint64_t random, enum driver driver)
 	exit(0);
 }
 
-/* A parent that is killed while its children live and do nothing: they keep nothing. */
+/* A parent that is killed while its children live and do nothing: they have the driver's files
+ * that it had open, and keep what it held until the last of them has ended. */
 static void survived(bool bare)
 {
 	int gate[2], status;
@@ -173,14 +174,18 @@ static void survived(bool bare)
 	EQ(waitpid(pid, &status, 0), pid);
 	EQ(status, SIGKILL);
 	EQ(region_reap(region_here(), &reaped), REGION_OK);
-	EQ(reaped, 1);
-	EQ(region_used(region_here(), 0), 0);
-	EQ(region_holdings(region_here(), 0, h, 8), 0);
+	EQ(reaped, 0);
+	CHECK(region_used(region_here(), 0) > 0);
+	EQ(region_holdings(region_here(), 0, h, 8), 1);
 	close(gate[1]);
 	for (int i = 0; i < 3; i++) {
 		CHECK(wait(&status) > 0);
 		EQ(status, 0);
 	}
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	EQ(reaped, 1);
+	EQ(region_used(region_here(), 0), 0);
+	EQ(region_holdings(region_here(), 0, h, 8), 0);
 }
 
 int main(int argc, char **argv)

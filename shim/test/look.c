@@ -1,10 +1,9 @@
 /* Prints what a region holds, for scripts: one line for each active slot, and one
- * for each device in use. With "created" after the path: when it was made. */
+ * for each device in use, once what processes held that have left is given back. With "created"
+ * after the path: when it was made. */
 #include <stdio.h>
 
-#include "../region/region.h"
-#include "../region/atomics.h"
-#include "../region/words.h"
+#include "../region/internal.h"
 
 int main(int argc, char **argv)
 {
@@ -14,6 +13,9 @@ int main(int argc, char **argv)
 		return 1;
 	if (argc > 2)
 		return printf("%llu\n", (unsigned long long)load_acquire(&r.m->header.created)) < 0;
+	for (unsigned i = 0; i < RATION_SLOTS; i++)
+		if (region_left(&r, i, status_gen(load_acquire(&r.m->status[i]))))
+			region_reap_slot(&r, i);
 	for (unsigned i = 0; i < RATION_SLOTS; i++)
 		if (status_state(load_acquire(&r.m->status[i])) != RATION_SLOT_FREE)
 			printf("slot %u pid %llu host %llu %s\n", i, (unsigned long long)r.m->slots[i].pid,

@@ -107,6 +107,7 @@ static void begin(int count)
 static int walk(uint64_t seed)
 {
 	struct walker *w = &walkers[0];
+	unsigned reaped; /* of processes that have left */
 	w->random = seed;
 	all.alone = all.strict = true;
 	begin(1);
@@ -116,6 +117,7 @@ static int walk(uint64_t seed)
 			fprintf(stderr, "after step %d\n", i);
 			break;
 		}
+		EQ(region_reap(region_here(), &reaped), REGION_OK);
 		for (unsigned d = 0; d < DEVICES; d++)
 			EQ(region_used(region_here(), d), usage_of(d).total);
 		uint64_t truth = everybody();

@@ -11,8 +11,17 @@
  *   more data=2*BYTES own=2*BYTES           the parent has allocated again
  *   two data=3*BYTES own=2*BYTES child=PID  the first child has a context, and BYTES
  *   one data=2*BYTES own=2*BYTES            the first child has freed them, and ended
- *   freed data=0 own=0 */
+ *   freed data=0 own=0
+ *
+ *   forker BYTES outlived
+ *
+ * holds BYTES, and has a fork child that only lives, without input and output, until it is
+ * killed:
+ *
+ *   holding data=BYTES own=BYTES child=PID */
 #define _GNU_SOURCE
+#include <signal.h>
+
 #include "driver.h"
 #include "partner.h"
 
@@ -66,6 +75,34 @@ static void fork_and_end(void)
 	}
 }
 
+/* have_child forks a child that lives until it is killed. */
+static pid_t have_child(void)
+{
+	pid_t pid = fork();
+	if (pid < 0)
+		fail("fork: %s", strerror(errno));
+	if (pid > 0)
+		return pid;
+	close(STDIN_FILENO);
+	close(STDOUT_FILENO);
+	close(STDERR_FILENO);
+	for (;;)
+		pause();
+}
+
+static int outlived(uint64_t bytes)
+{
+	CUdevice device = driver_start();
+	CUdeviceptr at = take(bytes);
+	pid_t child = have_child();
+	step("holding data=%llu own=%llu child=%d", (unsigned long long)bytes, (unsigned long long)bytes, (int)child);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	MUST(cuMemFree_v2, at);
+	MUST(cuDevicePrimaryCtxRelease_v2, device);
+	return 0;
+}
+
 static void say(const char *name, unsigned long long own) { step("%s data=%llu own=%llu", name, own, own); }
 
 int main(int count, char **arguments)
@@ -73,11 +110,13 @@ int main(int count, char **arguments)
 	struct partner first;
 	CUdeviceptr one, more;
 	CUdevice device;
-	uint64_t bytes = count == 2 ? steps_size(arguments[1]) : 0;
-	if (!bytes) {
-		fprintf(stderr, "usage: forker BYTES\n");
+	uint64_t bytes = count == 2 || count == 3 ? steps_size(arguments[1]) : 0;
+	if (!bytes || (count == 3 && strcmp(arguments[2], "outlived") != 0)) {
+		fprintf(stderr, "usage: forker BYTES [outlived]\n");
 		return STEPS_USAGE;
 	}
+	if (count == 3)
+		return outlived(bytes);
 	if (partner_fork(&first))
 		return first_child(bytes);
 	partner_at(&first, "ready");

@@ -65,6 +65,8 @@ others() {
 	play "$bin/forker" "$piece"
 	expect forker "$(names)" 'forked more two one freed '
 	expect forker "$(value two data)" $((3 * piece))
+	play "$bin/forker" "$piece" outlived
+	expect forker "$(names)" 'holding '
 }
 
 # Numbers that differ from run to run are replaced by N. Only those of the command memory can

@@ -4,6 +4,7 @@
  *   SIZE        takes so many MiB, and says how that went
  *   total       says how large the device is, in MiB
  *   ready=FILE  makes a file
+ *   child=FILE  forks a child that waits for a signal, and writes its PID into a file
  *   pause       waits for a signal, for a minute at most
  *   unmap       unmaps the job's region, and drops the lock on it
  *
@@ -87,6 +88,17 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (!strncmp(argv[i], "ready=", 6)) {
 			close(open(argv[i] + 6, O_CREAT | O_WRONLY, 0600));
+		} else if (!strncmp(argv[i], "child=", 6)) {
+			pid_t pid = fork();
+			if (pid == 0) {
+				close(0), close(1), close(2);
+				alarm(60);
+				pause();
+				_exit(0);
+			}
+			FILE *f = fopen(argv[i] + 6, "w");
+			fprintf(f, "%d\n", (int)pid);
+			fclose(f);
 		} else if (!strcmp(argv[i], "pause")) {
 			alarm(60);
 			pause();

@@ -1,5 +1,5 @@
-/* No descriptor of the region is closed while this process has a lock on it, for the close drops
- * the lock, and in a moment without one a process in another PID namespace takes this one for
+/* No descriptor of the region is closed while its lock is all that shows that this process lives,
+ * for the close drops the lock, and in a moment without one a process in another PID namespace takes this one for
  * dead. Neither when a process joins, nor while another thread looks a launch up for the first
  * time, for which the library asks whether the job has a share of the device's time. */
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 
 #include "stranger.h"
 
-static uint32_t locked, closed, slow, in_pread, joined;
+static uint32_t locked, kept, closed, slow, in_pread, joined;
 
 static bool is_region(int fd)
 {
@@ -22,7 +22,7 @@ static bool is_region(int fd)
 /* A program's own functions come before the C library's. */
 __attribute__((visibility("default"))) int close(int fd)
 {
-	if (is_region(fd) && __atomic_load_n(&locked, __ATOMIC_SEQ_CST))
+	if (is_region(fd) && __atomic_load_n(&locked, __ATOMIC_SEQ_CST) && !__atomic_load_n(&kept, __ATOMIC_SEQ_CST))
 		__atomic_fetch_add(&closed, 1, __ATOMIC_SEQ_CST);
 	return (int)syscall(SYS_close, fd);
 }
@@ -36,6 +36,8 @@ __attribute__((visibility("default"))) int fcntl(int fd, int command, ...)
 	int result = (int)syscall(SYS_fcntl, fd, command, arg);
 	if (result == 0 && command == F_SETLK && is_region(fd))
 		__atomic_store_n(&locked, ((struct flock *)arg)->l_type != F_UNLCK, __ATOMIC_SEQ_CST);
+	if (result == 0 && command == F_OFD_SETLK && is_region(fd))
+		__atomic_store_n(&kept, 1, __ATOMIC_SEQ_CST);
 	return result;
 }
 

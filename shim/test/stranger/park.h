@@ -82,7 +82,7 @@ static inline unsigned own_slot(void)
 }
 
 /* Another process takes this one for dead and gives back what it holds: it has lost its
- * lock, and is in a PID namespace that the other cannot see into. */
+ * locks, and is in a PID namespace that the other cannot see into. */
 static inline void be_evicted(void)
 {
 	struct ration_slot *s = &region_here()->m->slots[own_slot()];
@@ -90,6 +90,7 @@ static inline void be_evicted(void)
 	store_release(&s->pidns, 1);
 	store_release(&s->host_pid, 0);
 	lose_lock();
+	lose_keep();
 	pid_t pid = fork();
 	if (pid == 0) {
 		static const struct region_limits none;

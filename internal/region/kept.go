@@ -1,0 +1,70 @@
+package region
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// KeptBy returns which processes, by the PIDs that this one sees, keep what the owner of a slot
+// held, beside the owner itself: its fork children, which have its files of the driver, and with
+// them the page that libration.so maps at the slot's number (region_keep in
+// shim/region/alive.c). It asks no more once patient returns false.
+func (r *Region) KeptBy(slot int, patient func() bool) (pids []int) {
+	if r.file == nil || !self().sees {
+		return nil
+	}
+	list, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer list.Close()
+	for patient() {
+		names, err := list.Readdirnames(64)
+		for _, name := range names {
+			pid, e := strconv.Atoi(name)
+			if e == nil && patient() && r.file.keptBy(name, slot) {
+				pids = append(pids, pid)
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	return pids
+}
+
+// keptBy says whether a process maps the page of a slot.
+func (f *file) keptBy(pid string, slot int) bool {
+	maps, err := os.Open("/proc/" + pid + "/maps")
+	if err != nil {
+		return false
+	}
+	defer maps.Close()
+	return mapsPage(io.LimitReader(maps, maxMaps), int64(slot)*int64(os.Getpagesize()), f.key, f.path)
+}
+
+// mapsPage says whether a list of mappings has a page of a file that can be neither read nor
+// written, shared, at an offset:
+//
+//	7f12a4000000-7f12a4001000 ---s 00003000 00:19 1042    /run/ration/train/region
+//
+// The file is known by its device and inode; or, where a stacked file system shows others, by name.
+func mapsPage(maps io.Reader, offset int64, key inode, path string) bool {
+	place := []byte(fmt.Sprintf(" ---s %08x ", offset))
+	by := []byte(fmt.Sprintf(" %02x:%02x %d ", unix.Major(key.dev), unix.Minor(key.dev), key.ino))
+	for lines := bufio.NewReader(maps); ; {
+		line, err := lines.ReadBytes('\n')
+		if bytes.Contains(line, place) && (bytes.Contains(line, by) || bytes.HasSuffix(line, []byte(" "+path+"\n"))) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+	}
+}
