@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// descendantsWithin bounds KillDescendants, for a process that the kernel cannot end: all
+// others take as long as it takes to find them.
+const descendantsWithin = 10 * time.Second
+
 // Adopt makes this program the parent of all processes below it whose own parent has ended,
 // such as those that a shell left in the background, so that KillDescendants finds them.
 func Adopt() error {
@@ -32,13 +36,18 @@ func KillDescendants() {
 	if !adopting {
 		return
 	}
-	for end := time.Now().Add(killWithin); time.Now().Before(end); {
+	for end := time.Now().Add(descendantsWithin); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for _, pid := range childPIDs() {
 			_ = unix.Kill(pid, unix.SIGKILL) // it may be a zombie already
 		}
-		// What the killed ones had started is ours now.
-		if _, err := unix.Wait4(-1, nil, 0, nil); errors.Is(err, unix.ECHILD) {
-			return
+		for { // what the ended ones had started is ours now
+			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			if errors.Is(err, unix.ECHILD) {
+				return
+			}
+			if pid <= 0 {
+				break
+			}
 		}
 	}
 }

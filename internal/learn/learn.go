@@ -41,8 +41,9 @@ const (
 	// askWithin is how long a task may take to be done after its command has started: a
 	// program in the background needs a moment for its context.
 	askWithin = 30 * time.Second
-	// lookWithin is the same at a prompt, where the newcomer can look again.
-	lookWithin = 2 * time.Second
+	// lookWithin is how long a job may take to appear after a command in the background, at a
+	// prompt, where the newcomer can look again.
+	lookWithin = 5 * time.Second
 	lookEvery  = 20 * time.Millisecond
 )
 
@@ -118,9 +119,9 @@ func (l *lesson) prompt(t task) error {
 			return ErrLeft
 		}
 		l.answer = ""
+		within := time.Duration(0)
 		switch line = strings.TrimSpace(line); {
-		case line == "":
-			continue
+		case line == "": // look again
 		case line == "hint" || line == "help" || line == "?":
 			for _, command := range t.commands(l) {
 				l.say("%s", command)
@@ -133,11 +134,14 @@ func (l *lesson) prompt(t task) error {
 		case number.MatchString(line):
 			l.answer = line
 		default:
+			if strings.HasSuffix(line, "&") {
+				within = lookWithin
+			}
 			if err := l.shell.run(line); err != nil {
 				l.say("%s", l.Dim(err.Error()))
 			}
 		}
-		if done := l.waitUntil(t, lookWithin); done != "" {
+		if done := l.waitUntil(t, within); done != "" {
 			l.finish(done)
 			return nil
 		}
@@ -171,19 +175,40 @@ func (l *lesson) perform(t task) error {
 
 // waitUntil looks until a task is done, and returns what to say about it; "" if it is not.
 func (l *lesson) waitUntil(t task, within time.Duration) string {
-	for end := time.Now().Add(within); ; time.Sleep(lookEvery) {
+	for began := time.Now(); ; time.Sleep(lookEvery) {
 		if done := t.done(l); done != "" {
 			return done
 		}
-		if !t.mayTake(l) || time.Now().After(end) {
+		took := time.Since(began)
+		if took > within && (within == 0 || took > askWithin || t.coming == nil || !t.coming(l)) {
 			return ""
 		}
 	}
 }
 
 func (l *lesson) finish(done string) {
+	l.settle()
 	l.show()
 	l.say("%s %s", l.Bold("Done."), done)
+}
+
+// settle waits until the jobs' programs sleep, a moment at most, so that what they have to say
+// does not come after the prompt. It is for the eye only.
+func (l *lesson) settle() {
+	for range 25 {
+		busy := false
+		for _, j := range l.jobs() {
+			for _, p := range j.Processes {
+				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.HostPID))
+				_, state, found := strings.Cut(string(stat), ") ")
+				busy = busy || err == nil && found && !strings.HasPrefix(state, "S")
+			}
+		}
+		if !busy {
+			return
+		}
+		time.Sleep(lookEvery)
+	}
 }
 
 // show draws a bar for each job that runs.
@@ -230,6 +255,18 @@ func firstDevice(j machine.Job) *machine.Device {
 		}
 	}
 	return nil
+}
+
+// data returns what a job's processes hold of the first device beside their contexts.
+func data(j machine.Job) (bytes uint64) {
+	for _, p := range j.Processes {
+		for _, h := range p.Holdings {
+			if h.Device == 0 {
+				bytes += h.Data
+			}
+		}
+	}
+	return bytes
 }
 
 // topHolder returns the PID of the process that held most at the latest refusal, as text.

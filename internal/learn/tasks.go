@@ -2,6 +2,7 @@ package learn
 
 import (
 	"fmt"
+	"slices"
 
 	"ration/internal/humanfmt"
 	"ration/machine"
@@ -20,8 +21,8 @@ type task struct {
 	done func(l *lesson) string
 	// missing returns what to say to a newcomer who has done something else.
 	missing func(l *lesson) string
-	// mayTake reports whether looking again may help.
-	mayTake func(l *lesson) bool
+	// coming reports that a job is about to do it; nil where that takes no time.
+	coming func(l *lesson) bool
 }
 
 var tasks = []task{
@@ -35,16 +36,21 @@ var tasks = []task{
 		commands: func(*lesson) []string {
 			return []string{"ration run --fake-gpu h200 --mem 4g --name mine -- fake-train --hold 3g &"}
 		},
-		mayTake: func(*lesson) bool { return true },
+		coming: func(l *lesson) bool {
+			return slices.ContainsFunc(l.jobs(), func(j machine.Job) bool {
+				d := firstDevice(j)
+				return j.State == machine.Starting || j.State == machine.Running && d != nil && d.Limited && data(j) == 0
+			})
+		},
 		done: func(l *lesson) string {
 			for _, j := range l.jobs() {
 				d := firstDevice(j)
-				if j.State != machine.Running || d == nil || !d.Limited || d.Used < 1<<30 {
+				if j.State != machine.Running || d == nil || !d.Limited || data(j) == 0 {
 					continue
 				}
 				l.name, l.limit = j.Name, d.Limit
-				return fmt.Sprintf("The job %s has a limit of %s and holds %s: 3 GiB of data, and the context that every CUDA program has.",
-					j.Name, humanfmt.Bytes(d.Limit), humanfmt.Bytes(d.Used))
+				return fmt.Sprintf("The job %s has a limit of %s and holds %s: %s of data, and the context that every CUDA program has.",
+					j.Name, humanfmt.Bytes(d.Limit), humanfmt.Bytes(d.Used), humanfmt.Bytes(data(j)))
 			}
 			return ""
 		},
@@ -64,7 +70,6 @@ var tasks = []task{
 				"    ration limit %s 8g\n", l.name, humanfmt.Bytes(l.limit), l.name)
 		},
 		commands: func(l *lesson) []string { return []string{"ration limit " + l.name + " 8g"} },
-		mayTake:  func(*lesson) bool { return false },
 		done: func(l *lesson) string {
 			j := l.mine()
 			if j == nil {
@@ -95,8 +100,7 @@ var tasks = []task{
 		commands: func(l *lesson) []string {
 			return []string{"ration run --fake-gpu h200 --name " + l.name + " --join -- fake-train 6g", "ration why " + l.name}
 		},
-		answer:  func(l *lesson) string { return topHolder(l.mine()) },
-		mayTake: func(*lesson) bool { return false },
+		answer: func(l *lesson) string { return topHolder(l.mine()) },
 		done: func(l *lesson) string {
 			j := l.mine()
 			if top := topHolder(j); top == "" || l.answer != top {
