@@ -7,6 +7,7 @@
 #include "capture.h"
 #include "hooks.h"
 #include "log.h"
+#include "meter.h"
 #include "region/atomics.h"
 #include "region/words.h"
 #include "slice.h"
@@ -193,7 +194,7 @@ void compute_ending(CUcontext handle)
 	if (!attach_compute())
 		return;
 	slice_pause(handle);
-	cap_context_ends(handle);
+	meter_context_ends(handle);
 }
 
 void compute_not_ended(CUcontext handle)
@@ -201,7 +202,7 @@ void compute_not_ended(CUcontext handle)
 	if (!attach_compute())
 		return;
 	slice_resume(handle);
-	cap_context_lives(handle);
+	meter_context_lives(handle);
 }
 
 void compute_ended(CUcontext handle)
@@ -210,7 +211,7 @@ void compute_ended(CUcontext handle)
 		return;
 	struct device *d = slice_sign(handle, 0);
 	slice_forget(handle);
-	cap_forget(handle);
+	meter_forget(handle);
 	if (d && attach_on())
 		compute_look_at(d, clock_coarse() / 1000, true);
 }
@@ -222,7 +223,7 @@ void compute_stream_ends(CUstream stream)
 	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
 		capture_ended();
 	if (cap_any())
-		cap_stream_ends(stream);
+		meter_stream_ends(stream);
 }
 
 bool compute_launch_begins(CUstream stream, bool graph)
@@ -232,4 +233,4 @@ bool compute_launch_begins(CUstream stream, bool graph)
 	return unlikely(cap_any()) && cap_launch_begins(stream, graph);
 }
 
-void compute_launch_ended(CUstream stream) { cap_launch_ended(stream); }
+void compute_launch_ended(CUstream stream) { meter_ends(stream); }

@@ -97,20 +97,31 @@ uint64_t region_cap_due(struct region *r, unsigned device, uint64_t now_ns)
 	return bounded;
 }
 
+/* compute_charged returns what the word is once so much more is charged. The time that was used began
+ * so long before now, and before that lies the credit. */
+static uint64_t compute_charged(uint64_t due, uint64_t used_ns, unsigned percent, uint64_t now_ns)
+{
+	uint64_t from = now_ns > used_ns + COMPUTE_CREDIT_NS ? now_ns - used_ns - COMPUTE_CREDIT_NS : 0;
+	return compute_bounded((due > from ? compute_bounded(due, now_ns) : from) + used_ns * 100 / percent, now_ns);
+}
+
+uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent, uint64_t now_ns)
+{
+	/* It began at any time, and is charged as if it began now. */
+	return under_way_ns ? compute_charged(due, under_way_ns, percent, now_ns + under_way_ns) : due;
+}
+
 uint64_t region_cap_used(const struct region *r, unsigned device) { return load_acquire(&r->m->compute[device].used); }
 
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns)
 {
 	struct ration_compute *c = &r->m->compute[device];
 	struct ration_account *a;
-	/* When the time that was used began, and before that the credit. */
-	uint64_t from = now_ns > used_ns + COMPUTE_CREDIT_NS ? now_ns - used_ns - COMPUTE_CREDIT_NS : 0;
-	uint64_t before, due;
+	uint64_t before;
 	FAILPOINT(CAP_MEASURED);
-	do {
+	do
 		before = load_acquire(&c->due);
-		due = compute_bounded((before > from ? compute_bounded(before, now_ns) : from) + used_ns * 100 / percent, now_ns);
-	} while (!cas(&c->due, before, due));
+	while (!cas(&c->due, before, compute_charged(before, used_ns, percent, now_ns)));
 	FAILPOINT(CAP_CHARGED);
 	/* For people only. */
 	fetch_add(&c->used, used_ns);
