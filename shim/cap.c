@@ -88,7 +88,9 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 		uint64_t ahead = region_cap_ahead(due, flight, percent, now);
 		if (due <= now && ahead <= now + CAP_AHEAD)
 			break;
-		if (due <= now && now - begun >= CAP_MOST_WAIT) {
+		if (due > now) {
+			begun = now;
+		} else if (now - begun >= CAP_MOST_WAIT) {
 			meter_give_up(m);
 			break;
 		}

@@ -69,6 +69,7 @@ static struct meter {
 	uint64_t flight_ns; /* what they are thought to take; atomic */
 	uint64_t oldest;    /* when the first of them was closed; atomic */
 	uint32_t missed;    /* launches of streams that are not known, as another thread had the mark; atomic */
+	uint32_t unseen;    /* launches since another thread took the mark, which waits for the processor; atomic */
 	uint32_t given_up;  /* atomic */
 	uint64_t used;      /* when it was; atomic */
 	uint64_t found_ns;  /* what was used, and is not told yet */
@@ -85,7 +86,8 @@ static struct meter {
 	struct meter_stream stream[METER_STREAMS];
 } meters[METER_CONTEXTS] __attribute__((aligned(64)));
 
-static uint32_t meter_places; /* that were ever used; atomic */
+static uint32_t meter_places;   /* that were ever used; atomic */
+static uint32_t meter_claiming; /* the mark of a thread that makes a meter: a context has one */
 static void (*meter_used)(struct device *d, struct meter_share *s, uint64_t ns);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
@@ -95,32 +97,38 @@ void meter_reset(void (*used)(struct device *d, struct meter_share *s, uint64_t 
 	for (unsigned i = 0; i < meter_places; i++)
 		memset(&meters[i], 0, sizeof meters[i]);
 	memset(meter_cache, 0, sizeof meter_cache);
-	meter_places = 0;
+	meter_places = meter_claiming = 0;
 	meter_used = used;
 }
 
-/* meter_try takes a meter's mark, if no thread has it. A thread that is cancelled meanwhile would
- * keep it for ever: none is. */
-static bool meter_try(struct meter *m, int *cancel)
+/* meter_try takes a mark, if no thread has it. A thread that is cancelled meanwhile would keep it for
+ * ever: none is. */
+static bool meter_try(uint32_t *mark, int *cancel)
 {
 	uint32_t none = 0;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
-	if (__atomic_compare_exchange_n(&m->mark, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+	if (__atomic_compare_exchange_n(mark, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 		return true;
 	pthread_setcancelstate(*cancel, cancel);
 	return false;
 }
 
-/* meter_take is for a thread that would like to have it: another one may just be reading it. It
- * yields a few times, and then does without. */
-static bool meter_take(struct meter *m, int *cancel)
+/* meter_take is for a thread that would like to have it: another one may just be reading the meter.
+ * It yields a few times, and then does without. */
+static bool meter_take(uint32_t *mark, int *cancel)
 {
 	for (int i = 0; i < 16; i++) {
-		if (meter_try(m, cancel))
+		if (meter_try(mark, cancel))
 			return true;
 		sched_yield();
 	}
 	return false;
+}
+
+static void meter_release(uint32_t *mark, int cancel)
+{
+	__atomic_store_n(mark, 0, __ATOMIC_RELEASE);
+	pthread_setcancelstate(cancel, &cancel);
 }
 
 /* meter_tell tells what was found. With the mark. */
@@ -135,8 +143,8 @@ static void meter_tell(struct meter *m)
 static void meter_give(struct meter *m, int cancel)
 {
 	meter_tell(m);
-	__atomic_store_n(&m->mark, 0, __ATOMIC_RELEASE);
-	pthread_setcancelstate(cancel, &cancel);
+	set(&m->unseen, 0);
+	meter_release(&m->mark, cancel);
 }
 
 static bool meter_is(const struct meter *m, CUcontext handle)
@@ -256,7 +264,7 @@ static void meter_sweep(struct meter *m)
 void meter_read(struct meter *m, CUcontext context)
 {
 	int cancel;
-	if (!relaxed(&m->closed) || !meter_try(m, &cancel))
+	if (!relaxed(&m->closed) || !meter_try(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context))
 		meter_sweep(m);
@@ -267,7 +275,11 @@ uint64_t meter_flight(const struct meter *m, CUcontext context, uint64_t now)
 {
 	uint32_t closed = relaxed(&m->closed);
 	uint64_t flight = relaxed(&m->flight_ns), oldest = relaxed(&m->oldest), age = now > oldest ? now - oldest : 0;
-	if (!closed || relaxed(&m->given_up) || !meter_is(m, context))
+	if (relaxed(&m->given_up) || !meter_is(m, context))
+		return 0;
+	if (relaxed(&m->unseen) >= METER_BATCHES)
+		return METER_MUCH;
+	if (!closed)
 		return 0;
 	/* Of what is not known yet, two. And what is under way for longer than was thought takes
 	 * longer than that. */
@@ -344,11 +356,12 @@ static bool meter_is_free(const struct meter *m)
 	return !__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) || relaxed(&m->state) == CONTEXT_ENDED;
 }
 
-/* meter_claim makes a meter a context's, if it is free, or may be taken from another. */
+/* meter_claim makes a meter a context's, if it is free, or may be taken from another. With
+ * meter_claiming. */
 static bool meter_claim(struct meter *m, CUcontext handle, struct device *d, bool evict)
 {
 	int cancel;
-	if (!meter_try(m, &cancel))
+	if (!meter_try(&m->mark, &cancel))
 		return false;
 	bool usable = meter_is_free(m) || (evict && relaxed(&m->state) == CONTEXT_LIVES);
 	if (usable && !meter_is_free(m))
@@ -356,10 +369,8 @@ static bool meter_claim(struct meter *m, CUcontext handle, struct device *d, boo
 	if (usable)
 		meter_renew(m, handle, d);
 	meter_give(m, cancel);
-	uint32_t places = relaxed(&meter_places), needed = (uint32_t)(m - meters) + 1;
-	while (usable && places < needed &&
-	       !__atomic_compare_exchange_n(&meter_places, &places, needed, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-		;
+	if (usable && m >= meters + relaxed(&meter_places))
+		__atomic_store_n(&meter_places, (uint32_t)(m - meters) + 1, __ATOMIC_RELEASE);
 	return usable;
 }
 
@@ -372,11 +383,10 @@ struct meter *meter_find(CUcontext handle)
 	return NULL;
 }
 
-struct meter *meter_of(CUcontext handle, struct device *d)
+/* meter_new finds a meter for a context that has none. With meter_claiming. */
+static struct meter *meter_new(CUcontext handle, struct device *d)
 {
-	struct meter *m = meter_find(handle), *oldest = NULL;
-	if (likely(m != NULL))
-		return m;
+	struct meter *m, *oldest = NULL;
 	for (m = meters; m < meters + METER_CONTEXTS; m++) {
 		if (meter_is_free(m) && meter_claim(m, handle, d, false))
 			return m;
@@ -384,6 +394,18 @@ struct meter *meter_of(CUcontext handle, struct device *d)
 			oldest = m;
 	}
 	return oldest && meter_claim(oldest, handle, d, true) ? oldest : NULL;
+}
+
+struct meter *meter_of(CUcontext handle, struct device *d)
+{
+	struct meter *m = meter_find(handle);
+	int cancel;
+	if (likely(m != NULL) || !meter_take(&meter_claiming, &cancel))
+		return m;
+	if (!(m = meter_find(handle)))
+		m = meter_new(handle, d);
+	meter_release(&meter_claiming, cancel);
+	return m;
 }
 
 void meter_context_ends(CUcontext context)
@@ -394,7 +416,7 @@ void meter_context_ends(CUcontext context)
 		return;
 	/* From here on nobody touches its events, once those who do have done so. */
 	set(&m->state, CONTEXT_ENDS);
-	if (meter_take(m, &cancel))
+	if (meter_take(&m->mark, &cancel))
 		meter_give(m, cancel);
 }
 
@@ -419,7 +441,7 @@ void meter_forget(CUcontext context)
 	int cancel;
 	if (!m)
 		return;
-	if (meter_take(m, &cancel)) {
+	if (meter_take(&m->mark, &cancel)) {
 		meter_settle(m);
 		meter_give(m, cancel);
 	}
@@ -468,8 +490,8 @@ static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t most)
 	e->after = AFTER_NOTHING;
 }
 
-/* meter_release frees a stream's place. What was launched on it may not have begun. With the mark. */
-static void meter_release(struct meter *m, struct meter_stream *e)
+/* meter_leave frees a stream's place. What was launched on it may not have begun. With the mark. */
+static void meter_leave(struct meter *m, struct meter_stream *e)
 {
 	meter_tail(m, e, UINT64_MAX);
 	set(&e->context, NULL);
@@ -488,7 +510,7 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 			free = e;
 	}
 	if (free->context)
-		meter_release(m, free);
+		meter_leave(m, free);
 	set(&free->stream, stream);
 	set(&free->thread, meter_thread(stream));
 	set(&free->last, 0);
@@ -542,7 +564,7 @@ static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now)
 static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now)
 {
 	struct meter_batch *b = &m->batch[m->closed];
-	if (m->closed == METER_BATCHES || e->after == AFTER_NOTHING || !meter_record(&b->end, e->stream))
+	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || e->after == AFTER_NOTHING || !meter_record(&b->end, e->stream))
 		return;
 	b->follows = e->after == AFTER_END;
 	if (!b->follows) {
@@ -579,7 +601,7 @@ static void meter_allow(struct meter_stream *e)
 static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, bool alone, bool idle)
 {
 	bool busy = meter_busy(e);
-	if (busy && alone && relaxed(&e->pending))
+	if (busy && alone)
 		meter_close(m, e, now);
 	if (!busy || e->after == AFTER_NOTHING)
 		meter_start(m, e, now);
@@ -596,10 +618,11 @@ bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alon
 {
 	struct meter_stream **cached = meter_cached(stream), *e = *cached;
 	int cancel;
-	if (!meter_take(m, &cancel)) {
+	if (!meter_take(&m->mark, &cancel)) {
 		/* It is in its stream's batch, or counted by guess. */
 		bool known = e && meter_is_stream(e, stream, context);
 		__atomic_fetch_add(known ? &e->pending : &m->missed, 1, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&m->unseen, 1, __ATOMIC_RELAXED);
 		return false;
 	}
 	uint64_t now = clock_exact();
@@ -632,12 +655,11 @@ bool meter_passes(CUstream stream, bool alone)
 void meter_ends(CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
-	CUcontext context = e ? relaxed(&e->context) : NULL;
-	struct meter *m = context ? meter_find(context) : NULL;
+	struct meter *m = e ? &meters[(size_t)((char *)e - (char *)meters) / sizeof *m] : NULL;
 	int cancel;
-	if (!m || meter_captured(stream) || !meter_take(m, &cancel))
+	if (!m || meter_captured(stream) || !meter_take(&m->mark, &cancel))
 		return;
-	if (meter_is(m, context) && meter_is_stream(e, stream, context)) {
+	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
 		meter_close(m, e, clock_exact());
 		meter_allow(e);
 	}
@@ -648,7 +670,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
 	int cancel;
-	if (!e || !relaxed(&e->pending) || !meter_take(m, &cancel))
+	if (!e || !relaxed(&e->pending) || !meter_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
 		meter_close(m, e, clock_exact());
@@ -663,11 +685,11 @@ void meter_stream_ends(CUstream stream)
 		return;
 	for (struct meter *m = meters; m < meters + places; m++)
 		for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
-			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) && meter_take(m, &cancel)) {
+			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) && meter_take(&m->mark, &cancel)) {
 				if (relaxed(&e->stream) == stream && e->context) {
 					if (!meter_captured(stream) && meter_busy(e))
 						meter_close(m, e, clock_exact());
-					meter_release(m, e);
+					meter_leave(m, e);
 				}
 				meter_give(m, cancel);
 			}

@@ -35,7 +35,8 @@ struct meter_share {
 void meter_reset(void (*used)(struct device *d, struct meter_share *s, uint64_t ns));
 
 /* meter_find returns a context's meter, or NULL; meter_of makes one, if need be from that of the
- * context that was not used for longest, and returns NULL only where other threads have them all. */
+ * context that was not used for longest, and returns NULL only
+ * where other threads are at it. */
 struct meter *meter_find(CUcontext context);
 struct meter *meter_of(CUcontext context, struct device *d);
 
