@@ -208,6 +208,7 @@ static void killed(void)
 /* The threads of a process, each with a stream of its own, have one cap together. */
 static CUfunction thread_kernel;
 static CUcontext thread_context;
+static CUstream thread_stream;
 static uint64_t thread_until;
 
 static void *launching(void *arg)
@@ -505,6 +506,63 @@ static void destroyed(void)
 	EQ(fakegpu_errors(), 0);
 }
 
+/* A training loop: one stream, launches of short and long kernels from two threads by turns, and a
+ * wait for the step before the last. The device is never idle but for the cap: after each pause, when
+ * it works off short kernels faster than they are launched. */
+static CUevent step_ends[3];
+static pthread_barrier_t half_step;
+static bool trained;
+
+static void half_a_step(CUfunction tiny, CUfunction one)
+{
+	for (unsigned i = 0; i < 60; i++) {
+		OK(launch(i % 20 == 19 ? one : tiny, thread_stream));
+		later(12 * US);
+	}
+}
+
+static void *backward(void *arg)
+{
+	OK(cuCtxSetCurrent(thread_context));
+	CUfunction tiny = kernel("tiny"), one = kernel("one");
+	while (pthread_barrier_wait(&half_step), !trained) {
+		half_a_step(tiny, one);
+		pthread_barrier_wait(&half_step);
+	}
+	return arg;
+}
+
+static void training(void)
+{
+	pthread_t t;
+	thread_context = start_timed();
+	CUfunction tiny = kernel("tiny"), one = kernel("one");
+	OK(cuStreamCreate(&thread_stream, 1));
+	for (int i = 0; i < 3; i++)
+		OK(cuEventCreate(&step_ends[i], 2));
+	pthread_barrier_init(&half_step, NULL, 2);
+	EQ(pthread_create(&t, NULL, backward, NULL), 0);
+	uint64_t since = machine_now(0);
+	for (unsigned n = 0; books_of(0, getpid(), 0).got_ns < SECOND; n++) {
+		half_a_step(tiny, one);
+		pthread_barrier_wait(&half_step);
+		pthread_barrier_wait(&half_step);
+		OK(cuEventRecord(step_ends[n % 3], thread_stream));
+		while (n >= 2 && cuEventQuery(step_ends[(n - 2) % 3]) == CUDA_ERROR_NOT_READY)
+			later(50 * US);
+		if (n >= 2)
+			OK(cuEventSynchronize(step_ends[(n - 2) % 3]));
+	}
+	GETS(since - 50 * MS, cap_here()); /* with the credit that it begins with */
+	double got = (double)books_of(0, getpid(), 0).got_ns, used = (double)charged();
+	if (used < got * 0.98 || used > got * 1.02)
+		fprintf(stderr, "charged %.3f ms, used %.3f ms\n", used / 1e6, got / 1e6);
+	CHECK(used >= got * 0.98 && used <= got * 1.02);
+	trained = true;
+	pthread_barrier_wait(&half_step);
+	EQ(pthread_join(t, NULL), 0);
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
@@ -539,6 +597,9 @@ static const struct test {
 	{"two_contexts", two_contexts, "50"},
 	{"left_capture", left_capture, "50"},
 	{"destroyed", destroyed, "50"},
+	{"training", training, "10"},
+	{"training", training, "50"},
+	{"training", training, "90"},
 };
 
 int main(int argc, char **argv)
