@@ -84,7 +84,7 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 	for (; (percent = region_cap(r, d->index)) && attach_on(); now = clock_exact()) {
 		if (m)
 			meter_read(m, context);
-		uint64_t flight = m ? meter_flight(m, context, now) : 0, due = region_cap_due(r, d->index, now);
+		uint64_t flight = m ? meter_flight(m, context, now) : 0, due = region_cap_due(r, d->index, percent, now);
 		uint64_t ahead = region_cap_ahead(due, flight, percent, now);
 		if (due <= now && ahead <= now + CAP_AHEAD)
 			break;

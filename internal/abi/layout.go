@@ -185,7 +185,7 @@ type Device struct {
 // Compute is what a job has had of one device's time, where its time has a cap.
 type Compute struct {
 	_   structs.HostLayout
-	Due uint64 // nanoseconds of the monotonic clock: when all time that was charged will have been due; launches wait for it
+	Due uint64 // packed by Due
 	_   [7]uint64
 
 	Used   uint64 // nanoseconds of the device's time, as measured and charged

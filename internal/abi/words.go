@@ -230,6 +230,28 @@ func (w Work) Contexts() int { return int(w >> WorkTimeBits & (1<<WorkContextBit
 // Waiting is 1 while a thread waits for the device.
 func (w Work) Waiting() uint64 { return uint64(w) >> WorkWaitingBit }
 
+// Widths of Due.
+const (
+	DueTimeBits = 57
+	DueCapBits  = 7
+)
+
+// Due is when all of a device's time that was charged will have been due, which launches wait
+// for, and the cap that it was reckoned with: where the cap is another one by now, a debt is as
+// much longer or shorter. Zero where nothing was ever charged.
+type Due uint64
+
+// MakeDue packs a due time.
+func MakeDue(nanoseconds uint64, percent int) Due {
+	return Due(nanoseconds&(1<<DueTimeBits-1) | uint64(percent)<<DueTimeBits)
+}
+
+// Time is when: nanoseconds of the monotonic clock.
+func (d Due) Time() uint64 { return uint64(d) & (1<<DueTimeBits - 1) }
+
+// Cap is the cap in per cent.
+func (d Due) Cap() int { return int(d >> DueTimeBits) }
+
 // What became of a process's time slices: values of Slice.State.
 const (
 	SliceNone    = 0 // no share, or no context yet

@@ -88,26 +88,36 @@ static uint64_t compute_bounded(uint64_t due, uint64_t now_ns)
 	return due > now_ns + COMPUTE_MOST_DEBT_NS ? now_ns + COMPUTE_MOST_DEBT_NS : due;
 }
 
-uint64_t region_cap_due(struct region *r, unsigned device, uint64_t now_ns)
+/* compute_due returns the time that the word stands for at this cap: of a debt that was reckoned
+ * with another one, as much as it is with this. */
+static uint64_t compute_due(uint64_t word, unsigned percent, uint64_t now_ns)
 {
-	uint64_t *word = &r->m->compute[device].due, due = load_acquire(word), bounded = compute_bounded(due, now_ns);
-	/* Written down, or it would be an hour ahead for ever. If it has changed, the next look sees it. */
-	if (due != bounded)
-		cas(word, due, bounded);
-	return bounded;
+	uint64_t due = compute_bounded(due_time(word), now_ns);
+	unsigned before = percent_of(due_cap(word));
+	if (due > now_ns && before && before != percent)
+		due = compute_bounded(now_ns + (due - now_ns) * before / percent, now_ns);
+	return due;
 }
 
-/* compute_charged returns what the word is once so much more is charged. The time that was used began
- * so long before now, and before that lies the credit. */
+uint64_t region_cap_due(struct region *r, unsigned device, unsigned percent, uint64_t now_ns)
+{
+	uint64_t *word = &r->m->compute[device].due, before = load_acquire(word), due = compute_due(before, percent, now_ns);
+	/* Written down, or it would be an hour ahead for ever. If it has changed, the next look sees it. */
+	if (due > now_ns && before != make_due(due, percent))
+		cas(word, before, make_due(due, percent));
+	return due;
+}
+
+/* compute_charged returns what is due once so much more is charged. The time that was used began so
+ * long before now, and before that lies the credit. */
 static uint64_t compute_charged(uint64_t due, uint64_t used_ns, unsigned percent, uint64_t now_ns)
 {
 	uint64_t from = now_ns > used_ns + COMPUTE_CREDIT_NS ? now_ns - used_ns - COMPUTE_CREDIT_NS : 0;
-	return compute_bounded((due > from ? compute_bounded(due, now_ns) : from) + used_ns * 100 / percent, now_ns);
+	return compute_bounded((due > from ? due : from) + used_ns * 100 / percent, now_ns);
 }
 
 uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent, uint64_t now_ns)
 {
-	/* It began at any time, and is charged as if it began now. */
 	return under_way_ns ? compute_charged(due, under_way_ns, percent, now_ns + under_way_ns) : due;
 }
 
@@ -117,11 +127,12 @@ void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsi
 {
 	struct ration_compute *c = &r->m->compute[device];
 	struct ration_account *a;
-	uint64_t before;
+	uint64_t before, due;
 	FAILPOINT(CAP_MEASURED);
-	do
+	do {
 		before = load_acquire(&c->due);
-	while (!cas(&c->due, before, compute_charged(before, used_ns, percent, now_ns)));
+		due = compute_charged(compute_due(before, percent, now_ns), used_ns, percent, now_ns);
+	} while (!cas(&c->due, before, make_due(due, percent)));
 	FAILPOINT(CAP_CHARGED);
 	/* For people only. */
 	fetch_add(&c->used, used_ns);

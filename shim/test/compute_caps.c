@@ -298,7 +298,7 @@ static void captures(void)
 	for (unsigned i = 0; i < 4; i++) /* with a batch open on the stream */
 		OK(launch(thread_kernel, s));
 	later(20 * MS);
-	store_release(&region_here()->m->compute[0].due, machine_now(0) + 10 * SECOND);
+	store_release(&region_here()->m->compute[0].due, make_due(machine_now(0) + 10 * SECOND, 50));
 	uint64_t slept = slept_ns;
 	CUgraphExec exec = captured_graph(thread_kernel, 600, s);
 	EQ(slept_ns, slept);
@@ -506,6 +506,50 @@ static void destroyed(void)
 	EQ(fakegpu_errors(), 0);
 }
 
+/* A debt is of the device's time: at another cap one waits for it as long as it takes there. */
+static void raised(void)
+{
+	start_timed();
+	CUfunction f = kernel("long_one"), one = kernel("one");
+	OK(launch(f, NULL));
+	later(201 * MS);
+	OK(cuCtxSynchronize());
+	/* 200 ms at 10 % are 2 s, of which 200 ms and the credit have passed; at 50 % a fifth of the rest. */
+	set_compute(0, 0, 50);
+	uint64_t since = machine_now(0);
+	OK(launch(one, NULL));
+	double waited = (double)(machine_now(0) - since) / MS;
+	CHECK(fabs(waited - (2000 - 250) / 5.0) <= 2);
+	/* And at a lower one longer. */
+	later(SECOND);
+	OK(launch(f, NULL));
+	later(201 * MS);
+	OK(cuCtxSynchronize());
+	set_compute(0, 0, 5);
+	since = machine_now(0);
+	OK(launch(one, NULL));
+	waited = (double)(machine_now(0) - since) / MS;
+	CHECK(fabs(waited - (400 - 250) * 10.0) <= 50);
+}
+
+/* A process of a job that had neither a share nor a cap when it began is not held to one that it gets
+ * later; one that begins then is. */
+static void began_before(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	set_compute(0, 0, 50);
+	for (unsigned n = 0; n < 300; n++) {
+		later(10 * MS);
+		OK(launch(f, NULL));
+	}
+	later(10 * MS);
+	EQ(slept_ns, 0);
+	EQ(charged(), 0);
+	EQ(AGAIN("small", "RATION_COMPUTE_MAX", "50"), 0);
+}
+
 /* A training loop: one stream, launches of short and long kernels from two threads by turns, and a
  * wait for the step before the last. The device is never idle but for the cap: after each pause, when
  * it works off short kernels faster than they are launched. */
@@ -597,6 +641,8 @@ static const struct test {
 	{"two_contexts", two_contexts, "50"},
 	{"left_capture", left_capture, "50"},
 	{"destroyed", destroyed, "50"},
+	{"raised", raised, "10"},
+	{"began_before", began_before, "0"},
 	{"training", training, "10"},
 	{"training", training, "50"},
 	{"training", training, "90"},
