@@ -14,43 +14,19 @@
 /* Nobody sleeps longer at a time, or waits longer for what is under way: a kernel may wait for the very
  * launch that waits here. */
 #define CAP_MOST_WAIT UINT64_C(1000000000)
-/* By how much an older charge counts less than a younger one, in cap_divided. */
-#define CAP_LATELY UINT64_C(100000000)
 
 uint32_t cap_devices;
-static unsigned (*cap_workers)(struct device *d);
 
-/* cap_divided returns which part of the time in which a context has work is its own, where
- * others of the job have some at the same time: the device is theirs by turns. They are as many as
- * show that they have work, each for as much as it was charged for lately beside this one. */
-static uint64_t cap_divided(struct device *d, struct meter_share *s, uint64_t ns)
-{
-	uint64_t total = region_cap_used(attach_region(), d->index), workers;
-	s->total_ns += s->total_seen ? total - s->total_seen : 0;
-	s->total_seen = total ? total : 1;
-	if (s->total_ns <= s->own_ns || (workers = cap_workers(d)) < 2)
-		return ns;
-	return s->total_ns >= s->own_ns * workers ? ns / workers : (uint64_t)((double)ns * (double)s->own_ns / (double)s->total_ns);
-}
-
-static void cap_charge(struct device *d, struct meter_share *s, uint64_t ns)
+static void cap_charge(const struct device *d, uint64_t ns)
 {
 	unsigned percent = region_cap(attach_region(), d->index);
-	if (!percent || !attach_on())
-		return;
-	ns = cap_divided(d, s, ns);
-	region_cap_charge(attach_region(), d->index, ns, percent, clock_exact());
-	s->own_ns += ns;
-	if (s->own_ns > CAP_LATELY) {
-		s->own_ns /= 2;
-		s->total_ns /= 2;
-	}
+	if (percent && attach_on())
+		region_cap_charge(attach_region(), d->index, ns, percent, clock_exact());
 }
 
-void cap_reset(unsigned (*workers)(struct device *d))
+void cap_reset(void)
 {
 	meter_reset(cap_charge);
-	cap_workers = workers;
 	cap_devices = 0;
 }
 
@@ -73,8 +49,7 @@ static void cap_sleep(unsigned device, uint64_t now, uint64_t ns)
 }
 
 /* cap_wait waits until what the job has used is due, and what is under way in this context will not
- * make much debt. Nothing is held. A context that sleeps and has nothing under way shows that it has no
- * work: others of the job have the device for themselves. Returns whether it did. */
+ * make much debt. Nothing is held. Returns whether the context has nothing under way any more. */
 static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct device *d)
 {
 	struct region *r = attach_region();
@@ -102,15 +77,9 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 			nap = nap * 2 < flight / 8 ? nap * 2 : nap;
 			continue;
 		}
-		if (!idle) {
-			slice_idle(context);
-			cap_workers(d);
-			idle = true;
-		}
+		idle = true;
 		cap_sleep(d->index, now, due - now);
 	}
-	if (idle && slice_sign(context, clock_coarse() / 1000))
-		cap_workers(d);
 	return idle;
 }
 

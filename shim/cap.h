@@ -24,8 +24,7 @@ bool cap_launch_begins(CUstream stream, bool alone);
  * by now. */
 void cap_waited(void);
 
-/* cap_reset forgets all, in a process that has just opened the region. workers shows which
- * contexts of this process have work on a device, and returns how many of the job do. */
-void cap_reset(unsigned (*workers)(struct device *d));
+/* cap_reset forgets all, in a process that has just opened the region. */
+void cap_reset(void);
 
 #endif

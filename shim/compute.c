@@ -28,15 +28,13 @@ static uint32_t compute_asked[RATION_SLOTS]; /* region_workers' */
 
 __thread uint64_t compute_next_signal, compute_next_look;
 
-static unsigned compute_workers(struct device *d);
-
 void compute_reset(void)
 {
 	memset(compute_devices, 0, sizeof compute_devices);
 	memset(compute_asked, 0, sizeof compute_asked);
 	compute_next_signal = compute_next_look = 0;
 	slices_reset();
-	cap_reset(compute_workers);
+	cap_reset();
 }
 
 /* compute_show shows this process's sign of work. Of two threads one may store an older word
@@ -53,13 +51,6 @@ static unsigned compute_show(struct device *d, uint64_t now_us)
 		region_show_work(attach_region(), d->index, workers ? make_work(now_us, workers, n > 0) : 0);
 	} while (__atomic_load_n(waiting, __ATOMIC_SEQ_CST) != n);
 	return workers;
-}
-
-/* compute_workers does so, and returns how many contexts of the job have work. */
-static unsigned compute_workers(struct device *d)
-{
-	uint64_t now_us = clock_coarse() / 1000;
-	return compute_show(d, now_us) + region_workers(attach_region(), d->index, now_us, compute_asked);
 }
 
 /* compute_slice returns the slice of one of so many contexts of the job: 0 without a share. */

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "attach.h"
 #include "capture.h"
 #include "clock.h"
 #include "hooks.h"
@@ -36,7 +37,8 @@ struct meter_batch {
 	unsigned stream; /* its place */
 	uint32_t launches;
 	uint64_t guess_ns; /* what it was thought to take */
-	uint64_t at;       /* when end was recorded */
+	uint64_t started;  /* when start was recorded, if nothing of the context was under way; or 0 */
+	uint64_t at;       /* when end was */
 };
 
 /* A stream. What every launch reads without the mark is atomic. */
@@ -51,6 +53,7 @@ struct meter_stream {
 	enum { AFTER_NOTHING, AFTER_START, AFTER_END } /* which that was. Nothing: it is not known */
 	after;
 	CUevent start;
+	uint64_t started;   /* as in struct meter_batch */
 	uint64_t recorded;  /* when */
 	uint32_t run;       /* launches since the last pause, and which that was */
 	uint32_t pauses;
@@ -74,10 +77,10 @@ static struct meter {
 	uint64_t used;      /* when it was; atomic */
 	uint64_t found_ns;  /* what was used, and is not told yet */
 	uint32_t pauses;    /* how often the cap made a thread wait until nothing was under way */
-	struct meter_share share;
 	double lately_ns, lately_launches; /* what launches took, the older the less it counts */
 	CUevent base;                      /* what all times are measured from */
 	double origin;                     /* its time, in ms */
+	double offset;                     /* what to add to a time to have the CPU's, in ms; < 0: not known */
 	unsigned count;
 	struct meter_interval {
 		double from, to;
@@ -88,11 +91,11 @@ static struct meter {
 
 static uint32_t meter_places;   /* that were ever used; atomic */
 static uint32_t meter_claiming; /* the mark of a thread that makes a meter: a context has one */
-static void (*meter_used)(struct device *d, struct meter_share *s, uint64_t ns);
+static void (*meter_used)(const struct device *d, uint64_t ns);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
 
-void meter_reset(void (*used)(struct device *d, struct meter_share *s, uint64_t ns))
+void meter_reset(void (*used)(const struct device *d, uint64_t ns))
 {
 	for (unsigned i = 0; i < meter_places; i++)
 		memset(&meters[i], 0, sizeof meters[i]);
@@ -137,7 +140,7 @@ static void meter_tell(struct meter *m)
 	uint64_t ns = m->found_ns;
 	m->found_ns = 0;
 	if (ns)
-		meter_used(m->device, &m->share, ns);
+		meter_used(m->device, ns);
 }
 
 static void meter_give(struct meter *m, int cancel)
@@ -161,6 +164,13 @@ static uint64_t meter_guess(const struct meter *m, const struct meter_stream *e,
 	if (e && e->launch_ns)
 		return e->launch_ns * launches;
 	return m->lately_launches > 0 ? (uint64_t)(m->lately_ns / m->lately_launches * (double)launches) : 0;
+}
+
+/* meter_claim counts so many ns until a time of the CPU's clock, but for what others of the job have
+ * claimed of that time. */
+static void meter_claim(struct meter *m, uint64_t until, uint64_t ns)
+{
+	m->found_ns += ns ? region_cap_claim(attach_region(), m->device->index, until > ns ? until - ns : 0, until) : 0;
 }
 
 /* meter_add adds an interval to those that are counted, and returns how much of it was before.
@@ -204,8 +214,26 @@ static bool meter_time(struct meter *m, CUevent *event, double *at)
 	return true;
 }
 
+/* meter_clock returns the CPU's time of one by events; 0 where that is not known. */
+static uint64_t meter_clock(const struct meter *m, double at)
+{
+	return at >= 0 && m->offset >= 0 ? (uint64_t)((at + m->offset) * 1e6) : 0;
+}
+
+/* meter_until returns when a batch ended, by the CPU's clock. An event before which nothing was under
+ * way is reached a moment after it is recorded: the shortest such moment tells how far apart the clocks
+ * are, and a longer one that they drift. */
+static uint64_t meter_until(struct meter *m, const struct meter_batch *b, double from, double to, uint64_t now)
+{
+	double offset = (double)b->started / 1e6 - from;
+	if (b->started)
+		m->offset = offset > m->offset ? offset : m->offset - (m->offset - offset) / 16;
+	uint64_t until = meter_clock(m, to);
+	return until && until < now ? until : now;
+}
+
 /* meter_measure counts a batch that has ended, and learns from it. */
-static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_batch *b)
+static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_batch *b, uint64_t now)
 {
 	float took = 0;
 	double from = e->until, to = -1;
@@ -215,7 +243,7 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 	if (!b->follows)
 		from = to - took;
 	if (!known || from > to) {
-		m->found_ns += b->guess_ns;
+		meter_claim(m, now, b->guess_ns);
 		return;
 	}
 	double all = to - from, used = all - meter_add(m, (struct meter_interval){from, to});
@@ -224,7 +252,7 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches);
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
-	m->found_ns += (uint64_t)(used * 1e6);
+	meter_claim(m, meter_until(m, b, from, to, now), (uint64_t)(used * 1e6));
 }
 
 /* meter_sweep measures all batches that have ended, those that were closed first before others: a
@@ -234,6 +262,7 @@ static void meter_sweep(struct meter *m)
 	bool busy[METER_STREAMS] = {false};
 	uint32_t n = m->closed, kept = 0;
 	int mode = capture_relax_always();
+	uint64_t now = clock_exact();
 	for (uint32_t i = 0; i < n; i++) {
 		struct meter_batch b = m->batch[i];
 		struct meter_stream *e = &m->stream[b.stream];
@@ -245,10 +274,10 @@ static void meter_sweep(struct meter *m)
 			continue;
 		}
 		if (result == CUDA_SUCCESS) {
-			meter_measure(m, e, &m->batch[i]);
+			meter_measure(m, e, &m->batch[i], now);
 		} else {
 			e->until = -1;
-			m->found_ns += b.guess_ns;
+			meter_claim(m, now, b.guess_ns);
 		}
 		e->ends--;
 		set(&m->under_way, m->under_way - b.launches);
@@ -258,7 +287,7 @@ static void meter_sweep(struct meter *m)
 	capture_restore(mode);
 	set(&m->closed, kept);
 	set(&m->oldest, kept ? m->batch[0].at : UINT64_MAX);
-	m->found_ns += meter_guess(m, NULL, __atomic_exchange_n(&m->missed, 0, __ATOMIC_RELAXED));
+	meter_claim(m, now, meter_guess(m, NULL, __atomic_exchange_n(&m->missed, 0, __ATOMIC_RELAXED)));
 }
 
 void meter_read(struct meter *m, CUcontext context)
@@ -296,9 +325,10 @@ void meter_give_up(struct meter *m) { set(&m->given_up, 1); }
  * With the mark. */
 static void meter_settle(struct meter *m)
 {
-	m->found_ns += m->flight_ns + meter_guess(m, NULL, relaxed(&m->missed));
+	uint64_t ns = m->flight_ns + meter_guess(m, NULL, relaxed(&m->missed));
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
-		m->found_ns += e->context ? meter_guess(m, e, relaxed(&e->pending)) : 0;
+		ns += e->context ? meter_guess(m, e, relaxed(&e->pending)) : 0;
+	meter_claim(m, clock_exact(), ns);
 	meter_tell(m);
 }
 
@@ -342,9 +372,9 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 	set(&m->flight_ns, 0);
 	set(&m->missed, 0);
 	set(&m->given_up, 0);
-	memset(&m->share, 0, sizeof m->share);
 	m->lately_ns = m->lately_launches = m->origin = 0;
 	m->base = NULL;
+	m->offset = -1;
 	m->count = 0;
 	m->device = d;
 	set(&m->state, CONTEXT_LIVES);
@@ -356,9 +386,9 @@ static bool meter_is_free(const struct meter *m)
 	return !__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) || relaxed(&m->state) == CONTEXT_ENDED;
 }
 
-/* meter_claim makes a meter a context's, if it is free, or may be taken from another. With
+/* meter_occupy makes a meter a context's, if it is free, or may be taken from another. With
  * meter_claiming. */
-static bool meter_claim(struct meter *m, CUcontext handle, struct device *d, bool evict)
+static bool meter_occupy(struct meter *m, CUcontext handle, struct device *d, bool evict)
 {
 	int cancel;
 	if (!meter_try(&m->mark, &cancel))
@@ -388,12 +418,12 @@ static struct meter *meter_new(CUcontext handle, struct device *d)
 {
 	struct meter *m, *oldest = NULL;
 	for (m = meters; m < meters + METER_CONTEXTS; m++) {
-		if (meter_is_free(m) && meter_claim(m, handle, d, false))
+		if (meter_is_free(m) && meter_occupy(m, handle, d, false))
 			return m;
 		if (relaxed(&m->state) == CONTEXT_LIVES && (!oldest || relaxed(&m->used) < relaxed(&oldest->used)))
 			oldest = m;
 	}
-	return oldest && meter_claim(oldest, handle, d, true) ? oldest : NULL;
+	return oldest && meter_occupy(oldest, handle, d, true) ? oldest : NULL;
 }
 
 struct meter *meter_of(CUcontext handle, struct device *d)
@@ -464,36 +494,22 @@ static bool meter_is_stream(const struct meter_stream *e, CUstream stream, CUcon
 	       relaxed(&e->thread) == meter_thread(stream);
 }
 
-/* meter_uncovered returns which part of the time since the last event of a stream is not counted
- * with other streams, as far as any is: 0 to 1. With the mark. */
-static double meter_uncovered(struct meter *m, const struct meter_stream *e)
+/* meter_tail counts by guess what was launched on a stream and no event follows, but no more than the
+ * time since the last one. What other streams used of that is claimed. With the mark. */
+static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now)
 {
-	double since = e->after == AFTER_END ? e->until : -1, last = 0, covered = 0;
-	float ms;
-	if (e->after == AFTER_START && m->base && REAL(cuEventElapsedTime, &ms, m->base, e->start) == CUDA_SUCCESS)
-		since = m->origin + ms;
-	for (unsigned i = 0; since >= 0 && i < m->count; i++) {
-		double from = m->counted[i].from > since ? m->counted[i].from : since, to = m->counted[i].to;
-		covered += to > from ? to - from : 0;
-		last = to > last ? to : last;
-	}
-	return covered > 0 ? 1 - covered / (last - since) : 1;
-}
-
-/* meter_tail counts by guess what was launched on a stream and no event follows, but no more than a
- * given time. With the mark. */
-static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t most)
-{
-	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED));
-	if (guess)
-		m->found_ns += (uint64_t)((double)(guess < most ? guess : most) * meter_uncovered(m, e));
+	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)), from = e->recorded;
+	uint64_t until = e->after == AFTER_END ? meter_clock(m, e->until) : 0;
+	from = until > from ? until : from;
+	guess = guess < now - from ? guess : now - from;
+	meter_claim(m, from + guess, guess);
 	e->after = AFTER_NOTHING;
 }
 
-/* meter_leave frees a stream's place. What was launched on it may not have begun. With the mark. */
+/* meter_leave frees a stream's place. With the mark. */
 static void meter_leave(struct meter *m, struct meter_stream *e)
 {
-	meter_tail(m, e, UINT64_MAX);
+	meter_tail(m, e, UINT64_MAX); /* it may not have begun */
 	set(&e->context, NULL);
 	set(&e->allowance, 0);
 }
@@ -553,9 +569,10 @@ static bool meter_record(CUevent *event, CUstream stream)
 /* meter_start begins anew, on a stream that is idle, or of which nothing is known. With the mark. */
 static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now)
 {
-	meter_tail(m, e, now - e->recorded);
+	meter_tail(m, e, now);
 	if (meter_record(&e->start, e->stream))
 		e->after = AFTER_START;
+	e->started = m->closed ? 0 : now;
 	e->recorded = now;
 }
 
@@ -572,6 +589,7 @@ static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now)
 		b->start = e->start;
 		e->start = start;
 	}
+	b->started = b->follows ? 0 : e->started;
 	b->stream = (unsigned)(e - m->stream);
 	b->launches = __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED);
 	b->guess_ns = meter_guess(m, e, b->launches);

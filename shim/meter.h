@@ -24,15 +24,9 @@
 
 struct meter;
 
-/* For meter_reset's caller, which is told with the meter's mark what has been used; it is 0 when a
- * context begins. */
-struct meter_share {
-	uint64_t total_seen, total_ns, own_ns;
-};
-
 /* meter_reset forgets all, in a process that has just opened the region. used is called for what
- * a context's kernels took. */
-void meter_reset(void (*used)(struct device *d, struct meter_share *s, uint64_t ns));
+ * contexts' kernels took. */
+void meter_reset(void (*used)(const struct device *d, uint64_t ns));
 
 /* meter_find returns a context's meter, or NULL; meter_of makes one, if need be from that of the
  * context that was not used for longest, and returns NULL only

@@ -191,6 +191,8 @@ type Compute struct {
 	Used   uint64 // nanoseconds of the device's time, as measured and charged
 	Waited uint64 // nanoseconds that launches waited, over all threads
 	_      [6]uint64
+
+	Parts [Parts]uint64 // packed by TimePart; a ring, by its number modulo Parts
 }
 
 // Slot is one process.
@@ -308,4 +310,6 @@ const (
 	MinRound       = 1_000     // microseconds: the least Limits.Round
 	MaxRound       = 200_000   // microseconds: the greatest Limits.Round
 	WorkLeaseUS    = 100_000   // microseconds for which a sign of work counts
+	PartNS         = 1 << 20   // nanoseconds of the clock in one TimePart
+	Parts          = 1024      // latest ones kept
 )

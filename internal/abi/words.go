@@ -252,6 +252,27 @@ func (d Due) Time() uint64 { return uint64(d) & (1<<DueTimeBits - 1) }
 // Cap is the cap in per cent.
 func (d Due) Cap() int { return int(d >> DueTimeBits) }
 
+// Widths of TimePart.
+const (
+	PartUsedBits   = 21
+	PartNumberBits = 64 - PartUsedBits
+)
+
+// TimePart is how much of one part of the monotonic clock's time, PartNS long, was charged: by all
+// processes of the job together, so that the time in which several had work is charged once.
+type TimePart uint64
+
+// MakeTimePart packs what was charged of a part.
+func MakeTimePart(number, nanoseconds uint64) TimePart {
+	return TimePart(number<<PartUsedBits | nanoseconds&(1<<PartUsedBits-1))
+}
+
+// Number is which part of time: its beginning in nanoseconds, divided by PartNS.
+func (p TimePart) Number() uint64 { return uint64(p) >> PartUsedBits }
+
+// Used is how many nanoseconds of it were charged.
+func (p TimePart) Used() uint64 { return uint64(p) & (1<<PartUsedBits - 1) }
+
 // What became of a process's time slices: values of Slice.State.
 const (
 	SliceNone    = 0 // no share, or no context yet

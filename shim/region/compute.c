@@ -121,7 +121,32 @@ uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent,
 	return under_way_ns ? compute_charged(due, under_way_ns, percent, now_ns + under_way_ns) : due;
 }
 
-uint64_t region_cap_used(const struct region *r, unsigned device) { return load_acquire(&r->m->compute[device].used); }
+/* compute_claim claims ns of one part of the time, and returns how much of that was left. */
+static uint64_t compute_claim(uint64_t *word, uint64_t number, uint64_t ns)
+{
+	uint64_t before, used, claimed;
+	do {
+		before = load_acquire(word);
+		/* What was charged so long ago is forgotten. */
+		if (time_part_number(before) > number)
+			return ns;
+		used = time_part_number(before) == number ? time_part_used(before) : 0;
+		claimed = used >= RATION_PART_NS ? 0 : ns < RATION_PART_NS - used ? ns : RATION_PART_NS - used;
+	} while (!cas(word, before, make_time_part(number, used + claimed)));
+	return claimed;
+}
+
+uint64_t region_cap_claim(struct region *r, unsigned device, uint64_t from_ns, uint64_t to_ns)
+{
+	uint64_t claimed = 0;
+	while (from_ns < to_ns) {
+		uint64_t number = from_ns / RATION_PART_NS, end = (number + 1) * RATION_PART_NS;
+		end = end < to_ns ? end : to_ns;
+		claimed += compute_claim(&r->m->compute[device].parts[number % RATION_PARTS], number, end - from_ns);
+		from_ns = end;
+	}
+	return claimed;
+}
 
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns)
 {

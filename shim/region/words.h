@@ -122,6 +122,10 @@ static inline uint64_t make_due(uint64_t nanoseconds, unsigned percent)
 static inline uint64_t due_time(uint64_t d) { return d & LOW_BITS(RATION_DUE_TIME_BITS); }
 static inline unsigned due_cap(uint64_t d) { return (unsigned)(d >> RATION_DUE_TIME_BITS); }
 
+static inline uint64_t make_time_part(uint64_t number, uint64_t ns) { return number << RATION_PART_USED_BITS | ns; }
+static inline uint64_t time_part_number(uint64_t p) { return p >> RATION_PART_USED_BITS; }
+static inline uint64_t time_part_used(uint64_t p) { return p & LOW_BITS(RATION_PART_USED_BITS); }
+
 static inline uint64_t make_work(uint64_t microseconds, unsigned contexts, int waiting)
 {
 	return (microseconds & LOW_BITS(RATION_WORK_TIME_BITS)) |
