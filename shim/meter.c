@@ -44,18 +44,22 @@ struct meter_batch {
 /* A stream. What every launch reads without the mark is atomic. */
 struct meter_stream {
 	CUstream stream;
-	CUcontext context;                             /* NULL: the place is free; atomic */
-	const void *thread;                            /* whose stream it is, for the per-thread stream; atomic */
-	uint64_t last;                                 /* when a launch last came here; atomic */
-	uint64_t look;                                 /* when one has to be looked at; atomic */
-	uint32_t allowance;                            /* and after how many without an event; atomic */
-	uint32_t pending;                              /* launches since the last event; atomic */
-	enum { AFTER_NOTHING, AFTER_START, AFTER_END } /* which that was. Nothing: it is not known */
+	CUcontext context;  /* NULL: the place is free; atomic */
+	const void *thread; /* whose stream it is, for the per-thread stream; atomic */
+	uint64_t last;      /* when a launch last came here; atomic */
+	uint64_t look;      /* when one has to be looked at; atomic */
+	uint32_t allowance; /* and after how many without an event; atomic */
+	uint32_t pending;   /* launches since the last event; atomic */
+	enum {
+		AFTER_NOTHING,
+		AFTER_START,
+		AFTER_END
+	} /* which that was. Nothing: it is not known */
 	after;
 	CUevent start;
-	uint64_t started;   /* as in struct meter_batch */
-	uint64_t recorded;  /* when */
-	uint32_t run;       /* launches since the last pause, and which that was */
+	uint64_t started;  /* as in struct meter_batch */
+	uint64_t recorded; /* when */
+	uint32_t run;      /* launches since the last pause, and which that was */
 	uint32_t pauses;
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
@@ -67,16 +71,16 @@ static struct meter {
 	enum { CONTEXT_LIVES, CONTEXT_ENDS, CONTEXT_ENDED } state; /* atomic */
 	uint32_t mark;                                             /* 1: a thread has the rest. Taken by a swap, never waited for */
 	struct device *device;
-	uint32_t closed;    /* batches that await their end, the first ones of batch[]; atomic */
-	uint32_t under_way; /* launches in them; atomic */
-	uint64_t flight_ns; /* what they are thought to take; atomic */
-	uint64_t oldest;    /* when the first of them was closed; atomic */
-	uint32_t missed;    /* launches of streams that are not known, as another thread had the mark; atomic */
-	uint32_t unseen;    /* launches since another thread took the mark, which waits for the processor; atomic */
-	uint32_t given_up;  /* atomic */
-	uint64_t used;      /* when it was; atomic */
-	uint64_t found_ns;  /* what was used, and is not told yet */
-	uint32_t pauses;    /* how often the cap made a thread wait until nothing was under way */
+	uint32_t closed;                   /* batches that await their end, the first ones of batch[]; atomic */
+	uint32_t under_way;                /* launches in them; atomic */
+	uint64_t flight_ns;                /* what they are thought to take; atomic */
+	uint64_t oldest;                   /* when the first of them was closed; atomic */
+	uint32_t missed;                   /* launches of streams that are not known, as another thread had the mark; atomic */
+	uint32_t unseen;                   /* launches since another thread took the mark, which waits for the processor; atomic */
+	uint32_t given_up;                 /* atomic */
+	uint64_t used;                     /* when it was; atomic */
+	uint64_t found_ns;                 /* what was used, and is not told yet */
+	uint32_t pauses;                   /* how often the cap made a thread wait until nothing was under way */
 	double lately_ns, lately_launches; /* what launches took, the older the less it counts */
 	CUevent base;                      /* what all times are measured from */
 	double origin;                     /* its time, in ms */
@@ -215,10 +219,7 @@ static bool meter_time(struct meter *m, CUevent *event, double *at)
 }
 
 /* meter_clock returns the CPU's time of one by events; 0 where that is not known. */
-static uint64_t meter_clock(const struct meter *m, double at)
-{
-	return at >= 0 && m->offset >= 0 ? (uint64_t)((at + m->offset) * 1e6) : 0;
-}
+static uint64_t meter_clock(const struct meter *m, double at) { return at >= 0 && m->offset >= 0 ? (uint64_t)((at + m->offset) * 1e6) : 0; }
 
 /* meter_until returns when a batch ended, by the CPU's clock. An event before which nothing was under
  * way is reached a moment after it is recorded: the shortest such moment tells how far apart the clocks
@@ -703,7 +704,8 @@ void meter_stream_ends(CUstream stream)
 		return;
 	for (struct meter *m = meters; m < meters + places; m++)
 		for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
-			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) && meter_take(&m->mark, &cancel)) {
+			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) &&
+			    meter_take(&m->mark, &cancel)) {
 				if (relaxed(&e->stream) == stream && e->context) {
 					if (!meter_captured(stream) && meter_busy(e))
 						meter_close(m, e, clock_exact());

@@ -205,6 +205,25 @@ static void killed(void)
 	EQ(slept_ns, 0);
 }
 
+/* What another process of the job, which may have died anywhere (chaos_test.sh), leaves behind: nothing
+ * that holds this one up, or lets it have more. */
+static void survivor(void)
+{
+	unsigned reaped, slots = 0;
+	uint32_t asked[RATION_SLOTS] = {0};
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	for (unsigned i = 0; i < RATION_SLOTS; i++)
+		slots += status_state(load_acquire(&region_here()->m->status[i])) != RATION_SLOT_FREE;
+	EQ(slots, 0);
+	EQ(region_workers(region_here(), 0, 0, asked), 0);
+	start_timed();
+	CUfunction f = kernel("one");
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND)
+		OK(launch(f, NULL));
+	GETS(since, cap_here());
+}
+
 /* The threads of a process, each with a stream of its own, have one cap together. */
 static CUfunction thread_kernel;
 static CUcontext thread_context;
@@ -629,6 +648,7 @@ static const struct test {
 	{"scribble", scribble, "50"},
 	{"live", live, "50"},
 	{"killed", killed, "50"},
+	{"survivor", survivor, "50"},
 	{"threads", threads, "50"},
 	{"graphs", graphs, "50"},
 	{"captures", captures, "50"},
