@@ -1,5 +1,5 @@
 /* A device's time (docs/protocols.md, sections 11 and 12): the lease of work, by which a job's share is divided among the
- * processes that have work; and, with CAP, the word that launches wait for.
+ * processes that have work; with CAP, the word that launches wait for; and with PARTS, what of the time is charged already.
  *
  * Of PROCESSES each has a thread that launches, and the first one another that waits for the device, for a while or until the
  * end; a process may die before any step. Time is not modelled: a lease runs out at any moment, and once more when all is quiet. Then every
@@ -18,6 +18,58 @@ bool alive[PROCESSES] = true;
 /* A step of process `me`, unless it has died. */
 #define STEP(x) if :: atomic { alive[me] -> x } :: !alive[me] -> goto end fi
 
+#ifdef PARTS
+
+/* One word of the ring of time parts, in which processes claim what they used of two parts that share it. */
+#define SIZE 2
+
+byte number, claimed_of;	/* the word: which part, and how much of it is claimed */
+byte sum[2];			/* not in the region: what was claimed of each part while the word was that part's */
+
+proctype claimant(byte me)
+{
+	byte part, want, before, of, used, claimed, n;
+	do
+	:: n < 2 ->
+		select(part : 0 .. 1); select(want : 1 .. SIZE);
+		do
+		:: STEP(before = number; of = claimed_of);
+		   if
+		   :: before > part -> break	/* forgotten: charged as it is */
+		   :: else
+		   fi;
+		   used = (before == part -> of : 0);
+		   claimed = (want < SIZE - used -> want : SIZE - used);
+#ifdef STORE_CLAIM
+		   STEP(number = part; claimed_of = used + claimed; sum[part] = sum[part] + claimed);
+		   break
+#else
+		   if
+		   :: atomic { alive[me] && number == before && claimed_of == of ->
+			number = part; claimed_of = used + claimed; sum[part] = sum[part] + claimed }; break
+		   :: alive[me] && (number != before || claimed_of != of)
+		   :: !alive[me] -> goto end
+		   fi
+#endif
+		od;
+		assert(sum[0] <= SIZE && sum[1] <= SIZE && claimed_of <= SIZE);
+		n++
+	:: n == 2 -> break
+	od;
+end:	skip
+}
+
+proctype death() { byte j; select(j : 0 .. PROCESSES - 1); alive[j] = false }
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. PROCESSES - 1) { run claimant(i) }
+		run death()
+	}
+}
+
+#else
 #ifndef CAP
 
 #define SHARE 12		/* divisible by all that can come */
@@ -294,4 +346,5 @@ init {
 	}
 }
 
+#endif
 #endif
