@@ -28,26 +28,26 @@ byte sum[2];			/* not in the region: what was claimed of each part while the wor
 
 proctype claimant(byte me)
 {
-	byte part, want, before, of, used, claimed, n;
+	byte part, want, before, had, used, claimed, n;
 	do
 	:: n < 2 ->
 		select(part : 0 .. 1); select(want : 1 .. SIZE);
 		do
-		:: STEP(before = number; of = claimed_of);
+		:: STEP(before = number; had = claimed_of);
 		   if
 		   :: before > part -> break	/* forgotten: charged as it is */
 		   :: else
 		   fi;
-		   used = (before == part -> of : 0);
+		   used = (before == part -> had : 0);
 		   claimed = (want < SIZE - used -> want : SIZE - used);
 #ifdef STORE_CLAIM
 		   STEP(number = part; claimed_of = used + claimed; sum[part] = sum[part] + claimed);
 		   break
 #else
 		   if
-		   :: atomic { alive[me] && number == before && claimed_of == of ->
+		   :: atomic { alive[me] && number == before && claimed_of == had ->
 			number = part; claimed_of = used + claimed; sum[part] = sum[part] + claimed }; break
-		   :: alive[me] && (number != before || claimed_of != of)
+		   :: alive[me] && (number != before || claimed_of != had)
 		   :: !alive[me] -> goto end
 		   fi
 #endif
