@@ -495,13 +495,27 @@ static bool meter_is_stream(const struct meter_stream *e, CUstream stream, CUcon
 	       relaxed(&e->thread) == meter_thread(stream);
 }
 
-/* meter_tail counts by guess what was launched on a stream and no event follows, but no more than the
- * time since the last one. What other streams used of that is claimed. With the mark. */
+/* meter_last returns when the last event of a stream was, in ms; < 0: that is not known. With the mark. */
+static double meter_last(const struct meter *m, const struct meter_stream *e)
+{
+	float ms;
+	if (e->after == AFTER_START && m->base && REAL(cuEventElapsedTime, &ms, m->base, e->start) == CUDA_SUCCESS)
+		return m->origin + ms;
+	return e->after == AFTER_END ? e->until : -1;
+}
+
+/* meter_tail counts by guess what was launched on a stream and no event follows, as if it began with the
+ * last event; but no more than the time since, and not what was counted with other streams. With the mark. */
 static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now)
 {
 	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)), from = e->recorded;
-	uint64_t until = e->after == AFTER_END ? meter_clock(m, e->until) : 0;
-	from = until > from ? until : from;
+	double last = guess ? meter_last(m, e) : -1;
+	if (last >= 0) {
+		from = meter_clock(m, last) > from ? meter_clock(m, last) : from;
+		guess = guess < now - from ? guess : now - from;
+		uint64_t before = (uint64_t)(meter_add(m, (struct meter_interval){last, last + (double)guess / 1e6}) * 1e6);
+		guess -= before < guess ? before : guess;
+	}
 	guess = guess < now - from ? guess : now - from;
 	meter_claim(m, from + guess, guess);
 	e->after = AFTER_NOTHING;
