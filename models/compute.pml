@@ -1,5 +1,5 @@
 /* A device's time (docs/protocols.md, sections 11 and 12): the lease of work, by which a job's share is divided among the
- * processes that have work; and, with CAP, the word that launches wait for.
+ * processes that have work; with CAP, the word that launches wait for; and with PARTS, what of the time is charged already.
  *
  * Of PROCESSES each has a thread that launches, and the first one another that waits for the device, for a while or until the
  * end; a process may die before any step. Time is not modelled: a lease runs out at any moment, and once more when all is quiet. Then every
@@ -18,6 +18,58 @@ bool alive[PROCESSES] = true;
 /* A step of process `me`, unless it has died. */
 #define STEP(x) if :: atomic { alive[me] -> x } :: !alive[me] -> goto end fi
 
+#ifdef PARTS
+
+/* One word of the ring of time parts, in which processes claim what they used of two parts that share it. */
+#define SIZE 2
+
+byte number, claimed_of;	/* the word: which part, and how much of it is claimed */
+byte sum[2];			/* not in the region: what was claimed of each part while the word was that part's */
+
+proctype claimant(byte me)
+{
+	byte part, want, before, had, used, claimed, n;
+	do
+	:: n < 2 ->
+		select(part : 0 .. 1); select(want : 1 .. SIZE);
+		do
+		:: STEP(before = number; had = claimed_of);
+		   if
+		   :: before > part -> break	/* forgotten: charged as it is */
+		   :: else
+		   fi;
+		   used = (before == part -> had : 0);
+		   claimed = (want < SIZE - used -> want : SIZE - used);
+#ifdef STORE_CLAIM
+		   STEP(number = part; claimed_of = used + claimed; sum[part] = sum[part] + claimed);
+		   break
+#else
+		   if
+		   :: atomic { alive[me] && number == before && claimed_of == had ->
+			number = part; claimed_of = used + claimed; sum[part] = sum[part] + claimed }; break
+		   :: alive[me] && (number != before || claimed_of != had)
+		   :: !alive[me] -> goto end
+		   fi
+#endif
+		od;
+		assert(sum[0] <= SIZE && sum[1] <= SIZE && claimed_of <= SIZE);
+		n++
+	:: n == 2 -> break
+	od;
+end:	skip
+}
+
+proctype death() { byte j; select(j : 0 .. PROCESSES - 1); alive[j] = false }
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. PROCESSES - 1) { run claimant(i) }
+		run death()
+	}
+}
+
+#else
 #ifndef CAP
 
 #define SHARE 12		/* divisible by all that can come */
@@ -186,7 +238,6 @@ init {
 
 #else
 
-#define RATE 2			/* a cap of one half */
 #define MOST 2			/* what a batch takes */
 #define CREDIT 1
 #ifndef BATCHES
@@ -195,51 +246,80 @@ init {
 #ifndef LONG
 #define LONG 5
 #endif
+#ifndef CHANGES
+#define CHANGES 0
+#endif
 
-byte now, due;			/* the clock, and the cap's word */
+byte rate = 2;			/* the limit: a cap of one half; CHANGES of it, to all and back */
+byte now;			/* the clock */
+byte due, due_rate = 2;		/* the cap's word: when, and by which rate that was reckoned */
 bool stopped;			/* the clock goes no further here */
 byte charged, used;		/* not in the region */
+byte earned;			/* not in the region, in halves: what was allowed by now; all where there is no debt: at which rate
+				 * that counts is known when it is charged */
 byte resting;
+
+/* What the word d, w stands for at rate r. */
+#ifdef DEBT_UNSCALED
+#define AT(d, w, r) (d)
+#else
+#define AT(d, w, r) ((d) > now -> now + (((d) - now) * (r) + (w) - 1) / (w) : (d))
+#endif
 
 proctype user(byte me)
 {
-	byte u, d, from, next, n;
+	byte u, d, w, r, t, from, next, n;
 	do
 	:: n < BATCHES ->
 		/* Wait; what has been charged by now is due. */
-		if
-		:: atomic { alive[me] && due <= now -> assert(charged * RATE <= now) }
-		:: !alive[me] || (stopped && due > now) -> goto end
-		fi;
+		do
+		:: atomic { alive[me] && AT(due, due_rate, rate) <= now -> assert(charged * 2 <= earned) }; break
+		:: atomic { alive[me] && AT(due, due_rate, rate) > now && due_rate != rate ->
+			due = AT(due, due_rate, rate); due_rate = rate }	/* one swap */
+		:: !alive[me] || (stopped && due_rate == rate && due > now) -> goto end
+		od;
 		if :: STEP(u = 1) :: STEP(u = MOST) fi;
 		used = used + u;
-		/* Measured, some time after. */
-		STEP(from = (now > u + CREDIT -> now - u - CREDIT : 0));
+		/* Measured, some time after, at the cap as it is read then. */
+		STEP(r = rate);
 		do
-		:: STEP(d = due);
+		:: STEP(d = due; w = due_rate; t = now;
+			from = (now > u + CREDIT -> now - u - CREDIT : 0);
+			next = AT(d, w, r);
 #ifdef DEBT_FORGIVEN
-		   next = (now > from -> now : from) + u * RATE;
+			next = (now > from -> now : from) + u * r
 #else
-		   next = (d > from -> d : from) + u * RATE;
+			next = (next > from -> next : from) + u * r
 #endif
+		   );
 #ifdef STORE_CHARGE
-		   STEP(due = next; charged = charged + u);
+		   STEP(due = next; due_rate = r; charged = charged + u);
 		   break
 #else
 		   if
-		   :: atomic { alive[me] && due == d -> due = next; charged = charged + u }; break
-		   :: alive[me] && due != d
+		   /* A debt that is reckoned anew is off by as long as that takes: here it takes no time. */
+		   :: atomic { alive[me] && due == d && due_rate == w && (w == r || t == now) -> due = next; due_rate = r; charged = charged + u }; break
+		   :: alive[me] && (due != d || due_rate != w || (w != r && t != now))
 		   :: !alive[me] -> goto end
 		   fi
 #endif
 		od;
-		n++; u = 0; d = 0; from = 0; next = 0
+		n++; u = 0; d = 0; w = 0; r = 0; t = 0; from = 0; next = 0
 	:: n == BATCHES -> break
 	od;
 end:	resting++
 }
 
-proctype clock() { do :: now < LONG -> now++ :: stopped = true; break od }
+proctype clock() { do :: now < LONG -> atomic { now++; earned = earned + (due >= now || !CHANGES -> 2 / due_rate : 2) } :: stopped = true; break od }
+
+proctype operator()
+{
+	byte n;
+	do
+	:: n < CHANGES -> rate = 3 - rate; n++	/* in force once a process has looked */
+	:: break
+	od
+}
 
 proctype death()
 {
@@ -254,7 +334,7 @@ proctype death()
 proctype quiet()
 {
 	(resting == PROCESSES);
-	assert(charged * RATE <= due);
+	assert(CHANGES || charged * 2 <= due);
 	assert(used - charged <= DEATHS * MOST)
 }
 
@@ -262,8 +342,9 @@ init {
 	byte i;
 	atomic {
 		for (i : 0 .. PROCESSES - 1) { run user(i) }
-		run clock(); run death(); run quiet()
+		run clock(); run operator(); run death(); run quiet()
 	}
 }
 
+#endif
 #endif

@@ -1,11 +1,7 @@
 /* Caps: at most so much of a device's time, also when nobody else wants it. Launches wait in
- * the CPU until what the job has used is due; what they use is measured after the fact, by
- * events beside launches, and charged to the one word that all processes of the job wait for
- * (docs/protocols.md, section 12). No thread, and no lock: what is known of a context is taken
- * by a mark that no thread waits for, and nothing is held in a wait.
- *
- * An event is recorded on a stream only by a thread that is just launching on it: whatever
- * happens to other streams meanwhile (they end, they are captured) nothing here touches them. */
+ * the CPU until what the job has used is due; what they use is measured after the fact (meter.h), and
+ * charged to the one word that all processes of the job wait for (docs/protocols.md, section 12).
+ * No thread and no lock, and nothing is held in a wait. */
 #ifndef RATION_CAP_H
 #define RATION_CAP_H
 
@@ -20,25 +16,15 @@ static inline bool cap_any(void) { return __atomic_load_n(&cap_devices, __ATOMIC
 /* cap_update looks whether there is a cap. */
 void cap_update(const struct device *d);
 
-/* cap_launch_begins is called before a launch, and returns whether cap_launch_ended must be
- * called after it. It may wait. alone: it is a graph, of whose length other launches say
- * nothing. */
+/* cap_launch_begins is called before a launch, and returns whether meter_ends must be called after
+ * it. It may wait. alone: it is a graph. */
 bool cap_launch_begins(CUstream stream, bool alone);
-void cap_launch_ended(CUstream stream);
 
 /* cap_waited is for a thread that has waited for its current context: it charges what is known
  * by now. */
 void cap_waited(void);
 
-/* cap_stream_ends is called before a stream is destroyed. cap_context_ends is called before a
- * context is, cap_context_lives where it was not, and cap_forget once it has ended. */
-void cap_stream_ends(CUstream stream);
-void cap_context_ends(CUcontext context);
-void cap_context_lives(CUcontext context);
-void cap_forget(CUcontext context);
-
-/* cap_reset forgets all, in a process that has just opened the region. workers shows which
- * contexts of this process have work on a device, and returns how many of the job do. */
-void cap_reset(unsigned (*workers)(struct device *d));
+/* cap_reset forgets all, in a process that has just opened the region. */
+void cap_reset(void);
 
 #endif

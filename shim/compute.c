@@ -7,6 +7,7 @@
 #include "capture.h"
 #include "hooks.h"
 #include "log.h"
+#include "meter.h"
 #include "region/atomics.h"
 #include "region/words.h"
 #include "slice.h"
@@ -27,15 +28,13 @@ static uint32_t compute_asked[RATION_SLOTS]; /* region_workers' */
 
 __thread uint64_t compute_next_signal, compute_next_look;
 
-static unsigned compute_workers(struct device *d);
-
 void compute_reset(void)
 {
 	memset(compute_devices, 0, sizeof compute_devices);
 	memset(compute_asked, 0, sizeof compute_asked);
 	compute_next_signal = compute_next_look = 0;
 	slices_reset();
-	cap_reset(compute_workers);
+	cap_reset();
 }
 
 /* compute_show shows this process's sign of work. Of two threads one may store an older word
@@ -52,13 +51,6 @@ static unsigned compute_show(struct device *d, uint64_t now_us)
 		region_show_work(attach_region(), d->index, workers ? make_work(now_us, workers, n > 0) : 0);
 	} while (__atomic_load_n(waiting, __ATOMIC_SEQ_CST) != n);
 	return workers;
-}
-
-/* compute_workers does so, and returns how many contexts of the job have work. */
-static unsigned compute_workers(struct device *d)
-{
-	uint64_t now_us = clock_coarse() / 1000;
-	return compute_show(d, now_us) + region_workers(attach_region(), d->index, now_us, compute_asked);
 }
 
 /* compute_slice returns the slice of one of so many contexts of the job: 0 without a share. */
@@ -197,7 +189,7 @@ void compute_ending(CUcontext handle)
 	if (!attach_compute())
 		return;
 	slice_pause(handle);
-	cap_context_ends(handle);
+	meter_context_ends(handle);
 }
 
 void compute_not_ended(CUcontext handle)
@@ -205,7 +197,7 @@ void compute_not_ended(CUcontext handle)
 	if (!attach_compute())
 		return;
 	slice_resume(handle);
-	cap_context_lives(handle);
+	meter_context_lives(handle);
 }
 
 void compute_ended(CUcontext handle)
@@ -214,7 +206,7 @@ void compute_ended(CUcontext handle)
 		return;
 	struct device *d = slice_sign(handle, 0);
 	slice_forget(handle);
-	cap_forget(handle);
+	meter_forget(handle);
 	if (d && attach_on())
 		compute_look_at(d, clock_coarse() / 1000, true);
 }
@@ -226,7 +218,7 @@ void compute_stream_ends(CUstream stream)
 	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
 		capture_ended();
 	if (cap_any())
-		cap_stream_ends(stream);
+		meter_stream_ends(stream);
 }
 
 bool compute_launch_begins(CUstream stream, bool graph)
@@ -236,4 +228,4 @@ bool compute_launch_begins(CUstream stream, bool graph)
 	return unlikely(cap_any()) && cap_launch_begins(stream, graph);
 }
 
-void compute_launch_ended(CUstream stream) { cap_launch_ended(stream); }
+void compute_launch_ended(CUstream stream) { meter_ends(stream); }

@@ -302,13 +302,6 @@ struct device *slice_sign(CUcontext handle, uint64_t now_us)
 	return d;
 }
 
-void slice_idle(CUcontext handle)
-{
-	struct slice_context *c = slice_find(handle);
-	if (c)
-		__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
-}
-
 unsigned slice_workers(const struct device *d, uint64_t since_us)
 {
 	unsigned workers = 0;

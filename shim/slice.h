@@ -40,9 +40,6 @@ void slice_forget(CUcontext handle);
  * that is not known. */
 struct device *slice_sign(CUcontext handle, uint64_t now_us);
 
-/* slice_idle records that it has none, until the next sign. */
-void slice_idle(CUcontext handle);
-
 /* slice_workers counts the contexts on a device that had work at this time or later. */
 unsigned slice_workers(const struct device *d, uint64_t since_us);
 

@@ -185,12 +185,14 @@ type Device struct {
 // Compute is what a job has had of one device's time, where its time has a cap.
 type Compute struct {
 	_   structs.HostLayout
-	Due uint64 // nanoseconds of the monotonic clock: when all time that was charged will have been due; launches wait for it
+	Due uint64 // packed by Due
 	_   [7]uint64
 
 	Used   uint64 // nanoseconds of the device's time, as measured and charged
 	Waited uint64 // nanoseconds that launches waited, over all threads
 	_      [6]uint64
+
+	Parts [Parts]uint64 // packed by TimePart; a ring, by its number modulo Parts
 }
 
 // Slot is one process.
@@ -309,4 +311,6 @@ const (
 	MinRound       = 1_000     // microseconds: the least Limits.Round
 	MaxRound       = 200_000   // microseconds: the greatest Limits.Round
 	WorkLeaseUS    = 100_000   // microseconds for which a sign of work counts
+	PartNS         = 1 << 20   // nanoseconds of the clock in one TimePart
+	Parts          = 1024      // latest ones kept
 )

@@ -230,6 +230,49 @@ func (w Work) Contexts() int { return int(w >> WorkTimeBits & (1<<WorkContextBit
 // Waiting is 1 while a thread waits for the device.
 func (w Work) Waiting() uint64 { return uint64(w) >> WorkWaitingBit }
 
+// Widths of Due.
+const (
+	DueTimeBits = 57
+	DueCapBits  = 7
+)
+
+// Due is when all of a device's time that was charged will have been due, which launches wait
+// for, and the cap that it was reckoned with: where the cap is another one by now, a debt is as
+// much longer or shorter. Zero where nothing was ever charged.
+type Due uint64
+
+// MakeDue packs a due time.
+func MakeDue(nanoseconds uint64, percent int) Due {
+	return Due(nanoseconds&(1<<DueTimeBits-1) | uint64(percent)<<DueTimeBits)
+}
+
+// Time is when: nanoseconds of the monotonic clock.
+func (d Due) Time() uint64 { return uint64(d) & (1<<DueTimeBits - 1) }
+
+// Cap is the cap in per cent.
+func (d Due) Cap() int { return int(d >> DueTimeBits) }
+
+// Widths of TimePart.
+const (
+	PartUsedBits   = 21
+	PartNumberBits = 64 - PartUsedBits
+)
+
+// TimePart is how much of one part of the monotonic clock's time, PartNS long, was charged: by all
+// processes of the job together, so that the time in which several had work is charged once.
+type TimePart uint64
+
+// MakeTimePart packs what was charged of a part.
+func MakeTimePart(number, nanoseconds uint64) TimePart {
+	return TimePart(number<<PartUsedBits | nanoseconds&(1<<PartUsedBits-1))
+}
+
+// Number is which part of time: its beginning in nanoseconds, divided by PartNS.
+func (p TimePart) Number() uint64 { return uint64(p) >> PartUsedBits }
+
+// Used is how many nanoseconds of it were charged.
+func (p TimePart) Used() uint64 { return uint64(p) & (1<<PartUsedBits - 1) }
+
 // What became of a process's time slices: values of Slice.State.
 const (
 	SliceNone    = 0 // no share, or no context yet

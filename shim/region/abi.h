@@ -46,6 +46,8 @@
 #define RATION_MIN_ROUND 0x3e8u
 #define RATION_MAX_ROUND 0x30d40u
 #define RATION_WORK_LEASE_US 0x186a0u
+#define RATION_PART_NS 0x100000u
+#define RATION_PARTS 0x400u
 #define RATION_WORD_SEQ_BITS 0x16u
 #define RATION_WORD_SLOT_BITS 0xau
 #define RATION_WORD_SLOT_SHIFT 0x16u
@@ -65,6 +67,10 @@
 #define RATION_WORK_TIME_BITS 0x30u
 #define RATION_WORK_CONTEXT_BITS 0xfu
 #define RATION_WORK_WAITING_BIT 0x3fu
+#define RATION_DUE_TIME_BITS 0x39u
+#define RATION_DUE_CAP_BITS 0x7u
+#define RATION_PART_USED_BITS 0x15u
+#define RATION_PART_NUMBER_BITS 0x2bu
 #define RATION_SLICE_NONE 0x0u
 #define RATION_SLICE_KEPT 0x1u
 #define RATION_SLICE_UNSEEN 0x2u
@@ -319,13 +325,15 @@ struct ration_compute {
 	uint64_t used;
 	uint64_t waited;
 	uint64_t pad4[6];
+	uint64_t parts[1024];
 };
-_Static_assert(sizeof(struct ration_compute) == 128, "compute");
+_Static_assert(sizeof(struct ration_compute) == 8320, "compute");
 _Static_assert(offsetof(struct ration_compute, due) == 0, "compute.due");
 _Static_assert(offsetof(struct ration_compute, pad1) == 8, "compute.pad1");
 _Static_assert(offsetof(struct ration_compute, used) == 64, "compute.used");
 _Static_assert(offsetof(struct ration_compute, waited) == 72, "compute.waited");
 _Static_assert(offsetof(struct ration_compute, pad4) == 80, "compute.pad4");
+_Static_assert(offsetof(struct ration_compute, parts) == 128, "compute.parts");
 
 struct ration_slot {
 	uint64_t pid;
@@ -471,16 +479,16 @@ struct ration_region {
 	struct ration_account accounts[16][1024];
 	struct ration_tail tail;
 };
-_Static_assert(sizeof(struct ration_region) == 3350528, "region");
+_Static_assert(sizeof(struct ration_region) == 3481600, "region");
 _Static_assert(offsetof(struct ration_region, header) == 0, "region.header");
 _Static_assert(offsetof(struct ration_region, limits) == 4096, "region.limits");
 _Static_assert(offsetof(struct ration_region, devices) == 8192, "region.devices");
 _Static_assert(offsetof(struct ration_region, compute) == 10240, "region.compute");
-_Static_assert(offsetof(struct ration_region, status) == 12288, "region.status");
-_Static_assert(offsetof(struct ration_region, slots) == 20480, "region.slots");
-_Static_assert(offsetof(struct ration_region, refusals) == 151552, "region.refusals");
-_Static_assert(offsetof(struct ration_region, deaths) == 184320, "region.deaths");
-_Static_assert(offsetof(struct ration_region, accounts) == 200704, "region.accounts");
-_Static_assert(offsetof(struct ration_region, tail) == 3346432, "region.tail");
+_Static_assert(offsetof(struct ration_region, status) == 143360, "region.status");
+_Static_assert(offsetof(struct ration_region, slots) == 151552, "region.slots");
+_Static_assert(offsetof(struct ration_region, refusals) == 282624, "region.refusals");
+_Static_assert(offsetof(struct ration_region, deaths) == 315392, "region.deaths");
+_Static_assert(offsetof(struct ration_region, accounts) == 331776, "region.accounts");
+_Static_assert(offsetof(struct ration_region, tail) == 3477504, "region.tail");
 
 #endif

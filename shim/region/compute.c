@@ -90,29 +90,76 @@ static uint64_t compute_bounded(uint64_t due, uint64_t now_ns)
 	return due > now_ns + COMPUTE_MOST_DEBT_NS ? now_ns + COMPUTE_MOST_DEBT_NS : due;
 }
 
-uint64_t region_cap_due(struct region *r, unsigned device, uint64_t now_ns)
+/* compute_due returns the time that the word stands for at this cap: of a debt that was reckoned
+ * with another one, as much as it is with this. */
+static uint64_t compute_due(uint64_t word, unsigned percent, uint64_t now_ns)
 {
-	uint64_t *word = &r->m->compute[device].due, due = load_acquire(word), bounded = compute_bounded(due, now_ns);
-	/* Written down, or it would be an hour ahead for ever. If it has changed, the next look sees it. */
-	if (due != bounded)
-		cas(word, due, bounded);
-	return bounded;
+	uint64_t due = compute_bounded(due_time(word), now_ns);
+	unsigned before = percent_of(due_cap(word));
+	if (due > now_ns && before && before != percent)
+		due = compute_bounded(now_ns + (due - now_ns) * before / percent, now_ns);
+	return due;
 }
 
-uint64_t region_cap_used(const struct region *r, unsigned device) { return load_acquire(&r->m->compute[device].used); }
+uint64_t region_cap_due(struct region *r, unsigned device, unsigned percent, uint64_t now_ns)
+{
+	uint64_t *word = &r->m->compute[device].due, before = load_acquire(word), due = compute_due(before, percent, now_ns);
+	/* Written down, or it would be an hour ahead for ever. If it has changed, the next look sees it. */
+	if (due > now_ns && before != make_due(due, percent))
+		cas(word, before, make_due(due, percent));
+	return due;
+}
+
+/* compute_charged returns what is due once so much more is charged. The time that was used began so
+ * long before now, and before that lies the credit. */
+static uint64_t compute_charged(uint64_t due, uint64_t used_ns, unsigned percent, uint64_t now_ns)
+{
+	uint64_t from = now_ns > used_ns + COMPUTE_CREDIT_NS ? now_ns - used_ns - COMPUTE_CREDIT_NS : 0;
+	return compute_bounded((due > from ? due : from) + used_ns * 100 / percent, now_ns);
+}
+
+uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent, uint64_t now_ns)
+{
+	return under_way_ns ? compute_charged(due, under_way_ns, percent, now_ns + under_way_ns) : due;
+}
+
+/* compute_claim claims ns of one part of the time, and returns how much of that was left. */
+static uint64_t compute_claim(uint64_t *word, uint64_t number, uint64_t ns)
+{
+	uint64_t before, used, claimed;
+	do {
+		before = load_acquire(word);
+		/* What was charged so long ago is forgotten. */
+		if (time_part_number(before) > number)
+			return ns;
+		used = time_part_number(before) == number ? time_part_used(before) : 0;
+		claimed = used >= RATION_PART_NS ? 0 : ns < RATION_PART_NS - used ? ns : RATION_PART_NS - used;
+	} while (!cas(word, before, make_time_part(number, used + claimed)));
+	return claimed;
+}
+
+uint64_t region_cap_claim(struct region *r, unsigned device, uint64_t from_ns, uint64_t to_ns)
+{
+	uint64_t claimed = 0;
+	while (from_ns < to_ns) {
+		uint64_t number = from_ns / RATION_PART_NS, end = (number + 1) * RATION_PART_NS;
+		end = end < to_ns ? end : to_ns;
+		claimed += compute_claim(&r->m->compute[device].parts[number % RATION_PARTS], number, end - from_ns);
+		from_ns = end;
+	}
+	return claimed;
+}
 
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns)
 {
 	struct ration_compute *c = &r->m->compute[device];
 	struct ration_account *a;
-	/* When the time that was used began, and before that the credit. */
-	uint64_t from = now_ns > used_ns + COMPUTE_CREDIT_NS ? now_ns - used_ns - COMPUTE_CREDIT_NS : 0;
 	uint64_t before, due;
 	FAILPOINT(CAP_MEASURED);
 	do {
 		before = load_acquire(&c->due);
-		due = compute_bounded((before > from ? compute_bounded(before, now_ns) : from) + used_ns * 100 / percent, now_ns);
-	} while (!cas(&c->due, before, due));
+		due = compute_charged(compute_due(before, percent, now_ns), used_ns, percent, now_ns);
+	} while (!cas(&c->due, before, make_due(due, percent)));
 	FAILPOINT(CAP_CHARGED);
 	/* For people only. */
 	fetch_add(&c->used, used_ns);

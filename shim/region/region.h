@@ -240,11 +240,14 @@ void region_show_slice(struct region *r, unsigned device, uint64_t slice);
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS]);
 
 /* The cap's word: docs/protocols.md, section 12. region_cap_due returns the nanosecond of
- * the monotonic clock that launches wait for. region_cap_charge charges time of the device
- * that was used, at a cap in percent. region_cap_used returns all that was charged. region_cap_waited books that a launch waited. */
-uint64_t region_cap_due(struct region *r, unsigned device, uint64_t now_ns);
+ * the monotonic clock that launches wait for at a cap in percent, and region_cap_ahead what that would be
+ * if so much more were used from now on. region_cap_claim returns how much of an interval of that clock, in
+ * which this process occupied the device, was not claimed yet, also by other processes that had work at the same
+ * time; region_cap_charge charges that. region_cap_waited books that a launch waited. */
+uint64_t region_cap_due(struct region *r, unsigned device, unsigned percent, uint64_t now_ns);
+uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent, uint64_t now_ns);
+uint64_t region_cap_claim(struct region *r, unsigned device, uint64_t from_ns, uint64_t to_ns);
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns);
-uint64_t region_cap_used(const struct region *r, unsigned device);
 void region_cap_waited(struct region *r, unsigned device, uint64_t ns);
 
 /* region_cause_text says how a death was noticed. */

@@ -114,6 +114,18 @@ static inline uint64_t context_cost_for(uint64_t cost, const uint64_t uuid[2])
 static inline uint64_t make_nvml_pids(uint64_t pidns, int own) { return pidns << 1 | (own != 0); }
 
 /* The last sign of work: when, by how many contexts, and whether a thread waits. */
+static inline uint64_t make_due(uint64_t nanoseconds, unsigned percent)
+{
+	return (nanoseconds & LOW_BITS(RATION_DUE_TIME_BITS)) | (uint64_t)percent << RATION_DUE_TIME_BITS;
+}
+
+static inline uint64_t due_time(uint64_t d) { return d & LOW_BITS(RATION_DUE_TIME_BITS); }
+static inline unsigned due_cap(uint64_t d) { return (unsigned)(d >> RATION_DUE_TIME_BITS); }
+
+static inline uint64_t make_time_part(uint64_t number, uint64_t ns) { return number << RATION_PART_USED_BITS | ns; }
+static inline uint64_t time_part_number(uint64_t p) { return p >> RATION_PART_USED_BITS; }
+static inline uint64_t time_part_used(uint64_t p) { return p & LOW_BITS(RATION_PART_USED_BITS); }
+
 static inline uint64_t make_work(uint64_t microseconds, unsigned contexts, int waiting)
 {
 	return (microseconds & LOW_BITS(RATION_WORK_TIME_BITS)) |

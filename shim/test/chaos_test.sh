@@ -23,6 +23,24 @@ if [ -z "$san" ] && [ -f "$faults" ]; then
 	done
 fi
 
+# And at those of a device's time: the next process of the job has its cap, no more and no less.
+if [ -z "$san" ] && [ -f "$faults" ]; then
+	for point in work-shown cap-measured cap-charged cap-waiting; do
+		for k in 1 20; do
+			where="killed at $point:$k with a cap"
+			fresh caps
+			(
+				. "$here/compute_caps.env"
+				export RATION_COMPUTE_MAX=50
+				RATION_FAULT=$point:$k timeout 20 env LD_PRELOAD="$faults" "$tests/compute_caps" small >/dev/null 2>&1
+				[ $? -eq 137 ] || exit 1
+				timeout 20 env LD_PRELOAD="$preload" "$tests/compute_caps" survivor || exit 2
+			)
+			is $? 0
+		done
+	done
+fi
+
 # Inside the driver's calls.
 for call in cuMemAlloc:1 cuMemAlloc:1:after cuMemFree:1 cuMemFree:1:after cuDevicePrimaryCtxRetain:1:after; do
 	where="killed in $call"

@@ -52,7 +52,7 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 static pthread_mutex_t sleep_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t sleep_over = PTHREAD_COND_INITIALIZER;
 static unsigned timed_threads = 1, sleeping;
-static uint64_t sleeping_until[16]; /* 0: nobody */
+static uint64_t sleeping_until[256]; /* 0: nobody */
 
 static inline void sleep_together(uint64_t now, uint64_t until)
 {
@@ -66,7 +66,7 @@ static inline void sleep_together(uint64_t now, uint64_t until)
 	pthread_cond_broadcast(&sleep_over);
 	while ((now = machine_now(0)) < until) {
 		uint64_t first = until;
-		for (unsigned i = 0; i < 16; i++)
+		for (unsigned i = 0; i < 256; i++)
 			first = sleeping_until[i] && sleeping_until[i] < first ? sleeping_until[i] : first;
 		if (sleeping < timed_threads || first < until)
 			pthread_cond_wait(&sleep_over, &sleep_lock);

@@ -205,9 +205,29 @@ static void killed(void)
 	EQ(slept_ns, 0);
 }
 
+/* What another process of the job, which may have died anywhere (chaos_test.sh), leaves behind: nothing
+ * that holds this one up, or lets it have more. */
+static void survivor(void)
+{
+	unsigned reaped, slots = 0;
+	uint32_t asked[RATION_SLOTS] = {0};
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	for (unsigned i = 0; i < RATION_SLOTS; i++)
+		slots += status_state(load_acquire(&region_here()->m->status[i])) != RATION_SLOT_FREE;
+	EQ(slots, 0);
+	EQ(region_workers(region_here(), 0, 0, asked), 0);
+	start_timed();
+	CUfunction f = kernel("one");
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND)
+		OK(launch(f, NULL));
+	GETS(since, cap_here());
+}
+
 /* The threads of a process, each with a stream of its own, have one cap together. */
 static CUfunction thread_kernel;
 static CUcontext thread_context;
+static CUstream thread_stream;
 static uint64_t thread_until;
 
 static void *launching(void *arg)
@@ -297,7 +317,7 @@ static void captures(void)
 	for (unsigned i = 0; i < 4; i++) /* with a batch open on the stream */
 		OK(launch(thread_kernel, s));
 	later(20 * MS);
-	store_release(&region_here()->m->compute[0].due, machine_now(0) + 10 * SECOND);
+	store_release(&region_here()->m->compute[0].due, make_due(machine_now(0) + 10 * SECOND, 50));
 	uint64_t slept = slept_ns;
 	CUgraphExec exec = captured_graph(thread_kernel, 600, s);
 	EQ(slept_ns, slept);
@@ -505,6 +525,107 @@ static void destroyed(void)
 	EQ(fakegpu_errors(), 0);
 }
 
+/* A debt is of the device's time: at another cap one waits for it as long as it takes there. */
+static void raised(void)
+{
+	start_timed();
+	CUfunction f = kernel("long_one"), one = kernel("one");
+	OK(launch(f, NULL));
+	later(201 * MS);
+	OK(cuCtxSynchronize());
+	/* 200 ms at 10 % are 2 s, of which 200 ms and the credit have passed; at 50 % a fifth of the rest. */
+	set_compute(0, 0, 50);
+	uint64_t since = machine_now(0);
+	OK(launch(one, NULL));
+	double waited = (double)(machine_now(0) - since) / MS;
+	CHECK(fabs(waited - (2000 - 250) / 5.0) <= 2);
+	/* And at a lower one longer. */
+	later(SECOND);
+	OK(launch(f, NULL));
+	later(201 * MS);
+	OK(cuCtxSynchronize());
+	set_compute(0, 0, 5);
+	since = machine_now(0);
+	OK(launch(one, NULL));
+	waited = (double)(machine_now(0) - since) / MS;
+	CHECK(fabs(waited - (400 - 250) * 10.0) <= 50);
+}
+
+/* A process of a job that had neither a share nor a cap when it began is not held to one that it gets
+ * later; one that begins then is. */
+static void began_before(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	set_compute(0, 0, 50);
+	for (unsigned n = 0; n < 300; n++) {
+		later(10 * MS);
+		OK(launch(f, NULL));
+	}
+	later(10 * MS);
+	EQ(slept_ns, 0);
+	EQ(charged(), 0);
+	EQ(AGAIN("small", "RATION_COMPUTE_MAX", "50"), 0);
+}
+
+/* A training loop: one stream, launches of short and long kernels from two threads by turns, and a
+ * wait for the step before the last. The device is never idle but for the cap: after each pause, when
+ * it works off short kernels faster than they are launched. */
+static CUevent step_ends[3];
+static pthread_barrier_t half_step;
+static bool trained;
+
+static void half_a_step(CUfunction tiny, CUfunction one)
+{
+	for (unsigned i = 0; i < 60; i++) {
+		OK(launch(i % 20 == 19 ? one : tiny, thread_stream));
+		later(12 * US);
+	}
+}
+
+static void *backward(void *arg)
+{
+	OK(cuCtxSetCurrent(thread_context));
+	CUfunction tiny = kernel("tiny"), one = kernel("one");
+	while (pthread_barrier_wait(&half_step), !trained) {
+		half_a_step(tiny, one);
+		pthread_barrier_wait(&half_step);
+	}
+	return arg;
+}
+
+static void training(void)
+{
+	pthread_t t;
+	thread_context = start_timed();
+	CUfunction tiny = kernel("tiny"), one = kernel("one");
+	OK(cuStreamCreate(&thread_stream, 1));
+	for (int i = 0; i < 3; i++)
+		OK(cuEventCreate(&step_ends[i], 2));
+	pthread_barrier_init(&half_step, NULL, 2);
+	EQ(pthread_create(&t, NULL, backward, NULL), 0);
+	uint64_t since = machine_now(0);
+	for (unsigned n = 0; books_of(0, getpid(), 0).got_ns < SECOND; n++) {
+		half_a_step(tiny, one);
+		pthread_barrier_wait(&half_step);
+		pthread_barrier_wait(&half_step);
+		OK(cuEventRecord(step_ends[n % 3], thread_stream));
+		while (n >= 2 && cuEventQuery(step_ends[(n - 2) % 3]) == CUDA_ERROR_NOT_READY)
+			later(50 * US);
+		if (n >= 2)
+			OK(cuEventSynchronize(step_ends[(n - 2) % 3]));
+	}
+	GETS(since - 50 * MS, cap_here()); /* with the credit that it begins with */
+	double got = (double)books_of(0, getpid(), 0).got_ns, used = (double)charged();
+	if (used < got * 0.98 || used > got * 1.02)
+		fprintf(stderr, "charged %.3f ms, used %.3f ms\n", used / 1e6, got / 1e6);
+	CHECK(used >= got * 0.98 && used <= got * 1.02);
+	trained = true;
+	pthread_barrier_wait(&half_step);
+	EQ(pthread_join(t, NULL), 0);
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
@@ -527,6 +648,7 @@ static const struct test {
 	{"scribble", scribble, "50"},
 	{"live", live, "50"},
 	{"killed", killed, "50"},
+	{"survivor", survivor, "50"},
 	{"threads", threads, "50"},
 	{"graphs", graphs, "50"},
 	{"captures", captures, "50"},
@@ -539,6 +661,11 @@ static const struct test {
 	{"two_contexts", two_contexts, "50"},
 	{"left_capture", left_capture, "50"},
 	{"destroyed", destroyed, "50"},
+	{"raised", raised, "10"},
+	{"began_before", began_before, "0"},
+	{"training", training, "10"},
+	{"training", training, "50"},
+	{"training", training, "90"},
 };
 
 int main(int argc, char **argv)

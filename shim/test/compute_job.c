@@ -8,16 +8,18 @@ struct worker {
 	int to, from;
 };
 
-/* A worker: l launches, w waits for a kernel that takes long, s says the slice it has. */
+/* A worker: l launches, c launches what takes a millisecond, w waits for a kernel that takes long. */
 static int work(void)
 {
 	char step;
 	start_timed();
-	CUfunction f = kernel("one"), forever = kernel("long_one");
+	CUfunction f = kernel("one"), forever = kernel("long_one"), one_ms = kernel("five");
 	EQ(write(1, "r", 1), 1);
 	while (read(0, &step, 1) == 1) {
 		if (step == 'l')
 			OK(launch(f, NULL));
+		if (step == 'c')
+			OK(launch(one_ms, NULL));
 		if (step == 'w') {
 			OK(launch(forever, NULL));
 			EQ(write(1, "w", 1), 1);
@@ -132,6 +134,50 @@ static void wait_and_die(void)
 	finish_worker(&a, false);
 }
 
+/* How long the device was occupied, with the switches from one process to another. */
+static uint64_t occupied(void)
+{
+	struct fakegpu_engine e = {0};
+	fakegpu_engine(0, &e, NULL, 0);
+	return e.now_ns - e.idle_ns;
+}
+
+/* One cap, several processes: together they get it, however often each launches, and a process that is
+ * alone gets all of it. Workers launch in turn, each as often in a round as it says; gap passes after
+ * each launch. */
+static void cap_of(const struct worker *w, const unsigned *often, unsigned workers, uint64_t gap)
+{
+	const double cap = 60;
+	uint64_t since = machine_now(0), before = occupied();
+	while (machine_now(0) - since < 5 * SECOND)
+		for (unsigned i = 0; i < workers; i++)
+			for (unsigned n = 0; n < often[i]; n++) {
+				tell(&w[i], 'c', 'd');
+				later(gap);
+			}
+	double percent = 100.0 * (double)(occupied() - before) / (double)(machine_now(0) - since);
+	if (percent < cap - 2 || percent > cap + 2)
+		fprintf(stderr, "%u processes got %.1f %%, not %.1f\n", workers, percent, cap);
+	CHECK(percent >= cap - 2 && percent <= cap + 2);
+}
+
+static void together(void)
+{
+	struct worker w[3];
+	set_compute(0, RATION_COMPUTE_NONE, 60);
+	for (int i = 0; i < 3; i++)
+		w[i] = begin();
+	later(SECOND);
+	cap_of(w, (const unsigned[]){1}, 1, 0);
+	cap_of(w, (const unsigned[]){1, 1}, 2, 0);
+	cap_of(w, (const unsigned[]){5, 1, 1}, 3, 0);
+	cap_of(&w[1], (const unsigned[]){1}, 1, 0);
+	/* They hand on to one another, and never have work at the same time. */
+	cap_of(w, (const unsigned[]){1, 1}, 2, 1200 * US);
+	for (int i = 0; i < 3; i++)
+		finish_worker(&w[i], i == 2);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argv;
@@ -141,5 +187,6 @@ int main(int argc, char **argv)
 	machine_clock = true;
 	divide();
 	wait_and_die();
+	together();
 	return FINISH();
 }
