@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,13 +23,25 @@ func newTopCommand(a *app) *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show jobs and processes as they change",
-		Long: `Show jobs on the terminal as they change: a bar for each device of each job with
-its limit and its peak, the processes of one job or of all, and refusals and
-deaths as they happen. COMPUTE is a job's share of a device's time and its cap;
-TIME is what a process had of it lately: measured where there is a cap, else the
-driver's own samples over five seconds or more, marked with ~, which may be
-wrong by several points. The last line shows the keys; ? explains them.
+		Short: "Show the machine, its jobs and processes as they change",
+		Long: `Show the machine on the terminal as it changes: its findings and its GPUs, with
+what is used of each, handed out, and held outside jobs; the jobs that run, the
+busiest first, with a bar for each device, its limit and its peak; processes;
+and refusals, by the process that asked, and deaths as they happen. Root sees
+the jobs of all users. The last line shows keys; ? explains them all.
+
+COMPUTE is a job's share of a device's time and its cap; TIME is what was had of
+it lately: measured where there is a cap, else the driver's own samples over
+five seconds or more, marked with ~, which may be wrong by several points.
+
+Enter shows all about a job, with its history since ration top was started; /
+shows only what has a text in it, u the users, e also ended jobs, t processes as
+a tree. l changes a job's limits, as ration limit does. k sends a signal to a
+process, after a question: to the one that is shown and no other, and never to
+one that only its job vouches for.
+
+How it is shown (order, columns, tree, mouse) is kept in ration/top.json in
+$XDG_CONFIG_HOME or ~/.config, if that is yours.
 
 It needs a terminal that can move its cursor, 80 columns by 24 lines or more for
 everything; with less it shows less. Without one there is ration ps --watch.
@@ -71,7 +84,17 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		}
 		source = tui.OneJob(j, opts)
 	}
+	var actions tui.Actions
+	if !f.readOnly {
+		actions = topActions{}
+	}
 	meter := utilization.New()
 	defer meter.Close()
-	return tui.Run(tui.Measured(source, meter), f.interval, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	path := tui.SettingsPath()
+	before := tui.LoadSettings(path)
+	after, err := tui.Run(tui.Measured(source, meter), actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	if path != "" && !reflect.DeepEqual(before, after) {
+		printError(a.err, after.Save(path)) // no reason to fail
+	}
+	return err
 }

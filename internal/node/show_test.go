@@ -60,4 +60,3 @@ func TestStateText(t *testing.T) {
 		}
 	}
 }
-
