@@ -188,20 +188,23 @@ var signals = []struct {
 
 // signalQuestion asks whether a process is to get a signal.
 type signalQuestion struct {
-	process Process
-	signal  int // in signals
+	pid     int     // of the row
+	process Process // nil until it is found
+	signal  int     // in signals
 }
 
-// processFound is the process of the selected row, or why there is none.
+// processFound is the process of a question, or why there is none.
 type processFound struct {
-	process Process
-	err     error
+	question *signalQuestion
+	process  Process
+	err      error
 }
 
 // signalSent is what came of a signal.
 type signalSent message
 
-// findProcess finds the process of the selected row. What is only a claim is none.
+// findProcess begins the question about the process of the selected row. What is only a claim is
+// none.
 func (m *Model) findProcess() tea.Cmd {
 	r := m.selectedProcess()
 	_, inDetails := m.page.(*details)
@@ -216,23 +219,27 @@ func (m *Model) findProcess() tea.Cmd {
 		m.message = message{fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))), true}
 	default:
 		actions, job, process := m.actions, r.job, *r.Process
+		q := &signalQuestion{pid: r.HostPID}
+		m.dialog = q
 		return func() tea.Msg {
 			found, err := actions.Process(job, process)
-			return processFound{found, err}
+			return processFound{q, found, err}
 		}
 	}
 	return nil
 }
 
-// askSignal asks whether the process that was found is to get a signal.
+// askSignal asks the question, unless the user has left it.
 func (m *Model) askSignal(f processFound) {
+	left := m.dialog != f.question
 	switch {
-	case f.err != nil:
-		m.message = message{f.err.Error(), true}
-	case m.dialog != nil: // the user has begun something else
+	case left && f.err == nil:
 		_ = f.process.Close()
+	case left:
+	case f.err != nil:
+		m.dialog, m.message = nil, message{f.err.Error(), true}
 	default:
-		m.dialog = &signalQuestion{process: f.process}
+		f.question.process = f.process
 	}
 }
 
@@ -243,11 +250,16 @@ func (q *signalQuestion) press(m *Model, key tea.KeyPressMsg) tea.Cmd {
 	case "right", "down":
 		q.signal = (q.signal + 1) % len(signals)
 	case "y", "Y":
+		if q.process == nil { // nobody has been asked about it yet
+			return nil
+		}
 		m.dialog = nil
 		return q.send
 	default:
 		m.dialog = nil
-		_ = q.process.Close()
+		if q.process != nil {
+			_ = q.process.Close()
+		}
 	}
 	return nil
 }
@@ -266,7 +278,11 @@ func (q *signalQuestion) who() string {
 }
 
 func (q *signalQuestion) lines(m *Model) []string {
-	lines := wrap(fmt.Sprintf("Send %s to %s?", signals[q.signal].name, q.who()), m.width)
+	text := fmt.Sprintf("Is pid %d still that process?", q.pid)
+	if q.process != nil {
+		text = fmt.Sprintf("Send %s to %s?", signals[q.signal].name, q.who())
+	}
+	lines := wrap(text, m.width)
 	for i := range lines {
 		lines[i] = m.theme.bold.Render(lines[i])
 	}

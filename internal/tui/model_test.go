@@ -247,6 +247,15 @@ func TestSignal(t *testing.T) {
 	if fmt.Sprint(a.did) != "[signal 9 to 4711 close 4711]" || !strings.Contains(m.message.text, "SIGKILL was sent to python train.py (pid 4711)") {
 		t.Errorf("did %q, says %q", a.did, m.message.text)
 	}
+	// An answer before the question is none, and one who has left it is not asked.
+	a.did = nil
+	m.Update(tea.KeyPressMsg{Code: 'k', Text: "k"})
+	q := m.dialog.(*signalQuestion)
+	press(t, m, "y", "esc")
+	m.Update(processFound{question: q, process: &fakeProcess{a, machine.Process{HostPID: 4711}}})
+	if fmt.Sprint(a.did) != "[close 4711]" || m.dialog != nil {
+		t.Errorf("did %q, dialog %v", a.did, m.dialog)
+	}
 	a.did = nil
 	for name, mark := range map[string]func(p *machine.Process){
 		"only what the job says": func(p *machine.Process) { p.Verified = false },
