@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bufio"
 	"errors"
 	"flag"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/proc"
+	"ration/internal/workload"
 	"ration/machine"
 )
 
@@ -44,12 +48,6 @@ func TestTop(t *testing.T) {
 	s.shows(`(?m)^▸ train +0 +█.*┃ +8\.57G +10G +86%.*\n  serve +0 +█.*┃ +1\.51G +4G +38%`)
 	s.shows(`(?s)processes of all jobs, by bytes.* rank-0\n.* rank-1\n.* rank-2\n.* server\n.* eval\n`)
 	s.shows(`train: eval \(\d+\) asked for 3 GiB ×2 with 1\.43 GiB free of 10\s+GiB;`)
-	if *record != "" {
-		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
-		if err := os.WriteFile(*record, []byte(s.text()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	s.press("e")
 	s.shows(`(?m)^  gone +ended`)
 	s.press("e/SERV")
@@ -113,6 +111,75 @@ func TestTop(t *testing.T) {
 	// The order is as it was left; the cursor is not.
 	s = onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "100ms")
 	s.shows(`(?s)JOB▲.*▸ serve.*train.*sort: name`)
+	s.press("q")
+	s.exits(0)
+}
+
+// TestTopMachine has real CUDA programs on a stand-in for two GPUs: one of them is in no job. It
+// is the picture in README.md.
+func TestTopMachine(t *testing.T) {
+	if err := workload.Built(); err != nil {
+		t.Skip(err)
+	}
+	folder := t.TempDir()
+	jobs := filepath.Join(folder, "jobs")
+	if err := os.Mkdir(jobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, folder)...)
+	start := func(says string, args ...string) int {
+		cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...) // which knows the new PATH
+		cmd.Env = append(os.Environ(), env...)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(unix.SIGTERM)
+			_ = cmd.Wait()
+		})
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), says) {
+				go func() { _, _ = io.Copy(io.Discard, out) }()
+				return cmd.Process.Pid
+			}
+		}
+		t.Fatalf("%q did not say %s", args, says)
+		return 0
+	}
+	start("holding", "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
+	start("holding", "ration", "run", "--mem", "90g", "--name", "serve", "--", "fake-train", "--hold", "30g")
+	outside := start("holding", "fake-train", "--hold", "5g")
+
+	s := onTerminal(t, 80, 24, env, "ration", "top", "--interval", "100ms")
+	s.shows(`(?m)^! fake-train \(pid ` + strconv.Itoa(outside) + `\) of user \S+ holds 5\.51 GiB of device 0, and`)
+	s.shows(`(?m)^ +0 .*█.*G +140G +110G +5\.51G +0% +35°C +75W`)
+	s.shows(`(?m)^ +1 .*M +140G +110G +0 +0% +35°C +75W`)
+	s.shows(`(?s)▸ serve +0 .*30\.5G +90G.* train +0 .*12\.5G +20G`)
+	s.shows(`train, device 0: fake-train \(\d+\) asked for 10 GiB with 7\.49 GiB\s+free\s+of\s+20\s+GiB`)
+	if *record != "" {
+		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
+		if err := os.WriteFile(*record, []byte(s.text()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.press("f")
+	s.shows(`\(start\s+it\s+with\s+ration\s+run, so`)
+	s.press("qu")
+	s.shows(`all users +2 +2 +43G +220G +5\.51G`)
+	s.press("q/IN NO JOB\r\t")
+	s.shows(`No job has "IN NO JOB" in its name`)
+	s.shows(`▸ +` + strconv.Itoa(outside) + ` .* in no job +fake-train`)
+	s.press("k")
+	s.shows(`Send SIGTERM to fake-train \(pid ` + strconv.Itoa(outside) + `\)`)
+	s.press("y")
+	s.waitUntil("gone", func(text string) bool {
+		return !strings.Contains(text, "in no job") && !strings.Contains(text, "! fake-train")
+	})
 	s.press("q")
 	s.exits(0)
 }

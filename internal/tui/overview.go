@@ -47,7 +47,7 @@ func (m *Model) nothing() string {
 	}
 	switch {
 	case m.filter != "":
-		return "No job or process has " + m.filter + " in its name, user, state or command. Esc shows all again." + ended
+		return fmt.Sprintf("No job has %q in its name, user, state or command, or those of its processes. Esc shows all again.%s", m.filter, ended)
 	case m.user != "":
 		return "Nothing of " + m.user + " runs. Esc shows all users again." + ended
 	case len(m.sample.Jobs) > 0:

@@ -49,7 +49,7 @@ func (m *Model) processRows() (out []processRow) {
 	if m.allJobs {
 		for _, o := range m.sample.Outside {
 			r := outsideRow(o)
-			if (m.user == "" || m.user == o.User) && m.matchesProcess(*r.Process) {
+			if (m.user == "" || m.user == o.User) && (m.matchesProcess(*r.Process) || m.matches(noJob)) {
 				out = append(out, r)
 			}
 		}
@@ -151,7 +151,10 @@ func (m *Model) selectedProcess() *processRow {
 	return nil
 }
 
-const shareBarWidth = 12
+const (
+	shareBarWidth = 12
+	noJob         = "in no job"
+)
 
 func processColumns() []column[processRow] {
 	size := func(of func(r processRow) uint64) func(*Model, processRow) string {
@@ -188,7 +191,7 @@ func processColumns() []column[processRow] {
 		}},
 		{title: "JOB", drop: 2, text: func(_ *Model, r processRow) string {
 			if r.job == nil {
-				return "in no job"
+				return noJob
 			}
 			return r.job.Title()
 		}, needed: func(m *Model, _ processRow) bool { _, one := m.page.(*details); return m.allJobs && !one }},
