@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 
@@ -164,6 +165,43 @@ func TestEverySize(t *testing.T) {
 					press(t, m, keys...)
 					fits(t, m.Frame(), width, height)
 				}
+			}
+		}
+	}
+}
+
+// What tenants chose moves no cursor, on no page.
+func TestEscaped(t *testing.T) {
+	const bad = "a\x1b[2J\x1b]0;b\a\u202e\r"
+	s := wholeMachine()
+	s.Folder, s.Devices[0].Name = bad, bad
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		j.Name, j.Owner, j.Launcher, j.Command = bad+j.Name, bad, "b"+bad, []string{bad}
+		if j.Error != "" {
+			j.Error = bad
+		}
+		for p := range j.Processes {
+			j.Processes[p].Name, j.Processes[p].User, j.Processes[p].Container = bad, bad, bad
+		}
+		for d := range j.Deaths {
+			j.Deaths[d].Name = bad
+		}
+	}
+	for i := range s.Findings {
+		s.Findings[i].Text, s.Findings[i].Remedy = bad, bad
+	}
+	s.Outside[0].User, s.Outside[0].Container = bad, bad
+	style := regexp.MustCompile("\x1b\\[[0-9;]*m")
+	for _, keys := range [][]string{nil, {"t"}, {"e"}, {"enter"}, {"end", "enter"}, {"u"}, {"u", "down", "enter"}, {"f"}, {"tab", "k"}, {"tab", "k", "y"}, {"l"},
+		{"l", "text:" + bad, "enter"}, {"/", "text:" + bad}, {"/", "text:" + bad, "enter"}} {
+		m := modelOf(s, 120, 40)
+		m.actions = &fakeActions{}
+		press(t, m, keys...)
+		for _, r := range style.ReplaceAllString(m.Frame(), "") {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%q: %q in the frame", keys, r)
+				break
 			}
 		}
 	}

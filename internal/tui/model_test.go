@@ -323,6 +323,14 @@ func TestMouse(t *testing.T) {
 	}
 	click(1 << 20)
 	click(-1)
+	press(t, m, "esc", "/", "text:dev") // what is selected stays while a question is open
+	before, row := m.job, at(" old ")
+	click(row)
+	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
+	if m.job != before {
+		t.Error("the mouse selects beneath a prompt")
+	}
+	press(t, m, "esc")
 	if m.View().MouseMode == tea.MouseModeNone {
 		t.Error("the mouse is not asked for")
 	}
