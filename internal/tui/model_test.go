@@ -324,7 +324,7 @@ func TestMouse(t *testing.T) {
 	click(1 << 20)
 	click(-1)
 	press(t, m, "esc", "/", "text:dev") // what is selected stays while a question is open
-	before, row := m.job, at(" old ")
+	before, row := m.job, at(" train ")
 	click(row)
 	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
 	if m.job != before {
