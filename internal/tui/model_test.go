@@ -326,7 +326,7 @@ func TestMouse(t *testing.T) {
 	press(t, m, "esc", "/", "text:dev") // what is selected stays while a question is open
 	before, row := m.job, at(" train ")
 	click(row)
-	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
+	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelUp}) // the last is selected
 	if m.job != before {
 		t.Error("the mouse selects beneath a prompt")
 	}
