@@ -77,7 +77,7 @@ func blocks(lines []string) (out []block) {
 
 // recorded is the blocks that other tests record or compare, by their kind.
 var recorded = map[string]string{
-	"text top":  "../../docs/top.txt", // TestTop -record
+	"text top":  "../../docs/top.txt", // TestTopMachine -record
 	"text demo": "",                   // TestDemoIsDocumented
 
 	"text install": "", // TestInstallScript of package deploy_test

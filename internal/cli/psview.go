@@ -5,16 +5,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 	"unicode"
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -164,7 +163,7 @@ func (a *app) printTitle(s machine.Job) {
 		title = a.out.style(bold, termtext.Printable(s.Name)) + "  "
 	}
 	if s.State != "" {
-		title += stateText(s, time.Now()) + "  "
+		title += node.StateText(s, time.Now()) + "  "
 	}
 	if job.AllUsers() && s.Owner != "" {
 		title += s.Owner + "  "
@@ -179,112 +178,27 @@ func (a *app) printTitle(s machine.Job) {
 	}
 }
 
-// stateText renders a job's state: running 3m, ended 5m ago with exit status 1.
-func stateText(s machine.Job, now time.Time) string {
-	text := s.State
-	if s.State != machine.Ended {
-		if s.Started != 0 {
-			text += " " + agoText(now.Sub(s.StartedAt))
-		}
-		return text
-	}
-	if s.Ended != 0 {
-		text += " " + agoText(now.Sub(s.EndedAt)) + " ago"
-	}
-	if s.Exit != nil && s.Exit.Signal != 0 {
-		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))
-	} else if s.Exit != nil {
-		text += fmt.Sprintf(" with exit status %d", s.Exit.Status)
-	}
-	return text
-}
-
-// agoText renders a duration in one unit.
-func agoText(d time.Duration) string {
-	switch d = max(0, d); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	}
-	return fmt.Sprintf("%dd", d/(24*time.Hour))
-}
-
 // printDevices prints a line for each device that is there or was used. Before any process has
 // found out which devices there are, a limit for all of them is one line.
 func (a *app) printDevices(devices []machine.Device) {
-	unseen := func(d machine.Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
-	printed := 0
-	for i := 0; i < len(devices); i++ {
-		d := devices[i]
-		if unseen(d) && !d.Limited && d.Compute == nil {
-			continue
-		}
-		last := i
-		for unseen(d) && last+1 < len(devices) && sameLimits(devices[last+1], d) && devices[last+1].Device == devices[last].Device+1 {
-			last++
-		}
-		printed++
-		line := a.deviceLine(d)
-		if last > i {
-			line = strings.Replace(line, fmt.Sprintf("device %d ", d.Device), fmt.Sprintf("devices %d-%d ", d.Device, devices[last].Device), 1)
+	ranges := node.DeviceRanges(devices)
+	for _, d := range ranges {
+		line := a.deviceLine(d.Device)
+		if d.Last > d.Device.Device {
+			line = strings.Replace(line, fmt.Sprintf("device %d ", d.Device.Device), fmt.Sprintf("devices %v ", d), 1)
 		}
 		a.out.printf("  %s\n", line)
 		if d.Compute != nil {
 			a.out.printf("    %s\n", a.out.wrap(d.Compute.Sentence(), 4))
 		}
-		i = last
 	}
-	if printed == 0 {
+	if len(ranges) == 0 {
 		a.out.printf("  no limits, and nothing was ever used\n")
 	}
 }
 
-// sameLimits reports whether a device differs from another by its number only.
-func sameLimits(a, b machine.Device) bool {
-	same := a.Compute == nil && b.Compute == nil || a.Compute != nil && b.Compute != nil && *a.Compute == *b.Compute
-	a.Device, a.Compute, b.Compute = b.Device, nil, nil
-	return same && a == b
-}
-
-// tree returns processes with how deep they are in the tree of those that started them: each
-// behind the one that started it.
-func tree(all []machine.Process) iter.Seq2[machine.Process, int] {
-	children := map[int][]machine.Process{} // by host PID of the parent
-	listed := map[int]bool{}
-	for _, p := range all {
-		listed[p.HostPID] = p.HostPID != 0
-	}
-	for _, p := range all {
-		parent := p.Parent
-		if !listed[parent] || parent == p.HostPID {
-			parent = 0
-		}
-		children[parent] = append(children[parent], p)
-	}
-	return func(yield func(machine.Process, int) bool) {
-		var walk func(parent, depth int) bool
-		walk = func(parent, depth int) bool {
-			below := children[parent]
-			delete(children, parent) // parents in a circle, which the kernel never says, end here
-			for _, p := range below {
-				if !yield(p, depth) || p.HostPID != 0 && !walk(p.HostPID, depth+1) {
-					return false
-				}
-			}
-			return true
-		}
-		for walk(0, 0) && len(children) > 0 {
-			for parent := range children {
-				children[0] = append(children[0], children[parent]...)
-				delete(children, parent)
-				break
-			}
-		}
-	}
-}
+// tree is how ps orders the processes of a job.
+var tree = node.Tree
 
 // printGPUs prints a line for each device of the machine.
 func (a *app) printGPUs(devices []machine.GPU) {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 	"text/template"
@@ -10,30 +9,6 @@ import (
 
 	"ration/machine"
 )
-
-// Processes are behind those that started them, and none is lost, whatever the parents are.
-func TestTree(t *testing.T) {
-	p := func(pid, parent int) machine.Process { return machine.Process{HostPID: pid, Parent: parent} }
-	for name, c := range map[string]struct {
-		all  []machine.Process
-		want string
-	}{
-		"none":         {nil, ""},
-		"a launcher":   {[]machine.Process{p(3, 1), p(1, 0), p(2, 1), p(4, 3), p(5, 0)}, "1.0 3.1 4.2 2.1 5.0"},
-		"unknown":      {[]machine.Process{p(0, 0), p(0, 0), p(7, 99)}, "0.0 0.0 7.0"},
-		"its own":      {[]machine.Process{p(7, 7)}, "7.0"},
-		"in a circle":  {[]machine.Process{p(7, 8), p(8, 7)}, ""},
-		"unseen child": {[]machine.Process{p(1, 0), p(0, 1)}, "1.0 0.1"},
-	} {
-		var got []string
-		for p, depth := range tree(c.all) {
-			got = append(got, fmt.Sprint(p.HostPID, ".", depth))
-		}
-		if len(got) != len(c.all) || c.want != "" && strings.Join(got, " ") != c.want {
-			t.Errorf("%s: got %v, want %s", name, got, c.want)
-		}
-	}
-}
 
 // A device that is not there has no line, and a limit for all is one line, before anybody knows
 // which devices there are.
@@ -59,34 +34,6 @@ func TestPrintDevices(t *testing.T) {
 		a.printDevices(c.devices)
 		if out.String() != c.want {
 			t.Errorf("%s: got\n%swant\n%s", name, out.String(), c.want)
-		}
-	}
-}
-
-func TestStateText(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	at := func(ago time.Duration) (int64, time.Time) { t := now.Add(-ago); return t.UnixNano(), t }
-	job := func(state string, ago time.Duration, exit *machine.Exit) (j machine.Job) {
-		j.State, j.Exit = state, exit
-		if state == machine.Ended {
-			j.Ended, j.EndedAt = at(ago)
-		} else {
-			j.Started, j.StartedAt = at(ago)
-		}
-		return j
-	}
-	for want, j := range map[string]machine.Job{
-		"running 119s":                      job(machine.Running, 119*time.Second, nil),
-		"idle 3m":                           job(machine.Idle, 200*time.Second, nil),
-		"starting 47h":                      job(machine.Starting, 47*time.Hour, nil),
-		"running 0s":                        job(machine.Running, -time.Hour, nil), // a clock that was set back
-		"ended 2d ago with exit status 0":   job(machine.Ended, 48*time.Hour, &machine.Exit{}),
-		"ended 5s ago by signal 9 (killed)": job(machine.Ended, 5*time.Second, &machine.Exit{Status: 137, Signal: 9}),
-		"ended":                             {State: machine.Ended},
-		"running":                           {State: machine.Running},
-	} {
-		if got := stateText(j, now); got != want {
-			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

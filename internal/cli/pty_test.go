@@ -191,3 +191,12 @@ func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.
 	}
 	return out
 }
+
+// kill ends a process, and waits for its end.
+func kill(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,24 +23,34 @@ func newTopCommand(a *app) *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show jobs and processes as they change",
-		Long: `Show jobs on the terminal as they change: a bar for each device of each job with
-its limit and its peak, the processes of one job or of all, and refusals and
-deaths as they happen. The last line shows the keys, and ? explains them.
+		Short: "Show the machine, its jobs and processes as they change",
+		Long: `Show the machine on the terminal as it changes: its findings and its GPUs, with
+what is used of each, handed out, and held outside jobs; the jobs that run, the
+busiest first, with a bar for each device, its limit and its peak; processes;
+and refusals, by the process that asked, and deaths as they happen. Root sees
+the jobs of all users. The last line shows keys; ? explains them all.
 
-COMPUTE is a job's share of a device's time, and its cap. TIME is what a process
-had of it lately. It is measured in a job with a cap. Otherwise it is the
-driver's rough average over five seconds or more, marked with ~, and may be
-wrong by several points.
+COMPUTE is a job's share of a device's time and its cap; TIME is what was had of
+it lately: measured where there is a cap, else the driver's own samples over
+five seconds or more, marked with ~, which may be wrong by several points.
 
-It needs a terminal that can move its cursor. 80 columns by 24 lines show
-everything; a smaller one shows less. Without a terminal use ration ps --watch.
+Enter shows all about a job, with its history since ration top was started; /
+shows only what has a text in it, u the users, e also ended jobs, t processes as
+a tree. l changes a job's limits, as ration limit does. k sends a signal to a
+process, after a question: to the one that is shown and no other, and never to
+one that only its job vouches for.
+
+How it is shown (order, columns, tree, mouse) is kept in ration/top.json in
+$XDG_CONFIG_HOME or ~/.config, if that is yours.
+
+It needs a terminal that can move its cursor, 80 columns by 24 lines or more for
+everything; with less it shows less. Without one there is ration ps --watch.
 
 NO_COLOR=1 turns colours off. Where the locale (LC_ALL, LC_CTYPE, LANG) is not
 UTF-8, and on the Linux console, frames are drawn in ASCII.
 
-What dead processes still hold is returned to the job, if you may write its
-region. With --read-only nothing is changed.
+What processes hold that died without returning it is returned to the job, where
+you may write its region. With --read-only nothing is changed.
 
 Exit status: 0; 2 if there is no terminal; 3 if the named region could not be
 read.`,
@@ -73,7 +84,17 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		}
 		source = tui.OneJob(j, opts)
 	}
+	var actions tui.Actions
+	if !f.readOnly {
+		actions = topActions{}
+	}
 	meter := utilization.New()
 	defer meter.Close()
-	return tui.Run(tui.Measured(source, meter), f.interval, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	path := tui.SettingsPath()
+	before := tui.LoadSettings(path)
+	after, err := tui.Run(tui.Measured(source, meter), actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	if path != "" && !reflect.DeepEqual(before, after) {
+		printError(a.err, after.Save(path)) // no reason to fail
+	}
+	return err
 }

@@ -1,21 +1,31 @@
 package cli
 
 import (
+	"bufio"
+	"errors"
 	"flag"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/proc"
+	"ration/internal/workload"
+	"ration/machine"
 )
 
 var record = flag.String("record", "", "write what `ration top` shows to this file")
 
-// environ returns the environment of a user at a terminal.
+// environ returns the environment of a user at a terminal, with settings of its own.
 func environ(folder string, more ...string) []string {
 	return append([]string{"RATION_DIR=" + folder, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", "TERM=xterm-256color",
-		"LC_ALL=C.UTF-8", "NO_COLOR="}, more...)
+		"LC_ALL=C.UTF-8", "NO_COLOR=", "XDG_CONFIG_HOME=" + filepath.Join(filepath.Dir(folder), "config")}, more...)
 }
 
 // TestTop has real processes, a real region and the real program on a pseudo-terminal.
@@ -30,51 +40,219 @@ func TestTop(t *testing.T) {
 		[]string{"10g", "518m", "1400m", "rank-2", "2g", "-2g"},
 		[]string{"10g", "518m", "300m", "eval", "3g", "3g"})
 	startJob(t, folder, "serve", []string{"4g", "518m", "1g", "server"})
+	kill(t, startJob(t, folder, "gone", []string{"4g", "518m", "1g", "old"})[0])
 
+	// It opens on everything that runs, the busiest first.
 	s := onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "100ms")
-	s.shows(`(?m)^▸ serve +0 █.*┃ +1\.51G +4G +38%`)
-	s.shows(`processes of serve, by bytes`)
-	s.press("\x1b[B") // down
-	s.shows(`(?m)^▸ train +0 █.*┃ +8\.57G +10G +86%`)
-	s.shows(`(?s)processes of train, by bytes.* rank-0\n.* rank-1\n.* rank-2\n.* eval\n`)
+	s.shows(`2 jobs, 5 processes, 10\.1 GiB held, 1 ended`)
+	s.shows(`(?m)^▸ train +0 +█.*┃ +8\.57G +10G +86%.*\n  serve +0 +█.*┃ +1\.51G +4G +38%`)
+	s.shows(`(?s)processes of all jobs, by bytes.* rank-0\n.* rank-1\n.* rank-2\n.* server\n.* eval\n`)
 	s.shows(`train: eval \(\d+\) asked for 3 GiB ×2 with 1\.43 GiB free of 10\s+GiB;`)
-	s.press("sss")
-	s.shows(`(?s)by joined.*SINCE▼.* eval\n.* rank-2\n`)
-	s.press("s")
-	s.shows(`(?s)by bytes.* rank-0\n.* eval\n`)
+	s.press("e")
+	s.shows(`(?m)^  gone +ended`)
+	s.press("e/SERV")
+	s.waitUntil("only what matches", func(text string) bool {
+		return strings.Contains(text, "filter SERV") && !strings.Contains(text, "rank-0")
+	})
+	s.press("\x1b")
+	s.shows(`filter: SERV|rank-0`)
+	s.shows(` rank-0\n`)
+
+	// Details, with a history, and a limit.
+	s.press("\x1b[B\x1b[A\r")
+	s.shows(`(?s)job train .*state +running.*8\.57 GiB of 10 GiB \(86 %\).*memory +▇+ to 10 GiB.*eval \(\d+\) asked for 3 GiB ×2`)
+	s.press("l20 pounds\r")
+	s.shows(`20 pounds`)
+	s.shows(`limit: 20 pounds█`)
+	s.press("\x15" + "20g\r") // ctrl+u
+	s.shows(`train, device 0: the limit is 20 GiB now; it was 10 GiB\.`)
+	s.shows(`8\.57 GiB of 20 GiB`)
+
+	// A signal, after a question that names the process.
+	s.press("k")
+	s.shows(`Send SIGTERM to rank-0 \(pid ` + strconv.Itoa(workers[0].Process.Pid) + `\) of user `)
+	s.press("n")
+	s.waitUntil("no question", func(text string) bool { return !strings.Contains(text, "Send SIG") })
+	s.press("k\x1b[C\x1b[C") // right
+	s.shows(`Send SIGKILL to rank-0`)
+	s.press("y")
+	s.shows(`SIGKILL was sent to rank-0`)
+	if err := workers[0].Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("rank-0 ended with %v", err)
+	}
+	s.shows(`rank-0 \([?]\d+\) died holding 3\.34 GiB`)
+	s.shows(`5\.23 GiB of 20 GiB`)
+	s.press("\x1b")
+	s.shows(`(?m)^▸ train .* 5\.23G +20G`)
+
+	// Keys, the mouse, and sizes of the terminal.
+	s.press(" ")
+	s.shows(`paused at`)
+	s.press(" ")
+	s.waitUntil("resumed", func(text string) bool { return !strings.Contains(text, "paused") })
+	s.press("?")
+	s.shows(`any other key back`)
+	s.press("x")
+	s.shows(`refusals and deaths`)
+	s.resize(120, 40)
+	s.shows(`OF LIMIT`)
+	s.resize(40, 10)
+	s.shows(`▸ train`)
+	s.press("\t")
+	s.shows(`▸ \d+ .*rank-1`)
+	s.resize(80, 24)
+	s.press("\x1b[<0;4;4M\x1b[<0;4;4m") // a click on the second job
+	s.shows(`▸ serve`)
+	s.press("ss")
+	s.shows(`sort: name`)
+	s.press("q")
+	s.exits(0)
+
+	// The order is as it was left; the cursor is not.
+	s = onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "100ms")
+	s.shows(`(?s)JOB▲.*▸ serve.*train.*sort: name`)
+	s.press("q")
+	s.exits(0)
+}
+
+// TestTopMachine has real CUDA programs on a stand-in for two GPUs: one of them is in no job. It
+// is the picture in README.md.
+func TestTopMachine(t *testing.T) {
+	if err := workload.Built(); err != nil {
+		t.Skip(err)
+	}
+	folder := t.TempDir()
+	jobs := filepath.Join(folder, "jobs")
+	if err := os.Mkdir(jobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, folder)...)
+	start := func(says string, args ...string) int {
+		cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...) // which knows the new PATH
+		cmd.Env = append(os.Environ(), env...)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(unix.SIGTERM)
+			_ = cmd.Wait()
+		})
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), says) {
+				go func() { _, _ = io.Copy(io.Discard, out) }()
+				return cmd.Process.Pid
+			}
+		}
+		t.Fatalf("%q did not say %s", args, says)
+		return 0
+	}
+	start("holding", "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
+	start("holding", "ration", "run", "--mem", "90g", "--name", "serve", "--", "fake-train", "--hold", "30g")
+	outside := start("holding", "fake-train", "--hold", "5g")
+
+	s := onTerminal(t, 80, 24, env, "ration", "top", "--interval", "100ms")
+	s.shows(`(?m)^! fake-train \(pid ` + strconv.Itoa(outside) + `\) of user \S+ holds 5\.51 GiB of device 0, and`)
+	s.shows(`(?m)^ +0 .*█.*G +140G +110G +5\.51G +0% +35°C +75W`)
+	s.shows(`(?m)^ +1 .*M +140G +110G +0 +0% +35°C +75W`)
+	s.shows(`(?s)▸ serve +0 .*30\.5G +90G.* train +0 .*12\.5G +20G`)
+	s.shows(`train, device 0: fake-train \(\d+\) asked for 10 GiB with 7\.49 GiB\s+free\s+of\s+20\s+GiB`)
 	if *record != "" {
 		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
 		if err := os.WriteFile(*record, []byte(s.text()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-
-	// A killed process.
-	if err := workers[0].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = workers[0].Wait()
-	s.shows(`rank-0 \([?]\d+\) died holding 3\.34 GiB`)
-	s.shows(`(?m)^▸ train .* 5\.23G +10G`)
-
-	// Keys, and sizes of the terminal.
-	s.press(" ")
-	s.shows(`paused at`)
-	s.press(" ")
-	s.waitUntil("resumed", func(text string) bool { return !strings.Contains(text, "paused") })
-	s.press("?")
-	s.shows(`any key: back`)
-	s.press("x")
-	s.shows(`refusals and deaths`)
-	s.resize(120, 40)
-	s.shows(`OF LIMIT`)
-	s.resize(40, 8)
-	s.shows(`▸ train`)
-	s.resize(80, 24)
-	s.press("a")
-	s.shows(`processes of all jobs`)
+	s.press("f")
+	s.shows(`\(start\s+it\s+with\s+ration\s+run, so`)
+	s.press("qu")
+	s.shows(`all users +2 +2 +43G +220G +5\.51G`)
+	s.press("q/IN NO JOB\r\t")
+	s.shows(`No job has "IN NO JOB" in its name`)
+	s.shows(`▸ +` + strconv.Itoa(outside) + ` .* in no job +fake-train`)
+	s.press("k")
+	s.shows(`Send SIGTERM to fake-train \(pid ` + strconv.Itoa(outside) + `\)`)
+	s.press("y")
+	s.waitUntil("gone", func(text string) bool {
+		return !strings.Contains(text, "in no job") && !strings.Contains(text, "! fake-train")
+	})
 	s.press("q")
 	s.exits(0)
+}
+
+// A process that has taken the place of the one that is shown is not opened for a signal.
+func TestTopProcess(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Chmod(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("RATION_DIR", folder)
+	worker := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})[0]
+	read := func() (*machine.Job, machine.Process) {
+		j, err := machine.ReadJob("train")
+		if err != nil || len(j.Processes) != 1 {
+			t.Fatalf("read %+v, %v", j.Processes, err)
+		}
+		return &j, j.Processes[0]
+	}
+	j, p := read()
+	found, err := topActions{}.Process(j, p)
+	if err != nil || found.PID() != worker.Process.Pid || found.Name() != "rank-0" {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	for name, change := range map[string]func(p *machine.Process){
+		"another process":       func(p *machine.Process) { p.HostPID = os.Getpid() },
+		"another slot":          func(p *machine.Process) { p.Slot++ },
+		"the slot's last owner": func(p *machine.Process) { p.Joined-- },
+		"none":                  func(p *machine.Process) { p.HostPID = 1 << 22 },
+	} {
+		other := p
+		change(&other)
+		if got, err := (topActions{}).Process(j, other); err == nil {
+			t.Errorf("%s: found %d", name, got.PID())
+		}
+	}
+	// A handle stays with its process.
+	kill(t, worker)
+	if err := found.Signal(unix.SIGCONT); !errors.Is(err, proc.ErrEnded) {
+		t.Errorf("signal to a process that has ended: %v", err)
+	}
+	if got, err := (topActions{}).Process(j, p); err == nil {
+		t.Errorf("found %d, which has ended", got.PID())
+	}
+	if err := found.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What ration limit takes, the prompt takes, and what it refuses is an error.
+func TestTopSetLimit(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Chmod(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("RATION_DIR", folder)
+	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
+	j := machine.Job{Name: "train", Path: filepath.Join(folder, "train", "region")}
+	for _, tt := range []struct{ arguments, says, err string }{
+		{"20g", "the limit is 20 GiB now; it was 10 GiB", ""},
+		{" 0=5g ", "the limit is 5 GiB now; it was 20 GiB", ""},
+		{"6g --device 0", "the limit is 6 GiB now", ""},
+		{"--compute 50%", "the share of its time is 50 % now", ""},
+		{"many", "", "many"},
+		{"1g 2g", "", "a job and perhaps a size"},
+		{"--help", "", "not a limit"},
+		{"--nonsense", "", "nonsense"},
+	} {
+		says, err := topActions{}.SetLimit(j, tt.arguments)
+		if !strings.Contains(says, tt.says) || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%q: says %q, %v", tt.arguments, says, err)
+		}
+	}
 }
 
 // TestTopEnds checks the exit status and the terminal after each way to end.
@@ -82,7 +260,7 @@ func TestTopEnds(t *testing.T) {
 	folder := t.TempDir()
 	for name, how := range map[string]func(*screen){
 		"interrupt key": func(s *screen) { s.press("\x03") },
-		"escape":        func(s *screen) { s.press("\x1b") },
+		"q":             func(s *screen) { s.press("q") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
@@ -107,17 +285,17 @@ func TestTopTerminals(t *testing.T) {
 	startJob(t, folder, "train", []string{"10g", "0", "5g", "rank-0"})
 	for _, term := range []string{"xterm", "screen", "tmux-256color", "vt100", "linux"} {
 		t.Run(term, func(t *testing.T) {
-			more := []string{"TERM=" + term, "SSH_TTY=/dev/pts/0", "NO_COLOR=1"}
-			bar := "▸ train +0 █"
+			more := []string{"TERM=" + term, "SSH_TTY=/dev/pts/0", "NO_COLOR=1", "XDG_CONFIG_HOME=" + t.TempDir()}
+			bar := "▸ train +0 +█"
 			if term == "linux" {
-				bar = "> train +0 #"
+				bar = "> train +0 +#"
 			}
 			if term == "vt100" {
-				more, bar = append(more, "LC_ALL=C"), "> train +0 #"
+				more, bar = append(more, "LC_ALL=C"), "> train +0 +#"
 			}
 			s := onTerminal(t, 80, 24, environ(folder, more...), "ration", "top", "--read-only")
 			s.shows(bar)
-			s.press("s")
+			s.press("\tss")
 			s.shows("by PID")
 			s.press("q")
 			s.exits(0)

@@ -7,30 +7,8 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
-	"ration/internal/termtext"
 	"ration/machine"
 )
-
-// computeTitle is the title of the column of shares and caps.
-const computeTitle = "COMPUTE"
-
-// withCompute returns the columns of the jobs, with one for shares and caps if any job has
-// one, as wide as it must be.
-func (m *Model) withCompute() []jobColumn {
-	width := 0
-	for i := range m.sample.Jobs {
-		s := &m.sample.Jobs[i]
-		for _, d := range s.Devices {
-			width = max(width, termtext.Width(m.computeText(s, d)))
-		}
-	}
-	if width == 0 {
-		return jobColumns
-	}
-	column := jobColumn{computeTitle, max(width, len(computeTitle)), 1, func(s *machine.Job, d machine.Device, _ bool) string { return m.computeText(s, d) }}
-	after := slices.IndexFunc(jobColumns, func(c jobColumn) bool { return c.title == "SHARE" }) + 1
-	return slices.Insert(slices.Clone(jobColumns), after, column)
-}
 
 // computeText renders a job's share of a device and its cap, or that the share is not
 // enforced in some process of it.
@@ -39,6 +17,15 @@ func (m *Model) computeText(s *machine.Job, d machine.Device) string {
 		return machine.NotEnforced
 	}
 	return strings.ReplaceAll(d.Compute.Short(), "≤", m.theme.atMost)
+}
+
+// computeSentence says in words what a job may have of a device's time.
+func (m *Model) computeSentence(j *machine.Job, d machine.Device) string {
+	text := d.Compute.Sentence()
+	if unenforced(j, d) {
+		text += "; " + machine.NotEnforced
+	}
+	return text
 }
 
 // unenforced reports whether a job has a share of a device that some process of it does
@@ -90,4 +77,16 @@ func (m *Model) timeText(t *machine.Time) string {
 // shortTime renders nanoseconds for a column.
 func shortTime(ns uint64) string {
 	return strings.ReplaceAll(humanfmt.Span(time.Duration(ns)), " ", "")
+}
+
+// jobTime renders how much of a device's time the processes of a job had lately, together.
+func (m *Model) jobTime(j *machine.Job, device int) string {
+	t := machine.Time{Percent: timeOn(j, device)}
+	if t.Percent < 0 {
+		return ""
+	}
+	t.About = slices.ContainsFunc(j.Processes, func(p machine.Process) bool {
+		return slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return h.Device == device && h.Time != nil && h.Time.About })
+	})
+	return m.timeText(&t)
 }

@@ -12,9 +12,9 @@ import (
 	"ration/machine"
 )
 
-// event is a refusal, or a death that a read has found.
+// event is a death, or the refusals of one process.
 type event struct {
-	time    time.Time
+	time    time.Time // of the latest
 	text    string
 	refusal bool
 }
@@ -22,61 +22,70 @@ type event struct {
 // highlightTime is how long a refusal is highlighted.
 const highlightTime = 5 * time.Second
 
-// events returns refusals and deaths, the newest first.
+// events returns the refusals and deaths of the jobs that are chosen, ended or not, the newest
+// first.
 func (m *Model) events() (out []event) {
-	for _, s := range m.lastRead {
-		for _, f := range machine.GroupRefusals(s.Refusals) {
-			out = append(out, event{time.Unix(0, f.Time), m.subject(&s, f.Device) + m.refusalText(f, m.known[s.Path]), true})
+	for _, j := range m.lastRead {
+		if m.chosen(&j) {
+			out = append(out, m.eventsOf(&j, len(m.lastRead) > 1)...)
 		}
 	}
-	for _, s := range m.lastRead {
-		for _, d := range s.Deaths {
-			text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()))
-			if len(m.lastRead) > 1 {
-				text = s.Title() + ": " + text
-			}
-			out = append(out, event{time.Unix(0, d.Time), text, false})
-		}
-	}
-	for _, d := range m.deaths {
-		if m.recorded(d) {
-			continue
-		}
-		held := uint64(0)
-		for _, h := range d.process.Holdings {
-			held += h.Total
-		}
-		text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.process.Name, d.process.PID, false), humanfmt.Bytes(held))
-		if len(m.lastRead) > 1 {
-			text = d.job + ": " + text
-		}
-		out = append(out, event{d.time, text, false})
-	}
-	slices.SortFunc(out, func(a, b event) int {
-		return cmp.Or(cmp.Compare(b.time.UnixNano(), a.time.UnixNano()), cmp.Compare(a.text, b.text))
-	})
+	sortEvents(out)
 	return out
 }
 
-// recorded says whether a death that a read has found is one that its region keeps.
-func (m *Model) recorded(d death) bool {
-	for _, s := range m.lastRead {
-		if s.Title() == d.job && slices.ContainsFunc(s.Deaths, func(e machine.Death) bool {
-			return e.Slot == d.process.Slot && e.PID == d.process.PID && e.Joined == d.process.Joined
-		}) {
-			return true
-		}
+func sortEvents(all []event) {
+	slices.SortFunc(all, func(a, b event) int {
+		return cmp.Or(cmp.Compare(b.time.UnixNano(), a.time.UnixNano()), cmp.Compare(a.text, b.text))
+	})
+}
+
+// eventsOf returns the events of a job, with its name or not.
+func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
+	for _, a := range askers(j.Refusals) {
+		out = append(out, event{time.Unix(0, a.latest.Time), subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
 	}
-	return false
+	for _, d := range j.Deaths {
+		text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID), humanfmt.Bytes(d.Total()))
+		if named {
+			text = j.Title() + ": " + text
+		}
+		out = append(out, event{time.Unix(0, d.Time), text, false})
+	}
+	sortEvents(out)
+	return out
+}
+
+// asker is a process that was refused, on one device.
+type asker struct {
+	latest machine.Refusal
+	times  int
+	same   bool // all its requests were of one size
+}
+
+// askers groups refusals by who asked: a program that tries again a hundred times is one line.
+func askers(refusals []machine.Refusal) (out []asker) {
+	for _, f := range refusals { // the newest first
+		i := slices.IndexFunc(out, func(a asker) bool {
+			return a.latest.PID == f.PID && a.latest.Slot == f.Slot && a.latest.Device == f.Device
+		})
+		if i < 0 {
+			out = append(out, asker{f, 1, true})
+			continue
+		}
+		out[i].times++
+		out[i].same = out[i].same && f.Asked == out[i].latest.Asked
+	}
+	return out
 }
 
 // subject names the job and the device of an event, where there are several.
-func (m *Model) subject(s *machine.Job, device int) string {
+func subject(j *machine.Job, device int, named bool) string {
 	var parts []string
-	if len(m.lastRead) > 1 {
-		parts = append(parts, s.Title())
+	if named {
+		parts = append(parts, j.Title())
 	}
-	if len(s.Devices) > 1 {
+	if len(j.Devices) > 1 {
 		parts = append(parts, fmt.Sprintf("device %d", device))
 	}
 	if parts == nil {
@@ -86,10 +95,14 @@ func (m *Model) subject(s *machine.Job, device int) string {
 }
 
 // refusalText is Refusal.Sentence in fewer words.
-func (m *Model) refusalText(f machine.RepeatedRefusal, known []machine.Process) string {
+func (m *Model) refusalText(a asker, known []machine.Process) string {
+	f := a.latest
 	text := shortPID(f.Requester(known)) + " asked for " + humanfmt.Bytes(f.Asked)
-	if f.Times > 1 {
-		text += fmt.Sprintf(" %s%d", m.theme.times, f.Times)
+	switch {
+	case a.times > 1 && a.same:
+		text += fmt.Sprintf(" %s%d", m.theme.times, a.times)
+	case a.times > 1:
+		text += fmt.Sprintf(", the latest of %d,", a.times)
 	}
 	text += fmt.Sprintf(" with %s free of %s", humanfmt.Bytes(f.Free()), humanfmt.Bytes(f.Limit))
 	var top []string
@@ -102,8 +115,9 @@ func (m *Model) refusalText(f machine.RepeatedRefusal, known []machine.Process) 
 	return text
 }
 
-func nameAndPID(name string, pid int, verified bool) string {
-	text := humanfmt.Claim(strconv.Itoa(pid), verified)
+// nameAndPID names a process that has died, whose PID nothing confirms any more.
+func nameAndPID(name string, pid int) string {
+	text := humanfmt.Claim(strconv.Itoa(pid), false)
 	if name == "" {
 		return "pid " + text
 	}
@@ -114,20 +128,27 @@ func nameAndPID(name string, pid int, verified bool) string {
 func shortPID(process string) string { return strings.Replace(process, "(pid ", "(", 1) }
 
 // eventLines returns the newest events that fit.
-func (m *Model) eventLines(width, height int) (lines []string) {
-	for _, e := range m.events() {
+func (m *Model) eventLines(height int) []line {
+	lines := m.linesOf(m.events())
+	return lines[:min(len(lines), height)]
+}
+
+// linesOf renders events, each with its time.
+func (m *Model) linesOf(events []event) (lines []line) {
+	for _, e := range events {
 		style := plain
 		if e.refusal && m.sample.Time.Sub(e.time) < highlightTime {
 			style = m.theme.bad
 		}
 		clock := e.time.In(m.zone).Format(time.TimeOnly)
 		prefix := "  " + m.theme.faint.Render(clock) + "  "
-		for _, part := range wrap(e.text, max(width-len(clock)-4, 8)) {
-			if len(lines) == height {
-				return lines
-			}
-			lines, prefix = append(lines, prefix+style.Render(part)), strings.Repeat(" ", len(clock)+4)
+		for _, part := range wrap(e.text, max(m.width-len(clock)-4, 8)) {
+			lines = append(lines, line{text: prefix + style.Render(part)})
+			prefix = strings.Repeat(" ", len(clock)+4)
 		}
+	}
+	if len(lines) == 0 {
+		lines = append(lines, line{text: m.theme.faint.Render("  none")})
 	}
 	return lines
 }

@@ -9,223 +9,187 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/termtext"
 )
+
+// line is a line of a frame, and what a click on it selects.
+type line struct {
+	text   string
+	target target
+}
+
+// target is a row of a table or of a list. The zero value is none.
+type target struct {
+	kind targetKind
+	id   string
+}
+
+type targetKind int
+
+const (
+	noTarget targetKind = iota
+	jobTarget
+	processTarget
+	itemTarget // of a page
+)
+
+// page is what the body of a frame shows.
+type page interface {
+	body(m *Model, height int) []line
+	press(m *Model, key string) tea.Cmd
+	hints(m *Model) []hint
+	choose(m *Model, id string) // selects an item, by a click
+}
+
+// hint is a key and what it does, for the last line.
+type hint struct{ key, action string }
 
 // View returns the frame for bubbletea to draw.
 func (m *Model) View() tea.View {
 	v := tea.NewView(m.Frame())
 	v.AltScreen = true
+	if !m.NoMouse {
+		v.MouseMode = tea.MouseModeCellMotion
+	}
 	return v
 }
 
 // Frame returns what the terminal shows: never more lines or columns than it has.
 func (m *Model) Frame() string {
-	var lines []string
-	switch {
-	case m.width < 1 || m.height < 1:
-		return ""
-	case m.height < 3:
-		_, lines, _ = m.jobLines(m.width)
-	default:
-		lines = append([]string{m.statusLine()}, m.body(m.height-2)...)
-		for len(lines) < m.height-1 {
-			lines = append(lines, "")
-		}
-		lines = append(lines, m.keyLine())
+	var texts []string
+	for _, l := range m.lines() {
+		texts = append(texts, strings.TrimRight(termtext.Truncate(l.text, m.width, ""), " "))
 	}
-	lines = lines[:min(len(lines), m.height)]
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(termtext.Truncate(line, m.width, ""), " ")
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(texts, "\n")
 }
 
-// body returns the lines between the first and the last of a frame.
-func (m *Model) body(height int) []string {
-	switch {
-	case m.showHelp:
-		return m.helpLines()[:min(height, len(m.helpLines()))]
-	case m.sample.Err != nil:
-		return append([]string{""}, m.paragraph(m.sample.Err.Error())...)
-	case len(m.sample.Jobs) == 0:
-		return append([]string{""}, m.paragraph("There are no jobs in "+job.Folder()+
-			". A job is shown here as soon as it starts. (ration demo shows one at work.)")...)
+// lines returns the lines of a frame: the status, the page, and keys or a dialog.
+func (m *Model) lines() (lines []line) {
+	if m.width < 1 || m.height < 1 {
+		return nil
 	}
-	jobs, processes, events := m.layout(height)
-	lines := m.jobSection(jobs)
-	if processes > 0 {
-		lines = append(lines, m.processSection(processes)...)
+	bottom := m.bottom()
+	if m.height < 3 && m.dialog == nil {
+		_, lines = m.jobLines(m.height)
+		return lines[:min(len(lines), m.height)]
 	}
-	if events > 0 {
-		for len(lines) < height-events {
-			lines = append(lines, "")
+	bottom = bottom[max(0, len(bottom)-m.height):]
+	if height := m.height - len(bottom); height > 0 {
+		lines = append(lines, line{text: m.statusLine()})
+		body := m.page.body(m, height-1)
+		lines = append(lines, body[:min(len(body), height-1)]...)
+		for len(lines) < height {
+			lines = append(lines, line{})
 		}
-		lines = append(lines, m.rule("refusals and deaths"))
-		lines = append(lines, m.eventLines(m.width, events-1)...)
-		if len(m.events()) == 0 {
-			lines = append(lines, m.theme.faint.Render("  none"))
-		}
+	}
+	for _, text := range bottom {
+		lines = append(lines, line{text: text})
 	}
 	return lines
 }
 
-// Lines without which a section is left out.
-const (
-	minProcessLines = 4  // a rule, a header, two processes
-	minBodyLines    = 12 // of the body, to have a section of events
-)
-
-// layout divides the height among the sections: first the jobs, then the processes,
-// then the events, whose height does not change, so that nothing moves when one
-// happens.
-func (m *Model) layout(height int) (jobs, processes, events int) {
-	jobs = 1
-	for _, s := range m.sample.Jobs {
-		jobs += max(1, len(s.Devices))
-	}
-	if height >= minBodyLines {
-		events = min(max(height/4, 3), 10)
-	}
-	rest := height - events
-	if jobs > rest/2 {
-		jobs = max(rest/2, min(jobs, rest-minProcessLines-4), 2)
-	}
-	if processes = rest - jobs; processes < minProcessLines {
-		jobs, processes = rest, 0
-	}
-	return jobs, processes, events
-}
-
-// jobSection returns the table of jobs, or the part of it around the selected job.
-func (m *Model) jobSection(height int) []string {
-	header, lines, selected := m.jobLines(m.width)
-	room := height - 1
-	if len(lines) > room {
-		above := max(0, min(selected-room/2, len(lines)-room))
-		below := len(lines) - room - above
-		lines = lines[above : above+room]
-		more := ""
-		if above > 0 {
-			more += fmt.Sprintf(" %s%d", m.theme.up, above)
+// bottom returns the last lines: a dialog, a message, or keys.
+func (m *Model) bottom() []string {
+	switch {
+	case m.dialog != nil:
+		return m.dialog.lines(m)
+	case m.message.text != "":
+		style := plain
+		if m.message.bad {
+			style = m.theme.bad
 		}
-		if below > 0 {
-			more += fmt.Sprintf(" %s%d", m.theme.down, below)
+		lines := wrap(m.message.text, m.width)
+		lines = lines[:min(len(lines), max(1, m.height/2))]
+		for i := range lines {
+			lines[i] = style.Render(lines[i])
 		}
-		header = "  " + overlay(header[2:], "JOB"+more)
+		return lines
 	}
-	return append([]string{m.theme.faint.Render(header)}, lines...)
-}
-
-// overlay writes text over the blanks at the beginning of a header, if it fits.
-func overlay(header, text string) string {
-	if n := termtext.Width(text); n < len(header) && strings.TrimSpace(header[3:n]) == "" {
-		return text + header[n:]
-	}
-	return header
-}
-
-// pageSize is how many processes are shown at a time.
-func (m *Model) pageSize() int {
-	_, processes, _ := m.layout(m.height - 2)
-	return max(1, processes-2)
-}
-
-// processSection returns the table of processes, from the scroll position on.
-func (m *Model) processSection(height int) []string {
-	all := m.processRows()
-	room := height - 2
-	first := max(0, min(m.scroll, len(all)-room))
-	shown := all[first:min(len(all), first+room)]
-	title := "processes of all jobs"
-	if i := m.selectedIndex(); i >= 0 && !m.allJobs {
-		title = "processes of " + termtext.Printable(m.sample.Jobs[i].Title())
-	}
-	title += ", by " + m.sortBy.String()
-	if len(all) > len(shown) {
-		title += fmt.Sprintf(" %s %d-%d of %d", m.theme.dot, first+1, first+len(shown), len(all))
-	}
-	lines := []string{m.rule(title)}
-	if len(all) == 0 {
-		return append(lines, m.theme.faint.Render("  none"))
-	}
-	header, rows := m.processLines(m.width, all, shown)
-	return append(append(lines, m.theme.faint.Render(header)), rows...)
+	return []string{m.keyLine(m.page.hints(m))}
 }
 
 // statusLine is the first line of a frame.
 func (m *Model) statusLine() string {
 	processes, held := 0, uint64(0)
-	for _, s := range m.sample.Jobs {
-		processes += len(s.Processes)
-		for _, d := range s.Devices {
-			held += d.Used
-		}
+	all := m.jobs()
+	for _, j := range all {
+		processes += len(j.Processes)
+		held += heldBy(j)
 	}
-	left := m.theme.title.Render("ration top")
-	counts := fmt.Sprintf("%s, %s, %s held", humanfmt.Plural(len(m.sample.Jobs), "job", "jobs"),
-		humanfmt.Plural(processes, "process", "processes"), humanfmt.Bytes(held))
+	const title = "ration top"
 	right := m.sample.Time.In(m.zone).Format(time.TimeOnly)
 	if m.paused {
 		right = "paused at " + right
 	}
-	gap := m.width - len("ration top") - 2 - termtext.Width(counts) - termtext.Width(right)
-	if gap < 1 {
-		return left + "  " + right
+	parts := []string{humanfmt.Plural(len(all), "job", "jobs")}
+	if m.filter != "" {
+		parts = append(parts, "filter "+termtext.Printable(m.filter))
 	}
+	if m.user != "" {
+		parts = append(parts, "user "+termtext.Printable(m.user))
+	}
+	parts = append(parts, humanfmt.Plural(processes, "process", "processes"), humanfmt.Bytes(held)+" held")
+	if n := m.hiddenJobs(); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d ended", n))
+	}
+	counts := ""
+	room := m.width - len(title) - 2 - termtext.Width(right) - 1
+	for _, part := range parts {
+		if counts != "" {
+			part = ", " + part
+		}
+		if termtext.Width(counts)+termtext.Width(part) > room {
+			break
+		}
+		counts += part
+	}
+	gap := strings.Repeat(" ", max(1, room-termtext.Width(counts)+1))
 	if m.paused {
 		right = m.theme.warn.Render(right)
 	}
-	return left + "  " + counts + strings.Repeat(" ", gap) + right
+	return m.theme.title.Render(title) + "  " + counts + gap + right
 }
 
-// keyLine is the last line of a frame: as many keys as there is room for.
-func (m *Model) keyLine() string {
-	if m.showHelp {
-		return m.theme.faint.Render("any key: back")
-	}
-	pause := "pause"
-	if m.paused {
-		pause = "resume"
-	}
-	others := "all jobs"
-	if m.allJobs {
-		others = "one job"
-	}
-	line := ""
-	for _, k := range []struct{ key, action string }{
-		{"q", "quit"}, {"?", "help"}, {"s", "sort: " + m.sortBy.String()}, {m.theme.arrows, "job"}, {"a", others}, {"r", "reverse"}, {"space", pause},
-	} {
+// keyLine shows as many keys as there is room for.
+func (m *Model) keyLine(hints []hint) (out string) {
+	for _, k := range hints {
 		part := m.theme.bold.Render(k.key) + " " + k.action
-		if termtext.Width(line)+2+termtext.Width(part) > m.width {
+		if out != "" {
+			part = "  " + part
+		}
+		if termtext.Width(out)+termtext.Width(part) > m.width {
 			break
 		}
-		line = strings.TrimLeft(line+"  "+part, " ")
+		out += part
 	}
-	return line
+	return out
 }
 
 // rule is a horizontal line with a title in it.
-func (m *Model) rule(title string) string {
+func (m *Model) rule(title string) line {
 	title = m.truncate(title, m.width-6)
 	fill := max(0, m.width-4-termtext.Width(title))
-	return m.theme.faint.Render(strings.Repeat(m.theme.rule, 2)) + " " + m.theme.bold.Render(title) + " " +
-		m.theme.faint.Render(strings.Repeat(m.theme.rule, fill))
+	return line{text: m.theme.faint.Render(strings.Repeat(m.theme.rule, 2)) + " " + m.theme.bold.Render(title) + " " +
+		m.theme.faint.Render(strings.Repeat(m.theme.rule, fill))}
 }
 
-// paragraph wraps text to the width of the terminal.
-func (m *Model) paragraph(text string) []string { return wrap(text, max(m.width-2, 8)) }
+// paragraph wraps text to the width of the terminal, with blanks before it.
+func (m *Model) paragraph(text string, indent int) (lines []line) {
+	for _, part := range wrap(text, max(m.width-indent, 8)) {
+		lines = append(lines, line{text: strings.Repeat(" ", indent) + part})
+	}
+	return lines
+}
 
 // wrap breaks text into lines, and words that are wider than a line too: what does not
 // fit a frame is not shown.
 func wrap(text string, width int) (lines []string) {
 	for _, line := range termtext.Wrap(termtext.Printable(text), width) {
-		lines = append(lines, strings.Split(ansi.Hardwrap(line, width, true), "\n")...)
+		lines = append(lines, strings.Split(ansi.Hardwrap(line, max(1, width), true), "\n")...)
 	}
 	return lines
 }
 
 func (m *Model) truncate(text string, width int) string {
-	return termtext.Truncate(text, width, m.theme.ellipsis)
+	return termtext.Truncate(text, max(0, width), m.theme.ellipsis)
 }

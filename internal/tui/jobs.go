@@ -10,213 +10,163 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
 
-// usageBar draws the usage of a device. Its full width is the limit, or the peak where
-// that is more, or the size of the device where there is no limit.
-func (m *Model) usageBar(d machine.Device, width int) string {
-	if width == 0 {
-		return ""
-	}
-	scale := max(d.Used, d.Peak)
-	if d.Limited {
-		scale = max(scale, d.Limit)
-	} else {
-		scale = max(scale, d.Total)
-	}
-	share := func(bytes uint64) float64 {
-		if scale == 0 {
-			return 0
+// jobRow is a job and its use of one device.
+type jobRow struct {
+	job   *machine.Job
+	dev   node.DeviceRange
+	none  bool // dev is none
+	first bool // of the job
+}
+
+// jobRows returns a row for each device of each job that is shown.
+func (m *Model) jobRows() (out []jobRow) {
+	for _, j := range m.jobs() {
+		ranges := node.DeviceRanges(j.Devices)
+		for i, d := range ranges {
+			out = append(out, jobRow{j, d, false, i == 0})
 		}
-		return float64(bytes) / float64(scale)
-	}
-	barWidth := width - 1 // the last cell is for a mark at the full width
-	column := func(bytes uint64) int { return int(share(bytes)*float64(barWidth) + 0.5) }
-	cells, filled := m.theme.bar.Bar(share(d.Used), barWidth)
-	var out styledText
-	for i, cell := range append(cells, " ") {
-		switch {
-		case d.Limited && i == column(d.Limit):
-			out.add(&m.theme.bold, m.theme.limit)
-		case i < filled:
-			out.add(m.usageStyle(d, d.Limited && i > column(d.Limit)), cell)
-		case d.Peak > d.Used && i == column(d.Peak):
-			out.add(&m.theme.warn, m.theme.peak)
-		default:
-			out.add(&m.theme.faint, cell)
+		if len(ranges) == 0 {
+			out = append(out, jobRow{j, node.DeviceRange{}, true, true})
 		}
 	}
-	return out.String()
+	return out
 }
 
-// styledText renders neighbours of one style together.
-type styledText struct {
-	done  strings.Builder
-	style *lipgloss.Style // of text
-	text  string          // not rendered yet
-}
-
-func (t *styledText) add(style *lipgloss.Style, text string) {
-	if style != t.style {
-		t.flush()
-		t.style = style
-	}
-	t.text += text
-}
-
-func (t *styledText) flush() {
-	if t.text != "" {
-		t.done.WriteString(t.style.Render(t.text))
-		t.text = ""
-	}
-}
-
-func (t *styledText) String() string {
-	t.flush()
-	return t.done.String()
-}
-
-// usageStyle is the colour of a bar, by how near the limit usage is. beyond is for the
-// part of a bar beyond the limit.
-func (m *Model) usageStyle(d machine.Device, beyond bool) *lipgloss.Style {
-	switch share := shareOfLimit(d); {
-	case !d.Limited:
-		return &m.theme.ok
-	case beyond || share > 0.95:
-		return &m.theme.bad
-	case share > 0.8:
-		return &m.theme.warn
-	}
-	return &m.theme.ok
-}
-
-func shareOfLimit(d machine.Device) float64 {
-	if !d.Limited || d.Limit == 0 {
-		return 0
-	}
-	return float64(d.Used) / float64(d.Limit)
-}
-
-// jobColumn is a column to the right of the bars.
-type jobColumn struct {
-	title string
-	width int
-	drop  int // columns with the highest are dropped first where there is no room; 0 stays
-	text  func(s *machine.Job, d machine.Device, firstOfJob bool) string
-}
-
-var jobColumns = []jobColumn{
-	{"USED", 5, 0, func(_ *machine.Job, d machine.Device, _ bool) string { return humanfmt.Short(d.Used) }},
-	{"LIMIT", 5, 0, func(_ *machine.Job, d machine.Device, _ bool) string {
-		if !d.Limited {
-			return "none"
-		}
-		return humanfmt.Short(d.Limit)
-	}},
-	{"SHARE", 5, 1, func(_ *machine.Job, d machine.Device, _ bool) string {
-		if !d.Limited {
+// once shows something of a job in its first row only.
+func once(text func(j *machine.Job) string) func(*Model, jobRow) string {
+	return func(_ *Model, r jobRow) string {
+		if !r.first {
 			return ""
 		}
-		return fmt.Sprintf("%.0f%%", 100*shareOfLimit(d))
-	}},
-	{"PEAK", 5, 3, func(_ *machine.Job, d machine.Device, _ bool) string { return humanfmt.Short(d.Peak) }},
-	{"PROC", 4, 4, func(s *machine.Job, _ machine.Device, firstOfJob bool) string {
-		if !firstOfJob {
-			return ""
-		}
-		return fmt.Sprint(len(s.Processes))
-	}},
-	{"REFUSED", 7, 2, func(_ *machine.Job, d machine.Device, _ bool) string { return humanfmt.Count(d.Refused) }},
+		return text(r.job)
+	}
 }
 
-// A bar narrower than minBarWidth is left out. Columns are dropped for a bar of
-// wantedBarWidth.
-const minBarWidth, wantedBarWidth = 4, 16
-
-// jobLines returns the table of jobs: its header, a line for each device of each job,
-// and the index of the selected job's first line.
-func (m *Model) jobLines(width int) (header string, lines []string, selected int) {
-	nameWidth := len("JOB")
-	for _, s := range m.sample.Jobs {
-		nameWidth = max(nameWidth, termtext.Width(termtext.Printable(s.Title())))
-	}
-	nameWidth = min(nameWidth, max(8, width/5))
-	columns, barWidth := fitJobColumns(m.withCompute(), width-len("> ")-nameWidth-len("  DEV "))
-	header = "  " + termtext.PadRight("JOB", nameWidth) + "  DEV " + strings.Repeat(" ", barWidth)
-	for _, c := range columns {
-		header += "  " + termtext.PadLeft(c.title, c.width)
-	}
-	for i := range m.sample.Jobs {
-		s := &m.sample.Jobs[i]
-		mark, style := "  ", plain
-		if s.Path == m.selected {
-			mark, style, selected = m.theme.bold.Render(m.theme.cursor)+" ", m.theme.bold, len(lines)
-		}
-		prefix := mark + style.Render(termtext.PadRight(m.shortTitle(s, nameWidth), nameWidth)) + "  "
-		switch {
-		case s.Error != "":
-			lines = append(lines, prefix+m.theme.bad.Render(m.truncate(termtext.Printable(s.Error), width-4-nameWidth)))
-		case len(s.Devices) == 0:
-			lines = append(lines, prefix+m.theme.faint.Render("nothing was used yet"))
-		}
-		for n, d := range s.Devices {
-			if n > 0 {
-				prefix = strings.Repeat(" ", 4+nameWidth)
+// jobColumns are the columns of the jobs.
+func jobColumns() []column[jobRow] {
+	faint := func(m *Model, _ jobRow) *lipgloss.Style { return &m.theme.faint }
+	return []column[jobRow]{
+		{title: "JOB", sort: "name", text: func(m *Model, r jobRow) string {
+			if !r.first {
+				return ""
 			}
-			line := prefix + termtext.PadLeft(fmt.Sprint(d.Device), 3) + " " + m.usageBar(d, barWidth)
-			for _, c := range columns {
-				line += "  " + m.columnStyle(c.title, s, d).Render(termtext.PadLeft(c.text(s, d, n == 0), c.width))
+			return m.shortTitle(r.job, m.nameWidth())
+		}, most: func(width int) int { return max(8, width/5) }, note: func(m *Model, r jobRow) (string, *lipgloss.Style) {
+			switch {
+			case r.job.Error != "":
+				return r.job.Error, &m.theme.bad
+			case r.none:
+				return r.job.State + ": nothing was used yet", &m.theme.faint
 			}
-			lines = append(lines, line)
-		}
+			return "", nil
+		}},
+		{title: "USER", drop: 4, sort: "user", text: once(func(j *machine.Job) string { return j.Owner }),
+			needed: func(m *Model, r jobRow) bool { return r.job.Owner != m.sample.Jobs[0].Owner }},
+		{title: "STATE", drop: 2, text: once(func(j *machine.Job) string { return j.State }),
+			needed: func(_ *Model, r jobRow) bool { return r.job.State != machine.Running && r.job.Error == "" && !r.none }},
+		{title: "DEV", right: true, text: func(_ *Model, r jobRow) string { return r.dev.String() }},
+		{title: "bar", drop: 1, fill: func(m *Model, r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
+		{title: "USED", right: true, sort: "bytes", text: func(_ *Model, r jobRow) string { return humanfmt.Short(r.dev.Used) },
+			style: func(m *Model, r jobRow) *lipgloss.Style {
+				if ceiling := abi.MakeLimit(r.dev.Limit, r.dev.Tolerance).Ceiling() * abi.Unit; r.dev.Limited && r.dev.Used > ceiling {
+					return &m.theme.bad
+				}
+				return &plain
+			}},
+		{title: "LIMIT", right: true, text: func(_ *Model, r jobRow) string {
+			if !r.dev.Limited {
+				return "none"
+			}
+			return humanfmt.Short(r.dev.Limit)
+		}},
+		{title: "SHARE", right: true, drop: 5, text: func(_ *Model, r jobRow) string {
+			if !r.dev.Limited {
+				return ""
+			}
+			return fmt.Sprintf("%.0f%%", 100*shareOfLimit(r.dev.Device))
+		}},
+		{title: "COMPUTE", right: true, drop: 1, text: func(m *Model, r jobRow) string { return m.computeText(r.job, r.dev.Device) },
+			needed: func(m *Model, r jobRow) bool { return m.computeText(r.job, r.dev.Device) != "" },
+			style: func(m *Model, r jobRow) *lipgloss.Style {
+				if unenforced(r.job, r.dev.Device) {
+					return &m.theme.bad
+				}
+				return &plain
+			}},
+		{title: "TIME", right: true, drop: 3, sort: "busy", text: func(m *Model, r jobRow) string { return m.jobTime(r.job, r.dev.Device.Device) },
+			needed: func(m *Model, r jobRow) bool { return m.jobTime(r.job, r.dev.Device.Device) != "" }},
+		{title: "PEAK", right: true, drop: 7, text: func(_ *Model, r jobRow) string { return humanfmt.Short(r.dev.Peak) }, style: faint},
+		{title: "PROC", right: true, drop: 8, text: once(func(j *machine.Job) string { return fmt.Sprint(len(j.Processes)) }), style: faint},
+		{title: "AGE", right: true, drop: 9, sort: "age", text: func(m *Model, r jobRow) string {
+			if !r.first || r.job.Created == 0 {
+				return ""
+			}
+			return m.since(r.job.Created)
+		}, style: faint},
+		{title: "REFUSED", right: true, drop: 3, text: func(_ *Model, r jobRow) string { return humanfmt.Count(r.dev.Refused) },
+			style: func(m *Model, r jobRow) *lipgloss.Style {
+				if r.dev.Refused > 0 {
+					return &m.theme.bad
+				}
+				return &m.theme.faint
+			}},
 	}
-	return header, lines, selected
 }
 
-// fitJobColumns returns the columns that there is room for, and the width of the bar.
-func fitJobColumns(all []jobColumn, width int) (columns []jobColumn, barWidth int) {
-	columns = slices.Clone(all)
-	for {
-		barWidth = width
-		first := 0 // to be dropped
-		for i, c := range columns {
-			barWidth -= c.width + 2
-			if c.drop > columns[first].drop {
-				first = i
-			}
-		}
-		if barWidth >= wantedBarWidth || columns[first].drop == 0 {
-			break
-		}
-		columns = slices.Delete(columns, first, first+1)
+// nameWidth is how much of a job's name is shown.
+func (m *Model) nameWidth() int { return max(8, (m.width-2)/5) }
+
+// jobLines returns the table of jobs, or the part of it around the selected job.
+func (m *Model) jobLines(room int) (header line, lines []line) {
+	all := m.jobRows()
+	selected := slices.IndexFunc(all, func(r jobRow) bool { return r.job.Path == m.job.id })
+	first, last := window(len(all), max(1, room), max(0, selected))
+	t := table[jobRow]{columns: jobColumns(), settings: &m.Jobs, down: descending, least: 4, wanted: 16}
+	titles, texts := t.render(m, m.width, all, all[first:last])
+	more := ""
+	if first > 0 {
+		more += fmt.Sprintf(" %s%d", m.theme.up, first)
 	}
-	if barWidth < minBarWidth {
-		barWidth = 0
+	if last < len(all) {
+		more += fmt.Sprintf(" %s%d", m.theme.down, len(all)-last)
 	}
-	return columns, barWidth
+	for i, text := range texts {
+		r := all[first+i]
+		mark := m.mark(r.first && r.job.Path == m.job.id, m.focus == jobsTable)
+		lines = append(lines, line{mark + text, target{jobTarget, r.job.Path}})
+	}
+	return line{text: "  " + m.theme.faint.Render(overlay(titles, "JOB"+more))}, lines
+}
+
+// mark is what stands before a row: of the table with the focus, or of the other one.
+func (m *Model) mark(selected, focused bool) string {
+	switch {
+	case selected && focused:
+		return m.theme.bold.Render(m.theme.cursor) + " "
+	case selected:
+		return m.theme.faint.Render(m.theme.otherCursor) + " "
+	}
+	return "  "
+}
+
+// overlay writes text over the blanks at the beginning of a header, if it fits.
+func overlay(header, text string) string {
+	if n := termtext.Width(text); n < len(header) && len(header) > 3 && n > 3 && strings.TrimSpace(header[3:n]) == "" {
+		return text + header[n:]
+	}
+	return header
 }
 
 // shortTitle is a job's name, or the end of its path, which tells paths apart.
-func (m *Model) shortTitle(s *machine.Job, width int) string {
-	title := termtext.Printable(s.Title())
-	if excess := termtext.Width(title) - width; s.Name == "" && excess > 0 {
+func (m *Model) shortTitle(j *machine.Job, width int) string {
+	title := termtext.Printable(j.Title())
+	if excess := termtext.Width(title) - width; j.Name == "" && excess > 0 {
 		return ansi.TruncateLeft(title, excess+1, m.theme.ellipsis)
 	}
 	return m.truncate(title, width)
-}
-
-// columnStyle highlights refusals, and usage beyond what may be granted.
-func (m *Model) columnStyle(title string, s *machine.Job, d machine.Device) lipgloss.Style {
-	ceiling := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
-	switch {
-	case title == computeTitle && unenforced(s, d):
-		return m.theme.bad
-	case title == "REFUSED" && d.Refused > 0, title == "USED" && d.Limited && d.Used > ceiling:
-		return m.theme.bad
-	case title == "PEAK", title == "PROC", title == "REFUSED":
-		return m.theme.faint
-	}
-	return plain
 }

@@ -1,91 +1,140 @@
 package tui
 
 import (
-	tea "charm.land/bubbletea/v2"
+	"slices"
+	"strings"
 
-	"ration/internal/termtext"
+	tea "charm.land/bubbletea/v2"
 )
 
-// helpLines explain the keys and the marks in a bar.
-func (m *Model) helpLines() []string {
-	g := m.theme.glyphs
-	lines := []string{m.theme.title.Render("Keys")}
-	for _, k := range []struct{ keys, action string }{
-		{g.arrows + ", tab", "select another job"},
-		{"a", "show the processes of all jobs, or of the selected one"},
-		{"s", "sort by another key: bytes, PID, name, when it joined"},
-		{"r", "reverse the order"},
-		{"PgUp, PgDn", "show more processes"},
-		{"space", "pause, and resume"},
-		{"?", "this page"},
-		{"q", "quit"},
-	} {
-		lines = append(lines, "  "+termtext.PadRight(k.keys, 16)+k.action)
-	}
-	lines = append(lines, "", m.theme.title.Render("Bars"))
-	for _, k := range []struct{ mark, meaning string }{
-		{g.bar.Full, "used: granted to processes at this moment"},
-		{g.limit, "the limit: nothing is granted beyond it"},
-		{g.peak, "the peak: the most that was ever granted at once"},
-	} {
-		lines = append(lines, "  "+termtext.PadRight(k.mark, 16)+k.meaning)
-	}
-	lines = append(lines, "",
-		"A bar that exceeds its limit belongs to a job whose limit was lowered: it",
-		"keeps what it holds, and new requests are refused until enough is returned.",
-		"COMPUTE is a share of the device's time, and a cap on it; ~ marks averages of",
-		"the driver's samples, which may be wrong by several points.",
-		"? marks what only a job's own file says; the kernel does not confirm it.")
-	return lines
+// binding is what keys do. Help lists them all.
+type binding struct {
+	keys []string
+	show string // how help calls them; empty: as keys
+	help string
+	do   func(m *Model) tea.Cmd
 }
 
-// pressKey handles a key.
-func (m *Model) pressKey(key string) tea.Cmd {
-	if m.showHelp && key != "ctrl+c" && key != "ctrl+z" {
-		m.showHelp = false
-		if key == "q" || key == "esc" || key == "?" || key == "h" {
-			return nil
-		}
+func (b binding) has(key string) bool { return slices.Contains(b.keys, key) }
+
+// overviewKeys are the keys of the overview. Those of them that change nothing but it, and those
+// for a job or a process, are keys of the details too.
+func overviewKeys() []binding {
+	change := func(f func(m *Model)) func(*Model) tea.Cmd {
+		return func(m *Model) tea.Cmd { f(m); return nil }
 	}
-	switch key {
-	case "q", "esc", "ctrl+c":
+	open := func(p func(m *Model) page) func(*Model) tea.Cmd {
+		return change(func(m *Model) { m.page = p(m) })
+	}
+	return []binding{
+		{[]string{"up"}, "", "", change(func(m *Model) { m.move(-1) })},
+		{[]string{"down", "j"}, "up, down", "select another job or process", change(func(m *Model) { m.move(+1) })},
+		{[]string{"pgup", "ctrl+b"}, "", "", change(func(m *Model) { m.move(-m.pageSize()) })},
+		{[]string{"pgdown", "ctrl+f"}, "PgUp, PgDn", "the same, by a page", change(func(m *Model) { m.move(+m.pageSize()) })},
+		{[]string{"home", "g"}, "", "", change(func(m *Model) { m.move(-1 << 30) })},
+		{[]string{"end", "G"}, "Home, End", "the first, the last", change(func(m *Model) { m.move(1 << 30) })},
+		{[]string{"tab", "shift+tab"}, "tab", "go to the processes, and back to the jobs", change(func(m *Model) { m.focus = 1 - m.focus })},
+		{[]string{"enter"}, "Enter", "all about the job", open(func(m *Model) page { return m.newDetails() })},
+		{[]string{"/"}, "", "show only what has a text in its name, user or command", change(func(m *Model) { m.dialog = &filterPrompt{} })},
+		{[]string{"u"}, "", "users, with what each holds; Enter shows one only", open(func(m *Model) page { return &userList{} })},
+		{[]string{"esc"}, "Esc", "go back; show everything again", change((*Model).showAll)},
+		{[]string{"e"}, "", "show ended jobs too, or no longer", change(func(m *Model) { m.showEnded = !m.showEnded })},
+		{[]string{"a"}, "", "show processes of all jobs, or of one", change(func(m *Model) { m.allJobs = !m.allJobs })},
+		{[]string{"t"}, "", "show processes as a tree, or no longer", change(func(m *Model) { m.Tree = !m.Tree })},
+		{[]string{"s"}, "", "sort the table with the mark by another key", change(func(m *Model) { t, keys := m.focused(); t.nextSort(keys) })},
+		{[]string{"r"}, "", "reverse its order", change(func(m *Model) { t, _ := m.focused(); t.Reverse = !t.Reverse })},
+		{[]string{"c"}, "", "choose its columns", open(func(m *Model) page { return &columnList{of: m.focus} })},
+		{[]string{"l"}, "", "change the limits of the job", (*Model).askLimit},
+		{[]string{"k"}, "", "send a signal to the process, after a question", (*Model).findProcess},
+		{[]string{"f"}, "", "findings: what should be known of the machine", open(func(m *Model) page { return &textPage{text: (*Model).findingsText} })},
+		{[]string{"m"}, "", "leave the mouse to the terminal, or take it back", change(func(m *Model) { m.NoMouse = !m.NoMouse })},
+		{[]string{"space"}, "", "pause, and resume", change(func(m *Model) { m.paused = !m.paused })},
+		{[]string{"?", "h", "f1"}, "?", "this page", open(func(m *Model) page { return &textPage{text: (*Model).helpText} })},
+		{[]string{"q"}, "", "quit", func(*Model) tea.Cmd { return tea.Quit }},
+	}
+}
+
+// press handles a key: for the dialog, if there is one, or for the page.
+func (m *Model) press(msg tea.KeyPressMsg) tea.Cmd {
+	switch key := msg.String(); {
+	case key == "ctrl+c":
 		return tea.Quit
-	case "ctrl+z":
+	case key == "ctrl+z":
 		return tea.Suspend
-	case "?", "h":
-		m.showHelp = true
-	case "down", "j", "tab":
-		m.moveSelection(+1, key == "tab")
-	case "up", "k", "shift+tab":
-		m.moveSelection(-1, key == "shift+tab")
-	case "a":
-		m.allJobs, m.scroll = !m.allJobs, 0
-	case "s":
-		m.sortBy, m.scroll = (m.sortBy+1)%sortKeys, 0
-	case "r":
-		m.reverse, m.scroll = !m.reverse, 0
-	case "space":
-		m.paused = !m.paused
-	case "pgdown", "ctrl+f":
-		m.scroll += m.pageSize()
-	case "pgup", "ctrl+b":
-		m.scroll -= m.pageSize()
-	case "home":
-		m.scroll = 0
+	case m.dialog != nil:
+		return m.dialog.press(m, msg)
+	default:
+		m.message = message{}
+		return m.page.press(m, key)
 	}
-	m.scroll = max(0, min(m.scroll, len(m.processRows())-m.pageSize()))
+}
+
+// pressShared handles a key of another page as the overview does, if it is one of those.
+func (m *Model) pressShared(key string, keys string) tea.Cmd {
+	if slices.Contains(strings.Fields(keys), key) {
+		return overview{}.press(m, key)
+	}
 	return nil
 }
 
-// moveSelection selects another job. With wrapAround the first follows the last.
-func (m *Model) moveSelection(by int, wrapAround bool) {
-	n := len(m.sample.Jobs)
-	if n == 0 {
+// back returns to the overview.
+func (m *Model) back() { m.page = overview{} }
+
+// showAll ends what hides jobs.
+func (m *Model) showAll() { m.filter, m.user = "", "" }
+
+// focused returns the table that the keys are for, and its sort keys.
+func (m *Model) focused() (*TableSettings, []string) {
+	if _, ok := m.page.(*details); ok || m.focus == processesTable {
+		return &m.Processes, processSorts
+	}
+	return &m.Jobs, jobSorts
+}
+
+// move moves the cursor of the table with the focus. To go to a job is to look at its processes.
+func (m *Model) move(by int) {
+	if m.focus == processesTable {
+		m.process.move(m.processIDs(), by)
 		return
 	}
-	to := m.selectedIndex() + by
-	if wrapAround {
-		to = (to + n) % n
+	m.job.move(m.jobIDs(), by)
+	m.allJobs = false
+}
+
+// pageSize is how many rows of the table with the focus are shown.
+func (m *Model) pageSize() int {
+	h := m.layout(m.height - 2)
+	if m.focus == processesTable {
+		return max(1, h.processes-2)
 	}
-	m.selected, m.allJobs, m.scroll = m.sample.Jobs[max(0, min(to, n-1))].Path, false, 0
+	return max(1, h.jobs-1)
+}
+
+// wheel moves as the arrow keys do.
+func (m *Model) wheel(msg tea.MouseWheelMsg) tea.Cmd {
+	key := map[tea.MouseButton]string{tea.MouseWheelUp: "up", tea.MouseWheelDown: "down"}[msg.Button]
+	if key == "" || m.dialog != nil {
+		return nil
+	}
+	return m.page.press(m, key)
+}
+
+// click selects the row at the pointer; that of a job that is selected already opens its details.
+func (m *Model) click(msg tea.MouseClickMsg) tea.Cmd {
+	lines := m.lines()
+	if m.dialog != nil || msg.Button != tea.MouseLeft || msg.Y < 0 || msg.Y >= len(lines) {
+		return nil
+	}
+	switch t := lines[msg.Y].target; t.kind {
+	case jobTarget:
+		if m.focus == jobsTable && m.job.id == t.id && !m.allJobs {
+			return m.page.press(m, "enter")
+		}
+		m.focus, m.job.id, m.allJobs = jobsTable, t.id, false
+	case processTarget:
+		m.focus, m.process.id = processesTable, t.id
+	case itemTarget:
+		m.page.choose(m, t.id)
+	}
+	return nil
 }

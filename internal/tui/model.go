@@ -12,42 +12,53 @@ import (
 // Model is what a frame shows: the latest sample, and what the user has chosen.
 type Model struct {
 	source   Source
+	actions  Actions       // nil: nothing may be changed
 	interval time.Duration // between samples
 	theme    Theme
 	zone     *time.Location
+	Settings
 
 	width, height int // of the terminal, in cells
 	sample        Sample
 	known         map[string][]machine.Process // by path of the region: all that were ever read, for the names of ended processes
-	lastRead      map[string]machine.Job       // by path of the region: the last that could be read, for its refusals
-	deaths        []death                      // the newest first
+	lastRead      map[string]machine.Job       // by path of the region: the last that could be read, for its refusals and deaths
+	history       map[onDevice][]point
 
-	selected string // path of the region of the job whose processes are shown
-	allJobs  bool   // show the processes of all jobs instead
-	sortBy   sortKey
-	reverse  bool
-	scroll   int // processes above the first that is shown
-	paused   bool
-	showHelp bool
+	page    page   // what the body shows
+	dialog  dialog // a prompt or a question at the bottom, or nil
+	message message
+
+	filter    string  // see matches
+	user      string  // whose jobs are shown; empty: all users'
+	showEnded bool    // also jobs that have ended
+	allJobs   bool    // the processes of all jobs, not of the selected one
+	focus     section // that the arrow keys move in
+	job       cursor  // by path of the region
+	process   cursor  // by processRow.id
+	paused    bool
 }
 
-// death is a process that ended without leaving, and that a read has reaped.
-type death struct {
-	time    time.Time
-	job     string // title
-	process machine.Process
-}
+// section is one of the tables of the overview.
+type section int
 
-// Bounds of what is remembered.
 const (
-	maxKnown  = 4096 // processes of a job
-	maxDeaths = 64
+	jobsTable section = iota
+	processesTable
 )
 
+// message is shown in the last line until a key is pressed.
+type message struct {
+	text string
+	bad  bool
+}
+
+// maxKnown bounds the processes of a job that are remembered.
+const maxKnown = 4096
+
 // New returns a model without a sample.
-func New(source Source, interval time.Duration, theme Theme) *Model {
-	return &Model{source: source, interval: interval, theme: theme, zone: time.Local, width: 80, height: 24,
-		known: map[string][]machine.Process{}, lastRead: map[string]machine.Job{}}
+func New(source Source, actions Actions, interval time.Duration, theme Theme, settings Settings) *Model {
+	return &Model{source: source, actions: actions, interval: interval, theme: theme, zone: time.Local, Settings: settings.valid(), width: 80, height: 24,
+		known: map[string][]machine.Process{}, lastRead: map[string]machine.Job{}, history: map[onDevice][]point{}, page: overview{}, allJobs: true}
 }
 
 // tick says that it is time for another sample.
@@ -63,33 +74,54 @@ func (m *Model) wait() tea.Cmd {
 // readSample runs in a goroutine of its own: drawing and keys do not wait for it.
 func (m *Model) readSample() tea.Msg { return m.source() }
 
-// Update handles a message of the terminal, a tick or a sample.
+// Update handles a message of the terminal, a tick, a sample, or the result of an action.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	cmd := m.handle(msg)
+	m.settle()
+	return m, cmd
+}
+
+func (m *Model) handle(msg tea.Msg) tea.Cmd {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 	case tick:
 		if m.paused {
-			return m, m.wait()
+			return m.wait()
 		}
-		return m, m.readSample
+		return m.readSample
 	case Sample:
 		if !m.paused { // since the sample was begun
 			m.setSample(msg)
 		}
-		return m, m.wait()
+		return m.wait()
 	case tea.KeyPressMsg:
-		return m, m.pressKey(msg.String())
+		return m.press(msg)
+	case tea.PasteMsg:
+		if p, ok := m.dialog.(pasted); ok {
+			p.paste(m, msg.Content)
+		}
+	case tea.MouseWheelMsg:
+		return m.wheel(msg)
+	case tea.MouseClickMsg:
+		return m.click(msg)
+	case limitSet:
+		m.limitIsSet(msg)
+	case processFound:
+		m.askSignal(msg)
+	case signalSent:
+		m.message = message(msg)
 	}
-	return m, nil
+	return nil
 }
 
-// setSample replaces the sample, and remembers what the next one may lack: names of
-// processes that end, refusals of jobs that end, and deaths.
+// setSample replaces the sample, and remembers what the next one may lack: names of processes
+// that end, and refusals and deaths of jobs that end.
 func (m *Model) setSample(s Sample) {
 	m.sample = s
+	m.addHistory(s)
 	for path, status := range m.lastRead {
-		if len(status.Refusals) == 0 { // the rest of it is only needed if it is in the sample
+		if len(status.Refusals)+len(status.Deaths) == 0 { // the rest of it is only needed if it is in the sample
 			delete(m.lastRead, path)
 		}
 	}
@@ -99,18 +131,13 @@ func (m *Model) setSample(s Sample) {
 		}
 		m.remember(status.Path, status.Processes)
 		m.remember(status.Path, status.Reaped)
-		for _, p := range status.Reaped {
-			m.deaths = append([]death{{s.Time, status.Title(), p}}, m.deaths[:min(len(m.deaths), maxDeaths-1)]...)
-		}
 	}
 	for path := range m.known {
 		if _, found := m.lastRead[path]; !found {
 			delete(m.known, path)
 		}
 	}
-	if m.selectedIndex() < 0 && len(s.Jobs) > 0 {
-		m.selected, m.scroll = s.Jobs[0].Path, 0
-	}
+	m.settle()
 }
 
 func (m *Model) remember(path string, processes []machine.Process) {
@@ -124,7 +151,47 @@ func (m *Model) remember(path string, processes []machine.Process) {
 	m.known[path] = known[max(0, len(known)-maxKnown):]
 }
 
-// selectedIndex returns the index of the selected job in the sample, or -1.
-func (m *Model) selectedIndex() int {
-	return slices.IndexFunc(m.sample.Jobs, func(s machine.Job) bool { return s.Path == m.selected })
+// settle puts the cursors on rows that there are.
+func (m *Model) settle() {
+	m.job.settle(m.jobIDs())
+	if _, is := m.page.(overview); is && m.focus == jobsTable {
+		m.process = cursor{} // the first of them, until the user goes there
+	}
+	m.process.settle(m.processIDs())
+}
+
+// jobAt returns the job of the sample with that region, or nil.
+func (m *Model) jobAt(path string) *machine.Job {
+	i := slices.IndexFunc(m.sample.Jobs, func(j machine.Job) bool { return j.Path == path })
+	if i < 0 {
+		return nil
+	}
+	return &m.sample.Jobs[i]
+}
+
+// cursor is a place in a list whose items come, go and change places.
+type cursor struct {
+	id string // of the item; empty in an empty list
+	at int    // where it was last
+}
+
+// settle follows the item to where it is now, or stays at the place that it had.
+func (c *cursor) settle(ids []string) {
+	if i := slices.Index(ids, c.id); i >= 0 {
+		c.at = i
+		return
+	}
+	c.id, c.at = "", max(0, min(c.at, len(ids)-1))
+	if len(ids) > 0 {
+		c.id = ids[c.at]
+	}
+}
+
+// move goes so many items further, and stays within the list.
+func (c *cursor) move(ids []string, by int) {
+	c.settle(ids)
+	if len(ids) > 0 {
+		c.at = max(0, min(c.at+by, len(ids)-1))
+		c.id = ids[c.at]
+	}
 }

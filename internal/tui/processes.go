@@ -8,108 +8,202 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
 
-// sortKey is a key to sort processes by.
-type sortKey int
-
-// Sort keys, in the order in which the key s goes through them. The order of each
-// begins with what is most often looked for: the most bytes, the lowest PID, the
-// latest to join.
-const (
-	byBytes sortKey = iota
-	byPID
-	byName
-	byJoined
-	sortKeys
-)
-
-func (k sortKey) String() string { return [...]string{"bytes", "PID", "name", "joined"}[k] }
-
 // processRow is a process and its use of one device.
 type processRow struct {
-	job *machine.Job
-	machine.Process
-	machine.Holding
+	job *machine.Job // nil for a process that is in none
+	*machine.Process
+	*machine.Holding
+	depth int // in the tree of the job's processes
 }
 
-// processRows returns the processes to show, sorted.
+// id tells a row from all others, also when a PID or a slot has gone to another process.
+func (r processRow) id() string {
+	path := ""
+	if r.job != nil {
+		path = r.job.Path
+	}
+	return fmt.Sprint(path, " ", r.Slot, " ", r.PID, " ", r.HostPID, " ", r.Joined, " ", r.Device)
+}
+
+// processRows returns the processes to show: of all jobs that are shown, and those in none; or of
+// one job.
 func (m *Model) processRows() (out []processRow) {
-	for i := range m.sample.Jobs {
-		s := &m.sample.Jobs[i]
-		if !m.allJobs && s.Path != m.selected {
-			continue
-		}
-		for _, p := range s.Processes {
-			if len(p.Holdings) == 0 {
-				out = append(out, processRow{s, p, machine.Holding{}})
+	if d, ok := m.page.(*details); ok {
+		return m.sorted(m.rowsOf(d.job(m), true))
+	}
+	jobs := m.jobs()
+	for _, j := range jobs {
+		if m.allJobs || j.Path == m.job.id {
+			rows := m.rowsOf(j, m.matchesJob(j))
+			if m.Tree { // the processes of a job stay together
+				rows = m.sorted(rows)
 			}
-			for _, h := range p.Holdings {
-				out = append(out, processRow{s, p, h})
+			out = append(out, rows...)
+		}
+	}
+	if m.allJobs {
+		for _, o := range m.sample.Outside {
+			r := outsideRow(o)
+			if (m.user == "" || m.user == o.User) && (m.matchesProcess(*r.Process) || m.matches(noJob)) {
+				out = append(out, r)
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b processRow) int {
+	if m.Tree {
+		return out
+	}
+	return m.sorted(out)
+}
+
+// rowsOf returns the processes of a job, or those that match the filter.
+func (m *Model) rowsOf(j *machine.Job, all bool) (out []processRow) {
+	for i := range j.Processes {
+		p := &j.Processes[i]
+		if !all && !m.matchesProcess(*p) {
+			continue
+		}
+		if len(p.Holdings) == 0 {
+			out = append(out, processRow{job: j, Process: p, Holding: &machine.Holding{}})
+		}
+		for n := range p.Holdings {
+			out = append(out, processRow{job: j, Process: p, Holding: &p.Holdings[n]})
+		}
+	}
+	return out
+}
+
+// outsideRow is the row of a process that is in no job.
+func outsideRow(o machine.Outside) processRow {
+	return processRow{Process: &machine.Process{Slot: -1, Verified: o.UID >= 0, PID: o.PID, HostPID: o.PID, UID: o.UID, User: o.User,
+		Name: cmp.Or(o.Name, "?"), State: machine.Live, Container: o.Container}, Holding: &machine.Holding{Device: o.Device, Total: o.Used, Peak: o.Used, Data: o.Used}}
+}
+
+// sorted sorts rows; as a tree, those that one process started.
+func (m *Model) sorted(rows []processRow) []processRow {
+	slices.SortStableFunc(rows, func(a, b processRow) int {
 		order := 0
-		switch m.sortBy {
-		case byBytes:
+		switch m.Processes.Sort {
+		case "bytes":
 			order = cmp.Compare(b.Total, a.Total)
-		case byName:
+		case "time":
+			order = cmp.Compare(percentOf(b), percentOf(a))
+		case "user":
+			order = cmp.Compare(a.User, b.User)
+		case "name":
 			order = cmp.Compare(a.Name, b.Name)
-		case byJoined:
+		case "joined":
 			order = cmp.Compare(b.Joined, a.Joined)
 		}
 		order = cmp.Or(order, cmp.Compare(a.PID, b.PID), cmp.Compare(a.Device, b.Device))
-		if m.reverse {
+		if m.Processes.Reverse {
 			return -order
 		}
 		return order
 	})
+	if !m.Tree {
+		return rows
+	}
+	type key struct{ slot, pid int }
+	byProcess := map[key][]processRow{}
+	var processes []machine.Process
+	for _, r := range rows {
+		k := key{r.Slot, r.PID}
+		if byProcess[k] == nil {
+			processes = append(processes, *r.Process)
+		}
+		byProcess[k] = append(byProcess[k], r)
+	}
+	var out []processRow
+	for p, depth := range node.Tree(processes) {
+		for _, r := range byProcess[key{p.Slot, p.PID}] {
+			r.depth = depth
+			out = append(out, r)
+		}
+	}
 	return out
 }
 
-// processColumn is a column of the table of processes.
-type processColumn struct {
-	title  string
-	right  bool    // aligned
-	drop   int     // columns with the highest are dropped first where there is no room; 0 stays
-	key    sortKey // that sorts by this column, or noKey
-	text   func(m *Model, r processRow) string
-	needed func(r processRow) bool // nil: always; otherwise the column is shown if any row needs it
+func percentOf(r processRow) float64 {
+	if r.Time == nil {
+		return -1
+	}
+	return r.Time.Percent
 }
 
-// noKey is the key of a column that nothing is sorted by.
-const noKey sortKey = -1
+func (m *Model) processIDs() (ids []string) {
+	for _, r := range m.processRows() {
+		ids = append(ids, r.id())
+	}
+	return ids
+}
 
-// Widths.
+// selectedProcess returns the row with the cursor, or nil.
+func (m *Model) selectedProcess() *processRow {
+	rows := m.processRows()
+	if i := slices.IndexFunc(rows, func(r processRow) bool { return r.id() == m.process.id }); i >= 0 {
+		return &rows[i]
+	}
+	return nil
+}
+
 const (
 	shareBarWidth = 12
-	minNameWidth  = 14
+	noJob         = "in no job"
 )
 
-var processColumns = []processColumn{
-	{"PID", true, 0, byPID, func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.PID)) }, nil},
-	{"HOST PID", true, 5, noKey, func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
-		func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
-	{"USER", false, 4, noKey, func(_ *Model, r processRow) string { return r.User }, nil},
-	{"STATE", false, 3, noKey, func(_ *Model, r processRow) string { return r.State }, nil},
-	{"DEV", true, 1, noKey, func(_ *Model, r processRow) string { return fmt.Sprint(r.Device) }, func(r processRow) bool { return r.Device > 0 }},
-	{"CONTEXT", true, 9, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Context) }, func(r processRow) bool { return r.Context > 0 }},
-	{"MODULE", true, 10, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Module) }, func(r processRow) bool { return r.Module > 0 }},
-	{"DATA", true, 8, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Data) }, func(r processRow) bool { return r.Data != r.Total }},
-	{"DRIVER", true, 11, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Overhead) }, func(r processRow) bool { return r.Overhead > 0 }},
-	{"PEAK", true, 7, noKey, func(_ *Model, r processRow) string { return humanfmt.Short(r.Peak) }, nil},
-	{"HOLDS", true, 0, byBytes, func(_ *Model, r processRow) string { return humanfmt.Short(r.Total) }, nil},
-	{"OF LIMIT", false, 12, noKey, func(m *Model, r processRow) string { return m.shareBar(r) }, func(r processRow) bool { return r.limit() > 0 }},
-	{"SLICE", true, 1, noKey, func(_ *Model, r processRow) string { return sliceText(r.Compute) }, func(r processRow) bool { return r.Compute != nil && r.Compute.State != "" }},
-	{"WORK", true, 9, noKey, func(_ *Model, r processRow) string { return workText(r.Compute) }, func(r processRow) bool { return r.Compute != nil }},
-	{"TIME", true, 2, noKey, func(m *Model, r processRow) string { return m.timeText(r.Time) }, func(r processRow) bool { return r.Time != nil }},
-	{"WAITED", true, 3, noKey, func(_ *Model, r processRow) string { return waitedText(r.Compute) }, func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 }},
-	{"SINCE", true, 6, byJoined, func(m *Model, r processRow) string { return age(m.sample.Time.Sub(time.Unix(0, r.Joined))) }, nil},
-	{"JOB", false, 2, noKey, func(_ *Model, r processRow) string { return r.job.Title() }, nil},
-	{"NAME", false, 0, byName, func(_ *Model, r processRow) string { return claim(r, r.Name) }, nil},
+func processColumns() []column[processRow] {
+	size := func(of func(r processRow) uint64) func(*Model, processRow) string {
+		return func(_ *Model, r processRow) string { return humanfmt.Short(of(r)) }
+	}
+	some := func(is func(r processRow) bool) func(*Model, processRow) bool {
+		return func(_ *Model, r processRow) bool { return is(r) }
+	}
+	return []column[processRow]{
+		{title: "PID", right: true, sort: "PID", text: func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.PID)) }},
+		{title: "HOST PID", right: true, drop: 5, text: func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
+			needed: some(func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID })},
+		{title: "USER", drop: 4, sort: "user", text: func(_ *Model, r processRow) string { return cmp.Or(r.User, "?") }},
+		{title: "STATE", drop: 3, text: func(_ *Model, r processRow) string { return r.State }},
+		{title: "DEV", right: true, drop: 1, text: func(_ *Model, r processRow) string { return fmt.Sprint(r.Device) }, needed: some(func(r processRow) bool { return r.Device > 0 })},
+		{title: "CONTEXT", right: true, drop: 9, text: size(func(r processRow) uint64 { return r.Context }), needed: some(func(r processRow) bool { return r.Context > 0 })},
+		{title: "MODULE", right: true, drop: 10, text: size(func(r processRow) uint64 { return r.Module }), needed: some(func(r processRow) bool { return r.Module > 0 })},
+		{title: "DATA", right: true, drop: 8, text: size(func(r processRow) uint64 { return r.Data }), needed: some(func(r processRow) bool { return r.Data != r.Total })},
+		{title: "DRIVER", right: true, drop: 11, text: size(func(r processRow) uint64 { return r.Overhead }), needed: some(func(r processRow) bool { return r.Overhead > 0 })},
+		{title: "PEAK", right: true, drop: 7, text: size(func(r processRow) uint64 { return r.Peak })},
+		{title: "HOLDS", right: true, sort: "bytes", text: size(func(r processRow) uint64 { return r.Total })},
+		{title: "OF LIMIT", drop: 12, text: func(m *Model, r processRow) string { return m.shareBar(r) }, needed: some(func(r processRow) bool { return r.limit() > 0 })},
+		{title: "SLICE", right: true, drop: 1, text: func(_ *Model, r processRow) string { return sliceText(r.Compute) },
+			needed: some(func(r processRow) bool { return r.Compute != nil && r.Compute.State != "" })},
+		{title: "WORK", right: true, drop: 9, text: func(_ *Model, r processRow) string { return workText(r.Compute) }, needed: some(func(r processRow) bool { return r.Compute != nil })},
+		{title: "TIME", right: true, drop: 2, sort: "time", text: func(m *Model, r processRow) string { return m.timeText(r.Time) }, needed: some(func(r processRow) bool { return r.Time != nil })},
+		{title: "WAITED", right: true, drop: 3, text: func(_ *Model, r processRow) string { return waitedText(r.Compute) },
+			needed: some(func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 })},
+		{title: "SINCE", right: true, drop: 6, sort: "joined", text: func(m *Model, r processRow) string {
+			if r.Joined == 0 {
+				return ""
+			}
+			return m.since(r.Joined)
+		}},
+		{title: "JOB", drop: 2, text: func(_ *Model, r processRow) string {
+			if r.job == nil {
+				return noJob
+			}
+			return r.job.Title()
+		}, needed: func(m *Model, _ processRow) bool { _, one := m.page.(*details); return m.allJobs && !one }},
+		{title: "IN", drop: 8, text: func(_ *Model, r processRow) string { return r.Container }, needed: some(func(r processRow) bool { return r.Container != "" })},
+		{title: "NAME", sort: "name", text: func(*Model, processRow) string { return "" }, fill: func(m *Model, r processRow, width int) string {
+			text := claim(r, r.Name)
+			if m.Tree && r.depth > 0 {
+				text = strings.Repeat("  ", r.depth-1) + m.theme.branch + text
+			}
+			return m.truncate(termtext.Printable(text), width)
+		}},
+	}
 }
 
 // claim marks what only the job says of a process.
@@ -117,6 +211,9 @@ func claim(r processRow, text string) string { return humanfmt.Claim(text, r.Ver
 
 // limit returns the job's limit on the device, or 0.
 func (r processRow) limit() uint64 {
+	if r.job == nil {
+		return 0
+	}
 	for _, d := range r.job.Devices {
 		if d.Device == r.Device && d.Limited {
 			return d.Limit
@@ -135,94 +232,35 @@ func (m *Model) shareBar(r processRow) string {
 	return strings.Join(cells, "")
 }
 
-// age renders a time span in its largest unit.
-func age(d time.Duration) string {
-	switch {
+// since renders how long ago a time was, in its largest unit.
+func (m *Model) since(ns int64) string {
+	switch d := m.sample.Time.Sub(time.Unix(0, ns)); {
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
 	case d < time.Hour:
 		return fmt.Sprintf("%dm", int(d.Minutes()))
 	case d < 48*time.Hour:
 		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
 	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// processLines returns the table of processes: its header, and a line for each of the
-// shown rows. all rows decide which columns there are, so that scrolling changes none.
-func (m *Model) processLines(width int, all, shown []processRow) (header string, lines []string) {
-	var columns []processColumn
-	widths := map[string]int{} // by title
-	for _, c := range processColumns {
-		if c.needed != nil && !slices.ContainsFunc(all, c.needed) || c.title == "JOB" && !m.allJobs {
-			continue
-		}
-		w := termtext.Width(m.columnTitle(c))
-		for _, r := range shown {
-			w = max(w, termtext.Width(termtext.Printable(c.text(m, r))))
-		}
-		columns, widths[c.title] = append(columns, c), min(w, 24)
-	}
-	for {
-		room := width - 2
-		for _, c := range columns[:len(columns)-1] {
-			room -= widths[c.title] + 2
-		}
-		if widths["NAME"] = room; room >= minNameWidth || !m.dropColumn(&columns) {
-			break
-		}
-	}
-	cell := func(c processColumn, text string) string {
-		w := max(widths[c.title], 0)
-		text = m.truncate(text, w)
-		if c.right {
-			return termtext.PadLeft(text, w)
-		}
-		return termtext.PadRight(text, w)
-	}
-	row := func(text func(c processColumn) string) string {
-		out := make([]string, len(columns))
-		for i, c := range columns {
-			out[i] = cell(c, text(c))
-		}
-		return "  " + strings.Join(out, "  ")
-	}
-	header = row(m.columnTitle)
-	for _, r := range shown {
-		line := row(func(c processColumn) string { return termtext.Printable(c.text(m, r)) })
+// processLines returns the header of the processes, and a line for each that is shown.
+func (m *Model) processLines(all, shown []processRow, focused bool) (header line, lines []line) {
+	t := table[processRow]{columns: processColumns(), settings: &m.Processes, down: descending, least: 0, wanted: 14}
+	titles, texts := t.render(m, m.width, all, shown)
+	for i, text := range texts {
+		r := shown[i]
+		style := plain
 		switch r.State {
 		case machine.Stopped, machine.Ending:
-			line = m.theme.warn.Render(line)
+			style = m.theme.warn
 		case machine.Dead:
-			line = m.theme.bad.Render(line)
+			style = m.theme.bad
 		}
-		lines = append(lines, line)
+		mark := m.mark(focused && r.id() == m.process.id, true)
+		lines = append(lines, line{mark + style.Render(text), target{processTarget, r.id()}})
 	}
-	return header, lines
-}
-
-// columnTitle is a column's title, with a mark if the table is sorted by it.
-func (m *Model) columnTitle(c processColumn) string {
-	if c.key == noKey || c.key != m.sortBy {
-		return c.title
-	}
-	if descending := m.sortBy == byBytes || m.sortBy == byJoined; descending != m.reverse {
-		return c.title + m.theme.down
-	}
-	return c.title + m.theme.up
-}
-
-// dropColumn drops the next column to drop, and reports whether there was one. The
-// column that the table is sorted by stays.
-func (m *Model) dropColumn(columns *[]processColumn) bool {
-	next := -1
-	for i, c := range *columns {
-		if c.drop > 0 && (c.key == noKey || c.key != m.sortBy) && (next < 0 || c.drop > (*columns)[next].drop) {
-			next = i
-		}
-	}
-	if next >= 0 {
-		*columns = slices.Delete(*columns, next, next+1)
-	}
-	return next >= 0
+	return line{text: "  " + m.theme.faint.Render(titles)}, lines
 }

@@ -1,22 +1,25 @@
 package tui
 
 import (
+	"syscall"
 	"time"
 
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/reap"
 	"ration/internal/utilization"
 	"ration/machine"
 )
 
-// Sample is the jobs as they were read at one time.
+// Sample is the machine as it was read at one time.
 type Sample struct {
 	Time time.Time
-	Jobs []machine.Job
-	Err  error // why the jobs could not be listed
+	machine.Machine
+	Err error // why the jobs could not be listed
 }
 
-// Source reads a sample. It is called from one goroutine at a time.
+// Source reads a sample, from wherever: the files of the jobs, or a program that watches them.
+// It is called from one goroutine at a time.
 type Source func() Sample
 
 // Measured adds to what a source reads how much of their devices' time processes had.
@@ -28,18 +31,43 @@ func Measured(source Source, m *utilization.Meter) Source {
 	}
 }
 
-// AllJobs reads all of this user's jobs.
+// AllJobs reads the machine with all jobs that this user can see.
 func AllJobs(opts reap.Options) Source {
 	return func() Sample {
 		now := time.Now()
-		m, err := reap.Read(opts)
-		return Sample{Time: now, Jobs: m.Jobs, Err: err}
+		m, err := node.Read(opts)
+		return Sample{now, m, err}
 	}
 }
 
-// OneJob reads one job.
+// OneJob reads the machine with one job only: what is in no job is not known then.
 func OneJob(j job.Job, opts reap.Options) Source {
 	return func() Sample {
-		return Sample{Time: time.Now(), Jobs: []machine.Job{reap.ReadJob(j, opts)}}
+		m := machine.Machine{Folder: job.Folder(), Jobs: []machine.Job{reap.ReadJob(j, opts)}}
+		now := time.Now()
+		node.AddDriver(&m)
+		m.Outside = nil
+		return Sample{Time: now, Machine: m}
 	}
+}
+
+// Actions are what the user may do to what is shown. They may block: they are called from
+// goroutines of their own.
+type Actions interface {
+	// SetLimit changes a job's limits as `ration limit JOB ARGUMENTS` does, and returns what
+	// that prints.
+	SetLimit(j machine.Job, arguments string) (string, error)
+	// Process finds the process that a row shows, by the kernel's word. j is nil for one that is
+	// in no job.
+	Process(j *machine.Job, p machine.Process) (Process, error)
+}
+
+// Process is one process for as long as it lives: its PID can go to another process, but this
+// stays with the one that was found.
+type Process interface {
+	PID() int
+	Name() string
+	User() string
+	Signal(signal syscall.Signal) error
+	Close() error
 }

@@ -16,20 +16,24 @@ type Theme struct {
 
 // glyphs are the characters of a frame other than letters and digits.
 type glyphs struct {
-	bar                termtext.BarGlyphs
-	limit, peak        string // marks in a bar
-	cursor             string // marks the selected job
-	rule, ellipsis     string
-	down, up           string // sort orders, and directions in which there is more
-	arrows, dot, times string
-	atMost, about      string // of a share of time: a cap, and a figure that is not exact
+	bar                       termtext.BarGlyphs
+	limit, peak               string   // marks in a bar
+	cursor                    string   // marks the selected row
+	otherCursor               string   // marks that of the table that the keys are not for
+	spark                     []string // parts of a full cell, from none on
+	branch, edit              string   // before a process that another started; where text is typed
+	degree                    string
+	rule, ellipsis            string
+	down, up                  string // sort orders, and directions in which there is more
+	arrows, sides, dot, times string
+	atMost, about             string // of a share of time: a cap, and a figure that is not exact
 }
 
 var (
 	unicodeGlyphs = glyphs{bar: termtext.Blocks, limit: "┃", peak: "│",
-		cursor: "▸", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", dot: "·", times: "×", atMost: "≤", about: "~"}
+		cursor: "▸", otherCursor: "▹", spark: strings.Split("▁▂▃▄▅▆▇█", ""), branch: "└ ", edit: "█", degree: "°", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", sides: "←→", dot: "·", times: "×", atMost: "≤", about: "~"}
 	asciiGlyphs = glyphs{bar: termtext.ASCII, limit: "|", peak: ":",
-		cursor: ">", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", dot: "-", times: "x", atMost: "<=", about: "~"}
+		cursor: ">", otherCursor: "*", spark: strings.Split("_.:-=+*#", ""), branch: "\\ ", edit: "_", degree: "", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", sides: "left/right", dot: "-", times: "x", atMost: "<=", about: "~"}
 )
 
 // styles are the styles of a frame. Colours are the terminal's own sixteen, which its

@@ -1,8 +1,9 @@
 // Package tui shows jobs on a terminal as they change: `ration top`.
 //
-// A [Source] reads the jobs and returns a [Sample]; a [Model] has the latest one and
-// what the user has chosen; a frame is a function of the model alone. So every frame
-// can be tested without a terminal, a job or a clock.
+// A [Source] reads the machine and returns a [Sample]; a [Model] has the latest one and
+// what the user has chosen; its Update changes it by a key, a click or a sample; a frame is
+// a function of the model alone. So every frame can be tested without a terminal, a job or
+// a clock. What a user does to jobs and processes goes through [Actions].
 package tui
 
 import (
@@ -29,9 +30,9 @@ var running struct {
 	ended   chan struct{} // closed when Run returns
 }
 
-// Run shows what source reads, until the user quits.
-func Run(source Source, interval time.Duration, t Terminal) error {
-	m := New(source, interval, NewTheme(t.Environ))
+// Run shows what source reads, until the user quits. It returns the settings as they are then.
+func Run(source Source, actions Actions, interval time.Duration, settings Settings, t Terminal) (Settings, error) {
+	m := New(source, actions, interval, NewTheme(t.Environ), settings)
 	m.setSample(source()) // so that the first frame has one
 	p := tea.NewProgram(m, tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())
 	ended := make(chan struct{})
@@ -42,12 +43,12 @@ func Run(source Source, interval time.Duration, t Terminal) error {
 
 	_, err := p.Run()
 	if errors.Is(err, tea.ErrInterrupted) {
-		return nil
+		err = nil
 	}
 	if err != nil {
-		return fmt.Errorf("drawing on the terminal: %w (ration ps --watch needs less of it)", err)
+		err = fmt.Errorf("drawing on the terminal: %w (ration ps --watch needs less of it)", err)
 	}
-	return nil
+	return m.Settings, err
 }
 
 // RestoreTerminal ends Run and leaves the terminal as it was. It is for a program that

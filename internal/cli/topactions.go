@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"ration/internal/job"
+	"ration/internal/node"
+	"ration/internal/proc"
+	"ration/internal/reap"
+	"ration/internal/termtext"
+	"ration/internal/tui"
+	"ration/machine"
+)
+
+// topActions are what the user of ration top may do.
+type topActions struct{}
+
+// SetLimit runs ration limit: with its grammar, its checks and its words.
+func (topActions) SetLimit(j machine.Job, arguments string) (string, error) {
+	var out bytes.Buffer
+	cmd := newLimitCommand(&app{out: newTerminal(&out), err: newTerminal(&out)})
+	cmd.SetArgs(append([]string{j.Path}, strings.Fields(arguments)...))
+	cmd.SetOut(io.Discard) // help is for another place
+	cmd.SetErr(io.Discard)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	if err := cmd.Execute(); err != nil || out.Len() > 0 {
+		return out.String(), err
+	}
+	return "", usageError("%s: not a limit (use a size, like 10g)", arguments)
+}
+
+// errNotIt is returned for a process that is no longer what a frame has shown.
+var errNotIt = errors.New("it is no longer there, or another process has its PID now")
+
+// Process opens the process first, and then asks the kernel again whether its PID is that of the
+// row: what holds the slot of the job, or what the driver lists. If it is still alive after that,
+// it was the process that was asked about, and a signal can reach no other.
+func (topActions) Process(j *machine.Job, p machine.Process) (tui.Process, error) {
+	h, err := proc.Open(p.HostPID)
+	if err != nil {
+		return nil, err
+	}
+	uid, name, _, err := proc.Owner(p.HostPID)
+	found := err == nil && listed(j, p)
+	if !found || !h.Alive() {
+		_ = h.Close()
+		return nil, fmt.Errorf("pid %d: %w", p.HostPID, errNotIt)
+	}
+	return openProcess{h, termtext.Printable(name), proc.UserName(uid)}, nil
+}
+
+// listed reports whether a process is still there, read anew and by the kernel's word.
+func listed(j *machine.Job, p machine.Process) bool {
+	if j == nil {
+		m, err := node.Read(reap.Options{ReadOnly: true})
+		return err == nil && slices.ContainsFunc(m.Outside, func(o machine.Outside) bool { return o.PID == p.HostPID && o.UID == p.UID })
+	}
+	now := reap.ReadJob(job.Job{Name: j.Name, Path: j.Path}, reap.Options{ReadOnly: true})
+	return slices.ContainsFunc(now.Processes, func(q machine.Process) bool {
+		return q.Verified && q.State != machine.Dead && q.HostPID == p.HostPID && q.Slot == p.Slot && q.Joined == p.Joined
+	})
+}
+
+// openProcess is a process with what the kernel says of it.
+type openProcess struct {
+	*proc.Handle
+	name, user string
+}
+
+func (p openProcess) Name() string { return p.name }
+func (p openProcess) User() string { return p.user }

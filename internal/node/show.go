@@ -1,0 +1,120 @@
+package node
+
+import (
+	"fmt"
+	"iter"
+	"syscall"
+	"time"
+
+	"ration/machine"
+)
+
+// Tree returns processes with how deep they are in the tree of those that started them: each
+// behind the one that started it, and otherwise in their order.
+func Tree(all []machine.Process) iter.Seq2[machine.Process, int] {
+	children := map[int][]machine.Process{} // by host PID of the parent
+	listed := map[int]bool{}
+	for _, p := range all {
+		listed[p.HostPID] = p.HostPID != 0
+	}
+	for _, p := range all {
+		parent := p.Parent
+		if !listed[parent] || parent == p.HostPID {
+			parent = 0
+		}
+		children[parent] = append(children[parent], p)
+	}
+	return func(yield func(machine.Process, int) bool) {
+		var walk func(parent, depth int) bool
+		walk = func(parent, depth int) bool {
+			below := children[parent]
+			delete(children, parent) // parents in a circle, which the kernel never says, end here
+			for _, p := range below {
+				if !yield(p, depth) || p.HostPID != 0 && !walk(p.HostPID, depth+1) {
+					return false
+				}
+			}
+			return true
+		}
+		for walk(0, 0) && len(children) > 0 {
+			for parent := range children {
+				children[0] = append(children[0], children[parent]...)
+				delete(children, parent)
+				break
+			}
+		}
+	}
+}
+
+// DeviceRange is a device of a job, or several that differ by their numbers only.
+type DeviceRange struct {
+	machine.Device
+	Last int // number of the last of them
+}
+
+// String renders the numbers: 0, or 0-15.
+func (r DeviceRange) String() string {
+	if r.Last > r.Device.Device {
+		return fmt.Sprintf("%d-%d", r.Device.Device, r.Last)
+	}
+	return fmt.Sprint(r.Device.Device)
+}
+
+// DeviceRanges returns the devices that are there, were used or have a limit. Before any process
+// has found out which devices there are, a limit for all of them is one range.
+func DeviceRanges(devices []machine.Device) (out []DeviceRange) {
+	unseen := func(d machine.Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
+	for i := 0; i < len(devices); i++ {
+		d := devices[i]
+		if unseen(d) && !d.Limited && d.Compute == nil {
+			continue
+		}
+		last := i
+		for unseen(d) && last+1 < len(devices) && sameLimits(devices[last+1], d) && devices[last+1].Device == devices[last].Device+1 {
+			last++
+		}
+		out = append(out, DeviceRange{d, devices[last].Device})
+		i = last
+	}
+	return out
+}
+
+// sameLimits reports whether a device differs from another by its number only.
+func sameLimits(a, b machine.Device) bool {
+	same := a.Compute == nil && b.Compute == nil || a.Compute != nil && b.Compute != nil && *a.Compute == *b.Compute
+	a.Device, a.Compute, b.Compute = b.Device, nil, nil
+	return same && a == b
+}
+
+// StateText renders a job's state: running 3m, ended 5m ago with exit status 1.
+func StateText(s machine.Job, now time.Time) string {
+	text := s.State
+	if s.State != machine.Ended {
+		if s.Started != 0 {
+			text += " " + agoText(now.Sub(s.StartedAt))
+		}
+		return text
+	}
+	if s.Ended != 0 {
+		text += " " + agoText(now.Sub(s.EndedAt)) + " ago"
+	}
+	if s.Exit != nil && s.Exit.Signal != 0 {
+		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))
+	} else if s.Exit != nil {
+		text += fmt.Sprintf(" with exit status %d", s.Exit.Status)
+	}
+	return text
+}
+
+// agoText renders a duration in one unit.
+func agoText(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}

@@ -1,0 +1,174 @@
+package tui
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"ration/internal/humanfmt"
+	"ration/internal/node"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// details is the page with all about one job.
+type details struct {
+	last   machine.Job // as it was when it was last there
+	scroll int         // lines above the first that is shown
+	follow bool        // scroll to the selected process instead
+}
+
+// newDetails opens the details of the selected job, if there is one.
+func (m *Model) newDetails() page {
+	j := m.shownJob()
+	if j == nil {
+		return overview{}
+	}
+	return &details{last: *j}
+}
+
+// job returns the job as it is now, or as it was last.
+func (d *details) job(m *Model) *machine.Job {
+	if j := m.jobAt(d.last.Path); j != nil {
+		d.last = *j
+	}
+	return &d.last
+}
+
+func (d *details) hints(m *Model) []hint {
+	return []hint{{"Esc", "back"}, {"l", "limit"}, {"k", "signal"}, {m.theme.arrows, "process"}, {"PgDn", "more"}, {"s", "sort: " + m.Processes.Sort}, {"t", "tree"}}
+}
+
+func (d *details) choose(*Model, string) {}
+
+func (d *details) press(m *Model, key string) tea.Cmd {
+	d.follow = false
+	switch key {
+	case "esc", "q", "enter", "left":
+		m.back()
+	case "up", "down":
+		by := map[string]int{"up": -1, "down": +1}[key]
+		m.process.move(m.processIDs(), by)
+		d.follow = true
+	case "pgup", "ctrl+b":
+		d.scroll -= m.height / 2
+	case "pgdown", "ctrl+f":
+		d.scroll += m.height / 2
+	case "home":
+		d.scroll = 0
+	case "end":
+		d.scroll = 1 << 30
+	default:
+		return m.pressShared(key, "l k t s r space ? h f1 m")
+	}
+	return nil
+}
+
+func (d *details) body(m *Model, height int) []line {
+	lines := d.all(m)
+	d.scroll = max(0, min(d.scroll, len(lines)-height))
+	if d.follow {
+		at := slices.IndexFunc(lines, func(l line) bool { return l.target == target{processTarget, m.process.id} })
+		if at >= 0 && (at < d.scroll || at >= d.scroll+height) {
+			d.scroll, _ = window(len(lines), height, at)
+		}
+	}
+	return lines[d.scroll:min(len(lines), d.scroll+height)]
+}
+
+// all returns all lines, also those for which there is no room.
+func (d *details) all(m *Model) (lines []line) {
+	j := d.job(m)
+	add := func(more ...line) { lines = append(lines, more...) }
+	add(m.rule("job " + termtext.Printable(j.Title())))
+	state := node.StateText(*j, m.sample.Time)
+	if m.jobAt(j.Path) == nil {
+		state += ", and no longer there: this is how it was last"
+	}
+	for _, f := range []struct{ name, text string }{
+		{"state", state}, {"owner", ownerText(j)}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
+	} {
+		if f.text == "" {
+			continue
+		}
+		label := "  " + termtext.PadRight(f.name, 9)
+		for i, l := range m.paragraph(f.text, len(label)) {
+			if i == 0 {
+				l.text = m.theme.faint.Render(label) + strings.TrimLeft(l.text, " ")
+			}
+			add(l)
+		}
+	}
+	for _, r := range node.DeviceRanges(j.Devices) {
+		add(d.deviceLines(m, j, r)...)
+	}
+	rows := m.processRows()
+	add(m.rule(fmt.Sprintf("processes, by %s", m.Processes.Sort)))
+	if len(rows) == 0 {
+		add(line{text: m.theme.faint.Render("  none")})
+	} else {
+		header, shown := m.processLines(rows, rows, true)
+		add(header)
+		add(shown...)
+	}
+	add(m.rule("refusals and deaths"))
+	add(m.linesOf(m.eventsOf(j, false))...)
+	return lines
+}
+
+// ownerText says whose a job is, and who launched it, if that is another user.
+func ownerText(j *machine.Job) string {
+	if j.Launcher != "" && j.Launcher != j.Owner {
+		return j.Owner + ", launched by " + j.Launcher
+	}
+	return j.Owner
+}
+
+// deviceLines returns the limits of a job on a device, what it uses of it, and its history.
+func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lines []line) {
+	lines = append(lines, m.rule("device "+r.String()))
+	limit := "no limit"
+	if r.Limited {
+		limit = fmt.Sprintf("of %s (%.0f %%)", humanfmt.Bytes(r.Limit), 100*shareOfLimit(r.Device))
+		if r.Tolerance > 0 {
+			limit += fmt.Sprintf(", may exceed it by %s", humanfmt.Percent(float64(r.Tolerance)/10))
+		}
+	}
+	text := fmt.Sprintf("%s %s, peak %s, %s refused", humanfmt.Bytes(r.Used), limit, humanfmt.Bytes(r.Peak), humanfmt.Plural(int(r.Refused), "request", "requests"))
+	lines = append(lines, m.paragraph(text, 2)...)
+	if r.Compute != nil {
+		lines = append(lines, m.paragraph(m.computeSentence(j, r.Device), 2)...)
+	}
+	points := m.history[onDevice{j.Path, r.Device.Device}]
+	if len(points) < 2 {
+		return lines
+	}
+	most := max(r.Peak, 1)
+	if r.Limited {
+		most = max(most, r.Limit)
+	}
+	var used, percent []float64
+	measured := false
+	for _, p := range points {
+		used = append(used, float64(p.used)/float64(most))
+		percent = append(percent, p.percent/100)
+		measured = measured || p.percent >= 0
+	}
+	lines = append(lines, d.sparkLine(m, "memory", used, points, "to "+humanfmt.Bytes(most)))
+	if measured {
+		lines = append(lines, d.sparkLine(m, "time", percent, points, "to 100%"))
+	}
+	return lines
+}
+
+// sparkLine draws the latest values with how long they are back and what a full cell is.
+func (d *details) sparkLine(m *Model, name string, values []float64, points []point, full string) line {
+	label := "  " + termtext.PadRight(name, 8)
+	width := max(1, m.width-len(label)-termtext.Width(full)-len(", last 99m ")-1)
+	oldest := points[max(0, len(points)-width)]
+	span := points[len(points)-1].time.Sub(oldest.time).Round(time.Second)
+	return line{text: m.theme.faint.Render(label) + m.theme.ok.Render(m.sparkline(values, width)) + " " + full + ", last " + shortTime(uint64(span))}
+}

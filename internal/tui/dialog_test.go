@@ -1,0 +1,133 @@
+package tui
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	tea "charm.land/bubbletea/v2"
+
+	"ration/machine"
+)
+
+// fakeActions notes what is done.
+type fakeActions struct{ did []string }
+
+func (a *fakeActions) SetLimit(j machine.Job, arguments string) (string, error) {
+	if !strings.HasSuffix(arguments, "g") {
+		return "", fmt.Errorf("%q: not a size (use a number with k, m, g or t, a share like 25%%, or none)", arguments)
+	}
+	a.did = append(a.did, "limit "+j.Name+" "+arguments)
+	return j.Name + ", device 0: the limit is 20 GiB now;\n  it was 10 GiB.\n", nil
+}
+
+func (a *fakeActions) Process(_ *machine.Job, p machine.Process) (Process, error) {
+	if p.Name == "gone" {
+		return nil, errors.New("pid 9: it is no longer there")
+	}
+	return &fakeProcess{a, p}, nil
+}
+
+type fakeProcess struct {
+	actions *fakeActions
+	machine.Process
+}
+
+func (p *fakeProcess) PID() int     { return p.HostPID }
+func (p *fakeProcess) Name() string { return p.Process.Name }
+func (p *fakeProcess) User() string { return p.Process.User }
+func (p *fakeProcess) Close() error {
+	p.actions.did = append(p.actions.did, fmt.Sprint("close ", p.HostPID))
+	return nil
+}
+func (p *fakeProcess) Signal(s syscall.Signal) error {
+	p.actions.did = append(p.actions.did, fmt.Sprintf("signal %d to %d", s, p.HostPID))
+	return nil
+}
+
+// acting returns a model whose actions are noted.
+func acting(s Sample) (*Model, *fakeActions) {
+	m, a := modelOf(s, 120, 40), &fakeActions{}
+	m.actions = a
+	return m, a
+}
+
+// A limit is changed for the selected job; what is wrong is shown beside what was typed.
+func TestLimitPrompt(t *testing.T) {
+	m, a := acting(example())
+	press(t, m, "down", "l", "text:20 pounds", "enter")
+	frame := text(m.Frame())
+	if len(a.did) != 0 || !strings.Contains(frame, "not a size") || !strings.Contains(frame, "limit: 20 pounds") {
+		t.Fatalf("did %q:\n%s", a.did, frame)
+	}
+	press(t, m, "backspace", "backspace", "backspace", "backspace", "backspace", "backspace", "backspace", "text:g", "enter")
+	if fmt.Sprint(a.did) != "[limit train 20g]" || m.dialog != nil || !strings.Contains(text(m.Frame()), "the limit is 20 GiB now; it was 10 GiB.") {
+		t.Errorf("did %q:\n%s", a.did, text(m.Frame()))
+	}
+	m, a = acting(example())
+	press(t, m, "l", "text:20g", "esc")
+	if len(a.did) != 0 || m.dialog != nil {
+		t.Errorf("esc: did %q", a.did)
+	}
+	m.actions = nil
+	press(t, m, "l")
+	if m.dialog != nil || !strings.Contains(m.message.text, "--read-only") {
+		t.Errorf("changes a limit with --read-only: %q", m.message.text)
+	}
+}
+
+// A signal goes to the selected process, after y, and to nothing that is only a claim.
+func TestSignal(t *testing.T) {
+	m, a := acting(example())
+	press(t, m, "down", "tab", "k")
+	if frame := text(m.Frame()); !strings.Contains(frame, "Send SIGTERM to python train.py (pid 4711) of user dev?") {
+		t.Fatalf("got\n%s", frame)
+	}
+	press(t, m, "enter")
+	if fmt.Sprint(a.did) != "[close 4711]" || m.dialog != nil {
+		t.Errorf("enter is not yes: did %q", a.did)
+	}
+	a.did = nil
+	press(t, m, "k", "right", "right", "y")
+	if fmt.Sprint(a.did) != "[signal 9 to 4711 close 4711]" || !strings.Contains(m.message.text, "SIGKILL was sent to python train.py (pid 4711)") {
+		t.Errorf("did %q, says %q", a.did, m.message.text)
+	}
+	// An answer before the question is none, and one who has left it is not asked.
+	a.did = nil
+	m.Update(tea.KeyPressMsg{Code: 'k', Text: "k"})
+	q := m.dialog.(*signalQuestion)
+	press(t, m, "y", "esc")
+	m.Update(processFound{question: q, process: &fakeProcess{a, machine.Process{HostPID: 4711}}})
+	if fmt.Sprint(a.did) != "[close 4711]" || m.dialog != nil {
+		t.Errorf("did %q, dialog %v", a.did, m.dialog)
+	}
+	a.did = nil
+	for name, mark := range map[string]func(p *machine.Process){
+		"only what the job says": func(p *machine.Process) { p.Verified = false },
+		"only what the job said": func(p *machine.Process) { p.HostPID = 0 },
+		"has ended already":      func(p *machine.Process) { p.State = machine.Dead },
+		"no longer there":        func(p *machine.Process) { p.Name = "gone" },
+	} {
+		s := example()
+		mark(&s.Jobs[2].Processes[0])
+		m, a := acting(s)
+		press(t, m, "down", "tab", "k")
+		said := m.message.text
+		press(t, m, "y")
+		if len(a.did) != 0 || m.dialog != nil || !strings.Contains(said, strings.Replace(name, "said", "says", 1)) {
+			t.Errorf("%s: did %q, says %q", name, a.did, said)
+		}
+	}
+	m, a = acting(example())
+	press(t, m, "k")
+	if len(a.did) != 0 || !strings.Contains(m.message.text, "tab") {
+		t.Errorf("no process is selected: did %q, says %q", a.did, m.message.text)
+	}
+	m, a = acting(wholeMachine()) // one that is in no job, and holds most
+	press(t, m, "tab", "k", "y")
+	if len(a.did) == 0 || a.did[0] != "signal 15 to 777" {
+		t.Errorf("did %q", a.did)
+	}
+}

@@ -1,0 +1,144 @@
+package tui
+
+import (
+	"fmt"
+	"strings"
+
+	"charm.land/lipgloss/v2"
+
+	"ration/internal/humanfmt"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// gpuTable has a row for each device of the machine.
+func (m *Model) gpuTable() table[machine.GPU] {
+	return table[machine.GPU]{least: 4, wanted: 12, columns: []column[machine.GPU]{
+		{title: "GPU", right: true, text: func(_ *Model, g machine.GPU) string { return fmt.Sprint(g.Device) }},
+		{title: "MODEL", drop: 9, text: func(_ *Model, g machine.GPU) string { return strings.TrimPrefix(g.Name, "NVIDIA ") }},
+		{title: "bar", drop: 1, fill: func(m *Model, g machine.GPU, width int) string { return m.gpuBar(g, width) }},
+		{title: "USED", right: true, text: func(_ *Model, g machine.GPU) string { return humanfmt.Short(g.Used) }},
+		{title: "TOTAL", right: true, text: func(_ *Model, g machine.GPU) string { return humanfmt.Short(g.Total) }},
+		{title: "HANDED OUT", right: true, drop: 2, text: func(m *Model, g machine.GPU) string { return m.handedOut(g) },
+			style: func(m *Model, g machine.GPU) *lipgloss.Style {
+				if g.Rations > g.Total {
+					return &m.theme.bad
+				}
+				return &plain
+			}},
+		{title: "NO LIMIT", right: true, drop: 6, text: func(_ *Model, g machine.GPU) string { return humanfmt.Plural(g.Unlimited, "job", "jobs") },
+			needed: func(_ *Model, g machine.GPU) bool { return g.Unlimited > 0 }},
+		{title: "OUTSIDE", right: true, drop: 3, text: func(m *Model, g machine.GPU) string { return humanfmt.Short(m.outside(g.Device)) }},
+		{title: "BUSY", right: true, drop: 1, text: func(_ *Model, g machine.GPU) string { return optional("%d%%", g.Utilization) },
+			needed: func(_ *Model, g machine.GPU) bool { return g.Utilization != nil }},
+		{title: "TEMP", right: true, drop: 4, text: func(m *Model, g machine.GPU) string { return optional("%d"+m.theme.degree+"C", g.Temperature) },
+			needed: func(_ *Model, g machine.GPU) bool { return g.Temperature != nil }},
+		{title: "POWER", right: true, drop: 5, text: func(_ *Model, g machine.GPU) string { return optional("%.0fW", g.Power) },
+			needed: func(_ *Model, g machine.GPU) bool { return g.Power != nil }},
+	}}
+}
+
+// optional renders what the driver may not say.
+func optional[T any](format string, v *T) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprintf(format, *v)
+}
+
+// handedOut renders the limits of all jobs on a device together.
+func (m *Model) handedOut(g machine.GPU) string {
+	text := humanfmt.Short(g.Rations)
+	if g.Rations > g.Total && g.Total > 0 {
+		text = "! " + text // as a colour alone would not say it
+	}
+	return text
+}
+
+// outside adds up what processes hold of a device that are in no job.
+func (m *Model) outside(device int) (bytes uint64) {
+	for _, o := range m.sample.Outside {
+		if o.Device == device {
+			bytes += o.Used
+		}
+	}
+	return bytes
+}
+
+// gpuBar draws what is used of a device, with a mark where what is handed out ends.
+func (m *Model) gpuBar(g machine.GPU, width int) string {
+	if width == 0 || g.Total == 0 {
+		return strings.Repeat(" ", width)
+	}
+	share := float64(g.Used) / float64(g.Total)
+	cells, filled := m.theme.bar.Bar(share, width)
+	mark := -1
+	if g.Rations > 0 && g.Rations <= g.Total {
+		mark = min(int(float64(g.Rations)/float64(g.Total)*float64(width)), width-1)
+	}
+	var out styledText
+	for i, cell := range cells {
+		switch {
+		case i == mark:
+			out.add(&m.theme.bold, m.theme.limit)
+		case i < filled:
+			out.add(m.loadStyle(share), cell)
+		default:
+			out.add(&m.theme.faint, cell)
+		}
+	}
+	return out.String()
+}
+
+// gpuLines returns the devices of the machine, in so many lines at most: those that do not fit are
+// counted.
+func (m *Model) gpuLines(most int) (lines []line) {
+	devices := m.sample.Devices
+	switch {
+	case len(devices) == 0 || most < 1:
+		return nil
+	case most == 1 || most == 2 && len(devices) > 1:
+		return []line{{text: m.gpuSum(devices)}}
+	}
+	shown, more := devices, []machine.GPU(nil)
+	if len(devices) > most-1 {
+		shown, more = devices[:max(1, most-2)], devices[max(1, most-2):]
+	}
+	header, rows := m.gpuTable().render(m, m.width, devices, shown)
+	lines = append(lines, line{text: "  " + m.theme.faint.Render(header)})
+	for _, row := range rows {
+		lines = append(lines, line{text: "  " + row})
+	}
+	if len(more) > 0 && len(lines) < most {
+		lines = append(lines, line{text: "    and " + m.gpuSum(more)})
+	}
+	return lines
+}
+
+// gpuSum is several devices in one line.
+func (m *Model) gpuSum(devices []machine.GPU) string {
+	used, total, rations := uint64(0), uint64(0), uint64(0)
+	for _, g := range devices {
+		used, total, rations = used+g.Used, total+g.Total, rations+min(g.Rations, ^rations)
+	}
+	return fmt.Sprintf("%s: %s of %s, %s handed out", humanfmt.Plural(len(devices), "GPU", "GPUs"), humanfmt.Short(used), humanfmt.Short(total), humanfmt.Short(rations))
+}
+
+// findingLines returns what an operator should know, in so many lines at most.
+func (m *Model) findingLines(most int) (lines []line) {
+	all := m.sample.Findings
+	for i, f := range all {
+		if len(lines) == most-1 && i < len(all)-1 {
+			text := fmt.Sprintf("! %s (f shows all)", humanfmt.Plural(len(all)-i, "finding", "findings"))
+			if i > 0 {
+				text = fmt.Sprintf("! and %d more (f shows all)", len(all)-i)
+			}
+			return append(lines, line{text: m.theme.bad.Render(text)})
+		}
+		if len(lines) == most {
+			return lines
+		}
+		lines = append(lines, line{text: m.theme.bad.Render("!") + " " + m.truncate(termtext.Printable(f.Text), m.width-2)})
+	}
+	return lines
+}

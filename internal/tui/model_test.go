@@ -1,0 +1,321 @@
+package tui
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"ration/machine"
+)
+
+func names(m *Model) string {
+	var out []string
+	for _, j := range m.jobs() {
+		out = append(out, strings.SplitN(j.Name, "-", 2)[0])
+	}
+	return strings.Join(out, " ")
+}
+
+// What runs is shown, the busiest first; ended jobs with a key; the filter and the user choose.
+func TestChoose(t *testing.T) {
+	for _, tt := range []struct {
+		keys []string
+		want string
+	}{
+		{nil, "serve train notebook old"},
+		{[]string{"e"}, "serve train notebook old yesterday"},
+		{[]string{"e", "e"}, "serve train notebook old"},
+		{[]string{"s"}, "serve train notebook old"},
+		{[]string{"r"}, "old notebook train serve"},
+		{[]string{"s", "s"}, "notebook old serve train"},
+		{[]string{"s", "s", "s"}, "old train notebook serve"},
+		{[]string{"/", "text:tr"}, "train serve"}, // serve has a tritonserver
+		{[]string{"/", "text:tr", "enter", "esc"}, "serve train notebook old"},
+		{[]string{"/", "text:tr", "esc"}, "serve train notebook old"},
+		{[]string{"/", "text:trx", "backspace"}, "serve train"},
+		{[]string{"/", "text:IPYKERNEL"}, "notebook"},
+		{[]string{"/", "text:4712"}, "train"},
+		{[]string{"/", "text:epochs"}, "train"},
+		{[]string{"u", "down", "enter"}, "train old"},
+		{[]string{"u", "down", "enter", "e", "esc"}, "serve train notebook old yesterday"},
+		{[]string{"u", "esc"}, "serve train notebook old"},
+	} {
+		m := modelOf(example(), 80, 24)
+		press(t, m, tt.keys...)
+		if got := names(m); got != tt.want && !(strings.Contains(tt.want, "train serve") && got == "serve train") {
+			t.Errorf("%q: got %q, want %q", tt.keys, got, tt.want)
+		}
+	}
+	// A job that has the device's time is busier than one that holds more.
+	s := example()
+	s.Jobs[1].Processes[0].Holdings[0].Time = &machine.Time{Percent: 60}
+	if got := names(modelOf(s, 80, 24)); got != "notebook serve train old" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The keys quit, go back, or are typed, by where they are pressed.
+func TestQuitAndBack(t *testing.T) {
+	quits := func(m *Model, msg tea.KeyPressMsg) bool {
+		_, cmd := m.Update(msg)
+		if cmd == nil {
+			return false
+		}
+		_, is := cmd().(tea.QuitMsg)
+		return is
+	}
+	q, interrupt := tea.KeyPressMsg{Code: 'q', Text: "q"}, tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}
+	for _, keys := range [][]string{{"/"}, {"l"}, {"tab", "k"}, {"enter"}, {"u"}, {"c"}, {"f"}, {"?"}} {
+		m, _ := acting(example())
+		press(t, m, keys...)
+		if quits(m, q) {
+			t.Errorf("q quits after %q", keys)
+		}
+		m, _ = acting(example())
+		press(t, m, keys...)
+		press(t, m, "esc")
+		if _, is := m.page.(overview); !is || m.dialog != nil || m.filter != "" {
+			t.Errorf("after %q, esc does not go back", keys)
+		}
+		m, _ = acting(example())
+		press(t, m, keys...)
+		if !quits(m, interrupt) {
+			t.Errorf("after %q, ctrl+c does not quit", keys)
+		}
+	}
+	m, _ := acting(example())
+	if quits(m, tea.KeyPressMsg{Code: tea.KeyEscape}) {
+		t.Error("esc quits: who presses it once too often loses the history")
+	}
+	if !quits(m, q) {
+		t.Error("q does not quit")
+	}
+}
+
+// Ticks read; a sample that comes while paused is not shown.
+func TestPause(t *testing.T) {
+	m := modelOf(example(), 80, 24)
+	if _, cmd := m.Update(tick{}); cmd == nil {
+		t.Fatal("no command after a tick")
+	} else if s, ok := cmd().(Sample); !ok || len(s.Jobs) != 5 {
+		t.Errorf("got %v after a tick, want a sample", s)
+	}
+	press(t, m, "space")
+	m.Update(Sample{Time: noon.Add(time.Hour)})
+	if !m.paused || len(m.sample.Jobs) != 5 {
+		t.Error("a sample was shown while paused")
+	}
+	press(t, m, "space")
+	m.Update(Sample{Time: noon.Add(time.Hour)})
+	if m.paused || len(m.sample.Jobs) != 0 {
+		t.Error("not resumed")
+	}
+}
+
+// Events of a job are still shown after it has gone, and the cursor goes to what took its place.
+func TestJobGoes(t *testing.T) {
+	m := modelOf(example(), 80, 24)
+	press(t, m, "down")
+	if m.job.id != "/run/ration/train/region" {
+		t.Fatalf("selected is %s", m.job.id)
+	}
+	s := example()
+	s.Jobs = append(s.Jobs[:2:2], s.Jobs[3:]...)
+	m.setSample(s)
+	if frame := text(m.Frame()); !strings.Contains(frame, "(4711) asked for 4.5 GiB") || strings.Contains(frame, "train    ") {
+		t.Errorf("got\n%s", frame)
+	}
+	if m.job.id != "/run/ration/notebook/region" {
+		t.Errorf("selected is %s, want what is in its place", m.job.id)
+	}
+	// The details of a job that goes say so.
+	m = modelOf(example(), 80, 24)
+	press(t, m, "down", "enter")
+	m.setSample(s)
+	if frame := text(m.Frame()); !strings.Contains(frame, "no longer there") || !strings.Contains(frame, "python train.py --epochs 90") {
+		t.Errorf("got\n%s", frame)
+	}
+}
+
+// The history of a job is kept, with a bound, and forgotten with it.
+func TestHistory(t *testing.T) {
+	m := modelOf(example(), 80, 24)
+	for i := range maxHistory + 50 {
+		s := example()
+		s.Time = noon.Add(time.Duration(i) * time.Second)
+		m.setSample(s)
+	}
+	key := onDevice{"/run/ration/train/region", 0}
+	if n := len(m.history[key]); n != maxHistory {
+		t.Errorf("%d points are kept", n)
+	}
+	m.setSample(Sample{Time: noon})
+	if len(m.history) != 0 {
+		t.Errorf("%d histories of jobs that are gone", len(m.history))
+	}
+	if got := m.sparkline([]float64{-1, 0, 0.5, 1, 2}, 4); got != "▁▅██" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The wheel and a click do what keys do.
+func TestMouse(t *testing.T) {
+	m := modelOf(wholeMachine(), 80, 24)
+	at := func(what string) int {
+		for i, l := range strings.Split(text(m.Frame()), "\n") {
+			if strings.Contains(l, what) {
+				return i
+			}
+		}
+		t.Fatalf("%q is not shown:\n%s", what, text(m.Frame()))
+		return 0
+	}
+	click := func(y int) { m.Update(tea.MouseClickMsg{X: 3, Y: y, Button: tea.MouseLeft}) }
+	click(at(" train "))
+	if m.job.id != "/run/ration/train/region" || m.allJobs {
+		t.Fatalf("selected is %s", m.job.id)
+	}
+	click(at(" 4712 "))
+	if r := m.selectedProcess(); m.focus != processesTable || r == nil || r.PID != 4712 {
+		t.Errorf("selected is %v", r)
+	}
+	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
+	if r := m.selectedProcess(); r == nil || r.PID == 4712 {
+		t.Error("the wheel does not move")
+	}
+	click(at(" train "))
+	click(at(" train "))
+	if _, is := m.page.(*details); !is {
+		t.Error("a click on the selected job does not show its details")
+	}
+	press(t, m, "esc", "u")
+	click(at("eve"))
+	click(at("eve"))
+	if m.user != "eve" {
+		t.Errorf("user is %q", m.user)
+	}
+	click(1 << 20)
+	click(-1)
+	press(t, m, "esc", "/", "text:dev") // what is selected stays while a question is open
+	before, row := m.job, at(" train ")
+	click(row)
+	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelUp}) // the last is selected
+	if m.job != before {
+		t.Error("the mouse selects beneath a prompt")
+	}
+	press(t, m, "esc")
+	if m.View().MouseMode == tea.MouseModeNone {
+		t.Error("the mouse is not asked for")
+	}
+	press(t, m, "m")
+	if m.View().MouseMode != tea.MouseModeNone {
+		t.Error("m does not leave the mouse to the terminal")
+	}
+}
+
+// Refusals are grouped by the process that asked.
+func TestAskers(t *testing.T) {
+	f := func(pid int, asked uint64) machine.Refusal {
+		return machine.Refusal{PID: pid, Asked: asked, Limit: gib}
+	}
+	var got []string
+	for _, a := range askers([]machine.Refusal{f(1, 5), f(2, 7), f(1, 5), f(2, 8), f(1, 5)}) {
+		got = append(got, fmt.Sprint(a.latest.PID, " ", a.latest.Asked, " ", a.times, " ", a.same))
+	}
+	if want := "1 5 3 true, 2 7 2 false"; strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Help lists every key that does something.
+func TestHelpIsComplete(t *testing.T) {
+	m := modelOf(example(), 120, 100)
+	press(t, m, "?")
+	frame := text(m.Frame())
+	for i, b := range overviewKeys() {
+		if b.help == "" { // help lists it with the next
+			b = overviewKeys()[i+1]
+		}
+		if b.help == "" || !strings.Contains(frame, b.help) {
+			t.Errorf("%q is not in\n%s", b.keys, frame)
+		}
+	}
+}
+
+// Settings are saved, and a file that is damaged or of another version does no harm. What is
+// shown is not saved: the next ration top begins with everything that runs.
+func TestSettings(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(t.TempDir(), "new", "config"))
+	path := SettingsPath()
+	if path == "" {
+		t.Fatal("a folder of one's own is not taken")
+	}
+	m := modelOf(example(), 80, 24)
+	press(t, m, "s", "r", "t", "m", "c", "down", "space", "esc", "/", "text:tr", "enter", "e", "tab", "s", "s")
+	if err := m.Settings.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprintf("%+v", LoadSettings(path))
+	if want := "{Jobs:{Sort:bytes Reverse:true Hidden:[STATE]} Processes:{Sort:PID Reverse:false Hidden:[]} Tree:true NoMouse:true}"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for _, text := range []string{"", "{", `{"jobs":{"sort":"colour"},"processes":7}`, "null", `{"jobs":{"sort":"\u001b[2J"}}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s := LoadSettings(path); s.Jobs.Sort != "busy" || s.Processes.Sort != "bytes" {
+			t.Errorf("%q: got %+v", text, s)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "top-*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	// A folder that others can write, or that is another user's, is not used.
+	shared := t.TempDir()
+	if err := os.Chmod(shared, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", shared)
+	if path := SettingsPath(); path != "" {
+		t.Errorf("settings in %s", path)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	other := t.TempDir()
+	if err := os.Chown(other, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(other, ".config"))
+	if path := SettingsPath(); path != "" {
+		t.Errorf("root's settings in %s, which is another user's", path)
+	}
+}
+
+// crowd is a machine with 200 jobs of 8 processes.
+func crowd() Sample {
+	s := Sample{Time: noon}
+	for j := range 200 {
+		job := machine.Job{Name: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j), Owner: fmt.Sprintf("user-%d", j%30), State: machine.Running,
+			Devices: []machine.Device{{Limited: true, Limit: 10 * gib, Used: uint64(j) * mib, Peak: gib}}}
+		for p := range 8 {
+			job.Processes = append(job.Processes, process(p, 1000+10*j+p, job.Owner, "worker", time.Hour, holds(0, mib, uint64(p)*mib)))
+		}
+		s.Jobs = append(s.Jobs, job)
+	}
+	return s
+}
+
+func BenchmarkUpdateAndFrame(b *testing.B) {
+	s := crowd()
+	m := modelOf(s, 120, 40)
+	for b.Loop() {
+		m.Update(s)
+		_ = m.Frame()
+	}
+}

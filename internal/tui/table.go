@@ -1,0 +1,156 @@
+package tui
+
+import (
+	"slices"
+	"strings"
+
+	"charm.land/lipgloss/v2"
+
+	"ration/internal/termtext"
+)
+
+// column is a column of a table whose rows are of type R.
+type column[R any] struct {
+	title  string
+	right  bool   // aligned
+	drop   int    // columns with the highest are dropped first where there is no room; 0 stays
+	sort   string // key that sorts by this column, or ""
+	text   func(m *Model, r R) string
+	needed func(m *Model, r R) bool                      // nil: always; otherwise the column is shown if any row needs it
+	style  func(m *Model, r R) *lipgloss.Style           // nil: plain
+	fill   func(m *Model, r R, width int) string         // in place of text, for the one that takes the room that is left
+	most   func(width int) int                           // of its cells, on a terminal of that width; nil: maxCell
+	note   func(m *Model, r R) (string, *lipgloss.Style) // of the first column: what a row says in place of all others
+}
+
+const maxCell = 24 // columns of a cell
+
+// table is columns, with their order and their room.
+type table[R any] struct {
+	columns  []column[R]
+	settings *TableSettings // nil: it cannot be sorted, and has all columns
+	down     func(sort string) bool
+	least    int // cells of the column that takes what is left; it has none with fewer
+	wanted   int // cells for which other columns are dropped
+}
+
+// render returns the header, and a line for each of the shown rows. all rows decide which columns
+// there are, so that scrolling changes none. Two columns before the lines are left for a mark.
+func (t table[R]) render(m *Model, width int, all, shown []R) (header string, lines []string) {
+	columns, widths := t.fit(m, width-2, all, shown)
+	cell := func(c column[R], text string) string {
+		w := widths[c.title]
+		if text = m.truncate(text, w); c.right {
+			return termtext.PadLeft(text, w)
+		}
+		return termtext.PadRight(text, w)
+	}
+	titles := make([]string, len(columns))
+	for i, c := range columns {
+		titles[i] = cell(c, t.title(m, c))
+		if c.fill != nil && c.text == nil { // a bar
+			titles[i] = strings.Repeat(" ", widths[c.title])
+		}
+	}
+	for _, r := range shown {
+		cells := make([]string, 0, len(columns))
+		for i, c := range columns {
+			var text string
+			if c.fill != nil {
+				text = c.fill(m, r, widths[c.title])
+			} else {
+				text = cell(c, termtext.Printable(c.text(m, r)))
+				if c.style != nil {
+					text = c.style(m, r).Render(text)
+				}
+			}
+			cells = append(cells, text)
+			if i > 0 || c.note == nil {
+				continue
+			}
+			if note, style := c.note(m, r); note != "" {
+				cells = append(cells, style.Render(m.truncate(termtext.Printable(note), width-4-widths[c.title])))
+				break
+			}
+		}
+		lines = append(lines, strings.Join(cells, "  "))
+	}
+	return strings.Join(titles, "  "), lines
+}
+
+// fit returns the columns that there is room for, and how wide each is.
+func (t table[R]) fit(m *Model, width int, all, shown []R) (columns []column[R], widths map[string]int) {
+	widths = map[string]int{}
+	for _, c := range t.columns {
+		isNeeded := func(r R) bool { return c.needed(m, r) }
+		if c.needed != nil && !slices.ContainsFunc(all, isNeeded) || t.settings != nil && c.drop > 0 && t.settings.hides(c.title) {
+			continue
+		}
+		columns = append(columns, c)
+		if c.fill != nil {
+			continue
+		}
+		w, most := termtext.Width(t.title(m, c)), maxCell
+		for _, r := range shown {
+			w = max(w, termtext.Width(termtext.Printable(c.text(m, r))))
+		}
+		if c.most != nil {
+			most = c.most(width)
+		}
+		widths[c.title] = min(w, most)
+	}
+	for {
+		left, flexible := width, ""
+		for i, c := range columns {
+			left -= widths[c.title]
+			if i > 0 {
+				left -= 2
+			}
+			if c.fill != nil {
+				left += widths[c.title]
+				flexible = c.title
+			}
+		}
+		if left >= t.wanted || !t.dropColumn(&columns) {
+			if left < t.least {
+				columns = slices.DeleteFunc(columns, func(c column[R]) bool { return c.fill != nil && c.drop > 0 })
+			}
+			widths[flexible] = max(left, 0)
+			return columns, widths
+		}
+	}
+}
+
+// dropColumn drops the next column to drop, and reports whether there was one. The column that
+// the table is sorted by stays, as does the one that takes what is left.
+func (t table[R]) dropColumn(columns *[]column[R]) bool {
+	next := -1
+	for i, c := range *columns {
+		sorted := t.settings != nil && c.sort != "" && c.sort == t.settings.Sort
+		if c.drop > 0 && c.fill == nil && !sorted && (next < 0 || c.drop > (*columns)[next].drop) {
+			next = i
+		}
+	}
+	if next >= 0 {
+		*columns = slices.Delete(*columns, next, next+1)
+	}
+	return next >= 0
+}
+
+// title is a column's title, with a mark if the table is sorted by it.
+func (t table[R]) title(m *Model, c column[R]) string {
+	if t.settings == nil || c.sort == "" || c.sort != t.settings.Sort {
+		return c.title
+	}
+	if t.down(c.sort) != t.settings.Reverse {
+		return c.title + m.theme.down
+	}
+	return c.title + m.theme.up
+}
+
+// window returns which of n lines are shown in a room: those around one.
+func window(n, room, around int) (first, last int) {
+	room = max(0, room)
+	first = max(0, min(around-room/2, n-room))
+	return first, min(n, first+room)
+}

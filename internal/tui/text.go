@@ -1,0 +1,104 @@
+package tui
+
+import (
+	"strings"
+
+	tea "charm.land/bubbletea/v2"
+
+	"ration/internal/termtext"
+)
+
+// textPage is a page with text to read: help, or the findings.
+type textPage struct {
+	text   func(m *Model) []line
+	scroll int
+}
+
+func (p *textPage) body(m *Model, height int) []line {
+	lines := p.text(m)
+	p.scroll = max(0, min(p.scroll, len(lines)-height))
+	return lines[p.scroll:min(len(lines), p.scroll+height)]
+}
+
+func (p *textPage) press(m *Model, key string) tea.Cmd {
+	switch key {
+	case "up":
+		p.scroll--
+	case "down":
+		p.scroll++
+	case "pgup", "ctrl+b":
+		p.scroll -= m.height / 2
+	case "pgdown", "ctrl+f", "space":
+		p.scroll += m.height / 2
+	case "home":
+		p.scroll = 0
+	case "end":
+		p.scroll = 1 << 30
+	default:
+		m.back()
+	}
+	return nil
+}
+
+func (p *textPage) choose(*Model, string) {}
+
+func (p *textPage) hints(m *Model) []hint {
+	return []hint{{m.theme.arrows, "more"}, {"any other key", "back"}}
+}
+
+// findingsText says what an operator should know, and what to do.
+func (m *Model) findingsText() []line {
+	lines := []line{m.rule("findings")}
+	for _, f := range m.sample.Findings {
+		for i, l := range m.paragraph(f.Text+" ("+f.Remedy+")", 2) {
+			if i == 0 {
+				l.text = m.theme.bad.Render("!") + l.text[1:]
+			}
+			lines = append(lines, l)
+		}
+	}
+	if len(m.sample.Findings) == 0 {
+		lines = append(lines, m.paragraph("none: nothing is overbooked, and what the driver counts is what the jobs count", 2)...)
+	}
+	return lines
+}
+
+// helpText explains all keys, and the marks in a bar.
+func (m *Model) helpText() []line {
+	g := m.theme.glyphs
+	lines := []line{{text: m.theme.title.Render("Keys")}}
+	const width = 12
+	entry := func(key, text string) {
+		for i, l := range m.paragraph(text, width+2) {
+			if i == 0 {
+				l.text = "  " + termtext.PadRight(key, width) + strings.TrimLeft(l.text, " ")
+			}
+			lines = append(lines, l)
+		}
+	}
+	for _, b := range overviewKeys() {
+		if b.help == "" { // it goes with the next
+			continue
+		}
+		show := b.show
+		if show == "" {
+			show = strings.Join(b.keys, ", ")
+		}
+		entry(show, b.help)
+	}
+	entry("mouse", "the wheel moves, a click selects; another on a job shows all about it")
+	lines = append(lines, line{}, line{text: m.theme.title.Render("Bars")})
+	entry(g.bar.Full, "used: granted to processes at this moment")
+	entry(g.limit, "the limit, beyond which nothing is granted; in the bar of a GPU, what is handed out")
+	entry(g.peak, "the peak: the most that was ever granted at once")
+	lines = append(lines, line{})
+	for _, text := range []string{
+		"A bar that exceeds its limit belongs to a job whose limit was lowered: it keeps what it holds, and new requests are refused until enough is returned.",
+		"HANDED OUT is the limits of all jobs together; OUTSIDE is held by processes that are in no job.",
+		"COMPUTE is a share of the device's time, and a cap on it; TIME what was had of it lately; " + g.about + " marks averages of the driver's samples, which may be wrong by several points.",
+		"A process or PID with ? is what a job says; the kernel does not confirm it, and it gets no signal.",
+	} {
+		lines = append(lines, m.paragraph(text, 0)...)
+	}
+	return lines
+}
