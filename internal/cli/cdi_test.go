@@ -149,7 +149,7 @@ func TestCDIMounts(t *testing.T) {
 		if st.IsDir() {
 			fmt.Fprintf(&script, "mkdir -p %s\n", to)
 		} else {
-			fmt.Fprintf(&script, "mkdir -p %s\n: >%s\n", filepath.Dir(to), to)
+			fmt.Fprintf(&script, "[ -e %s ] || { mkdir -p %s && : >%s; }\n", to, filepath.Dir(to), to)
 		}
 		fmt.Fprintf(&script, "mount --bind %s %s\nmount -o remount,%s %s\n", m.HostPath, to, strings.Join(m.Options, ","), to)
 	}
@@ -160,10 +160,12 @@ func TestCDIMounts(t *testing.T) {
 	script.WriteString("chroot --userspec=65534:65534 . " + env + fake + "/fake-train 1g 2g\n")
 	script.WriteString("chroot . /bin/sh -c ': >>/run/ration/job/region.limits'\nchroot . /bin/sh -c ': >>/etc/ld.so.preload'\n")
 	script.WriteString("chroot . /bin/sh -c 'echo >>/run/ration/job/created; : >>/run/ration/lib/libration.so'\n")
+	// Nor can root there move the job away.
+	script.WriteString("chroot . mv /run/ration/job /run/ration/moved\nchroot . mv /run/ration /run/moved\n")
 	out, err := exec.Command("unshare", "--mount", "sh", "-c", script.String()).CombinedOutput()
 	text := string(out)
 	t.Logf("%v\n%s", err, text)
-	for what, want := range map[string]int{"now has 1 GiB": 2, "asked for 2 GiB: CUDA_ERROR_OUT_OF_MEMORY": 2, "now has 3 GiB": 0, "Read-only file system": 4} {
+	for what, want := range map[string]int{"now has 1 GiB": 2, "asked for 2 GiB: CUDA_ERROR_OUT_OF_MEMORY": 2, "now has 3 GiB": 0, "Read-only file system": 5, "Device or resource busy": 1} {
 		if got := strings.Count(text, what); got != want {
 			t.Errorf("%q: %d times, want %d", what, got, want)
 		}

@@ -39,13 +39,48 @@ func (p Plan) Create() error {
 	if err := p.make(j); err != nil {
 		return err
 	}
-	if err := j.Lock.Stand(j.created, containerLibrary); err != nil {
+	err := makeMountPoints(j.Lock.Folder)
+	if err == nil {
+		err = j.Lock.Stand(j.created, containerLibrary)
+	}
+	if err != nil {
 		j.Discard()
 		return err
 	}
 	j.Lock.Release()
 	return nil
 }
+
+// mountPoints is the folder, in a standing job's, that is runFolder in a container, for reading: what
+// the other files are mounted on. Root in a container can rename a folder in which something
+// is mounted, unless that is in a file system for reading.
+const mountPoints = "mounts"
+
+func makeMountPoints(folder string) error {
+	points := filepath.Join(folder, mountPoints)
+	folders := []string{points, filepath.Join(points, "job"), filepath.Join(points, "lib")}
+	files := []string{"job/" + job.RegionName, "job/" + job.CreatedName, "lib/libration.so"}
+	if _, err := os.Lstat(filepath.Join(folder, job.RegionName+region.LimitsSuffix)); err == nil {
+		files = append(files, "job/"+job.RegionName+region.LimitsSuffix)
+	}
+	if isFolder(filepath.Join(folder, job.MachineName)) {
+		folders = append(folders, filepath.Join(points, "job", job.MachineName), filepath.Join(points, "lib", fakeFolder))
+	}
+	var err error
+	for _, path := range folders {
+		err = errors.Join(err, os.Mkdir(path, 0o755), os.Chmod(path, 0o755)) // whatever the umask is
+	}
+	for _, path := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(points, path), nil, 0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("making mount points: %w", err)
+	}
+	return nil
+}
+
+// fakeFolder is the folder of the stand-in driver in that of libraries.
+const fakeFolder = "fakegpu"
 
 // Standing is what a program in a container needs to be in a standing job.
 type Standing struct {
@@ -77,7 +112,7 @@ func FindStanding(name string) (*Standing, error) {
 	}
 	accounts, limits := own(job.RegionName), own(job.RegionName+region.LimitsSuffix)
 	accounts.Writable = true
-	s := &Standing{Name: found.Name, Mappings: []Mapping{accounts}}
+	s := &Standing{Name: found.Name, Mappings: []Mapping{{From: filepath.Join(folder, mountPoints), To: runFolder}, accounts}}
 	if _, err := os.Lstat(limits.From); err == nil {
 		s.Mappings = append(s.Mappings, limits)
 	}
@@ -91,7 +126,7 @@ func FindStanding(name string) (*Standing, error) {
 		if err != nil {
 			return nil, err
 		}
-		driver := Mapping{From: dir, To: runLib + "/fakegpu", Programs: true}
+		driver := Mapping{From: dir, To: runLib + "/" + fakeFolder, Programs: true}
 		s.Mappings = append(s.Mappings, machine, driver)
 		s.Environ = append(s.Environ, "FAKEGPU_STATE="+machine.To, "LD_LIBRARY_PATH="+driver.To)
 	}
