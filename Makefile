@@ -52,7 +52,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible test-install install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible test-install test-slurm install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -172,6 +172,9 @@ reproducible: ## build what the last commit hands out twice; the bytes must be t
 
 test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
 	scripts/test-install $(VERSION)
+
+test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
+	scripts/test-slurm
 
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=

@@ -88,7 +88,7 @@ type Machine struct {
 const (
 	Starting = "starting" // it was launched, and no process has joined it yet
 	Running  = "running"  // a process that has joined it lives
-	Idle     = "idle"     // its command runs, and all processes that had joined it have gone
+	Idle     = "idle"     // its command runs, or ration create made it, and all processes that had joined it have gone
 	Ended    = "ended"    // its command has ended, and no process of it lives
 )
 

@@ -39,9 +39,9 @@ func (j *Job) stateWith(l job.Launch, now time.Time) string {
 	switch {
 	case j.State == Running:
 		return Running
-	case l.Running && j.Claims == 0:
+	case l.Running && j.Claims == 0 && !l.Standing:
 		return Starting
-	case l.Running:
+	case l.Running, l.Standing:
 		return Idle
 	case l.Launched || j.Claims > 0 || j.err != nil:
 		return Ended

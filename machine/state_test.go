@@ -114,6 +114,8 @@ func TestStateWithoutLauncher(t *testing.T) {
 		{"all have gone", Job{Created: now.UnixNano(), Claims: 1}, job.Launch{}, Ended},
 		{"launched", Job{Created: now.UnixNano()}, job.Launch{Launched: true, Running: true}, Starting},
 		{"launched, all have gone", Job{Created: now.UnixNano(), Claims: 3}, job.Launch{Launched: true, Running: true}, Idle},
+		{"standing", Job{Created: now.Add(-2 * time.Hour).UnixNano()}, job.Launch{Launched: true, Standing: true}, Idle},
+		{"standing, all have gone", Job{Created: now.UnixNano(), Claims: 3}, job.Launch{Launched: true, Standing: true}, Idle},
 		{"its command has ended", Job{Created: now.UnixNano()}, job.Launch{Launched: true}, Ended},
 		{"a process is left", Job{State: Running}, job.Launch{Launched: true}, Running},
 		{"unreadable", Job{err: region.ErrSize}, job.Launch{}, Ended},

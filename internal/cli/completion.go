@@ -37,6 +37,7 @@ func completeFlags(cmd *cobra.Command) {
 		"name": completeNames, "device": completeDevices,
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"html":    cobra.FixedCompletions([]cobra.Completion{"html"}, cobra.ShellCompDirectiveFilterFileExt),
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

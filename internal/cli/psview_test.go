@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"text/template"
-	"time"
 
 	"ration/machine"
 )

@@ -6,6 +6,7 @@ import (
 	"os/signal"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"ration/internal/embedded"
 	"ration/internal/job"
@@ -75,17 +76,22 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command are the command's
-	flags.StringVar(&f.mem, "mem", "", "`limits` on GPU memory: 10g, 25%, 0=10g,1=20g")
-	flags.StringVar(&f.tolerance, "tolerance", "", "how far usage may exceed a limit, in `per cent`")
-	f.compute.add(flags)
-	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
+	f.addLimits(flags)
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")
 	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
 	flags.Lookup("summary").NoOptDefVal = summaryStderr
-	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
 	return cmd
+}
+
+// addLimits adds the flags of a job's limits and devices.
+func (f *runFlags) addLimits(flags *pflag.FlagSet) {
+	flags.StringVar(&f.mem, "mem", "", "`limits` on GPU memory: 10g, 25%, 0=10g,1=20g")
+	flags.StringVar(&f.tolerance, "tolerance", "", "how far usage may exceed a limit, in `per cent`")
+	f.compute.add(flags)
+	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
+	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
 }
 
 func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
@@ -152,11 +158,8 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	}
 	switch {
 	case cmd.Flags().Changed("name"):
-		if err := limit.CheckName("--name", plan.Name); err != nil {
+		if err := checkNewName("--name", plan.Name); err != nil {
 			return err
-		}
-		if job.Reserved(plan.Name) {
-			return usageError("--name %q: ration itself needs that one (choose another)", plan.Name)
 		}
 	case plan.Join:
 		return usageError("--join: joins a job by its name (give it one, with --name)")
@@ -174,7 +177,7 @@ func withLaunchStatus(err error) error {
 		return statusError{err, ExitNotFound}
 	case errors.Is(err, launch.ErrNotRunnable):
 		return statusError{err, ExitNotRunnable}
-	case errors.Is(err, job.ErrInUse), errors.Is(err, launch.ErrNested):
+	case errors.Is(err, job.ErrInUse), errors.Is(err, launch.ErrNested), errors.Is(err, launch.ErrNotStanding), errors.Is(err, launch.ErrMachine):
 		return statusError{err, ExitUsage}
 	case errors.Is(err, embedded.ErrFolder), errors.Is(err, embedded.ErrNoExec):
 		return statusError{err, ExitOpen}

@@ -109,7 +109,7 @@ func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
 		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
 		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
-		"wait": &Waited{}, "inspect": &Inspection{}, "event": &machine.Event{},
+		"create": &Created{}, "wait": &Waited{}, "inspect": &Inspection{}, "event": &machine.Event{},
 	}
 	if neg || len(args) != 1 || types[args[0]] == nil {
 		ts.Fatalf("usage: json type")

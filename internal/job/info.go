@@ -97,6 +97,7 @@ func cutCommand(command []string) []string {
 type Launch struct {
 	Launched bool // by ration run: it has a file that launchers lock
 	Running  bool // a process of the command has that locked, or one that creates or removes the job
+	Standing bool // made by ration create, and not removed
 	UID      int  // of the launcher; -1 where that is not known
 	Info     Info // empty where there is none
 	End      *End // nil where that is not known
@@ -113,6 +114,7 @@ func ReadLaunch(dir int) Launch {
 	} else if err == unix.EAGAIN { // a lease on it
 		out.Launched, out.Running = true, true
 	}
+	_, out.Standing = standingIn(dir)
 	if fd, err = safepath.OpenAt(dir, infoName, unix.O_RDONLY, 0); err == nil {
 		defer unix.Close(fd)
 		out.UID, out.Info, out.End = readInfo(fd)

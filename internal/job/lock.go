@@ -69,6 +69,10 @@ func Create(name string) (*Lock, error) {
 		l.Release()
 		return nil, inUse(name, "by "+processText(u.living[0]))
 	}
+	if isStanding(l.Job) {
+		l.Release()
+		return nil, inUse(name, "since ration create made it, until ration rm")
+	}
 	if err := l.removeContents(); err != nil {
 		l.Release()
 		return nil, err
@@ -298,13 +302,13 @@ func (l *Lock) Inherit() (stop func(), err error) {
 // Release drops the lock and leaves the job as it is.
 func (l *Lock) Release() { _ = l.file.Close() }
 
-// RemoveIfUnused drops the lock, removes the job if no other process uses it, and
-// reports whether it did.
+// RemoveIfUnused drops the lock, removes the job if no other process uses it and it is no
+// standing one, and reports whether it did.
 func (l *Lock) RemoveIfUnused() bool {
 	defer l.Release()
 	if l.set(exclusive) != nil {
 		return false
 	}
 	u, _ := inspect(l.Job)
-	return len(u.living) == 0 && !u.locked && removeFolder(l.Folder) == nil
+	return len(u.living) == 0 && !u.locked && !isStanding(l.Job) && removeFolder(l.Folder) == nil
 }

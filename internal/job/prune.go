@@ -29,7 +29,7 @@ func Prune() {
 			continue
 		}
 		st, err := os.Lstat(filepath.Join(filepath.Dir(path), aliveName))
-		if err == nil && !Running(Job{e.Name(), path}) {
+		if err == nil && !Running(Job{e.Name(), path}) && !isStanding(Job{e.Name(), path}) {
 			ended = append(ended, endedJob{e.Name(), st.ModTime()})
 		}
 	}

@@ -207,7 +207,7 @@ const StartTimeout = time.Hour
 // Ended reports whether the job has ended and only its region is left.
 func Ended(j Job, now time.Time) bool {
 	u, err := inspect(j)
-	if u.locked || len(u.living) > 0 || Running(j) {
+	if u.locked || len(u.living) > 0 || Running(j) || isStanding(j) {
 		return false
 	}
 	if err != nil { // what a job has left need not be in order

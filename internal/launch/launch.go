@@ -56,6 +56,8 @@ type Plan struct {
 	Keep     bool         // limits survive the loss of the environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
+
+	standing bool // Create makes it, without a command
 }
 
 // Sources are the flags or variables that limits came from, for messages.
@@ -96,26 +98,31 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	if err := checkLibc(j.path); err != nil {
 		return nil, err
 	}
+	if err := p.make(j); err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// make creates or joins the job. On an error it removes what it has made.
+func (p Plan) make(j *Job) error {
 	// The limits are checked against the devices before a job is created. A stand-in
 	// machine has its state in the job's folder, so there the job is created first.
 	if p.FakeGPU == "" {
 		driver, err := gpu.Known(DevicesFile())
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
-			return nil, err
+			return err
 		}
-		if err := p.setUp(j, driver, err); err != nil {
-			return nil, err
-		}
-		return j, nil
+		return p.setUp(j, driver, err)
 	}
 	if err := p.lockJob(j); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.setUpFake(j); err != nil {
 		j.Discard()
-		return nil, err
+		return err
 	}
-	return j, nil
+	return nil
 }
 
 // DevicesFile is where the devices are remembered.
@@ -231,7 +238,9 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 			j.Discard()
 		}
 	}()
-	j.environ, j.path = p.environ(j, driver), j.pathInside(j.path)
+	if !p.standing {
+		j.environ, j.path = p.environ(j, driver), j.pathInside(j.path)
+	}
 	if j.Joined {
 		err = p.warnOfOtherLimits(j, limits)
 	} else {

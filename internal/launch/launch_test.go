@@ -67,6 +67,11 @@ func TestLimits(t *testing.T) {
 	if l, err := plan("50%").limits(parts, nil); err != nil || l.Memory[0] != 0 {
 		t.Errorf("got %v, %v", l.Memory, err)
 	}
+	standing := plan("50%") // whose processes have no environment of ours to know it from
+	standing.standing = true
+	if l, err := standing.limits(parts, nil); err == nil {
+		t.Errorf("a share of a MIG device became %v", l.Memory)
+	}
 	if l, err := plan("10g").limits(parts, nil); err != nil || l.Memory[0] != abi.MakeLimit(10<<30, 0) || l.Memory[15] != l.Memory[0] {
 		t.Errorf("got %v, %v", l.Memory, err)
 	}

@@ -35,6 +35,11 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 	if driver != nil && !hasMIG(driver) {
 		return p.limitsOf(driver)
 	}
+	if driver != nil && p.standing {
+		// A share of a MIG device is resolved by the processes, from their environment, and
+		// who starts those of this job is not known.
+		return p.uncheckedLimits(nil)
+	}
 	out, err := p.uncheckedLimits(driver)
 	switch {
 	case driver != nil:

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/cdi"
+	"ration/internal/launch"
+)
+
+func newCDICommand(a *app) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "cdi JOB",
+		Short: "Write a CDI spec, by which containers join a job",
+		Long: `Write a spec of the Container Device Interface for a job that ration create
+made. With it in a folder where Docker, Podman and other engines look for specs
+(/etc/cdi or /var/run/cdi) a container joins the job by --device ration/job=JOB:
+the engine mounts the job's region, its limits for reading only, the library,
+and an ld.so.preload that names it for every program of the container.
+
+The spec names files of the running system: write it anew for a new job, and
+after an upgrade for the new library.
+
+Exit status: 0 if it is written; 2 if ration create did not make the job; 3 if
+there is no such job.`,
+		Example: `  ration create train --mem 10g
+  ration cdi train --output /var/run/cdi/ration-train.json
+  docker run --gpus all --device ration/job=train IMAGE python train.py`,
+		Args:              argCount(1, 1, "a job"),
+		ValidArgsFunction: completeJobs(1),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runCDI(args[0], output) }),
+	}
+	cmd.Flags().StringVar(&output, "output", "-", "the `file` to write, in one step; - is standard output")
+	return cmd
+}
+
+func (a *app) runCDI(name, output string) error {
+	s, err := launch.FindStanding(name)
+	if err != nil {
+		return withLaunchStatus(err)
+	}
+	spec, err := cdi.For(s)
+	if errors.Is(err, cdi.ErrName) {
+		return statusError{err, ExitUsage}
+	}
+	if err != nil {
+		return err
+	}
+	if output == "-" {
+		return a.out.printJSON(spec)
+	}
+	text, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(output, append(text, '\n')); err != nil {
+		return fmt.Errorf("writing %s: %w", output, err)
+	}
+	return nil
+}
+
+// replaceFile writes a file in one step, for all users to read. What was there, if only a
+// link, is replaced. Its folder is made.
+func replaceFile(path string, text []byte) error {
+	folder := filepath.Dir(path)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(folder, ".ration-") // engines read only files that end in .json or .yaml
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}

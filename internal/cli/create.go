@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/limit"
+)
+
+// Created is what `ration create --json` prints.
+type Created struct {
+	Job  string `json:"job"`
+	Path string `json:"path"` // of its region
+}
+
+func newCreateCommand(a *app) *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a job without a command, for containers and batch systems",
+		Long: `Make a job that stays until ration rm removes it, also while it has no process.
+Programs join it where it is put: in a container by ration cdi, in a mount
+namespace by ration mount, or by ration run --join --name NAME. They share its
+limits, which are written as those of ration run.
+
+Root's job is for programs of all users: its limits are in a file that only root
+can write, and its region on a file system of its own, which has no room for
+more. A limit by device (0=10g) leaves the others without one; 1m,0=10g closes
+them, since no program can use a device with 1 MiB.
+
+Exit status: 0 if there is a new job; 2 if the name is in use; 1 otherwise.`,
+		Example: `  ration create train --mem 10g --compute 30%
+  ration rm train`,
+		Args:              argCount(1, 1, "the name of the job"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runCreate(cmd, f, args[0]) }),
+	}
+	f.addLimits(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runCreate(cmd *cobra.Command, f runFlags, name string) error {
+	f.plan.Name, f.plan.Warn = name, func(text string) { printError(a.err, errors.New(text)) }
+	if err := f.readSettings(cmd); err != nil {
+		return err
+	}
+	if err := checkNewName("", name); err != nil {
+		return err
+	}
+	for _, text := range limit.Meaningless(os.Environ()) {
+		f.plan.Warn(text)
+	}
+	if err := f.plan.Create(); err != nil {
+		return withLaunchStatus(err)
+	}
+	path, err := job.RegionPath(name)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.out.printJSON(Created{name, path})
+	}
+	a.out.printf("created %s\n", name)
+	return nil
+}
+
+// checkNewName returns an error for a name that a job cannot have. source is the flag that
+// has it, if one has.
+func checkNewName(source, name string) error {
+	if err := limit.CheckName(source, name); err != nil {
+		return err
+	}
+	if job.Reserved(name) {
+		if source != "" {
+			source += " "
+		}
+		return usageError("%s%q: ration itself needs that one (choose another)", source, name)
+	}
+	return nil
+}
+
+func newMountCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mount JOB",
+		Short: "Put a job where all programs of this mount namespace find it",
+		Long: `Put a job that ration create made where all programs of this mount namespace
+find it, whatever their user and environment, as ration run --keep does for
+its command. It is for root, in launchers that give the programs they start a
+mount namespace of their own, before they give up their privileges: Slurm's
+plugin is one. In the namespace of the whole machine it is refused.
+
+Exit status: 0 if all is mounted; anything else means that the programs must
+not be started, as part of it may be missing.`,
+		Example:           `  unshare --mount sh -c 'ration mount train && exec setpriv --reuid=ann --regid=ann --init-groups bash'`,
+		Args:              argCount(1, 1, "a job"),
+		ValidArgsFunction: completeJobs(1),
+		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return withLaunchStatus(launch.Mount(args[0])) }),
+	}
+}
