@@ -35,6 +35,7 @@ func completeFlags(cmd *cobra.Command) {
 		"interval": completeWords("250ms", "1s", "5s", "1m"), "count": completeWords("1", "10", "100"), "processes": completeWords("1", "8", "32"),
 		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
 		"name": completeNames, "device": completeDevices,
+		"kind": completeWords("start", "end", "refusal", "death"), "listen": completeWords(defaultListen, "none"),
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),

@@ -84,7 +84,7 @@ var recorded = map[string]string{
 }
 
 // shownLine matches a line of a block without a kind: a command, or the fields of some JSON.
-var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|\./run|#|[A-Z_]+=|\{|")|^$`)
+var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|docker|podman|\./run|#|[A-Z_]+=|\{|")|^$`)
 
 // notations is the pages whose blocks are pictures and steps of protocols.
 var notations = map[string]bool{"architecture.md": true, "format.md": true, "protocols.md": true, "benchmarks.md": true}
@@ -98,7 +98,7 @@ func TestDocBlocks(t *testing.T) {
 			text := lines[b.first:b.last]
 			file, isRecorded := recorded[b.kind]
 			switch {
-			case b.kind == "console" || b.kind == "sh session" || b.kind == "diff":
+			case b.kind == "console" || b.kind == "sh session" || b.kind == "diff" || b.kind == "yaml": // the last: of another program
 			case b.kind == "text output":
 				if !follows(all, i) {
 					t.Errorf("%s:%d: output of no command: it belongs below a block of the kind sh session", path, b.first)
