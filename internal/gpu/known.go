@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -95,26 +96,46 @@ func readKnown(file string) (k known, ok bool) {
 }
 
 // machineState sums up what the kernel says of this boot, the driver and its devices; empty
-// where it says nothing of them, as in a container.
+// where it says nothing of them, as in a container. The driver is asked nothing: that takes
+// longer than all the rest.
 func machineState(root string) string {
 	var parts []string
-	for _, pattern := range []string{"sys/kernel/random/boot_id", "driver/nvidia/version", "driver/nvidia/gpus/*/information", "driver/nvidia/capabilities/gpu*/mig/gi*"} {
-		files, err := filepath.Glob(filepath.Join(root, "proc", pattern))
+	for _, file := range []string{"sys/kernel/random/boot_id", "driver/nvidia/version"} {
+		text, err := os.ReadFile(filepath.Join(root, "proc", file))
 		if err != nil {
 			return ""
 		}
-		slices.Sort(files)
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil && !strings.Contains(pattern, "gi*") { // a folder
-				return ""
-			}
-			parts = append(parts, file, string(text))
-		}
-		if len(files) == 0 && !strings.Contains(pattern, "gi*") {
-			return ""
-		}
+		parts = append(parts, string(text))
 	}
+	devices, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia/gpus")) // by their bus
+	if err != nil || len(devices) == 0 {
+		return ""
+	}
+	files := []string{filepath.Join(root, "sys/module/nvidia")}
+	for _, d := range devices {
+		files = append(files, filepath.Join(root, "sys/bus/pci/devices", strings.ToLower(d.Name())))
+	}
+	for _, file := range files {
+		parts = append(parts, file, madeAnew(file))
+	}
+	parts = append(parts, names(filepath.Join(root, "proc/driver/nvidia/capabilities"), "gpu*/mig/gi*")...)
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
+}
+
+// madeAnew tells a folder of the kernel's from a later one of the same name: the driver was
+// loaded again, or a device exchanged.
+func madeAnew(path string) string {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return ""
+	}
+	return strconv.FormatUint(st.Ino, 10)
+}
+
+// names returns the paths in a folder that a pattern matches, in order.
+func names(folder, pattern string) []string {
+	found, _ := filepath.Glob(filepath.Join(folder, pattern)) // the pattern is good
+	slices.Sort(found)
+	return found
 }

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -23,24 +24,34 @@ func machineRoot(t *testing.T) (root string, write func(name, text string)) {
 	}
 	write("sys/kernel/random/boot_id", "first\n")
 	write("driver/nvidia/version", "580\n")
-	write("driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: GPU-1\n")
+	write("driver/nvidia/gpus/0000:0A:00.0/information", "GPU UUID: GPU-1\n")
+	for _, folder := range []string{"sys/module/nvidia", "sys/bus/pci/devices/0000:0a:00.0"} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return root, write
 }
 
 // The devices are known until something about the machine changes.
 func TestKnown(t *testing.T) {
 	devices := []Device{{Index: 0, UUID: "GPU-1", Name: "H200", Total: 1 << 37}, {Index: 1, UUID: "GPU-2", MIG: true}}
-	for name, change := range map[string]func(write func(name, text string)){
-		"another boot":   func(write func(name, text string)) { write("sys/kernel/random/boot_id", "second\n") },
-		"another driver": func(write func(name, text string)) { write("driver/nvidia/version", "590\n") },
-		"another device": func(write func(name, text string)) {
-			write("driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: GPU-3\n")
+	again := func(root, folder string) { // the old one stays, so that its number does
+		path := filepath.Join(root, folder)
+		if err := errors.Join(os.Rename(path, path+".old"), os.Mkdir(path, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, change := range map[string]func(root string, write func(name, text string)){
+		"another boot":     func(_ string, write func(name, text string)) { write("sys/kernel/random/boot_id", "second\n") },
+		"another driver":   func(_ string, write func(name, text string)) { write("driver/nvidia/version", "590\n") },
+		"loaded again":     func(root string, _ func(name, text string)) { again(root, "sys/module/nvidia") },
+		"exchanged device": func(root string, _ func(name, text string)) { again(root, "sys/bus/pci/devices/0000:0a:00.0") },
+		"one more": func(_ string, write func(name, text string)) {
+			write("driver/nvidia/gpus/0000:0B:00.0/information", "")
 		},
-		"one more": func(write func(name, text string)) {
-			write("driver/nvidia/gpus/0000:02:00.0/information", "GPU UUID: GPU-3\n")
-		},
-		"divided": func(write func(name, text string)) {
-			write("driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n")
+		"divided": func(_ string, write func(name, text string)) {
+			write("driver/nvidia/capabilities/gpu0/mig/gi1/access", "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +66,7 @@ func TestKnown(t *testing.T) {
 				t.Fatalf("remembered %v, %+v", ok, d)
 			}
 			d.Close()
-			change(write)
+			change(root, write)
 			if _, ok := knownDriver(root, file); ok {
 				t.Error("still known")
 			}
