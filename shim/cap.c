@@ -105,6 +105,14 @@ bool cap_launch_begins(CUstream stream, bool alone)
 	return (m = meter_of(context, d)) && meter_begins(m, context, stream, alone, idle);
 }
 
+void cap_waits(void)
+{
+	CUcontext context = NULL;
+	struct meter *m;
+	if (cap_any() && attach_on() && REAL(cuCtxGetCurrent, &context) == CUDA_SUCCESS && context && (m = meter_find(context)))
+		meter_waits(m, context);
+}
+
 void cap_waited(void)
 {
 	CUcontext context = NULL;

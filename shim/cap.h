@@ -20,6 +20,9 @@ void cap_update(const struct device *d);
  * it. It may wait. alone: it is a graph. */
 bool cap_launch_begins(CUstream stream, bool alone);
 
+/* cap_waits is for a thread that is about to wait for its current context, or found it at work. */
+void cap_waits(void);
+
 /* cap_waited is for a thread that has waited for its current context: it charges what is known
  * by now. */
 void cap_waited(void);

@@ -120,6 +120,12 @@ void compute_signal(void)
 		compute_look_at(d, now / 1000, false);
 }
 
+void compute_found_busy(void)
+{
+	compute_signal();
+	cap_waits();
+}
+
 void compute_look_now(void)
 {
 	uint64_t now = clock_coarse();
@@ -137,6 +143,7 @@ struct device *compute_wait_begin(void)
 	uint64_t now = clock_coarse();
 	if (!(d = compute_current(now / 1000)))
 		return NULL;
+	cap_waits();
 	__atomic_fetch_add(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
@@ -217,8 +224,7 @@ void compute_stream_ends(CUstream stream)
 	/* A capture ends with a stream of it. */
 	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
 		capture_ended();
-	if (cap_any())
-		meter_stream_ends(stream);
+	meter_stream_ends(stream); /* also while there is no cap: there may be one again */
 }
 
 bool compute_launch_begins(CUstream stream, bool graph)

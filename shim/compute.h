@@ -48,11 +48,14 @@ static inline void compute_look(void)
 struct device *compute_wait_begin(void);
 void compute_wait_end(struct device *d);
 
+/* compute_found_busy is for a thread that asked, and was told that there is work. */
+void compute_found_busy(void);
+
 /* compute_answered is called with the answer to a question whether something is done. */
 static inline void compute_answered(int result)
 {
 	if (result == CUDA_ERROR_NOT_READY && clock_coarse() >= compute_next_signal)
-		compute_signal();
+		compute_found_busy();
 }
 
 /* compute_stream_ends is called before a stream is destroyed. */

@@ -20,7 +20,9 @@ enum {
 	METER_STREAMS = 96, /* of a context: more than can have a batch */
 	METER_INTERVALS = 16,
 	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
-	METER_CACHE = 8       /* streams that a thread finds without a search */
+	METER_CACHE = 8,      /* streams that a thread finds without a search */
+	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
+	METER_MOST_WARY = 1 << 20
 };
 
 /* A launch that comes later than METER_PAUSE after the last one of its stream is looked at: a few
@@ -61,6 +63,8 @@ struct meter_stream {
 	uint64_t recorded; /* when */
 	uint32_t run;      /* launches since the last pause, and which that was */
 	uint32_t pauses;
+	uint32_t burst;     /* launches since the stream was last found idle, but for pending */
+	uint32_t wary;      /* launches that are looked at each, as some before had no event */
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
 	double until;       /* the end of the last batch that was measured; < 0: not known */
@@ -549,7 +553,7 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	set(&free->pending, 0);
 	free->after = AFTER_NOTHING;
 	free->recorded = now;
-	free->run = 0;
+	free->run = free->burst = free->wary = 0;
 	free->launch_ns = 0;
 	free->until = -1;
 	__atomic_store_n(&free->context, m->handle, __ATOMIC_RELEASE);
@@ -584,6 +588,12 @@ static bool meter_record(CUevent *event, CUstream stream)
 /* meter_start begins anew, on a stream that is idle, or of which nothing is known. With the mark. */
 static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now)
 {
+	/* Of launches that no event followed before the stream was idle only a guess is known: a long one may be
+	 * among them, again and again. From here on such bursts have an event after each launch. */
+	uint64_t lost = relaxed(&e->pending), wary = (e->burst + lost) * METER_WARY;
+	if (lost)
+		e->wary = wary < METER_MOST_WARY ? (uint32_t)wary : METER_MOST_WARY;
+	e->burst = 0;
 	meter_tail(m, e, now);
 	if (meter_record(&e->start, e->stream))
 		e->after = AFTER_START;
@@ -607,6 +617,7 @@ static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now)
 	b->started = b->follows ? 0 : e->started;
 	b->stream = (unsigned)(e - m->stream);
 	b->launches = __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED);
+	e->burst += b->launches;
 	b->guess_ns = meter_guess(m, e, b->launches);
 	b->at = e->recorded = now;
 	e->after = AFTER_END;
@@ -625,6 +636,8 @@ static void meter_allow(struct meter_stream *e)
 	uint64_t size = e->run / 8 < METER_BATCHES ? e->run / 8 : METER_BATCHES;
 	if (e->launch_ns && size > METER_BATCH / e->launch_ns)
 		size = METER_BATCH / e->launch_ns;
+	if (e->wary)
+		size = 1;
 	set(&e->allowance, size ? (uint32_t)size : 1);
 	set(&e->look, e->recorded + METER_BATCH);
 }
@@ -639,6 +652,7 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	if (!busy || e->after == AFTER_NOTHING)
 		meter_start(m, e, now);
 	uint32_t n = __atomic_add_fetch(&e->pending, 1, __ATOMIC_RELAXED);
+	e->wary -= e->wary > 0;
 	m->pauses += idle;
 	e->run = e->pauses == m->pauses ? e->run + n : 0;
 	e->pauses = m->pauses;
@@ -710,6 +724,37 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 	meter_give(m, cancel);
 }
 
+void meter_waits(struct meter *m, CUcontext context)
+{
+	int cancel;
+	bool pending = false;
+	for (unsigned i = 0; i < METER_CACHE; i++)
+		pending |= meter_cache[i] && relaxed(&meter_cache[i]->context) == context && relaxed(&meter_cache[i]->pending);
+	if (!pending || !meter_take(&m->mark, &cancel))
+		return;
+	if (meter_is(m, context) && m->closed)
+		meter_sweep(m); /* so that what has ended makes no stream look busy */
+	for (unsigned i = 0; i < METER_CACHE && meter_is(m, context); i++) {
+		struct meter_stream *e = meter_cache[i];
+		if (e && e >= m->stream && e < m->stream + METER_STREAMS && meter_is_stream(e, e->stream, context) &&
+		    !meter_captured(e->stream) && meter_busy(e))
+			meter_close(m, e, clock_exact());
+	}
+	meter_give(m, cancel);
+}
+
+/* meter_take_before is for a thread that is about to end what others touch with the mark. It
+ * waits for those, which are at it for microseconds; but not for one that the driver keeps. */
+static bool meter_take_before(struct meter *m, int *cancel)
+{
+	for (int i = 0; i < 200; i++) {
+		if (meter_take(&m->mark, cancel))
+			return true;
+		nanosleep(&(struct timespec){0, 50000}, NULL);
+	}
+	return false;
+}
+
 void meter_stream_ends(CUstream stream)
 {
 	int cancel;
@@ -719,7 +764,7 @@ void meter_stream_ends(CUstream stream)
 	for (struct meter *m = meters; m < meters + places; m++)
 		for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
 			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) &&
-			    meter_take(&m->mark, &cancel)) {
+			    meter_take_before(m, &cancel)) {
 				if (relaxed(&e->stream) == stream && e->context) {
 					if (!meter_captured(stream) && meter_busy(e))
 						meter_close(m, e, clock_exact());

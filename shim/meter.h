@@ -9,8 +9,9 @@
  * the cap has made the program wait, as the device is idle then and works off each launch before the
  * next one comes; and ever more while it does not.
  *
- * An event is recorded on a stream only by a thread that is just launching on it: whatever
- * happens to other streams meanwhile (they end, they are captured) nothing here touches them.
+ * An event is recorded on a stream only by a thread that is just launching on it, or that launched on it
+ * before it waits for the device: whatever happens to other threads' streams (they end, they are captured), nothing here
+ * touches them. A stream that another thread ends is left alone once that has begun.
  *
  * No lock: a context's meter is taken by a mark that no thread waits for, and one that does not get
  * it leaves the rest to the next launch. */
@@ -44,6 +45,10 @@ void meter_ends(CUstream stream);
 
 /* meter_pauses is for a thread that will wait before it launches on the stream. */
 void meter_pauses(struct meter *m, CUcontext context, CUstream stream);
+
+/* meter_waits is for a thread that is about to wait for the device, or found that it has work: it puts
+ * an event behind what it has launched, as no further launch may come before the stream is idle. */
+void meter_waits(struct meter *m, CUcontext context);
 
 /* meter_read counts what has ended. The context is current. */
 void meter_read(struct meter *m, CUcontext context);

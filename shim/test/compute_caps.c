@@ -626,6 +626,47 @@ static void training(void)
 	EQ(pthread_join(t, NULL), 0);
 }
 
+/* Bursts of short kernels with long ones among them, after which the program waits: how long the last
+ * launches take is not known from those before them. What it gets is within 2 points of its cap over
+ * a second of the device's time or more, and what it is charged within 3 %. */
+enum burst_wait { BY_STREAM, BY_EVENT };
+
+static void bursts_of(unsigned before, unsigned longs, unsigned after, const char *length, enum burst_wait wait)
+{
+	CUstream s;
+	CUevent e;
+	start_timed();
+	CUfunction tiny = kernel("tiny"), long_one = kernel(length);
+	OK(cuStreamCreate(&s, 1));
+	OK(cuEventCreate(&e, 2));
+	uint64_t since = machine_now(0);
+	while (books_of(0, getpid(), 0).got_ns < 2 * SECOND) {
+		for (unsigned i = 0; i < before + longs + after; i++) {
+			OK(launch(i < before || i >= before + longs ? tiny : long_one, s));
+			later(3 * US);
+		}
+		OK(cuEventRecord(e, s));
+		while ((wait == BY_EVENT ? cuEventQuery(e) : cuStreamQuery(s)) == CUDA_ERROR_NOT_READY)
+			later(50 * US);
+		if (wait == BY_STREAM)
+			OK(cuStreamSynchronize(s));
+		if (wait == BY_EVENT)
+			OK(cuEventSynchronize(e));
+	}
+	OK(cuCtxSynchronize());
+	GETS(since - 50 * MS, cap_here());
+	double got = (double)books_of(0, getpid(), 0).got_ns, used = (double)charged();
+	if (used < got * 0.97 || used > got * 1.03)
+		fprintf(stderr, "%u, %u of %s, %u: charged %.3f ms, used %.3f ms\n", before, longs, length, after, used / 1e6, got / 1e6);
+	CHECK(used >= got * 0.97 && used <= got * 1.03);
+}
+
+static void long_last(void) { bursts_of(10, 1, 0, "five", BY_STREAM); }
+static void long_last_by_event(void) { bursts_of(30, 1, 0, "five", BY_EVENT); }
+static void long_last_of_many(void) { bursts_of(60, 3, 0, "five", BY_STREAM); }
+static void long_first(void) { bursts_of(0, 1, 10, "five", BY_STREAM); }
+static void ones_last(void) { bursts_of(12, 20, 0, "one", BY_STREAM); }
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
@@ -663,6 +704,11 @@ static const struct test {
 	{"destroyed", destroyed, "50"},
 	{"raised", raised, "10"},
 	{"began_before", began_before, "0"},
+	{"long_last", long_last, "10"},
+	{"long_last_by_event", long_last_by_event, "10"},
+	{"long_last_of_many", long_last_of_many, "50"},
+	{"long_first", long_first, "50"},
+	{"ones_last", ones_last, "30"},
 	{"training", training, "10"},
 	{"training", training, "50"},
 	{"training", training, "90"},
