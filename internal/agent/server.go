@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
@@ -29,6 +30,7 @@ const (
 	maxConns       = 128
 	maxConnsOfUser = 16
 	maxHeader      = 16 << 10
+	maxPublic      = 64 // connections to the port at once
 )
 
 // peer is who asks.
@@ -182,8 +184,10 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			_ = api.Close()
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
 		}
+		public = netutil.LimitListener(public, maxPublic) // every user of the machine can connect
 		server := &http.Server{Handler: a.publicHandler(), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
-			IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
+			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
+		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
 		servers = append(servers, server)
 		a.opts.Log.Info("serving metrics", "address", public.Addr().String())
 		go func() { failed <- server.Serve(public) }()

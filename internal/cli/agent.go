@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -138,11 +139,23 @@ func reapAs(ctx context.Context, paths []string, uid int) error {
 	if os.Geteuid() == 0 && uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}}
 	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, out[:min(len(out), 400)])
+	// The user can stop it, take its output and keep that open: no more is waited for, or kept, than
+	// a sentence.
+	var out firstBytes
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, time.Second
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
+}
+
+// firstBytes keeps the beginning of what is written to it.
+type firstBytes []byte
+
+func (b *firstBytes) Write(text []byte) (int, error) {
+	const most = 400
+	*b = append(*b, text[:min(len(text), most-len(*b))]...)
+	return len(text), nil
 }
 
 // newReapCommand returns what the agent has processes of users do.

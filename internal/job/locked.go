@@ -56,7 +56,8 @@ func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) 
 	}
 	defer f.Close()
 	text, all, err := readUntil(f, maxLockList, end)
-	return parseLocks(text), all, err
+	files, whole := parseLocks(text)
+	return files, all && whole, err
 }
 
 // readUntil reads so many bytes at most, until end, and whether that is all there is.
@@ -83,7 +84,10 @@ func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all boo
 // parseLocks takes the locks of slots from the kernel's list:
 //
 //	12: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
-func parseLocks(text []byte) (out []LockedFile) {
+//
+// all: there were no more files than are taken.
+func parseLocks(text []byte) (out []LockedFile, all bool) {
+	all = true
 	index := map[FileID]int{}
 	for line := range bytes.Lines(text) {
 		field := bytes.Fields(line)
@@ -102,6 +106,7 @@ func parseLocks(text []byte) (out []LockedFile) {
 		i, known := index[id]
 		if !known {
 			if len(out) >= maxLockedFile {
+				all = false
 				continue
 			}
 			i = len(out)
@@ -111,7 +116,7 @@ func parseLocks(text []byte) (out []LockedFile) {
 			f.PIDs = append(f.PIDs, pid)
 		}
 	}
-	return out
+	return out, all
 }
 
 // parseFileID parses 00:19:1042: the device's numbers, hexadecimal, and the inode's.

@@ -41,7 +41,7 @@ func TestParseLocks(t *testing.T) {
 10: POSIX  ADVISORY  WRITE -5 00:19:7 %[1]d %[1]d
 `, first, second)
 	want := []LockedFile{{FileID{unix.Mkdev(0, 0x19), 1042}, []int{41, 42}}, {FileID{unix.Mkdev(0xfd, 0x0a), 1042}, []int{41}}}
-	if got := parseLocks([]byte(text)); !reflect.DeepEqual(got, want) {
+	if got, all := parseLocks([]byte(text)); !all || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -51,7 +51,8 @@ func FuzzParseLocks(f *testing.F) {
 	f.Add([]byte("1: POSIX  ADVISORY  WRITE 41 00:19:1042 20480 20480\n"))
 	f.Add([]byte("1: -> POSIX"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, l := range parseLocks(text) {
+		files, _ := parseLocks(text)
+		for _, l := range files {
 			if len(l.PIDs) == 0 || len(l.PIDs) > maxLockedPIDs || l.PIDs[0] <= 0 {
 				t.Errorf("got %v", l)
 			}
@@ -81,5 +82,29 @@ func TestReadUntil(t *testing.T) {
 	e := &endless{}
 	if text, all, err := readUntil(e, 1000, end); all || err != nil || len(text) != 0 || e.reads != 0 {
 		t.Errorf("%d bytes in %d reads, all %v, %v", len(text), e.reads, all, err)
+	}
+}
+
+// A list with more files than are taken is not called whole.
+func TestParseManyLocks(t *testing.T) {
+	var text strings.Builder
+	at := slotOffset(t, 0)
+	for i := range maxLockedFile {
+		fmt.Fprintf(&text, "%d: POSIX  ADVISORY  WRITE 4711 00:19:%d %d %d\n", i, 1000+i, at, at)
+	}
+	if files, all := parseLocks([]byte(text.String())); !all || len(files) != maxLockedFile {
+		t.Errorf("%d files, all %v", len(files), all)
+	}
+	fmt.Fprintf(&text, "1: POSIX  ADVISORY  WRITE 4711 00:19:7 %d %d\n", at, at)
+	if files, all := parseLocks([]byte(text.String())); all || len(files) != maxLockedFile {
+		t.Errorf("one more: %d files, all %v", len(files), all)
+	}
+}
+
+func TestParseUID(t *testing.T) {
+	for text, want := range map[string]bool{"0": true, "65534": true, "065534": false, "+65534": false, "-1": false, "": false, "x": false} {
+		if _, is := parseUID(text); is != want {
+			t.Errorf("parseUID(%q) is %v", text, is)
+		}
 	}
 }

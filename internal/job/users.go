@@ -37,13 +37,13 @@ var AllPlaces = Places{"/run/user", "/tmp", "/proc", proc.Home}
 func (p Places) Folders() []Folders {
 	byUser := map[int][]string{}
 	each(p.Runtime, func(name string) {
-		if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
+		if uid, is := parseUID(name); is {
 			byUser[uid] = append(byUser[uid], filepath.Join(p.Runtime, name, "ration"))
 		}
 	})
 	each(p.Temp, func(name string) {
 		digits, is := strings.CutPrefix(name, "ration-")
-		if uid, err := strconv.Atoi(digits); is && err == nil && uid >= 0 && ownedBy(filepath.Join(p.Temp, name), uid) {
+		if uid, number := parseUID(digits); is && number && ownedBy(filepath.Join(p.Temp, name), uid) {
 			byUser[uid] = append(byUser[uid], filepath.Join(p.Temp, name))
 		}
 	})
@@ -60,6 +60,12 @@ func (p Places) Folders() []Folders {
 	}
 	slices.SortFunc(out, func(a, b Folders) int { return a.UID - b.UID })
 	return out
+}
+
+// parseUID parses the number of a user as it is written, so that each has one name.
+func parseUID(text string) (uid int, is bool) {
+	uid, err := strconv.Atoi(text)
+	return uid, err == nil && uid >= 0 && strconv.Itoa(uid) == text
 }
 
 // Folders is where the jobs of one user may be.
