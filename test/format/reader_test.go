@@ -57,6 +57,7 @@ func interrupt(t *testing.T, path string, whole picture) {
 	p.word(1<<40|abi.PhaseA, "Accounts", 0, serve, "Phase")
 	p.word(12345, "Accounts", 0, serve, "A", "Total")
 	p.word(777*MiB, "Accounts", 0, serve, "Driver")
+	p.word(5, "Slots", serve, "Left") // an owner before
 	// An account that is still the last owner's, and a slot that is being taken.
 	p.word(0, "Accounts", 3, serve, "Gen")
 	p.word(uint64(abi.MakeStatus(9, abi.SlotJoining)), "Status", idle)

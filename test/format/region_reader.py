@@ -199,6 +199,7 @@ def process(f, slot, c):
         "locked_by": locked_by,
         "uid": s["UID"],
         "joined": s["Joined"],
+        "left": s["Left"],  # the generation that has said that it ends: that of the status, or an earlier one
         "name": s["Name"].split(b"\0")[0].decode(errors="replace"),
         "accounts": [a for a in accounts if a["total"] or a["peak"]],
     }
