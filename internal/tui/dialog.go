@@ -219,6 +219,10 @@ func (m *Model) findProcess() tea.Cmd {
 		m.message = message{fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))), true}
 	default:
 		actions, job, process := m.actions, r.job, *r.Process
+		if job != nil { // a copy: what is shown goes on changing
+			own := *job
+			job = &own
+		}
 		q := &signalQuestion{pid: r.HostPID}
 		m.dialog = q
 		return func() tea.Msg {
