@@ -95,7 +95,7 @@ func BenchmarkReadThousandJobs(b *testing.B) {
 			}
 			paths = append(paths, path)
 		}
-		startHolders(b, paths)
+		startHolders(b, paths...)
 	}
 	for b.Loop() {
 		m, err := Read()
@@ -111,7 +111,7 @@ func BenchmarkReadThousandJobs(b *testing.B) {
 }
 
 // startHolders starts a process that holds memory in each of the regions, which it makes.
-func startHolders(b *testing.B, paths []string) {
+func startHolders(b testing.TB, paths ...string) *exec.Cmd {
 	b.Helper()
 	holder := exec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), envHold+"="+strings.Join(paths, ":"))
@@ -130,6 +130,7 @@ func startHolders(b *testing.B, paths []string) {
 	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
 		b.Fatalf("a holder said %q", line)
 	}
+	return holder
 }
 
 // BenchmarkReadThousandJobsOfUsers is the same for the jobs of 50 other users, as root's
@@ -151,7 +152,7 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 			}
 			paths = append(paths, filepath.Join(folder, job.RegionName))
 		}
-		startHolders(b, paths)
+		startHolders(b, paths...)
 	}
 	for b.Loop() {
 		m := Machine{}
@@ -188,7 +189,7 @@ func BenchmarkReaderIdle(b *testing.B) {
 		paths = append(paths, path)
 	}
 	for range perJob {
-		startHolders(b, paths)
+		startHolders(b, paths...)
 	}
 	header, err := os.ReadFile(paths[0])
 	if err != nil {

@@ -70,7 +70,7 @@ func BenchmarkReadFloodedJob(b *testing.B) {
 	}
 	_ = r.Close()
 	b.Setenv(envFlood, path)
-	startHolders(b, nil)
+	startHolders(b)
 	b.Setenv(envFlood, "")
 	for b.Loop() {
 		if j, err := ReadRegion(path); err != nil || len(j.Processes) != abi.Slots {

@@ -3,7 +3,6 @@ package machine
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -137,22 +136,7 @@ func TestReaderNoticesDeath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder := exec.Command(os.Args[0])
-	holder.Env = append(os.Environ(), envHold+"="+path)
-	stdin, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stdout.Read(make([]byte, 6)); err != nil {
-		t.Fatal(err)
-	}
+	holder := startHolders(t, path)
 	m, _ := mustRead(t, r)
 	if len(m.Jobs) != 1 || m.Jobs[0].State != Running || m.Jobs[0].Processes[0].State != Live {
 		t.Fatalf("got %+v", m.Jobs)
@@ -161,7 +145,6 @@ func TestReaderNoticesDeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = holder.Wait()
-	_ = stdin.Close()
 	r.users[ownUser].state.jobs[path].due = time.Time{}
 	m, changed := mustRead(t, r)
 	if !changed || m.Jobs[0].Processes[0].State != Dead || m.Jobs[0].State != Ended {
@@ -322,23 +305,7 @@ func TestReaderOfAllUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "region") // found by its lock
-	holder := exec.Command(os.Args[0])
-	holder.Env = append(os.Environ(), envHold+"="+elsewhere)
-	stdin, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _, _ = stdin.Close(), holder.Wait() }()
-	if _, err := stdout.Read(make([]byte, 6)); err != nil {
-		t.Fatal(err)
-	}
+	startHolders(t, elsewhere)
 	has := func(m Machine, path string) bool {
 		for _, j := range m.Jobs {
 			if j.Path == path && j.State == Running {

@@ -105,18 +105,25 @@ bool cap_launch_begins(CUstream stream, bool alone)
 	return (m = meter_of(context, d)) && meter_begins(m, context, stream, alone, idle);
 }
 
+/* cap_meter returns the meter of the current context, or NULL where there is nothing to measure. */
+static struct meter *cap_meter(CUcontext *context)
+{
+	*context = NULL;
+	return cap_any() && attach_on() && REAL(cuCtxGetCurrent, context) == CUDA_SUCCESS && *context ? meter_find(*context) : NULL;
+}
+
 void cap_waits(void)
 {
-	CUcontext context = NULL;
-	struct meter *m;
-	if (cap_any() && attach_on() && REAL(cuCtxGetCurrent, &context) == CUDA_SUCCESS && context && (m = meter_find(context)))
+	CUcontext context;
+	struct meter *m = cap_meter(&context);
+	if (m)
 		meter_waits(m, context);
 }
 
 void cap_waited(void)
 {
-	CUcontext context = NULL;
-	struct meter *m;
-	if (cap_any() && attach_on() && REAL(cuCtxGetCurrent, &context) == CUDA_SUCCESS && context && (m = meter_find(context)))
+	CUcontext context;
+	struct meter *m = cap_meter(&context);
+	if (m)
 		meter_read(m, context);
 }

@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,19 +34,7 @@ func startLearn(t *testing.T, args ...string) (s *screen, folder string) {
 // leftNothing checks how a lesson ended, and that it left nothing behind: no file, no process.
 func (s *screen) leftNothing(status int, folder string) {
 	s.t.Helper()
-	var err error
-	select {
-	case err = <-s.ended:
-	case <-time.After(time.Minute):
-		s.t.Fatalf("still running:\n%s", s.text())
-	}
-	got, exit := 0, (*exec.ExitError)(nil)
-	if errors.As(err, &exit) {
-		got = exit.ExitCode()
-	}
-	if got != status {
-		s.t.Errorf("exit status %d, want %d:\n%s", got, status, s.text())
-	}
+	s.ends(status)
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		s.t.Errorf("left %v, %v", left, err)
 	}

@@ -127,8 +127,8 @@ func (s *screen) resize(columns, rows uint16) {
 	}
 }
 
-// exits waits for the end of the program, and checks that it restored the terminal.
-func (s *screen) exits(status int) {
+// ends waits for the end of the program.
+func (s *screen) ends(status int) {
 	s.t.Helper()
 	var err error
 	select {
@@ -141,8 +141,14 @@ func (s *screen) exits(status int) {
 		got = exit.ExitCode()
 	}
 	if got != status {
-		s.t.Errorf("exit status %d, want %d", got, status)
+		s.t.Errorf("exit status %d, want %d:\n%s", got, status, s.text())
 	}
+}
+
+// exits waits for the end of the program, and checks that it restored the terminal.
+func (s *screen) exits(status int) {
+	s.t.Helper()
+	s.ends(status)
 	now, err := unix.IoctlGetTermios(int(s.line.Fd()), unix.TCGETS)
 	if err != nil || *now != *s.first {
 		s.t.Errorf("terminal left as %+v, %v; it was %+v", now, err, s.first)

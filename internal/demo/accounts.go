@@ -95,8 +95,8 @@ func (r *run) find(w *worker) (region.Process, error) {
 	return region.Process{}, fmt.Errorf("pid %d has no slot in %s", w.PID(), r.machine.Region)
 }
 
-// holds returns how many bytes a worker holds, dead or alive; or held, if that was given back:
-// whoever looks at the machine's jobs meanwhile does so.
+// holds returns how many bytes a worker holds, dead or alive. Whoever looks at the machine's jobs
+// meanwhile may have given them back: then it is what the dead one held.
 func (r *run) holds(w *worker) (bytes uint64, err error) {
 	p, err := r.find(w)
 	if err != nil {
