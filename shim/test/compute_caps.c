@@ -629,7 +629,7 @@ static void training(void)
 /* Bursts of short kernels with long ones among them, after which the program waits: how long the last
  * launches take is not known from those before them. What it gets is within 2 points of its cap over
  * a second of the device's time or more, and what it is charged within 3 %. */
-enum burst_wait { BY_STREAM, BY_EVENT };
+enum burst_wait { BY_STREAM, BY_EVENT, UNSEEN };
 
 static void bursts_of(unsigned before, unsigned longs, unsigned after, const char *length, enum burst_wait wait)
 {
@@ -646,7 +646,9 @@ static void bursts_of(unsigned before, unsigned longs, unsigned after, const cha
 			later(3 * US);
 		}
 		OK(cuEventRecord(e, s));
-		while ((wait == BY_EVENT ? cuEventQuery(e) : cuStreamQuery(s)) == CUDA_ERROR_NOT_READY)
+		if (wait == UNSEEN)
+			later(20 * MS);
+		while (wait != UNSEEN && (wait == BY_EVENT ? cuEventQuery(e) : cuStreamQuery(s)) == CUDA_ERROR_NOT_READY)
 			later(50 * US);
 		if (wait == BY_STREAM)
 			OK(cuStreamSynchronize(s));
@@ -664,6 +666,7 @@ static void bursts_of(unsigned before, unsigned longs, unsigned after, const cha
 static void long_last(void) { bursts_of(10, 1, 0, "five", BY_STREAM); }
 static void long_last_by_event(void) { bursts_of(30, 1, 0, "five", BY_EVENT); }
 static void long_last_of_many(void) { bursts_of(60, 3, 0, "five", BY_STREAM); }
+static void long_last_unseen(void) { bursts_of(30, 1, 0, "five", UNSEEN); } /* as if it waited by a word in memory */
 static void long_first(void) { bursts_of(0, 1, 10, "five", BY_STREAM); }
 static void ones_last(void) { bursts_of(12, 20, 0, "one", BY_STREAM); }
 
@@ -707,6 +710,7 @@ static const struct test {
 	{"long_last", long_last, "10"},
 	{"long_last_by_event", long_last_by_event, "10"},
 	{"long_last_of_many", long_last_of_many, "50"},
+	{"long_last_unseen", long_last_unseen, "10"},
 	{"long_first", long_first, "50"},
 	{"ones_last", ones_last, "30"},
 	{"training", training, "10"},
