@@ -229,7 +229,12 @@ func TestReaderEndedJobs(t *testing.T) {
 	begin("old-007")
 	r.Hint(filepath.Join(dir, "old-007"))
 	r.users[ownUser].state.due = time.Time{}
-	if m, _ := mustRead(t, r); running(m) != 1 {
+	m, _ = mustRead(t, r)
+	for r.PutOff() { // it was read a moment ago, for long where the machine is slow
+		r.users[ownUser].state.due = time.Time{}
+		m, _ = mustRead(t, r)
+	}
+	if running(m) != 1 {
 		t.Errorf("the hint was not followed")
 	}
 	begin("old-008")
