@@ -17,6 +17,7 @@ import (
 // Page is what is shown.
 type Page struct {
 	Title       string
+	Warning     string // what the reader must know before everything else
 	Lead        string // what this is, in a sentence or two
 	Date        string
 	Command     string // that makes such a page
@@ -132,7 +133,11 @@ type scale struct {
 	Ticks     []tick
 }
 
+// tick is a decade. Text is empty where there is no room for it.
 type tick struct{ At, Text string }
+
+// maxTickTexts is how many texts there is room for.
+const maxTickTexts = 6
 
 // newScale returns the axis for a group, or nil if no value is a time.
 func newScale(g Group) *scale {
@@ -147,8 +152,17 @@ func newScale(g Group) *scale {
 	}
 	s := &scale{low: int(math.Floor(math.Log10(low))), high: int(math.Ceil(math.Log10(high)))}
 	s.high = max(s.high, s.low+1)
+	every := (s.high - s.low + maxTickTexts - 2) / (maxTickTexts - 1)
 	for e := s.low; e <= s.high; e++ {
-		s.Ticks = append(s.Ticks, tick{at(s.x(math.Pow10(e))), humanfmt.Nanoseconds(math.Pow10(e))})
+		t := tick{At: at(s.x(math.Pow10(e)))}
+		if (e-s.low)%every == 0 {
+			number, unit, _ := strings.Cut(humanfmt.Nanoseconds(math.Pow10(e)), " ")
+			if whole, fraction, ok := strings.Cut(number, "."); ok && strings.Trim(fraction, "0") == "" {
+				number = whole
+			}
+			t.Text = number + " " + unit
+		}
+		s.Ticks = append(s.Ticks, t)
 	}
 	return s
 }
