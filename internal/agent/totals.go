@@ -56,3 +56,44 @@ func addTotals(m, theirs *machine.Machine) {
 		}
 	}
 }
+
+// Booked returns the devices of a job as an agent knows them, by the job's numbers of them, with what
+// all jobs have of each and this job's limits as it has them now, whether the agent has seen those
+// or not. Without an agent that sees the device, it is not there.
+func Booked(j *machine.Job) map[int]machine.GPU {
+	c, err := Find()
+	if err != nil {
+		return nil
+	}
+	m, err := c.Machine()
+	if err != nil {
+		return nil
+	}
+	return booked(j, &m)
+}
+
+func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
+	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.Path == j.Path && known.Created == j.Created })
+	if at < 0 || m.Jobs[at].State == machine.Ended {
+		return nil // what is added up does not have it
+	}
+	out := map[int]machine.GPU{}
+	for _, d := range j.Devices {
+		was := slices.IndexFunc(m.Jobs[at].Devices, func(known machine.Device) bool { return known.Device == d.Device })
+		of := slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.UUID == d.UUID })
+		if d.UUID == "" || was < 0 || of < 0 {
+			continue
+		}
+		g := m.Devices[of]
+		if known := &m.Jobs[at].Devices[was]; known.Limited && known.UUID == d.UUID {
+			g.Rations -= min(known.Limit, g.Rations)
+			g.Jobs--
+		}
+		if d.Limited {
+			g.Rations += min(d.Limit, ^g.Rations)
+			g.Jobs++
+		}
+		out[d.Device] = g
+	}
+	return out
+}
