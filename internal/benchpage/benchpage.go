@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"sync"
 
 	"ration/internal/humanfmt"
 )
@@ -69,13 +70,15 @@ type Check struct{ Name, Verdict, Text string }
 //go:embed page.html
 var files embed.FS
 
-var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"pair": pairPlot, "scale": newScale, "class": verdictClass,
-}).ParseFS(files, "page.html"))
+var page = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page.html").Funcs(template.FuncMap{
+		"pair": pairPlot, "scale": newScale, "class": verdictClass,
+	}).ParseFS(files, "page.html"))
+})
 
 // Write writes a page.
 func Write(w io.Writer, p Page) error {
-	if err := page.Execute(w, p); err != nil {
+	if err := page().Execute(w, p); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	return nil
