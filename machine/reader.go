@@ -36,6 +36,7 @@ type Reader struct {
 	places   job.Places
 	allUsers func() bool
 	now      func() time.Time
+	patience time.Duration // with all users together, in one Read
 }
 
 const (
@@ -57,7 +58,7 @@ const (
 // NewReader returns a Reader of the jobs that Read returns.
 func NewReader() *Reader {
 	return &Reader{users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, hints: map[string]bool{},
-		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now}
+		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
 // Hint says that something has happened in a folder: a job's own, or one of jobs.
@@ -124,7 +125,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 	r.find(now, folder)
 	hints := r.hints
 	r.hints = map[string]bool{}
-	deadline, stop := within(userPatience)
+	deadline, stop := within(r.patience)
 	defer stop()
 	all := r.all()
 	for _, u := range all {
@@ -144,7 +145,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 		m.Hidden += u.last.hidden
 		if !answered {
 			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
-				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old", u.what, humanfmt.Span(userPatience)),
+				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old", u.what, humanfmt.Span(r.patience)),
 				Remedy: "look at the file system that it is on"})
 		} else if u.last.cut {
 			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",

@@ -65,6 +65,29 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// A job of which nothing is locked has no living processes, also where the kernel could not be
+// asked for each of them in time: one user's thousand of them must not keep a job from being
+// removed on a busy machine.
+func TestUnlockedHasNoLiving(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	impatient := func() bool { return false }
+	j, slot := used(t, "train")
+	defer slot.Leave()
+	content, err := os.ReadFile(j.Path)
+	must(t, err)
+	path, err := MakeFolder("dead") // the same processes, and none of their locks
+	must(t, err)
+	must(t, os.WriteFile(path, content, 0o600))
+	for name, c := range map[string]struct {
+		job    Job
+		living int
+	}{"locked": {j, 1}, "not locked": {Job{"dead", path}, 0}} {
+		if u, err := inspectWith(c.job, impatient); err != nil || len(u.living) != c.living || u.locked != (c.living > 0) {
+			t.Errorf("%s: %+v, %v", name, u, err)
+		}
+	}
+}
+
 func TestRemove(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	j, slot := used(t, "train")
