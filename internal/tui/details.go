@@ -143,7 +143,7 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lin
 		lines = append(lines, m.paragraph(m.computeSentence(j, r.Device), 2)...)
 	}
 	points := m.history[onDevice{j.Path, r.Device.Device}]
-	if len(points) < 2 {
+	if len(points) < 2 || r.Unused() {
 		return lines
 	}
 	most := max(r.Peak, 1)
