@@ -20,8 +20,12 @@ enum {
 	METER_STREAMS = 96, /* of a context: more than can have a batch */
 	METER_INTERVALS = 16,
 	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
-	METER_CACHE = 8,      /* streams that a thread finds without a search */
-	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
+	METER_YIELDS = 16,
+	METER_NAPS = 1000,
+	METER_NAP = 20000, /* ns; and ever longer ones */
+	METER_LONGEST_NAP = 1000000,
+	METER_CACHE = 8, /* streams that a thread finds without a search */
+	METER_WARY = 64, /* bursts like one of which the end was missed, that are looked at launch by launch */
 	METER_MOST_WARY = 1 << 20
 };
 
@@ -73,14 +77,13 @@ struct meter_stream {
 static struct meter {
 	CUcontext handle;                                          /* NULL: free; atomic */
 	enum { CONTEXT_LIVES, CONTEXT_ENDS, CONTEXT_ENDED } state; /* atomic */
-	uint32_t mark;                                             /* 1: a thread has the rest. Taken by a swap, never waited for */
+	uint32_t mark;                                             /* 1: a thread has the rest. Taken by a swap */
+	uint32_t stuck; /* it was waited for in vain: nobody does until it is given back; atomic */
 	struct device *device;
 	uint32_t closed;                   /* batches that await their end, the first ones of batch[]; atomic */
 	uint32_t under_way;                /* launches in them; atomic */
 	uint64_t flight_ns;                /* what they are thought to take; atomic */
 	uint64_t oldest;                   /* when the first of them was closed; atomic */
-	uint32_t missed;                   /* launches of streams that are not known, as another thread had the mark; atomic */
-	uint32_t unseen;                   /* launches since another thread took the mark, which waits for the processor; atomic */
 	uint32_t given_up;                 /* atomic */
 	uint64_t used;                     /* when it was; atomic */
 	uint64_t found_ns;                 /* what was used, and is not told yet */
@@ -99,6 +102,7 @@ static struct meter {
 
 static uint32_t meter_places;   /* that were ever used; atomic */
 static uint32_t meter_claiming; /* the mark of a thread that makes a meter: a context has one */
+static uint32_t meter_claiming_stuck;
 static void (*meter_used)(const struct device *d, uint64_t ns);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
@@ -108,7 +112,7 @@ void meter_reset(void (*used)(const struct device *d, uint64_t ns))
 	for (unsigned i = 0; i < meter_places; i++)
 		memset(&meters[i], 0, sizeof meters[i]);
 	memset(meter_cache, 0, sizeof meter_cache);
-	meter_places = meter_claiming = 0;
+	meter_places = meter_claiming = meter_claiming_stuck = 0;
 	meter_used = used;
 }
 
@@ -124,21 +128,33 @@ static bool meter_try(uint32_t *mark, int *cancel)
 	return false;
 }
 
-/* meter_take is for a thread that would like to have it: another one may just be reading the meter.
- * It yields a few times, and then does without. */
-static bool meter_take(uint32_t *mark, int *cancel)
+/* meter_take is for a thread that needs it. Another one has it for microseconds, or, if it lost the processor
+ * meanwhile, for milliseconds: launches that went past the meter then would be charged by guess, or not at all. So it
+ * yields, and then naps; but not for a thread that is stopped, or kept by the driver: after a second it does
+ * without, as do all that come before the mark is given back. */
+static bool meter_take(uint32_t *mark, uint32_t *stuck, int *cancel)
 {
-	for (int i = 0; i < 16; i++) {
+	long nap = METER_NAP;
+	for (unsigned i = 0; !relaxed(stuck); i++) {
 		if (meter_try(mark, cancel))
 			return true;
-		sched_yield();
+		if (i < METER_YIELDS) {
+			sched_yield();
+			continue;
+		}
+		if (i == METER_YIELDS + METER_NAPS)
+			set(stuck, 1);
+		nanosleep(&(struct timespec){0, nap}, NULL);
+		nap = nap * 2 < METER_LONGEST_NAP ? nap * 2 : METER_LONGEST_NAP;
 	}
-	return false;
+	return meter_try(mark, cancel);
 }
 
-static void meter_release(uint32_t *mark, int cancel)
+static void meter_release(uint32_t *mark, uint32_t *stuck, int cancel)
 {
 	__atomic_store_n(mark, 0, __ATOMIC_RELEASE);
+	if (unlikely(relaxed(stuck)))
+		set(stuck, 0);
 	pthread_setcancelstate(cancel, &cancel);
 }
 
@@ -154,8 +170,7 @@ static void meter_tell(struct meter *m)
 static void meter_give(struct meter *m, int cancel)
 {
 	meter_tell(m);
-	set(&m->unseen, 0);
-	meter_release(&m->mark, cancel);
+	meter_release(&m->mark, &m->stuck, cancel);
 }
 
 static bool meter_is(const struct meter *m, CUcontext handle)
@@ -181,28 +196,47 @@ static void meter_claim(struct meter *m, uint64_t until, uint64_t ns)
 	m->found_ns += ns ? region_cap_claim(attach_region(), m->device->index, until > ns ? until - ns : 0, until) : 0;
 }
 
-/* meter_add adds an interval to those that are counted, and returns how much of it was before.
- * The oldest one makes room. */
-static double meter_add(struct meter *m, struct meter_interval new)
+/* meter_claim_new claims what of an interval is in none of those that are counted, from the i-th on, and returns
+ * how long that is. The interval new.to is at the CPU's time until. */
+static double meter_claim_new(struct meter *m, struct meter_interval new, uint64_t until, unsigned i)
 {
 	double before = 0;
+	for (; i < m->count && new.from < new.to; i++) {
+		struct meter_interval old = m->counted[i];
+		if (old.to <= new.from || old.from >= new.to)
+			continue;
+		if (old.from > new.from) {
+			uint64_t later = (uint64_t)((new.to - old.from) * 1e6);
+			before += meter_claim_new(m, (struct meter_interval){new.from, old.from}, until - later, i + 1);
+		}
+		new.from = old.to;
+	}
+	if (new.from >= new.to)
+		return before;
+	meter_claim(m, until, (uint64_t)((new.to - new.from) * 1e6));
+	return before + new.to - new.from;
+}
+
+/* meter_count counts an interval that ended at the CPU's time until, but for what is counted already, and returns
+ * how much was new. The oldest one makes room. */
+static double meter_count(struct meter *m, struct meter_interval new, uint64_t until)
+{
 	unsigned n = 0, oldest = 0;
-	struct meter_interval all = new;
+	double used = meter_claim_new(m, new, until, 0);
 	for (unsigned i = 0; i < m->count; i++) {
 		struct meter_interval old = m->counted[i];
 		if (old.to < new.from || old.from > new.to) {
 			m->counted[n++] = old;
 			continue;
 		}
-		before += (old.to < new.to ? old.to : new.to) - (old.from > new.from ? old.from : new.from);
-		all.from = old.from < all.from ? old.from : all.from;
-		all.to = old.to > all.to ? old.to : all.to;
+		new.from = old.from < new.from ? old.from : new.from;
+		new.to = old.to > new.to ? old.to : new.to;
 	}
 	for (unsigned i = 1; i < n; i++)
 		oldest = m->counted[i].to < m->counted[oldest].to ? i : oldest;
-	m->counted[n == METER_INTERVALS ? oldest : n++] = all;
+	m->counted[n == METER_INTERVALS ? oldest : n++] = new;
 	m->count = n;
-	return before;
+	return used;
 }
 
 /* meter_time returns when an event was, in ms. A late one becomes the new base, and the old base
@@ -251,13 +285,11 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 		meter_claim(m, now, b->guess_ns);
 		return;
 	}
-	double all = to - from, used = all - meter_add(m, (struct meter_interval){from, to});
-	used = used > 0 ? used : 0;
+	double all = to - from, used = meter_count(m, (struct meter_interval){from, to}, meter_until(m, b, from, to, now));
 	/* Beside other streams only all together say what a launch takes. */
 	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches);
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
-	meter_claim(m, meter_until(m, b, from, to, now), (uint64_t)(used * 1e6));
 }
 
 /* meter_sweep measures all batches that have ended, those that were closed first before others: a
@@ -292,7 +324,6 @@ static void meter_sweep(struct meter *m)
 	capture_restore(mode);
 	set(&m->closed, kept);
 	set(&m->oldest, kept ? m->batch[0].at : UINT64_MAX);
-	meter_claim(m, now, meter_guess(m, NULL, __atomic_exchange_n(&m->missed, 0, __ATOMIC_RELAXED)));
 }
 
 void meter_read(struct meter *m, CUcontext context)
@@ -311,8 +342,6 @@ uint64_t meter_flight(const struct meter *m, CUcontext context, uint64_t now)
 	uint64_t flight = relaxed(&m->flight_ns), oldest = relaxed(&m->oldest), age = now > oldest ? now - oldest : 0;
 	if (relaxed(&m->given_up) || !meter_is(m, context))
 		return 0;
-	if (relaxed(&m->unseen) >= METER_BATCHES)
-		return METER_MUCH;
 	if (!closed)
 		return 0;
 	/* Of what is not known yet, two. And what is under way for longer than was thought takes
@@ -330,7 +359,7 @@ void meter_give_up(struct meter *m) { set(&m->given_up, 1); }
  * With the mark. */
 static void meter_settle(struct meter *m)
 {
-	uint64_t ns = m->flight_ns + meter_guess(m, NULL, relaxed(&m->missed));
+	uint64_t ns = m->flight_ns;
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
 		ns += e->context ? meter_guess(m, e, relaxed(&e->pending)) : 0;
 	meter_claim(m, clock_exact(), ns);
@@ -375,7 +404,6 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 	set(&m->closed, 0);
 	set(&m->under_way, 0);
 	set(&m->flight_ns, 0);
-	set(&m->missed, 0);
 	set(&m->given_up, 0);
 	m->lately_ns = m->lately_launches = m->origin = 0;
 	m->base = NULL;
@@ -435,11 +463,11 @@ struct meter *meter_of(CUcontext handle, struct device *d)
 {
 	struct meter *m = meter_find(handle);
 	int cancel;
-	if (likely(m != NULL) || !meter_take(&meter_claiming, &cancel))
+	if (likely(m != NULL) || !meter_take(&meter_claiming, &meter_claiming_stuck, &cancel))
 		return m;
 	if (!(m = meter_find(handle)))
 		m = meter_new(handle, d);
-	meter_release(&meter_claiming, cancel);
+	meter_release(&meter_claiming, &meter_claiming_stuck, cancel);
 	return m;
 }
 
@@ -451,7 +479,7 @@ void meter_context_ends(CUcontext context)
 		return;
 	/* From here on nobody touches its events, once those who do have done so. */
 	set(&m->state, CONTEXT_ENDS);
-	if (meter_take(&m->mark, &cancel))
+	if (meter_take(&m->mark, &m->stuck, &cancel))
 		meter_give(m, cancel);
 }
 
@@ -476,7 +504,7 @@ void meter_forget(CUcontext context)
 	int cancel;
 	if (!m)
 		return;
-	if (meter_take(&m->mark, &cancel)) {
+	if (meter_take(&m->mark, &m->stuck, &cancel)) {
 		meter_settle(m);
 		meter_give(m, cancel);
 	}
@@ -514,14 +542,13 @@ static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now)
 {
 	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)), from = e->recorded;
 	double last = guess ? meter_last(m, e) : -1;
-	if (last >= 0) {
-		from = meter_clock(m, last) > from ? meter_clock(m, last) : from;
-		guess = guess < now - from ? guess : now - from;
-		uint64_t before = (uint64_t)(meter_add(m, (struct meter_interval){last, last + (double)guess / 1e6}) * 1e6);
-		guess -= before < guess ? before : guess;
-	}
-	guess = guess < now - from ? guess : now - from;
-	meter_claim(m, from + guess, guess);
+	if (last >= 0 && meter_clock(m, last) > from)
+		from = meter_clock(m, last);
+	guess = from > now ? 0 : guess < now - from ? guess : now - from;
+	if (last >= 0)
+		meter_count(m, (struct meter_interval){last, last + (double)guess / 1e6}, from + guess);
+	else
+		meter_claim(m, from + guess, guess);
 	e->after = AFTER_NOTHING;
 }
 
@@ -665,11 +692,9 @@ bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alon
 {
 	struct meter_stream **cached = meter_cached(stream), *e = *cached;
 	int cancel;
-	if (!meter_take(&m->mark, &cancel)) {
-		/* It is in its stream's batch, or counted by guess. */
-		bool known = e && meter_is_stream(e, stream, context);
-		__atomic_fetch_add(known ? &e->pending : &m->missed, 1, __ATOMIC_RELAXED);
-		__atomic_fetch_add(&m->unseen, 1, __ATOMIC_RELAXED);
+	if (!meter_take(&m->mark, &m->stuck, &cancel)) {
+		if (e && meter_is_stream(e, stream, context))
+			__atomic_fetch_add(&e->pending, 1, __ATOMIC_RELAXED);
 		return false;
 	}
 	uint64_t now = clock_exact();
@@ -704,7 +729,7 @@ void meter_ends(CUstream stream)
 	struct meter_stream *e = *meter_cached(stream);
 	struct meter *m = e ? &meters[(size_t)((char *)e - (char *)meters) / sizeof *m] : NULL;
 	int cancel;
-	if (!m || meter_captured(stream) || !meter_take(&m->mark, &cancel))
+	if (!m || meter_captured(stream) || !meter_take(&m->mark, &m->stuck, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
 		meter_close(m, e, clock_exact());
@@ -717,7 +742,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
 	int cancel;
-	if (!e || !relaxed(&e->pending) || !meter_take(&m->mark, &cancel))
+	if (!e || !relaxed(&e->pending) || !meter_take(&m->mark, &m->stuck, &cancel))
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
 		meter_close(m, e, clock_exact());
@@ -730,7 +755,7 @@ void meter_waits(struct meter *m, CUcontext context)
 	bool pending = false;
 	for (unsigned i = 0; i < METER_CACHE; i++)
 		pending |= meter_cache[i] && relaxed(&meter_cache[i]->context) == context && relaxed(&meter_cache[i]->pending);
-	if (!pending || !meter_take(&m->mark, &cancel))
+	if (!pending || !meter_take(&m->mark, &m->stuck, &cancel))
 		return;
 	if (meter_is(m, context) && m->closed)
 		meter_sweep(m); /* so that what has ended makes no stream look busy */
@@ -743,18 +768,6 @@ void meter_waits(struct meter *m, CUcontext context)
 	meter_give(m, cancel);
 }
 
-/* meter_take_before is for a thread that is about to end what others touch with the mark. It
- * waits for those, which are at it for microseconds; but not for one that the driver keeps. */
-static bool meter_take_before(struct meter *m, int *cancel)
-{
-	for (int i = 0; i < 200; i++) {
-		if (meter_take(&m->mark, cancel))
-			return true;
-		nanosleep(&(struct timespec){0, 50000}, NULL);
-	}
-	return false;
-}
-
 void meter_stream_ends(CUstream stream)
 {
 	int cancel;
@@ -764,7 +777,7 @@ void meter_stream_ends(CUstream stream)
 	for (struct meter *m = meters; m < meters + places; m++)
 		for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
 			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) &&
-			    meter_take_before(m, &cancel)) {
+			    meter_take(&m->mark, &m->stuck, &cancel)) {
 				if (relaxed(&e->stream) == stream && e->context) {
 					if (!meter_captured(stream) && meter_busy(e))
 						meter_close(m, e, clock_exact());

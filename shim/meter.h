@@ -13,8 +13,8 @@
  * before it waits for the device: whatever happens to other threads' streams (they end, they are captured), nothing here
  * touches them. A stream that another thread ends is left alone once that has begun.
  *
- * No lock: a context's meter is taken by a mark that no thread waits for, and one that does not get
- * it leaves the rest to the next launch. */
+ * A context's meter is taken by a mark. It is no lock: a thread that waited for it for a second does without,
+ * and so do others until it is given back. */
 #ifndef RATION_METER_H
 #define RATION_METER_H
 

@@ -248,19 +248,52 @@ static void threads(void)
 	thread_context = start_timed();
 	thread_kernel = kernel("one");
 	uint64_t since = machine_now(0);
-	thread_until = since + 10 * SECOND;
+	thread_until = since + (preempted ? 4 : 10) * SECOND;
 	timed_threads = 4;
 	for (uintptr_t i = 0; i < 4; i++)
 		EQ(pthread_create(&t[i], NULL, launching, (void *)(i % 2)), 0);
 	for (int i = 0; i < 4; i++)
 		EQ(pthread_join(t[i], NULL), 0);
-	/* A launch that finds another thread at the meter, which may have been preempted there, is charged by
-	 * guess; and part of that time may have been claimed already. 6 % too little were seen. */
-	double got = (double)books_of(0, getpid(), 0).got_ns, passed = (double)(machine_now(0) - since);
-	if (100 * got / passed > cap_here() + 6)
-		fprintf(stderr, "threads got %.1f %%, charged %.3f\n", 100 * got / passed, (double)charged() / got);
-	CHECK(100 * got / passed <= cap_here() + 6);
-	CHECK((double)charged() >= got * 0.88);
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* Also where each loses the processor again and again, with the meter in its hands. */
+static void preempted_threads(void)
+{
+	preempted = 7;
+	threads();
+}
+
+/* A thread that is stopped with the meter in its hands stops no other, and when it goes on the cap holds again. */
+static void *launches_one(void *s)
+{
+	OK(cuCtxSetCurrent(thread_context));
+	OK(launch(thread_kernel, s));
+	return NULL;
+}
+
+static void stopped_thread(void)
+{
+	pthread_t t;
+	CUstream s;
+	thread_context = start_timed();
+	thread_kernel = kernel("one");
+	OK(cuStreamCreate(&s, 1));
+	fakegpu_hold("cuEventRecord:before", 1);
+	EQ(pthread_create(&t, NULL, launches_one, s), 0);
+	EQ(fakegpu_held("cuEventRecord:before", 1, 10000), 1);
+	for (int i = 0; i < 100; i++)
+		OK(launch(thread_kernel, NULL));
+	EQ(fakegpu_held("cuEventRecord:before", 1, 0), 1);
+	fakegpu_open("cuEventRecord:before");
+	EQ(pthread_join(t, NULL), 0);
+	later(SECOND);
+	uint64_t since = machine_now(0), before = books_of(0, getpid(), 0).got_ns;
+	while (machine_now(0) - since < 3 * SECOND)
+		OK(launch(thread_kernel, s));
+	double percent = 100.0 * (double)(books_of(0, getpid(), 0).got_ns - before) / (double)(machine_now(0) - since);
+	CHECK(percent > 48 && percent < 52);
 }
 
 /* Graph launches are launches. */
@@ -694,6 +727,9 @@ static const struct test {
 	{"killed", killed, "50"},
 	{"survivor", survivor, "50"},
 	{"threads", threads, "50"},
+	{"preempted_threads", preempted_threads, "50"},
+	{"preempted_threads", preempted_threads, "10"},
+	{"stopped_thread", stopped_thread, "50"},
 	{"graphs", graphs, "50"},
 	{"captures", captures, "50"},
 	{"late_wait", late_wait, "50"},
