@@ -1,7 +1,5 @@
 #include "meter.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <string.h>
 
 #include "attach.h"
@@ -15,17 +13,9 @@
 #define set(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 
 enum {
-	METER_CONTEXTS = 32,
-	METER_BATCHES = 64, /* of a context, and launches of a batch */
-	METER_STREAMS = 96, /* of a context: more than can have a batch */
-	METER_INTERVALS = 16,
 	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
-	METER_YIELDS = 16,
-	METER_NAPS = 1000,
-	METER_NAP = 20000, /* ns; and ever longer ones */
-	METER_LONGEST_NAP = 1000000,
-	METER_CACHE = 8, /* streams that a thread finds without a search */
-	METER_WARY = 64, /* bursts like one of which the end was missed, that are looked at launch by launch */
+	METER_CACHE = 8,      /* streams that a thread finds without a search */
+	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
 	METER_MOST_WARY = 1 << 20
 };
 
@@ -36,127 +26,19 @@ enum {
 /* An event's distance to the one that all are measured from is a float. */
 #define METER_FAR_MS 30000
 
-/* Launches of a stream, the last of which an event follows. */
-struct meter_batch {
-	CUevent start, end;
-	bool follows;    /* it begins with the end of the stream's last batch, and not with start */
-	unsigned stream; /* its place */
-	uint32_t launches;
-	uint64_t guess_ns; /* what it was thought to take */
-	uint64_t started;  /* when start was recorded, if nothing of the context was under way; or 0 */
-	uint64_t at;       /* when end was */
-};
-
-/* A stream. What every launch reads without the mark is atomic. */
-struct meter_stream {
-	CUstream stream;
-	CUcontext context;  /* NULL: the place is free; atomic */
-	const void *thread; /* whose stream it is, for the per-thread stream; atomic */
-	uint64_t last;      /* when a launch last came here; atomic */
-	uint64_t look;      /* when one has to be looked at; atomic */
-	uint32_t allowance; /* and after how many without an event; atomic */
-	uint32_t pending;   /* launches since the last event; atomic */
-	enum {
-		AFTER_NOTHING,
-		AFTER_START,
-		AFTER_END
-	} /* which that was. Nothing: it is not known */
-	after;
-	CUevent start;
-	uint64_t started;  /* as in struct meter_batch */
-	uint64_t recorded; /* when */
-	uint32_t run;      /* launches since the last pause, and which that was */
-	uint32_t pauses;
-	uint32_t burst;     /* launches since the stream was last found idle, but for pending */
-	uint32_t wary;      /* launches that are looked at each, as some before had no event */
-	uint32_t ends;      /* batches that await their end */
-	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
-	double until;       /* the end of the last batch that was measured; < 0: not known */
-};
-
-static struct meter {
-	CUcontext handle;                                          /* NULL: free; atomic */
-	enum { CONTEXT_LIVES, CONTEXT_ENDS, CONTEXT_ENDED } state; /* atomic */
-	uint32_t mark;                                             /* 1: a thread has the rest. Taken by a swap */
-	uint32_t stuck; /* it was waited for in vain: nobody does until it is given back; atomic */
-	struct device *device;
-	uint32_t closed;                   /* batches that await their end, the first ones of batch[]; atomic */
-	uint32_t under_way;                /* launches in them; atomic */
-	uint64_t flight_ns;                /* what they are thought to take; atomic */
-	uint64_t oldest;                   /* when the first of them was closed; atomic */
-	uint32_t given_up;                 /* atomic */
-	uint64_t used;                     /* when it was; atomic */
-	uint64_t found_ns;                 /* what was used, and is not told yet */
-	uint32_t pauses;                   /* how often the cap made a thread wait until nothing was under way */
-	double lately_ns, lately_launches; /* what launches took, the older the less it counts */
-	CUevent base;                      /* what all times are measured from */
-	double origin;                     /* its time, in ms */
-	double offset;                     /* what to add to a time to have the CPU's, in ms; < 0: not known */
-	unsigned count;
-	struct meter_interval {
-		double from, to;
-	} counted[METER_INTERVALS]; /* no two of which overlap */
-	struct meter_batch batch[METER_BATCHES];
-	struct meter_stream stream[METER_STREAMS];
-} meters[METER_CONTEXTS] __attribute__((aligned(64)));
-
-static uint32_t meter_places;   /* that were ever used; atomic */
-static uint32_t meter_claiming; /* the mark of a thread that makes a meter: a context has one */
-static uint32_t meter_claiming_stuck;
+static uint32_t meter_crowded; /* atomic */
 static void (*meter_used)(const struct device *d, uint64_t ns);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
 
 void meter_reset(void (*used)(const struct device *d, uint64_t ns))
 {
-	for (unsigned i = 0; i < meter_places; i++)
-		memset(&meters[i], 0, sizeof meters[i]);
 	memset(meter_cache, 0, sizeof meter_cache);
-	meter_places = meter_claiming = meter_claiming_stuck = 0;
+	meter_crowded = 0;
 	meter_used = used;
 }
 
-/* meter_try takes a mark, if no thread has it. A thread that is cancelled meanwhile would keep it for
- * ever: none is. */
-static bool meter_try(uint32_t *mark, int *cancel)
-{
-	uint32_t none = 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
-	if (__atomic_compare_exchange_n(mark, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		return true;
-	pthread_setcancelstate(*cancel, cancel);
-	return false;
-}
-
-/* meter_take is for a thread that needs it. Another one has it for microseconds, or, if it lost the processor
- * meanwhile, for milliseconds: launches that went past the meter then would be charged by guess, or not at all. So it
- * yields, and then naps; but not for a thread that is stopped, or kept by the driver: after a second it does
- * without, as do all that come before the mark is given back. */
-static bool meter_take(uint32_t *mark, uint32_t *stuck, int *cancel)
-{
-	long nap = METER_NAP;
-	for (unsigned i = 0; !relaxed(stuck); i++) {
-		if (meter_try(mark, cancel))
-			return true;
-		if (i < METER_YIELDS) {
-			sched_yield();
-			continue;
-		}
-		if (i == METER_YIELDS + METER_NAPS)
-			set(stuck, 1);
-		nanosleep(&(struct timespec){0, nap}, NULL);
-		nap = nap * 2 < METER_LONGEST_NAP ? nap * 2 : METER_LONGEST_NAP;
-	}
-	return meter_try(mark, cancel);
-}
-
-static void meter_release(uint32_t *mark, uint32_t *stuck, int cancel)
-{
-	__atomic_store_n(mark, 0, __ATOMIC_RELEASE);
-	if (unlikely(relaxed(stuck)))
-		set(stuck, 0);
-	pthread_setcancelstate(cancel, &cancel);
-}
+void meter_crowd(void) { set(&meter_crowded, 1); }
 
 /* meter_tell tells what was found. With the mark. */
 static void meter_tell(struct meter *m)
@@ -170,10 +52,10 @@ static void meter_tell(struct meter *m)
 static void meter_give(struct meter *m, int cancel)
 {
 	meter_tell(m);
-	meter_release(&m->mark, &m->stuck, cancel);
+	mark_give(&m->mark, cancel);
 }
 
-static bool meter_is(const struct meter *m, CUcontext handle)
+bool meter_is(const struct meter *m, CUcontext handle)
 {
 	return __atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) == handle && relaxed(&m->state) == CONTEXT_LIVES;
 }
@@ -329,7 +211,7 @@ static void meter_sweep(struct meter *m)
 void meter_read(struct meter *m, CUcontext context)
 {
 	int cancel;
-	if (!relaxed(&m->closed) || !meter_try(&m->mark, &cancel))
+	if (!relaxed(&m->closed) || !mark_try(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context))
 		meter_sweep(m);
@@ -355,27 +237,33 @@ void meter_give_up(struct meter *m) { set(&m->given_up, 1); }
 
 /* Contexts. */
 
-/* meter_settle counts by guess what is not measured, as of a context whose streams cannot be asked.
- * With the mark. */
-static void meter_settle(struct meter *m)
+/* meter_settle counts by guess what is not measured, as of a context whose streams cannot be asked. What
+ * is under way was so since it was launched, but what of that is older than most is not asked for. With the mark. */
+static void meter_settle(struct meter *m, uint64_t most)
 {
-	uint64_t ns = m->flight_ns;
+	uint64_t now = clock_exact(), ns = m->flight_ns, age = m->closed && now > m->oldest ? now - m->oldest : 0;
+	age = age < most ? age : most;
+	ns = ns > age ? ns : age;
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
 		ns += e->context ? meter_guess(m, e, relaxed(&e->pending)) : 0;
-	meter_claim(m, clock_exact(), ns);
+	meter_claim(m, now, ns);
 	meter_tell(m);
 }
 
-/* meter_evict does so for a context that lives and need not be current, and gives its events
- * back. With the mark. */
-static void meter_evict(struct meter *m)
+/* meter_sweep_any is for a context that lives and need not be current. With the mark. */
+static void meter_sweep_any(struct meter *m)
 {
 	CUcontext popped;
-	if (REAL(cuCtxPushCurrent_v2, m->handle) == CUDA_SUCCESS) {
-		meter_sweep(m);
-		REAL(cuCtxPopCurrent_v2, &popped);
-	}
-	meter_settle(m);
+	if (!m->closed || REAL(cuCtxPushCurrent_v2, m->handle) != CUDA_SUCCESS)
+		return;
+	meter_sweep(m);
+	REAL(cuCtxPopCurrent_v2, &popped);
+}
+
+/* meter_evict ends the measuring of a context that lives, and gives its events back. With the mark. */
+static void meter_evict(struct meter *m)
+{
+	meter_settle(m, METER_MUCH);
 	CUevent events[2 * METER_BATCHES + METER_STREAMS + 1] = {m->base};
 	unsigned n = 1;
 	for (unsigned i = 0; i < METER_BATCHES; i++) {
@@ -395,6 +283,7 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 {
 	__atomic_store_n(&m->handle, NULL, __ATOMIC_RELEASE);
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++) {
+		e->meter = m;
 		set(&e->context, NULL);
 		set(&e->allowance, 0);
 		e->start = NULL;
@@ -414,98 +303,45 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 	__atomic_store_n(&m->handle, handle, __ATOMIC_RELEASE);
 }
 
-static bool meter_is_free(const struct meter *m)
-{
-	return !__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) || relaxed(&m->state) == CONTEXT_ENDED;
-}
+bool meter_is_free(const struct meter *m) { return !__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) || relaxed(&m->state) == CONTEXT_ENDED; }
 
-/* meter_occupy makes a meter a context's, if it is free, or may be taken from another. With
- * meter_claiming. */
-static bool meter_occupy(struct meter *m, CUcontext handle, struct device *d, bool evict)
+bool meter_assign(struct meter *m, CUcontext context, struct device *d, enum meter_assignment how)
 {
 	int cancel;
-	if (!meter_try(&m->mark, &cancel))
+	if (!mark_try(&m->mark, &cancel))
 		return false;
-	bool usable = meter_is_free(m) || (evict && relaxed(&m->state) == CONTEXT_LIVES);
-	if (usable && !meter_is_free(m))
+	bool free = meter_is_free(m), usable = free;
+	if (!free && how != METER_IF_FREE && relaxed(&m->state) == CONTEXT_LIVES) {
+		meter_sweep_any(m);
+		usable = !m->closed || how == METER_ANYWAY;
+	}
+	if (usable && !free)
 		meter_evict(m);
 	if (usable)
-		meter_renew(m, handle, d);
+		meter_renew(m, context, d);
 	meter_give(m, cancel);
-	if (usable && m >= meters + relaxed(&meter_places))
-		__atomic_store_n(&meter_places, (uint32_t)(m - meters) + 1, __ATOMIC_RELEASE);
 	return usable;
 }
 
-struct meter *meter_find(CUcontext handle)
+void meter_context_ends(struct meter *m)
 {
-	uint32_t places = __atomic_load_n(&meter_places, __ATOMIC_ACQUIRE);
-	for (struct meter *m = meters; m < meters + places; m++)
-		if (meter_is(m, handle))
-			return m;
-	return NULL;
-}
-
-/* meter_new finds a meter for a context that has none. With meter_claiming. */
-static struct meter *meter_new(CUcontext handle, struct device *d)
-{
-	struct meter *m, *oldest = NULL;
-	for (m = meters; m < meters + METER_CONTEXTS; m++) {
-		if (meter_is_free(m) && meter_occupy(m, handle, d, false))
-			return m;
-		if (relaxed(&m->state) == CONTEXT_LIVES && (!oldest || relaxed(&m->used) < relaxed(&oldest->used)))
-			oldest = m;
-	}
-	return oldest && meter_occupy(oldest, handle, d, true) ? oldest : NULL;
-}
-
-struct meter *meter_of(CUcontext handle, struct device *d)
-{
-	struct meter *m = meter_find(handle);
 	int cancel;
-	if (likely(m != NULL) || !meter_take(&meter_claiming, &meter_claiming_stuck, &cancel))
-		return m;
-	if (!(m = meter_find(handle)))
-		m = meter_new(handle, d);
-	meter_release(&meter_claiming, &meter_claiming_stuck, cancel);
-	return m;
-}
-
-void meter_context_ends(CUcontext context)
-{
-	struct meter *m = context ? meter_find(context) : NULL;
-	int cancel;
-	if (!m)
-		return;
 	/* From here on nobody touches its events, once those who do have done so. */
+	bool taken = mark_take(&m->mark, &cancel);
+	if (taken && relaxed(&m->state) == CONTEXT_LIVES)
+		meter_sweep_any(m);
 	set(&m->state, CONTEXT_ENDS);
-	if (meter_take(&m->mark, &m->stuck, &cancel))
+	if (taken)
 		meter_give(m, cancel);
 }
 
-static struct meter *meter_ending(CUcontext context)
-{
-	for (struct meter *m = meters; context && m < meters + METER_CONTEXTS; m++)
-		if (__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) == context && relaxed(&m->state) != CONTEXT_ENDED)
-			return m;
-	return NULL;
-}
+void meter_context_lives(struct meter *m) { set(&m->state, CONTEXT_LIVES); }
 
-void meter_context_lives(CUcontext context)
+void meter_context_ended(struct meter *m)
 {
-	struct meter *m = meter_ending(context);
-	if (m)
-		set(&m->state, CONTEXT_LIVES);
-}
-
-void meter_forget(CUcontext context)
-{
-	struct meter *m = meter_ending(context);
 	int cancel;
-	if (!m)
-		return;
-	if (meter_take(&m->mark, &m->stuck, &cancel)) {
-		meter_settle(m);
+	if (mark_take(&m->mark, &cancel)) {
+		meter_settle(m, UINT64_MAX);
 		meter_give(m, cancel);
 	}
 	set(&m->state, CONTEXT_ENDED);
@@ -663,7 +499,7 @@ static void meter_allow(struct meter_stream *e)
 	uint64_t size = e->run / 8 < METER_BATCHES ? e->run / 8 : METER_BATCHES;
 	if (e->launch_ns && size > METER_BATCH / e->launch_ns)
 		size = METER_BATCH / e->launch_ns;
-	if (e->wary)
+	if (e->wary || relaxed(&meter_crowded))
 		size = 1;
 	set(&e->allowance, size ? (uint32_t)size : 1);
 	set(&e->look, e->recorded + METER_BATCH);
@@ -688,21 +524,21 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	return alone || n >= e->allowance || now - e->recorded >= METER_BATCH;
 }
 
-bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle)
+bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends)
 {
 	struct meter_stream **cached = meter_cached(stream), *e = *cached;
 	int cancel;
-	if (!meter_take(&m->mark, &m->stuck, &cancel)) {
+	*ends = false;
+	if (!mark_take(&m->mark, &cancel)) {
 		if (e && meter_is_stream(e, stream, context))
 			__atomic_fetch_add(&e->pending, 1, __ATOMIC_RELAXED);
-		return false;
+		return true;
 	}
 	uint64_t now = clock_exact();
 	*cached = e = meter_is(m, context) ? meter_stream(m, stream, now) : NULL;
-	bool after = e && meter_enter(m, e, now, alone, idle);
-	set(&m->used, now);
+	*ends = e && meter_enter(m, e, now, alone, idle);
 	meter_give(m, cancel);
-	return after;
+	return e != NULL;
 }
 
 bool meter_passes(CUstream stream, bool alone)
@@ -727,9 +563,9 @@ bool meter_passes(CUstream stream, bool alone)
 void meter_ends(CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
-	struct meter *m = e ? &meters[(size_t)((char *)e - (char *)meters) / sizeof *m] : NULL;
+	struct meter *m = e ? e->meter : NULL;
 	int cancel;
-	if (!m || meter_captured(stream) || !meter_take(&m->mark, &m->stuck, &cancel))
+	if (!m || meter_captured(stream) || !mark_take(&m->mark, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
 		meter_close(m, e, clock_exact());
@@ -742,7 +578,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
 	int cancel;
-	if (!e || !relaxed(&e->pending) || !meter_take(&m->mark, &m->stuck, &cancel))
+	if (!e || !relaxed(&e->pending) || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
 		meter_close(m, e, clock_exact());
@@ -755,7 +591,7 @@ void meter_waits(struct meter *m, CUcontext context)
 	bool pending = false;
 	for (unsigned i = 0; i < METER_CACHE; i++)
 		pending |= meter_cache[i] && relaxed(&meter_cache[i]->context) == context && relaxed(&meter_cache[i]->pending);
-	if (!pending || !meter_take(&m->mark, &m->stuck, &cancel))
+	if (!pending || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && m->closed)
 		meter_sweep(m); /* so that what has ended makes no stream look busy */
@@ -768,21 +604,17 @@ void meter_waits(struct meter *m, CUcontext context)
 	meter_give(m, cancel);
 }
 
-void meter_stream_ends(CUstream stream)
+void meter_stream_ends(struct meter *m, CUstream stream)
 {
 	int cancel;
-	uint32_t places = __atomic_load_n(&meter_places, __ATOMIC_ACQUIRE);
-	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD)
-		return;
-	for (struct meter *m = meters; m < meters + places; m++)
-		for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
-			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) &&
-			    meter_take(&m->mark, &m->stuck, &cancel)) {
-				if (relaxed(&e->stream) == stream && e->context) {
-					if (!meter_captured(stream) && meter_busy(e))
-						meter_close(m, e, clock_exact());
-					meter_leave(m, e);
-				}
-				meter_give(m, cancel);
-			}
+	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++) {
+		if (relaxed(&e->stream) != stream || !__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) || !mark_take(&m->mark, &cancel))
+			continue;
+		if (relaxed(&e->stream) == stream && e->context) {
+			if (!meter_captured(stream) && meter_busy(e))
+				meter_close(m, e, clock_exact());
+			meter_leave(m, e);
+		}
+		meter_give(m, cancel);
+	}
 }

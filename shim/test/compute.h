@@ -153,6 +153,14 @@ static inline struct fakegpu_engine_context books_of(unsigned device, pid_t pid,
 	return (struct fakegpu_engine_context){0};
 }
 
+/* How long the device was occupied, with the switches from one context to another. */
+static inline uint64_t occupied(void)
+{
+	struct fakegpu_engine e = {0};
+	fakegpu_engine(0, &e, NULL, 0);
+	return e.now_ns - e.idle_ns;
+}
+
 static inline uint64_t slice_of(unsigned which) { return books_of(0, getpid(), which).slice_us; }
 
 /* This process's account of a device, and what it shows. */

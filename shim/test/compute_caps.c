@@ -485,6 +485,81 @@ static void many_contexts(void)
 	CHECK(charged() - before > 1900 * MS && charged() - before < 2200 * MS);
 }
 
+/* What the device did since is within two points of the cap, or at least not more. */
+static void occupies(uint64_t since, uint64_t before, bool less, unsigned line)
+{
+	double percent = 100.0 * (double)(occupied() - before) / (double)(machine_now(0) - since), cap = cap_here();
+	if ((!less && percent < cap - 2) || percent > cap + 2)
+		fprintf(stderr, "line %u: occupied %.1f %%, not %.1f\n", line, percent, cap);
+	CHECK((less || percent >= cap - 2) && percent <= cap + 2);
+}
+#define OCCUPIES(since, before, less) occupies(since, before, less, __LINE__)
+
+/* More contexts than can be measured at a time, by turns, a few launches each: together they have one cap. */
+static void by_turns(unsigned contexts, const char *name, unsigned launches, const char *last, uint64_t long_ns)
+{
+	static CUcontext c[60];
+	static CUfunction f[60], g[60];
+	start_timed();
+	for (unsigned i = 0; i < contexts; i++) {
+		OK(cuCtxCreate_v2(&c[i], 0, 0));
+		f[i] = kernel(name);
+		g[i] = kernel(last);
+	}
+	uint64_t since = machine_now(0), before = occupied();
+	for (unsigned n = 0; machine_now(0) - since < long_ns; n++) {
+		OK(cuCtxSetCurrent(c[n % contexts]));
+		for (unsigned i = 0; i < launches; i++)
+			OK(launch(f[n % contexts], NULL));
+		OK(launch(g[n % contexts], NULL));
+		later(3 * US);
+	}
+	/* Long ones are measured together with the turns of the others, which are remembered for a second. */
+	OCCUPIES(since, before, long_ns > 10 * SECOND);
+}
+
+static void turns(void) { by_turns(40, "one", 0, "one", 4 * SECOND); }
+static void turns_of_many(void) { by_turns(60, "one", 20, "one", 4 * SECOND); }
+static void turns_long_last(void) { by_turns(40, "tiny", 31, "five", 10 * SECOND); }
+static void long_turns(void) { by_turns(40, "one", 0, "long_one", 100 * SECOND); }
+
+/* Where all that are measured have work for long, the next launch waits for a second, and not for them. */
+static void all_busy(void)
+{
+	CUcontext c = NULL;
+	start_timed();
+	uint64_t since = 0;
+	for (unsigned i = 0; i < 33; i++) {
+		OK(cuCtxCreate_v2(&c, 0, 0));
+		CUfunction f = kernel("long_one");
+		since = machine_now(0);
+		OK(launch(f, NULL));
+	}
+	CHECK(machine_now(0) - since >= SECOND && machine_now(0) - since < SECOND + SECOND / 10);
+}
+
+/* Contexts that are made for a launch each, and destroyed, with it under way or long after it. */
+static void short_lived(void)
+{
+	CUcontext c = NULL;
+	start_timed();
+	uint64_t since = machine_now(0), before = occupied();
+	for (unsigned n = 0; n < 60; n++) {
+		OK(cuCtxCreate_v2(&c, 0, 0));
+		OK(launch(kernel("long_one"), NULL));
+		later((n % 3) * 120 * MS);
+		OK(cuCtxDestroy_v2(c));
+	}
+	OCCUPIES(since, before, false);
+	/* What was idle for long is not charged for that. */
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	OK(launch(kernel("long_one"), NULL));
+	uint64_t used = charged();
+	later(100 * SECOND);
+	OK(cuCtxDestroy_v2(c));
+	CHECK(charged() - used > 190 * MS && charged() - used < 210 * MS);
+}
+
 /* What is under way in one context holds no launch in another up. */
 static void two_contexts(void)
 {
@@ -738,6 +813,14 @@ static const struct test {
 	{"many_streams", many_streams, "50"},
 	{"gone_threads", gone_threads, "50"},
 	{"many_contexts", many_contexts, "50"},
+	{"turns", turns, "50"},
+	{"turns", turns, "10"},
+	{"turns_of_many", turns_of_many, "50"},
+	{"turns_long_last", turns_long_last, "50"},
+	{"turns_long_last", turns_long_last, "10"},
+	{"all_busy", all_busy, "90"},
+	{"long_turns", long_turns, "10"},
+	{"short_lived", short_lived, "20"},
 	{"two_contexts", two_contexts, "50"},
 	{"left_capture", left_capture, "50"},
 	{"destroyed", destroyed, "50"},
