@@ -30,6 +30,7 @@ type Reader struct {
 	found   time.Time       // when the folders of users, and the kernel's locks, were last looked at
 	hints   map[string]bool // paths of folders in which something has happened
 	locks   []Finding       // of the last look at the kernel's locks
+	names   []Finding       // of the last look at the folders of users
 	putOff  bool
 
 	places   job.Places
@@ -151,7 +152,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
 		}
 	}
-	m.Findings = append(m.Findings, r.locks...)
+	m.Findings = append(append(m.Findings, r.names...), r.locks...)
 	return m, changed, nil
 }
 
@@ -171,7 +172,11 @@ func (r *Reader) find(now time.Time, folder string) {
 		return
 	}
 	r.found = now
-	for _, f := range r.places.Folders() {
+	folders, all := r.places.Folders()
+	if r.names = nil; !all {
+		r.names = []Finding{manyNames(r.places)}
+	}
+	for _, f := range folders {
 		if r.users[f.UID] == nil {
 			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID))
 		}
