@@ -272,7 +272,7 @@ func TestReaderLeavesSilentUserAlone(t *testing.T) {
 	r, _ := readerAt(t)
 	member(t, "mine")
 	never := make(chan struct{})
-	r.users[61000] = newUserReader(61000, "the folder of jobs of user 61000")
+	r.users[61000] = newUserReader(61000, "the folder of jobs of user 61000", nil)
 	r.users[61000].setPaths(func() []string { <-never; return nil }, nil)
 	begin := time.Now()
 	m, _ := mustRead(t, r)

@@ -93,11 +93,11 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 			}
 		}
 		if !ended {
-			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
+			m.addFinding(Finding{Kind: Unanswering, Device: -1,
 				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may not be all", what, humanfmt.Span(most)),
 				Remedy: "look at the file system that it is on"})
 		} else if cut {
-			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
+			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
 		}
 	}
@@ -105,9 +105,11 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	if !all {
 		m.Findings = append(m.Findings, manyNames(places))
 	}
-	users := make([]*gathering, len(folders))
+	users, allowances := make([]*gathering, len(folders)), map[int]*allowance{}
 	for i, f := range folders {
-		users[i] = gather(func(g *gathering) { readUser(g, f) })
+		user := &allowance{}
+		allowances[f.UID] = user
+		users[i] = gather(func(g *gathering) { readUser(g, f, user) })
 	}
 	for i, g := range users {
 		take(g, fmt.Sprintf("the folder of jobs of user %d", folders[i].UID))
@@ -128,7 +130,8 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	var regions []*gathering
 	for _, f := range locked {
 		if !known[f.ID] {
-			regions = append(regions, gather(func(g *gathering) { readLocked(g, f) }))
+			user := allowanceOf(allowances, f)
+			regions = append(regions, gather(func(g *gathering) { readLocked(g, f, user) }))
 		}
 	}
 	for _, g := range regions {
@@ -137,12 +140,13 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 }
 
 // readUser reads the jobs of one user.
-func readUser(g *gathering, f job.Folders) {
+func readUser(g *gathering, f job.Folders, user *allowance) {
 	p := newPatience(time.Now, allPatience)
 	for _, folder := range f.Paths() {
 		all := job.EachIn(folder, func(found job.Job, dir int) bool {
 			j, err := readRegionAt(dir, job.RegionName, found.Path, p)
 			if j.Name = found.Name; j.State == Running || !job.EndedOrNotBegun(err) {
+				user.cut(&j, kept{})
 				g.add(j)
 			}
 			return true
@@ -155,8 +159,23 @@ func readUser(g *gathering, f job.Folders) {
 	}
 }
 
+// allowanceOf is what may be kept of the jobs of a user of whom a lock was found: by the process
+// that has it.
+func allowanceOf(all map[int]*allowance, f job.LockedFile) *allowance {
+	uid := -1
+	if owner, _, _, err := proc.Owner(f.PIDs[0]); err == nil {
+		uid = owner
+	}
+	if all[uid] == nil {
+		all[uid] = &allowance{}
+	}
+	return all[uid]
+}
+
 // readLocked reads a region of which only a lock was found. What is no region is passed over.
-func readLocked(g *gathering, f job.LockedFile) {
+func readLocked(g *gathering, f job.LockedFile, user *allowance) {
+	user.turn.Lock()
+	defer user.turn.Unlock()
 	dir, name, path, err := f.OpenFolder()
 	if err != nil {
 		if path == "" {
@@ -172,6 +191,7 @@ func readLocked(g *gathering, f job.LockedFile) {
 	defer unix.Close(dir)
 	j, err := readRegionAt(dir, name, path, newPatience(time.Now, allPatience))
 	if !job.EndedOrNotBegun(err) || j.State == Running {
+		user.cut(&j, kept{})
 		g.add(j)
 	}
 }

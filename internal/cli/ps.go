@@ -187,6 +187,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		if i > 0 || len(names) == 0 && len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
+		if len(names) == 0 && !isOwn(&s) {
+			s = shortened(s)
+		}
 		a.printJob(s)
 	}
 	if len(names) == 0 {
@@ -216,12 +219,12 @@ func (a *app) printJob(s machine.Job) {
 	if s.Err() != nil {
 		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(termtext.Printable(s.Error), 2)))
 		if len(s.Processes) > 0 {
-			a.printProcesses(s.Processes)
+			a.printProcesses(s)
 		}
 		return
 	}
 	a.printDevices(s.Devices)
-	a.printProcesses(s.Processes)
+	a.printProcesses(s)
 	for _, d := range s.Devices {
 		for _, text := range notEnforced(s, d.Device) {
 			a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(fmt.Sprintf("device %d: its share is %s", d.Device, termtext.Printable(text)), 2)))
@@ -336,14 +339,23 @@ var processColumns = []column[processRow]{
 	{"NAME", false, func(r processRow) string { return strings.Repeat("  ", r.depth) + claim(r, r.Name) }, nil},
 }
 
-// printProcesses prints a line for each process and device.
-func (a *app) printProcesses(processes []machine.Process) {
-	if len(processes) == 0 {
+// printProcesses prints a line for each process and device, and how many are not shown.
+func (a *app) printProcesses(s machine.Job) {
+	if s.ProcessCount() == 0 {
 		a.out.printf("  no processes\n")
 		return
 	}
+	defer func() {
+		if more := s.ProcessCount() - len(s.Processes); more > 0 {
+			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("and %s more, which hold less or only claim to be there (ration ps %s shows them)",
+				humanfmt.Plural(more, "process", "processes"), oneWord(argumentOf(&s))), 2))
+		}
+	}()
+	if len(s.Processes) == 0 {
+		return
+	}
 	var rows []processRow
-	for p, depth := range tree(processes) {
+	for p, depth := range tree(s.Processes) {
 		if len(p.Holdings) == 0 {
 			rows = append(rows, processRow{Process: p, depth: depth})
 		}
