@@ -145,7 +145,10 @@ func readUser(g *gathering, f job.Folders, user *allowance) {
 	for _, folder := range f.Paths() {
 		all := job.EachIn(folder, func(found job.Job, dir int) bool {
 			j, err := readRegionAt(dir, job.RegionName, found.Path, p)
-			if j.Name = found.Name; j.State == Running || !job.EndedOrNotBegun(err) {
+			if j.UID == f.UID { // another's in this user's folder, as a link of it, is not called so
+				j.Name = found.Name
+			}
+			if j.State == Running || !job.EndedOrNotBegun(err) {
 				user.cut(&j, kept{})
 				g.add(j)
 			}

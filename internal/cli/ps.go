@@ -34,8 +34,8 @@ func newPsCommand(a *app) *cobra.Command {
 		Use:   "ps [JOB...]",
 		Short: "Show jobs, their limits and their processes",
 		Long: `Show each job, its devices with their limits and usage, and its processes with
-what each of them holds. With JOBs, which are names or paths of regions, only
-those are shown.
+what each of them holds. With JOBs, which are names, paths of regions, or for
+root USER/NAME, only those are shown.
 
 A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
@@ -51,7 +51,9 @@ Where there is a driver, its devices come first, with what is handed out of
 them. Processes that hold memory and belong to no job come last, and then what
 the owner of the machine should know.
 
-Root sees the jobs of all users. Others see their own: those in
+Root sees the jobs of all users, of a job with very many processes those that
+hold most; with JOB, all of them. A plain name is root's own job, or else the
+only one of that name which runs. Others see their own: those in
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
 another folder, also to root, and ` + job.EnvRegion + `
 one more region.
@@ -151,12 +153,12 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 }
 
 func (a *app) printAllJobs(f psFlags, names []string, format *template.Template) error {
-	m, err := node.Read(reap.Options{ReadOnly: f.readOnly})
+	m, err := node.Read(fullOf(f.readOnly, names))
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
 	addTotals(&m)
-	if m.Jobs, err = chooseJobs(m.Jobs, names); err != nil {
+	if m.Jobs, err = chooseJobs(&m, names); err != nil {
 		return err
 	}
 	if len(names) == 0 {
