@@ -146,7 +146,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 		if !answered {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1,
 				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old", u.what, humanfmt.Span(userPatience)),
-				Remedy: "look at the file system that it is on"})
+				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if u.last.cut {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})

@@ -95,7 +95,7 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 		if !ended {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1,
 				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may not be all", what, humanfmt.Span(most)),
-				Remedy: "look at the file system that it is on"})
+				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if cut {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/proc"
@@ -100,12 +102,20 @@ func findJob(m *machine.Machine, argument string) (machine.Job, error) {
 	case i >= 0:
 		return m.Jobs[i], checkAll(m, &m.Jobs[i], argument)
 	}
+	if user, name, ofUser := splitUser(argument); ofUser && job.AllUsers() { // there may be more than was read
+		found, err := jobOfUser(argument, user, name)
+		if err != nil {
+			return machine.Job{}, err
+		}
+		if found.Path != "" {
+			j, _ := machine.ReadRegion(found.Path) // its Err returns the error
+			j.Name = found.Name
+			return j, nil
+		}
+	}
 	j, err := machine.ReadJob(argument)
 	if j.Path == "" { // it was not found; otherwise the error is in it
-		if why := notAll(m); why != "" && errors.Is(err, job.ErrNoJob) {
-			err = fmt.Errorf("%w; %s", err, why)
-		}
-		return j, noJobOf(argument, err)
+		return j, withNotAll(noJobOf(argument, err), m)
 	}
 	return j, nil
 }
@@ -134,35 +144,72 @@ func noJobOf(argument string, err error) error {
 // name, all others by their paths. find finds those that can be without looking at other users.
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
 	user, name, ofUser := splitUser(argument)
-	if ofUser && !job.AllUsers() && (user == strconv.Itoa(os.Geteuid()) || user == proc.UserName(os.Geteuid())) {
+	if ofUser && (user == strconv.Itoa(os.Geteuid()) || user == proc.UserName(os.Geteuid())) {
 		if j, err := find(name); err == nil {
 			return j, nil
 		}
 	}
-	if !ofUser || !job.AllUsers() {
-		j, err := find(argument)
-		if !errors.Is(err, job.ErrNoJob) || !job.AllUsers() || strings.Contains(argument, "/") {
-			return j, noJobOf(argument, err)
+	if ofUser && job.AllUsers() {
+		if j, err := jobOfUser(argument, user, name); err != nil || j.Path != "" {
+			return job.Job{Path: j.Path}, err
 		}
 	}
-	m, err := machine.Read()
-	if err != nil {
-		return job.Job{}, err
-	}
-	i, err := chooseJob(m.Jobs, argument)
-	if err == nil && i >= 0 {
-		err = checkAll(&m, &m.Jobs[i], argument)
-	}
-	switch {
-	case err != nil:
-		return job.Job{}, err
-	case i < 0:
-		j, err := find(argument)
+	j, err := find(argument)
+	if !errors.Is(err, job.ErrNoJob) || !job.AllUsers() || strings.Contains(argument, "/") {
 		return j, noJobOf(argument, err)
-	case isOwn(&m.Jobs[i]):
-		return job.Job{Name: m.Jobs[i].Name, Path: m.Jobs[i].Path}, nil
 	}
-	return job.Job{Path: m.Jobs[i].Path}, nil
+	m, readErr := machine.Read()
+	if readErr != nil {
+		return job.Job{}, readErr
+	}
+	i, chooseErr := chooseJob(m.Jobs, argument)
+	switch {
+	case chooseErr != nil:
+		return job.Job{}, chooseErr
+	case i < 0:
+		return j, withNotAll(err, &m)
+	}
+	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
+}
+
+// jobOfUser returns the job of a name that a user has, the one that runs if there are two; or none.
+// It does not depend on what other users do, nor on how many jobs that one has.
+func jobOfUser(argument, user, name string) (job.Job, error) {
+	uid, known := proc.UID(user)
+	if !known {
+		return job.Job{}, nil
+	}
+	named := make(chan []job.Job, 1)
+	go func() { named <- job.AllPlaces.Named(uid, name) }()
+	select {
+	case found := <-named:
+		if len(found) == 1 {
+			return found[0], nil
+		}
+		var read []machine.Job
+		for _, f := range found {
+			j, _ := machine.ReadRegion(f.Path) // what cannot be read is a job, too
+			j.Name = f.Name
+			read = append(read, j)
+		}
+		if i, err := chooseJob(read, argument); err != nil || i >= 0 {
+			return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
+		}
+		return job.Job{}, nil
+	case <-time.After(userPatience):
+		return job.Job{}, fmt.Errorf("%s: the folders of that user could not be read within %s (name the path of its region)", argument, humanfmt.Span(userPatience))
+	}
+}
+
+// userPatience is how long the folders of one user are waited for.
+const userPatience = 2 * time.Second
+
+// withNotAll adds to the error for a name that was not found whose jobs were not all read.
+func withNotAll(err error, m *machine.Machine) error {
+	if why := notAll(m); why != "" && errors.Is(err, job.ErrNoJob) {
+		return fmt.Errorf("%w; %s", err, why)
+	}
+	return err
 }
 
 // wanted says which jobs are to be read in full: those that an argument names.
