@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
@@ -53,7 +54,8 @@ func (j *Job) HostPIDs() []int {
 
 // allowance is what is kept of all jobs of one user. A nil one is without bounds.
 type allowance struct {
-	turn sync.Mutex // held while one of the user's regions is read: each is copied, and that is much
+	turn sync.Mutex  // held while one of the user's regions is read: each is copied, and that is much
+	left func() bool // whether there is time to count what is not kept; nil where there is
 
 	mu          sync.Mutex
 	rows, texts int // under mu: that are kept, but for those that each job has of its own
@@ -103,6 +105,20 @@ func (a *allowance) cut(j *Job, before kept) (has kept) {
 	}
 	return has
 }
+
+// spent reports whether nothing more need be read of a user: nothing of it would be kept, and it
+// has been counted for long enough.
+func (a *allowance) spent() bool {
+	if a == nil || a.left == nil || a.left() {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.rows+jobRows > userRows || a.texts+jobTexts > userTexts
+}
+
+// newAllowance is for one look at the machine.
+func newAllowance() *allowance { return &allowance{left: newPatience(time.Now, allPatience).left} }
 
 // giveBack is cut of a job of which nothing is kept any more.
 func (a *allowance) giveBack(before kept) { a.cut(&Job{}, before) }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -110,15 +109,15 @@ func TestFloodOfJobs(t *testing.T) {
 		path = makeRegionAt(t, filepath.Join(folder, "region"))
 		claimAll(t, path)
 	}
-	check := func(m Machine) {
+	check := func(all []Job) {
 		t.Helper()
-		shown, found, omitted := 0, 0, 0
+		m := Machine{Jobs: slices.DeleteFunc(slices.Clone(all), func(j Job) bool { return !strings.HasPrefix(j.Path, dir) })}
+		m.addFloods()
+		shown, found, omitted := 0, len(m.Jobs), 0
 		for i := range m.Jobs {
-			if j := &m.Jobs[i]; strings.HasPrefix(j.Path, dir) {
-				found++
-				shown += len(j.Processes)
-				omitted += j.ProcessCount() - len(j.Processes)
-			}
+			j := &m.Jobs[i]
+			shown += len(j.Processes)
+			omitted += j.ProcessCount() - len(j.Processes)
 		}
 		if found != jobs || shown > userRows+jobs*jobRows || shown+omitted != jobs*abi.FenceSlot {
 			t.Errorf("%d jobs, %d processes, and %d more", found, shown, omitted)
@@ -130,10 +129,10 @@ func TestFloodOfJobs(t *testing.T) {
 			t.Errorf("no finding has %s: %+v", text, m.Findings)
 		}
 	}
-	m := Machine{}
-	m.addUsers(places, time.Minute)
-	m.addFloods()
-	check(m)
+	folders, _ := places.Folders()
+	g := &gathering{}
+	readUser(g, folders[0], &allowance{})
+	check(g.jobs)
 	t.Setenv(job.EnvFolder, filepath.Join(dir, "own"))
 	r := NewReader()
 	defer r.Close()
@@ -144,7 +143,7 @@ func TestFloodOfJobs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering }) { // within two seconds, here
-			check(m)
+			check(m.Jobs)
 		}
 	}
 	if j, err := ReadRegion(path); err != nil || len(j.Processes) != abi.FenceSlot || j.Omitted != nil {
@@ -165,11 +164,45 @@ func TestFloodOfLocked(t *testing.T) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		t.Fatal(err)
 	}
-	user := allowanceOf(map[int]*allowance{os.Geteuid(): {rows: userRows - 10}}, job.LockedFile{PIDs: []int{os.Getpid()}})
+	user := allowanceOf(map[int]*allowance{os.Geteuid(): {rows: userRows - 10}}, job.LockedFile{PIDs: []int{os.Getpid()}}, newAllowance)
 	g := &gathering{}
 	readLocked(g, job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}, user)
 	if len(g.jobs) != 1 || len(g.jobs[0].Processes) != jobRows+10 || g.jobs[0].ProcessCount() != abi.FenceSlot || user.rows != userRows {
 		t.Errorf("got %+v, and %d rows", g.jobs, user.rows)
 	}
+	user.left = func() bool { return false }
+	again := &gathering{}
+	readLocked(again, job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}, user)
+	if len(again.jobs) != 0 || !again.cut {
+		t.Errorf("read, though nothing of it is kept: %+v", again.jobs)
+	}
 	user.turn.Lock() // it is nobody's
+}
+
+// A user of whom nothing more is kept is not read to the end, once that has taken long enough.
+func TestSpentAllowance(t *testing.T) {
+	dir := t.TempDir()
+	places := job.Places{Runtime: dir, Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc")}
+	for n := range 5 {
+		folder := filepath.Join(dir, fmt.Sprint(os.Geteuid()), "ration", fmt.Sprint("job-", n))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		makeRegionAt(t, filepath.Join(folder, "region"))
+	}
+	folders, _ := places.Folders()
+	for name, c := range map[string]struct {
+		rows, texts int
+		left        bool
+		want        int
+	}{
+		"nothing kept, no time": {0, 0, false, 5}, "much kept, no time": {userRows - 2*jobRows, userTexts - 2*jobTexts, false, 5},
+		"all kept, and time": {userRows, userTexts, true, 5}, "all rows kept": {userRows, 0, false, 0}, "all texts kept": {0, userTexts, false, 0},
+	} {
+		g, user := &gathering{}, &allowance{rows: c.rows, texts: c.texts, left: func() bool { return c.left }}
+		readUser(g, folders[0], user)
+		if len(g.jobs) != c.want || g.cut != (c.want == 0) {
+			t.Errorf("%s: %d jobs, cut is %v", name, len(g.jobs), g.cut)
+		}
+	}
 }

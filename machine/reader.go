@@ -212,7 +212,7 @@ func (r *Reader) findLocked() {
 	for _, f := range files {
 		locked[f.ID] = true
 		if !known[f.ID] && r.outside[f.ID] == nil {
-			u := newUserReader(0, "a region that a process has locked", allowanceOf(r.kept, f))
+			u := newUserReader(0, "a region that a process has locked", allowanceOf(r.kept, f, func() *allowance { return &allowance{} }))
 			u.locked = &f
 			r.outside[f.ID] = u
 		}

@@ -35,6 +35,12 @@ func (g *gathering) add(j Job) {
 	g.jobs = append(g.jobs, j)
 }
 
+func (g *gathering) setCut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cut = true
+}
+
 // gather runs a reader in a goroutine of its own.
 func gather(read func(g *gathering)) *gathering {
 	g := &gathering{done: make(chan struct{})}
@@ -98,7 +104,7 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if cut {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
-				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
+				Remedy: "have the user remove jobs that have ended (ration rm --stale); ration ps USER/NAME shows one"})
 		}
 	}
 	folders, all := places.Folders()
@@ -107,7 +113,7 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	}
 	users, allowances := make([]*gathering, len(folders)), map[int]*allowance{}
 	for i, f := range folders {
-		user := &allowance{}
+		user := newAllowance()
 		allowances[f.UID] = user
 		users[i] = gather(func(g *gathering) { readUser(g, f, user) })
 	}
@@ -130,12 +136,12 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	var regions []*gathering
 	for _, f := range locked {
 		if !known[f.ID] {
-			user := allowanceOf(allowances, f)
+			user := allowanceOf(allowances, f, newAllowance)
 			regions = append(regions, gather(func(g *gathering) { readLocked(g, f, user) }))
 		}
 	}
 	for _, g := range regions {
-		take(g, "a region that a process has locked")
+		take(g, "what processes have locked outside the folders of jobs")
 	}
 }
 
@@ -144,6 +150,9 @@ func readUser(g *gathering, f job.Folders, user *allowance) {
 	p := newPatience(time.Now, allPatience)
 	for _, folder := range f.Paths() {
 		all := job.EachIn(folder, func(found job.Job, dir int) bool {
+			if user.spent() {
+				return false
+			}
 			j, err := readRegionAt(dir, job.RegionName, found.Path, p)
 			if j.UID == f.UID { // another's in this user's folder, as a link of it, is not called so
 				j.Name = found.Name
@@ -155,22 +164,20 @@ func readUser(g *gathering, f job.Folders, user *allowance) {
 			return true
 		})
 		if !all {
-			g.mu.Lock()
-			g.cut = true
-			g.mu.Unlock()
+			g.setCut()
 		}
 	}
 }
 
 // allowanceOf is what may be kept of the jobs of a user of whom a lock was found: by the process
 // that has it.
-func allowanceOf(all map[int]*allowance, f job.LockedFile) *allowance {
+func allowanceOf(all map[int]*allowance, f job.LockedFile, make func() *allowance) *allowance {
 	uid := -1
 	if owner, _, _, err := proc.Owner(f.PIDs[0]); err == nil {
 		uid = owner
 	}
 	if all[uid] == nil {
-		all[uid] = &allowance{}
+		all[uid] = make()
 	}
 	return all[uid]
 }
@@ -179,6 +186,10 @@ func allowanceOf(all map[int]*allowance, f job.LockedFile) *allowance {
 func readLocked(g *gathering, f job.LockedFile, user *allowance) {
 	user.turn.Lock()
 	defer user.turn.Unlock()
+	if user.spent() {
+		g.setCut()
+		return
+	}
 	dir, name, path, err := f.OpenFolder()
 	if err != nil {
 		if path == "" {
