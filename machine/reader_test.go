@@ -398,6 +398,37 @@ func TestReaderOfAllUsers(t *testing.T) {
 	}
 }
 
+// A region of another user's in a user's folder, as a user can put it there whom another lets, is
+// not called by the folder's name: who asks for that user's job by its name would get another's.
+func TestReaderCallsNoOthersJobByTheFolder(t *testing.T) {
+	r, dir := readerAt(t)
+	r.places = job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.allUsers = func() bool { return true }
+	own, other := unix.Geteuid(), unix.Geteuid()+61000
+	for _, uid := range []int{own, other} { // the regions of both folders are this user's
+		folder := filepath.Join(r.places.Runtime, fmt.Sprint(uid), "ration", "train")
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		reg, err := region.Open(filepath.Join(folder, job.RegionName), region.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reg.Close()
+		if _, err := reg.Claim("member"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, _ := mustRead(t, r)
+	for uid, name := range map[int]string{own: "train", other: ""} {
+		path := filepath.Join(r.places.Runtime, fmt.Sprint(uid), "ration", "train", job.RegionName)
+		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == path })
+		if at < 0 || m.Jobs[at].Name != name || m.Jobs[at].UID != own {
+			t.Errorf("want %q of user %d at %s: %+v", name, own, path, m.Jobs)
+		}
+	}
+}
+
 // A limit that an operator changes is in no word of the region, and is noticed.
 func TestReaderNoticesOperatorsLimit(t *testing.T) {
 	r, _ := readerAt(t)

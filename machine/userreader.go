@@ -59,6 +59,7 @@ func (l userLook) again(putOff bool) userLook {
 
 // userState is what the looks of one user know of each other.
 type userState struct {
+	uid    int
 	kept   *allowance
 	lists  map[string]*listing // by path
 	jobs   map[string]*watched // by path of the region
@@ -82,7 +83,7 @@ type listing struct {
 
 func newUserReader(uid int, what string, user *allowance) *userReader {
 	return &userReader{uid: uid, what: what, kept: user, paths: func() []string { return nil },
-		state: userState{kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
+		state: userState{uid: uid, kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
 }
 
 // setPaths sets the folders and regions, unless a look is under way, which uses them.
@@ -195,7 +196,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		}
 		for _, path := range u.fixed {
 			if _, err := os.Lstat(path); err == nil && s.jobs[path] == nil {
-				s.jobs[path] = watch("", path, s.kept)
+				s.jobs[path] = watch("", path, u.uid, s.kept)
 				changed = true
 			}
 		}
@@ -286,7 +287,7 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 		next.names[name] = true
 		path := filepath.Join(folder, name, job.RegionName)
 		if s.jobs[path] == nil {
-			s.jobs[path] = watch(name, path, s.kept)
+			s.jobs[path] = watch(name, path, s.uid, s.kept)
 			changed = true
 		}
 	}
@@ -369,7 +370,7 @@ func (u *userReader) openLocked() (changed bool) {
 		}
 		return true
 	}
-	w := watch("", path, u.kept)
+	w := watch("", path, u.uid, u.kept)
 	w.region, w.dir, w.vitals = name, dir, job.OpenVitals(dir, name)
 	u.state.jobs[path] = w
 	return true
