@@ -252,6 +252,110 @@ func TestReaderEndedJobs(t *testing.T) {
 	}
 }
 
+// openJobs counts the jobs of a user of which descriptors are open.
+func (u *userReader) openJobs() (n int) {
+	for _, w := range u.state.jobs {
+		if w.dir >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A user with very many jobs takes the descriptors of no other: of a bounded number of jobs some are
+// kept open. The others are looked at all the same, up to a number, and it is said that there are more.
+func TestReaderKeepsFewOpen(t *testing.T) {
+	r, _ := readerAt(t)
+	const jobs = 3 * minOpen
+	r.files = 0 // so that it is minOpen
+	var last *region.Slot
+	for i := range jobs {
+		_, last = member(t, fmt.Sprintf("job-%03d", i))
+	}
+	m, _ := mustRead(t, r)
+	if open := r.users[ownUser].openJobs(); len(m.Jobs) != jobs || open != minOpen {
+		t.Fatalf("%d jobs, %d open", len(m.Jobs), open)
+	}
+	if err := last.Charge(0, abi.Data, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range r.users[ownUser].state.jobs {
+		w.due = time.Time{}
+	}
+	if m, changed := mustRead(t, r); !changed || m.Jobs[jobs-1].Devices[0].Used != 1<<20 {
+		t.Errorf("the last of them was not looked at again: %v, %+v", changed, m.Jobs[jobs-1])
+	}
+	r.active = jobs - 1
+	member(t, "new")
+	m, _ = mustRead(t, r)
+	if open := r.users[ownUser].openJobs(); len(m.Jobs) != r.active || open != minOpen {
+		t.Errorf("%d jobs, %d open", len(m.Jobs), open)
+	}
+	if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "holds more") }) {
+		t.Errorf("it is not said that there are more: %+v", m.Findings)
+	}
+	others := []*userReader{{last: userLook{active: []string{"a"}}}, {last: userLook{active: []string{"b"}}}, {}}
+	if r.files = 900 * jobFiles; r.openOfEach(others) != 300 {
+		t.Errorf("of each of two users, and one more, %d", r.openOfEach(others))
+	}
+}
+
+// A job that stands has not ended, though no process has a lock of it: however many there are, all are
+// shown.
+func TestReaderShowsStandingJobs(t *testing.T) {
+	r, dir := readerAt(t)
+	const many = 2 * keptEnded
+	for i := range many {
+		path, err := job.MakeFolder(fmt.Sprint("stands-", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string][]byte{job.RegionName: regionBytes(t), "alive": nil, job.CreatedName: []byte("1\n")} {
+			if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m, _ := mustRead(t, r)
+	if len(m.Jobs) != many || m.Hidden != 0 || m.Jobs[0].State != Idle {
+		t.Errorf("%s: %d jobs, %d hidden, the first is %s", dir, len(m.Jobs), m.Hidden, m.Jobs[0].State)
+	}
+}
+
+// A user who is not there any more is forgotten, with the jobs; one who does not answer is not.
+func TestReaderForgetsUsers(t *testing.T) {
+	r, dir := readerAt(t)
+	r.places = job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.allUsers = func() bool { return true }
+	folder := filepath.Join(r.places.Runtime, "61000", "ration", "train")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, job.RegionName), regionBytes(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hasUser := func() (of, kept bool) {
+		r.found = time.Time{}
+		mustRead(t, r)
+		return r.users[61000] != nil, r.kept[61000] != nil
+	}
+	if of, kept := hasUser(); !of || !kept || len(r.users[61000].last.jobs) != 1 {
+		t.Fatalf("%v, %v", of, kept)
+	}
+	if err := os.RemoveAll(filepath.Join(r.places.Runtime, "61000")); err != nil {
+		t.Fatal(err)
+	}
+	u := r.users[61000]
+	u.looking = true
+	if of, _ := hasUser(); !of {
+		t.Error("one whose look has not ended was forgotten")
+	}
+	u.looking, r.found = false, time.Time{}
+	if m, changed := mustRead(t, r); !changed || r.users[61000] != nil || r.kept[61000] != nil || slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.Path == filepath.Join(folder, job.RegionName) }) {
+		t.Errorf("%v, %+v", changed, m.Jobs)
+	}
+}
+
 // regionBytes returns what an empty region holds.
 func regionBytes(t *testing.T) []byte {
 	t.Helper()

@@ -60,6 +60,7 @@ func (l userLook) again(putOff bool) userLook {
 // userState is what the looks of one user know of each other.
 type userState struct {
 	uid    int
+	most   bounds
 	kept   *allowance
 	lists  map[string]*listing // by path
 	jobs   map[string]*watched // by path of the region
@@ -69,8 +70,7 @@ type userState struct {
 	due    time.Time
 	late   map[string]bool // hints that were put off
 	first  bool            // there was a look
-	cut    bool
-	buf    []byte
+	buf    []byte          // nil while there are no jobs
 }
 
 // listing is a folder of jobs as it was listed.
@@ -83,7 +83,7 @@ type listing struct {
 
 func newUserReader(uid int, what string, user *allowance) *userReader {
 	return &userReader{uid: uid, what: what, kept: user, paths: func() []string { return nil },
-		state: userState{uid: uid, kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
+		state: userState{uid: uid, kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}}}
 }
 
 // setPaths sets the folders and regions, unless a look is under way, which uses them.
@@ -98,8 +98,12 @@ func (u *userReader) setPaths(paths func() []string, fixed []string) {
 // maxHints bounds how many hints are kept for a user whose look does not end.
 const maxHints = 4096
 
+// bounds say how many jobs of a user that have not ended are looked at, and of how many of these
+// descriptors are kept.
+type bounds struct{ active, open int }
+
 // start begins a look, unless one is under way.
-func (u *userReader) start(now time.Time, hints map[string]bool) {
+func (u *userReader) start(now time.Time, hints map[string]bool, most bounds) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.hints)+len(hints) <= maxHints {
@@ -117,7 +121,7 @@ func (u *userReader) start(now time.Time, hints map[string]bool) {
 	go func() {
 		runtime.LockOSThread() // for threadTime
 		defer runtime.UnlockOSThread()
-		next := u.look(now, hints)
+		next := u.look(now, hints, most)
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.looking, u.next, u.untaken = false, next, true
@@ -158,6 +162,12 @@ func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
 	return answered, changed
 }
 
+func (u *userReader) isLooking() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.looking
+}
+
 // end closes what it has open, now or when its look has ended.
 func (u *userReader) end() {
 	u.mu.Lock()
@@ -175,9 +185,10 @@ func (s *userState) close() {
 	}
 }
 
-// look looks at all jobs of the user.
-func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
+// look looks at the jobs of the user.
+func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) userLook {
 	s := &u.state
+	s.most = most
 	hints = s.own(hints)
 	if now.Before(s.due) {
 		s.late = hints
@@ -204,6 +215,9 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 	if changed {
 		s.divide()
 	}
+	if s.buf == nil && len(s.jobs) > 0 { // most users have none
+		s.buf = make([]byte, region.PulseSize)
+	}
 	p := newPatience(time.Now, allPatience)
 	check := func(w *watched) {
 		news, there := w.look(p, s.buf)
@@ -214,8 +228,14 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		}
 		changed = changed || news || !there
 	}
-	for _, w := range s.active {
-		check(w)
+	for i, w := range s.looked() {
+		if check(w); i >= most.open {
+			w.close()
+		}
+	}
+	for _, w := range s.active[len(s.looked()):] {
+		w.close()
+		w.drop()
 	}
 	for range len(s.ended)/endedRounds + 1 {
 		if len(s.ended) > 0 {
@@ -278,7 +298,13 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 		return false
 	}
 	listed := time.Now()
-	names, at, all, err := job.Names(folder, maxListed)
+	most := maxListed // of all folders together
+	for other, l := range s.lists {
+		if other != folder {
+			most -= len(l.names)
+		}
+	}
+	names, at, all, err := job.Names(folder, most)
 	if err != nil {
 		names = nil
 	}
@@ -300,7 +326,7 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 			}
 		}
 	}
-	s.lists[folder], s.cut = next, next.cut
+	s.lists[folder] = next
 	return changed
 }
 
@@ -309,6 +335,18 @@ func (s *userState) forget(w *watched) {
 	w.close()
 	w.drop()
 	delete(s.jobs, w.path)
+}
+
+// looked returns the jobs that have not ended and are looked at.
+func (s *userState) looked() []*watched { return s.active[:min(len(s.active), s.most.active)] }
+
+// isCut reports whether the user has more than is looked at.
+func (s *userState) isCut() bool {
+	cut := len(s.active) > s.most.active
+	for _, l := range s.lists {
+		cut = cut || l.cut
+	}
+	return cut
 }
 
 // divide divides the jobs into those that have ended and the others.
@@ -330,7 +368,7 @@ func (s *userState) divide() {
 // collect returns the jobs. Of those that have ended the latest are read, and of the others
 // nothing is kept.
 func (s *userState) collect(p patience, paths []string) userLook {
-	out := userLook{changed: true, cut: s.cut, bases: slices.Clone(paths)}
+	out := userLook{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, w := range s.ended {
 		if i >= keptEnded {
 			w.drop()
@@ -343,7 +381,7 @@ func (s *userState) collect(p patience, paths []string) userLook {
 			}
 		}
 	}
-	for _, w := range slices.Concat(s.active, s.ended[:min(len(s.ended), keptEnded)]) {
+	for _, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
 		if folder := filepath.Dir(w.path); w.ended {
 			out.ended = append(out.ended, folder)
 		} else if w.name != "" {

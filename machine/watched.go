@@ -103,9 +103,9 @@ func (w *watched) same(as *watched) bool {
 }
 
 // hasEnded reports whether a job has ended, where that is known without reading it: it was launched,
-// and no process has a lock.
+// no process has a lock, and it does not stand without.
 func (w *watched) hasEnded(v job.Vital) bool {
-	if !v.Launched || v.Running || w.pulse == nil || w.pulse.Locked() {
+	if !v.Launched || v.Running || w.pulse == nil || w.pulse.Locked() || w.vitals.Standing() {
 		return false
 	}
 	w.created = w.pulse.Created()
