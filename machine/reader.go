@@ -31,10 +31,12 @@ type Reader struct {
 	outside map[job.FileID]*userReader
 	kept    map[int]*allowance // by UID, of both
 	found   time.Time          // when the folders of users, and the kernel's locks, were last looked at
-	hints   map[string]bool    // paths of folders in which something has happened
 	locks   []Finding          // of the last look at the kernel's locks
 	names   []Finding          // of the last look at the folders of users
 	putOff  bool
+
+	hintMu sync.Mutex
+	hints  map[string]bool // under hintMu: paths of folders in which something has happened
 
 	places   job.Places
 	allUsers func() bool
@@ -75,10 +77,11 @@ func NewReader() *Reader {
 		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
-// Hint says that something has happened in a folder: a job's own, or one of jobs.
+// Hint says that something has happened in a folder: a job's own, or one of jobs. It does not wait
+// for a Read that is under way.
 func (r *Reader) Hint(folder string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.hintMu.Lock()
+	defer r.hintMu.Unlock()
 	r.hints[folder] = true
 }
 
@@ -137,8 +140,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 	}
 	now := r.now()
 	changed = r.find(now, folder)
-	hints := r.hints
-	r.hints = map[string]bool{}
+	hints := r.takeHints()
 	deadline, stop := within(r.patience)
 	defer stop()
 	all := r.all()
@@ -170,6 +172,14 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 	m.Findings = append(append(m.Findings, r.names...), r.locks...)
 	m.addFloods()
 	return m, changed, nil
+}
+
+func (r *Reader) takeHints() map[string]bool {
+	r.hintMu.Lock()
+	defer r.hintMu.Unlock()
+	hints := r.hints
+	r.hints = map[string]bool{}
+	return hints
 }
 
 // openOfEach returns of how many jobs of each user descriptors are kept.

@@ -252,6 +252,17 @@ func TestReaderEndedJobs(t *testing.T) {
 	}
 }
 
+// A hint waits for no Read: who watches folders would lose what happens there meanwhile.
+func TestHintWaitsForNoRead(t *testing.T) {
+	r, dir := readerAt(t)
+	r.mu.Lock()
+	r.Hint(dir)
+	r.mu.Unlock()
+	if hints := r.takeHints(); len(hints) != 1 || len(r.takeHints()) != 0 {
+		t.Errorf("got %v", hints)
+	}
+}
+
 // openJobs counts the jobs of a user of which descriptors are open.
 func (u *userReader) openJobs() (n int) {
 	for _, w := range u.state.jobs {
@@ -285,11 +296,11 @@ func TestReaderKeepsFewOpen(t *testing.T) {
 	if m, changed := mustRead(t, r); !changed || m.Jobs[jobs-1].Devices[0].Used != 1<<20 {
 		t.Errorf("the last of them was not looked at again: %v, %+v", changed, m.Jobs[jobs-1])
 	}
-	r.active = jobs - 1
-	member(t, "new")
+	r.active = jobs
+	member(t, "a-new") // by its name it would be the first
 	m, _ = mustRead(t, r)
-	if open := r.users[ownUser].openJobs(); len(m.Jobs) != r.active || open != minOpen {
-		t.Errorf("%d jobs, %d open", len(m.Jobs), open)
+	if open := r.users[ownUser].openJobs(); len(m.Jobs) != jobs || open != minOpen || m.Jobs[0].Name != "job-000" {
+		t.Errorf("%d jobs from %s, %d open", len(m.Jobs), m.Jobs[0].Name, open)
 	}
 	if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "holds more") }) {
 		t.Errorf("it is not said that there are more: %+v", m.Findings)

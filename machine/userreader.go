@@ -359,7 +359,20 @@ func (s *userState) divide() {
 			s.active = append(s.active, w)
 		}
 	}
-	slices.SortFunc(s.active, func(a, b *watched) int { return cmp.Compare(a.path, b.path) })
+	byPath := func(a, b *watched) int { return cmp.Compare(a.path, b.path) }
+	slices.SortFunc(s.active, byPath)
+	if len(s.active) > s.most.active { // those that are shown stay: they have not ended
+		slices.SortStableFunc(s.active, func(a, b *watched) int {
+			switch {
+			case a.known == b.known:
+				return 0
+			case a.known:
+				return -1
+			}
+			return 1
+		})
+		slices.SortFunc(s.active[:s.most.active], byPath)
+	}
 	slices.SortFunc(s.ended, func(a, b *watched) int {
 		return cmp.Or(cmp.Compare(b.created, a.created), cmp.Compare(a.path, b.path))
 	})
