@@ -66,7 +66,10 @@ const (
 	// is for jobs, and divided among the users who have some: a user with very many jobs takes
 	// none from the others. Those of which nothing is kept open are opened for each look.
 	jobFiles = 3
-	minOpen  = 8
+	// maxOutside bounds how many regions are looked at that were found by their locks, beyond those
+	// that the kernel's list has now.
+	maxOutside = 1280
+	minOpen    = 8
 )
 
 // NewReader returns a Reader of the jobs that Read returns.
@@ -235,17 +238,16 @@ func (r *Reader) find(now time.Time, folder string) (gone bool) {
 			delete(r.kept, uid)
 		}
 	}
-	r.findLocked()
-	return gone
+	return r.findLocked() || gone
 }
 
-// findLocked finds regions by their locks.
-func (r *Reader) findLocked() {
+// findLocked finds regions by their locks, and reports whether jobs are gone.
+func (r *Reader) findLocked() (gone bool) {
 	deadline, stop := within(lockPatience)
 	defer stop()
 	files, all, err := job.LockedFiles(deadline)
 	if err != nil {
-		return
+		return false
 	}
 	r.locks = nil
 	if !all {
@@ -267,10 +269,20 @@ func (r *Reader) findLocked() {
 			r.outside[f.ID] = u
 		}
 	}
+	return r.forgetOutside(known, locked, all)
+}
+
+// forgetOutside ends looking at regions that are known otherwise, or not locked any more. all says
+// whether locked are all that are. It reports whether jobs are gone.
+func (r *Reader) forgetOutside(known, locked map[job.FileID]bool, all bool) (gone bool) {
 	for id, u := range r.outside {
-		if all && !locked[id] || known[id] {
+		// One that is not in a list which is not whole may be locked all the same.
+		ended := !locked[id] && (all || !u.isRunning() || len(r.outside) > maxOutside)
+		if (ended || known[id]) && !u.isLooking() {
+			gone = gone || len(u.last.jobs) > 0
 			u.end()
 			delete(r.outside, id)
 		}
 	}
+	return gone
 }

@@ -263,6 +263,38 @@ func TestHintWaitsForNoRead(t *testing.T) {
 	}
 }
 
+// A region that was found by its lock is forgotten when it is not locked any more. Where the kernel's list
+// is cut, which a user can bring about, one whose processes ran at the last look stays, up to a number.
+func TestReaderForgetsLockedRegions(t *testing.T) {
+	r, _ := readerAt(t)
+	id := func(i int) (f job.FileID) { return job.FileOf(&unix.Stat_t{Ino: uint64(i + 1)}) }
+	fill := func(n int, states ...string) {
+		clear(r.outside)
+		for i := range n {
+			u := newUserReader(0, "a region", nil)
+			u.last.jobs = []Job{{State: states[i%len(states)]}}
+			r.outside[id(i)] = u
+		}
+	}
+	fill(4, Running, Ended)
+	if listed := map[job.FileID]bool{id(1): true}; !r.forgetOutside(nil, listed, false) || len(r.outside) != 3 || r.outside[id(3)] != nil {
+		t.Errorf("of a list that is cut: %v", r.outside)
+	}
+	if r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, false) {
+		t.Error("there was nothing to forget")
+	}
+	if !r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, true) || len(r.outside) != 1 {
+		t.Errorf("of a list that is whole: %v", r.outside)
+	}
+	if !r.forgetOutside(map[job.FileID]bool{id(1): true}, map[job.FileID]bool{id(1): true}, true) || len(r.outside) != 0 {
+		t.Errorf("of one that is known otherwise: %v", r.outside)
+	}
+	fill(2*maxOutside, Running)
+	if r.forgetOutside(nil, nil, false); len(r.outside) != maxOutside {
+		t.Errorf("%d are kept", len(r.outside))
+	}
+}
+
 // openJobs counts the jobs of a user of which descriptors are open.
 func (u *userReader) openJobs() (n int) {
 	for _, w := range u.state.jobs {

@@ -162,6 +162,11 @@ func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
 	return answered, changed
 }
 
+// isRunning reports whether a process of a job had a lock at the last look.
+func (u *userReader) isRunning() bool {
+	return slices.ContainsFunc(u.last.jobs, func(j Job) bool { return j.State == Running })
+}
+
 func (u *userReader) isLooking() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
