@@ -230,6 +230,11 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 			putOff, s.kept[folder] = true, true
 		}
 	}
+	for _, w := range s.active {
+		if w.soon(now) {
+			putOff, s.kept[filepath.Dir(w.path)] = true, true
+		}
+	}
 	if !changed {
 		s.rest(began)
 		return u.last.again(putOff)

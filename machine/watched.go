@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"os"
 	"path/filepath"
 	"reflect"
 	"time"
@@ -43,8 +44,11 @@ type watched struct {
 	read    time.Time // when job was read
 	due     time.Time // not to be read before
 	late    bool      // it has changed, and was not due
-	fixed   bool      // it is what it was, and is not looked at again
-	reads   int       // how often it was read, for tests
+	// unsettled is since when a process has no lock and is not known to be dead: it is about to end, and
+	// nothing that a look asks for tells when it has. Until then the job is read each time.
+	unsettled time.Time
+	fixed     bool // it is what it was, and is not looked at again
+	reads     int  // how often it was read, for tests
 }
 
 func watch(name, path string) *watched {
@@ -65,12 +69,13 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	if !there {
 		return w.shown, false
 	}
-	sum, equal := uint64(0), w.pulse == nil
+	sum, unlocked, equal := uint64(0), 0, w.pulse == nil
 	if w.pulse != nil {
-		sum, equal, _ = w.pulse.Sum(buf)
+		sum, unlocked, equal, _ = w.pulse.Sum(buf)
 	}
 	now := p.now()
-	if w.known && equal && w.equal && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
+	w.setUnsettled(unlocked > w.withoutLock(), now)
+	if w.known && equal && w.equal && w.unsettled.IsZero() && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
 		return false, true
 	}
 	if !w.known && w.hasEnded(vital) {
@@ -85,7 +90,37 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	w.vital, w.sum, w.equal = vital, sum, equal // of before it is read: a change meanwhile is seen the next time
 	was := watched{shown: w.shown, known: w.known, job: w.job}
 	w.readAll(p)
+	w.setUnsettled(unlocked > w.withoutLock(), now)
 	return !was.same(w), true
+}
+
+// settleTime is how long a process takes to end, as a rule. One that takes longer, as where a fork
+// child has its files, is looked at by the clock.
+const settleTime = 2 * time.Second
+
+// soon reports whether another look is worth while at once: a process is about to end.
+func (w *watched) soon(now time.Time) bool {
+	return !w.unsettled.IsZero() && now.Sub(w.unsettled) < settleTime
+}
+
+func (w *watched) setUnsettled(is bool, now time.Time) {
+	if !is {
+		w.unsettled = time.Time{}
+	} else if w.unsettled.IsZero() {
+		w.unsettled = now
+	}
+}
+
+// withoutLock counts what had no lock when the job was read, and is no news: processes that were dead,
+// slots that are out of use, and this process, whose own locks the kernel does not tell it of.
+func (w *watched) withoutLock() int {
+	n := int(w.job.Damaged)
+	for i := range w.job.Processes {
+		if p := &w.job.Processes[i]; p.State == Dead || p.PID == os.Getpid() {
+			n++
+		}
+	}
+	return n
 }
 
 // same reports whether the same is shown of a job. What cannot be read is read again and again,
