@@ -234,7 +234,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 	}
 	for _, w := range s.active {
 		if w.soon(now) {
-			putOff, s.kept[filepath.Dir(w.path)] = true, true
+			putOff, s.late[filepath.Dir(w.path)] = true, true
 		}
 	}
 	if !changed {

@@ -47,7 +47,7 @@ type watched struct {
 	due     time.Time // not to be read before
 	late    bool      // it has changed, and was not due
 	// unsettled is since when a process has no lock and is not known to be dead: it is about to end, and
-	// nothing that a look asks for tells when it has. Until then the job is read each time.
+	// nothing that a look asks for tells when it has.
 	unsettled time.Time
 	fixed     bool // it is what it was, and is not looked at again
 	reads     int  // how often it was read, for tests
@@ -77,7 +77,7 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	}
 	now := p.now()
 	w.setUnsettled(unlocked > w.withoutLock(), now)
-	if w.known && equal && w.equal && w.unsettled.IsZero() && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
+	if w.known && equal && w.equal && !w.again(now) && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
 		return false, true
 	}
 	if !w.known && w.hasEnded(vital) {
@@ -96,9 +96,18 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	return !was.same(w), true
 }
 
-// settleTime is how long a process takes to end, as a rule. One that takes longer, as where a fork
-// child has its files, is looked at by the clock.
-const settleTime = 2 * time.Second
+// settleTime is how long a process takes to end, as a rule: until then its job is read at each look.
+// Where one takes longer, as a fork child has its files, it is read every endingAge: to find out who
+// has those is to ask for the files of every process.
+const (
+	settleTime = 2 * time.Second
+	endingAge  = 5 * time.Second
+)
+
+// again reports whether the job is to be read also where nothing has changed.
+func (w *watched) again(now time.Time) bool {
+	return w.soon(now) || !w.unsettled.IsZero() && now.Sub(w.read) >= endingAge
+}
 
 // soon reports whether another look is worth while at once: a process is about to end.
 func (w *watched) soon(now time.Time) bool {
@@ -114,9 +123,10 @@ func (w *watched) setUnsettled(is bool, now time.Time) {
 }
 
 // withoutLock counts what had no lock when the job was read, and is no news: processes that were dead,
-// slots that are out of use, and this process, whose own locks the kernel does not tell it of.
+// slots that are out of use, and this process, whose own locks the kernel does not tell it of. Of what
+// is left out of a job it is not known, and none of it is news.
 func (w *watched) withoutLock() int {
-	n := int(w.job.Damaged)
+	n := int(w.job.Damaged) + w.job.ProcessCount() - len(w.job.Processes)
 	for i := range w.job.Processes {
 		if p := &w.job.Processes[i]; p.State == Dead || p.PID == os.Getpid() {
 			n++
