@@ -9,6 +9,7 @@ require (
 )
 
 require (
+	github.com/NVIDIA/nvidia-container-toolkit v1.20.1 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
