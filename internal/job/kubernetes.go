@@ -55,6 +55,16 @@ func WriteKubernetes(j Job, k Kubernetes) error {
 	return nil
 }
 
+// ReadKubernetes reads what one of this user's jobs is in a cluster; nil where it is nothing.
+func ReadKubernetes(name string) *Kubernetes {
+	dir, err := safepath.OpenFolder(filepath.Join(Folder(), name))
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(dir)
+	return readKubernetes(dir)
+}
+
 // readKubernetes reads it, by the descriptor of the job's folder; nil where there is none.
 func readKubernetes(dir int) *Kubernetes {
 	fd, err := safepath.OpenAt(dir, kubernetesName, unix.O_RDONLY, 0)
