@@ -125,6 +125,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 		return nil, err
 	}
 	n.reached(PointSpec)
+	r.Prepared++
 	if err := n.write(r); err != nil {
 		return nil, err
 	}

@@ -365,3 +365,26 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%d records, %v %v, %v", len(records), left, hidden, err)
 	}
 }
+
+// A claim that is prepared while the API server is asked about it is not swept: the answer is of before.
+func TestSweepKeepsWhatWasPreparedSince(t *testing.T) {
+	n := newNode(t)
+	prepare := func() {
+		t.Helper()
+		if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prepare()
+	removed, err := n.Sweep(func(claim.Plan) (bool, error) {
+		prepare() // it does not wait for the answer
+		return true, nil
+	})
+	if len(removed) != 0 || err != nil {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	n.readSpec(t, uid)
+	if _, err := machine.ReadJob(JobPrefix + uid); err != nil {
+		t.Error(err)
+	}
+}

@@ -19,6 +19,9 @@ type Record struct {
 	// Created is when each job was made, in Unix nanoseconds; empty while the claim is not
 	// prepared.
 	Created []int64 `json:"created,omitempty"`
+	// Prepared is how often it was prepared. It tells Sweep that a claim which it has asked about
+	// was prepared since.
+	Prepared int `json:"prepared"`
 }
 
 const recordVersion = 1
@@ -139,4 +142,12 @@ func syncFolder(folder string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// Jobs returns the names of the claim's jobs.
+func (r *Record) Jobs() (names []string) {
+	for i := range r.Plan.Rations {
+		names = append(names, jobName(r.Plan, i))
+	}
+	return names
 }
