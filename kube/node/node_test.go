@@ -129,6 +129,9 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("device %d has %+v, want a limit of %d", i, d, want)
 		}
 	}
+	if j.Kubernetes == nil || j.Kubernetes.String() != "pod ns/p (train of p), claim c" {
+		t.Errorf("the job says it is of %v", j.Kubernetes)
+	}
 	if c := j.Devices[0].Compute; c == nil || c.Share != 30 || c.Max != 50 {
 		t.Errorf("its compute is %+v", c)
 	}
