@@ -15,13 +15,20 @@
 #endif
 
 /* On disk. */
-byte record;			/* 0 none, otherwise how often the claim was prepared, and 1 */
+byte record;			/* 0 none, otherwise a number that no other record ever had */
 bool job, spec;
 
 bool allocated;			/* the claim, as the API server has it */
 bool running;			/* a container of it */
 bool locked;
 byte deaths;
+byte last;			/* number of a record; in the code it is random */
+
+#ifdef COUNTED			/* how often the claim was prepared */
+#define NEXT record = record + 1
+#else
+#define NEXT last = last + 1; record = last
+#endif
 
 #define NOTHING_LEFT (record == 0 && !job && !spec)
 
@@ -38,7 +45,7 @@ proctype server()
 	:: atomic { call == prepare && !locked -> locked = true };
 #ifndef RECORD_LATE
 	   if
-	   :: record == 0 -> STEP(record = 1)
+	   :: record == 0 -> STEP(NEXT)
 	   :: else
 	   fi;
 #endif
@@ -53,8 +60,12 @@ proctype server()
 	   :: !spec -> STEP(spec = true)
 	   :: else
 	   fi;
-	   STEP(record = record + 1);
+	   STEP(NEXT);
+#ifdef ANSWER_EARLY
+	   locked = false
+#else
 	   atomic { locked = false; call = answered }
+#endif
 
 	:: atomic { call == unprepare && !locked -> locked = true };
 	   if
@@ -76,12 +87,20 @@ proctype server()
 	goto end;
 dead:
 	/* Another one is started, and the kubelet's call has failed. */
-	atomic { locked = false; call = none; run sweep(false); run server() };
+	atomic {
+		locked = false;
+		if
+		:: call == prepare || call == unprepare -> call = none
+		:: else
+		fi;
+		run sweep(false);
+		run server()
+	};
 end:
 }
 
-/* The sweep of one start. It may die with its plugin at any step, or not, and then goes on late: the last one does not. */
-proctype sweep(bool last)
+/* The sweep of one start. It may die with its plugin at any step, or not, and then goes on late; the final one does not. */
+proctype sweep(bool final)
 {
 	byte seen;
 	bool gone;
@@ -101,7 +120,7 @@ proctype sweep(bool last)
 	fi;
 	if
 	:: atomic { !locked -> locked = true }
-	:: !last -> goto end
+	:: !final -> goto end
 	fi;
 #ifndef NO_RECHECK
 	if
@@ -109,9 +128,9 @@ proctype sweep(bool last)
 	:: else
 	fi;
 #endif
-	if :: atomic { spec = false; assert(!running) } :: !last -> goto unlock fi;	/* nothing is taken from a container */
-	if :: atomic { job = false; assert(!running) } :: !last -> goto unlock fi;
-	if :: record = 0 :: !last -> goto unlock fi;
+	if :: atomic { spec = false; assert(!running) } :: !final -> goto unlock fi;	/* nothing is taken from a container */
+	if :: atomic { job = false; assert(!running) } :: !final -> goto unlock fi;
+	if :: record = 0 :: !final -> goto unlock fi;
 unlock:
 	locked = false;
 end:

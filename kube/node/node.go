@@ -125,7 +125,6 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 		return nil, err
 	}
 	n.reached(PointSpec)
-	r.Prepared++
 	if err := n.write(r); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +20,9 @@ type Record struct {
 	// Created is when each job was made, in Unix nanoseconds; empty while the claim is not
 	// prepared.
 	Created []int64 `json:"created,omitempty"`
-	// Prepared is how often it was prepared. It tells Sweep that a claim which it has asked about
-	// was prepared since.
-	Prepared int `json:"prepared"`
+	// Nonce is another one in each record that is written. It tells Sweep that a claim which it has
+	// asked about was prepared since, perhaps after it was unprepared.
+	Nonce string `json:"nonce"`
 }
 
 const recordVersion = 1
@@ -62,7 +63,7 @@ func (n *Node) read(uid string) (*Record, error) {
 }
 
 func (n *Node) write(r *Record) error {
-	r.Version = recordVersion
+	r.Version, r.Nonce = recordVersion, rand.Text()
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
