@@ -77,7 +77,7 @@ func (n *Node) usable(r *Record, want specs.Spec) bool {
 
 // spec returns the CDI spec of a claim: one device for each of its rations, with the job and the GPUs.
 func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
-	out := specs.Spec{Version: cdi.Version, Kind: Kind}
+	out := specs.Spec{Kind: Kind}
 	for i, ration := range p.Rations {
 		edits := specs.ContainerEdits{}
 		if n.Hardware != nil {
@@ -89,8 +89,6 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 			if edits, err = n.Hardware(uuids); err != nil {
 				return out, err
 			}
-			// What the driver's files need was not all there in that version.
-			out.Version = hardwareVersion
 		}
 		s, err := launch.FindStanding(jobName(p, i))
 		if err != nil {
@@ -111,11 +109,13 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 		}
 		out.Devices = append(out.Devices, specs.Device{Name: deviceName(p, i), ContainerEdits: edits})
 	}
+	version, err := specs.MinimumRequiredVersion(&out) // engines read all versions up to the one that they know
+	if err != nil {
+		return out, fmt.Errorf("finding the version of the CDI spec: %w", err)
+	}
+	out.Version = version
 	return out, nil
 }
-
-// hardwareVersion is the version of CDI of a spec with NVIDIA's files.
-const hardwareVersion = "0.7.0"
 
 // checkHardware refuses mounts of the driver's that would come before the job's own.
 func checkHardware(edits specs.ContainerEdits) error {

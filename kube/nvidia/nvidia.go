@@ -48,7 +48,7 @@ func (d Driver) Edits(uuids []string) (specs.ContainerEdits, error) {
 }
 
 func (d Driver) edits(library nvml.Interface, uuids []string) (out specs.ContainerEdits, err error) {
-	lib, err := nvcdi.New(nvcdi.WithDriverRoot(d.Root), nvcdi.WithDevRoot(d.Root), nvcdi.WithNVIDIACDIHookPath(d.Hook), nvcdi.WithNvmlLib(library), nvcdi.WithMode(nvcdi.ModeNvml))
+	lib, err := nvcdi.New(nvcdi.WithDriverRoot(d.Root), nvcdi.WithDevRoot(d.Root), nvcdi.WithNVIDIACDIHookPath(d.Hook), nvcdi.WithNvmlLib(library), nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithLogger(quiet{}))
 	if err != nil {
 		return out, fmt.Errorf("starting NVIDIA's library for CDI: %w", err)
 	}
@@ -105,3 +105,12 @@ func (d Driver) Check() error {
 	}
 	return nil
 }
+
+// quiet drops what the library says of each file that a machine does not have: most have no display.
+type quiet struct{}
+
+func (quiet) Debugf(string, ...any)   {}
+func (quiet) Errorf(string, ...any)   {}
+func (quiet) Infof(string, ...any)    {}
+func (quiet) Warningf(string, ...any) {}
+func (quiet) Tracef(string, ...any)   {}

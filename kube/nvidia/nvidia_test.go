@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,6 +42,9 @@ func driverRoot(t *testing.T, version string) string {
 // paths of the machine; and no node of another GPU.
 func TestEdits(t *testing.T) {
 	library := dgxa100.New()
+	for _, device := range library.Devices { // what the mock leaves out
+		device.(*server.Device).IsMigDeviceHandleFunc = func() (bool, nvml.Return) { return false, nvml.SUCCESS }
+	}
 	version, _ := library.SystemGetDriverVersion()
 	d := Driver{Root: driverRoot(t, version), HostRoot: "/", Hook: "/usr/bin/nvidia-cdi-hook"}
 	if path, err := d.NVML(); err != nil || filepath.Base(path) != "libnvidia-ml.so."+version {
