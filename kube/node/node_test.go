@@ -203,6 +203,9 @@ func TestPrepareRepairs(t *testing.T) {
 		},
 		"another allocation": func() error {
 			_, err := n.Prepare(n.plan(uid, 20*gib))
+			if j, e := machine.ReadJob(JobPrefix + uid); err == nil && (e != nil || j.Devices[0].Limit != 20*gib) {
+				return fmt.Errorf("the job is of the last allocation: %+v, %w", j.Devices, e)
+			}
 			return err
 		},
 		"no library": func() error {
