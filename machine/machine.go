@@ -123,8 +123,11 @@ type Job struct {
 	Died      uint64     `json:"died"`     // processes that died without leaving, since the region was created
 	Damaged   uint64     `json:"damaged"`  // slots that are out of use, as what they hold cannot be
 	Reads     Reads      `json:"reads"`
+	Omitted   *Omitted   `json:"omitted,omitempty"` // nil where all of it is there
 	err       error      // the cause of Error, where this process read the region
 	file      job.FileID // the region, by whatever path
+
+	omittedPIDs []int // of the processes that are left out: those of HostPIDs
 }
 
 // Kubernetes is what a job is in a cluster, as the kubelet plugin wrote it down.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,29 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// A job of which nothing is locked has no living processes, also where the kernel could not be
+// asked for each of them in time: one user's thousand of them must not keep a job from being
+// removed on a busy machine.
+func TestUnlockedHasNoLiving(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	impatient := func() bool { return false }
+	j, slot := used(t, "train")
+	defer slot.Leave()
+	content, err := os.ReadFile(j.Path)
+	must(t, err)
+	path, err := MakeFolder("dead") // the same processes, and none of their locks
+	must(t, err)
+	must(t, os.WriteFile(path, content, 0o600))
+	for name, c := range map[string]struct {
+		job    Job
+		living int
+	}{"locked": {j, 1}, "not locked": {Job{"dead", path}, 0}} {
+		if u, err := inspectWith(c.job, impatient); err != nil || len(u.living) != c.living || u.locked != (c.living > 0) {
+			t.Errorf("%s: %+v, %v", name, u, err)
+		}
+	}
+}
+
 func TestRemove(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	j, slot := used(t, "train")
@@ -121,9 +145,81 @@ func TestFoldersOfOthers(t *testing.T) {
 		must(t, os.Mkdir(filepath.Join(temp, fmt.Sprintf("ration-%d", uid)), 0o700))
 	}
 	p := Places{Temp: temp, Home: func(int) string { return "" }}
-	found := p.Folders()
-	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 {
-		t.Errorf("got %+v", found)
+	found, all := p.Folders()
+	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 || !all {
+		t.Errorf("got %+v, %v", found, all)
+	}
+}
+
+// A user's job of a name is found in any of the folders, if the folder and the region are that
+// user's, and through no link.
+func TestNamed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes folders of other users")
+	}
+	const alice, bob = 61011, 61012
+	dir := t.TempDir()
+	p := Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
+	put := func(uid int, folder, name string) {
+		must(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
+		must(t, os.Chown(folder, uid, uid))
+		must(t, os.WriteFile(filepath.Join(folder, name, RegionName), nil, 0o600))
+		must(t, os.Chown(filepath.Join(folder, name, RegionName), uid, uid))
+	}
+	run, temp, home := filepath.Join(p.Runtime, fmt.Sprint(alice), "ration"), filepath.Join(p.Temp, fmt.Sprint("ration-", alice)), filepath.Join(p.Home(alice), ".local/state/ration")
+	put(alice, run, "a")
+	put(alice, temp, "a")
+	put(alice, home, "b")
+	put(bob, filepath.Join(dir, "bobs"), "c")
+	must(t, os.Symlink(filepath.Join(dir, "bobs", "c"), filepath.Join(run, "linked")))
+	must(t, os.Lchown(filepath.Join(run, "linked"), alice, alice))
+	put(bob, run, "c") // a region of another user's in alice's folder
+	put(bob, filepath.Join(p.Temp, fmt.Sprint("ration-", 61013)), "d")
+	for _, c := range []struct {
+		uid  int
+		name string
+		want []string
+	}{
+		{alice, "a", []string{run, temp}}, {alice, "b", []string{home}}, {alice, "c", nil}, {alice, "linked", nil}, {bob, "a", nil}, {bob, "c", nil},
+		{61013, "d", nil}, {alice, "../" + fmt.Sprint(alice), nil}, {alice, "none", nil},
+	} {
+		var got []string
+		for _, j := range p.Named(c.uid, c.name) {
+			got = append(got, strings.TrimSuffix(j.Path, "/"+c.name+"/"+RegionName))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d/%s: got %v, want %v", c.uid, c.name, got, c.want)
+		}
+	}
+}
+
+// However many names others make in /tmp, a bounded number is listed, and a user with a process,
+// who may have no other entry anywhere, is found without the list.
+func TestFoldersInFlood(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes folders and processes of other users")
+	}
+	p := Places{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: 10}
+	want := map[int]bool{}
+	for n := range 20 {
+		uid := 61000 + n
+		want[uid] = true
+		for _, dir := range []string{filepath.Join(p.Temp, fmt.Sprint("ration-", uid)), filepath.Join(p.Proc, fmt.Sprint(1+n))} {
+			must(t, os.Mkdir(dir, 0o755))
+			must(t, os.Chown(dir, uid, uid))
+		}
+	}
+	for n := range 100 {
+		must(t, os.WriteFile(filepath.Join(p.Temp, fmt.Sprint("flood", n)), nil, 0o600))
+	}
+	found, all := p.Folders()
+	for _, f := range found {
+		if len(f.Paths()) == 1 {
+			delete(want, f.UID)
+		}
+	}
+	if all || len(want) > 0 || len(found) != 20 {
+		t.Errorf("without %v: %+v, %v", want, found, all)
 	}
 }
 
