@@ -119,8 +119,11 @@ type Job struct {
 	Died      uint64     `json:"died"`     // processes that died without leaving, since the region was created
 	Damaged   uint64     `json:"damaged"`  // slots that are out of use, as what they hold cannot be
 	Reads     Reads      `json:"reads"`
+	Omitted   *Omitted   `json:"omitted,omitempty"` // nil where all of it is there
 	err       error      // the cause of Error, where this process read the region
 	file      job.FileID // the region, by whatever path
+
+	omittedPIDs []int // of the processes that are left out: those of HostPIDs
 }
 
 // Exit is how a job's command ended, as its launcher wrote it down.

@@ -19,7 +19,8 @@ import (
 
 // Read reads this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE
 // names if it exists. As root it reads the jobs of all users, unless RATION_DIR names one
-// folder: a user whose folder does not answer within two seconds is one of the Findings. A region that cannot be read is a Job with an Error. Jobs that
+// folder: a user whose folder does not answer within two seconds is one of the Findings, and so is one
+// of whose jobs some is left out (Omitted). A region that cannot be read is a Job with an Error. Jobs that
 // ended in the meantime, or that have not begun, are left out. The error says why
 // the jobs could not be listed.
 func Read() (Machine, error) {
@@ -38,6 +39,7 @@ func Read() (Machine, error) {
 	}
 	if job.AllUsers() {
 		m.addUsers(job.AllPlaces, userPatience)
+		m.addFloods()
 	}
 	return m, nil
 }

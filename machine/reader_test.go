@@ -287,7 +287,7 @@ func TestReaderLeavesSilentUserAlone(t *testing.T) {
 		}
 	}
 	gate := make(chan struct{})
-	u := newUserReader(61000, "the folder of jobs of user 61000")
+	u := newUserReader(61000, "the folder of jobs of user 61000", nil)
 	u.setPaths(func() []string { <-gate; return []string{theirs} }, nil)
 	r.users[61000] = u
 	r.patience = time.Second / 10

@@ -35,6 +35,8 @@ type watched struct {
 	sum   uint64
 	equal bool // sum says whether something has changed
 
+	user    *allowance // of whose user it is
+	has     kept       // what job has of it
 	job     Job
 	known   bool // job is what was read
 	shown   bool // it is a job, or may be one
@@ -47,8 +49,8 @@ type watched struct {
 	reads   int       // how often it was read, for tests
 }
 
-func watch(name, path string) *watched {
-	return &watched{name: name, path: path, region: filepath.Base(path), dir: -1}
+func watch(name, path string, user *allowance) *watched {
+	return &watched{name: name, path: path, user: user, region: filepath.Base(path), dir: -1}
 }
 
 // look looks at the job, and reports whether anything has changed. there is false when its
@@ -111,10 +113,15 @@ func (w *watched) hasEnded(v job.Vital) bool {
 
 // readAll reads all of the job.
 func (w *watched) readAll(p patience) {
+	if w.name == "" && w.user != nil { // it was found by its lock, and read beside others
+		w.user.turn.Lock()
+		defer w.user.turn.Unlock()
+	}
 	began := threadTime()
 	w.reads++
 	j, err := readRegionAt(w.dir, w.region, w.path, p)
 	j.Name = w.name
+	w.has = w.user.cut(&j, w.has)
 	w.job, w.known, w.read = j, true, p.now()
 	w.due = w.read.Add(readShare * (threadTime() - began))
 	w.shown = w.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
@@ -122,6 +129,12 @@ func (w *watched) readAll(p patience) {
 	if w.ended {
 		w.close()
 	}
+}
+
+// drop forgets what was read of the job.
+func (w *watched) drop() {
+	w.user.giveBack(w.has)
+	w.job, w.known, w.has = Job{}, false, kept{}
 }
 
 // open is openSince of what is not known.

@@ -175,7 +175,7 @@ func (e emitter) devices(m *machine.Machine) {
 
 // kinds are those of findings, so that each is there before there is one.
 var kinds = []string{machine.Overbooked, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
-	machine.Unanswering, machine.DriverSilent}
+	machine.Unanswering, machine.Flood, machine.DriverSilent}
 
 func (e emitter) states(m *machine.Machine) {
 	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden}

@@ -164,6 +164,29 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// A job has rows for the devices that it has used, and one for those that it has not where it has
+// used none.
+func TestJobRows(t *testing.T) {
+	s := example()
+	s.Jobs = s.Jobs[slices.IndexFunc(s.Jobs, func(j machine.Job) bool { return j.Name == "train" }):][:1]
+	rows := func(peaks ...uint64) (out []string) {
+		s.Jobs[0].Devices = nil
+		for i, peak := range peaks {
+			s.Jobs[0].Devices = append(s.Jobs[0].Devices, machine.Device{Device: i, UUID: string(rune('a' + i)), Total: 80, Limited: true, Limit: 10, Peak: peak})
+		}
+		for _, r := range modelOf(s, 80, 24).jobRows() {
+			out = append(out, r.dev.String())
+		}
+		return out
+	}
+	if got := rows(0, 0, 3, 0, 5); !slices.Equal(got, []string{"2", "4"}) {
+		t.Errorf("got %v", got)
+	}
+	if got := rows(0, 0, 0, 0); !slices.Equal(got, []string{"0-3"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
 // What an agent has kept comes before the samples; that of another job of the same name does not.
 func TestPast(t *testing.T) {
 	value := func(n uint64) *uint64 { return &n }
