@@ -232,6 +232,11 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 			putOff, s.late[folder] = true, true
 		}
 	}
+	for _, w := range s.active {
+		if w.soon(now) {
+			putOff, s.late[filepath.Dir(w.path)] = true, true
+		}
+	}
 	if !changed {
 		s.rest(began)
 		return u.last.again(putOff)
