@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/patience"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -59,12 +60,12 @@ func watch(name, path string, user *allowance) *watched {
 
 // look looks at the job, and reports whether anything has changed. there is false when its
 // folder is gone.
-func (w *watched) look(p patience, buf []byte) (changed, there bool) {
+func (w *watched) look(p patience.Patience, buf []byte) (changed, there bool) {
 	if w.fixed {
 		return false, true
 	}
 	before := w.vital
-	if p.now().Sub(w.read) >= fullAge {
+	if p.Now().Sub(w.read) >= fullAge {
 		before = job.Vital{}
 	}
 	vital, there := w.openSince(before)
@@ -75,7 +76,7 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	if w.pulse != nil {
 		sum, unlocked, equal, _ = w.pulse.Sum(buf)
 	}
-	now := p.now()
+	now := p.Now()
 	w.setUnsettled(unlocked > w.withoutLock(), now)
 	if w.known && equal && w.equal && !w.again(now) && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
 		return false, true
@@ -157,7 +158,7 @@ func (w *watched) hasEnded(v job.Vital) bool {
 }
 
 // readAll reads all of the job.
-func (w *watched) readAll(p patience) {
+func (w *watched) readAll(p patience.Patience) {
 	if w.name == "" && w.user != nil { // it was found by its lock, and read beside others
 		w.user.turn.Lock()
 		defer w.user.turn.Unlock()
@@ -167,7 +168,7 @@ func (w *watched) readAll(p patience) {
 	j, err := readRegionAt(w.dir, w.region, w.path, p)
 	j.Name = w.name
 	w.has = w.user.cut(&j, w.has)
-	w.job, w.known, w.read = j, true, p.now()
+	w.job, w.known, w.read = j, true, p.Now()
 	w.due = w.read.Add(readShare * (threadTime() - began))
 	w.shown = w.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
 	w.ended, w.created = w.shown && j.State == Ended, j.Created
