@@ -58,6 +58,7 @@ type Plan struct {
 	Warn     func(string) // called with warnings for the user
 
 	standing bool // Create makes it, without a command
+	owner    int  // the only user whose programs are in it (CreateForUser); 0: all users
 }
 
 // Sources are the flags or variables that limits came from, for messages.
@@ -271,7 +272,12 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		return err
 	}
 	defer r.Close()
-	if opt.Mode != 0 {
+	switch {
+	case p.owner != 0:
+		if err := errors.Join(os.Chmod(path, 0o600), os.Chown(path, p.owner, -1)); err != nil {
+			return fmt.Errorf("giving the region to user %d: %w", p.owner, err)
+		}
+	case opt.Mode != 0:
 		if err := os.Chmod(path, opt.Mode); err != nil {
 			return fmt.Errorf("opening the region to all users: %w", err)
 		}
