@@ -58,6 +58,9 @@ func Trusted(file string) error {
 	return nil
 }
 
+// LookupUser returns the user of that name, or of that number.
+func LookupUser(name string) (int, error) { return lookupUID(name) }
+
 // Result is what was done for users.
 type Result struct {
 	Users  []int  // who have what the policy says
@@ -86,8 +89,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 			warn(fmt.Sprintf("users.%s: %v", name, err))
 		}
 	}
-	slices.Sort(todo)
-	todo = slices.DeleteFunc(slices.Compact(todo), func(uid int) bool { return uid == 0 })
+	todo = sortedUsers(todo)
 	var out Result
 	for try := range 2 { // one may need the room that a later one gives up
 		out.Failed = nil
@@ -105,6 +107,12 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	}
 	slices.Sort(out.Users)
 	return out, nil
+}
+
+// sortedUsers returns each user once, without root.
+func sortedUsers(uids []int) []int {
+	slices.Sort(uids)
+	return slices.DeleteFunc(slices.Compact(uids), func(uid int) bool { return uid == 0 })
 }
 
 // putInForce makes this the policy that is in force, in one step.

@@ -31,7 +31,7 @@ import (
 
 // Library is what is preloaded. Below /usr/lib, from where profiles of AppArmor and SELinux let
 // programs load libraries.
-const Library = "/usr/lib/ration/policy/libration.so"
+const Library = launch.PolicyLibrary
 
 // ErrProbe is returned for a library that programs do not run with.
 var ErrProbe = errors.New("the library cannot be preloaded on this machine")
