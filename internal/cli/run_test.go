@@ -39,8 +39,10 @@ func TestRun(t *testing.T) {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
 			env.Defer(func() { unmountAll(t, work) })
-			if err := copyFile("testdata/nobody.sh", work+"/nobody.sh"); err != nil {
-				return err
+			for _, name := range []string{"nobody.sh", "policy.sh"} {
+				if err := copyFile("testdata/"+name, work+"/"+name); err != nil {
+					return err
+				}
 			}
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 			env.Setenv("FAKEGPU_QUIET", "1")

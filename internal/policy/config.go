@@ -32,7 +32,7 @@ import (
 const (
 	Folder      = "/etc/ration"
 	ConfigFile  = Folder + "/config.toml"
-	InForceFile = Folder + "/in-force.toml"
+	InForceFile = launch.InForceFile
 )
 
 // What becomes of a user for whom there is no job, and none can be made.
