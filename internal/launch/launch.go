@@ -74,6 +74,7 @@ type Job struct {
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
+	ruled   bool           // the command is in its user's job, by a policy: there is no Lock
 	created int64          // when its region was made, in Unix nanoseconds
 	costs   []region.Costs // of contexts, measured by earlier jobs
 }
@@ -84,6 +85,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	j := &Job{args: p.Command, keep: p.Keep}
 	if err := checkNotNested(); err != nil {
 		return nil, err
+	}
+	if Ruled() {
+		return p.joinUsers(j)
 	}
 	if p.Keep {
 		if err := checkKeep(); err != nil {

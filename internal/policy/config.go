@@ -270,7 +270,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	case t.Exempt:
 	case t.Memory == nil:
 		r.problem(path, "%s: no memory (as memory = \"10g\"; \"none\" counts and limits nothing; exempt = true for no job at all)", source)
-	case !overbook && unlimited(out.Default.Memory):
+	case !overbook && out.Default.Memory.IsSet() && unlimited(out.Default.Memory):
 		r.problem(path+"\x00memory", "%s: memory without a limit can only be promised with overbook = true", source)
 	}
 	if t.Largest != nil {

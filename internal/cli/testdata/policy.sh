@@ -1,4 +1,4 @@
-# usage: unshare -m sh -eu policy.sh SCRIPT
+# usage: unshare -mpf --kill-child --mount-proc sh -eu policy.sh SCRIPT
 # Runs a script as root on a machine of its own, as far as a policy sees it: /run is empty; /etc has
 # the users anna, ben and carl, of whom ben is in the group students, and what is written to it and
 # to /usr/lib is gone afterwards; the stand-in driver is where the dynamic linker looks by itself.
