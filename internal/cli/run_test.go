@@ -39,10 +39,13 @@ func TestRun(t *testing.T) {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
 			env.Defer(func() { unmountAll(t, work) })
-			for _, name := range []string{"nobody.sh", "policy.sh"} {
-				if err := copyFile("testdata/"+name, work+"/"+name); err != nil {
+			for _, from := range []string{"testdata/nobody.sh", "testdata/policy.sh"} {
+				if err := copyFile(from, filepath.Join(work, filepath.Base(from))); err != nil {
 					return err
 				}
+			}
+			if abs, err := filepath.Abs("../../deploy"); err == nil {
+				env.Setenv("DEPLOY", abs)
 			}
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 			env.Setenv("FAKEGPU_QUIET", "1")
