@@ -39,6 +39,9 @@ START    := $(BUILD)/glibc/start.o
 CGO_BUILD = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h' $(GO_BUILD) -tags netgo -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
 STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
 
+# How many compilers run at once.
+CORES := $(shell nproc)
+
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
 
@@ -52,7 +55,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models bench demo man dist reproducible test-install test-slurm install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-slurm install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -71,7 +74,7 @@ generate: ## write shim/region/abi.h and docs/format.md from the layout in inter
 	go generate ./...
 
 native: ## build the C libraries
-	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir all OUT=$(CURDIR)/$(BUILD); done
+	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -j$(CORES) -C $$dir all OUT=$(CURDIR)/$(BUILD); done
 	@mkdir -p $(FILES) $(dir $(START))
 	@$(CC) -O2 -std=gnu11 -Wall -Wextra -Werror -fPIC $(REPRODUCIBLE) -c -o $(START) glibc/start.c
 	@set -e; for file in $(EMBEDDED); do $(STRIP) --strip-debug -o $(FILES)/$${file##*/} $(BUILD)/$$file; done
@@ -102,7 +105,7 @@ lint: native ## check formatting, go vet, staticcheck
 test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
 	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare python3 jq
 	go test ./...
-	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir test; done
+	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -j$(CORES) -C $$dir test; done
 
 # What was there must be what the layout gives.
 .PHONY: generated
@@ -113,7 +116,7 @@ generated:
 
 race: native ## the Go tests under the race detector, the C library under sanitizers
 	go test -race ./internal/...
-	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -C shim test SAN=$$san; done
+	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done
 
 # What is run of the tests in an emulator, which is ten times slower: all packages but those
 # that test the command line, screens and this repository; and of the tests of many
@@ -146,6 +149,10 @@ stress: native ## the chaos tests for STRESS=10m
 models: ## check every protocol's model, and that its mutants fail
 	@scripts/need spin gcc
 	models/run
+
+models-full: ## check the larger configurations of the models, which make test leaves out
+	@scripts/need spin gcc
+	models/run --full
 
 bench: all ## run the benchmarks; BENCH= passes arguments
 	bin/ration bench $(BENCH)

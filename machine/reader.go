@@ -30,11 +30,13 @@ type Reader struct {
 	found   time.Time       // when the folders of users, and the kernel's locks, were last looked at
 	hints   map[string]bool // paths of folders in which something has happened
 	locks   []Finding       // of the last look at the kernel's locks
+	names   []Finding       // of the last look at the folders of users
 	putOff  bool
 
 	places   job.Places
 	allUsers func() bool
 	now      func() time.Time
+	patience time.Duration // with all users together, in one Read
 }
 
 const (
@@ -56,7 +58,7 @@ const (
 // NewReader returns a Reader of the jobs that Read returns.
 func NewReader() *Reader {
 	return &Reader{users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, hints: map[string]bool{},
-		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now}
+		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
 // Hint says that something has happened in a folder: a job's own, or one of jobs.
@@ -123,7 +125,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 	r.find(now, folder)
 	hints := r.hints
 	r.hints = map[string]bool{}
-	deadline, stop := within(userPatience)
+	deadline, stop := within(r.patience)
 	defer stop()
 	all := r.all()
 	for _, u := range all {
@@ -143,14 +145,14 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 		m.Hidden += u.last.hidden
 		if !answered {
 			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
-				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old", u.what, humanfmt.Span(userPatience)),
+				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old", u.what, humanfmt.Span(r.patience)),
 				Remedy: "look at the file system that it is on"})
 		} else if u.last.cut {
 			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
 		}
 	}
-	m.Findings = append(m.Findings, r.locks...)
+	m.Findings = append(append(m.Findings, r.names...), r.locks...)
 	return m, changed, nil
 }
 
@@ -170,7 +172,11 @@ func (r *Reader) find(now time.Time, folder string) {
 		return
 	}
 	r.found = now
-	for _, f := range r.places.Folders() {
+	folders, all := r.places.Folders()
+	if r.names = nil; !all {
+		r.names = []Finding{manyNames(r.places)}
+	}
+	for _, f := range folders {
 		if r.users[f.UID] == nil {
 			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID))
 		}

@@ -1,9 +1,11 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +17,14 @@ import (
 	"ration/internal/region"
 )
 
-// readerAt returns a Reader of an empty folder of jobs.
+// readerAt returns a Reader of an empty folder of jobs, with patience for a slow machine.
 func readerAt(t *testing.T) (*Reader, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "jobs")
 	t.Setenv(job.EnvFolder, dir)
 	t.Setenv(job.EnvRegion, "")
 	r := NewReader()
+	r.patience = time.Minute
 	t.Cleanup(r.Close)
 	return r, dir
 }
@@ -267,25 +270,92 @@ func regionBytes(t *testing.T) []byte {
 	return content
 }
 
-// A user whose folder does not answer keeps nobody else, and is waited for once.
+// A user whose folder does not answer keeps nobody else, and is waited for once. What a look has
+// found that ended when nobody waited for it is in the next Read, and so is what was hinted at
+// meanwhile.
 func TestReaderLeavesSilentUserAlone(t *testing.T) {
-	r, _ := readerAt(t)
+	r, dir := readerAt(t)
 	member(t, "mine")
-	never := make(chan struct{})
-	r.users[61000] = newUserReader(61000, "the folder of jobs of user 61000")
-	r.users[61000].setPaths(func() []string { <-never; return nil }, nil)
-	begin := time.Now()
-	m, _ := mustRead(t, r)
-	if len(m.Jobs) != 1 || len(m.Findings) != 1 || m.Findings[0].Kind != Unanswering || !strings.Contains(m.Findings[0].Text, "61000") {
-		t.Fatalf("got %+v", m)
+	mustRead(t, r) // the first look at it may take long
+	theirs := filepath.Join(filepath.Dir(dir), "theirs")
+	content := regionBytes(t)
+	for i := range 4 {
+		folder := filepath.Join(theirs, fmt.Sprint("old-", i))
+		if err := errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, job.RegionName), content, 0o600),
+			os.WriteFile(filepath.Join(folder, "alive"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if took := time.Since(begin); took < userPatience {
+	gate := make(chan struct{})
+	u := newUserReader(61000, "the folder of jobs of user 61000")
+	u.setPaths(func() []string { <-gate; return []string{theirs} }, nil)
+	r.users[61000] = u
+	r.patience = time.Second / 10
+	silent := func() bool {
+		m, _ := mustRead(t, r)
+		return len(m.Jobs) > 0 && m.Jobs[0].Name == "mine" &&
+			slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "61000") })
+	}
+	states := func() (ended, running int, changed bool) {
+		m, changed := mustRead(t, r)
+		for _, f := range m.Findings {
+			t.Errorf("got %+v", f)
+		}
+		for _, j := range m.Jobs {
+			switch {
+			case j.Name == "mine":
+			case j.State == Ended:
+				ended++
+			case j.State == Running:
+				running++
+			}
+		}
+		return ended, running, changed
+	}
+	begin := time.Now()
+	if !silent() {
+		t.Fatal("a user who does not answer is not named")
+	}
+	if took := time.Since(begin); took < r.patience {
 		t.Errorf("took %v", took)
 	}
-	close(never)
-	<-r.users[61000].done
-	if m, _ := mustRead(t, r); len(m.Findings) != 0 {
-		t.Errorf("got %+v", m.Findings)
+	close(gate)
+	<-u.done // and nobody has waited for it
+	r.patience = time.Minute
+	if ended, _, changed := states(); ended != 4 || !changed {
+		t.Errorf("%d jobs were found late, changed %v", ended, changed)
+	}
+	if _, _, changed := states(); changed {
+		t.Error("they are news twice")
+	}
+
+	// Each look looks at one job that has ended: this is the last to be its turn.
+	begins := u.state.ended[u.state.turn].path
+	gate = make(chan struct{})
+	if r.patience = time.Second / 10; !silent() {
+		t.Fatal("a user who does not answer any more is not named")
+	}
+	reg, err := region.Open(begins, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reg.Close()
+	if _, err := reg.Claim("again"); err != nil {
+		t.Fatal(err)
+	}
+	r.Hint(filepath.Dir(begins))
+	if !silent() {
+		t.Fatal("it has answered")
+	}
+	close(gate)
+	<-u.done
+	r.patience = time.Minute
+	ended, running, _ := states()
+	for ; r.PutOff(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
+		u.state.due = time.Time{}
+	}
+	if ended != 3 || running != 1 {
+		t.Errorf("%d ended, %d running after a hint that came while it did not answer", ended, running)
 	}
 }
 

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -29,8 +30,11 @@ type userReader struct {
 	looking bool // under mu
 	over    bool // under mu: nobody waits for it any more
 	done    chan struct{}
-	next    userLook // of the look that has ended
-	last    userLook // that was last handed out
+	next    userLook        // of the look that has ended
+	untaken bool            // under mu: next is not last yet
+	last    userLook        // that the next look begins with
+	news    bool            // last differs from what was handed out
+	hints   map[string]bool // that came while a look was under way
 
 	state userState // of the goroutine
 }
@@ -88,13 +92,23 @@ func (u *userReader) setPaths(paths func() []string, fixed []string) {
 	}
 }
 
+// maxHints bounds how many hints are kept for a user whose look does not end.
+const maxHints = 4096
+
 // start begins a look, unless one is under way.
 func (u *userReader) start(now time.Time, hints map[string]bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if len(u.hints)+len(hints) <= maxHints {
+		hints = maps.Clone(hints)
+		maps.Copy(hints, u.hints)
+	}
 	if u.looking {
+		u.hints = hints
 		return
 	}
+	u.hints = nil
+	u.take() // of one that ended when nobody waited for it: the look that begins knows it
 	u.looking, u.done = true, make(chan struct{})
 	done := u.done
 	go func() {
@@ -103,7 +117,7 @@ func (u *userReader) start(now time.Time, hints map[string]bool) {
 		next := u.look(now, hints)
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		u.looking, u.next = false, next
+		u.looking, u.next, u.untaken = false, next, true
 		if u.over {
 			u.state.close()
 		}
@@ -111,22 +125,34 @@ func (u *userReader) start(now time.Time, hints map[string]bool) {
 	}()
 }
 
-// wait waits for the look until the deadline. It reports whether there is one, and whether it
-// differs from the last.
+// take makes what the look has found that has ended the last. The lock is held.
+func (u *userReader) take() {
+	if u.untaken {
+		u.last, u.untaken = u.next, false
+		u.news = u.news || u.last.changed
+	}
+}
+
+// wait waits for the look until the deadline. It reports whether it has ended, and whether last
+// differs from what it was after the wait before.
 func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
 	select {
 	case <-u.done:
+		answered = true
 	case <-deadline:
 		select {
 		case <-u.done:
+			answered = true
 		default:
-			return false, false
 		}
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.last = u.next
-	return true, u.last.changed
+	if answered {
+		u.take()
+	}
+	changed, u.news = u.news, false
+	return answered, changed
 }
 
 // end closes what it has open, now or when its look has ended.

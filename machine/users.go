@@ -62,6 +62,12 @@ func (g *gathering) wait(deadline <-chan struct{}) (jobs []Job, ended, cut bool)
 	return g.jobs, ended, g.cut
 }
 
+// manyNames is the finding that not all names in the folder of temporary files were read.
+func manyNames(places job.Places) Finding {
+	return Finding{Kind: Unanswering, Device: -1, Text: places.Temp + " holds more names than are read of it; jobs of users without a process may be missing",
+		Remedy: "look for the user who makes so many, and remove them"}
+}
+
 // within returns a channel that is closed after a while, unless stop is called before.
 func within(d time.Duration) (end <-chan struct{}, stop func()) {
 	out := make(chan struct{})
@@ -95,7 +101,10 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
 		}
 	}
-	folders := places.Folders()
+	folders, all := places.Folders()
+	if !all {
+		m.Findings = append(m.Findings, manyNames(places))
+	}
 	users := make([]*gathering, len(folders))
 	for i, f := range folders {
 		users[i] = gather(func(g *gathering) { readUser(g, f) })

@@ -9,17 +9,22 @@
 #define LAUNCHERS 3
 #endif
 #define JOBS (LAUNCHERS + 1)
+#define SLOTS (LAUNCHERS + 1)	/* of a region: one more than processes join */
+#define ALL ((1 << SLOTS) - 1)
 
 byte sharing;			/* `alive`: how many have it shared */
 bool creating;			/* `alive`: one has it exclusively */
 bool waiters;			/* `alive`: the one that waits has its byte */
 byte region;			/* which file is at the region's path: a number for each job, 0 for none */
-byte members[JOBS];		/* how many have a byte of that region locked */
+byte members[JOBS];		/* whose bytes of that region are locked: a bit for each slot */
+byte held;			/* bits of the slots that the one that waits has locked, of the region that it waits for */
 bool written[JOBS];		/* its first launcher wrote down how it ended */
 
 byte running[JOBS];		/* not in the files: launchers of that job that live */
 bool over[JOBS];		/* not in the files: there was an instant at which nobody used it */
 bool seen[JOBS];		/* not in the files: its first launcher has seen its command end */
+
+byte mine;			/* what the one that waits waits for */
 
 #define OR_DIE :: goto dying
 
@@ -30,7 +35,7 @@ inline look(job)
 
 proctype launcher(byte me)
 {
-	byte own, ok;
+	byte own, ok, slot;
 	bool first, joins;
 
 	if :: joins = true :: joins = false fi;
@@ -75,7 +80,18 @@ join:
 runs:
 	/* the member joins; it has not inherited the lock, as a program that closed its descriptors */
 	if
-	:: atomic { members[own]++; run member(own) }
+	:: atomic {
+		ok = members[own];
+		if :: own == mine -> ok = ok | held :: else fi;	/* a slot that cannot be locked is passed over */
+		slot = 0;
+		do
+		:: ok & (1 << slot) -> slot++
+		:: else -> break
+		od;
+		assert(slot < SLOTS);		/* there is room, whoever waits */
+		members[own] = members[own] | (1 << slot);
+		run member(own, slot)
+	   }
 	:: skip
 	fi;
 	do
@@ -105,10 +121,10 @@ dying:
 }
 
 /* A member lives on for a while, or dies, which is the same to its lock; or for ever. */
-proctype member(byte job)
+proctype member(byte job, slot)
 {
 	if
-	:: atomic { members[job]--; look(job) }
+	:: atomic { members[job] = members[job] & (ALL - (1 << slot)); look(job) }
 	:: goto stays
 	fi;
 	goto done;
@@ -119,11 +135,12 @@ done:
 	skip
 }
 
-byte mine;			/* what the one that waits waits for */
 bool done;			/* it waits no more */
 
 proctype waiter()
 {
+	byte slot;
+
 end_begin:
 	atomic { region != 0 && !creating && running[region] > 0 -> mine = region };
 round:
@@ -137,7 +154,28 @@ end_alive:
 	fi;
 end_region:
 	if
-	:: members[mine] == 0		/* F_SETLKW */
+	:: atomic { members[mine] == 0 -> slot = 0 }	/* F_GETLK: nobody has a byte locked */
+#ifdef WAIT_FOR_ALL
+	   ; held = ALL;
+	   held = 0
+#endif
+#ifndef WAIT_FOR_ALL
+	:: atomic {			/* F_GETLK: one of those who have */
+		members[mine] != 0 -> slot = 0;
+		do
+		:: members[mine] & (1 << slot) -> break
+		:: else -> slot++
+		od
+	   };
+end_slot:
+	   if
+	   :: atomic { !(members[mine] & (1 << slot)) -> held = 1 << slot };	/* F_SETLKW */
+	      held = 0; goto end_region
+#ifndef NO_WATCH
+	   :: region != mine -> goto ended
+#endif
+	   fi
+#endif
 #ifndef NO_WATCH
 	:: region != mine -> goto ended
 #endif

@@ -3,7 +3,7 @@
 #include "attach.h"
 #include "clock.h"
 #include "hooks.h"
-#include "meter.h"
+#include "meter_table.h"
 #include "region/failpoint.h"
 #include "slice.h"
 
@@ -26,6 +26,7 @@ static void cap_charge(const struct device *d, uint64_t ns)
 
 void cap_reset(void)
 {
+	meter_table_reset();
 	meter_reset(cap_charge);
 	cap_devices = 0;
 }
@@ -100,16 +101,22 @@ bool cap_launch_begins(CUstream stream, bool alone)
 	if (meter_passes(stream, alone) || !attach_on() || REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || !context ||
 	    !(d = cap_device(context)) || !region_cap(attach_region(), d->index))
 		return false;
-	struct meter *m = meter_find(context);
-	bool idle = cap_wait(m, context, stream, d);
-	return (m = meter_of(context, d)) && meter_begins(m, context, stream, alone, idle);
+	bool idle = false, ends = false;
+	for (uint64_t waited = 0;; waited += CAP_LEAST_NAP) {
+		struct meter *m = meter_table_find(context);
+		idle = cap_wait(m, context, stream, d) || idle;
+		m = meter_table_of(context, d, waited >= CAP_MOST_WAIT);
+		if ((m && meter_begins(m, context, stream, alone, idle, &ends)) || waited >= CAP_MOST_WAIT || !cap_any())
+			return ends;
+		cap_sleep(d->index, clock_exact(), CAP_LEAST_NAP);
+	}
 }
 
 /* cap_meter returns the meter of the current context, or NULL where there is nothing to measure. */
 static struct meter *cap_meter(CUcontext *context)
 {
 	*context = NULL;
-	return cap_any() && attach_on() && REAL(cuCtxGetCurrent, context) == CUDA_SUCCESS && *context ? meter_find(*context) : NULL;
+	return cap_any() && attach_on() && REAL(cuCtxGetCurrent, context) == CUDA_SUCCESS && *context ? meter_table_find(*context) : NULL;
 }
 
 void cap_waits(void)

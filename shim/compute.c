@@ -7,7 +7,7 @@
 #include "capture.h"
 #include "hooks.h"
 #include "log.h"
-#include "meter.h"
+#include "meter_table.h"
 #include "region/atomics.h"
 #include "region/words.h"
 #include "slice.h"
@@ -196,7 +196,7 @@ void compute_ending(CUcontext handle)
 	if (!attach_compute())
 		return;
 	slice_pause(handle);
-	meter_context_ends(handle);
+	meter_table_context_ends(handle);
 }
 
 void compute_not_ended(CUcontext handle)
@@ -204,7 +204,7 @@ void compute_not_ended(CUcontext handle)
 	if (!attach_compute())
 		return;
 	slice_resume(handle);
-	meter_context_lives(handle);
+	meter_table_context_lives(handle);
 }
 
 void compute_ended(CUcontext handle)
@@ -213,7 +213,7 @@ void compute_ended(CUcontext handle)
 		return;
 	struct device *d = slice_sign(handle, 0);
 	slice_forget(handle);
-	meter_forget(handle);
+	meter_table_context_ended(handle);
 	if (d && attach_on())
 		compute_look_at(d, clock_coarse() / 1000, true);
 }
@@ -224,7 +224,7 @@ void compute_stream_ends(CUstream stream)
 	/* A capture ends with a stream of it. */
 	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
 		capture_ended();
-	meter_stream_ends(stream); /* also while there is no cap: there may be one again */
+	meter_table_stream_ends(stream); /* also while there is no cap: there may be one again */
 }
 
 bool compute_launch_begins(CUstream stream, bool graph)

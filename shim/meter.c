@@ -1,7 +1,5 @@
 #include "meter.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <string.h>
 
 #include "attach.h"
@@ -15,10 +13,6 @@
 #define set(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 
 enum {
-	METER_CONTEXTS = 32,
-	METER_BATCHES = 64, /* of a context, and launches of a batch */
-	METER_STREAMS = 96, /* of a context: more than can have a batch */
-	METER_INTERVALS = 16,
 	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
 	METER_CACHE = 8,      /* streams that a thread finds without a search */
 	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
@@ -32,115 +26,19 @@ enum {
 /* An event's distance to the one that all are measured from is a float. */
 #define METER_FAR_MS 30000
 
-/* Launches of a stream, the last of which an event follows. */
-struct meter_batch {
-	CUevent start, end;
-	bool follows;    /* it begins with the end of the stream's last batch, and not with start */
-	unsigned stream; /* its place */
-	uint32_t launches;
-	uint64_t guess_ns; /* what it was thought to take */
-	uint64_t started;  /* when start was recorded, if nothing of the context was under way; or 0 */
-	uint64_t at;       /* when end was */
-};
-
-/* A stream. What every launch reads without the mark is atomic. */
-struct meter_stream {
-	CUstream stream;
-	CUcontext context;  /* NULL: the place is free; atomic */
-	const void *thread; /* whose stream it is, for the per-thread stream; atomic */
-	uint64_t last;      /* when a launch last came here; atomic */
-	uint64_t look;      /* when one has to be looked at; atomic */
-	uint32_t allowance; /* and after how many without an event; atomic */
-	uint32_t pending;   /* launches since the last event; atomic */
-	enum {
-		AFTER_NOTHING,
-		AFTER_START,
-		AFTER_END
-	} /* which that was. Nothing: it is not known */
-	after;
-	CUevent start;
-	uint64_t started;  /* as in struct meter_batch */
-	uint64_t recorded; /* when */
-	uint32_t run;      /* launches since the last pause, and which that was */
-	uint32_t pauses;
-	uint32_t burst;     /* launches since the stream was last found idle, but for pending */
-	uint32_t wary;      /* launches that are looked at each, as some before had no event */
-	uint32_t ends;      /* batches that await their end */
-	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
-	double until;       /* the end of the last batch that was measured; < 0: not known */
-};
-
-static struct meter {
-	CUcontext handle;                                          /* NULL: free; atomic */
-	enum { CONTEXT_LIVES, CONTEXT_ENDS, CONTEXT_ENDED } state; /* atomic */
-	uint32_t mark;                                             /* 1: a thread has the rest. Taken by a swap, never waited for */
-	struct device *device;
-	uint32_t closed;                   /* batches that await their end, the first ones of batch[]; atomic */
-	uint32_t under_way;                /* launches in them; atomic */
-	uint64_t flight_ns;                /* what they are thought to take; atomic */
-	uint64_t oldest;                   /* when the first of them was closed; atomic */
-	uint32_t missed;                   /* launches of streams that are not known, as another thread had the mark; atomic */
-	uint32_t unseen;                   /* launches since another thread took the mark, which waits for the processor; atomic */
-	uint32_t given_up;                 /* atomic */
-	uint64_t used;                     /* when it was; atomic */
-	uint64_t found_ns;                 /* what was used, and is not told yet */
-	uint32_t pauses;                   /* how often the cap made a thread wait until nothing was under way */
-	double lately_ns, lately_launches; /* what launches took, the older the less it counts */
-	CUevent base;                      /* what all times are measured from */
-	double origin;                     /* its time, in ms */
-	double offset;                     /* what to add to a time to have the CPU's, in ms; < 0: not known */
-	unsigned count;
-	struct meter_interval {
-		double from, to;
-	} counted[METER_INTERVALS]; /* no two of which overlap */
-	struct meter_batch batch[METER_BATCHES];
-	struct meter_stream stream[METER_STREAMS];
-} meters[METER_CONTEXTS] __attribute__((aligned(64)));
-
-static uint32_t meter_places;   /* that were ever used; atomic */
-static uint32_t meter_claiming; /* the mark of a thread that makes a meter: a context has one */
+static uint32_t meter_crowded; /* atomic */
 static void (*meter_used)(const struct device *d, uint64_t ns);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
 
 void meter_reset(void (*used)(const struct device *d, uint64_t ns))
 {
-	for (unsigned i = 0; i < meter_places; i++)
-		memset(&meters[i], 0, sizeof meters[i]);
 	memset(meter_cache, 0, sizeof meter_cache);
-	meter_places = meter_claiming = 0;
+	meter_crowded = 0;
 	meter_used = used;
 }
 
-/* meter_try takes a mark, if no thread has it. A thread that is cancelled meanwhile would keep it for
- * ever: none is. */
-static bool meter_try(uint32_t *mark, int *cancel)
-{
-	uint32_t none = 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
-	if (__atomic_compare_exchange_n(mark, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		return true;
-	pthread_setcancelstate(*cancel, cancel);
-	return false;
-}
-
-/* meter_take is for a thread that would like to have it: another one may just be reading the meter.
- * It yields a few times, and then does without. */
-static bool meter_take(uint32_t *mark, int *cancel)
-{
-	for (int i = 0; i < 16; i++) {
-		if (meter_try(mark, cancel))
-			return true;
-		sched_yield();
-	}
-	return false;
-}
-
-static void meter_release(uint32_t *mark, int cancel)
-{
-	__atomic_store_n(mark, 0, __ATOMIC_RELEASE);
-	pthread_setcancelstate(cancel, &cancel);
-}
+void meter_crowd(void) { set(&meter_crowded, 1); }
 
 /* meter_tell tells what was found. With the mark. */
 static void meter_tell(struct meter *m)
@@ -154,11 +52,10 @@ static void meter_tell(struct meter *m)
 static void meter_give(struct meter *m, int cancel)
 {
 	meter_tell(m);
-	set(&m->unseen, 0);
-	meter_release(&m->mark, cancel);
+	mark_give(&m->mark, cancel);
 }
 
-static bool meter_is(const struct meter *m, CUcontext handle)
+bool meter_is(const struct meter *m, CUcontext handle)
 {
 	return __atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) == handle && relaxed(&m->state) == CONTEXT_LIVES;
 }
@@ -181,28 +78,47 @@ static void meter_claim(struct meter *m, uint64_t until, uint64_t ns)
 	m->found_ns += ns ? region_cap_claim(attach_region(), m->device->index, until > ns ? until - ns : 0, until) : 0;
 }
 
-/* meter_add adds an interval to those that are counted, and returns how much of it was before.
- * The oldest one makes room. */
-static double meter_add(struct meter *m, struct meter_interval new)
+/* meter_claim_new claims what of an interval is in none of those that are counted, from the i-th on, and returns
+ * how long that is. The interval new.to is at the CPU's time until. */
+static double meter_claim_new(struct meter *m, struct meter_interval new, uint64_t until, unsigned i)
 {
 	double before = 0;
+	for (; i < m->count && new.from < new.to; i++) {
+		struct meter_interval old = m->counted[i];
+		if (old.to <= new.from || old.from >= new.to)
+			continue;
+		if (old.from > new.from) {
+			uint64_t later = (uint64_t)((new.to - old.from) * 1e6);
+			before += meter_claim_new(m, (struct meter_interval){new.from, old.from}, until - later, i + 1);
+		}
+		new.from = old.to;
+	}
+	if (new.from >= new.to)
+		return before;
+	meter_claim(m, until, (uint64_t)((new.to - new.from) * 1e6));
+	return before + new.to - new.from;
+}
+
+/* meter_count counts an interval that ended at the CPU's time until, but for what is counted already, and returns
+ * how much was new. The oldest one makes room. */
+static double meter_count(struct meter *m, struct meter_interval new, uint64_t until)
+{
 	unsigned n = 0, oldest = 0;
-	struct meter_interval all = new;
+	double used = meter_claim_new(m, new, until, 0);
 	for (unsigned i = 0; i < m->count; i++) {
 		struct meter_interval old = m->counted[i];
 		if (old.to < new.from || old.from > new.to) {
 			m->counted[n++] = old;
 			continue;
 		}
-		before += (old.to < new.to ? old.to : new.to) - (old.from > new.from ? old.from : new.from);
-		all.from = old.from < all.from ? old.from : all.from;
-		all.to = old.to > all.to ? old.to : all.to;
+		new.from = old.from < new.from ? old.from : new.from;
+		new.to = old.to > new.to ? old.to : new.to;
 	}
 	for (unsigned i = 1; i < n; i++)
 		oldest = m->counted[i].to < m->counted[oldest].to ? i : oldest;
-	m->counted[n == METER_INTERVALS ? oldest : n++] = all;
+	m->counted[n == METER_INTERVALS ? oldest : n++] = new;
 	m->count = n;
-	return before;
+	return used;
 }
 
 /* meter_time returns when an event was, in ms. A late one becomes the new base, and the old base
@@ -251,13 +167,11 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 		meter_claim(m, now, b->guess_ns);
 		return;
 	}
-	double all = to - from, used = all - meter_add(m, (struct meter_interval){from, to});
-	used = used > 0 ? used : 0;
+	double all = to - from, used = meter_count(m, (struct meter_interval){from, to}, meter_until(m, b, from, to, now));
 	/* Beside other streams only all together say what a launch takes. */
 	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches);
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
-	meter_claim(m, meter_until(m, b, from, to, now), (uint64_t)(used * 1e6));
 }
 
 /* meter_sweep measures all batches that have ended, those that were closed first before others: a
@@ -292,13 +206,12 @@ static void meter_sweep(struct meter *m)
 	capture_restore(mode);
 	set(&m->closed, kept);
 	set(&m->oldest, kept ? m->batch[0].at : UINT64_MAX);
-	meter_claim(m, now, meter_guess(m, NULL, __atomic_exchange_n(&m->missed, 0, __ATOMIC_RELAXED)));
 }
 
 void meter_read(struct meter *m, CUcontext context)
 {
 	int cancel;
-	if (!relaxed(&m->closed) || !meter_try(&m->mark, &cancel))
+	if (!relaxed(&m->closed) || !mark_try(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context))
 		meter_sweep(m);
@@ -311,8 +224,6 @@ uint64_t meter_flight(const struct meter *m, CUcontext context, uint64_t now)
 	uint64_t flight = relaxed(&m->flight_ns), oldest = relaxed(&m->oldest), age = now > oldest ? now - oldest : 0;
 	if (relaxed(&m->given_up) || !meter_is(m, context))
 		return 0;
-	if (relaxed(&m->unseen) >= METER_BATCHES)
-		return METER_MUCH;
 	if (!closed)
 		return 0;
 	/* Of what is not known yet, two. And what is under way for longer than was thought takes
@@ -326,27 +237,33 @@ void meter_give_up(struct meter *m) { set(&m->given_up, 1); }
 
 /* Contexts. */
 
-/* meter_settle counts by guess what is not measured, as of a context whose streams cannot be asked.
- * With the mark. */
-static void meter_settle(struct meter *m)
+/* meter_settle counts by guess what is not measured, as of a context whose streams cannot be asked. What
+ * is under way was so since it was launched, but what of that is older than most is not asked for. With the mark. */
+static void meter_settle(struct meter *m, uint64_t most)
 {
-	uint64_t ns = m->flight_ns + meter_guess(m, NULL, relaxed(&m->missed));
+	uint64_t now = clock_exact(), ns = m->flight_ns, age = m->closed && now > m->oldest ? now - m->oldest : 0;
+	age = age < most ? age : most;
+	ns = ns > age ? ns : age;
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
 		ns += e->context ? meter_guess(m, e, relaxed(&e->pending)) : 0;
-	meter_claim(m, clock_exact(), ns);
+	meter_claim(m, now, ns);
 	meter_tell(m);
 }
 
-/* meter_evict does so for a context that lives and need not be current, and gives its events
- * back. With the mark. */
-static void meter_evict(struct meter *m)
+/* meter_sweep_any is for a context that lives and need not be current. With the mark. */
+static void meter_sweep_any(struct meter *m)
 {
 	CUcontext popped;
-	if (REAL(cuCtxPushCurrent_v2, m->handle) == CUDA_SUCCESS) {
-		meter_sweep(m);
-		REAL(cuCtxPopCurrent_v2, &popped);
-	}
-	meter_settle(m);
+	if (!m->closed || REAL(cuCtxPushCurrent_v2, m->handle) != CUDA_SUCCESS)
+		return;
+	meter_sweep(m);
+	REAL(cuCtxPopCurrent_v2, &popped);
+}
+
+/* meter_evict ends the measuring of a context that lives, and gives its events back. With the mark. */
+static void meter_evict(struct meter *m)
+{
+	meter_settle(m, METER_MUCH);
 	CUevent events[2 * METER_BATCHES + METER_STREAMS + 1] = {m->base};
 	unsigned n = 1;
 	for (unsigned i = 0; i < METER_BATCHES; i++) {
@@ -366,6 +283,7 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 {
 	__atomic_store_n(&m->handle, NULL, __ATOMIC_RELEASE);
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++) {
+		e->meter = m;
 		set(&e->context, NULL);
 		set(&e->allowance, 0);
 		e->start = NULL;
@@ -375,7 +293,6 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 	set(&m->closed, 0);
 	set(&m->under_way, 0);
 	set(&m->flight_ns, 0);
-	set(&m->missed, 0);
 	set(&m->given_up, 0);
 	m->lately_ns = m->lately_launches = m->origin = 0;
 	m->base = NULL;
@@ -386,98 +303,45 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 	__atomic_store_n(&m->handle, handle, __ATOMIC_RELEASE);
 }
 
-static bool meter_is_free(const struct meter *m)
-{
-	return !__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) || relaxed(&m->state) == CONTEXT_ENDED;
-}
+bool meter_is_free(const struct meter *m) { return !__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) || relaxed(&m->state) == CONTEXT_ENDED; }
 
-/* meter_occupy makes a meter a context's, if it is free, or may be taken from another. With
- * meter_claiming. */
-static bool meter_occupy(struct meter *m, CUcontext handle, struct device *d, bool evict)
+bool meter_assign(struct meter *m, CUcontext context, struct device *d, enum meter_assignment how)
 {
 	int cancel;
-	if (!meter_try(&m->mark, &cancel))
+	if (!mark_try(&m->mark, &cancel))
 		return false;
-	bool usable = meter_is_free(m) || (evict && relaxed(&m->state) == CONTEXT_LIVES);
-	if (usable && !meter_is_free(m))
+	bool free = meter_is_free(m), usable = free;
+	if (!free && how != METER_IF_FREE && relaxed(&m->state) == CONTEXT_LIVES) {
+		meter_sweep_any(m);
+		usable = !m->closed || how == METER_ANYWAY;
+	}
+	if (usable && !free)
 		meter_evict(m);
 	if (usable)
-		meter_renew(m, handle, d);
+		meter_renew(m, context, d);
 	meter_give(m, cancel);
-	if (usable && m >= meters + relaxed(&meter_places))
-		__atomic_store_n(&meter_places, (uint32_t)(m - meters) + 1, __ATOMIC_RELEASE);
 	return usable;
 }
 
-struct meter *meter_find(CUcontext handle)
+void meter_context_ends(struct meter *m)
 {
-	uint32_t places = __atomic_load_n(&meter_places, __ATOMIC_ACQUIRE);
-	for (struct meter *m = meters; m < meters + places; m++)
-		if (meter_is(m, handle))
-			return m;
-	return NULL;
-}
-
-/* meter_new finds a meter for a context that has none. With meter_claiming. */
-static struct meter *meter_new(CUcontext handle, struct device *d)
-{
-	struct meter *m, *oldest = NULL;
-	for (m = meters; m < meters + METER_CONTEXTS; m++) {
-		if (meter_is_free(m) && meter_occupy(m, handle, d, false))
-			return m;
-		if (relaxed(&m->state) == CONTEXT_LIVES && (!oldest || relaxed(&m->used) < relaxed(&oldest->used)))
-			oldest = m;
-	}
-	return oldest && meter_occupy(oldest, handle, d, true) ? oldest : NULL;
-}
-
-struct meter *meter_of(CUcontext handle, struct device *d)
-{
-	struct meter *m = meter_find(handle);
 	int cancel;
-	if (likely(m != NULL) || !meter_take(&meter_claiming, &cancel))
-		return m;
-	if (!(m = meter_find(handle)))
-		m = meter_new(handle, d);
-	meter_release(&meter_claiming, cancel);
-	return m;
-}
-
-void meter_context_ends(CUcontext context)
-{
-	struct meter *m = context ? meter_find(context) : NULL;
-	int cancel;
-	if (!m)
-		return;
 	/* From here on nobody touches its events, once those who do have done so. */
+	bool taken = mark_take(&m->mark, &cancel);
+	if (taken && relaxed(&m->state) == CONTEXT_LIVES)
+		meter_sweep_any(m);
 	set(&m->state, CONTEXT_ENDS);
-	if (meter_take(&m->mark, &cancel))
+	if (taken)
 		meter_give(m, cancel);
 }
 
-static struct meter *meter_ending(CUcontext context)
-{
-	for (struct meter *m = meters; context && m < meters + METER_CONTEXTS; m++)
-		if (__atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) == context && relaxed(&m->state) != CONTEXT_ENDED)
-			return m;
-	return NULL;
-}
+void meter_context_lives(struct meter *m) { set(&m->state, CONTEXT_LIVES); }
 
-void meter_context_lives(CUcontext context)
+void meter_context_ended(struct meter *m)
 {
-	struct meter *m = meter_ending(context);
-	if (m)
-		set(&m->state, CONTEXT_LIVES);
-}
-
-void meter_forget(CUcontext context)
-{
-	struct meter *m = meter_ending(context);
 	int cancel;
-	if (!m)
-		return;
-	if (meter_take(&m->mark, &cancel)) {
-		meter_settle(m);
+	if (mark_take(&m->mark, &cancel)) {
+		meter_settle(m, UINT64_MAX);
 		meter_give(m, cancel);
 	}
 	set(&m->state, CONTEXT_ENDED);
@@ -514,14 +378,13 @@ static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now)
 {
 	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)), from = e->recorded;
 	double last = guess ? meter_last(m, e) : -1;
-	if (last >= 0) {
-		from = meter_clock(m, last) > from ? meter_clock(m, last) : from;
-		guess = guess < now - from ? guess : now - from;
-		uint64_t before = (uint64_t)(meter_add(m, (struct meter_interval){last, last + (double)guess / 1e6}) * 1e6);
-		guess -= before < guess ? before : guess;
-	}
-	guess = guess < now - from ? guess : now - from;
-	meter_claim(m, from + guess, guess);
+	if (last >= 0 && meter_clock(m, last) > from)
+		from = meter_clock(m, last);
+	guess = from > now ? 0 : guess < now - from ? guess : now - from;
+	if (last >= 0)
+		meter_count(m, (struct meter_interval){last, last + (double)guess / 1e6}, from + guess);
+	else
+		meter_claim(m, from + guess, guess);
 	e->after = AFTER_NOTHING;
 }
 
@@ -636,7 +499,7 @@ static void meter_allow(struct meter_stream *e)
 	uint64_t size = e->run / 8 < METER_BATCHES ? e->run / 8 : METER_BATCHES;
 	if (e->launch_ns && size > METER_BATCH / e->launch_ns)
 		size = METER_BATCH / e->launch_ns;
-	if (e->wary)
+	if (e->wary || relaxed(&meter_crowded))
 		size = 1;
 	set(&e->allowance, size ? (uint32_t)size : 1);
 	set(&e->look, e->recorded + METER_BATCH);
@@ -661,23 +524,21 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	return alone || n >= e->allowance || now - e->recorded >= METER_BATCH;
 }
 
-bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle)
+bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends)
 {
 	struct meter_stream **cached = meter_cached(stream), *e = *cached;
 	int cancel;
-	if (!meter_take(&m->mark, &cancel)) {
-		/* It is in its stream's batch, or counted by guess. */
-		bool known = e && meter_is_stream(e, stream, context);
-		__atomic_fetch_add(known ? &e->pending : &m->missed, 1, __ATOMIC_RELAXED);
-		__atomic_fetch_add(&m->unseen, 1, __ATOMIC_RELAXED);
-		return false;
+	*ends = false;
+	if (!mark_take(&m->mark, &cancel)) {
+		if (e && meter_is_stream(e, stream, context))
+			__atomic_fetch_add(&e->pending, 1, __ATOMIC_RELAXED);
+		return true;
 	}
 	uint64_t now = clock_exact();
 	*cached = e = meter_is(m, context) ? meter_stream(m, stream, now) : NULL;
-	bool after = e && meter_enter(m, e, now, alone, idle);
-	set(&m->used, now);
+	*ends = e && meter_enter(m, e, now, alone, idle);
 	meter_give(m, cancel);
-	return after;
+	return e != NULL;
 }
 
 bool meter_passes(CUstream stream, bool alone)
@@ -702,9 +563,9 @@ bool meter_passes(CUstream stream, bool alone)
 void meter_ends(CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
-	struct meter *m = e ? &meters[(size_t)((char *)e - (char *)meters) / sizeof *m] : NULL;
+	struct meter *m = e ? e->meter : NULL;
 	int cancel;
-	if (!m || meter_captured(stream) || !meter_take(&m->mark, &cancel))
+	if (!m || meter_captured(stream) || !mark_take(&m->mark, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
 		meter_close(m, e, clock_exact());
@@ -717,7 +578,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 {
 	struct meter_stream *e = *meter_cached(stream);
 	int cancel;
-	if (!e || !relaxed(&e->pending) || !meter_take(&m->mark, &cancel))
+	if (!e || !relaxed(&e->pending) || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
 		meter_close(m, e, clock_exact());
@@ -730,7 +591,7 @@ void meter_waits(struct meter *m, CUcontext context)
 	bool pending = false;
 	for (unsigned i = 0; i < METER_CACHE; i++)
 		pending |= meter_cache[i] && relaxed(&meter_cache[i]->context) == context && relaxed(&meter_cache[i]->pending);
-	if (!pending || !meter_take(&m->mark, &cancel))
+	if (!pending || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && m->closed)
 		meter_sweep(m); /* so that what has ended makes no stream look busy */
@@ -743,33 +604,17 @@ void meter_waits(struct meter *m, CUcontext context)
 	meter_give(m, cancel);
 }
 
-/* meter_take_before is for a thread that is about to end what others touch with the mark. It
- * waits for those, which are at it for microseconds; but not for one that the driver keeps. */
-static bool meter_take_before(struct meter *m, int *cancel)
-{
-	for (int i = 0; i < 200; i++) {
-		if (meter_take(&m->mark, cancel))
-			return true;
-		nanosleep(&(struct timespec){0, 50000}, NULL);
-	}
-	return false;
-}
-
-void meter_stream_ends(CUstream stream)
+void meter_stream_ends(struct meter *m, CUstream stream)
 {
 	int cancel;
-	uint32_t places = __atomic_load_n(&meter_places, __ATOMIC_ACQUIRE);
-	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD)
-		return;
-	for (struct meter *m = meters; m < meters + places; m++)
-		for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
-			if (relaxed(&e->stream) == stream && __atomic_load_n(&e->context, __ATOMIC_ACQUIRE) &&
-			    meter_take_before(m, &cancel)) {
-				if (relaxed(&e->stream) == stream && e->context) {
-					if (!meter_captured(stream) && meter_busy(e))
-						meter_close(m, e, clock_exact());
-					meter_leave(m, e);
-				}
-				meter_give(m, cancel);
-			}
+	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++) {
+		if (relaxed(&e->stream) != stream || !__atomic_load_n(&e->context, __ATOMIC_ACQUIRE) || !mark_take(&m->mark, &cancel))
+			continue;
+		if (relaxed(&e->stream) == stream && e->context) {
+			if (!meter_captured(stream) && meter_busy(e))
+				meter_close(m, e, clock_exact());
+			meter_leave(m, e);
+		}
+		meter_give(m, cancel);
+	}
 }

@@ -158,6 +158,7 @@ func (a *Agent) look() error {
 	if a.reader.PutOff() {
 		time.AfterFunc(putOffGap, a.Wake)
 	}
+	a.reaper.reap(m.Jobs) // first, as it takes longest: what is below is done meanwhile
 	said, news := a.driver.said()
 	var happened []machine.Event
 	if changed {
@@ -166,7 +167,6 @@ func (a *Agent) look() error {
 		a.watcher.set(a.reader.Folders())
 		a.pids.set(m.Jobs)
 	}
-	a.reaper.reap(m.Jobs)
 	if changed || news {
 		picture := a.base.Clone()
 		picture.Findings = m.Findings // whose folder answers is news of each look

@@ -256,18 +256,19 @@ func TestNoticesAtOnce(t *testing.T) {
 	a.await(t, machine.JobEnded, 1)
 }
 
-// A process whose files stay open in another one is noticed when it ends, too.
+// A process whose files stay open in another one is noticed when it ends, too: inotify says nothing
+// then, and is off here, so that nothing but the process's own end makes the agent look.
 func TestNoticesDeathWithOpenFiles(t *testing.T) {
 	testFolder(t)
 	a := startAgent(t, Options{Reap: inProcess})
+	a.watcher.close()
 	c := holder(t, "train", envShare+"=1")
 	other := holder(t, "train")
+	a.reader.Hint(job.Folder())
 	a.Wake()
 	a.await(t, machine.RequestRefused, 2)
-	// The looks that the start has made it take are over: it is the death that makes it look.
-	for before := uint64(0); before != a.Stats().Looks || a.pidsOpen() < 2; {
-		before = a.Stats().Looks
-		time.Sleep(4 * joinTime)
+	if n := a.pidsOpen(); n != 2 {
+		t.Fatalf("it waits for the end of %d processes", n)
 	}
 	if err := c.Process.Kill(); err != nil { // its child lives on, with what it was given
 		t.Fatal(err)
@@ -281,6 +282,44 @@ func (a *Agent) pidsOpen() int {
 	a.pids.mu.Lock()
 	defer a.pids.mu.Unlock()
 	return len(a.pids.open)
+}
+
+// The end of a process is told with the folder of its job; a process that only a job vouches for, one
+// that is not wanted any more and one that has ended before cost nothing.
+func TestPIDWatch(t *testing.T) {
+	hints := make(chan string, 10)
+	w, err := newPIDWatch(func(folder string) { hints <- folder })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { w.run(); close(ended) }()
+	sleeper := func() *exec.Cmd {
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+		return cmd
+	}
+	wanted, claimed, dropped := sleeper(), sleeper(), sleeper()
+	of := func(path string, verified bool, pid int) machine.Job {
+		return machine.Job{Path: path, Processes: []machine.Process{{Verified: verified, PID: pid, HostPID: pid, State: machine.Live}}}
+	}
+	jobs := []machine.Job{of("/a/region", true, wanted.Process.Pid), of("/b/region", false, claimed.Process.Pid), of("/d/region", true, 1<<30)}
+	w.set(append(jobs, of("/c/region", true, dropped.Process.Pid)))
+	w.set(jobs)
+	for _, cmd := range []*exec.Cmd{claimed, dropped, wanted} {
+		_, _ = cmd.Process.Kill(), cmd.Wait()
+	}
+	if got := <-hints; got != "/a" {
+		t.Errorf("got %s", got)
+	}
+	if len(w.open) != 1 || len(hints) != 0 {
+		t.Errorf("%d are open, %d hints more", len(w.open), len(hints))
+	}
+	w.close()
+	<-ended
 }
 
 // The next agent knows the same events as one that was killed, each once.

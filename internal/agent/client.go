@@ -22,6 +22,9 @@ import (
 // ErrNone is returned where there is no agent that can be believed.
 var ErrNone = errors.New("there is no agent")
 
+// ErrVersion is returned by an agent that does not know the question: it is of an earlier version.
+var ErrVersion = errors.New("the agent is of an earlier version (start it again)")
+
 const (
 	dialTimeout   = 200 * time.Millisecond
 	answerTimeout = time.Second
@@ -44,9 +47,14 @@ func Sockets() []string {
 // Client asks an agent. It is believed only if it is root's or this user's: the socket is, and the
 // process behind it.
 type Client struct {
-	path string
-	http *http.Client
+	path    string
+	http    *http.Client
+	version string // as of the last answer
 }
+
+// Version returns the version of ration of which the agent is, by its last answer; empty where it does
+// not say, as those before 0.2 do not.
+func (c *Client) Version() string { return c.version }
 
 // Find returns a client of the first agent that there is, or ErrNone.
 func Find() (*Client, error) {
@@ -63,7 +71,7 @@ func Find() (*Client, error) {
 
 // NewClient returns a client of the agent at a socket.
 func NewClient(path string) *Client {
-	return &Client{path, &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+	return &Client{path: path, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(path) }}}}
 }
 
@@ -122,6 +130,11 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	answer, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("asking the agent: %w", err)
+	}
+	c.version = answer.Header.Get(headerVersion)
+	if answer.StatusCode == http.StatusNotFound {
+		_ = answer.Body.Close()
+		return nil, fmt.Errorf("asking the agent for %s: %w", path, ErrVersion)
 	}
 	if answer.StatusCode != http.StatusOK {
 		_ = answer.Body.Close()

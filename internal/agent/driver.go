@@ -40,20 +40,21 @@ func (s *saying) Status(device int) (gpu.Status, error) {
 }
 func (s *saying) Processes() ([]gpu.Process, error) { return s.processes, s.silent }
 
-// run asks until the context ends, and calls wake for each answer.
+// run asks until the context ends, and calls wake for each answer. It keeps the driver open, and
+// opens it anew when that does not answer, as after it was loaded again.
 func (d *driver) run(ctx context.Context, wake func()) {
+	var session gpu.Session
+	defer session.Close()
 	for {
 		wait := driverRetry
-		if g, err := gpu.Open(""); err == nil {
-			for ctx.Err() == nil {
-				d.set(ask(g))
-				wake()
-				select {
-				case <-ctx.Done():
-				case <-time.After(driverInterval):
-				}
+		if g, err := session.Driver(); err == nil {
+			s := ask(g)
+			if s.silent != nil {
+				session.Failed()
 			}
-			g.Close()
+			d.set(s)
+			wake()
+			wait = driverInterval
 		}
 		select {
 		case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/reap"
 	"ration/internal/region"
@@ -13,8 +14,9 @@ import (
 )
 
 // Agents are killed while processes of jobs join, take memory and are killed. In the end each
-// job holds what its living processes hold, each death is counted once, and the last agent knows
-// each once.
+// job holds what its living processes hold, no death is counted twice, and the last agent knows
+// each that was written down, once. An agent that is killed between freeing a slot and writing
+// down whose it was loses that one (docs/protocols.md, section 7), and reaps one at a time.
 func TestKilledUnderLoad(t *testing.T) {
 	testFolder(t)
 	if *kills > 12 {
@@ -51,18 +53,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		agent.kill()
 	}
 	last := startAgent(t, Options{Reap: inProcess})
-	total := 0
-	for _, name := range names {
-		total += min(killed[name], 64) // a region keeps so many
-	}
-	deaths := last.await(t, machine.ProcessDied, total)
-	once := map[machine.EventID]int{}
-	for i := range deaths {
-		once[deaths[i].ID()]++
-	}
-	if len(once) != total {
-		t.Errorf("%d deaths, %d of them different, want %d", len(deaths), len(once), total)
-	}
+	recorded, lost := 0, 0
 	for _, name := range names {
 		path := filepath.Join(job.Folder(), name, job.RegionName)
 		if err := inProcess(context.Background(), []string{path}, os.Geteuid()); err != nil {
@@ -73,11 +64,25 @@ func TestKilledUnderLoad(t *testing.T) {
 		if len(j.Devices) > 0 {
 			used = j.Devices[0].Used
 		}
-		if want := uint64(len(living[name])) << 20; j.Err() != nil || used != want || int(j.Died) != killed[name] || len(j.Processes) != len(living[name]) {
+		if want := uint64(len(living[name])) << 20; j.Err() != nil || used != want || int(j.Died) > killed[name] || len(j.Processes) != len(living[name]) {
 			t.Errorf("job %s: %v, %d used of %d, %d died of %d, %d processes of %d", name, j.Err(), used, want, j.Died, killed[name], len(j.Processes), len(living[name]))
 		}
 		if region.Locked(path) != (len(living[name]) > 0) {
 			t.Errorf("job %s: an agent has left a lock", name)
 		}
+		recorded += len(j.Deaths)
+		lost += min(killed[name], abi.Deaths) - len(j.Deaths)
+	}
+	if lost < 0 || lost > *kills {
+		t.Errorf("%d deaths were not written down, and %d agents were killed", lost, *kills)
+	}
+	last.Wake()
+	deaths := last.await(t, machine.ProcessDied, recorded)
+	once := map[machine.EventID]int{}
+	for i := range deaths {
+		once[deaths[i].ID()]++
+	}
+	if len(once) != recorded || len(deaths) != recorded {
+		t.Errorf("%d deaths, %d of them different, want %d", len(deaths), len(once), recorded)
 	}
 }

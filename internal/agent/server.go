@@ -170,7 +170,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_ = metrics.Write(w, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
 	})
-	api := &http.Server{Handler: mux, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
+	api := &http.Server{Handler: withVersion(a.opts.Version, mux), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)

@@ -62,7 +62,7 @@ func TestClient(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	holder(t, "train")
-	a := startAgent(t, Options{})
+	a := startAgent(t, Options{Version: "0.3.0"})
 	socket, release, err := Listen(folder)
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +80,13 @@ func TestClient(t *testing.T) {
 	m, err := c.Machine()
 	if err != nil || len(m.Jobs) != 1 || m.Jobs[0].Name != "train" {
 		t.Errorf("%+v, %v", m, err)
+	}
+	if c.Version() != "0.3.0" {
+		t.Errorf("it is of version %q", c.Version())
+	}
+	// A later ration may ask what this agent does not know: then it does without.
+	if err := c.get("/v9/machine", &m); !errors.Is(err, ErrVersion) {
+		t.Errorf("got %v", err)
 	}
 	if h, err := c.History(); err != nil || len(h.Times) == 0 {
 		t.Errorf("%+v, %v", h, err)

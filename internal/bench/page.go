@@ -24,18 +24,22 @@ func (r Report) Page(version string) benchpage.Page {
 		p.Machine = append(p.Machine, benchpage.Fact{Name: "GPU", Text: r.Driver})
 	}
 	if r.Driver == StandIn {
-		p.Lead += " There was no GPU driver: a stand-in took its place, whose calls do far less than a real driver's. So look at what is more, and not at how many per cent that is."
+		p.Lead += " There was no GPU driver: a stand-in took its place, whose calls do far less than a real driver's. So differences are in time, and not in per cent."
 	}
 	if strings.HasSuffix(r.Command, "--quick") {
-		p.Lead = "This was a smoke run of a few seconds (--quick): its values mean nothing. " + p.Lead
+		p.Warning = "This was a smoke run of a few seconds (--quick): its values mean nothing."
 	}
 	for _, c := range r.Comparisons {
-		p.Comparisons = append(p.Comparisons, c.shown())
+		p.Comparisons = append(p.Comparisons, c.shown(r.Driver != StandIn))
 	}
 	for _, result := range r.Results {
 		g := benchpage.Group{Name: result.Bench, About: sentence(result.About), Notes: result.Notes}
 		for _, row := range result.Rows {
-			g.Values = append(g.Values, row.shown())
+			v := row.shown()
+			if p.Warning != "" {
+				v.Verdict = ""
+			}
+			g.Values = append(g.Values, v)
 		}
 		p.Groups = append(p.Groups, g)
 	}
@@ -59,9 +63,9 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-func (c Comparison) shown() benchpage.Comparison {
+func (c Comparison) shown(perCent bool) benchpage.Comparison {
 	more := signed(c.More.Median)
-	if c.Native.Median > 0 {
+	if perCent && c.Native.Median > 0 {
 		more += fmt.Sprintf(" (%+.1f %%)", 100*c.More.Median/c.Native.Median)
 	}
 	verdict := ""

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"sync"
 
 	"ration/internal/humanfmt"
 )
@@ -17,6 +18,7 @@ import (
 // Page is what is shown.
 type Page struct {
 	Title       string
+	Warning     string // what the reader must know before everything else
 	Lead        string // what this is, in a sentence or two
 	Date        string
 	Command     string // that makes such a page
@@ -68,13 +70,15 @@ type Check struct{ Name, Verdict, Text string }
 //go:embed page.html
 var files embed.FS
 
-var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"pair": pairPlot, "scale": newScale, "class": verdictClass,
-}).ParseFS(files, "page.html"))
+var page = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page.html").Funcs(template.FuncMap{
+		"pair": pairPlot, "scale": newScale, "class": verdictClass,
+	}).ParseFS(files, "page.html"))
+})
 
 // Write writes a page.
 func Write(w io.Writer, p Page) error {
-	if err := page.Execute(w, p); err != nil {
+	if err := page().Execute(w, p); err != nil {
 		return fmt.Errorf("writing the page: %w", err)
 	}
 	return nil
@@ -132,7 +136,11 @@ type scale struct {
 	Ticks     []tick
 }
 
+// tick is a decade. Text is empty where there is no room for it.
 type tick struct{ At, Text string }
+
+// maxTickTexts is how many texts there is room for.
+const maxTickTexts = 6
 
 // newScale returns the axis for a group, or nil if no value is a time.
 func newScale(g Group) *scale {
@@ -147,8 +155,17 @@ func newScale(g Group) *scale {
 	}
 	s := &scale{low: int(math.Floor(math.Log10(low))), high: int(math.Ceil(math.Log10(high)))}
 	s.high = max(s.high, s.low+1)
+	every := (s.high - s.low + maxTickTexts - 2) / (maxTickTexts - 1)
 	for e := s.low; e <= s.high; e++ {
-		s.Ticks = append(s.Ticks, tick{at(s.x(math.Pow10(e))), humanfmt.Nanoseconds(math.Pow10(e))})
+		t := tick{At: at(s.x(math.Pow10(e)))}
+		if (e-s.low)%every == 0 {
+			number, unit, _ := strings.Cut(humanfmt.Nanoseconds(math.Pow10(e)), " ")
+			if whole, fraction, ok := strings.Cut(number, "."); ok && strings.Trim(fraction, "0") == "" {
+				number = whole
+			}
+			t.Text = number + " " + unit
+		}
+		s.Ticks = append(s.Ticks, t)
 	}
 	return s
 }

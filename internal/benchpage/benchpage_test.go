@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write testdata/page.html")
 // fixed is a page with everything that a page can have, and names that would break it.
 func fixed() benchpage.Page {
 	return benchpage.Page{
-		Title: "What ration costs on <this> machine", Lead: "A lead & a half.", Date: "2026-11-16T03:02:46Z", Command: "ration bench report",
+		Title: "What ration costs on <this> machine", Warning: "A smoke run.", Lead: "A lead & a half.", Date: "2026-11-16T03:02:46Z", Command: "ration bench report",
 		Machine: []benchpage.Fact{{"CPU", "2 × \"Xeon\""}, {"kernel", "Linux 6.18"}},
 		Comparisons: []benchpage.Comparison{
 			{Name: "cuMemAlloc", Native: benchpage.Spread{Low: 90, Median: 100, High: 120}, Job: benchpage.Spread{Low: 200, Median: 210, High: 240},
@@ -118,7 +118,7 @@ func TestPlotsAreToScale(t *testing.T) {
 		`<line class="job" x1="197.3" y1="19" x2="236.0" y2="19" />`,
 		`<circle class="job" cx="207.0" cy="19" r="3.5" />`,
 		`<text x="4.0" y="10" text-anchor="middle">100 ns</text>`, // decades from 100 ns to 10 ms
-		`<text x="236.0" y="10" text-anchor="middle">10.0 ms</text>`,
+		`<text x="236.0" y="10" text-anchor="middle">10 ms</text>`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is not there", want)

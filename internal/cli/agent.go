@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"slices"
 	"syscall"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"ration/internal/agent"
 	"ration/internal/job"
 	"ration/internal/reap"
-	"ration/machine"
 )
 
 // defaultListen is where root's agent serves metrics.
@@ -174,38 +172,5 @@ func newReapCommand() *cobra.Command {
 			}
 			return err
 		}),
-	}
-}
-
-// addTotals adds what an agent of the whole machine says of the devices: to an ordinary user,
-// what all users' jobs have of them. Without an agent, or with one that does not answer, all
-// stays as it is.
-func addTotals(m *machine.Machine) {
-	if job.AllUsers() {
-		return // this process sees as much
-	}
-	c, err := agent.Find()
-	if err != nil {
-		return
-	}
-	theirs, err := c.Machine()
-	if err != nil {
-		return
-	}
-	if len(m.Devices) == 0 { // this program can load no driver
-		m.Devices = theirs.Devices
-	}
-	for i := range m.Devices {
-		g := &m.Devices[i]
-		at := slices.IndexFunc(theirs.Devices, func(t machine.GPU) bool { return t.UUID == g.UUID })
-		if at >= 0 && theirs.Devices[at].Rations >= g.Rations {
-			g.Rations, g.Jobs, g.Unlimited = theirs.Devices[at].Rations, theirs.Devices[at].Jobs, theirs.Devices[at].Unlimited
-		}
-	}
-	for _, f := range theirs.Findings {
-		same := func(own machine.Finding) bool { return own.Kind == f.Kind && own.Device == f.Device }
-		if f.Kind == machine.Overbooked && !slices.ContainsFunc(m.Findings, same) {
-			m.Findings = append(m.Findings, f)
-		}
 	}
 }

@@ -3,7 +3,10 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -200,7 +203,7 @@ func TestASCII(t *testing.T) {
 // A path may be named by another user, and come here by a pattern of the shell: nothing in
 // it moves the cursor.
 func TestNamesOfOthers(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "\x1b]0;owned\x07\u009b2J\u202e\x7f")
+	dir := filepath.Join(t.TempDir(), "\x1b]0;owned\x07\u009b2J\u202e\x7f\nforged")
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -229,6 +232,32 @@ func TestNamesOfOthers(t *testing.T) {
 				t.Errorf("%q: %q reaches the terminal: %q, %q", args, c, stdout.String(), stderr.String())
 				break
 			}
+		}
+		for line := range strings.Lines(stdout.String() + stderr.String()) {
+			if strings.HasPrefix(strings.TrimPrefix(line, "ration: "), "forged") {
+				t.Errorf("%q: a path is two lines: %q, %q", args, stdout.String(), stderr.String())
+			}
+		}
+	}
+}
+
+// An error is a line, and errors that were joined are one each, whatever the names in them hold.
+func TestMessages(t *testing.T) {
+	path := "a\nration: b"
+	plain, other := fmt.Errorf("opening %s: %w", path, fs.ErrNotExist), errors.New("other")
+	for name, c := range map[string]struct {
+		err  error
+		want []string
+	}{
+		"plain":           {plain, []string{"opening a?ration: b: file does not exist"}},
+		"joined":          {errors.Join(plain, other), []string{"opening a?ration: b: file does not exist", "other"}},
+		"with a status":   {statusError{errors.Join(plain, other), ExitOpen}, []string{"opening a?ration: b: file does not exist", "other"}},
+		"wrapped":         {fmt.Errorf("removing %s: %w (end it)", path, errors.Join(other, other)), []string{"removing a?ration: b: other", "other (end it)"}},
+		"two in one line": {fmt.Errorf("%s: %w (%w)", path, fs.ErrNotExist, other), []string{"a?ration: b: file does not exist (other)"}},
+		"one without any": {fmt.Errorf("%s: %w", path, errors.New("")), []string{"a?ration: b: "}},
+	} {
+		if got := messages(c.err); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q", name, got)
 		}
 	}
 }

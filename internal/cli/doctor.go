@@ -38,7 +38,7 @@ Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 		},
 		ValidArgsFunction: completeCommand,
 		RunE: withStatus(func(_ *cobra.Command, args []string) error {
-			opt.Command = args
+			opt.Command, opt.Version = args, version
 			return a.runDoctor(opt)
 		}),
 	}

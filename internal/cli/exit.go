@@ -74,12 +74,41 @@ func exitStatus(err error) int {
 	return ExitUsage
 }
 
-// printError prints an error, unless it is nil or was reported.
+// printError prints an error, unless it is nil or was reported. It is the one place where
+// messages are made safe: each is one line, whatever a path or a name in it holds.
 func printError(to io.Writer, err error) {
 	if err == nil || errors.Is(err, errReported) {
 		return
 	}
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		fmt.Fprintln(to, "ration:", termtext.Printable(line)) // with names that others chose
+	for _, line := range messages(err) {
+		fmt.Fprintln(to, "ration:", line)
 	}
+}
+
+// messages returns an error as lines of printable text: one for each error of those that were
+// joined. A new line that is not between two of these is of a name, and is printed as no line.
+func messages(err error) (lines []string) {
+	text := err.Error()
+	switch wrapped := err.(type) {
+	case interface{ Unwrap() []error }:
+		var texts []string
+		for _, e := range wrapped.Unwrap() {
+			texts, lines = append(texts, e.Error()), append(lines, messages(e)...)
+		}
+		if text == strings.Join(texts, "\n") {
+			return lines
+		}
+	case interface{ Unwrap() error }:
+		inner := wrapped.Unwrap()
+		if inner == nil {
+			break
+		}
+		if before, after, found := strings.Cut(text, inner.Error()); found {
+			lines = messages(inner)
+			lines[0] = termtext.Printable(before) + lines[0]
+			lines[len(lines)-1] += termtext.Printable(after)
+			return lines
+		}
+	}
+	return []string{termtext.Printable(text)}
 }

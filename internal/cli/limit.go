@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/abi"
+	"ration/internal/agent"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
@@ -38,6 +39,11 @@ type Limit struct {
 	ShareBefore int `json:"share_before"` // the share before the change, in per cent; 0 for none
 	MaxBefore   int `json:"max_before"`   // the cap before the change, in per cent; 0 for none
 	Unenforced  int `json:"unenforced"`   // processes that are not held to a share or a cap that this job did not have before
+
+	// Overbooked is by how much the limits of all jobs of the machine together exceed the device, after
+	// the change, as far as an agent sees them.
+	Overbooked uint64 `json:"overbooked"`
+	booked     machine.GPU
 }
 
 // limitChange is what is to be changed, of which devices.
@@ -65,7 +71,9 @@ for the one that --device names, or as listed: 0=10g,1=20g.
 
 A change holds for every request from then on. If the job holds more than its
 new limit, nothing is taken from it. It gets nothing more until enough was
-freed. A tolerance stays as it is.
+freed. A tolerance stays as it is. Where an agent runs (ration agent), the
+command says if all jobs of the machine together may then have more than there
+is of a device.
 
 --compute and --compute-max change the job's share of a device's time and its
 cap, as in ration run; none ends one. A process that was started when its job
@@ -368,6 +376,10 @@ func (a *app) printChange(j job.Job, earlier machine.Job, change limitChange, de
 	printError(a.err, s.Err()) // the change has been made
 	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
 	now := byDevice(s)
+	var booked map[int]machine.GPU
+	if change.memory.IsSet() {
+		booked = agent.Booked(&s)
+	}
 	for _, d := range devices {
 		if _, shown := now[d]; !shown {
 			now[d] = after[d]
@@ -378,6 +390,9 @@ func (a *app) printChange(j job.Job, earlier machine.Job, change limitChange, de
 			l.ShareBefore, l.MaxBefore = c.Share, c.Max
 		} else if now[d].Compute != nil {
 			l.Unenforced = processesOn(earlier, d)
+		}
+		if g, known := booked[d]; known && g.Rations > g.Total && now[d].Limited {
+			l.Overbooked, l.booked = g.Rations-g.Total, g
 		}
 		out.Devices = append(out.Devices, l)
 	}
@@ -398,6 +413,10 @@ func (a *app) printDeviceChange(title string, change limitChange, d Limit, was m
 			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("%s are held. Nothing is taken away; requests are refused until %s were returned.",
 				humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Over)), 2))
 		}
+	}
+	if g := d.booked; d.Overbooked > 0 {
+		a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("The device is overbooked: %s %s of its %s, and may find none left within that.",
+			humanfmt.Plural(g.Jobs, "job has", "jobs together have"), humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total)), 2))
 	}
 	share, most := 0, 0
 	if d.Compute != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/agent"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/node"
@@ -115,6 +116,8 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 
 // printPs prints once, or again and again.
 func (a *app) printPs(f psFlags, print func(*app) error) error {
+	a.node, a.totals = &node.Reader{}, &agent.Totals{}
+	defer a.node.Close()
 	if f.watch.enabled {
 		a.meter = utilization.New()
 		defer a.meter.Close()
@@ -128,7 +131,7 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 	m := machine.Machine{Folder: job.Folder(), Devices: []machine.GPU{}, Outside: []machine.Outside{}, Findings: []machine.Finding{},
 		Jobs: []machine.Job{reap.ReadJob(job.Job{Path: f.region}, reap.Options{ReadOnly: f.readOnly})}}
 	s := &m.Jobs[0]
-	node.AddDriver(&m)
+	a.node.AddDriver(&m)
 	m.Outside = []machine.Outside{} // as they may be in other jobs
 	a.addTime(m.Jobs)
 	if a.json {
@@ -151,11 +154,11 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 }
 
 func (a *app) printAllJobs(f psFlags, names []string, format *template.Template) error {
-	m, err := node.Read(reap.Options{ReadOnly: f.readOnly})
+	m, err := a.node.Read(reap.Options{ReadOnly: f.readOnly})
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	addTotals(&m)
+	a.totals.Add(&m)
 	if m.Jobs, err = chooseJobs(m.Jobs, names); err != nil {
 		return err
 	}

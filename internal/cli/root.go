@@ -17,8 +17,10 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"ration/internal/agent"
 	"ration/internal/child"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/procgroup"
 	"ration/internal/tui"
 	"ration/internal/utilization"
@@ -83,7 +85,9 @@ type app struct {
 	out  terminal // standard output
 	err  terminal // standard error
 
-	meter *utilization.Meter // of a command that looks again and again; nil otherwise
+	meter  *utilization.Meter // of a command that looks again and again; nil otherwise
+	node   *node.Reader       // of a command that shows the machine
+	totals *agent.Totals      // of the same
 }
 
 func execute(args []string, stdout, stderr io.Writer) error {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -33,8 +32,7 @@ func TestRun(t *testing.T) {
 		t.Skip(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir:      "testdata/run",
-		Deadline: time.Now().Add(3 * time.Minute),
+		Dir: "testdata/run",
 		Setup: func(env *testscript.Env) error {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")

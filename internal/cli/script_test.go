@@ -225,7 +225,7 @@ func hold(args []string) int {
 			if err := os.WriteFile(args[4], nil, 0o600); err != nil {
 				return err
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(10 * time.Minute)
 		}
 		return nil
 	}()

@@ -7,10 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/agent"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/reap"
 	"ration/internal/tui"
 	"ration/internal/utilization"
+	"ration/machine"
 )
 
 type topFlags struct {
@@ -76,13 +79,15 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		return usageError("--interval %v: too often (use %v or more)", f.interval, minInterval)
 	}
 	opts := reap.Options{ReadOnly: f.readOnly}
-	source := tui.AllJobs(opts)
+	reader := &node.Reader{}
+	defer reader.Close()
+	source := withAgent(tui.AllJobs(reader, opts))
 	if cmd.Flags().Changed("region") {
 		j := job.Job{Path: f.region}
 		if s := reap.ReadJob(j, opts); s.Err() != nil {
 			return statusError{s.Err(), ExitOpen}
 		}
-		source = tui.OneJob(j, opts)
+		source = withAgent(tui.OneJob(reader, j, opts))
 	}
 	var actions tui.Actions
 	if !f.readOnly {
@@ -97,4 +102,31 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		printError(a.err, after.Save(path)) // no reason to fail
 	}
 	return err
+}
+
+// withAgent adds what an agent knows, where there is one: to each sample what all users' jobs have of
+// the devices, and to the first what was before it.
+func withAgent(source tui.Source) tui.Source {
+	totals, first := &agent.Totals{}, true
+	return func() tui.Sample {
+		s := source()
+		totals.Add(&s.Machine)
+		if first {
+			first, s.Past = false, agentHistory()
+		}
+		return s
+	}
+}
+
+// agentHistory returns what an agent has kept, or nil.
+func agentHistory() *machine.History {
+	c, err := agent.Find()
+	if err != nil {
+		return nil
+	}
+	h, err := c.History()
+	if err != nil {
+		return nil
+	}
+	return &h
 }

@@ -39,6 +39,7 @@ type Options struct {
 	Fix     bool
 	FakeGPU string   // check a stand-in machine instead of the driver
 	Command []string // a program to try
+	Version string   // of this ration
 }
 
 // checker is one run of the doctor.

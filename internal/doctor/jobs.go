@@ -62,11 +62,11 @@ func (c *checker) checkJobs() {
 		}
 	})
 	if left > 0 {
-		c.warn("jobs", "ration ps shows them; end those that take long", "%d were not checked: the others took %v", left, jobsPatience)
+		c.warn("jobs", "ration ps shows them; end those that take long", "%s not checked: the others took %v", humanfmt.Plural(left, "was", "were"), jobsPatience)
 	}
 	text := fmt.Sprintf("%d in good order", healthy)
 	if ended > 0 {
-		text += fmt.Sprintf("; %d have ended, and are kept for ration why (--fix removes them)", ended)
+		text += "; " + humanfmt.Plural(ended, "has ended, and is", "have ended, and are") + " kept for ration why (--fix removes them)"
 	}
 	c.pass("jobs", "%s", text)
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"ration/internal/job"
 	"ration/internal/launch"
@@ -20,14 +21,20 @@ import (
 
 // allocating matches the calls that allocate device memory, and the likely names of
 // such calls in a newer driver.
-var allocating = regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMemAlloc|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
+var allocating = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMemAlloc|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
+})
 
 // notAllocating matches calls that allocating matches, and that allocate none.
-var notAllocating = regexp.MustCompile(`^cu(MemHostAlloc|MemAllocHost|MemPoolGet|MemPoolSet|.*(Export|Import|GetAccess|SetAccess|GetAttribute|Properties|Free))`)
+var notAllocating = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^cu(MemHostAlloc|MemAllocHost|MemPoolGet|MemPoolSet|.*(Export|Import|GetAccess|SetAccess|GetAttribute|Properties|Free))`)
+})
 
 // resolved matches a line of the library's log: a call that was looked up, and whether
 // it is counted.
-var resolved = regexp.MustCompile(`\bresolves (\w+)[^:]*: (counted|passed on)`)
+var resolved = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\bresolves (\w+)[^:]*: (counted|passed on)`)
+})
 
 // checkProgram runs the command with the library and without a limit, and checks
 // whether it was counted.
@@ -81,12 +88,12 @@ func (c *checker) checkCalls(log io.Reader) {
 	counted, ignored, missed := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {
-		m := resolved.FindStringSubmatch(lines.Text())
+		m := resolved().FindStringSubmatch(lines.Text())
 		switch {
 		case m == nil:
 		case m[2] == "counted":
 			counted[m[1]] = true
-		case allocating.MatchString(m[1]) && !notAllocating.MatchString(m[1]):
+		case allocating().MatchString(m[1]) && !notAllocating().MatchString(m[1]):
 			missed[m[1]] = true
 		default:
 			ignored[m[1]] = true

@@ -65,6 +65,29 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// A job of which nothing is locked has no living processes, also where the kernel could not be
+// asked for each of them in time: one user's thousand of them must not keep a job from being
+// removed on a busy machine.
+func TestUnlockedHasNoLiving(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	impatient := func() bool { return false }
+	j, slot := used(t, "train")
+	defer slot.Leave()
+	content, err := os.ReadFile(j.Path)
+	must(t, err)
+	path, err := MakeFolder("dead") // the same processes, and none of their locks
+	must(t, err)
+	must(t, os.WriteFile(path, content, 0o600))
+	for name, c := range map[string]struct {
+		job    Job
+		living int
+	}{"locked": {j, 1}, "not locked": {Job{"dead", path}, 0}} {
+		if u, err := inspectWith(c.job, impatient); err != nil || len(u.living) != c.living || u.locked != (c.living > 0) {
+			t.Errorf("%s: %+v, %v", name, u, err)
+		}
+	}
+}
+
 func TestRemove(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	j, slot := used(t, "train")
@@ -121,9 +144,39 @@ func TestFoldersOfOthers(t *testing.T) {
 		must(t, os.Mkdir(filepath.Join(temp, fmt.Sprintf("ration-%d", uid)), 0o700))
 	}
 	p := Places{Temp: temp, Home: func(int) string { return "" }}
-	found := p.Folders()
-	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 {
-		t.Errorf("got %+v", found)
+	found, all := p.Folders()
+	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 || !all {
+		t.Errorf("got %+v, %v", found, all)
+	}
+}
+
+// However many names others make in /tmp, a bounded number is listed, and a user with a process,
+// who may have no other entry anywhere, is found without the list.
+func TestFoldersInFlood(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes folders and processes of other users")
+	}
+	p := Places{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: 10}
+	want := map[int]bool{}
+	for n := range 20 {
+		uid := 61000 + n
+		want[uid] = true
+		for _, dir := range []string{filepath.Join(p.Temp, fmt.Sprint("ration-", uid)), filepath.Join(p.Proc, fmt.Sprint(1+n))} {
+			must(t, os.Mkdir(dir, 0o755))
+			must(t, os.Chown(dir, uid, uid))
+		}
+	}
+	for n := range 100 {
+		must(t, os.WriteFile(filepath.Join(p.Temp, fmt.Sprint("flood", n)), nil, 0o600))
+	}
+	found, all := p.Folders()
+	for _, f := range found {
+		if len(f.Paths()) == 1 {
+			delete(want, f.UID)
+		}
+	}
+	if all || len(want) > 0 || len(found) != 20 {
+		t.Errorf("without %v: %+v, %v", want, found, all)
 	}
 }
 

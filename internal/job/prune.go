@@ -8,14 +8,16 @@ import (
 	"time"
 )
 
-// Kept is how many ended jobs Prune keeps, for questions after the fact.
+// Kept is how many ended jobs Prune keeps at least, for questions after the fact.
 const Kept = 16
 
 // Prune removes this user's launched jobs that have ended, except for the latest
-// Kept. It reports no errors: the caller launches a job, and can do so without it.
+// Kept. To look at each costs what a start of a job can spare only now and then: it does so
+// when there are twice as many. It reports no errors: the caller launches a job, and can do so
+// without it.
 func Prune() {
 	entries, err := os.ReadDir(Folder())
-	if err != nil || checkTrusted(Folder()) != nil {
+	if err != nil || len(entries) <= 2*Kept || checkTrusted(Folder()) != nil {
 		return
 	}
 	type endedJob struct {

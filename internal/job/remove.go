@@ -243,7 +243,11 @@ func holders(path string) (out []region.Process) {
 
 // inspect returns what the job's region says of its use. Where it cannot be read,
 // only begun is known, and who has it locked.
-func inspect(j Job) (u use, err error) {
+func inspect(j Job) (use, error) { return inspectWith(j, nil) }
+
+// inspectWith asks the kernel for the processes for as long as patient says; nil is as long as a
+// region is.
+func inspectWith(j Job, patient func() bool) (u use, err error) {
 	u.begun = j.Name != "" && exists(filepath.Join(filepath.Dir(j.Path), aliveName))
 	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
@@ -254,13 +258,16 @@ func inspect(j Job) (u use, err error) {
 		return u, err
 	}
 	defer r.Close()
+	r.SetAskPatience(patient)
 	all, err := r.Processes()
 	if err != nil {
 		return u, err
 	}
 	u.locked = region.Locked(j.Path) // also by a slot that the region does not show
 	c, err := r.Counters()
-	u.living = slices.DeleteFunc(all, func(p region.Process) bool { return p.Dead })
+	if u.locked { // otherwise none lives, and those of thousands that could not be asked for in time do not either
+		u.living = slices.DeleteFunc(all, func(p region.Process) bool { return p.Dead })
+	}
 	u.begun, u.created = u.begun || c.Claims > 0, time.Unix(0, r.Created())
 	return u, err
 }

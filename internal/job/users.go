@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,45 +23,80 @@ import (
 // maxUserJobs bounds how many jobs of one folder are looked at.
 const maxUserJobs = 4096
 
+// maxTempNames bounds how many names in the folder of temporary files are listed: every user can
+// make any number.
+const maxTempNames = 1 << 15
+
 // Places is where the folders of other users' jobs are looked for.
 type Places struct {
 	Runtime string // holds a folder for each user, by UID: /run/user
 	Temp    string // holds ration-UID: /tmp
 	Proc    string // holds a folder for each process: /proc
 	Home    func(uid int) string
+	listed  int // names of Temp that are listed at most; 0 is maxTempNames
 }
 
 // AllPlaces are those of this machine.
-var AllPlaces = Places{"/run/user", "/tmp", "/proc", proc.Home}
+var AllPlaces = Places{Runtime: "/run/user", Temp: "/tmp", Proc: "/proc", Home: proc.Home}
 
-// Folders returns paths at which other users' jobs may be; some need not exist.
-func (p Places) Folders() []Folders {
-	byUser := map[int][]string{}
-	each(p.Runtime, func(name string) {
+// Folders returns paths at which other users' jobs may be; some need not exist. all is false
+// where there are more names in Temp than are listed. A user with a process or a folder in
+// Runtime is found all the same, so only jobs of users without any, which have ended, may be
+// missing then.
+func (p Places) Folders() (out []Folders, all bool) {
+	byUser := map[int]*Folders{}
+	user := func(uid int) *Folders {
+		if byUser[uid] == nil {
+			byUser[uid] = &Folders{UID: uid, home: p.Home}
+		}
+		return byUser[uid]
+	}
+	each(p.Runtime, func(name string) bool {
 		if uid, is := parseUID(name); is {
-			byUser[uid] = append(byUser[uid], filepath.Join(p.Runtime, name, "ration"))
+			user(uid).paths = []string{filepath.Join(p.Runtime, name, "ration")}
 		}
+		return true
 	})
-	each(p.Temp, func(name string) {
-		digits, is := strings.CutPrefix(name, "ration-")
-		if uid, number := parseUID(digits); is && number && ownedBy(filepath.Join(p.Temp, name), uid) {
-			byUser[uid] = append(byUser[uid], filepath.Join(p.Temp, name))
-		}
-	})
-	each(p.Proc, func(name string) {
+	each(p.Proc, func(name string) bool {
 		var st unix.Stat_t
 		if _, err := strconv.Atoi(name); err == nil && unix.Lstat(filepath.Join(p.Proc, name), &st) == nil && st.Uid != 0 {
-			byUser[int(st.Uid)] = append(byUser[int(st.Uid)], "")
+			user(int(st.Uid)).withProcesses = true
 		}
+		return true
 	})
-	var out []Folders
-	for uid, paths := range byUser {
-		withProcesses := slices.Contains(paths, "")
-		out = append(out, Folders{uid, slices.DeleteFunc(paths, func(s string) bool { return s == "" }), withProcesses, p.Home})
+	inTemp := func(f *Folders) {
+		if path := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(f.UID)); ownedBy(path, f.UID) {
+			f.paths = append(f.paths, path)
+		}
+	}
+	known := map[int]bool{}
+	for uid, f := range byUser {
+		known[uid] = true
+		inTemp(f)
+	}
+	left := cmp.Or(p.listed, maxTempNames)
+	all = each(p.Temp, func(name string) bool {
+		if left--; left < 0 {
+			return false
+		}
+		digits, is := strings.CutPrefix(name, tempPrefix)
+		if uid, number := parseUID(digits); is && number && !known[uid] {
+			f := &Folders{UID: uid, home: p.Home}
+			if inTemp(f); len(f.paths) > 0 {
+				byUser[uid] = f
+			}
+		}
+		return true
+	})
+	for _, f := range byUser {
+		out = append(out, *f)
 	}
 	slices.SortFunc(out, func(a, b Folders) int { return a.UID - b.UID })
-	return out
+	return out, all
 }
+
+// tempPrefix is what the name of a user's folder in Temp has before the UID.
+const tempPrefix = "ration-"
 
 // parseUID parses the number of a user as it is written, so that each has one name.
 func parseUID(text string) (uid int, is bool) {
@@ -86,32 +122,36 @@ func (f Folders) Paths() []string {
 	return f.paths
 }
 
-// each calls visit for each name in a folder, if there is one.
-func each(dir string, visit func(name string)) {
+// each calls visit for each name in a folder, if there is one, until that returns false. It
+// reports whether it saw all of them.
+func each(dir string, visit func(name string) bool) (all bool) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return
+		return true
 	}
 	defer f.Close()
 	for {
 		some, err := f.Readdirnames(1024) // others may have made any number
 		for _, name := range some {
-			visit(name)
+			if !visit(name) {
+				return false
+			}
 		}
 		if err != nil {
-			return
+			return true
 		}
 	}
 }
 
 // ownedBy reports whether a folder belongs to a user: anybody can make one of any name in /tmp,
 // and no job is kept in one of another user's. The file system that the folder is on may be a
-// tenant's, and is not asked; where the kernel cannot say without, it may be that user's.
+// tenant's, and is not asked; where the kernel cannot say without, it may be that user's. One that
+// does not exist is nobody's.
 func ownedBy(path string, uid int) bool {
 	var st unix.Statx_t
 	const flags, want = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC, unix.STATX_UID
 	err := unix.Statx(unix.AT_FDCWD, path, flags, want, &st)
-	return err != nil || st.Mask&want == 0 || int(st.Uid) == uid
+	return err != nil && err != unix.ENOENT || err == nil && (st.Mask&want == 0 || int(st.Uid) == uid)
 }
 
 // isJobName reports whether what is in a folder of jobs may be a job, by its name.

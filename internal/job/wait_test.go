@@ -95,7 +95,7 @@ func waiting(t *testing.T, path string, from string) {
 	if err := unix.Stat(path, &st); err != nil {
 		t.Fatal(err)
 	}
-	file := fmt.Appendf(nil, "%02x:%02x:%d %s ", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino, from)
+	file := fmt.Appendf(nil, "%02x:%02x:%d %s", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino, from)
 	for range 6000 {
 		list, err := os.ReadFile("/proc/locks")
 		if err != nil {
@@ -233,7 +233,7 @@ func TestWaitForMember(t *testing.T) {
 	}
 	end, _ := startMember(t, path, 50)
 	result := startWait(Job{"train", path})
-	waiting(t, path, "0")
+	waiting(t, path, "50 50") // for that byte alone
 	mustWait(t, result)
 	end()
 	if w := <-result; w.err != nil || w.end != nil {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"ration/internal/child"
@@ -131,7 +132,7 @@ func (l *lesson) prompt(t task) error {
 			return l.perform(t)
 		case line == "quit" || line == "exit":
 			return ErrLeft
-		case number.MatchString(line):
+		case number().MatchString(line):
 			l.answer = line
 		default:
 			if strings.HasSuffix(line, "&") {
@@ -152,7 +153,9 @@ func (l *lesson) prompt(t task) error {
 	}
 }
 
-var number = regexp.MustCompile(`^[0-9]+$`)
+var number = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9]+$`)
+})
 
 // perform does a task for the newcomer.
 func (l *lesson) perform(t task) error {

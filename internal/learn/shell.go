@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +28,9 @@ type shell struct {
 }
 
 // own matches variables that would change what a lesson shows.
-var own = regexp.MustCompile(`^(RATION_|CUDA_|GPU_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|PATH=)`)
+var own = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(RATION_|CUDA_|GPU_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|PATH=)`)
+})
 
 // newShell makes a folder with this program in it, as ration, and one for jobs.
 func newShell(folder, ration string, screen Screen) (*shell, error) {
@@ -37,7 +40,7 @@ func newShell(folder, ration string, screen Screen) (*shell, error) {
 		return nil, fmt.Errorf("making a folder for the lesson: %w", err)
 	}
 	for _, entry := range os.Environ() {
-		if !own.MatchString(entry) {
+		if !own().MatchString(entry) {
 			s.environ = append(s.environ, entry)
 		}
 	}

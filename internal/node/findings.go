@@ -32,9 +32,12 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		if g.Rations > g.Total && g.Total > 0 {
+			who, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
+			if g.Jobs == 1 {
+				left = "alone, and may find none left within its limit"
+			}
 			add(machine.Finding{Kind: machine.Overbooked, Device: g.Device,
-				Text: fmt.Sprintf("device %d is overbooked: %s have %s of its %s together, and may find none left within their limits",
-					g.Device, humanfmt.Plural(g.Jobs, "job", "jobs"), humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total)),
+				Text:   fmt.Sprintf("device %d is overbooked: %s %s of its %s %s", g.Device, who, humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total), left),
 				Remedy: "lower a limit with ration limit, or start fewer jobs there"})
 		}
 	}

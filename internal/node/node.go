@@ -23,24 +23,36 @@ type Driver interface {
 	Processes() ([]gpu.Process, error)
 }
 
+// Reader reads the machine, once or again and again, and keeps the driver open in between. It is
+// not for use by several goroutines at once. Its zero value is ready.
+type Reader struct{ session gpu.Session }
+
+// Close ends the use of the driver.
+func (r *Reader) Close() { r.session.Close() }
+
 // Read reads the machine. The error says why the jobs could not be listed.
-func Read(opts reap.Options) (machine.Machine, error) {
+func (r *Reader) Read(opts reap.Options) (machine.Machine, error) {
 	m, err := reap.Read(opts)
 	if err == nil {
-		AddDriver(&m)
+		r.AddDriver(&m)
 		m.Findings = append(m.Findings, Findings(&m)...)
 	}
 	return m, err
 }
 
 // AddDriver adds what the driver says, where there is one.
-func AddDriver(m *machine.Machine) {
-	driver, err := gpu.Open("")
-	if err != nil {
-		return
+func (r *Reader) AddDriver(m *machine.Machine) {
+	driver, err := r.session.Driver()
+	if err == nil && !addDriver(m, driver) {
+		r.session.Failed()
 	}
-	defer driver.Close()
-	addDriver(m, driver)
+}
+
+// Read is Reader.Read, once.
+func Read(opts reap.Options) (machine.Machine, error) {
+	var r Reader
+	defer r.Close()
+	return r.Read(opts)
 }
 
 // AddFrom adds what a driver says, and then what an operator should know.
@@ -52,8 +64,8 @@ func AddFrom(m *machine.Machine, driver Driver) {
 }
 
 // addDriver adds the devices, what the driver counts for each process of a job, and those of
-// no job.
-func addDriver(m *machine.Machine, driver Driver) {
+// no job. It reports whether the driver has answered.
+func addDriver(m *machine.Machine, driver Driver) bool {
 	devices := driver.Describe()
 	for _, d := range devices {
 		g := machine.GPU{Device: d.Index, UUID: termtext.Printable(d.UUID), Name: termtext.Printable(d.Name), MIG: d.MIG, Total: uint64(d.Total)}
@@ -67,9 +79,10 @@ func addDriver(m *machine.Machine, driver Driver) {
 	if err != nil {
 		m.Findings = append(m.Findings, machine.Finding{Kind: machine.DriverSilent, Device: -1,
 			Text: "the driver does not say which processes hold memory: " + termtext.Printable(err.Error()), Remedy: "try nvidia-smi"})
-		return
+		return false
 	}
 	addProcesses(m, reported)
+	return true
 }
 
 // deviceOf returns the index in m.Devices of a job's device, or -1: by its UUID, or, where no

@@ -60,6 +60,19 @@ func TestRations(t *testing.T) {
 	}
 }
 
+// An overbooked device is said in good English, for one job and for more.
+func TestOverbookedSentence(t *testing.T) {
+	for jobs, want := range map[int]string{
+		1: "device 0 is overbooked: 1 job has 20 GiB of its 10 GiB alone, and may find none left within its limit",
+		2: "device 0 is overbooked: 2 jobs have 20 GiB of its 10 GiB together, and may find none left within their limits",
+	} {
+		found := Findings(&machine.Machine{Devices: []machine.GPU{{Total: 10 * gib, Rations: 20 * gib, Jobs: jobs}}})
+		if len(found) != 1 || found[0].Text != want || found[0].Remedy == "" {
+			t.Errorf("got %+v", found)
+		}
+	}
+}
+
 // What a process claims to be does not take another one off the list of those in no job.
 func TestOutside(t *testing.T) {
 	t.Setenv(job.EnvFolder, "")

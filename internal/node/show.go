@@ -60,17 +60,22 @@ func (r DeviceRange) String() string {
 	return fmt.Sprint(r.Device.Device)
 }
 
-// DeviceRanges returns the devices that are there, were used or have a limit. Before any process
-// has found out which devices there are, a limit for all of them is one range.
+// Unused reports whether nothing was ever asked for of it.
+func (r DeviceRange) Unused() bool { return unused(r.Device) }
+
+func unused(d machine.Device) bool { return d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
+
+// DeviceRanges returns the devices that are there, were used or have a limit. Those of which nothing
+// was ever asked for, with the same limits, are one range: a limit for all devices is one before any
+// process has found out which there are, and most of a machine's are of no interest to most jobs.
 func DeviceRanges(devices []machine.Device) (out []DeviceRange) {
-	unseen := func(d machine.Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
 	for i := 0; i < len(devices); i++ {
 		d := devices[i]
-		if unseen(d) && !d.Limited && d.Compute == nil {
+		if unused(d) && d.Total == 0 && !d.Limited && d.Compute == nil {
 			continue
 		}
 		last := i
-		for unseen(d) && last+1 < len(devices) && sameLimits(devices[last+1], d) && devices[last+1].Device == devices[last].Device+1 {
+		for unused(d) && last+1 < len(devices) && sameLimits(devices[last+1], d) && devices[last+1].Device == devices[last].Device+1 {
 			last++
 		}
 		out = append(out, DeviceRange{d, devices[last].Device})
@@ -79,10 +84,10 @@ func DeviceRanges(devices []machine.Device) (out []DeviceRange) {
 	return out
 }
 
-// sameLimits reports whether a device differs from another by its number only.
+// sameLimits reports whether a device differs from another by its number and UUID only.
 func sameLimits(a, b machine.Device) bool {
 	same := a.Compute == nil && b.Compute == nil || a.Compute != nil && b.Compute != nil && *a.Compute == *b.Compute
-	a.Device, a.Compute, b.Compute = b.Device, nil, nil
+	a.Device, a.UUID, a.Compute, b.Compute = b.Device, b.UUID, nil, nil
 	return same && a == b
 }
 

@@ -33,6 +33,30 @@ func TestTree(t *testing.T) {
 	}
 }
 
+// Devices of which nothing was asked for are one range where their limits are the same; those that
+// are in use, or were, are each its own.
+func TestDeviceRanges(t *testing.T) {
+	device := func(n int, uuid string, total, limit, peak uint64) machine.Device {
+		return machine.Device{Device: n, UUID: uuid, Total: total, Limited: limit > 0, Limit: limit, Peak: peak}
+	}
+	for want, devices := range map[string][]machine.Device{
+		"0-1 2 3":   {device(0, "a", 80, 10, 0), device(1, "b", 80, 10, 0), device(2, "c", 80, 10, 5), device(3, "d", 80, 20, 0)},
+		"0-2":       {device(0, "", 0, 10, 0), device(1, "", 0, 10, 0), device(2, "", 0, 10, 0)},
+		"0 1":       {device(0, "a", 80, 10, 1), device(1, "b", 80, 10, 1)},
+		"0 1 again": {device(0, "a", 80, 10, 0), device(1, "b", 40, 10, 0)},
+		"0 2":       {device(0, "a", 80, 10, 0), device(2, "b", 80, 10, 0)},
+		"":          {device(0, "", 0, 0, 0)},
+	} {
+		var got []string
+		for _, r := range DeviceRanges(devices) {
+			got = append(got, r.String())
+		}
+		if text := strings.Join(got, " "); text != strings.TrimSuffix(want, " again") {
+			t.Errorf("%s: got %s", want, text)
+		}
+	}
+}
+
 func TestStateText(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	at := func(ago time.Duration) (int64, time.Time) { t := now.Add(-ago); return t.UnixNano(), t }

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"ration/internal/termtext"
 )
@@ -59,7 +60,9 @@ func Cgroup(pid int) (group, container string) {
 
 // containerID finds what engines call the control group of a container: a name of theirs, and
 // 64 hexadecimal digits.
-var containerID = regexp.MustCompile(`^(?:([a-z-]+)[-:])?([0-9a-f]{64})(?:\.scope)?$`)
+var containerID = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:([a-z-]+)[-:])?([0-9a-f]{64})(?:\.scope)?$`)
+})
 
 // engines are the names that prefixes of control groups stand for.
 var engines = map[string]string{
@@ -68,10 +71,14 @@ var engines = map[string]string{
 }
 
 // slurmJob finds the job of Slurm, and its step if there is one.
-var slurmJob = regexp.MustCompile(`/(?:slurm|slurmstepd)(?:[^/]*)(?:/[^/]+)*?/job_(\d+)(?:/step_([0-9a-z_]+))?`)
+var slurmJob = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`/(?:slurm|slurmstepd)(?:[^/]*)(?:/[^/]+)*?/job_(\d+)(?:/step_([0-9a-z_]+))?`)
+})
 
 // lxcName finds the name of a container of LXC.
-var lxcName = regexp.MustCompile(`/lxc(?:\.payload)?[./]([A-Za-z0-9_.-]+)`)
+var lxcName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`/lxc(?:\.payload)?[./]([A-Za-z0-9_.-]+)`)
+})
 
 // parseCgroup takes the path from what /proc/PID/cgroup says: that of version 2, or the first
 // that names a container, or the first. The container is as in docker/0123456789ab,
@@ -95,7 +102,7 @@ func parseCgroup(text string) (group, container string) {
 func containerOf(group string) string {
 	parts := strings.Split(path.Clean(group), "/")
 	for i := len(parts) - 1; i > 0; i-- {
-		m := containerID.FindStringSubmatch(parts[i])
+		m := containerID().FindStringSubmatch(parts[i])
 		if m == nil {
 			continue
 		}
@@ -111,13 +118,13 @@ func containerOf(group string) string {
 		}
 		return engine + "/" + m[2][:12]
 	}
-	if m := slurmJob.FindStringSubmatch(group); m != nil {
+	if m := slurmJob().FindStringSubmatch(group); m != nil {
 		if m[2] != "" {
 			return "slurm/" + m[1] + "." + m[2]
 		}
 		return "slurm/" + m[1]
 	}
-	if m := lxcName.FindStringSubmatch(group); m != nil {
+	if m := lxcName().FindStringSubmatch(group); m != nil {
 		return "lxc/" + m[1]
 	}
 	return ""

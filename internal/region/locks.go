@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
 )
 
 // A region of another version of the layout cannot be read, but its processes can be
@@ -83,20 +85,49 @@ func (h *holders) all(looks int) (out []LockHolder) {
 }
 
 // WaitUnlocked returns when no process has a byte of a region's file locked for writing, by a
-// descriptor of the file. It waits in the kernel, for a lock for reading of all of it, and drops
-// that at once. This process must not be a member of the job.
+// descriptor of the file. It waits in the kernel, for one process after the other, and holds
+// nothing that a process needs which joins meanwhile (waitLock). This process must not be a
+// member of the job.
 func WaitUnlocked(fd int) error {
 	for {
 		l := unix.Flock_t{Type: unix.F_RDLCK}
-		err := unix.FcntlFlock(uintptr(fd), unix.F_SETLKW, &l)
-		if err == unix.EINTR {
-			continue
+		if err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l); err != nil || l.Type == unix.F_UNLCK {
+			return err
+		}
+		l = waitLock(l.Start)
+		for {
+			err := unix.FcntlFlock(uintptr(fd), unix.F_SETLKW, &l)
+			if err == unix.EINTR {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			break
 		}
 		l = unix.Flock_t{Type: unix.F_UNLCK}
-		_ = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
-		return err
+		if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l); err != nil {
+			return err
+		}
 	}
 }
+
+// waitLock is the lock by which the end of one is waited for that begins at an offset. It is had
+// for a moment when that one has gone. So it is of one slot at most, with both of its bytes: a
+// process that joins meanwhile takes another slot, as it does beside others that join, and none
+// has the first byte and misses the second.
+func waitLock(at int64) unix.Flock_t {
+	if slot := (at - slotsOffset) / slotSize; at >= slotsOffset && slot < abi.Slots {
+		if base := slotByte(int(slot), unix.F_RDLCK); at-base.Start < slotLocks {
+			base.Len = slotLocks
+			return base
+		}
+	}
+	return unix.Flock_t{Type: unix.F_RDLCK, Start: at, Len: 1}
+}
+
+// slotLocks is how many bytes of a slot are locked: slotByte's and filesByte's.
+const slotLocks = 2
 
 // LockedFD reports whether another process has a byte of a file locked, by a descriptor of it.
 func LockedFD(fd int) bool {

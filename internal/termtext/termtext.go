@@ -38,8 +38,8 @@ func Printable(text string) string {
 	}, text)
 }
 
-// unbroken matches blanks at which no line may break: in 4 GiB, and before (4711).
-var unbroken = regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\))`)
+// unbroken matches blanks at which no line may break: in 4 GiB, 50 % and 75 W, and before (4711).
+var unbroken = regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\)|%|°C|W\b)`)
 
 // Wrap breaks text into lines at blanks, not at hyphens, which names have. A word that
 // is wider than width is a line of its own.

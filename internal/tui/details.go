@@ -143,32 +143,26 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lin
 		lines = append(lines, m.paragraph(m.computeSentence(j, r.Device), 2)...)
 	}
 	points := m.history[onDevice{j.Path, r.Device.Device}]
-	if len(points) < 2 {
+	if len(points) < 2 || r.Unused() {
 		return lines
 	}
 	most := max(r.Peak, 1)
 	if r.Limited {
 		most = max(most, r.Limit)
 	}
-	var used, percent []float64
-	measured := false
-	for _, p := range points {
-		used = append(used, float64(p.used)/float64(most))
-		percent = append(percent, p.percent/100)
-		measured = measured || p.percent >= 0
-	}
+	used := func(p point) float64 { return float64(p.used) / float64(most) }
+	percent := func(p point) float64 { return p.percent / 100 }
 	lines = append(lines, d.sparkLine(m, "memory", used, points, "to "+humanfmt.Bytes(most)))
-	if measured {
+	if slices.ContainsFunc(points, func(p point) bool { return p.percent >= 0 }) {
 		lines = append(lines, d.sparkLine(m, "time", percent, points, "to 100%"))
 	}
 	return lines
 }
 
-// sparkLine draws the latest values with how long they are back and what a full cell is.
-func (d *details) sparkLine(m *Model, name string, values []float64, points []point, full string) line {
+// sparkLine draws a history with how long that is back and what a full cell is.
+func (d *details) sparkLine(m *Model, name string, value func(point) float64, points []point, full string) line {
 	label := "  " + termtext.PadRight(name, 8)
 	width := max(1, m.width-len(label)-termtext.Width(full)-len(", last 99m ")-1)
-	oldest := points[max(0, len(points)-width)]
-	span := points[len(points)-1].time.Sub(oldest.time).Round(time.Second)
-	return line{text: m.theme.faint.Render(label) + m.theme.ok.Render(m.sparkline(values, width)) + " " + full + ", last " + shortTime(uint64(span))}
+	span := points[len(points)-1].time.Sub(points[0].time).Round(time.Second)
+	return line{text: m.theme.faint.Render(label) + m.theme.ok.Render(m.sparkline(m.cells(points, value, width))) + " " + full + ", last " + shortTime(uint64(span))}
 }

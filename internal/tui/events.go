@@ -22,6 +22,9 @@ type event struct {
 // highlightTime is how long a refusal is highlighted.
 const highlightTime = 5 * time.Second
 
+// maxSubject is how much of a job's name an event has.
+const maxSubject = 32
+
 // events returns the refusals and deaths of the jobs that are chosen, ended or not, the newest
 // first.
 func (m *Model) events() (out []event) {
@@ -43,12 +46,12 @@ func sortEvents(all []event) {
 // eventsOf returns the events of a job, with its name or not.
 func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 	for _, a := range askers(j.Refusals) {
-		out = append(out, event{time.Unix(0, a.latest.Time), subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
+		out = append(out, event{time.Unix(0, a.latest.Time), m.subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
 	}
 	for _, d := range j.Deaths {
 		text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID), humanfmt.Bytes(d.Total()))
 		if named {
-			text = j.Title() + ": " + text
+			text = m.shortTitle(j, maxSubject) + ": " + text
 		}
 		out = append(out, event{time.Unix(0, d.Time), text, false})
 	}
@@ -80,10 +83,10 @@ func askers(refusals []machine.Refusal) (out []asker) {
 }
 
 // subject names the job and the device of an event, where there are several.
-func subject(j *machine.Job, device int, named bool) string {
+func (m *Model) subject(j *machine.Job, device int, named bool) string {
 	var parts []string
 	if named {
-		parts = append(parts, j.Title())
+		parts = append(parts, m.shortTitle(j, maxSubject))
 	}
 	if len(j.Devices) > 1 {
 		parts = append(parts, fmt.Sprintf("device %d", device))

@@ -10,6 +10,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -23,10 +24,14 @@ type jobRow struct {
 	first bool // of the job
 }
 
-// jobRows returns a row for each device of each job that is shown.
+// jobRows returns a row for each device of each job that is shown. Devices of which a job has never
+// asked for anything have none where it has of others: its details show them.
 func (m *Model) jobRows() (out []jobRow) {
 	for _, j := range m.jobs() {
 		ranges := node.DeviceRanges(j.Devices)
+		if slices.ContainsFunc(ranges, func(r node.DeviceRange) bool { return !r.Unused() }) {
+			ranges = slices.DeleteFunc(ranges, node.DeviceRange.Unused)
+		}
 		for i, d := range ranges {
 			out = append(out, jobRow{j, d, false, i == 0})
 		}
@@ -164,9 +169,17 @@ func overlay(header, text string) string {
 
 // shortTitle is a job's name, or the end of its path, which tells paths apart.
 func (m *Model) shortTitle(j *machine.Job, width int) string {
-	title := termtext.Printable(j.Title())
+	title := termtext.Printable(titleOf(j))
 	if excess := termtext.Width(title) - width; j.Name == "" && excess > 0 {
 		return ansi.TruncateLeft(title, excess+1, m.theme.ellipsis)
 	}
 	return m.truncate(title, width)
+}
+
+// titleOf is a job's name, or the folder of its region, as all regions of jobs have the same name.
+func titleOf(j *machine.Job) string {
+	if j.Name == "" {
+		return strings.TrimSuffix(j.Path, "/"+job.RegionName)
+	}
+	return j.Name
 }

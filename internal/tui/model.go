@@ -119,6 +119,9 @@ func (m *Model) handle(msg tea.Msg) tea.Cmd {
 // that end, and refusals and deaths of jobs that end.
 func (m *Model) setSample(s Sample) {
 	m.sample = s
+	if s.Past != nil {
+		m.addPast(s.Past, s)
+	}
 	m.addHistory(s)
 	for path, status := range m.lastRead {
 		if len(status.Refusals)+len(status.Deaths) == 0 { // the rest of it is only needed if it is in the sample

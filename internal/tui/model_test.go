@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,8 +159,98 @@ func TestHistory(t *testing.T) {
 	if len(m.history) != 0 {
 		t.Errorf("%d histories of jobs that are gone", len(m.history))
 	}
-	if got := m.sparkline([]float64{-1, 0, 0.5, 1, 2}, 4); got != "▁▅██" {
+	if got := m.sparkline([]float64{-1, 0, 0.5, 1, 2}); got != " ▁▅██" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A job has rows for the devices that it has used, and one for those that it has not where it has
+// used none.
+func TestJobRows(t *testing.T) {
+	s := example()
+	s.Jobs = s.Jobs[slices.IndexFunc(s.Jobs, func(j machine.Job) bool { return j.Name == "train" }):][:1]
+	rows := func(peaks ...uint64) (out []string) {
+		s.Jobs[0].Devices = nil
+		for i, peak := range peaks {
+			s.Jobs[0].Devices = append(s.Jobs[0].Devices, machine.Device{Device: i, UUID: string(rune('a' + i)), Total: 80, Limited: true, Limit: 10, Peak: peak})
+		}
+		for _, r := range modelOf(s, 80, 24).jobRows() {
+			out = append(out, r.dev.String())
+		}
+		return out
+	}
+	if got := rows(0, 0, 3, 0, 5); !slices.Equal(got, []string{"2", "4"}) {
+		t.Errorf("got %v", got)
+	}
+	if got := rows(0, 0, 0, 0); !slices.Equal(got, []string{"0-3"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// What an agent has kept comes before the samples; that of another job of the same name does not.
+func TestPast(t *testing.T) {
+	value := func(n uint64) *uint64 { return &n }
+	past := func(created int64) *machine.History {
+		h := &machine.History{Jobs: []machine.JobHistory{{Path: "/run/ration/train/region", Created: created}}}
+		for i := range 180 {
+			h.Times = append(h.Times, noon.Add(time.Duration(i-180)*5*time.Second).UnixNano())
+			used, compute := value(uint64(i)<<20), value(uint64(i)*uint64(time.Second))
+			if i < 10 || i >= 100 && i < 110 {
+				used = nil
+			}
+			h.Jobs[0].Used, h.Jobs[0].Compute = append(h.Jobs[0].Used, used), append(h.Jobs[0].Compute, compute)
+		}
+		return h
+	}
+	s := example()
+	s.Jobs = s.Jobs[slices.IndexFunc(s.Jobs, func(j machine.Job) bool { return j.Name == "train" }):]
+	s.Jobs[0].Created, s.Past = 7, past(7)
+	m := modelOf(s, 80, 24)
+	all := m.history[onDevice{s.Jobs[0].Path, 0}]
+	if len(all) != 161 || all[0].used != 10<<20 || all[1].percent != 20 || all[160].used != s.Jobs[0].Devices[0].Used || !all[160].time.Equal(s.Time) {
+		t.Fatalf("%d points, %+v", len(all), all)
+	}
+	// 15 minutes in 40 cells are 30 s each: the gap of 55 s is one of 1 cell or 2.
+	cells := m.cells(all, func(p point) float64 { return float64(p.used >> 20) }, 40)
+	blank := 0
+	for i, v := range cells {
+		if v < 0 {
+			blank++
+		} else if i > 0 && i < len(cells)-1 && v < cells[i-1] {
+			t.Errorf("cell %d is %v, after %v", i, v, cells[i-1])
+		}
+	}
+	if len(cells) < 20 || len(cells) > 40 || blank < 1 || blank > 2 {
+		t.Errorf("%d cells, %d of them blank: %v", len(cells), blank, cells)
+	}
+	s.Past = past(8)
+	if n := len(modelOf(s, 80, 24).history[onDevice{s.Jobs[0].Path, 0}]); n != 1 {
+		t.Errorf("%d points of another job", n)
+	}
+}
+
+// A value fills the cells until the next, if that is near; the cells of one frame are those of the
+// next.
+func TestCells(t *testing.T) {
+	m := modelOf(example(), 80, 24)
+	m.interval = time.Second
+	var points []point
+	for _, second := range []int{0, 1, 5, 6, 30} {
+		points = append(points, point{noon.Add(time.Duration(second) * time.Second), uint64(second + 1), -1})
+	}
+	used := func(p point) float64 { return float64(p.used) }
+	want := append([]float64{1, 2, 2, 2, 2, 6, 7}, make([]float64, 24)...)
+	for i := 7; i < 30; i++ {
+		want[i] = -1
+	}
+	want[30] = 31
+	if got := m.cells(points, used, 40); !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	before := m.cells(points, used, 10)
+	points = append(points, point{noon.Add(31 * time.Second), 40, -1})
+	if after := m.cells(points, used, 10); !slices.Equal(before[:6], after[:6]) || len(after) > 10 {
+		t.Errorf("%v, and then %v", before, after)
 	}
 }
 

@@ -189,11 +189,14 @@ func processColumns() []column[processRow] {
 			}
 			return m.since(r.Joined)
 		}},
-		{title: "JOB", drop: 2, text: func(_ *Model, r processRow) string {
-			if r.job == nil {
+		{title: "JOB", drop: 2, text: func(m *Model, r processRow) string {
+			switch {
+			case r.job == nil:
 				return noJob
+			case r.job.Name == "":
+				return m.shortTitle(r.job, m.nameWidth())
 			}
-			return r.job.Title()
+			return r.job.Name
 		}, needed: func(m *Model, _ processRow) bool { _, one := m.page.(*details); return m.allJobs && !one }},
 		{title: "IN", drop: 8, text: func(_ *Model, r processRow) string { return r.Container }, needed: some(func(r processRow) bool { return r.Container != "" })},
 		{title: "NAME", sort: "name", text: func(*Model, processRow) string { return "" }, fill: func(m *Model, r processRow, width int) string {

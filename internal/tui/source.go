@@ -15,7 +15,8 @@ import (
 type Sample struct {
 	Time time.Time
 	machine.Machine
-	Err error // why the jobs could not be listed
+	Err  error            // why the jobs could not be listed
+	Past *machine.History // what was before; nil but in the first sample, if that is known
 }
 
 // Source reads a sample, from wherever: the files of the jobs, or a program that watches them.
@@ -32,20 +33,20 @@ func Measured(source Source, m *utilization.Meter) Source {
 }
 
 // AllJobs reads the machine with all jobs that this user can see.
-func AllJobs(opts reap.Options) Source {
+func AllJobs(r *node.Reader, opts reap.Options) Source {
 	return func() Sample {
 		now := time.Now()
-		m, err := node.Read(opts)
-		return Sample{now, m, err}
+		m, err := r.Read(opts)
+		return Sample{Time: now, Machine: m, Err: err}
 	}
 }
 
 // OneJob reads the machine with one job only: what is in no job is not known then.
-func OneJob(j job.Job, opts reap.Options) Source {
+func OneJob(r *node.Reader, j job.Job, opts reap.Options) Source {
 	return func() Sample {
 		m := machine.Machine{Folder: job.Folder(), Jobs: []machine.Job{reap.ReadJob(j, opts)}}
 		now := time.Now()
-		node.AddDriver(&m)
+		r.AddDriver(&m)
 		m.Outside = nil
 		return Sample{Time: now, Machine: m}
 	}

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"ration/internal/embedded"
@@ -71,7 +72,9 @@ func Built() error {
 
 // ownVariables match the variables that a machine sets itself, and those that
 // would change what its programs do.
-var ownVariables = regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
+var ownVariables = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
+})
 
 // place is where a program runs.
 type place int
@@ -110,7 +113,7 @@ func (m *Machine) environ(where place) []string {
 			"RATION_LOG=info")
 	}
 	for _, entry := range os.Environ() {
-		if !ownVariables.MatchString(entry) {
+		if !ownVariables().MatchString(entry) {
 			env = append(env, entry)
 		}
 	}
@@ -130,7 +133,9 @@ type Memory struct {
 	Total uint64 `json:"total_mib"`
 }
 
-var memoryColumn = regexp.MustCompile(`(\d+)MiB / +(\d+)MiB`)
+var memoryColumn = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(\d+)MiB / +(\d+)MiB`)
+})
 
 // SMI runs fake-smi, fakegpu's nvidia-smi, inside the job or outside, and returns
 // what it shows of the device.
@@ -145,7 +150,7 @@ func (m *Machine) SMI(inJob bool) (Memory, error) {
 	if err != nil {
 		return Memory{}, fmt.Errorf("running %s: %w: %s", name, err, strings.TrimSpace(stderr.String()))
 	}
-	found := memoryColumn.FindSubmatch(out)
+	found := memoryColumn().FindSubmatch(out)
 	if found == nil {
 		return Memory{}, fmt.Errorf("running %s: it printed no device", name)
 	}

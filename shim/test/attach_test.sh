@@ -369,7 +369,7 @@ if [ -z "$san" ] && unshare -pf true 2>/dev/null; then
 		eval "pid$i=$!"
 	done
 	tries=0
-	while [ $tries -lt 100 ] && [ "$("$tests/look" "$RATION_REGION" 2>/dev/null | grep -c '^slot .* host [1-9]')" != 4 ]; do
+	while [ $tries -lt 600 ] && [ "$("$tests/look" "$RATION_REGION" 2>/dev/null | grep -c '^slot .* host [1-9]')" != 4 ]; do
 		tries=$((tries + 1))
 		sleep 0.1
 	done

@@ -77,7 +77,7 @@ if [ -z "$san" ]; then
 		pids="$pids $!"
 	done
 	tries=0
-	while [ $tries -lt 200 ] && [ "$("$tests/look" "$RATION_REGION" 2>/dev/null | sed -n 's/^device 0 used \([0-9]*\) .*/\1/p')" != $((640 * MIB)) ]; do
+	while [ $tries -lt 1200 ] && [ "$("$tests/look" "$RATION_REGION" 2>/dev/null | sed -n 's/^device 0 used \([0-9]*\) .*/\1/p')" != $((640 * MIB)) ]; do
 		tries=$((tries + 1))
 		sleep 0.05
 	done

@@ -134,14 +134,6 @@ static void wait_and_die(void)
 	finish_worker(&a, false);
 }
 
-/* How long the device was occupied, with the switches from one process to another. */
-static uint64_t occupied(void)
-{
-	struct fakegpu_engine e = {0};
-	fakegpu_engine(0, &e, NULL, 0);
-	return e.now_ns - e.idle_ns;
-}
-
 /* One cap, several processes: together they get it, however often each launches, and a process that is
  * alone gets all of it. Workers launch in turn, each as often in a round as it says; gap passes after
  * each launch. */

@@ -29,7 +29,7 @@ until_true() {
 	tries=0
 	until eval "$1" 2>/dev/null; do
 		tries=$((tries + 1))
-		if [ $tries -gt 150 ]; then
+		if [ $tries -gt 600 ]; then
 			failed=$((failed + 1))
 			echo "$where: never came: $1" >&2
 			return

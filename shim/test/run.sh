@@ -59,7 +59,7 @@ program() {
 }
 
 script() {
-	out=$(timeout 300 sh "$here/$1" 2> "$work/stderr")
+	out=$(timeout 600 sh "$here/$1" 2> "$work/stderr")
 	status=$?
 	printf '%s\n' "$out"
 	add "$1" "$status" "$out"

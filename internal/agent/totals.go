@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// totalsRest is for how long an agent that has not answered is not asked again.
+const totalsRest = 10 * time.Second
+
+// Totals adds to what an ordinary user sees of the machine what an agent of the whole machine says:
+// what all users' jobs have of each device. It is not for use by several goroutines at once. Its
+// zero value is ready.
+type Totals struct{ rest time.Time }
+
+// Add adds it. Without an agent, or with one that does not answer, all stays as it is.
+func (t *Totals) Add(m *machine.Machine) {
+	if job.AllUsers() || time.Now().Before(t.rest) {
+		return // this process sees as much, or is not to wait once more
+	}
+	c, err := Find()
+	if err != nil {
+		return
+	}
+	theirs, err := c.Machine()
+	if err != nil {
+		t.rest = time.Now().Add(totalsRest)
+		return
+	}
+	addTotals(m, &theirs)
+}
+
+func addTotals(m, theirs *machine.Machine) {
+	if len(m.Devices) == 0 { // this program can load no driver
+		m.Devices = theirs.Devices
+	}
+	for i := range m.Devices {
+		g := &m.Devices[i]
+		at := slices.IndexFunc(theirs.Devices, func(t machine.GPU) bool { return t.UUID == g.UUID })
+		if at >= 0 && theirs.Devices[at].Rations >= g.Rations {
+			g.Rations, g.Jobs, g.Unlimited = theirs.Devices[at].Rations, theirs.Devices[at].Jobs, theirs.Devices[at].Unlimited
+		}
+	}
+	for _, f := range theirs.Findings {
+		if f.Kind != machine.Overbooked {
+			continue
+		}
+		same := func(own machine.Finding) bool { return own.Kind == f.Kind && own.Device == f.Device }
+		if at := slices.IndexFunc(m.Findings, same); at >= 0 {
+			m.Findings[at] = f // of all users' jobs, not of this one's alone
+		} else {
+			m.Findings = append(m.Findings, f)
+		}
+	}
+}
+
+// Booked returns the devices of a job as an agent knows them, by the job's numbers of them, with what
+// all jobs have of each and this job's limits as it has them now, whether the agent has seen those
+// or not. Without an agent that sees the device, it is not there.
+func Booked(j *machine.Job) map[int]machine.GPU {
+	c, err := Find()
+	if err != nil {
+		return nil
+	}
+	m, err := c.Machine()
+	if err != nil {
+		return nil
+	}
+	return booked(j, &m)
+}
+
+func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
+	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.Path == j.Path && known.Created == j.Created })
+	if at < 0 || m.Jobs[at].State == machine.Ended {
+		return nil // what is added up does not have it
+	}
+	out := map[int]machine.GPU{}
+	for _, d := range j.Devices {
+		was := slices.IndexFunc(m.Jobs[at].Devices, func(known machine.Device) bool { return known.Device == d.Device })
+		of := slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.UUID == d.UUID })
+		if d.UUID == "" || was < 0 || of < 0 {
+			continue
+		}
+		g := m.Devices[of]
+		if known := &m.Jobs[at].Devices[was]; known.Limited && known.UUID == d.UUID {
+			g.Rations -= min(known.Limit, g.Rations)
+			g.Jobs--
+		}
+		if d.Limited {
+			g.Rations += min(d.Limit, ^g.Rations)
+			g.Jobs++
+		}
+		out[d.Device] = g
+	}
+	return out
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// agentFolder is a folder of jobs with one that runs.
+func agentFolder(t *testing.T) string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "jobs")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
+	return folder
+}
+
+// The history in ration top begins with what an agent has kept: this one reads a single sample, which
+// alone is no history.
+func TestTopHistoryOfAgent(t *testing.T) {
+	folder := agentFolder(t)
+	cmd := exec.Command("ration", "agent", "--listen", "none")
+	cmd.Env = append(os.Environ(), environ(folder)...)
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	lines := bufio.NewScanner(log)
+	for lines.Scan() && !strings.Contains(lines.Text(), "watching") { // after its first look
+	}
+	go func() {
+		for lines.Scan() {
+		}
+	}()
+	s := onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "1h")
+	s.shows(`1 job, 1 process`)
+	s.press("\r")
+	s.shows(`memory +[▁▂]+ to 10 GiB, last \d+`)
+	s.press("q")
+}
+
+// serveAgent answers on the agent's socket of a folder.
+func serveAgent(t *testing.T, folder string, handler http.HandlerFunc) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close(); <-ended })
+}
+
+// runIn runs ration in a folder of jobs, and returns what it prints.
+func runIn(t *testing.T, folder string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("ration", args...)
+	cmd.Env = append(os.Environ(), environ(folder)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("ration %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// Commands and agents of different versions understand each other: a field that one does not know is
+// left out, and an answer that is none is as no agent.
+func TestAgentOfAnotherVersion(t *testing.T) {
+	folder := agentFolder(t)
+	alone := runIn(t, folder, "ps")
+	if !strings.Contains(alone, "train  running") {
+		t.Fatalf("got\n%s", alone)
+	}
+	if strings.Contains(alone, "GPU ") {
+		t.Skip("this machine has a driver, whose devices are shown instead of the agent's")
+	}
+	for name, answer := range map[string]http.HandlerFunc{
+		"earlier, without the question": http.NotFound,
+		"garbage":                       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"devices": "none`) },
+		"another kind":                  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"devices": {"a": 1}, "jobs": 7}`) },
+		"fails":                         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			serveAgent(t, folder, answer)
+			for _, args := range [][]string{{"ps"}, {"why"}, {"limit", "train"}, {"limit", "train", "10g"}, {"events"}} {
+				if out := runIn(t, folder, args...); strings.Contains(out, "agent") || strings.Contains(out, "GPU") || !strings.Contains(out, "train") && args[0] != "why" {
+					t.Errorf("%v: got\n%s", args, out)
+				}
+			}
+		})
+	}
+	t.Run("later", func(t *testing.T) {
+		serveAgent(t, folder, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v1/machine" {
+				http.NotFound(w, r)
+				return
+			}
+			fmt.Fprintf(w, `{"new": {"field": 1}, "devices": [{"device": 0, "uuid": "GPU-x", "name": "stand-in", "new": true, "total": %d, "rations": %d, "rationed_jobs": 3}],
+				"jobs": [], "findings": [{"kind": %q, "device": 0, "text": "device 0 is overbooked", "remedy": "wait"}, {"kind": "new"}]}`, 20<<30, 30<<30, machine.Overbooked)
+		})
+		out := runIn(t, folder, "ps")
+		for _, want := range []string{"GPU 0  stand-in  0 B of 20 GiB used, 30 GiB handed out to 3 jobs", "! device 0 is overbooked (wait)", "train  running"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("no %q in\n%s", want, out)
+			}
+		}
+		s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
+		s.shows(`! device 0 is overbooked`)
+		s.shows(`0  stand-in +\S* +0 +20G +! 30G`)
+		s.press("q")
+	})
+}

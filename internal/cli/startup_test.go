@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+)
+
+// What only some commands need is made when they need it: every command pays for what packages
+// make at the start. Bytes are counted, as time depends on the machine.
+func TestStartsLazily(t *testing.T) {
+	const most = 12 << 10 // of one package; the descriptions of metrics are 10 KiB
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	trace, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, trace)
+	}
+	packages := 0
+	for _, m := range regexp.MustCompile(`(?m)^init (ration/\S+) @.* (\d+) bytes`).FindAllStringSubmatch(string(trace), -1) {
+		if m[1] == "ration/internal/cli" {
+			continue // with what its tests make
+		}
+		packages++
+		var bytes int
+		if _, err := fmt.Sscan(m[2], &bytes); err != nil || bytes > most {
+			t.Errorf("package %s makes %d bytes at every start, want %d or less (sync.OnceValue makes it when it is needed)", m[1], bytes, most)
+		}
+	}
+	if packages == 0 {
+		t.Errorf("no package in the trace:\n%s", trace)
+	}
+}

@@ -1,0 +1,51 @@
+package region
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+)
+
+// A process that waits for the end of one, and has its lock for a moment, is in nobody's way: here
+// it has it all the while. A lock of the whole file would be.
+func TestWaitLockLetsOthersJoin(t *testing.T) {
+	r := open(t, MiB)
+	f, err := os.Open(r.path)
+	must(t, err)
+	defer f.Close()
+	set := func(l unix.Flock_t) { must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l)) }
+	first := int(r.m.Header.Ticket % abi.ClaimWindow) // which Claim tries first
+	for _, l := range []unix.Flock_t{waitLock(slotByte(first, 0).Start), waitLock(filesByte(first, 0).Start)} {
+		if !covers(l, slotByte(first, 0)) || !covers(l, filesByte(first, 0)) {
+			t.Errorf("%+v is not of both bytes", l)
+		}
+		set(l)
+	}
+	s, err := r.Claim("joins")
+	if err != nil || s.Index() == first {
+		t.Errorf("joined as %+v, %v", s, err)
+	}
+	set(unix.Flock_t{Type: unix.F_UNLCK})
+	set(unix.Flock_t{Type: unix.F_RDLCK, Len: slotByte(s.Index(), 0).Start})
+	set(unix.Flock_t{Type: unix.F_RDLCK, Start: slotByte(s.Index(), 0).Start + 1})
+	if _, err := r.Claim("cannot"); !errors.Is(err, ErrLocked) {
+		t.Errorf("got %v where all is locked", err)
+	}
+}
+
+func covers(l, of unix.Flock_t) bool { return l.Start <= of.Start && of.Start+of.Len <= l.Start+l.Len }
+
+// What is waited for is never more than one slot, wherever a lock is.
+func TestWaitLock(t *testing.T) {
+	last := slotByte(abi.Slots-1, 0).Start
+	for _, at := range []int64{0, slotsOffset - 1, slotsOffset, slotsOffset + 1, slotsOffset + 2, last, last + 1, last + 2, last + slotSize, 1 << 40} {
+		l := waitLock(at)
+		if l.Len < 1 || l.Len > 2 || l.Start > at || at >= l.Start+l.Len || l.Type != unix.F_RDLCK {
+			t.Errorf("at %d: %+v", at, l)
+		}
+	}
+}
