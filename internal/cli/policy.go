@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ that user's job, without anybody typing ration: after SSH, su, cron, and env -i.
 Only root can change the limits.
 
   overbook = false             # may rations come to more than a device has?
-  missing = "closed"           # a user without a job: CUDA is refused; or "open"
+  missing = "closed"           # without a job CUDA is refused; "open": not limited
 
   [everybody]                  # whom nothing else names
   memory = "8g"
@@ -132,7 +133,18 @@ Exit status: 0 if it is right, 2 if not.`,
 	}
 }
 
-// users returns the users of that name, or number.
+// completeUsers completes the names of users that this machine lists.
+func completeUsers(_ *cobra.Command, args []string, prefix string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	text, _ := os.ReadFile("/etc/passwd") // those of a directory service are not listed
+	for line := range strings.Lines(string(text)) {
+		if name, _, _ := strings.Cut(line, ":"); strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// lookUpUsers returns the users of that name, or number.
 func lookUpUsers(names []string) (uids []int, err error) {
 	for _, name := range names {
 		uid, err := policy.LookupUser(name)
@@ -161,7 +173,9 @@ Exit status: 0 if all is in force; 1 if a user's job could not be made, or
 anything else failed; 2 if the file is wrong.`,
 		Example: "  ration policy enable\n  ration policy enable --dry-run",
 		Args:    argCount(0, -1, "users"),
-		RunE: policyStatus(func(cmd *cobra.Command, args []string) error {
+
+		ValidArgsFunction: completeUsers,
+		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
 			more, err := lookUpUsers(args)
 			if err != nil {
 				return err
@@ -276,6 +290,8 @@ Jobs of the users given here are made as well.
 Exit status: as for ration policy enable.`,
 		Example: "  ration policy apply\n  ration policy apply anna",
 		Args:    argCount(0, -1, "users"),
+
+		ValidArgsFunction: completeUsers,
 		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
 			more, err := lookUpUsers(args)
 			if err != nil {
@@ -342,6 +358,8 @@ those who have a job.
 Exit status: 0, or 1 if no policy is in force.`,
 		Example: "  ration policy show\n  ration policy show anna --json",
 		Args:    argCount(0, -1, "users"),
+
+		ValidArgsFunction: completeUsers,
 		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
 			uids, err := lookUpUsers(args)
 			if err != nil {
