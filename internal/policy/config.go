@@ -80,12 +80,14 @@ type ConfigError struct {
 	Problems []Problem
 }
 
-func (e *ConfigError) Error() string {
-	var lines []string
+func (e *ConfigError) Error() string { return errors.Join(e.Unwrap()...).Error() }
+
+// Unwrap returns an error for each problem.
+func (e *ConfigError) Unwrap() (all []error) {
 	for _, p := range e.Problems {
-		lines = append(lines, fmt.Sprintf("%s:%d:%d: %s", e.File, p.Line, p.Column, p.Text))
+		all = append(all, fmt.Errorf("%s:%d:%d: %s", e.File, p.Line, p.Column, p.Text))
 	}
-	return strings.Join(lines, "\n")
+	return all
 }
 
 // The file's form.
