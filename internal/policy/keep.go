@@ -85,11 +85,8 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 				log.Info("the policy has been disabled")
 				return nil
 			}
-			switch name {
-			case filepath.Base(ConfigFile):
+			if name == filepath.Base(ConfigFile) {
 				k.reload()
-			case filepath.Base(InForceFile):
-				k.follow()
 			}
 		}
 	}
@@ -177,17 +174,6 @@ func (k *keeper) reload() {
 	}
 	k.policy = p
 	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
-}
-
-// follow takes what another process has put in force.
-func (k *keeper) follow() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if p, err := InForce(); err == nil {
-		k.policy = p
-	} else {
-		k.log.Error("what is in force cannot be read", "error", err)
-	}
 }
 
 func (k *keeper) serve(l net.Listener) {
