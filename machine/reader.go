@@ -27,10 +27,11 @@ type Reader struct {
 	mu      sync.Mutex          // held while it reads
 	users   map[int]*userReader // by UID; ownUser are this user's
 	outside map[job.FileID]*userReader
-	found   time.Time       // when the folders of users, and the kernel's locks, were last looked at
-	hints   map[string]bool // paths of folders in which something has happened
-	locks   []Finding       // of the last look at the kernel's locks
-	names   []Finding       // of the last look at the folders of users
+	kept    map[int]*allowance // by UID, of both
+	found   time.Time          // when the folders of users, and the kernel's locks, were last looked at
+	hints   map[string]bool    // paths of folders in which something has happened
+	locks   []Finding          // of the last look at the kernel's locks
+	names   []Finding          // of the last look at the folders of users
 	putOff  bool
 
 	places   job.Places
@@ -57,7 +58,7 @@ const (
 
 // NewReader returns a Reader of the jobs that Read returns.
 func NewReader() *Reader {
-	return &Reader{users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, hints: map[string]bool{},
+	return &Reader{users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{},
 		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
@@ -144,22 +145,23 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 		}
 		m.Hidden += u.last.hidden
 		if !answered {
-			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
+			m.addFinding(Finding{Kind: Unanswering, Device: -1,
 				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old", u.what, humanfmt.Span(r.patience)),
-				Remedy: "look at the file system that it is on"})
+				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if u.last.cut {
-			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
+			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
 				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
 		}
 	}
 	m.Findings = append(append(m.Findings, r.names...), r.locks...)
+	m.addFloods()
 	return m, changed, nil
 }
 
 // find finds the users that have jobs, and regions that are locked outside their folders.
 func (r *Reader) find(now time.Time, folder string) {
 	if r.users[ownUser] == nil {
-		r.users[ownUser] = newUserReader(ownUser, "the folder of this user's jobs")
+		r.users[ownUser] = newUserReader(ownUser, "the folder of this user's jobs", nil)
 	}
 	var fixed []string
 	for _, path := range []string{os.Getenv(job.EnvRegion), filepath.Join(job.WellKnown, job.RegionName)} {
@@ -178,7 +180,10 @@ func (r *Reader) find(now time.Time, folder string) {
 	}
 	for _, f := range folders {
 		if r.users[f.UID] == nil {
-			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID))
+			if r.kept[f.UID] == nil {
+				r.kept[f.UID] = &allowance{}
+			}
+			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID), r.kept[f.UID])
 		}
 		r.users[f.UID].setPaths(f.Paths, nil)
 	}
@@ -208,7 +213,7 @@ func (r *Reader) findLocked() {
 	for _, f := range files {
 		locked[f.ID] = true
 		if !known[f.ID] && r.outside[f.ID] == nil {
-			u := newUserReader(0, "a region that a process has locked")
+			u := newUserReader(0, "a region that a process has locked", allowanceOf(r.kept, f, func() *allowance { return &allowance{} }))
 			u.locked = &f
 			r.outside[f.ID] = u
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/patience"
 	"ration/internal/region"
 )
 
@@ -21,6 +22,7 @@ import (
 type userReader struct {
 	uid  int
 	what string // in findings
+	kept *allowance
 
 	paths  func() []string // the folders of jobs; may ask a directory service
 	fixed  []string        // regions outside them
@@ -58,13 +60,14 @@ func (l userLook) again(putOff bool) userLook {
 
 // userState is what the looks of one user know of each other.
 type userState struct {
+	kept   *allowance
 	lists  map[string]*listing // by path
 	jobs   map[string]*watched // by path of the region
 	active []*watched          // those that have not ended
 	ended  []*watched
 	turn   int // in ended
 	due    time.Time
-	kept   map[string]bool // hints that were put off
+	late   map[string]bool // hints that were put off
 	first  bool            // there was a look
 	cut    bool
 	buf    []byte
@@ -78,9 +81,9 @@ type listing struct {
 	cut     bool
 }
 
-func newUserReader(uid int, what string) *userReader {
-	return &userReader{uid: uid, what: what, paths: func() []string { return nil },
-		state: userState{lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
+func newUserReader(uid int, what string, user *allowance) *userReader {
+	return &userReader{uid: uid, what: what, kept: user, paths: func() []string { return nil },
+		state: userState{kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
 }
 
 // setPaths sets the folders and regions, unless a look is under way, which uses them.
@@ -168,6 +171,7 @@ func (u *userReader) end() {
 func (s *userState) close() {
 	for _, w := range s.jobs {
 		w.close()
+		w.drop()
 	}
 }
 
@@ -176,7 +180,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 	s := &u.state
 	hints = s.own(hints)
 	if now.Before(s.due) {
-		s.kept = hints
+		s.late = hints
 		return u.last.again(len(hints) > 0)
 	}
 	began := threadTime()
@@ -192,7 +196,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		}
 		for _, path := range u.fixed {
 			if _, err := os.Lstat(path); err == nil && s.jobs[path] == nil {
-				s.jobs[path] = watch("", path)
+				s.jobs[path] = watch("", path, s.kept)
 				changed = true
 			}
 		}
@@ -200,12 +204,11 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 	if changed {
 		s.divide()
 	}
-	p := newPatience(time.Now, allPatience)
+	p := patienceForAll()
 	check := func(w *watched) {
 		news, there := w.look(p, s.buf)
 		if !there {
-			w.close()
-			delete(s.jobs, w.path)
+			s.forget(w)
 		} else if w.ended {
 			w.close() // there may be thousands
 		}
@@ -227,7 +230,12 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 			check(w)
 		}
 		if w != nil && w.late {
-			putOff, s.kept[folder] = true, true
+			putOff, s.late[folder] = true, true
+		}
+	}
+	for _, w := range s.active {
+		if w.soon(now) {
+			putOff, s.late[filepath.Dir(w.path)] = true, true
 		}
 	}
 	if !changed {
@@ -243,7 +251,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 
 // own returns the hints at this user's folders, with those that were put off.
 func (s *userState) own(hints map[string]bool) map[string]bool {
-	out := s.kept
+	out := s.late
 	if out == nil {
 		out = map[string]bool{}
 	}
@@ -252,7 +260,7 @@ func (s *userState) own(hints map[string]bool) map[string]bool {
 			out[folder] = true
 		}
 	}
-	s.kept = map[string]bool{}
+	s.late = map[string]bool{}
 	return out
 }
 
@@ -284,7 +292,7 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 		next.names[name] = true
 		path := filepath.Join(folder, name, job.RegionName)
 		if s.jobs[path] == nil {
-			s.jobs[path] = watch(name, path)
+			s.jobs[path] = watch(name, path, s.kept)
 			changed = true
 		}
 	}
@@ -292,14 +300,20 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 		for name := range l.names {
 			path := filepath.Join(folder, name, job.RegionName)
 			if w := s.jobs[path]; !next.names[name] && w != nil {
-				w.close()
-				delete(s.jobs, path)
+				s.forget(w)
 				changed = true
 			}
 		}
 	}
 	s.lists[folder], s.cut = next, next.cut
 	return changed
+}
+
+// forget ends looking at a job.
+func (s *userState) forget(w *watched) {
+	w.close()
+	w.drop()
+	delete(s.jobs, w.path)
 }
 
 // divide divides the jobs into those that have ended and the others.
@@ -320,11 +334,11 @@ func (s *userState) divide() {
 
 // collect returns the jobs. Of those that have ended the latest are read, and of the others
 // nothing is kept.
-func (s *userState) collect(p patience, paths []string) userLook {
+func (s *userState) collect(p patience.Patience, paths []string) userLook {
 	out := userLook{changed: true, cut: s.cut, bases: slices.Clone(paths)}
 	for i, w := range s.ended {
 		if i >= keptEnded {
-			w.job, w.known = Job{}, false
+			w.drop()
 			out.hidden++
 			continue
 		}
@@ -355,13 +369,13 @@ func (u *userReader) openLocked() (changed bool) {
 	dir, name, path, err := u.locked.OpenFolder()
 	if err != nil {
 		g := &gathering{}
-		readLocked(g, *u.locked)
+		readLocked(g, *u.locked, u.kept)
 		if len(g.jobs) > 0 { // its file was removed: it is shown as that, and not looked at again
 			u.state.jobs[path] = &watched{path: g.jobs[0].Path, dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
 		}
 		return true
 	}
-	w := watch("", path)
+	w := watch("", path, u.kept)
 	w.region, w.dir, w.vitals = name, dir, job.OpenVitals(dir, name)
 	u.state.jobs[path] = w
 	return true

@@ -35,6 +35,12 @@ func (g *gathering) add(j Job) {
 	g.jobs = append(g.jobs, j)
 }
 
+func (g *gathering) setCut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cut = true
+}
+
 // gather runs a reader in a goroutine of its own.
 func gather(read func(g *gathering)) *gathering {
 	g := &gathering{done: make(chan struct{})}
@@ -93,21 +99,23 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 			}
 		}
 		if !ended {
-			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1,
+			m.addFinding(Finding{Kind: Unanswering, Device: -1,
 				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may not be all", what, humanfmt.Span(most)),
-				Remedy: "look at the file system that it is on"})
+				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if cut {
-			m.Findings = append(m.Findings, Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
-				Remedy: "have the user remove jobs that have ended: ration rm --stale"})
+			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: what + " holds more than is read of it; what is shown is not all",
+				Remedy: "have the user remove jobs that have ended (ration rm --stale); ration ps USER/NAME shows one"})
 		}
 	}
 	folders, all := places.Folders()
 	if !all {
 		m.Findings = append(m.Findings, manyNames(places))
 	}
-	users := make([]*gathering, len(folders))
+	users, allowances := make([]*gathering, len(folders)), map[int]*allowance{}
 	for i, f := range folders {
-		users[i] = gather(func(g *gathering) { readUser(g, f) })
+		user := newAllowance()
+		allowances[f.UID] = user
+		users[i] = gather(func(g *gathering) { readUser(g, f, user) })
 	}
 	for i, g := range users {
 		take(g, fmt.Sprintf("the folder of jobs of user %d", folders[i].UID))
@@ -128,35 +136,60 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	var regions []*gathering
 	for _, f := range locked {
 		if !known[f.ID] {
-			regions = append(regions, gather(func(g *gathering) { readLocked(g, f) }))
+			user := allowanceOf(allowances, f, newAllowance)
+			regions = append(regions, gather(func(g *gathering) { readLocked(g, f, user) }))
 		}
 	}
 	for _, g := range regions {
-		take(g, "a region that a process has locked")
+		take(g, "what processes have locked outside the folders of jobs")
 	}
 }
 
 // readUser reads the jobs of one user.
-func readUser(g *gathering, f job.Folders) {
-	p := newPatience(time.Now, allPatience)
+func readUser(g *gathering, f job.Folders, user *allowance) {
+	p := patienceForAll()
 	for _, folder := range f.Paths() {
 		all := job.EachIn(folder, func(found job.Job, dir int) bool {
+			if user.spent() {
+				return false
+			}
 			j, err := readRegionAt(dir, job.RegionName, found.Path, p)
-			if j.Name = found.Name; j.State == Running || !job.EndedOrNotBegun(err) {
+			if j.UID == f.UID { // another's in this user's folder, as a link of it, is not called so
+				j.Name = found.Name
+			}
+			if j.State == Running || !job.EndedOrNotBegun(err) {
+				user.cut(&j, kept{})
 				g.add(j)
 			}
 			return true
 		})
 		if !all {
-			g.mu.Lock()
-			g.cut = true
-			g.mu.Unlock()
+			g.setCut()
 		}
 	}
 }
 
+// allowanceOf is what may be kept of the jobs of a user of whom a lock was found: by the process
+// that has it.
+func allowanceOf(all map[int]*allowance, f job.LockedFile, make func() *allowance) *allowance {
+	uid := -1
+	if owner, _, _, err := proc.Owner(f.PIDs[0]); err == nil {
+		uid = owner
+	}
+	if all[uid] == nil {
+		all[uid] = make()
+	}
+	return all[uid]
+}
+
 // readLocked reads a region of which only a lock was found. What is no region is passed over.
-func readLocked(g *gathering, f job.LockedFile) {
+func readLocked(g *gathering, f job.LockedFile, user *allowance) {
+	user.turn.Lock()
+	defer user.turn.Unlock()
+	if user.spent() {
+		g.setCut()
+		return
+	}
 	dir, name, path, err := f.OpenFolder()
 	if err != nil {
 		if path == "" {
@@ -170,8 +203,9 @@ func readLocked(g *gathering, f job.LockedFile) {
 		return
 	}
 	defer unix.Close(dir)
-	j, err := readRegionAt(dir, name, path, newPatience(time.Now, allPatience))
+	j, err := readRegionAt(dir, name, path, patienceForAll())
 	if !job.EndedOrNotBegun(err) || j.State == Running {
+		user.cut(&j, kept{})
 		g.add(j)
 	}
 }

@@ -38,6 +38,7 @@ const (
 	DeadProcesses = "dead"           // dead processes still count
 	ShareUnkept   = "share"          // a share of compute is not enforced
 	Unanswering   = "not-answering"  // a user's folder of jobs could not be read in time
+	Flood         = "flood"          // a user's jobs have so much in them that some is left out
 	DriverSilent  = "driver-no-list" // the driver does not say which processes hold memory
 )
 

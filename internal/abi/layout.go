@@ -303,6 +303,7 @@ type Tail struct {
 // Bounds of the protocols, the same in both languages.
 const (
 	ReadTries      = 100       // consistent reads, before best effort
+	ReapTries      = 4096      // steps of settling a dead process's account, before it is left to the next
 	InitPatienceNS = 5_000_000 // nanoseconds a waiter leaves to the initialiser
 	DoneRefresh    = 1 << 16   // changes after which an owner rewrites its own Done
 	ClaimWindow    = 64        // slots tried first; doubled when none is free

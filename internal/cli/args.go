@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/internal/termtext"
+	"ration/machine"
 )
 
 // noArgs checks that a command has no arguments, or that a subcommand exists.
@@ -38,9 +41,6 @@ func argCount(least, most int, what string) cobra.PositionalArgs {
 // completeJobs completes the names of jobs, for a command that takes up to n of them.
 func completeJobs(n int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if strings.Contains(prefix, "/") {
-			return nil, cobra.ShellCompDirectiveDefault // the path of a region
-		}
 		if len(args) >= n {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -49,11 +49,48 @@ func completeJobs(n int) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveError
 		}
 		var names []cobra.Completion
-		for _, j := range jobs {
-			if j.Name != "" && strings.HasPrefix(j.Name, prefix) && !slices.Contains(args, j.Name) {
-				names = append(names, j.Name)
+		add := func(name string) {
+			if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+				names = append(names, name)
 			}
+		}
+		for _, j := range jobs {
+			if j.Name != "" {
+				add(j.Name)
+			}
+		}
+		for _, name := range otherUsersJobs() {
+			add(name)
+		}
+		if strings.Contains(prefix, "/") && len(names) == 0 {
+			return nil, cobra.ShellCompDirectiveDefault // the path of a region
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
+
+// otherUsersJobs returns root's names of the jobs of other users: those that are found while
+// somebody waits for a shell.
+func otherUsersJobs() (names []string) {
+	if !job.AllUsers() {
+		return nil
+	}
+	read := make(chan machine.Machine, 1)
+	go func() {
+		m, _ := machine.Read()
+		read <- m
+	}()
+	select {
+	case m := <-read:
+		for i := range m.Jobs {
+			if j := &m.Jobs[i]; j.Name != "" && !isOwn(j) {
+				names = append(names, termtext.Printable(ownerAndName(j)))
+			}
+		}
+	case <-time.After(completionPatience):
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+const completionPatience = time.Second

@@ -99,7 +99,7 @@ func completeDevices(_ *cobra.Command, args []string, prefix string) (out []cobr
 	if len(args) == 0 {
 		return withPrefix([]string{"0", "1", "2", "3"}, "", prefix), none
 	}
-	j, err := job.Find(args[0])
+	j, err := lookUpJob(args[0], job.Find)
 	if err != nil {
 		return nil, none
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/node"
-	"ration/internal/reap"
 	"ration/machine"
 )
 
@@ -24,8 +23,8 @@ func newInspectCommand(a *app) *cobra.Command {
 		Short: "Print all about one job as JSON",
 		Long: `Print all that is known about one job, ended or not, as one JSON value: the job
 as in ration ps --json, and the findings that are of it. JOB is a name that
-ration ps shows, or the path of a region, with a slash in it. Nothing is
-changed.
+ration ps shows, the path of a region, with a slash in it, or for root
+USER/NAME, a job of another user. Nothing is changed.
 
 With --format a Go template is printed instead, as in ration ps.
 
@@ -45,11 +44,11 @@ func (a *app) runInspect(name, format string) error {
 	if err != nil {
 		return err
 	}
-	m, err := node.Read(reap.Options{ReadOnly: true})
+	m, err := node.Read(fullOf(true, []string{name}))
 	if err != nil && !strings.ContainsRune(name, os.PathSeparator) {
 		return err
 	}
-	j, err := findJob(m.Jobs, name)
+	j, err := findJob(&m, name)
 	if err != nil {
 		return err
 	}

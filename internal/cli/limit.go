@@ -64,7 +64,8 @@ func newLimitCommand(a *app) *cobra.Command {
 		Short: "Show or change a job's limits while it runs",
 		Long: `Show a job's limits, or change them while it runs.
 
-JOB is a name that ration ps shows, or the path of a region, with a slash in it.
+JOB is a name that ration ps shows, the path of a region, with a slash in it, or
+for root USER/NAME, a job of another user.
 SIZE is 10g, 10GiB, 1024m, plain bytes, or none. 25% of a device works once a
 process of the job has used that device. A size is for all devices of the job,
 for the one that --device names, or as listed: 0=10g,1=20g.
@@ -108,7 +109,7 @@ func (a *app) runLimit(cmd *cobra.Command, device int, compute computeFlags, arg
 			return err
 		}
 	}
-	j, err := job.Find(args[0])
+	j, err := lookUpJob(args[0], job.Find)
 	if err != nil {
 		return err
 	}

@@ -35,8 +35,8 @@ func newPsCommand(a *app) *cobra.Command {
 		Use:   "ps [JOB...]",
 		Short: "Show jobs, their limits and their processes",
 		Long: `Show each job, its devices with their limits and usage, and its processes with
-what each of them holds. With JOBs, which are names or paths of regions, only
-those are shown.
+what each of them holds. With JOBs, which are names, paths of regions, or for
+root USER/NAME, only those are shown.
 
 A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
@@ -52,7 +52,9 @@ Where there is a driver, its devices come first, with what is handed out of
 them. Processes that hold memory and belong to no job come last, and then what
 the owner of the machine should know.
 
-Root sees the jobs of all users. Others see their own: those in
+Root sees the jobs of all users, of a job with very many processes those that
+hold most; with JOB, all of them. A plain name is root's own job, or else the
+only one of that name which runs. Others see their own: those in
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
 another folder, also to root, and ` + job.EnvRegion + `
 one more region.
@@ -154,12 +156,12 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 }
 
 func (a *app) printAllJobs(f psFlags, names []string, format *template.Template) error {
-	m, err := a.node.Read(reap.Options{ReadOnly: f.readOnly})
+	m, err := a.node.Read(fullOf(f.readOnly, names))
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
 	a.totals.Add(&m)
-	if m.Jobs, err = chooseJobs(m.Jobs, names); err != nil {
+	if m.Jobs, err = chooseJobs(&m, names); err != nil {
 		return err
 	}
 	if len(names) == 0 {
@@ -190,6 +192,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		if i > 0 || len(names) == 0 && len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
+		if len(names) == 0 && !isOwn(&s) {
+			s = shortened(s)
+		}
 		a.printJob(s)
 	}
 	if len(names) == 0 {
@@ -219,12 +224,12 @@ func (a *app) printJob(s machine.Job) {
 	if s.Err() != nil {
 		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(termtext.Printable(s.Error), 2)))
 		if len(s.Processes) > 0 {
-			a.printProcesses(s.Processes)
+			a.printProcesses(s)
 		}
 		return
 	}
 	a.printDevices(s.Devices)
-	a.printProcesses(s.Processes)
+	a.printProcesses(s)
 	for _, d := range s.Devices {
 		for _, text := range notEnforced(s, d.Device) {
 			a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(fmt.Sprintf("device %d: its share is %s", d.Device, termtext.Printable(text)), 2)))
@@ -339,14 +344,23 @@ var processColumns = []column[processRow]{
 	{"NAME", false, func(r processRow) string { return strings.Repeat("  ", r.depth) + claim(r, r.Name) }, nil},
 }
 
-// printProcesses prints a line for each process and device.
-func (a *app) printProcesses(processes []machine.Process) {
-	if len(processes) == 0 {
+// printProcesses prints a line for each process and device, and how many are not shown.
+func (a *app) printProcesses(s machine.Job) {
+	if s.ProcessCount() == 0 {
 		a.out.printf("  no processes\n")
 		return
 	}
+	defer func() {
+		if more := s.ProcessCount() - len(s.Processes); more > 0 {
+			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("and %s more, which hold less or only claim to be there (ration ps %s shows them)",
+				humanfmt.Plural(more, "process", "processes"), oneWord(argumentOf(&s))), 2))
+		}
+	}()
+	if len(s.Processes) == 0 {
+		return
+	}
 	var rows []processRow
-	for p, depth := range tree(processes) {
+	for p, depth := range tree(s.Processes) {
 		if len(p.Holdings) == 0 {
 			rows = append(rows, processRow{Process: p, depth: depth})
 		}

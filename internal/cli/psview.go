@@ -19,48 +19,19 @@ import (
 )
 
 // chooseJobs returns the jobs of those names, in their order; all without any.
-func chooseJobs(jobs []machine.Job, names []string) ([]machine.Job, error) {
+func chooseJobs(m *machine.Machine, names []string) ([]machine.Job, error) {
 	if len(names) == 0 {
-		return jobs, nil
+		return m.Jobs, nil
 	}
 	out := []machine.Job{}
 	for _, name := range names {
-		j, err := findJob(jobs, name)
+		j, err := findJob(m, name)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, j)
 	}
 	return out, nil
-}
-
-// findJob finds a job by its name or the path of its region, among those that were read or, by a
-// path, elsewhere. A name that several users' jobs have is an error, unless one is this user's.
-func findJob(jobs []machine.Job, name string) (machine.Job, error) {
-	var found []machine.Job
-	for _, j := range jobs {
-		if j.Name == name || strings.Contains(name, "/") && j.Path == name {
-			found = append(found, j)
-		}
-	}
-	if own := slices.IndexFunc(found, func(j machine.Job) bool { return strings.HasPrefix(j.Path, job.Folder()+"/") }); own >= 0 && len(found) > 1 {
-		found = found[own : own+1]
-	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
-		j, err := machine.ReadJob(name)
-		if j.Path == "" { // it was not found; otherwise the error is in it
-			return j, err
-		}
-		return j, nil
-	}
-	var paths []string
-	for _, j := range found {
-		paths = append(paths, termtext.Printable(j.Path))
-	}
-	return machine.Job{}, usageError("%s: several users have a job of that name (use the path of its region: %s)", name, strings.Join(paths, ", "))
 }
 
 // order is the order in which jobs are shown, by their states.
@@ -97,8 +68,9 @@ func parseJobTemplate(text string) (*template.Template, error) {
 	}).Parse(strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)) // as in docker ps
 	if err == nil { // a field that there is not is found before any job is
 		err = t.Execute(new(bytes.Buffer), &machine.Job{Exit: &machine.Exit{}, Command: []string{""}, Devices: []machine.Device{{Compute: &machine.Compute{}}},
-			Processes: []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
-			Refusals:  []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
+			Kubernetes: &machine.Kubernetes{Pods: []machine.Pod{{}}},
+			Processes:  []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
+			Refusals:   []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
 	}
 	if err != nil {
 		return nil, usageError("%v (see ration ps --help)", err)
@@ -148,13 +120,44 @@ func mapStrings(all []string, f func(string) string) []string {
 }
 
 // argumentOf is what names a job to other commands: its name, or the path of the region of
-// another user's.
+// another user's, which stays the same whatever that user does.
 func argumentOf(j *machine.Job) string {
-	if j.Name != "" && strings.HasPrefix(j.Path, job.Folder()+"/") {
+	if j.Name != "" && isOwn(j) {
 		return j.Name
 	}
 	return j.Path
 }
+
+// shownRows is how many lines of processes of a job of another user are printed where all jobs are.
+const shownRows = 64
+
+// shortened is a job with those processes.
+func shortened(s machine.Job) machine.Job {
+	rows := 0
+	for _, p := range s.Processes {
+		rows += 1 + len(p.Holdings)
+	}
+	if rows <= shownRows {
+		return s
+	}
+	keep := machine.LargestProcesses(s.Processes, shownRows)
+	var out machine.Omitted
+	if s.Omitted != nil {
+		out = *s.Omitted
+	}
+	shown := make([]machine.Process, 0, len(keep))
+	for i, p := range s.Processes {
+		if keep[i] {
+			shown = append(shown, p)
+		}
+	}
+	out.Processes += len(s.Processes) - len(shown)
+	s.Processes, s.Omitted = shown, &out
+	return s
+}
+
+// isOwn reports whether a job is in this user's folder of jobs.
+func isOwn(j *machine.Job) bool { return strings.HasPrefix(j.Path, job.Folder()+"/") }
 
 // printTitle prints a job's name, its state, whose it is and what runs in it.
 func (a *app) printTitle(s machine.Job) {
@@ -169,6 +172,9 @@ func (a *app) printTitle(s machine.Job) {
 		title += s.Owner + "  "
 	}
 	a.out.printf("%s%s\n", title, a.out.style(dim, termtext.Printable(s.Path)))
+	if s.Kubernetes != nil {
+		a.out.printf("  %s\n", a.out.style(dim, termtext.Printable(s.Kubernetes.String())))
+	}
 	if len(s.Command) > 0 {
 		command := "  " + termtext.Printable(strings.Join(s.Command, " "))
 		if a.out.tty {

@@ -35,9 +35,9 @@ func newRmCommand(a *app) *cobra.Command {
 		Short: "Remove jobs that have ended",
 		Long: `Remove jobs that have ended: the folder of each, with its region and limits.
 
-JOB is a name that ration ps shows, or the path of a region, with a slash in it.
-For a path, the region and the limits file beside it are removed, and nothing
-else.
+JOB is a name that ration ps shows, the path of a region, with a slash in it, or
+for root USER/NAME, a job of another user. For a path, and for another user's
+job, the region and the limits file beside it are removed, and nothing else.
 
 A job is kept while one of its processes lives or its command runs, and no
 process is ever killed. --force also removes a job that no process has joined
@@ -69,7 +69,7 @@ func (a *app) runRm(f rmFlags, names []string) error {
 	}
 	var jobs []job.Job
 	for _, name := range names {
-		j, err := job.FindFolder(name)
+		j, err := lookUpJob(name, job.FindFolder)
 		if err != nil {
 			return err
 		}

@@ -89,15 +89,15 @@ func allowTenant(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 }
 
-// asnobody COMMAND... becomes a command of the user nobody.
-func asNobody(args []string) int {
-	const nobody = 65534
-	path, err := exec.LookPath(args[0])
-	if err == nil {
-		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody))
+// asuser UID COMMAND... becomes a command of another user, and asnobody COMMAND... one of nobody.
+func asUser(args []string) int {
+	uid, err := strconv.Atoi(args[0])
+	path, err2 := exec.LookPath(args[1])
+	if err = errors.Join(err, err2); err == nil {
+		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(uid), syscall.Setuid(uid))
 	}
 	if err == nil {
-		err = syscall.Exec(path, args, os.Environ())
+		err = syscall.Exec(path, args[1:], os.Environ())
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 99
@@ -111,12 +111,15 @@ func waitEvent(ts *testscript.TestScript, neg bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	found := errors.New("found")
-	err := agent.NewClient(filepath.Join(ts.Getenv("RATION_DIR"), job.AgentSocket)).Events(ctx, true, func(e machine.Event) error {
-		if e.Kind == args[0] {
-			return found
-		}
-		return nil
-	})
+	client, err := agent.NewClient(filepath.Join(ts.Getenv("RATION_DIR"), job.AgentSocket)), error(syscall.ECONNREFUSED)
+	for errors.Is(err, syscall.ECONNREFUSED) && ctx.Err() == nil { // the socket has its name before it listens
+		err = client.Events(ctx, true, func(e machine.Event) error {
+			if e.Kind == args[0] {
+				return found
+			}
+			return nil
+		})
+	}
 	if !errors.Is(err, found) {
 		ts.Fatalf("no event %s: %v", args[0], err)
 	}

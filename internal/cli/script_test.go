@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 		"hold":    func() { os.Exit(hold(os.Args[1:])) },
 		"hostile": func() { os.Exit(hostile(os.Args[1:])) },
 
-		"asnobody": func() { os.Exit(asNobody(os.Args[1:])) },
+		"asnobody": func() { os.Exit(asUser(append([]string{"65534"}, os.Args[1:]...))) },
+		"asuser":   func() { os.Exit(asUser(os.Args[1:])) },
 		"socket":   func() { os.Exit(askSocket(os.Args[1:])) },
 	}
 	if commands[filepath.Base(os.Args[0])] == nil { // those are started in it

@@ -23,8 +23,8 @@ func newWaitCommand(a *app) *cobra.Command {
 		Use:   "wait JOB",
 		Short: "Wait until a job has ended",
 		Long: `Wait until a job has ended: no process of its command runs, and none that has
-joined it lives. JOB is a name that ration ps shows, or the path of a region,
-with a slash in it.
+joined it lives. JOB is a name that ration ps shows, the path of a region, with
+a slash in it, or for root USER/NAME, a job of another user.
 
 It prints the exit status of the job's command and ends with the same, where the
 launcher stayed to see it (ration run --summary); otherwise it prints nothing
@@ -40,7 +40,7 @@ ended it; 0 where that is not known; 3 if there is no such job.`,
 }
 
 func (a *app) runWait(name string) error {
-	j, err := findForWait(name)
+	j, err := lookUpJob(name, job.FindFolder)
 	if err != nil {
 		return err
 	}
@@ -63,19 +63,4 @@ func (a *app) runWait(name string) error {
 		return statusError{errReported, end.Status}
 	}
 	return nil
-}
-
-// findForWait finds a job, also one that no process has joined yet, and, for root, one of
-// another user.
-func findForWait(name string) (job.Job, error) {
-	j, err := job.FindFolder(name)
-	if err == nil || !job.AllUsers() {
-		return j, err
-	}
-	m, readErr := machine.Read()
-	if readErr != nil {
-		return j, readErr
-	}
-	found, err := findJob(m.Jobs, name)
-	return job.Job{Name: found.Name, Path: found.Path}, err
 }

@@ -72,11 +72,11 @@ Then it shows the latest deaths: which process ended without giving back what it
 held, and how that was noticed. Then shares of a device's time and caps on it:
 the time slice, and whether it is enforced.
 
-JOB is a name that ration ps shows, or the path of a region, with a slash in it.
-Without it, all jobs are shown. A region keeps its latest 256 refusals. A
-process that has gone is shown by its PID. A ? marks a PID that only the job's
-own file names. A request that was repeated is shown once, with the number of
-times.
+JOB is a name that ration ps shows, the path of a region, with a slash in it, or
+for root USER/NAME, a job of another user. Without it, all jobs are shown. A
+region keeps its latest 256 refusals. A process that has gone is shown by its
+PID. A ? marks a PID that only the job's own file names. A request that was
+repeated is shown once, with the number of times.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
@@ -133,7 +133,7 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job) {
 	_ = c.Events(ctx, false, func(e machine.Event) error {
 		id := identity{e.Path, e.Created}
 		i, known := index[id]
-		if i < 0 && known || e.Refusal == nil && e.Death == nil || len(names) > 0 && !slices.Contains(names, e.Path) && !slices.Contains(names, e.Job) {
+		if i < 0 && known || e.Refusal == nil && e.Death == nil || len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return isNamed(&e, name) }) {
 			return nil
 		}
 		if !known {
@@ -150,8 +150,14 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job) {
 	return out
 }
 
-// agentPatience is how long a command that can do without waits for an agent.
-const agentPatience = time.Second
+// isNamed reports whether an event is of a job that is named so.
+func isNamed(e *machine.Event, name string) bool {
+	return name == e.Path || name == e.Job || e.Job != "" && name == e.Owner+"/"+e.Job
+}
+
+// agentPatience is how long a command that can do without waits for an agent: longer than a busy
+// machine keeps one from answering.
+const agentPatience = 5 * time.Second
 
 // readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
 // and a warning otherwise.
@@ -169,7 +175,12 @@ func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 		return readable, nil
 	}
 	for _, name := range names {
-		s, err := machine.ReadJob(name)
+		found, err := lookUpJob(name, job.Find)
+		if err != nil {
+			return nil, err
+		}
+		s, err := machine.ReadRegion(found.Path)
+		s.Name = found.Name
 		switch {
 		case s.Err() != nil:
 			return nil, statusError{err, ExitOpen}

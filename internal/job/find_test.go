@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +148,48 @@ func TestFoldersOfOthers(t *testing.T) {
 	found, all := p.Folders()
 	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 || !all {
 		t.Errorf("got %+v, %v", found, all)
+	}
+}
+
+// A user's job of a name is found in any of the folders, if the folder and the region are that
+// user's, and through no link.
+func TestNamed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes folders of other users")
+	}
+	const alice, bob = 61011, 61012
+	dir := t.TempDir()
+	p := Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
+	put := func(uid int, folder, name string) {
+		must(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
+		must(t, os.Chown(folder, uid, uid))
+		must(t, os.WriteFile(filepath.Join(folder, name, RegionName), nil, 0o600))
+		must(t, os.Chown(filepath.Join(folder, name, RegionName), uid, uid))
+	}
+	run, temp, home := filepath.Join(p.Runtime, fmt.Sprint(alice), "ration"), filepath.Join(p.Temp, fmt.Sprint("ration-", alice)), filepath.Join(p.Home(alice), ".local/state/ration")
+	put(alice, run, "a")
+	put(alice, temp, "a")
+	put(alice, home, "b")
+	put(bob, filepath.Join(dir, "bobs"), "c")
+	must(t, os.Symlink(filepath.Join(dir, "bobs", "c"), filepath.Join(run, "linked")))
+	must(t, os.Lchown(filepath.Join(run, "linked"), alice, alice))
+	put(bob, run, "c") // a region of another user's in alice's folder
+	put(bob, filepath.Join(p.Temp, fmt.Sprint("ration-", 61013)), "d")
+	for _, c := range []struct {
+		uid  int
+		name string
+		want []string
+	}{
+		{alice, "a", []string{run, temp}}, {alice, "b", []string{home}}, {alice, "c", nil}, {alice, "linked", nil}, {bob, "a", nil}, {bob, "c", nil},
+		{61013, "d", nil}, {alice, "../" + fmt.Sprint(alice), nil}, {alice, "none", nil},
+	} {
+		var got []string
+		for _, j := range p.Named(c.uid, c.name) {
+			got = append(got, strings.TrimSuffix(j.Path, "/"+c.name+"/"+RegionName))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d/%s: got %v, want %v", c.uid, c.name, got, c.want)
+		}
 	}
 }
 

@@ -122,6 +122,31 @@ func (f Folders) Paths() []string {
 	return f.paths
 }
 
+// Named returns the jobs of a name that a user has: each of the folders may have one. It may ask a
+// directory service for the user's home, and does not return where a folder does not answer.
+func (p Places) Named(uid int, name string) (out []Job) {
+	if !isJobName(name) {
+		return nil
+	}
+	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}
+	if temp := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(uid)); ownedBy(temp, uid) {
+		f.paths = append(f.paths, temp)
+	}
+	for _, folder := range f.Paths() {
+		path := filepath.Join(folder, name, RegionName)
+		dir, err := safepath.OpenFolder(filepath.Dir(path))
+		if err != nil {
+			continue // there is none, or a link that is not followed
+		}
+		var st unix.Stat_t
+		if unix.Fstatat(dir, RegionName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && int(st.Uid) == uid {
+			out = append(out, Job{name, path})
+		}
+		_ = unix.Close(dir)
+	}
+	return out
+}
+
 // each calls visit for each name in a folder, if there is one, until that returns false. It
 // reports whether it saw all of them.
 func each(dir string, visit func(name string) bool) (all bool) {

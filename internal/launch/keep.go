@@ -37,6 +37,9 @@ const (
 	runLib    = runFolder + "/" + embedded.FolderName
 )
 
+// LibraryFolder is where programs of such a job find the library.
+const LibraryFolder = runLib
+
 // ErrKeep is returned where the kernel or the machine does not allow Plan.Keep.
 var ErrKeep = errors.New("limits cannot be kept from here")
 

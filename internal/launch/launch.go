@@ -53,6 +53,7 @@ type Plan struct {
 	Settings limit.Settings
 	Sources  Sources
 	FakeGPU  string       // a stand-in machine, as h200x2; empty: the driver
+	Driver   *gpu.Driver  // its devices, where the caller has them; nil: they are looked for
 	Keep     bool         // limits survive the loss of the environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
@@ -113,6 +114,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 func (p Plan) make(j *Job) error {
 	// The limits are checked against the devices before a job is created. A stand-in
 	// machine has its state in the job's folder, so there the job is created first.
+	if p.FakeGPU == "" && p.Driver != nil {
+		return p.setUp(j, p.Driver, nil)
+	}
 	if p.FakeGPU == "" {
 		driver, err := gpu.Known(DevicesFile())
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {

@@ -129,12 +129,12 @@ func addProcesses(m *machine.Machine, reported []gpu.Process) {
 				number[j.Devices[n].Device] = m.Devices[at].Device
 			}
 		}
+		for _, pid := range j.HostPIDs() { // what one only claims must not take another process off the list
+			inJob[pid] = true
+		}
 		for _, p := range j.Processes {
 			if p.HostPID == 0 {
 				continue
-			}
-			if p.Verified { // what it only claims must not take another process off the list
-				inJob[p.HostPID] = true
 			}
 			for n := range p.Holdings {
 				device, known := number[p.Holdings[n].Device]

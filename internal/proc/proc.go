@@ -94,6 +94,16 @@ func readStart(path string, most int64) ([]byte, error) {
 // as often. What it remembers is bounded.
 func UserName(uid int) string { return lookUp(uid).name }
 
+// UID returns the number of a user who is named, or numbered as others are shown who have no name.
+// It may ask a directory service.
+func UID(name string) (uid int, known bool) {
+	if u, err := user.Lookup(name); err == nil {
+		name = u.Uid
+	}
+	uid, err := strconv.Atoi(name)
+	return uid, err == nil && uid >= 0 && strconv.Itoa(uid) == name
+}
+
 // Home returns a user's home, or "" where it has none. It asks as UserName does.
 func Home(uid int) string { return lookUp(uid).home }
 

@@ -15,12 +15,20 @@ import (
 // Options say how to read.
 type Options struct {
 	ReadOnly bool // leave every region as it is
+	// Full says which jobs are wanted whole, whatever else their users have: those of which a look
+	// at the whole machine left something out are read by themselves. nil is none.
+	Full func(j *machine.Job) bool
 }
 
 // Read is machine.Read.
 func Read(opts Options) (machine.Machine, error) {
 	m, err := machine.Read()
 	for i := range m.Jobs {
+		if j := &m.Jobs[i]; j.Omitted != nil && opts.Full != nil && opts.Full(j) {
+			name := j.Name
+			*j, _ = machine.ReadRegion(j.Path) // its Err returns the error
+			j.Name = name
+		}
 		reap(&m.Jobs[i], opts)
 	}
 	return m, err

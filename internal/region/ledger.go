@@ -100,7 +100,9 @@ func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerW
 			return w, noRoom
 		}
 		if w.Slot() != s.index {
-			l.note(w)
+			if !l.note(w) {
+				continue
+			}
 			point(abi.ChangeNoted)
 		}
 		if l.apply(w, delta, s.index, seq) {
@@ -128,25 +130,28 @@ func backOff(pause int) int {
 	return min(2*pause+32, 1024)
 }
 
-// note writes down that the change in w happened, before w is overwritten.
-func (l ledger) note(w abi.LedgerWord) {
+// note writes down that the change in w happened, before w is overwritten. It reports false where
+// it could not: a process writes over it all the while, which none does that keeps to the
+// protocol, and w must stay.
+func (l ledger) note(w abi.LedgerWord) bool {
 	done := &l.accounts[w.Slot()].Done
-	for {
+	for range abi.ReapTries {
 		// Acquire: pairs with the swap below, by the process that was faster.
 		d := atomic.LoadUint64(done)
 		if d == w.Seq() {
-			return
+			return true
 		}
 		// Between reading Done and swapping it: without this, a process that was
 		// stopped here would write its old sequence over a newer one.
 		if l.word() != w {
-			return
+			return true
 		}
 		point(abi.NoteRead)
 		if atomic.CompareAndSwapUint64(done, d, w.Seq()) {
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // refresh is an owner's own note, made at its first change and now and then, so

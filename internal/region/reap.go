@@ -141,6 +141,7 @@ type verdict struct {
 	pend    abi.Pend
 	used    abi.Used
 	word    abi.LedgerWord
+	whole   bool // they did not change meanwhile; otherwise the rest says nothing
 	applied bool // pend's change is in the word, or was
 	booked  bool // and in used
 }
@@ -149,26 +150,21 @@ type verdict struct {
 // reports false where the slot has changed hands.
 func (r *Region) judge(l ledger, slot int, st abi.Status) (verdict, bool) {
 	a := &l.accounts[slot]
-	for {
-		// Acquire, each, in this order: pairs with the releases in change, and with
-		// the swap in note, which comes before the word moves on.
-		var v verdict
-		v.pend = abi.Pend(atomic.LoadUint64(&a.Pend))
-		v.used = abi.Used(atomic.LoadUint64(&a.Used))
-		v.word = l.word()
-		done := atomic.LoadUint64(&a.Done)
-		again := abi.Pend(atomic.LoadUint64(&a.Pend))
-		if abi.Status(atomic.LoadUint64(&r.m.Status[slot])) != st {
-			return v, false
-		}
-		if again != v.pend {
-			continue
-		}
-		short := abi.ShortSeq(v.pend.Seq())
-		v.booked = v.used.Seq() == v.pend.Seq()
-		v.applied = v.booked || v.word.Slot() == slot && v.word.Seq() == short || done == short
-		return v, true
+	// Acquire, each, in this order: pairs with the releases in change, and with
+	// the swap in note, which comes before the word moves on.
+	var v verdict
+	v.pend = abi.Pend(atomic.LoadUint64(&a.Pend))
+	v.used = abi.Used(atomic.LoadUint64(&a.Used))
+	v.word = l.word()
+	done := atomic.LoadUint64(&a.Done)
+	v.whole = abi.Pend(atomic.LoadUint64(&a.Pend)) == v.pend
+	if abi.Status(atomic.LoadUint64(&r.m.Status[slot])) != st {
+		return v, false
 	}
+	short := abi.ShortSeq(v.pend.Seq())
+	v.booked = v.used.Seq() == v.pend.Seq()
+	v.applied = v.booked || v.word.Slot() == slot && v.word.Seq() == short || done == short
+	return v, true
 }
 
 // settlement is what became of an account.
@@ -176,21 +172,26 @@ type settlement int
 
 const (
 	settled    settlement = iota
-	taken                 // the slot has changed hands
+	taken                 // the slot has changed hands; or it is left to the next
 	impossible            // its content cannot be
 )
 
 // settle brings a condemned slot's account to zero. Every step is one swap from a
-// value that includes a sequence, so that a step made late does nothing.
+// value that includes a sequence, so that a step made late does nothing. An account into which a
+// process writes all the while, which none does that keeps to the protocol, stays as a reaper that
+// dies leaves it, for the next.
 func (r *Region) settle(device, slot int, st abi.Status) settlement {
 	l := r.ledger(device)
 	a := &l.accounts[slot]
-	for {
+	for range abi.ReapTries {
 		v, ours := r.judge(l, slot, st)
 		if !ours {
 			return taken
 		}
 		point(abi.ReapJudged)
+		if !v.whole {
+			continue
+		}
 		seq, delta := v.pend.Seq(), v.pend.Delta()
 		if v.applied && !v.booked {
 			units := int64(v.used.Units()) + delta
@@ -207,7 +208,9 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 			if int64(v.word.Units())+delta < 0 {
 				return impossible
 			}
-			l.note(v.word)
+			if !l.note(v.word) {
+				return taken
+			}
 			point(abi.ReapNoted)
 			l.apply(v.word, delta, slot, seq)
 			point(abi.ReapApplied)
@@ -216,7 +219,9 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 		if !v.applied {
 			// A charge. Should its owner live after all, and be about to apply it: from
 			// here on it cannot, so that what follows may take its sequence.
-			l.note(v.word)
+			if !l.note(v.word) {
+				return taken
+			}
 			point(abi.ReapNoted)
 			if !l.fence(v.word) {
 				continue
@@ -230,4 +235,5 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 		atomic.CompareAndSwapUint64(&a.Pend, uint64(v.pend), uint64(next))
 		point(abi.ReapAnnounced)
 	}
+	return taken
 }

@@ -114,6 +114,9 @@ func (d *details) all(m *Model) (lines []line) {
 		add(header)
 		add(shown...)
 	}
+	if o := j.Omitted; o != nil && o.Processes > 0 {
+		add(line{text: m.theme.faint.Render(fmt.Sprintf("  and %s more (ration ps %s)", humanfmt.Count(o.Processes), termtext.Printable(j.Path)))})
+	}
 	add(m.rule("refusals and deaths"))
 	add(m.linesOf(m.eventsOf(j, false))...)
 	return lines

@@ -113,7 +113,7 @@ func (m *Model) statusLine() string {
 	processes, held := 0, uint64(0)
 	all := m.jobs()
 	for _, j := range all {
-		processes += len(j.Processes)
+		processes += j.ProcessCount()
 		held += heldBy(j)
 	}
 	const title = "ration top"

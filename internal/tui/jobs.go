@@ -106,7 +106,7 @@ func jobColumns() []column[jobRow] {
 		{title: "TIME", right: true, drop: 3, sort: "busy", text: func(m *Model, r jobRow) string { return m.jobTime(r.job, r.dev.Device.Device) },
 			needed: func(m *Model, r jobRow) bool { return m.jobTime(r.job, r.dev.Device.Device) != "" }},
 		{title: "PEAK", right: true, drop: 7, text: func(_ *Model, r jobRow) string { return humanfmt.Short(r.dev.Peak) }, style: faint},
-		{title: "PROC", right: true, drop: 8, text: once(func(j *machine.Job) string { return fmt.Sprint(len(j.Processes)) }), style: faint},
+		{title: "PROC", right: true, drop: 8, text: once(func(j *machine.Job) string { return fmt.Sprint(j.ProcessCount()) }), style: faint},
 		{title: "AGE", right: true, drop: 9, sort: "age", text: func(m *Model, r jobRow) string {
 			if !r.first || r.job.Created == 0 {
 				return ""

@@ -35,7 +35,7 @@ func (m *Model) users() []userRow {
 				continue
 			}
 			u.jobs++
-			u.processes += len(j.Processes)
+			u.processes += j.ProcessCount()
 			for _, d := range j.Devices {
 				u.held += d.Used
 				u.refused += d.Refused

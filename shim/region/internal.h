@@ -50,7 +50,7 @@ void region_identify(struct region_identity *me);
 uint64_t region_ledger_word(const struct region *r, unsigned device);
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq);
 bool region_fence(struct region *r, unsigned device, uint64_t w);
-void region_note(struct region *r, unsigned device, uint64_t w);
+bool region_note(struct region *r, unsigned device, uint64_t w);
 int region_change(struct region *r, unsigned device, uint64_t claim, struct ration_account *a, int64_t delta, const uint64_t *limit,
 		  uint64_t *w);
 void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint64_t seq);

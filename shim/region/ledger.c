@@ -8,23 +8,26 @@ bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, 
 	return cas(&r->m->devices[device].ledger_word, w, make_ledger_word(ledger_units(w) + (uint64_t)delta, slot, seq));
 }
 
-/* region_note writes down that the change in w happened, before w is overwritten. */
-void region_note(struct region *r, unsigned device, uint64_t w)
+/* region_note writes down that the change in w happened, before w is overwritten. It returns
+ * false where it could not: a process writes over it all the while, which none does that keeps
+ * to the protocol, and w must stay. */
+bool region_note(struct region *r, unsigned device, uint64_t w)
 {
 	uint64_t *done = &account(r, device, ledger_slot(w))->done;
-	for (;;) {
+	for (unsigned i = 0; i < RATION_REAP_TRIES; i++) {
 		/* Acquire: pairs with the swap below, by the process that was faster. */
 		uint64_t d = load_acquire(done);
 		if (d == short_seq(w))
-			return;
+			return true;
 		/* Between reading done and swapping it: without this, a process that was
 		 * stopped here would write its old sequence over a newer one. */
 		if (region_ledger_word(r, device) != w)
-			return;
+			return true;
 		FAILPOINT(NOTE_READ);
 		if (cas(done, d, short_seq(w)))
-			return;
+			return true;
 	}
+	return false;
 }
 
 /* region_fence puts a word in the place of w that has never been there, with the same units:
@@ -101,7 +104,8 @@ int region_change(struct region *r, unsigned device, uint64_t claim, struct rati
 			continue; /* refuse only by what is so at this moment */
 		}
 		if (ledger_slot(*w) != slot) {
-			region_note(r, device, *w);
+			if (UNLIKELY(!region_note(r, device, *w)))
+				continue;
 			FAILPOINT(CHANGE_NOTED);
 		}
 		if (LIKELY(region_apply(r, device, *w, delta, slot, seq)))

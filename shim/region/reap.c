@@ -8,26 +8,24 @@
 
 struct reap_verdict {
 	uint64_t pend, used, word;
-	bool applied, booked;
+	bool whole, applied, booked;
 };
 
-/* reap_judge reads the account's words in the order that makes a crash decidable. It
- * returns false where the slot has changed hands. */
+/* reap_judge reads the account's words in the order that makes a crash decidable. whole is
+ * false where they changed meanwhile, and say nothing. It returns false where the slot has
+ * changed hands. */
 static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_t status, struct reap_verdict *v)
 {
 	struct ration_account *a = account(r, device, slot);
-	uint64_t again, done;
-	do {
-		/* Acquire, each, in this order: pairs with the releases in region_change,
-		 * and with the swap in region_note, which comes before the word moves on. */
-		v->pend = load_acquire(&a->pend);
-		v->used = load_acquire(&a->used);
-		v->word = region_ledger_word(r, device);
-		done = load_acquire(&a->done);
-		again = load_acquire(&a->pend);
-		if (load_acquire(&r->m->status[slot]) != status)
-			return false;
-	} while (again != v->pend);
+	/* Acquire, each, in this order: pairs with the releases in region_change,
+	 * and with the swap in region_note, which comes before the word moves on. */
+	v->pend = load_acquire(&a->pend);
+	v->used = load_acquire(&a->used);
+	v->word = region_ledger_word(r, device);
+	uint64_t done = load_acquire(&a->done);
+	v->whole = load_acquire(&a->pend) == v->pend;
+	if (load_acquire(&r->m->status[slot]) != status)
+		return false;
 	uint64_t seq = short_seq(pend_seq(v->pend));
 	v->booked = used_seq(v->used) == pend_seq(v->pend);
 	v->applied = v->booked || (ledger_slot(v->word) == slot && short_seq(v->word) == seq) || done == seq;
@@ -38,13 +36,16 @@ enum reap_outcome { REAP_SETTLED, REAP_TAKEN, REAP_DAMAGED };
 
 /* reap_settle brings a condemned slot's account to zero. Every step is one swap from a value
  * that includes a sequence, so that a step made late does nothing. REAP_TAKEN: the slot has
- * changed hands. */
+ * changed hands; or a process writes into it all the while, which none does that keeps to the
+ * protocol: then it stays as a reaper that dies leaves it, for the next. */
 static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status)
 {
 	struct ration_account *a = account(r, device, slot);
 	struct reap_verdict v;
-	while (reap_judge(r, device, slot, status, &v)) {
+	for (unsigned i = 0; i < RATION_REAP_TRIES && reap_judge(r, device, slot, status, &v); i++) {
 		FAILPOINT(REAP_JUDGED);
+		if (!v.whole)
+			continue;
 		uint64_t seq = pend_seq(v.pend), units = used_units(v.used);
 		int64_t delta = pend_delta(v.pend);
 		if (v.applied && !v.booked) {
@@ -60,7 +61,8 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 			 * reaper may be applying it now. */
 			if ((int64_t)ledger_units(v.word) + delta < 0)
 				return REAP_DAMAGED;
-			region_note(r, device, v.word);
+			if (!region_note(r, device, v.word))
+				break;
 			FAILPOINT(REAP_NOTED);
 			region_apply(r, device, v.word, delta, slot, seq);
 			FAILPOINT(REAP_APPLIED);
@@ -69,7 +71,8 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 		if (!v.applied) {
 			/* A charge. Should its owner live after all, and be about to apply it: from
 			 * here on it cannot, so that what follows may take its sequence. */
-			region_note(r, device, v.word);
+			if (!region_note(r, device, v.word))
+				break;
 			FAILPOINT(REAP_NOTED);
 			if (!region_fence(r, device, v.word))
 				continue;

@@ -1,0 +1,228 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/proc"
+	"ration/internal/reap"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// A job is named by its name, by USER/NAME or by the path of its region. Names are unique for each
+// user only. A plain name is this user's own job, and otherwise, to root, the only one of that name
+// which runs, or the only one. What a name stands for is looked up once; from then on another
+// user's job is its path, and everything that holds for paths that others can change holds for it.
+
+// splitUser splits USER/NAME. What is not of that form is a name, or a path.
+func splitUser(argument string) (user, name string, is bool) {
+	user, name, is = strings.Cut(argument, "/")
+	return user, name, is && user != "" && user[0] != '.' && limit.CheckName("job", name) == nil
+}
+
+// isUsers reports whether a job is that of a user, who is named or numbered.
+func isUsers(j *machine.Job, user string) bool {
+	return j.UID >= 0 && (user == j.Owner || user == strconv.Itoa(j.UID))
+}
+
+// errSeveral is returned, wrapped, for a name of several jobs.
+var errSeveral = errors.New("several users have a job of that name")
+
+// chooseJob returns the index of the job that an argument names, of those that were read, or -1.
+func chooseJob(jobs []machine.Job, argument string) (int, error) {
+	user, name, ofUser := splitUser(argument)
+	var found []int
+	for i := range jobs {
+		j := &jobs[i]
+		switch {
+		case strings.Contains(argument, "/") && j.Path == argument:
+			return i, nil
+		case ofUser && j.Name == name && isUsers(j, user), !ofUser && j.Name != "" && j.Name == argument:
+			found = append(found, i)
+		}
+	}
+	for _, better := range []func(j *machine.Job) bool{
+		func(j *machine.Job) bool { return !ofUser && isOwn(j) },
+		func(j *machine.Job) bool { return j.State != machine.Ended },
+	} {
+		if some := slices.DeleteFunc(slices.Clone(found), func(i int) bool { return !better(&jobs[i]) }); len(some) > 0 {
+			found = some
+		}
+	}
+	switch len(found) {
+	case 0:
+		return -1, nil
+	case 1:
+		return found[0], nil
+	}
+	var names []string
+	for _, i := range found {
+		text := ownerAndName(&jobs[i])
+		if ofUser { // one user may have two folders of jobs
+			text = jobs[i].Path
+		}
+		names = append(names, termtext.Printable(text))
+	}
+	what := errSeveral
+	if ofUser {
+		what = errors.New("that user has several jobs of that name")
+	}
+	return -1, statusError{fmt.Errorf("%s: %w (name one of them: %s)", argument, what, strings.Join(names, ", ")), ExitUsage}
+}
+
+// ownerAndName is what names a job of another user to other commands.
+func ownerAndName(j *machine.Job) string { return j.Owner + "/" + j.Name }
+
+// notAll says why a name cannot be looked up for certain: a user whose jobs were not all read may
+// have one of that name, too. It returns "" where it can.
+func notAll(m *machine.Machine) string {
+	for _, f := range m.Findings {
+		if f.Kind == machine.Unanswering {
+			return f.Text
+		}
+	}
+	return ""
+}
+
+// findJob finds a job that was read or, by a path, elsewhere.
+func findJob(m *machine.Machine, argument string) (machine.Job, error) {
+	i, err := chooseJob(m.Jobs, argument)
+	switch {
+	case err != nil:
+		return machine.Job{}, err
+	case i >= 0:
+		return m.Jobs[i], checkAll(m, &m.Jobs[i], argument)
+	}
+	if user, name, ofUser := splitUser(argument); ofUser && job.AllUsers() { // there may be more than was read
+		found, err := jobOfUser(argument, user, name)
+		if err != nil {
+			return machine.Job{}, err
+		}
+		if found.Path != "" {
+			j, _ := machine.ReadRegion(found.Path) // its Err returns the error
+			j.Name = found.Name
+			return j, nil
+		}
+	}
+	j, err := machine.ReadJob(argument)
+	if j.Path == "" { // it was not found; otherwise the error is in it
+		return j, withNotAll(noJobOf(argument, err), m)
+	}
+	return j, nil
+}
+
+// checkAll refuses a plain name of another user's job where not all jobs were read.
+func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
+	if why := notAll(m); why != "" && !strings.Contains(argument, "/") && !isOwn(j) {
+		return statusError{fmt.Errorf("%s: others may have a job of that name: %s (name it %s)", argument, why, termtext.Printable(ownerAndName(j))), ExitUsage}
+	}
+	return nil
+}
+
+// noJobOf says of USER/NAME which part of it is not there.
+func noJobOf(argument string, err error) error {
+	user, name, ofUser := splitUser(argument)
+	switch {
+	case !ofUser || !errors.Is(err, job.ErrNoJob):
+		return err
+	case !job.AllUsers() && user != proc.UserName(os.Geteuid()):
+		return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
+	}
+	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
+}
+
+// lookUpJob finds a job by what names it, for a command that works on it: this user's own by its
+// name, all others by their paths. find finds those that can be without looking at other users.
+func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
+	user, name, ofUser := splitUser(argument)
+	if ofUser && (user == strconv.Itoa(os.Geteuid()) || user == proc.UserName(os.Geteuid())) {
+		if j, err := find(name); err == nil {
+			return j, nil
+		}
+	}
+	if ofUser && job.AllUsers() {
+		if j, err := jobOfUser(argument, user, name); err != nil || j.Path != "" {
+			return job.Job{Path: j.Path}, err
+		}
+	}
+	j, err := find(argument)
+	if !errors.Is(err, job.ErrNoJob) || !job.AllUsers() || strings.Contains(argument, "/") {
+		return j, noJobOf(argument, err)
+	}
+	m, readErr := machine.Read()
+	if readErr != nil {
+		return job.Job{}, readErr
+	}
+	i, chooseErr := chooseJob(m.Jobs, argument)
+	switch {
+	case chooseErr != nil:
+		return job.Job{}, chooseErr
+	case i < 0:
+		return j, withNotAll(err, &m)
+	}
+	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
+}
+
+// jobOfUser returns the job of a name that a user has, the one that runs if there are two; or none.
+// It does not depend on what other users do, nor on how many jobs that one has.
+func jobOfUser(argument, user, name string) (job.Job, error) {
+	uid, known := proc.UID(user)
+	if !known {
+		return job.Job{}, nil
+	}
+	named := make(chan []job.Job, 1)
+	go func() { named <- job.AllPlaces.Named(uid, name) }()
+	select {
+	case found := <-named:
+		if len(found) == 1 {
+			return found[0], nil
+		}
+		var read []machine.Job
+		for _, f := range found {
+			j, _ := machine.ReadRegion(f.Path) // what cannot be read is a job, too
+			j.Name = f.Name
+			read = append(read, j)
+		}
+		if i, err := chooseJob(read, argument); err != nil || i >= 0 {
+			return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
+		}
+		return job.Job{}, nil
+	case <-time.After(userPatience):
+		return job.Job{}, fmt.Errorf("%s: the folders of that user could not be read within %s (name the path of its region)", argument, humanfmt.Span(userPatience))
+	}
+}
+
+// userPatience is how long the folders of one user are waited for.
+const userPatience = 2 * time.Second
+
+// withNotAll adds to the error for a name that was not found whose jobs were not all read.
+func withNotAll(err error, m *machine.Machine) error {
+	if why := notAll(m); why != "" && errors.Is(err, job.ErrNoJob) {
+		return fmt.Errorf("%w; %s", err, why)
+	}
+	return err
+}
+
+// wanted says which jobs are to be read in full: those that an argument names.
+func wanted(arguments []string) func(*machine.Job) bool {
+	return func(j *machine.Job) bool {
+		return slices.ContainsFunc(arguments, func(argument string) bool {
+			i, err := chooseJob([]machine.Job{*j}, argument)
+			return i == 0 || err != nil
+		})
+	}
+}
+
+// fullOf are the options of a look at jobs that are named.
+func fullOf(readOnly bool, arguments []string) reap.Options {
+	return reap.Options{ReadOnly: readOnly, Full: wanted(arguments)}
+}

@@ -1,0 +1,208 @@
+package machine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/test/harness"
+)
+
+// A job with all that a region can hold, the kernel's word for every second process.
+func fullJob(n int) Job {
+	j := emptyJob(fmt.Sprint("/", n))
+	for slot := range abi.FenceSlot {
+		p := Process{Slot: slot, Verified: slot%2 == 1, HostPID: 1 + slot}
+		for d := range abi.Devices {
+			p.Holdings = append(p.Holdings, Holding{Device: d, Total: uint64(slot)})
+		}
+		j.Processes = append(j.Processes, p)
+	}
+	j.Refusals, j.Deaths = make([]Refusal, abi.Refusals), make([]Death, abi.Deaths)
+	return j
+}
+
+// However much is in the regions of a user, what is kept of it is bounded, what is not is counted,
+// and what an operator asks for first is kept: those that the kernel confirms and hold most.
+func TestAllowance(t *testing.T) {
+	const jobs = 40
+	user, total, all := &allowance{}, kept{}, []kept{}
+	for n := range jobs {
+		j := fullJob(n)
+		has := user.cut(&j, kept{})
+		all = append(all, has)
+		rows, texts := rowsOfAll(j.Processes), len(j.Refusals)+len(j.Deaths)
+		if total.rows, total.texts = total.rows+rows, total.texts+texts; (has != kept{rows - jobRows, texts - jobTexts}) {
+			t.Errorf("it has %+v, and shows %d and %d", has, rows, texts)
+		}
+		if j.Omitted == nil || j.ProcessCount() != abi.FenceSlot || len(j.Refusals)+j.Omitted.Refusals != abi.Refusals || len(j.Deaths)+j.Omitted.Deaths != abi.Deaths {
+			t.Fatalf("job %d: %d processes, %d refusals, %d deaths, and %+v", n, len(j.Processes), len(j.Refusals), len(j.Deaths), j.Omitted)
+		}
+		if len(j.Processes) == 0 || len(j.Refusals) == 0 || len(j.Deaths) == 0 {
+			t.Errorf("job %d shows nothing: %+v", n, j.Omitted)
+		}
+		if first := j.Processes[len(j.Processes)-1]; n == jobs-1 && (!first.Verified || first.Slot != abi.FenceSlot-2) {
+			t.Errorf("it shows %+v", first)
+		}
+		if pids := j.HostPIDs(); len(pids) != abi.FenceSlot/2 || slices.ContainsFunc(pids, func(pid int) bool { return pid%2 == 1 }) {
+			t.Errorf("the kernel confirms %d processes", len(pids))
+		}
+	}
+	if total.rows > userRows+jobs*jobRows || total.texts > userTexts+jobs*jobTexts {
+		t.Errorf("%+v are kept", total)
+	}
+	// A job that is read again has what it had.
+	j := fullJob(0)
+	if has := user.cut(&j, all[0]); has != all[0] {
+		t.Errorf("it had %+v, and has %+v", all[0], has)
+	}
+	for _, has := range all {
+		user.giveBack(has)
+	}
+	if user.rows != 0 || user.texts != 0 {
+		t.Errorf("%d and %d are kept of nothing", user.rows, user.texts)
+	}
+	if j := fullJob(0); (*allowance)(nil).cut(&j, kept{}) != (kept{}) || j.Omitted != nil || len(j.HostPIDs()) != abi.FenceSlot/2 {
+		t.Errorf("a job of this user was cut: %+v", j.Omitted)
+	}
+}
+
+// claimAll has a region claim that all of its slots are taken.
+func claimAll(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	status := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeStatus(1, abi.SlotActive)))
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, abi.Slots), harness.Offset("Header", "HighWater"))
+	for slot := range abi.FenceSlot {
+		_, err2 := f.WriteAt(status, harness.Offset("Status", slot))
+		err = errors.Join(err, err2)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A look at all users' jobs is bounded for each, says so, and a look at one job is not.
+func TestFloodOfJobs(t *testing.T) {
+	dir, _ := shared(t)
+	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	const jobs = userRows/abi.FenceSlot + 3
+	path := ""
+	for n := range jobs {
+		folder := filepath.Join(places.Runtime, fmt.Sprint(os.Geteuid()), "ration", fmt.Sprint("job-", n))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		path = makeRegionAt(t, filepath.Join(folder, "region"))
+		claimAll(t, path)
+	}
+	check := func(all []Job) {
+		t.Helper()
+		m := Machine{Jobs: slices.DeleteFunc(slices.Clone(all), func(j Job) bool { return !strings.HasPrefix(j.Path, dir) })}
+		m.addFloods()
+		shown, found, omitted := 0, len(m.Jobs), 0
+		for i := range m.Jobs {
+			j := &m.Jobs[i]
+			shown += len(j.Processes)
+			omitted += j.ProcessCount() - len(j.Processes)
+		}
+		if found != jobs || shown > userRows+jobs*jobRows || shown+omitted != jobs*abi.FenceSlot {
+			t.Errorf("%d jobs, %d processes, and %d more", found, shown, omitted)
+		}
+		text := fmt.Sprintf("%d processes", omitted)
+		if !slices.ContainsFunc(m.Findings, func(f Finding) bool {
+			return f.Kind == Flood && strings.Contains(strings.ReplaceAll(f.Text, ",", ""), text)
+		}) {
+			t.Errorf("no finding has %s: %+v", text, m.Findings)
+		}
+	}
+	folders, _ := places.Folders()
+	g := &gathering{}
+	readUser(g, folders[0], &allowance{})
+	check(g.jobs)
+	t.Setenv(job.EnvFolder, filepath.Join(dir, "own"))
+	r := NewReader()
+	defer r.Close()
+	r.places, r.allUsers = places, func() bool { return true }
+	for range 2 {
+		m, _, err := r.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering }) { // within two seconds, here
+			check(m.Jobs)
+		}
+	}
+	if j, err := ReadRegion(path); err != nil || len(j.Processes) != abi.FenceSlot || j.Omitted != nil {
+		t.Errorf("got %d processes and %+v, %v", len(j.Processes), j.Omitted, err)
+	}
+}
+
+// So is a region that is found by a lock only.
+func TestFloodOfLocked(t *testing.T) {
+	path := makeRegionAt(t, filepath.Join(t.TempDir(), "region"))
+	claimAll(t, path)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	user := allowanceOf(map[int]*allowance{os.Geteuid(): {rows: userRows - 10}}, job.LockedFile{PIDs: []int{os.Getpid()}}, newAllowance)
+	g := &gathering{}
+	readLocked(g, job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}, user)
+	if len(g.jobs) != 1 || len(g.jobs[0].Processes) != jobRows+10 || g.jobs[0].ProcessCount() != abi.FenceSlot || user.rows != userRows {
+		t.Errorf("got %+v, and %d rows", g.jobs, user.rows)
+	}
+	user.left = func() bool { return false }
+	again := &gathering{}
+	readLocked(again, job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}, user)
+	if len(again.jobs) != 0 || !again.cut {
+		t.Errorf("read, though nothing of it is kept: %+v", again.jobs)
+	}
+	user.turn.Lock() // it is nobody's
+}
+
+// A user of whom nothing more is kept is not read to the end, once that has taken long enough.
+func TestSpentAllowance(t *testing.T) {
+	dir := t.TempDir()
+	places := job.Places{Runtime: dir, Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc")}
+	for n := range 5 {
+		folder := filepath.Join(dir, fmt.Sprint(os.Geteuid()), "ration", fmt.Sprint("job-", n))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		makeRegionAt(t, filepath.Join(folder, "region"))
+	}
+	folders, _ := places.Folders()
+	for name, c := range map[string]struct {
+		rows, texts int
+		left        bool
+		want        int
+	}{
+		"nothing kept, no time": {0, 0, false, 5}, "much kept, no time": {userRows - 2*jobRows, userTexts - 2*jobTexts, false, 5},
+		"all kept, and time": {userRows, userTexts, true, 5}, "all rows kept": {userRows, 0, false, 0}, "all texts kept": {0, userTexts, false, 0},
+	} {
+		g, user := &gathering{}, &allowance{rows: c.rows, texts: c.texts, left: func() bool { return c.left }}
+		readUser(g, folders[0], user)
+		if len(g.jobs) != c.want || g.cut != (c.want == 0) {
+			t.Errorf("%s: %d jobs, cut is %v", name, len(g.jobs), g.cut)
+		}
+	}
+}
