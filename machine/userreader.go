@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/patience"
 	"ration/internal/region"
 )
 
@@ -203,7 +204,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 	if changed {
 		s.divide()
 	}
-	p := newPatience(time.Now, allPatience)
+	p := patienceForAll()
 	check := func(w *watched) {
 		news, there := w.look(p, s.buf)
 		if !there {
@@ -230,6 +231,11 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		}
 		if w != nil && w.late {
 			putOff, s.late[folder] = true, true
+		}
+	}
+	for _, w := range s.active {
+		if w.soon(now) {
+			putOff, s.late[filepath.Dir(w.path)] = true, true
 		}
 	}
 	if !changed {
@@ -328,7 +334,7 @@ func (s *userState) divide() {
 
 // collect returns the jobs. Of those that have ended the latest are read, and of the others
 // nothing is kept.
-func (s *userState) collect(p patience, paths []string) userLook {
+func (s *userState) collect(p patience.Patience, paths []string) userLook {
 	out := userLook{changed: true, cut: s.cut, bases: slices.Clone(paths)}
 	for i, w := range s.ended {
 		if i >= keptEnded {
