@@ -55,7 +55,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-slurm install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -179,6 +179,11 @@ reproducible: ## build what the last commit hands out twice; the bytes must be t
 
 test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
 	scripts/test-install $(VERSION)
+
+# Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
+test-kube: native ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
+	@for dir in kube kube/charttest; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
+	set -e; for dir in kube kube/charttest; do (cd $$dir && go vet ./... && go test -count=1 ./...); done
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/patience"
 	"ration/internal/proc"
 	"ration/internal/region"
 )
@@ -27,41 +28,23 @@ const (
 	identityPatience = 10 * time.Millisecond
 )
 
-// patience says when a look need not be repeated any more.
-type patience struct {
-	now func() time.Time
-	end time.Time
-}
-
-func newPatience(now func() time.Time, most time.Duration) patience {
-	return patience{now, now().Add(most)}
-}
-
-// forJob is what one job gets of it.
-func (p patience) forJob() patience {
-	own := newPatience(p.now, jobPatience)
-	if own.end.After(p.end) {
-		own.end = p.end
-	}
-	return own
-}
-
-func (p patience) left() bool { return p.now().Before(p.end) }
+// patienceForAll is how long all jobs together are looked at, from now on.
+func patienceForAll() patience.Patience { return patience.Real.For(allPatience) }
 
 // forIdentities is for how long the kernel is asked who a job's processes are, from now on: as
 // long as for a job where there is patience left for the look that begins, and otherwise a
 // moment, so that no job takes from others that their processes are confirmed.
-func (p patience) forIdentities() patience {
-	if p.left() {
-		return newPatience(p.now, jobPatience)
+func forIdentities(p patience.Patience) patience.Patience {
+	if p.Left() {
+		return p.Again(jobPatience)
 	}
-	return newPatience(p.now, identityPatience)
+	return p.Again(identityPatience)
 }
 
 // until calls look until it agrees, at most so many times and while there is patience. It
 // returns whether it did.
-func (p patience) until(most int, look func() (agrees bool, err error)) (bool, error) {
-	for n := 0; n < most && (n == 0 || p.left()); n++ {
+func until(p patience.Patience, most int, look func() (agrees bool, err error)) (bool, error) {
+	for n := 0; n < most && (n == 0 || p.Left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
 			return agrees, err
 		}
@@ -70,18 +53,18 @@ func (p patience) until(most int, look func() (agrees bool, err error)) (bool, e
 }
 
 // readUsage reads the processes, what they hold, and what is used of each device.
-func (j *Job) readUsage(r *region.Region, p patience) error {
+func (j *Job) readUsage(r *region.Region, p patience.Patience) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
 	// Processes that join or leave meanwhile are found by asking for all of them again,
 	// which asks the kernel as well: not as often.
 	opened := true // just now, and with it copied
-	_, err := p.until(3, func() (bool, error) {
+	_, err := until(p, 3, func() (bool, error) {
 		if err := refreshUnless(opened, r); err != nil {
 			return false, err
 		}
 		opened = false
-		processes, index, ended, err := readProcesses(r, p.forIdentities())
+		processes, index, ended, err := readProcesses(r, forIdentities(p))
 		if err != nil {
 			return false, err
 		}
@@ -125,9 +108,9 @@ func refreshUnless(fresh bool, r *region.Region) error {
 // readDevice reads what is used of a device, and adds what each process holds of it. index
 // finds a process by its slot. What processes in ended held is free, though no process has
 // needed it yet.
-func (j *Job) readDevice(r *region.Region, p patience, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
+func (j *Job) readDevice(r *region.Region, p patience.Patience, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
-	exact, err := p.until(looks, func() (agrees bool, err error) {
+	exact, err := until(p, looks, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
 		if err != nil {
 			return false, err
@@ -212,8 +195,8 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 
 // readProcesses lists who has a slot, and finds them by their slots. Those that left, and
 // whose slots no process has needed yet, are ended, and not in the list.
-func readProcesses(r *region.Region, patient patience) (out []Process, index map[int]int, ended map[int]bool, err error) {
-	r.SetAskPatience(patient.left)
+func readProcesses(r *region.Region, patient patience.Patience) (out []Process, index map[int]int, ended map[int]bool, err error) {
+	r.SetAskPatience(patient.Left)
 	all, err := r.Processes()
 	if err != nil {
 		return nil, nil, nil, err
@@ -231,9 +214,9 @@ func readProcesses(r *region.Region, patient patience) (out []Process, index map
 		out[i] = claimed(p)
 		index[p.Slot] = i
 		if p.Ending {
-			out[i].KeptBy = r.KeptBy(p.Slot, patient.left)
+			out[i].KeptBy = r.KeptBy(p.Slot, patient.Left)
 		}
-		if p.Seen != 0 && patient.left() {
+		if p.Seen != 0 && patient.Left() {
 			asked.ask(p.Seen)
 		}
 	}

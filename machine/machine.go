@@ -46,6 +46,7 @@ package machine
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"ration/internal/job"
@@ -94,23 +95,26 @@ const (
 
 // Job is what a job's folder and its region say about the job. Sizes are bytes.
 type Job struct {
-	Name      string     `json:"job,omitempty"`   // empty for a region outside the folder of jobs
-	Path      string     `json:"path"`            // of the region
-	Owner     string     `json:"owner"`           // user to whom the region belongs; the UID where that has no name
-	UID       int        `json:"uid"`             // of the owner; -1 where that is not known
-	Launcher  string     `json:"launcher"`        // user who launched it; empty where that is not known
-	State     string     `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
-	Command   []string   `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
-	Exit      *Exit      `json:"exit,omitempty"`  // how its command ended, where that is known
-	Error     string     `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
-	ReadOnly  bool       `json:"read_only"`       // what dead processes hold was left as it is, as this package does
-	Created   int64      `json:"created"`         // Unix nanoseconds
-	CreatedAt time.Time  `json:"created_at,omitzero"`
-	Started   int64      `json:"started,omitempty"` // Unix nanoseconds at which its command was launched; 0 where that is not known
-	StartedAt time.Time  `json:"started_at,omitzero"`
-	Ended     int64      `json:"ended,omitempty"` // Unix nanoseconds; 0 where that is not known
-	EndedAt   time.Time  `json:"ended_at,omitzero"`
-	Claims    uint64     `json:"claims"`  // processes that joined since the region was created
+	Name      string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
+	Path      string    `json:"path"`            // of the region
+	Owner     string    `json:"owner"`           // user to whom the region belongs; the UID where that has no name
+	UID       int       `json:"uid"`             // of the owner; -1 where that is not known
+	Launcher  string    `json:"launcher"`        // user who launched it; empty where that is not known
+	State     string    `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
+	Command   []string  `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
+	Exit      *Exit     `json:"exit,omitempty"`  // how its command ended, where that is known
+	Error     string    `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
+	ReadOnly  bool      `json:"read_only"`       // what dead processes hold was left as it is, as this package does
+	Created   int64     `json:"created"`         // Unix nanoseconds
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	Started   int64     `json:"started,omitempty"` // Unix nanoseconds at which its command was launched; 0 where that is not known
+	StartedAt time.Time `json:"started_at,omitzero"`
+	Ended     int64     `json:"ended,omitempty"` // Unix nanoseconds; 0 where that is not known
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+	Claims    uint64    `json:"claims"` // processes that joined since the region was created
+	// Kubernetes is the claim that it was made for, and its pods; nil for any other job.
+	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
+
 	Devices   []Device   `json:"devices"` // those with a limit, and those that were ever used
 	Processes []Process  `json:"processes"`
 	Reaped    []Process  `json:"reaped"`   // dead; `ration ps` just returned what they held to the job
@@ -124,6 +128,40 @@ type Job struct {
 	file      job.FileID // the region, by whatever path
 
 	omittedPIDs []int // of the processes that are left out: those of HostPIDs
+}
+
+// Kubernetes is what a job is in a cluster, as the kubelet plugin wrote it down.
+type Kubernetes struct {
+	Namespace string `json:"namespace"`
+	Claim     string `json:"claim"` // name of the ResourceClaim
+	ClaimUID  string `json:"claim_uid"`
+	Pods      []Pod  `json:"pods"` // for which the claim was reserved when it was last prepared
+}
+
+// Pod is a pod that may use a job.
+type Pod struct {
+	Name       string   `json:"name"`
+	UID        string   `json:"uid"`
+	Containers []string `json:"containers"` // that use the claim; empty where that is not known
+}
+
+// String names the pods, their containers and the claim in one line: pod team/train (main), claim gpu.
+func (k *Kubernetes) String() string {
+	var pods []string
+	for _, p := range k.Pods {
+		text := k.Namespace + "/" + p.Name
+		if len(p.Containers) > 0 {
+			text += " (" + strings.Join(p.Containers, ", ") + ")"
+		}
+		pods = append(pods, text)
+	}
+	switch len(pods) {
+	case 0:
+		return "claim " + k.Namespace + "/" + k.Claim
+	case 1:
+		return "pod " + pods[0] + ", claim " + k.Claim
+	}
+	return "pods " + strings.Join(pods, ", ") + ", claim " + k.Claim
 }
 
 // Exit is how a job's command ended, as its launcher wrote it down.

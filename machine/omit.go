@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
@@ -132,7 +131,7 @@ func (a *allowance) spent() bool {
 }
 
 // newAllowance is for one look at the machine.
-func newAllowance() *allowance { return &allowance{left: newPatience(time.Now, allPatience).left} }
+func newAllowance() *allowance { return &allowance{left: patienceForAll().Left} }
 
 // giveBack is cut of a job of which nothing is kept any more.
 func (a *allowance) giveBack(before kept) { a.cut(&Job{}, before) }

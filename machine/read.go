@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/patience"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -30,7 +30,7 @@ func Read() (Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	p := newPatience(time.Now, allPatience)
+	p := patienceForAll()
 	for _, j := range jobs {
 		out, err := readRegion(j.Path, p)
 		if out.Name = j.Name; j.Name != "" && job.EndedOrNotBegun(err) && !region.Locked(j.Path) {
@@ -60,10 +60,10 @@ func ReadJob(nameOrPath string) (Job, error) {
 // ReadRegion reads the region at path. Its job's name stays empty. The error is also
 // in the Job.
 func ReadRegion(path string) (Job, error) {
-	return readRegion(path, newPatience(time.Now, allPatience))
+	return readRegion(path, patienceForAll())
 }
 
-func readRegion(path string, p patience) (Job, error) {
+func readRegion(path string, p patience.Patience) (Job, error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return unreadable(path, fmt.Errorf("opening region %s: %w", path, err))
@@ -85,13 +85,13 @@ func unreadable(path string, err error) (Job, error) {
 }
 
 // readRegionAt reads the region of a name in a job's folder, by the folder's descriptor.
-func readRegionAt(dir int, name, path string, p patience) (Job, error) {
+func readRegionAt(dir int, name, path string, p patience.Patience) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
 		launch.Running = true // as this process is in it: no other finds a job there
 	}
-	err := j.read(dir, name, p.forJob())
+	err := j.read(dir, name, p.Part(jobPatience))
 	if err != nil {
 		j, _ = unreadable(path, err)
 		j.addHolders(dir, name)
@@ -100,13 +100,13 @@ func readRegionAt(dir int, name, path string, p patience) (Job, error) {
 	return j, err
 }
 
-func (j *Job) read(dir int, name string, p patience) error {
+func (j *Job) read(dir int, name string, p patience.Patience) error {
 	r, err := region.OpenReadOnlyAt(dir, name, j.Path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	r.SetPatience(p.left)
+	r.SetPatience(p.Left)
 	if err := j.readUsage(r, p); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -177,6 +178,68 @@ func TestReaderNoticesDeath(t *testing.T) {
 	member(t, "short")
 	if m, changed := mustRead(t, r); !changed || len(m.Jobs) != 1 || m.Jobs[0].State != Running {
 		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+}
+
+// A process that is about to end has no lock any more, and is not dead yet. When it has ended, neither
+// the words of the region nor its locks change: a Reader that has seen it in between looks again.
+func TestReaderNoticesEndOfEnding(t *testing.T) {
+	r, _ := readerAt(t)
+	path, err := job.MakeFolder("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := startHolders(t, path)
+	look := func() Machine {
+		if w := r.users[ownUser]; w != nil && w.state.jobs[path] != nil {
+			w.state.due, w.state.jobs[path].due = time.Time{}, time.Time{} // whatever it has cost
+		}
+		m, _ := mustRead(t, r)
+		return m
+	}
+	state := func(m Machine) string {
+		if len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 {
+			t.Fatalf("got %+v", m.Jobs)
+		}
+		return m.Jobs[0].Processes[0].State
+	}
+	m := look()
+	if got := state(m); got != Live {
+		t.Fatalf("it is %s", got)
+	}
+	// As the driver's files of a process are not closed yet, or open in a fork child (region_keep).
+	slots, _ := reflect.TypeFor[abi.Region]().FieldByName("Slots")
+	files, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	second := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slots.Offset) + int64(m.Jobs[0].Processes[0].Slot)*int64(slots.Type.Elem().Size()) + 1, Len: 1}
+	if err := unix.FcntlFlock(files.Fd(), unix.F_OFD_SETLK, &second); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = holder.Wait()
+	for i := range 2 {
+		if got := state(look()); got != Ending || i == 0 && !r.PutOff() {
+			t.Fatalf("it is %s; %v that it wants to look again soon", got, r.PutOff())
+		}
+	}
+	if err := files.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := r.users[ownUser].state.jobs[path] // it has been so for long: then it is read now and then
+	w.unsettled, w.read = w.unsettled.Add(-settleTime), w.read.Add(-endingAge)
+	if got := state(look()); got != Dead {
+		t.Fatalf("it is %s", got)
+	}
+	had := r.readsOf("train") // the dead that nobody reaps are no reason to read it again and again
+	look()
+	look()
+	if n := r.readsOf("train"); n != had || r.PutOff() {
+		t.Errorf("it was read %d times more", n-had)
 	}
 }
 

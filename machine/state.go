@@ -26,6 +26,7 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 		j.Command = l.Info.Command
 	}
 	j.Started = l.Info.Started
+	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	j.State = j.stateWith(l, time.Now())
 	if j.State == Ended && l.End != nil {
 		j.Exit, j.Ended = &Exit{Status: l.End.Status, Signal: l.End.Signal}, l.End.Ended
@@ -77,4 +78,15 @@ func timeOf(ns int64) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, ns).UTC()
+}
+
+func kubernetesOf(k *job.Kubernetes) *Kubernetes {
+	if k == nil {
+		return nil
+	}
+	out := &Kubernetes{Namespace: k.Namespace, Claim: k.Claim, ClaimUID: k.ClaimUID, Pods: []Pod{}}
+	for _, p := range k.Pods {
+		out.Pods = append(out.Pods, Pod{Name: p.Name, UID: p.UID, Containers: append([]string{}, p.Containers...)})
+	}
+	return out
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/patience"
 	"ration/internal/region"
 )
 
@@ -223,7 +224,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) use
 	if s.buf == nil && len(s.jobs) > 0 { // most users have none
 		s.buf = make([]byte, region.PulseSize)
 	}
-	p := newPatience(time.Now, allPatience)
+	p := patienceForAll()
 	check := func(w *watched) {
 		news, there := w.look(p, s.buf)
 		if !there {
@@ -256,6 +257,11 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) use
 		}
 		if w != nil && w.late {
 			putOff, s.late[folder] = true, true
+		}
+	}
+	for _, w := range s.active {
+		if w.soon(now) {
+			putOff, s.late[filepath.Dir(w.path)] = true, true
 		}
 	}
 	if !changed {
@@ -385,7 +391,7 @@ func (s *userState) divide() {
 
 // collect returns the jobs. Of those that have ended the latest are read, and of the others
 // nothing is kept.
-func (s *userState) collect(p patience, paths []string) userLook {
+func (s *userState) collect(p patience.Patience, paths []string) userLook {
 	out := userLook{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, w := range s.ended {
 		if i >= keptEnded {

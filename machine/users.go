@@ -147,7 +147,7 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 
 // readUser reads the jobs of one user.
 func readUser(g *gathering, f job.Folders, user *allowance) {
-	p := newPatience(time.Now, allPatience)
+	p := patienceForAll()
 	for _, folder := range f.Paths() {
 		all := job.EachIn(folder, func(found job.Job, dir int) bool {
 			if user.spent() {
@@ -203,7 +203,7 @@ func readLocked(g *gathering, f job.LockedFile, user *allowance) {
 		return
 	}
 	defer unix.Close(dir)
-	j, err := readRegionAt(dir, name, path, newPatience(time.Now, allPatience))
+	j, err := readRegionAt(dir, name, path, patienceForAll())
 	if !job.EndedOrNotBegun(err) || j.State == Running {
 		user.cut(&j, kept{})
 		g.add(j)

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"os"
 	"path/filepath"
 	"reflect"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/patience"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -46,8 +48,11 @@ type watched struct {
 	read    time.Time // when job was read
 	due     time.Time // not to be read before
 	late    bool      // it has changed, and was not due
-	fixed   bool      // it is what it was, and is not looked at again
-	reads   int       // how often it was read, for tests
+	// unsettled is since when a process has no lock and is not known to be dead: it is about to end, and
+	// nothing that a look asks for tells when it has.
+	unsettled time.Time
+	fixed     bool // it is what it was, and is not looked at again
+	reads     int  // how often it was read, for tests
 }
 
 func watch(name, path string, owner int, user *allowance) *watched {
@@ -56,24 +61,25 @@ func watch(name, path string, owner int, user *allowance) *watched {
 
 // look looks at the job, and reports whether anything has changed. there is false when its
 // folder is gone.
-func (w *watched) look(p patience, buf []byte) (changed, there bool) {
+func (w *watched) look(p patience.Patience, buf []byte) (changed, there bool) {
 	if w.fixed {
 		return false, true
 	}
 	before := w.vital
-	if p.now().Sub(w.read) >= fullAge {
+	if p.Now().Sub(w.read) >= fullAge {
 		before = job.Vital{}
 	}
 	vital, there := w.openSince(before)
 	if !there {
 		return w.shown, false
 	}
-	sum, equal := uint64(0), w.pulse == nil
+	sum, unlocked, equal := uint64(0), 0, w.pulse == nil
 	if w.pulse != nil {
-		sum, equal, _ = w.pulse.Sum(buf)
+		sum, unlocked, equal, _ = w.pulse.Sum(buf)
 	}
-	now := p.now()
-	if w.known && equal && w.equal && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
+	now := p.Now()
+	w.setUnsettled(unlocked > w.withoutLock(), now)
+	if w.known && equal && w.equal && !w.again(now) && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
 		return false, true
 	}
 	if !w.known && w.hasEnded(vital) {
@@ -88,7 +94,47 @@ func (w *watched) look(p patience, buf []byte) (changed, there bool) {
 	w.vital, w.sum, w.equal = vital, sum, equal // of before it is read: a change meanwhile is seen the next time
 	was := watched{shown: w.shown, known: w.known, job: w.job}
 	w.readAll(p)
+	w.setUnsettled(unlocked > w.withoutLock(), now)
 	return !was.same(w), true
+}
+
+// settleTime is how long a process takes to end, as a rule: until then its job is read at each look.
+// Where one takes longer, as a fork child has its files, it is read every endingAge: to find out who
+// has those is to ask for the files of every process.
+const (
+	settleTime = 2 * time.Second
+	endingAge  = 5 * time.Second
+)
+
+// again reports whether the job is to be read also where nothing has changed.
+func (w *watched) again(now time.Time) bool {
+	return w.soon(now) || !w.unsettled.IsZero() && now.Sub(w.read) >= endingAge
+}
+
+// soon reports whether another look is worth while at once: a process is about to end.
+func (w *watched) soon(now time.Time) bool {
+	return !w.unsettled.IsZero() && now.Sub(w.unsettled) < settleTime
+}
+
+func (w *watched) setUnsettled(is bool, now time.Time) {
+	if !is {
+		w.unsettled = time.Time{}
+	} else if w.unsettled.IsZero() {
+		w.unsettled = now
+	}
+}
+
+// withoutLock counts what had no lock when the job was read, and is no news: processes that were dead,
+// slots that are out of use, and this process, whose own locks the kernel does not tell it of. Of what
+// is left out of a job it is not known, and none of it is news.
+func (w *watched) withoutLock() int {
+	n := int(w.job.Damaged) + w.job.ProcessCount() - len(w.job.Processes)
+	for i := range w.job.Processes {
+		if p := &w.job.Processes[i]; p.State == Dead || p.PID == os.Getpid() {
+			n++
+		}
+	}
+	return n
 }
 
 // same reports whether the same is shown of a job. What cannot be read is read again and again,
@@ -113,7 +159,7 @@ func (w *watched) hasEnded(v job.Vital) bool {
 }
 
 // readAll reads all of the job.
-func (w *watched) readAll(p patience) {
+func (w *watched) readAll(p patience.Patience) {
 	if w.name == "" && w.user != nil { // it was found by its lock, and read beside others
 		w.user.turn.Lock()
 		defer w.user.turn.Unlock()
@@ -125,7 +171,7 @@ func (w *watched) readAll(p patience) {
 		j.Name = w.name
 	}
 	w.has = w.user.cut(&j, w.has)
-	w.job, w.known, w.read = j, true, p.now()
+	w.job, w.known, w.read = j, true, p.Now()
 	w.due = w.read.Add(readShare * (threadTime() - began))
 	w.shown = w.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
 	w.ended, w.created = w.shown && j.State == Ended, j.Created

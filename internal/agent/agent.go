@@ -14,6 +14,7 @@
 //	           jobs begin and end, processes join
 //	pidfd      a process of a job has ended
 //	a second   has passed: regions change without any sign that the kernel could give
+//	40 ms      have passed since a look that saw a process about to end, or had to put off a job
 //
 // An idle job costs a look one read and one question for each of its locks.
 package agent

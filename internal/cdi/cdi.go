@@ -53,12 +53,13 @@ func For(s *launch.Standing) (Spec, error) {
 	}
 	d := Device{Name: s.Name, Edits: Edits{Env: s.Environ}}
 	for _, m := range s.Mappings {
-		d.Edits.Mounts = append(d.Edits.Mounts, Mount{m.From, m.To, options(m)})
+		d.Edits.Mounts = append(d.Edits.Mounts, Mount{m.From, m.To, Options(m)})
 	}
 	return Spec{Version, Kind, []Device{d}}, nil
 }
 
-func options(m launch.Mapping) []string {
+// Options returns how a file of a job is mounted.
+func Options(m launch.Mapping) []string {
 	out := []string{"bind", "nosuid", "nodev"}
 	if !m.Programs {
 		out = append(out, "noexec")

@@ -42,7 +42,7 @@ to root it shows everything, to others their own jobs, and what is handed out
 of each device.
 
 Nothing needs it: jobs go on, and all commands work, when it is not there or is
-killed. ration ps and ration events ask it where it is there.
+killed. ration ps, top, limit, why and events ask it where it is there.
 
 Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every user
 of the machine can reach: without those of each job, which have names of jobs

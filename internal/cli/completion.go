@@ -35,6 +35,7 @@ func completeFlags(cmd *cobra.Command) {
 		"interval": completeWords("250ms", "1s", "5s", "1m"), "count": completeWords("1", "10", "100"), "processes": completeWords("1", "8", "32"),
 		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
 		"name": completeNames, "device": completeDevices,
+		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),
 		"kind": completeWords("start", "end", "refusal", "death"), "listen": completeWords(defaultListen, "none"),
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),

@@ -68,8 +68,9 @@ func parseJobTemplate(text string) (*template.Template, error) {
 	}).Parse(strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)) // as in docker ps
 	if err == nil { // a field that there is not is found before any job is
 		err = t.Execute(new(bytes.Buffer), &machine.Job{Exit: &machine.Exit{}, Command: []string{""}, Devices: []machine.Device{{Compute: &machine.Compute{}}},
-			Processes: []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
-			Refusals:  []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
+			Kubernetes: &machine.Kubernetes{Pods: []machine.Pod{{}}},
+			Processes:  []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
+			Refusals:   []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
 	}
 	if err != nil {
 		return nil, usageError("%v (see ration ps --help)", err)
@@ -173,6 +174,9 @@ func (a *app) printTitle(s machine.Job) {
 		title += s.Owner + "  "
 	}
 	a.out.printf("%s%s\n", title, a.out.style(dim, termtext.Printable(s.Path)))
+	if s.Kubernetes != nil {
+		a.out.printf("  %s\n", a.out.style(dim, termtext.Printable(s.Kubernetes.String())))
+	}
 	if len(s.Command) > 0 {
 		command := "  " + termtext.Printable(strings.Join(s.Command, " "))
 		if a.out.tty {

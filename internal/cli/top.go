@@ -37,11 +37,12 @@ COMPUTE is a job's share of a device's time and its cap; TIME is what was had of
 it lately: measured where there is a cap, else the driver's own samples over
 five seconds or more, marked with ~, which may be wrong by several points.
 
-Enter shows all about a job, with its history since ration top was started; /
-shows only what has a text in it, u the users, e also ended jobs, t processes as
-a tree. l changes a job's limits, as ration limit does. k sends a signal to a
-process, after a question: to the one that is shown and no other, and never to
-one that only its job vouches for.
+Enter shows all about a job, with its history: since ration top was started, and
+where an agent runs (ration agent) the 15 minutes before. / shows only what has
+a text in it, u the users, e also ended jobs, t processes as a tree. l changes a
+job's limits, as ration limit does. k sends a signal to a process, after a
+question: to the one that is shown and no other, and never to one that only its
+job vouches for.
 
 How it is shown (order, columns, tree, mouse) is kept in ration/top.json in
 $XDG_CONFIG_HOME or ~/.config, if that is yours.

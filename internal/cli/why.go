@@ -155,8 +155,9 @@ func isNamed(e *machine.Event, name string) bool {
 	return name == e.Path || name == e.Job || e.Job != "" && name == e.Owner+"/"+e.Job
 }
 
-// agentPatience is how long a command that can do without waits for an agent.
-const agentPatience = time.Second
+// agentPatience is how long a command that can do without waits for an agent: longer than a busy
+// machine keeps one from answering.
+const agentPatience = 5 * time.Second
 
 // readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
 // and a warning otherwise.

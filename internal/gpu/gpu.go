@@ -21,6 +21,10 @@ type Device struct {
 	Name  string     `json:"name"`
 	Total limit.Size `json:"total"`
 	MIG   bool       `json:"mig"` // divided into MIG devices, which CUDA counts as devices
+
+	// Capability is the major and minor compute capability. Zero where the driver does not say,
+	// and where the devices are from a file.
+	Capability [2]int `json:"-"`
 }
 
 // Process is a process's use of a device, as the driver counts it.

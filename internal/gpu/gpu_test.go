@@ -35,7 +35,7 @@ func TestOpen(t *testing.T) {
 	if totals := d.Totals(); len(totals) != 2 || totals[1] != 8*limit.GiB {
 		t.Errorf("got %v, want two devices of 8 GiB", totals)
 	}
-	if d.Version == "" || d.CUDA == 0 || d.Devices[0].Name == "" {
+	if d.Version == "" || d.CUDA == 0 || d.Devices[0].Name == "" || d.Devices[0].Capability != [2]int{9, 0} {
 		t.Errorf("got %+v, want versions and names", d)
 	}
 	words, ok := d.Devices[1].UUIDWords()

@@ -99,6 +99,11 @@ func (d *Driver) readDevices() error {
 		}
 		dev.Total = limit.Size(memory.Total)
 		dev.Name, _ = handle.GetName() // only for messages
+		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetCudaComputeCapability") == nil {
+			if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+				dev.Capability = [2]int{major, minor}
+			}
+		}
 		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
 			mode, _, ret := handle.GetMigMode()
 			dev.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE

@@ -101,6 +101,8 @@ type Launch struct {
 	UID      int  // of the launcher; -1 where that is not known
 	Info     Info // empty where there is none
 	End      *End // nil where that is not known
+
+	Kubernetes *Kubernetes // nil for a job that was not made for a claim
 }
 
 // ReadLaunch reads it, by the descriptor of the job's folder. Nothing in there is trusted, and
@@ -115,6 +117,7 @@ func ReadLaunch(dir int) Launch {
 		out.Launched, out.Running = true, true
 	}
 	_, out.Standing = standingIn(dir)
+	out.Kubernetes = readKubernetes(dir)
 	if fd, err = safepath.OpenAt(dir, infoName, unix.O_RDONLY, 0); err == nil {
 		defer unix.Close(fd)
 		out.UID, out.Info, out.End = readInfo(fd)

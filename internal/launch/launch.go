@@ -53,11 +53,13 @@ type Plan struct {
 	Settings limit.Settings
 	Sources  Sources
 	FakeGPU  string       // a stand-in machine, as h200x2; empty: the driver
+	Driver   *gpu.Driver  // its devices, where the caller has them; nil: they are looked for
 	Keep     bool         // limits survive the loss of the environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 
 	standing bool // Create makes it, without a command
+	owner    int  // the only user whose programs are in it (CreateForUser); 0: all users
 }
 
 // Sources are the flags or variables that limits came from, for messages.
@@ -73,6 +75,7 @@ type Job struct {
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
+	ruled   bool           // the command is in its user's job, by a policy: there is no Lock
 	created int64          // when its region was made, in Unix nanoseconds
 	costs   []region.Costs // of contexts, measured by earlier jobs
 }
@@ -83,6 +86,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	j := &Job{args: p.Command, keep: p.Keep}
 	if err := checkNotNested(); err != nil {
 		return nil, err
+	}
+	if Ruled() {
+		return p.joinUsers(j)
 	}
 	if p.Keep {
 		if err := checkKeep(); err != nil {
@@ -108,6 +114,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 func (p Plan) make(j *Job) error {
 	// The limits are checked against the devices before a job is created. A stand-in
 	// machine has its state in the job's folder, so there the job is created first.
+	if p.FakeGPU == "" && p.Driver != nil {
+		return p.setUp(j, p.Driver, nil)
+	}
 	if p.FakeGPU == "" {
 		driver, err := gpu.Known(DevicesFile())
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
@@ -271,7 +280,12 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		return err
 	}
 	defer r.Close()
-	if opt.Mode != 0 {
+	switch {
+	case p.owner != 0:
+		if err := errors.Join(os.Chmod(path, 0o600), os.Chown(path, p.owner, -1)); err != nil {
+			return fmt.Errorf("giving the region to user %d: %w", p.owner, err)
+		}
+	case opt.Mode != 0:
 		if err := os.Chmod(path, opt.Mode); err != nil {
 			return fmt.Errorf("opening the region to all users: %w", err)
 		}

@@ -97,13 +97,14 @@ var (
 	jobProcesses = desc("job_processes", "Living processes of the job.", "user", "job_name")
 	jobDeaths    = desc("job_deaths_total", "Processes of the job that died without leaving it.", "user", "job_name")
 	jobStarted   = desc("job_start_time_seconds", "When the job was made, in seconds since 1970.", "user", "job_name")
+	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
 
 var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, outsideProcesses, rationedJobs,
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, findings}
 
 var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
-	jobStarted}
+	jobStarted, jobPod}
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
@@ -214,6 +215,9 @@ func (e emitter) job(s *series) {
 	if !s.others {
 		e.counter(jobDeaths, float64(s.deaths), s.user, s.name)
 		e.gauge(jobStarted, float64(s.created)/1e9, s.user, s.name)
+		if k := s.kubernetes; k != nil {
+			e.gauge(jobPod, 1, s.user, s.name, label(k.Namespace), label(k.Claim), podLabel(k))
+		}
 	}
 	for device, d := range s.devices {
 		labels := []string{s.user, s.name, strconv.Itoa(device)}

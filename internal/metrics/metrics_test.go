@@ -40,6 +40,10 @@ func example() *machine.Machine {
 			// Of the same name, in another folder: one series.
 			{Name: "train", Owner: "lovelace", State: machine.Idle, Created: 1.6e18, Died: 1, Path: "/tmp/ration-1/train/region",
 				Devices: []machine.Device{{Device: 1, Limited: true, Limit: gib, Peak: gib}}},
+			{Name: "k8s-1", Owner: "root", State: machine.Idle, Created: 1.65e18, Path: "/run/ration/k8s-1/region",
+				Kubernetes: &machine.Kubernetes{Namespace: "team", Claim: "train-gpu", Pods: []machine.Pod{{Name: "train-0"}}}},
+			{Name: "k8s-2", Owner: "root", State: machine.Idle, Created: 1.66e18, Path: "/run/ration/k8s-2/region",
+				Kubernetes: &machine.Kubernetes{Namespace: "team", Claim: "shared", Pods: []machine.Pod{{Name: "a"}, {Name: "b"}}}},
 			{Path: "/data/\xff\x1b[2J\n\"region\"", Owner: "eve", State: machine.Starting, Created: 1.7e18},
 			{Name: "old", Owner: "lovelace", State: machine.Ended, Created: 1, Devices: []machine.Device{{Used: gib}}},
 		},

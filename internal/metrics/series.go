@@ -34,6 +34,17 @@ func label(text string) string {
 	return text[:cut] + mark
 }
 
+// podLabel names a job's pod: one series for each job, however many pods there are.
+func podLabel(k *machine.Kubernetes) string {
+	switch len(k.Pods) {
+	case 0:
+		return ""
+	case 1:
+		return label(k.Pods[0].Name)
+	}
+	return "(several)"
+}
+
 // series is what has the same labels: a job, or several of one name. A user can have them in
 // several folders.
 type series struct {
@@ -42,6 +53,7 @@ type series struct {
 	processes  int
 	deaths     uint64
 	created    int64 // Unix nanoseconds; of the earliest
+	kubernetes *machine.Kubernetes
 	devices    map[int]*deviceSeries
 }
 
@@ -110,6 +122,7 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 func (s *series) add(j *machine.Job, number map[string]int) {
 	s.processes += j.LivingCount()
 	s.deaths += j.Died
+	s.kubernetes = cmp.Or(s.kubernetes, j.Kubernetes)
 	s.created = min(s.created, j.Created)
 	for i := range j.Devices {
 		d := &j.Devices[i]

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/patience"
 )
 
 // The kernel names the holder of a lock by the PID of the process that took it. The lock
@@ -44,8 +46,8 @@ type holders struct {
 	f       *file
 	looks   int                  // left
 	found   map[int]*lockHolding // by PID
-	now     func() time.Time     // nil: time.Now
-	end     time.Time            // of holderPatience
+	clock   patience.Clock       // zero: the machine's
+	own     patience.Patience    // holderPatience of it
 	patient func() bool          // counts instead, where a caller has set it
 	into    int                  // processes looked into, for tests
 }
@@ -76,13 +78,12 @@ func (h *holders) forget() {
 }
 
 // begin lets the patience begin anew.
-func (h *holders) begin() { h.end = h.time().Add(holderPatience) }
-
-func (h *holders) time() time.Time {
-	if h.now != nil {
-		return h.now()
+func (h *holders) begin() {
+	clock := h.clock
+	if clock.Now == nil {
+		clock = patience.Real
 	}
-	return time.Now()
+	h.own = clock.For(holderPatience)
 }
 
 // left reports whether there is patience for another question to the kernel.
@@ -90,7 +91,7 @@ func (h *holders) left() bool {
 	if h.patient != nil {
 		return h.patient()
 	}
-	return h.time().Before(h.end)
+	return h.own.Left()
 }
 
 // has reports whether a process has a lock on a byte of the file, by the kernel's word on

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/internal/patience"
 )
 
 // A process is looked into once for each copy, however many slots it has, and each of its
@@ -53,7 +54,7 @@ func TestHolderPatience(t *testing.T) {
 	r := open(t, MiB)
 	claim(t, r)
 	clock, step := time.Time{}, time.Duration(0)
-	h := holders{f: r.file, now: func() time.Time { clock = clock.Add(step); return clock }}
+	h := holders{f: r.file, clock: patience.Clock{Now: func() time.Time { clock = clock.Add(step); return clock }}}
 	h.reset()
 	at := slotByte(0, 0).Start
 	if !h.has(os.Getpid(), at) || h.into != 1 {

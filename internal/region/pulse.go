@@ -46,16 +46,17 @@ func OpenPulseAt(dir int, name, path string) (*Pulse, error) {
 const maxPulseLocks = 256
 
 // Sum returns a number that is the same as before only if nothing has changed. ok is false where
-// that cannot be said: the file is no region that can be read, or has very many processes.
-// buf is overwritten.
-func (p *Pulse) Sum(buf []byte) (sum uint64, ok bool, err error) {
+// that cannot be said: the file is no region that can be read, or has very many processes. unlocked
+// is how many processes hold a slot and not its lock: they have ended, or are about to, and when they
+// have, neither the words nor the locks change. buf is overwritten.
+func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 	words := buf[:slotsOffset]
 	n, err := unix.Pread(p.file.number(), words, 0)
 	if err != nil {
-		return 0, false, fmt.Errorf("reading %s: %w", p.path, err)
+		return 0, 0, false, fmt.Errorf("reading %s: %w", p.path, err)
 	}
 	if n != len(words) {
-		return 0, false, nil
+		return 0, 0, false, nil
 	}
 	var h maphash.Hash
 	h.SetSeed(pulseSeed)
@@ -63,7 +64,7 @@ func (p *Pulse) Sum(buf []byte) (sum uint64, ok bool, err error) {
 	if p.limits >= 0 {
 		page := buf[slotsOffset:PulseSize]
 		if n, err := unix.Pread(p.limits, page, 0); err != nil || n != len(page) {
-			return 0, false, err
+			return 0, 0, false, err
 		}
 		_, _ = h.Write(page)
 	}
@@ -73,12 +74,15 @@ func (p *Pulse) Sum(buf []byte) (sum uint64, ok bool, err error) {
 			continue
 		}
 		if asked++; asked > maxPulseLocks {
-			return 0, false, nil
+			return 0, 0, false, nil
 		}
-		_, pid := kernel{p.file}.asked(slot)
+		locked, pid := kernel{p.file}.asked(slot)
+		if !locked {
+			unlocked++
+		}
 		_, _ = h.Write([]byte{byte(slot), byte(slot >> 8), byte(pid), byte(pid >> 8), byte(pid >> 16), byte(pid >> 24)})
 	}
-	return h.Sum64(), true, nil
+	return h.Sum64(), unlocked, true, nil
 }
 
 // Locked reports whether another process has any of the region's bytes locked.

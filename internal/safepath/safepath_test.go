@@ -129,7 +129,7 @@ func TestSwappedFolder(t *testing.T) {
 			}
 		}
 	})
-	refused, end := 0, time.Now().Add(300*time.Millisecond)
+	refused, end := 0, time.Now().Add(time.Minute)
 	for n := 0; n < 2000 || refused == 0 && time.Now().Before(end); n++ {
 		got, err := read(filepath.Join(play, "d", "file"))
 		if got == "content" {

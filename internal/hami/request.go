@@ -1,0 +1,199 @@
+package hami
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"ration/internal/limit"
+)
+
+// HAMi's resources.
+const (
+	resourceGPU     = "nvidia.com/gpu"
+	resourceMemory  = "nvidia.com/gpumem" // MiB of each GPU
+	resourcePercent = "nvidia.com/gpumem-percentage"
+	resourceCores   = "nvidia.com/gpucores" // per cent of each GPU
+	resourcePrefix  = "nvidia.com/"
+)
+
+// envPolicy says what HAMi's gpucores are: by default a share, with force a cap.
+const envPolicy = limit.EnvPolicy
+
+// request is what a container asks for.
+type request struct {
+	container  string
+	count      int
+	memory     limit.Size // of each; 0: all of it
+	compute    int        // share of each
+	computeMax int        // cap on each
+}
+
+// read reads what a container asks for, and removes it where it is understood. Limits count before
+// requests, which have to be the same in Kubernetes. ok is false where there is nothing to convert.
+func (c *converter) read(container *yaml.Node) (r request, ok bool) {
+	r.container = text(get(container, "name"))
+	resources := get(container, "resources")
+	values := map[string]string{}
+	for _, list := range []string{"requests", "limits"} {
+		m := get(resources, list)
+		if m == nil {
+			continue
+		}
+		for i := 0; i+1 < len(m.Content); i += 2 {
+			if key := m.Content[i].Value; strings.HasPrefix(key, resourcePrefix) {
+				values[key] = m.Content[i+1].Value
+			}
+		}
+	}
+	if len(values) == 0 {
+		return r, false
+	}
+	numbers := map[string]int{}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		value := values[key]
+		switch key {
+		case resourceGPU, resourceMemory, resourcePercent, resourceCores:
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 0 {
+				c.note(true, r.container, "%s: %q is not a whole number; nothing of this container is converted", key, value)
+				return r, false
+			}
+			numbers[key] = n
+		default:
+			c.note(true, r.container, "%s: %s has no counterpart, and is left; the pod is not scheduled while it is there", key, value)
+		}
+	}
+	if len(numbers) == 0 {
+		return r, false
+	}
+	if !c.amounts(&r, numbers) {
+		return r, false
+	}
+	for _, list := range []string{"requests", "limits"} {
+		m := get(resources, list)
+		for _, key := range []string{resourceGPU, resourceMemory, resourcePercent, resourceCores} {
+			remove(m, key)
+		}
+		if m != nil && len(m.Content) == 0 {
+			remove(resources, list)
+		}
+	}
+	c.environment(container, &r)
+	return r, r.count > 0
+}
+
+// amounts fills in a request from HAMi's numbers. It returns false where that cannot be.
+func (c *converter) amounts(r *request, numbers map[string]int) bool {
+	r.count = 1 // HAMi's, where only memory or cores are asked for
+	if n, asked := numbers[resourceGPU]; asked {
+		r.count = n
+	}
+	if r.count == 0 {
+		c.note(false, r.container, "%s: 0 is removed: no GPU", resourceGPU)
+		return true
+	}
+	percent, asked := numbers[resourcePercent]
+	switch {
+	case numbers[resourceMemory] > 0:
+		r.memory = limit.Size(numbers[resourceMemory]) * limit.MiB
+		if asked {
+			c.note(false, r.container, "%s is removed: %s counts before it", resourcePercent, resourceMemory)
+		}
+	case asked && percent > 100:
+		c.note(true, r.container, "%s: %d is more than all; nothing of this container is converted", resourcePercent, percent)
+		return false
+	case asked && percent > 0 && percent < 100 && c.options.DeviceMemory == 0:
+		c.note(true, r.container, "%s: %d is of a GPU whose size is not known; nothing of this container is converted (say --device-memory 80Gi, for instance)", resourcePercent, percent)
+		return false
+	case asked && percent > 0 && percent < 100:
+		r.memory = c.options.DeviceMemory * limit.Size(percent) / 100 / limit.MiB * limit.MiB
+	}
+	if r.compute = numbers[resourceCores]; r.compute > 100 {
+		c.note(true, r.container, "%s: %d is more than 100; nothing of this container is converted", resourceCores, r.compute)
+		return false
+	}
+	return true
+}
+
+// environment applies HAMi's policy for cores, and says which variables have another meaning now.
+func (c *converter) environment(container *yaml.Node, r *request) {
+	env := get(container, "env")
+	if env == nil {
+		return
+	}
+	for i := 0; i < len(env.Content); {
+		name, value := text(get(env.Content[i], "name")), text(get(env.Content[i], "value"))
+		switch {
+		case name == envPolicy:
+			switch strings.ToLower(value) {
+			case "force":
+				r.computeMax, r.compute = r.compute, 0
+			case "disable":
+				r.compute = 0
+			}
+			env.Content = append(env.Content[:i], env.Content[i+1:]...)
+			c.note(false, r.container, "%s=%s is in the claim now", name, value)
+			continue
+		case name == "CUDA_DISABLE_CONTROL", name == "CUDA_OVERSUBSCRIBE", name == "CUDA_TASK_PRIORITY", name == "ACTIVE_OOM_KILLER":
+			c.note(true, r.container, "%s=%s is left, and has no effect", name, value)
+		case name == "NVIDIA_VISIBLE_DEVICES":
+			c.note(true, r.container, "%s=%s is left: with NVIDIA's runtime as the default one it brings in GPUs beside the claim (remove it)", name, value)
+		}
+		i++
+	}
+	if len(env.Content) == 0 {
+		remove(container, "env")
+	}
+}
+
+// template returns a ResourceClaimTemplate for a request.
+func (c *converter) template(name string, r request, selectors []string) *yaml.Node {
+	exactly := mapping("deviceClassName", scalar(c.options.Class))
+	if r.count > 1 {
+		add(exactly, "allocationMode", scalar("ExactCount"), "count", integer(r.count))
+	}
+	if len(selectors) > 0 {
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, s := range selectors {
+			list.Content = append(list.Content, mapping("cel", mapping("expression", scalar(s))))
+		}
+		add(exactly, "selectors", list)
+	}
+	amounts := mapping()
+	if r.memory > 0 {
+		add(amounts, "memory", scalar(quantity(r.memory)))
+	}
+	if r.compute > 0 {
+		add(amounts, "compute", &yaml.Node{Kind: yaml.ScalarNode, Style: yaml.DoubleQuotedStyle, Value: strconv.Itoa(r.compute)})
+	}
+	if len(amounts.Content) > 0 {
+		add(exactly, "capacity", mapping("requests", amounts))
+	}
+	devices := mapping("requests", sequence(mapping("name", scalar("gpu"), "exactly", exactly)))
+	if r.count > 1 {
+		add(devices, "constraints", sequence(mapping("requests", sequence(scalar("gpu")), "distinctAttribute", scalar(driver+"/uuid"))))
+	}
+	if r.computeMax > 0 {
+		parameters := mapping("apiVersion", scalar(driver+"/v1"), "kind", scalar("RationConfig"), "computeMax", integer(r.computeMax))
+		add(devices, "config", sequence(mapping("opaque", mapping("driver", scalar(driver), "parameters", parameters))))
+	}
+	metadata := mapping("name", scalar(name))
+	if c.namespace != "" {
+		add(metadata, "namespace", scalar(c.namespace))
+	}
+	return &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{mapping("apiVersion", scalar("resource.k8s.io/v1"), "kind", scalar("ResourceClaimTemplate"),
+		"metadata", metadata, "spec", mapping("spec", mapping("devices", devices)))}}
+}
+
+// quantity renders a size as Kubernetes has it.
+func quantity(s limit.Size) string {
+	if s%limit.GiB == 0 {
+		return fmt.Sprintf("%dGi", uint64(s/limit.GiB))
+	}
+	return fmt.Sprintf("%dMi", uint64(s/limit.MiB))
+}

@@ -1,0 +1,57 @@
+package job
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestKubernetes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("such a job is root's")
+	}
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("k8s-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if k := ReadKubernetes("k8s-1"); k != nil {
+		t.Errorf("a job of no claim has %+v", k)
+	}
+	want := Kubernetes{Namespace: "team", Claim: "gpu", ClaimUID: "u", Pods: []Pod{{Name: "train", UID: "v", Containers: []string{"main"}}}}
+	if err := WriteKubernetes(l.Job, want); err != nil {
+		t.Fatal(err)
+	}
+	if k := ReadKubernetes("k8s-1"); k == nil || !reflect.DeepEqual(*k, want) {
+		t.Errorf("got %+v", k)
+	}
+	// A user's own word is not taken for the operator's.
+	if err := os.Chown(filepath.Join(l.Folder, kubernetesName), 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if k := ReadKubernetes("k8s-1"); k != nil {
+		t.Errorf("a user wrote %+v, and it is believed", k)
+	}
+}
+
+func FuzzParseKubernetes(f *testing.F) {
+	f.Add([]byte(`{"namespace":"team","claim":"gpu","pods":[{"name":"a","containers":["b"]}]}`))
+	f.Add([]byte(`{"claim":"` + strings.Repeat("x", 1000) + `","pods":[` + strings.TrimSuffix(strings.Repeat(`{"name":"\u001b[2J"},`, 100), ",") + `]}`))
+	f.Add([]byte(`{"claim":1}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		k := parseKubernetes(text)
+		if k == nil {
+			return
+		}
+		if all := fmt.Sprintf("%+v", k); strings.ContainsFunc(all, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			t.Errorf("%q is not printable", all)
+		}
+		if len(k.Pods) > maxPods || len(k.Claim) > 4*maxKubeName {
+			t.Errorf("%d pods, %d bytes of a name", len(k.Pods), len(k.Claim))
+		}
+	})
+}

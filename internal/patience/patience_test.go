@@ -1,0 +1,58 @@
+package patience
+
+import (
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+func TestPatience(t *testing.T) {
+	for name, c := range map[string]struct {
+		after, worked time.Duration
+		left          bool
+	}{
+		"at the beginning":           {0, 0, true},
+		"with much work in time":     {99 * ms, 5000 * ms, true}, // of other threads
+		"late, after all its work":   {100 * ms, 100 * ms, false},
+		"late, having waited":        {399 * ms, 99 * ms, true},
+		"far too late":               {400 * ms, 0, false},
+		"late, with a bit too much":  {101 * ms, 101 * ms, false},
+		"in time, to the last":       {100*ms - 1, 100 * ms, true},
+		"late by one, without works": {100 * ms, 0, true},
+	} {
+		now, done := time.Unix(1, 0), time.Hour
+		clock := Clock{func() time.Time { return now }, func() time.Duration { return done }}
+		p := clock.For(100 * ms)
+		part, shorter := p.Part(time.Minute), p.Part(ms)
+		now, done = now.Add(c.after), done+c.worked
+		if p.Left() != c.left || part.Left() != c.left {
+			t.Errorf("%s: %v and a part %v", name, p.Left(), part.Left())
+		}
+		if c.after > 4*ms && shorter.Left() {
+			t.Errorf("%s: a short part is not over", name)
+		}
+		if !p.Again(ms).Left() {
+			t.Errorf("%s: there is none for another", name)
+		}
+		clock.Worked = nil
+		now = time.Unix(1, 0)
+		p = clock.For(100 * ms)
+		if now = now.Add(c.after); p.Left() != (c.after < 100*ms) {
+			t.Errorf("%s: %v by the time alone", name, p.Left())
+		}
+	}
+	if (Patience{}).Left() {
+		t.Error("the zero value is not over")
+	}
+}
+
+// The machine's clock counts what this process does.
+func TestReal(t *testing.T) {
+	before := worked()
+	for p := Real.For(ms); p.Left(); {
+	}
+	if worked() <= before {
+		t.Error("no time was used")
+	}
+}

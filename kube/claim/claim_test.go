@@ -1,0 +1,141 @@
+package claim
+
+import (
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"ration/kube/slices"
+)
+
+const gib = 1 << 30
+
+var gpus = []slices.GPU{
+	{Index: 0, UUID: "GPU-00000000-0000-0000-0000-000000000000", Memory: 80 * gib},
+	{Index: 1, UUID: "GPU-11111111-1111-1111-1111-111111111111", Memory: 80 * gib},
+}
+
+func result(request string, gpu int, memory, compute string) resourceapi.DeviceRequestAllocationResult {
+	id := types.UID("share-" + request)
+	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: slices.Driver, Pool: "n", Device: gpus[gpu].Name(), ShareID: &id,
+		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{slices.Memory: resource.MustParse(memory), slices.Compute: resource.MustParse(compute)}}
+}
+
+func allocated(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "6b0e6a3c-8d53-4a76-9d0e-0123456789ab"},
+		Status: resourceapi.ResourceClaimStatus{
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "u"}, {APIGroup: "x", Resource: "others", Name: "o"}},
+			Allocation:  &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
+		},
+	}
+}
+
+func config(c *resourceapi.ResourceClaim, source resourceapi.AllocationConfigSource, parameters string, requests ...string) {
+	devices := &c.Status.Allocation.Devices
+	devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{Source: source, Requests: requests,
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slices.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}}})
+}
+
+const head = `{"apiVersion":"gpu.ration/v1","kind":"RationConfig"`
+
+func TestRead(t *testing.T) {
+	foreign := result("net", 0, "1Gi", "0")
+	foreign.Driver, foreign.ConsumedCapacity = "net.example.com", nil
+	p, err := Read(allocated(result("a", 0, "10Gi", "30"), foreign, result("b", 1, "20Gi", "0"), result("c", 0, "5Gi", "20")), "n", gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Rations) != 1 || len(p.Results) != 3 || len(p.Pods) != 1 || p.Pods[0].Name != "p" {
+		t.Fatalf("got %+v", p)
+	}
+	shares := p.Rations[0].Shares
+	if len(shares) != 2 || shares[0].Memory != 15*gib || shares[0].Compute != 50 || shares[1].Memory != 20*gib || shares[1].Index != 1 {
+		t.Errorf("got %+v", shares)
+	}
+}
+
+func TestReadPerRequest(t *testing.T) {
+	c := allocated(result("a", 0, "10Gi", "0"), result("b/big", 0, "20Gi", "0"))
+	config(c, resourceapi.AllocationConfigSourceClass, head+`,"computeMax":50}`)
+	config(c, resourceapi.AllocationConfigSourceClaim, head+`,"sharing":"Request"}`)
+	config(c, resourceapi.AllocationConfigSourceClaim, head+`,"computeMax":20}`, "b")
+	p, err := Read(c, "n", gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Rations) != 2 || p.Rations[0].Request != "a" || p.Rations[1].Request != "b" || p.Results[1].Ration != 1 {
+		t.Fatalf("got %+v", p)
+	}
+	if a, b := p.Rations[0].Shares[0], p.Rations[1].Shares[0]; a.ComputeMax != 50 || b.ComputeMax != 20 || b.Memory != 20*gib {
+		t.Errorf("got %+v, %+v", a, b)
+	}
+}
+
+// Whatever is odd is refused, with what to do.
+func TestReadRefuses(t *testing.T) {
+	one := func(change func(r *resourceapi.DeviceRequestAllocationResult)) *resourceapi.ResourceClaim {
+		r := result("a", 0, "10Gi", "0")
+		change(&r)
+		return allocated(r)
+	}
+	consumed := func(name resourceapi.QualifiedName, value string) *resourceapi.ResourceClaim {
+		return one(func(r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity[name] = resource.MustParse(value)
+		})
+	}
+	with := func(parameters string, requests ...string) *resourceapi.ResourceClaim {
+		c := allocated(result("a", 0, "10Gi", "0"))
+		config(c, resourceapi.AllocationConfigSourceClaim, parameters, requests...)
+		return c
+	}
+	yes := true
+	unallocated := allocated()
+	unallocated.Status.Allocation = nil
+	led := allocated(result("a", 0, "10Gi", "0"))
+	led.UID = "../../etc/passwd"
+	for name, tt := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		want  string
+	}{
+		"not allocated":    {unallocated, "is not allocated"},
+		"no device":        {allocated(), "has no device of gpu.ration"},
+		"another driver's": {one(func(r *resourceapi.DeviceRequestAllocationResult) { r.Driver = "gpu.nvidia.com" }), "has no device of gpu.ration"},
+		"a UID that leads": {led, "is not one"},
+		"another pool":     {one(func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "m" }), "this is node n"},
+		"unknown device":   {one(func(r *resourceapi.DeviceRequestAllocationResult) { r.Device = "gpu-2" }), "has no device gpu-2"},
+		"admin access":     {one(func(r *resourceapi.DeviceRequestAllocationResult) { r.AdminAccess = &yes }), "admin access"},
+		"gate off":         {one(func(r *resourceapi.DeviceRequestAllocationResult) { r.ConsumedCapacity = nil }), "DRAConsumableCapacity is off"},
+		"no compute":       {one(func(r *resourceapi.DeviceRequestAllocationResult) { delete(r.ConsumedCapacity, slices.Compute) }), "does not say how much compute"},
+		"unknown capacity": {consumed("bandwidth", "1"), "has bandwidth"},
+		"nothing":          {consumed(slices.Memory, "0"), "memory of device gpu-00000000-0000-0000-0000-000000000000: 0 is not from"},
+		"less than a MiB":  {consumed(slices.Memory, "1000000"), "is not from"},
+		"negative":         {consumed(slices.Memory, "-10Gi"), "-10Gi is not from"},
+		"a fraction":       {consumed(slices.Memory, "1500m"), "is not a whole number"},
+		"more than it has": {consumed(slices.Memory, "81Gi"), "81Gi is not from"},
+		"more than a word": {consumed(slices.Memory, "16E"), "is not"},
+		"half a per cent":  {consumed(slices.Compute, "500m"), "is not a whole number"},
+		"101 per cent":     {consumed(slices.Compute, "101"), "101 is not from 0 to 100"},
+		"negative compute": {consumed(slices.Compute, "-1"), "-1 is not from 0 to 100"},
+		"two for one":      {allocated(result("a", 0, "50Gi", "0"), result("b", 0, "50Gi", "0")), "which has"},
+		"too much compute": {allocated(result("a", 0, "5Gi", "60"), result("b", 0, "5Gi", "60")), "120%"},
+		"rubbish":          {with(`]`), "config: "},
+		"unknown field":    {with(head + `,"memory":"1Gi"}`), "unknown field"},
+		"another kind":     {with(`{"apiVersion":"gpu.ration/v2","kind":"RationConfig"}`), "is not gpu.ration/v1"},
+		"a cap beyond 100": {with(head + `,"computeMax":101}`), "computeMax 101"},
+		"unknown sharing":  {with(head + `,"sharing":"Pod"}`), `sharing "Pod"`},
+		"sharing in part":  {with(head+`,"sharing":"Request"}`, "a"), "for the whole claim"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Read(tt.claim, "n", gpus)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %+v, %v, want an error with %q", p, err, tt.want)
+			}
+		})
+	}
+}

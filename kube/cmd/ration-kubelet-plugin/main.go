@@ -1,0 +1,163 @@
+// Command ration-kubelet-plugin is ration's DRA driver on a node of Kubernetes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"ration/internal/gpu"
+	"ration/kube/node"
+	"ration/kube/nvidia"
+	"ration/kube/plugin"
+	"ration/kube/slices"
+)
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "ration-kubelet-plugin:", err)
+		os.Exit(1)
+	}
+}
+
+// flags are what the command line says.
+type flags struct {
+	config                          plugin.Config
+	kubeconfig, state, cdi, fakeGPU string
+	driver                          nvidia.Driver
+	defaultMemory                   string
+}
+
+func command() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "ration-kubelet-plugin",
+		Short: "Give pods their rations of GPUs",
+		Long: `Publish this node's GPUs to Kubernetes as devices whose memory and time are handed
+out in parts, and put the containers of pods with such a claim into their ration.
+It runs as root on each node with GPUs; the Helm chart starts it.`,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return f.run(ctx)
+		},
+	}
+	cmd.SetContext(context.Background())
+	flags := cmd.Flags()
+	flags.StringVar(&f.config.NodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of this node")
+	flags.StringVar(&f.config.PodUID, "pod-uid", os.Getenv("POD_UID"), "UID of the plugin's own pod, which lets the next one start before this one ends")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that says where the API server is; without it, the pod's own account")
+	flags.StringVar(&f.config.KubeletRoot, "kubelet-root", "/var/lib/kubelet", "the kubelet's root `folder`")
+	flags.StringVar(&f.state, "state-dir", "", "`folder` of records of prepared claims (default KUBELET-ROOT/plugins/"+slices.Driver+"/claims)")
+	flags.StringVar(&f.cdi, "cdi-dir", "/var/run/cdi", "`folder` in which the container engine looks for CDI specs")
+	flags.StringVar(&f.driver.Root, "driver-root", "/", "root `folder` of the driver's files and of /dev, as seen here")
+	flags.StringVar(&f.driver.HostRoot, "host-driver-root", "/", "the same `folder`, as the container engine sees it")
+	flags.StringVar(&f.driver.Hook, "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "NVIDIA's `program` for containers, as the container engine sees it")
+	flags.StringVar(&f.defaultMemory, "default-memory", "", "memory of a request that does not say how much, like 8Gi (default all of the device)")
+	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
+	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
+	flags.StringVar(&f.fakeGPU, "fake-gpu", "", "a stand-in `machine`, like h200x2, for tests without a GPU")
+	return cmd
+}
+
+func (f *flags) run(ctx context.Context) error {
+	if err := f.complete(); err != nil {
+		return err
+	}
+	p, running, err := plugin.Start(ctx, f.config)
+	if err != nil {
+		return err
+	}
+	klog.Background().Info("Running", "node", f.config.NodeName, "gpus", len(f.config.Node.GPUs))
+	<-running.Done()
+	p.Stop()
+	if err := context.Cause(running); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// complete checks what the command line says, and looks for the GPUs.
+func (f *flags) complete() error {
+	if os.Geteuid() != 0 {
+		return errors.New("this has to run as root: the jobs of claims are root's, so that no tenant can change their limits")
+	}
+	if f.config.NodeName == "" {
+		return errors.New("which node is this? (--node-name, or NODE_NAME from the downward API)")
+	}
+	if f.defaultMemory != "" {
+		q, err := resource.ParseQuantity(f.defaultMemory)
+		if err != nil || q.Value() <= 0 {
+			return fmt.Errorf("--default-memory %q is not a size (use 8Gi)", f.defaultMemory)
+		}
+		f.config.Options.DefaultMemory = uint64(q.Value())
+	}
+	n := &node.Node{FakeGPU: f.fakeGPU, State: f.state, CDI: f.cdi}
+	if n.State == "" {
+		n.State = filepath.Join(f.config.KubeletRoot, "plugins", slices.Driver, "claims")
+	}
+	all, err := f.gpus(n)
+	if err != nil {
+		return err
+	}
+	gpus, left := slices.Publishable(all)
+	for _, why := range left {
+		klog.Background().Info("Not published: " + why)
+	}
+	if n.GPUs = gpus; len(gpus) == 0 {
+		return fmt.Errorf("there is no GPU to hand out here: %s", strings.Join(left, "; "))
+	}
+	f.config.Node = n
+	return f.connect()
+}
+
+// gpus returns the machine's GPUs, and sets how the node finds them.
+func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
+	if f.fakeGPU != "" {
+		return node.FakeGPUs(f.fakeGPU)
+	}
+	if err := f.driver.Check(); err != nil {
+		return nil, err
+	}
+	library, err := f.driver.NVML()
+	if err != nil {
+		return nil, err
+	}
+	d, err := gpu.Open(library)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	// A copy without NVML, which jobs need no more of.
+	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
+	n.Hardware = f.driver.Edits
+	return node.GPUs(d), nil
+}
+
+func (f *flags) connect() error {
+	config, err := rest.InClusterConfig()
+	if f.kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	}
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w (outside a pod, use --kubeconfig)", err)
+	}
+	if f.config.Client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("finding the API server: %w", err)
+	}
+	return nil
+}

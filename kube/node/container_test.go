@@ -1,0 +1,127 @@
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"ration/machine"
+)
+
+// runInUserNamespace runs a command in a user namespace as the kubelet makes for pods with
+// hostUsers: false: root in it is an ordinary user of the machine.
+func runInUserNamespace(args []string) int {
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
+		Credential: &syscall.Credential{Uid: 0, Gid: 0}}
+	if err := cmd.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// containerScript sets a container up as an engine does, by nothing but the spec, in a mount namespace.
+// The commands run in its folder.
+func containerScript(t *testing.T, spec specs.Spec, commands string) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "set -e\ncd %s\n", t.TempDir())
+	s.WriteString("mount -t tmpfs container .\ncd \"$PWD\"\nchmod 755 .\nmkdir etc usr proc dev tmp run\nmount --rbind /usr usr\n")
+	s.WriteString("mount -t proc proc proc\nfor dir in bin sbin lib lib64; do [ ! -d /$dir ] || ln -s usr/$dir $dir; done\n")
+	s.WriteString(": >dev/null\nmount --bind /dev/null dev/null\n")
+	for _, m := range spec.Devices[0].ContainerEdits.Mounts {
+		st, err := os.Stat(m.HostPath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := "." + m.ContainerPath
+		if st.IsDir() {
+			fmt.Fprintf(&s, "mkdir -p %s\n", to)
+		} else {
+			fmt.Fprintf(&s, "[ -e %s ] || { mkdir -p %s && : >%s; }\n", to, filepath.Dir(to), to)
+		}
+		fmt.Fprintf(&s, "mount --bind %s %s\nmount -o remount,%s %s\n", m.HostPath, to, strings.Join(m.Options, ","), to)
+	}
+	return s.String() + "set +e\nexec 2>&1\n" + commands
+}
+
+const fake = "/run/ration/lib/fakegpu"
+
+func inContainer(command string) string {
+	return "chroot . env -i LD_LIBRARY_PATH=" + fake + " FAKEGPU_STATE=/run/ration/job/gpu FAKEGPU_QUIET=1 " + command
+}
+
+// A pod's programs are in its ration: as root and as another user, without an environment, and in a
+// user namespace. They cannot change it.
+func TestContainer(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.Prepare(n.plan(uid, 2*gib)); err != nil {
+		t.Fatal(err)
+	}
+	namespace := fmt.Sprintf("%s=1 %s ", envNamespace, os.Args[0])
+	train := inContainer(fake + "/fake-train 1g 2g\n")
+	write := ""
+	for _, file := range []string{"/run/ration/job/region.limits", "/etc/ld.so.preload", "/run/ration/lib/libration.so"} {
+		write += "chroot . /bin/sh -c ': >>" + file + "'\n" + namespace + "chroot . /bin/sh -c ': >>" + file + "'\n"
+	}
+	commands := train + strings.Replace(train, "chroot .", "chroot --userspec=65534:65534 .", 1) + namespace + train + write + "chroot . ls /run/ration/job\n"
+	out, err := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), commands)).CombinedOutput()
+	text := string(out)
+	t.Logf("%v\n%s", err, text)
+	for what, want := range map[string]int{"now has 1 GiB": 3, "asked for 2 GiB: CUDA_ERROR_OUT_OF_MEMORY": 3, "now has 3 GiB": 0, "Read-only file system": 3, "Permission denied": 3} {
+		if got := strings.Count(text, what); got != want {
+			t.Errorf("%q: %d times, want %d", what, got, want)
+		}
+	}
+	if !strings.HasSuffix(text, "created\ngpu\nregion\nregion.limits\n") {
+		t.Errorf("the container sees more of the job, or less:\n%s", text)
+	}
+	j, err := machine.ReadJob(JobPrefix + uid)
+	if err != nil || j.Devices[0].Refused != 3 {
+		t.Errorf("the refusals are not the job's: %+v, %v", j.Devices, err)
+	}
+}
+
+// A claim is not unprepared under a process that uses it; and is when that has ended.
+func TestUnprepareRefusesTheLiving(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.Prepare(n.plan(uid, 2*gib)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), "exec "+inContainer(fake+"/fake-train --hold 1g\n")))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var seen bytes.Buffer
+	for buf := make([]byte, 256); !strings.Contains(seen.String(), "now has 1 GiB"); {
+		k, err := out.Read(buf)
+		seen.Write(buf[:k])
+		if err != nil {
+			t.Fatalf("%v\n%s", err, seen.String())
+		}
+	}
+	if err := n.Unprepare(uid); err == nil || !strings.Contains(err.Error(), fmt.Sprint(cmd.Process.Pid)) {
+		t.Errorf("got %v, want an error that names process %d", err, cmd.Process.Pid)
+	}
+	_ = cmd.Process.Kill()
+	_, _ = io.Copy(io.Discard, out)
+	_ = cmd.Wait()
+	if err := n.Unprepare(uid); err != nil {
+		t.Fatal(err)
+	}
+	checkNothingLeft(t, n)
+}

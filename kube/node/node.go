@@ -1,0 +1,355 @@
+// Package node prepares claims on a node: a job for each ration of the claim, and a CDI spec by
+// which containers of the claim's pods are put into it.
+//
+// The kubelet asks for it, and may ask again for what is done already. This process and the kubelet
+// may die at any point, so what is on disk decides (docs/protocols.md, section 13, and
+// models/claim.pml):
+//
+//	STATE/UID.json                   the record: what the claim consists of. It is written before
+//	                                 anything is made and removed after everything is gone, so
+//	                                 that nothing is without one
+//	/run/ration/k8s-UID              the job, with the region, the limits and the list of preloads
+//	CDI/gpu.ration-claim-UID.json    the CDI spec: a container can be started while it is there
+//
+// All that changes them holds a lock on STATE: the plugin of the last version and of the next may
+// run at once.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"ration/internal/gpu"
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/limit"
+	"ration/kube/claim"
+	"ration/kube/slices"
+)
+
+// JobPrefix begins the names of jobs that were made for claims.
+const JobPrefix = "k8s-"
+
+// Node is a node's GPUs, and where it keeps what it has prepared.
+type Node struct {
+	GPUs    []slices.GPU
+	Driver  *gpu.Driver // the devices, for the jobs' limits; nil with FakeGPU
+	FakeGPU string      // a stand-in machine, as h200x2, of which each job has its own
+	State   string      // folder of the records
+	CDI     string      // folder of the CDI specs
+
+	// Hardware returns what a container needs to use these GPUs: device nodes, and files of the
+	// driver. nil with FakeGPU.
+	Hardware func(uuids []string) (specs.ContainerEdits, error)
+
+	// Containers returns which containers of a pod use a claim, as far as that is known. It may
+	// be nil.
+	Containers func(namespace, claim string, pod claim.Pod) []string
+
+	// Reached is called at each point at which the process may be killed. Tests do it there.
+	Reached func(point string)
+}
+
+// Points at which a process may be killed, in the order of Prepare and Unprepare. What was done
+// before a point is on disk.
+const (
+	PointRecorded    = "recorded"     // that the claim is being prepared
+	PointJob         = "job made"     // each of them
+	PointSpec        = "spec written" // containers can be started
+	PointPrepared    = "prepared"     // and recorded as such; the kubelet has no answer yet
+	PointSpecRemoved = "spec removed"
+	PointJobRemoved  = "job removed" // each of them
+	PointForgotten   = "record removed"
+)
+
+// Points lists them.
+var Points = []string{PointRecorded, PointJob, PointSpec, PointPrepared, PointSpecRemoved, PointJobRemoved, PointForgotten}
+
+func (n *Node) reached(point string) {
+	if n.Reached != nil {
+		n.Reached(point)
+	}
+}
+
+// Device is a CDI device, for a result of a claim.
+type Device struct {
+	claim.Result
+	CDI string // the qualified name
+}
+
+// Prepare makes a claim's jobs and its CDI spec, unless they are there, and returns the devices.
+func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
+	if err := claim.CheckUID(p.UID); err != nil {
+		return nil, err
+	}
+	unlock, err := n.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	r, err := n.read(p.UID)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		r = nil
+	case err != nil && !errors.Is(err, ErrRecord):
+		return nil, err
+	case err != nil || !r.consistsOf(p):
+		// It was allocated anew, and the end of the last allocation was missed; or the record is
+		// of another version, and what the jobs are is not known.
+		if err := n.remove(&Record{Plan: p}); err != nil {
+			return nil, fmt.Errorf("removing what claim %s/%s had before: %w", p.Namespace, p.Name, err)
+		}
+		r = nil
+	}
+	if err := n.checkRoom(p); err != nil {
+		return nil, err
+	}
+	if r == nil {
+		r = &Record{Plan: p}
+		if err := n.write(r); err != nil {
+			return nil, err
+		}
+		n.reached(PointRecorded)
+	}
+	r.Plan.Pods = p.Pods
+	if err := n.makeJobs(r); err != nil {
+		return nil, err
+	}
+	if err := n.writeSpec(r); err != nil {
+		return nil, err
+	}
+	n.reached(PointSpec)
+	if err := n.write(r); err != nil {
+		return nil, err
+	}
+	n.reached(PointPrepared)
+	return devices(p), nil
+}
+
+// devices returns what the kubelet is told of a claim.
+func devices(p claim.Plan) (out []Device) {
+	for _, r := range p.Results {
+		out = append(out, Device{r, Kind + "=" + deviceName(p, r.Ration)})
+	}
+	return out
+}
+
+// Unprepare removes what Prepare made, if anything. Only the UID is looked at: the claim, and
+// another of its name, may be anything by now.
+func (n *Node) Unprepare(uid string) error {
+	if err := claim.CheckUID(uid); err != nil {
+		return err
+	}
+	unlock, err := n.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.unprepare(uid)
+}
+
+func (n *Node) unprepare(uid string) error {
+	r, err := n.read(uid)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil && !errors.Is(err, ErrRecord):
+		return err
+	case err != nil: // what it says is lost, but not what it is of
+		r = &Record{Plan: claim.Plan{UID: uid}}
+	}
+	return n.remove(r)
+}
+
+// remove removes the spec first, so that no container is started in a job that is about to go, and
+// the record last.
+func (n *Node) remove(r *Record) error {
+	if err := removeFile(n.specFile(r.Plan.UID)); err != nil {
+		return err
+	}
+	n.reached(PointSpecRemoved)
+	jobs, err := jobsOf(r.Plan.UID)
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if err := job.Remove(j, true); err != nil {
+			return err
+		}
+		n.reached(PointJobRemoved)
+	}
+	if err := removeFile(n.recordFile(r.Plan.UID)); err != nil {
+		return err
+	}
+	n.reached(PointForgotten)
+	return nil
+}
+
+// jobsOf returns the jobs of a claim, in any state: also one whose making was cut short.
+func jobsOf(uid string) (out []job.Job, err error) {
+	entries, err := os.ReadDir(job.Folder())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("listing jobs: %w", err)
+	}
+	for _, e := range entries {
+		if of, ok := claimOf(e.Name()); ok && of == uid {
+			out = append(out, job.Job{Name: e.Name(), Path: filepath.Join(job.Folder(), e.Name(), job.RegionName)})
+		}
+	}
+	return out, nil
+}
+
+// separator is between a claim's UID and a request's number in the name of a job. No UID has it.
+const separator = "."
+
+// jobName returns the name of the job of a claim's ration.
+func jobName(p claim.Plan, ration int) string { return JobPrefix + deviceName(p, ration) }
+
+// deviceName returns the name of the CDI device of a claim's ration.
+func deviceName(p claim.Plan, ration int) string {
+	if p.Rations[ration].Request == "" {
+		return p.UID
+	}
+	return fmt.Sprintf("%s%s%d", p.UID, separator, ration)
+}
+
+// claimOf returns the UID of the claim that a job is of.
+func claimOf(name string) (uid string, ok bool) {
+	uid, ok = strings.CutPrefix(name, JobPrefix)
+	uid, _, _ = strings.Cut(uid, separator)
+	return uid, ok && claim.CheckUID(uid) == nil
+}
+
+// makeJobs makes the jobs of a record that are missing, and writes down whose they are.
+func (n *Node) makeJobs(r *Record) error {
+	created := make([]int64, len(r.Plan.Rations))
+	for i := range r.Plan.Rations {
+		j := job.Job{Name: jobName(r.Plan, i)}
+		j.Path = filepath.Join(job.Folder(), j.Name, job.RegionName)
+		since, standing := job.StandingSince(j)
+		if known := r.created(i); standing && known != 0 && known != since {
+			// It is not the one that was made here, so its limits may be any.
+			if err := job.Remove(j, true); err != nil {
+				return err
+			}
+			standing = false
+		}
+		if !standing {
+			if err := n.makeJob(j.Name, r.Plan.Rations[i]); err != nil {
+				return err
+			}
+			if since, standing = job.StandingSince(j); !standing {
+				return fmt.Errorf("job %s was removed at once (does another program remove jobs here?)", j.Name)
+			}
+			n.reached(PointJob)
+		}
+		created[i] = since
+		if err := job.WriteKubernetes(j, n.kubernetes(r.Plan)); err != nil {
+			return err
+		}
+	}
+	r.Created = created
+	return nil
+}
+
+// closed is the limit of devices that a claim has nothing of: no program can use a device with it.
+const closed = limit.Least
+
+// makeJob makes a job with the limits of a ration, which are root's.
+func (n *Node) makeJob(name string, ration claim.Ration) error {
+	var warnings []string
+	plan := launch.Plan{Name: name, FakeGPU: n.FakeGPU, Driver: n.Driver, Warn: func(text string) { warnings = append(warnings, text) },
+		Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "computeMax"}}
+	plan.Settings.Memory.Default = limit.MemorySize(closed)
+	for _, s := range ration.Shares {
+		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))
+		for set, percent := range map[*limit.Set[limit.Compute]]int{&plan.Settings.Compute: s.Compute, &plan.Settings.ComputeMax: s.ComputeMax} {
+			if percent == 0 {
+				continue
+			}
+			c, err := limit.ParseCompute(fmt.Sprint(percent))
+			if err != nil {
+				return err
+			}
+			set.Device[s.Index] = c
+		}
+	}
+	err := plan.Create()
+	if errors.Is(err, job.ErrInUse) {
+		return fmt.Errorf("making job %s: %w", name, err)
+	}
+	if err != nil {
+		return err
+	}
+	if len(warnings) > 0 {
+		return fmt.Errorf("making job %s: %s", name, strings.Join(warnings, "; "))
+	}
+	return nil
+}
+
+func (n *Node) kubernetes(p claim.Plan) job.Kubernetes {
+	k := job.Kubernetes{Namespace: p.Namespace, Claim: p.Name, ClaimUID: p.UID, Pods: []job.Pod{}}
+	for _, pod := range p.Pods {
+		own := job.Pod{Name: pod.Name, UID: pod.UID}
+		if n.Containers != nil {
+			own.Containers = n.Containers(p.Namespace, p.Name, pod)
+		}
+		k.Pods = append(k.Pods, own)
+	}
+	return k
+}
+
+// checkRoom returns an error if a device has not enough for a claim beside what is prepared. The
+// scheduler sees to that; this is for the day when it does not.
+func (n *Node) checkRoom(p claim.Plan) error {
+	records, err := n.Records()
+	if err != nil {
+		return err
+	}
+	for _, g := range n.GPUs {
+		memory, compute := p.Of(g.Name())
+		if memory == 0 {
+			continue
+		}
+		others := 0
+		for _, r := range records {
+			if m, c := r.Plan.Of(g.Name()); m > 0 && r.Plan.UID != p.UID {
+				memory, compute, others = memory+m, compute+c, others+1
+			}
+		}
+		if memory > g.Capacity() || compute > 100 {
+			return fmt.Errorf("device %s is overbooked: with claim %s/%s there would be %d bytes and %d%% in %d claims, and it has %d and 100%% "+
+				"(if a claim that is gone is still prepared, ration ps on the node shows it; restart the plugin there to remove it)",
+				g.Name(), p.Namespace, p.Name, memory, compute, others+1, g.Capacity())
+		}
+	}
+	return nil
+}
+
+// lock takes the lock on the state, and returns what drops it.
+func (n *Node) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(n.State, 0o700); err != nil {
+		return nil, fmt.Errorf("making the folder of claims: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(n.State, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the claims: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("locking the claims: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
+}

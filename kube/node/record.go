@@ -1,0 +1,154 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"ration/kube/claim"
+)
+
+// Record is what is known of a claim that is prepared, or is being prepared or unprepared.
+type Record struct {
+	Version int        `json:"version"`
+	Plan    claim.Plan `json:"plan"`
+	// Created is when each job was made, in Unix nanoseconds; empty while the claim is not
+	// prepared.
+	Created []int64 `json:"created,omitempty"`
+	// Nonce is another one in each record that is written. It tells Sweep that a claim which it has
+	// asked about was prepared since, perhaps after it was unprepared.
+	Nonce string `json:"nonce"`
+}
+
+const recordVersion = 1
+
+// ErrRecord is returned for a record that cannot be understood.
+var ErrRecord = errors.New("not a record of a claim")
+
+// created returns when the job of a ration was made, or 0.
+func (r *Record) created(ration int) int64 {
+	if ration >= len(r.Created) {
+		return 0
+	}
+	return r.Created[ration]
+}
+
+// consistsOf reports whether the record is of the same allocation. Which pods it is reserved for may
+// change while it is.
+func (r *Record) consistsOf(p claim.Plan) bool {
+	own := r.Plan
+	own.Pods, p.Pods = nil, nil
+	return reflect.DeepEqual(own, p)
+}
+
+const recordSuffix = ".json"
+
+func (n *Node) recordFile(uid string) string { return filepath.Join(n.State, uid+recordSuffix) }
+
+func (n *Node) read(uid string) (*Record, error) {
+	text, err := os.ReadFile(n.recordFile(uid))
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(text, &r); err != nil || r.Version != recordVersion || r.Plan.UID != uid {
+		return nil, fmt.Errorf("%s: %w (was it written by another version?)", n.recordFile(uid), ErrRecord)
+	}
+	return &r, nil
+}
+
+func (n *Node) write(r *Record) error {
+	r.Version, r.Nonce = recordVersion, rand.Text()
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("recording claim %s/%s: %w", r.Plan.Namespace, r.Plan.Name, err)
+	}
+	return nil
+}
+
+// Records returns all records that can be understood.
+func (n *Node) Records() (out []*Record, err error) {
+	uids, err := n.recorded()
+	for _, uid := range uids {
+		r, e := n.read(uid)
+		switch {
+		case e == nil:
+			out = append(out, r)
+		case !errors.Is(e, os.ErrNotExist) && !errors.Is(e, ErrRecord):
+			err = errors.Join(err, e)
+		}
+	}
+	return out, err
+}
+
+// recorded returns the UIDs of all claims that have a record.
+func (n *Node) recorded() (uids []string, err error) {
+	entries, err := os.ReadDir(n.State)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("listing claims: %w", err)
+	}
+	for _, e := range entries {
+		if uid, ok := strings.CutSuffix(e.Name(), recordSuffix); ok && claim.CheckUID(uid) == nil {
+			uids = append(uids, uid)
+		}
+	}
+	return uids, nil
+}
+
+// temporary begins the names of files that are being written.
+const temporary = ".ration-tmp-"
+
+// replaceFile writes a file so that after a crash, of the machine too, there is the whole of it or
+// what was there before.
+func replaceFile(path string, text []byte, mode os.FileMode) error {
+	folder := filepath.Dir(path)
+	f, err := os.CreateTemp(folder, temporary)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return err
+	}
+	return syncFolder(folder)
+}
+
+// removeFile removes a file, if there is one.
+func removeFile(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(path))
+	}
+	return err
+}
+
+func syncFolder(folder string) error {
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Jobs returns the names of the claim's jobs.
+func (r *Record) Jobs() (names []string) {
+	for i := range r.Plan.Rations {
+		names = append(names, jobName(r.Plan, i))
+	}
+	return names
+}

@@ -1,0 +1,116 @@
+// Package nvidia says what a container needs to use NVIDIA GPUs: device nodes, the driver's libraries
+// and NVIDIA's hooks. NVIDIA's own library for CDI finds them.
+package nvidia
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Driver is where the machine's driver is.
+type Driver struct {
+	Root     string // of the file system that has the driver, as this process sees it
+	HostRoot string // the same, as the container engine sees it
+	Hook     string // nvidia-cdi-hook, as the container engine sees it
+}
+
+// ErrLibrary is returned where a driver root has no NVML.
+var ErrLibrary = errors.New("no libnvidia-ml.so.1")
+
+// libraryFolders are where distributions, and NVIDIA's container with the driver, have libraries.
+var libraryFolders = []string{"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64", "lib"}
+
+// NVML returns the path of the driver's NVML.
+func (d Driver) NVML() (string, error) {
+	for _, folder := range libraryFolders {
+		path := filepath.Join(d.Root, folder, "libnvidia-ml.so.1")
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			return real, nil
+		}
+	}
+	return "", fmt.Errorf("looking in %s: %w (install the driver on the node, or say where it is with --driver-root)", d.Root, ErrLibrary)
+}
+
+// Edits returns what a container needs to use the GPUs with these UUIDs.
+func (d Driver) Edits(uuids []string) (specs.ContainerEdits, error) {
+	library, err := d.NVML()
+	if err != nil {
+		return specs.ContainerEdits{}, err
+	}
+	return d.edits(nvml.New(nvml.WithLibraryPath(library)), uuids)
+}
+
+func (d Driver) edits(library nvml.Interface, uuids []string) (out specs.ContainerEdits, err error) {
+	lib, err := nvcdi.New(nvcdi.WithDriverRoot(d.Root), nvcdi.WithDevRoot(d.Root), nvcdi.WithNVIDIACDIHookPath(d.Hook), nvcdi.WithNvmlLib(library), nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithLogger(quiet{}))
+	if err != nil {
+		return out, fmt.Errorf("starting NVIDIA's library for CDI: %w", err)
+	}
+	common, err := lib.GetCommonEdits()
+	if err != nil {
+		return out, fmt.Errorf("looking for the driver's files: %w (is --driver-root right?)", err)
+	}
+	devices, err := lib.GetDeviceSpecsByID(uuids...)
+	if err != nil {
+		return out, fmt.Errorf("looking for the device nodes of %v: %w", uuids, err)
+	}
+	if len(devices) != len(uuids) {
+		return out, fmt.Errorf("looking for the device nodes of %v: there are %d", uuids, len(devices))
+	}
+	// One set of edits: the driver's files and those of all devices.
+	for _, device := range devices {
+		common.ContainerEdits = merge(common.ContainerEdits, device.ContainerEdits)
+	}
+	spec := &specs.Spec{ContainerEdits: *common.ContainerEdits}
+	if err := d.transform(spec); err != nil {
+		return out, err
+	}
+	return spec.ContainerEdits, nil
+}
+
+// transform makes paths of this process paths of the engine.
+func (d Driver) transform(spec *specs.Spec) error {
+	if d.Root == d.HostRoot {
+		return nil
+	}
+	err := root.NewDriverTransformer(root.WithDriverRoot(d.Root), root.WithTargetDriverRoot(d.HostRoot), root.WithDevRoot(d.Root), root.WithTargetDevRoot("/")).Transform(spec)
+	if err != nil {
+		return fmt.Errorf("finding the driver's files as the container engine sees them: %w", err)
+	}
+	return nil
+}
+
+func merge(all *specs.ContainerEdits, more specs.ContainerEdits) *specs.ContainerEdits {
+	out := *all
+	out.Env = append(out.Env, more.Env...)
+	out.DeviceNodes = append(out.DeviceNodes, more.DeviceNodes...)
+	out.Mounts = append(out.Mounts, more.Mounts...)
+	out.Hooks = append(out.Hooks, more.Hooks...)
+	return &out
+}
+
+// Check returns an error if a container could not be started with the edits.
+func (d Driver) Check() error {
+	if _, err := d.NVML(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(d.Root, "dev")); err != nil {
+		return fmt.Errorf("looking for device nodes: %w (--driver-root needs the machine's /dev)", err)
+	}
+	return nil
+}
+
+// quiet drops what the library says of each file that a machine does not have: most have no display.
+type quiet struct{}
+
+func (quiet) Debugf(string, ...any)   {}
+func (quiet) Errorf(string, ...any)   {}
+func (quiet) Infof(string, ...any)    {}
+func (quiet) Warningf(string, ...any) {}
+func (quiet) Tracef(string, ...any)   {}

@@ -1,0 +1,363 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"ration/internal/embedded"
+	"ration/internal/job"
+	"ration/kube/claim"
+	"ration/kube/node"
+	kubeslices "ration/kube/slices"
+)
+
+const nodeName = "n"
+
+// cluster is a node with a plugin, its kubelet, and the API server.
+type cluster struct {
+	t      *testing.T
+	client *fake.Clientset
+	config Config
+	plugin *Plugin
+	dra    drapb.DRAPluginClient
+}
+
+func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
+	t.Helper()
+	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU} {
+		if err := b.Built(); err != nil {
+			t.Skip(err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("the jobs of claims are root's")
+	}
+	base, err := os.MkdirTemp("", "rk") // a socket's path has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	t.Setenv("RATION_DIR", filepath.Join(base, "jobs"))
+	t.Setenv("FAKEGPU_QUIET", "1")
+	gpus, err := node.FakeGPUs("h200x2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
+	c := &cluster{t: t, client: fake.NewClientset(objects...)}
+	c.config = Config{Node: &node.Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")},
+		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true}
+	t.Cleanup(func() {
+		c.stop()
+		if _, err := c.config.Node.Sweep(func(claim.Plan) (bool, error) { return true, nil }); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func (c *cluster) start() {
+	c.t.Helper()
+	p, _, err := Start(c.t.Context(), c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.plugin = p
+	c.register()
+}
+
+func (c *cluster) stop() {
+	if c.plugin != nil {
+		c.plugin.Stop()
+		c.plugin = nil
+	}
+}
+
+func (c *cluster) dial(path string) *grpc.ClientConn {
+	c.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// register finds the plugin as the kubelet does: by the socket that appears in its registry.
+func (c *cluster) register() {
+	c.t.Helper()
+	sockets, err := filepath.Glob(filepath.Join(c.config.KubeletRoot, "plugins_registry", "*.sock"))
+	if err != nil || len(sockets) != 1 {
+		c.t.Fatalf("sockets in the registry: %v, %v", sockets, err)
+	}
+	registration := registerapi.NewRegistrationClient(c.dial(sockets[0]))
+	info, err := registration.GetInfo(c.t.Context(), &registerapi.InfoRequest{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if info.Type != registerapi.DRAPlugin || info.Name != kubeslices.Driver || !slices.Contains(info.SupportedVersions, drapb.DRAPluginService) {
+		c.t.Errorf("got %v", info)
+	}
+	if _, err := registration.NotifyRegistrationStatus(c.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.dra = drapb.NewDRAPluginClient(c.dial(info.Endpoint))
+}
+
+func (c *cluster) prepare(claims ...*resourceapi.ResourceClaim) map[string]*drapb.NodePrepareResourceResponse {
+	c.t.Helper()
+	r := &drapb.NodePrepareResourcesRequest{}
+	for _, cl := range claims {
+		r.Claims = append(r.Claims, &drapb.Claim{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)})
+	}
+	out, err := c.dra.NodePrepareResources(c.t.Context(), r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out.Claims
+}
+
+func (c *cluster) unprepare(claims ...*resourceapi.ResourceClaim) {
+	c.t.Helper()
+	r := &drapb.NodeUnprepareResourcesRequest{}
+	for _, cl := range claims {
+		r.Claims = append(r.Claims, &drapb.Claim{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)})
+	}
+	out, err := c.dra.NodeUnprepareResources(c.t.Context(), r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for uid, r := range out.Claims {
+		if r.Error != "" {
+			c.t.Errorf("claim %s: %s", uid, r.Error)
+		}
+	}
+}
+
+func newClaim(c *cluster, number int, memory string) *resourceapi.ResourceClaim {
+	share := types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", number))
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("claim%d", number), UID: types.UID(fmt.Sprintf("11111111-0000-4000-8000-%012d", number))},
+		Status: resourceapi.ResourceClaimStatus{
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod", UID: "pod-uid"}},
+			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+				Request: "gpu", Driver: kubeslices.Driver, Pool: nodeName, Device: c.config.Node.GPUs[0].Name(), ShareID: &share,
+				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{kubeslices.Memory: resource.MustParse(memory), kubeslices.Compute: resource.MustParse("0")},
+			}}}},
+		},
+	}
+}
+
+func (c *cluster) add(claims ...*resourceapi.ResourceClaim) {
+	c.t.Helper()
+	for _, cl := range claims {
+		if _, err := c.client.ResourceV1().ResourceClaims(cl.Namespace).Create(c.t.Context(), cl, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func (c *cluster) records() int {
+	c.t.Helper()
+	records, err := c.config.Node.Records()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return len(records)
+}
+
+// The kubelet's calls, in the order and with the repetitions that it makes them.
+func TestKubelet(t *testing.T) {
+	claimName := "claim1"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-uid"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claimName}},
+			Containers: []corev1.Container{{Name: "train", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}, {Name: "log"}}}}
+	c := newCluster(t, pod)
+	c.start()
+	good, bad := newClaim(c, 1, "10Gi"), newClaim(c, 2, "10Gi")
+	bad.Status.Allocation.Devices.Results[0].ConsumedCapacity = nil // the feature gate is off
+	c.add(good, bad)
+	for range 2 {
+		got := c.prepare(good, bad)
+		if r := got[string(bad.UID)]; !strings.Contains(r.Error, "DRAConsumableCapacity") || len(r.Devices) != 0 {
+			t.Errorf("a claim of which nobody knows how much it is: %v", r)
+		}
+		r := got[string(good.UID)]
+		if r.Error != "" || len(r.Devices) != 1 {
+			t.Fatalf("got %v", r)
+		}
+		if d := r.Devices[0]; d.PoolName != nodeName || d.DeviceName != c.config.Node.GPUs[0].Name() || !slices.Equal(d.RequestNames, []string{"gpu"}) ||
+			!slices.Equal(d.CdiDeviceIds, []string{"gpu.ration/claim=" + string(good.UID)}) || d.GetShareId() == "" {
+			t.Errorf("got %v", d)
+		}
+	}
+	if k := job.ReadKubernetes("k8s-" + string(good.UID)); k == nil || len(k.Pods) != 1 || !slices.Equal(k.Pods[0].Containers, []string{"train"}) {
+		t.Errorf("the job knows %+v", k)
+	}
+	if n := c.records(); n != 1 {
+		t.Errorf("%d claims are prepared, want one", n)
+	}
+
+	// The claims are gone from the API server, and the plugin is another, when they are unprepared.
+	c.stop()
+	for _, cl := range []*resourceapi.ResourceClaim{good, bad} {
+		if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), cl.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.start()
+	c.unprepare(good, bad)
+	c.unprepare(good)
+	if n := c.records(); n != 0 {
+		t.Errorf("%d claims are prepared", n)
+	}
+}
+
+// Claims that were deleted, deallocated or replaced while no plugin ran are removed at its start; others
+// are not.
+func TestOrphans(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	var all []*resourceapi.ResourceClaim
+	for i := range 4 {
+		all = append(all, newClaim(c, i, "1Gi"))
+	}
+	c.add(all...)
+	for uid, r := range c.prepare(all...) {
+		if r.Error != "" {
+			t.Fatalf("claim %s: %s", uid, r.Error)
+		}
+	}
+	c.stop()
+	claims := c.client.ResourceV1().ResourceClaims("ns")
+	deallocated := all[1].DeepCopy()
+	deallocated.Status = resourceapi.ResourceClaimStatus{}
+	_, err := claims.UpdateStatus(t.Context(), deallocated, metav1.UpdateOptions{})
+	another := all[2].DeepCopy()
+	another.UID = "22222222-0000-4000-8000-000000000000"
+	if err = errors.Join(err, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	c.add(another)
+	p := &Plugin{Config: c.config}
+	removed, err := c.config.Node.Sweep(func(cl claim.Plan) (bool, error) { return p.gone(t.Context(), cl) })
+	if err != nil || len(removed) != 3 || slices.Contains(removed, string(all[3].UID)) {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	if n := c.records(); n != 1 {
+		t.Errorf("%d claims are left, want one", n)
+	}
+}
+
+// The node's GPUs are published, with a policy for each capacity.
+func TestPublishes(t *testing.T) {
+	c := newCluster(t)
+	watch, err := c.client.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	slice := (<-watch.ResultChan()).Object.(*resourceapi.ResourceSlice)
+	if slice.Spec.Driver != kubeslices.Driver || *slice.Spec.NodeName != nodeName || slice.Spec.Pool.Name != nodeName || len(slice.Spec.Devices) != 2 {
+		t.Fatalf("got %+v", slice.Spec)
+	}
+	for _, d := range slice.Spec.Devices {
+		if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || *d.Attributes[kubeslices.Architecture].StringValue != "Hopper" {
+			t.Errorf("got %+v", d)
+		}
+		for name, capacity := range d.Capacity {
+			if capacity.RequestPolicy == nil || capacity.RequestPolicy.Default == nil || capacity.RequestPolicy.ValidRange == nil {
+				t.Errorf("%s has no policy: who does not name it takes all of it", name)
+			}
+		}
+	}
+}
+
+// Where the API server drops what says that devices are shared, the plugin ends and says so.
+func TestGateOff(t *testing.T) {
+	c := newCluster(t)
+	ctx, stop := context.WithCancelCause(t.Context())
+	p := &Plugin{Config: c.config, stop: stop}
+	p.HandleError(ctx, &resourceslice.DroppedFieldsError{PoolName: nodeName}, "publishing")
+	if err := context.Cause(ctx); !errors.Is(err, ErrGate) || !strings.Contains(err.Error(), "DRAConsumableCapacity") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNews(t *testing.T) {
+	var r refusals
+	start := time.Unix(1_000_000, 0)
+	for i, tt := range []struct {
+		refused uint64
+		after   time.Duration
+		want    uint64
+	}{
+		{5, 0, 0},                  // old
+		{5, 10 * time.Second, 0},   // none
+		{6, 20 * time.Second, 1},   // one
+		{9, 30 * time.Second, 0},   // not yet
+		{12, 79 * time.Second, 0},  // not yet
+		{15, 81 * time.Second, 9},  // all of them
+		{15, 200 * time.Second, 0}, // none
+		{1, 300 * time.Second, 0},  // another job, as old as this look
+		{2, 400 * time.Second, 1},  // one of that
+	} {
+		if got := r.news("u", tt.refused, start.Add(tt.after)); got != tt.want {
+			t.Errorf("look %d: %d are new, want %d", i, got, tt.want)
+		}
+	}
+	if r.forget(map[string]bool{}); len(r.said) != 0 {
+		t.Error("a claim that is gone is remembered")
+	}
+}
+
+// While the API server does not answer, pods are ended all the same, and the plugin can be stopped.
+func TestAPIServerDown(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	cl := newClaim(c, 1, "1Gi")
+	c.add(cl)
+	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
+		t.Fatal(r.Error)
+	}
+	c.stop()
+	down := errors.New("no answer")
+	c.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, down })
+	c.start()
+	call := &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)}}}
+	if r, err := c.dra.NodePrepareResources(t.Context(), call); err == nil || !strings.Contains(err.Error(), down.Error()) {
+		t.Errorf("a claim that nobody has read is prepared: %v, %v", r, err)
+	}
+	if n := c.records(); n != 1 {
+		t.Errorf("%d claims are left: the answer that there was none was taken for one", n)
+	}
+	c.unprepare(cl)
+	if n := c.records(); n != 0 {
+		t.Errorf("%d claims are prepared", n)
+	}
+}

@@ -1,0 +1,78 @@
+package plugin
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ration/internal/embedded"
+	"ration/internal/job"
+)
+
+// refuse lets a program of a claim's job ask for more than there is.
+func refuse(t *testing.T, cl *resourceapi.ResourceClaim) {
+	t.Helper()
+	fake, err := embedded.FakeGPU.Unpack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ration, err := embedded.Ration.Unpack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(job.Folder(), "k8s-"+string(cl.UID))
+	cmd := exec.Command(filepath.Join(fake, "fake-train"), "100g")
+	cmd.Env = []string{"LD_PRELOAD=" + filepath.Join(ration, "libration.so"), "LD_LIBRARY_PATH=" + fake, "FAKEGPU_QUIET=1",
+		"FAKEGPU_STATE=" + filepath.Join(folder, job.MachineName), "RATION_REGION=" + filepath.Join(folder, job.RegionName)}
+	if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), "OUT_OF_MEMORY") {
+		t.Fatalf("nothing was refused:\n%s", out)
+	}
+}
+
+// A refusal becomes an event of the pods that have the claim, and many of them one.
+func TestRefusalsBecomeEvents(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	cl := newClaim(c, 1, "10Gi")
+	c.add(cl)
+	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
+		t.Fatal(r.Error)
+	}
+	var seen refusals
+	now := time.Unix(1_000_000, 0)
+	look := func(want int) (events []corev1.Event) {
+		t.Helper()
+		now = now.Add(10 * time.Second)
+		c.plugin.tellRefusals(t.Context(), &seen, now)
+		list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != want {
+			t.Fatalf("%d events, %v, want %d", len(list.Items), err, want)
+		}
+		return list.Items
+	}
+	look(0)
+	refuse(t, cl)
+	event := look(1)[0]
+	if event.Reason != Reason || event.InvolvedObject.Kind != "Pod" || event.InvolvedObject.Name != "pod" || event.InvolvedObject.UID != "pod-uid" ||
+		!strings.HasPrefix(event.Message, "A request for GPU memory was refused: pid ") || !strings.Contains(event.Message, "asked for 100 GiB") {
+		t.Errorf("got %+v", event)
+	}
+	for range 3 {
+		refuse(t, cl)
+		look(1)
+	}
+	if err := c.client.CoreV1().Events("ns").Delete(t.Context(), event.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Minute)
+	if event := look(1)[0]; !strings.HasPrefix(event.Message, fmt.Sprint(3)) {
+		t.Errorf("got %s", event.Message)
+	}
+}

@@ -1,0 +1,211 @@
+// Package slices describes a machine's GPUs to Kubernetes: the devices of its ResourceSlices,
+// whose memory and time the scheduler hands out in parts (DRAConsumableCapacity).
+//
+// It has the names that claims, device classes and the kubelet plugin agree on.
+package slices
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+)
+
+// Driver is the name of the DRA driver, and of its DeviceClass.
+const Driver = "gpu.ration"
+
+// The capacities of a device.
+const (
+	Memory  resourceapi.QualifiedName = "memory"  // bytes
+	Compute resourceapi.QualifiedName = "compute" // per cent of its time, as a share
+)
+
+// The attributes of a device.
+const (
+	UUID              resourceapi.QualifiedName = "uuid"
+	Model             resourceapi.QualifiedName = "model"
+	Architecture      resourceapi.QualifiedName = "architecture"
+	ComputeCapability resourceapi.QualifiedName = "computeCapability"
+	DriverVersion     resourceapi.QualifiedName = "driverVersion"
+	CUDAVersion       resourceapi.QualifiedName = "cudaDriverVersion"
+	Index             resourceapi.QualifiedName = "index"
+)
+
+const (
+	// Step is what requests for memory are rounded up to: HAMi counts in the same unit.
+	Step = 1 << 20
+	// LeastMemory is what a smaller request gets. The context of a CUDA program takes more than
+	// that on most GPUs; a request of "10", without a unit, must not be granted as 10 bytes.
+	LeastMemory = 256 << 20
+	// MaxDevices is how many devices a pool can have: a ration has no more.
+	MaxDevices = 16
+)
+
+// GPU is a device of the machine.
+type GPU struct {
+	Index         int // NVML's
+	UUID          string
+	Model         string
+	Capability    [2]int // major and minor compute capability; zero: not known
+	DriverVersion string
+	CUDA          int // the newest version that the driver supports, as 13000
+	Memory        uint64
+	MIG           bool // divided into MIG devices: not published
+}
+
+// Name returns a GPU's name as a device. It is of the UUID, since indexes are given anew when a
+// GPU is added or fails, and a claim must not find another device under its device's name.
+func (g GPU) Name() string {
+	return "gpu-" + strings.ToLower(strings.TrimPrefix(g.UUID, "GPU-"))
+}
+
+// Capacity returns the memory that is handed out of a GPU: whole steps.
+func (g GPU) Capacity() uint64 { return g.Memory / Step * Step }
+
+// Options are what an operator can choose.
+type Options struct {
+	// DefaultMemory is what a request gets that says nothing of memory. Zero: all of the device,
+	// as a request for a whole GPU has always meant.
+	DefaultMemory uint64
+}
+
+// Device returns a GPU as a device of a ResourceSlice.
+func (o Options) Device(g GPU) resourceapi.Device {
+	multiple := true
+	return resourceapi.Device{
+		Name:                     g.Name(),
+		AllowMultipleAllocations: &multiple,
+		Attributes:               g.attributes(),
+		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+			Memory:  o.memory(g.Capacity()),
+			Compute: compute(),
+		},
+	}
+}
+
+// memory returns the capacity of a device in bytes.
+func (o Options) memory(total uint64) resourceapi.DeviceCapacity {
+	least := min(LeastMemory, total/2/Step*Step)
+	whole := total
+	if o.DefaultMemory != 0 {
+		whole = min(total, max(least, (o.DefaultMemory+Step-1)/Step*Step))
+	}
+	return capacity(total, whole, least, Step, resource.BinarySI)
+}
+
+// compute returns the capacity of a device in per cent of its time. A request that says nothing
+// of it has no share, and gets of the time what others leave.
+func compute() resourceapi.DeviceCapacity { return capacity(100, 0, 0, 1, resource.DecimalSI) }
+
+// capacity always has a policy: without one a request that does not name the capacity takes all
+// of it, and any odd quantity is granted as it is.
+func capacity(total, unspecified, least, step uint64, format resource.Format) resourceapi.DeviceCapacity {
+	quantity := func(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), format) }
+	return resourceapi.DeviceCapacity{
+		Value: *quantity(total),
+		RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default:    quantity(unspecified),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: quantity(least), Max: quantity(total), Step: quantity(step)},
+		},
+	}
+}
+
+func (g GPU) attributes() map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	index := int64(g.Index)
+	out := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{Index: {IntValue: &index}}
+	text := func(name resourceapi.QualifiedName, value string) {
+		if value = value[:min(len(value), resourceapi.DeviceAttributeMaxValueLength)]; value != "" {
+			out[name] = resourceapi.DeviceAttribute{StringValue: &value}
+		}
+	}
+	version := func(name resourceapi.QualifiedName, value string) {
+		if value != "" {
+			out[name] = resourceapi.DeviceAttribute{VersionValue: &value}
+		}
+	}
+	text(UUID, g.UUID)
+	text(Model, g.Model)
+	text(Architecture, architecture(g.Capability))
+	version(DriverVersion, semantic(g.DriverVersion))
+	if g.CUDA > 0 {
+		version(CUDAVersion, fmt.Sprintf("%d.%d.0", g.CUDA/1000, g.CUDA%1000/10))
+	}
+	if g.Capability[0] > 0 {
+		version(ComputeCapability, fmt.Sprintf("%d.%d.0", g.Capability[0], g.Capability[1]))
+	}
+	return out
+}
+
+// architecture returns NVIDIA's name for the architecture of a compute capability, or "" for one
+// that is not known here: claims can ask for the capability itself.
+func architecture(capability [2]int) string {
+	switch major, minor := capability[0], capability[1]; {
+	case major == 5:
+		return "Maxwell"
+	case major == 6:
+		return "Pascal"
+	case major == 7 && minor < 5:
+		return "Volta"
+	case major == 7:
+		return "Turing"
+	case major == 8 && minor == 9:
+		return "Ada Lovelace"
+	case major == 8:
+		return "Ampere"
+	case major == 9:
+		return "Hopper"
+	case major == 10, major == 11, major == 12:
+		return "Blackwell"
+	}
+	return ""
+}
+
+// semantic returns a driver's version, as 580.82.07, in the form that Kubernetes compares: three
+// numbers without leading zeros. It returns "" where that cannot be.
+func semantic(version string) string {
+	var numbers []string
+	for part := range strings.SplitSeq(version, ".") {
+		n, err := strconv.ParseUint(part, 10, 32)
+		if err != nil || len(numbers) == 3 {
+			return ""
+		}
+		numbers = append(numbers, strconv.FormatUint(n, 10))
+	}
+	for len(numbers) < 3 {
+		numbers = append(numbers, "0")
+	}
+	return strings.Join(numbers, ".")
+}
+
+// Publishable returns the GPUs of which rations can be made, and why the others are left out.
+func Publishable(gpus []GPU) (out []GPU, left []string) {
+	for _, g := range gpus {
+		switch {
+		case g.MIG:
+			left = append(left, fmt.Sprintf("GPU %d (%s) is divided into MIG devices, which are rations already", g.Index, g.UUID))
+		case g.UUID == "":
+			left = append(left, fmt.Sprintf("GPU %d has no UUID", g.Index))
+		case g.Capacity() < 2*Step:
+			left = append(left, fmt.Sprintf("GPU %d (%s) has %d bytes of memory", g.Index, g.UUID, g.Memory))
+		case g.Index >= MaxDevices:
+			left = append(left, fmt.Sprintf("GPU %d (%s): a job can have limits on the first %d devices only", g.Index, g.UUID, MaxDevices))
+		default:
+			out = append(out, g)
+		}
+	}
+	return out, left
+}
+
+// Resources returns what a node publishes: one pool with the node's name, in one slice.
+func (o Options) Resources(node string, gpus []GPU) resourceslice.DriverResources {
+	devices := make([]resourceapi.Device, 0, len(gpus))
+	for _, g := range gpus {
+		devices = append(devices, o.Device(g))
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+		node: {Slices: []resourceslice.Slice{{Devices: devices}}},
+	}}
+}

@@ -1,0 +1,25 @@
+package slices
+
+import (
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+func TestAttributes(t *testing.T) {
+	g := GPU{Index: 3, UUID: "GPU-00112233-4455-6677-8899-AABBCCDDEEFF", Model: "NVIDIA H200", Capability: [2]int{9, 0}, DriverVersion: "580.82.07", CUDA: 13010, Memory: 143771 << 20}
+	d := Options{}.Device(g)
+	if want := "gpu-00112233-4455-6677-8899-aabbccddeeff"; d.Name != want {
+		t.Errorf("name %s, want %s", d.Name, want)
+	}
+	for name, want := range map[string]string{"uuid": g.UUID, "model": "NVIDIA H200", "architecture": "Hopper"} {
+		if a := d.Attributes[resourceapi.QualifiedName(name)]; a.StringValue == nil || *a.StringValue != want {
+			t.Errorf("%s is %v, want %s", name, a.StringValue, want)
+		}
+	}
+	for name, want := range map[string]string{"driverVersion": "580.82.7", "cudaDriverVersion": "13.1.0", "computeCapability": "9.0.0"} {
+		if a := d.Attributes[resourceapi.QualifiedName(name)]; a.VersionValue == nil || *a.VersionValue != want {
+			t.Errorf("%s is %v, want %s", name, a.VersionValue, want)
+		}
+	}
+}
