@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/embedded"
+	"ration/internal/policy"
 	"ration/internal/workload"
 )
 
@@ -99,6 +100,10 @@ func TestDocBlocks(t *testing.T) {
 			file, isRecorded := recorded[b.kind]
 			switch {
 			case b.kind == "console" || b.kind == "sh session" || b.kind == "diff" || b.kind == "yaml": // the last: of another program
+			case b.kind == "toml":
+				if _, err := policy.Parse(path, []byte(strings.Join(text, "\n"))); err != nil {
+					t.Errorf("%s:%d: not a policy: %v", path, b.first, err)
+				}
 			case b.kind == "text output":
 				if !follows(all, i) {
 					t.Errorf("%s:%d: output of no command: it belongs below a block of the kind sh session", path, b.first)
