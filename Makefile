@@ -245,4 +245,4 @@ clean: ## remove what was built
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir clean; done
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
