@@ -55,7 +55,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -187,6 +187,13 @@ test-kube: native ## the driver for Kubernetes, its chart and the scheduler's al
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
+
+# A module of its own, so that ration does not depend on what drives the browser. WEB= passes
+# arguments: -pictures writes those of the docs, -load says how many jobs are measured.
+WEB ?=
+test-web: all ## the page, in a real browser: Chromium, which is installed when it is missing
+	@scripts/need chromium
+	cd test/web && go vet -mod=mod . && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
 
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// unit writes the agent's unit with a program that is there, and returns its path.
-func unit(t *testing.T) string {
+// unit writes a unit with a program that is there, and returns its path.
+func unit(t *testing.T, name string) string {
 	t.Helper()
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("there is no systemd-analyze")
 	}
-	text, err := os.ReadFile("systemd/ration-agent.service")
+	text, err := os.ReadFile("systemd/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,25 +25,40 @@ func unit(t *testing.T) string {
 	}
 	text = regexp.MustCompile(`(?m)^(ExecStart=)/usr/bin/ration`).ReplaceAll(text, []byte("${1}"+program))
 	text = regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAll(text, nil) // of a man page that is not installed
-	path := filepath.Join(t.TempDir(), "ration-agent.service")
+	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-// systemd knows everything in the unit.
+// systemd knows everything in the units.
 func TestUnitIsKnown(t *testing.T) {
-	out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit(t)).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "ration-agent.service:") {
-		t.Errorf("%v\n%s", err, out)
+	for _, name := range []string{"ration-agent.service", "ration-policy.service"} {
+		out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit(t, name)).CombinedOutput()
+		if err != nil || strings.Contains(string(out), name+":") {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// What the keeper of a policy mounts is seen by all processes: nothing in its unit gives it a mount
+// namespace of its own.
+func TestPolicyUnitSharesMounts(t *testing.T) {
+	text, err := os.ReadFile("systemd/ration-policy.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := regexp.MustCompile(`(?m)^(Private(Tmp|Devices|Mounts|Users|Network|IPC)|Protect\w+|ReadWritePaths|ReadOnlyPaths|InaccessiblePaths|BindPaths|BindReadOnlyPaths|TemporaryFileSystem|MountFlags|RootDirectory|RootImage|DynamicUser|ExecPaths|NoExecPaths)=.*$`)
+	if found := private.FindAll(text, -1); found != nil {
+		t.Errorf("it has a mount namespace of its own by %q", found)
 	}
 }
 
 // The unit leaves the agent little: systemd counts its exposure from 0 to 10. What is left is what
 // it needs: users' files and processes, and the port.
 func TestUnitIsHardened(t *testing.T) {
-	path := unit(t)
+	path := unit(t, "ration-agent.service")
 	cmd := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=35", "--no-pager", path) // tenths
 	out, err := cmd.CombinedOutput()
 	if strings.Contains(string(out), "unrecognized option") {

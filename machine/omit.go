@@ -27,6 +27,7 @@ const (
 // that user's jobs have very much. A look at that job alone has all of it.
 type Omitted struct {
 	Processes int `json:"processes"` // those that hold least
+	Dead      int `json:"dead"`      // of these processes
 	Refusals  int `json:"refusals"`  // the oldest
 	Deaths    int `json:"deaths"`    // the oldest
 }
@@ -37,6 +38,19 @@ func (j *Job) ProcessCount() int {
 		return len(j.Processes)
 	}
 	return len(j.Processes) + j.Omitted.Processes
+}
+
+// LivingCount returns how many processes the job has that are not dead, with those that are Omitted.
+func (j *Job) LivingCount() (n int) {
+	for i := range j.Processes {
+		if j.Processes[i].State != Dead {
+			n++
+		}
+	}
+	if j.Omitted != nil {
+		n += j.Omitted.Processes - j.Omitted.Dead
+	}
+	return n
 }
 
 // HostPIDs returns the PIDs on the host of the processes that are in the job by the kernel's word,
@@ -84,7 +98,7 @@ func (a *allowance) cut(j *Job, before kept) (has kept) {
 	var out Omitted
 	rows := rowsOfAll(j.Processes)
 	if most := jobRows + userRows - a.rows; rows > most {
-		out.Processes = j.omitProcesses(most)
+		out.Processes, out.Dead = j.omitProcesses(most)
 		rows = rowsOfAll(j.Processes)
 	}
 	has.rows = max(0, rows-jobRows)
@@ -123,8 +137,8 @@ func newAllowance() *allowance { return &allowance{left: patienceForAll().Left} 
 func (a *allowance) giveBack(before kept) { a.cut(&Job{}, before) }
 
 // omitProcesses keeps the processes that an operator would ask for first, in the order that they
-// had, and returns how many it left out: those that the kernel confirms, and which hold most.
-func (j *Job) omitProcesses(rows int) (omitted int) {
+// had, and returns how many it left out, and how many of these are dead: those that the kernel confirms, and which hold most.
+func (j *Job) omitProcesses(rows int) (omitted, dead int) {
 	keep := LargestProcesses(j.Processes, rows)
 	known := map[int]bool{}
 	for i := range j.Processes {
@@ -138,11 +152,13 @@ func (j *Job) omitProcesses(rows int) (omitted int) {
 	for i, p := range j.Processes {
 		if keep[i] {
 			out = append(out, p)
+		} else if p.State == Dead {
+			dead++
 		}
 	}
 	omitted = len(j.Processes) - len(out)
 	j.Processes = append([]Process{}, out...)
-	return omitted
+	return omitted, dead
 }
 
 // LargestProcesses says, by their indices, which of the processes are worth so many rows, of which

@@ -21,7 +21,10 @@ import (
 func fullJob(n int) Job {
 	j := emptyJob(fmt.Sprint("/", n))
 	for slot := range abi.FenceSlot {
-		p := Process{Slot: slot, Verified: slot%2 == 1, HostPID: 1 + slot}
+		p := Process{Slot: slot, Verified: slot%2 == 1, HostPID: 1 + slot, State: Live}
+		if slot%4 == 0 {
+			p.State = Dead
+		}
 		for d := range abi.Devices {
 			p.Holdings = append(p.Holdings, Holding{Device: d, Total: uint64(slot)})
 		}
@@ -46,6 +49,9 @@ func TestAllowance(t *testing.T) {
 		}
 		if j.Omitted == nil || j.ProcessCount() != abi.FenceSlot || len(j.Refusals)+j.Omitted.Refusals != abi.Refusals || len(j.Deaths)+j.Omitted.Deaths != abi.Deaths {
 			t.Fatalf("job %d: %d processes, %d refusals, %d deaths, and %+v", n, len(j.Processes), len(j.Refusals), len(j.Deaths), j.Omitted)
+		}
+		if living := abi.FenceSlot - (abi.FenceSlot+3)/4; j.LivingCount() != living {
+			t.Errorf("job %d: %d processes live, want %d", n, j.LivingCount(), living)
 		}
 		if len(j.Processes) == 0 || len(j.Refusals) == 0 || len(j.Deaths) == 0 {
 			t.Errorf("job %d shows nothing: %+v", n, j.Omitted)

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -217,9 +218,9 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	}
 	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
 	p.Cgroup, p.Container = o.group, o.container
-	if o.pid != 0 {
-		p.PID = o.pid
-	}
+	// Its own where the kernel says that; otherwise the one that it has from here. What the region
+	// says is only a claim.
+	p.PID = cmp.Or(o.pid, slot.Seen)
 	// A program that reads its own job may have given itself another name there.
 	if slot.Seen != os.Getpid() && !proc.CalledBy(slot.Seen, slot.Name, o.name) {
 		p.Name = termtext.Printable(o.name)

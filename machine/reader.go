@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 )
@@ -29,15 +31,19 @@ type Reader struct {
 	outside map[job.FileID]*userReader
 	kept    map[int]*allowance // by UID, of both
 	found   time.Time          // when the folders of users, and the kernel's locks, were last looked at
-	hints   map[string]bool    // paths of folders in which something has happened
 	locks   []Finding          // of the last look at the kernel's locks
 	names   []Finding          // of the last look at the folders of users
 	putOff  bool
+
+	hintMu sync.Mutex
+	hints  map[string]bool // under hintMu: paths of folders in which something has happened
 
 	places   job.Places
 	allUsers func() bool
 	now      func() time.Time
 	patience time.Duration // with all users together, in one Read
+	files    int           // descriptors that jobs may have open, of all users together
+	active   int           // jobs of one user that have not ended and are looked at
 }
 
 const (
@@ -52,20 +58,33 @@ const (
 	endedRounds = 600
 	// keptEnded is how many jobs of a user that have ended are returned.
 	keptEnded = job.Kept
-	// maxListed bounds how many folders of one user's are looked at.
+	// maxListed bounds how many folders of one user's are known, and maxActive of how many of
+	// these, which are of jobs that have not ended, more is read and kept.
 	maxListed = 16384
+	maxActive = 2048
+	// jobFiles is how many descriptors a job has open at most. Half of what this process may open
+	// is for jobs, and divided among the users who have some: a user with very many jobs takes
+	// none from the others. Those of which nothing is kept open are opened for each look.
+	jobFiles = 3
+	// maxOutside bounds how many regions are looked at that were found by their locks, beyond those
+	// that the kernel's list has now.
+	maxOutside = 1280
+	minOpen    = 8
 )
 
 // NewReader returns a Reader of the jobs that Read returns.
 func NewReader() *Reader {
-	return &Reader{users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{},
+	files := unix.Rlimit{Cur: 1024}
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
+	return &Reader{files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{},
 		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
-// Hint says that something has happened in a folder: a job's own, or one of jobs.
+// Hint says that something has happened in a folder: a job's own, or one of jobs. It does not wait
+// for a Read that is under way.
 func (r *Reader) Hint(folder string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.hintMu.Lock()
+	defer r.hintMu.Unlock()
 	r.hints[folder] = true
 }
 
@@ -123,14 +142,14 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 		}
 	}
 	now := r.now()
-	r.find(now, folder)
-	hints := r.hints
-	r.hints = map[string]bool{}
+	changed = r.find(now, folder)
+	hints := r.takeHints()
 	deadline, stop := within(r.patience)
 	defer stop()
 	all := r.all()
+	most := bounds{r.active, r.openOfEach(all)}
 	for _, u := range all {
-		u.start(now, hints)
+		u.start(now, hints, most)
 	}
 	known := map[job.FileID]bool{}
 	r.putOff = false
@@ -158,8 +177,28 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 	return m, changed, nil
 }
 
-// find finds the users that have jobs, and regions that are locked outside their folders.
-func (r *Reader) find(now time.Time, folder string) {
+func (r *Reader) takeHints() map[string]bool {
+	r.hintMu.Lock()
+	defer r.hintMu.Unlock()
+	hints := r.hints
+	r.hints = map[string]bool{}
+	return hints
+}
+
+// openOfEach returns of how many jobs of each user descriptors are kept.
+func (r *Reader) openOfEach(all []*userReader) int {
+	users := 1
+	for _, u := range all {
+		if len(u.last.active) > 0 {
+			users++
+		}
+	}
+	return max(minOpen, r.files/jobFiles/users)
+}
+
+// find finds the users that have jobs, and regions that are locked outside their folders. It
+// reports whether jobs are gone with their user.
+func (r *Reader) find(now time.Time, folder string) (gone bool) {
 	if r.users[ownUser] == nil {
 		r.users[ownUser] = newUserReader(ownUser, "the folder of this user's jobs", nil)
 	}
@@ -171,14 +210,16 @@ func (r *Reader) find(now time.Time, folder string) {
 	}
 	r.users[ownUser].setPaths(func() []string { return []string{folder} }, fixed)
 	if !r.allUsers() || now.Sub(r.found) < findAge {
-		return
+		return false
 	}
 	r.found = now
 	folders, all := r.places.Folders()
 	if r.names = nil; !all {
 		r.names = []Finding{manyNames(r.places)}
 	}
+	there := map[int]bool{ownUser: true}
 	for _, f := range folders {
+		there[f.UID] = true
 		if r.users[f.UID] == nil {
 			if r.kept[f.UID] == nil {
 				r.kept[f.UID] = &allowance{}
@@ -187,16 +228,26 @@ func (r *Reader) find(now time.Time, folder string) {
 		}
 		r.users[f.UID].setPaths(f.Paths, nil)
 	}
-	r.findLocked()
+	for uid, u := range r.users {
+		// One user can have the folders of thousands, each for a moment. One that does not answer
+		// stays, so that there is no second look at it.
+		if !there[uid] && !u.isLooking() {
+			gone = gone || len(u.last.jobs) > 0
+			u.end()
+			delete(r.users, uid)
+			delete(r.kept, uid)
+		}
+	}
+	return r.findLocked() || gone
 }
 
-// findLocked finds regions by their locks.
-func (r *Reader) findLocked() {
+// findLocked finds regions by their locks, and reports whether jobs are gone.
+func (r *Reader) findLocked() (gone bool) {
 	deadline, stop := within(lockPatience)
 	defer stop()
 	files, all, err := job.LockedFiles(deadline)
 	if err != nil {
-		return
+		return false
 	}
 	r.locks = nil
 	if !all {
@@ -218,10 +269,20 @@ func (r *Reader) findLocked() {
 			r.outside[f.ID] = u
 		}
 	}
+	return r.forgetOutside(known, locked, all)
+}
+
+// forgetOutside ends looking at regions that are known otherwise, or not locked any more. all says
+// whether locked are all that are. It reports whether jobs are gone.
+func (r *Reader) forgetOutside(known, locked map[job.FileID]bool, all bool) (gone bool) {
 	for id, u := range r.outside {
-		if all && !locked[id] || known[id] {
+		// One that is not in a list which is not whole may be locked all the same.
+		ended := !locked[id] && (all || !u.isRunning() || len(r.outside) > maxOutside)
+		if (ended || known[id]) && !u.isLooking() {
+			gone = gone || len(u.last.jobs) > 0
 			u.end()
 			delete(r.outside, id)
 		}
 	}
+	return gone
 }

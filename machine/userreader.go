@@ -60,6 +60,8 @@ func (l userLook) again(putOff bool) userLook {
 
 // userState is what the looks of one user know of each other.
 type userState struct {
+	uid    int
+	most   bounds
 	kept   *allowance
 	lists  map[string]*listing // by path
 	jobs   map[string]*watched // by path of the region
@@ -69,8 +71,7 @@ type userState struct {
 	due    time.Time
 	late   map[string]bool // hints that were put off
 	first  bool            // there was a look
-	cut    bool
-	buf    []byte
+	buf    []byte          // nil while there are no jobs
 }
 
 // listing is a folder of jobs as it was listed.
@@ -83,7 +84,7 @@ type listing struct {
 
 func newUserReader(uid int, what string, user *allowance) *userReader {
 	return &userReader{uid: uid, what: what, kept: user, paths: func() []string { return nil },
-		state: userState{kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}, buf: make([]byte, region.PulseSize)}}
+		state: userState{uid: uid, kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}}}
 }
 
 // setPaths sets the folders and regions, unless a look is under way, which uses them.
@@ -98,8 +99,12 @@ func (u *userReader) setPaths(paths func() []string, fixed []string) {
 // maxHints bounds how many hints are kept for a user whose look does not end.
 const maxHints = 4096
 
+// bounds say how many jobs of a user that have not ended are looked at, and of how many of these
+// descriptors are kept.
+type bounds struct{ active, open int }
+
 // start begins a look, unless one is under way.
-func (u *userReader) start(now time.Time, hints map[string]bool) {
+func (u *userReader) start(now time.Time, hints map[string]bool, most bounds) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.hints)+len(hints) <= maxHints {
@@ -117,7 +122,7 @@ func (u *userReader) start(now time.Time, hints map[string]bool) {
 	go func() {
 		runtime.LockOSThread() // for threadTime
 		defer runtime.UnlockOSThread()
-		next := u.look(now, hints)
+		next := u.look(now, hints, most)
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.looking, u.next, u.untaken = false, next, true
@@ -158,6 +163,17 @@ func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
 	return answered, changed
 }
 
+// isRunning reports whether a process of a job had a lock at the last look.
+func (u *userReader) isRunning() bool {
+	return slices.ContainsFunc(u.last.jobs, func(j Job) bool { return j.State == Running })
+}
+
+func (u *userReader) isLooking() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.looking
+}
+
 // end closes what it has open, now or when its look has ended.
 func (u *userReader) end() {
 	u.mu.Lock()
@@ -175,9 +191,10 @@ func (s *userState) close() {
 	}
 }
 
-// look looks at all jobs of the user.
-func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
+// look looks at the jobs of the user.
+func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) userLook {
 	s := &u.state
+	s.most = most
 	hints = s.own(hints)
 	if now.Before(s.due) {
 		s.late = hints
@@ -196,13 +213,16 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		}
 		for _, path := range u.fixed {
 			if _, err := os.Lstat(path); err == nil && s.jobs[path] == nil {
-				s.jobs[path] = watch("", path, s.kept)
+				s.jobs[path] = watch("", path, u.uid, s.kept)
 				changed = true
 			}
 		}
 	}
 	if changed {
 		s.divide()
+	}
+	if s.buf == nil && len(s.jobs) > 0 { // most users have none
+		s.buf = make([]byte, region.PulseSize)
 	}
 	p := patienceForAll()
 	check := func(w *watched) {
@@ -214,8 +234,14 @@ func (u *userReader) look(now time.Time, hints map[string]bool) userLook {
 		}
 		changed = changed || news || !there
 	}
-	for _, w := range s.active {
-		check(w)
+	for i, w := range s.looked() {
+		if check(w); i >= most.open {
+			w.close()
+		}
+	}
+	for _, w := range s.active[len(s.looked()):] {
+		w.close()
+		w.drop()
 	}
 	for range len(s.ended)/endedRounds + 1 {
 		if len(s.ended) > 0 {
@@ -283,7 +309,13 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 		return false
 	}
 	listed := time.Now()
-	names, at, all, err := job.Names(folder, maxListed)
+	most := maxListed // of all folders together
+	for other, l := range s.lists {
+		if other != folder {
+			most -= len(l.names)
+		}
+	}
+	names, at, all, err := job.Names(folder, most)
 	if err != nil {
 		names = nil
 	}
@@ -292,7 +324,7 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 		next.names[name] = true
 		path := filepath.Join(folder, name, job.RegionName)
 		if s.jobs[path] == nil {
-			s.jobs[path] = watch(name, path, s.kept)
+			s.jobs[path] = watch(name, path, s.uid, s.kept)
 			changed = true
 		}
 	}
@@ -305,7 +337,7 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 			}
 		}
 	}
-	s.lists[folder], s.cut = next, next.cut
+	s.lists[folder] = next
 	return changed
 }
 
@@ -314,6 +346,18 @@ func (s *userState) forget(w *watched) {
 	w.close()
 	w.drop()
 	delete(s.jobs, w.path)
+}
+
+// looked returns the jobs that have not ended and are looked at.
+func (s *userState) looked() []*watched { return s.active[:min(len(s.active), s.most.active)] }
+
+// isCut reports whether the user has more than is looked at.
+func (s *userState) isCut() bool {
+	cut := len(s.active) > s.most.active
+	for _, l := range s.lists {
+		cut = cut || l.cut
+	}
+	return cut
 }
 
 // divide divides the jobs into those that have ended and the others.
@@ -326,7 +370,20 @@ func (s *userState) divide() {
 			s.active = append(s.active, w)
 		}
 	}
-	slices.SortFunc(s.active, func(a, b *watched) int { return cmp.Compare(a.path, b.path) })
+	byPath := func(a, b *watched) int { return cmp.Compare(a.path, b.path) }
+	slices.SortFunc(s.active, byPath)
+	if len(s.active) > s.most.active { // those that are shown stay: they have not ended
+		slices.SortStableFunc(s.active, func(a, b *watched) int {
+			switch {
+			case a.known == b.known:
+				return 0
+			case a.known:
+				return -1
+			}
+			return 1
+		})
+		slices.SortFunc(s.active[:s.most.active], byPath)
+	}
 	slices.SortFunc(s.ended, func(a, b *watched) int {
 		return cmp.Or(cmp.Compare(b.created, a.created), cmp.Compare(a.path, b.path))
 	})
@@ -335,7 +392,7 @@ func (s *userState) divide() {
 // collect returns the jobs. Of those that have ended the latest are read, and of the others
 // nothing is kept.
 func (s *userState) collect(p patience.Patience, paths []string) userLook {
-	out := userLook{changed: true, cut: s.cut, bases: slices.Clone(paths)}
+	out := userLook{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, w := range s.ended {
 		if i >= keptEnded {
 			w.drop()
@@ -348,7 +405,7 @@ func (s *userState) collect(p patience.Patience, paths []string) userLook {
 			}
 		}
 	}
-	for _, w := range slices.Concat(s.active, s.ended[:min(len(s.ended), keptEnded)]) {
+	for _, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
 		if folder := filepath.Dir(w.path); w.ended {
 			out.ended = append(out.ended, folder)
 		} else if w.name != "" {
@@ -375,7 +432,7 @@ func (u *userReader) openLocked() (changed bool) {
 		}
 		return true
 	}
-	w := watch("", path, u.kept)
+	w := watch("", path, u.uid, u.kept)
 	w.region, w.dir, w.vitals = name, dir, job.OpenVitals(dir, name)
 	u.state.jobs[path] = w
 	return true

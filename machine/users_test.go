@@ -220,3 +220,27 @@ func TestUserWhoNeverAnswers(t *testing.T) {
 		t.Errorf("got %+v", m.Findings)
 	}
 }
+
+// A process that the kernel confirms is shown with a PID that the kernel gives, never with the one that
+// its region says: an operator may end it by that.
+func TestVerifiedPIDIsTheKernels(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	startHolders(t, path)
+	r, err := region.OpenReadOnly(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	all, err := r.Processes()
+	if err != nil || len(all) == 0 || all[0].Seen == 0 {
+		t.Fatalf("got %+v, %v", all, err)
+	}
+	for own, want := range map[int]int{0: all[0].Seen, 12: 12} {
+		p := claimed(all[0])
+		p.PID = 4711 // it says so
+		p.identify(r, all[0], owners{all[0].Seen: owner{uid: 61000, pid: own, name: "holder"}})
+		if !p.Verified || p.PID != want || p.UID != 61000 {
+			t.Errorf("want pid %d, got %+v", want, p)
+		}
+	}
+}

@@ -25,7 +25,8 @@ const (
 
 // watched is a job that a Reader looks at again and again. It is used by one goroutine.
 type watched struct {
-	name   string // of the job; empty for a region outside the folders of jobs
+	name   string // of the job's folder; empty for a region outside the folders of jobs
+	owner  int    // whose folder of jobs it is in; ownUser for this user's, in which others' regions may be
 	path   string
 	region string // name of the file in its folder
 
@@ -54,8 +55,8 @@ type watched struct {
 	reads     int  // how often it was read, for tests
 }
 
-func watch(name, path string, user *allowance) *watched {
-	return &watched{name: name, path: path, user: user, region: filepath.Base(path), dir: -1}
+func watch(name, path string, owner int, user *allowance) *watched {
+	return &watched{name: name, path: path, owner: owner, user: user, region: filepath.Base(path), dir: -1}
 }
 
 // look looks at the job, and reports whether anything has changed. there is false when its
@@ -148,9 +149,9 @@ func (w *watched) same(as *watched) bool {
 }
 
 // hasEnded reports whether a job has ended, where that is known without reading it: it was launched,
-// and no process has a lock.
+// no process has a lock, and it does not stand without.
 func (w *watched) hasEnded(v job.Vital) bool {
-	if !v.Launched || v.Running || w.pulse == nil || w.pulse.Locked() {
+	if !v.Launched || v.Running || w.pulse == nil || w.pulse.Locked() || w.vitals.Standing() {
 		return false
 	}
 	w.created = w.pulse.Created()
@@ -166,7 +167,9 @@ func (w *watched) readAll(p patience.Patience) {
 	began := threadTime()
 	w.reads++
 	j, err := readRegionAt(w.dir, w.region, w.path, p)
-	j.Name = w.name
+	if w.owner == ownUser || j.UID == w.owner { // another's in this user's folder is not called so
+		j.Name = w.name
+	}
 	w.has = w.user.cut(&j, w.has)
 	w.job, w.known, w.read = j, true, p.Now()
 	w.due = w.read.Add(readShare * (threadTime() - began))

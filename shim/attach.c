@@ -58,7 +58,7 @@ static void attach_fail(struct attach_page *p)
 {
 	bool open = attach_job_config.fail_open;
 	if (open)
-		log_warn("going on without limits, as RATION_FAIL=open says");
+		log_warn("going on without limits, as %s says", attach_job_config.placed ? "the policy" : "RATION_FAIL=open");
 	else /* not to be advised where it has no effect: in a job that is not this process's to leave */
 		log_error("CUDA is refused to this process%s",
 			  attach_job_config.placed ? "" : " (RATION_FAIL=open lets it run without limits)");

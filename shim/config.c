@@ -15,6 +15,7 @@
 #include "environment.h"
 #include "log.h"
 #include "region/words.h"
+#include "userjob.h"
 
 #define CONFIG_MEMORY "CUDA_DEVICE_MEMORY_LIMIT"
 #define CONFIG_COMPUTE "CUDA_DEVICE_SM_LIMIT"
@@ -70,17 +71,23 @@ void config_log_meaningless(const struct config *c, bool first)
 		log_line(level, "CUDA_DISABLE_CONTROL has no effect in a job that ration run made");
 }
 
-bool config_any(void)
+/* config_found reports whether there is a job that no variable names. */
+static bool config_found(void)
 {
 	struct stat st;
+	return config_stat(CONFIG_WELL_KNOWN, &st) || userjob_ruled();
+}
+
+bool config_any(void)
+{
 	const char *job = environment_get("RATION_JOB");
-	if (config_disabled() && !(job && *job) && !config_stat(CONFIG_WELL_KNOWN, &st))
+	if (config_disabled() && !(job && *job) && !config_found())
 		return false;
 	for (char **e = environment_all(); *e; e++)
 		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || config_after(*e, CONFIG_COMPUTE_MAX) ||
 		    !strncmp(*e, "RATION_REGION=", 14) || !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
 			return true;
-	return config_stat(CONFIG_WELL_KNOWN, &st);
+	return config_found();
 }
 
 /* config_wrong logs what is wrong with a variable, as FromEnv does in Go. */
@@ -242,12 +249,11 @@ static uint64_t config_number(const char *text)
 	return n && (*end == 0 || *end == '\n') ? n : 0;
 }
 
-/* config_read_created reads the file that a launcher leaves beside the region at the well-known
- * path. */
-static void config_read_created(struct config *c)
+/* config_read_created reads the file that a launcher leaves beside the region. */
+static void config_read_created(struct config *c, const char *path)
 {
 	char text[32] = "";
-	int fd = region_open_fd(CONFIG_WELL_KNOWN "/created", O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return;
 	c->made = true;
@@ -268,12 +274,35 @@ static bool config_find_well_known(struct config *c)
 	return true;
 }
 
+/* config_find_users_job finds the job in which a policy has this process's user. No variable counts
+ * there, nor RATION_FAIL: what becomes of a user without a job is the policy's to say. */
+static bool config_find_users_job(struct config *c, bool quiet)
+{
+	char folder[64], created[sizeof folder + sizeof "/created"], why[320];
+	c->placed = c->made = c->path_given = true;
+	enum userjob found = userjob_find(folder, sizeof folder, why, sizeof why);
+	snprintf(c->path, sizeof c->path, "%s/region", folder);
+	c->fail_open = found == USERJOB_OPEN;
+	if (found == USERJOB_FOUND) {
+		snprintf(created, sizeof created, "%s/created", folder);
+		config_read_created(c, created);
+		return true;
+	}
+	if (!quiet) {
+		log_set_job(c->path);
+		log_error("this machine's policy has every user in a job, and there is none for this one: %s", why);
+	}
+	return false;
+}
+
 /* config_find_path finds the job's region. quiet: what is wrong is said another time. */
 static bool config_find_path(struct config *c, bool quiet)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
 	bool well_known = config_find_well_known(c);
 	int n;
+	if (!c->placed && userjob_ruled())
+		return config_find_users_job(c, quiet);
 	for (unsigned i = 0; i < 2 && !c->placed; i++) {
 		const char *value = environment_get(variables[i]), *job = environment_get("RATION_JOB");
 		if (!value)
@@ -295,7 +324,7 @@ static bool config_find_path(struct config *c, bool quiet)
 	if (well_known) {
 		c->path_given = true;
 		c->fail_open = c->fail_open && !c->placed;
-		config_read_created(c);
+		config_read_created(c, CONFIG_WELL_KNOWN "/created");
 		return true;
 	}
 	/* Limits without a path: a job called default. */

@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,6 +66,8 @@ type Agent struct {
 	reaper  *reaper
 	history *history
 	events  *eventRing
+	changes *changes
+	log     eventLog // of the loop
 
 	wake    chan struct{} // something has happened
 	picture atomic.Pointer[machine.Machine]
@@ -76,7 +79,8 @@ type Agent struct {
 
 // New returns an agent that has not looked yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), wake: make(chan struct{}, 1)}
+	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), wake: make(chan struct{}, 1),
+		log: eventLog{log: opts.Log, own: os.Geteuid(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
@@ -174,6 +178,9 @@ func (a *Agent) look() error {
 		node.AddFrom(&picture, said)
 		a.picture.Store(&picture)
 	}
+	if changed || news {
+		a.changes.tell()
+	}
 	a.note(happened) // who hears of them finds them in the picture
 	a.history.add(a.picture.Load(), began)
 	a.mu.Lock()
@@ -191,11 +198,7 @@ func (a *Agent) note(happened []machine.Event) {
 		a.stats.Events[fresh[i].Kind] += 1 + fresh[i].Missed
 	}
 	a.mu.Unlock()
-	for i := range fresh {
-		if e := &fresh[i]; e.Kind != machine.RequestRefused { // a program that tries again and again must not fill the log
-			a.opts.Log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner)
-		}
-	}
+	a.log.write(fresh, time.Now())
 }
 
 // Machine returns the machine as it was at the latest look. It must not be changed.

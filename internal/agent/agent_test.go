@@ -315,6 +315,11 @@ func TestPIDWatch(t *testing.T) {
 	if got := <-hints; got != "/a" {
 		t.Errorf("got %s", got)
 	}
+	w.mu.Lock()
+	w.most = 1
+	w.mu.Unlock()
+	first, second := sleeper(), sleeper()
+	w.set([]machine.Job{of("/a/region", true, first.Process.Pid), of("/b/region", true, second.Process.Pid)})
 	if len(w.open) != 1 || len(hints) != 0 {
 		t.Errorf("%d are open, %d hints more", len(w.open), len(hints))
 	}

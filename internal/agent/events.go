@@ -1,7 +1,12 @@
 package agent
 
 import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	"ration/machine"
 )
@@ -10,17 +15,24 @@ import (
 const maxEvents = 4096
 
 // eventRing keeps the latest events, and hands them to those who follow. None is in it twice,
-// however often it was noticed.
+// however often it was noticed. Where there are too many, the earliest go of the user who has most:
+// who makes thousands, which takes no more than a few words in a region, hides no other's.
 type eventRing struct {
 	mu     sync.Mutex
-	events []machine.Event // the earliest first
-	first  uint64          // number of events[0]
+	events []numberedEvent // the earliest first
+	next   uint64          // number of the event that comes next
+	byUser map[int]int     // how many of events are of each user's jobs
 	known  map[machine.EventID]bool
 	more   chan struct{} // closed when there are more
 }
 
+type numberedEvent struct {
+	number uint64 // in the order in which they were added
+	event  machine.Event
+}
+
 func newEventRing() *eventRing {
-	return &eventRing{known: map[machine.EventID]bool{}, more: make(chan struct{})}
+	return &eventRing{byUser: map[int]int{}, known: map[machine.EventID]bool{}, more: make(chan struct{})}
 }
 
 // add adds events, and returns those that were not there.
@@ -33,22 +45,54 @@ func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 			continue
 		}
 		r.known[id] = true
+		r.byUser[happened[i].UID]++
+		r.events = append(r.events, numberedEvent{r.next, happened[i]})
+		r.next++
 		fresh = append(fresh, happened[i])
 	}
 	if len(fresh) == 0 {
 		return nil
 	}
-	r.events = append(r.events, fresh...)
-	if over := len(r.events) - maxEvents; over > 0 {
-		for i := range over {
-			delete(r.known, r.events[i].ID())
-		}
-		r.events = append([]machine.Event(nil), r.events[over:]...)
-		r.first += uint64(over)
-	}
+	r.drop(len(r.events) - maxEvents)
 	close(r.more)
 	r.more = make(chan struct{})
 	return fresh
+}
+
+// drop drops so many events. The lock is held.
+func (r *eventRing) drop(over int) {
+	if over <= 0 {
+		return
+	}
+	drop := map[int]int{} // by user
+	for range over {
+		uid := mostOf(r.byUser)
+		drop[uid]++
+		if r.byUser[uid]--; r.byUser[uid] == 0 {
+			delete(r.byUser, uid)
+		}
+	}
+	kept := make([]numberedEvent, 0, maxEvents) // a new one: followers read the old one
+	for _, e := range r.events {
+		if drop[e.event.UID] > 0 {
+			drop[e.event.UID]--
+			delete(r.known, e.event.ID())
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	r.events = kept
+}
+
+// mostOf returns the user who has most, the one with the highest UID of several.
+func mostOf(byUser map[int]int) (uid int) {
+	most := 0
+	for u, n := range byUser {
+		if n > most || n == most && u > uid {
+			uid, most = u, n
+		}
+	}
+	return uid
 }
 
 // since returns the events from a number on, the number of the next, and a channel that is closed
@@ -56,6 +100,62 @@ func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 func (r *eventRing) since(number uint64) (events []machine.Event, next uint64, more <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := min(max(number, r.first)-r.first, uint64(len(r.events)))
-	return r.events[at:len(r.events):len(r.events)], r.first + uint64(len(r.events)), r.more
+	at, _ := slices.BinarySearchFunc(r.events, number, func(e numberedEvent, n uint64) int { return cmp.Compare(e.number, n) })
+	for _, e := range r.events[at:] {
+		events = append(events, e.event)
+	}
+	return events, r.next, r.more
+}
+
+// A user can have any number of jobs start and end, and processes die, or say so. In so long so many
+// lines of the log are for one user's.
+const (
+	logSpan  = time.Minute
+	maxLines = 120
+)
+
+// eventLog writes events to a log.
+type eventLog struct {
+	log   *slog.Logger
+	own   int // the user of this process, who is without bounds
+	lines map[int]*logLines
+}
+
+// logLines is what the log has of one user.
+type logLines struct {
+	owner   string
+	since   time.Time
+	written int
+	left    int // that were not written
+}
+
+// write writes events, at a time.
+func (l *eventLog) write(events []machine.Event, now time.Time) {
+	for uid, u := range l.lines {
+		if now.Sub(u.since) < logSpan {
+			continue
+		}
+		if delete(l.lines, uid); u.left > 0 {
+			l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
+				"owner", u.owner, "left_out", u.left)
+		}
+	}
+	for i := range events {
+		e := &events[i]
+		if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
+			continue
+		}
+		if e.UID != l.own {
+			u := l.lines[e.UID]
+			if u == nil {
+				u = &logLines{owner: e.Owner, since: now}
+				l.lines[e.UID] = u
+			}
+			if u.written++; u.written > maxLines {
+				u.left++
+				continue
+			}
+		}
+		l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner)
+	}
 }

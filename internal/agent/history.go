@@ -97,7 +97,7 @@ func (h *history) addJob(j *machine.Job, number int) {
 		key := historyKey{j.Path, j.Created, d.Device}
 		s := h.jobs[key]
 		if s == nil || s.first+len(s.values) != number {
-			if s == nil && len(h.jobs) >= maxHistory {
+			if s == nil && len(h.jobs) >= maxHistory && !h.makeRoom(j.UID) {
 				continue
 			}
 			s = &jobSeries{first: number, of: machine.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
@@ -109,6 +109,27 @@ func (h *history) addJob(j *machine.Job, number int) {
 		}
 		s.values = append(s.values, v)
 	}
+}
+
+// makeRoom forgets a series of the user who has most of them, the one that began last, for one of a
+// user who has fewer, and reports whether it did: one user's jobs leave room for those of others.
+func (h *history) makeRoom(uid int) bool {
+	byUser := map[int]int{}
+	for _, s := range h.jobs {
+		byUser[s.of.UID]++
+	}
+	most := mostOf(byUser)
+	if byUser[most] <= byUser[uid]+1 {
+		return false
+	}
+	var last historyKey
+	for key, s := range h.jobs {
+		if s.of.UID == most && (h.jobs[last] == nil || s.first > h.jobs[last].first) {
+			last = key
+		}
+	}
+	delete(h.jobs, last)
+	return true
 }
 
 // forget forgets values that are older than the times.

@@ -45,4 +45,20 @@ func TestHistory(t *testing.T) {
 	if len(h.jobs) > maxHistory {
 		t.Errorf("%d series are kept", len(h.jobs))
 	}
+	// A user with very many leaves room for another, who has as many as there are, up to a half of
+	// what the third, whose one stays, leaves.
+	of := func(uid int) (n int) {
+		for _, s := range h.jobs {
+			if s.of.UID == uid {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range maxHistory {
+		h.addJob(&machine.Job{Path: fmt.Sprint("late", i), UID: 9, Devices: []machine.Device{{Used: 1}}}, 1)
+		if want := min(i+1, (maxHistory-1)/2); of(9) != want || of(7) != 1 || len(h.jobs) != maxHistory {
+			t.Fatalf("after %d: %d of %d are the other's, want %d", i+1, of(9), len(h.jobs), want)
+		}
+	}
 }

@@ -11,8 +11,8 @@ import (
 	"ration/machine"
 )
 
-// maxPIDs bounds how many processes are waited for. Of others it is noticed at the next look that
-// they have ended.
+// maxPIDs bounds how many processes are waited for, and so does a quarter of the descriptors that
+// this process may open. Of others it is noticed at the next look that they have ended.
 const maxPIDs = 8192
 
 // pidWatch tells when processes of jobs have ended.
@@ -20,6 +20,7 @@ type pidWatch struct {
 	hint  func(folder string)
 	epoll int
 	stop  int // an eventfd that ends run
+	most  int // processes
 
 	mu     sync.Mutex
 	closed bool
@@ -45,7 +46,9 @@ func newPIDWatch(hint func(string)) (*pidWatch, error) {
 		_ = unix.Close(epoll)
 		return nil, fmt.Errorf("waiting for processes: %w", err)
 	}
-	return &pidWatch{hint: hint, epoll: epoll, stop: stop, open: map[int]*ending{}}, nil
+	files := unix.Rlimit{Cur: 1024}
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
+	return &pidWatch{most: int(min(maxPIDs, files.Cur/4)), hint: hint, epoll: epoll, stop: stop, open: map[int]*ending{}}, nil
 }
 
 // set sets whose processes are waited for: those that the kernel confirms.
@@ -60,7 +63,7 @@ func (w *pidWatch) set(jobs []machine.Job) {
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
 			pid := cmp.Or(p.HostPID, p.PID) // in a container the host's is not known, and the process's own is the same to its neighbours
-			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= maxPIDs {
+			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= w.most {
 				continue
 			}
 			wanted[pid] = true

@@ -155,12 +155,28 @@ func (w *watcher) run() {
 		}
 		hinted := map[string]bool{}
 		for _, e := range parseInotify(buf[:n]) {
-			if folder := w.folderOf(e); folder != "" && !hinted[folder] {
-				hinted[folder] = true
-				w.hint(folder)
+			folders := []string{w.folderOf(e)}
+			if e.mask&unix.IN_Q_OVERFLOW != 0 { // some are lost, which may be of any
+				folders = w.all()
+			}
+			for _, folder := range folders {
+				if folder != "" && !hinted[folder] {
+					hinted[folder] = true
+					w.hint(folder)
+				}
 			}
 		}
 	}
+}
+
+// all returns the folders that are watched.
+func (w *watcher) all() (out []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for folder := range w.watched {
+		out = append(out, folder)
+	}
+	return out
 }
 
 // inotifyEvent is one event.

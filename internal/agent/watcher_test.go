@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"ration/internal/job"
@@ -45,6 +47,53 @@ func TestFlood(t *testing.T) {
 	}
 	if _, watched := w.watched[quiet]; !watched {
 		t.Error("the quiet folder is not watched")
+	}
+}
+
+// Where the kernel has lost events, each folder is worth a look: what was lost may be of any.
+func TestLostEvents(t *testing.T) {
+	dir := t.TempDir()
+	hints := make(chan string, 4096)
+	w, err := newWatcher(func(folder string) { hints <- folder })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	folders := map[string]bool{}
+	var all []string
+	for i := range 3 {
+		f := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.Mkdir(f, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		folders[f], all = true, append(all, f)
+	}
+	w.set(all, nil, nil)
+	for range all {
+		<-hints // they are watched
+	}
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// All in one folder, and nothing reads them yet.
+	from, to := filepath.Join(all[0], "a"), filepath.Join(all[0], "b")
+	if err := os.WriteFile(from, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range most/2 + 1 { // each is two events
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+		from, to = to, from
+	}
+	go w.run()
+	for len(folders) > 0 {
+		delete(folders, <-hints)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/embedded"
+	"ration/internal/policy"
 	"ration/internal/workload"
 )
 
@@ -84,7 +85,7 @@ var recorded = map[string]string{
 }
 
 // shownLine matches a line of a block without a kind: a command, or the fields of some JSON.
-var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|docker|podman|\./run|#|[A-Z_]+=|\{|")|^$`)
+var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
 
 // notations is the pages whose blocks are pictures and steps of protocols.
 var notations = map[string]bool{"architecture.md": true, "format.md": true, "protocols.md": true, "benchmarks.md": true}
@@ -99,6 +100,10 @@ func TestDocBlocks(t *testing.T) {
 			file, isRecorded := recorded[b.kind]
 			switch {
 			case b.kind == "console" || b.kind == "sh session" || b.kind == "diff" || b.kind == "yaml": // the last: of another program
+			case b.kind == "toml":
+				if _, err := policy.Parse(path, []byte(strings.Join(text, "\n"))); err != nil {
+					t.Errorf("%s:%d: not a policy: %v", path, b.first, err)
+				}
 			case b.kind == "text output":
 				if !follows(all, i) {
 					t.Errorf("%s:%d: output of no command: it belongs below a block of the kind sh session", path, b.first)

@@ -16,9 +16,11 @@ func newKubeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kube",
 		Short: "Convert manifests of Kubernetes",
-		Long:  `Commands for Kubernetes. The driver itself is ration-kubelet-plugin, on each node.`,
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `Turn manifests for HAMi into ones that claim a ration of a GPU. What gives pods
+their rations is ration-kubelet-plugin, on each node.`,
+		Example: `  ration kube convert deployment.yaml | kubectl apply -f -`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newKubeConvertCommand(a))
 	return cmd

@@ -149,6 +149,8 @@ func shortened(s machine.Job) machine.Job {
 	for i, p := range s.Processes {
 		if keep[i] {
 			shown = append(shown, p)
+		} else if p.State == machine.Dead {
+			out.Dead++
 		}
 	}
 	out.Processes += len(s.Processes) - len(shown)

@@ -57,7 +57,10 @@ var files = []entry{
 	{"$XDG_RUNTIME_DIR/ration/JOB/region, /tmp/ration-UID/JOB/region", "A job of another user. ~/.local/state/ration/JOB where another user has made that folder."},
 	{"/run/ration/lib, /var/lib/ration/lib, ~/.cache/ration/lib", "The unpacked library, in a folder named by its content."},
 	{"/usr/lib/ration/libration.so", "The library, where a package installed it."},
-	{"/etc/ld.so.preload", "What ration run --keep mounts over, for its job only."},
+	{"/etc/ld.so.preload", "What ration run --keep mounts over, for its job only. A policy has a line in it."},
+	{"/etc/ration/config.toml, /etc/ration/in-force.toml", "The policy of a machine, and the copy of it that is in force."},
+	{"/run/ration/user-UID/region", "The job of all programs of a user, where a policy is in force."},
+	{"/usr/lib/ration/policy/libration.so", "The library that a policy has every program load."},
 }
 
 // variablesOf returns the variables that a command looks at.

@@ -114,6 +114,9 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err != nil {
 		return withLaunchStatus(err)
 	}
+	if to != nil && j.Ruled() {
+		return usageError("--summary: the command is in the job of all your programs, by this machine's policy (ration ps shows it)")
+	}
 	if to != nil || j.NeedsParent() {
 		return a.supervise(j, to)
 	}

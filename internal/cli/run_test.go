@@ -37,8 +37,13 @@ func TestRun(t *testing.T) {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
 			env.Defer(func() { unmountAll(t, work) })
-			if err := copyFile("testdata/nobody.sh", work+"/nobody.sh"); err != nil {
-				return err
+			for _, from := range []string{"testdata/nobody.sh", "testdata/policy.sh"} {
+				if err := copyFile(from, filepath.Join(work, filepath.Base(from))); err != nil {
+					return err
+				}
+			}
+			if abs, err := filepath.Abs("../../deploy"); err == nil {
+				env.Setenv("DEPLOY", abs)
 			}
 			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 			env.Setenv("FAKEGPU_QUIET", "1")

@@ -72,6 +72,7 @@ func Run(opt Options) (Report, error) {
 	c.checkPreloads()
 	c.checkJobs()
 	c.checkAgent()
+	c.checkPolicy()
 	if len(opt.Command) > 0 {
 		c.checkProgram()
 	}

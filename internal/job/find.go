@@ -86,13 +86,22 @@ func identityIn(dir int, name string) (identity, error) {
 // Reserved reports whether ration uses that name in the folder of jobs for something
 // other than a job.
 func Reserved(name string) bool {
-	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock
+	if _, is := UserOf(name); is {
+		return true
+	}
+	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == PolicySocket || name == PolicyLock
 }
 
 // Names of the agent's files in the folder of jobs.
 const (
 	AgentSocket = "agent.sock"
 	AgentLock   = "agent.lock"
+)
+
+// Names of a policy's files there.
+const (
+	PolicySocket = "policy.sock"
+	PolicyLock   = "policy.lock"
 )
 
 // Title returns the job's name, or its path where it has no name.

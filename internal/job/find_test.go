@@ -223,6 +223,29 @@ func TestFoldersInFlood(t *testing.T) {
 	}
 }
 
+// However many users have a folder in /tmp and nothing else, a bounded number of them is looked at:
+// one user with a range of UIDs makes thousands. A user with a process is found all the same.
+func TestFoldersOfManyUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes folders and processes of other users")
+	}
+	p := Places{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, strange: 5}
+	for n := range 50 {
+		dir := filepath.Join(p.Temp, fmt.Sprint("ration-", 61000+n))
+		must(t, os.Mkdir(dir, 0o755))
+		must(t, os.Chown(dir, 61000+n, 61000+n))
+	}
+	for _, uid := range []int{61000, 61049} {
+		dir := filepath.Join(p.Proc, fmt.Sprint(uid))
+		must(t, os.Mkdir(dir, 0o755))
+		must(t, os.Chown(dir, uid, uid))
+	}
+	found, all := p.Folders()
+	if all || len(found) != 7 || found[0].UID != 61000 || found[6].UID != 61049 || len(found[0].Paths()) != 1 || len(found[6].Paths()) != 1 {
+		t.Errorf("got %+v, %v", found, all)
+	}
+}
+
 // A process is named once, however many slots it has, so that it hides no other.
 func TestLivingErrorNamesEach(t *testing.T) {
 	e := &LivingError{Job: Job{Name: "x"}}

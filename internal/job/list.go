@@ -21,7 +21,7 @@ type Job struct {
 const WellKnown = "/run/ration/job"
 
 // List returns this user's jobs, and the one that this process is in: its region is named
-// by EnvRegion, or is where WellKnown says.
+// by EnvRegion, or is where WellKnown says, or where a policy has this user's processes.
 func List() ([]Job, error) {
 	var jobs []Job
 	folder := Folder()
@@ -41,7 +41,7 @@ func List() ([]Job, error) {
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})
 	}
-	for _, path := range []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, RegionName)} {
+	for _, path := range []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, RegionName), OfUserPath(os.Getuid())} {
 		if path != "" && exists(path) && !contains(jobs, path) {
 			jobs = append(jobs, Job{Path: path})
 		}

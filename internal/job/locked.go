@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +57,7 @@ func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) 
 	}
 	defer f.Close()
 	text, all, err := readUntil(f, maxLockList, end)
-	files, whole := parseLocks(text)
+	files, whole := divideLocked(parseLocks(text), maxLockedFile, ownerOf)
 	return files, all && whole, err
 }
 
@@ -84,10 +85,7 @@ func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all boo
 // parseLocks takes the locks of slots from the kernel's list:
 //
 //	12: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
-//
-// all: there were no more files than are taken.
-func parseLocks(text []byte) (out []LockedFile, all bool) {
-	all = true
+func parseLocks(text []byte) (out []LockedFile) {
 	index := map[FileID]int{}
 	for line := range bytes.Lines(text) {
 		field := bytes.Fields(line)
@@ -105,10 +103,6 @@ func parseLocks(text []byte) (out []LockedFile, all bool) {
 		}
 		i, known := index[id]
 		if !known {
-			if len(out) >= maxLockedFile {
-				all = false
-				continue
-			}
 			i = len(out)
 			index[id], out = i, append(out, LockedFile{ID: id})
 		}
@@ -116,7 +110,41 @@ func parseLocks(text []byte) (out []LockedFile, all bool) {
 			f.PIDs = append(f.PIDs, pid)
 		}
 	}
-	return out, all
+	return out
+}
+
+// divideLocked returns so many of the files at most, and whether these are all. Where there are more,
+// the users who have them locked take turns: one who locks thousands hides no other's.
+func divideLocked(files []LockedFile, most int, owner func(pid int) int) (out []LockedFile, all bool) {
+	if len(files) <= most {
+		return files, true
+	}
+	uids := map[int]int{} // by PID
+	turns := make([]int, len(files))
+	next := map[int]int{} // by user
+	order := make([]int, len(files))
+	for i, f := range files {
+		pid := f.PIDs[0]
+		if _, known := uids[pid]; !known {
+			uids[pid] = owner(pid)
+		}
+		order[i], turns[i] = i, next[uids[pid]]
+		next[uids[pid]]++
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(turns[a], turns[b]) })
+	for _, i := range order[:most] {
+		out = append(out, files[i])
+	}
+	return out, false
+}
+
+// ownerOf returns the user of a process, or -1.
+func ownerOf(pid int) int {
+	var st unix.Stat_t
+	if unix.Stat("/proc/"+strconv.Itoa(pid), &st) != nil {
+		return -1
+	}
+	return int(st.Uid)
 }
 
 // parseFileID parses 00:19:1042: the device's numbers, hexadecimal, and the inode's.

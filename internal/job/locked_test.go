@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +42,7 @@ func TestParseLocks(t *testing.T) {
 10: POSIX  ADVISORY  WRITE -5 00:19:7 %[1]d %[1]d
 `, first, second)
 	want := []LockedFile{{FileID{unix.Mkdev(0, 0x19), 1042}, []int{41, 42}}, {FileID{unix.Mkdev(0xfd, 0x0a), 1042}, []int{41}}}
-	if got, all := parseLocks([]byte(text)); !all || !reflect.DeepEqual(got, want) {
+	if got := parseLocks([]byte(text)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -51,7 +52,7 @@ func FuzzParseLocks(f *testing.F) {
 	f.Add([]byte("1: POSIX  ADVISORY  WRITE 41 00:19:1042 20480 20480\n"))
 	f.Add([]byte("1: -> POSIX"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		files, _ := parseLocks(text)
+		files := parseLocks(text)
 		for _, l := range files {
 			if len(l.PIDs) == 0 || len(l.PIDs) > maxLockedPIDs || l.PIDs[0] <= 0 {
 				t.Errorf("got %v", l)
@@ -85,19 +86,33 @@ func TestReadUntil(t *testing.T) {
 	}
 }
 
-// A list with more files than are taken is not called whole.
-func TestParseManyLocks(t *testing.T) {
+// A list with more files than are taken is not called whole, and a user who has thousands locked hides
+// no other's.
+func TestManyLocks(t *testing.T) {
+	const eve, ada = 61001, 61002
+	asked := map[int]int{}
+	owner := func(pid int) int {
+		if asked[pid]++; pid == 4712 {
+			return ada
+		}
+		return eve
+	}
 	var text strings.Builder
 	at := slotOffset(t, 0)
 	for i := range maxLockedFile {
 		fmt.Fprintf(&text, "%d: POSIX  ADVISORY  WRITE 4711 00:19:%d %d %d\n", i, 1000+i, at, at)
 	}
-	if files, all := parseLocks([]byte(text.String())); !all || len(files) != maxLockedFile {
+	if files, all := divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner); !all || len(files) != maxLockedFile || len(asked) != 0 {
 		t.Errorf("%d files, all %v", len(files), all)
 	}
-	fmt.Fprintf(&text, "1: POSIX  ADVISORY  WRITE 4711 00:19:7 %d %d\n", at, at)
-	if files, all := parseLocks([]byte(text.String())); all || len(files) != maxLockedFile {
-		t.Errorf("one more: %d files, all %v", len(files), all)
+	fmt.Fprintf(&text, "1: POSIX  ADVISORY  WRITE 4713 00:19:6 %d %d\n", at, at)
+	fmt.Fprintf(&text, "1: POSIX  ADVISORY  WRITE 4712 00:19:7 %d %d\n", at, at) // the last of all
+	files, all := divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner)
+	if all || len(files) != maxLockedFile || !slices.ContainsFunc(files, func(f LockedFile) bool { return f.ID.ino == 7 }) {
+		t.Errorf("two more: %d files, all %v", len(files), all)
+	}
+	if asked[4711] != 1 {
+		t.Errorf("a process was asked for %d times", asked[4711])
 	}
 }
 

@@ -27,6 +27,10 @@ const maxUserJobs = 4096
 // make any number.
 const maxTempNames = 1 << 15
 
+// maxTempUsers bounds how many users are looked at of whom only such a name is known. A user to whom
+// the system lends a range of UIDs (/etc/subuid) can make folders of thousands.
+const maxTempUsers = 1024
+
 // Places is where the folders of other users' jobs are looked for.
 type Places struct {
 	Runtime string // holds a folder for each user, by UID: /run/user
@@ -34,13 +38,14 @@ type Places struct {
 	Proc    string // holds a folder for each process: /proc
 	Home    func(uid int) string
 	listed  int // names of Temp that are listed at most; 0 is maxTempNames
+	strange int // users of whom only a name in Temp is known, at most; 0 is maxTempUsers
 }
 
 // AllPlaces are those of this machine.
 var AllPlaces = Places{Runtime: "/run/user", Temp: "/tmp", Proc: "/proc", Home: proc.Home}
 
 // Folders returns paths at which other users' jobs may be; some need not exist. all is false
-// where there are more names in Temp than are listed. A user with a process or a folder in
+// where there are more names, or users, in Temp than are looked at. A user with a process or a folder in
 // Runtime is found all the same, so only jobs of users without any, which have ended, may be
 // missing then.
 func (p Places) Folders() (out []Folders, all bool) {
@@ -74,7 +79,7 @@ func (p Places) Folders() (out []Folders, all bool) {
 		known[uid] = true
 		inTemp(f)
 	}
-	left := cmp.Or(p.listed, maxTempNames)
+	left, strange := cmp.Or(p.listed, maxTempNames), cmp.Or(p.strange, maxTempUsers)
 	all = each(p.Temp, func(name string) bool {
 		if left--; left < 0 {
 			return false
@@ -83,6 +88,9 @@ func (p Places) Folders() (out []Folders, all bool) {
 		if uid, number := parseUID(digits); is && number && !known[uid] {
 			f := &Folders{UID: uid, home: p.Home}
 			if inTemp(f); len(f.paths) > 0 {
+				if strange--; strange < 0 {
+					return false
+				}
 				byUser[uid] = f
 			}
 		}

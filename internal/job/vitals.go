@@ -27,6 +27,12 @@ func OpenVitals(dir int, region string) Vitals {
 	return Vitals{dir, region, fd}
 }
 
+// Standing reports whether the job is one that `ration create` made, and that was not removed.
+func (v Vitals) Standing() bool {
+	_, standing := standingIn(v.dir)
+	return standing
+}
+
 // Close closes them.
 func (v Vitals) Close() { closeIf(v.alive) }
 

@@ -15,6 +15,9 @@ import (
 const (
 	PreloadVariable = "LD_PRELOAD"
 	PreloadFile     = "/etc/ld.so.preload"
+	// PolicyLibrary is the library in that file by which a policy reaches every program. A second
+	// copy of the library beside it counts nothing: the first one calls the driver itself.
+	PolicyLibrary = "/usr/lib/ration/policy/libration.so"
 )
 
 // SplitPreloads returns the libraries in a list of preloads.
@@ -74,7 +77,7 @@ func (j *Job) pathInside(path string) string {
 // warnOfRationing warns of another library in a list of preloads that counts memory.
 func (p Plan) warnOfRationing(where, list string) {
 	for _, path := range SplitPreloads(list) {
-		if slices.Contains(rationing, filepath.Base(path)) {
+		if slices.Contains(rationing, filepath.Base(path)) && path != PolicyLibrary {
 			p.Warn(where + " names " + path + " too: both will count, and refuse (remove it there)")
 		}
 	}

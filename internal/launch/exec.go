@@ -11,6 +11,9 @@ import (
 // Exec replaces this process by the command, so that the exit status and the signals
 // are the command's own. It returns only if that fails.
 func (j *Job) Exec() error {
+	if j.ruled {
+		return execCommand(j.path, j.args, j.environ)
+	}
 	stop, err := j.Lock.Inherit()
 	if err != nil {
 		j.Discard()

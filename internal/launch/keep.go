@@ -146,7 +146,9 @@ func (t namespaceTask) mount() error {
 		return fmt.Errorf("writing %s: %w", made, err)
 	}
 	list := runFolder + "/ld.so.preload"
-	text := strings.TrimRight(string(preloads), "\n") + "\n" + t.Library + "\n"
+	// A policy's library is of the machine, and may be another version than the job's.
+	others := strings.ReplaceAll(string(preloads), PolicyLibrary+"\n", "")
+	text := strings.TrimRight(others, "\n") + "\n" + t.Library + "\n"
 	if err := errors.Join(os.WriteFile(list, []byte(strings.TrimLeft(text, "\n")), 0o644), os.Chmod(list, 0o644)); err != nil {
 		return fmt.Errorf("writing %s: %w", list, err)
 	}

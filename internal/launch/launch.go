@@ -59,6 +59,7 @@ type Plan struct {
 	Warn     func(string) // called with warnings for the user
 
 	standing bool // Create makes it, without a command
+	owner    int  // the only user whose programs are in it (CreateForUser); 0: all users
 }
 
 // Sources are the flags or variables that limits came from, for messages.
@@ -74,6 +75,7 @@ type Job struct {
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
+	ruled   bool           // the command is in its user's job, by a policy: there is no Lock
 	created int64          // when its region was made, in Unix nanoseconds
 	costs   []region.Costs // of contexts, measured by earlier jobs
 }
@@ -84,6 +86,9 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	j := &Job{args: p.Command, keep: p.Keep}
 	if err := checkNotNested(); err != nil {
 		return nil, err
+	}
+	if Ruled() {
+		return p.joinUsers(j)
 	}
 	if p.Keep {
 		if err := checkKeep(); err != nil {
@@ -275,7 +280,12 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		return err
 	}
 	defer r.Close()
-	if opt.Mode != 0 {
+	switch {
+	case p.owner != 0:
+		if err := errors.Join(os.Chmod(path, 0o600), os.Chown(path, p.owner, -1)); err != nil {
+			return fmt.Errorf("giving the region to user %d: %w", p.owner, err)
+		}
+	case opt.Mode != 0:
 		if err := os.Chmod(path, opt.Mode); err != nil {
 			return fmt.Errorf("opening the region to all users: %w", err)
 		}

@@ -112,6 +112,15 @@ func TestMachineOnly(t *testing.T) {
 	}
 }
 
+// Processes that a look at the machine has left out are counted, unless they are dead.
+func TestOmittedProcesses(t *testing.T) {
+	m := &machine.Machine{Jobs: []machine.Job{{Name: "big", Owner: "eve", State: machine.Running, Path: "/e/big",
+		Processes: []machine.Process{{State: machine.Live}, {State: machine.Dead}}, Omitted: &machine.Omitted{Processes: 100, Dead: 7}}}}
+	if got := scrape(t, m, Options{Jobs: true}); !strings.Contains(got, `ration_job_processes{job_name="big",user="eve"} 94`) {
+		t.Errorf("got %s", got)
+	}
+}
+
 // However many jobs there are, and whatever they are called, the number of series is bounded,
 // and a user with many takes them from no other.
 func TestBoundedSeries(t *testing.T) {

@@ -120,11 +120,7 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 
 // add adds a job. number is the machine's numbers of its devices.
 func (s *series) add(j *machine.Job, number map[string]int) {
-	for _, p := range j.Processes {
-		if p.State != machine.Dead {
-			s.processes++
-		}
-	}
+	s.processes += j.LivingCount()
 	s.deaths += j.Died
 	s.kubernetes = cmp.Or(s.kubernetes, j.Kubernetes)
 	s.created = min(s.created, j.Created)

@@ -49,10 +49,14 @@ func CalledBy(pid int, name, kernel string) bool {
 	return err == nil && filepath.Base(string(first)) == name
 }
 
+// maxStatus is more than what the kernel says of a process with 65,536 groups, the most there can be.
+// The PIDs come after these.
+const maxStatus = 1 << 20
+
 // Owner returns the UID and the name of a process, and its PID in its own PID namespace (0
 // where that is not known), as the kernel has them.
 func Owner(pid int) (uid int, name string, own int, err error) {
-	status, err := readStart("/proc/"+strconv.Itoa(pid)+"/status", 4096)
+	status, err := readStart("/proc/"+strconv.Itoa(pid)+"/status", maxStatus)
 	if err != nil {
 		return 0, "", 0, err
 	}

@@ -1,8 +1,10 @@
 package proc
 
 import (
+	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +37,30 @@ func TestStopped(t *testing.T) {
 	}
 	if Stopped(-1) {
 		t.Error("a process that is not there is stopped")
+	}
+}
+
+// The PID that a process has in its own namespace is found behind however many groups it is in.
+func TestOwnerWithManyGroups(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root puts a process into groups")
+	}
+	groups := make([]uint32, 65536)
+	for i := range groups {
+		groups[i] = 4_000_000_000 + uint32(i)
+	}
+	cmd := exec.Command("cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61000, Gid: 61000, Groups: groups}}
+	if _, err := cmd.StdinPipe(); err != nil { // it ends with the pipe, or with us
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	uid, name, own, err := Owner(cmd.Process.Pid)
+	if uid != 61000 || name != "cat" || own != cmd.Process.Pid || err != nil {
+		t.Errorf("user %d, %s, pid %d, %v", uid, name, own, err)
 	}
 }
 

@@ -7,6 +7,7 @@
 package utilization
 
 import (
+	"slices"
 	"time"
 
 	"ration/internal/gpu"
@@ -27,8 +28,8 @@ type sampler interface {
 
 // Meter remembers earlier looks. It is not for use by several goroutines at once.
 type Meter struct {
-	driver  sampler // nil without a driver
-	devices int
+	driver  sampler        // nil without a driver
+	devices []string       // UUIDs, by the machine's numbers
 	since   map[int]uint64 // by device: the driver's time of the newest sample
 	looks   []look         // of the driver's samples, the oldest first
 	used    map[account][]reading
@@ -38,7 +39,10 @@ type Meter struct {
 func New() *Meter {
 	m := &Meter{}
 	if d, err := gpu.Open(""); err == nil {
-		m.driver, m.devices = d, len(d.Devices)
+		m.driver = d
+		for _, device := range d.Devices {
+			m.devices = append(m.devices, device.UUID)
+		}
 	}
 	return m
 }
@@ -83,7 +87,7 @@ func (m *Meter) Add(jobs []machine.Job, now time.Time) {
 			for n := range p.Holdings {
 				h := &p.Holdings[n]
 				if h.Compute == nil || h.Compute.Used == 0 {
-					h.Time = m.about(onDevice{h.Device, p.HostPID})
+					h.Time = m.about(onDevice{m.deviceOf(&jobs[i], h.Device), p.HostPID})
 					continue
 				}
 				key := account{jobs[i].Path, p.Slot, h.Device, p.Joined}
@@ -93,6 +97,17 @@ func (m *Meter) Add(jobs []machine.Job, now time.Time) {
 		}
 	}
 	m.used = used
+}
+
+// deviceOf returns the machine's number of a job's device, which may have another number there
+// (CUDA_VISIBLE_DEVICES), or -1. While no process has said which it is, they are the same.
+func (m *Meter) deviceOf(j *machine.Job, device int) int {
+	for _, d := range j.Devices {
+		if d.Device == device && d.UUID != "" {
+			return slices.Index(m.devices, d.UUID)
+		}
+	}
+	return device
 }
 
 // sample asks the driver.
@@ -135,7 +150,7 @@ func recent[T any](all []T, now time.Time, at func(T) time.Time) []T {
 // about returns the average of the driver's samples of a process, or nil while they are
 // too few. The first look says nothing: it is not known which time it is of.
 func (m *Meter) about(key onDevice) *machine.Time {
-	if len(m.looks) == 0 || key.pid == 0 {
+	if len(m.looks) == 0 || key.pid == 0 || key.device < 0 {
 		return nil
 	}
 	span := m.looks[len(m.looks)-1].at.Sub(m.looks[0].at)

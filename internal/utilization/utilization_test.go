@@ -51,7 +51,7 @@ func same(got *machine.Time, want machine.Time) bool {
 
 func TestMeter(t *testing.T) {
 	f := &fake{percent: 90}
-	m := &Meter{driver: f, devices: 2}
+	m := &Meter{driver: f, devices: []string{"GPU-a", "GPU-b"}}
 	// Measured: exact from the second look on. Sampled: not before five seconds.
 	if capped, free, _ := at(m, 0, 1e9); capped != nil || free != nil {
 		t.Errorf("at once: %+v, %+v", capped, free)
@@ -80,7 +80,7 @@ func TestMeter(t *testing.T) {
 }
 
 func TestMeterWithoutSamples(t *testing.T) {
-	for name, m := range map[string]*Meter{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: 1}} {
+	for name, m := range map[string]*Meter{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: []string{"GPU-a"}}} {
 		for i := range 10 {
 			if _, free, _ := at(m, float64(i), 1); free != nil {
 				t.Errorf("%s: %+v", name, free)
@@ -92,5 +92,20 @@ func TestMeterWithoutSamples(t *testing.T) {
 	at(m, 0, 9e9)
 	if capped, _, _ := at(m, 1, 1e9); capped != nil {
 		t.Errorf("got %+v for time that went back", capped)
+	}
+}
+
+// A job may have other numbers for its devices than the machine.
+func TestMeterFindsDevice(t *testing.T) {
+	m := &Meter{driver: &fake{percent: 40}, devices: []string{"GPU-a", "GPU-b"}}
+	for uuid, want := range map[string]*machine.Time{"GPU-b": {Percent: 40, Seconds: 6, About: true}, "GPU-c": nil, "": {Seconds: 6, About: true}} {
+		m.looks = nil
+		job := machine.Job{Devices: []machine.Device{{UUID: uuid}}, Processes: []machine.Process{{HostPID: 8, Holdings: []machine.Holding{{}}}}}
+		for _, seconds := range []time.Duration{0, 6} {
+			m.Add([]machine.Job{job}, noon.Add(seconds*time.Second))
+		}
+		if got := job.Processes[0].Holdings[0].Time; (got == nil) != (want == nil) || got != nil && !same(got, *want) {
+			t.Errorf("%s: %+v, want %+v", uuid, got, want)
+		}
 	}
 }

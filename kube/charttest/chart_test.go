@@ -102,8 +102,12 @@ func TestChart(t *testing.T) {
 	if len(daemons) != 1 || len(find[*resourceapi.DeviceClass](t, objects)) != 1 || len(find[*admission.ValidatingAdmissionPolicy](t, objects)) != 3 {
 		t.Fatalf("got %d objects", len(objects))
 	}
+	version, err := os.ReadFile("../../VERSION")
+	if err != nil {
+		t.Fatal(err)
+	}
 	container := daemons[0].Spec.Template.Spec.Containers[0]
-	if !slices.Contains(container.Args, "--driver-root=/driver-root") || container.Image != "ration-kubelet-plugin:0.2.0" {
+	if !slices.Contains(container.Args, "--driver-root=/driver-root") || container.Image != "ration-kubelet-plugin:"+strings.TrimSpace(string(version)) {
 		t.Errorf("got %s %q", container.Image, container.Args)
 	}
 	for _, m := range container.VolumeMounts {

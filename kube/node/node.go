@@ -2,8 +2,8 @@
 // which containers of the claim's pods are put into it.
 //
 // The kubelet asks for it, and may ask again for what is done already. This process and the kubelet
-// may die at any point, so what is on disk decides (docs/kubernetes.md has the protocol, and
-// models/claim.pml checks it):
+// may die at any point, so what is on disk decides (docs/protocols.md, section 13, and
+// models/claim.pml):
 //
 //	STATE/UID.json                   the record: what the claim consists of. It is written before
 //	                                 anything is made and removed after everything is gone, so

@@ -69,15 +69,20 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("serving the kubelet: %w", err)
 	}
-	if err := p.helper.PublishResources(ctx, c.Options.Resources(c.NodeName, c.Node.GPUs)); err != nil {
-		p.helper.Stop()
-		return nil, nil, fmt.Errorf("publishing the GPUs: %w", err)
-	}
+	p.background(ctx, p.publish)
 	p.background(ctx, p.sweepUntilDone)
 	if c.EventsPeriod > 0 {
 		p.background(ctx, p.watchRefusals)
 	}
 	return p, ctx, nil
+}
+
+// publish publishes the GPUs. It waits for the API server, without which pods that run can still be ended.
+func (p *Plugin) publish(ctx context.Context) {
+	err := p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, p.Node.GPUs))
+	if err != nil && ctx.Err() == nil {
+		p.stop(fmt.Errorf("publishing the GPUs: %w", err))
+	}
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {

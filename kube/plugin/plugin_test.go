@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -332,5 +333,31 @@ func TestNews(t *testing.T) {
 	}
 	if r.forget(map[string]bool{}); len(r.said) != 0 {
 		t.Error("a claim that is gone is remembered")
+	}
+}
+
+// While the API server does not answer, pods are ended all the same, and the plugin can be stopped.
+func TestAPIServerDown(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	cl := newClaim(c, 1, "1Gi")
+	c.add(cl)
+	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
+		t.Fatal(r.Error)
+	}
+	c.stop()
+	down := errors.New("no answer")
+	c.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, down })
+	c.start()
+	call := &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)}}}
+	if r, err := c.dra.NodePrepareResources(t.Context(), call); err == nil || !strings.Contains(err.Error(), down.Error()) {
+		t.Errorf("a claim that nobody has read is prepared: %v, %v", r, err)
+	}
+	if n := c.records(); n != 1 {
+		t.Errorf("%d claims are left: the answer that there was none was taken for one", n)
+	}
+	c.unprepare(cl)
+	if n := c.records(); n != 0 {
+		t.Errorf("%d claims are prepared", n)
 	}
 }

@@ -241,7 +241,8 @@ static bool file_limits_path(const struct region *r, char *path, size_t size)
 }
 
 /* check_limits refuses limits that are none, or that another user planted: they must
- * be root's or the region's owner's, and no other user's to write. */
+ * be root's or the region's owner's, and no other user's to write. Where nobody but an operator can
+ * put anything at the path, they are the operator's: in a user namespace root has no number. */
 static int file_check_limits(struct region *r, int fd)
 {
 	struct ration_limits page;
@@ -249,7 +250,7 @@ static int file_check_limits(struct region *r, int fd)
 	if (file_stat(fd, &st) != 0 || file_stat(region_fd(r), &region) != 0 || st.st_size != (off_t)sizeof page ||
 	    pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
 		return REGION_LIMITS;
-	if ((st.st_uid != 0 && st.st_uid != region.st_uid) || st.st_mode & 022)
+	if ((!r->any_owner && st.st_uid != 0 && st.st_uid != region.st_uid) || st.st_mode & 022)
 		return REGION_LIMITS;
 	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
 }

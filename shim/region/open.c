@@ -221,6 +221,7 @@ int region_open_as(struct region *r, const char *path, const struct region_limit
 	memset(r, 0, sizeof *r);
 	r->fd = -1;
 	r->path = path;
+	r->any_owner = flags & REGION_ANY_OWNER;
 	int err = open_attach(r, own, flags, created);
 	if (err) {
 		int saved = errno;

@@ -70,6 +70,7 @@ struct region {
 	uint64_t dev, ino;  /* what fd must be a descriptor of */
 	bool made;          /* this process gave the file its size: it was empty */
 	bool limits_beside; /* an operator owns them */
+	bool any_owner;     /* the path is an operator's: whose the files are decides nothing */
 	enum region_role role;
 	unsigned slot;   /* ours, while m->status[slot] == status */
 	uint64_t status; /* zero: none claimed */

@@ -6,6 +6,7 @@
  *   ready=FILE  makes a file
  *   child=FILE  forks a child that waits for a signal, and writes its PID into a file
  *   pause       waits for a signal, for a minute at most
+ *   await=FILE  waits until there is a file, for a minute at most
  *   unmap       unmaps the job's region, and drops the lock on it
  *
  * Built with -DLINKED it is linked with the driver, otherwise it loads it, by the
@@ -99,6 +100,9 @@ int main(int argc, char **argv)
 			FILE *f = fopen(argv[i] + 6, "w");
 			fprintf(f, "%d\n", (int)pid);
 			fclose(f);
+		} else if (!strncmp(argv[i], "await=", 6)) {
+			for (int n = 0; n < 6000 && access(argv[i] + 6, F_OK) != 0; n++)
+				usleep(10000);
 		} else if (!strcmp(argv[i], "pause")) {
 			alarm(60);
 			pause();

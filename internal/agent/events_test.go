@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"ration/machine"
+)
+
+// A user who makes any number of events hides none of another's, from one who follows either.
+func TestEventRingOfFloodingUser(t *testing.T) {
+	const eve, ada = 7, 8
+	r := newEventRing()
+	event := func(uid, i int) machine.Event {
+		return machine.Event{Kind: machine.ProcessDied, Path: fmt.Sprint(uid), UID: uid, Death: &machine.Death{Time: int64(i)}}
+	}
+	const own = 100
+	for i := range own {
+		r.add([]machine.Event{event(ada, i)})
+	}
+	_, next, _ := r.since(0)
+	var flood []machine.Event
+	for i := range 3 * maxEvents {
+		flood = append(flood, event(eve, i))
+	}
+	r.add(flood[:2*maxEvents])
+	r.add([]machine.Event{event(ada, own)})
+	r.add(flood[2*maxEvents:])
+	count := func(events []machine.Event) (n int) {
+		for i := range events {
+			if events[i].UID == ada {
+				if events[i].Death.Time != int64(n) && events[i].Death.Time != own {
+					t.Errorf("number %d is %+v", n, events[i].Death)
+				}
+				n++
+			}
+		}
+		return n
+	}
+	all, _, _ := r.since(0)
+	if len(all) != maxEvents || count(all) != own+1 || len(r.known) != maxEvents || all[maxEvents-1].Death.Time != 3*maxEvents-1 {
+		t.Errorf("%d events, %d of the quiet user's, %d known", len(all), count(all), len(r.known))
+	}
+	if later, _, _ := r.since(next); len(later) != maxEvents-own {
+		t.Errorf("a follower gets %d", len(later))
+	}
+	if r.byUser[eve]+r.byUser[ada] != maxEvents {
+		t.Errorf("got %v", r.byUser)
+	}
+}
+
+// What jobs of one user write to the log is bounded, and it is said what is left out; the agent's own
+// user and other users have as much as there is.
+func TestEventLog(t *testing.T) {
+	const eve, ada, root = 7, 8, 0
+	var out bytes.Buffer
+	l := eventLog{log: slog.New(slog.NewTextHandler(&out, nil)), own: root, lines: map[int]*logLines{}}
+	now := time.Unix(1e9, 0)
+	count := func(text string) int { return strings.Count(out.String(), text) }
+	for i := range 10 * maxLines {
+		l.write([]machine.Event{{Kind: machine.ProcessDied, UID: eve, Owner: "eve", Text: "of eve"}, {Kind: machine.JobStarted, UID: root, Text: "of root"},
+			{Kind: machine.RequestRefused, UID: ada, Text: "refused"}}, now.Add(time.Duration(i)))
+	}
+	l.write([]machine.Event{{Kind: machine.JobEnded, UID: ada, Owner: "ada", Text: "of ada"}}, now)
+	if count("of eve") != maxLines || count("of root") != 10*maxLines || count("of ada") != 1 || count("refused") != 0 || count("level=WARN") != 0 {
+		t.Errorf("%d of eve, %d of root, %d of ada", count("of eve"), count("of root"), count("of ada"))
+	}
+	l.write(nil, now.Add(logSpan))
+	if count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) != 1 || count("level=WARN") != 1 || len(l.lines) != 0 {
+		t.Errorf("got %s", out.String()[strings.LastIndex(out.String(), "level="):])
+	}
+}

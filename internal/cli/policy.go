@@ -1,0 +1,368 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/agent"
+	"ration/internal/embedded"
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/policy"
+	"ration/internal/proc"
+)
+
+// policyService is the unit that keeps a policy.
+const policyService = "ration-policy.service"
+
+func newPolicyCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Give every user of the machine a ration, whatever they start",
+		Long: `Give every user of this machine a ration of its GPUs, by a file of the
+operator's, ` + policy.ConfigFile + `. Every CUDA program of a user is then in
+that user's job, without anybody typing ration: after SSH, su, cron, and env -i.
+Only root can change the limits.
+
+  overbook = false             # may rations come to more than a device has?
+  missing = "closed"           # no CUDA without a job; "open": not limited
+
+  [everybody]                  # whom nothing else names
+  memory = "8g"
+
+  [groups.students]            # of several groups the first one counts
+  memory = "4g"
+  compute_max = "50%"
+
+  [users.anna]
+  memory = "20g"
+  compute = "30%"
+  largest = { memory = "40g" } # anna may ask for more, up to this
+
+Limits are written as for ration run. A rule with exempt = true leaves its users
+out. Root is never rationed.`,
+		Example: "  ration policy check\n  ration policy enable\n  ration policy show anna",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPolicyCheckCommand(a), newPolicyEnableCommand(a), newPolicyApplyCommand(a), newPolicyDisableCommand(a), newPolicyShowCommand(a),
+		newPolicyAskCommand(a), newPolicyKeepCommand(a))
+	return cmd
+}
+
+// policyStatus gives errors of a policy their exit status: 2 for a file that is wrong.
+func policyStatus(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return withStatus(func(cmd *cobra.Command, args []string) error {
+		// The library looks in root's own folder, whatever the environment says.
+		_ = os.Unsetenv(job.EnvFolder)
+		_ = os.Unsetenv(embedded.EnvFolder)
+		err := f(cmd, args)
+		var wrong *policy.ConfigError
+		switch {
+		case errors.As(err, &wrong):
+			return statusError{err, ExitUsage}
+		case errors.Is(err, policy.ErrNotRoot):
+			return fmt.Errorf("%s: %w (sudo %s)", cmd.CommandPath(), err, cmd.CommandPath())
+		}
+		return err
+	})
+}
+
+func (a *app) warn(text string) { printError(a.err, errors.New(text)) }
+
+// PolicyChecked is what `ration policy check --json` prints.
+type PolicyChecked struct {
+	File     string          `json:"file"`
+	Right    bool            `json:"right"`
+	Problems []PolicyProblem `json:"problems"`
+}
+
+// PolicyProblem is something wrong in the file.
+type PolicyProblem struct {
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Text   string `json:"text"`
+}
+
+func newPolicyCheckCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check a policy, and change nothing",
+		Long: `Check a file, by default ` + policy.ConfigFile + `, as a whole: its form, its
+limits, the users and groups, and whether the rations of users whom it names fit
+on the devices of this machine. Each problem is printed as FILE:LINE:COLUMN.
+
+Exit status: 0 if it is right, 2 if not.`,
+		Example: "  ration policy check\n  ration policy check new.toml",
+		Args:    argCount(0, 1, "one file"),
+		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+			file := policy.ConfigFile
+			if len(args) > 0 {
+				file = args[0]
+			}
+			p, err := policy.Check(file)
+			var wrong *policy.ConfigError
+			if a.json && (err == nil || errors.As(err, &wrong)) {
+				out := PolicyChecked{File: file, Right: err == nil, Problems: []PolicyProblem{}}
+				if wrong != nil {
+					for _, problem := range wrong.Problems {
+						out.Problems = append(out.Problems, PolicyProblem(problem))
+					}
+				}
+				if e := a.out.printJSON(out); e != nil || err == nil {
+					return e
+				}
+				return statusError{errReported, ExitUsage}
+			}
+			if err != nil {
+				return err
+			}
+			a.out.printf("%s is right: %s, %s, and a rule for everybody else.\n", file,
+				humanfmt.Plural(len(p.Users), "user", "users"), humanfmt.Plural(len(p.Groups), "group", "groups"))
+			return nil
+		}),
+	}
+}
+
+// completeUsers completes the names of users that this machine lists.
+func completeUsers(_ *cobra.Command, args []string, prefix string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	text, _ := os.ReadFile("/etc/passwd") // those of a directory service are not listed
+	for line := range strings.Lines(string(text)) {
+		if name, _, _ := strings.Cut(line, ":"); strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// lookUpUsers returns the users of that name, or number.
+func lookUpUsers(names []string) (uids []int, err error) {
+	for _, name := range names {
+		uid, err := policy.LookupUser(name)
+		if err != nil {
+			return nil, usageError("%s: no such user", name)
+		}
+		uids = append(uids, uid)
+	}
+	return uids, nil
+}
+
+func newPolicyEnableCommand(a *app) *cobra.Command {
+	dry := false
+	cmd := &cobra.Command{
+		Use:   "enable [USER...]",
+		Short: "Put the policy in force",
+		Long: `Put ` + policy.ConfigFile + ` in force: make the jobs of the users
+whom it names, and of those given here; tell the dynamic linker, by
+/etc/ld.so.preload, to load the library into every program, after trying that;
+and start ` + policyService + `, which makes the jobs of other users when
+they first need one. Programs that run already are not rationed.
+
+A file that is wrong is refused as a whole.
+
+Exit status: 0 if all is in force; 1 if a user's job could not be made, or
+anything else failed; 2 if the file is wrong.`,
+		Example: "  ration policy enable\n  ration policy enable --dry-run",
+		Args:    argCount(0, -1, "users"),
+
+		ValidArgsFunction: completeUsers,
+		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+			more, err := lookUpUsers(args)
+			if err != nil {
+				return err
+			}
+			p, err := policy.Check(policy.ConfigFile)
+			if err == nil {
+				err = policy.Trusted(policy.ConfigFile)
+			}
+			if err != nil {
+				return err
+			}
+			a.sayWhatEnableDoes(p, dry)
+			if dry {
+				return nil
+			}
+			out, err := p.Enable(more, a.warn)
+			if err == nil {
+				a.startKeeper()
+			}
+			return a.printApplied(out, err, "in force")
+		}),
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be done")
+	return cmd
+}
+
+func (a *app) sayWhatEnableDoes(p *policy.Policy, dry bool) {
+	if a.json {
+		return
+	}
+	would := ""
+	if dry {
+		would = "would: "
+	}
+	missing := "refused CUDA"
+	if p.Missing == policy.MissingOpen {
+		missing = "not limited"
+	}
+	for _, line := range []string{
+		"install " + policy.Library + ", and try it in a program",
+		fmt.Sprintf("make the jobs of %s; those of others are made when they first need one", humanfmt.Plural(len(p.Users), "user", "users")),
+		"write " + policy.InForceFile + "; a user for whom no job can be made is " + missing,
+		"add the library to /etc/ld.so.preload, and leave all else there as it is",
+		"start " + policyService + " where there is systemd",
+	} {
+		a.out.printf("%s%s\n", would, line)
+	}
+}
+
+// startKeeper starts the service, where there is one.
+func (a *app) startKeeper() {
+	if _, err := os.Stat("/run/systemd/system"); err == nil {
+		out, err := exec.Command("systemctl", "enable", "--now", policyService).CombinedOutput()
+		if err == nil {
+			return
+		}
+		a.warn(fmt.Sprintf("%s could not be started: %s", policyService, strings.TrimSpace(string(out))))
+	}
+	a.warn("jobs of users whom the policy does not name are made by ration policy keep, which must run (started by root, at every boot)")
+}
+
+// PolicyApplied is what `ration policy enable --json` and `apply --json` print.
+type PolicyApplied struct {
+	Users  []string       `json:"users"` // who have what the policy says
+	Failed []PolicyFailed `json:"failed"`
+}
+
+// PolicyFailed is a user for whom it could not be done.
+type PolicyFailed struct {
+	User  string `json:"user"`
+	Error string `json:"error"`
+}
+
+func (a *app) printApplied(r policy.Result, err error, what string) error {
+	if err != nil {
+		return err
+	}
+	out := PolicyApplied{Users: []string{}, Failed: []PolicyFailed{}}
+	for _, uid := range r.Users {
+		out.Users = append(out.Users, proc.UserName(uid))
+	}
+	for _, f := range r.Failed {
+		out.Failed = append(out.Failed, PolicyFailed{proc.UserName(f.UID), f.Err.Error()})
+	}
+	if a.json {
+		if err := a.out.printJSON(out); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range out.Failed {
+			a.warn(fmt.Sprintf("user %s: %s", f.User, f.Error))
+		}
+		a.out.printf("The policy is %s. %s.\n", what, humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt"))
+	}
+	if len(out.Failed) > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+func newPolicyApplyCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "apply [USER...]",
+		Short: "Put a changed policy in force",
+		Long: `Put ` + policy.ConfigFile + `, which has changed, in the place of the policy
+that is in force. Limits of jobs that run change at once; what they hold beyond
+stays held. A file that is wrong is refused as a whole, and what is in force
+stays. ` + policyService + ` does the same when the file changes.
+
+Jobs of the users given here are made as well.
+
+Exit status: as for ration policy enable.`,
+		Example: "  ration policy apply\n  ration policy apply anna",
+		Args:    argCount(0, -1, "users"),
+
+		ValidArgsFunction: completeUsers,
+		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+			more, err := lookUpUsers(args)
+			if err != nil {
+				return err
+			}
+			p, err := policy.Check(policy.ConfigFile)
+			if err == nil {
+				err = policy.Trusted(policy.ConfigFile)
+			}
+			if err != nil {
+				return err
+			}
+			out, err := p.Apply(more, a.warn)
+			return a.printApplied(out, err, "in force")
+		}),
+	}
+}
+
+func newPolicyDisableCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "disable",
+		Short: "End the policy",
+		Long: `End the policy. The library's line is taken out of /etc/ld.so.preload, and all
+else in it stays; then the library goes. Programs that run stay in their jobs,
+with their limits, until they end. Those that start are in none.
+
+Exit status: 0 if no policy is in force any more, also where none was.`,
+		Example: "  ration policy disable",
+		Args:    noArgs,
+		RunE: policyStatus(func(_ *cobra.Command, _ []string) error {
+			left, err := policy.Disable()
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat("/run/systemd/system"); err == nil {
+				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
+			}
+			a.out.printf("No policy is in force.\n")
+			for _, uid := range left {
+				a.out.printf("The job of %s is left: its processes stay in it until they end.\n", proc.UserName(uid))
+			}
+			return nil
+		}),
+	}
+}
+
+func newPolicyKeepCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "keep",
+		Short: "Make the jobs of users when they first need one, until it is ended",
+		Long: `Keep the policy that is in force, until it is ended by SIGTERM, or the policy
+is disabled: make the job of a user whose program first needs one, and put
+` + policy.ConfigFile + ` in force when it changes. ` + policyService + `
+runs it. Jobs that are there do not need it.
+
+The log goes to standard error.
+
+Exit status: 0 when it was asked to end, or the policy was disabled; 1 if it
+could not begin.`,
+		Example: "  ration policy keep",
+		Args:    noArgs,
+		RunE: policyStatus(func(_ *cobra.Command, _ []string) error {
+			ctx, stop := context.WithCancel(context.Background())
+			defer stop()
+			end := func() { stop() }
+			onSignal.Store(&end)
+			defer onSignal.Store(nil)
+			log := slog.New(slog.NewTextHandler(a.err.Writer, nil))
+			return policy.Keep(ctx, log, func() {
+				log.Info("keeping the policy", "version", version)
+				agent.Notify("READY=1")
+			})
+		}),
+	}
+}

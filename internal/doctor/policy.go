@@ -1,0 +1,55 @@
+package doctor
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"ration/internal/policy"
+	"ration/internal/proc"
+)
+
+// checkPolicy checks whether a policy that is in force reaches programs and users.
+func (c *checker) checkPolicy() {
+	p, err := policy.InForce()
+	preloaded := policy.Preloaded()
+	switch {
+	case errors.Is(err, policy.ErrDisabled) && preloaded:
+		c.warn("policy", "ration policy disable takes it out", "none is in force, and every program loads %s", policy.Library)
+		return
+	case errors.Is(err, policy.ErrDisabled):
+		return // as on most machines
+	case err != nil:
+		c.fail("policy", "ration policy enable writes it again", "%v", err)
+		return
+	case !preloaded:
+		c.fail("policy", "ration policy enable puts it there", "one is in force, and no program loads %s: nobody is rationed", policy.Library)
+		return
+	}
+	if _, err := os.Stat(policy.Library); err != nil {
+		c.fail("policy", "ration policy enable puts it there", "%v: nobody is rationed, and each program prints a warning", err)
+		return
+	}
+	if now, err := policy.Read(policy.ConfigFile); err != nil {
+		c.warn("policy", "ration policy check, then ration policy apply", "what is in force stays, as the file is wrong: %v", err)
+	} else if string(now.Text) != string(p.Text) {
+		c.warn("policy", "ration policy apply", "%s is not what is in force", policy.ConfigFile)
+	}
+	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)
+	if err != nil {
+		c.warn("policy", "systemctl enable --now ration-policy", "no job is made for a user who has none yet: %v", err)
+		return
+	}
+	_ = conn.Close()
+	uid := os.Getuid()
+	s := p.Show(uid)
+	switch {
+	case uid == 0:
+		c.pass("policy", "in force, and kept; root is not rationed")
+	case s.Exempt:
+		c.pass("policy", "in force; %s exempts you", s.Rule)
+	default:
+		c.pass("policy", "in force; %s of memory for %s, by %s", s.Ration.Memory, proc.UserName(uid), s.Rule)
+	}
+}

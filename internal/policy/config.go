@@ -1,0 +1,454 @@
+// Package policy gives every user of a machine a ration, whatever they start, by a file of the
+// operator's: /etc/ration/config.toml. docs/shared-server.md is for operators, and
+// docs/adr/0013-one-job-for-each-user.md says why it is as it is.
+//
+//	/etc/ration/config.toml        what the operator writes
+//	/etc/ration/in-force.toml      what is in force: a copy of the last file that was right
+//	/etc/ld.so.preload             names the library, for every program
+//	/run/ration/user-UID           the job of a user; a standing job of root's (package launch)
+//	/run/ration/policy.sock        makes the job of a user who has none yet (Keep)
+//
+// The library decides by these paths, and by the kernel's word for who the user is: shim/userjob.c.
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+
+	"ration/internal/launch"
+	"ration/internal/limit"
+)
+
+// Paths of the operator's files.
+const (
+	Folder      = "/etc/ration"
+	ConfigFile  = Folder + "/config.toml"
+	InForceFile = launch.InForceFile
+)
+
+// What becomes of a user for whom there is no job, and none can be made.
+const (
+	MissingClosed = "closed" // CUDA is refused
+	MissingOpen   = "open"   // nothing is limited
+)
+
+// Ration is how much a user may have: limits as the flags of ration run have them.
+type Ration struct {
+	Memory     limit.Set[limit.Memory]
+	Compute    limit.Set[limit.Compute]
+	ComputeMax limit.Set[limit.Compute]
+}
+
+// Rule is what a user, a group or everybody else has.
+type Rule struct {
+	Source  string // users.anna, groups.students or everybody
+	Exempt  bool   // no job, no limit
+	Default Ration
+	Largest Ration // up to which the user may ask for more; what is not set in it is Default's
+
+	line int // where it begins: of two groups the first counts
+}
+
+// Policy is a configuration that is right.
+type Policy struct {
+	Overbook  bool   // rations may add up to more than a device has
+	Missing   string // MissingClosed or MissingOpen
+	Users     map[string]*Rule
+	Groups    map[string]*Rule
+	Everybody *Rule
+	Text      []byte // as it was read
+}
+
+// Problem is something wrong in the file.
+type Problem struct {
+	Line, Column int
+	Text         string
+}
+
+// ConfigError is a file that is wrong, with all that is known to be.
+type ConfigError struct {
+	File     string
+	Problems []Problem
+}
+
+func (e *ConfigError) Error() string { return errors.Join(e.Unwrap()...).Error() }
+
+// Unwrap returns an error for each problem.
+func (e *ConfigError) Unwrap() (all []error) {
+	for _, p := range e.Problems {
+		all = append(all, fmt.Errorf("%s:%d:%d: %s", e.File, p.Line, p.Column, p.Text))
+	}
+	return all
+}
+
+// The file's form.
+type rationText struct {
+	Memory     *string `toml:"memory"`
+	Compute    *string `toml:"compute"`
+	ComputeMax *string `toml:"compute_max"`
+}
+
+type ruleText struct {
+	Memory     *string     `toml:"memory"`
+	Compute    *string     `toml:"compute"`
+	ComputeMax *string     `toml:"compute_max"`
+	Exempt     bool        `toml:"exempt"`
+	Largest    *rationText `toml:"largest"`
+}
+
+type configText struct {
+	Overbook  bool                 `toml:"overbook"`
+	Missing   *string              `toml:"missing"`
+	Everybody *ruleText            `toml:"everybody"`
+	Users     map[string]*ruleText `toml:"users"`
+	Groups    map[string]*ruleText `toml:"groups"`
+}
+
+// Read reads and checks a file.
+func Read(file string) (*Policy, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading the policy: %w", err)
+	}
+	return Parse(file, text)
+}
+
+// maxConfig bounds a file, by far.
+const maxConfig = 1 << 20
+
+// Parse checks a file's text as a whole. file is for messages. Whether users and groups are there
+// is not asked: CheckNames does.
+func Parse(file string, text []byte) (*Policy, error) {
+	r := &reader{file: file, at: map[string]unstable.Position{}}
+	if len(text) > maxConfig {
+		return nil, fmt.Errorf("%s: %d bytes (a policy has at most %d)", file, len(text), maxConfig)
+	}
+	var c configText
+	decoder := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields()
+	if err := decoder.Decode(&c); err != nil {
+		return nil, r.decodeError(err)
+	}
+	r.locate(text)
+	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: text}
+	if c.Missing != nil {
+		if p.Missing = *c.Missing; p.Missing != MissingClosed && p.Missing != MissingOpen {
+			r.problem("missing", "%q: neither closed nor open", p.Missing)
+		}
+	}
+	for name, rule := range c.Users {
+		p.Users[name] = r.rule("users", name, rule, p.Overbook)
+	}
+	for name, rule := range c.Groups {
+		p.Groups[name] = r.rule("groups", name, rule, p.Overbook)
+	}
+	if c.Everybody == nil {
+		r.problems = append(r.problems, Problem{1, 1, "no [everybody]: it says what users have whom no other rule names (memory = \"8g\", or exempt = true for none)"})
+	} else {
+		p.Everybody = r.rule("", "everybody", c.Everybody, p.Overbook)
+	}
+	for _, name := range []string{"root", "0"} {
+		if p.Users[name] != nil {
+			r.problem("users\x00"+name, "root is never rationed (leave it out)")
+		}
+	}
+	return p, r.err()
+}
+
+// reader collects what is wrong.
+type reader struct {
+	file     string
+	at       map[string]unstable.Position // of keys, by their path
+	problems []Problem
+}
+
+func (r *reader) err() error {
+	if len(r.problems) == 0 {
+		return nil
+	}
+	slices.SortFunc(r.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Text, b.Text))
+	})
+	return &ConfigError{r.file, r.problems}
+}
+
+func (r *reader) problem(path, format string, args ...any) {
+	at := r.position(path)
+	r.problems = append(r.problems, Problem{at.Line, at.Column, fmt.Sprintf(format, args...)})
+}
+
+// position returns where a key is, or the one that it is in.
+func (r *reader) position(path string) unstable.Position {
+	for {
+		if at, is := r.at[path]; is {
+			return at
+		}
+		cut := strings.LastIndexByte(path, '\x00')
+		if cut < 0 {
+			return unstable.Position{Line: 1, Column: 1}
+		}
+		path = path[:cut]
+	}
+}
+
+func (r *reader) decodeError(err error) error {
+	var unknown *toml.StrictMissingError
+	var bad *toml.DecodeError
+	switch {
+	case errors.As(err, &unknown):
+		for i := range unknown.Errors {
+			e := &unknown.Errors[i]
+			line, column := e.Position()
+			r.problems = append(r.problems, Problem{line, column, fmt.Sprintf("%s: no such key (overbook, missing, and in everybody, users.NAME and groups.NAME: memory, compute, compute_max, largest, exempt)", strings.Join(e.Key(), "."))})
+		}
+	case errors.As(err, &bad):
+		line, column := bad.Position()
+		r.problems = append(r.problems, Problem{line, column, strings.TrimPrefix(bad.Error(), "toml: ")})
+	default:
+		r.problems = append(r.problems, Problem{1, 1, strings.TrimPrefix(err.Error(), "toml: ")})
+	}
+	return r.err()
+}
+
+// locate finds where each key is. The text has been decoded without an error.
+func (r *reader) locate(text []byte) {
+	var p unstable.Parser
+	p.Reset(text)
+	var table string
+	note := func(prefix string, n *unstable.Node) string {
+		path := prefix
+		for it := n.Key(); it.Next(); {
+			key := it.Node()
+			if path != "" {
+				path += "\x00"
+			}
+			path += string(key.Data)
+			if _, is := r.at[path]; !is {
+				r.at[path] = p.Shape(key.Raw).Start
+			}
+		}
+		return path
+	}
+	var values func(prefix string, n *unstable.Node)
+	values = func(prefix string, n *unstable.Node) {
+		path := note(prefix, n)
+		if v := n.Value(); v.Kind == unstable.InlineTable {
+			for it := v.Children(); it.Next(); {
+				values(path, it.Node())
+			}
+		}
+	}
+	for p.NextExpression() {
+		switch n := p.Expression(); n.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			table = note("", n)
+		case unstable.KeyValue:
+			values(table, n)
+		}
+	}
+}
+
+// rule checks a rule.
+func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
+	path, source := name, name
+	if kind != "" {
+		path, source = kind+"\x00"+name, kind+"."+name
+	}
+	out := &Rule{Source: source, Exempt: t.Exempt, line: r.position(path).Line}
+	out.Default = r.ration(path, rationText{t.Memory, t.Compute, t.ComputeMax})
+	out.Largest = out.Default
+	set := t.Memory != nil || t.Compute != nil || t.ComputeMax != nil || t.Largest != nil
+	switch {
+	case t.Exempt && set:
+		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
+	case t.Exempt:
+	case t.Memory == nil:
+		r.problem(path, "%s: no memory (as memory = \"10g\"; \"none\" counts and limits nothing; exempt = true for no job at all)", source)
+	case !overbook && out.Default.Memory.IsSet() && unlimited(out.Default.Memory):
+		r.problem(path+"\x00memory", "%s: memory without a limit can only be promised with overbook = true", source)
+	}
+	if t.Largest != nil {
+		inside := path + "\x00largest"
+		largest := r.ration(inside, *t.Largest)
+		if t.Largest.Memory != nil {
+			out.Largest.Memory = largest.Memory
+			if moreMemory(out.Default.Memory, largest.Memory) {
+				r.problem(inside+"\x00memory", "%s: the largest memory, %s, is less than what the user has, %s", source, largest.Memory, out.Default.Memory)
+			}
+		}
+		if t.Largest.Compute != nil {
+			out.Largest.Compute = largest.Compute
+			if moreCompute(out.Default.Compute, largest.Compute, false) {
+				r.problem(inside+"\x00compute", "%s: the largest share, %s, is less than what the user has, %s", source, largest.Compute, out.Default.Compute)
+			}
+		}
+		if t.Largest.ComputeMax != nil {
+			out.Largest.ComputeMax = largest.ComputeMax
+			if moreCompute(out.Default.ComputeMax, largest.ComputeMax, true) {
+				r.problem(inside+"\x00compute_max", "%s: the largest cap, %s, is less than what the user has, %s", source, largest.ComputeMax, out.Default.ComputeMax)
+			}
+		}
+	}
+	return out
+}
+
+func (r *reader) ration(path string, t rationText) (out Ration) {
+	parse := func(key string, value *string, set func(string) error) {
+		if value == nil {
+			return
+		}
+		if err := set(*value); err != nil {
+			r.problem(path+"\x00"+key, "%v", err)
+		}
+	}
+	parse("memory", t.Memory, func(v string) (err error) {
+		if out.Memory, err = limit.ParseMemorySet("memory", v); err != nil {
+			return err
+		}
+		for d := range limit.MaxDevices {
+			size, _ := out.Memory.For(d).Of(0)
+			if err := limit.CheckLeast(size, "memory", v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	parse("compute", t.Compute, func(v string) (err error) {
+		out.Compute, err = limit.ParseComputeSet("compute", v)
+		return err
+	})
+	parse("compute_max", t.ComputeMax, func(v string) (err error) {
+		out.ComputeMax, err = limit.ParseComputeSet("compute_max", v)
+		return err
+	})
+	for d := range limit.MaxDevices {
+		share, most := out.Compute.For(d).Percent(), out.ComputeMax.For(d).Percent()
+		if share != 0 && most != 0 && share > most {
+			r.problem(path+"\x00compute", "a share of %d %%, and a cap of %d %% below it", share, most)
+			break
+		}
+	}
+	return out
+}
+
+// unlimited reports whether a device has no limit.
+func unlimited(m limit.Set[limit.Memory]) bool {
+	for d := range limit.MaxDevices {
+		if size, err := m.For(d).Of(0); err == nil && size == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// typicalTotal is what shares are compared with sizes by where the device is not known.
+const typicalTotal = limit.Size(80) << 30
+
+// moreMemory reports whether a is more than b on a device. Nothing is no limit.
+func moreMemory(a, b limit.Set[limit.Memory]) bool { return moreMemoryOf(a, b, nil) }
+
+// moreMemoryOf is moreMemory with the sizes of the devices, as far as they are known.
+func moreMemoryOf(a, b limit.Set[limit.Memory], totals []limit.Size) bool {
+	for d := range limit.MaxDevices {
+		total := typicalTotal
+		if d < len(totals) {
+			total = totals[d]
+		}
+		x, err1 := a.For(d).Of(total)
+		y, err2 := b.For(d).Of(total)
+		if err1 != nil || err2 != nil || y != 0 && (x == 0 || x > y) {
+			return true
+		}
+	}
+	return false
+}
+
+// moreCompute reports whether a is more than b on a device. Nothing is no share, or no cap.
+func moreCompute(a, b limit.Set[limit.Compute], caps bool) bool {
+	for d := range limit.MaxDevices {
+		x, y := a.For(d).Percent(), b.For(d).Percent()
+		if caps && y != 0 && (x == 0 || x > y) || !caps && x > y {
+			return true
+		}
+	}
+	return false
+}
+
+// Settings returns a ration as the settings of a job.
+func (r Ration) Settings() limit.Settings {
+	return limit.Settings{Memory: r.Memory, Compute: r.Compute, ComputeMax: r.ComputeMax}
+}
+
+// plan returns the plan of a job with that ration.
+func (r Ration) plan(warn func(string)) launch.Plan {
+	return launch.Plan{Settings: r.Settings(), Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "compute_max"}, Warn: warn}
+}
+
+// CheckNames returns what is wrong with the names of users and groups: those that this machine
+// does not know.
+func (p *Policy) CheckNames(file string) error {
+	r := &reader{file: file, at: map[string]unstable.Position{}}
+	r.locate(p.Text)
+	for name := range p.Users {
+		if _, err := lookupUID(name); err != nil {
+			r.problem("users\x00"+name, "users.%s: no such user on this machine", name)
+		}
+	}
+	for name := range p.Groups {
+		if _, err := user.LookupGroup(name); err != nil {
+			r.problem("groups\x00"+name, "groups.%s: no such group on this machine", name)
+		}
+	}
+	return r.err()
+}
+
+// lookupUID returns the user of that name, or of that number.
+func lookupUID(name string) (int, error) {
+	if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
+		return uid, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(u.Uid)
+}
+
+// For returns the rule for a user: the user's own, that of the first of the user's groups in the
+// file, or everybody's. Root has none.
+func (p *Policy) For(uid int) *Rule {
+	if uid == 0 {
+		return nil
+	}
+	if rule := p.Users[strconv.Itoa(uid)]; rule != nil {
+		return rule
+	}
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil {
+		return p.Everybody
+	}
+	if rule := p.Users[u.Username]; rule != nil {
+		return rule
+	}
+	var found *Rule
+	if ids, err := u.GroupIds(); err == nil {
+		for name, rule := range p.Groups {
+			g, err := user.LookupGroup(name)
+			if err == nil && slices.Contains(ids, g.Gid) && (found == nil || rule.line < found.line) {
+				found = rule
+			}
+		}
+	}
+	if found != nil {
+		return found
+	}
+	return p.Everybody
+}

@@ -1,0 +1,171 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Every problem is found at once, each where it is.
+func TestParseProblems(t *testing.T) {
+	const head = "[everybody]\nmemory = \"1g\"\n"
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{head, nil},
+		{"[everybody]\nexempt = true\n", nil},
+		{"overbook = true\n[everybody]\nmemory = \"none\"\n", nil},
+		{"", []string{"1:1: no [everybody]"}},
+		{"[everybody]\nmemory = 1g\n", []string{"2:11: strings must be quoted"}},
+		{"[everybody]\nmemory = 5\n", []string{"2:10: "}},
+		{head + "color = \"red\"\n", []string{"3:1: everybody.color: no such key"}},
+		{"missing = \"maybe\"\n" + head, []string{`1:1: "maybe": neither closed nor open`}},
+		{"[everybody]\nmemory = \"none\"\n", []string{"2:1: everybody: memory without a limit can only be promised with overbook = true"}},
+		{"[everybody]\nmemory = \"0=1g\"\n", []string{"2:1: everybody: memory without a limit"}},
+		{head + "[users.anna]\n", []string{"3:8: users.anna: no memory"}},
+		{head + "[users.anna]\nexempt = true\nmemory = \"1g\"\n", []string{"3:8: users.anna: exempt, and a ration as well"}},
+		{head + "[users.root]\nmemory = \"1g\"\n", []string{"3:8: root is never rationed"}},
+		{head + "[users.\"0\"]\nmemory = \"1g\"\n", []string{"3:8: root is never rationed"}},
+		{head + "[users.anna]\nmemory = \"lots\"\ncompute = \"300%\"\n", []string{`4:1: memory="lots": not a size`, `5:1: compute="300%"`}},
+		{head + "[users.anna]\nmemory = \"4g\"\nlargest = { memory = \"2g\" }\n", []string{"5:13: users.anna: the largest memory, 2g, is less than what the user has, 4g"}},
+		{head + "[users.anna]\nmemory = \"none\"\n[users.anna.largest]\nmemory = \"2g\"\n", []string{"4:1: users.anna: memory without", "6:1: users.anna: the largest memory"}},
+		{head + "[users.anna]\nmemory = \"4g\"\ncompute_max = \"50%\"\nlargest.compute_max = \"20%\"\n", []string{"6:9: users.anna: the largest cap"}},
+		{head + "[users.anna]\nmemory = \"4g\"\ncompute = \"50%\"\nlargest.compute = \"20%\"\n", []string{"6:9: users.anna: the largest share"}},
+		{head + "[groups.staff]\nmemory = \"4g\"\ncompute = \"50%\"\ncompute_max = \"20%\"\n", []string{"5:1: a share of 50 %, and a cap of 20 % below it"}},
+		{head + head, []string{"3:2: "}},
+	} {
+		_, err := Parse("f", []byte(c.text))
+		var got []string
+		var wrong *ConfigError
+		if errors.As(err, &wrong) {
+			for _, p := range wrong.Problems {
+				got = append(got, fmt.Sprintf("%d:%d: %s", p.Line, p.Column, p.Text))
+			}
+		} else if err != nil {
+			t.Errorf("%q: %v", c.text, err)
+		}
+		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+			t.Errorf("%q:\ngot  %q\nwant %q", c.text, got, c.want)
+		}
+	}
+}
+
+// A user's own rule comes before a group's, the first group before the second, and everybody's
+// last; root has none.
+func TestFor(t *testing.T) {
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Skip(err)
+	}
+	ids, err := nobody.GroupIds()
+	if err != nil || len(ids) == 0 {
+		t.Skip(err)
+	}
+	group, err := user.LookupGroupId(ids[0])
+	if err != nil {
+		t.Skip(err)
+	}
+	uid, err := lookupUID("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	everybody, ofGroup := "[everybody]\nmemory = \"1g\"\n", "[groups."+group.Name+"]\nmemory = \"2g\"\n"
+	for _, c := range []struct{ text, want string }{
+		{everybody, "everybody"},
+		{everybody + ofGroup, "groups." + group.Name},
+		{everybody + ofGroup + "[users.nobody]\nmemory = \"3g\"\n", "users.nobody"},
+		{everybody + ofGroup + fmt.Sprintf("[users.%d]\nmemory = \"3g\"\n", uid), fmt.Sprintf("users.%d", uid)},
+	} {
+		p, err := Parse("f", []byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.For(uid); got == nil || got.Source != c.want {
+			t.Errorf("got %v, want %s", got, c.want)
+		}
+		if p.For(0) != nil {
+			t.Error("root has a rule")
+		}
+	}
+}
+
+// A user gets no more than the largest, of each.
+func TestAllows(t *testing.T) {
+	p, err := Parse("f", []byte(`[everybody]
+memory = "2g"
+compute = "20%"
+compute_max = "40%"
+largest = { memory = "4g", compute = "30%" }`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		"memory=4g compute=30% compute_max=40%":   true,
+		"memory=1g compute=10% compute_max=20%":   true,
+		"memory=0=4g,1g compute_max=40%":          true,
+		"memory=5g compute_max=40%":               false,
+		"memory=0=5g,1g compute_max=40%":          false,
+		"memory=none compute_max=40%":             false,
+		"memory=100% compute_max=40%":             false,
+		"memory=4g compute=31% compute_max=40%":   false,
+		"memory=4g compute=30% compute_max=41%":   false,
+		"memory=4g compute=30% compute_max=unset": false,
+		"compute_max=40%":                         false, // no limit
+	} {
+		asked, err := parseAsk(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Everybody.allows(asked, nil); (err == nil) != want {
+			t.Errorf("%s: %v", text, err)
+		}
+		if again, err := parseAsk(asked.Text()); err != nil || again != asked {
+			t.Errorf("%s: rendered as %s", text, asked.Text())
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"", "[everybody]\nmemory = \"1g\"\n", "[users]\nanna.largest.memory = \"1g\"\nanna.memory = \"1g\"\n[everybody]\nexempt = true", "users = { a = { memory = \"25%\" } }\n[[everybody]]\n"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := Parse("f", text)
+		var wrong *ConfigError
+		if err == nil && (p == nil || p.Everybody == nil) {
+			t.Error("neither a policy nor an error")
+		}
+		if errors.As(err, &wrong) {
+			for _, problem := range wrong.Problems {
+				if problem.Line < 1 || problem.Column < 1 || problem.Line > 1+strings.Count(string(text), "\n") {
+					t.Errorf("a problem at %d:%d", problem.Line, problem.Column)
+				}
+			}
+		}
+	})
+}
+
+func FuzzParseAsk(f *testing.F) {
+	f.Add("memory=1g compute=unset")
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := parseAsk(text)
+		if err != nil {
+			return
+		}
+		if again, err := parseAsk(r.Text()); err != nil || again != r {
+			t.Errorf("%q: rendered as %q: %v", text, r.Text(), err)
+		}
+	})
+}
+
+func TestParseSubUID(t *testing.T) {
+	for line, want := range map[string][2]int{"anna:100000:65536": {100000, 65536}, "anna:-5:3": {}, "anna": {}, "": {}, "anna:5:x": {}} {
+		if _, from, count := parseSubUID(line); [2]int{from, count} != want {
+			t.Errorf("%q: got %d, %d", line, from, count)
+		}
+	}
+}

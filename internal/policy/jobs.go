@@ -1,0 +1,439 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2/unstable"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/limit"
+	"ration/internal/proc"
+	"ration/internal/region"
+)
+
+var (
+	// ErrNotRoot is returned to users who are not root.
+	ErrNotRoot = errors.New("only root can do this")
+	// ErrOverbooked is returned for a ration that does not fit beside the others.
+	ErrOverbooked = errors.New("no room beside the rations of others")
+	// ErrTooMuch is returned for a ration that is more than a user may have.
+	ErrTooMuch = errors.New("more than this user may have")
+)
+
+// rations makes and changes the jobs of users, under the lock that there is for it.
+type rations struct {
+	policy  *Policy
+	driver  *gpu.Driver // nil where there is none, for the reason missing
+	missing error
+	warn    func(string)
+	lock    *os.File
+}
+
+// open takes the lock, and looks for the devices. It changes nothing.
+func (p *Policy) open(warn func(string)) (*rations, error) {
+	if os.Geteuid() != 0 {
+		return nil, ErrNotRoot
+	}
+	if err := makeRunFolder(); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(job.RootFolder, job.PolicyLock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the jobs of users: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("locking the jobs of users: %w", err)
+	}
+	r := &rations{policy: p, warn: warn, lock: lock}
+	if r.driver, r.missing = launch.KnownDevices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
+		_ = lock.Close()
+		return nil, r.missing
+	}
+	return r, nil
+}
+
+func (r *rations) close() {
+	if r.driver != nil {
+		r.driver.Close()
+	}
+	_ = r.lock.Close()
+}
+
+// makeRunFolder makes the folder of root's jobs, which all users can enter.
+func makeRunFolder() error {
+	err := os.MkdirAll(job.RootFolder, 0o755)
+	if err == nil {
+		err = os.Chmod(job.RootFolder, 0o755) // whatever the umask is, or who made it
+	}
+	if err != nil {
+		return fmt.Errorf("making the folder of jobs: %w", err)
+	}
+	return nil
+}
+
+// jobOf returns the job of a user, which need not exist.
+func jobOf(uid int) job.Job { return job.Job{Name: job.OfUser(uid), Path: job.OfUserPath(uid)} }
+
+// Users returns the users who have a job or are exempt, by their folders.
+func Users() (uids []int) {
+	entries, _ := os.ReadDir(job.RootFolder)
+	for _, e := range entries {
+		if uid, is := job.UserOf(e.Name()); is {
+			uids = append(uids, uid)
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// limitsOf returns the limits that a ration is on this machine. A limit that the driver has no
+// device for is an error of the file.
+func (r *rations) limitsOf(ration Ration) (region.Limits, error) {
+	return ration.plan(func(string) {}).Limits(r.driver, r.missing)
+}
+
+// ensure gives a user what the policy says: a job with these limits, or none. It changes the
+// limits of a job that is there.
+func (r *rations) ensure(uid int) error {
+	rule := r.policy.For(uid)
+	if rule == nil {
+		return fmt.Errorf("user %d: root is not rationed", uid)
+	}
+	if rule.Exempt {
+		return r.exempt(uid)
+	}
+	ration := rule.Default
+	if asked, err := readAsked(uid); err == nil && rule.allows(asked, r.totals()) == nil {
+		ration = asked
+	}
+	return r.give(uid, ration, rule)
+}
+
+// give gives a user a job with a ration.
+func (r *rations) give(uid int, ration Ration, rule *Rule) error {
+	limits, err := r.limitsOf(ration)
+	if err != nil {
+		return fmt.Errorf("%s: %w", rule.Source, err)
+	}
+	if err := r.fits(uid, limits); err != nil {
+		return err
+	}
+	if usable(uid) {
+		if err := setLimits(uid, limits); err != nil {
+			return err
+		}
+	} else if err := r.create(uid, ration); err != nil {
+		return err
+	}
+	err = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("rationing user %d: %w", uid, err)
+	}
+	return nil
+}
+
+func folderOf(uid int) string { return filepath.Dir(job.OfUserPath(uid)) }
+
+// usable reports whether a user has a job that new processes can join.
+func usable(uid int) bool {
+	j := jobOf(uid)
+	created, standing := job.StandingSince(j)
+	if !standing || !ownedBy(uid) {
+		return false
+	}
+	if _, err := region.OpenOperatorLimits(j.Path); err != nil {
+		return false
+	}
+	reader, err := region.OpenReadOnly(j.Path)
+	if err != nil {
+		return false
+	}
+	defer reader.Close()
+	return reader.Created() == created
+}
+
+// create makes a job, in the place of one that cannot be used.
+func (r *rations) create(uid int, ration Ration) error {
+	if _, err := os.Lstat(folderOf(uid)); err == nil {
+		if err := job.Remove(jobOf(uid), true); err != nil && !errors.Is(err, job.ErrNoJob) {
+			return fmt.Errorf("the job of user %d cannot be used (it was damaged, or made by another version), nor made again: %w", uid, err)
+		}
+	}
+	return ration.plan(r.warn).CreateForUser(uid)
+}
+
+// exempt lets a user's programs run without a job. Those that run are limited no longer.
+func (r *rations) exempt(uid int) error {
+	folder := folderOf(uid)
+	err := os.Mkdir(folder, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err == nil {
+		err = errors.Join(os.Chmod(folder, 0o755), writeFile(filepath.Join(folder, job.ExemptName), nil))
+	}
+	if err != nil {
+		return fmt.Errorf("exempting user %d: %w", uid, err)
+	}
+	if usable(uid) {
+		return setLimits(uid, region.Limits{})
+	}
+	return nil
+}
+
+// setLimits changes the limits of a user's job, each that is another.
+func setLimits(uid int, l region.Limits) error {
+	o, err := region.OpenOperatorLimits(job.OfUserPath(uid))
+	if err != nil {
+		return err
+	}
+	for d := range abi.Devices {
+		memory := l.Memory[d]
+		if memory == 0 {
+			memory = abi.Unlimited
+		}
+		if now, err := o.Limit(d); err != nil || now != memory && (now != 0 || l.Memory[d] != 0) {
+			if err := errors.Join(err, o.SetLimit(d, memory)); err != nil {
+				return err
+			}
+		}
+		share, most := cmp.Or(l.Compute[d], abi.ComputeNone), cmp.Or(l.ComputeMax[d], abi.ComputeNone)
+		now, err := o.Compute(d)
+		if err != nil {
+			return err
+		}
+		if abi.Percent(share) != now.Share {
+			err = o.SetCompute(d, share)
+		}
+		if abi.Percent(most) != now.Max {
+			err = errors.Join(err, o.SetComputeMax(d, most))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *rations) totals() []limit.Size {
+	if r.driver == nil {
+		return nil
+	}
+	return r.driver.Totals()
+}
+
+// fits returns an error for limits that do not fit beside those of other users, where the policy
+// does not overbook. Users who have no process give up theirs first, unless the file names them.
+func (r *rations) fits(uid int, l region.Limits) error {
+	if r.policy.Overbook {
+		return nil
+	}
+	err := r.room(uid, l)
+	for _, other := range Users() {
+		if err == nil {
+			return nil
+		}
+		rule := r.policy.For(other)
+		if other == uid || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
+			continue
+		}
+		if job.Remove(jobOf(other), true) == nil { // refused where it has processes
+			err = r.room(uid, l)
+		}
+	}
+	return err
+}
+
+// room returns an error where the limits and those of all other users are more than a device has.
+func (r *rations) room(uid int, l region.Limits) error {
+	totals := r.totals()
+	for d, total := range totals {
+		memory, share := l.Memory[d].Bytes(), uint64(abi.Percent(l.Compute[d]))
+		for _, other := range Users() {
+			o, err := region.OpenOperatorLimits(job.OfUserPath(other))
+			if other == uid || err != nil {
+				continue
+			}
+			if limit, err := o.Limit(d); err == nil && limit.Limited() {
+				memory += limit.Bytes()
+			}
+			if c, err := o.Compute(d); err == nil {
+				share += uint64(c.Share)
+			}
+		}
+		if memory > uint64(total) {
+			return fmt.Errorf("%w: with %s for user %s the rations of device %d would be %s, and it has %s (overbook = true in %s allows it)",
+				ErrOverbooked, limit.Size(l.Memory[d].Bytes()), proc.UserName(uid), d, limit.Size(memory), total, ConfigFile)
+		}
+		if share > 100 {
+			return fmt.Errorf("%w: with %d %% for user %s the shares of device %d would be %d %% (overbook = true in %s allows it)",
+				ErrOverbooked, abi.Percent(l.Compute[d]), proc.UserName(uid), d, share, ConfigFile)
+		}
+	}
+	return nil
+}
+
+// CheckRoom returns what is wrong with the rations of users whom the file names, taken together:
+// where the policy does not overbook they must fit on the devices.
+func (p *Policy) CheckRoom(file string) error {
+	driver, missing := launch.KnownDevices()
+	if missing != nil && !errors.Is(missing, gpu.ErrNoDriver) {
+		return missing
+	}
+	if driver != nil {
+		defer driver.Close()
+	}
+	r := &reader{file: file, at: map[string]unstable.Position{}}
+	r.locate(p.Text)
+	machine := &rations{policy: p, driver: driver, missing: missing}
+	rules := make([]*Rule, 0, len(p.Users))
+	for _, all := range []map[string]*Rule{p.Users, p.Groups, {"": p.Everybody}} {
+		for _, rule := range all {
+			rules = append(rules, rule)
+		}
+	}
+	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
+	var memory, share [abi.Devices]uint64
+	for _, rule := range rules {
+		if rule.Exempt {
+			continue
+		}
+		path := strings.Replace(rule.Source, ".", "\x00", 1)
+		limits, err := machine.limitsOf(rule.Default)
+		if err == nil {
+			_, err = machine.limitsOf(rule.Largest)
+		}
+		if err != nil {
+			r.problem(path, "%s: %v", rule.Source, err)
+			continue
+		}
+		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
+			continue
+		}
+		for d, total := range machine.totals() {
+			memory[d] += limits.Memory[d].Bytes()
+			share[d] += uint64(abi.Percent(limits.Compute[d]))
+			if memory[d] > uint64(total) {
+				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(memory[d]), d, total)
+				break
+			}
+			if share[d] > 100 {
+				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, share[d], d)
+				break
+			}
+		}
+	}
+	return r.err()
+}
+
+// allows returns an error for a ration that is more than the rule's largest.
+func (rule *Rule) allows(asked Ration, totals []limit.Size) error {
+	switch {
+	case rule.Exempt:
+		return fmt.Errorf("%w: %s is exempt, and has no ration", ErrTooMuch, rule.Source)
+	case moreMemoryOf(asked.Memory, rule.Largest.Memory, totals):
+		return fmt.Errorf("%w: memory %s, where %s is the largest (%s in %s)", ErrTooMuch, asked.Memory, rule.Largest.Memory, rule.Source, ConfigFile)
+	case moreCompute(asked.Compute, rule.Largest.Compute, false):
+		return fmt.Errorf("%w: a share of %s, where %s is the largest (%s in %s)", ErrTooMuch, asked.Compute, rule.Largest.Compute, rule.Source, ConfigFile)
+	case moreCompute(asked.ComputeMax, rule.Largest.ComputeMax, true):
+		return fmt.Errorf("%w: a cap of %s, where %s is the largest (%s in %s)", ErrTooMuch, asked.ComputeMax, rule.Largest.ComputeMax, rule.Source, ConfigFile)
+	}
+	return nil
+}
+
+// askedName is the file, in the folder of a user's job, with the ration that the user asked for.
+const askedName = "asked"
+
+// readAsked returns the ration that a user asked for, and has been given.
+func readAsked(uid int) (Ration, error) {
+	text, err := os.ReadFile(filepath.Join(folderOf(uid), askedName))
+	if err != nil {
+		return Ration{}, err
+	}
+	return parseAsk(string(text))
+}
+
+// parseAsk parses a ration as Text renders it: memory=10g compute=30% compute_max=unset.
+func parseAsk(text string) (out Ration, err error) {
+	for field := range strings.FieldsSeq(text) {
+		key, value, _ := strings.Cut(field, "=")
+		if value == "unset" {
+			continue
+		}
+		switch key {
+		case "memory":
+			out.Memory, err = limit.ParseMemorySet(key, value)
+		case "compute":
+			out.Compute, err = limit.ParseComputeSet(key, value)
+		case "compute_max":
+			out.ComputeMax, err = limit.ParseComputeSet(key, value)
+		default:
+			err = fmt.Errorf("%q: no part of a ration", field)
+		}
+		if err != nil {
+			return Ration{}, err
+		}
+	}
+	return out, nil
+}
+
+// Text renders a ration in one line.
+func (r Ration) Text() string {
+	return fmt.Sprintf("memory=%s compute=%s compute_max=%s", r.Memory, r.Compute, r.ComputeMax)
+}
+
+// ask gives a user the ration that the user asks for; what is not set in it is the rule's.
+func (r *rations) ask(uid int, asked Ration) error {
+	rule := r.policy.For(uid)
+	if rule == nil {
+		return fmt.Errorf("user %d: root is not rationed", uid)
+	}
+	if !asked.Memory.IsSet() {
+		asked.Memory = rule.Default.Memory
+	}
+	if !asked.Compute.IsSet() {
+		asked.Compute = rule.Default.Compute
+	}
+	if !asked.ComputeMax.IsSet() {
+		asked.ComputeMax = rule.Default.ComputeMax
+	}
+	if err := rule.allows(asked, r.totals()); err != nil {
+		return err
+	}
+	if err := r.give(uid, asked, rule); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(folderOf(uid), askedName), []byte(asked.Text()+"\n"))
+}
+
+// writeFile writes a file of root's in one step, for all users to read.
+func writeFile(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// ownedBy reports whether the region of a user's job is that user's.
+func ownedBy(uid int) bool {
+	var st unix.Stat_t
+	return unix.Lstat(job.OfUserPath(uid), &st) == nil && st.Uid == uint32(uid)
+}

@@ -1,0 +1,304 @@
+package policy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+)
+
+// ErrKept is returned where another process keeps the policy.
+var ErrKept = errors.New("a policy is being kept already")
+
+// Socket is where the jobs of users are made on demand.
+var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
+
+const (
+	requestTimeout = 5 * time.Second
+	maxRequest     = 512
+	maxRequests    = 64 // at once
+	maxOfUser      = 8  // of one user
+)
+
+// keeper keeps a policy: it applies the file when it changes, and makes jobs of users who need one.
+type keeper struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	policy *Policy     // in force
+	asking map[int]int // requests under way, by user
+	total  int
+}
+
+// Keep keeps the policy that is in force until the context ends, or the policy does: it makes the
+// job of a user who needs one, and puts the operator's file in force when it changes. Nothing of a
+// job depends on it once the job is there. ready is called when it answers.
+func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
+	if os.Geteuid() != 0 {
+		return ErrNotRoot
+	}
+	p, err := InForce()
+	if err != nil {
+		return err
+	}
+	if err := makeRunFolder(); err != nil {
+		return err
+	}
+	changes, err := watchFolder(Folder)
+	if err != nil {
+		return err
+	}
+	defer changes.Close()
+	listener, err := listen()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	k := &keeper{log: log, policy: p, asking: map[int]int{}}
+	k.reload() // what changed while no process looked
+	go k.serve(listener)
+	events := make(chan string)
+	go readNames(changes, events)
+	ready()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case name, more := <-events:
+			if !more {
+				return errors.New("watching " + Folder + ": no more is heard of it")
+			}
+			if _, err := os.Lstat(InForceFile); errors.Is(err, os.ErrNotExist) {
+				log.Info("the policy has been disabled")
+				return nil
+			}
+			if name == filepath.Base(ConfigFile) {
+				k.reload()
+			}
+		}
+	}
+}
+
+// listen makes the socket, which every user can connect to.
+func listen() (net.Listener, error) {
+	if c, err := net.Dial("unix", Socket); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%w: a process answers at %s", ErrKept, Socket)
+	}
+	if err := os.Remove(Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("making %s: %w", Socket, err)
+	}
+	l, err := net.Listen("unix", Socket)
+	if err != nil {
+		return nil, fmt.Errorf("making %s: %w", Socket, err)
+	}
+	if err := os.Chmod(Socket, 0o666); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("opening %s to all users: %w", Socket, err)
+	}
+	return l, nil
+}
+
+// watchFolder returns a file that says what changes in a folder.
+func watchFolder(dir string) (*os.File, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", dir, err)
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_ONLYDIR); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("watching %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// readNames sends the names of files that change, until the file is closed.
+func readNames(f *os.File, names chan<- string) {
+	defer close(names)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := f.Read(buf)
+		if err != nil {
+			return
+		}
+		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+			length := int(uint32(b[12]) | uint32(b[13])<<8 | uint32(b[14])<<16 | uint32(b[15])<<24)
+			end := min(unix.SizeofInotifyEvent+length, len(b))
+			names <- strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00")
+			b = b[end:]
+		}
+	}
+}
+
+// reload puts the operator's file in force, if it is right. Otherwise what is in force stays.
+func (k *keeper) reload() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	warn := func(text string) { k.log.Warn(text) }
+	p := k.policy
+	now, err := Check(ConfigFile)
+	if err == nil {
+		err = Trusted(ConfigFile)
+	}
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			k.log.Error("the policy that is in force stays: " + line)
+		}
+	} else {
+		p = now
+	}
+	out, err := p.apply(nil, warn)
+	if err == nil {
+		err = p.putInForce()
+	}
+	for _, f := range out.Failed {
+		k.log.Error("a user's job could not be made or changed", "uid", f.UID, "error", f.Err)
+	}
+	if err != nil {
+		k.log.Error("the policy could not be applied", "error", err)
+		return
+	}
+	k.policy = p
+	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
+}
+
+func (k *keeper) serve(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go k.answer(c)
+	}
+}
+
+// answer answers one request: a line with the user, and what is asked for; ok, or a sentence.
+func (k *keeper) answer(c net.Conn) {
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(requestTimeout))
+	uid, err := peerUser(c)
+	if err != nil || !k.admit(uid) {
+		return
+	}
+	defer k.leave(uid)
+	line, err := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
+	if err != nil {
+		return
+	}
+	if err := k.handle(uid, strings.TrimSuffix(line, "\n")); err != nil {
+		k.log.Warn("refused", "uid", uid, "error", err)
+		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	_, _ = io.WriteString(c, "ok\n")
+}
+
+// admit bounds how many requests are under way: no user keeps others from theirs.
+func (k *keeper) admit(uid int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.asking[uid] >= maxOfUser || k.total >= maxRequests {
+		return false
+	}
+	k.asking[uid]++
+	k.total++
+	return true
+}
+
+func (k *keeper) leave(uid int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.asking[uid]--; k.asking[uid] == 0 {
+		delete(k.asking, uid)
+	}
+	k.total--
+}
+
+// peerUser returns who has the other end of a connection, by the kernel.
+func peerUser(c net.Conn) (int, error) {
+	u, is := c.(*net.UnixConn)
+	if !is {
+		return 0, errors.New("not a Unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var asked error
+	err = raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, asked); err != nil {
+		return 0, err
+	}
+	return int(cred.Uid), nil
+}
+
+// handle does what a user asks for.
+func (k *keeper) handle(peer int, line string) error {
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return errors.New("nothing was asked for")
+	}
+	// A set-uid program of root's runs for another user. Nobody else speaks for others: each job
+	// takes memory.
+	uid, err := strconv.Atoi(words[0])
+	if err != nil || uid < 0 || peer != 0 && uid != peer {
+		return fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, err := k.policy.open(func(string) {})
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if len(words) == 1 {
+		if usable(uid) {
+			return nil
+		}
+		if err := checkKnown(uid); err != nil {
+			return err
+		}
+		return r.ensure(uid)
+	}
+	ration, err := parseAsk(strings.Join(words[1:], " "))
+	if err != nil {
+		return err
+	}
+	return r.ask(uid, ration)
+}
+
+// Ask asks for a ration for this user, up to the largest that the policy allows.
+func Ask(r Ration) error {
+	c, err := net.DialTimeout("unix", Socket, requestTimeout)
+	if err != nil {
+		return fmt.Errorf("asking for a ration: %w (does ration-policy.service run?)", err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(2 * requestTimeout))
+	if _, err := fmt.Fprintf(c, "%d %s\n", os.Getuid(), r.Text()); err != nil {
+		return fmt.Errorf("asking for a ration: %w", err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(c, 4096))
+	if err != nil || len(answer) == 0 {
+		return fmt.Errorf("asking for a ration: no answer: %w", errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	if text := strings.TrimSpace(string(answer)); text != "ok" {
+		return errors.New(text)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package policy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/embedded"
+	"ration/internal/launch"
+)
+
+// /etc/ld.so.preload is read by the dynamic linker for every program that starts, so what is wrong
+// in it is wrong for the whole machine. A library that is missing is harmless: the dynamic linker
+// says so on standard error, and goes on. One that crashes is not. So:
+//
+//   - the library is tried in a program before any other gets it;
+//   - all else that is in the file stays as it is;
+//   - no program ever finds half of a file: it is replaced by a rename. Where a mount namespace
+//     has another file mounted over it, as those of ration run --keep have, a rename would unmount
+//     that. There a line is appended, or blanked out, by one write of the file in place;
+//   - the line goes before the library goes.
+
+// Library is what is preloaded. Below /usr/lib, from where profiles of AppArmor and SELinux let
+// programs load libraries.
+const Library = launch.PolicyLibrary
+
+// ErrProbe is returned for a library that programs do not run with.
+var ErrProbe = errors.New("the library cannot be preloaded on this machine")
+
+// installLibrary puts the library of this program in its place, tried, by a rename: processes that
+// have the one that was there keep it.
+func installLibrary() error {
+	dir, err := embedded.Ration.Unpack()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, filepath.Base(Library)))
+	if err != nil {
+		return fmt.Errorf("reading the library: %w", err)
+	}
+	if has, err := os.ReadFile(Library); err == nil && bytes.Equal(has, text) {
+		return probe(Library)
+	}
+	folder := filepath.Dir(Library)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("making %s: %w", folder, err)
+	}
+	f, err := os.CreateTemp(folder, ".libration-*.so")
+	if err != nil {
+		return fmt.Errorf("installing the library: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("installing the library: %w", err)
+	}
+	if err := probe(f.Name()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), Library)
+}
+
+// probe runs programs with a library preloaded. They must run, and the dynamic linker must have
+// nothing to say.
+func probe(library string) error {
+	for _, command := range [][]string{{"/bin/true"}, {"/bin/sh", "-c", "true | cat"}} {
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Env = []string{"PATH=/usr/bin:/bin", "LD_PRELOAD=" + library}
+		cmd.Dir = "/"
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			return fmt.Errorf("%w: %s: %v: %s", ErrProbe, strings.Join(command, " "), err, bytes.TrimSpace(out))
+		}
+	}
+	return nil
+}
+
+// removeLibrary removes the library, which no line names any more.
+func removeLibrary() error {
+	err := os.Remove(Library)
+	_ = os.Remove(filepath.Dir(Library)) // where it is empty
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Preloaded reports whether programs load the library.
+func Preloaded() bool {
+	text, err := os.ReadFile(launch.PreloadFile)
+	return err == nil && hasLine(text)
+}
+
+func hasLine(text []byte) bool {
+	return slices.Contains(strings.Split(string(text), "\n"), Library)
+}
+
+// withLine returns the text of the file with our line.
+func withLine(text []byte) []byte {
+	if hasLine(text) {
+		return text
+	}
+	out := slices.Clone(text)
+	if len(out) > 0 && out[len(out)-1] != '\n' {
+		out = append(out, '\n')
+	}
+	return append(out, Library+"\n"...)
+}
+
+// withoutLine returns the text without our line, and otherwise as it is.
+func withoutLine(text []byte) []byte {
+	return []byte(strings.Join(slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), isLine), ""))
+}
+
+// blanked returns the text with blanks in place of our line, so that it keeps its length.
+func blanked(text []byte) []byte {
+	lines := strings.SplitAfter(string(text), "\n")
+	for i, line := range lines {
+		if isLine(line) {
+			lines[i] = strings.Replace(line, Library, strings.Repeat(" ", len(Library)), 1)
+		}
+	}
+	return []byte(strings.Join(lines, ""))
+}
+
+func isLine(line string) bool { return strings.TrimSuffix(line, "\n") == Library }
+
+// preload lets programs load the library, or not.
+func preload(on bool) error {
+	text, err := os.ReadFile(launch.PreloadFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reading %s: %w", launch.PreloadFile, err)
+	}
+	if hasLine(text) == on {
+		return nil
+	}
+	if mountedOver(launch.PreloadFile) {
+		err = preloadInPlace(text, on)
+	} else if on {
+		err = replace(launch.PreloadFile, withLine(text))
+	} else {
+		err = replace(launch.PreloadFile, withoutLine(text))
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", launch.PreloadFile, err)
+	}
+	return nil
+}
+
+// preloadInPlace changes the file without replacing it.
+func preloadInPlace(text []byte, on bool) error {
+	f, err := os.OpenFile(launch.PreloadFile, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	at, part := int64(0), blanked(text)
+	if on {
+		at, part = int64(len(text)), withLine(text)[len(text):]
+	}
+	_, err = f.WriteAt(part, at)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// replace replaces a file by a rename, and keeps its mode.
+func replace(path string, text []byte) error {
+	mode := fs.FileMode(0o644)
+	if st, err := os.Stat(path); err == nil {
+		mode = st.Mode().Perm()
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(path))
+	}
+	return err
+}
+
+func syncFolder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// mountedOver reports whether a process, in whatever mount namespace, has something mounted on a
+// path. Where that cannot be known it may be so.
+func mountedOver(path string) bool {
+	files, err := filepath.Glob("/proc/[0-9]*/mountinfo")
+	if err != nil || len(files) == 0 {
+		return true
+	}
+	seen := map[uint64]bool{} // mount namespaces that were looked at
+	for _, file := range files {
+		var ns unix.Stat_t
+		if unix.Stat(filepath.Join(filepath.Dir(file), "ns/mnt"), &ns) == nil {
+			if seen[ns.Ino] {
+				continue
+			}
+			seen[ns.Ino] = true
+		}
+		if isMountedIn(file, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// isMountedIn reports whether a list of mounts has one on a path.
+func isMountedIn(mountinfo, path string) bool {
+	f, err := os.Open(mountinfo)
+	if err != nil {
+		return false // the process has ended
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && fields[4] == path {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,91 @@
+package policy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/region"
+)
+
+// Standing is what is in force for a user.
+type Standing struct {
+	UID     int           `json:"uid"`
+	User    string        `json:"user"`
+	Rule    string        `json:"rule"`   // that counts: users.anna, groups.students, everybody; root
+	Exempt  bool          `json:"exempt"` // not rationed
+	Ration  RationText    `json:"ration"`
+	Largest RationText    `json:"largest"`
+	Asked   *RationText   `json:"asked,omitempty"` // what the user asked for, and has
+	Job     string        `json:"job,omitempty"`   // path of the region; empty while there is none
+	Limits  []DeviceLimit `json:"limits,omitempty"`
+}
+
+// RationText is a ration as the file has it; unset where nothing is.
+type RationText struct {
+	Memory     string `json:"memory"`
+	Compute    string `json:"compute"`
+	ComputeMax string `json:"compute_max"`
+}
+
+// DeviceLimit is what a user's job has on a device, of those with a limit.
+type DeviceLimit struct {
+	Device     int    `json:"device"`
+	Memory     uint64 `json:"memory"` // bytes; 0 for no limit
+	Compute    int    `json:"compute"`
+	ComputeMax int    `json:"compute_max"`
+}
+
+func (r Ration) text() RationText {
+	return RationText{r.Memory.String(), r.Compute.String(), r.ComputeMax.String()}
+}
+
+// Show returns what is in force for a user.
+func (p *Policy) Show(uid int) Standing {
+	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Exempt: true}
+	rule := p.For(uid)
+	if rule == nil {
+		return out
+	}
+	out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default.text(), rule.Largest.text()
+	if asked, err := readAsked(uid); err == nil {
+		text := asked.text()
+		out.Asked = &text
+	}
+	path := job.OfUserPath(uid)
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(path), job.CreatedName)); err != nil {
+		return out
+	}
+	out.Job = path
+	o, err := region.OpenOperatorLimits(path)
+	if err != nil {
+		return out
+	}
+	for d := range abi.Devices {
+		limit, err := o.Limit(d)
+		c, err2 := o.Compute(d)
+		if errors.Join(err, err2) != nil || !limit.Limited() && c.Share == 0 && c.Max == 0 {
+			continue
+		}
+		on := DeviceLimit{Device: d, Compute: c.Share, ComputeMax: c.Max}
+		if limit.Limited() {
+			on.Memory = limit.Bytes()
+		}
+		out.Limits = append(out.Limits, on)
+	}
+	return out
+}
+
+// Named returns the users whom the policy names, and those who have a job or are exempt.
+func (p *Policy) Named() []int {
+	uids := Users()
+	for name := range p.Users {
+		if uid, err := lookupUID(name); err == nil {
+			uids = append(uids, uid)
+		}
+	}
+	return sortedUsers(uids)
+}

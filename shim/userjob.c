@@ -1,0 +1,136 @@
+#include "userjob.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "region/region.h"
+
+#define USERJOB_IN_FORCE "/etc/ration/in-force.toml"
+#define USERJOB_SOCKET "/run/ration/policy.sock"
+
+/* How the first line of the file begins where a missing job is to limit nothing: as
+ * internal/policy writes it. */
+#define USERJOB_OPEN_LINE "# missing: open\n"
+
+enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* for a job to be made, which takes milliseconds as a rule */
+
+/* userjob_exists reports whether something is at a path. What cannot be asked is taken to be
+ * there: only ENOENT and ENOTDIR mean that it is not. */
+static bool userjob_exists(const char *path)
+{
+	int saved = errno;
+	bool there = faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || (errno != ENOENT && errno != ENOTDIR);
+	errno = saved;
+	return there;
+}
+
+/* userjob_read reads the beginning of a file as text. */
+static bool userjob_read(const char *path, char *text, size_t size)
+{
+	int fd = region_open_fd(path, O_RDONLY | O_NONBLOCK, 0);
+	if (fd < 0)
+		return false;
+	ssize_t n = read(fd, text, size - 1);
+	close(fd);
+	text[n < 0 ? 0 : n] = 0;
+	return n >= 0;
+}
+
+/* userjob_uid returns the real user, as the host has it. A process in a user namespace that its
+ * user made calls itself root there; the map of that namespace says which user it is outside. */
+static unsigned long userjob_uid(void)
+{
+	unsigned long uid = (unsigned long)getuid();
+	char text[1024], *at = text;
+	if (!userjob_read("/proc/self/uid_map", text, sizeof text))
+		return uid;
+	while (*at) {
+		char *end;
+		unsigned long inside = strtoul(at, &end, 10), outside = strtoul(end, &end, 10), count = strtoul(end, &end, 10);
+		if (uid >= inside && uid - inside < count)
+			return outside + (uid - inside);
+		if (end == at || !(at = strchr(end, '\n')))
+			break;
+		at++;
+	}
+	return uid;
+}
+
+/* userjob_path writes the path of a file in the folder of this user's job, or of the folder. */
+static void userjob_path(char *out, size_t size, const char *file) { snprintf(out, size, "/run/ration/user-%lu%s", userjob_uid(), file); }
+
+bool userjob_ruled(void)
+{
+	char exempt[64];
+	if (!userjob_exists(USERJOB_IN_FORCE))
+		return false;
+	/* Root is never rationed: whoever is root can end the policy. */
+	if (userjob_uid() == 0)
+		return false;
+	userjob_path(exempt, sizeof exempt, "/exempt");
+	return faccessat(AT_FDCWD, exempt, F_OK, AT_SYMLINK_NOFOLLOW) != 0;
+}
+
+/* userjob_receive reads an answer up to its end, or until it is late: after so many waits of a tenth
+ * of a second, or so many that a signal ended early. No clock is asked. */
+static bool userjob_receive(int fd, char *answer, size_t size)
+{
+	size_t len = 0;
+	for (int waits = 0, signals = 0; waits < USERJOB_WAITS && signals < USERJOB_SIGNALS && len + 1 < size;) {
+		struct pollfd ready = {.fd = fd, .events = POLLIN};
+		int n = poll(&ready, 1, 100);
+		if (n < 0 && errno != EINTR)
+			return false;
+		waits += n == 0;
+		signals += n < 0;
+		if (n <= 0)
+			continue;
+		ssize_t got = recv(fd, answer + len, size - 1 - len, MSG_DONTWAIT);
+		if (got < 0 && errno != EINTR && errno != EAGAIN)
+			return false;
+		if (got == 0)
+			return len > 0;
+		len += got > 0 ? (size_t)got : 0;
+		answer[len] = 0;
+	}
+	return false;
+}
+
+/* userjob_ask has the user's job made. The other end knows who asks from the kernel; what is sent
+ * only says for whom a set-uid program runs. It returns whether all is well, and why not. */
+static bool userjob_ask(char *why, size_t size)
+{
+	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = USERJOB_SOCKET};
+	char request[32], answer[320] = "";
+	unsigned low = region_take_low_fds();
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	region_free_low_fds(low);
+	snprintf(why, size, "ration-policy.service, which makes it, does not run (an administrator starts it)");
+	if (fd < 0)
+		return false;
+	int n = snprintf(request, sizeof request, "%lu\n", userjob_uid());
+	bool sent = connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
+	if (sent && !userjob_receive(fd, answer, sizeof answer))
+		snprintf(why, size, "ration-policy.service, which makes it, did not answer");
+	else if (sent)
+		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
+	close(fd);
+	return sent && !strcmp(answer, "ok\n");
+}
+
+enum userjob userjob_find(char *folder, size_t size, char *why, size_t why_size)
+{
+	char region[64], line[sizeof USERJOB_OPEN_LINE];
+	userjob_path(folder, size, "");
+	userjob_path(region, sizeof region, "/created"); /* the last file that is made */
+	if (userjob_exists(region) || (userjob_ask(why, why_size) && userjob_exists(region)))
+		return USERJOB_FOUND;
+	return userjob_read(USERJOB_IN_FORCE, line, sizeof line) && !strcmp(line, USERJOB_OPEN_LINE) ? USERJOB_OPEN : USERJOB_MISSING;
+}
