@@ -106,6 +106,9 @@ bool cap_launch_begins(CUstream stream, bool alone)
 		struct meter *m = meter_table_find(context);
 		idle = cap_wait(m, context, stream, d) || idle;
 		m = meter_table_of(context, d, waited >= CAP_MOST_WAIT);
+		/* Where one of several references is given back, what is launched meanwhile is measured with what follows it. */
+		if (unlikely(!m) && meter_table_ends(context))
+			return false;
 		if ((m && meter_begins(m, context, stream, alone, idle, &ends)) || waited >= CAP_MOST_WAIT || !cap_any())
 			return ends;
 		cap_sleep(d->index, clock_exact(), CAP_LEAST_NAP);

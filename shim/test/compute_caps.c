@@ -778,11 +778,66 @@ static void long_last_unseen(void) { bursts_of(30, 1, 0, "five", UNSEEN); } /* a
 static void long_first(void) { bursts_of(0, 1, 10, "five", BY_STREAM); }
 static void ones_last(void) { bursts_of(12, 20, 0, "one", BY_STREAM); }
 
+static void *releases(void *arg)
+{
+	(void)arg;
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	return NULL;
+}
+
+/* Launches while another thread gives back a reference of the primary context, which is not the last: it has one
+ * meter all the same, so that none is left with the events of a context that has ended. */
+static void half_released(void)
+{
+	CUcontext again;
+	pthread_t t;
+	for (unsigned i = 0; i < 40; i++) { /* more often than there are meters */
+		start_timed();
+		OK(cuDevicePrimaryCtxRetain(&again, 0));
+		CUfunction f = kernel("one");
+		OK(launch(f, NULL));
+		fakegpu_hold("cuDevicePrimaryCtxRelease", 1);
+		EQ(pthread_create(&t, NULL, releases, NULL), 0);
+		EQ(fakegpu_held("cuDevicePrimaryCtxRelease", 1, 10000), 1);
+		OK(launch(f, NULL));
+		fakegpu_open("cuDevicePrimaryCtxRelease");
+		EQ(pthread_join(t, NULL), 0);
+		OK(launch(f, NULL));
+		later(100 * MS);
+		OK(cuCtxSynchronize());
+		OK(cuDevicePrimaryCtxRelease_v2(0));
+		EQ(fakegpu_errors(), 0);
+	}
+	CHECK(slept_ns < SECOND); /* for a meter */
+}
+
+/* A green context may be the last that keeps the primary one. What that one's work took is asked before it ends. */
+static void green_ends_primary(void)
+{
+	CUdevResource all;
+	CUdevResourceDesc desc;
+	CUgreenCtx g;
+	start_timed();
+	OK(cuDeviceGetDevResource(0, &all, 1));
+	OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+	OK(cuGreenCtxCreate(&g, desc, 0, 1));
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	later(100 * MS);
+	OK(cuGreenCtxDestroy(g));
+	EQ(fakegpu_errors(), 0);
+	uint64_t used = load_acquire(&region_here()->m->compute[0].used);
+	CHECK(used >= MS && used < 2 * MS); /* with a switch of the device */
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
 	const char *cap;
 } tests[] = {
+	{"half_released", half_released, "50"},
+	{"green_ends_primary", green_ends_primary, "50"},
 	{"small", small, "50"},
 	{"small", small, "10"},
 	{"small", small, "90"},
