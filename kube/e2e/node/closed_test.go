@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ration/kube/slices"
@@ -22,9 +23,9 @@ func TestFailsClosed(t *testing.T) {
 	pod, err := control.Client.CoreV1().Pods(w.name).Get(w.ctx, "a", metav1.GetOptions{})
 	w.must(err)
 	var list *resourceapi.ResourceSliceList
-	w.eventually("the plugin to publish two GPUs", func() (err error) {
+	w.eventually("the plugin to publish its GPU", func() (err error) {
 		list, err = control.Client.ResourceV1().ResourceSlices().List(w.ctx, metav1.ListOptions{})
-		if err == nil && (len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 2) {
+		if err == nil && (len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 1) {
 			err = fmt.Errorf("it published %+v", list.Items)
 		}
 		return err
@@ -50,4 +51,13 @@ func TestFailsClosed(t *testing.T) {
 	w.delete("a")
 	w.gone("a")
 	w.nothingLeft()
+	// As it has no share, the scheduler takes it for one of the whole device while it is there.
+	w.must(claims.Delete(w.ctx, "all", metav1.DeleteOptions{}))
+	w.eventually("the claim to go", func() error {
+		_, err := claims.Get(w.ctx, "all", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there (%v)", err)
+	})
 }
