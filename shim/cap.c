@@ -119,6 +119,14 @@ static struct meter *cap_meter(CUcontext *context)
 	return cap_any() && attach_on() && REAL(cuCtxGetCurrent, context) == CUDA_SUCCESS && *context ? meter_table_find(*context) : NULL;
 }
 
+void cap_copies(CUstream stream)
+{
+	CUcontext context;
+	struct meter *m = cap_meter(&context);
+	if (m)
+		meter_copies(m, context, stream);
+}
+
 void cap_waits(void)
 {
 	CUcontext context;

@@ -235,3 +235,9 @@ bool compute_launch_begins(CUstream stream, bool graph)
 }
 
 void compute_launch_ended(CUstream stream) { meter_ends(stream); }
+
+void compute_copy_begins(CUstream stream)
+{
+	if (unlikely(cap_any()))
+		cap_copies(stream);
+}
