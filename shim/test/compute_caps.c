@@ -778,7 +778,6 @@ static void long_last_unseen(void) { bursts_of(30, 1, 0, "five", UNSEEN); } /* a
 static void long_first(void) { bursts_of(0, 1, 10, "five", BY_STREAM); }
 static void ones_last(void) { bursts_of(12, 20, 0, "one", BY_STREAM); }
 
-<<<<<<< ours
 static void *releases(void *arg)
 {
 	(void)arg;
@@ -832,10 +831,7 @@ static void green_ends_primary(void)
 	CHECK(used >= MS && used < 2 * MS); /* with a switch of the device */
 }
 
-/* Copies and host functions of 4 ms between kernels: they run beside the device, and are free. Charged with the
-=======
 /* Copies of 4 or 0.1 ms and host functions of 0.1 ms between kernels: they run beside the device, and are free. Charged with the
->>>>>>> theirs
  * kernels, they leave a program of one stream 28 to 40 % for a cap of 50. */
 enum { COPY_4_MS = 4 * 1000 * 1000 }; /* in bytes */
 static CUdeviceptr copy_to;
