@@ -188,6 +188,23 @@ test-kube: native ## the driver for Kubernetes, its chart and the scheduler's al
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
 
+# The parts of Kubernetes that these start are built from the module proxy when they are not in the cache
+# yet (kube/e2e/README.md).
+.PHONY: e2e-sched e2e-node e2e-scale
+e2e-sched: ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
+	cd kube/e2e && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
+
+e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
+	@scripts/need busybox ip libseccomp-dev
+	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
+	cd kube/e2e && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin go test -count=1 -timeout=40m ./image ./node
+
+# How much e2e-scale asks for, as -nodes=1000 -claims=20000.
+SCALE ?=
+
+e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
+	cd kube/e2e && go run ./cmd/e2e-build && go run ./cmd/e2e-scale $(SCALE)
+
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.
 WEB ?=
@@ -228,4 +245,4 @@ clean: ## remove what was built
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir clean; done
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14

@@ -232,7 +232,7 @@ func (h *hub) parseVersion(text string) (version uint64) {
 // template, which every test would find.
 func render(name string, data any) string {
 	var out bytes.Buffer
-	if err := templates.ExecuteTemplate(&out, name, data); err != nil {
+	if err := templates().ExecuteTemplate(&out, name, data); err != nil {
 		panic(fmt.Sprintf("template %s: %v", name, err))
 	}
 	return strings.TrimSpace(out.String())

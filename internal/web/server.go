@@ -176,7 +176,7 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 		v.Ended = append(v.Ended, html(id))
 	}
 	var out bytes.Buffer
-	if err := templates.ExecuteTemplate(&out, "page", v); err != nil {
+	if err := templates().ExecuteTemplate(&out, "page", v); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -23,6 +23,7 @@ import (
 	"html/template"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"ration/machine"
@@ -64,7 +65,8 @@ type Options struct {
 //go:embed files
 var files embed.FS
 
-var templates = template.Must(template.New("").ParseFS(files, "files/*.html"))
+// templates are parsed when the first page is drawn: every command would pay for it.
+var templates = sync.OnceValue(func() *template.Template { return template.Must(template.New("").ParseFS(files, "files/*.html")) })
 
 // Secret returns a random text that nobody can guess.
 func Secret() string {

@@ -457,6 +457,7 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	if (REAL(cuCtxFromGreenCtx, &handle, green) != CUDA_SUCCESS)
 		handle = NULL;
 	context_end_begin(&e, handle, green);
+	compute_ending(p->primary);
 	int result = REAL(cuGreenCtxDestroy, green);
 	if (result == CUDA_SUCCESS)
 		context_ended(&e, d, true);
@@ -465,6 +466,8 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	/* It may have been the last that held the primary one. */
 	if (p->primary && !context_primary_active(d->ordinal))
 		context_primary_ended(p, d);
+	else
+		compute_not_ended(p->primary);
 	overhead_resume(d);
 	mutex_unlock(&p->lock);
 	return result;

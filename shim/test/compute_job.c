@@ -141,6 +141,32 @@ static void wait_and_die(void)
 	finish_worker(&a, false);
 }
 
+/* Two that wait for longer than a lease, again and again, have half of the share each: one that comes back from
+ * a wait had work until then. */
+static void long_waits(void)
+{
+	struct worker w[2] = {begin(), begin()};
+	char said = 0;
+	later(10 * MS);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 2; i++) {
+			tell(&w[i], 'w', 'w');
+			while (!work_waiting(load_acquire(&account_of(0, w[i].pid)->work)))
+				sched_yield();
+		}
+		if (round)
+			for (int i = 0; i < 2; i++)
+				EQ(slice(&w[i]), 3000);
+		later(30 * SECOND); /* both are done */
+		for (int i = 0; i < 2; i++) {
+			EQ(read(w[i].from, &said, 1), 1);
+			EQ(said, 'd');
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		finish_worker(&w[i], false);
+}
+
 /* One that was killed while it waited, and whose fork child keeps what it held, waits no longer: at none
  * of the looks that follow. */
 static void outlive(void)
@@ -214,6 +240,7 @@ int main(int argc, char **argv)
 	divide();
 	wait_and_die();
 	outlive();
+	long_waits();
 	together();
 	return FINISH();
 }
