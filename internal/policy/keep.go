@@ -174,6 +174,16 @@ func (k *keeper) reload() {
 	} else {
 		p = now
 	}
+	lock, err := lockJobs()
+	if err != nil {
+		k.log.Error("the policy could not be applied", "error", err)
+		return
+	}
+	defer lock.Close()
+	if err := checkInForce(); err != nil { // it was disabled meanwhile, and stays so
+		k.log.Info("nothing was applied", "error", err)
+		return
+	}
 	out, err := p.apply(nil, warn)
 	if err == nil {
 		err = p.putInForce()
@@ -304,6 +314,14 @@ func (k *keeper) handle(peer int, line string) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	lock, err := lockJobs()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := checkInForce(); err != nil {
+		return err
+	}
 	r, err := k.policy.open(func(string) {})
 	if err != nil {
 		return err
