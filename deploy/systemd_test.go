@@ -55,6 +55,21 @@ func TestPolicyUnitSharesMounts(t *testing.T) {
 	}
 }
 
+// The regions of users lie in memory that the kernel counts for who made them, the keeper: with a bound
+// on its memory it would be killed with the first user beyond that, and again whenever it starts.
+func TestPolicyUnitHasRoomForAllUsers(t *testing.T) {
+	text, err := os.ReadFile("systemd/ration-policy.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`(?m)^(Memory\w+|LimitAS|LimitDATA)=.*$`).FindAll(text, -1); found != nil {
+		t.Errorf("%q bounds how many users can have a job", found)
+	}
+	if !strings.Contains(string(text), "\nStartLimitIntervalSec=0\n") {
+		t.Error("systemd gives it up when it has failed five times")
+	}
+}
+
 // The unit leaves the agent little: systemd counts its exposure from 0 to 10. What is left is what
 // it needs: users' files and processes, and the port.
 func TestUnitIsHardened(t *testing.T) {

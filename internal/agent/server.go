@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
@@ -188,9 +187,10 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			_ = api.Close()
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
 		}
-		public = netutil.LimitListener(public, maxPublic) // every user of the machine can connect
+		public = web.NewCrowd(public, maxPublic) // every user of the machine can connect
 		server := &http.Server{Handler: a.publicHandler(public.Addr()), BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
 			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
+		web.Attend(server)
 		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
 		servers = append(servers, server)
 		a.opts.Log.Info("serving metrics", "address", public.Addr().String())
@@ -220,7 +220,11 @@ func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics}),
 		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout}))
+	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		web.LetIn(r)
+		all.ServeHTTP(w, r)
+	})
 	mux.Handle("/", web.New(web.Options{Source: publicSource{a}, Public: true, Version: a.opts.Version, MaxStreams: maxPublicStreams, AnyHost: !isLoopback(at)}))
 	return mux
 }

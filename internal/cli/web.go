@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
@@ -48,7 +47,8 @@ all users, others their own, and what is used and handed out of each GPU.
 It prints the address to open. A token in it is the key: whoever has it sees
 what you may see. Every user of the machine can connect to the port, and gets
 nothing without the token. From your own computer, forward the port first, with
-ssh -L 9411:localhost:9411, and open the same address there.
+ssh -L 9411:127.0.0.1:9411, and open the same address there. Not with localhost:
+that can be ::1 as well, where another user may listen, and would get the token.
 
 A job's limits can be changed on the page, as ration limit does and with the
 rights of the user who started it; not with --read-only. Nothing else can be
@@ -71,9 +71,9 @@ address is taken.`,
 }
 
 const (
-	webHeaderTimeout = 5 * time.Second
-	maxWebConns      = 64
-	maxWebStreams    = 32
+	webRequestTimeout = 5 * time.Second // with its body: a refusal waits for that too
+	maxWebConns       = 64
+	maxWebStreams     = 32
 )
 
 func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
@@ -112,10 +112,11 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	} else {
 		a.out.printf("%s\n%s\n", a.out.style(bold, url), a.out.wrap("Open this address in a browser. It is for you only: whoever has it sees what you see, and may change what you may. Ctrl-C ends it.", 0))
 	}
-	server := &http.Server{Handler: web.New(opts), ReadHeaderTimeout: webHeaderTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	server := &http.Server{Handler: web.New(opts), ReadTimeout: webRequestTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
+	web.Attend(server)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(netutil.LimitListener(listen, maxWebConns)) }()
+	go func() { failed <- server.Serve(web.NewCrowd(listen, maxWebConns)) }()
 	select {
 	case err := <-failed:
 		return err

@@ -177,3 +177,20 @@ func TestWebOfAnotherUser(t *testing.T) {
 		}
 	}
 }
+
+// What is forwarded to localhost can be led to ::1, where another user may listen at the same port
+// before the page's own user does: the first request, with the token, would be theirs.
+func TestForwardToTheAddress(t *testing.T) {
+	pages := docPages(t)
+	pages["ration web --help"] = newWebCommand(&app{}).Long
+	count := 0
+	for name, text := range pages {
+		count += strings.Count(text, "ssh -L 9411:127.0.0.1:9411")
+		if strings.Contains(text, ":localhost:") {
+			t.Errorf("%s: forwards to localhost (write 127.0.0.1)", name)
+		}
+	}
+	if count < 2 {
+		t.Errorf("only %d places say how to forward the port", count)
+	}
+}

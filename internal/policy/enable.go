@@ -74,7 +74,7 @@ type Fail struct {
 }
 
 // apply gives all users whom the file names, and those who have a job already, what the policy
-// says; and users in more. Others have theirs made when they first need it (Keep).
+// says; and users in more. Others have theirs made when they first need it (Keep). The lock is held.
 func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	r, err := p.open(warn)
 	if err != nil {
@@ -125,9 +125,31 @@ func (p *Policy) putInForce() error {
 
 // Enable puts a policy in force. On an error nothing more is preloaded than before.
 func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
-	if os.Geteuid() != 0 {
-		return Result{}, ErrNotRoot
+	lock, err := lockJobs()
+	if err != nil {
+		return Result{}, err
 	}
+	defer lock.Close()
+	return p.enable(more, warn)
+}
+
+// Apply puts a policy in the place of the one that is in force, and changes the limits of jobs
+// that run. The library becomes this program's.
+func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
+	lock, err := lockJobs()
+	if err != nil {
+		return Result{}, err
+	}
+	defer lock.Close()
+	if err := checkInForce(); err != nil {
+		return Result{}, err
+	}
+	return p.enable(more, warn)
+}
+
+// enable is Enable with the lock held: a Disable at the same time would remove the library, and
+// the list of preloads would name one that is not there.
+func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 	if err := installLibrary(); err != nil {
 		return Result{}, err
 	}
@@ -141,21 +163,22 @@ func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 	return out, err
 }
 
-// Apply puts a policy in the place of the one that is in force, and changes the limits of jobs
-// that run. The library becomes this program's.
-func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
+// checkInForce returns ErrDisabled where no policy is in force. With the lock held none ends.
+func checkInForce() error {
 	if _, err := os.Lstat(InForceFile); err != nil {
-		return Result{}, fmt.Errorf("%w (ration policy enable puts one in force)", ErrDisabled)
+		return fmt.Errorf("%w (ration policy enable puts one in force)", ErrDisabled)
 	}
-	return p.Enable(more, warn)
+	return nil
 }
 
 // Disable ends the policy. Programs that run stay in their jobs until they end; those that start
 // are in none. It returns the users whose jobs are left, as they have processes.
 func Disable() (left []int, err error) {
-	if os.Geteuid() != 0 {
-		return nil, ErrNotRoot
+	lock, err := lockJobs()
+	if err != nil {
+		return nil, err
 	}
+	defer lock.Close()
 	if err := preload(false); err != nil {
 		return nil, err
 	}

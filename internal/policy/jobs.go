@@ -31,17 +31,17 @@ var (
 	ErrTooMuch = errors.New("more than this user may have")
 )
 
-// rations makes and changes the jobs of users, under the lock that there is for it.
+// rations makes and changes the jobs of users, under the lock that there is for it (lockJobs).
 type rations struct {
 	policy  *Policy
 	driver  *gpu.Driver // nil where there is none, for the reason missing
 	missing error
 	warn    func(string)
-	lock    *os.File
 }
 
-// open takes the lock, and looks for the devices. It changes nothing.
-func (p *Policy) open(warn func(string)) (*rations, error) {
+// lockJobs takes the lock under which jobs of users are made, and a policy begins, changes and ends. The
+// file is to be closed.
+func lockJobs() (*os.File, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNotRoot
 	}
@@ -52,13 +52,22 @@ func (p *Policy) open(warn func(string)) (*rations, error) {
 	if err != nil {
 		return nil, fmt.Errorf("locking the jobs of users: %w", err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	for {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("locking the jobs of users: %w", err)
 	}
-	r := &rations{policy: p, warn: warn, lock: lock}
+	return lock, nil
+}
+
+// open looks for the devices. It changes nothing. The lock is held by who calls it.
+func (p *Policy) open(warn func(string)) (*rations, error) {
+	r := &rations{policy: p, warn: warn}
 	if r.driver, r.missing = launch.KnownDevices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
-		_ = lock.Close()
 		return nil, r.missing
 	}
 	return r, nil
@@ -68,7 +77,6 @@ func (r *rations) close() {
 	if r.driver != nil {
 		r.driver.Close()
 	}
-	_ = r.lock.Close()
 }
 
 // makeRunFolder makes the folder of root's jobs, which all users can enter.

@@ -29,19 +29,32 @@ var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
 const (
 	requestTimeout = 5 * time.Second
 	maxRequest     = 512
-	maxRequests    = 64 // at once
+	maxRequests    = 64 // at once; beyond that one of each user
 	maxOfUser      = 8  // of one user
+	acceptPause    = 50 * time.Millisecond
 )
 
 // keeper keeps a policy: it applies the file when it changes, and makes jobs of users who need one.
 type keeper struct {
 	log *slog.Logger
 
-	mu     sync.Mutex
-	policy *Policy     // in force
-	asking map[int]int // requests under way, by user
-	total  int
+	mu     sync.Mutex // held while jobs are made or changed
+	policy *Policy    // in force; under mu
+
+	admission sync.Mutex     // held for moments, also while mu is not to be had
+	askers    map[int]*asker // under admission: who have requests under way, by user
+	total     int            // under admission: of these requests
 }
+
+// asker is a user with requests under way.
+type asker struct {
+	requests int        // under the keeper's admission
+	turn     sync.Mutex // has one of them done at a time, so that many of one user's do not go before another's
+}
+
+// subordinates is the one user that all subordinate users are (checkKnown): whoever is lent
+// thousands has no more places by them.
+const subordinates = -1
 
 // Keep keeps the policy that is in force until the context ends, or the policy does: it makes the
 // job of a user who needs one, and puts the operator's file in force when it changes. Nothing of a
@@ -67,7 +80,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 		return err
 	}
 	defer listener.Close()
-	k := &keeper{log: log, policy: p, asking: map[int]int{}}
+	k := &keeper{log: log, policy: p, askers: map[int]*asker{}}
 	k.reload() // what changed while no process looked
 	go k.serve(listener)
 	events := make(chan string)
@@ -161,6 +174,16 @@ func (k *keeper) reload() {
 	} else {
 		p = now
 	}
+	lock, err := lockJobs()
+	if err != nil {
+		k.log.Error("the policy could not be applied", "error", err)
+		return
+	}
+	defer lock.Close()
+	if err := checkInForce(); err != nil { // it was disabled meanwhile, and stays so
+		k.log.Info("nothing was applied", "error", err)
+		return
+	}
 	out, err := p.apply(nil, warn)
 	if err == nil {
 		err = p.putInForce()
@@ -176,30 +199,53 @@ func (k *keeper) reload() {
 	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
 }
 
+// serve answers until the listener is closed. An error is one of the moment, as too many open
+// files: one that ended it would have all new users refused from then on.
 func (k *keeper) serve(l net.Listener) {
 	for {
 		c, err := l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		go k.answer(c)
+		if err != nil {
+			k.log.Error("a request was not heard", "error", err)
+			time.Sleep(acceptPause)
+			continue
+		}
+		uid, err := peerUser(c)
+		if err != nil {
+			_ = c.Close()
+			continue
+		}
+		place := uid
+		if checkKnown(uid) != nil {
+			place = subordinates
+		}
+		from := k.admit(place)
+		if from == nil {
+			_ = c.Close()
+			continue
+		}
+		go func() {
+			defer k.leave(place)
+			defer c.Close()
+			k.answer(c, uid, from)
+		}()
 	}
 }
 
 // answer answers one request: a line with the user, and what is asked for; ok, or a sentence.
-func (k *keeper) answer(c net.Conn) {
-	defer c.Close()
+func (k *keeper) answer(c net.Conn, uid int, from *asker) {
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
-	uid, err := peerUser(c)
-	if err != nil || !k.admit(uid) {
-		return
-	}
-	defer k.leave(uid)
 	line, err := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
 	if err != nil {
 		return
 	}
-	if err := k.handle(uid, strings.TrimSuffix(line, "\n")); err != nil {
+	from.turn.Lock()
+	err = k.handle(uid, strings.TrimSuffix(line, "\n"))
+	from.turn.Unlock()
+	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // however long it took
+	if err != nil {
 		k.log.Warn("refused", "uid", uid, "error", err)
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
@@ -207,23 +253,30 @@ func (k *keeper) answer(c net.Conn) {
 	_, _ = io.WriteString(c, "ok\n")
 }
 
-// admit bounds how many requests are under way: no user keeps others from theirs.
-func (k *keeper) admit(uid int) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.asking[uid] >= maxOfUser || k.total >= maxRequests {
-		return false
+// admit bounds how many requests are under way, and returns nil for one too many. No user keeps
+// others from theirs: who has none is admitted, however many others have. leave ends it.
+func (k *keeper) admit(uid int) *asker {
+	k.admission.Lock()
+	defer k.admission.Unlock()
+	a := k.askers[uid]
+	if a == nil {
+		a = &asker{}
+		k.askers[uid] = a
+	} else if a.requests >= maxOfUser || k.total >= maxRequests {
+		return nil
 	}
-	k.asking[uid]++
+	a.requests++
 	k.total++
-	return true
+	return a
 }
 
 func (k *keeper) leave(uid int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.asking[uid]--; k.asking[uid] == 0 {
-		delete(k.asking, uid)
+	k.admission.Lock()
+	defer k.admission.Unlock()
+	if a := k.askers[uid]; a.requests > 1 {
+		a.requests--
+	} else {
+		delete(k.askers, uid)
 	}
 	k.total--
 }
@@ -261,17 +314,28 @@ func (k *keeper) handle(peer int, line string) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	lock, err := lockJobs()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := checkInForce(); err != nil {
+		return err
+	}
 	r, err := k.policy.open(func(string) {})
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if len(words) == 1 {
-		if usable(uid) {
-			return nil
-		}
+	has := usable(uid)
+	if !has {
 		if err := checkKnown(uid); err != nil {
 			return err
+		}
+	}
+	if len(words) == 1 {
+		if has {
+			return nil
 		}
 		return r.ensure(uid)
 	}

@@ -119,16 +119,19 @@ func sameOrigin(r *http.Request) bool {
 func (s *server) allowed(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.opts.Public {
+			LetIn(r)
 			next(w, r)
 			return
 		}
 		given := r.URL.Query().Get("token")
 		if given != "" && s.isToken(given) {
+			LetIn(r)
 			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.opts.Token, Path: s.prefix, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 			next(w, r)
 			return
 		}
 		if c, err := r.Cookie(cookieName); err == nil && given == "" && s.isToken(c.Value) {
+			LetIn(r)
 			next(w, r)
 			return
 		}

@@ -1,0 +1,67 @@
+package policy
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// failing is a listener whose errors are those of a moment, until it is closed.
+type failing struct {
+	net.Listener
+	errs []error
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+
+func newTestKeeper() *keeper {
+	return &keeper{log: slog.New(slog.NewTextHandler(io.Discard, nil)), askers: map[int]*asker{}}
+}
+
+// A moment without descriptors does not leave the machine without a keeper that answers.
+func TestServeGoesOn(t *testing.T) {
+	l := &failing{errs: []error{unix.EMFILE, unix.ECONNABORTED, net.ErrClosed}}
+	newTestKeeper().serve(l)
+	if len(l.errs) != 0 {
+		t.Errorf("it listened no more, and %d calls were left", len(l.errs))
+	}
+}
+
+// However many requests there are, a user who has none is admitted, also while a job is being made;
+// and no user has more than the bound.
+func TestAdmit(t *testing.T) {
+	k := newTestKeeper()
+	k.mu.Lock() // as while a job is made
+	defer k.mu.Unlock()
+	for uid := 1; k.total < maxRequests; uid++ {
+		for range maxOfUser {
+			if k.admit(uid) == nil {
+				t.Fatalf("user %d was refused, with %d requests under way", uid, k.total)
+			}
+		}
+		if k.admit(uid) != nil {
+			t.Fatalf("user %d was admitted once too often", uid)
+		}
+	}
+	if k.admit(1000) == nil {
+		t.Error("a user who has no request was refused")
+	}
+	if k.admit(1000) != nil {
+		t.Error("a second request was admitted, beyond the bound of all")
+	}
+	for uid, a := range k.askers {
+		for range a.requests {
+			k.leave(uid)
+		}
+	}
+	if k.total != 0 || len(k.askers) != 0 {
+		t.Errorf("%d requests, %d users are left", k.total, len(k.askers))
+	}
+}
