@@ -55,7 +55,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
@@ -188,6 +188,30 @@ test-kube: native ## the driver for Kubernetes, its chart and the scheduler's al
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
 
+# The parts of Kubernetes that these start are built from the module proxy when they are not in the cache
+# yet (kube/e2e/README.md).
+.PHONY: e2e-sched e2e-node e2e-scale
+e2e-sched: ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
+	cd kube/e2e && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
+
+e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
+	@scripts/need busybox ip libseccomp-dev
+	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
+	cd kube/e2e && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin go test -count=1 -timeout=40m ./image ./node
+
+# How much e2e-scale asks for, as -nodes=1000 -claims=20000.
+SCALE ?=
+
+e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
+	cd kube/e2e && go run ./cmd/e2e-build && go run ./cmd/e2e-scale $(SCALE)
+
+# A module of its own, so that ration does not depend on what drives the browser. WEB= passes
+# arguments: -pictures writes those of the docs, -load says how many jobs are measured.
+WEB ?=
+test-web: all ## the page, in a real browser: Chromium, which is installed when it is missing
+	@scripts/need chromium
+	cd test/web && go vet -mod=mod . && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
+
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=
 export RELEASE_URL
@@ -221,4 +245,4 @@ clean: ## remove what was built
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -C $$dir clean; done
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14

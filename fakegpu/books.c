@@ -7,7 +7,7 @@ static void books_bury(struct engine_books *b, bool all)
 	for (unsigned i = 0; i < b->high; i++) {
 		const struct engine_context *c = &b->context[i];
 		bool mine = c->slot == machine_slot() && c->identity == machine_identity();
-		if (c->state == ENGINE_LIVE && !mine && (all || c->done < c->submitted) && machine_gone(c->slot, c->identity))
+		if (c->state == ENGINE_LIVE && !mine && (all || c->apart || engine_has_work(c)) && machine_gone(c->slot, c->identity))
 			engine_leave(b, i);
 	}
 }
@@ -32,8 +32,7 @@ void books_close(unsigned device, struct engine_books *b) { engine_close(machine
 
 static struct fakegpu_engine_context books_entry(const struct engine_books *b, const struct engine_context *c)
 {
-	bool has_work = c->state == ENGINE_LIVE && c->done < c->submitted;
-	uint64_t busy = c->busy + (has_work ? b->now - c->since : 0);
+	uint64_t busy = c->busy + (engine_has_work(c) ? b->now - c->since : 0);
 	return (struct fakegpu_engine_context){
 		.pid = c->pid,
 		.context = c->number,

@@ -5,6 +5,7 @@
 
 #include "capture.h"
 #include "driver.h"
+#include "knobs.h"
 #include "space.h"
 
 /* One end of a copy: `real` is NULL where the bytes are on the device. */
@@ -62,12 +63,26 @@ static void copy_wait(CUstream s)
 		stream_finish(c, s);
 }
 
-static CUresult copy_move(struct end to, struct end from, uint64_t n)
+static CUresult copy_synchronous(CUresult result, CUstream s)
+{
+	copy_wait(s);
+	return result;
+}
+
+/* Where copies take time (FAKEGPU_COPY), so long does this one; its bytes are there at once. */
+static void copy_take_time(uint64_t n, CUstream s)
+{
+	if (__builtin_expect(work_timed, 0) && knobs()->copy > 0)
+		stream_submit_beside(s, n * 1000 / knobs()->copy);
+}
+
+static CUresult copy_move(struct end to, struct end from, uint64_t n, CUstream s)
 {
 	if (to.real != NULL && from.real != NULL)
 		memmove(to.real, from.real, n);
 	else if (to.real != NULL)
 		memset(to.real, 0, n);
+	copy_take_time(n, s);
 	return CUDA_SUCCESS;
 }
 
@@ -79,7 +94,7 @@ static CUresult copy_any(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream 
 		return CUDA_SUCCESS;
 	TRY(copy_any_end(to, n, &a));
 	TRY(copy_any_end(from, n, &b));
-	return copy_move(a, b, n);
+	return copy_move(a, b, n, s);
 }
 
 static CUresult copy_in(CUdeviceptr to, const void *from, uint64_t n, CUstream s)
@@ -89,7 +104,7 @@ static CUresult copy_in(CUdeviceptr to, const void *from, uint64_t n, CUstream s
 	if (n == 0)
 		return CUDA_SUCCESS;
 	TRY(copy_device_end(to, n, &a));
-	return from == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move(a, (struct end){(void *)(uintptr_t)from}, n);
+	return from == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move(a, (struct end){(void *)(uintptr_t)from}, n, s);
 }
 
 static CUresult copy_out(void *to, CUdeviceptr from, uint64_t n, CUstream s)
@@ -99,7 +114,7 @@ static CUresult copy_out(void *to, CUdeviceptr from, uint64_t n, CUstream s)
 	if (n == 0)
 		return CUDA_SUCCESS;
 	TRY(copy_device_end(from, n, &b));
-	return to == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move((struct end){to}, b, n);
+	return to == NULL ? CUDA_ERROR_INVALID_VALUE : copy_move((struct end){to}, b, n, s);
 }
 
 static CUresult copy_across(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstream s)
@@ -110,30 +125,38 @@ static CUresult copy_across(CUdeviceptr to, CUdeviceptr from, uint64_t n, CUstre
 		return CUDA_SUCCESS;
 	TRY(copy_device_end(to, n, &a));
 	TRY(copy_device_end(from, n, &b));
-	return copy_move(a, b, n);
+	return copy_move(a, b, n, s);
 }
 
 /* Every copy comes as the 32-bit call, today's, and the two that mean the thread's
  * own default stream. */
-#define COPY(name, call, to_v1, from_v1, to_v2, from_v2)                                                               \
-	API name(to_v1 to, from_v1 from, unsigned n) { ENTRY(name, (copy_wait(NULL), call(to, from, n, NULL))); }      \
-	API name##_v2(to_v2 to, from_v2 from, size_t n) { ENTRY(name, (copy_wait(NULL), call(to, from, n, NULL))); }   \
-	API name##_v2_ptds(to_v2 to, from_v2 from, size_t n)                                                           \
-	{                                                                                                              \
-		ENTRY(name, (copy_wait(CU_STREAM_PER_THREAD), call(to, from, n, CU_STREAM_PER_THREAD)));               \
-	}                                                                                                              \
-	API name##Async(to_v1 to, from_v1 from, unsigned n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); }  \
-	API name##Async_v2(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); } \
+#define COPY(name, call, to_v1, from_v1, to_v2, from_v2)                                                                                   \
+	API name(to_v1 to, from_v1 from, unsigned n) { ENTRY(name, copy_synchronous((copy_wait(NULL), call(to, from, n, NULL)), NULL)); }  \
+	API name##_v2(to_v2 to, from_v2 from, size_t n)                                                                                    \
+	{                                                                                                                                  \
+		ENTRY(name, copy_synchronous((copy_wait(NULL), call(to, from, n, NULL)), NULL));                                           \
+	}                                                                                                                                  \
+	API name##_v2_ptds(to_v2 to, from_v2 from, size_t n)                                                                               \
+	{                                                                                                                                  \
+		ENTRY(name,                                                                                                                \
+		      copy_synchronous((copy_wait(CU_STREAM_PER_THREAD), call(to, from, n, CU_STREAM_PER_THREAD)), CU_STREAM_PER_THREAD)); \
+	}                                                                                                                                  \
+	API name##Async(to_v1 to, from_v1 from, unsigned n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); }                      \
+	API name##Async_v2(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, s)); }                     \
 	API name##Async_v2_ptsz(to_v2 to, from_v2 from, size_t n, CUstream s) { ENTRY(name##Async, call(to, from, n, per_thread(s))); }
 
 COPY(cuMemcpyHtoD, copy_in, CUdeviceptr_v1, const void *, CUdeviceptr, const void *)
 COPY(cuMemcpyDtoH, copy_out, void *, CUdeviceptr_v1, void *, CUdeviceptr)
 COPY(cuMemcpyDtoD, copy_across, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
 
-API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { ENTRY(cuMemcpy, (copy_wait(NULL), copy_any(to, from, n, NULL))); }
+API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n)
+{
+	ENTRY(cuMemcpy, copy_synchronous((copy_wait(NULL), copy_any(to, from, n, NULL)), NULL));
+}
 API cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t n)
 {
-	ENTRY(cuMemcpy, (copy_wait(CU_STREAM_PER_THREAD), copy_any(to, from, n, CU_STREAM_PER_THREAD)));
+	ENTRY(cuMemcpy,
+	      copy_synchronous((copy_wait(CU_STREAM_PER_THREAD), copy_any(to, from, n, CU_STREAM_PER_THREAD)), CU_STREAM_PER_THREAD));
 }
 
 API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { ENTRY(cuMemcpyAsync, copy_any(to, from, n, s)); }
@@ -152,12 +175,13 @@ static CUresult copy_peer(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcont
 
 API cuMemcpyPeer(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n)
 {
-	ENTRY(cuMemcpyPeer, (copy_wait(NULL), copy_peer(to, tc, from, fc, n, NULL)));
+	ENTRY(cuMemcpyPeer, copy_synchronous((copy_wait(NULL), copy_peer(to, tc, from, fc, n, NULL)), NULL));
 }
 
 API cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n)
 {
-	ENTRY(cuMemcpyPeer, (copy_wait(CU_STREAM_PER_THREAD), copy_peer(to, tc, from, fc, n, CU_STREAM_PER_THREAD)));
+	ENTRY(cuMemcpyPeer, copy_synchronous((copy_wait(CU_STREAM_PER_THREAD), copy_peer(to, tc, from, fc, n, CU_STREAM_PER_THREAD)),
+					     CU_STREAM_PER_THREAD));
 }
 
 API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n, CUstream s)
@@ -170,28 +194,37 @@ API cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcon
 	ENTRY(cuMemcpyPeerAsync, copy_peer(to, tc, from, fc, n, per_thread(s)));
 }
 
-/* Copies of two and three dimensions are accepted and move nothing. */
-static CUresult copy_shaped(const void *desc, CUstream s)
+/* Copies of two and three dimensions are accepted and move nothing. Where today's calls keep width, height and
+ * depth, in words: */
+enum { SHAPED_2D = 14, SHAPED_3D = 22 };
+
+static CUresult copy_shaped(const void *desc, unsigned size_at, CUstream s)
 {
+	const uint64_t *words = desc;
 	COPY_READY(s);
-	return desc == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	if (desc == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (size_at != 0 && knobs()->copy > 0)
+		copy_take_time(words[size_at] * words[size_at + 1] * (size_at == SHAPED_3D ? words[size_at + 2] : 1), s);
+	return CUDA_SUCCESS;
 }
 
-#define SHAPED(name)                                                                           \
-	API name(const void *d) { ENTRY(name, (copy_wait(NULL), copy_shaped(d, NULL))); }      \
-	API name##_v2(const void *d) { ENTRY(name, (copy_wait(NULL), copy_shaped(d, NULL))); } \
-	API name##_v2_ptds(const void *d) { ENTRY(name, (copy_wait(CU_STREAM_PER_THREAD), copy_shaped(d, CU_STREAM_PER_THREAD))); }
+#define SHAPED_CALL(call, size_at, s) ENTRY(call, copy_synchronous((copy_wait(s), copy_shaped(d, size_at, s)), s))
+#define SHAPED(name, size_at)                                              \
+	API name(const void *d) { SHAPED_CALL(name, 0, NULL); }            \
+	API name##_v2(const void *d) { SHAPED_CALL(name, size_at, NULL); } \
+	API name##_v2_ptds(const void *d) { SHAPED_CALL(name, size_at, CU_STREAM_PER_THREAD); }
 
-#define SHAPED_ASYNC(name)                                                           \
-	API name(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); }      \
-	API name##_v2(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, s)); } \
-	API name##_v2_ptsz(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, per_thread(s))); }
+#define SHAPED_ASYNC(name, size_at)                                                           \
+	API name(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, 0, s)); }            \
+	API name##_v2(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, size_at, s)); } \
+	API name##_v2_ptsz(const void *d, CUstream s) { ENTRY(name, copy_shaped(d, size_at, per_thread(s))); }
 
-SHAPED(cuMemcpy2D)
-SHAPED(cuMemcpy2DUnaligned)
-SHAPED(cuMemcpy3D)
-SHAPED_ASYNC(cuMemcpy2DAsync)
-SHAPED_ASYNC(cuMemcpy3DAsync)
+SHAPED(cuMemcpy2D, SHAPED_2D)
+SHAPED(cuMemcpy2DUnaligned, SHAPED_2D)
+SHAPED(cuMemcpy3D, SHAPED_3D)
+SHAPED_ASYNC(cuMemcpy2DAsync, SHAPED_2D)
+SHAPED_ASYNC(cuMemcpy3DAsync, SHAPED_3D)
 
 /* Fills `width` elements on each of `height` lines. */
 static CUresult copy_fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigned element, uint64_t width, uint64_t height, CUstream s)

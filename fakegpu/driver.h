@@ -122,6 +122,8 @@ CUdevice stream_device(CUstream s, CUdevice current);
 void stream_enqueue(CUstream s);
 /* Where time is on: puts so much work into a stream (the current context's, of those that need no creating). */
 void stream_submit(struct context *c, CUstream s, uint64_t ns);
+/* The same, of what runs beside kernels; on a stream of the current context. */
+void stream_submit_beside(CUstream s, uint64_t ns);
 /* The context of a stream; builtin ones are the current one's. And whether it and the legacy stream wait for each other. */
 const struct context *stream_context(CUstream s, const struct context *current);
 bool stream_is_blocking(CUstream s);

@@ -36,7 +36,10 @@ void engine_close(struct engine *e, struct engine_books *b, bool keep)
 	pthread_mutex_unlock(&e->lock);
 }
 
-static bool engine_has_work(const struct engine_context *c) { return c->state == ENGINE_LIVE && c->done < c->submitted; }
+bool engine_has_work(const struct engine_context *c)
+{
+	return c->state == ENGINE_LIVE && (c->apart ? c->front != 0 : c->done < c->submitted);
+}
 
 /* The context whose turn comes: the next one that has work, and the same one again where
  * no other has. */
@@ -62,6 +65,89 @@ static void engine_reach(struct engine *e, struct engine_context *c, unsigned i,
 	}
 }
 
+bool engine_is_reached(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number)
+{
+	return number < b->context[i].head || (b->context[i].apart && e->queue[i][number % ENGINE_QUEUE].at <= b->now);
+}
+
+static bool engine_is_ready(const struct engine *e, const struct engine_books *b, unsigned i, const struct engine_step *s)
+{
+	return (s->after == 0 || engine_is_reached(e, b, i, s->after - 1)) && (s->also == 0 || engine_is_reached(e, b, i, s->also - 1));
+}
+
+/* From here on the context is apart. What it has was submitted in order, and its first entry is a kernel. */
+static void engine_part(const struct engine *e, struct engine_books *b, unsigned i)
+{
+	struct engine_context *c = &b->context[i];
+	c->apart = 1;
+	b->apart++;
+	c->front = c->head < c->tail ? c->head + 1 : 0;
+	c->left = c->front != 0 ? e->queue[i][c->head % ENGINE_QUEUE].end - c->done : 0;
+}
+
+/* And no longer: what is left is done in order. */
+static void engine_rejoin(struct engine *e, struct engine_books *b, unsigned i)
+{
+	struct engine_context *c = &b->context[i];
+	uint64_t end = c->done;
+	for (uint64_t n = c->head; n < c->tail; n++) {
+		struct engine_entry *entry = &e->queue[i][n % ENGINE_QUEUE];
+		entry->end = end += n + 1 == c->front ? c->left : entry->step.ns;
+	}
+	c->apart = 0;
+	b->apart--;
+}
+
+/* Begins and reaches what can be now, in a context that is apart. */
+static void engine_settle(struct engine *e, struct engine_books *b, unsigned i)
+{
+	struct engine_context *c = &b->context[i];
+	bool had = engine_has_work(c), gap = false, scattered = false, beside = false;
+
+	c->wake = ENGINE_NEVER;
+	for (uint64_t n = c->head; n < c->tail; n++) {
+		struct engine_entry *entry = &e->queue[i][n % ENGINE_QUEUE];
+		const struct engine_step *s = &entry->step;
+		if (entry->at > b->now && n + 1 != c->front && engine_is_ready(e, b, i, s)) {
+			if (s->beside && entry->at == ENGINE_NEVER)
+				entry->at = b->now + s->ns;
+			else if (!s->beside && s->ns == 0)
+				entry->at = b->now;
+			else if (!s->beside && c->front == 0)
+				c->front = n + 1, c->left = s->ns;
+			if (s->beside && entry->at < c->wake)
+				c->wake = entry->at;
+		}
+		beside = beside || (s->beside && entry->at > b->now);
+		scattered = scattered || (gap && entry->at <= b->now);
+		gap = gap || entry->at > b->now;
+	}
+	while (c->head < c->tail && e->queue[i][c->head % ENGINE_QUEUE].at <= b->now)
+		c->head++;
+	if (!beside && !scattered && (c->front == 0 || c->front == c->head + 1))
+		engine_rejoin(e, b, i);
+	if (had && !engine_has_work(c))
+		c->busy += b->now - c->since;
+	if (had != engine_has_work(c))
+		c->since = b->now;
+}
+
+/* When something ends that runs beside kernels, at `now` at the latest. */
+static uint64_t engine_until(const struct engine_books *b, uint64_t now)
+{
+	for (unsigned i = 0; b->apart > 0 && i < b->high; i++)
+		if (b->context[i].apart && b->context[i].wake < now)
+			now = b->context[i].wake;
+	return now;
+}
+
+static void engine_wake(struct engine *e, struct engine_books *b)
+{
+	for (unsigned i = 0; b->apart > 0 && i < b->high; i++)
+		if (b->context[i].apart && b->context[i].wake <= b->now)
+			engine_settle(e, b, i);
+}
+
 /* Runs the context whose turn it is for ns at most. */
 static void engine_run(struct engine *e, struct engine_books *b, uint64_t ns)
 {
@@ -70,11 +156,21 @@ static void engine_run(struct engine *e, struct engine_books *b, uint64_t ns)
 
 	if (ns > b->slice_left)
 		ns = b->slice_left;
-	if (ns > c->submitted - c->done)
-		ns = c->submitted - c->done;
+	if (ns > (c->apart ? c->left : c->submitted - c->done))
+		ns = c->apart ? c->left : c->submitted - c->done;
 	c->done += ns;
 	b->now += ns;
 	b->slice_left -= ns;
+	if (c->apart) {
+		c->left -= ns;
+		if (c->left == 0) {
+			e->queue[b->loaded][(c->front - 1) % ENGINE_QUEUE].at = b->now;
+			c->front = 0;
+			c->busy += b->now - c->since;
+			engine_settle(e, b, b->loaded);
+		}
+		return;
+	}
 	engine_reach(e, c, b->loaded, before, from);
 	if (c->done == c->submitted) {
 		c->busy += b->now - c->since;
@@ -85,13 +181,14 @@ static void engine_run(struct engine *e, struct engine_books *b, uint64_t ns)
 void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint64_t switch_ns)
 {
 	while (b->now < now) {
-		uint64_t left = now - b->now;
+		uint64_t left = engine_until(b, now) - b->now;
 		if (b->loaded == ENGINE_NONE || b->slice_left == 0 || !engine_has_work(&b->context[b->loaded])) {
 			unsigned next = engine_next(b);
 			if (next == ENGINE_NONE) {
 				b->idle += left;
-				b->now = now;
-				return;
+				b->now += left;
+				engine_wake(e, b);
+				continue;
 			}
 			if (next != b->loaded) {
 				b->switch_left = switch_ns;
@@ -109,6 +206,7 @@ void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint
 		} else {
 			engine_run(e, b, left);
 		}
+		engine_wake(e, b);
 	}
 }
 
@@ -141,6 +239,8 @@ void engine_leave(struct engine_books *b, unsigned i)
 	struct engine_context *c = &b->context[i];
 	if (engine_has_work(c))
 		c->busy += b->now - c->since;
+	b->apart -= c->apart;
+	c->apart = 0;
 	c->state = ENGINE_ENDED;
 	c->ended = b->now;
 	if (b->loaded == i)
@@ -149,15 +249,20 @@ void engine_leave(struct engine_books *b, unsigned i)
 
 bool engine_is_full(const struct engine_books *b, unsigned i) { return b->context[i].tail - b->context[i].head >= ENGINE_QUEUE; }
 
-void engine_submit(struct engine *e, struct engine_books *b, unsigned i, uint64_t ns)
+void engine_submit(struct engine *e, struct engine_books *b, unsigned i, struct engine_step step)
 {
 	struct engine_context *c = &b->context[i];
-	if (ns > 0 && !engine_has_work(c))
+	if (step.beside && !c->apart)
+		engine_part(e, b, i);
+	if (!step.beside && step.ns > 0 && !c->apart && !engine_has_work(c))
 		c->since = b->now;
-	c->submitted += ns;
-	e->queue[i][c->tail % ENGINE_QUEUE].end = c->submitted;
+	c->submitted += step.beside ? 0 : step.ns;
+	e->queue[i][c->tail % ENGINE_QUEUE] = (struct engine_entry){.end = c->submitted, .at = ENGINE_NEVER, .step = step};
 	c->tail++;
-	engine_reach(e, c, i, c->done, b->now); /* where all before it is done, so is it */
+	if (c->apart)
+		engine_settle(e, b, i);
+	else
+		engine_reach(e, c, i, c->done, b->now); /* where all before it is done, so is it */
 }
 
 uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, uint64_t switch_ns)
@@ -166,6 +271,8 @@ uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, un
 	uint64_t end = e->queue[i][number % ENGINE_QUEUE].end;
 	uint64_t at = b->now + (end > c->done ? end - c->done : 0);
 
+	if (c->apart)
+		return c->front != 0 && b->now + c->left < c->wake ? b->now + c->left : c->wake;
 	if (b->loaded == i)
 		return at + b->switch_left;
 	at += switch_ns;

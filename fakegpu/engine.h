@@ -6,6 +6,11 @@
  * context is done in the order in which it was submitted, whatever its streams, which
  * keeps every order that streams and events ask for.
  *
+ * But copies and host functions run beside the kernels, for a time of their own: from when what is
+ * before them in their stream is done. They hold up what comes after them in it, and nothing else. A
+ * context that has some is *apart*: of what its streams allow, the first kernel runs, and what takes no time is
+ * reached at once.
+ *
  * Nobody runs the engine. It is advanced, from the last instant that it knows to now, by
  * each process that submits or asks; what it does between is a matter of arithmetic and the same whoever does
  * it, and when.
@@ -32,11 +37,24 @@ enum { ENGINE_FIRST_SLICE = 1024 * 1000, ENGINE_SWITCH = 180 * 1000 }; /* ns */
 
 enum engine_state { ENGINE_FREE, ENGINE_LIVE, ENGINE_ENDED };
 
-/* A point in a context's work: the end of a kernel, or an event. */
-struct engine_entry {
-	uint64_t end; /* ns of the context's work that come before it */
-	uint64_t at;  /* when it was reached, on the machine's clock; once `head` is past it */
+/* What is submitted: a kernel, or, of no length, an event; or what runs beside kernels. An entry is named by its
+ * number plus one; 0 is none. */
+struct engine_step {
+	uint64_t ns;
+	bool beside;
+	uint64_t after, also; /* entries that come before it: of its stream, and of another */
 };
+
+/* A point in a context's work: the end of a kernel or of a copy, or an event. */
+struct engine_entry {
+	uint64_t end; /* ns of the context's work that come before it; not where it is apart */
+	uint64_t
+		at; /* when it is reached, on the machine's clock; once `head` is past it, or, where the context is apart, if that is not later
+		       * than the books. ENGINE_NEVER: it is not known yet */
+	struct engine_step step;
+};
+
+#define ENGINE_NEVER UINT64_MAX
 
 /* An ended context keeps its books until its place is needed. All times in ns. */
 struct engine_context {
@@ -48,7 +66,10 @@ struct engine_context {
 	uint64_t slice;
 	uint64_t submitted, done; /* of work */
 	uint64_t tail, head;      /* entries submitted, and reached; entry i is queue[i % ENGINE_QUEUE] */
-	uint64_t busy;            /* the time that it had work, up to `since` where it has some now */
+	uint64_t front, left;     /* where it is apart: the kernel that runs, or 0, and what is left of it */
+	uint64_t wake;            /* and when the next of what runs beside ends */
+	uint32_t apart, pad;
+	uint64_t busy; /* the time that it had work, up to `since` where it has some now */
 	uint64_t since;
 	uint64_t turns;
 	uint64_t ended; /* when */
@@ -60,6 +81,7 @@ struct engine_books {
 	uint64_t slice_left, switch_left; /* of the turn of `loaded` */
 	uint32_t loaded;                  /* whose turn it is, or was last */
 	uint32_t high;                    /* places below this were used at some time */
+	uint32_t apart, pad;              /* contexts that are */
 	struct engine_context context[ENGINE_CONTEXTS];
 };
 
@@ -89,11 +111,15 @@ unsigned engine_join(struct engine *e, struct engine_books *b, unsigned slot, ui
 void engine_leave(struct engine_books *b, unsigned i);
 
 bool engine_is_full(const struct engine_books *b, unsigned i);
-/* Adds an entry, after `ns` of work; there must be room. */
-void engine_submit(struct engine *e, struct engine_books *b, unsigned i, uint64_t ns);
+/* Adds an entry; there must be room. */
+void engine_submit(struct engine *e, struct engine_books *b, unsigned i, struct engine_step step);
+
+/* Whether a context has a kernel to run; and whether an entry was reached. */
+bool engine_has_work(const struct engine_context *c);
+bool engine_is_reached(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number);
 
 /* The earliest instant at which entry `number` of a context can be reached: when, after the
- * turn that is under way, no other context runs before. */
+ * turn that is under way, no other context runs before. Of one that is apart: at which anything can. */
 uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, uint64_t switch_ns);
 
 #endif

@@ -68,6 +68,9 @@ static void knob_read_all(void)
 	knob_values.switch_set = knob_size("FAKEGPU_SWITCH", &n);
 	if (knob_values.switch_set)
 		knob_values.switch_ns = n * 1000;
+	knob_size("FAKEGPU_COPY", &knob_values.copy);
+	if (knob_size("FAKEGPU_HOST_FUNCTION", &n))
+		knob_values.host_ns = n * 1000;
 	knob_values.context_set = knob_size("FAKEGPU_CONTEXT", &knob_values.context);
 	knob_size("FAKEGPU_HIDDEN", &knob_values.hidden);
 }

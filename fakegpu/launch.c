@@ -2,6 +2,7 @@
  * where time is on they take theirs. */
 #include "capture.h"
 #include "fakegpu.h"
+#include "knobs.h"
 #include "module.h"
 
 static unsigned long launch_launches;
@@ -83,7 +84,8 @@ API cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **par
 
 typedef void (*host_function)(void *);
 
-/* Runs in the calling thread, which waits for all that comes before it in the stream. */
+/* Runs in the calling thread, which waits for all that comes before it in the stream. Where host functions take time
+ * (FAKEGPU_HOST_FUNCTION) nothing waits: it runs at once, and its time comes in the order of the stream. */
 static CUresult launch_host(CUstream s, host_function f, void *arg)
 {
 	struct context *c;
@@ -97,10 +99,45 @@ static CUresult launch_host(CUstream s, host_function f, void *arg)
 		if (taken)
 			return CUDA_SUCCESS; /* and does not run when the graph does */
 	}
-	stream_finish(c, s);
+	if (work_timed && knobs()->host_ns > 0)
+		stream_submit_beside(s, knobs()->host_ns);
+	else
+		stream_finish(c, s);
 	f(arg);
 	return CUDA_SUCCESS;
 }
 
 API cuLaunchHostFunc(CUstream s, host_function f, void *arg) { ENTRY(cuLaunchHostFunc, launch_host(s, f, arg)); }
 API cuLaunchHostFunc_ptsz(CUstream s, host_function f, void *arg) { ENTRY(cuLaunchHostFunc, launch_host(per_thread(s), f, arg)); }
+
+typedef void (*stream_callback)(CUstream, CUresult, void *);
+
+struct launch_callback {
+	CUstream stream;
+	stream_callback f;
+	void *arg;
+};
+
+static void launch_call_back(void *arg)
+{
+	const struct launch_callback *l = arg;
+	l->f(l->stream, CUDA_SUCCESS, l->arg);
+}
+
+static CUresult launch_callback(CUstream s, stream_callback f, void *arg)
+{
+	struct launch_callback l = {s, f, arg};
+	return launch_host(s, f == NULL ? NULL : launch_call_back, &l);
+}
+
+API cuStreamAddCallback(CUstream s, stream_callback f, void *arg, unsigned flags)
+{
+	(void)flags;
+	ENTRY(cuStreamAddCallback, launch_callback(s, f, arg));
+}
+
+API cuStreamAddCallback_ptsz(CUstream s, stream_callback f, void *arg, unsigned flags)
+{
+	(void)flags;
+	ENTRY(cuStreamAddCallback, launch_callback(per_thread(s), f, arg));
+}

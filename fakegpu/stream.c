@@ -101,12 +101,15 @@ static void stream_raise(uint64_t *last, uint64_t to)
 	}
 }
 
-static void stream_put(struct context *c, CUstream s, uint64_t ns, struct work_mark *mark)
+/* Streams that wait for the legacy one are one queue with it, in the order of submission. */
+static void stream_put(struct context *c, CUstream s, struct engine_step step, struct work_mark *mark)
 {
 	struct stream *found = stream_is_builtin(s) ? NULL : handle_get(s, HANDLE_STREAM);
 	struct work *w = stream_work(c, s);
-	uint64_t last = work_submit(w, ns, mark);
+	uint64_t last;
 
+	step.after = load_acquire(found != NULL && (found->flags & STREAM_NON_BLOCKING) != 0 ? &found->last : &w->blocking);
+	last = work_submit(w, step, mark);
 	if (found != NULL)
 		stream_raise(&found->last, last);
 	else if (s == CU_STREAM_PER_THREAD)
@@ -115,7 +118,14 @@ static void stream_put(struct context *c, CUstream s, uint64_t ns, struct work_m
 		stream_raise(&w->blocking, last);
 }
 
-void stream_submit(struct context *c, CUstream s, uint64_t ns) { stream_put(c, s, ns, NULL); }
+void stream_submit(struct context *c, CUstream s, uint64_t ns) { stream_put(c, s, (struct engine_step){.ns = ns}, NULL); }
+
+void stream_submit_beside(CUstream s, uint64_t ns)
+{
+	struct context *c;
+	if (work_timed && ns > 0 && current_context(&c) == CUDA_SUCCESS)
+		stream_put(c, s, (struct engine_step){.ns = ns, .beside = true}, NULL);
+}
 
 void stream_finish(struct context *c, CUstream s)
 {
@@ -227,12 +237,12 @@ API cuStreamSynchronize_ptsz(CUstream s) { ENTRY(cuStreamSynchronize, stream_syn
 API cuStreamQuery(CUstream s) { ENTRY(cuStreamQuery, stream_query(s)); }
 API cuStreamQuery_ptsz(CUstream s) { ENTRY(cuStreamQuery, stream_query(per_thread(s))); }
 
-/* Work of one context is done in order, so there is nothing to wait for; between contexts
- * the call itself waits. */
+/* Between contexts the call itself waits. */
 static CUresult stream_wait_event(CUstream s, CUevent handle)
 {
 	struct context *c;
 	struct event *e;
+	uint64_t entry;
 	TRY(current_context(&c));
 	TRY(stream_check(s));
 	e = handle_want(handle, HANDLE_EVENT, "cuStreamWaitEvent");
@@ -246,6 +256,8 @@ static CUresult stream_wait_event(CUstream s, CUevent handle)
 	}
 	if (work_timed && stream_work(c, s) != &e->handle.context->work)
 		work_wait_mark(&e->mark);
+	else if (work_timed && (entry = work_entry(&e->mark)) != 0)
+		stream_put(c, s, (struct engine_step){.also = entry}, NULL);
 	return CUDA_SUCCESS;
 }
 
@@ -353,7 +365,7 @@ static CUresult stream_record(CUevent handle, CUstream s)
 	if (!work_timed)
 		store_relaxed(&e->mark.at, clock_now(machine_clock()));
 	else if (stream_work(c, s) == &e->handle.context->work)
-		stream_put(c, s, 0, &e->mark);
+		stream_put(c, s, (struct engine_step){0}, &e->mark);
 	else
 		return CUDA_ERROR_INVALID_HANDLE; /* an event and its stream are of one context */
 	store_release(&e->recorded, true);

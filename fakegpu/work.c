@@ -168,8 +168,8 @@ static void work_put_mark(struct work *w, uint64_t entry, struct work_mark *mark
 }
 
 /* Sleeps until an entry can be done, if no other context runs before; true if it still has to be
- * done. Under the lock, which it lets go of meanwhile. */
-static bool work_sleep(struct work *w, uint64_t entry)
+ * done, or with `all` one before it. Under the lock, which it lets go of meanwhile. */
+static bool work_sleep(struct work *w, uint64_t entry, bool all)
 {
 	uint32_t turns = load_acquire(&machine_clock()->turns), number = w->number;
 	struct engine_books *b;
@@ -178,7 +178,7 @@ static bool work_sleep(struct work *w, uint64_t entry)
 
 	if (!work_enter(w, BOOKS_WITH_WORK, &b))
 		return false;
-	more = b->context[w->index].head <= entry;
+	more = b->context[w->index].head <= entry && (all || !engine_is_reached(machine_engine(w->device), b, w->index, entry));
 	until = more ? engine_soonest(machine_engine(w->device), b, w->index, entry, machine_switch()) : 0;
 	books_close(w->device, b);
 	if (more) {
@@ -190,10 +190,10 @@ static bool work_sleep(struct work *w, uint64_t entry)
 }
 
 /* Until an entry is done, or its context ends. Under the lock. */
-static void work_sleep_until(struct work *w, uint64_t entry)
+static void work_sleep_until(struct work *w, uint64_t entry, bool all)
 {
 	gate_count("wait", 1);
-	while (work_sleep(w, entry)) {
+	while (work_sleep(w, entry, all)) {
 	}
 	gate_count("wait", -1);
 }
@@ -213,12 +213,12 @@ static bool work_is_full(void *arg)
 		books_close(w->device, b);
 	}
 	if (full)
-		work_sleep(w, head);
+		work_sleep(w, head, true);
 	pthread_mutex_unlock(&work_lock);
 	return full;
 }
 
-uint64_t work_submit(struct work *w, uint64_t ns, struct work_mark *mark)
+uint64_t work_submit(struct work *w, struct engine_step step, struct work_mark *mark)
 {
 	for (;;) {
 		struct engine_books *b;
@@ -236,7 +236,7 @@ uint64_t work_submit(struct work *w, uint64_t ns, struct work_mark *mark)
 		full = engine_is_full(b, w->index);
 		if (!full) {
 			work_put_mark(w, entry, mark);
-			engine_submit(machine_engine(w->device), b, w->index, ns);
+			engine_submit(machine_engine(w->device), b, w->index, step);
 		}
 		books_close(w->device, b);
 		pthread_mutex_unlock(&work_lock);
@@ -246,25 +246,25 @@ uint64_t work_submit(struct work *w, uint64_t ns, struct work_mark *mark)
 	}
 }
 
-bool work_done(struct work *w, uint64_t count)
+bool work_done(struct work *w, uint64_t entry)
 {
 	struct engine_books *b;
 	bool done = true;
 	pthread_mutex_lock(&work_lock);
-	if (count > 0 && work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
-		done = b->context[w->index].head >= count;
+	if (entry > 0 && work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
+		done = engine_is_reached(machine_engine(w->device), b, w->index, entry - 1);
 		books_close(w->device, b);
 	}
 	pthread_mutex_unlock(&work_lock);
 	return done;
 }
 
-void work_wait(struct work *w, uint64_t count)
+void work_wait(struct work *w, uint64_t entry)
 {
-	if (count == 0)
+	if (entry == 0)
 		return;
 	pthread_mutex_lock(&work_lock);
-	work_sleep_until(w, count - 1);
+	work_sleep_until(w, entry - 1, false);
 	pthread_mutex_unlock(&work_lock);
 }
 
@@ -277,8 +277,9 @@ void work_wait_all(struct work *w)
 		count = b->context[w->index].tail;
 		books_close(w->device, b);
 	}
+	if (count > 0)
+		work_sleep_until(w, count - 1, true);
 	pthread_mutex_unlock(&work_lock);
-	work_wait(w, count);
 }
 
 /* Under the lock. A mark of a context that ended is taken as reached then. */
@@ -293,7 +294,7 @@ static bool work_look(struct work_mark *m)
 		work_unset(m);
 		return true;
 	}
-	if (b->context[w->index].head > m->entry) {
+	if (engine_is_reached(machine_engine(w->device), b, w->index, m->entry)) {
 		m->at = machine_engine(w->device)->queue[w->index][m->entry % ENGINE_QUEUE].at;
 		m->work = NULL;
 		w->marks[m->entry % ENGINE_QUEUE] = NULL;
@@ -313,12 +314,21 @@ bool work_reached(struct work_mark *mark, uint64_t *at)
 	return reached;
 }
 
+uint64_t work_entry(struct work_mark *mark)
+{
+	uint64_t entry;
+	pthread_mutex_lock(&work_lock);
+	entry = work_look(mark) ? 0 : mark->entry + 1;
+	pthread_mutex_unlock(&work_lock);
+	return entry;
+}
+
 void work_wait_mark(struct work_mark *mark)
 {
 	pthread_mutex_lock(&work_lock);
 	if (!work_look(mark)) {
 		struct work *w = mark->work;
-		work_sleep_until(w, mark->entry); /* as it is now: it may be set anew meanwhile */
+		work_sleep_until(w, mark->entry, false); /* as it is now: it may be set anew meanwhile */
 	}
 	pthread_mutex_unlock(&work_lock);
 }

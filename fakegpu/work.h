@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine.h"
+
 struct context;
 struct work_mark;
 
@@ -40,17 +42,20 @@ void work_duration(const char *kernel, uint64_t *ns, uint64_t *ns_per_block);
 void work_open(struct context *c);
 void work_close(struct context *c);
 
-/* Submits ns of work, and a mark at its end where one is given; waits where the queue is full. The number of
- * the entry, plus one. */
-uint64_t work_submit(struct work *w, uint64_t ns, struct work_mark *mark);
+/* Submits work, and a mark at its end where one is given; waits where the queue is full. The entry, as the engine
+ * names it. */
+uint64_t work_submit(struct work *w, struct engine_step step, struct work_mark *mark);
 
-/* Whether the first `count` entries are done; and waits until they are, or the context ends. */
-bool work_done(struct work *w, uint64_t count);
-void work_wait(struct work *w, uint64_t count);
+/* Whether an entry, and so what comes before it in its stream, is done; and waits until it is, or the context
+ * ends. work_wait_all waits for all that was submitted. */
+bool work_done(struct work *w, uint64_t entry);
+void work_wait(struct work *w, uint64_t entry);
 void work_wait_all(struct work *w);
 
 /* Whether a mark was reached, and when. */
 bool work_reached(struct work_mark *mark, uint64_t *at);
+/* The entry at a mark that was not reached yet; 0 where it was. */
+uint64_t work_entry(struct work_mark *mark);
 void work_wait_mark(struct work_mark *mark);
 /* Nobody wants its time any more. */
 void work_forget(struct work_mark *mark);

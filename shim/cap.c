@@ -106,6 +106,9 @@ bool cap_launch_begins(CUstream stream, bool alone)
 		struct meter *m = meter_table_find(context);
 		idle = cap_wait(m, context, stream, d) || idle;
 		m = meter_table_of(context, d, waited >= CAP_MOST_WAIT);
+		/* Where one of several references is given back, what is launched meanwhile is measured with what follows it. */
+		if (unlikely(!m) && meter_table_ends(context))
+			return false;
 		if ((m && meter_begins(m, context, stream, alone, idle, &ends)) || waited >= CAP_MOST_WAIT || !cap_any())
 			return ends;
 		cap_sleep(d->index, clock_exact(), CAP_LEAST_NAP);
@@ -117,6 +120,14 @@ static struct meter *cap_meter(CUcontext *context)
 {
 	*context = NULL;
 	return cap_any() && attach_on() && REAL(cuCtxGetCurrent, context) == CUDA_SUCCESS && *context ? meter_table_find(*context) : NULL;
+}
+
+void cap_copies(CUstream stream)
+{
+	CUcontext context;
+	struct meter *m = cap_meter(&context);
+	if (m)
+		meter_copies(m, context, stream);
 }
 
 void cap_waits(void)

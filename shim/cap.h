@@ -20,6 +20,9 @@ void cap_update(const struct device *d);
  * it. It may wait. alone: it is a graph. */
 bool cap_launch_begins(CUstream stream, bool alone);
 
+/* cap_copies is for a thread that is about to copy on a stream, or to have a function called in its order. */
+void cap_copies(CUstream stream);
+
 /* cap_waits is for a thread that is about to wait for its current context, or found it at work. */
 void cap_waits(void);
 

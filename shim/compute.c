@@ -154,8 +154,11 @@ void compute_wait_end(struct device *d)
 {
 	if (!d)
 		return;
-	__atomic_fetch_sub(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	uint64_t now = clock_coarse();
+	/* It had work until now: without a sign, one that waited for longer than a lease would show that it has none,
+	 * and give its contexts what they would have if it were so for as long as its next wait takes. */
+	compute_current(now / 1000);
+	__atomic_fetch_sub(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
 	cap_waited();
@@ -235,3 +238,9 @@ bool compute_launch_begins(CUstream stream, bool graph)
 }
 
 void compute_launch_ended(CUstream stream) { meter_ends(stream); }
+
+void compute_copy_begins(CUstream stream)
+{
+	if (unlikely(cap_any()))
+		cap_copies(stream);
+}

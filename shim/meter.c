@@ -414,6 +414,7 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	set(&free->last, 0);
 	set(&free->look, 0);
 	set(&free->pending, 0);
+	set(&free->copied, 0);
 	free->after = AFTER_NOTHING;
 	free->recorded = now;
 	free->run = free->burst = free->wary = 0;
@@ -448,8 +449,8 @@ static bool meter_record(CUevent *event, CUstream stream)
 	return (*event || REAL(cuEventCreate, event, 0) == CUDA_SUCCESS) && REAL(cuEventRecord, *event, stream) == CUDA_SUCCESS;
 }
 
-/* meter_start begins anew, on a stream that is idle, or of which nothing is known. With the mark. */
-static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now)
+/* meter_lose counts what was launched on a stream that is idle, or of which nothing is known. With the mark. */
+static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 {
 	/* Of launches that no event followed before the stream was idle only a guess is known: a long one may be
 	 * among them, again and again. From here on such bursts have an event after each launch. */
@@ -458,9 +459,15 @@ static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now)
 		e->wary = wary < METER_MOST_WARY ? (uint32_t)wary : METER_MOST_WARY;
 	e->burst = 0;
 	meter_tail(m, e, now);
+}
+
+/* meter_start begins anew, on such a stream, or behind a copy. With the mark. */
+static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now, bool copied)
+{
+	meter_lose(m, e, now);
 	if (meter_record(&e->start, e->stream))
 		e->after = AFTER_START;
-	e->started = m->closed ? 0 : now;
+	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
 	e->recorded = now;
 }
 
@@ -509,11 +516,14 @@ static void meter_allow(struct meter_stream *e)
  * With the mark. */
 static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, bool alone, bool idle)
 {
-	bool busy = meter_busy(e);
+	bool busy = meter_busy(e), copied = __atomic_exchange_n(&e->copied, 0, __ATOMIC_RELAXED);
 	if (busy && alone)
 		meter_close(m, e, now);
+	/* The last batch ended before the copy; or could not, and goes on. */
+	if (copied && !relaxed(&e->pending))
+		e->after = AFTER_NOTHING;
 	if (!busy || e->after == AFTER_NOTHING)
-		meter_start(m, e, now);
+		meter_start(m, e, now, copied);
 	uint32_t n = __atomic_add_fetch(&e->pending, 1, __ATOMIC_RELAXED);
 	e->wary -= e->wary > 0;
 	m->pauses += idle;
@@ -548,7 +558,7 @@ bool meter_passes(CUstream stream, bool alone)
 	uint64_t now = clock_exact();
 	if (unlikely(!e || alone || relaxed(&e->stream) != stream || now - relaxed(&e->last) >= METER_PAUSE || now >= relaxed(&e->look)))
 		return meter_captured(stream);
-	if (unlikely(relaxed(&e->pending) + 1 >= relaxed(&e->allowance) || capture_any()))
+	if (unlikely(relaxed(&e->pending) + 1 >= relaxed(&e->allowance) || relaxed(&e->copied) || capture_any()))
 		return meter_captured(stream);
 	/* The default streams of all contexts have the same names. */
 	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD &&
@@ -582,6 +592,39 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
 		meter_close(m, e, clock_exact());
+	meter_give(m, cancel);
+}
+
+/* meter_place returns the place of a stream that has one, or NULL. */
+static struct meter_stream *meter_place(struct meter *m, CUstream stream, CUcontext context)
+{
+	struct meter_stream *e = *meter_cached(stream);
+	if (e && meter_is_stream(e, stream, context))
+		return e;
+	for (e = m->stream; e < m->stream + METER_STREAMS; e++)
+		if (meter_is_stream(e, stream, context))
+			return e;
+	return NULL;
+}
+
+void meter_copies(struct meter *m, CUcontext context, CUstream stream)
+{
+	struct meter_stream *e = meter_place(m, stream, context);
+	int cancel;
+	if (!e)
+		return;
+	set(&e->copied, 1);
+	if (!relaxed(&e->pending) || meter_captured(stream) || !mark_take(&m->mark, &cancel))
+		return;
+	if (meter_is(m, context) && m->closed)
+		meter_sweep(m); /* so that what has ended does not make it look busy */
+	if (meter_is(m, context) && meter_is_stream(e, stream, context)) {
+		uint64_t now = clock_exact();
+		if (meter_busy(e))
+			meter_close(m, e, now);
+		else
+			meter_lose(m, e, now); /* from here on it would look busy */
+	}
 	meter_give(m, cancel);
 }
 

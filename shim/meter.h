@@ -9,7 +9,10 @@
  * the cap has made the program wait, as the device is idle then and works off each launch before the
  * next one comes; and ever more while it does not.
  *
- * An event is recorded on a stream only by a thread that is just launching on it, or that launched on it
+ * Copies and host functions run beside kernels and are free: one ends its stream's batch, and the next launch
+ * begins anew behind it.
+ *
+ * An event is recorded on a stream only by a thread that is just launching or copying on it, or that launched on it
  * before it waits for the device: whatever happens to other threads' streams (they end, they are captured), nothing here
  * touches them. A stream that another thread ends is left alone once that has begun.
  *
@@ -50,6 +53,7 @@ struct meter_stream {
 	uint64_t look;      /* when one has to be looked at; atomic */
 	uint32_t allowance; /* and after how many without an event; atomic */
 	uint32_t pending;   /* launches since the last event; atomic */
+	uint32_t copied;    /* a copy came after the last launch; atomic */
 	enum {
 		AFTER_NOTHING,
 		AFTER_START,
@@ -120,6 +124,10 @@ void meter_ends(CUstream stream);
 
 /* meter_pauses is for a thread that will wait before it launches on the stream. */
 void meter_pauses(struct meter *m, CUcontext context, CUstream stream);
+
+/* meter_copies is for a thread that is about to put something that is no kernel into a stream: what comes between two
+ * launches in this way is none of their time. */
+void meter_copies(struct meter *m, CUcontext context, CUstream stream);
 
 /* meter_waits is for a thread that is about to wait for the device, or found that it has work: it puts
  * an event behind what it has launched, as no further launch may come before the stream is idle. */

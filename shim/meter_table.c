@@ -31,6 +31,16 @@ struct meter *meter_table_find(CUcontext context)
 	return NULL;
 }
 
+/* meter_table_ending returns the meter of a context that lives, or is ending. */
+static struct meter *meter_table_ending(CUcontext context)
+{
+	struct meter *end = meter_table_end();
+	for (struct meter *m = meter_table; context && m < end; m++)
+		if (!meter_is_free(m) && __atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) == context)
+			return m;
+	return NULL;
+}
+
 /* meter_table_new finds a meter for a context that has none. With meter_table_claimed. */
 static struct meter *meter_table_new(CUcontext context, struct device *d, bool force)
 {
@@ -57,27 +67,19 @@ struct meter *meter_table_of(CUcontext context, struct device *d, bool force)
 	int cancel;
 	if (likely(m != NULL) || !mark_take(&meter_table_claimed, &cancel))
 		return m;
-	if (!(m = meter_table_find(context)))
+	if (!(m = meter_table_find(context)) && !meter_table_ending(context))
 		m = meter_table_new(context, d, force);
 	mark_give(&meter_table_claimed, cancel);
 	return m;
 }
+
+bool meter_table_ends(CUcontext context) { return meter_table_ending(context) != NULL; }
 
 void meter_table_context_ends(CUcontext context)
 {
 	struct meter *m = context ? meter_table_find(context) : NULL;
 	if (m)
 		meter_context_ends(m);
-}
-
-/* meter_table_ending returns the meter of a context that is ending, or was. */
-static struct meter *meter_table_ending(CUcontext context)
-{
-	struct meter *end = meter_table_end();
-	for (struct meter *m = meter_table; context && m < end; m++)
-		if (!meter_is_free(m) && __atomic_load_n(&m->handle, __ATOMIC_ACQUIRE) == context)
-			return m;
-	return NULL;
 }
 
 void meter_table_context_lives(CUcontext context)

@@ -147,6 +147,116 @@ static int alone(void)
 	return checks_failed > 0;
 }
 
+static void nothing(void *arg) { (void)arg; }
+static void nothing_back(CUstream s, CUresult result, void *arg) { (void)s, (void)result, (void)arg; }
+
+/* Copies and host functions take time of their own, in the order of their stream and beside kernels. */
+static int beside(void)
+{
+	enum { MICROSECOND = 1000, MILLISECOND = 1000 * MICROSECOND }; /* in bytes that are copied */
+	static char host[10 * MILLISECOND];
+	CUfunction one, ten;
+	CUstream s, t, blocking;
+	CUevent a, b, c, d;
+	CUdeviceptr p;
+	uint64_t shaped[16] = {[14] = MILLISECOND, [15] = 3};
+
+	start();
+	one = kernel("short_one"), ten = kernel("long_one");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamCreate(&t, 1));
+	OK(cuStreamCreate(&blocking, 0));
+	OK(cuEventCreate(&a, 0));
+	OK(cuEventCreate(&b, 0));
+	OK(cuEventCreate(&c, 0));
+	OK(cuEventCreate(&d, 0));
+	OK(cuMemAlloc_v2(&p, sizeof host));
+	OK(launch(one, 1, s));
+	later(1 * MS + 180 * US);
+	OK(cuStreamQuery(s));
+
+	/* A kernel, a copy of 10 ms and a kernel in one stream; 10 ms of another one meanwhile. */
+	OK(launch(one, 1, s));
+	OK(cuEventRecord(a, s));
+	OK(cuMemcpyHtoDAsync_v2(p, host, sizeof host, s));
+	OK(cuEventRecord(b, s));
+	OK(launch(one, 1, s));
+	OK(cuEventRecord(c, s));
+	OK(launch(ten, 1, t));
+	OK(cuEventRecord(d, t));
+	later(1 * MS);
+	OK(cuEventQuery(a));
+	later(9 * MS + 999 * US);
+	EQ(cuEventQuery(b), CUDA_ERROR_NOT_READY);
+	EQ(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
+	later(1 * US);
+	OK(cuEventQuery(b));
+	OK(cuStreamQuery(t));
+	EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	later(1 * MS);
+	OK(cuStreamQuery(s));
+	CHECK(between(a, b) == 10.f);
+	CHECK(between(b, c) == 1.f);
+	CHECK(between(a, d) == 10.f);
+	EQ(books((uint32_t)getpid(), 0).got_ns, 13 * MS);
+	EQ(books((uint32_t)getpid(), 0).submitted_ns, 13 * MS);
+
+	/* While a copy runs alone the device is idle, also where a kernel waits for it, by its stream or by an event. */
+	struct fakegpu_engine before, after;
+	OK(cuMemcpyHtoDAsync_v2(p, host, sizeof host, s));
+	OK(cuEventRecord(a, s));
+	OK(cuStreamWaitEvent(t, a, 0));
+	OK(launch(one, 1, t));
+	OK(cuEventRecord(b, t));
+	fakegpu_engine(0, &before, NULL, 0);
+	later(10 * MS);
+	fakegpu_engine(0, &after, NULL, 0);
+	EQ(after.idle_ns - before.idle_ns, 10 * MS);
+	EQ(cuEventQuery(b), CUDA_ERROR_NOT_READY);
+	later(1 * MS);
+	CHECK(between(a, b) == 1.f);
+
+	/* The legacy stream and those that wait for it are one. A copy beside a kernel that is under way leaves it alone. */
+	OK(launch(ten, 1, s));
+	later(4 * MS);
+	OK(cuEventRecord(a, NULL));
+	OK(cuMemcpy2DAsync_v2(shaped, NULL));
+	OK(launch(one, 1, blocking));
+	OK(cuEventRecord(b, blocking));
+	later(6 * MS);
+	OK(cuStreamQuery(s));
+	EQ(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY);
+	later(1 * MS);
+	OK(cuStreamQuery(blocking));
+	CHECK(between(a, b) == 7.f); /* 6 ms until the device is free, and 1 */
+
+	/* Host functions, 2 ms each. */
+	OK(cuEventRecord(a, s));
+	OK(cuLaunchHostFunc(s, nothing, NULL));
+	OK(cuStreamAddCallback(s, nothing_back, NULL, 0));
+	OK(launch(one, 1, s));
+	OK(cuEventRecord(b, s));
+	later(5 * MS);
+	CHECK(between(a, b) == 5.f);
+	OK(cuCtxSynchronize());
+
+	/* More than the queue has places for: entries that were done out of turn are done once. */
+	uint64_t got = books((uint32_t)getpid(), 0).got_ns;
+	for (int i = 0; i < 600; i++) {
+		OK(cuMemcpyHtoDAsync_v2(p, host, MILLISECOND, s));
+		OK(launch(one, 1, s));
+		OK(launch(one, 1, t));
+		OK(cuEventRecord(d, t));
+		later(1 * MS + 500 * US);
+	}
+	later(1000 * MS);
+	EQ(books((uint32_t)getpid(), 0).got_ns - got, 1200 * MS);
+	OK(cuCtxSynchronize());
+	OK(cuStreamQuery(s));
+	EQ(fakegpu_errors(), 0);
+	return checks_failed > 0;
+}
+
 /* What waits. */
 struct waiter {
 	CUresult (*call)(struct waiter *w);
@@ -597,9 +707,10 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(void);
-	} roles[] = {{"alone", alone}, {"waiting", waiting}, {"sharing", sharing}, {"neighbours", neighbours},
-		     {"stuck", stuck}, {"idle", idle},       {"busy", busy},       {"fast", fast},
-		     {"load", load},   {"killing", killing}, {"many", many},       {"smi", smi}};
+	} roles[] = {{"alone", alone},  {"waiting", waiting}, {"sharing", sharing}, {"neighbours", neighbours},
+		     {"stuck", stuck},  {"idle", idle},       {"busy", busy},       {"fast", fast},
+		     {"load", load},    {"killing", killing}, {"many", many},       {"smi", smi},
+		     {"beside", beside}};
 
 	for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
 		if (strcmp(argv[1], roles[i].name) == 0)
@@ -608,6 +719,7 @@ int main(int argc, char **argv)
 	setenv("FAKEGPU_CLOCK", "0", 1);
 	setenv("FAKEGPU_KERNEL", "short_one:1000,wide:10/block,*:10000", 1);
 	EQ(AGAIN("alone", "FAKEGPU_QUIET", "1"), 0);
+	EQ(AGAIN("beside", "FAKEGPU_COPY", "1000", "FAKEGPU_HOST_FUNCTION", "2000"), 0);
 	EQ(AGAIN("waiting", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("sharing", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("neighbours", "FAKEGPU_QUIET", "1"), 0);

@@ -66,6 +66,7 @@ type Agent struct {
 	reaper  *reaper
 	history *history
 	events  *eventRing
+	changes *changes
 	log     eventLog // of the loop
 
 	wake    chan struct{} // something has happened
@@ -78,7 +79,7 @@ type Agent struct {
 
 // New returns an agent that has not looked yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), wake: make(chan struct{}, 1),
+	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), wake: make(chan struct{}, 1),
 		log: eventLog{log: opts.Log, own: os.Geteuid(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
@@ -176,6 +177,9 @@ func (a *Agent) look() error {
 		picture.Findings = m.Findings // whose folder answers is news of each look
 		node.AddFrom(&picture, said)
 		a.picture.Store(&picture)
+	}
+	if changed || news {
+		a.changes.tell()
 	}
 	a.note(happened) // who hears of them finds them in the picture
 	a.history.add(a.picture.Load(), began)

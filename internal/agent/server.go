@@ -21,6 +21,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/metrics"
+	"ration/internal/web"
 	"ration/machine"
 )
 
@@ -31,6 +32,8 @@ const (
 	maxConnsOfUser = 16
 	maxHeader      = 16 << 10
 	maxPublic      = 64 // connections to the port at once
+	// maxPublicStreams is how many of these may be pages that stay: the rest is for Prometheus.
+	maxPublicStreams = 24
 )
 
 // peer is who asks.
@@ -165,6 +168,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		writeJSON(w, a.history.read(func(uid int) bool { return p.all || uid == p.uid }))
 	})
 	mux.HandleFunc("GET /v1/events", a.serveEvents)
+	mux.HandleFunc("GET /v1/changes", a.serveChanges)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -185,7 +189,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
 		}
 		public = netutil.LimitListener(public, maxPublic) // every user of the machine can connect
-		server := &http.Server{Handler: a.publicHandler(), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
+		server := &http.Server{Handler: a.publicHandler(public.Addr()), BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
 			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
 		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
 		servers = append(servers, server)
@@ -211,13 +215,20 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 }
 
 // publicHandler serves what everybody may know: every user of the machine can reach the port.
-func (a *Agent) publicHandler() http.Handler {
+func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics}),
 		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout}))
+	mux.Handle("/", web.New(web.Options{Source: publicSource{a}, Public: true, Version: a.opts.Version, MaxStreams: maxPublicStreams, AnyHost: !isLoopback(at)}))
 	return mux
+}
+
+// isLoopback reports whether only this machine can reach an address.
+func isLoopback(at net.Addr) bool {
+	tcp, is := at.(*net.TCPAddr)
+	return is && tcp.IP.IsLoopback()
 }
 
 // askerOf returns who asks.

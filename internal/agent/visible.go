@@ -37,6 +37,18 @@ func Visible(m *machine.Machine, uid int, all bool) *machine.Machine {
 	return &out
 }
 
+// Public returns what everybody may know: the devices, and findings of the machine itself, in
+// which there is no name that a user has chosen.
+func Public(m *machine.Machine) *machine.Machine {
+	out := Visible(m, -1, false)
+	for _, f := range m.Findings {
+		if f.Kind == machine.Overbooked || f.Kind == machine.DriverSilent {
+			out.Findings = append(out.Findings, f)
+		}
+	}
+	return out
+}
+
 func hasPID(all []machine.Outside, pid int) bool {
 	return slices.ContainsFunc(all, func(o machine.Outside) bool { return o.PID == pid })
 }

@@ -35,7 +35,8 @@ func newAgentCommand(a *app) *cobra.Command {
 		Long: `Watch the jobs of this user, or for root those of all users, until it is ended
 by SIGTERM or Ctrl-C. It notices within a moment when processes of a job die
 and has what they held returned to the job, keeps the history of the last 15
-minutes and the latest 4096 events, and answers questions over a socket:
+minutes and the latest 4096 events, of which no user's hide those of others,
+and answers questions over a socket:
 agent.sock in the folder of jobs, /run/ration for root's. To its own user and
 to root it shows everything, to others their own jobs, and what is handed out
 of each device.

@@ -36,7 +36,7 @@ func completeFlags(cmd *cobra.Command) {
 		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
 		"name": completeNames, "device": completeDevices,
 		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),
-		"kind": completeWords("start", "end", "refusal", "death"), "listen": completeWords(defaultListen, "none"),
+		"kind": completeWords("start", "end", "refusal", "death"), "listen": completeListen,
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
@@ -50,6 +50,14 @@ func completeFlags(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		completeFlags(sub)
 	}
+}
+
+// completeListen completes an address: that of the page, or of metrics, which may be nowhere.
+func completeListen(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if cmd.Name() == "web" {
+		return completeWords(defaultWebListen, "127.0.0.1:0")(cmd, args, prefix)
+	}
+	return completeWords(defaultListen, "none")(cmd, args, prefix)
 }
 
 // completeWords completes to one of a few words.

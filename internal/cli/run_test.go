@@ -61,6 +61,8 @@ func TestRun(t *testing.T) {
 				return os.Geteuid() == 0, nil
 			case "mounts":
 				return mayMount(), nil
+			case "policy":
+				return mayHavePolicy(t), nil
 			case "tenant":
 				return os.Geteuid() == 0 && exec.Command("su", "nobody", "-s", "/bin/sh", "-c", "true").Run() == nil, nil
 			case "driver":
@@ -70,6 +72,17 @@ func TestRun(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "waitfile": waitFile, "waitevent": waitEvent},
 	})
+}
+
+// mayHavePolicy reports whether policy.sh can make its machine here: in namespaces, with layers over
+// folders of the system's.
+func mayHavePolicy(t *testing.T) bool {
+	const layers = `mount -t tmpfs tmpfs "$1"; mkdir "$1/u" "$1/w"; mount -t overlay -o "lowerdir=/etc,upperdir=$1/u,workdir=$1/w" overlay /etc; unshare -Ur true`
+	out, err := exec.Command("unshare", "-mpf", "--kill-child", "--mount-proc", "sh", "-ec", layers, "sh", t.TempDir()).CombinedOutput()
+	if err != nil {
+		t.Logf("no policy can be tried here: %v, %s", err, out)
+	}
+	return err == nil
 }
 
 // unmountAll unmounts what jobs of root's have left mounted below a folder.

@@ -22,16 +22,21 @@ type topActions struct{}
 
 // SetLimit runs ration limit: with its grammar, its checks and its words.
 func (topActions) SetLimit(j machine.Job, arguments string) (string, error) {
+	return setLimit(j, strings.Fields(arguments))
+}
+
+// setLimit runs ration limit on a job, with the arguments that follow its name.
+func setLimit(j machine.Job, arguments []string) (string, error) {
 	var out bytes.Buffer
 	cmd := newLimitCommand(&app{out: newTerminal(&out), err: newTerminal(&out)})
-	cmd.SetArgs(append([]string{j.Path}, strings.Fields(arguments)...))
+	cmd.SetArgs(append([]string{j.Path}, arguments...))
 	cmd.SetOut(io.Discard) // help is for another place
 	cmd.SetErr(io.Discard)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if err := cmd.Execute(); err != nil || out.Len() > 0 {
 		return out.String(), err
 	}
-	return "", usageError("%s: not a limit (use a size, like 10g)", arguments)
+	return "", usageError("%s: not a limit (use a size, like 10g)", strings.Join(arguments, " "))
 }
 
 // errNotIt is returned for a process that is no longer what a frame has shown.

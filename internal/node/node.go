@@ -85,9 +85,9 @@ func addDriver(m *machine.Machine, driver Driver) bool {
 	return true
 }
 
-// deviceOf returns the index in m.Devices of a job's device, or -1: by its UUID, or, where no
+// DeviceOf returns the index in m.Devices of a job's device, or -1: by its UUID, or, where no
 // process of the job has found that out yet, by its number.
-func deviceOf(m *machine.Machine, d *machine.Device) int {
+func DeviceOf(m *machine.Machine, d *machine.Device) int {
 	if d.UUID != "" {
 		return slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.UUID == d.UUID })
 	}
@@ -103,7 +103,7 @@ func addRations(m *machine.Machine) {
 		}
 		for n := range j.Devices {
 			d := &j.Devices[n]
-			at := deviceOf(m, d)
+			at := DeviceOf(m, d)
 			switch {
 			case at < 0:
 			case d.Limited:
@@ -125,7 +125,7 @@ func addProcesses(m *machine.Machine, reported []gpu.Process) {
 		j := &m.Jobs[i]
 		number := map[int]int{} // the machine's number of a job's device
 		for n := range j.Devices {
-			if at := deviceOf(m, &j.Devices[n]); at >= 0 {
+			if at := DeviceOf(m, &j.Devices[n]); at >= 0 {
 				number[j.Devices[n].Device] = m.Devices[at].Device
 			}
 		}

@@ -9,7 +9,8 @@
 //   - there is no C in internal and cmd: what runs in a process of its own is
 //     Go (docs/adr/0009-c-in-a-guest.md);
 //   - every link of a page to a file or a heading of this repository leads there;
-//   - no comment marks unfinished work, which belongs in an issue.
+//   - no comment marks unfinished work, which belongs in an issue;
+//   - no merge has left its marks.
 //
 // Its test checks the whole repository.
 package repolint
@@ -91,6 +92,9 @@ func (c *checker) checkFile(name string, text []byte) error {
 	for i, line := range bytes.Split(text, []byte("\n")) {
 		if word := unfinished.Find(line); word != nil {
 			c.report(name, i+1, "%s: do it, or open an issue", word)
+		}
+		if bytes.HasPrefix(line, []byte("<<<<<<< ")) {
+			c.report(name, i+1, "the mark of a merge: choose")
 		}
 	}
 	switch path.Ext(name) {

@@ -78,6 +78,7 @@ func TestCheck(t *testing.T) {
 		{"unsafe in the wrong file", map[string]string{"internal/abi/abi.go": unsafe}, []string{"internal/abi/abi.go:3: unsafe"}},
 		{"unsafe in the wrong folder", map[string]string{"p/p_unsafe.go": unsafe}, []string{"p/p_unsafe.go:3: unsafe"}},
 		{"too long", map[string]string{"p/p.go": doc + long}, []string{"p/p.go:503: more than 500"}},
+		{"a merge", map[string]string{"p.md": "a\n" + "<<<" + "<<<< HEAD\n"}, []string{"p.md:2: the mark of a merge"}},
 		{"unfinished work", map[string]string{
 			"p/p.go":   doc + "// " + mark + ": the rest\n",
 			"p/p.c":    "/* " + mark + " */\n",

@@ -100,6 +100,7 @@ struct context_making {
 	bool locked;           /* LOCK_CONTEXT_MAKING is held */
 	bool refused;          /* before the driver was asked */
 	uint64_t cost;         /* charged before, in bytes */
+	CUcontext whole, part; /* what has a share of the device's time: a context, and a green one's own */
 	struct overhead_making making;
 	struct hostpid_probe probe;
 };
@@ -201,16 +202,16 @@ static void context_undo(const struct context_making *m, void *handle)
  * was made. A green one that made the primary one active is two. */
 static int context_share(struct context_making *m, void *handle)
 {
-	CUcontext whole = m->kind == CONTEXT_GREEN ? NULL : handle, part = NULL;
 	if (!attach_compute())
 		return CUDA_SUCCESS;
+	m->whole = m->kind == CONTEXT_GREEN ? NULL : handle;
 	if (handle && m->kind == CONTEXT_GREEN) {
-		if (REAL(cuCtxFromGreenCtx, &part, handle) != CUDA_SUCCESS)
-			part = NULL;
-		if (!m->beside && REAL(cuDevicePrimaryCtxRetain, &whole, m->device->ordinal) == CUDA_SUCCESS)
+		if (REAL(cuCtxFromGreenCtx, &m->part, handle) != CUDA_SUCCESS)
+			m->part = NULL;
+		if (!m->beside && REAL(cuDevicePrimaryCtxRetain, &m->whole, m->device->ordinal) == CUDA_SUCCESS)
 			REAL(cuDevicePrimaryCtxRelease_v2, m->device->ordinal);
 	}
-	return compute_made(m->device, whole, part);
+	return compute_made(m->device, m->whole, m->part);
 }
 
 /* context_made completes the charge. handle is NULL where the driver made none. It returns
@@ -228,8 +229,10 @@ static int context_made(struct context_making *m, void *handle)
 	refused = context_share(m, handle);
 	if (handle && !refused && m->measured) {
 		refused = context_measured(m, &r.bytes);
-		if (refused)
-			compute_ended(handle);
+		if (refused) {
+			compute_ended(m->part);
+			compute_ended(m->whole);
+		}
 	}
 	if (refused)
 		context_undo(m, handle);
@@ -454,6 +457,7 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	if (REAL(cuCtxFromGreenCtx, &handle, green) != CUDA_SUCCESS)
 		handle = NULL;
 	context_end_begin(&e, handle, green);
+	compute_ending(p->primary);
 	int result = REAL(cuGreenCtxDestroy, green);
 	if (result == CUDA_SUCCESS)
 		context_ended(&e, d, true);
@@ -462,6 +466,8 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	/* It may have been the last that held the primary one. */
 	if (p->primary && !context_primary_active(d->ordinal))
 		context_primary_ended(p, d);
+	else
+		compute_not_ended(p->primary);
 	overhead_resume(d);
 	mutex_unlock(&p->lock);
 	return result;

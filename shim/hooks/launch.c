@@ -57,6 +57,17 @@
 		return result_;                              \
 	}
 
+#define TIMED_COPY(symbol, per_thread, params, stream_)                          \
+	int entry_##symbol params                                                \
+	{                                                                        \
+		real_##symbol call_ = RATION_REAL(symbol);                       \
+		if (unlikely(!call_))                                            \
+			return ration_absent(CALL_##symbol);                     \
+		if (unlikely(attach_compute()))                                  \
+			compute_copy_begins(LAUNCH_STREAM(stream_, per_thread)); \
+		return call_ ARGUMENTS_##symbol;                                 \
+	}
+
 #define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
 	int entry_##symbol params                             \
 	{                                                     \

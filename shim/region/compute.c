@@ -56,17 +56,22 @@ void region_show_slice(struct region *r, unsigned device, uint64_t slice)
 static bool compute_sign_counts(struct region *r, unsigned slot, uint64_t work, uint64_t now_us, uint32_t asked[RATION_SLOTS])
 {
 	uint64_t age = (now_us - work_time(work)) & LOW_BITS(RATION_WORK_TIME_BITS);
-	uint32_t lease = (uint32_t)(now_us / RATION_WORK_LEASE_US);
+	uint32_t lease = (uint32_t)(now_us / RATION_WORK_LEASE_US) & INT32_MAX;
 	/* A sign of the future is one that was made since the caller looked at the clock. */
 	if (!work || age < RATION_WORK_LEASE_US || age > LOW_BITS(RATION_WORK_TIME_BITS - 1))
 		return work != 0;
 	if (!work_waiting(work))
 		return false;
-	/* Asking takes system calls: once for each lease. */
-	if (__atomic_exchange_n(&asked[slot], lease, __ATOMIC_RELAXED) == lease)
-		return true;
+	/* Asking takes system calls: once for each lease, and the answer holds for the rest of it. */
+	uint32_t before = load32_acquire(&asked[slot]);
+	if (before >> 1 == lease)
+		return !(before & 1);
+	if (!cas32(&asked[slot], before, lease << 1))
+		return true; /* another thread asks */
 	/* A process that has ended waits for nothing, though its fork children keep what it held. */
-	return !region_reap_slot(r, slot) && region_ending(r, slot) == REGION_RUNS;
+	bool over = region_reap_slot(r, slot) || region_ending(r, slot) != REGION_RUNS;
+	store32_release(&asked[slot], lease << 1 | over);
+	return !over;
 }
 
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS])

@@ -237,7 +237,7 @@ void region_show_slice(struct region *r, unsigned device, uint64_t slice);
 
 /* region_workers counts the contexts of the job's other processes that have work on a
  * device: docs/protocols.md, section 11. asked is when each slot was last asked about, in
- * units of RATION_WORK_LEASE_US. It may ask the kernel about a process, and reap it. */
+ * units of RATION_WORK_LEASE_US, and in the lowest bit whether its process had ended. It may ask the kernel about a process, and reap it. */
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS]);
 
 /* The cap's word: docs/protocols.md, section 12. region_cap_due returns the nanosecond of

@@ -778,11 +778,205 @@ static void long_last_unseen(void) { bursts_of(30, 1, 0, "five", UNSEEN); } /* a
 static void long_first(void) { bursts_of(0, 1, 10, "five", BY_STREAM); }
 static void ones_last(void) { bursts_of(12, 20, 0, "one", BY_STREAM); }
 
+static void *releases(void *arg)
+{
+	(void)arg;
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	return NULL;
+}
+
+/* Launches while another thread gives back a reference of the primary context, which is not the last: it has one
+ * meter all the same, so that none is left with the events of a context that has ended. */
+static void half_released(void)
+{
+	CUcontext again;
+	pthread_t t;
+	for (unsigned i = 0; i < 40; i++) { /* more often than there are meters */
+		start_timed();
+		OK(cuDevicePrimaryCtxRetain(&again, 0));
+		CUfunction f = kernel("one");
+		OK(launch(f, NULL));
+		fakegpu_hold("cuDevicePrimaryCtxRelease", 1);
+		EQ(pthread_create(&t, NULL, releases, NULL), 0);
+		EQ(fakegpu_held("cuDevicePrimaryCtxRelease", 1, 10000), 1);
+		OK(launch(f, NULL));
+		fakegpu_open("cuDevicePrimaryCtxRelease");
+		EQ(pthread_join(t, NULL), 0);
+		OK(launch(f, NULL));
+		later(100 * MS);
+		OK(cuCtxSynchronize());
+		OK(cuDevicePrimaryCtxRelease_v2(0));
+		EQ(fakegpu_errors(), 0);
+	}
+	CHECK(slept_ns < SECOND); /* for a meter */
+}
+
+/* A green context may be the last that keeps the primary one. What that one's work took is asked before it ends. */
+static void green_ends_primary(void)
+{
+	CUdevResource all;
+	CUdevResourceDesc desc;
+	CUgreenCtx g;
+	start_timed();
+	OK(cuDeviceGetDevResource(0, &all, 1));
+	OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+	OK(cuGreenCtxCreate(&g, desc, 0, 1));
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	later(100 * MS);
+	OK(cuGreenCtxDestroy(g));
+	EQ(fakegpu_errors(), 0);
+	uint64_t used = load_acquire(&region_here()->m->compute[0].used);
+	CHECK(used >= MS && used < 2 * MS); /* with a switch of the device */
+}
+
+/* Copies of 4 or 0.1 ms and host functions of 0.1 ms between kernels: they run beside the device, and are free. Charged with the
+ * kernels, they leave a program of one stream 28 to 40 % for a cap of 50. */
+enum { COPY_4_MS = 4 * 1000 * 1000 }; /* in bytes */
+static CUdeviceptr copy_to;
+static char copy_from[COPY_4_MS];
+
+static void noop(void *arg) { (void)arg; }
+
+static void copy_in(CUstream s) { OK(cuMemcpyHtoDAsync_v2(copy_to, copy_from, COPY_4_MS, s)); }
+static void copy_little(CUstream s) { OK(cuMemcpyHtoDAsync_v2(copy_to, copy_from, COPY_4_MS / 40, s)); }
+static void call_back(CUstream s) { OK(cuLaunchHostFunc(s, noop, NULL)); }
+
+/* On so many streams by turns, kernels and then so many copies. */
+static void copying(unsigned streams, const char *name, unsigned kernels, unsigned copies, void (*copy)(CUstream))
+{
+	CUstream s[4] = {NULL};
+	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
+	CUfunction f = kernel(name);
+	for (unsigned i = 0; streams > 1 && i < streams; i++)
+		OK(cuStreamCreate(&s[i], 1));
+	uint64_t since = machine_now(0);
+	for (unsigned n = 0; machine_now(0) - since < 5 * SECOND; n++) {
+		for (unsigned i = 0; i < kernels; i++)
+			OK(launch(f, s[n % streams]));
+		for (unsigned i = 0; i < copies; i++)
+			copy(s[n % streams]);
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* Alone they would have the device for 56 % of the time, or 67; in two streams for 57, in four for 80 or all of it. */
+static void copies(void) { copying(1, "five", 1, 1, copy_in); }
+static void copies_after_many(void) { copying(1, "one", 5, 1, copy_in); }
+static void copies_after_short(void) { copying(1, "tiny", 20, 1, copy_little); }
+static void copies_in_streams(void) { copying(2, "tiny", 20, 5, copy_little); }
+static void copies_in_four_streams(void) { copying(4, "one", 3, 3, copy_in); }
+static void copies_in_full_streams(void) { copying(4, "five", 1, 3, copy_in); }
+static void host_functions(void) { copying(1, "tiny", 20, 1, call_back); }
+static void host_functions_in_streams(void) { copying(2, "tiny", 20, 5, call_back); }
+
+/* The same on the thread's own stream. */
+static void copies_per_thread(void)
+{
+	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
+	CUfunction f = kernel("five");
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND) {
+		OK(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+		OK(cuMemcpyHtoDAsync_v2_ptsz(copy_to, copy_from, COPY_4_MS, NULL));
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* And where another thread than the one that launches copies. */
+static void *copies_for_other(void *arg)
+{
+	OK(cuCtxSetCurrent(thread_context));
+	while (pthread_barrier_wait(&half_step), !trained) {
+		copy_in(thread_stream);
+		pthread_barrier_wait(&half_step);
+	}
+	return arg;
+}
+
+static void copies_by_thread(void)
+{
+	pthread_t t;
+	thread_context = start_timed();
+	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
+	CUfunction f = kernel("five");
+	OK(cuStreamCreate(&thread_stream, 1));
+	pthread_barrier_init(&half_step, NULL, 2);
+	EQ(pthread_create(&t, NULL, copies_for_other, NULL), 0);
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND) {
+		OK(launch(f, thread_stream));
+		pthread_barrier_wait(&half_step);
+		pthread_barrier_wait(&half_step);
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+	trained = true;
+	pthread_barrier_wait(&half_step);
+	EQ(pthread_join(t, NULL), 0);
+}
+
+/* Bursts of short kernels, some of which no event follows, and a copy when the stream has long been idle: it is busy again then, but
+ * not with them. */
+static void copies_after_idle(void)
+{
+	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
+	CUfunction f = kernel("tiny");
+	for (unsigned n = 0; n < 500; n++) {
+		for (unsigned i = 0; i < 40; i++)
+			OK(launch(f, NULL));
+		later(20 * MS);
+		copy_in(NULL);
+	}
+	CHARGED_ALL();
+	CHECK(slept_ns < MS); /* for the first ones */
+}
+
+/* A copy that is captured ends nothing: nothing of ours is recorded on a stream that is captured. */
+static void copies_captured(void)
+{
+	CUstream s;
+	CUgraph g;
+	int status;
+	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
+	CUfunction f = kernel("tiny");
+	OK(cuStreamCreate(&s, 1));
+	for (unsigned n = 0; n < 100; n++) {
+		for (unsigned i = 0; i < 100 + n; i++) /* of which some have no event yet */
+			OK(launch(f, s));
+		later(5 * MS); /* they are done, but nothing may be asked about the stream from here on */
+		OK(cuStreamBeginCapture_v2(s, 0));
+		copy_in(s);
+		call_back(s);
+		OK(launch(f, s));
+		status = 0;
+		OK(cuStreamIsCapturing(s, &status));
+		EQ(status, 1);
+		g = NULL;
+		OK(cuStreamEndCapture(s, &g));
+		CHECK(g != NULL);
+		OK(cuGraphDestroy(g));
+		copy_in(s);
+		later(20 * MS);
+	}
+	CHARGED_ALL();
+	EQ(fakegpu_errors(), 0);
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
 	const char *cap;
 } tests[] = {
+	{"half_released", half_released, "50"},
+	{"green_ends_primary", green_ends_primary, "50"},
 	{"small", small, "50"},
 	{"small", small, "10"},
 	{"small", small, "90"},
@@ -832,6 +1026,19 @@ static const struct test {
 	{"long_last_unseen", long_last_unseen, "10"},
 	{"long_first", long_first, "50"},
 	{"ones_last", ones_last, "30"},
+	{"copies", copies, "50"},
+	{"copies", copies, "10"},
+	{"copies_after_many", copies_after_many, "50"},
+	{"copies_after_short", copies_after_short, "50"},
+	{"copies_in_streams", copies_in_streams, "50"},
+	{"copies_in_four_streams", copies_in_four_streams, "50"},
+	{"copies_in_full_streams", copies_in_full_streams, "90"},
+	{"copies_per_thread", copies_per_thread, "50"},
+	{"copies_by_thread", copies_by_thread, "50"},
+	{"copies_after_idle", copies_after_idle, "50"},
+	{"copies_captured", copies_captured, "50"},
+	{"host_functions", host_functions, "50"},
+	{"host_functions_in_streams", host_functions_in_streams, "50"},
 	{"training", training, "10"},
 	{"training", training, "50"},
 	{"training", training, "90"},

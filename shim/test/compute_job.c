@@ -1,6 +1,8 @@
 /* One share, several processes: it is divided among those that have work, and one that waits
  * for its device has work, for as long as it lives. The processes do one step at a time, as
  * they are told, on a machine whose clock stands still meanwhile. */
+#include <poll.h>
+
 #include "compute.h"
 
 struct worker {
@@ -8,7 +10,8 @@ struct worker {
 	int to, from;
 };
 
-/* A worker: l launches, c launches what takes a millisecond, w waits for a kernel that takes long. */
+/* A worker: l launches, c launches what takes a millisecond, w waits for a kernel that takes long, f
+ * forks a child, which stays until nobody tells the worker anything any more. */
 static int work(void)
 {
 	char step;
@@ -20,6 +23,10 @@ static int work(void)
 			OK(launch(f, NULL));
 		if (step == 'c')
 			OK(launch(one_ms, NULL));
+		if (step == 'f' && fork() == 0) {
+			poll(&(struct pollfd){.fd = 0}, 1, -1);
+			_exit(0);
+		}
 		if (step == 'w') {
 			OK(launch(forever, NULL));
 			EQ(write(1, "w", 1), 1);
@@ -134,6 +141,59 @@ static void wait_and_die(void)
 	finish_worker(&a, false);
 }
 
+/* Two that wait for longer than a lease, again and again, have half of the share each: one that comes back from
+ * a wait had work until then. */
+static void long_waits(void)
+{
+	struct worker w[2] = {begin(), begin()};
+	char said = 0;
+	later(10 * MS);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 2; i++) {
+			tell(&w[i], 'w', 'w');
+			while (!work_waiting(load_acquire(&account_of(0, w[i].pid)->work)))
+				sched_yield();
+		}
+		if (round)
+			for (int i = 0; i < 2; i++)
+				EQ(slice(&w[i]), 3000);
+		later(30 * SECOND); /* both are done */
+		for (int i = 0; i < 2; i++) {
+			EQ(read(w[i].from, &said, 1), 1);
+			EQ(said, 'd');
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		finish_worker(&w[i], false);
+}
+
+/* One that was killed while it waited, and whose fork child keeps what it held, waits no longer: at none
+ * of the looks that follow. */
+static void outlive(void)
+{
+	struct worker a = begin(), b = begin();
+	int status;
+	later(10 * MS);
+	tell(&b, 'f', 'd');
+	tell(&b, 'w', 'w');
+	struct ration_account *account = account_of(0, b.pid);
+	while (!work_waiting(load_acquire(&account->work)))
+		sched_yield();
+	pass(&a, 8);
+	EQ(slice(&a), 3000);
+	kill(b.pid, SIGKILL);
+	waitpid(b.pid, &status, 0);
+	pass(&a, 2 * RATION_WORK_LEASE_US / 1000);
+	CHECK(work_waiting(load_acquire(&account->work))); /* it was not reaped */
+	for (unsigned look = 0; look < 2 * RATION_WORK_LEASE_US / 8000; look++) {
+		pass(&a, 8);
+		EQ(slice(&a), 6000);
+	}
+	close(b.to);
+	close(b.from);
+	finish_worker(&a, false);
+}
+
 /* One cap, several processes: together they get it, however often each launches, and a process that is
  * alone gets all of it. Workers launch in turn, each as often in a round as it says; gap passes after
  * each launch. */
@@ -179,6 +239,8 @@ int main(int argc, char **argv)
 	machine_clock = true;
 	divide();
 	wait_and_die();
+	outlive();
+	long_waits();
 	together();
 	return FINISH();
 }

@@ -178,6 +178,31 @@ static void inactive_beside(void)
 	made_while_current(primary);
 }
 
+/* A green context that is undone, because the job has no room for it, leaves no context behind of which the share is
+ * then not kept. */
+static void green_undone(void)
+{
+	CUdevResource all;
+	CUdevResourceDesc desc;
+	CUgreenCtx g;
+	CUcontext own;
+	OK(cuInit(0));
+	machine_clock = true;
+	OK(cuCtxCreate_v2(&own, 0, 0));
+	OK(cuDeviceGetDevResource(0, &all, 1));
+	OK(cuDevResourceGenerateDesc(&desc, &all, 1));
+	EQ(region_set_limit(region_here(), 0, make_limit(201 * MIB, 0)), REGION_OK);
+	EQ(cuGreenCtxCreate(&g, desc, 0, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	EQ(everybody(), 100 * MIB);
+	EQ(region_set_limit(region_here(), 0, make_limit(1000 * MIB, 0)), REGION_OK);
+	set_compute(0, 50, 0);
+	CUfunction f = kernel("one");
+	later(5 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 10000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 10000));
+}
+
 /* A program that closes all its files, and opens others by their numbers: the library makes no
  * control call on a file that is not the driver's, and says that it has lost its hold. */
 static void closed(void)
@@ -253,6 +278,7 @@ static const struct test {
 	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another"},
 	{"inactive", inactive, "", "", NULL},
 	{"inactive_beside", inactive_beside, "", "", "not enforced in this process: a context was made without"},
+	{"green_undone", green_undone, "", "", "out of memory"},
 	{"closed", closed, "", "", "not enforced in this process: a context was made without"},
 	{"forked", forked, "", "", NULL},
 	{"passed_on", passed_on, "", "strict", NULL},

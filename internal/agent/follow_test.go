@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"ration/machine"
+)
+
+// Everybody may know the devices and what is wrong with them, and no name that a user has chosen.
+func TestPublic(t *testing.T) {
+	m := &machine.Machine{Folder: "secret", Devices: []machine.GPU{{Rations: 5}},
+		Jobs:    []machine.Job{{Name: "secret", Path: "a", Owner: "secret", Command: []string{"secret"}}, {Path: "secret", UID: -1}},
+		Outside: []machine.Outside{{PID: 2, UID: -1, Name: "secret"}},
+		Findings: []machine.Finding{{Kind: machine.Overbooked, Text: "overbooked"}, {Kind: machine.DriverSilent, Text: "silent"}, {Kind: machine.Drift, Path: "a", Text: "secret"},
+			{Kind: machine.OutsideJobs, Text: "secret"}, {Kind: machine.Unanswering, Text: "secret"}, {Kind: machine.Unreadable, Text: "secret"}}}
+	got := Public(m)
+	if text := fmt.Sprintf("%+v", got); strings.Contains(text, "secret") || len(got.Findings) != 2 || len(got.Devices) != 1 {
+		t.Errorf("got %s", text)
+	}
+}
+
+// The page at the port has no job in it, and the rest of what the socket serves is not there.
+func TestPublicPage(t *testing.T) {
+	testFolder(t)
+	a := startAgent(t, Options{JobMetrics: true})
+	holder(t, "secretjob")
+	a.await(t, machine.RequestRefused, 1)
+	source := publicSource{a}
+	m, err := source.Machine()
+	h, err2 := source.History()
+	if err != nil || err2 != nil || len(a.Machine().Jobs) != 1 || len(m.Jobs)+len(m.Outside)+len(h.Jobs) > 0 {
+		t.Errorf("%+v, %v; %+v, %v", m, err, h, err2)
+	}
+	s := httptest.NewServer(a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
+	defer s.Close()
+	get := func(path, host string) (int, string) {
+		r, err := http.NewRequest("GET", s.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	if status, text := get("/", "localhost"); status != http.StatusOK || !strings.Contains(text, "what everybody may know") || strings.Contains(text, "secretjob") || strings.Contains(text, "asked for") {
+		t.Errorf("got %d %s", status, text)
+	}
+	for _, path := range []string{"/v1/machine", "/v1/events", "/v1/history", "/v1/changes", "/limit"} {
+		if status, text := get(path, "localhost"); status != http.StatusNotFound || strings.Contains(text, "secretjob") {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+	if status, _ := get("/", "evil.example"); status != http.StatusForbidden {
+		t.Errorf("by another name: %d", status)
+	}
+	if status, _ := get("/metrics", "gpu1.example"); status != http.StatusOK { // Prometheus may use any
+		t.Errorf("metrics by another name: %d", status)
+	}
+	for address, is := range map[string]bool{"127.0.0.1": true, "::1": true, "0.0.0.0": false, "192.0.2.1": false} {
+		if got := isLoopback(&net.TCPAddr{IP: net.ParseIP(address)}); got != is {
+			t.Errorf("%s: %v", address, got)
+		}
+	}
+}
+
+// Who follows the pictures is called at once, for each that is new, and hears when the agent ends.
+func TestChanges(t *testing.T) {
+	folder := testFolder(t)
+	a := startAgent(t, Options{})
+	socket, release, err := Listen(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, socket) }()
+	c, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, ended := make(chan struct{}, 1000), make(chan error, 1)
+	go func() { ended <- c.Changes(context.Background(), func() { told <- struct{}{} }) }()
+	<-told
+	holder(t, "train")
+	for {
+		<-told
+		m, err := c.Machine()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Jobs) == 1 && m.Jobs[0].State == machine.Running {
+			break
+		}
+	}
+	next := a.Changed()
+	if h := a.History(); len(h.Times) == 0 {
+		t.Errorf("got %+v", h)
+	}
+	holder(t, "other")
+	<-next
+	stop()
+	<-ended
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/web"
+	"ration/machine"
+)
+
+// defaultWebListen is where the page is served, if nobody else has that port.
+const defaultWebListen = "127.0.0.1:9411"
+
+type webFlags struct {
+	listen   string
+	readOnly bool
+	noAgent  bool
+}
+
+// Page is what `ration web --json` prints.
+type Page struct {
+	URL    string `json:"url"` // with the token; for this user only
+	Listen string `json:"listen"`
+}
+
+func newWebCommand(a *app) *cobra.Command {
+	var f webFlags
+	cmd := &cobra.Command{
+		Use:   "web",
+		Short: "Show the machine in a browser, as it changes",
+		Long: `Serve a page that shows the machine as it changes, until it is ended by Ctrl-C
+or SIGTERM: its findings; its GPUs as bars, with the jobs in them, their limits,
+and what is held outside of jobs; the last 15 minutes; jobs with their processes
+as a tree; and refusals and deaths as they happen. Root's page shows the jobs of
+all users, others their own, and what is used and handed out of each GPU.
+
+It prints the address to open. A token in it is the key: whoever has it sees
+what you may see. Every user of the machine can connect to the port, and gets
+nothing without the token. From your own computer, forward the port first, with
+ssh -L 9411:localhost:9411, and open the same address there.
+
+A job's limits can be changed on the page, as ration limit does and with the
+rights of the user who started it; not with --read-only. Nothing else can be
+changed.
+
+It asks the agent, where there is one (ration agent), and otherwise looks at the
+jobs itself: then the history begins when it was started, and what processes
+hold that died without returning it is returned to the job.
+
+Exit status: 0 when it was asked to end; 1 if it could not begin, as when the
+address is taken.`,
+		Example: "  ration web\n  ration web --listen 127.0.0.1:8080 --read-only",
+		Args:    noArgs,
+		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) }),
+	}
+	cmd.Flags().StringVar(&f.listen, "listen", "", "serve it at this `address` (default "+defaultWebListen+", or a free port if that is taken)")
+	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor what dead processes hold")
+	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "ask no agent")
+	return cmd
+}
+
+const (
+	webHeaderTimeout = 5 * time.Second
+	maxWebConns      = 64
+	maxWebStreams    = 32
+)
+
+func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
+	listen, err := listenWeb(f.listen)
+	if err != nil {
+		return err
+	}
+	defer listen.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	end := func() { stop() }
+	onSignal.Store(&end)
+	defer onSignal.Store(nil)
+	source, err := newWebSource(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer source.close()
+	opts := web.Options{Source: source, Version: version, Token: web.Secret(), ID: web.Secret()[:12], MaxStreams: maxWebStreams, Note: source.note}
+	if !job.AllUsers() {
+		opts.Viewer = proc.UserName(os.Geteuid())
+	}
+	if !f.readOnly {
+		opts.MayChange, opts.SetLimit = mayChangeLimit, setLimit
+	}
+	url := fmt.Sprintf("http://%s/%s/?token=%s", listen.Addr(), opts.ID, opts.Token)
+	if a.json {
+		if err := a.out.printJSON(Page{url, listen.Addr().String()}); err != nil {
+			return err
+		}
+	} else {
+		a.out.printf("%s\n%s\n", a.out.style(bold, url), a.out.wrap("Open this address in a browser. It is for you only: whoever has it sees what you see, and may change what you may. Ctrl-C ends it.", 0))
+	}
+	server := &http.Server{Handler: web.New(opts), ReadHeaderTimeout: webHeaderTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(netutil.LimitListener(listen, maxWebConns)) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	_ = server.Close() // its streams never end by themselves
+	return nil
+}
+
+// listenWeb listens at an address, or without one at the usual port, or at any that is free.
+func listenWeb(address string) (net.Listener, error) {
+	if address != "" {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return nil, fmt.Errorf("serving the page: %w (name another address with --listen)", err)
+		}
+		return l, nil
+	}
+	l, err := net.Listen("tcp", defaultWebListen)
+	if errors.Is(err, unix.EADDRINUSE) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("serving the page: %w (name another address with --listen)", err)
+	}
+	return l, nil
+}
+
+// mayChangeLimit reports whether this process may change a job's limits: an operator's are in a
+// file beside the region, which counts where there is one. Root may; a path of another user's is
+// not looked at.
+func mayChangeLimit(j *machine.Job) bool {
+	switch {
+	case j.Error != "":
+		return false
+	case os.Geteuid() == 0:
+		return true
+	case j.UID != os.Geteuid():
+		return false
+	}
+	path := j.Path + ".limits"
+	if unix.Faccessat(unix.AT_FDCWD, path, unix.F_OK, unix.AT_EACCESS) != nil {
+		path = j.Path
+	}
+	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"ration/internal/agent"
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// agentAgain is how often it is looked whether there is an agent.
+const agentAgain = 2 * time.Second
+
+// webSource is the machine for a page: as an agent sees it, where there is one, and otherwise as
+// one in this process does. It goes from one to the other when an agent ends or begins, and the
+// page goes on.
+type webSource struct {
+	ctx     context.Context
+	noAgent bool
+	own     func() (*agent.Agent, error) // makes the one in this process
+	ended   chan struct{}
+
+	mu     sync.Mutex
+	client *agent.Client    // under mu, as all below; nil: own
+	local  *agent.Agent     // nil: there is none
+	last   *machine.Machine // what an agent said last
+	next   chan struct{}    // closed when there is something new
+}
+
+func newWebSource(ctx context.Context, f webFlags) (*webSource, error) {
+	opts := agent.Options{Folder: job.Folder(), Version: version, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Reap: reapAs}
+	if f.readOnly {
+		opts.Reap = nil
+	}
+	s := &webSource{ctx: ctx, noAgent: f.noAgent, own: func() (*agent.Agent, error) { return agent.New(opts) },
+		ended: make(chan struct{}), next: make(chan struct{}), last: &machine.Machine{}}
+	first := make(chan error, 1)
+	go s.run(first)
+	return s, <-first
+}
+
+func (s *webSource) close() { <-s.ended }
+
+// run follows an agent while there is one, and otherwise looks itself. first is told when there is
+// something to show.
+func (s *webSource) run(first chan<- error) {
+	defer close(s.ended)
+	tell := sync.OnceFunc(func() { first <- nil })
+	for s.ctx.Err() == nil {
+		if c, err := agent.Find(); err == nil && !s.noAgent {
+			s.set(c, nil)
+			_ = c.Changes(s.ctx, func() { s.changed(); tell() }) // until it ends
+			if s.ctx.Err() != nil {
+				break
+			}
+		}
+		local, err := s.own()
+		if err != nil {
+			first <- err
+			return
+		}
+		s.look(local, tell)
+	}
+	tell()
+}
+
+// look looks at the machine in this process, until there is an agent that does.
+func (s *webSource) look(local *agent.Agent, tell func()) {
+	ctx, stop := context.WithCancel(s.ctx)
+	ended := make(chan struct{})
+	ready := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = local.Run(ctx, func() { close(ready) })
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	<-ready
+	s.set(nil, local)
+	tell()
+	again := time.NewTicker(agentAgain)
+	defer again.Stop()
+	for next := local.Changed(); ; {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-next:
+			next = local.Changed() // before it is told, so that nothing is missed
+			s.changed()
+		case <-again.C:
+			if s.noAgent {
+				continue
+			}
+			if _, err := agent.Find(); err == nil {
+				return
+			}
+		}
+	}
+}
+
+func (s *webSource) set(c *agent.Client, local *agent.Agent) {
+	s.mu.Lock()
+	s.client, s.local = c, local
+	s.mu.Unlock()
+	s.changed()
+}
+
+// changed says that there is something new.
+func (s *webSource) changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.next)
+	s.next = make(chan struct{})
+}
+
+// Changed returns a channel that is closed when there is something new.
+func (s *webSource) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next
+}
+
+// Machine returns the machine. Where an agent does not answer, which ends a moment before this
+// process looks itself, it is what it was.
+func (s *webSource) Machine() (*machine.Machine, error) {
+	s.mu.Lock()
+	c, local, last := s.client, s.local, s.last
+	s.mu.Unlock()
+	if c == nil {
+		return local.Machine(), nil
+	}
+	m, err := c.Machine()
+	if err != nil {
+		return last, nil
+	}
+	s.mu.Lock()
+	s.last = &m
+	s.mu.Unlock()
+	return &m, nil
+}
+
+// History returns the last minutes.
+func (s *webSource) History() (machine.History, error) {
+	s.mu.Lock()
+	c, local := s.client, s.local
+	s.mu.Unlock()
+	if c == nil {
+		return local.History(), nil
+	}
+	return c.History()
+}
+
+// note says that there is no agent: the history is shorter then.
+func (s *webSource) note() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil || s.noAgent {
+		return ""
+	}
+	return "No agent runs: the history begins with this page."
+}

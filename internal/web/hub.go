@@ -1,0 +1,249 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"ration/machine"
+)
+
+const (
+	// gap is how long it waits between two renderings at least: what happens meanwhile is in the
+	// next. The first thing that happens after a quiet moment is rendered at once.
+	gap = 50 * time.Millisecond
+	// maxAge is how old what a page is opened with may be, where nobody follows the machine.
+	maxAge = time.Second
+)
+
+// fragment is an element of the page.
+type fragment struct {
+	html    string
+	changed uint64 // version with which it became this
+}
+
+// list is elements of the page that come and go, in the order in which they are shown.
+type list struct {
+	ids     []string
+	changed uint64
+}
+
+// drawnJob is a job as it was when its fragment was drawn.
+type drawnJob struct {
+	job       machine.Job
+	colour    string
+	mayChange bool
+}
+
+// hub draws the machine when it changes, once for all who look.
+type hub struct {
+	opts  Options
+	host  string
+	epoch string // of this process: versions of another mean nothing here
+
+	draw    sync.Mutex // held while it reads and draws
+	fresh   <-chan struct{}
+	drawn   time.Time
+	colours *colours
+	chart   *chart
+	events  *timeline
+	jobs    map[string]drawnJob // by id
+	devices string              // which there were, by which jobs' own numbers are found
+
+	mu        sync.Mutex
+	version   uint64              // under mu, as all below
+	next      chan struct{}       // closed when there is another version
+	fragments map[string]fragment // by id
+	lists     map[string]list     // by id
+	viewers   int
+	stop      context.CancelFunc // ends what follows the machine
+}
+
+func newHub(opts Options) *hub {
+	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), epoch: Secret()[:8], colours: newColours(), chart: newChart(), events: newTimeline(), jobs: map[string]drawnJob{},
+		next: make(chan struct{}), fragments: map[string]fragment{}, lists: map[string]list{}}
+}
+
+// enter begins to follow the machine, with the first viewer.
+func (h *hub) enter() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.viewers++; h.viewers == 1 {
+		ctx, stop := context.WithCancel(context.Background())
+		h.stop = stop
+		go h.follow(ctx)
+	}
+}
+
+func (h *hub) leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.viewers--; h.viewers == 0 {
+		h.stop()
+	}
+}
+
+// follow draws the machine whenever it changes, and when the chart has to move on.
+func (h *hub) follow(ctx context.Context) {
+	for {
+		fresh := h.refresh()
+		if !after(ctx, gap) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-fresh:
+		case <-time.After(time.Until(h.chart.due(time.Now()))):
+		}
+	}
+}
+
+// refresh draws what has changed, and returns a channel that is closed when there is more.
+func (h *hub) refresh() <-chan struct{} {
+	h.draw.Lock()
+	defer h.draw.Unlock()
+	now := time.Now()
+	if h.fresh != nil && now.Sub(h.drawn) < maxAge && !h.chart.isDue(now) {
+		select {
+		case <-h.fresh:
+		default:
+			return h.fresh
+		}
+	}
+	h.fresh = h.opts.Source.Changed() // before it is read, so that nothing is missed
+	m, err := h.opts.Source.Machine()
+	h.drawn = now
+	if err != nil {
+		h.publish(map[string]string{"top": render("top", topView{Host: h.host, Problem: err.Error()})}, nil)
+		return h.fresh
+	}
+	if h.chart.stale(now) {
+		if past, err := h.opts.Source.History(); err == nil {
+			h.chart.seed(m, past)
+		}
+	}
+	h.chart.add(m, now)
+	h.events.add(m, now)
+	h.publish(h.view(m, now))
+	return h.fresh
+}
+
+// publish makes fragments and lists those of a version, if any is another than before. A fragment
+// that is in no list and was not given is as it was.
+func (h *hub) publish(fragments map[string]string, lists map[string][]string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	version := h.version + 1
+	changed := false
+	for id, html := range fragments {
+		if h.fragments[id].html != html {
+			h.fragments[id] = fragment{html, version}
+			changed = true
+		}
+	}
+	kept := map[string]bool{}
+	for id, ids := range lists {
+		if l, known := h.lists[id]; !known || !slices.Equal(l.ids, ids) {
+			h.lists[id] = list{ids, version}
+			changed = true
+		}
+	}
+	if lists != nil {
+		for _, l := range h.lists {
+			for _, id := range l.ids {
+				kept[id] = true
+			}
+		}
+		for id := range h.fragments {
+			if _, given := fragments[id]; !given && !kept[id] {
+				delete(h.fragments, id)
+			}
+		}
+	}
+	if changed {
+		h.version = version
+		close(h.next)
+		h.next = make(chan struct{})
+	}
+}
+
+// update is what a client has to change.
+type update struct {
+	Set   map[string]string   `json:"set,omitempty"`   // elements by id
+	Lists map[string][]string `json:"lists,omitempty"` // ids of the elements of each list
+}
+
+// since returns what has changed after a version, the version that this is, and a channel that is
+// closed when there is another.
+func (h *hub) since(version uint64) (out update, now uint64, next <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out = update{Set: map[string]string{}, Lists: map[string][]string{}}
+	for id, f := range h.fragments {
+		if f.changed > version {
+			out.Set[id] = f.html
+		}
+	}
+	for id, l := range h.lists {
+		if l.changed > version {
+			out.Lists[id] = l.ids
+		}
+	}
+	return out, h.version, h.next
+}
+
+// all returns the fragments and lists of the newest version, for a page.
+func (h *hub) all() (fragments map[string]string, lists map[string][]string, version uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fragments, lists = map[string]string{}, map[string][]string{}
+	for id, f := range h.fragments {
+		fragments[id] = f.html
+	}
+	for id, l := range h.lists {
+		lists[id] = l.ids
+	}
+	return fragments, lists, h.version
+}
+
+// versionText is a version as clients give it back.
+func (h *hub) versionText(version uint64) string { return fmt.Sprintf("%s-%d", h.epoch, version) }
+
+// parseVersion returns 0, before everything, for what another process has given out.
+func (h *hub) parseVersion(text string) (version uint64) {
+	rest, ours := strings.CutPrefix(text, h.epoch+"-")
+	if !ours {
+		return 0
+	}
+	if _, err := fmt.Sscan(rest, &version); err != nil {
+		return 0
+	}
+	return version
+}
+
+// render executes a template. The data is ours, so that it cannot fail but by a mistake in the
+// template, which every test would find.
+func render(name string, data any) string {
+	var out bytes.Buffer
+	if err := templates().ExecuteTemplate(&out, name, data); err != nil {
+		panic(fmt.Sprintf("template %s: %v", name, err))
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// same reports whether a job looks as it did. How often it was read is not shown.
+func (d *drawnJob) same(j *machine.Job, colour string, mayChange bool) bool {
+	if d.colour != colour || d.mayChange != mayChange {
+		return false
+	}
+	before, now := d.job, *j
+	before.Reads, now.Reads = machine.Reads{}, machine.Reads{}
+	return reflect.DeepEqual(&before, &now)
+}

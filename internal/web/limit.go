@@ -1,0 +1,112 @@
+package web
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"ration/internal/limit"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// answer is what a script is told of a form.
+type answer struct {
+	OK   bool   `json:"ok"`
+	Text string `json:"text"`
+}
+
+// serveLimit changes a job's limit, as ration limit does, with the rights of the process that
+// serves the page.
+func (s *server) serveLimit(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		refuse(w, "the form could not be read")
+		return
+	}
+	if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("form")), []byte(s.opts.form)) != 1 {
+		refuse(w, "the form is not of this page (load it again)")
+		return
+	}
+	text, err := s.setLimit(r)
+	if err != nil {
+		text = err.Error()
+	}
+	text = termtext.Printable(strings.Join(strings.Fields(text), " "))
+	if r.Header.Get("Accept") != "application/json" { // without the script
+		s.writePage(w, r, text, err != nil)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		w.WriteHeader(http.StatusUnprocessableEntity)
+	}
+	_ = json.NewEncoder(w).Encode(answer{err == nil, text})
+}
+
+var (
+	errGone      = errors.New("the job is not there any more (load the page again)")
+	errMayNot    = errors.New("you may not change the limits of this job")
+	errNoChange  = errors.New("nothing to change (fill in one of the fields)")
+	errNoSuchDev = errors.New("not a device of the job")
+)
+
+func (s *server) setLimit(r *http.Request) (string, error) {
+	s.hub.refresh()
+	j, there := s.hub.findJob(r.PostForm.Get("job"))
+	if !there {
+		return "", errGone
+	}
+	if s.opts.SetLimit == nil || !s.hub.mayChange(&j) {
+		return "", errMayNot
+	}
+	arguments, err := limitArguments(r.PostForm.Get)
+	if err != nil {
+		return "", err
+	}
+	return s.opts.SetLimit(j, arguments)
+}
+
+// findJob finds a job that is shown by the id of its element.
+func (h *hub) findJob(id string) (machine.Job, bool) {
+	h.draw.Lock()
+	defer h.draw.Unlock()
+	d, there := h.jobs[id]
+	return d.job, there
+}
+
+// limitArguments makes the arguments of ration limit of a form. They are parsed here too, so that
+// nothing in a field is taken for a flag.
+func limitArguments(field func(string) string) (out []string, err error) {
+	if memory := strings.TrimSpace(field("memory")); memory != "" {
+		if _, err := limit.ParseMemorySet("memory", memory); err != nil {
+			return nil, err
+		}
+		out = append(out, memory)
+	}
+	for _, of := range []struct{ name, flag string }{{"share", "--compute"}, {"cap", "--compute-max"}} {
+		text := strings.TrimSpace(field(of.name))
+		if text == "" {
+			continue
+		}
+		if _, err := limit.ParseComputeSet(of.name, text); err != nil {
+			return nil, err
+		}
+		out = append(out, of.flag+"="+text)
+	}
+	if out == nil {
+		return nil, errNoChange
+	}
+	if device := field("device"); device != "" {
+		n, err := strconv.Atoi(device)
+		if err != nil || n < 0 || n >= limit.MaxDevices {
+			return nil, fmt.Errorf("%q: %w", device, errNoSuchDev)
+		}
+		out = append(out, "--device="+strconv.Itoa(n))
+	}
+	return out, nil
+}

@@ -1,0 +1,248 @@
+package web
+
+import (
+	"bytes"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	writeTimeout  = 10 * time.Second // for one part of a stream
+	aliveInterval = 10 * time.Second // how often a stream shows that it is there
+	// streamTime is how long a stream lasts at most. The browser asks for another then, and for
+	// no more than it has missed: whoever has left without a word is forgotten.
+	streamTime = 30 * time.Minute
+	maxForm    = 4 << 10
+	cookieName = "ration"
+)
+
+// policy lets the page load its own script and style, ask its own server, and nothing else.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+type server struct {
+	opts    Options
+	hub     *hub
+	prefix  string // of all paths
+	streams chan struct{}
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET "+s.prefix+"{$}", s.allowed(s.servePage))
+	mux.Handle("GET "+s.prefix+"stream", s.allowed(s.serveStream))
+	if !s.opts.Public {
+		mux.Handle("POST "+s.prefix+"limit", s.allowed(s.serveLimit))
+	}
+	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
+		text, err := files.ReadFile("files/" + name)
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		mux.HandleFunc("GET "+s.prefix+name, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.Header().Set("Cache-Control", "no-cache")
+			_, _ = w.Write(text)
+		})
+	}
+	return s.guarded(mux)
+}
+
+// guarded sets what every answer says, and refuses who came by a name that is not this machine's:
+// a page of another site, whose name was made to lead here (DNS rebinding), has its own in Host.
+func (s *server) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer") // the address has the token in it
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		switch {
+		case !s.opts.AnyHost && !isLocalName(r.Host):
+			refuse(w, "this page is not served under that name (use localhost)")
+		case !sameOrigin(r):
+			refuse(w, "another site asks (open this page by its own address)")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func refuse(w http.ResponseWriter, text string) {
+	http.Error(w, "ration: "+text, http.StatusForbidden)
+}
+
+// isLocalName reports whether a Host header is an address or localhost: nobody can make these
+// lead elsewhere. The port may be another, as with ssh -L.
+func isLocalName(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return true
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return name == "localhost" || strings.HasSuffix(name, ".localhost")
+}
+
+// sameOrigin reports whether a request may come from the page itself: browsers say where one that
+// changes something comes from, and new ones say it of every request.
+func sameOrigin(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin != "" {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host != r.Host || u.Scheme != "http" && u.Scheme != "https" {
+			return false
+		}
+	} else if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	site := r.Header.Get("Sec-Fetch-Site")
+	navigates := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate"
+	return site == "" || site == "same-origin" || site == "none" || navigates // a link to the page
+}
+
+// allowed lets those pass who have the token: in the address the first time, in a cookie after
+// that. The cookie is of the page's own folder, whose name nobody else knows: other servers on
+// this machine, at other ports, never see it.
+func (s *server) allowed(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.opts.Public {
+			next(w, r)
+			return
+		}
+		given := r.URL.Query().Get("token")
+		if given != "" && s.isToken(given) {
+			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.opts.Token, Path: s.prefix, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			next(w, r)
+			return
+		}
+		if c, err := r.Cookie(cookieName); err == nil && given == "" && s.isToken(c.Value) {
+			next(w, r)
+			return
+		}
+		refuse(w, "the token is missing or another one (open the address that ration web has printed)")
+	})
+}
+
+func (s *server) isToken(text string) bool {
+	return s.opts.Token != "" && subtle.ConstantTimeCompare([]byte(text), []byte(s.opts.Token)) == 1
+}
+
+// pageView is the page around the fragments.
+type pageView struct {
+	Host, Viewer, Version, At string
+	Public                    bool
+	Theme                     string
+	Top, Findings, NoDevices  template.HTML
+	Devices                   []template.HTML
+	JobsHead, EndedHead       template.HTML
+	Jobs, Ended               []template.HTML
+	Outside, Events           template.HTML
+	Answer                    string // to a form
+	Failed                    bool
+}
+
+func (s *server) servePage(w http.ResponseWriter, r *http.Request) { s.writePage(w, r, "", false) }
+
+func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string, failed bool) {
+	s.hub.refresh()
+	fragments, lists, version := s.hub.all()
+	html := func(id string) template.HTML { return template.HTML(fragments[id]) } // each was written by a template
+	v := pageView{Host: s.hub.host, Viewer: s.opts.Viewer, Version: s.opts.Version, At: s.hub.versionText(version), Public: s.opts.Public, Answer: answer, Failed: failed,
+		Top: html("top"), Findings: html("findings"), NoDevices: html("no-devices"), JobsHead: html("jobs-head"), EndedHead: html("ended-head"), Outside: html("outside"), Events: html("events")}
+	if theme := r.URL.Query().Get("theme"); theme == "dark" || theme == "light" {
+		v.Theme = theme
+	}
+	for _, id := range lists["devices"] {
+		chart := "chart-" + strings.TrimPrefix(id, "gpu-")
+		v.Devices = append(v.Devices, template.HTML(strings.Replace(fragments[id], render("no-chart", chart), fragments[chart], 1)))
+	}
+	for _, id := range lists["jobs"] {
+		v.Jobs = append(v.Jobs, html(id))
+	}
+	for _, id := range lists["ended"] {
+		v.Ended = append(v.Ended, html(id))
+	}
+	var out bytes.Buffer
+	if err := templates().ExecuteTemplate(&out, "page", v); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if failed {
+		w.WriteHeader(http.StatusUnprocessableEntity)
+	}
+	_, _ = w.Write(out.Bytes())
+}
+
+// serveStream sends what changes, as server-sent events. The id of an event is the version that a
+// browser has then, and which it gives back when it connects again.
+func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "ration: too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
+	s.hub.enter()
+	defer s.hub.leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
+	seen := r.Header.Get("Last-Event-ID")
+	if seen == "" {
+		seen = r.URL.Query().Get("since")
+	}
+	version := s.hub.parseVersion(seen)
+	text := []byte("retry: 1000\n\n")
+	end := time.NewTimer(streamTime)
+	defer end.Stop()
+	alive := time.NewTicker(aliveInterval)
+	defer alive.Stop()
+	for {
+		var u update
+		var next <-chan struct{}
+		u, version, next = s.hub.since(version)
+		if len(u.Set)+len(u.Lists) > 0 {
+			text = append(text, s.message(u, version)...)
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := w.Write(text); err != nil || control.Flush() != nil {
+			return
+		}
+		text = nil
+		select {
+		case <-next:
+		case <-alive.C:
+			text = []byte(":\n\n")
+		case <-end.C:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (s *server) message(u update, version uint64) []byte {
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "id: %s\ndata: ", s.hub.versionText(version))
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false) // it is not in HTML, and would be half as long again
+	_ = enc.Encode(u)        // maps and strings; it ends its line
+	out.WriteByte('\n')
+	return out.Bytes()
+}

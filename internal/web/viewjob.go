@@ -1,0 +1,320 @@
+package web
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"syscall"
+
+	"ration/internal/humanfmt"
+	"ration/internal/node"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// Bounds of what is shown of one job; ration ps and ration why show all.
+const (
+	maxProcesses = 64
+	maxRefusals  = 8
+	maxDeaths    = 8
+	maxLines     = 4 // devices beside the name; the others are below it
+)
+
+// lineEnd is where a bar ends that is full: the mark of the limit is there.
+const lineEnd = 0.98
+
+// jobLine is a job's use of one device.
+type jobLine struct {
+	Label         string
+	Used, Of      string
+	Share         string // of the limit; empty without one
+	Full          bool   // nearly all of the limit
+	W, Limit      string // of the bar: what is used, and where the limit is
+	Peak          string // where it is in the bar; empty where it is what is used
+	Summary       string
+	Compute       string
+	ComputeDetail string
+}
+
+// processRow is a process, and what it holds of one device.
+type processRow struct {
+	Depth                          int
+	Indent                         string
+	PID, Host, User, State, Device string
+	Context, Module, Data, Driver  string
+	Holds, Drift, Compute          string
+	In, Name                       string
+}
+
+// saidRow is a sentence with its time.
+type saidRow struct {
+	Clock, When, Text string
+	Times             int
+}
+
+// jobView is a job.
+type jobView struct {
+	ID, Colour, Name, Owner string
+	State, StateWord        string
+	Since, SinceWhen        string // when it began, or ended
+	Ending                  string // how it ended
+	Error                   string
+	Lines, More             []jobLine
+	Processes               string
+	Refused, Died           string // with their words; empty for none
+	Command, Path           string
+	Rows                    []processRow
+	HasDevice, HasHost      bool
+	HasIn, HasCompute       bool
+	Hidden                  int // processes that are not shown
+	Refusals, Deaths        []saidRow
+	Claims                  string // what the question mark means, where there is one
+	MayChange               bool
+	Key, Form               string
+	Devices                 []int // that a limit can be changed of, by the job's own numbers
+	Damaged                 uint64
+	Searchable              string
+}
+
+// jobOrder is the order of jobs by their states.
+var jobOrder = map[string]int{machine.Running: 0, machine.Idle: 1, machine.Starting: 2, machine.Ended: 3}
+
+// drawJobs draws the jobs that have changed, and lists all: what runs with the busiest first, by
+// powers of two, so that two of about the same size do not change places all the time.
+func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists map[string][]string) {
+	jobs := make([]*machine.Job, len(m.Jobs))
+	for i := range m.Jobs {
+		jobs[i] = &m.Jobs[i]
+	}
+	slices.SortStableFunc(jobs, func(a, b *machine.Job) int {
+		if a.State == machine.Ended && b.State == machine.Ended {
+			return cmp.Or(cmp.Compare(b.Ended, a.Ended), cmp.Compare(b.Created, a.Created))
+		}
+		return cmp.Or(cmp.Compare(jobOrder[a.State], jobOrder[b.State]), cmp.Compare(bits.Len64(heldBytes(b)), bits.Len64(heldBytes(a))), cmp.Compare(a.Title(), b.Title()), cmp.Compare(a.Path, b.Path))
+	})
+	devices := ""
+	for _, g := range m.Devices {
+		devices += fmt.Sprintf("%d %s\n", g.Device, g.UUID)
+	}
+	if devices != h.devices { // they are called by other numbers now
+		h.jobs, h.devices = map[string]drawnJob{}, devices
+	}
+	lists["jobs"], lists["ended"] = []string{}, []string{}
+	drawn := map[string]drawnJob{}
+	live, ended := 0, 0
+	for _, j := range jobs {
+		id, of := keyOf(j).id(), "jobs"
+		if j.State == machine.Ended {
+			of = "ended"
+			ended++
+		} else {
+			live++
+		}
+		if _, twice := drawn[id]; twice || len(lists[of]) == maxJobs {
+			continue
+		}
+		lists[of] = append(lists[of], id)
+		colour, may := h.colours.class(keyOf(j)), h.mayChange(j)
+		before, known := h.jobs[id]
+		if !known || !before.same(j, colour, may) {
+			before = drawnJob{*j, colour, may}
+			fragments[id] = render("job", h.job(m, j, colour, may))
+		}
+		drawn[id] = before
+	}
+	h.jobs = drawn
+	fragments["jobs-head"] = render("jobs-head", jobsHead{live, live - len(lists["jobs"]), h.opts.Viewer, h.opts.Viewer == ""})
+	fragments["ended-head"] = render("ended-head", endedHead{ended + m.Hidden, ended + m.Hidden - len(lists["ended"])})
+}
+
+type jobsHead struct {
+	Count, Hidden int
+	Viewer        string
+	All           bool
+}
+
+type endedHead struct{ Count, Hidden int }
+
+func (h *hub) mayChange(j *machine.Job) bool {
+	return h.opts.MayChange != nil && j.State != machine.Ended && h.opts.MayChange(j)
+}
+
+func (h *hub) job(m *machine.Machine, j *machine.Job, colour string, mayChange bool) jobView {
+	v := jobView{ID: keyOf(j).id(), Key: keyOf(j).id(), Colour: colour, Name: termtext.Printable(j.Title()), State: j.State, StateWord: j.State,
+		Error: termtext.Printable(j.Error), Command: termtext.Printable(strings.Join(j.Command, " ")), Path: termtext.Printable(j.Path),
+		MayChange: mayChange, Form: h.opts.form, Damaged: j.Damaged}
+	if h.opts.Viewer == "" {
+		v.Owner = j.Owner
+	}
+	v.Searchable = strings.ToLower(strings.Join([]string{v.Name, j.Owner, v.Command}, " "))
+	begin := cmp.Or(j.Started, j.Created)
+	if j.State == machine.Ended {
+		begin = j.Ended
+		v.Ending = endingOf(j.Exit)
+	}
+	v.Since, v.SinceWhen = clock(begin)
+	var refused uint64
+	for _, d := range node.DeviceRanges(j.Devices) {
+		line := h.line(m, &d)
+		refused += d.Refused
+		v.Devices = append(v.Devices, d.Device.Device)
+		// Of a device that was never used there is nothing to see but its limit.
+		if len(v.Lines) < maxLines && (d.Peak > 0 || d.Used > 0 || d.Refused > 0) {
+			v.Lines = append(v.Lines, line)
+		} else {
+			v.More = append(v.More, line)
+		}
+	}
+	if len(v.Lines) == 0 && len(v.More) > 0 {
+		v.Lines, v.More = v.More[:1], v.More[1:]
+	}
+	v.Processes = plural(len(j.Processes), "process", "processes")
+	if refused > 0 {
+		v.Refused = humanfmt.Count(refused) + " " + word(int(min(refused, 2)), "refusal", "refusals")
+	}
+	if j.Died > 0 {
+		v.Died = humanfmt.Count(j.Died) + " died"
+	}
+	h.addRows(&v, m, j)
+	h.addSaid(&v, j)
+	return v
+}
+
+func endingOf(e *machine.Exit) string {
+	switch {
+	case e == nil:
+		return ""
+	case e.Signal != 0:
+		return fmt.Sprintf("by signal %d (%v)", e.Signal, syscall.Signal(e.Signal))
+	}
+	return fmt.Sprintf("exit status %d", e.Status)
+}
+
+// deviceLabel calls a job's device what the machine calls it.
+func deviceLabel(m *machine.Machine, d *node.DeviceRange) string {
+	if d.Last > d.Device.Device {
+		return "GPU " + strings.ReplaceAll(d.String(), "-", "–")
+	}
+	if at := node.DeviceOf(m, &d.Device); at >= 0 {
+		return fmt.Sprintf("GPU %d", m.Devices[at].Device)
+	}
+	return fmt.Sprintf("GPU %d", d.Device.Device)
+}
+
+// line draws a job's use of a device: the bar is as long as the limit, or the peak if that is
+// more, or the device where there is no limit.
+func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
+	out := jobLine{Label: deviceLabel(m, d), Used: humanfmt.Bytes(d.Used), Of: "no limit"}
+	scale := max(d.Used, d.Peak)
+	switch {
+	case d.Limited:
+		scale = max(scale, d.Limit)
+		out.Of = "of " + humanfmt.Bytes(d.Limit)
+	default:
+		scale = max(scale, d.Total)
+	}
+	of := func(bytes uint64) string {
+		if scale == 0 {
+			return percent(0)
+		}
+		return percent(lineEnd * float64(bytes) / float64(scale))
+	}
+	out.W = of(d.Used)
+	if d.Limited && d.Limit > 0 {
+		share := float64(d.Used) / float64(d.Limit)
+		out.Share, out.Full, out.Limit = fmt.Sprintf("%.0f %%", 100*share), share > 0.95, of(d.Limit)
+	}
+	if d.Peak > d.Used {
+		out.Peak = of(d.Peak)
+	}
+	out.Summary = fmt.Sprintf("%s: %s %s, peak %s", out.Label, out.Used, out.Of, humanfmt.Bytes(d.Peak))
+	if d.Compute != nil {
+		out.Compute, out.ComputeDetail = d.Compute.Short(), out.Label+": "+d.Compute.Sentence()+"."
+	}
+	return out
+}
+
+// addRows adds the processes as a tree, a row for each device of which one holds something.
+func (h *hub) addRows(v *jobView, m *machine.Machine, j *machine.Job) {
+	label := map[int]string{}
+	for i := range j.Devices {
+		d := node.DeviceRange{Device: j.Devices[i], Last: j.Devices[i].Device}
+		label[d.Device.Device] = strings.TrimPrefix(deviceLabel(m, &d), "GPU ")
+	}
+	shown, devices := 0, map[string]bool{}
+	for p, depth := range node.Tree(j.Processes) {
+		if shown++; shown > maxProcesses {
+			v.Hidden = len(j.Processes) - maxProcesses
+			break
+		}
+		if !p.Verified {
+			v.Claims = humanfmt.ClaimNote + "."
+		}
+		row := processRow{Depth: depth, Indent: strings.Repeat("\u2003", min(depth, 8)), PID: humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), User: p.User, State: p.State,
+			In: termtext.Printable(p.Container), Name: humanfmt.Claim(termtext.Printable(p.Name), p.Verified)}
+		if depth > 0 {
+			row.Indent += "└ "
+		}
+		if p.HostPID != 0 && p.HostPID != p.PID {
+			row.Host = humanfmt.Claim(fmt.Sprint(p.HostPID), p.Verified)
+			v.HasHost = true
+		}
+		v.HasIn = v.HasIn || row.In != ""
+		if len(p.Holdings) == 0 {
+			v.Rows = append(v.Rows, row)
+		}
+		for i, hold := range p.Holdings {
+			r := row
+			if i > 0 {
+				r.PID, r.Host, r.User, r.State, r.In = "", "", "", "", ""
+			}
+			r.Device, r.Holds = label[hold.Device], humanfmt.Short(hold.Total)
+			r.Context, r.Module, r.Data, r.Driver = humanfmt.Short(hold.Context), humanfmt.Short(hold.Module), humanfmt.Short(hold.Data), humanfmt.Short(hold.Overhead)
+			r.Drift = drift(&hold)
+			devices[r.Device] = true
+			if c := hold.Compute; c != nil {
+				r.Compute = cmp.Or(c.State, "–")
+				v.HasCompute = true
+			}
+			v.Rows = append(v.Rows, r)
+		}
+	}
+	v.HasDevice = len(devices) > 1
+}
+
+// drift is how much more, or less, the driver counts than the job does.
+func drift(h *machine.Holding) string {
+	switch {
+	case !h.DriverNow:
+		return "–"
+	case h.Driver == h.Total:
+		return "0"
+	case h.Driver > h.Total:
+		return "+" + humanfmt.Short(h.Driver-h.Total)
+	}
+	return "−" + humanfmt.Short(h.Total-h.Driver)
+}
+
+// addSaid adds refusals, each with its sentence, and deaths.
+func (h *hub) addSaid(v *jobView, j *machine.Job) {
+	for _, f := range machine.GroupRefusals(j.Refusals) {
+		if len(v.Refusals) == maxRefusals {
+			break
+		}
+		row := saidRow{Text: sentence(f.Sentence(j.Processes)), Times: f.Times}
+		row.Clock, row.When = clock(f.Time)
+		v.Refusals = append(v.Refusals, row)
+	}
+	for i := range j.Deaths[:min(len(j.Deaths), maxDeaths)] {
+		row := saidRow{Text: sentence(j.Deaths[i].Sentence()), Times: 1}
+		row.Clock, row.When = clock(j.Deaths[i].Time)
+		v.Deaths = append(v.Deaths, row)
+	}
+	for _, row := range append(slices.Clone(v.Refusals), v.Deaths...) {
+		if strings.Contains(row.Text, "pid "+humanfmt.ClaimMark) {
+			v.Claims = humanfmt.ClaimNote + "."
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"ration/internal/web/webtest"
+	"ration/machine"
+)
+
+const token = "0123456789abcdef"
+
+// page is a page that a test serves, and a client that has its cookie.
+type page struct {
+	t      *testing.T
+	source *webtest.Source
+	url    string // of its folder
+	server *httptest.Server
+}
+
+func serve(t *testing.T, m *machine.Machine, change func(*Options)) *page {
+	t.Helper()
+	p := &page{t: t, source: webtest.NewSource(m, machine.History{})}
+	opts := Options{Source: p.source, Token: token, ID: "abc", MaxStreams: 4}
+	if change != nil {
+		change(&opts)
+	}
+	handler := New(opts)
+	p.server = httptest.NewServer(handler)
+	t.Cleanup(p.server.Close)
+	p.url = p.server.URL + "/"
+	if opts.ID != "" {
+		p.url += opts.ID + "/"
+	}
+	return p
+}
+
+// ask makes a request, as the page's own script does unless change says otherwise.
+func (p *page) ask(method, path string, form url.Values, change func(*http.Request)) (int, string, http.Header) {
+	p.t.Helper()
+	r, err := http.NewRequest(method, p.url+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r.AddCookie(&http.Cookie{Name: cookieName, Value: token})
+	if method == http.MethodPost {
+		r.Header.Set("Origin", p.server.URL)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Accept", "application/json")
+	}
+	if change != nil {
+		change(r)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // a stream that is not refused does not end
+	defer cancel()
+	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		p.t.Fatalf("%s: %v", path, err)
+	}
+	return answer.StatusCode, string(text), answer.Header
+}
+
+// fill puts a text into every string that a value can hold, and one element into each slice.
+func fill(v reflect.Value, text string) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), text)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), text)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() && v.Type() != reflect.TypeFor[time.Time]() {
+				fill(v.Field(i), text)
+			}
+		}
+	case reflect.Uint64, reflect.Int, reflect.Int64:
+		if v.CanSet() && v.Kind() == reflect.Uint64 {
+			v.SetUint(1 << 30)
+		}
+	}
+}
+
+// hostile is a machine in which every string is what a tenant would write to do harm.
+func hostile() *machine.Machine {
+	var m machine.Machine
+	fill(reflect.ValueOf(&m).Elem(), webtest.Hostile)
+	live, unreadable := m.Jobs[0], m.Jobs[0]
+	live.Error, live.State = "", machine.Running
+	live.Path += "live"
+	live.Deaths[0].Time, live.Refusals[0].Time = 1, 2
+	unreadable.State = machine.Ended
+	m.Jobs = []machine.Job{live, unreadable}
+	m.Devices[0].Total = 4 << 30
+	return &m
+}
+
+// Whatever names tenants choose, the page has no element, no attribute and no script that is not
+// ours; nor has an update.
+func TestHostileNames(t *testing.T) {
+	p := serve(t, hostile(), func(o *Options) { o.MayChange = func(*machine.Job) bool { return true } })
+	_, text, _ := p.ask("GET", "", nil, nil)
+	if !strings.Contains(text, "&lt;script&gt;") {
+		t.Fatal("the names are not on the page")
+	}
+	parts := []string{text}
+	for _, fragment := range p.stream("").next().Set {
+		parts = append(parts, fragment)
+	}
+	for _, part := range parts {
+		doc, err := html.Parse(strings.NewReader(part))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range doc.Descendants() {
+			if n.Type != html.ElementNode {
+				continue
+			}
+			if n.Data == "img" || n.Data == "b" || n.Data == "style" || n.Data == "script" && n.FirstChild != nil {
+				t.Errorf("there is an element %s", n.Data)
+			}
+			for _, a := range n.Attr {
+				if strings.HasPrefix(a.Key, "on") || a.Key == "style" || (a.Key == "href" || a.Key == "src") && strings.ContainsAny(a.Val, ":<") {
+					t.Errorf("%s has the attribute %s=%q", n.Data, a.Key, a.Val)
+				}
+			}
+		}
+	}
+}
+
+// reader reads the messages of a stream.
+type reader struct {
+	t     *testing.T
+	body  io.Closer
+	lines *bufio.Scanner
+	id    string // of the latest
+	size  int
+}
+
+func (p *page) stream(since string) *reader {
+	p.t.Helper()
+	r, err := http.NewRequest("GET", p.url+"stream", nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r.AddCookie(&http.Cookie{Name: cookieName, Value: token})
+	if since != "" {
+		r.Header.Set("Last-Event-ID", since)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil || answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "text/event-stream" {
+		p.t.Fatalf("%+v, %v", answer, err)
+	}
+	p.t.Cleanup(func() { _ = answer.Body.Close() })
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 16<<20)
+	return &reader{t: p.t, body: answer.Body, lines: lines}
+}
+
+// next returns the next message.
+func (r *reader) next() (u update) {
+	r.t.Helper()
+	for r.lines.Scan() {
+		if id, is := strings.CutPrefix(r.lines.Text(), "id: "); is {
+			r.id = id
+		}
+		if data, is := strings.CutPrefix(r.lines.Text(), "data: "); is {
+			r.size = len(data)
+			if err := json.Unmarshal([]byte(data), &u); err != nil {
+				r.t.Fatal(err)
+			}
+			return u
+		}
+	}
+	r.t.Fatalf("the stream has ended: %v", r.lines.Err())
+	return u
+}
+
+// A change is one message, with what has changed and no more: of 200 jobs with 8 processes each,
+// that of one. Who comes back gets what was missed, and who comes from another process, all.
+func TestStream(t *testing.T) {
+	p := serve(t, webtest.Machine(2, 200, 8), nil)
+	s := p.stream("")
+	first := s.next()
+	if len(first.Set) < 200 || len(first.Lists["jobs"]) != 200 {
+		t.Fatalf("%d fragments, %d jobs", len(first.Set), len(first.Lists["jobs"]))
+	}
+	whole, begin := s.size, s.id
+	p.source.Change(func(m *machine.Machine) { webtest.Refuse(&m.Jobs[150], time.Now(), 9<<30) })
+	u := s.next()
+	for u.Set["events"] == "" { // the chart may have moved on in between
+		u = s.next()
+	}
+	id := keyOf(&webtest.Machine(2, 200, 8).Jobs[150]).id()
+	if !strings.Contains(u.Set[id], "1 refusal") || !strings.Contains(u.Set["events"], "asked for 9 GiB") || !strings.Contains(u.Set["top"], "refusal") {
+		t.Errorf("got %v", u.Set)
+	}
+	others := 0
+	for of := range u.Set {
+		if strings.HasPrefix(of, "job-") && of != id {
+			others++
+		}
+	}
+	if others > 0 || s.size > 64<<10 || s.size > whole/8 {
+		t.Errorf("%d other jobs, %d of %d bytes", others, s.size, whole)
+	}
+	t.Logf("%d bytes for all, %d for a refusal", whole, s.size)
+
+	again := p.stream(begin)
+	if u := again.next(); u.Set[id] == "" || len(u.Set) > 12 {
+		t.Errorf("who missed it got %d fragments", len(u.Set))
+	}
+	if u := p.stream("00000000-7").next(); len(u.Set) < 200 {
+		t.Errorf("who comes from another process got %d fragments", len(u.Set))
+	}
+
+	// A job that ends goes from one list to the other, and one that is gone is gone.
+	p.source.Change(func(m *machine.Machine) {
+		m.Jobs[150].State = machine.Ended
+		m.Jobs = m.Jobs[1:]
+	})
+	for u = s.next(); u.Lists["jobs"] == nil; {
+		u = s.next()
+	}
+	if len(u.Lists["jobs"]) != 198 || len(u.Lists["ended"]) != 1 || u.Lists["ended"][0] != id {
+		t.Errorf("%d jobs, %v ended", len(u.Lists["jobs"]), u.Lists["ended"])
+	}
+}
+
+// No more pages stay connected than may be, and when the last has left nobody looks.
+func TestStreamsAreBounded(t *testing.T) {
+	p := serve(t, webtest.Machine(1, 1, 1), func(o *Options) { o.MaxStreams = 1 })
+	s := p.stream("")
+	s.next()
+	if status, text, _ := p.ask("GET", "stream", nil, nil); status != http.StatusServiceUnavailable {
+		t.Errorf("got %d %s", status, text)
+	}
+	_ = s.body.Close()
+	for end := time.Now().Add(10 * time.Second); ; { // until the server has noticed
+		r, _ := http.NewRequest("GET", p.url+"stream", nil)
+		r.AddCookie(&http.Cookie{Name: cookieName, Value: token})
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode == http.StatusOK {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the place is not free")
+		}
+		p.source.Change(func(m *machine.Machine) { m.Devices[0].Used += 1 << 30 }) // which it cannot write
+	}
+}

@@ -1,0 +1,119 @@
+// Package node starts a node of a cluster on this machine, in namespaces of its own: containerd with runc, the
+// kubelet and ration's kubelet plugin, with a stand-in GPU. All of it ends with the namespaces.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// insideVariable is set in the process that is the first of the namespaces, to the name of its cgroups.
+const insideVariable = "RATION_E2E_INSIDE"
+
+// Folder is where all files of the node are. Paths of sockets have to be short.
+const Folder = "/run/e2e"
+
+// ErrCannot is returned where there can be no node.
+var ErrCannot = errors.New("this machine cannot have a node of Kubernetes")
+
+// Inside returns whether this process is in namespaces of its own, where Isolate has been.
+func Inside() bool { return os.Getenv(insideVariable) != "" }
+
+// Check returns an error that says what is missing for a node.
+func Check() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: only root can start containers as the kubelet does (sudo make e2e-node)", ErrCannot)
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return nil
+	}
+	for _, name := range []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "devices"} {
+		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", name, "cgroup.procs")); err != nil {
+			return fmt.Errorf("%w: there is no cgroup controller %s at /sys/fs/cgroup, which the kubelet needs (in a container, mount them writable)", ErrCannot, name)
+		}
+	}
+	return nil
+}
+
+// Isolate runs this program again, with the same arguments, as the first process of mount, PID, network and other
+// namespaces, and returns its exit status. Whatever it leaves behind is killed by the kernel when it ends.
+// Its containers are in cgroups of their own, which are removed.
+func Isolate() (code int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	cgroup := fmt.Sprintf("ration-e2e-%d", os.Getpid())
+	if err := makeCgroups(cgroup); err != nil {
+		return 1, fmt.Errorf("%w: %w", ErrCannot, err)
+	}
+	defer func() { err = errors.Join(err, removeCgroups(cgroup)) }()
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideVariable+"="+cgroup)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
+	err = cmd.Run()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		return exit.ExitCode(), nil
+	}
+	if err != nil {
+		return 1, fmt.Errorf("%w: making namespaces: %w", ErrCannot, err)
+	}
+	return 0, nil
+}
+
+// settings are what the kubelet sets of the kernel, for the whole machine. It finds these and leaves the machine's alone.
+var settings = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+// Furnish makes the namespaces of Isolate a machine of their own: folders that only it has, and a network of itself.
+func Furnish() error {
+	var all error
+	try := func(what string, err error) {
+		if err != nil {
+			all = errors.Join(all, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	try("leaving the mounts of the machine", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	try("mounting /proc", unix.Mount("proc", "/proc", "proc", 0, ""))
+	for _, folder := range []string{"/run", "/var/lib/kubelet", "/var/log"} {
+		try("making "+folder, os.MkdirAll(folder, 0o755))
+		try("mounting "+folder, unix.Mount("e2e", folder, "tmpfs", 0, "mode=755"))
+	}
+	for _, folder := range []string{"settings", "kubelet", "cdi"} {
+		try("making folders", os.MkdirAll(filepath.Join(Folder, folder), 0o755))
+	}
+	// On a file system of their own, as the kubelet takes what is mounted from one for the same place.
+	try("mounting settings", unix.Mount("e2e", filepath.Join(Folder, "settings"), "tmpfs", 0, "mode=755"))
+	for name, value := range settings {
+		own := filepath.Join(Folder, "settings", strings.ReplaceAll(name, "/", "."))
+		try("writing settings", os.WriteFile(own, []byte(value+"\n"), 0o644))
+		try("mounting settings", unix.Mount(own, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""))
+	}
+	try("sharing mounts", unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")) // with containers, as the kubelet wants it
+	try("naming the machine", unix.Sethostname([]byte(Name)))
+	if all == nil {
+		all = loopback()
+	}
+	return all
+}
+
+// loopback lets the machine talk to itself, by an address that is not loopback's own too: the kubelet wants one.
+func loopback() error {
+	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", Address + "/32", "dev", "lo"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ration/kube/slices"
+)
+
+// lastWithin bounds every wait; it is reached only where something is wrong.
+const lastWithin = 3 * time.Minute
+
+// driver is where a container has the files of the stand-in driver.
+const driver = "/run/ration/lib/fakegpu/"
+
+type world struct {
+	*testing.T
+	ctx  context.Context
+	name string // of the namespace
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, ctx: context.Background(), name: strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))}
+	_, err := control.Client.CoreV1().Namespaces().Create(w.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name}}, metav1.CreateOptions{})
+	w.must(err)
+	w.eventually("the service account", func() error {
+		_, err := control.Client.CoreV1().ServiceAccounts(w.name).Get(w.ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("plugin: %s", here.Log(pluginName))
+			t.Logf("kubelet: %s", here.Log("kubelet"))
+		}
+	})
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, check func() error) {
+	w.Helper()
+	for end := time.Now().Add(lastWithin); ; time.Sleep(100 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			w.Fatalf("waiting for %s: %v", what, err)
+		}
+	}
+}
+
+func (w *world) makeClaim(name, memory string) {
+	w.Helper()
+	_, err := control.Client.ResourceV1().ResourceClaims(w.name).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: slices.Driver, Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{slices.Memory: resource.MustParse(memory)}}}}}}}},
+		metav1.CreateOptions{})
+	w.must(err)
+}
+
+// podFor returns a pod with containers that wait, in a claim.
+func (w *world) podFor(name, claim string, containers ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, HostNetwork: true, TerminationGracePeriodSeconds: new(int64(1)), AutomountServiceAccountToken: new(bool),
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}}}}
+	user := int64(1000)
+	for _, c := range containers {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: Image, ImagePullPolicy: corev1.PullNever,
+			Command:         []string{"sleep", "1000000"},
+			SecurityContext: &corev1.SecurityContext{RunAsUser: &user},
+			Resources:       corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}})
+	}
+	return pod
+}
+
+func (w *world) makePod(pod *corev1.Pod) {
+	w.Helper()
+	_, err := control.Client.CoreV1().Pods(w.name).Create(w.ctx, pod, metav1.CreateOptions{})
+	w.must(err)
+}
+
+// runs waits until a pod runs.
+func (w *world) runs(name string) (pod *corev1.Pod) {
+	w.Helper()
+	w.eventually("pod "+name+" to run", func() (err error) {
+		pod, err = control.Client.CoreV1().Pods(w.name).Get(w.ctx, name, metav1.GetOptions{})
+		if err == nil && pod.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("it is %s: %s", pod.Status.Phase, w.events(name))
+		}
+		return err
+	})
+	return pod
+}
+
+// events returns what was said of a pod.
+func (w *world) events(pod string) string {
+	list, err := control.Client.CoreV1().Events(w.name).List(w.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+	if err != nil {
+		return err.Error()
+	}
+	var out strings.Builder
+	for _, e := range list.Items {
+		fmt.Fprintf(&out, "%s: %s\n", e.Reason, e.Message)
+	}
+	return out.String()
+}
+
+// gives runs a program in a container, and fails the test unless it ends with this status and writes this.
+func (w *world) gives(pod *corev1.Pod, container string, code int, contains string, command ...string) {
+	w.Helper()
+	out, got, err := Exec(w.ctx, pod, container, command...)
+	w.must(err)
+	if got != code || !strings.Contains(out, contains) {
+		w.Errorf("%s: status %d, want %d with %q:\n%s", strings.Join(command, " "), got, code, contains, out)
+	}
+}
+
+func (w *world) delete(pod string) {
+	w.Helper()
+	w.must(control.Client.CoreV1().Pods(w.name).Delete(w.ctx, pod, metav1.DeleteOptions{}))
+}
+
+func (w *world) gone(pod string) {
+	w.Helper()
+	w.eventually("pod "+pod+" to go", func() error {
+		_, err := control.Client.CoreV1().Pods(w.name).Get(w.ctx, pod, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there (%v): %s", err, w.events(pod))
+	})
+}
+
+// nothingLeft fails the test if a claim left anything on the node.
+func (w *world) nothingLeft() {
+	w.Helper()
+	w.eventually("nothing to be left", func() error {
+		if files := Claims(); len(files) > 0 {
+			return fmt.Errorf("%v", files)
+		}
+		return nil
+	})
+}
+
+// A pod gets its ration and no more, sees it as its GPU, and its containers share it. What a program does to its
+// environment changes nothing. Everything goes with the pod.
+func TestRation(t *testing.T) {
+	w := newWorld(t)
+	w.makeClaim("ten", "10Gi")
+	w.makePod(w.podFor("a", "ten", "one", "two"))
+	pod := w.runs("a")
+	train, smi := driver+"fake-train", driver+"fake-smi"
+	w.gives(pod, "one", 0, "", train, "9g")
+	w.gives(pod, "one", 1, "", train, "11g")
+	w.gives(pod, "two", 1, "", train, "10g") // the context takes some of it
+	w.gives(pod, "one", 0, "10240MiB", smi)
+
+	// The stand-in driver is found by the environment, so that much of it has to stay.
+	const clean = "exec env -i LD_LIBRARY_PATH=$LD_LIBRARY_PATH FAKEGPU_STATE=$FAKEGPU_STATE "
+	w.gives(pod, "one", 0, "", "sh", "-c", clean+train+" 9g")
+	w.gives(pod, "one", 1, "", "sh", "-c", clean+train+" 11g")
+	w.gives(pod, "one", 1, "", "sh", "-c", clean+"LD_PRELOAD= RATION_REGION=/tmp/none RATION_JOB=other RATION_JOB_CREATED=1 "+train+" 11g")
+	w.gives(pod, "one", 1, "", "sh", "-c", "echo 1 >/run/ration/job/region.limits")
+	w.gives(pod, "one", 1, "", "sh", "-c", "echo >/etc/ld.so.preload")
+
+	w.delete("a")
+	w.gone("a")
+	w.nothingLeft()
+}
+
+// The containers of a pod have the ration of its claim between them.
+func TestShared(t *testing.T) {
+	w := newWorld(t)
+	w.makeClaim("ten", "10Gi")
+	pod := w.podFor("a", "ten", "one", "two")
+	pod.Spec.Containers[0].Command = []string{driver + "fake-train", "--hold", "6g"}
+	w.makePod(pod)
+	pod = w.runs("a")
+	w.eventually("the first container to hold 6 GiB", func() error {
+		out, _, err := Exec(w.ctx, pod, "two", driver+"fake-train", "4g")
+		if err == nil && !strings.Contains(out, "out of memory") && !strings.Contains(out, "refused") {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+	w.gives(pod, "two", 0, "", driver+"fake-train", "2g")
+	w.delete("a")
+	w.gone("a")
+	w.nothingLeft()
+}
+
+// The plugin and the kubelet are killed, one after the other and both: pods go on in their rations, and what is asked
+// for meanwhile is done when they are back.
+func TestKilled(t *testing.T) {
+	w := newWorld(t)
+	train := driver + "fake-train"
+	w.makeClaim("ten", "10Gi")
+	w.makePod(w.podFor("a", "ten", "one"))
+	before := w.runs("a")
+	still := func(what string) {
+		t.Helper()
+		w.gives(before, "one", 0, "", train, "9g")
+		w.gives(before, "one", 1, "", train, "11g")
+		if pod := w.runs("a"); pod.Status.ContainerStatuses[0].ContainerID != before.Status.ContainerStatuses[0].ContainerID {
+			t.Errorf("%s: the container was started again", what)
+		}
+	}
+
+	here.KillPlugin()
+	still("without a plugin")
+	w.makeClaim("twenty", "20Gi")
+	w.makePod(w.podFor("b", "twenty", "one"))
+	w.eventually("the kubelet to miss the plugin", func() error {
+		if events := w.events("b"); !strings.Contains(events, "FailedPrepareDynamicResources") {
+			return fmt.Errorf("events: %s", events)
+		}
+		return nil
+	})
+	w.must(here.StartPlugin(w.ctx, pluginKubeconfig))
+	w.gives(w.runs("b"), "one", 1, "", train, "21g")
+	still("with the next plugin")
+
+	here.KillKubelet()
+	still("without a kubelet")
+	w.must(here.StartKubelet(w.ctx))
+	w.makeClaim("five", "5Gi")
+	w.makePod(w.podFor("c", "five", "one"))
+	w.gives(w.runs("c"), "one", 1, "", train, "6g")
+	still("with the next kubelet")
+
+	// A pod that is deleted while there is no plugin goes when there is one again.
+	here.KillPlugin()
+	w.delete("b")
+	w.eventually("the kubelet to end the pod", func() error {
+		pod, err := control.Client.CoreV1().Pods(w.name).Get(w.ctx, "b", metav1.GetOptions{})
+		if err == nil && pod.DeletionTimestamp == nil {
+			err = fmt.Errorf("it is not being deleted")
+		}
+		return err
+	})
+	here.KillKubelet()
+	w.must(here.StartPlugin(w.ctx, pluginKubeconfig))
+	w.must(here.StartKubelet(w.ctx))
+	w.gone("b")
+	still("after all of it")
+	w.delete("a")
+	w.delete("c")
+	w.gone("a")
+	w.gone("c")
+	w.nothingLeft()
+}

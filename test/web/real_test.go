@@ -1,0 +1,309 @@
+package web
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"golang.org/x/sys/unix"
+
+	"ration/machine"
+)
+
+// site is a machine with a stand-in for two GPUs, on which real programs run.
+type site struct {
+	t      *testing.T
+	folder string
+	env    []string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	for _, name := range []string{"jobs", "bin"} {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	driver := filepath.Join(root, "build", "fakegpu")
+	for name, at := range map[string]string{"ration": filepath.Join(root, "bin", "ration"), "fake-train": filepath.Join(driver, "fake-train"), "workload": filepath.Join(root, "build", "workload", "workload")} {
+		if _, err := os.Stat(at); err != nil {
+			t.Fatalf("%v (run make first)", err)
+		}
+		if err := os.Symlink(at, filepath.Join(folder, "bin", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &site{t: t, folder: folder}
+	s.env = append(os.Environ(), "RATION_DIR="+filepath.Join(folder, "jobs"), "PATH="+filepath.Join(folder, "bin")+":"+os.Getenv("PATH"), "LD_LIBRARY_PATH="+driver,
+		"FAKEGPU=h200x2", "FAKEGPU_STATE="+filepath.Join(folder, "gpu"), "FAKEGPU_QUIET=1")
+	return s
+}
+
+// command is a program of the site's that has been started.
+type command struct {
+	*exec.Cmd
+	stdin io.Closer
+	ended bool
+}
+
+// start starts a program, and waits until it says something.
+func (s *site) start(says string, args ...string) *command {
+	s.t.Helper()
+	c, out := s.begin(args...)
+	lines := bufio.NewScanner(out)
+	var said []string
+	for lines.Scan() {
+		said = append(said, lines.Text())
+		if strings.Contains(lines.Text(), says) {
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+			return c
+		}
+	}
+	s.t.Fatalf("%q did not say %q: %q", args, says, said)
+	return nil
+}
+
+// begin starts a program, and returns what it writes.
+func (s *site) begin(args ...string) (*command, io.Reader) {
+	s.t.Helper()
+	c := &command{Cmd: exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...)}
+	c.Env = s.env
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
+	r, w, err := os.Pipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c.Stdout, c.Stderr = w, w
+	if c.stdin, err = c.StdinPipe(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	_ = w.Close()
+	s.t.Cleanup(c.end)
+	return c, r
+}
+
+func (c *command) end() {
+	if !c.ended {
+		c.ended = true
+		_ = c.Process.Signal(unix.SIGTERM)
+		_ = c.stdin.Close()
+		_ = c.Wait()
+	}
+}
+
+func (c *command) kill() {
+	c.ended = true
+	_ = c.Process.Kill()
+	_ = c.Wait()
+}
+
+// web starts ration web, and returns the address of its page.
+func (s *site) web(args ...string) string {
+	s.t.Helper()
+	c := exec.Command(filepath.Join(s.folder, "bin", "ration"), append([]string{"web", "--json", "--listen", "127.0.0.1:0"}, args...)...)
+	c.Env = s.env
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		_ = c.Process.Signal(unix.SIGTERM)
+		if err := c.Wait(); err != nil {
+			s.t.Errorf("ration web ended with %v", err)
+		}
+	})
+	var page struct{ URL string }
+	if err := json.NewDecoder(out).Decode(&page); err != nil {
+		s.t.Fatal(err)
+	}
+	return page.URL
+}
+
+// processes returns the PIDs of a job's processes.
+func (s *site) processes(name string) (pids []int) {
+	s.t.Helper()
+	c := exec.Command(filepath.Join(s.folder, "bin", "ration"), "ps", "--json", "--read-only", name)
+	c.Env = s.env
+	out, err := c.Output()
+	var m machine.Machine
+	if err == nil {
+		err = json.Unmarshal(out, &m)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, p := range m.Jobs[0].Processes {
+		pids = append(pids, p.HostPID)
+	}
+	return pids
+}
+
+// deathOf returns when the latest death in a job was written down, in Unix nanoseconds.
+func (s *site) deathOf(name string) int64 {
+	s.t.Helper()
+	c := exec.Command(filepath.Join(s.folder, "bin", "ration"), "inspect", "--json", name)
+	c.Env = s.env
+	out, err := c.Output()
+	var j machine.Job
+	if err == nil {
+		err = json.Unmarshal(out, &j)
+	}
+	if err != nil || len(j.Deaths) == 0 {
+		s.t.Fatalf("%v, %s", err, out)
+	}
+	return j.Deaths[0].Time
+}
+
+// The page shows what happens to real jobs, as it happens: with an agent, while it is killed,
+// without one, and with the next.
+func TestRealJobs(t *testing.T) {
+	s := newSite(t)
+	s.start("holding", "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
+	agent := s.start("msg=watching", "ration", "agent", "--listen", "none")
+	b := open(t, s.web(), as(1280, 800, "light", false))
+	b.isLive()
+	b.shows("#gpu-0 .legend", "train")
+	b.shows(`#jobs .job .amount`, "12.5 GiB of 20 GiB")
+	b.shows("#events .refusal", "asked for 10 GiB with 7.49 GiB free of 20 GiB")
+	b.wait(`document.querySelector("#chart-0 .area")`)
+
+	s.start("holding", "ration", "run", "--mem", "9g", "--name", "other", "--", "sh", "-c", "fake-train --hold 2g & exec fake-train --hold 1g")
+	b.shows("#jobs .job h3", "other")
+	b.wait(jobSelector("other") + `?.querySelectorAll("tbody tr").length === 2`)
+	victim := s.processes("other")[0]
+	if err := unix.Kill(victim, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("#events .death", fmt.Sprintf("(pid ?%d) died holding", victim))
+	b.shows("#jobs .job .tail", "1 died")
+
+	// A process of no job.
+	outside := s.start("holding", "fake-train", "--hold", "5g")
+	b.shows("#findings", fmt.Sprintf("fake-train (pid %d) of user", outside.Process.Pid))
+	b.shows("#outside td", fmt.Sprint(outside.Process.Pid))
+
+	// The limit, by the form.
+	b.get(jobSelector("other")+`.querySelector("details").open = true`, nil)
+	field := "#" + b.text(jobSelector("other")+".id") + " [name=memory]"
+	b.run(chromedp.SendKeys(field, "1k\r"))
+	b.shows("output.failed", "1k")
+	b.run(chromedp.SetValue(field, "7g"), chromedp.SendKeys(field, "\r"))
+	b.shows("output", "the limit is 7 GiB now; it was 9 GiB")
+	b.shows("#jobs .job .amount", "of 7 GiB")
+
+	// Without an agent, and with the next.
+	agent.kill()
+	b.shows("#top", "No agent runs")
+	s.start("holding", "ration", "run", "--mem", "3g", "--name", "third", "--", "fake-train", "--hold", "1g")
+	b.shows("#jobs .job h3", "third")
+	next := s.start("msg=watching", "ration", "agent", "--listen", "none")
+	b.wait(`!document.querySelector("#top").textContent.includes("No agent runs")`)
+	next.end()
+	b.shows("#top", "No agent runs")
+	b.wait(`document.querySelector("#live.on")`)
+}
+
+// The page at the agent's port goes on when the agent was killed and started again, and has no job
+// in it.
+func TestPublicPage(t *testing.T) {
+	s := newSite(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	agent := s.start("msg=watching", "ration", "agent", "--listen", address)
+	b := open(t, "http://"+address+"/", as(390, 844, "dark", false))
+	b.isLive()
+	b.shows("#gpu-1", "nothing handed out")
+	agent.kill()
+	b.wait(`document.querySelector("#live.off")`)
+	s.start("holding", "ration", "run", "--mem", "20g", "--name", "secretjob", "--", "fake-train", "--hold", "12g", "10g")
+	s.start("msg=watching", "ration", "agent", "--listen", address)
+	b.isLive()
+	b.shows("#gpu-0", "20 GiB handed out to 1 job")
+	b.shows("#gpu-0 .use", "13.1 GiB")
+	if text := b.text("document.documentElement.outerHTML"); strings.Contains(text, "secretjob") || strings.Contains(text, "fake-train") {
+		t.Error("there are names of jobs and programs")
+	}
+}
+
+var load = flag.String("load", "8x2", "`JOBSxPROCESSES` of TestUpdateTime")
+
+// TestUpdateTime measures how long after a process was killed the page of a machine under load
+// shows its death. It asserts that each is shown, and only says how long it took.
+func TestUpdateTime(t *testing.T) {
+	var jobs, processes int
+	if _, err := fmt.Sscanf(*load, "%dx%d", &jobs, &processes); err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t)
+	job := filepath.Join(s.folder, "job")
+	// Programs that have a context and 1 MiB, until their input ends.
+	script := "#!/bin/sh\nexec 3<&0\nfor i in $(seq " + fmt.Sprint(processes) + "); do { printf 'init\\nalloc 1048576\\n'; cat <&3; } | workload & done\nwait\n"
+	if err := os.WriteFile(job, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for n := range jobs { // each with a machine of its own, so that all of them find room
+		s.begin("ration", "run", "--fake-gpu", "small:80g", "--mem", "8g", "--name", fmt.Sprintf("job-%d", n), "--", job)
+	}
+	s.start("msg=watching", "ration", "agent", "--listen", "none")
+	b := open(t, s.web(), as(1280, 800, "light", false))
+	b.isLive()
+	b.waitLong(fmt.Sprintf(`document.querySelector(".figures").textContent.includes(%q)`, "processes"+count(jobs*processes)))
+	var took, after []time.Duration // since the kill, and since what was held went back to the job
+	for n := range min(jobs, 20) {
+		name := fmt.Sprintf("job-%d", n)
+		victim := s.processes(name)[0]
+		b.get(fmt.Sprintf(`window.shown = new Promise(done => new MutationObserver((_, o) => {
+			if (![...document.querySelectorAll("#events .death")].some(e => e.textContent.includes("pid ?%d"))) return;
+			o.disconnect();
+			requestAnimationFrame(() => done(performance.timeOrigin + performance.now())); // it is painted with this frame
+		}).observe(document.getElementById("events"), { childList: true, subtree: true, characterData: true })); 0`, victim), nil)
+		at := time.Now()
+		if err := unix.Kill(victim, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		b.shows("#events .death", fmt.Sprintf("pid ?%d", victim))
+		var shown float64
+		b.run(chromedp.Evaluate("window.shown", &shown, awaited))
+		took = append(took, time.Duration(shown*1e6)-time.Duration(at.UnixNano()))
+		after = append(after, time.Duration(shown*1e6)-time.Duration(s.deathOf(name)))
+	}
+	for name, all := range map[string][]time.Duration{"a kill": took, "the death was written down": after} {
+		slices.Sort(all)
+		t.Logf("%s: shown after %s: median %v, longest %v", *load, name, all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
+	}
+}
+
+// count is a number as the page writes it.
+func count(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+}
