@@ -282,6 +282,10 @@ func checkHeld(uid int, before, after region.Limits) error {
 // endRun ends a run that no process is in: it gets nothing more, and then is removed. The user's own
 // job gets its ration when that job is given what is left the next time (ensure).
 func (r *rations) endRun(run job.Job) error {
+	// One that is in use keeps its limits all the while: its programs would be refused for nothing.
+	if job.Running(run) || region.Locked(run.Path) {
+		return fmt.Errorf("ending %s: %w", run.Name, job.ErrInUse)
+	}
 	before, err := readLimits(run.Path)
 	if err == nil {
 		// Before its processes are looked for: one that comes after that gets nothing.
