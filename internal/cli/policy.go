@@ -371,7 +371,8 @@ func newPolicyKeepCommand(a *app) *cobra.Command {
 		Use:   "keep",
 		Short: "Make the jobs of users when they first need one, until it is ended",
 		Long: `Keep the policy that is in force, until it is ended by SIGTERM, or the policy
-is disabled: make the job of a user whose program first needs one, and put
+is disabled: make the job of a user whose program first needs one, give
+ration run --mem its part of its user's ration, and put
 ` + policy.ConfigFile + ` in force when it changes. ` + policyService + `
 runs it. Jobs that are there do not need it.
 
