@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
 	"ration/internal/bench"
@@ -70,7 +72,9 @@ func dieAtStep() {
 			return
 		}
 		if left--; left == 0 {
-			_ = syscall.Kill(os.Getpid(), signal) // this thread is among those that it ends or stops
+			// To this thread: it gets no further, whichever thread would take the signal otherwise.
+			runtime.LockOSThread()
+			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), signal)
 		}
 	})
 }
