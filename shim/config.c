@@ -274,12 +274,40 @@ static bool config_find_well_known(struct config *c)
 	return true;
 }
 
+/* config_find_run finds the run that RATION_REGION names. One that has ended is an error: its
+ * program asked for that ration, and would otherwise take another. */
+static bool config_find_run(struct config *c, const char *region, bool quiet)
+{
+	struct stat st;
+	char created[128];
+	const char *when = environment_get("RATION_JOB_CREATED");
+	snprintf(c->path, sizeof c->path, "%s", region);
+	snprintf(created, sizeof created, "%.*s/created", (int)(strrchr(region, '/') - region), region);
+	c->fail_open = false;
+	if (config_stat(created, &st)) {
+		config_read_created(c, created);
+		if (config_number(when)) /* of two runs of a name, the one that it was started in */
+			c->created = config_number(when);
+		return true;
+	}
+	if (!quiet) {
+		log_set_job(c->path);
+		log_error("the run that RATION_REGION names has ended, and its ration is gone (start it again with ration run, or unset "
+			  "RATION_REGION)");
+	}
+	return false;
+}
+
 /* config_find_users_job finds the job in which a policy has this process's user. No variable counts
- * there, nor RATION_FAIL: what becomes of a user without a job is the policy's to say. */
+ * there but one that names a run of the same user's, nor RATION_FAIL: what becomes of a user without
+ * a job is the policy's to say. */
 static bool config_find_users_job(struct config *c, bool quiet)
 {
 	char folder[64], created[sizeof folder + sizeof "/created"], why[320];
+	const char *region = environment_get("RATION_REGION");
 	c->placed = c->made = c->path_given = true;
+	if (userjob_is_run(region))
+		return config_find_run(c, region, quiet);
 	enum userjob found = userjob_find(folder, sizeof folder, why, sizeof why);
 	snprintf(c->path, sizeof c->path, "%s/region", folder);
 	c->fail_open = found == USERJOB_OPEN;

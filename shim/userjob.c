@@ -75,6 +75,18 @@ static bool userjob_root(uid_t owner) { return owner == 0 && getuid() == 0 && us
 /* userjob_path writes the path of a file in the folder of this user's job, or of the folder. */
 static void userjob_path(char *out, size_t size, const char *file) { snprintf(out, size, "/run/ration/user-%lu%s", userjob_uid(), file); }
 
+bool userjob_is_run(const char *region)
+{
+	char prefix[64];
+	userjob_path(prefix, sizeof prefix, "-");
+	size_t n = strlen(prefix);
+	if (!region || strncmp(region, prefix, n))
+		return false;
+	/* A name, and the region in it: all below is root's. */
+	size_t name = strcspn(region + n, "/");
+	return name > 0 && !strcmp(region + n + name, "/region");
+}
+
 bool userjob_ruled(void)
 {
 	char exempt[64];

@@ -3,6 +3,8 @@
  *   /etc/ration/in-force.toml      is there while a policy is in force; its first line says what
  *                                  becomes of a user for whom there is no job
  *   /run/ration/user-UID/region    the user's job
+ *   /run/ration/user-UID-NAME/region
+ *                                  a run: a job with a part of the user's ration
  *   /run/ration/user-UID/exempt    the policy does not ration this user
  *   /run/ration/policy.sock        makes a job for the user who connects
  *
@@ -16,6 +18,11 @@
 
 /* userjob_ruled reports whether a policy is in force, and rations this process's user. */
 bool userjob_ruled(void);
+
+/* userjob_is_run reports whether a path is that of a run of this process's user: a job of the user's
+ * beside the one of all programs, whose limits are taken out of that one's. It need not exist. Which
+ * of these jobs a process is in is the user's to say, as their limits add up to one ration. */
+bool userjob_is_run(const char *region);
 
 enum userjob {
 	USERJOB_FOUND,   /* the path is the folder of its job */

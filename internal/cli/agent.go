@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"syscall"
@@ -62,6 +63,14 @@ another agent runs already.`,
 	return cmd
 }
 
+// checkListen says what is wrong with the form of an address, before anything has begun.
+func checkListen(address string) error {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return usageError("--listen=%q: not an address (use HOST:PORT, like 127.0.0.1:9999)", address)
+	}
+	return nil
+}
+
 func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	if a.json {
 		return usageError("ration agent prints no result (for a log in JSON use --log-json; for the machine ration ps --json)")
@@ -74,6 +83,10 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	switch {
 	case f.listen == "none":
 		opts.Listen = ""
+	case f.listen != "":
+		if err := checkListen(f.listen); err != nil {
+			return err
+		}
 	case !cmd.Flags().Changed("listen") && job.AllUsers():
 		opts.Listen = defaultListen
 	}

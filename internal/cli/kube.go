@@ -19,7 +19,7 @@ func newKubeCommand(a *app) *cobra.Command {
 		Long: `Turn manifests for HAMi into ones that claim a ration of a GPU. What gives pods
 their rations is ration-kubelet-plugin, on each node.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newKubeConvertCommand(a))
@@ -44,6 +44,9 @@ read.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -
   helm template train ./chart | ration kube convert --device-memory 80Gi`,
 		RunE: withStatus(func(_ *cobra.Command, files []string) error {
+			if a.json {
+				return usageError("ration kube convert prints YAML, as it reads it (leave out --json)")
+			}
 			if memory != "" {
 				size, err := limit.ParseSize(memory)
 				if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -15,10 +16,12 @@ var (
 		"list": "ps", "ls": "ps", "status": "ps", "show": "ps", "jobs": "ps",
 		"exec": "run", "start": "run", "launch": "run",
 		"remove": "rm", "delete": "rm", "prune": "rm", "clean": "rm",
-		"set": "limit", "update": "limit", "explain": "why", "events": "why", "check": "doctor",
+		"set": "limit", "update": "limit", "explain": "why", "check": "doctor",
+		"log": "events", "logs": "events", "config": "policy", "user": "policy", "users": "policy", "monitor": "top", "watch": "top",
 	}
 	otherFlags = map[string]string{
 		"m": "mem", "memory": "mem", "limit": "mem", "gpu-mem": "mem", "n": "name", "j": "json", "gpus": "fake-gpu", "rm": "stale",
+		"V": "version", "p": "listen", "port": "listen", "address": "listen",
 	}
 )
 
@@ -32,6 +35,13 @@ func checkCommand(root *cobra.Command, args []string) error {
 	if found, _, err := root.Find(args[i:]); err == nil && found != root {
 		return nil
 	}
+	run, _, _ := root.Find([]string{"run"})
+	for _, arg := range args[:i] { // a flag of ration run, without run
+		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if root.Flags().Lookup(name) == nil && root.PersistentFlags().Lookup(name) == nil && run.Flags().Lookup(name) != nil {
+			return fmt.Errorf("--%s is a flag of ration run (as in ration run --mem 10g -- python train.py)", name)
+		}
+	}
 	return unknownCommand(root, args[i])
 }
 
@@ -39,6 +49,7 @@ func checkCommand(root *cobra.Command, args []string) error {
 func unknownCommand(cmd *cobra.Command, name string) error {
 	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
 	other, known := otherCommands[name]
+	cmd.SuggestionsMinimumDistance = 2 // two letters that changed places
 	if len(name) < 5 {
 		cmd.SuggestionsMinimumDistance = 1 // two letters of four are another word
 	}
@@ -46,6 +57,8 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	case cmd.HasParent() || !known && name != "kill" && name != "stop":
 		if len(similar) > 0 {
 			hint = "did you mean " + strings.Join(similar, " or ") + "?"
+		} else if _, err := exec.LookPath(name); err == nil && !cmd.HasParent() {
+			hint = fmt.Sprintf("to start the program of that name: ration run --mem 10g -- %s", name)
 		}
 	case known:
 		hint = "did you mean " + other + "?"

@@ -186,7 +186,11 @@ anything else failed; 2 if the file is wrong.`,
 			if err != nil {
 				return err
 			}
-			a.sayWhatEnableDoes(p, dry)
+			if steps := enableSteps(p); dry && a.json {
+				return a.out.printJSON(PolicyPlanned{steps})
+			} else if !a.json {
+				a.printSteps(steps, dry)
+			}
 			if dry {
 				return nil
 			}
@@ -201,26 +205,33 @@ anything else failed; 2 if the file is wrong.`,
 	return cmd
 }
 
-func (a *app) sayWhatEnableDoes(p *policy.Policy, dry bool) {
-	if a.json {
-		return
-	}
+// PolicyPlanned is what `ration policy enable --dry-run --json` prints.
+type PolicyPlanned struct {
+	Would []string `json:"would"` // what it would do, one after the other
+}
+
+func (a *app) printSteps(steps []string, dry bool) {
 	would := ""
 	if dry {
 		would = "would: "
 	}
+	for _, step := range steps {
+		a.out.printf("%s%s\n", would, step)
+	}
+}
+
+// enableSteps says what it does to the machine to put a policy in force.
+func enableSteps(p *policy.Policy) []string {
 	missing := "refused CUDA"
 	if p.Missing == policy.MissingOpen {
 		missing = "not limited"
 	}
-	for _, line := range []string{
+	return []string{
 		"install " + policy.Library + ", and try it in a program",
 		fmt.Sprintf("make the jobs of %s; those of others are made when they first need one", humanfmt.Plural(len(p.Users), "user", "users")),
 		"write " + policy.InForceFile + "; a user for whom no job can be made is " + missing,
 		"add the library to /etc/ld.so.preload, and leave all else there as it is",
 		"start " + policyService + " where there is systemd",
-	} {
-		a.out.printf("%s%s\n", would, line)
 	}
 }
 
@@ -309,6 +320,12 @@ Exit status: as for ration policy enable.`,
 	}
 }
 
+// PolicyEnded is what `ration policy disable --json` prints.
+type PolicyEnded struct {
+	WasInForce bool     `json:"was_in_force"`
+	Left       []string `json:"left"` // users whose processes stay in their jobs until they end
+}
+
 func newPolicyDisableCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "disable",
@@ -321,6 +338,7 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 		Example: "  ration policy disable",
 		Args:    noArgs,
 		RunE: policyStatus(func(_ *cobra.Command, _ []string) error {
+			_, before := policy.InForce()
 			left, err := policy.Disable()
 			if err != nil {
 				return err
@@ -328,9 +346,20 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 			if _, err := os.Stat("/run/systemd/system"); err == nil {
 				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
 			}
-			a.out.printf("No policy is in force.\n")
+			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: []string{}}
 			for _, uid := range left {
-				a.out.printf("The job of %s is left: its processes stay in it until they end.\n", proc.UserName(uid))
+				out.Left = append(out.Left, proc.UserName(uid))
+			}
+			if a.json {
+				return a.out.printJSON(out)
+			}
+			if out.WasInForce {
+				a.out.printf("The policy has ended: programs that start now are not rationed.\n")
+			} else {
+				a.out.printf("No policy was in force.\n")
+			}
+			for _, name := range out.Left {
+				a.out.printf("The job of %s is left: its processes stay in it until they end.\n", name)
 			}
 			return nil
 		}),
@@ -342,7 +371,8 @@ func newPolicyKeepCommand(a *app) *cobra.Command {
 		Use:   "keep",
 		Short: "Make the jobs of users when they first need one, until it is ended",
 		Long: `Keep the policy that is in force, until it is ended by SIGTERM, or the policy
-is disabled: make the job of a user whose program first needs one, and put
+is disabled: make the job of a user whose program first needs one, give
+ration run --mem its part of its user's ration, and put
 ` + policy.ConfigFile + ` in force when it changes. ` + policyService + `
 runs it. Jobs that are there do not need it.
 

@@ -76,6 +76,7 @@ func (a *app) printPolicy(s PolicyShown) {
 		return text
 	}
 	if len(s.Users) == 0 {
+		a.out.printf("The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).\n")
 		return
 	}
 	printTable(a.out, []column[policy.Standing]{

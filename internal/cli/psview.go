@@ -276,7 +276,7 @@ func (a *app) printHidden(m *machine.Machine) {
 	if m.Hidden == 0 {
 		return
 	}
-	text := humanfmt.Plural(m.Hidden, "job has ended", "jobs have ended") + " (ration ps -a shows them)"
+	text := humanfmt.Plural(m.Hidden, "job has ended", "jobs have ended") + " (ration ps -a shows " + humanfmt.ItOrThem(m.Hidden) + ")"
 	if len(m.Jobs) == 0 {
 		text = "No job runs in " + termtext.Printable(m.Folder) + ". " + text
 	} else {

@@ -60,6 +60,7 @@ var files = []entry{
 	{"/etc/ld.so.preload", "What ration run --keep mounts over, for its job only. A policy has a line in it."},
 	{"/etc/ration/config.toml, /etc/ration/in-force.toml", "The policy of a machine, and the copy of it that is in force."},
 	{"/run/ration/user-UID/region", "The job of all programs of a user, where a policy is in force."},
+	{"/run/ration/user-UID-NAME/region", "A run: what ration run --mem has of a user's ration there."},
 	{"/usr/lib/ration/policy/libration.so", "The library that a policy has every program load."},
 }
 

@@ -58,6 +58,10 @@ file is in its environment, which some programs clear: env -i, su -, sudo. With
 If root uses --keep, it works for programs of all users, and only root can
 change the limits. If others do, it works for their own programs.
 
+Where a policy is in force (ration policy show), the command is in the job of
+all your programs. With --mem it has that much of your ration for itself, until
+it ends: your other programs have the rest.
+
 Exit status: the command's; 126 if it cannot be run, 127 if it was not found;
 before it starts also 1, 2 and 3, as everywhere.`,
 		Example: `  ration run --mem 10g -- python train.py
@@ -110,12 +114,12 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err != nil {
 		return err
 	}
+	if to != nil && launch.Ruled() {
+		return usageError("--summary: the command is in a job that this machine's policy keeps (ration ps shows it)")
+	}
 	j, err := f.plan.Prepare()
 	if err != nil {
 		return withLaunchStatus(err)
-	}
-	if to != nil && j.Ruled() {
-		return usageError("--summary: the command is in the job of all your programs, by this machine's policy (ration ps shows it)")
 	}
 	if to != nil || j.NeedsParent() {
 		return a.supervise(j, to)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"ration/internal/demo"
 	"ration/internal/doctor"
 	"ration/internal/limit"
+	"ration/internal/policy"
 	"ration/internal/region"
 	"ration/internal/selftest"
 	"ration/internal/workload"
@@ -34,7 +36,7 @@ var underRace bool
 
 func TestMain(m *testing.M) {
 	commands := map[string]func(){
-		"ration":  func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
+		"ration":  func() { dieAtStep(); os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"hold":    func() { os.Exit(hold(os.Args[1:])) },
 		"hostile": func() { os.Exit(hostile(os.Args[1:])) },
 
@@ -49,6 +51,28 @@ func TestMain(m *testing.M) {
 		}
 	}
 	testscript.Main(m, commands)
+}
+
+// dieAtStep kills or stops this process at a step of the keeper's: RATION_TEST_DIE=STEP:N is the n-th
+// time, and STEP:N:stop stops it.
+func dieAtStep() {
+	part := strings.Split(os.Getenv("RATION_TEST_DIE"), ":")
+	if len(part) < 2 {
+		return
+	}
+	left, _ := strconv.Atoi(part[1])
+	signal := syscall.SIGKILL
+	if len(part) > 2 {
+		signal = syscall.SIGSTOP
+	}
+	policy.OnStep(func(at string) {
+		if at != part[0] {
+			return
+		}
+		if left--; left == 0 {
+			_ = syscall.Kill(os.Getpid(), signal) // this thread is among those that it ends or stops
+		}
+	})
 }
 
 func TestScripts(t *testing.T) {

@@ -77,6 +77,11 @@ const (
 )
 
 func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
+	if f.listen != "" {
+		if err := checkListen(f.listen); err != nil {
+			return err
+		}
+	}
 	listen, err := listenWeb(f.listen)
 	if err != nil {
 		return err

@@ -131,3 +131,11 @@ func Plural(n int, one, many string) string {
 	}
 	return Count(n) + " " + many
 }
+
+// ItOrThem is what a sentence calls a number of things that it has named.
+func ItOrThem(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return "them"
+}

@@ -34,6 +34,8 @@ func TestRender(t *testing.T) {
 		{Plural(0, "job", "jobs"), "0 jobs"},
 		{Plural(1, "job", "jobs"), "1 job"},
 		{Plural(2000, "process", "processes"), "2,000 processes"},
+		{ItOrThem(1), "it"},
+		{ItOrThem(2), "them"},
 		{Bytes(0), "0 B"},
 		{Bytes(1023), "1023 B"},
 		{Bytes(1024), "1 KiB"},

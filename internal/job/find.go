@@ -89,6 +89,9 @@ func Reserved(name string) bool {
 	if _, is := UserOf(name); is {
 		return true
 	}
+	if _, _, is := RunOf(name); is {
+		return true
+	}
 	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == PolicySocket || name == PolicyLock
 }
 

@@ -21,7 +21,8 @@ type Job struct {
 const WellKnown = "/run/ration/job"
 
 // List returns this user's jobs, and the one that this process is in: its region is named
-// by EnvRegion, or is where WellKnown says, or where a policy has this user's processes.
+// by EnvRegion, or is where WellKnown says, or where a policy has this user's processes;
+// and this user's runs there.
 func List() ([]Job, error) {
 	var jobs []Job
 	folder := Folder()
@@ -41,7 +42,11 @@ func List() ([]Job, error) {
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})
 	}
-	for _, path := range []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, RegionName), OfUserPath(os.Getuid())} {
+	paths := []string{os.Getenv(EnvRegion), filepath.Join(WellKnown, RegionName), OfUserPath(os.Getuid())}
+	for _, run := range RunsOf(os.Getuid()) {
+		paths = append(paths, run.Path)
+	}
+	for _, path := range paths {
 		if path != "" && exists(path) && !contains(jobs, path) {
 			jobs = append(jobs, Job{Path: path})
 		}

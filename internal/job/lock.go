@@ -279,22 +279,40 @@ func (l *Lock) Share() error {
 // process starts or becomes inherits, until stop is called. It is a lock of its
 // own, apart from l, so that RemoveIfUnused can tell whether one of them still runs.
 func (l *Lock) Inherit() (stop func(), err error) {
-	// For reading: the command must not be able to write into the folder of jobs.
-	fd, err := safepath.Open(l.file.Name(), unix.O_RDONLY, 0)
+	f, err := HandOn(l.Job)
 	if err != nil {
-		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
+		return nil, err
 	}
-	defer unix.Close(fd)
+	defer f.Close()
+	return InheritFile(f)
+}
+
+// HandOn opens a descriptor with a shared lock on a job. The job is in use until the last process
+// that has the descriptor, however it got it, has closed it.
+func HandOn(j Job) (*os.File, error) {
+	// For reading: the command must not be able to write into the folder of jobs.
+	path := filepath.Join(filepath.Dir(j.Path), aliveName)
+	fd, err := safepath.Open(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("handing on job %s: %w", j.Name, err)
+	}
 	lock := wholeFile(shared)
 	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock); err != nil {
-		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("handing on job %s: %w", j.Name, err)
 	}
-	inherited, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, minInheritedFD)
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// InheritFile lets every program which this process starts or becomes inherit a file, until stop
+// is called.
+func InheritFile(f *os.File) (stop func(), err error) {
+	inherited, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, minInheritedFD)
 	if errors.Is(err, unix.EINVAL) { // there is no such number: RLIMIT_NOFILE is low
-		inherited, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD, firstInheritedFD)
+		inherited, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD, firstInheritedFD)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("handing on job %s: %w", l.Job.Name, err)
+		return nil, fmt.Errorf("handing on %s: %w", f.Name(), err)
 	}
 	return func() { _ = unix.Close(inherited) }, nil
 }

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,6 +29,32 @@ func UserOf(name string) (uid int, is bool) {
 		return 0, false
 	}
 	return parseUID(digits)
+}
+
+// RunOf returns whose run has a name: a job of a user's own, whose limits are taken out of those of
+// the user's job.
+func RunOf(name string) (uid int, run string, is bool) {
+	rest, is := strings.CutPrefix(name, ofUserPrefix)
+	digits, run, cut := strings.Cut(rest, "-")
+	if !is || !cut || run == "" {
+		return 0, "", false
+	}
+	uid, is = parseUID(digits)
+	return uid, run, is
+}
+
+// RunOfUser returns the name of a user's run.
+func RunOfUser(uid int, run string) string { return OfUser(uid) + "-" + run }
+
+// RunsOf returns the runs of a user, or of all users where uid is negative, by their folders.
+func RunsOf(uid int) (runs []Job) {
+	entries, _ := os.ReadDir(RootFolder)
+	for _, e := range entries {
+		if owner, _, is := RunOf(e.Name()); is && (uid < 0 || owner == uid) {
+			runs = append(runs, Job{e.Name(), filepath.Join(RootFolder, e.Name(), RegionName)})
+		}
+	}
+	return runs
 }
 
 // OfUserPath returns the path of the region of a user's job, which need not exist.

@@ -6,12 +6,21 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
 )
 
 // Exec replaces this process by the command, so that the exit status and the signals
 // are the command's own. It returns only if that fails.
 func (j *Job) Exec() error {
 	if j.ruled {
+		if j.run != nil {
+			stop, err := job.InheritFile(j.run)
+			if err != nil {
+				return err
+			}
+			defer stop()
+		}
 		return execCommand(j.path, j.args, j.environ)
 	}
 	stop, err := j.Lock.Inherit()

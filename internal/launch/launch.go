@@ -58,8 +58,9 @@ type Plan struct {
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 
-	standing bool // Create makes it, without a command
-	owner    int  // the only user whose programs are in it (CreateForUser); 0: all users
+	standing bool           // Create makes it, without a command
+	owner    int            // the only user whose programs are in it (CreateForUser); 0: all users
+	given    *region.Limits // those of the job, whatever the settings are (CreateForUser)
 }
 
 // Sources are the flags or variables that limits came from, for messages.
@@ -75,7 +76,8 @@ type Job struct {
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
-	ruled   bool           // the command is in its user's job, by a policy: there is no Lock
+	ruled   bool           // the command is in its user's job, by a policy, or in a run: there is no Lock
+	run     *os.File       // the lock of the run that the command is in, by a policy
 	created int64          // when its region was made, in Unix nanoseconds
 	costs   []region.Costs // of contexts, measured by earlier jobs
 }
@@ -228,6 +230,9 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	limits, err := p.limits(driver, missing)
 	if err != nil {
 		return err
+	}
+	if p.given != nil {
+		limits = *p.given
 	}
 	if driver != nil {
 		defer driver.Close()

@@ -4,10 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/region"
 )
 
 // InForceFile is there while a policy is in force. Package policy writes it, and the library looks
@@ -25,30 +32,104 @@ func Ruled() bool {
 	return uid != 0 && err != nil
 }
 
-// joinUsers prepares a command that is in its user's job, as all programs of the user are, whatever
-// ration run does. The job's limits are the user's: one of the command's own could not be kept, so
-// it is refused (docs/adr/0013-one-job-for-each-user.md).
+// RunRequest is the word by which a user asks for a run: UID run NAME RATION.
+const RunRequest = "run"
+
+// runTimeout is how long is waited for a run to be made, which takes milliseconds as a rule.
+const runTimeout = 10 * time.Second
+
+// joinUsers prepares a command of a user who is ruled. It is in the user's job, as all programs of
+// the user are; with limits of its own it is in a run, which has them out of the user's ration
+// (docs/adr/0013-one-job-for-each-user.md).
 func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
-	name := ""
+	limited := p.Settings.Memory.IsSet()
 	switch {
-	case p.Settings.Memory.IsSet(), p.Settings.Compute.IsSet(), p.Settings.ComputeMax.IsSet():
-		name = "limits of its own"
 	case p.Keep:
-		name = "--keep"
-	case p.Name != "":
-		name = "--name"
+		return nil, ruledError("--keep")
 	case p.FakeGPU != "":
-		name = "--fake-gpu"
-	}
-	if name != "" {
-		return nil, fmt.Errorf("%w: this machine's policy has all your programs in one, with one ration (ration policy show), which a job with %s would evade (leave that out; ration policy ask changes your ration)", ErrNested, name)
+		return nil, ruledError("--fake-gpu")
+	case p.Join:
+		return nil, ruledError("--join")
+	case p.Settings.Tolerance != 0:
+		return nil, ruledError("a limit that may be exceeded")
+	case p.Settings.Round != 0:
+		return nil, ruledError("a round of its own")
+	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
+		return nil, ruledError("a share of its own and no --mem")
+	case !limited && p.Name != "":
+		return nil, ruledError("a name and no --mem")
 	}
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
 	}
 	j.environ, j.ruled = os.Environ(), true
-	return j, nil
+	if limited {
+		err = p.takeRun(j)
+	}
+	return j, err
 }
 
-// Ruled reports whether the command is in its user's job, by a policy.
-func (j *Job) Ruled() bool { return j.ruled }
+func ruledError(what string) error {
+	return fmt.Errorf("%w: this machine's policy has all your programs in one, with one ration (ration policy show), which a job with %s would evade (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
+}
+
+// takeRun has a run made, and the command's environment name it.
+func (p Plan) takeRun(j *Job) error {
+	uid := os.Getuid()
+	name := p.Name
+	if name == "" {
+		name = defaultName(p.Command[0])
+		if over := len(job.RunOfUser(uid, name)) - limit.MaxName; over > 0 { // the PID is at its end
+			name = strings.TrimLeft(name[over:], ".-")
+		}
+	}
+	// What dead processes hold would count as held outside the run.
+	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
+		_, _ = r.Reap() // the keeper says what is held
+		_ = r.Close()
+	}
+	request := fmt.Sprintf("%d %s %s memory=%s compute=%s compute_max=%s\n", uid, RunRequest, name, p.Settings.Memory, p.Settings.Compute, p.Settings.ComputeMax)
+	answer, run, err := askPolicy(request)
+	if err != nil {
+		return fmt.Errorf("asking for a ration for this run: %w (does ration-policy.service run?)", err)
+	}
+	created, is := strings.CutPrefix(answer, "ok ")
+	if !is || run == nil {
+		return fmt.Errorf("%w: %s", ErrRefused, answer)
+	}
+	env := (*environment)(&j.environ)
+	env.set(EnvRegion, filepath.Join(job.RootFolder, job.RunOfUser(uid, name), job.RegionName))
+	env.set(EnvJob, name)
+	env.set(EnvCreated, created)
+	j.run = run
+	return nil
+}
+
+// ErrRefused is returned for a run whose ration cannot be had.
+var ErrRefused = errors.New("refused")
+
+// askPolicy sends a line to the service that keeps the policy, and returns its answer, and the file
+// that came with it.
+func askPolicy(line string) (answer string, file *os.File, err error) {
+	dialed, err := net.DialTimeout("unix", filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
+	if err != nil {
+		return "", nil, err
+	}
+	defer dialed.Close()
+	c := dialed.(*net.UnixConn)
+	_ = c.SetDeadline(time.Now().Add(runTimeout))
+	if _, err := c.Write([]byte(line)); err != nil {
+		return "", nil, err
+	}
+	text, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	n, nr, _, _, err := c.ReadMsgUnix(text, rights) // an answer is one write
+	if err != nil || n == 0 {
+		return "", nil, errors.Join(err, errors.New("no answer"))
+	}
+	if messages, err := unix.ParseSocketControlMessage(rights[:nr]); err == nil && len(messages) == 1 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
+			file = os.NewFile(uintptr(fds[0]), "run")
+		}
+	}
+	return strings.TrimSpace(string(text[:n])), file, nil
+}

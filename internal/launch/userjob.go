@@ -13,17 +13,37 @@ import (
 // CreateForUser makes the job in which a policy has all programs of a user: a standing job of
 // root's, whose limits only root can write. Its folder is one that all users can enter and none
 // can write, and its region is the user's alone. The library finds it by the user
-// (shim/userjob.h); nothing is mounted, and no variable names it.
-func (p Plan) CreateForUser(uid int) error {
-	if os.Geteuid() != 0 || uid == 0 {
-		return fmt.Errorf("making a job for user %d: %w (only root makes them, for others)", uid, os.ErrPermission)
+// (shim/userjob.h); nothing is mounted, and no variable names it. limits are those that the job has,
+// which may be less than the plan's.
+func (p Plan) CreateForUser(uid int, limits region.Limits) error {
+	j, err := p.createFor(uid, job.OfUser(uid), limits)
+	if err != nil {
+		return err
 	}
-	p.Name, p.owner = job.OfUser(uid), uid
+	return j.Stand()
+}
+
+// CreateRun makes a job beside the user's, in the same way, for what a user starts with a ration of
+// its own. No process can be in it before Stand.
+func (p Plan) CreateRun(uid int, name string, limits region.Limits) (*Job, error) {
+	return p.createFor(uid, job.RunOfUser(uid, name), limits)
+}
+
+func (p Plan) createFor(uid int, name string, limits region.Limits) (*Job, error) {
+	if os.Geteuid() != 0 || uid == 0 {
+		return nil, fmt.Errorf("making a job for user %d: %w (only root makes them, for others)", uid, os.ErrPermission)
+	}
+	p.Name, p.owner, p.given = name, uid, &limits
 	p.standing, p.Command, p.Join, p.Keep = true, nil, false, true
 	j := &Job{keep: true}
 	if err := p.make(j); err != nil {
-		return err
+		return nil, err
 	}
+	return j, nil
+}
+
+// Stand lets processes into a job that is made, and drops this process's lock.
+func (j *Job) Stand() error {
 	// The folder first: a process that finds the job made, by the last file that Stand writes, can
 	// enter it.
 	err := os.Chmod(j.Lock.Folder, 0o755)

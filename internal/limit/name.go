@@ -2,6 +2,9 @@ package limit
 
 const nameUse = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
 
+// MaxName is the length of the longest name.
+const MaxName = 63
+
 // CheckName returns an error matching [ErrName] unless name is a valid job name: 1 to
 // 63 ASCII letters, digits, '.', '_' and '-', the first not '.' or '-'. Such a name is
 // a file name, and never a hidden file, a path or an option. The error calls the name
@@ -14,7 +17,7 @@ func CheckName(source, name string) error {
 }
 
 func validName(name string) bool {
-	if len(name) < 1 || len(name) > 63 || name[0] == '.' || name[0] == '-' {
+	if len(name) < 1 || len(name) > MaxName || name[0] == '.' || name[0] == '-' {
 		return false
 	}
 	for _, c := range []byte(name) {

@@ -31,7 +31,7 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	}
 	for i := range m.Devices {
 		g := &m.Devices[i]
-		if g.Rations > g.Total && g.Total > 0 {
+		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID)) {
 			who, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
 			if g.Jobs == 1 {
 				left = "alone, and may find none left within its limit"
@@ -52,6 +52,19 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 		}
 	}
 	return out
+}
+
+// knownTotal returns how large jobs know a device to be; 0 where none does. Under a policy the driver
+// tells the programs of a user, and so this one, that the device has what their job may have of it.
+func knownTotal(m *machine.Machine, uuid string) (total uint64) {
+	for i := range m.Jobs {
+		for _, on := range m.Jobs[i].Devices {
+			if on.UUID == uuid && uuid != "" {
+				total = max(total, on.Total)
+			}
+		}
+	}
+	return total
 }
 
 func outsideName(o machine.Outside) string {

@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"slices"
@@ -116,6 +117,9 @@ type configText struct {
 // Read reads and checks a file.
 func Read(file string) (*Policy, error) {
 	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no %s (ration policy --help shows what to write into it)", file)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the policy: %w", err)
 	}
@@ -135,7 +139,11 @@ func Parse(file string, text []byte) (*Policy, error) {
 	var c configText
 	decoder := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil {
-		return nil, r.decodeError(err)
+		var unknown *toml.StrictMissingError
+		if r.decodeError(err); !errors.As(err, &unknown) {
+			return nil, r.err()
+		}
+		// All else has been decoded: what is wrong there is told as well.
 	}
 	r.locate(text)
 	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: text}
@@ -199,7 +207,7 @@ func (r *reader) position(path string) unstable.Position {
 	}
 }
 
-func (r *reader) decodeError(err error) error {
+func (r *reader) decodeError(err error) {
 	var unknown *toml.StrictMissingError
 	var bad *toml.DecodeError
 	switch {
@@ -215,7 +223,6 @@ func (r *reader) decodeError(err error) error {
 	default:
 		r.problems = append(r.problems, Problem{1, 1, strings.TrimPrefix(err.Error(), "toml: ")})
 	}
-	return r.err()
 }
 
 // locate finds where each key is. The text has been decoded without an error.

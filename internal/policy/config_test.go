@@ -23,6 +23,7 @@ func TestParseProblems(t *testing.T) {
 		{"[everybody]\nmemory = 1g\n", []string{"2:11: strings must be quoted"}},
 		{"[everybody]\nmemory = 5\n", []string{"2:10: "}},
 		{head + "color = \"red\"\n", []string{"3:1: everybody.color: no such key"}},
+		{"[everybody]\nmemory = \"lots\"\n[group.staff]\nmemory = \"1g\"\n", []string{`2:1: memory="lots": not a size`, "3:2: group.staff: no such key"}},
 		{"missing = \"maybe\"\n" + head, []string{`1:1: "maybe": neither closed nor open`}},
 		{"[everybody]\nmemory = \"none\"\n", []string{"2:1: everybody: memory without a limit can only be promised with overbook = true"}},
 		{"[everybody]\nmemory = \"0=1g\"\n", []string{"2:1: everybody: memory without a limit"}},

@@ -188,6 +188,9 @@ func Disable() (left []int, err error) {
 	if err := removeLibrary(); err != nil {
 		return nil, fmt.Errorf("removing the library: %w", err)
 	}
+	for _, run := range job.RunsOf(-1) {
+		_ = job.Remove(run, true) // those with processes stay until they end
+	}
 	for _, uid := range Users() {
 		_ = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
 		if err := job.Remove(jobOf(uid), true); err != nil {

@@ -94,16 +94,18 @@ func makeRunFolder() error {
 // jobOf returns the job of a user, which need not exist.
 func jobOf(uid int) job.Job { return job.Job{Name: job.OfUser(uid), Path: job.OfUserPath(uid)} }
 
-// Users returns the users who have a job or are exempt, by their folders.
+// Users returns the users who have a job or a run, or are exempt, by their folders.
 func Users() (uids []int) {
 	entries, _ := os.ReadDir(job.RootFolder)
 	for _, e := range entries {
 		if uid, is := job.UserOf(e.Name()); is {
 			uids = append(uids, uid)
+		} else if uid, _, is := job.RunOf(e.Name()); is {
+			uids = append(uids, uid)
 		}
 	}
 	slices.Sort(uids)
-	return uids
+	return slices.Compact(uids)
 }
 
 // limitsOf returns the limits that a ration is on this machine. A limit that the driver has no
@@ -115,21 +117,29 @@ func (r *rations) limitsOf(ration Ration) (region.Limits, error) {
 // ensure gives a user what the policy says: a job with these limits, or none. It changes the
 // limits of a job that is there.
 func (r *rations) ensure(uid int) error {
-	rule := r.policy.For(uid)
-	if rule == nil {
-		return fmt.Errorf("user %d: root is not rationed", uid)
+	ration, rule, err := r.rationOf(uid)
+	if err != nil {
+		return err
 	}
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	ration := rule.Default
-	if asked, err := readAsked(uid); err == nil && rule.allows(asked, r.totals()) == nil {
-		ration = asked
-	}
 	return r.give(uid, ration, rule)
 }
 
-// give gives a user a job with a ration.
+// rationOf returns what a user has by the policy: what the user asked for, or else the rule's.
+func (r *rations) rationOf(uid int) (ration Ration, rule *Rule, err error) {
+	if rule = r.policy.For(uid); rule == nil {
+		return ration, nil, fmt.Errorf("user %d: root is not rationed", uid)
+	}
+	ration = rule.Default
+	if asked, err := readAsked(uid); err == nil && rule.allows(asked, r.totals()) == nil {
+		ration = asked
+	}
+	return ration, rule, nil
+}
+
+// give gives a user a job with a ration, less what the user's runs have of it.
 func (r *rations) give(uid int, ration Ration, rule *Rule) error {
 	limits, err := r.limitsOf(ration)
 	if err != nil {
@@ -138,11 +148,14 @@ func (r *rations) give(uid int, ration Ration, rule *Rule) error {
 	if err := r.fits(uid, limits); err != nil {
 		return err
 	}
+	if limits, err = r.divide(uid, limits); err != nil {
+		return err
+	}
 	if usable(uid) {
 		if err := setLimits(uid, limits); err != nil {
 			return err
 		}
-	} else if err := r.create(uid, ration); err != nil {
+	} else if err := r.create(uid, ration, limits); err != nil {
 		return err
 	}
 	err = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
@@ -173,13 +186,13 @@ func usable(uid int) bool {
 }
 
 // create makes a job, in the place of one that cannot be used.
-func (r *rations) create(uid int, ration Ration) error {
+func (r *rations) create(uid int, ration Ration, limits region.Limits) error {
 	if _, err := os.Lstat(folderOf(uid)); err == nil {
 		if err := job.Remove(jobOf(uid), true); err != nil && !errors.Is(err, job.ErrNoJob) {
 			return fmt.Errorf("the job of user %d cannot be used (it was damaged, or made by another version), nor made again: %w", uid, err)
 		}
 	}
-	return ration.plan(r.warn).CreateForUser(uid)
+	return ration.plan(r.warn).CreateForUser(uid, limits)
 }
 
 // exempt lets a user's programs run without a job. Those that run are limited no longer.
@@ -202,8 +215,11 @@ func (r *rations) exempt(uid int) error {
 }
 
 // setLimits changes the limits of a user's job, each that is another.
-func setLimits(uid int, l region.Limits) error {
-	o, err := region.OpenOperatorLimits(job.OfUserPath(uid))
+func setLimits(uid int, l region.Limits) error { return setLimitsAt(job.OfUserPath(uid), l) }
+
+// setLimitsAt changes the limits of a job of root's, by the path of its region.
+func setLimitsAt(path string, l region.Limits) error {
+	o, err := region.OpenOperatorLimits(path)
 	if err != nil {
 		return err
 	}
@@ -216,6 +232,7 @@ func setLimits(uid int, l region.Limits) error {
 			if err := errors.Join(err, o.SetLimit(d, memory)); err != nil {
 				return err
 			}
+			passed("set")
 		}
 		share, most := cmp.Or(l.Compute[d], abi.ComputeNone), cmp.Or(l.ComputeMax[d], abi.ComputeNone)
 		now, err := o.Compute(d)
@@ -270,15 +287,13 @@ func (r *rations) room(uid int, l region.Limits) error {
 	for d, total := range totals {
 		memory, share := l.Memory[d].Bytes(), uint64(abi.Percent(l.Compute[d]))
 		for _, other := range Users() {
-			o, err := region.OpenOperatorLimits(job.OfUserPath(other))
-			if other == uid || err != nil {
+			if other == uid {
 				continue
 			}
-			if limit, err := o.Limit(d); err == nil && limit.Limited() {
-				memory += limit.Bytes()
-			}
-			if c, err := o.Compute(d); err == nil {
-				share += uint64(c.Share)
+			for _, its := range append(job.RunsOf(other), jobOf(other)) {
+				if l, err := readLimits(its.Path); err == nil {
+					memory, share = memory+l.Memory[d].Bytes(), share+l.Compute[d]
+				}
 			}
 		}
 		if memory > uint64(total) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/launch"
 )
 
 // ErrKept is returned where another process keeps the policy.
@@ -81,6 +83,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	}
 	defer listener.Close()
 	k := &keeper{log: log, policy: p, askers: map[int]*asker{}}
+	k.resume()
 	k.reload() // what changed while no process looked
 	go k.serve(listener)
 	events := make(chan string)
@@ -242,15 +245,20 @@ func (k *keeper) answer(c net.Conn, uid int, from *asker) {
 		return
 	}
 	from.turn.Lock()
-	err = k.handle(uid, strings.TrimSuffix(line, "\n"))
+	run, created, err := k.handle(uid, strings.TrimSuffix(line, "\n"))
 	from.turn.Unlock()
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // however long it took
-	if err != nil {
+	switch {
+	case err != nil:
 		k.log.Warn("refused", "uid", uid, "error", err)
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-		return
+	case run != nil:
+		// Should nobody get it, the run is not in use when it is closed here.
+		_, _, _ = c.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
+		_ = run.Close()
+	default:
+		_, _ = io.WriteString(c, "ok\n")
 	}
-	_, _ = io.WriteString(c, "ok\n")
 }
 
 // admit bounds how many requests are under way, and returns nil for one too many. No user keeps
@@ -300,50 +308,129 @@ func peerUser(c net.Conn) (int, error) {
 	return int(cred.Uid), nil
 }
 
-// handle does what a user asks for.
-func (k *keeper) handle(peer int, line string) error {
+// handle does what a user asks for. For a run it returns the lock that says that it is in use.
+func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return errors.New("nothing was asked for")
+		return nil, 0, errors.New("nothing was asked for")
 	}
 	// A set-uid program of root's runs for another user. Nobody else speaks for others: each job
 	// takes memory.
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
-		return fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
+		return nil, 0, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	lock, err := lockJobs()
+	r, done, err := k.open()
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	defer lock.Close()
+	defer done()
 	if err := checkInForce(); err != nil {
-		return err
+		return nil, 0, err
 	}
-	r, err := k.policy.open(func(string) {})
-	if err != nil {
-		return err
-	}
-	defer r.close()
 	has := usable(uid)
 	if !has {
 		if err := checkKnown(uid); err != nil {
-			return err
+			return nil, 0, err
 		}
 	}
 	if len(words) == 1 {
 		if has {
-			return nil
+			return nil, 0, nil
 		}
-		return r.ensure(uid)
+		return nil, 0, r.ensure(uid)
+	}
+	name := ""
+	if words[1] == launch.RunRequest && len(words) > 3 {
+		name, words = words[2], words[2:]
 	}
 	ration, err := parseAsk(strings.Join(words[1:], " "))
 	if err != nil {
+		return nil, 0, err
+	}
+	if name == "" {
+		return nil, 0, r.ask(uid, ration)
+	}
+	if err := checkKnown(uid); err != nil {
+		return nil, 0, err
+	}
+	if run, created, err = r.carve(uid, name, ration); err == nil {
+		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.Text())
+		go k.awaitEnd(uid, runOf(uid, name))
+	}
+	return run, created, err
+}
+
+// resume ends the runs that ended while no process looked, and waits for the end of the others.
+func (k *keeper) resume() {
+	r, done, err := k.open()
+	if err != nil {
+		k.log.Error("runs could not be looked at", "error", err)
+		return
+	}
+	defer done()
+	for _, run := range job.RunsOf(-1) {
+		if uid, _, _ := job.RunOf(run.Name); r.endRun(run) != nil {
+			go k.awaitEnd(uid, run)
+		}
+	}
+}
+
+// awaitEnd waits until no process is in a run, and gives its ration back to the user's job. It
+// takes a thread, which waits for the kernel's locks.
+func (k *keeper) awaitEnd(uid int, run job.Job) {
+	for {
+		if _, err := job.Wait(run); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.log.Error("a run is not waited for: its ration comes back when the service starts again", "run", run.Name, "error", err)
+			return
+		}
+		err := k.giveBack(uid, run)
+		switch {
+		case errors.Is(err, job.ErrLiving), errors.Is(err, job.ErrInUse):
+			continue // a process has come in meanwhile
+		case err != nil:
+			k.log.Error("the ration of a run could not be given back", "run", run.Name, "error", err)
+		default:
+			k.log.Info("a run has ended", "uid", uid, "run", run.Name)
+		}
+		return
+	}
+}
+
+// giveBack ends a run that no process is in, and gives the user's job its ration.
+func (k *keeper) giveBack(uid int, run job.Job) error {
+	r, done, err := k.open()
+	if err != nil {
 		return err
 	}
-	return r.ask(uid, ration)
+	defer done()
+	if err := r.endRun(run); err != nil {
+		return err
+	}
+	if !usable(uid) || checkInForce() != nil {
+		return nil // it is made with all of its ration when it is needed, or no more
+	}
+	return r.ensure(uid)
+}
+
+// open lets jobs of users be made and changed, by nobody else until done is called.
+func (k *keeper) open() (r *rations, done func(), err error) {
+	k.mu.Lock()
+	lock, err := lockJobs()
+	if err == nil {
+		if r, err = k.policy.open(func(string) {}); err != nil {
+			_ = lock.Close()
+		}
+	}
+	if err != nil {
+		k.mu.Unlock()
+		return nil, nil, err
+	}
+	return r, func() {
+		r.close()
+		_ = lock.Close()
+		k.mu.Unlock()
+	}, nil
 }
 
 // Ask asks for a ration for this user, up to the largest that the policy allows.

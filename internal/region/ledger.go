@@ -1,6 +1,8 @@
 package region
 
 import (
+	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 
 	"ration/internal/abi"
@@ -33,6 +35,33 @@ func (l ledger) apply(w abi.LedgerWord, delta int64, slot int, seq uint64) bool 
 func (l ledger) fence(w abi.LedgerWord) bool {
 	next := abi.MakeLedgerWord(w.Units(), abi.FenceSlot, atomic.AddUint64(&l.device.Fences, 1)-1)
 	return atomic.CompareAndSwapUint64(&l.device.LedgerWord, uint64(w), uint64(next))
+}
+
+// maxFences bounds how often Fence tries: the region may be a tenant's, who changes the word for ever.
+const maxFences = 1 << 16
+
+// Fence puts a fence into a device's word, and returns how many bytes are granted at that instant.
+// Every request that is granted afterwards has read the limit after it: so where a limit has been
+// lowered before, what is granted grows no further than that, or than it is.
+func (r *Region) Fence(device int) (held uint64, err error) {
+	if err := checkDevice(device); err != nil {
+		return 0, err
+	}
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return 0, err
+	}
+	if !r.writable {
+		return 0, fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
+	}
+	l := r.ledger(device)
+	for range maxFences {
+		w := l.word()
+		if l.note(w) && l.fence(w) {
+			return w.Units() * abi.Unit, nil
+		}
+	}
+	return 0, fmt.Errorf("region %s: device %d: %w: its word does not rest", r.path, device, ErrDamaged)
 }
 
 // announce announces delta units as the account's next change, and returns what

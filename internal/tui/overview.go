@@ -43,7 +43,7 @@ func (overview) body(m *Model, height int) []line {
 func (m *Model) nothing() string {
 	ended := ""
 	if n := m.hiddenJobs(); n > 0 {
-		ended = " " + humanfmt.Plural(n, "job has ended", "jobs have ended") + " (e shows them)."
+		ended = " " + humanfmt.Plural(n, "job has ended", "jobs have ended") + " (e shows " + humanfmt.ItOrThem(n) + ")."
 	}
 	switch {
 	case m.filter != "":

@@ -1,0 +1,307 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/region"
+)
+
+// A run is a job of a user's beside the user's own, with a part of the user's ration: what ration
+// run --mem makes under a policy. docs/protocols.md, section 14, gives the invariant, the steps and
+// what a crash between any two of them leaves.
+//
+// All of it is done under the lock of rations.
+
+// ErrRun is returned for a run that cannot be had.
+var ErrRun = errors.New("no ration for this run")
+
+// How many runs there are at most: each takes memory, and the keeper a thread that waits for its
+// end.
+const (
+	maxRunsOfUser = 16
+	maxRuns       = 128
+)
+
+// passed marks a place between two steps. Tests end the process there.
+var passed = func(step string) {}
+
+// OnStep has a function called between any two steps by which a run's limits change. It is for
+// tests, which end the process there.
+func OnStep(f func(step string)) { passed = f }
+
+// runOf returns a run of a user's, which need not exist.
+func runOf(uid int, name string) job.Job {
+	full := job.RunOfUser(uid, name)
+	return job.Job{Name: full, Path: filepath.Join(job.RootFolder, full, job.RegionName)}
+}
+
+// ready returns when a run was made, and false for one that no process can be in: the keeper died
+// while it made it, or removed it.
+func ready(run job.Job) (created int64, is bool) { return job.StandingSince(run) }
+
+// readyRuns returns the runs of a user that processes can be in, the oldest first.
+func readyRuns(uid int) []job.Job {
+	made := map[string]int64{}
+	runs := slices.DeleteFunc(job.RunsOf(uid), func(run job.Job) bool {
+		created, is := ready(run)
+		made[run.Name] = created
+		return !is
+	})
+	slices.SortStableFunc(runs, func(a, b job.Job) int {
+		if made[a.Name] < made[b.Name] {
+			return -1
+		}
+		return 1
+	})
+	return runs
+}
+
+// readLimits returns the limits of a job of root's.
+func readLimits(path string) (out region.Limits, err error) {
+	o, err := region.OpenOperatorLimits(path)
+	if err != nil {
+		return out, err
+	}
+	for d := range abi.Devices {
+		memory, err := o.Limit(d)
+		c, err2 := o.Compute(d)
+		if err := errors.Join(err, err2); err != nil {
+			return out, err
+		}
+		out.Memory[d], out.Compute[d], out.ComputeMax[d] = memory, uint64(c.Share), uint64(c.Max)
+	}
+	return out, nil
+}
+
+// take takes the limits of a run out of left, those that are left of a ration, and returns what the
+// run can have of them: less than it has where there is not so much.
+func take(left *region.Limits, run region.Limits) region.Limits {
+	for d := range abi.Devices {
+		if left.Memory[d].Limited() {
+			has := left.Memory[d].Bytes()
+			if !run.Memory[d].Limited() || run.Memory[d].Bytes() > has {
+				run.Memory[d] = abi.MakeLimit(has, 0)
+			}
+			left.Memory[d] = abi.MakeLimit(has-run.Memory[d].Bytes(), left.Memory[d].Tolerance())
+		}
+		share := uint64(abi.Percent(left.Compute[d]))
+		run.Compute[d] = min(uint64(abi.Percent(run.Compute[d])), share)
+		left.Compute[d] = share - run.Compute[d]
+		// A cap of nothing cannot be kept: one per cent is the least.
+		if most := uint64(abi.Percent(left.ComputeMax[d])); most != 0 {
+			if now := uint64(abi.Percent(run.ComputeMax[d])); now == 0 || now >= most {
+				run.ComputeMax[d] = max(most-1, 1)
+			}
+			left.ComputeMax[d] = max(most-min(run.ComputeMax[d], most), 1)
+		}
+	}
+	return run
+}
+
+// divide returns what a user's own job has of a ration: what the user's runs leave. Where they have
+// more than the ration, the youngest lose first.
+func (r *rations) divide(uid int, ration region.Limits) (left region.Limits, err error) {
+	left = ration
+	for _, run := range job.RunsOf(uid) {
+		// What the keeper died over may have limits, and no process can be in it.
+		if _, is := ready(run); !is {
+			if err := r.endRun(run); err != nil {
+				return left, err
+			}
+		}
+	}
+	for _, run := range readyRuns(uid) {
+		has, err := readLimits(run.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return left, fmt.Errorf("the limits of run %s: %w", run.Name, err)
+		}
+		may := take(&left, has)
+		if err := setLimitsAt(run.Path, may); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// nothing returns limits that are none of anything which a ration limits.
+func nothing(ration region.Limits) (out region.Limits) {
+	out = ration
+	for d := range abi.Devices {
+		if out.Memory[d].Limited() {
+			out.Memory[d] = abi.MakeLimit(0, 0)
+		}
+		out.Compute[d], out.ComputeMax[d] = 0, min(out.ComputeMax[d], 1)
+	}
+	return out
+}
+
+// checkRun returns an error for a run's limits that are not a part of what is left of a ration, and
+// sets those that are not given.
+func checkRun(run *region.Limits, left region.Limits) error {
+	for d := range abi.Devices {
+		has := left.Memory[d]
+		switch asked := run.Memory[d]; {
+		case !asked.IsSet() && has.Limited():
+			run.Memory[d] = abi.MakeLimit(0, 0) // it has nothing of that device
+		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
+			return fmt.Errorf("%w: more of device %d than the %s of your ration which no other run has (ration policy show)", ErrRun, d, limit.Size(has.Bytes()))
+		}
+		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
+			return fmt.Errorf("%w: a share of %d %% of device %d, where %d %% of your ration are left (ration policy show)", ErrRun, share, d, has)
+		}
+		most, has2 := abi.Percent(run.ComputeMax[d]), abi.Percent(left.ComputeMax[d])
+		if has2 != 0 && (most == 0 || most >= has2) {
+			return fmt.Errorf("%w: your ration has at most %d %% of device %d's time, of which the run needs a part, and your other programs another (as --compute-max %d%%)", ErrRun, has2, d, max(has2/2, 1))
+		}
+	}
+	return nil
+}
+
+// carve makes a run, and takes its ration out of the user's. The run is in use until the file, and
+// all its copies in other processes, are closed.
+func (r *rations) carve(uid int, name string, asked Ration) (_ *os.File, created int64, err error) {
+	ration, rule, err := r.rationOf(uid)
+	if err != nil {
+		return nil, 0, err
+	}
+	if rule.Exempt {
+		return nil, 0, fmt.Errorf("%w: %s is exempt", ErrRun, rule.Source)
+	}
+	run := runOf(uid, name)
+	if err := limit.CheckName("--name", run.Name); err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
+	}
+	if !asked.Memory.IsSet() {
+		return nil, 0, fmt.Errorf("%w: it has no limit (as --mem 4g)", ErrRun)
+	}
+	if _, err := os.Lstat(filepath.Dir(run.Path)); err == nil {
+		if err := r.endRun(run); err != nil {
+			return nil, 0, fmt.Errorf("%w: job %s is in use (choose another --name)", ErrRun, name)
+		}
+	}
+	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
+		return nil, 0, fmt.Errorf("%w: there are too many already (%d of a user, %d of all)", ErrRun, maxRunsOfUser, maxRuns)
+	}
+	limits, err := r.limitsOf(asked)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
+	}
+	if err := r.give(uid, ration, rule); err != nil { // the user's job as it should be
+		return nil, 0, err
+	}
+	before, err := readLimits(job.OfUserPath(uid))
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := checkRun(&limits, before); err != nil {
+		return nil, 0, err
+	}
+	made, err := asked.plan(r.warn).CreateRun(uid, name, nothing(before))
+	if err != nil {
+		return nil, 0, err
+	}
+	passed("made")
+	after := before
+	limits = take(&after, limits)
+	err = r.move(uid, run, before, after, limits)
+	if err == nil {
+		passed("given")
+		err = made.Stand()
+	} else {
+		made.Discard()
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	passed("ready")
+	// Nobody else ends it before it is handed on: that needs the lock of rations.
+	f, err := job.HandOn(run)
+	if err != nil {
+		return nil, 0, errors.Join(err, r.endRun(run), r.ensure(uid))
+	}
+	created, _ = ready(run)
+	return f, created, nil
+}
+
+// move lowers the limits of a user's job, and then raises those of a run that no process can be in
+// yet: only if what the user's job holds fits into the lower ones.
+func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits) error {
+	if err := setLimits(uid, after); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("lowered")
+	if err := checkHeld(uid, before, after); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("checked")
+	if err := setLimitsAt(run.Path, limits); err != nil {
+		// Some of it may be set. While it may be more than nothing, the user's job gets nothing back.
+		if err2 := setLimitsAt(run.Path, nothing(limits)); err2 != nil {
+			return errors.Join(err, err2)
+		}
+		return errors.Join(err, setLimits(uid, before))
+	}
+	return nil
+}
+
+// checkHeld returns an error where a user's job holds more than limits that have just been set. A
+// request that has read the limits before is not granted any more: see region.Fence.
+func checkHeld(uid int, before, after region.Limits) error {
+	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
+	if err != nil {
+		return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+	}
+	defer g.Close()
+	for d := range abi.Devices {
+		if !after.Memory[d].Limited() {
+			continue
+		}
+		held, err := g.Fence(d)
+		if err != nil {
+			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		}
+		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
+			return fmt.Errorf("%w: %s of the %s of device %d that no run has are held by your other programs, so %s are free for a run (end some, or ask for less)",
+				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)))
+		}
+	}
+	return nil
+}
+
+// endRun ends a run that no process is in: it gets nothing more, and then is removed. The user's own
+// job gets its ration when that job is given what is left the next time (ensure).
+func (r *rations) endRun(run job.Job) error {
+	// One that is in use keeps its limits all the while: its programs would be refused for nothing.
+	if job.Running(run) || region.Locked(run.Path) {
+		return fmt.Errorf("ending %s: %w", run.Name, job.ErrInUse)
+	}
+	before, err := readLimits(run.Path)
+	if err == nil {
+		// Before its processes are looked for: one that comes after that gets nothing.
+		if err := setLimitsAt(run.Path, nothing(before)); err != nil {
+			return err
+		}
+	}
+	passed("ended")
+	known := err == nil
+	if err := job.Remove(run, true); err != nil && !errors.Is(err, job.ErrNoJob) {
+		// The user's job has been given nothing of it meanwhile.
+		if _, is := ready(run); is && known {
+			err = errors.Join(err, setLimitsAt(run.Path, before))
+		}
+		return err
+	}
+	passed("removed")
+	return nil
+}
