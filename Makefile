@@ -115,7 +115,7 @@ generated:
 	@set -e; for file in shim/region/abi.h docs/format.md; do diff -u build/$${file##*/} $$file || { echo "$$file did not match internal/abi; it does now, commit it"; exit 1; }; done >&2
 
 race: native ## the Go tests under the race detector, the C library under sanitizers
-	go test -race ./internal/...
+	GORACE=atexit_sleep_ms=0 go test -race ./internal/... # or each command of a test sleeps for a second at its end
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done
 
 # What is run of the tests in an emulator, which is ten times slower: all packages but those

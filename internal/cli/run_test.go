@@ -36,6 +36,7 @@ func TestRun(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			work := env.Getenv("WORK")
 			env.Setenv("RATION_DIR", work+"/jobs")
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Defer(func() { unmountAll(t, work) })
 			for _, from := range []string{"testdata/nobody.sh", "testdata/policy.sh"} {
 				if err := copyFile(from, filepath.Join(work, filepath.Base(from))); err != nil {
