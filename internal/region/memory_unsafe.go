@@ -23,6 +23,9 @@ const (
 
 	devicesOffset  = int64(unsafe.Offsetof(abi.Region{}.Devices))
 	deviceSize     = int64(unsafe.Sizeof(abi.Device{}))
+	computeOffset  = int64(unsafe.Offsetof(abi.Region{}.Compute))
+	computeSize    = int64(unsafe.Sizeof(abi.Compute{}))
+	partsOffset    = int64(unsafe.Offsetof(abi.Compute{}.Parts))
 	statusOffset   = int64(unsafe.Offsetof(abi.Region{}.Status))
 	refusalsOffset = int64(unsafe.Offsetof(abi.Region{}.Refusals))
 	accountsOffset = int64(unsafe.Offsetof(abi.Region{}.Accounts))

@@ -11,9 +11,10 @@ import (
 	"ration/internal/safepath"
 )
 
-// Pulse tells whether a region has changed, for a process that looks again and again: by one
-// read of the words that every change of what is granted, of a limit, of a slot or of a ring
-// goes through, and by who has the locks of its slots. It does not say what has changed, and
+// Pulse tells whether a region has changed, for a process that looks again and again: by a few
+// reads of the words that every change of what is granted, of a limit, of a slot or of a ring
+// goes through, and by who has the locks of its slots. The parts of time that are claimed change
+// with what is used of a device's time, and are as large as all the rest: they are not read. It does not say what has changed, and
 // is not fooled by a job for longer than the job fools a reader.
 //
 // It keeps a descriptor of the file, takes no lock, and writes nothing.
@@ -51,16 +52,28 @@ const maxPulseLocks = 256
 // have, neither the words nor the locks change. buf is overwritten.
 func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 	words := buf[:slotsOffset]
-	n, err := unix.Pread(p.file.number(), words, 0)
+	var h maphash.Hash
+	h.SetSeed(pulseSeed)
+	add := func(from, to int64) bool {
+		n := 0
+		if n, err = unix.Pread(p.file.number(), words[from:to], from); err != nil || int64(n) != to-from {
+			return false
+		}
+		_, _ = h.Write(words[from:to])
+		return true
+	}
+	ok = add(0, computeOffset) && add(statusOffset, slotsOffset)
+	for d := int64(0); ok && d < abi.Devices; d++ {
+		if at := devicesOffset + d*deviceSize; !allZero(words[at : at+deviceSize]) { // something was granted of it
+			ok = add(computeOffset+d*computeSize, computeOffset+d*computeSize+partsOffset)
+		}
+	}
 	if err != nil {
 		return 0, 0, false, fmt.Errorf("reading %s: %w", p.path, err)
 	}
-	if n != len(words) {
+	if !ok {
 		return 0, 0, false, nil
 	}
-	var h maphash.Hash
-	h.SetSeed(pulseSeed)
-	_, _ = h.Write(words)
 	if p.limits >= 0 {
 		page := buf[slotsOffset:PulseSize]
 		if n, err := unix.Pread(p.limits, page, 0); err != nil || n != len(page) {
@@ -83,6 +96,15 @@ func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 		_, _ = h.Write([]byte{byte(slot), byte(slot >> 8), byte(pid), byte(pid >> 8), byte(pid >> 16), byte(pid >> 24)})
 	}
 	return h.Sum64(), unlocked, true, nil
+}
+
+func allZero(words []byte) bool {
+	for _, b := range words {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Locked reports whether another process has any of the region's bytes locked.
