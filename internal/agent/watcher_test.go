@@ -11,21 +11,25 @@ import (
 	"ration/internal/job"
 )
 
-// Whoever makes files without pause is not listened to for a while; the others are.
-func TestFlood(t *testing.T) {
-	dir := t.TempDir()
-	hints := make(chan string, 4096)
+// watcherOf returns a watcher that does not run yet, what it hints at, and so many folders.
+func watcherOf(t *testing.T, folders int) (w *watcher, hints chan string, dirs []string) {
+	t.Helper()
+	hints = make(chan string, 4096)
 	w, err := newWatcher(func(folder string) { hints <- folder })
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
-	noisy, quiet := filepath.Join(dir, "noisy"), filepath.Join(dir, "quiet")
-	for _, f := range []string{noisy, quiet} {
-		if err := os.Mkdir(f, 0o700); err != nil {
-			t.Fatal(err)
-		}
+	t.Cleanup(w.close)
+	for range folders {
+		dirs = append(dirs, t.TempDir())
 	}
+	return w, hints, dirs
+}
+
+// Whoever makes files without pause is not listened to for a while; the others are.
+func TestFlood(t *testing.T) {
+	w, hints, dirs := watcherOf(t, 2)
+	noisy, quiet := dirs[0], dirs[1]
 	w.set([]string{noisy, quiet}, nil, nil)
 	<-hints
 	<-hints // both are watched
@@ -52,21 +56,10 @@ func TestFlood(t *testing.T) {
 
 // Where the kernel has lost events, each folder is worth a look: what was lost may be of any.
 func TestLostEvents(t *testing.T) {
-	dir := t.TempDir()
-	hints := make(chan string, 4096)
-	w, err := newWatcher(func(folder string) { hints <- folder })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.close()
+	w, hints, all := watcherOf(t, 3)
 	folders := map[string]bool{}
-	var all []string
-	for i := range 3 {
-		f := filepath.Join(dir, fmt.Sprint(i))
-		if err := os.Mkdir(f, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		folders[f], all = true, append(all, f)
+	for _, f := range all {
+		folders[f] = true
 	}
 	w.set(all, nil, nil)
 	for range all {
@@ -100,18 +93,9 @@ func TestLostEvents(t *testing.T) {
 // A process that joins or ends opens and closes the region, which is worth a look; where a job
 // has ended the agent itself does that when it looks, and it is not.
 func TestWatchesOpening(t *testing.T) {
-	dir := t.TempDir()
-	hints := make(chan string, 100)
-	w, err := newWatcher(func(folder string) { hints <- folder })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.close()
-	active, ended := filepath.Join(dir, "active"), filepath.Join(dir, "ended")
-	for _, f := range []string{active, ended} {
-		if err := os.Mkdir(f, 0o700); err != nil {
-			t.Fatal(err)
-		}
+	w, hints, dirs := watcherOf(t, 2)
+	active, ended := dirs[0], dirs[1]
+	for _, f := range dirs {
 		for _, name := range []string{job.RegionName, "info"} {
 			if err := os.WriteFile(filepath.Join(f, name), nil, 0o600); err != nil {
 				t.Fatal(err)

@@ -143,6 +143,18 @@ func completeUsers(_ *cobra.Command, args []string, prefix string) (names []cobr
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// checkedPolicy returns the policy to put in force, from a file that only root can write, and the
+// users who are given beside those that it names.
+func checkedPolicy(users []string) (p *policy.Policy, more []int, err error) {
+	if more, err = lookUpUsers(users); err != nil {
+		return nil, nil, err
+	}
+	if p, err = policy.Check(policy.ConfigFile); err != nil {
+		return nil, nil, err
+	}
+	return p, more, policy.Trusted(policy.ConfigFile)
+}
+
 // lookUpUsers returns the users of that name, or number.
 func lookUpUsers(names []string) (uids []int, err error) {
 	for _, name := range names {
@@ -175,14 +187,7 @@ anything else failed; 2 if the file is wrong.`,
 
 		ValidArgsFunction: completeUsers,
 		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
-			more, err := lookUpUsers(args)
-			if err != nil {
-				return err
-			}
-			p, err := policy.Check(policy.ConfigFile)
-			if err == nil {
-				err = policy.Trusted(policy.ConfigFile)
-			}
+			p, more, err := checkedPolicy(args)
 			if err != nil {
 				return err
 			}
@@ -303,14 +308,7 @@ Exit status: as for ration policy enable.`,
 
 		ValidArgsFunction: completeUsers,
 		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
-			more, err := lookUpUsers(args)
-			if err != nil {
-				return err
-			}
-			p, err := policy.Check(policy.ConfigFile)
-			if err == nil {
-				err = policy.Trusted(policy.ConfigFile)
-			}
+			p, more, err := checkedPolicy(args)
 			if err != nil {
 				return err
 			}

@@ -39,7 +39,12 @@ func (p Plan) Create() error {
 	if err := p.make(j); err != nil {
 		return err
 	}
-	err := makeMountPoints(j.Lock.Folder)
+	return j.standAfter(makeMountPoints(j.Lock.Folder))
+}
+
+// standAfter lets processes into a job that is made, unless what had to be done before failed, and
+// drops this process's lock. Where it fails the job is discarded.
+func (j *Job) standAfter(err error) error {
 	if err == nil {
 		err = j.Lock.Stand(j.created, containerLibrary)
 	}

@@ -46,16 +46,7 @@ func (p Plan) createFor(uid int, name string, limits region.Limits) (*Job, error
 func (j *Job) Stand() error {
 	// The folder first: a process that finds the job made, by the last file that Stand writes, can
 	// enter it.
-	err := os.Chmod(j.Lock.Folder, 0o755)
-	if err == nil {
-		err = j.Lock.Stand(j.created, containerLibrary)
-	}
-	if err != nil {
-		j.Discard()
-		return err
-	}
-	j.Lock.Release()
-	return nil
+	return j.standAfter(os.Chmod(j.Lock.Folder, 0o755))
 }
 
 // Limits returns the limits that the plan gives a job on this machine. driver is nil where there

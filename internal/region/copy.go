@@ -176,7 +176,7 @@ func (c *copier) copy() error {
 		return fmt.Errorf("reading %s: %w: %d bytes where %d belong (it was cut short or overwritten; end the job's processes and remove it)",
 			r.path, ErrSize, st.Size, regionSize)
 	}
-	if err := c.read(0, slotsOffset); err != nil { // header, limits, devices, status
+	if err := errors.Join(c.read(statusOffset, slotsOffset), c.read(0, computeOffset)); err != nil { // status; header, limits, devices
 		return err
 	}
 	high := int64(r.high())
@@ -193,7 +193,7 @@ func (c *copier) copy() error {
 		if c.untouched(d) {
 			continue
 		}
-		if err := c.readAccounts(d, int(high)); err != nil {
+		if err := errors.Join(c.read(computeWords(int64(d))), c.readAccounts(d, int(high))); err != nil {
 			return err
 		}
 	}
@@ -214,6 +214,13 @@ func (c *copier) copy() error {
 // read reads a part of the file.
 func (c *copier) read(from, to int64) error { return c.pread(regionBytes(c.r.m)[from:to], from) }
 
+// computeWords is where the words of a device's time are, without the parts of time, which are as
+// large as all the rest and which only the job's processes need.
+func computeWords(device int64) (from, to int64) {
+	from = computeOffset + device*computeSize
+	return from, from + partsOffset
+}
+
 // untouched reports whether, as far as its words say, no process ever held any of a device.
 func (c *copier) untouched(device int) bool {
 	return c.r.m.Devices[device].LedgerWord == 0 && c.r.m.Devices[device].Peak == 0
@@ -226,12 +233,7 @@ func (c *copier) readBlank(device, high int) (bool, error) {
 	if err := c.read(from, to); err != nil {
 		return false, err
 	}
-	for _, b := range regionBytes(c.r.m)[from:to] {
-		if b != 0 {
-			return false, nil
-		}
-	}
-	return true, nil
+	return allZero(regionBytes(c.r.m)[from:to]), nil
 }
 
 // readDevice reads a device's words.

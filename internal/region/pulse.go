@@ -65,7 +65,7 @@ func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 	ok = add(0, computeOffset) && add(statusOffset, slotsOffset)
 	for d := int64(0); ok && d < abi.Devices; d++ {
 		if at := devicesOffset + d*deviceSize; !allZero(words[at : at+deviceSize]) { // something was granted of it
-			ok = add(computeOffset+d*computeSize, computeOffset+d*computeSize+partsOffset)
+			ok = add(computeWords(d))
 		}
 	}
 	if err != nil {
