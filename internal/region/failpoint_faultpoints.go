@@ -5,6 +5,7 @@ package region
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -50,8 +51,10 @@ func point(p abi.Failpoint) {
 		return
 	}
 	if left := fault.left.Add(-1); left == 0 || left < 0 && fault.again {
-		// To this very thread: the signal is taken on the way out of the call, so
-		// that not one instruction of the protocol follows.
+		// To this very thread, which the goroutine keeps meanwhile: the signal is taken on
+		// the way out of the call, so that not one instruction of the protocol follows.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), fault.signal)
 	}
 }
