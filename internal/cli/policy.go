@@ -329,8 +329,9 @@ func newPolicyDisableCommand(a *app) *cobra.Command {
 		Use:   "disable",
 		Short: "End the policy",
 		Long: `End the policy. The library's line is taken out of /etc/ld.so.preload, and all
-else in it stays; then the library goes. Programs that run stay in their jobs,
-with their limits, until they end. Those that start are in none.
+else in it stays; then the library goes, and with it what was made for it.
+Programs that run stay in their jobs, with their limits, until they end. Those
+that start are in none.
 
 Exit status: 0 if no policy is in force any more, also where none was.`,
 		Example: "  ration policy disable",
