@@ -155,12 +155,15 @@ func checkedPolicy(users []string) (p *policy.Policy, more []int, err error) {
 	return p, more, policy.Trusted(policy.ConfigFile)
 }
 
-// lookUpUsers returns the users of that name, or number.
+// lookUpUsers returns the users of that name, or number (proc.UID).
 func lookUpUsers(names []string) (uids []int, err error) {
 	for _, name := range names {
-		uid, err := policy.LookupUser(name)
-		if err != nil {
+		uid, err := proc.UID(name)
+		if errors.Is(err, proc.ErrNoUser) {
 			return nil, usageError("%s: no such user", name)
+		}
+		if err != nil {
+			return nil, err
 		}
 		uids = append(uids, uid)
 	}

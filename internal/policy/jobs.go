@@ -129,7 +129,10 @@ func (r *rations) ensure(uid int) error {
 
 // rationOf returns what a user has by the policy: what the user asked for, or else the rule's.
 func (r *rations) rationOf(uid int) (ration Ration, rule *Rule, err error) {
-	if rule = r.policy.For(uid); rule == nil {
+	if rule, err = r.policy.For(uid); err != nil {
+		return ration, nil, err
+	}
+	if rule == nil {
 		return ration, nil, fmt.Errorf("user %d: root is not rationed", uid)
 	}
 	ration = rule.Default
@@ -260,40 +263,98 @@ func (r *rations) totals() []limit.Size {
 }
 
 // fits returns an error for limits that do not fit beside those of other users, where the policy
-// does not overbook. Users who have no process give up theirs first, unless the file names them.
+// does not overbook. Users who have no process make room, unless the file names them: if that helps,
+// as many as it takes, and otherwise none.
 func (r *rations) fits(uid int, l region.Limits) error {
 	if r.policy.Overbook {
 		return nil
 	}
-	err := r.room(uid, l)
-	for _, other := range Users() {
-		if err == nil {
+	busy := map[int]bool{uid: true} // whose jobs stay
+	for {
+		all := r.bookedByOthers(uid)
+		room := func(without []int) error { return r.room(uid, l, all, without) }
+		if room(nil) == nil {
 			return nil
 		}
-		rule := r.policy.For(other)
-		if other == uid || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
-			continue
+		leave, err := makeRoom(r.idle(busy), room)
+		if err != nil {
+			return err
 		}
-		if job.Remove(jobOf(other), true) == nil { // refused where it has processes
-			err = r.room(uid, l)
+		for _, other := range leave {
+			if job.Remove(jobOf(other), true) != nil { // a process has come in meanwhile
+				busy[other] = true
+			}
 		}
 	}
-	return err
+}
+
+// idle returns users whose jobs may go, as no process is in them, but for some users.
+func (r *rations) idle(but map[int]bool) (uids []int) {
+	for _, other := range Users() {
+		if but[other] {
+			continue
+		}
+		// Who cannot be told from a user whom the file names stays.
+		rule, err := r.policy.For(other)
+		if err != nil || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
+			continue
+		}
+		if _, err := os.Lstat(job.OfUserPath(other)); err == nil && job.CheckRemovable(jobOf(other), true) == nil {
+			uids = append(uids, other)
+		}
+	}
+	return uids
+}
+
+// makeRoom returns which of the idle users have to leave, so that there is room: none of them needlessly.
+// It returns the error of room, and nobody, where there is none without all of them either.
+func makeRoom(idle []int, room func(without []int) error) (leave []int, err error) {
+	if err := room(idle); err != nil {
+		return nil, err
+	}
+	leave = idle
+	for _, uid := range idle {
+		rest := slices.DeleteFunc(slices.Clone(leave), func(other int) bool { return other == uid })
+		if room(rest) == nil {
+			leave = rest
+		}
+	}
+	return leave, nil
+}
+
+// booked is a job, or a run, of a user's with its limits.
+type booked struct {
+	uid    int
+	run    bool
+	limits region.Limits
+}
+
+// bookedByOthers returns what all users but one have.
+func (r *rations) bookedByOthers(uid int) (out []booked) {
+	for _, other := range Users() {
+		if other == uid {
+			continue
+		}
+		if l, err := readLimits(jobOf(other).Path); err == nil {
+			out = append(out, booked{other, false, l})
+		}
+		for _, run := range job.RunsOf(other) {
+			if l, err := readLimits(run.Path); err == nil {
+				out = append(out, booked{other, true, l})
+			}
+		}
+	}
+	return out
 }
 
 // room returns an error where the limits and those of all other users are more than a device has.
-func (r *rations) room(uid int, l region.Limits) error {
-	totals := r.totals()
-	for d, total := range totals {
+// The jobs of some users are left out, but not their runs.
+func (r *rations) room(uid int, l region.Limits, others []booked, without []int) error {
+	for d, total := range r.totals() {
 		memory, share := l.Memory[d].Bytes(), uint64(abi.Percent(l.Compute[d]))
-		for _, other := range Users() {
-			if other == uid {
-				continue
-			}
-			for _, its := range append(job.RunsOf(other), jobOf(other)) {
-				if l, err := readLimits(its.Path); err == nil {
-					memory, share = memory+l.Memory[d].Bytes(), share+l.Compute[d]
-				}
+		for i := range others {
+			if o := &others[i]; o.run || !slices.Contains(without, o.uid) {
+				memory, share = memory+o.limits.Memory[d].Bytes(), share+o.limits.Compute[d]
 			}
 		}
 		if memory > uint64(total) {
@@ -419,7 +480,10 @@ func (r Ration) Text() string {
 
 // ask gives a user the ration that the user asks for; what is not set in it is the rule's.
 func (r *rations) ask(uid int, asked Ration) error {
-	rule := r.policy.For(uid)
+	rule, err := r.policy.For(uid)
+	if err != nil {
+		return err
+	}
 	if rule == nil {
 		return fmt.Errorf("user %d: root is not rationed", uid)
 	}

@@ -15,8 +15,9 @@ import (
 type Standing struct {
 	UID     int           `json:"uid"`
 	User    string        `json:"user"`
-	Rule    string        `json:"rule"`   // that counts: users.anna, groups.students, everybody; root
-	Exempt  bool          `json:"exempt"` // not rationed
+	Rule    string        `json:"rule"`            // that counts: users.anna, groups.students, everybody; root; empty where it cannot be known
+	Error   string        `json:"error,omitempty"` // why it cannot be known
+	Exempt  bool          `json:"exempt"`          // not rationed
 	Ration  RationText    `json:"ration"`
 	Largest RationText    `json:"largest"`
 	Asked   *RationText   `json:"asked,omitempty"` // what the user asked for, and has
@@ -46,11 +47,16 @@ func (r Ration) text() RationText {
 // Show returns what is in force for a user.
 func (p *Policy) Show(uid int) Standing {
 	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Exempt: true}
-	rule := p.For(uid)
-	if rule == nil {
+	rule, err := p.For(uid)
+	switch {
+	case err != nil:
+		out.Rule, out.Exempt, out.Error = "", false, err.Error()
+		out.Ration, out.Largest = Ration{}.text(), Ration{}.text()
+	case rule == nil:
 		return out
+	default:
+		out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default.text(), rule.Largest.text()
 	}
-	out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default.text(), rule.Largest.text()
 	if asked, err := readAsked(uid); err == nil {
 		text := asked.text()
 		out.Asked = &text
@@ -83,7 +89,7 @@ func (p *Policy) Show(uid int) Standing {
 func (p *Policy) Named() []int {
 	uids := Users()
 	for name := range p.Users {
-		if uid, err := lookupUID(name); err == nil {
+		if uid, err := names.uid(name); err == nil {
 			uids = append(uids, uid)
 		}
 	}
