@@ -29,6 +29,7 @@ const (
 
 // ProcessCompute is what a process has of a device's time in a job with a share or a cap.
 type ProcessCompute struct {
+	Held    bool   `json:"held"`             // to shares and caps: it has a context, and began when the job had one of them, of any device
 	State   string `json:"state"`            // Kept, NotEnforced, or empty: no share, or no context yet
 	Reason  string `json:"reason,omitempty"` // why a share is not enforced
 	Slice   uint64 `json:"slice_us"`         // microseconds of each of its contexts in a round; 0 while unknown
@@ -97,7 +98,7 @@ func readProcessCompute(r *region.Region, job *Compute, h Holding, slot int, ali
 	if err != nil {
 		return nil, err
 	}
-	out := &ProcessCompute{Slice: c.Slice.Time(), Used: c.Used, Waited: c.Waited}
+	out := &ProcessCompute{Held: c.Held(), Slice: c.Slice.Time(), Used: c.Used, Waited: c.Waited}
 	if alive && hasWork(c.Work, now) {
 		out.Working, out.Waiting = c.Work.Contexts(), c.Work.Waiting() != 0
 	}

@@ -69,7 +69,7 @@ static void compute_adjust(struct device *d, uint64_t now_us)
 	unsigned workers = own + region_workers(r, d->index, now_us, compute_asked);
 	uint64_t slice = compute_slice(d->index, workers);
 	unsigned state = slice_set(d, slice);
-	region_show_slice(r, d->index, slice ? make_slice(slice, state) : 0);
+	region_show_slice(r, d->index, make_slice(slice, slice ? state : RATION_SLICE_READY));
 	if (slice)
 		slice_complain(d, state);
 	cap_update(d);

@@ -75,7 +75,7 @@ static void changed(void)
 	later(4 * MS);
 	OK(launch(f, NULL));
 	EQ(slice_of(0), 2048);
-	EQ(shown_slice(), 0);
+	EQ(shown_slice(), shown(RATION_SLICE_READY, 0));
 }
 
 /* Each way to launch is a sign of work, and so is waiting and asking. */
