@@ -206,7 +206,7 @@ func (r *rations) exempt(uid int) error {
 		err = nil
 	}
 	if err == nil {
-		err = errors.Join(os.Chmod(folder, 0o755), writeFile(filepath.Join(folder, job.ExemptName), nil))
+		err = errors.Join(os.Chmod(folder, 0o755), linkExempt(filepath.Join(folder, job.ExemptName), uid))
 	}
 	if err != nil {
 		return fmt.Errorf("exempting user %d: %w", uid, err)
@@ -215,6 +215,18 @@ func (r *rations) exempt(uid int) error {
 		return setLimits(uid, region.Limits{})
 	}
 	return nil
+}
+
+// linkExempt makes the link that says that a user is exempt, in one step.
+func linkExempt(path string, uid int) error {
+	link := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := errors.Join(os.Symlink("nowhere", link), os.Lchown(link, uid, uid)); err != nil {
+		return err
+	}
+	return os.Rename(link, path)
 }
 
 // setLimits changes the limits of a user's job, each that is another.
