@@ -2,8 +2,10 @@ package policy
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -23,6 +25,24 @@ type Standing struct {
 	Asked   *RationText   `json:"asked,omitempty"` // what the user asked for, and has
 	Job     string        `json:"job,omitempty"`   // path of the region; empty while there is none
 	Limits  []DeviceLimit `json:"limits,omitempty"`
+}
+
+// RuleText is a rule as the file has it.
+type RuleText struct {
+	Rule    string     `json:"rule"` // users.anna, groups.students, everybody
+	Exempt  bool       `json:"exempt"`
+	Ration  RationText `json:"ration"`
+	Largest RationText `json:"largest"` // up to which its users may ask for more
+}
+
+// Rules returns all rules, in the order in which they count: those of users, then those of groups as
+// they are in the file, and everybody's.
+func (p *Policy) Rules() (out []RuleText) {
+	users := slices.SortedFunc(maps.Values(p.Users), func(a, b *Rule) int { return a.line - b.line })
+	for _, r := range slices.Concat(users, p.sortedGroups(), []*Rule{p.Everybody}) {
+		out = append(out, RuleText{r.Source, r.Exempt, r.Default.text(), r.Largest.text()})
+	}
+	return out
 }
 
 // RationText is a ration as the file has it; unset where nothing is.
