@@ -29,7 +29,6 @@ const (
 
 // ProcessCompute is what a process has of a device's time in a job with a share or a cap.
 type ProcessCompute struct {
-	Held    bool   `json:"held"`             // to shares and caps: it has a context, and began when the job had one of them, of any device
 	State   string `json:"state"`            // Kept, NotEnforced, or empty: no share, or no context yet
 	Reason  string `json:"reason,omitempty"` // why a share is not enforced
 	Slice   uint64 `json:"slice_us"`         // microseconds of each of its contexts in a round; 0 while unknown
@@ -37,6 +36,7 @@ type ProcessCompute struct {
 	Waiting bool   `json:"waiting"`          // a thread waits for the device
 	Used    uint64 `json:"used_ns"`          // nanoseconds of the device's time, as measured for a cap
 	Waited  uint64 `json:"waited_ns"`        // nanoseconds that its launches waited for a cap
+	Held    bool   `json:"held"`             // to shares and caps: it has a context, and began when the job had one of them, of any device
 }
 
 // Time is how much of a device's time a process had lately.

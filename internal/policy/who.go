@@ -160,8 +160,8 @@ func (p *Policy) ofGroups(name string) (*Rule, error) {
 }
 
 // name returns the user or group of a rule.
-func (r *Rule) name() string {
-	_, name, _ := strings.Cut(r.Source, ".")
+func (rule *Rule) name() string {
+	_, name, _ := strings.Cut(rule.Source, ".")
 	return name
 }
 
