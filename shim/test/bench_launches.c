@@ -3,6 +3,7 @@
  * told is the difference to the first program in the same round; of the second one it is what cannot be told apart. Against the stand-in driver: kernels
  * take no time (a stream is idle whenever it is looked at) or longer than their launches (it is at work all the while). */
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -41,7 +42,7 @@ static const struct call {
 } calls[] = {
 	{"kernel launch, stream at work", 'k', 128, true},    {"kernel launch, stream idle", 'k', 128, false},
 	{"kernel launch that looks", 'l', 1, true},           {"graph launch, stream at work", 'g', 48, true},
-	{"kernel launch + cuStreamWaitEvent", 'w', 48, true},
+	{"kernel launch + cuStreamWaitEvent", 'w', 48, true}, {"ioctl that is not the driver's", 'i', 128, true},
 };
 
 static const struct job {
@@ -88,13 +89,16 @@ static void prepare(void)
  * ('l'), and else made by a launch that is not timed. */
 static double timed(char kind, unsigned n)
 {
+	int none;
 	if (kind == 'l')
 		usleep(6000);
 	else
 		launch(stream);
 	uint64_t from = now();
 	for (unsigned i = 0; i < n; i++)
-		if (kind == 'g') {
+		if (kind == 'i') {
+			ioctl(-1, FIONREAD, &none);
+		} else if (kind == 'g') {
 			must(cuGraphLaunch(graph, stream));
 		} else {
 			launch(stream);
@@ -181,7 +185,7 @@ static void compare(const struct program *p, unsigned which)
 		}
 	printf("%s, ns\n", calls[which].name);
 	for (unsigned k = 1; k < CHILDREN; k++) {
-		const char *target = calls[which].kind == 'k' ? jobs[k].target : NULL;
+		const char *target = calls[which].kind == 'k' && calls[which].time ? jobs[k].target : NULL;
 		for (unsigned r = 0; r < ROUNDS; r++)
 			more[r] = took[k][r] - took[0][r];
 		printf("  %-8s %+7.0f  (%+.0f ... %+.0f%s%s)", jobs[k].name, quantile(more, ROUNDS, .5), quantile(more, ROUNDS, .1),
