@@ -52,6 +52,7 @@ func TestCompute(t *testing.T) {
 		{"unknown", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnknown)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceUnknown)}},
 		{"refused", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceRefused)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceRefused), Slice: 2048}},
 		{"lost", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceLost)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceLost), Slice: 2048}},
+		{"crowded", region.ProcessCompute{Slice: abi.MakeSlice(6000, abi.SliceCrowded)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceCrowded), Slice: 6000}},
 		{"started before", region.ProcessCompute{}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceNone)}},
 	} {
 		if err := slot.PublishCompute(0, c.has); err != nil {

@@ -281,6 +281,7 @@ const (
 	SliceUnknown = 3 // the driver's call is another one than is known
 	SliceRefused = 4 // the driver refused
 	SliceLost    = 5 // the driver says that it has another value
+	SliceCrowded = 6 // the process has more contexts than the library follows
 )
 
 // Widths of Slice.

@@ -135,6 +135,7 @@ static inline CUfunction kernel(const char *name)
 
 /* Calls that the stand-in's own tests do not make. */
 CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr, const void *, size_t, CUstream);
+CUresult cuStreamWaitEvent_ptsz(CUstream, CUevent, unsigned);
 #define DIMENSIONS unsigned, unsigned, unsigned, unsigned, unsigned, unsigned
 CUresult cuLaunchKernel_ptsz(CUfunction, DIMENSIONS, unsigned, CUstream, void **, void **);
 CUresult cuLaunchKernelEx(const CUlaunchConfig *, CUfunction, void **, void **);
