@@ -53,6 +53,7 @@ func TestCompute(t *testing.T) {
 		{"refused", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceRefused)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceRefused), Slice: 2048}},
 		{"lost", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceLost)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceLost), Slice: 2048}},
 		{"no share when it last called", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceReady)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceReady)}},
+		{"crowded", region.ProcessCompute{Slice: abi.MakeSlice(6000, abi.SliceCrowded)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceCrowded), Slice: 6000}},
 		{"started before", region.ProcessCompute{}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceNone)}},
 	} {
 		if err := slot.PublishCompute(0, c.has); err != nil {

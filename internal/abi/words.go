@@ -281,7 +281,8 @@ const (
 	SliceUnknown = 3 // the driver's call is another one than is known
 	SliceRefused = 4 // the driver refused
 	SliceLost    = 5 // the driver says that it has another value
-	SliceReady   = 6 // no share; the process is held to one that the job gets
+	SliceCrowded = 6 // the process has more contexts than the library follows
+	SliceReady   = 7 // no share; the process is held to one that the job gets
 )
 
 // Widths of Slice.

@@ -53,6 +53,7 @@ var sliceReasons = map[int]string{
 	abi.SliceUnknown: "the driver sets time slices by a call that this version of ration does not know",
 	abi.SliceRefused: "the driver refused the time slice",
 	abi.SliceLost:    "the driver has another time slice than it was given",
+	abi.SliceCrowded: "it has more than 256 contexts, and those beyond are not followed",
 }
 
 // NotEnforced says why the share of a process with a context is not enforced, in a job
