@@ -131,7 +131,14 @@ func (r *Reader) Folders() (bases, active, ended []string) {
 }
 
 // Read reads the machine. changed is false where it is as it was the last time.
-func (r *Reader) Read() (m Machine, changed bool, err error) {
+func (r *Reader) Read() (m Machine, changed bool, err error) { return r.look(true) }
+
+// ReadHinted is Read where only what was hinted at is looked at, with what was put off. All else is
+// as it was the last time: it costs what has happened, and not what there is.
+func (r *Reader) ReadHinted() (m Machine, changed bool, err error) { return r.look(false) }
+
+// look reads the machine, with all jobs or with those that were hinted at.
+func (r *Reader) look(every bool) (m Machine, changed bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	folder := job.Folder()
@@ -149,7 +156,7 @@ func (r *Reader) Read() (m Machine, changed bool, err error) {
 	all := r.all()
 	most := bounds{r.active, r.openOfEach(all)}
 	for _, u := range all {
-		u.start(now, hints, most)
+		u.start(now, hints, most, every)
 	}
 	known := map[job.FileID]bool{}
 	r.putOff = false

@@ -103,8 +103,8 @@ const maxHints = 4096
 // descriptors are kept.
 type bounds struct{ active, open int }
 
-// start begins a look, unless one is under way.
-func (u *userReader) start(now time.Time, hints map[string]bool, most bounds) {
+// start begins a look at every job, or at those that were hinted at, unless one is under way.
+func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, every bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.hints)+len(hints) <= maxHints {
@@ -122,7 +122,7 @@ func (u *userReader) start(now time.Time, hints map[string]bool, most bounds) {
 	go func() {
 		runtime.LockOSThread() // for threadTime
 		defer runtime.UnlockOSThread()
-		next := u.look(now, hints, most)
+		next := u.look(now, hints, most, every)
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.looking, u.next, u.untaken = false, next, true
@@ -191,8 +191,8 @@ func (s *userState) close() {
 	}
 }
 
-// look looks at the jobs of the user.
-func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) userLook {
+// look looks at the jobs of the user: at every one, or at those that were hinted at.
+func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, every bool) userLook {
 	s := &u.state
 	s.most = most
 	hints = s.own(hints)
@@ -235,6 +235,9 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) use
 		changed = changed || news || !there
 	}
 	for i, w := range s.looked() {
+		if !every && !hints[filepath.Dir(w.path)] && !w.wants(now) {
+			continue
+		}
 		if check(w); i >= most.open {
 			w.close()
 		}
@@ -244,7 +247,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds) use
 		w.drop()
 	}
 	for range len(s.ended)/endedRounds + 1 {
-		if len(s.ended) > 0 {
+		if every && len(s.ended) > 0 {
 			s.turn = (s.turn + 1) % len(s.ended)
 			check(s.ended[s.turn])
 		}

@@ -21,6 +21,9 @@ const (
 	// readShare bounds what a job that changes all the time, or takes long to read, costs a
 	// Reader: one part of so many of one processor's time.
 	readShare = 20
+	// readAhead is how much of that it has in hand after a quiet moment: what happens to a job is
+	// often several changes, a few milliseconds apart.
+	readAhead = 200 * time.Millisecond
 )
 
 // watched is a job that a Reader looks at again and again. It is used by one goroutine.
@@ -116,6 +119,13 @@ func (w *watched) soon(now time.Time) bool {
 	return !w.unsettled.IsZero() && now.Sub(w.unsettled) < settleTime
 }
 
+// wants reports whether the job is to be looked at also where nothing was hinted at: it is not known
+// yet, or it is known that what was read of it is old, or nobody could give a hint, as its folder is
+// not watched.
+func (w *watched) wants(now time.Time) bool {
+	return !w.known || w.late || w.soon(now) || w.name == ""
+}
+
 func (w *watched) setUnsettled(is bool, now time.Time) {
 	if !is {
 		w.unsettled = time.Time{}
@@ -172,12 +182,20 @@ func (w *watched) readAll(p patience.Patience) {
 	}
 	w.has = w.user.cut(&j, w.has)
 	w.job, w.known, w.read = j, true, p.Now()
-	w.due = w.read.Add(readShare * (threadTime() - began))
+	w.due = dueAfter(w.due, w.read, threadTime()-began)
 	w.shown = w.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
 	w.ended, w.created = w.shown && j.State == Ended, j.Created
 	if w.ended {
 		w.close()
 	}
+}
+
+// dueAfter returns when a job may be read again that was due at a time, and whose read cost so much.
+func dueAfter(due, now time.Time, cost time.Duration) time.Time {
+	if ahead := now.Add(-readAhead); due.Before(ahead) {
+		due = ahead
+	}
+	return due.Add(readShare * cost)
 }
 
 // drop forgets what was read of the job.

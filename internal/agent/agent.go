@@ -16,7 +16,8 @@
 //	a second   has passed: regions change without any sign that the kernel could give
 //	40 ms      have passed since a look that saw a process about to end, or had to put off a job
 //
-// An idle job costs a look one read and one question for each of its locks.
+// The clock makes it look at all jobs, anything else at those of which there was a sign. An idle job
+// costs a look one read and one question for each of its locks.
 package agent
 
 import (
@@ -29,16 +30,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ration/internal/epoch"
 	"ration/internal/metrics"
 	"ration/internal/node"
+	"ration/internal/pace"
 	"ration/machine"
 )
 
 const (
 	// Interval is how often the agent looks when nothing makes it.
 	Interval = time.Second
-	// gap is how long it waits between two looks at least: what happens meanwhile is of the next.
-	gap = 20 * time.Millisecond
+	// It looks once in gap where something happens all the time, and rests for as long as a look took:
+	// what happens meanwhile is of the next. After a quiet moment it looks at once, maxLooks times.
+	gap      = 20 * time.Millisecond
+	maxLooks = 4
 	// putOffGap is after how long it looks again where a job was read a moment before.
 	putOffGap = 40 * time.Millisecond
 )
@@ -71,7 +76,9 @@ type Agent struct {
 	told    *told    // of the loop
 
 	wake    chan struct{} // something has happened
-	picture atomic.Pointer[machine.Machine]
+	all     atomic.Bool   // the next look is at all jobs, and not only at those that were hinted at
+	picture atomic.Pointer[picture]
+	epoch   epoch.Epoch     // of the serials of its pictures
 	base    machine.Machine // without what the driver says; of the loop
 
 	mu    sync.Mutex
@@ -80,7 +87,7 @@ type Agent struct {
 
 // New returns an agent that has not looked yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), wake: make(chan struct{}, 1),
+	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(), wake: make(chan struct{}, 1),
 		log: eventLog{log: opts.Log, own: os.Geteuid(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
@@ -90,7 +97,7 @@ func New(opts Options) (*Agent, error) {
 		if folder != "" {
 			a.reader.Hint(folder)
 		}
-		a.Wake()
+		a.lookSoon()
 	}
 	var err error
 	if a.watcher, err = newWatcher(hint); err != nil {
@@ -104,12 +111,18 @@ func New(opts Options) (*Agent, error) {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
-	a.picture.Store(&machine.Machine{})
+	a.picture.Store(&picture{})
 	return a, nil
 }
 
-// Wake makes the agent look soon.
+// Wake makes the agent look at all jobs soon.
 func (a *Agent) Wake() {
+	a.all.Store(true)
+	a.lookSoon()
+}
+
+// lookSoon makes the agent look soon where something was hinted at.
+func (a *Agent) lookSoon() {
 	select {
 	case a.wake <- struct{}{}:
 	default: // it will already
@@ -125,7 +138,10 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
 	defer timer.Stop()
 	var failed error
+	looks := pace.Pace{Every: gap, Most: maxLooks}
+	a.all.Store(true)
 	for {
+		began := time.Now()
 		if err := a.look(); err != nil && (failed == nil || failed.Error() != err.Error()) {
 			a.opts.Log.Error("the jobs could not be listed", "error", err)
 			failed = err
@@ -139,13 +155,14 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(gap):
+		case <-time.After(max(time.Until(looks.Next(began)), time.Since(began))):
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-a.wake:
 		case <-timer.C:
+			a.all.Store(true)
 		}
 	}
 }
@@ -161,12 +178,16 @@ func (a *Agent) close() {
 // look looks at the machine once.
 func (a *Agent) look() error {
 	began := time.Now()
-	m, changed, err := a.reader.Read()
+	read := a.reader.ReadHinted
+	if a.all.Swap(false) {
+		read = a.reader.Read
+	}
+	m, changed, err := read()
 	if err != nil {
 		return err
 	}
 	if a.reader.PutOff() {
-		time.AfterFunc(putOffGap, a.Wake)
+		time.AfterFunc(putOffGap, a.lookSoon)
 	}
 	a.reaper.reap(m.Jobs) // first, as it takes longest: what is below is done meanwhile
 	said, news := a.driver.said()
@@ -178,16 +199,16 @@ func (a *Agent) look() error {
 		a.pids.set(m.Jobs)
 	}
 	if changed || news {
-		picture := a.base.Clone()
-		picture.Findings = m.Findings // whose folder answers is news of each look
-		node.AddFrom(&picture, said)
-		a.picture.Store(&picture)
+		now := a.base.Clone()
+		now.Findings = m.Findings // whose folder answers is news of each look
+		node.AddFrom(&now, said)
+		a.picture.Store(newPicture(now, a.picture.Load()))
 	}
 	if changed || news {
 		a.changes.tell()
 	}
 	a.note(happened, began) // who hears of them finds them in the picture
-	a.history.add(a.picture.Load(), began)
+	a.history.add(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.Looks++
@@ -214,7 +235,7 @@ func (a *Agent) note(happened []machine.Event, began time.Time) {
 }
 
 // Machine returns the machine as it was at the latest look. It must not be changed.
-func (a *Agent) Machine() *machine.Machine { return a.picture.Load() }
+func (a *Agent) Machine() *machine.Machine { return &a.picture.Load().Machine }
 
 // Stats returns what the agent says of itself.
 func (a *Agent) Stats() metrics.Agent {

@@ -259,6 +259,105 @@ func TestNoticesAtOnce(t *testing.T) {
 	a.await(t, machine.JobEnded, 1)
 }
 
+// quietJob makes a job of which the agent hears nothing, and returns what changes its limit.
+func quietJob(t *testing.T, name string) (setLimit func(bytes uint64)) {
+	t.Helper()
+	path, err := job.MakeFolder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	if _, err := r.Claim("member"); err != nil {
+		t.Fatal(err)
+	}
+	return func(bytes uint64) {
+		t.Helper()
+		if err := r.SetLimit(0, abi.MakeLimit(bytes, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitLimit waits until the agent has seen a job's limit.
+func (a *Agent) awaitLimit(t *testing.T, name string, bytes uint64) {
+	t.Helper()
+	timeout := time.After(30 * time.Second)
+	for {
+		next := a.Changed()
+		if limitOf(a.Machine(), name) == bytes {
+			return
+		}
+		select {
+		case <-next:
+		case <-timeout:
+			t.Fatalf("the limit of %s is %d", name, limitOf(a.Machine(), name))
+		}
+	}
+}
+
+func limitOf(m *machine.Machine, name string) uint64 {
+	if d := find(m, name).Devices; len(d) > 0 {
+		return d[0].Limit
+	}
+	return 0
+}
+
+// What gives a sign costs a look at that job, and not at all of them; what gives none is seen when the
+// clock makes the agent look.
+func TestLooksWhereThereWasASign(t *testing.T) {
+	folder := testFolder(t)
+	a := startAgent(t, Options{})
+	a.watcher.close() // so that there are no signs but those given here
+	one, two := quietJob(t, "one"), quietJob(t, "two")
+	one(1 << 20)
+	two(1 << 20)
+	a.reader.Hint(folder)
+	a.Wake()
+	a.awaitLimit(t, "one", 1<<20)
+	a.awaitLimit(t, "two", 1<<20)
+	one(2 << 20)
+	two(2 << 20)
+	a.reader.Hint(filepath.Join(folder, "one"))
+	a.lookSoon()
+	a.awaitLimit(t, "one", 2<<20)
+	if got := limitOf(a.Machine(), "two"); got != 1<<20 {
+		t.Errorf("it has looked at the other: %d", got)
+	}
+	a.Wake()
+	a.awaitLimit(t, "two", 2<<20)
+}
+
+func TestLooksByTheClock(t *testing.T) {
+	folder := testFolder(t)
+	a := startAgent(t, Options{Interval: 5 * time.Millisecond})
+	a.watcher.close()
+	set := quietJob(t, "quiet")
+	a.reader.Hint(folder)
+	for limit := range uint64(4) {
+		set((limit + 1) << 20)
+		a.awaitLimit(t, "quiet", (limit+1)<<20)
+	}
+}
+
+// However much happens, it looks at a steady pace.
+func TestLooksSteadily(t *testing.T) {
+	testFolder(t)
+	a := startAgent(t, Options{})
+	const looks = 15
+	began, first := time.Now(), a.Stats().Looks
+	for a.Stats().Looks < first+looks {
+		a.lookSoon()
+	}
+	// One may have been under way, and the first may be at once.
+	if took := time.Since(began); took < (looks-2-maxLooks)*gap {
+		t.Errorf("%d looks within %v", looks, took)
+	}
+}
+
 // A process whose files stay open in another one is noticed when it ends, too: inotify says nothing
 // then, and is off here, so that nothing but the process's own end makes the agent look.
 func TestNoticesDeathWithOpenFiles(t *testing.T) {

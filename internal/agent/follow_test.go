@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -31,6 +32,8 @@ func TestPublicPage(t *testing.T) {
 	testFolder(t)
 	a := startAgent(t, Options{JobMetrics: true})
 	holder(t, "secretjob")
+	a.reader.Hint(job.Folder())
+	a.Wake() // it is there, whatever the agent has heard of it
 	a.await(t, machine.RequestRefused, 1)
 	source := publicSource{a}
 	m, err := source.Machine()
@@ -98,6 +101,8 @@ func TestChanges(t *testing.T) {
 	go func() { ended <- c.Changes(context.Background(), func() { told <- struct{}{} }) }()
 	<-told
 	holder(t, "train")
+	a.reader.Hint(folder)
+	a.Wake()
 	for {
 		<-told
 		m, err := c.Machine()

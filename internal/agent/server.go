@@ -160,6 +160,13 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
+		if q := r.URL.Query(); q.Has("since") {
+			now := a.picture.Load()
+			d := now.since(a.epoch.Parse(q.Get("since")), p)
+			d.Since = a.epoch.Text(now.last)
+			writeJSON(w, d)
+			return
+		}
 		writeJSON(w, Visible(a.Machine(), p.uid, p.all))
 	})
 	mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {

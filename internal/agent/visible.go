@@ -9,17 +9,27 @@ import (
 // Visible returns what a user may see of a machine: the own jobs in full, of the others what they
 // have of each device together. all is for root, and for the agent's own user.
 func Visible(m *machine.Machine, uid int, all bool) *machine.Machine {
+	out, _ := visible(m, uid, all)
+	return out
+}
+
+// visible is Visible, and says which of the machine's jobs these are, by their indices.
+func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, which []int) {
 	if all {
-		return m
+		for i := range m.Jobs {
+			which = append(which, i)
+		}
+		return m, which
 	}
 	out := machine.Machine{Devices: m.Devices, Jobs: []machine.Job{}, Outside: []machine.Outside{}, Findings: []machine.Finding{}}
 	if uid < 0 { // nobody knows who asks, or whose a job is
-		return &out
+		return &out, nil
 	}
 	own := map[string]bool{}
 	for i := range m.Jobs {
 		if m.Jobs[i].UID == uid {
 			out.Jobs = append(out.Jobs, m.Jobs[i])
+			which = append(which, i)
 			own[m.Jobs[i].Path] = true
 		}
 	}
@@ -34,7 +44,7 @@ func Visible(m *machine.Machine, uid int, all bool) *machine.Machine {
 			out.Findings = append(out.Findings, f)
 		}
 	}
-	return &out
+	return &out, which
 }
 
 // Public returns what everybody may know: the devices, and findings of the machine itself, in

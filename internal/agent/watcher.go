@@ -226,14 +226,16 @@ func (w *watcher) folderOf(e inotifyEvent) string {
 		return ""
 	}
 	if e.mask&unix.IN_OPEN != 0 { // it joins when it has opened the file
-		time.AfterFunc(joinTime, func() { w.hint(f.folder) })
+		for _, after := range joinTimes {
+			time.AfterFunc(after, func() { w.hint(f.folder) })
+		}
 	}
 	return f.folder
 }
 
-// joinTime is when a process that has opened the region has joined the job, as a rule; if it
-// takes longer, the next look by the clock sees it.
-const joinTime = 50 * time.Millisecond
+// joinTimes is when a process that has opened the region has joined the job: as a rule, and on a
+// machine that is busy. If it takes longer, the next look by the clock sees it.
+var joinTimes = []time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
 // rest leaves a folder alone for a while. The lock is held.
 func (w *watcher) rest(f *watch, wd int32) {

@@ -26,6 +26,7 @@ type webSource struct {
 
 	mu     sync.Mutex
 	client *agent.Client    // under mu, as all below; nil: own
+	mirror *agent.Mirror    // of what the client asks; used by who draws, one at a time
 	local  *agent.Agent     // nil: there is none
 	last   *machine.Machine // what an agent said last
 	next   chan struct{}    // closed when there is something new
@@ -106,7 +107,10 @@ func (s *webSource) look(local *agent.Agent, tell func()) {
 
 func (s *webSource) set(c *agent.Client, local *agent.Agent) {
 	s.mu.Lock()
-	s.client, s.local = c, local
+	s.client, s.local, s.mirror = c, local, nil
+	if c != nil {
+		s.mirror = agent.NewMirror(c)
+	}
 	s.mu.Unlock()
 	s.changed()
 }
@@ -130,19 +134,19 @@ func (s *webSource) Changed() <-chan struct{} {
 // process looks itself, it is what it was.
 func (s *webSource) Machine() (*machine.Machine, error) {
 	s.mu.Lock()
-	c, local, last := s.client, s.local, s.last
+	mirror, local, last := s.mirror, s.local, s.last
 	s.mu.Unlock()
-	if c == nil {
+	if mirror == nil {
 		return local.Machine(), nil
 	}
-	m, err := c.Machine()
+	m, err := mirror.Machine()
 	if err != nil {
 		return last, nil
 	}
 	s.mu.Lock()
-	s.last = &m
+	s.last = m
 	s.mu.Unlock()
-	return &m, nil
+	return m, nil
 }
 
 // History returns the last minutes.

@@ -11,13 +11,17 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/epoch"
+	"ration/internal/pace"
 	"ration/machine"
 )
 
 const (
-	// gap is how long it waits between two renderings at least: what happens meanwhile is in the
-	// next. The first thing that happens after a quiet moment is rendered at once.
-	gap = 50 * time.Millisecond
+	// It is drawn once in drawTime where it changes all the time, and what happens meanwhile is in
+	// the next drawing. After a quiet moment each of the first maxDraws changes is drawn at once: a
+	// death is two of them, a process that has gone and what it held that goes back to the job.
+	drawTime = 100 * time.Millisecond
+	maxDraws = 5
 	// maxAge is how old what a page is opened with may be, where nobody follows the machine.
 	maxAge = time.Second
 )
@@ -45,7 +49,7 @@ type drawnJob struct {
 type hub struct {
 	opts  Options
 	host  string
-	epoch string // of this process: versions of another mean nothing here
+	epoch epoch.Epoch // of its versions
 
 	draw    sync.Mutex // held while it reads and draws
 	fresh   <-chan struct{}
@@ -66,7 +70,7 @@ type hub struct {
 }
 
 func newHub(opts Options) *hub {
-	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), epoch: Secret()[:8], colours: newColours(), chart: newChart(), events: newTimeline(), jobs: map[string]drawnJob{},
+	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), epoch: epoch.New(), colours: newColours(), chart: newChart(), events: newTimeline(), jobs: map[string]drawnJob{},
 		next: make(chan struct{}), fragments: map[string]fragment{}, lists: map[string]list{}}
 }
 
@@ -91,11 +95,9 @@ func (h *hub) leave() {
 
 // follow draws the machine whenever it changes, and when the chart has to move on.
 func (h *hub) follow(ctx context.Context) {
-	for {
+	draws := pace.Pace{Every: drawTime, Most: maxDraws}
+	for after(ctx, time.Until(draws.Next(time.Now()))) {
 		fresh := h.refresh()
-		if !after(ctx, gap) {
-			return
-		}
 		select {
 		case <-ctx.Done():
 			return
@@ -211,21 +213,6 @@ func (h *hub) all() (fragments map[string]string, lists map[string][]string, ver
 		lists[id] = l.ids
 	}
 	return fragments, lists, h.version
-}
-
-// versionText is a version as clients give it back.
-func (h *hub) versionText(version uint64) string { return fmt.Sprintf("%s-%d", h.epoch, version) }
-
-// parseVersion returns 0, before everything, for what another process has given out.
-func (h *hub) parseVersion(text string) (version uint64) {
-	rest, ours := strings.CutPrefix(text, h.epoch+"-")
-	if !ours {
-		return 0
-	}
-	if _, err := fmt.Sscan(rest, &version); err != nil {
-		return 0
-	}
-	return version
 }
 
 // render executes a template. The data is ours, so that it cannot fail but by a mistake in the

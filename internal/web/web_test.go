@@ -246,6 +246,50 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// busySource has always changed.
+type busySource struct {
+	*webtest.Source
+	drawn chan time.Time
+}
+
+func (s busySource) Changed() <-chan struct{} {
+	now := make(chan struct{})
+	close(now)
+	return now
+}
+
+func (s busySource) Machine() (*machine.Machine, error) {
+	s.drawn <- time.Now()
+	return s.Source.Machine()
+}
+
+// A machine on which something happens all the time, as one tenant can bring about, is drawn so often
+// and no oftener; what it is in the end is shown.
+func TestFlappingIsDrawnSteadily(t *testing.T) {
+	source := busySource{webtest.NewSource(webtest.Machine(1, 2, 2), machine.History{}), make(chan time.Time, 1000)} // more than there are
+	h := newHub(Options{Source: source})
+	h.enter()
+	var first, last time.Time
+	const draws = 12
+	for n := range draws {
+		if last = <-source.drawn; n == 0 {
+			first = last
+		}
+	}
+	source.Change(func(m *machine.Machine) { m.Jobs[0].Name = "the last" })
+	for shown := false; !shown; {
+		<-source.drawn
+		fragments, _, _ := h.all()
+		for _, html := range fragments {
+			shown = shown || strings.Contains(html, "the last")
+		}
+	}
+	h.leave()
+	if took := last.Sub(first); took < (draws-1-maxDraws)*drawTime {
+		t.Errorf("%d times within %v", draws, took)
+	}
+}
+
 // No more pages stay connected than may be, and when the last has left nobody looks.
 func TestStreamsAreBounded(t *testing.T) {
 	p := serve(t, webtest.Machine(1, 1, 1), func(o *Options) { o.MaxStreams = 1 })

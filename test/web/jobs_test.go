@@ -13,8 +13,8 @@ import (
 	"ration/machine"
 )
 
-// With 200 jobs of 8 processes each, a change is drawn once, and what is the reader's own stays:
-// an open job, the focus, what is typed.
+// With 200 jobs of 8 processes each, a change is drawn once, where it is and nowhere else, and what is
+// the reader's own stays: an open job, the focus, what is typed.
 func TestManyJobs(t *testing.T) {
 	m := webtest.Machine(4, 200, 8)
 	source, url := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
@@ -24,6 +24,10 @@ func TestManyJobs(t *testing.T) {
 	field := jobSelector("job-7") + `.querySelector("[name=memory]")`
 	b.get(jobSelector("job-7")+`.querySelector("details").open = true; `+field+`.value = "12g"; `+field+`.focus()`, nil)
 
+	b.get(`window.elsewhere = 0; new MutationObserver(all => {
+		const other = (el) => el.closest(".job") !== `+jobSelector("job-7")+` && !el.closest("time"); // the clock changes these
+		window.elsewhere += all.filter(m => m.target.isConnected && other(m.target.nodeType === 1 ? m.target : m.target.parentElement)).length;
+	}).observe(document.getElementById("jobs"), { childList: true, subtree: true, characterData: true, attributes: true }); 0`, nil)
 	const changes = 20
 	var before, after int
 	b.get(`Number(document.body.dataset.draws || 0)`, &before)
@@ -37,6 +41,9 @@ func TestManyJobs(t *testing.T) {
 	clock := int(time.Since(began)/(5*time.Second)) + 2 // the charts move on by themselves
 	if drawn := after - before; drawn < changes || drawn > changes+clock {
 		t.Errorf("%d changes were drawn %d times", changes, drawn)
+	}
+	if got := b.text(`window.elsewhere`); got != "0" {
+		t.Errorf("%s nodes of other jobs were touched", got)
 	}
 	if got := b.text(`document.activeElement === ` + field + ` && document.activeElement.value`); got != "12g" {
 		t.Errorf("what was typed is %s", got)
