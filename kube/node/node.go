@@ -268,6 +268,7 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 		Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "computeMax"}}
 	plan.Settings.Memory.Default = limit.MemorySize(closed)
 	for _, s := range ration.Shares {
+		plan.Present = append(plan.Present, s.UUID)
 		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))
 		for set, percent := range map[*limit.Set[limit.Compute]]int{&plan.Settings.Compute: s.Compute, &plan.Settings.ComputeMax: s.ComputeMax} {
 			if percent == 0 {
