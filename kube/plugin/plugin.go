@@ -18,6 +18,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
 	"ration/kube/claim"
 	"ration/kube/node"
@@ -33,6 +34,9 @@ type Config struct {
 	Client      kubernetes.Interface
 	Options     slices.Options
 
+	// Sick returns which GPUs do not work, by UUID, and why. nil: all do.
+	Sick func(uuids []string) map[string]string
+
 	Pods         bool          // it may read pods, to know their containers
 	EventsPeriod time.Duration // how often refusals are looked for; 0: never
 }
@@ -40,16 +44,19 @@ type Config struct {
 // Plugin is a running driver.
 type Plugin struct {
 	Config
-	helper *kubeletplugin.Helper
-	stop   context.CancelCauseFunc
-	done   []<-chan struct{}
+	health.UnimplementedDRAResourceHealthServer // of what is not in the version that this was made for
+
+	helper  *kubeletplugin.Helper
+	running context.Context // done when it stops
+	stop    context.CancelCauseFunc
+	done    []<-chan struct{}
 }
 
 // Start starts a driver. It serves the kubelet when it returns. Done of the context that it returns says
 // that it cannot go on, and context.Cause why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	p := &Plugin{Config: c, stop: stop}
+	p := &Plugin{Config: c, running: ctx, stop: stop}
 	defer func() {
 		if err != nil {
 			stop(err)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -42,6 +43,7 @@ type cluster struct {
 	config Config
 	plugin *Plugin
 	dra    drapb.DRAPluginClient
+	health health.DRAResourceHealthClient
 }
 
 func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
@@ -126,7 +128,7 @@ func (c *cluster) register() {
 	if _, err := registration.NotifyRegistrationStatus(c.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
 		c.t.Fatal(err)
 	}
-	c.dra = drapb.NewDRAPluginClient(c.dial(info.Endpoint))
+	c.dra, c.health = drapb.NewDRAPluginClient(c.dial(info.Endpoint)), health.NewDRAResourceHealthClient(c.dial(info.Endpoint))
 }
 
 func (c *cluster) prepare(claims ...*resourceapi.ResourceClaim) map[string]*drapb.NodePrepareResourceResponse {
@@ -359,5 +361,40 @@ func TestAPIServerDown(t *testing.T) {
 	c.unprepare(cl)
 	if n := c.records(); n != 0 {
 		t.Errorf("%d claims are prepared", n)
+	}
+}
+
+// The kubelet is told of each GPU's health as soon as it asks, and the stream ends with the plugin: a kubelet that
+// has none asks again every few seconds, and writes that down each time.
+func TestHealth(t *testing.T) {
+	c := newCluster(t)
+	gpus := c.config.Node.GPUs
+	why := strings.Repeat("it fell off the bus; ", 100)
+	c.config.Sick = func(uuids []string) map[string]string {
+		if !slices.Equal(uuids, []string{gpus[0].UUID, gpus[1].UUID}) {
+			t.Errorf("asked about %v", uuids)
+		}
+		return map[string]string{gpus[1].UUID: why}
+	}
+	c.start()
+	stream, err := c.health.NodeWatchResources(t.Context(), &health.NodeWatchResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := stream.Recv()
+	if err != nil || len(got.Devices) != 2 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	for i, d := range got.Devices {
+		if d.Device.PoolName != nodeName || d.Device.DeviceName != gpus[i].Name() || d.LastUpdatedTime == 0 || d.HealthCheckTimeoutSeconds <= int64(healthPeriod/time.Second) {
+			t.Errorf("got %v", d)
+		}
+	}
+	if a, b := got.Devices[0], got.Devices[1]; a.Health != health.HealthStatus_HEALTHY || a.Message != "" || b.Health != health.HealthStatus_UNHEALTHY || b.Message != why[:maxMessage] {
+		t.Errorf("got %v and %v", a, b)
+	}
+	c.stop()
+	if more, err := stream.Recv(); err == nil {
+		t.Errorf("a plugin that has ended says %v", more)
 	}
 }
