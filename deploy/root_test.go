@@ -340,7 +340,7 @@ func TestRpmRoot(t *testing.T) {
 	r.wantSlurm("usr")
 	rpm("--erase", "ration")
 	// Folders of all, which other packages own where rpm is at home.
-	r.wantLeft(append(clean, "usr/lib/tmpfiles.d", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh", "usr/share/zsh/site-functions")...)
+	r.wantLeft(append(clean, "usr/lib/systemd", "usr/lib/systemd/system", "usr/lib/tmpfiles.d", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh", "usr/share/zsh/site-functions")...)
 }
 
 // TestTarballRoot installs the tarball by the script, as root has it.

@@ -107,8 +107,10 @@ func Remove(j Job, force bool) error {
 	return nil
 }
 
-// removeFolder removes a job's folder.
+// removeFolder removes a job's folder. What says that it is a standing job goes first: one whose removal was cut short, without its
+// region or with limits that have ended, must not be taken for one that programs can be put into.
 func removeFolder(folder string) error {
+	_ = os.Remove(filepath.Join(folder, CreatedName)) // where that fails, removing the folder says why
 	endLimits(folder)
 	unmount(folder)
 	return os.RemoveAll(folder)

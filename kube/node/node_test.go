@@ -1,9 +1,11 @@
 package node
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"ration/internal/embedded"
@@ -30,10 +34,13 @@ const (
 const (
 	envKillAt    = "RATION_TEST_KILL_AT"
 	envNamespace = "RATION_TEST_USER_NAMESPACE"
+	anywhere     = "anywhere" // not at a point
 )
 
 func TestMain(m *testing.M) {
 	switch {
+	case os.Getenv(envKillAt) == anywhere:
+		os.Exit(prepareForEver())
 	case os.Getenv(envKillAt) != "":
 		os.Exit(prepareUntilKilled(os.Getenv(envKillAt)))
 	case os.Getenv(envNamespace) != "":
@@ -66,11 +73,17 @@ func newNode(t *testing.T) *Node {
 }
 
 func nodeAt(t testing.TB, base string) *Node {
-	gpus, err := FakeGPUs("h200x2")
+	t.Helper()
+	n, err := nodeIn(base)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")}
+	return n
+}
+
+func nodeIn(base string) (*Node, error) {
+	gpus, err := FakeGPUs("h200x2")
+	return &Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")}, err
 }
 
 // plan returns a claim of memory on GPU 0.
@@ -111,7 +124,23 @@ func checkNothingLeft(t *testing.T, n *Node) {
 
 func TestPrepare(t *testing.T) {
 	n := newNode(t)
-	n.Containers = func(namespace, claimName string, pod claim.Pod) []string { return []string{"train of " + pod.Name} }
+	asked := 0
+	n.Containers = func(namespace, claimName string, pods []claim.Pod) map[string][]string {
+		asked += len(pods)
+		f, err := os.Open(filepath.Join(n.State, "lock"))
+		if err == nil {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+			_ = f.Close()
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("others wait while the API server is asked: %v", err)
+		}
+		out := map[string][]string{}
+		for _, pod := range pods {
+			out[pod.UID] = []string{"train of " + pod.Name}
+		}
+		return out
+	}
 	p := n.plan(uid, 10*gib)
 	first, err := n.Prepare(p)
 	if err != nil {
@@ -154,15 +183,20 @@ func TestPrepare(t *testing.T) {
 
 	// Again, by a plugin that was started anew, for another pod: the same answer, and the same job.
 	p.Pods = append(p.Pods, claim.Pod{Name: "q", UID: "v"})
-	again, err := nodeAt(t, filepath.Dir(n.State)).Prepare(p)
+	next := nodeAt(t, filepath.Dir(n.State))
+	next.Containers = n.Containers
+	again, err := next.Prepare(p)
 	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("again it is %+v, %v", again, err)
 	}
 	if same, err := machine.ReadJob(JobPrefix + uid); err != nil || same.Created != j.Created {
 		t.Errorf("the job was made anew: %v", err)
 	}
-	if k := job.ReadKubernetes(JobPrefix + uid); k == nil || len(k.Pods) != 2 {
-		t.Errorf("the job does not know the second pod: %+v", k)
+	if k := job.ReadKubernetes(JobPrefix + uid); k == nil || len(k.Pods) != 2 || len(k.Pods[0].Containers) != 1 || len(k.Pods[1].Containers) != 1 {
+		t.Errorf("the job does not know the second pod, or not the first: %+v", k)
+	}
+	if asked != 2 {
+		t.Errorf("for two pods %d were asked for", asked)
 	}
 	for range 2 {
 		if err := n.Unprepare(uid); err != nil {
@@ -191,9 +225,12 @@ func TestPrepareRepairs(t *testing.T) {
 	}
 	prepare()
 	for name, spoil := range map[string]func() error{
-		"no spec":   func() error { return os.Remove(n.specFile(uid)) },
-		"cut spec":  func() error { return os.Truncate(n.specFile(uid), 10) },
-		"no job":    func() error { return job.Remove(jobAt(JobPrefix+uid), true) },
+		"no spec":  func() error { return os.Remove(n.specFile(uid)) },
+		"cut spec": func() error { return os.Truncate(n.specFile(uid), 10) },
+		"no job":   func() error { return job.Remove(jobAt(JobPrefix+uid), true) },
+		"no region": func() error { // as in another mount namespace
+			return unix.Unmount(jobAt(JobPrefix+uid).Path, unix.MNT_DETACH)
+		},
 		"no record": func() error { return os.Remove(n.recordFile(uid)) },
 		"cut record": func() error {
 			return os.Truncate(n.recordFile(uid), 10)
@@ -257,6 +294,170 @@ func TestPreparePerRequest(t *testing.T) {
 	checkNothingLeft(t, n)
 }
 
+// A claim is unprepared also where its record was lost: the kubelet asks once, and what is left would be there until the
+// plugin's next start. One of which there is nothing is unprepared.
+func TestUnprepareWithoutRecord(t *testing.T) {
+	n := newNode(t)
+	for range 2 {
+		if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(n.State); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(n.Unprepare(uid), n.Unprepare(uid), n.Unprepare(other)); err != nil {
+			t.Fatal(err)
+		}
+		checkNothingLeft(t, n)
+	}
+}
+
+// Where the state cannot be written, a claim is not prepared and the error says why; when it can, it is. Nothing of it is left.
+func TestStateThatCannotBeWritten(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options string
+		want    string
+	}{
+		"full":             {"size=4k,nr_inodes=2", "no space left on device"}, // room for the lock alone
+		"full later":       {"size=4k,nr_inodes=3", "no space left on device"}, // and for the record
+		"for reading only": {"ro", "read-only file system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			state := func(options string) {
+				t.Helper()
+				if err := unix.Mount("test", n.State, "tmpfs", 0, strings.TrimPrefix(options, "ro")); err != nil {
+					t.Skipf("mounting a file system: %v", err)
+				}
+				if options == "ro" {
+					if err := unix.Mount("", n.State, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := os.MkdirAll(n.State, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			state(tt.options)
+			if strings.HasSuffix(name, "later") { // the spec does not fit, as it is beside the record
+				n.CDI = n.State
+			}
+			_, err := n.Prepare(n.plan(uid, gib))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if _, err := os.Stat(n.specFile(uid)); err == nil {
+				t.Error("a container could be started")
+			}
+			if tt.options != "ro" {
+				if err := n.Unprepare(uid); err != nil { // the pod is deleted: that needs no room
+					t.Error(err)
+				}
+				checkNothingLeft(t, n)
+			}
+			if err := unix.Unmount(n.State, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+				t.Error(err)
+			}
+			if err := n.Unprepare(uid); err != nil {
+				t.Error(err)
+			}
+			checkNothingLeft(t, n)
+		})
+	}
+}
+
+// Records that are no records, whatever they are, are no claims: the same claim can be prepared, and unprepared, and others too.
+func TestCorruptRecords(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(n.recordFile(uid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"empty": "", "no JSON": "\x00\x00\x00", "another type": "[]", "null": "null", "another version": strings.Replace(string(good), `"version":1`, `"version":2`, 1),
+		"another claim's": strings.ReplaceAll(string(good), uid, other), "two": string(good) + string(good), "half": string(good[:len(good)/2]),
+	} {
+		t.Run(name, func(t *testing.T) {
+			write := func() {
+				t.Helper()
+				if err := os.WriteFile(n.recordFile(uid), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write()
+			if _, err := n.Prepare(n.plan(other, gib)); err != nil {
+				t.Errorf("another claim: %v", err)
+			}
+			if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+				t.Error(err)
+			}
+			if r, err := n.Record(uid); err != nil || r.Plan.UID != uid {
+				t.Errorf("the record is %+v, %v", r, err)
+			}
+			write()
+			if err := errors.Join(n.Unprepare(uid), n.Unprepare(other)); err != nil {
+				t.Error(err)
+			}
+			checkNothingLeft(t, n)
+		})
+	}
+}
+
+// Several plugins, as in an update, with several calls each, for the same claims at once: each call succeeds, and afterwards there is what
+// the last calls wanted.
+func TestAtOnce(t *testing.T) {
+	n := newNode(t)
+	base := filepath.Dir(n.State)
+	run := func(work func(n *Node, i int) error) {
+		t.Helper()
+		const plugins, calls = 2, 4
+		errs := make(chan error, plugins*calls)
+		for range plugins {
+			own := nodeAt(t, base)
+			for i := range calls {
+				go func() { errs <- work(own, i) }()
+			}
+		}
+		for range plugins * calls {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	uids := []string{uid, other}
+	plan := func(i int) claim.Plan {
+		p := n.plan(uids[i%2], gib)
+		p.Rations[0].Shares[0].Compute = 0
+		return p
+	}
+	prepare := func(n *Node, i int) error { _, err := n.Prepare(plan(i)); return err }
+	unprepare := func(n *Node, i int) error { return n.Unprepare(uids[i%2]) }
+	run(prepare)
+	if records, err := n.Records(); err != nil || len(records) != 2 {
+		t.Fatalf("%d records, %v", len(records), err)
+	}
+	for _, id := range uids {
+		n.readSpec(t, id)
+		if j, err := machine.ReadJob(JobPrefix + id); err != nil || j.Devices[0].Limit != gib {
+			t.Errorf("got %+v, %v", j, err)
+		}
+	}
+	run(func(n *Node, i int) error {
+		if i >= 2 {
+			return unprepare(n, i)
+		}
+		return prepare(n, i)
+	})
+	run(unprepare)
+	checkNothingLeft(t, n)
+}
+
 // The last line of defence.
 func TestOverbooked(t *testing.T) {
 	n := newNode(t)
@@ -277,14 +478,13 @@ func TestOverbooked(t *testing.T) {
 
 // prepareUntilKilled prepares and unprepares a claim, and kills itself at a point.
 func prepareUntilKilled(point string) int {
-	base := os.Args[1]
-	gpus, err := FakeGPUs("h200x2")
-	n := &Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi"), Reached: func(at string) {
+	n, err := nodeIn(os.Args[1])
+	n.Reached = func(at string) {
 		if at == point {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
-	}}
+	}
 	if err == nil {
 		_, err = n.Prepare(n.plan(uid, 10*gib))
 	}
@@ -293,6 +493,53 @@ func prepareUntilKilled(point string) int {
 	}
 	fmt.Fprintln(os.Stderr, "not killed:", err)
 	return 1
+}
+
+// prepareForEver prepares and unprepares a claim again and again.
+func prepareForEver() int {
+	n, err := nodeIn(os.Args[1])
+	for err == nil {
+		if _, err = n.Prepare(n.plan(uid, 10*gib)); err == nil {
+			fmt.Println("prepared")
+			err = n.Unprepare(uid)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// The plugin is killed at whatever it does, inside the steps too, again and again, each time after what the last one left; the next finds a way on.
+func TestKilledAnywhere(t *testing.T) {
+	n := newNode(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 40 {
+		child := exec.Command(os.Args[0], filepath.Dir(n.State))
+		child.Env = append(os.Environ(), envKillAt+"="+anywhere)
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var errs strings.Builder
+		child.Stderr = &errs
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n') // it has gone on from where the last one was
+		if err != nil {
+			_ = child.Wait()
+			t.Fatalf("round %d: %q, %v\n%s", round, line, err, errs.String())
+		}
+		time.Sleep(time.Duration(random.IntN(100_000)) * time.Microsecond) // anywhere: what it does then does not matter
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	}
+	if err := n.Unprepare(uid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Sweep(func(claim.Plan) (bool, error) { return true, nil }); err != nil { // files that were being written
+		t.Fatal(err)
+	}
+	checkNothingLeft(t, n)
 }
 
 // Wherever the plugin is killed, the kubelet's next call finds a way on, and nothing stays behind:

@@ -47,7 +47,7 @@ func (p *Plugin) health(now time.Time) (out []*health.DeviceHealth) {
 		d := &health.DeviceHealth{Device: &health.DeviceIdentifier{PoolName: p.NodeName, DeviceName: g.Name()}, Health: health.HealthStatus_HEALTHY,
 			LastUpdatedTime: now.Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout / time.Second)}
 		if why, ok := sick[g.UUID]; ok {
-			d.Health, d.Message = health.HealthStatus_UNHEALTHY, why[:min(len(why), maxMessage)]
+			d.Health, d.Message = health.HealthStatus_UNHEALTHY, short(why)
 		}
 		out = append(out, d)
 	}

@@ -240,13 +240,13 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// Claims that were deleted, deallocated or replaced while no plugin ran are removed at its start; others
+// Claims that were deleted, deallocated, replaced or allocated to another node while no plugin ran are removed at its start; others
 // are not.
 func TestOrphans(t *testing.T) {
 	c := newCluster(t)
 	c.start()
 	var all []*resourceapi.ResourceClaim
-	for i := range 4 {
+	for i := range 5 {
 		all = append(all, newClaim(c, i, "1Gi"))
 	}
 	c.add(all...)
@@ -262,13 +262,16 @@ func TestOrphans(t *testing.T) {
 	_, err := claims.UpdateStatus(t.Context(), deallocated, metav1.UpdateOptions{})
 	another := all[2].DeepCopy()
 	another.UID = "22222222-0000-4000-8000-000000000000"
-	if err = errors.Join(err, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{})); err != nil {
+	elsewhere := all[4].DeepCopy()
+	elsewhere.Status.Allocation.Devices.Results[0].Pool = "another-node"
+	_, e := claims.UpdateStatus(t.Context(), elsewhere, metav1.UpdateOptions{})
+	if err = errors.Join(err, e, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	c.add(another)
 	p := &Plugin{Config: c.config}
 	removed, err := c.config.Node.Sweep(func(cl claim.Plan) (bool, error) { return p.gone(t.Context(), cl) })
-	if err != nil || len(removed) != 3 || slices.Contains(removed, string(all[3].UID)) {
+	if err != nil || len(removed) != 4 || slices.Contains(removed, string(all[3].UID)) {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 	if n := c.records(); n != 1 {
@@ -315,23 +318,30 @@ func TestNews(t *testing.T) {
 	var r refusals
 	start := time.Unix(1_000_000, 0)
 	for i, tt := range []struct {
+		claim   string
 		refused uint64
 		after   time.Duration
+		last    bool
 		want    uint64
 	}{
-		{5, 0, 0},                  // old
-		{5, 10 * time.Second, 0},   // none
-		{6, 20 * time.Second, 1},   // one
-		{9, 30 * time.Second, 0},   // not yet
-		{12, 79 * time.Second, 0},  // not yet
-		{15, 81 * time.Second, 9},  // all of them
-		{15, 200 * time.Second, 0}, // none
-		{1, 300 * time.Second, 0},  // another job, as old as this look
-		{2, 400 * time.Second, 1},  // one of that
+		{"u", 5, 0, false, 0},                  // old
+		{"u", 5, 10 * time.Second, false, 0},   // none
+		{"u", 6, 20 * time.Second, false, 1},   // one
+		{"u", 9, 30 * time.Second, false, 0},   // not yet
+		{"u", 12, 79 * time.Second, false, 0},  // not yet
+		{"u", 15, 81 * time.Second, false, 9},  // all of them
+		{"u", 15, 200 * time.Second, false, 0}, // none
+		{"u", 1, 300 * time.Second, false, 0},  // another job, as old as this look
+		{"u", 2, 400 * time.Second, false, 1},  // one of that
+		{"u", 4, 410 * time.Second, true, 2},   // the rest, whenever it was last said
+		{"u", 4, 411 * time.Second, true, 0},   // none
+		{"v", 3, 500 * time.Second, false, 3},  // refused since it was prepared, before the first look at it
+		{"w", 1, 500 * time.Second, true, 1},   // likewise, and there is no other look
 	} {
-		if got := r.news("u", tt.refused, start.Add(tt.after)); got != tt.want {
+		if got := r.news(tt.claim, tt.refused, start.Add(tt.after), tt.last); got != tt.want {
 			t.Errorf("look %d: %d are new, want %d", i, got, tt.want)
 		}
+		r.forget(map[string]bool{"u": true, "v": true})
 	}
 	if r.forget(map[string]bool{}); len(r.said) != 0 {
 		t.Error("a claim that is gone is remembered")
@@ -396,5 +406,64 @@ func TestHealth(t *testing.T) {
 	c.stop()
 	if more, err := stream.Recv(); err == nil {
 		t.Errorf("a plugin that has ended says %v", more)
+	}
+}
+
+// What is left of a claim that the kubelet has forgotten is in the way of the next one only until that is asked for: no plugin has
+// to be started again.
+func TestForgottenClaimMakesRoom(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	all := fmt.Sprint(c.config.Node.GPUs[0].Capacity())
+	first, second := newClaim(c, 1, all), newClaim(c, 2, all)
+	c.add(first, second)
+	if r := c.prepare(first)[string(first.UID)]; r.Error != "" {
+		t.Fatal(r.Error)
+	}
+	if r := c.prepare(second)[string(second.UID)]; !strings.Contains(r.Error, "overbooked") {
+		t.Fatalf("got %v", r)
+	}
+	if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for c.prepare(second)[string(second.UID)].Error != "" { // as the kubelet does, until the test's time is over
+		if t.Context().Err() != nil {
+			t.Fatal("it stays overbooked")
+		}
+	}
+	if n := c.records(); n != 1 {
+		t.Errorf("%d claims are prepared, want one", n)
+	}
+}
+
+// Of a claim with many pods, those are asked for that are written down, each once: the next claim waits for it.
+func TestPodsOfAClaim(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	cl := newClaim(c, 1, "1Gi")
+	for i := range 100 {
+		cl.Status.ReservedFor = append(cl.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("u", i))})
+	}
+	c.add(cl)
+	asked := 0
+	c.client.PrependReactor("get", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		name := a.(clienttesting.GetAction).GetName()
+		claimName := cl.Name
+		return true, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(strings.Replace(name, "p", "u", 1))}, Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claimName}},
+			Containers:     []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}}}}, nil
+	})
+	for range 3 {
+		if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
+			t.Fatal(r.Error)
+		}
+	}
+	// The first is another's by now, as its UID says, and is asked for each time.
+	if want := job.MaxPods + 2; asked != want {
+		t.Errorf("the API server was asked %d times, want %d", asked, want)
+	}
+	if k := job.ReadKubernetes("k8s-" + string(cl.UID)); k == nil || len(k.Pods) != job.MaxPods || !slices.Equal(k.Pods[job.MaxPods-1].Containers, []string{"main"}) {
+		t.Errorf("the job knows %+v", k)
 	}
 }
