@@ -414,17 +414,17 @@ func TestCorruptRecords(t *testing.T) {
 func TestAtOnce(t *testing.T) {
 	n := newNode(t)
 	base := filepath.Dir(n.State)
+	plugins := []*Node{nodeAt(t, base), nodeAt(t, base)}
 	run := func(work func(n *Node, i int) error) {
 		t.Helper()
-		const plugins, calls = 2, 4
-		errs := make(chan error, plugins*calls)
-		for range plugins {
-			own := nodeAt(t, base)
+		const calls = 4
+		errs := make(chan error, len(plugins)*calls)
+		for _, own := range plugins {
 			for i := range calls {
 				go func() { errs <- work(own, i) }()
 			}
 		}
-		for range plugins * calls {
+		for range len(plugins) * calls {
 			if err := <-errs; err != nil {
 				t.Error(err)
 			}

@@ -14,6 +14,8 @@ func (d Driver) Sick(uuids []string) map[string]string {
 	if err != nil {
 		return allSick(uuids, err.Error())
 	}
+	starting.Lock()
+	defer starting.Unlock()
 	return sick(nvml.New(nvml.WithLibraryPath(library)), uuids)
 }
 

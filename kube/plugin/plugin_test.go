@@ -426,10 +426,7 @@ func TestForgottenClaimMakesRoom(t *testing.T) {
 	if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for c.prepare(second)[string(second.UID)].Error != "" { // as the kubelet does, until the test's time is over
-		if t.Context().Err() != nil {
-			t.Fatal("it stays overbooked")
-		}
+	for c.prepare(second)[string(second.UID)].Error != "" { // as the kubelet does, until the time for all tests is over
 	}
 	if n := c.records(); n != 1 {
 		t.Errorf("%d claims are prepared, want one", n)
