@@ -14,7 +14,7 @@ const (
 	healthTimeout = 3 * healthPeriod
 )
 
-// NodeWatchResources tells the kubelet of the health of all GPUs, until one of both ends: it becomes part of
+// NodeWatchResources tells the kubelet of the health of all GPUs, until one of both ends, which ends the stream: it becomes part of
 // the status of the pods that have them.
 func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	ticker := time.NewTicker(healthPeriod)
@@ -26,8 +26,6 @@ func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream 
 		select {
 		case <-ticker.C:
 		case <-stream.Context().Done():
-			return nil
-		case <-p.running.Done():
 			return nil
 		}
 	}

@@ -214,7 +214,7 @@ func TestDevices(t *testing.T) {
 	pod := w.runs("a")
 	w.gives(pod, "one", 0, "", train, "9g")
 	w.gives(pod, "one", 1, "", train, "11g")
-	w.gives(pod, "one", 1, "error 100", append(second, "1g")...) // there is none
+	w.gives(pod, "one", 3, "error 100", append(second, "1g")...) // there is none
 	w.gives(pod, "one", 0, "10240MiB", smi)
 	pod = w.runs("b")
 	w.gives(pod, "one", 0, "", train, "19g")
@@ -267,6 +267,48 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	w.delete("b")
 	w.gone("b")
+	w.nothingLeft()
+}
+
+// A tenant deletes a pod by force, and its claim, and makes others of the same names at once, with another size: each has what it asked for, and nothing
+// of the last one is left.
+func TestAgain(t *testing.T) {
+	w := newWorld(t)
+	train := driver + "fake-train"
+	for gib := 10; gib <= 30; gib += 10 {
+		w.eventually("a claim of the name of the last", func() error {
+			_, err := control.Client.ResourceV1().ResourceClaims(w.name).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "own"},
+				Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request("gpu", fmt.Sprintf("%dGi", gib), index(0))}}}}, metav1.CreateOptions{})
+			return err
+		})
+		w.makePod(w.podFor("a", "own", "one"))
+		pod := w.runs("a")
+		w.gives(pod, "one", 0, "", train, fmt.Sprintf("%dg", gib-1))
+		w.gives(pod, "one", 1, "", train, fmt.Sprintf("%dg", gib))
+		w.must(control.Client.CoreV1().Pods(w.name).Delete(w.ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		w.must(control.Client.ResourceV1().ResourceClaims(w.name).Delete(w.ctx, "own", metav1.DeleteOptions{}))
+	}
+	w.gone("a")
+	w.nothingLeft()
+}
+
+// A claim outlives its pods: one ends while the next begins, and both have the one ration.
+func TestNextPod(t *testing.T) {
+	w := newWorld(t)
+	w.makeClaim("shared", "10Gi")
+	w.makePod(w.podFor("p0", "shared", "one"))
+	for i := range 3 {
+		now, next := fmt.Sprint("p", i), fmt.Sprint("p", i+1)
+		w.runs(now)
+		w.makePod(w.podFor(next, "shared", "one"))
+		w.delete(now)
+		pod := w.runs(next)
+		w.gives(pod, "one", 0, "", driver+"fake-train", "9g")
+		w.gives(pod, "one", 1, "", driver+"fake-train", "10g")
+		w.gone(now)
+	}
+	w.delete("p3")
+	w.gone("p3")
 	w.nothingLeft()
 }
 
