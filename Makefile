@@ -58,7 +58,7 @@ GPU_TEST ?=
 .PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
-	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
+	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
 
 # The same without C, which runs on any Linux and cannot load a library, such as NVML.
 .PHONY: static programs
@@ -67,7 +67,7 @@ static: native
 
 # Both, of the libraries that there are.
 programs:
-	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration
+	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
 	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
 
 generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
@@ -172,7 +172,7 @@ demo: all ## see it work, without a GPU
 	bin/ration demo
 
 man: all ## write the man pages to build/man1
-	bin/ration man build/man1
+	bin/ration-man build/man1
 
 dist: all static ## tarballs and packages, in dist; for arm64 too if there is a cross compiler
 	rm -rf dist

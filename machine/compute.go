@@ -36,6 +36,7 @@ type ProcessCompute struct {
 	Waiting bool   `json:"waiting"`          // a thread waits for the device
 	Used    uint64 `json:"used_ns"`          // nanoseconds of the device's time, as measured for a cap
 	Waited  uint64 `json:"waited_ns"`        // nanoseconds that its launches waited for a cap
+	Held    bool   `json:"held"`             // to shares and caps: it has a context, and began when the job had one of them, of any device
 }
 
 // Time is how much of a device's time a process had lately.
@@ -97,7 +98,7 @@ func readProcessCompute(r *region.Region, job *Compute, h Holding, slot int, ali
 	if err != nil {
 		return nil, err
 	}
-	out := &ProcessCompute{Slice: c.Slice.Time(), Used: c.Used, Waited: c.Waited}
+	out := &ProcessCompute{Held: c.Held(), Slice: c.Slice.Time(), Used: c.Used, Waited: c.Waited}
 	if alive && hasWork(c.Work, now) {
 		out.Working, out.Waiting = c.Work.Contexts(), c.Work.Waiting() != 0
 	}

@@ -43,15 +43,17 @@ func TestCompute(t *testing.T) {
 		want ProcessCompute
 	}{
 		{"at work", region.ProcessCompute{Work: abi.MakeWork(recent, 2, false), Slice: abi.MakeSlice(1500, abi.SliceKept), Used: 7, Waited: 9},
-			ProcessCompute{State: Kept, Slice: 1500, Working: 2, Used: 7, Waited: 9}},
+			ProcessCompute{Held: true, State: Kept, Slice: 1500, Working: 2, Used: 7, Waited: 9}},
 		{"idle", region.ProcessCompute{Work: abi.MakeWork(long, 2, false), Slice: abi.MakeSlice(3000, abi.SliceKept), Used: 7, Waited: 9},
-			ProcessCompute{State: Kept, Slice: 3000, Used: 7, Waited: 9}},
+			ProcessCompute{Held: true, State: Kept, Slice: 3000, Used: 7, Waited: 9}},
 		{"waiting", region.ProcessCompute{Work: abi.MakeWork(long, 1, true), Slice: abi.MakeSlice(3000, abi.SliceKept), Used: 7, Waited: 9},
-			ProcessCompute{State: Kept, Slice: 3000, Working: 1, Waiting: true, Used: 7, Waited: 9}},
-		{"unseen", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnseen)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceUnseen)}},
-		{"unknown", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnknown)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceUnknown)}},
-		{"refused", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceRefused)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceRefused), Slice: 2048}},
-		{"lost", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceLost)}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceLost), Slice: 2048}},
+			ProcessCompute{Held: true, State: Kept, Slice: 3000, Working: 1, Waiting: true, Used: 7, Waited: 9}},
+		{"unseen", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnseen)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceUnseen)}},
+		{"unknown", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceUnknown)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceUnknown)}},
+		{"refused", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceRefused)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceRefused), Slice: 2048}},
+		{"lost", region.ProcessCompute{Slice: abi.MakeSlice(2048, abi.SliceLost)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceLost), Slice: 2048}},
+		{"no share when it last called", region.ProcessCompute{Slice: abi.MakeSlice(0, abi.SliceReady)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceReady)}},
+		{"crowded", region.ProcessCompute{Slice: abi.MakeSlice(6000, abi.SliceCrowded)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceCrowded), Slice: 6000}},
 		{"started before", region.ProcessCompute{}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceNone)}},
 	} {
 		if err := slot.PublishCompute(0, c.has); err != nil {

@@ -3,7 +3,7 @@
  *
  * Of PROCESSES each has a thread that launches, and the first one another that waits for the device, for a while or until the
  * end; a process may die before any step. Time is not modelled: a lease runs out at any moment, and once more when all is quiet. Then every
- * process that launches has looked, and the slices of all of them are right.
+ * process that launches has looked, one that waits has come back and waits again, and the slices of all of them are right.
  */
 
 #ifndef PROCESSES
@@ -86,14 +86,25 @@ bool reaped[PROCESSES];
 byte slice[PROCESSES];
 
 byte waiting[PROCESSES];	/* in the process's own memory: threads that wait */
+bool recent[PROCESSES];		/* the same: its context had a sign of work within a lease */
 bool launching[PROCESSES];	/* not in the region: it has more to launch */
 byte resting;			/* not in the region: threads that have come to their end, and what goes on beside them */
+
+#define OWN(n) (recent[me] || (n) > 0)
+#define SHOWN(n) (OWN(n) -> WORD(FRESH, (n) > 0) : NONE)
+
+/* A thread that comes back from a wait had work until then. */
+#ifdef BACK_WITHOUT_SIGN
+#define SIGN_BACK skip
+#else
+#define SIGN_BACK recent[me] = true
+#endif
 
 inline show_work()		/* this process's sign of work, with whether a thread waits */
 {
 	do
 	:: STEP(n = waiting[me]);
-	   STEP(word[me] = WORD(FRESH, n > 0));
+	   STEP(word[me] = SHOWN(n));
 #ifdef SHOW_ONCE
 	   break
 #else
@@ -136,21 +147,21 @@ inline count(j)
 
 inline look()			/* the slice of one of so many; what others do between two words is what they do before or after */
 {
-	c = 1; j = 0;
+	c = OWN(waiting[me]); j = 0;
 	do
 	:: j < PROCESSES ->
 		if :: j != me -> count(j) :: else fi;
 		j++
 	:: else -> break
 	od;
-	slice[me] = SHARE / c;
+	slice[me] = SHARE / (c -> c : 1);
 	c = 0; j = 0; w = 0
 }
 
 proctype launcher(byte me)
 {
 	byte n, c, j, w;
-	STEP(launching[me] = true);
+	STEP(launching[me] = true; recent[me] = true);
 	show_work();
 	STEP(d_step { look() });
 	if
@@ -160,14 +171,17 @@ proctype launcher(byte me)
 end:	n = 0; resting++
 }
 
+/* A thread looks unless another one has just done so. */
+inline look_maybe() { if :: STEP(d_step { look() }) :: skip fi }
+
 proctype waiter(byte me)
 {
-	byte n;
+	byte n, c, j, w;
 	if
-	:: STEP(waiting[me]++);
-	   show_work();
+	:: STEP(recent[me] = true; waiting[me]++);
+	   show_work(); look_maybe();
 	   if
-	   :: STEP(waiting[me]--); show_work()
+	   :: STEP(SIGN_BACK; waiting[me]--); show_work(); look_maybe()
 	   :: skip		/* it waits until the end */
 	   fi
 	:: skip
@@ -182,6 +196,7 @@ inline lease_ends()
 		do
 		:: j < PROCESSES ->
 			if :: sign(word[j]) == FRESH -> word[j] = WORD(STALE, waits(word[j])) :: else fi;
+			recent[j] = false;
 			j++
 		:: else -> break
 		od
@@ -200,29 +215,38 @@ proctype death()
 	resting++
 }
 
-/* When all is quiet: leases run out, and what still launches shows it and looks, twice. */
+/* When all is quiet: leases run out. What still launches shows it, and looks, many times before a thread comes back from its wait. What
+ * waits comes back at last, looks, and waits again, when a look would be too soon. */
 proctype quiet()
 {
-	byte me, c, j, w, busy, pass;
+	byte me, c, j, w, busy;
 	(resting == PROCESSES + 3);
 	lease_ends();
 	d_step {
-		for (pass : 0 .. 1) {
-			for (me : 0 .. PROCESSES - 1) {
-				if
-				:: alive[me] && launching[me] ->
-					word[me] = WORD(FRESH, waiting[me] > 0);
-					look()
-				:: else
-				fi
-			}
+		for (me : 0 .. PROCESSES - 1) {
+			if
+			:: alive[me] && launching[me] -> recent[me] = true; word[me] = SHOWN(waiting[me])
+			:: else
+			fi
+		}
+		for (me : 0 .. PROCESSES - 1) {
+			if :: alive[me] && launching[me] -> look() :: else fi
+		}
+		for (me : 0 .. PROCESSES - 1) {
+			if
+			:: alive[me] && waiting[me] > 0 ->
+				SIGN_BACK; waiting[me]--; word[me] = SHOWN(waiting[me]);
+				look();
+				recent[me] = true; waiting[me]++; word[me] = SHOWN(waiting[me])
+			:: else
+			fi
 		}
 		busy = 0;
 		for (me : 0 .. PROCESSES - 1) {
 			if :: alive[me] && (launching[me] || waiting[me] > 0) -> busy++ :: else fi
 		}
 		for (me : 0 .. PROCESSES - 1) {
-			if :: alive[me] && launching[me] -> assert(slice[me] == SHARE / busy) :: else fi
+			if :: alive[me] && (launching[me] || waiting[me] > 0) -> assert(slice[me] == SHARE / busy) :: else fi
 		}
 	}
 }
@@ -266,17 +290,30 @@ byte resting;
 #define AT(d, w, r) ((d) > now -> now + (((d) - now) * (r) + (w) - 1) / (w) : (d))
 #endif
 
+/* A launch begins: all that was charged is due. */
+#define LAUNCHES assert(charged * 2 <= earned)
+
 proctype user(byte me)
 {
 	byte u, d, w, r, t, from, next, n;
 	do
 	:: n < BATCHES ->
-		/* Wait; what has been charged by now is due. */
+		/* Wait until what has been charged by now is due: sleep, and look again, as others may have charged meanwhile. */
 		do
-		:: atomic { alive[me] && AT(due, due_rate, rate) <= now -> assert(charged * 2 <= earned) }; break
+		:: atomic { alive[me] && AT(due, due_rate, rate) <= now -> LAUNCHES }; break
 		:: atomic { alive[me] && AT(due, due_rate, rate) > now && due_rate != rate ->
 			due = AT(due, due_rate, rate); due_rate = rate }	/* one swap */
-		:: !alive[me] || (stopped && due_rate == rate && due > now) -> goto end
+		:: atomic { alive[me] && due > now && due_rate == rate -> d = due };
+		   if
+#ifdef LOOK_ONCE
+		   :: atomic { alive[me] && d <= now -> LAUNCHES; d = 0 }; break
+#else
+		   :: atomic { alive[me] && d <= now -> d = 0 }
+#endif
+		   :: atomic { alive[me] && d > now && rate != due_rate -> d = 0 }	/* or earlier: a second at most */
+		   :: !alive[me] || (stopped && d > now) -> goto end
+		   fi
+		:: !alive[me] -> goto end
 		od;
 		if :: STEP(u = 1) :: STEP(u = MOST) fi;
 		used = used + u;

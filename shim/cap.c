@@ -62,7 +62,8 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 			meter_read(m, context);
 		uint64_t flight = m ? meter_flight(m, context, now) : 0, due = region_cap_due(r, d->index, percent, now);
 		uint64_t ahead = region_cap_ahead(due, flight, percent, now);
-		if (due <= now && ahead <= now + CAP_AHEAD)
+		/* Nobody can have more than all of it. */
+		if (percent >= 100 || (due <= now && ahead <= now + CAP_AHEAD))
 			break;
 		if (due > now) {
 			begun = now;

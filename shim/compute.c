@@ -69,7 +69,7 @@ static void compute_adjust(struct device *d, uint64_t now_us)
 	unsigned workers = own + region_workers(r, d->index, now_us, compute_asked);
 	uint64_t slice = compute_slice(d->index, workers);
 	unsigned state = slice_set(d, slice);
-	region_show_slice(r, d->index, slice ? make_slice(slice, state) : 0);
+	region_show_slice(r, d->index, make_slice(slice, slice ? state : RATION_SLICE_READY));
 	if (slice)
 		slice_complain(d, state);
 	cap_update(d);
@@ -108,7 +108,8 @@ static struct device *compute_current(uint64_t now_us)
 	log_debug("context %p on device %u was not seen being made", (void *)handle, d->index);
 	region_enter(attach_region(), d->index);
 	slice_add_unseen(handle, d);
-	return slice_sign(handle, now_us);
+	slice_sign(handle, now_us);
+	return d; /* also where it found no place: the thread looks all the same */
 }
 
 void compute_signal(void)

@@ -67,7 +67,8 @@ void compute_stream_ends(CUstream stream);
 bool compute_launch_begins(CUstream stream, bool graph);
 void compute_launch_ended(CUstream stream);
 
-/* compute_copy_begins is called before something that is no kernel is put into a stream: a copy, a host function. */
+/* compute_copy_begins is called before something that is no kernel is put into a stream: a copy, a host function, a wait for
+ * an event. */
 void compute_copy_begins(CUstream stream);
 
 /* compute_reset forgets what a fork handed down, in a process that has just opened the

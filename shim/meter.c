@@ -16,6 +16,8 @@ enum {
 	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
 	METER_CACHE = 8,      /* streams that a thread finds without a search */
 	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
+	METER_SAMPLE = 256,   /* launches of which one is measured, where that is left to chance */
+	METER_SAMPLES = 16,   /* that count in what the others are taken for */
 	METER_MOST_WARY = 1 << 20
 };
 
@@ -23,6 +25,13 @@ enum {
  * microseconds are little then. So is one METER_BATCH after the last event. Both in ns. */
 #define METER_PAUSE UINT64_C(30000)
 #define METER_BATCH UINT64_C(2000000)
+/* A kernel that no event followed may have run through a pause longer than this, in ns: too much to be left to chance. */
+#define METER_HIDDEN UINT64_C(2000000)
+/* But one of a hundred is charged as if it had: a program that lost the processor for a moment goes on as before. */
+#define METER_HICCUP UINT64_C(10000000)
+#define METER_RARE 100
+/* A kernel is handed over so long after the event before it, in ns, and no longer: a launch that takes longer may wait for its kernel. */
+#define METER_HANDOVER UINT64_C(5000)
 /* An event's distance to the one that all are measured from is a float. */
 #define METER_FAR_MS 30000
 
@@ -159,17 +168,30 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 	float took = 0;
 	double from = e->until, to = -1;
 	bool known = b->follows ? from >= 0 : REAL(cuEventElapsedTime, &took, b->start, b->end) == CUDA_SUCCESS && took >= 0;
-	known = meter_time(m, &b->end, &to) && known;
+	bool ended = meter_time(m, &b->end, &to);
 	e->until = to;
 	if (!b->follows)
-		from = to - took;
-	if (!known || from > to) {
+		from = to - (took > b->handed_ns / 1e6 ? took - b->handed_ns / 1e6 : 0);
+	if (b->sure && ended && m->offset >= 0) {
+		uint64_t until = meter_clock(m, to);
+		double most = (double)(b->guess_ns + (until > b->sure ? until - b->sure : 0)) / 1e6;
+		from = known && from > to - most ? from : to - most;
+		known = true;
+	}
+	if (!known || !ended || from > to) {
 		meter_claim(m, now, b->guess_ns);
 		return;
 	}
 	double all = to - from, used = meter_count(m, (struct meter_interval){from, to}, meter_until(m, b, from, to, now));
+	if (b->sure || !b->learn)
+		return;
 	/* Beside other streams only all together say what a launch takes. */
-	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches);
+	uint64_t launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
+	if (e->sampled && launch_ns && e->launch_ns) {
+		e->sampled += e->sampled < METER_SAMPLES;
+		launch_ns = (e->launch_ns * (e->sampled - 1) + launch_ns) / e->sampled;
+	}
+	e->launch_ns = launch_ns;
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
 }
@@ -372,11 +394,11 @@ static double meter_last(const struct meter *m, const struct meter_stream *e)
 	return e->after == AFTER_END ? e->until : -1;
 }
 
-/* meter_tail counts by guess what was launched on a stream and no event follows, as if it began with the
+/* meter_tail counts by guess, and so much more, what was launched on a stream and no event follows, as if it began with the
  * last event; but no more than the time since, and not what was counted with other streams. With the mark. */
-static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now)
+static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now, uint64_t more)
 {
-	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)), from = e->recorded;
+	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)) + more, from = e->recorded;
 	double last = guess ? meter_last(m, e) : -1;
 	if (last >= 0 && meter_clock(m, last) > from)
 		from = meter_clock(m, last);
@@ -391,7 +413,7 @@ static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now)
 /* meter_leave frees a stream's place. With the mark. */
 static void meter_leave(struct meter *m, struct meter_stream *e)
 {
-	meter_tail(m, e, UINT64_MAX); /* it may not have begun */
+	meter_tail(m, e, UINT64_MAX, 0); /* it may not have begun */
 	set(&e->context, NULL);
 	set(&e->allowance, 0);
 }
@@ -413,11 +435,12 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	set(&free->thread, meter_thread(stream));
 	set(&free->last, 0);
 	set(&free->look, 0);
+	set(&free->pause, 0);
 	set(&free->pending, 0);
 	set(&free->copied, 0);
 	free->after = AFTER_NOTHING;
-	free->recorded = now;
-	free->run = free->burst = free->wary = 0;
+	free->recorded = free->missed = now;
+	free->run = free->burst = free->wary = free->sampled = 0;
 	free->launch_ns = 0;
 	free->until = -1;
 	__atomic_store_n(&free->context, m->handle, __ATOMIC_RELEASE);
@@ -438,7 +461,7 @@ static bool meter_captured(CUstream stream)
 static bool meter_busy(const struct meter_stream *e)
 {
 	if (e->ends || !relaxed(&e->pending))
-		return e->ends;
+		return e->ends > 0;
 	int mode = capture_relax_always(), result = REAL(cuStreamQuery, e->stream);
 	capture_restore(mode);
 	return result == CUDA_ERROR_NOT_READY;
@@ -449,16 +472,29 @@ static bool meter_record(CUevent *event, CUstream stream)
 	return (*event || REAL(cuEventCreate, event, 0) == CUDA_SUCCESS) && REAL(cuEventRecord, *event, stream) == CUDA_SUCCESS;
 }
 
+/* meter_missed decides what becomes of launches that no event followed before a pause of their stream, through which
+ * the last one may have run, again and again. Returns how much of the pause is charged. With the mark. */
+static uint64_t meter_missed(struct meter_stream *e, uint64_t now, uint64_t pause, uint64_t lost)
+{
+	uint64_t wary = (e->burst + lost) * METER_WARY, since = now - e->missed;
+	e->missed = now;
+	if (pause < METER_HICCUP && pause < since / METER_RARE)
+		return pause;
+	e->wary = wary < METER_MOST_WARY ? (uint32_t)wary : METER_MOST_WARY;
+	return 0;
+}
+
 /* meter_lose counts what was launched on a stream that is idle, or of which nothing is known. With the mark. */
 static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 {
-	/* Of launches that no event followed before the stream was idle only a guess is known: a long one may be
-	 * among them, again and again. From here on such bursts have an event after each launch. */
-	uint64_t lost = relaxed(&e->pending), wary = (e->burst + lost) * METER_WARY;
-	if (lost)
-		e->wary = wary < METER_MOST_WARY ? (uint32_t)wary : METER_MOST_WARY;
+	uint64_t lost = relaxed(&e->pending), pause = now - relaxed(&e->last), more = 0;
+	if (lost && pause >= METER_HIDDEN)
+		more = meter_missed(e, now, pause, lost);
+	else if (lost && !e->sampled)
+		e->sampled = 1;
 	e->burst = 0;
-	meter_tail(m, e, now);
+	meter_tail(m, e, now, more);
+	e->recorded = now;
 }
 
 /* meter_start begins anew, on such a stream, or behind a copy. With the mark. */
@@ -467,24 +503,34 @@ static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now, b
 	meter_lose(m, e, now);
 	if (meter_record(&e->start, e->stream))
 		e->after = AFTER_START;
+	e->ready = clock_exact();
 	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
-	e->recorded = now;
 }
 
 /* meter_close ends the batch of what was launched on a stream so far. Where that cannot be, it goes
- * on. With the mark. */
-static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now)
+ * on. launched: a moment ago; otherwise the stream has work, and may have had none meanwhile if its last event
+ * has been reached. With the mark. */
+static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now, bool launched)
 {
+	bool gaps = !launched && !e->ends;
 	struct meter_batch *b = &m->batch[m->closed];
-	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || e->after == AFTER_NOTHING || !meter_record(&b->end, e->stream))
+	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || (e->after == AFTER_NOTHING && !gaps) ||
+	    !meter_record(&b->end, e->stream))
 		return;
-	b->follows = e->after == AFTER_END;
+	if (e->after == AFTER_NOTHING)
+		e->until = -1;
+	b->follows = e->after != AFTER_START;
+	b->learn = e->chosen;
 	if (!b->follows) {
 		CUevent start = b->start;
 		b->start = e->start;
 		e->start = start;
 	}
+	/* The stream was idle: the event before the launch was reached at once. */
+	uint64_t handed = launched && e->started && relaxed(&e->pending) == 1 ? now - e->ready : 0;
+	b->handed_ns = b->follows ? 0 : handed < METER_HANDOVER ? handed : METER_HANDOVER;
 	b->started = b->follows ? 0 : e->started;
+	b->sure = gaps ? relaxed(&e->last) : 0;
 	b->stream = (unsigned)(e - m->stream);
 	b->launches = __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED);
 	e->burst += b->launches;
@@ -499,16 +545,35 @@ static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now)
 	set(&m->flight_ns, m->flight_ns + b->guess_ns);
 }
 
+/* meter_chance returns how many launches come before one that is measured by chance: so many in the mean, and twice that
+ * at most. What came before says nothing of it: the logarithm of a random number. */
+static uint64_t meter_chance(uint64_t mean)
+{
+	static __thread uint64_t random __attribute__((tls_model("initial-exec")));
+	if (!random)
+		random = (clock_exact() ^ (uintptr_t)&random) | 1;
+	random ^= random << 13;
+	random ^= random >> 7;
+	random ^= random << 17;
+	unsigned zeros = (unsigned)__builtin_clzll(random);
+	/* In units of 2^-32, 1.5 in the mean. */
+	uint64_t log2 = ((uint64_t)(zeros + 1) << 32) - (random << zeros << 1 >> 32), n = log2 / 3 * mean * 2 >> 32;
+	return n < 2 * mean ? n : 2 * mean;
+}
+
 /* meter_allow says after how many launches the next one is looked at: after each of the first ones
  * since a pause, then after ever more, but not after more than take long. With the mark. */
 static void meter_allow(struct meter_stream *e)
 {
-	uint64_t size = e->run / 8 < METER_BATCHES ? e->run / 8 : METER_BATCHES;
+	uint64_t most = e->sampled ? METER_SAMPLE : METER_BATCHES, size = e->run / 8 < most ? e->run / 8 : most;
 	if (e->launch_ns && size > METER_BATCH / e->launch_ns)
 		size = METER_BATCH / e->launch_ns;
+	if (e->sampled)
+		size = meter_chance(size);
 	if (e->wary || relaxed(&meter_crowded))
 		size = 1;
 	set(&e->allowance, size ? (uint32_t)size : 1);
+	set(&e->pause, e->sampled ? METER_HIDDEN : METER_PAUSE);
 	set(&e->look, e->recorded + METER_BATCH);
 }
 
@@ -516,22 +581,31 @@ static void meter_allow(struct meter_stream *e)
  * With the mark. */
 static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, bool alone, bool idle)
 {
-	bool busy = meter_busy(e), copied = __atomic_exchange_n(&e->copied, 0, __ATOMIC_RELAXED);
-	if (busy && alone)
-		meter_close(m, e, now);
+	bool busy = meter_busy(e), behind = e->ends > 0, copied = __atomic_exchange_n(&e->copied, 0, __ATOMIC_RELAXED);
+	m->pauses += idle;
+	bool paused = e->pauses != m->pauses;
+	e->chosen = !e->sampled || relaxed(&e->pending) + 1 >= relaxed(&e->allowance);
+	if (behind || paused)
+		e->sampled = 0;
+	else if (busy && !e->sampled)
+		e->sampled = 1;
+	if (busy && (alone || !behind))
+		meter_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */
 	if (copied && !relaxed(&e->pending))
 		e->after = AFTER_NOTHING;
-	if (!busy || e->after == AFTER_NOTHING)
+	bool measured = alone || copied || !e->sampled || e->chosen || e->wary;
+	if (measured && (!busy || e->after == AFTER_NOTHING))
 		meter_start(m, e, now, copied);
+	else if (!busy)
+		meter_lose(m, e, now);
 	uint32_t n = __atomic_add_fetch(&e->pending, 1, __ATOMIC_RELAXED);
 	e->wary -= e->wary > 0;
-	m->pauses += idle;
-	e->run = e->pauses == m->pauses ? e->run + n : 0;
+	e->run = paused ? 0 : e->run + n;
 	e->pauses = m->pauses;
 	set(&e->last, now);
 	meter_allow(e);
-	return alone || n >= e->allowance || now - e->recorded >= METER_BATCH;
+	return measured && (alone || e->sampled || n >= e->allowance || now - e->recorded >= METER_BATCH);
 }
 
 bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends)
@@ -556,7 +630,8 @@ bool meter_passes(CUstream stream, bool alone)
 	struct meter_stream *e = *meter_cached(stream);
 	CUcontext context = NULL;
 	uint64_t now = clock_exact();
-	if (unlikely(!e || alone || relaxed(&e->stream) != stream || now - relaxed(&e->last) >= METER_PAUSE || now >= relaxed(&e->look)))
+	if (unlikely(!e || alone || relaxed(&e->stream) != stream || now - relaxed(&e->last) >= relaxed(&e->pause) ||
+		     now >= relaxed(&e->look)))
 		return meter_captured(stream);
 	if (unlikely(relaxed(&e->pending) + 1 >= relaxed(&e->allowance) || relaxed(&e->copied) || capture_any()))
 		return meter_captured(stream);
@@ -578,7 +653,7 @@ void meter_ends(CUstream stream)
 	if (!m || meter_captured(stream) || !mark_take(&m->mark, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
-		meter_close(m, e, clock_exact());
+		meter_close(m, e, clock_exact(), true);
 		meter_allow(e);
 	}
 	meter_give(m, cancel);
@@ -591,7 +666,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 	if (!e || !relaxed(&e->pending) || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
-		meter_close(m, e, clock_exact());
+		meter_close(m, e, clock_exact(), false);
 	meter_give(m, cancel);
 }
 
@@ -621,7 +696,7 @@ void meter_copies(struct meter *m, CUcontext context, CUstream stream)
 	if (meter_is(m, context) && meter_is_stream(e, stream, context)) {
 		uint64_t now = clock_exact();
 		if (meter_busy(e))
-			meter_close(m, e, now);
+			meter_close(m, e, now, false);
 		else
 			meter_lose(m, e, now); /* from here on it would look busy */
 	}
@@ -640,9 +715,13 @@ void meter_waits(struct meter *m, CUcontext context)
 		meter_sweep(m); /* so that what has ended makes no stream look busy */
 	for (unsigned i = 0; i < METER_CACHE && meter_is(m, context); i++) {
 		struct meter_stream *e = meter_cache[i];
-		if (e && e >= m->stream && e < m->stream + METER_STREAMS && meter_is_stream(e, e->stream, context) &&
-		    !meter_captured(e->stream) && meter_busy(e))
-			meter_close(m, e, clock_exact());
+		if (!e || e < m->stream || e >= m->stream + METER_STREAMS || !meter_is_stream(e, e->stream, context) ||
+		    meter_captured(e->stream))
+			continue;
+		if (meter_busy(e))
+			meter_close(m, e, clock_exact(), false);
+		else
+			meter_lose(m, e, clock_exact()); /* and not through all of the time until the next launch */
 	}
 	meter_give(m, cancel);
 }
@@ -655,7 +734,7 @@ void meter_stream_ends(struct meter *m, CUstream stream)
 			continue;
 		if (relaxed(&e->stream) == stream && e->context) {
 			if (!meter_captured(stream) && meter_busy(e))
-				meter_close(m, e, clock_exact());
+				meter_close(m, e, clock_exact(), false);
 			meter_leave(m, e);
 		}
 		meter_give(m, cancel);

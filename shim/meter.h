@@ -3,10 +3,14 @@
  * event to its last, if the stream had work all the while; and of batches of several streams that
  * overlap, the time counts once.
  *
- * So each launch that is looked at asks first whether its stream still has work. If it has, its
- * batch goes on, or the next one begins with the end of the last; if not, the device may have been
- * idle since, and an event before the launch begins anew. Launches between two looks are few after
- * the cap has made the program wait, as the device is idle then and works off each launch before the
+ * So each launch that is looked at asks first whether the stream's last event has been reached. If not, the stream had work all
+ * the while: its batch goes on, or the next one begins with the end of the last. If it has, the device may have been idle since:
+ * a program whose kernels are short is slower than the device, and what it launched since then is not known. Of such
+ * launches some are measured, chosen by chance so that no program can tell which, and the others are taken for as long. That is right in
+ * the long run whatever they take. What runs at the moment of a look is measured to its end, since the last launch at least. But a kernel that may have run
+ * through a long pause and has ended must not be left to chance: from the first one on that was missed so, an event follows each.
+ *
+ * Launches between two looks are few after the cap has made the program wait, as the device is idle then and works off each launch before the
  * next one comes; and ever more while it does not.
  *
  * Copies and host functions run beside kernels and are free: one ends its stream's batch, and the next launch
@@ -36,11 +40,14 @@ enum {
 struct meter_batch {
 	CUevent start, end;
 	bool follows;    /* it begins with the end of the stream's last batch, and not with start */
+	bool learn;      /* what others took is known from it */
 	unsigned stream; /* its place */
 	uint32_t launches;
-	uint64_t guess_ns; /* what it was thought to take */
-	uint64_t started;  /* when start was recorded, if nothing of the context was under way; or 0 */
-	uint64_t at;       /* when end was */
+	uint64_t guess_ns;  /* what it was thought to take */
+	uint64_t started;   /* when start was recorded, if nothing of the context was under way; or 0 */
+	uint64_t sure;      /* not 0: it had work from here on for sure, and before that no more than was thought */
+	uint64_t handed_ns; /* how long after start its first launch was handed over, where that is known */
+	uint64_t at;        /* when end was */
 };
 
 /* A stream. What every launch reads without the mark is atomic. */
@@ -51,6 +58,7 @@ struct meter_stream {
 	const void *thread; /* whose stream it is, for the per-thread stream; atomic */
 	uint64_t last;      /* when a launch last came here; atomic */
 	uint64_t look;      /* when one has to be looked at; atomic */
+	uint64_t pause;     /* and after what a pause, in ns; atomic */
 	uint32_t allowance; /* and after how many without an event; atomic */
 	uint32_t pending;   /* launches since the last event; atomic */
 	uint32_t copied;    /* a copy came after the last launch; atomic */
@@ -62,11 +70,15 @@ struct meter_stream {
 	after;
 	CUevent start;
 	uint64_t started;  /* as in struct meter_batch */
+	uint64_t ready;    /* when start had been recorded */
 	uint64_t recorded; /* when */
 	uint32_t run;      /* launches since the last pause, and which that was */
 	uint32_t pauses;
 	uint32_t burst;     /* launches since the stream was last found idle, but for pending */
 	uint32_t wary;      /* launches that are looked at each, as some before had no event */
+	uint32_t sampled;   /* launches that were measured by chance, but for more than count; 0: that is not how it is done */
+	uint64_t missed;    /* when launches were last missed before a pause */
+	bool chosen;        /* the last launch that was looked at: by count, and not for what came before it */
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
 	double until;       /* the end of the last batch that was measured; < 0: not known */

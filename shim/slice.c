@@ -48,9 +48,13 @@ static struct slice_context {
 	struct device *device;
 	uint64_t work_us; /* the last sign of work; 0: none */
 	struct slice_group group;
-} slice_contexts[256];
+} slice_contexts[256]; /* the texts of RATION_SLICE_CROWDED say how many */
 enum { SLICE_CONTEXTS = sizeof slice_contexts / sizeof *slice_contexts };
 static uint32_t slice_count; /* places that were ever used; atomic */
+
+/* By the region's index of a device: a context on it has found no place. Such a one keeps the slice it was made with, and none
+ * of the job's changes reach it. It finds a place at its next sign of work, once there is one. Atomic. */
+static uint32_t slice_crowded[RATION_DEVICES];
 
 /* A context that this thread is making. */
 static __thread struct {
@@ -67,6 +71,7 @@ void slices_reset(void)
 {
 	memset(slice_contexts, 0, sizeof slice_contexts);
 	memset(&slice_making, 0, sizeof slice_making);
+	memset(slice_crowded, 0, sizeof slice_crowded);
 	slice_count = 0;
 	slice_complained = 0;
 }
@@ -234,7 +239,22 @@ static bool slice_add(CUcontext handle, struct device *d, const struct slice_gro
 		slice_let_go(c);
 		return true;
 	}
+	__atomic_store_n(&slice_crowded[d->index], 1, __ATOMIC_RELAXED);
 	return false;
+}
+
+/* slice_is_crowded says whether a context on a device may be without a place: one found none, and there is none yet. */
+static bool slice_is_crowded(const struct device *d)
+{
+	uint32_t *crowded = &slice_crowded[d->index];
+	if (likely(!__atomic_load_n(crowded, __ATOMIC_RELAXED)))
+		return false;
+	for (uint32_t i = 0; i < SLICE_CONTEXTS; i++)
+		if (__atomic_load_n(&slice_contexts[i].place, __ATOMIC_RELAXED) == PLACE_FREE) {
+			__atomic_store_n(crowded, 0, __ATOMIC_RELAXED);
+			return false;
+		}
+	return true;
 }
 
 unsigned slice_made(CUcontext whole, CUcontext part)
@@ -250,12 +270,10 @@ unsigned slice_made(CUcontext whole, CUcontext part)
 	 * known, while it is not active. */
 	slice_forget(whole);
 	slice_forget(part);
-	/* One that finds no place in the table keeps the slice it has, and none of the job's
-	 * changes reach it. */
 	if (whole && !slice_add(whole, d, &slice_making.group[next++], state))
-		return RATION_SLICE_UNKNOWN;
+		return RATION_SLICE_CROWDED;
 	if (part && !slice_add(part, d, &slice_making.group[next], state))
-		return RATION_SLICE_UNKNOWN;
+		return RATION_SLICE_CROWDED;
 	return state;
 }
 
@@ -358,7 +376,7 @@ unsigned slice_set(const struct device *d, uint64_t want)
 		worst = state > worst ? state : worst;
 	}
 	errno = saved;
-	return worst;
+	return slice_is_crowded(d) ? RATION_SLICE_CROWDED : worst;
 }
 
 const char *slice_state_text(unsigned state)
@@ -368,6 +386,7 @@ const char *slice_state_text(unsigned state)
 	case RATION_SLICE_UNKNOWN: return "the driver's call that sets a time slice is not the one that is known";
 	case RATION_SLICE_REFUSED: return "the driver refused to set a time slice";
 	case RATION_SLICE_LOST: return "the driver took a time slice and has another";
+	case RATION_SLICE_CROWDED: return "it has more than 256 contexts, and those beyond are not followed";
 	default: return "no reason";
 	}
 }

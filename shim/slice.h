@@ -17,7 +17,7 @@
  * thread's control calls in between are looked at. want is the slice in microseconds; 0 to
  * leave the driver's. slice_made ends it, with the context that was made, and the green one
  * that is part of a context, which may have no slice of its own; either may be NULL. It
- * returns what became of the slice: one of RATION_SLICE_KEPT to LOST. */
+ * returns what became of the slice: one of RATION_SLICE_KEPT to CROWDED. */
 void slice_watch(struct device *d, uint64_t want);
 unsigned slice_made(CUcontext whole, CUcontext part);
 

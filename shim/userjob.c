@@ -46,7 +46,9 @@ static bool userjob_read(const char *path, char *text, size_t size)
 }
 
 /* userjob_uid returns the real user, as the host has it. A process in a user namespace that its
- * user made calls itself root there; the map of that namespace says which user it is outside. */
+ * user made calls itself root there; the map of that namespace says which user it is outside. In a
+ * namespace inside another, and where /proc is not there, a user can have any number here: it says where
+ * to look, and that what is there is this user's, only the owner of a file does. */
 static unsigned long userjob_uid(void)
 {
 	unsigned long uid = (unsigned long)getuid();
@@ -87,22 +89,32 @@ bool userjob_is_run(const char *region)
 	return name > 0 && !strcmp(region + n + name, "/region");
 }
 
+/* userjob_stat asks for a file itself, by number: the function's name depends on the C library's age. */
+static bool userjob_stat(const char *path, struct stat *st)
+{
+	return syscall(SYS_newfstatat, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* userjob_exempt reports whether the policy does not ration this user; root is who owns a file of root's, as
+ * this process sees it. The file that says so is the exempt user's: whatever a namespace calls its users,
+ * the kernel shows a file of another one's as that of nobody, and root's likewise. */
+static bool userjob_exempt(uid_t root)
+{
+	char path[64];
+	struct stat st;
+	userjob_path(path, sizeof path, "/exempt");
+	return userjob_stat(path, &st) && st.st_uid == getuid() && st.st_uid != root;
+}
+
 bool userjob_ruled(void)
 {
-	char exempt[64];
 	struct stat st = {.st_uid = (uid_t)-1}; /* where it cannot be asked */
 	int saved = errno;
-	/* By number: the function's name depends on the C library's age. */
-	bool none =
-		syscall(SYS_newfstatat, AT_FDCWD, USERJOB_IN_FORCE, &st, AT_SYMLINK_NOFOLLOW) != 0 && (errno == ENOENT || errno == ENOTDIR);
-	errno = saved;
-	if (none)
-		return false;
+	bool none = !userjob_stat(USERJOB_IN_FORCE, &st) && (errno == ENOENT || errno == ENOTDIR);
 	/* Root is never rationed: whoever is root can end the policy. */
-	if (userjob_root(st.st_uid))
-		return false;
-	userjob_path(exempt, sizeof exempt, "/exempt");
-	return faccessat(AT_FDCWD, exempt, F_OK, AT_SYMLINK_NOFOLLOW) != 0;
+	bool ruled = !none && !userjob_root(st.st_uid) && !userjob_exempt(st.st_uid);
+	errno = saved;
+	return ruled;
 }
 
 /* userjob_receive reads an answer up to its end, or until it is late: after so many waits of a tenth

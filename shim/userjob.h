@@ -5,10 +5,10 @@
  *   /run/ration/user-UID/region    the user's job
  *   /run/ration/user-UID-NAME/region
  *                                  a run: a job with a part of the user's ration
- *   /run/ration/user-UID/exempt    the policy does not ration this user
+ *   /run/ration/user-UID/exempt    the policy does not ration this user; a link to nowhere, which is the user's
  *   /run/ration/policy.sock        makes a job for the user who connects
  *
- * All of it is root's, and no name in it comes from the environment. Nothing is looked at before
+ * All else of it is root's, and no name in it comes from the environment. Nothing is looked at before
  * a program first uses the driver: the library is loaded into every process of the machine. */
 #ifndef RATION_USERJOB_H
 #define RATION_USERJOB_H

@@ -275,12 +275,14 @@ func (p TimePart) Used() uint64 { return uint64(p) & (1<<PartUsedBits - 1) }
 
 // What became of a process's time slices: values of Slice.State.
 const (
-	SliceNone    = 0 // no share, or no context yet
+	SliceNone    = 0 // no context yet, or the process is held to no share and no cap, as its job had none when it began
 	SliceKept    = 1 // the driver has the slices that were asked for
 	SliceUnseen  = 2 // a context was made without the call that sets its slice
 	SliceUnknown = 3 // the driver's call is another one than is known
 	SliceRefused = 4 // the driver refused
 	SliceLost    = 5 // the driver says that it has another value
+	SliceCrowded = 6 // the process has more contexts than the library follows
+	SliceReady   = 7 // no share; the process is held to one that the job gets
 )
 
 // Widths of Slice.

@@ -68,6 +68,7 @@ type Agent struct {
 	events  *eventRing
 	changes *changes
 	log     eventLog // of the loop
+	told    *told    // of the loop
 
 	wake    chan struct{} // something has happened
 	picture atomic.Pointer[machine.Machine]
@@ -98,6 +99,9 @@ func New(opts Options) (*Agent, error) {
 	if a.pids, err = newPIDWatch(hint); err != nil {
 		a.watcher.close()
 		return nil, err
+	}
+	if a.told, err = openTold(opts.Folder, time.Now()); err != nil {
+		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
 	a.picture.Store(&machine.Machine{})
@@ -151,6 +155,7 @@ func (a *Agent) close() {
 	a.pids.close()
 	a.reaper.close()
 	a.reader.Close()
+	a.told.close()
 }
 
 // look looks at the machine once.
@@ -181,7 +186,7 @@ func (a *Agent) look() error {
 	if changed || news {
 		a.changes.tell()
 	}
-	a.note(happened) // who hears of them finds them in the picture
+	a.note(happened, began) // who hears of them finds them in the picture
 	a.history.add(a.picture.Load(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -190,15 +195,22 @@ func (a *Agent) look() error {
 	return nil
 }
 
-// note counts, logs and hands out events.
-func (a *Agent) note(happened []machine.Event) {
-	fresh := a.events.add(happened)
+// note hands out the events of a look that began at a time, and counts and logs those that no agent
+// before this one has.
+func (a *Agent) note(happened []machine.Event, began time.Time) {
+	seen := a.events.add(happened)
+	fresh := a.told.untold(seen)
 	a.mu.Lock()
 	for i := range fresh {
 		a.stats.Events[fresh[i].Kind] += 1 + fresh[i].Missed
 	}
 	a.mu.Unlock()
 	a.log.write(fresh, time.Now())
+	if err := a.told.save(seen, began); err != nil {
+		a.opts.Log.Warn("these events may be logged again by the next agent", "error", err)
+		a.told.close()
+		a.told.file = nil
+	}
 }
 
 // Machine returns the machine as it was at the latest look. It must not be changed.

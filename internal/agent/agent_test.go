@@ -187,7 +187,10 @@ func holder(t *testing.T, name string, env ...string) *child {
 // startAgent starts an agent in this process that looks only when something makes it.
 func startAgent(t *testing.T, opts Options) *Agent {
 	t.Helper()
-	opts.Folder, opts.Log = job.Folder(), slog.New(slog.NewTextHandler(io.Discard, nil))
+	opts.Folder = job.Folder()
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
 	if opts.Interval == 0 {
 		opts.Interval = time.Hour
 	}

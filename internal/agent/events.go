@@ -156,6 +156,6 @@ func (l *eventLog) write(events []machine.Event, now time.Time) {
 				continue
 			}
 		}
-		l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner)
+		l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
 	}
 }

@@ -29,9 +29,15 @@ func splitUser(argument string) (user, name string, is bool) {
 	return user, name, is && user != "" && user[0] != '.' && limit.CheckName("job", name) == nil
 }
 
-// isUsers reports whether a job is that of a user, who is named or numbered.
-func isUsers(j *machine.Job, user string) bool {
-	return j.UID >= 0 && (user == j.Owner || user == strconv.Itoa(j.UID))
+// isUser returns a function that reports whether a user with that number and name, which is the number
+// where there is no name, is the one who is named or numbered. A number that is the name of another
+// user is that one (proc.UID).
+func isUser(user string) func(uid int, name string) bool {
+	if _, err := strconv.Atoi(user); err != nil {
+		return func(_ int, name string) bool { return name == user }
+	}
+	numbered, err := proc.UID(user)
+	return func(uid int, _ string) bool { return err == nil && uid == numbered }
 }
 
 // errSeveral is returned, wrapped, for a name of several jobs.
@@ -40,13 +46,17 @@ var errSeveral = errors.New("several users have a job of that name")
 // chooseJob returns the index of the job that an argument names, of those that were read, or -1.
 func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	user, name, ofUser := splitUser(argument)
+	var isUsers func(uid int, name string) bool
+	if ofUser {
+		isUsers = isUser(user)
+	}
 	var found []int
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
 		case strings.Contains(argument, "/") && j.Path == argument:
 			return i, nil
-		case ofUser && j.Name == name && isUsers(j, user), !ofUser && j.Name != "" && j.Name == argument:
+		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner), !ofUser && j.Name != "" && j.Name == argument:
 			found = append(found, i)
 		}
 	}
@@ -144,7 +154,7 @@ func noJobOf(argument string, err error) error {
 // name, all others by their paths. find finds those that can be without looking at other users.
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
 	user, name, ofUser := splitUser(argument)
-	if ofUser && (user == strconv.Itoa(os.Geteuid()) || user == proc.UserName(os.Geteuid())) {
+	if ofUser && isUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
 		if j, err := find(name); err == nil {
 			return j, nil
 		}
@@ -175,9 +185,12 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 // jobOfUser returns the job of a name that a user has, the one that runs if there are two; or none.
 // It does not depend on what other users do, nor on how many jobs that one has.
 func jobOfUser(argument, user, name string) (job.Job, error) {
-	uid, known := proc.UID(user)
-	if !known {
+	uid, err := proc.UID(user)
+	if errors.Is(err, proc.ErrNoUser) {
 		return job.Job{}, nil
+	}
+	if err != nil {
+		return job.Job{}, fmt.Errorf("%s: %w (name the path of its region)", argument, err)
 	}
 	named := make(chan []job.Job, 1)
 	go func() { named <- job.AllPlaces.Named(uid, name) }()

@@ -38,7 +38,7 @@ type Limit struct {
 
 	ShareBefore int `json:"share_before"` // the share before the change, in per cent; 0 for none
 	MaxBefore   int `json:"max_before"`   // the cap before the change, in per cent; 0 for none
-	Unenforced  int `json:"unenforced"`   // processes that are not held to a share or a cap that this job did not have before
+	Unenforced  int `json:"unenforced"`   // processes that are not held to the share or the cap: they began when the job had neither, of any device
 
 	// Overbooked is by how much the limits of all jobs of the machine together exceed the device, after
 	// the change, as far as an agent sees them.
@@ -276,7 +276,7 @@ func (a *app) changeLimits(j job.Job, s machine.Job, r openedLimits, change limi
 	if err != nil {
 		return err
 	}
-	return a.printChange(j, s, change, devices, before, after)
+	return a.printChange(j, change, devices, before, after)
 }
 
 // compute returns the changes of a device's share and cap.
@@ -372,7 +372,7 @@ func newLimit(r limitPage, device int, want limit.Memory) (abi.Limit, error) {
 }
 
 // printChange prints the limits after a change, beside those before, and what is used.
-func (a *app) printChange(j job.Job, earlier machine.Job, change limitChange, devices []int, was, after map[int]machine.Device) error {
+func (a *app) printChange(j job.Job, change limitChange, devices []int, was, after map[int]machine.Device) error {
 	s := reap.ReadJob(j, reap.Options{})
 	printError(a.err, s.Err()) // the change has been made
 	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
@@ -389,8 +389,9 @@ func (a *app) printChange(j job.Job, earlier machine.Job, change limitChange, de
 		l.Device.Device = d // also where nothing is left of it
 		if c := was[d].Compute; c != nil {
 			l.ShareBefore, l.MaxBefore = c.Share, c.Max
-		} else if now[d].Compute != nil {
-			l.Unenforced = processesOn(earlier, d)
+		}
+		if change.share.For(d).IsSet() || change.cap.For(d).IsSet() {
+			l.Unenforced = notHeld(&s, d)
 		}
 		if g, known := booked[d]; known && g.Rations > g.Total && now[d].Limited {
 			l.Overbooked, l.booked = g.Rations-g.Total, g
@@ -435,10 +436,11 @@ func (a *app) printDeviceChange(title string, change limitChange, d Limit, was m
 	}
 }
 
-// processesOn counts the processes that hold something of a device and live.
-func processesOn(s machine.Job, device int) (n int) {
+// notHeld counts the processes that hold something of a device and live, and are not held to the share
+// or the cap that the job has of it. None are where it has neither.
+func notHeld(s *machine.Job, device int) (n int) {
 	for _, p := range s.Processes {
-		if p.State != machine.Dead && slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return h.Device == device }) {
+		if p.State != machine.Dead && slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return h.Device == device && h.Compute != nil && !h.Compute.Held }) {
 			n++
 		}
 	}

@@ -155,12 +155,15 @@ func checkedPolicy(users []string) (p *policy.Policy, more []int, err error) {
 	return p, more, policy.Trusted(policy.ConfigFile)
 }
 
-// lookUpUsers returns the users of that name, or number.
+// lookUpUsers returns the users of that name, or number (proc.UID).
 func lookUpUsers(names []string) (uids []int, err error) {
 	for _, name := range names {
-		uid, err := policy.LookupUser(name)
-		if err != nil {
+		uid, err := proc.UID(name)
+		if errors.Is(err, proc.ErrNoUser) {
 			return nil, usageError("%s: no such user", name)
+		}
+		if err != nil {
+			return nil, err
 		}
 		uids = append(uids, uid)
 	}
@@ -329,8 +332,9 @@ func newPolicyDisableCommand(a *app) *cobra.Command {
 		Use:   "disable",
 		Short: "End the policy",
 		Long: `End the policy. The library's line is taken out of /etc/ld.so.preload, and all
-else in it stays; then the library goes. Programs that run stay in their jobs,
-with their limits, until they end. Those that start are in none.
+else in it stays; then the library goes, and with it what was made for it.
+Programs that run stay in their jobs, with their limits, until they end. Those
+that start are in none.
 
 Exit status: 0 if no policy is in force any more, also where none was.`,
 		Example: "  ration policy disable",

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 
 	"ration/internal/limit"
 	"ration/internal/policy"
+	"ration/internal/termtext"
 )
 
 // PolicyShown is what `ration policy show --json` prints.
@@ -16,6 +18,7 @@ type PolicyShown struct {
 	Overbook bool              `json:"overbook"`
 	Missing  string            `json:"missing"`
 	Preload  bool              `json:"preload"` // programs load the library
+	Rules    []policy.RuleText `json:"rules"`   // all of them, in the order in which they count
 	Users    []policy.Standing `json:"users"`
 }
 
@@ -23,9 +26,11 @@ func newPolicyShowCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [USER...]",
 		Short: "Show what is in force, and for whom",
-		Long: `Show what is in force for users: the rule that counts, the ration, and what
-their jobs have. Without arguments it shows the users whom the policy names, and
-those who have a job.
+		Long: `Show what is in force: the rules of users, of groups and for everybody, in the
+order in which they count; and for users which of them counts, the ration, and
+what their jobs have. These are the users whom the policy names, and those who
+have a job. With arguments only those users are shown; --json has the rules all
+the same.
 
 Exit status: 0, or 1 if no policy is in force.`,
 		Example: "  ration policy show\n  ration policy show anna --json",
@@ -44,20 +49,21 @@ Exit status: 0, or 1 if no policy is in force.`,
 			if len(args) == 0 {
 				uids = p.Named()
 			}
-			out := PolicyShown{true, p.Overbook, p.Missing, policy.Preloaded(), []policy.Standing{}}
+			out := PolicyShown{true, p.Overbook, p.Missing, policy.Preloaded(), p.Rules(), []policy.Standing{}}
 			for _, uid := range uids {
 				out.Users = append(out.Users, p.Show(uid))
 			}
 			if a.json {
 				return a.out.printJSON(out)
 			}
-			a.printPolicy(out)
+			a.printPolicy(out, len(args) == 0)
 			return nil
 		}),
 	}
 }
 
-func (a *app) printPolicy(s PolicyShown) {
+// printPolicy prints what is in force, with all rules or only for users.
+func (a *app) printPolicy(s PolicyShown, rules bool) {
 	overbook, missing := "Rations fit on the devices", "is refused CUDA"
 	if s.Overbook {
 		overbook = "Rations may come to more than the devices have"
@@ -65,42 +71,98 @@ func (a *app) printPolicy(s PolicyShown) {
 	if s.Missing == policy.MissingOpen {
 		missing = "is not limited"
 	}
-	a.out.printf("%s. A user for whom no job can be made %s.\n", overbook, missing)
+	a.out.printf("%s\n", a.out.wrap(fmt.Sprintf("%s. A user for whom no job can be made %s.", overbook, missing), 0))
 	if !s.Preload {
-		a.out.printf("No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).\n", policy.Library)
+		a.out.printf("%s\n", a.out.wrap(fmt.Sprintf("No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library), 0))
 	}
-	value := func(text string) string {
-		if text == "unset" {
-			return "-"
-		}
-		return text
+	if rules {
+		a.out.printf("\n")
+		printTable(a.out, append([]column[policy.RuleText]{{title: "RULE", text: func(r policy.RuleText) string { return r.Rule }}},
+			rationColumns(func(r policy.RuleText) (bool, policy.RationText, policy.RationText) {
+				return r.Exempt, r.Ration, r.Largest
+			})...), s.Rules)
 	}
+	a.out.printf("\n")
 	if len(s.Users) == 0 {
-		a.out.printf("The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).\n")
+		a.out.printf("%s\n", a.out.wrap("The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).", 0))
 		return
 	}
-	printTable(a.out, []column[policy.Standing]{
+	columns := []column[policy.Standing]{
 		{title: "USER", text: func(u policy.Standing) string { return u.User }},
-		{title: "RULE", text: func(u policy.Standing) string { return u.Rule }},
-		{title: "MEMORY", text: func(u policy.Standing) string {
-			if u.Exempt {
-				return "exempt"
+		{title: "RULE", text: func(u policy.Standing) string { return cmp.Or(u.Rule, "unknown") }},
+	}
+	columns = append(columns, rationColumns(func(u policy.Standing) (bool, policy.RationText, policy.RationText) {
+		return u.Exempt, u.Ration, u.Largest
+	})...)
+	printTable(a.out, append(columns, column[policy.Standing]{title: "ASKED",
+		text: func(u policy.Standing) string {
+			if u.Asked == nil {
+				return "-"
 			}
-			return value(u.Ration.Memory)
-		}},
-		{title: "SHARE", text: func(u policy.Standing) string { return value(u.Ration.Compute) }},
-		{title: "CAP", text: func(u policy.Standing) string { return value(u.Ration.ComputeMax) }},
-		{title: "LARGEST", text: func(u policy.Standing) string { return value(u.Largest.Memory) },
-			needed: func(u policy.Standing) bool { return u.Largest != u.Ration }},
-		{title: "ASKED", text: func(u policy.Standing) string { return value(u.Asked.Memory) },
-			needed: func(u policy.Standing) bool { return u.Asked != nil }},
-		{title: "JOB", text: func(u policy.Standing) string {
+			return partText(u.Asked.Memory)
+		},
+		needed: func(u policy.Standing) bool { return u.Asked != nil }},
+		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
+			if u.Job == "" && u.Exempt {
+				return "-"
+			}
 			if u.Job == "" {
 				return "none yet"
 			}
 			return limitsText(u.Limits)
-		}},
-	}, s.Users)
+		}}), s.Users)
+	for _, u := range s.Users {
+		if u.Error != "" {
+			a.out.printf("%s %s\n", a.out.style(bold, "!"), a.out.wrap(termtext.Printable(u.User+": "+u.Error), 2))
+		}
+	}
+}
+
+// rationColumns are the columns of a ration, and of the largest that its users may ask for.
+func rationColumns[T any](of func(T) (exempt bool, ration, largest policy.RationText)) []column[T] {
+	part := func(title string, get func(policy.RationText) string) column[T] {
+		return column[T]{title: title, text: func(r T) string {
+			_, ration, _ := of(r)
+			return partText(get(ration))
+		}}
+	}
+	memory := part("MEMORY", func(r policy.RationText) string { return r.Memory })
+	plain := memory.text
+	memory.text = func(r T) string {
+		if exempt, _, _ := of(r); exempt {
+			return "exempt"
+		}
+		return plain(r)
+	}
+	largest := column[T]{title: "LARGEST",
+		text: func(r T) string {
+			_, ration, most := of(r)
+			return mostText(ration, most)
+		},
+		needed: func(r T) bool {
+			_, ration, most := of(r)
+			return ration != most
+		}}
+	return []column[T]{memory, part("SHARE", func(r policy.RationText) string { return r.Compute }), part("CAP", func(r policy.RationText) string { return r.ComputeMax }), largest}
+}
+
+// mostText renders what of the largest ration is more than the ration.
+func mostText(ration, most policy.RationText) string {
+	var parts []string
+	for _, p := range []struct{ has, most, format string }{{ration.Memory, most.Memory, "%s"}, {ration.Compute, most.Compute, "share %s"}, {ration.ComputeMax, most.ComputeMax, "cap %s"}} {
+		if p.has != p.most {
+			parts = append(parts, fmt.Sprintf(p.format, p.most))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
+}
+
+// partText renders a part of a ration as the file has it.
+func partText(text string) string {
+	if text == "unset" {
+		return "-"
+	}
+	return text
 }
 
 // limitsText renders the memory limits that a job has: one, where all devices have the same.

@@ -1,6 +1,10 @@
 package cli
 
-import "ration/internal/limit"
+import (
+	"github.com/spf13/cobra"
+
+	"ration/internal/limit"
+)
 
 // entry is a name with what it means: a variable, a file, an exit status.
 type entry struct{ name, text string }
@@ -77,4 +81,37 @@ func variablesOf(command string) (out []entry) {
 		out = append(out, variablesOfLibrary[0])
 	}
 	return append(out, variablesOfAll...)
+}
+
+// Reference is what man pages are written of (cmd/ration-man).
+type Reference struct {
+	Root    *cobra.Command
+	Version string
+}
+
+// Section is a section that every page has.
+type Section struct {
+	Title   string
+	Entries []Entry
+}
+
+// Entry is a name with what it means.
+type Entry struct{ Name, Text string }
+
+// ReferenceOf returns the reference of this version.
+func ReferenceOf() Reference { return Reference{newRootCommand(&app{}), version} }
+
+// Sections returns what holds for a command, by its name, and all others.
+func (Reference) Sections(command string) (out []Section) {
+	for _, s := range []struct {
+		title   string
+		entries []entry
+	}{{"EXIT STATUS", exitStatuses}, {"ENVIRONMENT", variablesOf(command)}, {"FILES", files}} {
+		section := Section{Title: s.title}
+		for _, e := range s.entries {
+			section.Entries = append(section.Entries, Entry{e.name, e.text})
+		}
+		out = append(out, section)
+	}
+	return out
 }

@@ -149,7 +149,7 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(newRunCommand(a), newCreateCommand(a), newCDICommand(a), newMountCommand(), newKubeCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newTopCommand(a), newWebCommand(a), newLimitCommand(a),
-		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newMetricsCommand(a), newPolicyCommand(a), newManCommand(), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
+		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newMetricsCommand(a), newPolicyCommand(a), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
 		newWorkerCommand(), newInsideCommand(), newReapCommand())
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()

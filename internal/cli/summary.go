@@ -11,6 +11,7 @@ import (
 	"ration/internal/launch"
 	"ration/internal/safepath"
 	"ration/internal/termtext"
+	"ration/machine"
 )
 
 // openSummary opens what the summary is printed to, before the command is started; nil
@@ -100,9 +101,21 @@ var peakColumns = []column[launch.Peak]{
 	kindColumn("DATA", func(p launch.Peak) uint64 { return p.Data }),
 	kindColumn("DRIVER", func(p launch.Peak) uint64 { return p.Overhead }),
 	{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
+	{"SLICE", true, peakSliceText, func(p launch.Peak) bool { return p.Slice > 0 || p.NotEnforced != "" }},
 	{"USED", true, func(p launch.Peak) string { return spanText(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
 	{"WAITED", true, func(p launch.Peak) string { return spanText(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
 	{"NAME", false, func(p launch.Peak) string { return humanfmt.Claim(termtext.Printable(p.Name), p.Verified) }, nil},
+}
+
+// peakSliceText renders the time slice that a process had last, or that its share was not enforced.
+func peakSliceText(p launch.Peak) string {
+	switch {
+	case p.NotEnforced != "":
+		return machine.NotEnforced
+	case p.Slice == 0:
+		return "-"
+	}
+	return spanText(p.Slice * uint64(time.Microsecond))
 }
 
 // kindColumn is the column of one kind of memory.

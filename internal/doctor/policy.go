@@ -47,6 +47,8 @@ func (c *checker) checkPolicy() {
 	switch {
 	case uid == 0:
 		c.pass("policy", "in force, and kept; root is not rationed")
+	case s.Error != "":
+		c.warn("policy", "see whether the directory service of this machine answers (getent group)", "%s", s.Error)
 	case s.Exempt:
 		c.pass("policy", "in force; %s exempts you", s.Rule)
 	default:

@@ -50,18 +50,43 @@ func (r Row) within(most float64) Row {
 	return r
 }
 
-// trainComputeCost measures a training step alone in a job with a share.
-func (t *Trial) trainComputeCost() ([]Row, error) {
-	t.flags = sharer{share: 50}.flags()
+// trainComputeCost measures a training step alone in a job with a share, and in one with a cap
+// that is never reached.
+func (t *Trial) trainComputeCost() (rows []Row, err error) {
+	for _, c := range []struct {
+		name   string
+		with   sharer
+		target float64 // per cent more; 0: none
+	}{
+		{"training step, with a share", sharer{share: 50}, 1},
+		{"training step, with a cap", sharer{cap: 100}, 0},
+	} {
+		inner := t.newTrial(t.quick)
+		inner.flags = c.with.flags()
+		train, err := inner.trainStep()
+		inner.close()
+		if err != nil {
+			return rows, fmt.Errorf("%w %s", err, inner.logs())
+		}
+		row := train.times(1000).row(c.name, nanoseconds)
+		if c.target > 0 {
+			row = row.withTarget(c.target, 0)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (t *Trial) trainStep() (series, error) {
 	three, err := t.startTrio(8*gib, "init", t.script("timing")...)
 	if err != nil {
-		return nil, err
+		return series{}, err
 	}
 	train, err := three.warm(t.rounds(40), 1, "train 4")
 	if err != nil {
-		return nil, err
+		return series{}, err
 	}
-	return []Row{train[0].times(1000).row("training step, with a share", nanoseconds).withTarget(1, 0)}, nil
+	return train[0], nil
 }
 
 // latencyCost measures how long a small kernel takes: alone, beside a busy neighbour without

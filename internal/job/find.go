@@ -92,13 +92,14 @@ func Reserved(name string) bool {
 	if _, _, is := RunOf(name); is {
 		return true
 	}
-	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == PolicySocket || name == PolicyLock
+	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == AgentTold || name == PolicySocket || name == PolicyLock
 }
 
 // Names of the agent's files in the folder of jobs.
 const (
 	AgentSocket = "agent.sock"
 	AgentLock   = "agent.lock"
+	AgentTold   = "agent.told"
 )
 
 // Names of a policy's files there.

@@ -13,8 +13,9 @@ import (
 // RootFolder is root's folder of jobs.
 const RootFolder = "/run/ration"
 
-// ExemptName is the file, in the folder of a user's job, that says that the policy does not ration
-// this user.
+// ExemptName is a symbolic link, in the folder of a user's job, that says that the policy does not
+// ration this user. It leads nowhere. It is the user's own, which shows in every user namespace whose it
+// is; and unlike a file of the user's nothing can be written into it.
 const ExemptName = "exempt"
 
 const ofUserPrefix = "user-"

@@ -78,7 +78,7 @@ func (e *LivingError) Unwrap() error { return ErrLiving }
 // joined, or that cannot be read; never one with living processes, which would keep
 // a limit of their own beside that of the next job with the name.
 func Remove(j Job, force bool) error {
-	if err := checkRemovable(j, force); err != nil {
+	if err := CheckRemovable(j, force); err != nil {
 		return err
 	}
 	if j.Name == "" {
@@ -187,8 +187,8 @@ func removeInUse(j Job, by string) error {
 	return fmt.Errorf("removing %s: %w %s (end them first)", j.Title(), ErrInUse, cmp.Or(by, "by a command of ration run"))
 }
 
-// checkRemovable returns why a job must not be removed, or nil.
-func checkRemovable(j Job, force bool) error {
+// CheckRemovable returns why a job must not be removed, or nil: the errors of Remove.
+func CheckRemovable(j Job, force bool) error {
 	u, err := inspect(j)
 	running, by := false, ""
 	if j.Name != "" {

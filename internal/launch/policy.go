@@ -24,12 +24,14 @@ const InForceFile = "/etc/ration/in-force.toml"
 // Ruled reports whether a policy has all programs of this process's user in one job, as
 // userjob_ruled does in the library.
 func Ruled() bool {
-	if _, err := os.Lstat(InForceFile); errors.Is(err, fs.ErrNotExist) {
+	inForce := unix.Stat_t{Uid: ^uint32(0)} // where it cannot be asked
+	if err := unix.Lstat(InForceFile, &inForce); errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
 	uid := os.Getuid()
-	_, err := os.Lstat(filepath.Join(job.RootFolder, job.OfUser(uid), job.ExemptName))
-	return uid != 0 && err != nil
+	var exempt unix.Stat_t
+	err := unix.Lstat(filepath.Join(job.RootFolder, job.OfUser(uid), job.ExemptName), &exempt)
+	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
 }
 
 // RunRequest is the word by which a user asks for a run: UID run NAME RATION.

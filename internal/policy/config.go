@@ -17,9 +17,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/user"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -27,6 +25,7 @@ import (
 
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/proc"
 )
 
 // Paths of the operator's files.
@@ -405,57 +404,18 @@ func (p *Policy) CheckNames(file string) error {
 	r := &reader{file: file, at: map[string]unstable.Position{}}
 	r.locate(p.Text)
 	for name := range p.Users {
-		if _, err := lookupUID(name); err != nil {
+		if _, err := names.uid(name); errors.Is(err, proc.ErrNoUser) {
 			r.problem("users\x00"+name, "users.%s: no such user on this machine", name)
+		} else if err != nil {
+			r.problem("users\x00"+name, "users.%s: %v", name, err)
 		}
 	}
 	for name := range p.Groups {
-		if _, err := user.LookupGroup(name); err != nil {
+		if _, err := names.gid(name); errors.Is(err, errNoGroup) {
 			r.problem("groups\x00"+name, "groups.%s: no such group on this machine", name)
+		} else if err != nil {
+			r.problem("groups\x00"+name, "groups.%s: %v", name, err)
 		}
 	}
 	return r.err()
-}
-
-// lookupUID returns the user of that name, or of that number.
-func lookupUID(name string) (int, error) {
-	if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
-		return uid, nil
-	}
-	u, err := user.Lookup(name)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(u.Uid)
-}
-
-// For returns the rule for a user: the user's own, that of the first of the user's groups in the
-// file, or everybody's. Root has none.
-func (p *Policy) For(uid int) *Rule {
-	if uid == 0 {
-		return nil
-	}
-	if rule := p.Users[strconv.Itoa(uid)]; rule != nil {
-		return rule
-	}
-	u, err := user.LookupId(strconv.Itoa(uid))
-	if err != nil {
-		return p.Everybody
-	}
-	if rule := p.Users[u.Username]; rule != nil {
-		return rule
-	}
-	var found *Rule
-	if ids, err := u.GroupIds(); err == nil {
-		for name, rule := range p.Groups {
-			g, err := user.LookupGroup(name)
-			if err == nil && slices.Contains(ids, g.Gid) && (found == nil || rule.line < found.line) {
-				found = rule
-			}
-		}
-	}
-	if found != nil {
-		return found
-	}
-	return p.Everybody
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"os/user"
 	"slices"
 	"strings"
 	"testing"
@@ -51,45 +50,6 @@ func TestParseProblems(t *testing.T) {
 		}
 		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 			t.Errorf("%q:\ngot  %q\nwant %q", c.text, got, c.want)
-		}
-	}
-}
-
-// A user's own rule comes before a group's, the first group before the second, and everybody's
-// last; root has none.
-func TestFor(t *testing.T) {
-	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		t.Skip(err)
-	}
-	ids, err := nobody.GroupIds()
-	if err != nil || len(ids) == 0 {
-		t.Skip(err)
-	}
-	group, err := user.LookupGroupId(ids[0])
-	if err != nil {
-		t.Skip(err)
-	}
-	uid, err := lookupUID("nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
-	everybody, ofGroup := "[everybody]\nmemory = \"1g\"\n", "[groups."+group.Name+"]\nmemory = \"2g\"\n"
-	for _, c := range []struct{ text, want string }{
-		{everybody, "everybody"},
-		{everybody + ofGroup, "groups." + group.Name},
-		{everybody + ofGroup + "[users.nobody]\nmemory = \"3g\"\n", "users.nobody"},
-		{everybody + ofGroup + fmt.Sprintf("[users.%d]\nmemory = \"3g\"\n", uid), fmt.Sprintf("users.%d", uid)},
-	} {
-		p, err := Parse("f", []byte(c.text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := p.For(uid); got == nil || got.Source != c.want {
-			t.Errorf("got %v, want %s", got, c.want)
-		}
-		if p.For(0) != nil {
-			t.Error("root has a rule")
 		}
 	}
 }

@@ -58,9 +58,6 @@ func Trusted(file string) error {
 	return nil
 }
 
-// LookupUser returns the user of that name, or of that number.
-func LookupUser(name string) (int, error) { return lookupUID(name) }
-
 // Result is what was done for users.
 type Result struct {
 	Users  []int  // who have what the policy says
@@ -83,7 +80,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	defer r.close()
 	todo := append(Users(), more...)
 	for name := range p.Users {
-		if uid, err := lookupUID(name); err == nil {
+		if uid, err := names.uid(name); err == nil {
 			todo = append(todo, uid)
 		} else {
 			warn(fmt.Sprintf("users.%s: %v", name, err))

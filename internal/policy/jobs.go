@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2/unstable"
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
@@ -18,7 +17,6 @@ import (
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
-	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -129,7 +127,10 @@ func (r *rations) ensure(uid int) error {
 
 // rationOf returns what a user has by the policy: what the user asked for, or else the rule's.
 func (r *rations) rationOf(uid int) (ration Ration, rule *Rule, err error) {
-	if rule = r.policy.For(uid); rule == nil {
+	if rule, err = r.policy.For(uid); err != nil {
+		return ration, nil, err
+	}
+	if rule == nil {
 		return ration, nil, fmt.Errorf("user %d: root is not rationed", uid)
 	}
 	ration = rule.Default
@@ -203,7 +204,7 @@ func (r *rations) exempt(uid int) error {
 		err = nil
 	}
 	if err == nil {
-		err = errors.Join(os.Chmod(folder, 0o755), writeFile(filepath.Join(folder, job.ExemptName), nil))
+		err = errors.Join(os.Chmod(folder, 0o755), linkExempt(filepath.Join(folder, job.ExemptName), uid))
 	}
 	if err != nil {
 		return fmt.Errorf("exempting user %d: %w", uid, err)
@@ -212,6 +213,18 @@ func (r *rations) exempt(uid int) error {
 		return setLimits(uid, region.Limits{})
 	}
 	return nil
+}
+
+// linkExempt makes the link that says that a user is exempt, in one step.
+func linkExempt(path string, uid int) error {
+	link := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := errors.Join(os.Symlink("nowhere", link), os.Lchown(link, uid, uid)); err != nil {
+		return err
+	}
+	return os.Rename(link, path)
 }
 
 // setLimits changes the limits of a user's job, each that is another.
@@ -257,108 +270,6 @@ func (r *rations) totals() []limit.Size {
 		return nil
 	}
 	return r.driver.Totals()
-}
-
-// fits returns an error for limits that do not fit beside those of other users, where the policy
-// does not overbook. Users who have no process give up theirs first, unless the file names them.
-func (r *rations) fits(uid int, l region.Limits) error {
-	if r.policy.Overbook {
-		return nil
-	}
-	err := r.room(uid, l)
-	for _, other := range Users() {
-		if err == nil {
-			return nil
-		}
-		rule := r.policy.For(other)
-		if other == uid || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
-			continue
-		}
-		if job.Remove(jobOf(other), true) == nil { // refused where it has processes
-			err = r.room(uid, l)
-		}
-	}
-	return err
-}
-
-// room returns an error where the limits and those of all other users are more than a device has.
-func (r *rations) room(uid int, l region.Limits) error {
-	totals := r.totals()
-	for d, total := range totals {
-		memory, share := l.Memory[d].Bytes(), uint64(abi.Percent(l.Compute[d]))
-		for _, other := range Users() {
-			if other == uid {
-				continue
-			}
-			for _, its := range append(job.RunsOf(other), jobOf(other)) {
-				if l, err := readLimits(its.Path); err == nil {
-					memory, share = memory+l.Memory[d].Bytes(), share+l.Compute[d]
-				}
-			}
-		}
-		if memory > uint64(total) {
-			return fmt.Errorf("%w: with %s for user %s the rations of device %d would be %s, and it has %s (overbook = true in %s allows it)",
-				ErrOverbooked, limit.Size(l.Memory[d].Bytes()), proc.UserName(uid), d, limit.Size(memory), total, ConfigFile)
-		}
-		if share > 100 {
-			return fmt.Errorf("%w: with %d %% for user %s the shares of device %d would be %d %% (overbook = true in %s allows it)",
-				ErrOverbooked, abi.Percent(l.Compute[d]), proc.UserName(uid), d, share, ConfigFile)
-		}
-	}
-	return nil
-}
-
-// CheckRoom returns what is wrong with the rations of users whom the file names, taken together:
-// where the policy does not overbook they must fit on the devices.
-func (p *Policy) CheckRoom(file string) error {
-	driver, missing := launch.KnownDevices()
-	if missing != nil && !errors.Is(missing, gpu.ErrNoDriver) {
-		return missing
-	}
-	if driver != nil {
-		defer driver.Close()
-	}
-	r := &reader{file: file, at: map[string]unstable.Position{}}
-	r.locate(p.Text)
-	machine := &rations{policy: p, driver: driver, missing: missing}
-	rules := make([]*Rule, 0, len(p.Users))
-	for _, all := range []map[string]*Rule{p.Users, p.Groups, {"": p.Everybody}} {
-		for _, rule := range all {
-			rules = append(rules, rule)
-		}
-	}
-	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
-	var memory, share [abi.Devices]uint64
-	for _, rule := range rules {
-		if rule.Exempt {
-			continue
-		}
-		path := strings.Replace(rule.Source, ".", "\x00", 1)
-		limits, err := machine.limitsOf(rule.Default)
-		if err == nil {
-			_, err = machine.limitsOf(rule.Largest)
-		}
-		if err != nil {
-			r.problem(path, "%s: %v", rule.Source, err)
-			continue
-		}
-		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
-			continue
-		}
-		for d, total := range machine.totals() {
-			memory[d] += limits.Memory[d].Bytes()
-			share[d] += uint64(abi.Percent(limits.Compute[d]))
-			if memory[d] > uint64(total) {
-				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(memory[d]), d, total)
-				break
-			}
-			if share[d] > 100 {
-				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, share[d], d)
-				break
-			}
-		}
-	}
-	return r.err()
 }
 
 // allows returns an error for a ration that is more than the rule's largest.
@@ -419,7 +330,10 @@ func (r Ration) Text() string {
 
 // ask gives a user the ration that the user asks for; what is not set in it is the rule's.
 func (r *rations) ask(uid int, asked Ration) error {
-	rule := r.policy.For(uid)
+	rule, err := r.policy.For(uid)
+	if err != nil {
+		return err
+	}
 	if rule == nil {
 		return fmt.Errorf("user %d: root is not rationed", uid)
 	}

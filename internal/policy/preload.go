@@ -27,11 +27,17 @@ import (
 //   - no program ever finds half of a file: it is replaced by a rename. Where a mount namespace
 //     has another file mounted over it, as those of ration run --keep have, a rename would unmount
 //     that. There a line is appended, or blanked out, by one write of the file in place;
-//   - the line goes before the library goes.
+//   - the line goes before the library goes;
+//   - what was made for it goes as well, and nothing that was there before: a list beside the library
+//     says which is which. deploy/prerm reads it, too.
 
 // Library is what is preloaded. Below /usr/lib, from where profiles of AppArmor and SELinux let
 // programs load libraries.
 const Library = launch.PolicyLibrary
+
+// madeFile lists the folders and the file that were made so that the library is preloaded, a line each,
+// the deepest first.
+var madeFile = filepath.Join(filepath.Dir(Library), "made")
 
 // ErrProbe is returned for a library that programs do not run with.
 var ErrProbe = errors.New("the library cannot be preloaded on this machine")
@@ -47,12 +53,16 @@ func installLibrary() error {
 	if err != nil {
 		return fmt.Errorf("reading the library: %w", err)
 	}
-	if has, err := os.ReadFile(Library); err == nil && bytes.Equal(has, text) {
-		return probe(Library)
-	}
 	folder := filepath.Dir(Library)
+	made := missing(folder, filepath.Dir(folder), launch.PreloadFile)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("making %s: %w", folder, err)
+	}
+	if err := noteMade(made); err != nil {
+		return err
+	}
+	if has, err := os.ReadFile(Library); err == nil && bytes.Equal(has, text) {
+		return probe(Library)
 	}
 	f, err := os.CreateTemp(folder, ".libration-*.so")
 	if err != nil {
@@ -83,14 +93,54 @@ func probe(library string) error {
 	return nil
 }
 
-// removeLibrary removes the library, which no line names any more.
-func removeLibrary() error {
-	err := os.Remove(Library)
-	_ = os.Remove(filepath.Dir(Library)) // where it is empty
-	if errors.Is(err, fs.ErrNotExist) {
+// missing returns those of the paths at which nothing is.
+func missing(paths ...string) (out []string) {
+	for _, path := range paths {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+// noteMade notes paths at which something is made for the library. They stay noted however often a
+// policy is put in force until it ends.
+func noteMade(paths []string) error {
+	if before := readMade(); len(before) > 0 || len(paths) > 0 {
+		paths = append(slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(before, path) }), before...)
+		if err := writeFile(madeFile, []byte(strings.Join(paths, "\n")+"\n")); err != nil {
+			return fmt.Errorf("noting what is made for the library: %w", err)
+		}
+	}
+	return nil
+}
+
+// readMade returns what was made for the library, the deepest first.
+func readMade() []string {
+	text, err := os.ReadFile(madeFile)
+	if err != nil {
 		return nil
 	}
-	return err
+	return strings.Fields(string(text))
+}
+
+// removeLibrary removes the library, which no line names any more, and what was made for it, unless
+// something else is in it by now.
+func removeLibrary() error {
+	made := readMade()
+	for _, path := range []string{Library, madeFile} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, path := range made {
+		if path != launch.PreloadFile {
+			_ = unix.Rmdir(path)
+		} else if st, err := os.Lstat(path); err == nil && st.Mode().IsRegular() && st.Size() == 0 && !mountedOver(path) {
+			_ = os.Remove(path)
+		}
+	}
+	return nil
 }
 
 // Preloaded reports whether programs load the library.

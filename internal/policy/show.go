@@ -2,8 +2,10 @@ package policy
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -15,13 +17,32 @@ import (
 type Standing struct {
 	UID     int           `json:"uid"`
 	User    string        `json:"user"`
-	Rule    string        `json:"rule"`   // that counts: users.anna, groups.students, everybody; root
-	Exempt  bool          `json:"exempt"` // not rationed
+	Rule    string        `json:"rule"`            // that counts: users.anna, groups.students, everybody; root; empty where it cannot be known
+	Error   string        `json:"error,omitempty"` // why it cannot be known
+	Exempt  bool          `json:"exempt"`          // not rationed
 	Ration  RationText    `json:"ration"`
 	Largest RationText    `json:"largest"`
 	Asked   *RationText   `json:"asked,omitempty"` // what the user asked for, and has
 	Job     string        `json:"job,omitempty"`   // path of the region; empty while there is none
 	Limits  []DeviceLimit `json:"limits,omitempty"`
+}
+
+// RuleText is a rule as the file has it.
+type RuleText struct {
+	Rule    string     `json:"rule"` // users.anna, groups.students, everybody
+	Exempt  bool       `json:"exempt"`
+	Ration  RationText `json:"ration"`
+	Largest RationText `json:"largest"` // up to which its users may ask for more
+}
+
+// Rules returns all rules, in the order in which they count: those of users, then those of groups as
+// they are in the file, and everybody's.
+func (p *Policy) Rules() (out []RuleText) {
+	users := slices.SortedFunc(maps.Values(p.Users), func(a, b *Rule) int { return a.line - b.line })
+	for _, r := range slices.Concat(users, p.sortedGroups(), []*Rule{p.Everybody}) {
+		out = append(out, RuleText{r.Source, r.Exempt, r.Default.text(), r.Largest.text()})
+	}
+	return out
 }
 
 // RationText is a ration as the file has it; unset where nothing is.
@@ -46,11 +67,16 @@ func (r Ration) text() RationText {
 // Show returns what is in force for a user.
 func (p *Policy) Show(uid int) Standing {
 	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Exempt: true}
-	rule := p.For(uid)
-	if rule == nil {
+	rule, err := p.For(uid)
+	switch {
+	case err != nil:
+		out.Rule, out.Exempt, out.Error = "", false, err.Error()
+		out.Ration, out.Largest = Ration{}.text(), Ration{}.text()
+	case rule == nil:
 		return out
+	default:
+		out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default.text(), rule.Largest.text()
 	}
-	out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default.text(), rule.Largest.text()
 	if asked, err := readAsked(uid); err == nil {
 		text := asked.text()
 		out.Asked = &text
@@ -83,7 +109,7 @@ func (p *Policy) Show(uid int) Standing {
 func (p *Policy) Named() []int {
 	uids := Users()
 	for name := range p.Users {
-		if uid, err := lookupUID(name); err == nil {
+		if uid, err := names.uid(name); err == nil {
 			uids = append(uids, uid)
 		}
 	}

@@ -3,8 +3,10 @@ package proc
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -98,14 +100,34 @@ func readStart(path string, most int64) ([]byte, error) {
 // as often. What it remembers is bounded.
 func UserName(uid int) string { return lookUp(uid).name }
 
-// UID returns the number of a user who is named, or numbered as others are shown who have no name.
-// It may ask a directory service.
-func UID(name string) (uid int, known bool) {
-	if u, err := user.Lookup(name); err == nil {
-		name = u.Uid
+// UID returns the number of a user who is named, or numbered as others are shown who have no name. A
+// name may be a number, and another user's: then it is the name, as for chown. It may ask a directory
+// service; while that fails nobody knows whose name a number is.
+func UID(user string) (uid int, err error) {
+	number, err := UserNamed(user)
+	if !errors.Is(err, ErrNoUser) {
+		return number, err
 	}
-	uid, err := strconv.Atoi(name)
-	return uid, err == nil && uid >= 0 && strconv.Itoa(uid) == name
+	if uid, err := strconv.Atoi(user); err == nil && uid >= 0 && strconv.Itoa(uid) == user {
+		return uid, nil
+	}
+	return 0, err
+}
+
+// ErrNoUser is returned for a name that no user has.
+var ErrNoUser = errors.New("no such user")
+
+// UserNamed returns the number of the user of a name, or ErrNoUser.
+func UserNamed(name string) (uid int, err error) {
+	u, err := user.Lookup(name)
+	var unknown user.UnknownUserError
+	switch {
+	case errors.As(err, &unknown), errors.Is(err, fs.ErrNotExist): // or there is no list of users
+		return 0, fmt.Errorf("%s: %w", name, ErrNoUser)
+	case err != nil:
+		return 0, fmt.Errorf("looking up user %s: %w", name, err)
+	}
+	return strconv.Atoi(u.Uid)
 }
 
 // Home returns a user's home, or "" where it has none. It asks as UserName does.

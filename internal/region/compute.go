@@ -53,6 +53,7 @@ var sliceReasons = map[int]string{
 	abi.SliceUnknown: "the driver sets time slices by a call that this version of ration does not know",
 	abi.SliceRefused: "the driver refused the time slice",
 	abi.SliceLost:    "the driver has another time slice than it was given",
+	abi.SliceCrowded: "it has more than 256 contexts, and those beyond are not followed",
 }
 
 // NotEnforced says why the share of a process with a context is not enforced, in a job
@@ -63,12 +64,18 @@ func (c ProcessCompute) NotEnforced() string {
 		return ""
 	case state == abi.SliceNone:
 		return "it has set no slice: it started before the job had a share or a cap (restart it), or has called nothing since"
+	case state == abi.SliceReady:
+		return "it has called nothing since the job has a share"
 	case sliceReasons[state] != "":
 		return sliceReasons[state]
 	default:
 		return fmt.Sprintf("for a reason that this version of ration does not know (%d)", state)
 	}
 }
+
+// Held reports whether a process that has a context is held to a share and a cap which its job has, or gets:
+// it began when the job had one of any device.
+func (c ProcessCompute) Held() bool { return c.Slice.State() != abi.SliceNone }
 
 // ProcessCompute is what the process in slot has of a device's time.
 func (r *Region) ProcessCompute(device, slot int) (c ProcessCompute, err error) {

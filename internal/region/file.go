@@ -271,16 +271,17 @@ func (f *file) inspect(path string) (fresh bool, err error) {
 }
 
 // allocate gives the file its size and its blocks, so that a full file system is
-// an error here and not a fault later. Doing it twice does nothing.
-func (f *file) allocate(path string) error {
+// an error here and not a fault later. Doing it twice does nothing. made says that it
+// had no size before: it holds nothing of anybody's.
+func (f *file) allocate(path string) (made bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.number(), &st); err != nil {
-		return fmt.Errorf("looking at %s: %w", path, err)
+		return false, fmt.Errorf("looking at %s: %w", path, err)
 	}
-	if st.Size == 0 {
+	if made = st.Size == 0; made {
 		// In one step, so that no process sees a size in between.
 		if err := unix.Ftruncate(f.number(), regionSize); err != nil {
-			return noSpace(path, err)
+			return false, noSpace(path, err)
 		}
 	}
 	point(abi.InitSized)
@@ -288,11 +289,11 @@ func (f *file) allocate(path string) error {
 		err := unix.Fallocate(f.number(), 0, 0, regionSize)
 		switch {
 		case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
-			return nil
+			return made, nil
 		case errors.Is(err, unix.EINTR):
 			continue
 		}
-		return noSpace(path, err)
+		return false, noSpace(path, err)
 	}
 }
 

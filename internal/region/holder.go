@@ -39,7 +39,7 @@ const holderPatience = 200 * time.Millisecond
 
 // libration.so has its descriptor of the region at one of the first numbers from
 // FILE_LOWEST_FD in shim/region/file.c on, so these are looked at first.
-const libraryFD, libraryFDs = 100, 3
+const libraryFD, libraryFDs = 56, 3
 
 // holders finds out which processes hold locks on one file.
 type holders struct {

@@ -104,11 +104,12 @@ func (r *Region) open(opt Options) (err error) {
 	if err != nil {
 		return err
 	}
+	made := false
 	if fresh {
 		if opt.NoCreate {
 			return r.file.unmade(r.path)
 		}
-		if err := r.file.allocate(r.path); err != nil {
+		if made, err = r.file.allocate(r.path); err != nil {
 			return err
 		}
 	}
@@ -118,7 +119,7 @@ func (r *Region) open(opt Options) (err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if fresh {
 		point(abi.InitMapped)
-		if r.role, err = r.initialise(opt); err != nil {
+		if r.role, err = r.initialise(opt, made); err != nil {
 			return err
 		}
 	}
@@ -182,9 +183,9 @@ func (r *Region) check() error {
 
 // initialise brings the region from a new file to COMPLETE, or waits politely
 // while another process does. See docs/protocols.md, section 3.
-func (r *Region) initialise(opt Options) (Role, error) {
+func (r *Region) initialise(opt Options, made bool) (Role, error) {
 	state := &r.m.Header.State
-	if atomic.LoadUint64(state) == abi.StateUninit {
+	if !made && atomic.LoadUint64(state) == abi.StateUninit {
 		if err := r.file.empty(r.path); err != nil && atomic.LoadUint64(state) == abi.StateUninit {
 			return 0, err // and not because others are at work already
 		}

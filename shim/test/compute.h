@@ -29,6 +29,7 @@ static bool machine_clock;                  /* the machine is up */
 static __thread bool asking_machine;        /* its own question about the wall's time */
 static uint64_t slept_ns, longest_sleep;    /* by the library */
 static void (*on_sleep)(uint64_t until_ns); /* before it */
+static __thread uint64_t clock_looks;       /* how often this thread looked at the machine's clock, and not the coarse one */
 static unsigned preempted;                  /* a thread that looks at the clock so often loses the processor for a while; 0: never */
 
 static inline uint64_t machine_now(uint64_t add)
@@ -45,6 +46,7 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 		return (int)syscall(SYS_clock_gettime, id, t);
 	static __thread unsigned looks;
 	uint64_t now = machine_now(0);
+	clock_looks += id == CLOCK_MONOTONIC;
 	/* With whatever it has taken, as on a busy machine. The machine's time stands still meanwhile. */
 	if (preempted && ++looks % preempted == 0)
 		syscall(SYS_nanosleep, &(struct timespec){0, 200000}, NULL);
@@ -123,7 +125,7 @@ static inline CUfunction kernel(const char *name)
 {
 	static const char ptx[] = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry one() { ret; }\n"
 				  ".visible .entry five() { ret; }\n.visible .entry long_one() { ret; }\n.visible .entry tiny() { ret; "
-				  "}\n.visible .entry zero() { ret; }\n";
+				  "}\n.visible .entry zero() { ret; }\n.visible .entry hundred() { ret; }\n";
 	CUmodule m = NULL;
 	CUfunction f = NULL;
 	OK(cuModuleLoadData(&m, ptx));
@@ -133,6 +135,7 @@ static inline CUfunction kernel(const char *name)
 
 /* Calls that the stand-in's own tests do not make. */
 CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr, const void *, size_t, CUstream);
+CUresult cuStreamWaitEvent_ptsz(CUstream, CUevent, unsigned);
 #define DIMENSIONS unsigned, unsigned, unsigned, unsigned, unsigned, unsigned
 CUresult cuLaunchKernel_ptsz(CUfunction, DIMENSIONS, unsigned, CUstream, void **, void **);
 CUresult cuLaunchKernelEx(const CUlaunchConfig *, CUfunction, void **, void **);

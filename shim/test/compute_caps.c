@@ -873,6 +873,63 @@ static void copies_in_full_streams(void) { copying(4, "five", 1, 3, copy_in); }
 static void host_functions(void) { copying(1, "tiny", 20, 1, call_back); }
 static void host_functions_in_streams(void) { copying(2, "tiny", 20, 5, call_back); }
 
+/* A copy behind what was launched, by a stream of its own, and the launches' stream waits for it. */
+static void wait_for_copy(CUstream s)
+{
+	static CUstream copier;
+	static CUevent launched, copied;
+	if (!copier) {
+		OK(cuStreamCreate(&copier, 1));
+		OK(cuEventCreate(&launched, 0));
+		OK(cuEventCreate(&copied, 0));
+	}
+	OK(cuEventRecord(launched, s));
+	OK(cuStreamWaitEvent(copier, launched, 0));
+	copy_in(copier);
+	OK(cuEventRecord(copied, copier));
+	OK((s == CU_STREAM_PER_THREAD ? cuStreamWaitEvent_ptsz : cuStreamWaitEvent)(s == CU_STREAM_PER_THREAD ? NULL : s, copied, 0));
+}
+
+/* What a stream waits for is free in the same way: that is nothing's time, or another stream's, which is charged for it. */
+static void stream_waits(void) { copying(1, "five", 1, 1, wait_for_copy); }
+static void stream_waits_after_many(void) { copying(1, "one", 5, 1, wait_for_copy); }
+static void stream_waits_in_streams(void) { copying(2, "one", 3, 1, wait_for_copy); }
+
+static void stream_waits_per_thread(void)
+{
+	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
+	CUfunction f = kernel("five");
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 5 * SECOND) {
+		OK(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+		wait_for_copy(CU_STREAM_PER_THREAD);
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
+/* Two streams that wait for each other's kernels have as much together as one. */
+static void streams_by_turns(void)
+{
+	CUstream s[2];
+	CUevent done[2];
+	start_timed();
+	CUfunction f = kernel("one");
+	for (unsigned i = 0; i < 2; i++) {
+		OK(cuStreamCreate(&s[i], 1));
+		OK(cuEventCreate(&done[i], 0));
+	}
+	uint64_t since = machine_now(0);
+	for (unsigned n = 0; machine_now(0) - since < 5 * SECOND; n++) {
+		OK(launch(f, s[n % 2]));
+		OK(cuEventRecord(done[n % 2], s[n % 2]));
+		OK(cuStreamWaitEvent(s[1 - n % 2], done[n % 2], 0));
+	}
+	GETS(since, cap_here());
+	CHARGED_ALL();
+}
+
 /* The same on the thread's own stream. */
 static void copies_per_thread(void)
 {
@@ -970,6 +1027,45 @@ static void copies_captured(void)
 	EQ(fakegpu_errors(), 0);
 }
 
+/* A wait that takes a stream into a capture, and one within it. What the streams had launched before is charged all the same. */
+static void stream_waits_captured(void)
+{
+	CUstream s, t;
+	CUevent forked, joined;
+	CUgraph g;
+	int status;
+	start_timed();
+	CUfunction f = kernel("tiny");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamCreate(&t, 1));
+	OK(cuEventCreate(&forked, 0));
+	OK(cuEventCreate(&joined, 0));
+	for (unsigned n = 0; n < 100; n++) {
+		for (unsigned i = 0; i < 100 + n; i++) { /* of which some have no event yet */
+			OK(launch(f, s));
+			OK(launch(f, t));
+		}
+		later(n % 2 ? 10 * MS : 10 * US); /* they are done, or not */
+		OK(cuStreamBeginCapture_v2(s, 0));
+		OK(launch(f, s));
+		OK(cuEventRecord(forked, s));
+		OK(cuStreamWaitEvent(t, forked, 0));
+		OK(launch(f, t));
+		OK(cuEventRecord(joined, t));
+		OK(cuStreamWaitEvent(s, joined, 0));
+		status = 0;
+		OK(cuStreamIsCapturing(t, &status));
+		EQ(status, 1);
+		g = NULL;
+		OK(cuStreamEndCapture(s, &g));
+		CHECK(g != NULL);
+		OK(cuGraphDestroy(g));
+		later(20 * MS);
+	}
+	CHARGED_ALL();
+	EQ(fakegpu_errors(), 0);
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
@@ -1037,6 +1133,13 @@ static const struct test {
 	{"copies_by_thread", copies_by_thread, "50"},
 	{"copies_after_idle", copies_after_idle, "50"},
 	{"copies_captured", copies_captured, "50"},
+	{"stream_waits", stream_waits, "50"},
+	{"stream_waits", stream_waits, "10"},
+	{"stream_waits_after_many", stream_waits_after_many, "50"},
+	{"stream_waits_in_streams", stream_waits_in_streams, "50"},
+	{"stream_waits_per_thread", stream_waits_per_thread, "50"},
+	{"streams_by_turns", streams_by_turns, "50"},
+	{"stream_waits_captured", stream_waits_captured, "50"},
 	{"host_functions", host_functions, "50"},
 	{"host_functions_in_streams", host_functions_in_streams, "50"},
 	{"training", training, "10"},

@@ -75,7 +75,7 @@ static void changed(void)
 	later(4 * MS);
 	OK(launch(f, NULL));
 	EQ(slice_of(0), 2048);
-	EQ(shown_slice(), 0);
+	EQ(shown_slice(), shown(RATION_SLICE_READY, 0));
 }
 
 /* Each way to launch is a sign of work, and so is waiting and asking. */
@@ -248,6 +248,66 @@ static void forked(void)
 	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
 }
 
+/* A context that is not current: no thread has room for so many. */
+static CUcontext make_context(CUdevice device)
+{
+	CUcontext c = NULL, popped;
+	OK(cuCtxCreate_v2(&c, 0, device));
+	OK(cuCtxPopCurrent_v2(&popped));
+	return c;
+}
+
+/* More contexts than there are places, on two devices: those beyond keep the slice that they were made with, and are said not to be followed, until
+ * there is a place again. A thread of theirs looks as any other. */
+static void crowded(void)
+{
+	enum { ON_FIRST = 200, ON_SECOND = 256 - ON_FIRST };
+	static CUcontext c[ON_FIRST + ON_SECOND + 1];
+	OK(cuInit(0));
+	machine_clock = true;
+	for (unsigned i = 0; i < ON_FIRST; i++)
+		c[i] = make_context(0);
+	for (unsigned i = ON_FIRST; i < ON_FIRST + ON_SECOND; i++)
+		c[i] = make_context(1);
+	OK(cuCtxSetCurrent(c[0]));
+	later(5 * MS);
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
+	OK(cuCtxCreate_v2(&c[ON_FIRST + ON_SECOND], 0, 0));
+	EQ(slice_state(shown_slice()), RATION_SLICE_CROWDED);
+	uint64_t made_with = slice_of(ON_FIRST);
+	CHECK(made_with != 2048);
+	/* The limit changes, and its thread is the only one that works: the others follow. */
+	CUfunction g = kernel("one");
+	later(RATION_WORK_LEASE_US * US);
+	set_compute(0, 60, 0);
+	OK(launch(g, NULL));
+	EQ(slice_of(0), 12000);
+	EQ(slice_of(ON_FIRST), made_with);
+	EQ(slice_state(shown_slice()), RATION_SLICE_CROWDED);
+	/* One ends that was on the other device, and then the one that was beyond. */
+	OK(cuCtxDestroy_v2(c[ON_FIRST]));
+	OK(cuCtxDestroy_v2(c[ON_FIRST + ON_SECOND]));
+	OK(cuCtxSetCurrent(c[0]));
+	later(5 * MS);
+	OK(launch(f, NULL));
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 12000));
+}
+
+static void crowded_strict(void)
+{
+	CUcontext c = (CUcontext)1;
+	OK(cuInit(0));
+	machine_clock = true;
+	for (unsigned i = 0; i < 255; i++)
+		make_context(i % 2);
+	make_context(0);
+	EQ(cuCtxCreate_v2(&c, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(c == NULL);
+	make_context(1); /* of which it has no share */
+}
+
 /* Calls of ioctl that are not the driver's pass through as they are. */
 static void passed_on(void)
 {
@@ -267,21 +327,24 @@ static const struct test {
 	void (*run)(void);
 	const char *slice, *mode; /* FAKEGPU_SLICE and RATION_COMPUTE */
 	const char *says;         /* in one line of the log */
+	const char *context;      /* FAKEGPU_CONTEXT, where that is another one */
 } tests[] = {
-	{"made", made, "", "", NULL},
-	{"divided", divided, "", "", NULL},
-	{"changed", changed, "", "", NULL},
-	{"signs", signs, "", "", NULL},
-	{"refused", refused, "refuse", "", "not enforced in this process: the driver refused"},
-	{"ignored", ignored, "ignore", "", "not enforced in this process: the driver took a time slice and has another"},
-	{"other", other, "other", "", "not enforced in this process: a context was made without"},
-	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another"},
-	{"inactive", inactive, "", "", NULL},
-	{"inactive_beside", inactive_beside, "", "", "not enforced in this process: a context was made without"},
-	{"green_undone", green_undone, "", "", "out of memory"},
-	{"closed", closed, "", "", "not enforced in this process: a context was made without"},
-	{"forked", forked, "", "", NULL},
-	{"passed_on", passed_on, "", "strict", NULL},
+	{"made", made, "", "", NULL, NULL},
+	{"divided", divided, "", "", NULL, NULL},
+	{"changed", changed, "", "", NULL, NULL},
+	{"signs", signs, "", "", NULL, NULL},
+	{"refused", refused, "refuse", "", "not enforced in this process: the driver refused", NULL},
+	{"ignored", ignored, "ignore", "", "not enforced in this process: the driver took a time slice and has another", NULL},
+	{"other", other, "other", "", "not enforced in this process: a context was made without", NULL},
+	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another", NULL},
+	{"inactive", inactive, "", "", NULL, NULL},
+	{"inactive_beside", inactive_beside, "", "", "not enforced in this process: a context was made without", NULL},
+	{"green_undone", green_undone, "", "", "out of memory", NULL},
+	{"closed", closed, "", "", "not enforced in this process: a context was made without", NULL},
+	{"forked", forked, "", "", NULL, NULL},
+	{"crowded", crowded, "", "", "not enforced in this process: it has more than 256 contexts", "1m"},
+	{"crowded_strict", crowded_strict, "", "strict", "RATION_COMPUTE=strict: it has more than 256 contexts", "1m"},
+	{"passed_on", passed_on, "", "strict", NULL, NULL},
 };
 
 static unsigned lines_with(const char *path, const char *text, unsigned *all)
@@ -314,8 +377,9 @@ int main(int argc, char **argv)
 		snprintf(region, sizeof region, "%s/region", folder);
 		snprintf(log, sizeof log, "%s/log", folder);
 		EQ(mkdir(folder, 0700), 0);
-		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_LOG_FILE", log, "FAKEGPU_SLICE",
-				   t->slice, "RATION_COMPUTE", t->mode);
+		int status =
+			AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_LOG_FILE", log, "FAKEGPU_SLICE", t->slice,
+			      "RATION_COMPUTE", t->mode, "FAKEGPU_CONTEXT", t->context ? t->context : getenv("FAKEGPU_CONTEXT"));
 		if (status)
 			fprintf(stderr, "%s: status %#x\n", t->name, (unsigned)status);
 		EQ(status, 0);

@@ -9,6 +9,8 @@
 
 #include "held.h"
 
+enum { LOWEST = 56 }; /* FILE_LOWEST_FD */
+
 /* The region's descriptor: how many there are, the number of one, and whether it is
  * closed by exec. */
 struct descriptor {
@@ -61,7 +63,7 @@ static int closed(unsigned streams, enum when when)
 	if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
 		return 11;
 	struct descriptor d = region_descriptor(true);
-	if (d.count != 1 || d.number < 100 || !d.close_on_exec)
+	if (d.count != 1 || d.number < LOWEST || !d.close_on_exec)
 		return 12;
 	if (when == BEFORE)
 		return 0; /* the driver may have taken the low ones */
@@ -69,8 +71,8 @@ static int closed(unsigned streams, enum when when)
 		if (streams >> fd & 1)
 			close(fd);
 	unsigned low = low_descriptors();
-	if (when == AFTER_FEW && setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64}))
-		return 13; /* no number above 63 can be had */
+	if (when == AFTER_FEW && setrlimit(RLIMIT_NOFILE, &(struct rlimit){LOWEST, LOWEST}))
+		return 13; /* no high number can be had */
 	/* What the driver took is read after this, and NVML is started, which keeps files open. */
 	if (cuCtxSynchronize() || low_descriptors() != low)
 		return 19;
@@ -79,7 +81,7 @@ static int closed(unsigned streams, enum when when)
 		if (cuMemAlloc_v2(&p, MIB) || cuMemFree_v2(p))
 			return 14;
 	d = region_descriptor(false);
-	if (d.count != 1 || d.number < (when == AFTER_FEW ? 3 : 100) || !d.close_on_exec)
+	if (d.count != 1 || d.number < (when == AFTER_FEW ? 3 : LOWEST) || !d.close_on_exec)
 		return 15;
 	if (low_descriptors() != low)
 		return 16;

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"bytes"
@@ -10,24 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"ration/internal/cli"
 )
 
-// newManCommand returns a command for packagers.
-func newManCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "man FOLDER",
-		Short:  "Write the man pages",
-		Hidden: true,
-		Long: `Write a man page for each command into a folder, which is made if it is
-missing, and ration(7). SOURCE_DATE_EPOCH sets their date, for reproducible
-builds.`,
-		Example: "  ration man build/man1",
-		Args:    argCount(1, 1, "a folder"),
-		RunE:    withStatus(func(cmd *cobra.Command, args []string) error { return runMan(cmd.Root(), args[0]) }),
-	}
-}
-
-func runMan(root *cobra.Command, folder string) error {
+// writePages writes all pages into a folder, which is made if it is missing.
+func writePages(ref cli.Reference, folder string) error {
+	root := ref.Root
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("making %s: %w", folder, err)
 	}
@@ -38,12 +27,12 @@ func runMan(root *cobra.Command, folder string) error {
 			return nil
 		}
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
-		page, date, err := manPage(c)
+		page, date, err := manPage(ref, c)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(folder, name), page, 0o644)
 		}
 		if err == nil && c == root {
-			err = os.WriteFile(filepath.Join(folder, "ration.7"), referencePage(date), 0o644)
+			err = os.WriteFile(filepath.Join(folder, "ration.7"), referencePage(ref, date), 0o644)
 		}
 		if err != nil {
 			return fmt.Errorf("writing man page %s into %s: %w", name, folder, err)
@@ -59,8 +48,8 @@ func runMan(root *cobra.Command, folder string) error {
 }
 
 // manPage returns the page of a command, with what holds for all commands, and its date.
-func manPage(c *cobra.Command) ([]byte, *time.Time, error) {
-	header := &doc.GenManHeader{Section: "1", Source: "ration " + version, Manual: "ration"}
+func manPage(ref cli.Reference, c *cobra.Command) ([]byte, *time.Time, error) {
+	header := &doc.GenManHeader{Section: "1", Source: "ration " + ref.Version, Manual: "ration"}
 	var page bytes.Buffer
 	if err := doc.GenMan(c, header, &page); err != nil {
 		return nil, nil, err
@@ -69,7 +58,7 @@ func manPage(c *cobra.Command) ([]byte, *time.Time, error) {
 	for top.HasParent() && top.Parent().HasParent() {
 		top = top.Parent()
 	}
-	more := manSection("EXIT STATUS", exitStatuses) + manSection("ENVIRONMENT", variablesOf(top.Name())) + manSection("FILES", files)
+	more := manSections(ref, top.Name())
 	const seeAlso = ".SH SEE ALSO\n"
 	text, others, found := strings.Cut(page.String(), seeAlso)
 	if !found {
@@ -80,12 +69,14 @@ func manPage(c *cobra.Command) ([]byte, *time.Time, error) {
 	return []byte(strings.TrimRight(text, "\n") + "\n" + more + seeAlso + strings.TrimLeft(others, "\n") + "\\fBration(7)\\fP\n"), header.Date, nil
 }
 
-// manSection renders a section of names with what they mean.
-func manSection(title string, entries []entry) string {
+// manSections renders what holds for a command and all others: names with what they mean.
+func manSections(ref cli.Reference, command string) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, ".SH %s\n", title)
-	for _, e := range entries {
-		fmt.Fprintf(&out, ".TP\n\\fB%s\\fP\n%s\n", roff(e.name), roff(e.text))
+	for _, s := range ref.Sections(command) {
+		fmt.Fprintf(&out, ".SH %s\n", s.Title)
+		for _, e := range s.Entries {
+			fmt.Fprintf(&out, ".TP\n\\fB%s\\fP\n%s\n", roff(e.Name), roff(e.Text))
+		}
 	}
 	return out.String()
 }
@@ -100,9 +91,9 @@ func roff(text string) string {
 }
 
 // referencePage returns ration(7): what is the same for all commands.
-func referencePage(date *time.Time) []byte {
+func referencePage(ref cli.Reference, date *time.Time) []byte {
 	var out strings.Builder
-	fmt.Fprintf(&out, ".TH \"RATION\" \"7\" \"%s\" \"ration %s\" \"ration\"\n", date.Format("Jan 2006"), version)
+	fmt.Fprintf(&out, ".TH \"RATION\" \"7\" \"%s\" \"ration %s\" \"ration\"\n", date.Format("Jan 2006"), ref.Version)
 	out.WriteString(`.SH NAME
 ration \- words, sizes, variables, files and exit statuses of ration(1)
 .SH DESCRIPTION
@@ -119,7 +110,7 @@ A \fBcontext\fP is what each CUDA process holds before its first tensor, 518 MiB
 Every command that prints data takes \fB\-\-json\fP, and then prints one JSON value on standard output. Errors go to
 standard error.
 `)
-	out.WriteString(manSection("EXIT STATUS", exitStatuses) + manSection("ENVIRONMENT", variablesOf("ration")) + manSection("FILES", files))
+	out.WriteString(manSections(ref, "ration"))
 	out.WriteString(".SH SEE ALSO\n\\fBration(1)\\fP, \\fBration\\-run(1)\\fP\n")
 	return []byte(out.String())
 }

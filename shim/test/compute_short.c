@@ -1,0 +1,145 @@
+/* Caps on programs that are slower than the device: they launch short kernels one right after another, and each has ended
+ * before the next comes, or nearly so. What they use is measured by chance. Time is the machine's, as in compute_caps.c. */
+#include <sys/stat.h>
+
+#include "compute.h"
+
+/* One launch of a pattern, and when the next one comes. */
+struct step {
+	const char *kernel;
+	uint64_t next_ns;
+};
+
+static const struct step short_ones[] = {{"tiny", 20 * US}, {NULL, 0}};
+/* The last has not ended when the next comes, but soon after. */
+static const struct step uneven[] = {{"tiny", 20 * US}, {"tiny", 20 * US}, {"hundred", 50 * US},
+				     {"zero", 50 * US}, {"tiny", 60 * US}, {NULL, 0}};
+/* And here it has, in the pause: 100 of its 180 microseconds cannot be told from none. */
+static const struct step hidden[] = {{"tiny", 20 * US}, {"zero", 5 * US},      {"tiny", 20 * US},
+				     {"zero", 5 * US},  {"hundred", 150 * US}, {NULL, 0}};
+
+struct outcome {
+	double got, charged, waited, looks; /* of the time that passed; looks at the clock for each launch */
+};
+
+/* launch_steps repeats a pattern, and now and then loses the processor. */
+static struct outcome launch_steps(const struct step *steps, uint64_t long_ns, uint64_t every_ns, uint64_t hiccup_ns)
+{
+	CUfunction f[8];
+	unsigned n = 0;
+	struct ration_compute *c;
+	start_timed();
+	for (; steps[n].kernel; n++)
+		f[n] = kernel(steps[n].kernel);
+	uint64_t since = machine_now(0), next = since + every_ns, launches = 0, looks = clock_looks;
+	for (unsigned i = 0; machine_now(0) - since < long_ns; i = (i + 1) % n) {
+		OK(launch(f[i], NULL));
+		launches++;
+		later(steps[i].next_ns);
+		if (hiccup_ns && machine_now(0) >= next) {
+			later(hiccup_ns);
+			next += every_ns;
+		}
+	}
+	looks = clock_looks - looks;
+	later(10 * MS);
+	OK(cuCtxSynchronize());
+	double all = (double)(machine_now(0) - since);
+	c = &region_here()->m->compute[0];
+	struct outcome o = {(double)books_of(0, getpid(), 0).got_ns / all, (double)load_acquire(&c->used) / all,
+			    (double)load_acquire(&c->waited) / all, (double)looks / (double)launches};
+	return o;
+}
+
+/* A cap that is not reached delays nothing, and costs little: a launch looks at the clock once. */
+static void unhindered(struct outcome o, double off)
+{
+	CHECK(o.charged > o.got - off && o.charged < o.got + off);
+	CHECK(o.waited < 0.001);
+	CHECK(o.looks < 3);
+}
+
+static void below(void) { unhindered(launch_steps(short_ones, 3 * SECOND, 0, 0), 0.02); }
+static void below_uneven(void) { unhindered(launch_steps(uneven, 4 * SECOND, 0, 0), 0.08); }
+static void below_hidden(void) { unhindered(launch_steps(hidden, 10 * SECOND, 0, 0), 0.08); }
+/* A program that loses the processor for a moment pays for that moment, and no more. */
+static void hiccups(void) { unhindered(launch_steps(short_ones, 5 * SECOND, 1000 * MS, 4 * MS), 0.02); }
+
+/* One that waits for the device, and then pauses, has no launch that was missed. */
+static void waits(void)
+{
+	CUevent done;
+	start_timed();
+	CUfunction tiny = kernel("tiny"), hundred = kernel("hundred");
+	OK(cuEventCreate(&done, 2));
+	OK(cuEventRecord(done, NULL));
+	uint64_t looks = clock_looks, launches = 0;
+	for (unsigned i = 0; i < 400; i++) {
+		for (unsigned k = 0; k < 100; k++, launches++) {
+			OK(launch(tiny, NULL));
+			later(20 * US);
+		}
+		OK(launch(hundred, NULL));
+		launches++;
+		later(5 * US);
+		/* The clock stands still in a wait: for what was reached long ago. */
+		OK(cuEventSynchronize(done));
+		later(50 * MS);
+	}
+	CHECK((double)(clock_looks - looks) / (double)launches < 3);
+}
+
+/* One that is reached holds. */
+static void hindered(const struct step *steps, double cap)
+{
+	struct outcome o = launch_steps(steps, 5 * SECOND, 0, 0);
+	CHECK(o.got > cap - 0.05 && o.got < cap + 0.05);
+	CHECK(o.waited > 0);
+}
+
+static void above(void) { hindered(short_ones, 0.3); }
+static void above_hidden(void) { hindered(hidden, 0.3); }
+
+/* All of it is no cap. */
+static void all(void)
+{
+	static const struct step full[] = {{"tiny", 10 * US}, {NULL, 0}};
+	CHECK(launch_steps(full, 3 * SECOND, 0, 0).waited < 0.001);
+}
+
+static const struct test {
+	const char *name;
+	void (*run)(void);
+	const char *cap;
+} tests[] = {
+	{"below", below, "70"},
+	{"below_uneven", below_uneven, "90"},
+	{"below_hidden", below_hidden, "90"},
+	{"hiccups", hiccups, "70"},
+	{"above", above, "30"},
+	{"above_hidden", above_hidden, "30"},
+	{"all", all, "100"},
+	{"waits", waits, "90"},
+};
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		const struct test *t = &tests[i];
+		char folder[4096], region[4200];
+		if (argc > 1 && strcmp(argv[1], t->name) == 0) {
+			t->run();
+			return checks_failed > 0;
+		}
+		if (argc > 1)
+			continue;
+		snprintf(folder, sizeof folder, "%s/%s", getenv("FAKEGPU_STATE"), t->name);
+		snprintf(region, sizeof region, "%s/region", folder);
+		EQ(mkdir(folder, 0700), 0);
+		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_COMPUTE_MAX", t->cap);
+		if (status)
+			fprintf(stderr, "%s %s: status %#x\n", t->name, t->cap, (unsigned)status);
+		EQ(status, 0);
+	}
+	return FINISH();
+}
