@@ -102,6 +102,17 @@ lint: native ## check formatting, go vet, staticcheck
 	go vet -tags=faultpoints ./...
 	go tool staticcheck ./...
 
+# The modules that are not part of make test, when their dependencies are there: $(call lint-module,FOLDER,GOFLAGS).
+build/staticcheck: go.mod
+	go build -o $@ honnef.co/go/tools/cmd/staticcheck
+.PHONY: lint-modules
+lint-modules: build/staticcheck ## go vet and staticcheck for the modules of their own: kube, kube/e2e, test/web
+	$(call lint-module,kube)
+	$(call lint-module,kube/charttest)
+	$(call lint-module,kube/e2e)
+	$(call lint-module,test/web,-mod=mod)
+lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
+
 test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
 	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare python3 jq
 	go test ./...
@@ -181,9 +192,9 @@ test-install: all static ## install, upgrade and remove the packages in a clean 
 	scripts/test-install $(VERSION)
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
-test-kube: native ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
+test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
 	@for dir in kube kube/charttest; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
-	set -e; for dir in kube kube/charttest; do (cd $$dir && go vet ./... && go test -count=1 ./...); done
+	set -e; for dir in kube kube/charttest; do ($(call lint-module,$$dir) && go test -count=1 ./...); done
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
@@ -191,7 +202,8 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 # The parts of Kubernetes that these start are built from the module proxy when they are not in the cache
 # yet (kube/e2e/README.md).
 .PHONY: e2e-sched e2e-node e2e-scale
-e2e-sched: ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
+e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
+	$(call lint-module,kube/e2e)
 	cd kube/e2e && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
 
 e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
@@ -208,9 +220,10 @@ e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SC
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.
 WEB ?=
-test-web: all ## the page, in a real browser: Chromium, which is installed when it is missing
+test-web: all build/staticcheck ## the page, in a real browser: Chromium, which is installed when it is missing
 	@scripts/need chromium
-	cd test/web && go vet -mod=mod . && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
+	$(call lint-module,test/web,-mod=mod)
+	cd test/web && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
 
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=

@@ -246,6 +246,7 @@ func TestDebianRoot(t *testing.T) {
 	if ignored, err := strconv.ParseUint(digits, 16, 64); err != nil || ignored>>(uint(unix.SIGPIPE)-1)&1 == 0 {
 		t.Errorf("a signal that was ignored is not any more: %s", out)
 	}
+	r.wantSlurm("usr")
 	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/lib/tmpfiles.d/ration.conf", "usr/lib/systemd/system/ration-agent.service", "usr/share/man/man1/ration-run.1.gz",
 		"usr/share/bash-completion/completions/ration", "usr/share/zsh/vendor-completions/_ration", "usr/share/doc/ration/sbom.spdx.json"} {
 		if _, err := os.Stat(filepath.Join(r.dir, path)); err != nil {
@@ -336,9 +337,10 @@ func TestRpmRoot(t *testing.T) {
 			t.Errorf("the upgrade has removed, or never made, %s", path)
 		}
 	}
+	r.wantSlurm("usr")
 	rpm("--erase", "ration")
 	// Folders of all, which other packages own where rpm is at home.
-	r.wantLeft(append(clean, "usr/lib/tmpfiles.d", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh", "usr/share/zsh/site-functions")...)
+	r.wantLeft(append(clean, "usr/lib/systemd", "usr/lib/systemd/system", "usr/lib/tmpfiles.d", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh", "usr/share/zsh/site-functions")...)
 }
 
 // TestTarballRoot installs the tarball by the script, as root has it.
@@ -349,11 +351,22 @@ func TestTarballRoot(t *testing.T) {
 	out := r.run("env", "RATION_URL=file:///opt/dist", "sh", "/opt/dist/install.sh")
 	wantTexts(t, out, "/usr/local/bin/ration", "SHA-256 verified", "try it    ration learn")
 	wantTexts(t, r.run("ration", "selftest"), "pass  limit held")
+	r.wantSlurm("usr/local")
 	r.run("sh", "/usr/local/lib/ration/uninstall")
 	if err := errors.Join(os.RemoveAll(filepath.Join(r.dir, "run/ration")), os.RemoveAll(filepath.Join(r.dir, "var/lib/ration"))); err != nil {
 		t.Fatal(err) // what commands unpacked
 	}
 	r.wantLeft(clean...)
+}
+
+// wantSlurm checks that there is all that a Slurm node needs, and that its scripts can be run.
+func (r root) wantSlurm(prefix string) {
+	r.t.Helper()
+	for name, mode := range map[string]fs.FileMode{"Makefile": 0o644, "spank_ration.c": 0o644, "functions": 0o644, "prolog": 0o755, "epilog": 0o755, "task": 0o755} {
+		if st, err := os.Stat(filepath.Join(r.dir, prefix, "share/ration/slurm", name)); err != nil || st.Mode() != mode {
+			r.t.Errorf("for Slurm: %s is %v, %v, want %v", name, st, err, mode)
+		}
+	}
 }
 
 func (r root) copyDist(dist string) {

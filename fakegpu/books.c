@@ -51,8 +51,9 @@ __attribute__((visibility("default"))) int fakegpu_engine(unsigned device, struc
 	struct engine_books *b;
 	int n = 0;
 
-	if (machine_attach(false) != 0 || device >= machine_shape()->devices)
+	if (machine_attach(false) != 0 || device >= machine_presents())
 		return -1;
+	device = machine_present(device);
 	b = books_open(device, BOOKS_ALL);
 	if (out != NULL)
 		*out = (struct fakegpu_engine){.now_ns = b->now, .idle_ns = b->idle, .switching_ns = b->switching, .switches = b->switches};

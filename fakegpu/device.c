@@ -15,25 +15,24 @@ unsigned device_index(CUdevice ordinal) { return device_visible[ordinal]; }
  * may be cut short as long as only one device fits. */
 static int device_entry_index(const char *entry)
 {
-	const struct shape *shape = machine_shape();
 	int found = -1;
 	char *end;
 	unsigned long n = strtoul(entry, &end, 10);
 
 	if (end != entry && *end == '\0' && *entry != '-')
-		return n < shape->devices ? (int)n : -1;
+		return n < machine_presents() ? (int)machine_present((unsigned)n) : -1;
 	if (strncasecmp(entry, "GPU-", 4) != 0 || entry[4] == '\0')
 		return -1;
-	for (unsigned i = 0; i < shape->devices; i++) {
+	for (unsigned i = 0; i < machine_presents(); i++) {
 		unsigned char uuid[16];
 		char text[UUID_TEXT];
-		model_uuid(shape->model, i, uuid);
+		model_uuid(machine_shape()->model, machine_present(i), uuid);
 		uuid_text(uuid, text);
 		if (strncasecmp(text, entry, strlen(entry)) != 0)
 			continue;
 		if (found >= 0)
 			return -1;
-		found = (int)i;
+		found = (int)machine_present(i);
 	}
 	return found;
 }
@@ -55,11 +54,11 @@ CUresult devices_load(void)
 
 	device_visible_count = 0;
 	if (list == NULL) {
-		while (device_visible_count < machine_shape()->devices) {
-			device_visible[device_visible_count] = device_visible_count;
+		while (device_visible_count < machine_presents()) {
+			device_visible[device_visible_count] = machine_present(device_visible_count);
 			device_visible_count++;
 		}
-		return r;
+		return device_visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
 	}
 	copy = strdup(list);
 	for (char *e = copy ? strtok_r(copy, ",", &save) : NULL; e != NULL; e = strtok_r(NULL, ",", &save)) {

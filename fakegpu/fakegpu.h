@@ -57,7 +57,7 @@ struct fakegpu_engine_context {
 	uint64_t turns;
 };
 
-/* Device by its index in the machine. Fills up to max contexts, all of one instant, and
+/* Device by NVML's number. Fills up to max contexts, all of one instant, and
  * returns how many there are, those that ended included; -1 where there is no such device.
  * libnvidia-ml.so.1 has it, too. */
 int fakegpu_engine(unsigned device, struct fakegpu_engine *out, struct fakegpu_engine_context *list, unsigned max);

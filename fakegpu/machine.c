@@ -247,6 +247,8 @@ void machine_forked(void)
 }
 
 const struct shape *machine_shape(void) { return &machine_file.shape; }
+unsigned machine_presents(void) { return machine_file.presents; }
+unsigned machine_present(unsigned number) { return machine_file.present[number]; }
 uint64_t machine_capacity(unsigned device) { return machine_file.map->device[device].capacity * LEDGER_UNIT; }
 uint64_t machine_reserved(unsigned device) { return machine_file.shape.bytes - machine_capacity(device); }
 

@@ -41,6 +41,11 @@ void machine_forked(void);
 /* Constant after attaching. */
 const struct shape *machine_shape(void);
 
+/* The devices that processes find, in the order in which they number them, as in a container that has the nodes
+ * of some devices only: how many, and the machine's number of one. Constant after attaching. */
+unsigned machine_presents(void);
+unsigned machine_present(unsigned number);
+
 /* What CUDA may hand out: the device less what the driver keeps for itself. */
 uint64_t machine_capacity(unsigned device);
 uint64_t machine_reserved(unsigned device);

@@ -28,15 +28,23 @@ nvmlDevice_t nvml_handle(unsigned index)
 	return &nvml_devices[index];
 }
 
-nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
+nvmlReturn_t nvml_number(nvmlDevice_t device, unsigned *number)
 {
 	NVML_TRY(nvml_ready());
-	for (unsigned i = 0; i < machine_shape()->devices; i++)
-		if (device == &nvml_devices[i]) {
-			*index = i;
+	for (unsigned i = 0; i < machine_presents(); i++)
+		if (device == &nvml_devices[machine_present(i)]) {
+			*number = i;
 			return NVML_SUCCESS;
 		}
 	return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
+{
+	unsigned number;
+	NVML_TRY(nvml_number(device, &number));
+	*index = machine_present(number);
+	return NVML_SUCCESS;
 }
 
 /* Unlike CUDA, NVML goes on in the child of a fork, over a mapping of its own. */
@@ -152,7 +160,7 @@ NVML_API nvmlDeviceGetCount_v2(unsigned *count)
 	NVML_TRY(nvml_ready());
 	if (count == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = machine_shape()->devices;
+	*count = machine_presents();
 	return NVML_SUCCESS;
 }
 
@@ -161,9 +169,9 @@ NVML_API nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(coun
 NVML_API nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	NVML_TRY(nvml_ready());
-	if (device == NULL || index >= machine_shape()->devices)
+	if (device == NULL || index >= machine_presents())
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*device = nvml_handle(index);
+	*device = nvml_handle(machine_present(index));
 	return NVML_SUCCESS;
 }
 
@@ -174,13 +182,13 @@ NVML_API nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 	NVML_TRY(nvml_ready());
 	if (uuid == NULL || device == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned i = 0; i < machine_shape()->devices; i++) {
+	for (unsigned i = 0; i < machine_presents(); i++) {
 		unsigned char bytes[16];
 		char mine[UUID_TEXT];
-		model_uuid(machine_shape()->model, i, bytes);
+		model_uuid(machine_shape()->model, machine_present(i), bytes);
 		uuid_text(bytes, mine);
 		if (strcasecmp(mine, uuid) == 0) {
-			*device = nvml_handle(i);
+			*device = nvml_handle(machine_present(i));
 			return NVML_SUCCESS;
 		}
 	}
@@ -192,11 +200,11 @@ NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *device)
 	NVML_TRY(nvml_ready());
 	if (bus == NULL || device == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned i = 0; i < machine_shape()->devices; i++) {
+	for (unsigned i = 0; i < machine_presents(); i++) {
 		char mine[BUS_TEXT];
-		bus_text(i, mine);
+		bus_text(machine_present(i), mine);
 		if (strcasecmp(mine, bus) == 0 || strcasecmp(mine + 4, bus) == 0) {
-			*device = nvml_handle(i);
+			*device = nvml_handle(machine_present(i));
 			return NVML_SUCCESS;
 		}
 	}

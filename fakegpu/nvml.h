@@ -19,7 +19,8 @@
 /* Between nvmlInit and the last nvmlShutdown? */
 nvmlReturn_t nvml_ready(void);
 
-/* A device's number on the machine; NVML knows no CUDA_VISIBLE_DEVICES. */
+/* A device's number among those that are present, and its number on the machine; NVML knows no CUDA_VISIBLE_DEVICES. */
+nvmlReturn_t nvml_number(nvmlDevice_t device, unsigned *number);
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index);
 nvmlDevice_t nvml_handle(unsigned index);
 

@@ -217,7 +217,13 @@ static nvmlReturn_t nvmldevice_own_number(nvmlDevice_t device, unsigned *out)
 	return nvmldevice_number(device, out, i);
 }
 
-NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out) { return nvmldevice_own_number(d, out); }
+NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out)
+{
+	unsigned number;
+	NVML_TRY(nvml_number(d, &number));
+	return nvmldevice_number(d, out, number);
+}
+
 NVML_API nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *out) { return nvmldevice_own_number(d, out); }
 
 /* A setting, and what it will be after a restart. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -228,6 +229,44 @@ static int state_try(const char *wanted, struct state_file *f)
 	return r;
 }
 
+static int state_find_device(const struct shape *shape, const char *uuid)
+{
+	for (unsigned i = 0; i < shape->devices; i++) {
+		unsigned char bytes[16];
+		char text[UUID_TEXT];
+		model_uuid(shape->model, i, bytes);
+		uuid_text(bytes, text);
+		if (strcasecmp(text, uuid) == 0)
+			return (int)i;
+	}
+	return -1;
+}
+
+/* Finds which devices there are for processes: all, or those that the file says. */
+static void state_find_present(struct state_file *f)
+{
+	static const char name[] = "/present";
+	char line[UUID_TEXT + 1];
+	FILE *list = NULL;
+	unsigned named;
+
+	if (state_folder(state_temporary, sizeof state_temporary - sizeof name) == 0)
+		list = fopen(strcat(state_temporary, name), "re");
+	named = list == NULL && errno == ENOENT ? ~0u : 0;
+	while (list != NULL && fgets(line, sizeof line, list) != NULL) {
+		int device;
+		line[strcspn(line, "\n")] = '\0';
+		device = state_find_device(&f->shape, line);
+		if (device >= 0)
+			named |= 1u << device;
+	}
+	if (list != NULL)
+		fclose(list);
+	for (unsigned i = 0; i < f->shape.devices; i++)
+		if (named >> i & 1)
+			f->present[f->presents++] = i;
+}
+
 int state_open(struct state_file *f)
 {
 	const char *wanted = getenv("FAKEGPU");
@@ -240,8 +279,10 @@ int state_open(struct state_file *f)
 	for (int i = 0; i < 100; i++) {
 		*f = (struct state_file){.lock_fd = -1, .own_fd = -1};
 		r = state_try(wanted, f);
-		if (r > 0)
+		if (r > 0) {
+			state_find_present(f);
 			return 0;
+		}
 		state_close(f);
 		if (r < 0)
 			return -1;

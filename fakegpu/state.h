@@ -48,6 +48,8 @@ struct state_file {
 	int lock_fd; /* its own open file: locks would outlive us in a forked child's mapping */
 	int own_fd;  /* and another one, of a record's lock, which lives as a driver's files do: also in a forked child */
 	struct shape shape;
+	unsigned present[MAX_DEVICES]; /* the machine's numbers of the devices that processes find */
+	unsigned presents;
 };
 
 /* One caller at a time, for this and all that follows.

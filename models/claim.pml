@@ -4,7 +4,8 @@
  * between, and is the same to all who look at its UID. It tries a call again until it has an answer, or forgets the claim, as it does when its
  * pod is deleted by force. The plugin dies up to DEATHS times, before any write, and is started again; it then looks at what is on the
  * node, asks whether the claim is gone, and removes what is. That sweep and the calls hold a lock while they read and write, not while they ask.
- * The sweep of a plugin that has been replaced may go on beside the next one.
+ * The sweep of a plugin that has been replaced may go on beside the next one, and SWEEPS more begin at any time, as when there is no room for
+ * another claim. A record is lost up to LOSSES times. After a call that failed another pod of the claim may come, and have it prepared.
  */
 
 #ifndef ROUNDS
@@ -13,15 +14,22 @@
 #ifndef DEATHS
 #define DEATHS 2
 #endif
+#ifndef LOSSES
+#define LOSSES 0
+#endif
+#ifndef SWEEPS
+#define SWEEPS 0
+#endif
 
 /* On disk. */
 byte record;			/* 0 none, otherwise a number that no other record ever had */
-bool job, spec;
+bool region;			/* the job's region, and limits that are in force */
+bool job, spec;			/* what says that the job stands, and the CDI spec */
 
 bool allocated;			/* the claim, as the API server has it */
 bool running;			/* a container of it */
 bool locked;
-byte deaths;
+byte deaths, losses, sweeps;
 byte last;			/* number of a record; in the code it is random */
 
 #ifdef COUNTED			/* how often the claim was prepared */
@@ -30,7 +38,7 @@ byte last;			/* number of a record; in the code it is random */
 #define NEXT last = last + 1; record = last
 #endif
 
-#define NOTHING_LEFT (record == 0 && !job && !spec)
+#define NOTHING_LEFT (record == 0 && !region && !job && !spec)
 
 /* The kubelet's call, and its answer. */
 mtype = { none, prepare, unprepare, answered, failed };
@@ -50,7 +58,7 @@ proctype server()
 	   fi;
 #endif
 	   if
-	   :: !job -> STEP(job = true)
+	   :: !job -> STEP(region = true); STEP(job = true)
 	   :: else
 	   fi;
 #ifdef ANSWER_EARLY
@@ -69,18 +77,31 @@ proctype server()
 
 	:: atomic { call == unprepare && !locked -> locked = true };
 	   if
+#ifdef KNOWN_ONLY
 	   :: record == 0	/* it is not known */
 	   :: else ->
+#else
+	   :: true ->
+#endif
 #ifdef FORGET_FIRST
 	      STEP(record = 0);
 #endif
 	      STEP(spec = false);
+#ifdef STANDS_LAST
+	      STEP(region = false);
+#endif
 	      STEP(job = false);
+#ifndef STANDS_LAST
+	      STEP(region = false);
+#endif
 #ifndef FORGET_FIRST
 	      STEP(record = 0)
 #endif
 	   fi;
 	   atomic { locked = false; call = answered }
+
+	:: atomic { sweeps < SWEEPS -> sweeps++; run sweep(false) }
+	:: atomic { losses < LOSSES && !locked && record != 0 -> losses++; record = 0 }
 
 	:: atomic { call == failed -> skip }; break	/* the kubelet has ended */
 	od;
@@ -130,6 +151,7 @@ proctype sweep(bool final)
 #endif
 	if :: atomic { spec = false; assert(!running) } :: !final -> goto unlock fi;	/* nothing is taken from a container */
 	if :: atomic { job = false; assert(!running) } :: !final -> goto unlock fi;
+	if :: atomic { region = false; assert(!running) } :: !final -> goto unlock fi;
 	if :: record = 0 :: !final -> goto unlock fi;
 unlock:
 	locked = false;
@@ -155,7 +177,7 @@ active proctype kubelet()
 	   :: atomic { call == none -> goto unpreparing }	/* the pod is deleted meanwhile */
 	   od;
 prepared:
-	   atomic { assert(job && spec); running = true };
+	   atomic { assert(region && job && spec); running = true };
 	   running = false;
 	   if
 	   :: goto forgotten
@@ -167,13 +189,17 @@ unpreparing:
 	      (call != unprepare);
 	      if
 	      :: atomic { call == answered -> call = none; assert(NOTHING_LEFT) }; break
+	      :: call == none -> goto another
 	      :: call == none
 	      fi
 	   od;
 forgotten:
-	   allocated = false
+	   allocated = false;
+another:
+	   skip
 	:: else -> break
 	od;
+	allocated = false;
 	/* One more start, when all is quiet. */
 	atomic { call == none -> call = failed };
 	(_nr_pr == 1);

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ their rations is ration-kubelet-plugin, on each node.`,
 func newKubeConvertCommand(a *app) *cobra.Command {
 	var options hami.Options
 	var memory string
+	var partial bool
 	cmd := &cobra.Command{
 		Use:   "convert [FILE...]",
 		Short: "Turn manifests for HAMi into ones that claim a ration",
@@ -36,11 +38,15 @@ func newKubeConvertCommand(a *app) *cobra.Command {
 gpumem-percentage, gpucores) into ones that claim a ration of a GPU by Dynamic
 Resource Allocation: a ResourceClaimTemplate before each object, and a claim in
 its pods. It reads files of YAML, or standard input, and prints what they become,
-with all that is not of HAMi as it was. Notes on standard error say what else
-changes, and what could not be converted and was left.
+with all that is not of HAMi as it was. Notes on standard error, with file and
+line, say what else changes and what has no effect any more.
 
-Exit status: 0 if all of it is converted; 1 if something was left, or cannot be
-read.`,
+If an object cannot be converted, the notes say which and why, and nothing is
+printed, so that no part of the files is applied; with --partial all others are
+converted, and it is printed as it was, as a whole.
+
+Exit status: 0 if all of it is converted; 1 if an object is not, or a file cannot
+be read.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -
   helm template train ./chart | ration kube convert --device-memory 80Gi`,
 		RunE: withStatus(func(_ *cobra.Command, files []string) error {
@@ -54,42 +60,58 @@ read.`,
 				}
 				options.DeviceMemory = size
 			}
-			return a.runKubeConvert(files, options)
+			return a.runKubeConvert(files, options, partial)
 		}),
 	}
 	cmd.Flags().StringVar(&memory, "device-memory", "", "`size` of each GPU, like 80Gi, which percentages are of")
+	cmd.Flags().BoolVar(&partial, "partial", false, "print also if an object cannot be converted, with that object as it was")
 	cmd.Flags().StringVar(&options.Class, "device-class", "gpu.ration", "the device class that claims name")
 	return cmd
 }
 
-// errLeft is returned where a manifest was not converted as a whole.
-var errLeft = errors.New("not all of it was converted (see the notes)")
+// What is returned where an object was not converted.
+var (
+	errNothing = errors.New("nothing is printed, as not all of it can be converted (see the notes; --partial prints the rest)")
+	errPart    = errors.New("not all of it was converted (see the notes)")
+)
 
-func (a *app) runKubeConvert(files []string, o hami.Options) error {
+func (a *app) runKubeConvert(files []string, o hami.Options, partial bool) error {
 	if len(files) == 0 {
 		files = []string{"-"}
 	}
-	left := false
-	for i, file := range files {
+	converter := hami.Converter{Options: o}
+	var all [][]byte
+	failed := false
+	for _, file := range files {
+		name := file
+		if file == "-" {
+			name = "standard input"
+		}
 		text, err := readFileOrInput(file)
 		if err != nil {
 			return err
 		}
-		out, notes, err := hami.Convert(text, o)
+		out, notes, err := converter.Convert(text)
 		if err != nil {
-			return fmt.Errorf("converting %s: %w", file, err)
+			return fmt.Errorf("converting %s: %w", name, err)
 		}
-		if i > 0 {
-			a.out.printf("---\n")
+		if len(out) > 0 {
+			all = append(all, out)
 		}
-		a.out.printf("%s", out)
 		for _, n := range notes {
-			printError(a.err, errors.New(n.String()))
-			left = left || n.Left
+			what := ""
+			if n.Failed {
+				what, failed = "not converted: ", true
+			}
+			printError(a.err, fmt.Errorf("%s:%d: %s%s", name, n.Line, what, n))
 		}
 	}
-	if left {
-		return errLeft
+	if failed && !partial {
+		return errNothing
+	}
+	a.out.printf("%s", bytes.Join(all, []byte("---\n")))
+	if failed {
+		return errPart
 	}
 	return nil
 }

@@ -1,8 +1,9 @@
 // Package hami turns manifests that ask for GPUs as HAMi has it (nvidia.com/gpu, gpumem, gpucores,
 // gpumem-percentage) into ones that claim a ration by Dynamic Resource Allocation.
 //
-// It changes what it understands and leaves the rest of a manifest as it is, comments included. What
-// it does not understand of HAMi it leaves in place, and says so.
+// It changes what it understands and leaves the rest of a manifest as it is, comments included. An object of
+// which it cannot convert something stays as it is as a whole: half of it would be a pod that neither
+// scheduler places.
 package hami
 
 import (
@@ -29,35 +30,41 @@ const driver = "gpu.ration"
 
 // Note is what a person has to know of a manifest that was converted.
 type Note struct {
-	Where string // Deployment train, container main
-	Text  string
-	Left  bool // it was not converted, and is as it was
+	Line   int    // in the input
+	Where  string // Deployment train, container main
+	Text   string
+	Failed bool // the object was not converted, and is as it was
 }
 
 func (n Note) String() string { return n.Where + ": " + n.Text }
 
+// Converter converts the manifests that are applied together.
+type Converter struct {
+	Options
+	names map[string]bool // of all templates, with their namespaces
+}
+
 // Convert returns the manifests of a stream of YAML documents, with a ResourceClaimTemplate before each
 // that needs one.
-func Convert(in []byte, o Options) (out []byte, notes []Note, err error) {
-	if o.Class == "" {
-		o.Class = driver
+func (v *Converter) Convert(in []byte) (out []byte, notes []Note, err error) {
+	documents, err := read(in)
+	if err != nil {
+		return nil, nil, err
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(in))
+	if v.Class == "" {
+		v.Class = driver
+	}
+	if v.names == nil {
+		v.names = map[string]bool{}
+	}
+	for _, d := range documents {
+		v.know(d.Content[0])
+	}
 	var all []*yaml.Node
-	for i := 1; ; i++ {
-		var document yaml.Node
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("reading document %d: %w", i, err)
-		}
-		c := converter{options: o}
-		if document.Kind == yaml.DocumentNode && len(document.Content) == 1 {
-			c.object(document.Content[0])
-		}
-		all, notes = append(append(all, c.templates...), &document), append(notes, c.notes...)
+	for _, d := range documents {
+		o := object{Converter: v}
+		d.Content[0] = o.convert(d.Content[0])
+		all, notes = append(append(all, o.templates...), d), append(notes, o.notes...)
 	}
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
@@ -73,68 +80,168 @@ func Convert(in []byte, o Options) (out []byte, notes []Note, err error) {
 	return text.Bytes(), notes, nil
 }
 
-// converter converts one object.
-type converter struct {
-	options   Options
-	where     string // the object
+// read returns the documents of a stream that have something in them.
+func read(in []byte) (out []*yaml.Node, err error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(in))
+	for i := 1; ; i++ {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading document %d: %w", i, err)
+		}
+		if document.Kind == yaml.DocumentNode && len(document.Content) == 1 {
+			out = append(out, &document)
+		}
+	}
+}
+
+// items returns the objects of a List, or nil for what is none.
+func items(n *yaml.Node) *yaml.Node {
+	if list := get(n, "items"); strings.HasSuffix(text(get(n, "kind")), "List") && list != nil && list.Kind == yaml.SequenceNode {
+		return list
+	}
+	return nil
+}
+
+// know remembers the names of templates that are there already.
+func (v *Converter) know(n *yaml.Node) {
+	if list := items(n); list != nil {
+		for _, item := range list.Content {
+			v.know(item)
+		}
+	}
+	if text(get(n, "kind")) == "ResourceClaimTemplate" {
+		metadata := get(n, "metadata")
+		v.names[text(get(metadata, "namespace"))+"/"+text(get(metadata, "name"))] = true
+	}
+}
+
+// object converts one object.
+type object struct {
+	*Converter
+	where     string
 	name      string
 	namespace string
 	templates []*yaml.Node
 	notes     []Note
 }
 
-func (c *converter) note(left bool, container, format string, args ...any) {
-	where := c.where
+// note says something of the object, at the line of a node.
+func (o *object) note(at *yaml.Node, container, format string, args ...any) {
+	where := o.where
 	if container != "" {
 		where += ", container " + container
 	}
-	c.notes = append(c.notes, Note{where, fmt.Sprintf(format, args...), left})
+	o.notes = append(o.notes, Note{Line: at.Line, Where: where, Text: fmt.Sprintf(format, args...)})
 }
 
-// object converts an object, or each of a List.
-func (c *converter) object(n *yaml.Node) {
+// fail says why the object cannot be converted.
+func (o *object) fail(at *yaml.Node, container, format string, args ...any) {
+	o.note(at, container, format, args...)
+	o.notes[len(o.notes)-1].Failed = true
+}
+
+// convert returns what an object becomes, or each of a List. One that cannot be converted stays as it is.
+func (o *object) convert(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
-		return
+		return n
 	}
-	if items := get(n, "items"); strings.HasSuffix(text(get(n, "kind")), "List") && items != nil {
+	if list := items(n); list != nil {
 		var out []*yaml.Node
-		for _, item := range items.Content {
-			own := converter{options: c.options}
-			own.object(item)
+		for _, item := range list.Content {
+			own := object{Converter: o.Converter}
+			item = own.convert(item)
 			for _, t := range own.templates {
 				out = append(out, t.Content[0])
 			}
-			out, c.notes = append(out, item), append(c.notes, own.notes...)
+			out, o.notes = append(out, item), append(o.notes, own.notes...)
 		}
-		items.Content = out
-		return
+		list.Content = out
+		return n
 	}
 	metadata := get(n, "metadata")
-	c.name, c.namespace = text(get(metadata, "name")), text(get(metadata, "namespace"))
-	if c.name == "" {
-		c.name = strings.TrimRight(text(get(metadata, "generateName")), "-")
+	o.name, o.namespace = text(get(metadata, "name")), text(get(metadata, "namespace"))
+	if o.name == "" {
+		o.name = strings.TrimRight(text(get(metadata, "generateName")), "-")
 	}
-	c.where = text(get(n, "kind")) + " " + c.name
-	c.walk(n)
+	o.where = text(get(n, "kind")) + " " + o.name
+	new, ok := expand(n)
+	if !ok {
+		o.fail(n, "", "its aliases stand for too much (write it out)")
+		return n
+	}
+	o.walk(new)
+	if !o.failed() {
+		o.forgotten(new, "")
+	}
+	if o.failed() {
+		o.templates, o.notes = nil, slices.DeleteFunc(o.notes, func(n Note) bool { return !n.Failed })
+	}
+	for _, t := range o.templates {
+		o.know(t.Content[0])
+	}
+	if o.failed() || len(o.templates)+len(o.notes) == 0 {
+		return n
+	}
+	return new
+}
+
+// failed reports whether the object cannot be converted.
+func (o *object) failed() bool {
+	return slices.ContainsFunc(o.notes, func(n Note) bool { return n.Failed })
+}
+
+// forgotten looks for what is of HAMi still: the object fails where that is what a container asks for.
+func (o *object) forgotten(n *yaml.Node, under string) {
+	for i, child := range n.Content {
+		if n.Kind != yaml.MappingNode {
+			o.forgotten(child, under)
+			continue
+		}
+		if i%2 == 1 {
+			o.forgotten(child, n.Content[i-1].Value)
+			continue
+		}
+		known := slices.Contains(resources, child.Value)
+		switch under {
+		case "limits", "requests", "<<":
+			if known {
+				o.fail(child, "", "%s is where it is not understood (write it in the limits of a container)", child.Value)
+			}
+		case "hard", "minResources":
+			if known || slices.Contains(resources, quotaOf(child.Value)) {
+				o.note(child, "", "%s is left, and does not count claims (%s.deviceclass.resource.k8s.io/devices does, in a ResourceQuota)", child.Value, o.Class)
+			}
+		}
+	}
+}
+
+// quotaOf returns which resource a key of a ResourceQuota is of.
+func quotaOf(key string) string {
+	_, name, _ := strings.Cut(key, ".")
+	return name
 }
 
 // walk looks for pods at any depth: in a Pod, in the template of a workload, also of kinds that are
 // not known here.
-func (c *converter) walk(n *yaml.Node) {
+func (o *object) walk(n *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
 		if spec := get(n, "spec"); spec != nil && get(spec, "containers") != nil && get(spec, "containers").Kind == yaml.SequenceNode {
-			c.pod(n, spec)
+			o.pod(n, spec)
 			return
 		}
 	}
 	for _, child := range n.Content {
-		c.walk(child)
+		o.walk(child)
 	}
 }
 
 // pod converts a pod or the template of one.
-func (c *converter) pod(pod, spec *yaml.Node) {
-	selectors := c.selectors(get(pod, "metadata"))
+func (o *object) pod(pod, spec *yaml.Node) {
+	selectors := o.selectors(get(pod, "metadata"))
 	type user struct {
 		container *yaml.Node
 		request   request
@@ -146,7 +253,7 @@ func (c *converter) pod(pod, spec *yaml.Node) {
 			continue
 		}
 		for _, container := range containers.Content {
-			if r, ok := c.read(container); ok {
+			if r, ok := o.read(container); ok {
 				users = append(users, user{container, r})
 			}
 		}
@@ -156,24 +263,34 @@ func (c *converter) pod(pod, spec *yaml.Node) {
 	}
 	claims := ensure(spec, "resourceClaims", yaml.SequenceNode)
 	for _, u := range users {
-		claim, template := "gpu", c.name+"-gpu"
+		claim, template := "gpu", o.name+"-gpu"
 		if len(users) > 1 {
-			claim, template = "gpu-"+u.request.container, c.name+"-"+u.request.container+"-gpu"
+			claim, template = "gpu-"+u.request.container, o.name+"-"+u.request.container+"-gpu"
 		}
-		template = c.unused(template)
+		claim = unused(claim[:min(len(claim), maxClaim)], func(name string) bool {
+			return slices.ContainsFunc(claims.Content, func(c *yaml.Node) bool { return text(get(c, "name")) == name })
+		})
+		template = unused(template, o.taken)
 		claims.Content = append(claims.Content, mapping("name", scalar(claim), "resourceClaimTemplateName", scalar(template)))
 		own := ensure(ensure(u.container, "resources", yaml.MappingNode), "claims", yaml.SequenceNode)
 		own.Content = append(own.Content, mapping("name", scalar(claim)))
-		c.templates = append(c.templates, c.template(template, u.request, selectors))
+		o.templates = append(o.templates, o.template(template, u.request, selectors))
 	}
-	c.podSettings(spec)
+	o.podSettings(spec)
 }
 
-// unused returns a name that no template of the object has: several kinds of pods may have containers of
-// one name.
-func (c *converter) unused(name string) string {
+// maxClaim is the longest name of a claim in a pod, with room for a number.
+const maxClaim = 60
+
+// taken reports whether there is a template of that name already.
+func (o *object) taken(name string) bool {
+	return o.names[o.namespace+"/"+name] || slices.ContainsFunc(o.templates, func(t *yaml.Node) bool { return text(get(get(t.Content[0], "metadata"), "name")) == name })
+}
+
+// unused returns a name that is not taken.
+func unused(name string, taken func(string) bool) string {
 	for n, try := 2, name; ; n++ {
-		if !slices.ContainsFunc(c.templates, func(t *yaml.Node) bool { return text(get(get(t.Content[0], "metadata"), "name")) == try }) {
+		if !taken(try) {
 			return try
 		}
 		try = fmt.Sprintf("%s-%d", name, n)
@@ -181,34 +298,34 @@ func (c *converter) unused(name string) string {
 }
 
 // podSettings removes what is for HAMi, or would bring all GPUs into the pod.
-func (c *converter) podSettings(spec *yaml.Node) {
-	if name := text(get(spec, "schedulerName")); name == "hami-scheduler" {
+func (o *object) podSettings(spec *yaml.Node) {
+	if n := get(spec, "schedulerName"); text(n) == "hami-scheduler" {
 		remove(spec, "schedulerName")
-		c.note(false, "", "schedulerName %s is removed: the scheduler of Kubernetes places the pod", name)
+		o.note(n, "", "schedulerName %s is removed: the scheduler of Kubernetes places the pod", n.Value)
 	}
-	if name := text(get(spec, "runtimeClassName")); name == "nvidia" {
+	if n := get(spec, "runtimeClassName"); text(n) == "nvidia" {
 		remove(spec, "runtimeClassName")
-		c.note(false, "", "runtimeClassName nvidia is removed: it gives the pod all GPUs that NVIDIA_VISIBLE_DEVICES of its image names")
+		o.note(n, "", "runtimeClassName nvidia is removed: it gives the pod all GPUs that NVIDIA_VISIBLE_DEVICES of its image names")
 	}
 }
 
 // selectors returns what HAMi's annotations say of the devices, as expressions.
-func (c *converter) selectors(metadata *yaml.Node) (out []string) {
+func (o *object) selectors(metadata *yaml.Node) (out []string) {
 	annotations := get(metadata, "annotations")
 	if annotations == nil {
 		return nil
 	}
 	for i := 0; i+1 < len(annotations.Content); {
-		key, value := annotations.Content[i].Value, annotations.Content[i+1].Value
+		at, key, value := annotations.Content[i], annotations.Content[i].Value, annotations.Content[i+1].Value
 		expression, known := selector(key, value)
 		switch {
 		case expression != "":
 			out = append(out, expression)
 			annotations.Content = append(annotations.Content[:i], annotations.Content[i+2:]...)
-			c.note(false, "", "annotation %s is a selector of the claim now", key)
+			o.note(at, "", "annotation %s is a selector of the claim now", key)
 			continue
 		case known || strings.HasPrefix(key, "hami.io/"):
-			c.note(true, "", "annotation %s: %s is left, and has no effect", key, value)
+			o.note(at, "", "annotation %s: %s is left, and has no effect", key, value)
 		}
 		i += 2
 	}

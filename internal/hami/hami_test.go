@@ -2,6 +2,7 @@ package hami
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write what Convert returns to testdata")
 
-// Each file of testdata has a manifest, what it becomes, and the notes; those of what was left begin
-// with a minus.
+// Each file of testdata has a manifest, what it becomes, and the notes with their lines; those of objects that stayed as they
+// were begin with a minus.
 func TestConvert(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -33,16 +34,16 @@ func TestConvert(t *testing.T) {
 			if strings.Contains(string(archive.Comment), "80 GiB") {
 				o.DeviceMemory = 80 * limit.GiB
 			}
-			out, got, err := Convert(in.Data, o)
+			out, got, err := (&Converter{Options: o}).Convert(in.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var lines strings.Builder
 			for _, n := range got {
-				if n.Left {
+				if n.Failed {
 					lines.WriteString("- ")
 				}
-				lines.WriteString(n.String() + "\n")
+				fmt.Fprintf(&lines, "%d: %s\n", n.Line, n)
 			}
 			if *update {
 				want.Data, notes.Data = out, []byte(lines.String())
@@ -54,7 +55,7 @@ func TestConvert(t *testing.T) {
 				t.Errorf("got\n%s\n%s\nwant\n%s\n%s", out, lines.String(), want.Data, notes.Data)
 			}
 			// What is converted is not converted again.
-			if again, _, err := Convert(out, o); err != nil || string(again) != string(out) {
+			if again, _, err := (&Converter{Options: o}).Convert(out); err != nil || string(again) != string(out) {
 				t.Errorf("again it is %v\n%s", err, again)
 			}
 		})
@@ -62,8 +63,10 @@ func TestConvert(t *testing.T) {
 }
 
 func TestConvertRefuses(t *testing.T) {
-	if out, _, err := Convert([]byte("a: [\n"), Options{}); err == nil {
-		t.Errorf("got %s", out)
+	for _, in := range []string{"a: [\n", "kind: Pod\n---\na: [\n"} {
+		if out, _, err := new(Converter).Convert([]byte(in)); err == nil || !strings.Contains(err.Error(), "line") {
+			t.Errorf("got %s, %v", out, err)
+		}
 	}
 }
 
@@ -78,7 +81,7 @@ func FuzzConvert(f *testing.F) {
 		f.Add(archive.Files[0].Data)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		out, notes, err := Convert(in, Options{})
+		out, notes, err := new(Converter).Convert(in)
 		if err != nil {
 			return
 		}

@@ -21,6 +21,11 @@ const (
 	resourcePrefix  = "nvidia.com/"
 )
 
+var resources = []string{resourceGPU, resourceMemory, resourcePercent, resourceCores}
+
+// maxMiB is more memory than a GPU has.
+const maxMiB = 1 << 24
+
 // envPolicy says what HAMi's gpucores are: by default a share, with force a cap.
 const envPolicy = limit.EnvPolicy
 
@@ -35,99 +40,114 @@ type request struct {
 
 // read reads what a container asks for, and removes it where it is understood. Limits count before
 // requests, which have to be the same in Kubernetes. ok is false where there is nothing to convert.
-func (c *converter) read(container *yaml.Node) (r request, ok bool) {
+func (o *object) read(container *yaml.Node) (r request, ok bool) {
 	r.container = text(get(container, "name"))
-	resources := get(container, "resources")
-	values := map[string]string{}
+	own := get(container, "resources")
+	values := map[string]*yaml.Node{}
 	for _, list := range []string{"requests", "limits"} {
-		m := get(resources, list)
+		m := get(own, list)
 		if m == nil {
 			continue
 		}
-		for i := 0; i+1 < len(m.Content); i += 2 {
+		for i := 0; i+1 < len(m.Content) && m.Kind == yaml.MappingNode; i += 2 {
 			if key := m.Content[i].Value; strings.HasPrefix(key, resourcePrefix) {
-				values[key] = m.Content[i+1].Value
+				values[key] = m.Content[i+1]
 			}
 		}
 	}
 	if len(values) == 0 {
 		return r, false
 	}
-	numbers := map[string]int{}
+	numbers := map[string]*number{}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
-		switch key {
-		case resourceGPU, resourceMemory, resourcePercent, resourceCores:
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 0 {
-				c.note(true, r.container, "%s: %q is not a whole number; nothing of this container is converted", key, value)
-				return r, false
-			}
-			numbers[key] = n
-		default:
-			c.note(true, r.container, "%s: %s has no counterpart, and is left; the pod is not scheduled while it is there", key, value)
+		if !slices.Contains(resources, key) {
+			o.fail(value, r.container, "%s: %s has no counterpart (remove it)", key, value.Value)
+			continue
 		}
+		n, err := strconv.Atoi(value.Value)
+		if err != nil || n < 0 {
+			o.fail(value, r.container, "%s: %q is not a whole number", key, value.Value)
+			continue
+		}
+		numbers[key] = &number{value, n}
 	}
 	if len(numbers) == 0 {
 		return r, false
 	}
-	if !c.amounts(&r, numbers) {
+	if !o.amounts(&r, numbers) {
 		return r, false
 	}
 	for _, list := range []string{"requests", "limits"} {
-		m := get(resources, list)
-		for _, key := range []string{resourceGPU, resourceMemory, resourcePercent, resourceCores} {
+		m := get(own, list)
+		for _, key := range resources {
 			remove(m, key)
 		}
 		if m != nil && len(m.Content) == 0 {
-			remove(resources, list)
+			remove(own, list)
 		}
 	}
-	c.environment(container, &r)
+	o.environment(container, &r)
 	return r, r.count > 0
 }
 
+// number is what a manifest says of a resource, and where.
+type number struct {
+	at    *yaml.Node
+	value int
+}
+
 // amounts fills in a request from HAMi's numbers. It returns false where that cannot be.
-func (c *converter) amounts(r *request, numbers map[string]int) bool {
-	r.count = 1 // HAMi's, where only memory or cores are asked for
-	if n, asked := numbers[resourceGPU]; asked {
-		r.count = n
-	}
-	if r.count == 0 {
-		c.note(false, r.container, "%s: 0 is removed: no GPU", resourceGPU)
-		return true
-	}
-	percent, asked := numbers[resourcePercent]
-	switch {
-	case numbers[resourceMemory] > 0:
-		r.memory = limit.Size(numbers[resourceMemory]) * limit.MiB
-		if asked {
-			c.note(false, r.container, "%s is removed: %s counts before it", resourcePercent, resourceMemory)
+func (o *object) amounts(r *request, numbers map[string]*number) bool {
+	value := func(name string) int {
+		if n := numbers[name]; n != nil {
+			return n.value
 		}
-	case asked && percent > 100:
-		c.note(true, r.container, "%s: %d is more than all; nothing of this container is converted", resourcePercent, percent)
-		return false
-	case asked && percent > 0 && percent < 100 && c.options.DeviceMemory == 0:
-		c.note(true, r.container, "%s: %d is of a GPU whose size is not known; nothing of this container is converted (say --device-memory 80Gi, for instance)", resourcePercent, percent)
-		return false
-	case asked && percent > 0 && percent < 100:
-		r.memory = c.options.DeviceMemory * limit.Size(percent) / 100 / limit.MiB * limit.MiB
+		return 0
 	}
-	if r.compute = numbers[resourceCores]; r.compute > 100 {
-		c.note(true, r.container, "%s: %d is more than 100; nothing of this container is converted", resourceCores, r.compute)
+	r.count = 1 // HAMi's, where only memory or cores are asked for
+	if n := numbers[resourceGPU]; n != nil {
+		r.count = n.value
+		if n.value == 0 {
+			o.note(n.at, r.container, "%s: 0 is removed: no GPU", resourceGPU)
+			return true
+		}
+	}
+	percent := numbers[resourcePercent]
+	switch memory := value(resourceMemory); {
+	case memory > maxMiB:
+		o.fail(numbers[resourceMemory].at, r.container, "%s: %d MiB is more than a GPU has", resourceMemory, memory)
+		return false
+	case memory > 0:
+		r.memory = limit.Size(memory) * limit.MiB
+		if percent != nil {
+			o.note(percent.at, r.container, "%s is removed: %s counts before it", resourcePercent, resourceMemory)
+		}
+	case percent == nil, percent.value == 0, percent.value == 100:
+	case percent.value > 100:
+		o.fail(percent.at, r.container, "%s: %d is more than all", resourcePercent, percent.value)
+		return false
+	case o.DeviceMemory == 0:
+		o.fail(percent.at, r.container, "%s: %d is of a GPU whose size is not known (say --device-memory 80Gi, for instance)", resourcePercent, percent.value)
+		return false
+	default:
+		r.memory = o.DeviceMemory * limit.Size(percent.value) / 100 / limit.MiB * limit.MiB
+	}
+	if r.compute = value(resourceCores); r.compute > 100 {
+		o.fail(numbers[resourceCores].at, r.container, "%s: %d is more than 100", resourceCores, r.compute)
 		return false
 	}
 	return true
 }
 
 // environment applies HAMi's policy for cores, and says which variables have another meaning now.
-func (c *converter) environment(container *yaml.Node, r *request) {
+func (o *object) environment(container *yaml.Node, r *request) {
 	env := get(container, "env")
 	if env == nil {
 		return
 	}
 	for i := 0; i < len(env.Content); {
-		name, value := text(get(env.Content[i], "name")), text(get(env.Content[i], "value"))
+		at, name, value := env.Content[i], text(get(env.Content[i], "name")), text(get(env.Content[i], "value"))
 		switch {
 		case name == envPolicy:
 			switch strings.ToLower(value) {
@@ -137,12 +157,12 @@ func (c *converter) environment(container *yaml.Node, r *request) {
 				r.compute = 0
 			}
 			env.Content = append(env.Content[:i], env.Content[i+1:]...)
-			c.note(false, r.container, "%s=%s is in the claim now", name, value)
+			o.note(at, r.container, "%s=%s is in the claim now", name, value)
 			continue
 		case name == "CUDA_DISABLE_CONTROL", name == "CUDA_OVERSUBSCRIBE", name == "CUDA_TASK_PRIORITY", name == "ACTIVE_OOM_KILLER":
-			c.note(true, r.container, "%s=%s is left, and has no effect", name, value)
+			o.note(at, r.container, "%s=%s is left, and has no effect", name, value)
 		case name == "NVIDIA_VISIBLE_DEVICES":
-			c.note(true, r.container, "%s=%s is left: with NVIDIA's runtime as the default one it brings in GPUs beside the claim (remove it)", name, value)
+			o.note(at, r.container, "%s=%s is left: with NVIDIA's runtime as the default one it brings in GPUs beside the claim (remove it)", name, value)
 		}
 		i++
 	}
@@ -152,8 +172,8 @@ func (c *converter) environment(container *yaml.Node, r *request) {
 }
 
 // template returns a ResourceClaimTemplate for a request.
-func (c *converter) template(name string, r request, selectors []string) *yaml.Node {
-	exactly := mapping("deviceClassName", scalar(c.options.Class))
+func (o *object) template(name string, r request, selectors []string) *yaml.Node {
+	exactly := mapping("deviceClassName", scalar(o.Class))
 	if r.count > 1 {
 		add(exactly, "allocationMode", scalar("ExactCount"), "count", integer(r.count))
 	}
@@ -183,8 +203,8 @@ func (c *converter) template(name string, r request, selectors []string) *yaml.N
 		add(devices, "config", sequence(mapping("opaque", mapping("driver", scalar(driver), "parameters", parameters))))
 	}
 	metadata := mapping("name", scalar(name))
-	if c.namespace != "" {
-		add(metadata, "namespace", scalar(c.namespace))
+	if o.namespace != "" {
+		add(metadata, "namespace", scalar(o.namespace))
 	}
 	return &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{mapping("apiVersion", scalar("resource.k8s.io/v1"), "kind", scalar("ResourceClaimTemplate"),
 		"metadata", metadata, "spec", mapping("spec", mapping("devices", devices)))}}

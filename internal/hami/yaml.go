@@ -6,6 +6,36 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// maxNodes is how large an object may be with its aliases written out: much larger than what an API server takes.
+const maxNodes = 1 << 17
+
+// expand returns a copy of a node, with aliases written out, as what is converted at one place is not the same at
+// another; ok is false where that is too much.
+func expand(n *yaml.Node) (_ *yaml.Node, ok bool) {
+	left := maxNodes
+	out := copyNode(n, &left)
+	return out, left > 0
+}
+
+func copyNode(n *yaml.Node, left *int) *yaml.Node {
+	if *left--; *left <= 0 {
+		return n
+	}
+	out := *n
+	if n.Kind == yaml.AliasNode {
+		line := n.Line
+		out = *n.Alias
+		out.Line = line
+	}
+	out.Anchor, out.Alias = "", nil
+	children := out.Content
+	out.Content = make([]*yaml.Node, 0, len(children))
+	for _, child := range children {
+		out.Content = append(out.Content, copyNode(child, left))
+	}
+	return &out
+}
+
 // get returns the value of a key in a mapping, or nil.
 func get(m *yaml.Node, key string) *yaml.Node {
 	if m == nil || m.Kind != yaml.MappingNode {

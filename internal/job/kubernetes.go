@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -19,10 +20,12 @@ import (
 
 const kubernetesName = "kubernetes"
 
-// Bounds of the file, and of what is taken from it.
+// MaxPods is how many pods of a claim are written down.
+const MaxPods = 32
+
+// Other bounds of the file, and of what is taken from it. The pods' names fit in it always.
 const (
 	maxKubernetes = 16 << 10
-	maxPods       = 32
 	maxContainers = 32
 	maxKubeName   = 253 // of an object
 )
@@ -42,9 +45,15 @@ type Pod struct {
 	Containers []string `json:"containers,omitempty"` // that use the claim; empty where that is not known
 }
 
-// WriteKubernetes writes what a job is in a cluster.
+// WriteKubernetes writes what a job is in a cluster: of a claim with many pods, or with many containers, a part. What does not fit
+// would not be read.
 func WriteKubernetes(j Job, k Kubernetes) error {
+	k.Pods = slices.Clone(k.Pods[:min(len(k.Pods), MaxPods)])
 	line, err := json.Marshal(k)
+	for i := len(k.Pods) - 1; err == nil && i >= 0 && len(line) >= maxKubernetes; i-- {
+		k.Pods[i].Containers = nil
+		line, err = json.Marshal(k)
+	}
 	if err != nil {
 		return err
 	}
@@ -91,7 +100,7 @@ func parseKubernetes(text []byte) *Kubernetes {
 		return nil
 	}
 	k.Namespace, k.Claim, k.ClaimUID = kubeName(k.Namespace), kubeName(k.Claim), kubeName(k.ClaimUID)
-	k.Pods = k.Pods[:min(len(k.Pods), maxPods)]
+	k.Pods = k.Pods[:min(len(k.Pods), MaxPods)]
 	for i := range k.Pods {
 		p := &k.Pods[i]
 		p.Name, p.UID = kubeName(p.Name), kubeName(p.UID)

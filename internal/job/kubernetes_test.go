@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -29,6 +30,17 @@ func TestKubernetes(t *testing.T) {
 	if k := ReadKubernetes("k8s-1"); k == nil || !reflect.DeepEqual(*k, want) {
 		t.Errorf("got %+v", k)
 	}
+	// A claim of more pods than fit, with names as long as they may be, is known all the same.
+	many := Kubernetes{Namespace: strings.Repeat("n", 63), Claim: strings.Repeat("c", 253), ClaimUID: strings.Repeat("u", 36)}
+	for range 256 {
+		many.Pods = append(many.Pods, Pod{Name: strings.Repeat("p", 253), UID: strings.Repeat("u", 36), Containers: slices.Repeat([]string{strings.Repeat("c", 63)}, 40)})
+	}
+	if err := WriteKubernetes(l.Job, many); err != nil {
+		t.Fatal(err)
+	}
+	if k := ReadKubernetes("k8s-1"); k == nil || k.Claim != many.Claim || len(k.Pods) != MaxPods || len(k.Pods[0].Containers) == 0 {
+		t.Errorf("got %+v", k)
+	}
 	// A user's own word is not taken for the operator's.
 	if err := os.Chown(filepath.Join(l.Folder, kubernetesName), 1000, 1000); err != nil {
 		t.Fatal(err)
@@ -50,7 +62,7 @@ func FuzzParseKubernetes(f *testing.F) {
 		if all := fmt.Sprintf("%+v", k); strings.ContainsFunc(all, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			t.Errorf("%q is not printable", all)
 		}
-		if len(k.Pods) > maxPods || len(k.Claim) > 4*maxKubeName {
+		if len(k.Pods) > MaxPods || len(k.Claim) > 4*maxKubeName {
 			t.Errorf("%d pods, %d bytes of a name", len(k.Pods), len(k.Claim))
 		}
 	})

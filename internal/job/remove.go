@@ -107,11 +107,26 @@ func Remove(j Job, force bool) error {
 	return nil
 }
 
+// removal is how a job's folder is removed, step by step. What says that it is a standing job goes first: one whose removal was cut short,
+// without its region or with limits that have ended, must not be taken for one that programs can be put into.
+var removal = []func(folder string) error{
+	func(folder string) error {
+		_ = os.Remove(filepath.Join(folder, CreatedName)) // where that fails, removing the folder says why
+		return nil
+	},
+	func(folder string) error { endLimits(folder); return nil },
+	func(folder string) error { unmount(folder); return nil },
+	os.RemoveAll,
+}
+
 // removeFolder removes a job's folder.
 func removeFolder(folder string) error {
-	endLimits(folder)
-	unmount(folder)
-	return os.RemoveAll(folder)
+	for _, step := range removal {
+		if err := step(folder); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // endLimits lets processes that are left of a job get nothing more, where an operator's file has

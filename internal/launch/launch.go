@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,6 +54,7 @@ type Plan struct {
 	Settings limit.Settings
 	Sources  Sources
 	FakeGPU  string       // a stand-in machine, as h200x2; empty: the driver
+	Present  []string     // UUIDs of the devices that there are where programs run; nil: all
 	Driver   *gpu.Driver  // its devices, where the caller has them; nil: they are looked for
 	Keep     bool         // limits survive the loss of the environment
 	Command  []string     // with its arguments
@@ -191,6 +193,11 @@ func (p Plan) setUpFake(j *Job) error {
 	if err != nil {
 		return err
 	}
+	if p.Present != nil { // the limits are on all devices, which the driver has just listed
+		if err := os.WriteFile(filepath.Join(state, "present"), []byte(strings.Join(p.Present, "\n")+"\n"), 0o644); err != nil {
+			return fmt.Errorf("saying which devices are present: %w", err)
+		}
+	}
 	if p.forAllUsers() {
 		if err := openToAll(state); err != nil {
 			return fmt.Errorf("opening the stand-in machine to all users: %w", err)
@@ -295,10 +302,10 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 			return fmt.Errorf("opening the region to all users: %w", err)
 		}
 	}
-	if driver != nil && !hasMIG(driver) {
+	if driver != nil {
 		for _, d := range driver.Devices {
 			words, ok := d.UUIDWords()
-			if !ok || d.Index >= limit.MaxDevices {
+			if !ok || d.Index >= limit.MaxDevices || hasMIG(driver) && !slices.Contains(p.Present, d.UUID) {
 				continue // the processes will give the device a number
 			}
 			if err := r.NameDevice(d.Index, words, uint64(d.Total)); err != nil {

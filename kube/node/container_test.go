@@ -7,12 +7,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"ration/internal/gpu"
+	"ration/internal/limit"
+	"ration/kube/claim"
 	"ration/machine"
 )
 
@@ -89,6 +93,84 @@ func TestContainer(t *testing.T) {
 	j, err := machine.ReadJob(JobPrefix + uid)
 	if err != nil || j.Devices[0].Refused != 3 {
 		t.Errorf("the refusals are not the job's: %+v, %v", j.Devices, err)
+	}
+}
+
+// A container has the GPUs of its claim and no others, and each has the limit that the claim has of it: also where it is not the
+// machine's first, which it is for the container.
+func TestContainerDevices(t *testing.T) {
+	both := inContainer(fake+"/fake-train 1g 1g 1g 1g\n") + inContainer("CUDA_VISIBLE_DEVICES=1 "+fake+"/fake-train 1g 1g 1g 1g\n") + inContainer(fake+"/fake-smi\n")
+	for name, tt := range map[string]struct {
+		memory  []uint64 // of each GPU, in GiB; 0: it is not in the claim
+		reverse bool     // the claim names the second first
+		steps   string   // of both programs: what they got, what they did not, and that there is no such device
+	}{
+		"the second":             {memory: []uint64{0, 2}, steps: "+---x"},
+		"two, with two rations":  {memory: []uint64{2, 4}, steps: "+---+++-"},
+		"the larger one first":   {memory: []uint64{4, 2}, steps: "+++-+---"},
+		"the second named first": {memory: []uint64{2, 4}, reverse: true, steps: "+---+++-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			p := n.plan(uid, 0)
+			var shares []claim.Share
+			for i, g := range n.GPUs {
+				if tt.memory[i] > 0 {
+					shares = append(shares, claim.Share{Index: g.Index, UUID: g.UUID, Device: g.Name(), Memory: tt.memory[i] * gib})
+				}
+			}
+			if tt.reverse {
+				slices.Reverse(shares)
+			}
+			p.Rations[0].Shares = shares
+			if _, err := n.Prepare(p); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), both)).CombinedOutput()
+			text, steps := string(out), ""
+			t.Logf("%v\n%s", err, text)
+			for line := range strings.Lines(text) {
+				for what, mark := range map[string]string{"now has": "+", ": CUDA_ERROR_OUT_OF_MEMORY": "-", "cuInit: error 100": "x"} {
+					if strings.Contains(line, what) {
+						steps += mark
+					}
+				}
+			}
+			if steps != tt.steps {
+				t.Errorf("the programs got %s, want %s", steps, tt.steps)
+			}
+			if got := strings.Count(text, "NVIDIA H200"); got != len(shares) {
+				t.Errorf("the container sees %d GPUs, want %d", got, len(shares))
+			}
+			for _, s := range shares {
+				if want := fmt.Sprintf("/ %6dMiB", s.Memory>>20); !strings.Contains(text, want) {
+					t.Errorf("it sees no GPU with %q", want)
+				}
+			}
+		})
+	}
+}
+
+// A job's limits are on devices by their UUIDs, also beside a GPU that is divided (MIG) and in the claim of none: in a container
+// without that GPU the others have other numbers.
+func TestLimitsByUUID(t *testing.T) {
+	n := newNode(t)
+	n.FakeGPU, n.Driver = "", &gpu.Driver{}
+	for _, g := range n.GPUs {
+		n.Driver.Devices = append(n.Driver.Devices, gpu.Device{Index: g.Index, UUID: g.UUID, Name: g.Model, Total: limit.Size(g.Memory), MIG: g.Index == 0})
+	}
+	g := n.GPUs[1]
+	p := n.plan(uid, 0)
+	p.Rations[0].Shares = []claim.Share{{Index: g.Index, UUID: g.UUID, Device: g.Name(), Memory: 2 * gib}}
+	if _, err := n.Prepare(p); err != nil {
+		t.Fatal(err)
+	}
+	j, err := machine.ReadJob(JobPrefix + uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(j.Devices) != 1 || j.Devices[0].UUID != g.UUID || j.Devices[0].Device != 1 || j.Devices[0].Limit != 2*gib {
+		t.Errorf("the job has %+v, want 2 GiB of device 1, which is %s", j.Devices, g.UUID)
 	}
 }
 

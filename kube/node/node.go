@@ -18,6 +18,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,9 +49,9 @@ type Node struct {
 	// driver. nil with FakeGPU.
 	Hardware func(uuids []string) (specs.ContainerEdits, error)
 
-	// Containers returns which containers of a pod use a claim, as far as that is known. It may
-	// be nil.
-	Containers func(namespace, claim string, pod claim.Pod) []string
+	// Containers returns which containers of pods use a claim, by the pods' UIDs, as far as that is known. It
+	// is asked without the lock, once for each pod, as the answer may take long. It may be nil.
+	Containers func(namespace, claim string, pods []claim.Pod) map[string][]string
 
 	// Reached is called at each point at which the process may be killed. Tests do it there.
 	Reached func(point string)
@@ -88,6 +89,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := claim.CheckUID(p.UID); err != nil {
 		return nil, err
 	}
+	containers := n.containers(p)
 	unlock, err := n.lock()
 	if err != nil {
 		return nil, err
@@ -118,7 +120,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 		n.reached(PointRecorded)
 	}
 	r.Plan.Pods = p.Pods
-	if err := n.makeJobs(r); err != nil {
+	if err := n.makeJobs(r, kubernetes(p, containers)); err != nil {
 		return nil, err
 	}
 	if err := n.writeSpec(r); err != nil {
@@ -157,12 +159,12 @@ func (n *Node) Unprepare(uid string) error {
 func (n *Node) unprepare(uid string) error {
 	r, err := n.read(uid)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil
-	case err != nil && !errors.Is(err, ErrRecord):
-		return err
-	case err != nil: // what it says is lost, but not what it is of
+	case err == nil:
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, ErrRecord):
+		// What it says is lost, but not what it is of: its job and its spec have the UID in their names.
 		r = &Record{Plan: claim.Plan{UID: uid}}
+	default:
+		return err
 	}
 	return n.remove(r)
 }
@@ -227,14 +229,14 @@ func claimOf(name string) (uid string, ok bool) {
 }
 
 // makeJobs makes the jobs of a record that are missing, and writes down whose they are.
-func (n *Node) makeJobs(r *Record) error {
+func (n *Node) makeJobs(r *Record, k job.Kubernetes) error {
 	created := make([]int64, len(r.Plan.Rations))
 	for i := range r.Plan.Rations {
 		j := job.Job{Name: jobName(r.Plan, i)}
 		j.Path = filepath.Join(job.Folder(), j.Name, job.RegionName)
 		since, standing := job.StandingSince(j)
-		if known := r.created(i); standing && known != 0 && known != since {
-			// It is not the one that was made here, so its limits may be any.
+		if known := r.created(i); standing && (known != 0 && known != since || !usableJob(j.Name)) {
+			// It is not the one that was made here, so its limits may be any; or no program can be put into it.
 			if err := job.Remove(j, true); err != nil {
 				return err
 			}
@@ -250,12 +252,17 @@ func (n *Node) makeJobs(r *Record) error {
 			n.reached(PointJob)
 		}
 		created[i] = since
-		if err := job.WriteKubernetes(j, n.kubernetes(r.Plan)); err != nil {
+		if err := job.WriteKubernetes(j, k); err != nil {
 			return err
 		}
 	}
 	r.Created = created
 	return nil
+}
+
+func usableJob(name string) bool {
+	_, err := launch.FindStanding(name)
+	return err == nil
 }
 
 // closed is the limit of devices that a claim has nothing of: no program can use a device with it.
@@ -268,6 +275,7 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 		Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "computeMax"}}
 	plan.Settings.Memory.Default = limit.MemorySize(closed)
 	for _, s := range ration.Shares {
+		plan.Present = append(plan.Present, s.UUID)
 		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))
 		for set, percent := range map[*limit.Set[limit.Compute]]int{&plan.Settings.Compute: s.Compute, &plan.Settings.ComputeMax: s.ComputeMax} {
 			if percent == 0 {
@@ -293,17 +301,42 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 	return nil
 }
 
-func (n *Node) kubernetes(p claim.Plan) job.Kubernetes {
+// containers returns the containers of a claim's pods, by the pods' UIDs: those that its job knows of, and the answer for
+// the others.
+func (n *Node) containers(p claim.Plan) map[string][]string {
+	if n.Containers == nil {
+		return nil
+	}
+	known := map[string][]string{}
+	if k := job.ReadKubernetes(jobName(p, 0)); k != nil {
+		for _, pod := range k.Pods {
+			if len(pod.Containers) > 0 {
+				known[pod.UID] = pod.Containers
+			}
+		}
+	}
+	var unknown []claim.Pod
+	for _, pod := range p.Pods[:min(len(p.Pods), job.MaxPods)] { // of more it is not written down
+		if known[pod.UID] == nil {
+			unknown = append(unknown, pod)
+		}
+	}
+	if len(unknown) > 0 {
+		maps.Copy(known, n.Containers(p.Namespace, p.Name, unknown))
+	}
+	return known
+}
+
+func kubernetes(p claim.Plan, containers map[string][]string) job.Kubernetes {
 	k := job.Kubernetes{Namespace: p.Namespace, Claim: p.Name, ClaimUID: p.UID, Pods: []job.Pod{}}
 	for _, pod := range p.Pods {
-		own := job.Pod{Name: pod.Name, UID: pod.UID}
-		if n.Containers != nil {
-			own.Containers = n.Containers(p.Namespace, p.Name, pod)
-		}
-		k.Pods = append(k.Pods, own)
+		k.Pods = append(k.Pods, job.Pod{Name: pod.Name, UID: pod.UID, Containers: containers[pod.UID]})
 	}
 	return k
 }
+
+// ErrOverbooked is returned for a claim for which there is no room beside those that are prepared.
+var ErrOverbooked = errors.New("overbooked")
 
 // checkRoom returns an error if a device has not enough for a claim beside what is prepared. The
 // scheduler sees to that; this is for the day when it does not.
@@ -324,9 +357,9 @@ func (n *Node) checkRoom(p claim.Plan) error {
 			}
 		}
 		if memory > g.Capacity() || compute > 100 {
-			return fmt.Errorf("device %s is overbooked: with claim %s/%s there would be %d bytes and %d%% in %d claims, and it has %d and 100%% "+
-				"(if a claim that is gone is still prepared, ration ps on the node shows it; restart the plugin there to remove it)",
-				g.Name(), p.Namespace, p.Name, memory, compute, others+1, g.Capacity())
+			return fmt.Errorf("device %s is %w: with claim %s/%s there would be %d bytes and %d%% in %d claims, and it has %d and 100%% "+
+				"(what is prepared for claims that are gone is being removed; if this stays, ration ps on the node shows what is prepared)",
+				g.Name(), ErrOverbooked, p.Namespace, p.Name, memory, compute, others+1, g.Capacity())
 		}
 	}
 	return nil

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
-	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"ration/internal/embedded"
@@ -30,10 +29,13 @@ const (
 const (
 	envKillAt    = "RATION_TEST_KILL_AT"
 	envNamespace = "RATION_TEST_USER_NAMESPACE"
+	anywhere     = "anywhere" // not at a point
 )
 
 func TestMain(m *testing.M) {
 	switch {
+	case os.Getenv(envKillAt) == anywhere:
+		os.Exit(prepareForEver())
 	case os.Getenv(envKillAt) != "":
 		os.Exit(prepareUntilKilled(os.Getenv(envKillAt)))
 	case os.Getenv(envNamespace) != "":
@@ -66,11 +68,17 @@ func newNode(t *testing.T) *Node {
 }
 
 func nodeAt(t testing.TB, base string) *Node {
-	gpus, err := FakeGPUs("h200x2")
+	t.Helper()
+	n, err := nodeIn(base)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")}
+	return n
+}
+
+func nodeIn(base string) (*Node, error) {
+	gpus, err := FakeGPUs("h200x2")
+	return &Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")}, err
 }
 
 // plan returns a claim of memory on GPU 0.
@@ -111,7 +119,23 @@ func checkNothingLeft(t *testing.T, n *Node) {
 
 func TestPrepare(t *testing.T) {
 	n := newNode(t)
-	n.Containers = func(namespace, claimName string, pod claim.Pod) []string { return []string{"train of " + pod.Name} }
+	asked := 0
+	n.Containers = func(namespace, claimName string, pods []claim.Pod) map[string][]string {
+		asked += len(pods)
+		f, err := os.Open(filepath.Join(n.State, "lock"))
+		if err == nil {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+			_ = f.Close()
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("others wait while the API server is asked: %v", err)
+		}
+		out := map[string][]string{}
+		for _, pod := range pods {
+			out[pod.UID] = []string{"train of " + pod.Name}
+		}
+		return out
+	}
 	p := n.plan(uid, 10*gib)
 	first, err := n.Prepare(p)
 	if err != nil {
@@ -154,15 +178,20 @@ func TestPrepare(t *testing.T) {
 
 	// Again, by a plugin that was started anew, for another pod: the same answer, and the same job.
 	p.Pods = append(p.Pods, claim.Pod{Name: "q", UID: "v"})
-	again, err := nodeAt(t, filepath.Dir(n.State)).Prepare(p)
+	next := nodeAt(t, filepath.Dir(n.State))
+	next.Containers = n.Containers
+	again, err := next.Prepare(p)
 	if err != nil || !reflect.DeepEqual(again, first) {
 		t.Errorf("again it is %+v, %v", again, err)
 	}
 	if same, err := machine.ReadJob(JobPrefix + uid); err != nil || same.Created != j.Created {
 		t.Errorf("the job was made anew: %v", err)
 	}
-	if k := job.ReadKubernetes(JobPrefix + uid); k == nil || len(k.Pods) != 2 {
-		t.Errorf("the job does not know the second pod: %+v", k)
+	if k := job.ReadKubernetes(JobPrefix + uid); k == nil || len(k.Pods) != 2 || len(k.Pods[0].Containers) != 1 || len(k.Pods[1].Containers) != 1 {
+		t.Errorf("the job does not know the second pod, or not the first: %+v", k)
+	}
+	if asked != 2 {
+		t.Errorf("for two pods %d were asked for", asked)
 	}
 	for range 2 {
 		if err := n.Unprepare(uid); err != nil {
@@ -191,9 +220,12 @@ func TestPrepareRepairs(t *testing.T) {
 	}
 	prepare()
 	for name, spoil := range map[string]func() error{
-		"no spec":   func() error { return os.Remove(n.specFile(uid)) },
-		"cut spec":  func() error { return os.Truncate(n.specFile(uid), 10) },
-		"no job":    func() error { return job.Remove(jobAt(JobPrefix+uid), true) },
+		"no spec":  func() error { return os.Remove(n.specFile(uid)) },
+		"cut spec": func() error { return os.Truncate(n.specFile(uid), 10) },
+		"no job":   func() error { return job.Remove(jobAt(JobPrefix+uid), true) },
+		"no region": func() error { // as in another mount namespace
+			return unix.Unmount(jobAt(JobPrefix+uid).Path, unix.MNT_DETACH)
+		},
 		"no record": func() error { return os.Remove(n.recordFile(uid)) },
 		"cut record": func() error {
 			return os.Truncate(n.recordFile(uid), 10)
@@ -272,70 +304,6 @@ func TestOverbooked(t *testing.T) {
 	}
 	if _, err := n.Prepare(n.plan(other, gib)); err != nil {
 		t.Error(err)
-	}
-}
-
-// prepareUntilKilled prepares and unprepares a claim, and kills itself at a point.
-func prepareUntilKilled(point string) int {
-	base := os.Args[1]
-	gpus, err := FakeGPUs("h200x2")
-	n := &Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi"), Reached: func(at string) {
-		if at == point {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
-	}}
-	if err == nil {
-		_, err = n.Prepare(n.plan(uid, 10*gib))
-	}
-	if err == nil {
-		err = n.Unprepare(uid)
-	}
-	fmt.Fprintln(os.Stderr, "not killed:", err)
-	return 1
-}
-
-// Wherever the plugin is killed, the kubelet's next call finds a way on, and nothing stays behind:
-// whether the kubelet comes back, or forgets the claim.
-func TestKilledAtEachPoint(t *testing.T) {
-	for _, point := range Points {
-		for name, next := range map[string]func(t *testing.T, n *Node){
-			"prepared again": func(t *testing.T, n *Node) {
-				if _, err := n.Prepare(n.plan(uid, 10*gib)); err != nil {
-					t.Fatal(err)
-				}
-				if j, err := machine.ReadJob(JobPrefix + uid); err != nil || j.Devices[0].Limit != 10*gib {
-					t.Errorf("got %+v, %v", j, err)
-				}
-				n.readSpec(t, uid)
-				if err := n.Unprepare(uid); err != nil {
-					t.Fatal(err)
-				}
-			},
-			"unprepared": func(t *testing.T, n *Node) {
-				if err := n.Unprepare(uid); err != nil {
-					t.Fatal(err)
-				}
-			},
-			"forgotten": func(t *testing.T, n *Node) {
-				if _, err := n.Sweep(func(p claim.Plan) (bool, error) { return p.UID == uid, nil }); err != nil {
-					t.Fatal(err)
-				}
-			},
-		} {
-			t.Run(point+", "+name, func(t *testing.T) {
-				n := newNode(t)
-				child := exec.Command(os.Args[0], filepath.Dir(n.State))
-				child.Env = append(os.Environ(), envKillAt+"="+point)
-				out, err := child.CombinedOutput()
-				var exit *exec.ExitError
-				if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-					t.Fatalf("it was not killed: %v\n%s", err, out)
-				}
-				next(t, n)
-				checkNothingLeft(t, n)
-			})
-		}
 	}
 }
 

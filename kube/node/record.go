@@ -74,6 +74,14 @@ func (n *Node) write(r *Record) error {
 	return nil
 }
 
+// Record returns the record of a claim.
+func (n *Node) Record(uid string) (*Record, error) {
+	if err := claim.CheckUID(uid); err != nil {
+		return nil, err
+	}
+	return n.read(uid)
+}
+
 // Records returns all records that can be understood.
 func (n *Node) Records() (out []*Record, err error) {
 	uids, err := n.recorded()

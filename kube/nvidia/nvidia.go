@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
@@ -38,12 +39,18 @@ func (d Driver) NVML() (string, error) {
 	return "", fmt.Errorf("looking in %s: %w (install the driver on the node, or say where it is with --driver-root)", d.Root, ErrLibrary)
 }
 
+// starting is held while NVML is started, used and shut down: NVIDIA's package has one set of its functions, whatever the library, and starting and
+// shutting down change it.
+var starting sync.Mutex
+
 // Edits returns what a container needs to use the GPUs with these UUIDs.
 func (d Driver) Edits(uuids []string) (specs.ContainerEdits, error) {
 	library, err := d.NVML()
 	if err != nil {
 		return specs.ContainerEdits{}, err
 	}
+	starting.Lock()
+	defer starting.Unlock()
 	return d.edits(nvml.New(nvml.WithLibraryPath(library)), uuids)
 }
 

@@ -93,3 +93,22 @@ func TestNoDriver(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A GPU that does not answer is sick, and so is one that is gone; the others are not. Without NVML all are.
+func TestSick(t *testing.T) {
+	library := dgxa100.New()
+	device := func(i int) *server.Device { return library.Devices[i].(*server.Device) }
+	uuids := []string{device(0).UUID, device(1).UUID, "GPU-is-gone"}
+	device(1).GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
+	got := sick(library, uuids)
+	if _, ok := got[uuids[0]]; ok || len(got) != 2 || !strings.Contains(got[uuids[1]], uuids[1]) || got[uuids[2]] == "" {
+		t.Errorf("got %v", got)
+	}
+	library.InitFunc = func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
+	if got := sick(library, uuids); len(got) != 3 || !strings.Contains(got[uuids[0]], "starting NVML") {
+		t.Errorf("got %v", got)
+	}
+	if got := (Driver{Root: t.TempDir()}).Sick(uuids); len(got) != 3 || !strings.Contains(got[uuids[0]], ErrLibrary.Error()) {
+		t.Errorf("got %v", got)
+	}
+}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
 	"ration/kube/claim"
 	"ration/kube/node"
@@ -33,6 +36,9 @@ type Config struct {
 	Client      kubernetes.Interface
 	Options     slices.Options
 
+	// Sick returns which GPUs do not work, by UUID, and why. nil: all do.
+	Sick func(uuids []string) map[string]string
+
 	Pods         bool          // it may read pods, to know their containers
 	EventsPeriod time.Duration // how often refusals are looked for; 0: never
 }
@@ -40,16 +46,21 @@ type Config struct {
 // Plugin is a running driver.
 type Plugin struct {
 	Config
-	helper *kubeletplugin.Helper
-	stop   context.CancelCauseFunc
-	done   []<-chan struct{}
+	health.UnimplementedDRAResourceHealthServer // of what is not in the version that this was made for
+
+	helper  *kubeletplugin.Helper
+	running context.Context // done when it stops
+	stop    context.CancelCauseFunc
+	work    sync.WaitGroup // what runs in the background
+	sweep   chan struct{}  // has an element when Sweep is to be called
+	seen    refusals
 }
 
 // Start starts a driver. It serves the kubelet when it returns. Done of the context that it returns says
 // that it cannot go on, and context.Cause why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	p := &Plugin{Config: c, stop: stop}
+	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			stop(err)
@@ -70,7 +81,7 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 		return nil, nil, fmt.Errorf("serving the kubelet: %w", err)
 	}
 	p.background(ctx, p.publish)
-	p.background(ctx, p.sweepUntilDone)
+	p.background(ctx, p.sweepWhenAsked)
 	if c.EventsPeriod > 0 {
 		p.background(ctx, p.watchRefusals)
 	}
@@ -86,21 +97,14 @@ func (p *Plugin) publish(ctx context.Context) {
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {
-	done := make(chan struct{})
-	p.done = append(p.done, done)
-	go func() {
-		defer close(done)
-		work(ctx)
-	}()
+	p.work.Go(func() { work(ctx) })
 }
 
 // Stop stops the driver and waits for it. Claims stay prepared.
 func (p *Plugin) Stop() {
 	p.stop(context.Canceled)
 	p.helper.Stop()
-	for _, d := range p.done {
-		<-d
-	}
+	p.work.Wait()
 }
 
 // PrepareResourceClaims makes what pods need that are about to start. An error becomes an event of the
@@ -125,6 +129,9 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 		return nil, err
 	}
 	devices, err := p.Node.Prepare(plan)
+	if errors.Is(err, node.ErrOverbooked) {
+		p.sweepSoon() // the kubelet asks again
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +150,7 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := map[types.UID]error{}
 	for _, c := range claims {
+		p.tellLast(string(c.UID))
 		err := p.Node.Unprepare(string(c.UID))
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Not unprepared", "claim", c.String())
@@ -176,27 +184,41 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 // sweepRetry is how long it is waited before the API server is asked again.
 const sweepRetry = 30 * time.Second
 
-// sweepUntilDone removes what is left of claims that are gone, once after each start. What the API server
-// or a living process keeps from that is tried again.
-func (p *Plugin) sweepUntilDone(ctx context.Context) {
+// sweepSoon lets what is left of claims that are gone be removed.
+func (p *Plugin) sweepSoon() {
+	select {
+	case p.sweep <- struct{}{}:
+	default: // it will be
+	}
+}
+
+// sweepWhenAsked removes what is left of claims that are gone, once after each start and when there is no room for a claim.
+// What the API server or a living process keeps from that is tried again.
+func (p *Plugin) sweepWhenAsked(ctx context.Context) {
+	p.sweepSoon()
 	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.sweep:
+		}
 		removed, err := p.Node.Sweep(func(c claim.Plan) (bool, error) { return p.gone(ctx, c) })
 		if len(removed) > 0 {
 			klog.FromContext(ctx).Info("Removed what was left of claims", "uids", removed)
 		}
 		if err == nil || ctx.Err() != nil {
-			return
+			continue
 		}
 		klog.FromContext(ctx).Error(err, "Looking for claims that are gone")
 		select {
 		case <-ctx.Done():
-			return
 		case <-time.After(sweepRetry):
+			p.sweepSoon()
 		}
 	}
 }
 
-// gone reports whether a claim does not exist any more, or is not allocated, so that no pod can use it.
+// gone reports whether a claim does not exist any more, or has nothing of this node, so that no pod here can use it.
 func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 	if c.Name == "" {
 		return true, nil // nothing says whose it is
@@ -208,25 +230,47 @@ func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("asking for claim %s/%s: %w", c.Namespace, c.Name, err)
 	}
-	return string(now.UID) != c.UID || now.Status.Allocation == nil, nil
+	if string(now.UID) != c.UID || now.Status.Allocation == nil {
+		return true, nil
+	}
+	for _, r := range now.Status.Allocation.Devices.Results {
+		if r.Driver == slices.Driver && r.Pool == p.NodeName {
+			return false, nil
+		}
+	}
+	return true, nil // it was allocated anew, on another node
 }
 
-// containers returns the containers of a pod that use a claim.
-func (p *Plugin) containers(namespace, claimName string, pod claim.Pod) (out []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+// podsWithin bounds how long a claim waits for what the API server knows of its pods, which is only for people to see.
+const podsWithin = 5 * time.Second
+
+// containers returns the containers of pods that use a claim, by the pods' UIDs.
+func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]string {
+	ctx, cancel := context.WithTimeout(p.running, podsWithin)
 	defer cancel()
-	now, err := p.Client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	if err != nil || string(now.UID) != pod.UID {
-		return nil // it is only for people to see
+	out := map[string][]string{}
+	for _, pod := range pods {
+		now, err := p.Client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if ctx.Err() != nil {
+			break
+		}
+		if err == nil && string(now.UID) == pod.UID {
+			out[pod.UID] = containersOf(now, claimName)
+		}
 	}
+	return out
+}
+
+// containersOf returns the containers of a pod that use a claim.
+func containersOf(pod *corev1.Pod, claimName string) (out []string) {
 	uses := map[string]bool{} // the pod's names for the claim
-	for _, c := range now.Spec.ResourceClaims {
+	for _, c := range pod.Spec.ResourceClaims {
 		uses[c.Name] = c.ResourceClaimName != nil && *c.ResourceClaimName == claimName
 	}
-	for _, s := range now.Status.ResourceClaimStatuses {
+	for _, s := range pod.Status.ResourceClaimStatuses {
 		uses[s.Name] = uses[s.Name] || s.ResourceClaimName != nil && *s.ResourceClaimName == claimName
 	}
-	for _, c := range append(now.Spec.InitContainers, now.Spec.Containers...) {
+	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 		for _, r := range c.Resources.Claims {
 			if uses[r.Name] {
 				out = append(out, c.Name)

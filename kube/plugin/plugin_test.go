@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -42,6 +43,7 @@ type cluster struct {
 	config Config
 	plugin *Plugin
 	dra    drapb.DRAPluginClient
+	health health.DRAResourceHealthClient
 }
 
 func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
@@ -126,7 +128,7 @@ func (c *cluster) register() {
 	if _, err := registration.NotifyRegistrationStatus(c.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
 		c.t.Fatal(err)
 	}
-	c.dra = drapb.NewDRAPluginClient(c.dial(info.Endpoint))
+	c.dra, c.health = drapb.NewDRAPluginClient(c.dial(info.Endpoint)), health.NewDRAResourceHealthClient(c.dial(info.Endpoint))
 }
 
 func (c *cluster) prepare(claims ...*resourceapi.ResourceClaim) map[string]*drapb.NodePrepareResourceResponse {
@@ -238,13 +240,13 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// Claims that were deleted, deallocated or replaced while no plugin ran are removed at its start; others
+// Claims that were deleted, deallocated, replaced or allocated to another node while no plugin ran are removed at its start; others
 // are not.
 func TestOrphans(t *testing.T) {
 	c := newCluster(t)
 	c.start()
 	var all []*resourceapi.ResourceClaim
-	for i := range 4 {
+	for i := range 5 {
 		all = append(all, newClaim(c, i, "1Gi"))
 	}
 	c.add(all...)
@@ -260,13 +262,16 @@ func TestOrphans(t *testing.T) {
 	_, err := claims.UpdateStatus(t.Context(), deallocated, metav1.UpdateOptions{})
 	another := all[2].DeepCopy()
 	another.UID = "22222222-0000-4000-8000-000000000000"
-	if err = errors.Join(err, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{})); err != nil {
+	elsewhere := all[4].DeepCopy()
+	elsewhere.Status.Allocation.Devices.Results[0].Pool = "another-node"
+	_, e := claims.UpdateStatus(t.Context(), elsewhere, metav1.UpdateOptions{})
+	if err = errors.Join(err, e, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	c.add(another)
 	p := &Plugin{Config: c.config}
 	removed, err := c.config.Node.Sweep(func(cl claim.Plan) (bool, error) { return p.gone(t.Context(), cl) })
-	if err != nil || len(removed) != 3 || slices.Contains(removed, string(all[3].UID)) {
+	if err != nil || len(removed) != 4 || slices.Contains(removed, string(all[3].UID)) {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 	if n := c.records(); n != 1 {
@@ -313,23 +318,30 @@ func TestNews(t *testing.T) {
 	var r refusals
 	start := time.Unix(1_000_000, 0)
 	for i, tt := range []struct {
+		claim   string
 		refused uint64
 		after   time.Duration
+		last    bool
 		want    uint64
 	}{
-		{5, 0, 0},                  // old
-		{5, 10 * time.Second, 0},   // none
-		{6, 20 * time.Second, 1},   // one
-		{9, 30 * time.Second, 0},   // not yet
-		{12, 79 * time.Second, 0},  // not yet
-		{15, 81 * time.Second, 9},  // all of them
-		{15, 200 * time.Second, 0}, // none
-		{1, 300 * time.Second, 0},  // another job, as old as this look
-		{2, 400 * time.Second, 1},  // one of that
+		{"u", 5, 0, false, 0},                  // old
+		{"u", 5, 10 * time.Second, false, 0},   // none
+		{"u", 6, 20 * time.Second, false, 1},   // one
+		{"u", 9, 30 * time.Second, false, 0},   // not yet
+		{"u", 12, 79 * time.Second, false, 0},  // not yet
+		{"u", 15, 81 * time.Second, false, 9},  // all of them
+		{"u", 15, 200 * time.Second, false, 0}, // none
+		{"u", 1, 300 * time.Second, false, 0},  // another job, as old as this look
+		{"u", 2, 400 * time.Second, false, 1},  // one of that
+		{"u", 4, 410 * time.Second, true, 2},   // the rest, whenever it was last said
+		{"u", 4, 411 * time.Second, true, 0},   // none
+		{"v", 3, 500 * time.Second, false, 3},  // refused since it was prepared, before the first look at it
+		{"w", 1, 500 * time.Second, true, 1},   // likewise, and there is no other look
 	} {
-		if got := r.news("u", tt.refused, start.Add(tt.after)); got != tt.want {
+		if got := r.news(tt.claim, tt.refused, start.Add(tt.after), tt.last); got != tt.want {
 			t.Errorf("look %d: %d are new, want %d", i, got, tt.want)
 		}
+		r.forget(map[string]bool{"u": true, "v": true})
 	}
 	if r.forget(map[string]bool{}); len(r.said) != 0 {
 		t.Error("a claim that is gone is remembered")
@@ -359,5 +371,96 @@ func TestAPIServerDown(t *testing.T) {
 	c.unprepare(cl)
 	if n := c.records(); n != 0 {
 		t.Errorf("%d claims are prepared", n)
+	}
+}
+
+// The kubelet is told of each GPU's health as soon as it asks, and the stream ends with the plugin: a kubelet that
+// has none asks again every few seconds, and writes that down each time.
+func TestHealth(t *testing.T) {
+	c := newCluster(t)
+	gpus := c.config.Node.GPUs
+	why := strings.Repeat("it fell off the bus; ", 100)
+	c.config.Sick = func(uuids []string) map[string]string {
+		if !slices.Equal(uuids, []string{gpus[0].UUID, gpus[1].UUID}) {
+			t.Errorf("asked about %v", uuids)
+		}
+		return map[string]string{gpus[1].UUID: why}
+	}
+	c.start()
+	stream, err := c.health.NodeWatchResources(t.Context(), &health.NodeWatchResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := stream.Recv()
+	if err != nil || len(got.Devices) != 2 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	for i, d := range got.Devices {
+		if d.Device.PoolName != nodeName || d.Device.DeviceName != gpus[i].Name() || d.LastUpdatedTime == 0 || d.HealthCheckTimeoutSeconds <= int64(healthPeriod/time.Second) {
+			t.Errorf("got %v", d)
+		}
+	}
+	if a, b := got.Devices[0], got.Devices[1]; a.Health != health.HealthStatus_HEALTHY || a.Message != "" || b.Health != health.HealthStatus_UNHEALTHY || b.Message != why[:maxMessage] {
+		t.Errorf("got %v and %v", a, b)
+	}
+	c.stop()
+	if more, err := stream.Recv(); err == nil {
+		t.Errorf("a plugin that has ended says %v", more)
+	}
+}
+
+// What is left of a claim that the kubelet has forgotten is in the way of the next one only until that is asked for: no plugin has
+// to be started again.
+func TestForgottenClaimMakesRoom(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	all := fmt.Sprint(c.config.Node.GPUs[0].Capacity())
+	first, second := newClaim(c, 1, all), newClaim(c, 2, all)
+	c.add(first, second)
+	if r := c.prepare(first)[string(first.UID)]; r.Error != "" {
+		t.Fatal(r.Error)
+	}
+	if r := c.prepare(second)[string(second.UID)]; !strings.Contains(r.Error, "overbooked") {
+		t.Fatalf("got %v", r)
+	}
+	if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for c.prepare(second)[string(second.UID)].Error != "" { // as the kubelet does, until the time for all tests is over
+	}
+	if n := c.records(); n != 1 {
+		t.Errorf("%d claims are prepared, want one", n)
+	}
+}
+
+// Of a claim with many pods, those are asked for that are written down, each once: the next claim waits for it.
+func TestPodsOfAClaim(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	cl := newClaim(c, 1, "1Gi")
+	for i := range 100 {
+		cl.Status.ReservedFor = append(cl.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("u", i))})
+	}
+	c.add(cl)
+	asked := 0
+	c.client.PrependReactor("get", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		asked++
+		name := a.(clienttesting.GetAction).GetName()
+		claimName := cl.Name
+		return true, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(strings.Replace(name, "p", "u", 1))}, Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claimName}},
+			Containers:     []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}}}}, nil
+	})
+	for range 3 {
+		if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
+			t.Fatal(r.Error)
+		}
+	}
+	// The first is another's by now, as its UID says, and is asked for each time.
+	if want := job.MaxPods + 2; asked != want {
+		t.Errorf("the API server was asked %d times, want %d", asked, want)
+	}
+	if k := job.ReadKubernetes("k8s-" + string(cl.UID)); k == nil || len(k.Pods) != job.MaxPods || !slices.Equal(k.Pods[job.MaxPods-1].Containers, []string{"main"}) {
+		t.Errorf("the job knows %+v", k)
 	}
 }

@@ -3,10 +3,14 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"ration/kube/claim"
@@ -21,9 +25,11 @@ const Reason = "GPUMemoryRefused"
 // API server.
 const eventPeriod = time.Minute
 
-// refusals is what has been said of each claim's refusals.
+// refusals is what has been said of each claim's refusals. It may be used by several goroutines.
 type refusals struct {
-	said map[string]*saidOf // by UID
+	lock    sync.Mutex
+	said    map[string]*saidOf // by UID
+	started bool               // a first look has found the claims that there were before
 }
 
 type saidOf struct {
@@ -32,20 +38,25 @@ type saidOf struct {
 }
 
 // news returns how many requests of a claim were refused since that was last said, if it is time to say
-// it. What was refused before the first look has been said by an earlier plugin, or is old.
-func (r *refusals) news(uid string, refused uint64, now time.Time) uint64 {
+// it, which it always is with last. What was refused before the first look has been said by an earlier plugin, or is old.
+func (r *refusals) news(uid string, refused uint64, now time.Time, last bool) uint64 {
+	r.lock.Lock()
+	defer r.lock.Unlock()
 	s := r.said[uid]
 	if s == nil {
 		if r.said == nil {
 			r.said = map[string]*saidOf{}
 		}
-		r.said[uid] = &saidOf{refused: refused}
-		return 0
+		s = &saidOf{}
+		if !r.started {
+			s.refused = refused
+		}
+		r.said[uid] = s
 	}
 	if refused < s.refused { // another job
 		s.refused = refused
 	}
-	if refused == s.refused || now.Sub(s.at) < eventPeriod {
+	if refused == s.refused || !last && now.Sub(s.at) < eventPeriod {
 		return 0
 	}
 	new := refused - s.refused
@@ -53,8 +64,11 @@ func (r *refusals) news(uid string, refused uint64, now time.Time) uint64 {
 	return new
 }
 
-// forget drops the claims that are not there any more.
+// forget drops the claims that are not there any more, after a look at all that are.
 func (r *refusals) forget(there map[string]bool) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.started = true
 	for uid := range r.said {
 		if !there[uid] {
 			delete(r.said, uid)
@@ -63,35 +77,71 @@ func (r *refusals) forget(there map[string]bool) {
 }
 
 func (p *Plugin) watchRefusals(ctx context.Context) {
-	var seen refusals
-	for ticker := time.NewTicker(p.EventsPeriod); ; {
+	ticker := time.NewTicker(p.EventsPeriod)
+	defer ticker.Stop()
+	for {
+		p.tellRefusals(ctx, time.Now())
 		select {
 		case <-ctx.Done():
-			ticker.Stop()
 			return
-		case now := <-ticker.C:
-			p.tellRefusals(ctx, &seen, now)
+		case <-ticker.C:
 		}
 	}
 }
 
 // tellRefusals looks at all jobs once, and makes events of what is new.
-func (p *Plugin) tellRefusals(ctx context.Context, seen *refusals, now time.Time) {
+func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
 	records, err := p.Node.Records()
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Looking for refusals")
-	}
 	there := map[string]bool{}
 	for _, r := range records {
 		there[r.Plan.UID] = true
 		refused, text := refusedIn(r.Jobs())
-		if n := seen.news(r.Plan.UID, refused, now); n > 0 {
-			if err := p.tell(ctx, r.Plan, message(n, text), now); err != nil {
-				klog.FromContext(ctx).Error(err, "Telling of refusals", "claim", klog.KRef(r.Plan.Namespace, r.Plan.Name))
-			}
+		if n := p.seen.news(r.Plan.UID, refused, now, false); n > 0 {
+			p.tellOf(ctx, r.Plan, message(n, text), now, false)
 		}
 	}
-	seen.forget(there)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for refusals")
+		return
+	}
+	p.seen.forget(there)
+}
+
+// lastWithin bounds how long it is tried to tell of a claim that has ended.
+const lastWithin = 10 * time.Second
+
+// tellLast tells of what was refused since the last look at a claim that is about to be unprepared: a program that is refused its memory at once often ends
+// at once, and its pod with it. The API server is asked in the background.
+func (p *Plugin) tellLast(uid string) {
+	if p.EventsPeriod == 0 {
+		return
+	}
+	r, err := p.Node.Record(uid)
+	if err != nil {
+		return // it is not prepared, or that is said where it is unprepared
+	}
+	now := time.Now()
+	refused, text := refusedIn(r.Jobs())
+	if n := p.seen.news(uid, refused, now, true); n > 0 {
+		go func() {
+			ctx, cancel := context.WithTimeout(p.running, lastWithin)
+			defer cancel()
+			p.tellOf(ctx, r.Plan, message(n, text), now, true)
+		}()
+	}
+}
+
+func (p *Plugin) tellOf(ctx context.Context, c claim.Plan, text string, now time.Time, ended bool) {
+	pods, err := c.Pods, error(nil)
+	if !ended {
+		pods, err = p.podsOf(ctx, c)
+	}
+	if err == nil {
+		err = p.tell(ctx, c.Namespace, pods, text, now)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Telling of refusals", "claim", klog.KRef(c.Namespace, c.Name))
+	}
 }
 
 func message(refused uint64, last string) string {
@@ -122,31 +172,42 @@ func refusedIn(jobs []string) (refused uint64, text string) {
 // maxMessage is the longest message of an event.
 const maxMessage = 1024
 
-// tell makes an event for each pod that has the claim at this moment.
-func (p *Plugin) tell(ctx context.Context, c claim.Plan, text string, now time.Time) error {
+// podsOf returns the pods that have the claim at this moment.
+func (p *Plugin) podsOf(ctx context.Context, c claim.Plan) (out []claim.Pod, err error) {
 	current, err := p.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
-	if err != nil {
-		return err
+	switch {
+	case apierrors.IsNotFound(err), err == nil && string(current.UID) != c.UID:
+		return c.Pods, nil // deleted by force: those that it was prepared for
+	case err != nil:
+		return nil, err
 	}
-	if string(current.UID) != c.UID {
-		return nil
-	}
-	text = text[:min(len(text), maxMessage)]
 	for _, pod := range current.Status.ReservedFor {
-		if pod.APIGroup != "" || pod.Resource != "pods" {
-			continue
+		if pod.APIGroup == "" && pod.Resource == "pods" {
+			out = append(out, claim.Pod{Name: pod.Name, UID: string(pod.UID)})
 		}
+	}
+	return out, nil
+}
+
+// tell makes an event for each pod.
+func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, text string, now time.Time) error {
+	for _, pod := range pods {
 		at := metav1.NewTime(now)
 		event := &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: c.Namespace},
-			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: pod.Name, UID: pod.UID},
-			Reason:         Reason, Message: text, Type: corev1.EventTypeWarning, Count: 1, FirstTimestamp: at, LastTimestamp: at,
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: namespace},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: types.UID(pod.UID)},
+			Reason:         Reason, Message: short(text), Type: corev1.EventTypeWarning, Count: 1, FirstTimestamp: at, LastTimestamp: at,
 			Source:              corev1.EventSource{Component: slices.Driver, Host: p.NodeName},
 			ReportingController: slices.Driver, ReportingInstance: p.NodeName,
 		}
-		if _, err := p.Client.CoreV1().Events(c.Namespace).Create(ctx, event, metav1.CreateOptions{}); err != nil {
+		if _, err := p.Client.CoreV1().Events(namespace).Create(ctx, event, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// short returns a text that an API server takes: one that is not too long, and whose characters are whole.
+func short(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 }

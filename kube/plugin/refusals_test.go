@@ -45,12 +45,11 @@ func TestRefusalsBecomeEvents(t *testing.T) {
 	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
 		t.Fatal(r.Error)
 	}
-	var seen refusals
 	now := time.Unix(1_000_000, 0)
 	look := func(want int) (events []corev1.Event) {
 		t.Helper()
 		now = now.Add(10 * time.Second)
-		c.plugin.tellRefusals(t.Context(), &seen, now)
+		c.plugin.tellRefusals(t.Context(), now)
 		list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 		if err != nil || len(list.Items) != want {
 			t.Fatalf("%d events, %v, want %d", len(list.Items), err, want)
@@ -74,5 +73,31 @@ func TestRefusalsBecomeEvents(t *testing.T) {
 	now = now.Add(time.Minute)
 	if event := look(1)[0]; !strings.HasPrefix(event.Message, fmt.Sprint(3)) {
 		t.Errorf("got %s", event.Message)
+	}
+}
+
+// A program that is refused its memory at once, and whose pod ends before anyone has looked, has its event all the same.
+func TestRefusedAtOnce(t *testing.T) {
+	c := newCluster(t)
+	c.config.EventsPeriod = time.Hour
+	c.start()
+	c.plugin.tellRefusals(t.Context(), time.Now()) // the first look, which the plugin takes by itself as well
+	cl := newClaim(c, 1, "10Gi")
+	c.add(cl)
+	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
+		t.Fatal(r.Error)
+	}
+	events, err := c.client.CoreV1().Events("ns").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse(t, cl)
+	// The pod has ended: it is not in the claim any more, which may be gone.
+	if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), cl.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.unprepare(cl)
+	if e := (<-events.ResultChan()).Object.(*corev1.Event); e.InvolvedObject.Name != "pod" || e.InvolvedObject.UID != "pod-uid" || !strings.Contains(e.Message, "asked for 100 GiB") {
+		t.Errorf("got %+v", e)
 	}
 }

@@ -144,7 +144,7 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	defer d.Close()
 	// A copy without NVML, which jobs need no more of.
 	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
-	n.Hardware = f.driver.Edits
+	n.Hardware, f.config.Sick = f.driver.Edits, f.driver.Sick
 	return node.GPUs(d), nil
 }
 

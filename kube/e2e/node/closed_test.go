@@ -23,9 +23,9 @@ func TestFailsClosed(t *testing.T) {
 	pod, err := control.Client.CoreV1().Pods(w.name).Get(w.ctx, "a", metav1.GetOptions{})
 	w.must(err)
 	var list *resourceapi.ResourceSliceList
-	w.eventually("the plugin to publish its GPU", func() (err error) {
+	w.eventually("the plugin to publish its GPUs", func() (err error) {
 		list, err = control.Client.ResourceV1().ResourceSlices().List(w.ctx, metav1.ListOptions{})
-		if err == nil && (len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 1) {
+		if err == nil && (len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 2) {
 			err = fmt.Errorf("it published %+v", list.Items)
 		}
 		return err

@@ -65,14 +65,31 @@ func (w *world) eventually(what string, check func() error) {
 	}
 }
 
+// makeClaim makes a claim of memory on any GPU.
 func (w *world) makeClaim(name, memory string) {
 	w.Helper()
+	w.makeClaimOf(name, request("gpu", memory, ""))
+}
+
+func (w *world) makeClaimOf(name string, requests ...resourceapi.DeviceRequest) {
+	w.Helper()
 	_, err := control.Client.ResourceV1().ResourceClaims(w.name).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: slices.Driver, Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{slices.Memory: resource.MustParse(memory)}}}}}}}},
-		metav1.CreateOptions{})
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}}, metav1.CreateOptions{})
 	w.must(err)
 }
+
+// request returns a request for memory of a GPU for which an expression is true.
+func request(name, memory, expression string) resourceapi.DeviceRequest {
+	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: slices.Driver,
+		Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{slices.Memory: resource.MustParse(memory)}}}
+	if expression != "" {
+		exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+	}
+	return resourceapi.DeviceRequest{Name: name, Exactly: exactly}
+}
+
+// index is an expression for one GPU.
+func index(i int) string { return fmt.Sprintf(`device.attributes["%s"].index == %d`, slices.Driver, i) }
 
 // podFor returns a pod with containers that wait, in a claim.
 func (w *world) podFor(name, claim string, containers ...string) *corev1.Pod {
@@ -181,6 +198,117 @@ func TestRation(t *testing.T) {
 
 	w.delete("a")
 	w.gone("a")
+	w.nothingLeft()
+}
+
+// A pod has the GPUs of its claim and no others, numbered from 0, and each with what the claim has of it: also where that is the machine's second alone,
+// and of two GPUs not the same.
+func TestDevices(t *testing.T) {
+	w := newWorld(t)
+	train, smi := driver+"fake-train", driver+"fake-smi"
+	second := []string{"sh", "-c", "CUDA_VISIBLE_DEVICES=1 exec " + train + " $0"}
+	w.makeClaimOf("second", request("gpu", "10Gi", index(1)))
+	w.makePod(w.podFor("a", "second", "one"))
+	w.makeClaimOf("both", request("large", "20Gi", index(0)), request("small", "5Gi", index(1)))
+	w.makePod(w.podFor("b", "both", "one"))
+	pod := w.runs("a")
+	w.gives(pod, "one", 0, "", train, "9g")
+	w.gives(pod, "one", 1, "", train, "11g")
+	w.gives(pod, "one", 3, "error 100", append(second, "1g")...) // there is none
+	w.gives(pod, "one", 0, "10240MiB", smi)
+	pod = w.runs("b")
+	w.gives(pod, "one", 0, "", train, "19g")
+	w.gives(pod, "one", 1, "", train, "21g")
+	w.gives(pod, "one", 0, "", append(second, "4g")...)
+	w.gives(pod, "one", 1, "", append(second, "6g")...)
+	w.gives(pod, "one", 0, "20480MiB", smi)
+	w.gives(pod, "one", 0, "5120MiB", smi)
+	for _, name := range []string{"a", "b"} {
+		w.delete(name)
+		w.gone(name)
+	}
+	w.nothingLeft()
+}
+
+// A program that asks for too much at once, and whose pod has failed before anyone has looked, has an event that says so; and the kubelet knows
+// that the GPU is healthy, by a stream that does not end.
+func TestRefusedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.makeClaim("ten", "10Gi")
+	pod := w.podFor("a", "ten", "one")
+	pod.Spec.Containers[0].Command = []string{driver + "fake-train", "11g"}
+	w.makePod(pod)
+	w.eventually("an event of the refusal", func() error {
+		if events := w.events("a"); !strings.Contains(events, "GPUMemoryRefused") || !strings.Contains(events, "11 GiB") {
+			return fmt.Errorf("events: %s", events)
+		}
+		return nil
+	})
+	w.delete("a")
+	w.gone("a")
+	w.makePod(w.podFor("b", "ten", "one"))
+	w.runs("b")
+	w.eventually("the GPU's health", func() error {
+		pod, err := control.Client.CoreV1().Pods(w.name).Get(w.ctx, "b", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, s := range pod.Status.ContainerStatuses[0].AllocatedResourcesStatus {
+			for _, r := range s.Resources {
+				if r.Health == corev1.ResourceHealthStatusHealthy {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("the pod's status has %+v", pod.Status.ContainerStatuses[0].AllocatedResourcesStatus)
+	})
+	if text := here.Log("kubelet"); strings.Contains(text, "unknown service") || strings.Contains(text, "Unimplemented") {
+		t.Errorf("the kubelet has no stream of health: %s", text)
+	}
+	w.delete("b")
+	w.gone("b")
+	w.nothingLeft()
+}
+
+// A tenant deletes a pod by force, and its claim, and makes others of the same names at once, with another size: each has what it asked for, and nothing
+// of the last one is left.
+func TestAgain(t *testing.T) {
+	w := newWorld(t)
+	train := driver + "fake-train"
+	for gib := 10; gib <= 20; gib += 10 { // the kubelet takes more than a minute for the second
+		w.eventually("a claim of the name of the last", func() error {
+			_, err := control.Client.ResourceV1().ResourceClaims(w.name).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "own"},
+				Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request("gpu", fmt.Sprintf("%dGi", gib), index(0))}}}}, metav1.CreateOptions{})
+			return err
+		})
+		w.makePod(w.podFor("a", "own", "one"))
+		pod := w.runs("a")
+		w.gives(pod, "one", 0, "", train, fmt.Sprintf("%dg", gib-1))
+		w.gives(pod, "one", 1, "", train, fmt.Sprintf("%dg", gib))
+		w.must(control.Client.CoreV1().Pods(w.name).Delete(w.ctx, "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		w.must(control.Client.ResourceV1().ResourceClaims(w.name).Delete(w.ctx, "own", metav1.DeleteOptions{}))
+	}
+	w.gone("a")
+	w.nothingLeft()
+}
+
+// A claim outlives its pods: one ends while the next begins, and both have the one ration.
+func TestNextPod(t *testing.T) {
+	w := newWorld(t)
+	w.makeClaim("shared", "10Gi")
+	w.makePod(w.podFor("p0", "shared", "one"))
+	for i := range 3 {
+		now, next := fmt.Sprint("p", i), fmt.Sprint("p", i+1)
+		w.runs(now)
+		w.makePod(w.podFor(next, "shared", "one"))
+		w.delete(now)
+		pod := w.runs(next)
+		w.gives(pod, "one", 0, "", driver+"fake-train", "9g")
+		w.gives(pod, "one", 1, "", driver+"fake-train", "10g")
+		w.gone(now)
+	}
+	w.delete("p3")
+	w.gone("p3")
 	w.nothingLeft()
 }
 

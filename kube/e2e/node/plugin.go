@@ -15,9 +15,8 @@ const pluginName = "ration-kubelet-plugin"
 // PluginVariable names the plugin's program.
 const PluginVariable = "RATION_E2E_PLUGIN"
 
-// FakeGPU is the stand-in machine of the node. It has one device: a container sees all devices of a stand-in machine, and
-// the test's programs use the first.
-const FakeGPU = "h100x1"
+// FakeGPU is the stand-in machine of the node. A container sees those of its devices that its claim has.
+const FakeGPU = "h100x2"
 
 // StartPlugin starts ration's kubelet plugin, with a kubeconfig, and waits until it listens.
 func (n *Node) StartPlugin(ctx context.Context, kubeconfig string) error {

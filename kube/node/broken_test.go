@@ -1,0 +1,178 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/kube/claim"
+	"ration/machine"
+)
+
+// A claim is unprepared also where its record was lost: the kubelet asks once, and what is left would be there until the
+// plugin's next start. One of which there is nothing is unprepared.
+func TestUnprepareWithoutRecord(t *testing.T) {
+	n := newNode(t)
+	for range 2 {
+		if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(n.State); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(n.Unprepare(uid), n.Unprepare(uid), n.Unprepare(other)); err != nil {
+			t.Fatal(err)
+		}
+		checkNothingLeft(t, n)
+	}
+}
+
+// Where the state cannot be written, a claim is not prepared and the error says why; when it can, it is. Nothing of it is left.
+func TestStateThatCannotBeWritten(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options string
+		want    string
+	}{
+		"full":             {"size=4k,nr_inodes=2", "no space left on device"}, // room for the lock alone
+		"full later":       {"size=4k,nr_inodes=3", "no space left on device"}, // and for the record
+		"for reading only": {"ro", "read-only file system"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			state := func(options string) {
+				t.Helper()
+				if err := unix.Mount("test", n.State, "tmpfs", 0, strings.TrimPrefix(options, "ro")); err != nil {
+					t.Skipf("mounting a file system: %v", err)
+				}
+				if options == "ro" {
+					if err := unix.Mount("", n.State, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := os.MkdirAll(n.State, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			state(tt.options)
+			if strings.HasSuffix(name, "later") { // the spec does not fit, as it is beside the record
+				n.CDI = n.State
+			}
+			_, err := n.Prepare(n.plan(uid, gib))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if _, err := os.Stat(n.specFile(uid)); err == nil {
+				t.Error("a container could be started")
+			}
+			if tt.options != "ro" {
+				if err := n.Unprepare(uid); err != nil { // the pod is deleted: that needs no room
+					t.Error(err)
+				}
+				checkNothingLeft(t, n)
+			}
+			if err := unix.Unmount(n.State, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+				t.Error(err)
+			}
+			if err := n.Unprepare(uid); err != nil {
+				t.Error(err)
+			}
+			checkNothingLeft(t, n)
+		})
+	}
+}
+
+// Records that are no records, whatever they are, are no claims: the same claim can be prepared, and unprepared, and others too.
+func TestCorruptRecords(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(n.recordFile(uid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"empty": "", "no JSON": "\x00\x00\x00", "another type": "[]", "null": "null", "another version": strings.Replace(string(good), `"version":1`, `"version":2`, 1),
+		"another claim's": strings.ReplaceAll(string(good), uid, other), "two": string(good) + string(good), "half": string(good[:len(good)/2]),
+	} {
+		t.Run(name, func(t *testing.T) {
+			write := func() {
+				t.Helper()
+				if err := os.WriteFile(n.recordFile(uid), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write()
+			if _, err := n.Prepare(n.plan(other, gib)); err != nil {
+				t.Errorf("another claim: %v", err)
+			}
+			if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
+				t.Error(err)
+			}
+			if r, err := n.Record(uid); err != nil || r.Plan.UID != uid {
+				t.Errorf("the record is %+v, %v", r, err)
+			}
+			write()
+			if err := errors.Join(n.Unprepare(uid), n.Unprepare(other)); err != nil {
+				t.Error(err)
+			}
+			checkNothingLeft(t, n)
+		})
+	}
+}
+
+// Several plugins, as in an update, with several calls each, for the same claims at once: each call succeeds, and afterwards there is what
+// the last calls wanted.
+func TestAtOnce(t *testing.T) {
+	n := newNode(t)
+	base := filepath.Dir(n.State)
+	plugins := []*Node{nodeAt(t, base), nodeAt(t, base)}
+	run := func(work func(n *Node, i int) error) {
+		t.Helper()
+		const calls = 4
+		errs := make(chan error, len(plugins)*calls)
+		for _, own := range plugins {
+			for i := range calls {
+				go func() { errs <- work(own, i) }()
+			}
+		}
+		for range len(plugins) * calls {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	uids := []string{uid, other}
+	plan := func(i int) claim.Plan {
+		p := n.plan(uids[i%2], gib)
+		p.Rations[0].Shares[0].Compute = 0
+		return p
+	}
+	prepare := func(n *Node, i int) error { _, err := n.Prepare(plan(i)); return err }
+	unprepare := func(n *Node, i int) error { return n.Unprepare(uids[i%2]) }
+	run(prepare)
+	if records, err := n.Records(); err != nil || len(records) != 2 {
+		t.Fatalf("%d records, %v", len(records), err)
+	}
+	for _, id := range uids {
+		n.readSpec(t, id)
+		if j, err := machine.ReadJob(JobPrefix + id); err != nil || j.Devices[0].Limit != gib {
+			t.Errorf("got %+v, %v", j, err)
+		}
+	}
+	run(func(n *Node, i int) error {
+		if i >= 2 {
+			return unprepare(n, i)
+		}
+		return prepare(n, i)
+	})
+	run(unprepare)
+	checkNothingLeft(t, n)
+}

@@ -1,0 +1,53 @@
+package plugin
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
+)
+
+// How often the kubelet is told of the GPUs' health, and after how long it takes what it was told for
+// unknown.
+const (
+	healthPeriod  = time.Minute
+	healthTimeout = 3 * healthPeriod
+)
+
+// NodeWatchResources tells the kubelet of the health of all GPUs, until one of both ends, which ends the stream: it becomes part of
+// the status of the pods that have them.
+func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
+	ticker := time.NewTicker(healthPeriod)
+	defer ticker.Stop()
+	for {
+		if err := stream.Send(&health.NodeWatchResourcesResponse{Devices: p.health(time.Now())}); err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// health returns the health of all GPUs.
+func (p *Plugin) health(now time.Time) (out []*health.DeviceHealth) {
+	var uuids []string
+	for _, g := range p.Node.GPUs {
+		uuids = append(uuids, g.UUID)
+	}
+	var sick map[string]string
+	if p.Sick != nil {
+		sick = p.Sick(uuids)
+	}
+	for _, g := range p.Node.GPUs {
+		d := &health.DeviceHealth{Device: &health.DeviceIdentifier{PoolName: p.NodeName, DeviceName: g.Name()}, Health: health.HealthStatus_HEALTHY,
+			LastUpdatedTime: now.Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout / time.Second)}
+		if why, ok := sick[g.UUID]; ok {
+			d.Health, d.Message = health.HealthStatus_UNHEALTHY, short(why)
+		}
+		out = append(out, d)
+	}
+	return out
+}
