@@ -76,6 +76,7 @@ type Agent struct {
 	told    *told    // of the loop
 
 	wake    chan struct{} // something has happened
+	looked  chan struct{} // closed after the first look
 	all     atomic.Bool   // the next look is at all jobs, and not only at those that were hinted at
 	picture atomic.Pointer[picture]
 	epoch   epoch.Epoch     // of the serials of its pictures
@@ -87,8 +88,8 @@ type Agent struct {
 
 // New returns an agent that has not looked yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(), wake: make(chan struct{}, 1),
-		log: eventLog{log: opts.Log, own: os.Geteuid(), lines: map[int]*logLines{}}}
+	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(),
+		wake: make(chan struct{}, 1), looked: make(chan struct{}), log: eventLog{log: opts.Log, own: os.Geteuid(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
@@ -138,6 +139,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
 	defer timer.Stop()
 	var failed error
+	first := true
 	looks := pace.Pace{Every: gap, Most: maxLooks}
 	a.all.Store(true)
 	for {
@@ -148,9 +150,12 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		} else if err == nil {
 			failed = nil
 		}
-		if ready != nil {
-			ready()
-			ready = nil
+		if first {
+			first = false
+			close(a.looked)
+			if ready != nil {
+				ready()
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -44,8 +44,9 @@ func Sockets() []string {
 	return []string{filepath.Join(rootFolder, job.AgentSocket), own}
 }
 
-// Client asks an agent. It is believed only if it is root's or this user's: the socket is, and the
-// process behind it.
+// Client asks an agent. It is believed only if it is root's or this user's: the socket's file is, and
+// the process that listens, by the kernel's word. Where systemd passes the socket, that is systemd, which
+// gives it to nobody but the agent's unit.
 type Client struct {
 	path    string
 	http    *http.Client

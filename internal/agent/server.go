@@ -121,9 +121,20 @@ func (l *listener) leave(uid int) {
 	}
 }
 
-// Listen makes the agent's socket in a folder of jobs. release removes it. While it is there no
-// other agent serves that folder.
+// Listen returns the agent's socket in a folder of jobs: the one that systemd has passed, or one that it
+// makes. release closes it, and removes it if it was made here. Until then no other agent serves that
+// folder.
 func Listen(folder string) (l net.Listener, release func(), err error) {
+	path := filepath.Join(folder, job.AgentSocket)
+	passed, err := passedSocket(path) // first: its variables are for nobody else
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil && passed != nil {
+			_ = passed.Close()
+		}
+	}()
 	lock, err := os.OpenFile(filepath.Join(folder, job.AgentLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
@@ -136,12 +147,25 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 		}
 		return nil, nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	path := filepath.Join(folder, job.AgentSocket)
-	_ = os.Remove(path) // of an agent that was killed
+	socket := passed
+	if socket == nil {
+		if socket, err = makeSocket(path); err != nil {
+			_ = lock.Close()
+			return nil, nil, err
+		}
+	}
+	return &listener{Listener: socket, users: map[int]int{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
+}
+
+// makeSocket makes a socket at path, in place of that of an agent that was killed. The caller has the lock.
+func makeSocket(path string) (*net.UnixListener, error) {
+	if isListening(path) { // systemd does, for an agent that it will start: clients would be lost to it
+		return nil, fmt.Errorf("making the agent's socket: %s: %w, or systemd listens for one (systemctl start ration-agent)", path, ErrRunning)
+	}
+	_ = os.Remove(path)
 	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		_ = lock.Close()
-		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
+		return nil, fmt.Errorf("making the agent's socket: %w", err)
 	}
 	// All may ask: what they are told depends on who they are.
 	mode := os.FileMode(0o600)
@@ -149,13 +173,14 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 		mode = 0o666
 	}
 	if err := os.Chmod(path, mode); err != nil {
-		_, _ = socket.Close(), lock.Close()
-		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
+		_ = socket.Close()
+		return nil, fmt.Errorf("making the agent's socket: %w", err)
 	}
-	return &listener{Listener: socket, users: map[int]int{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
+	return socket, nil
 }
 
 // Serve answers on the socket and, if the options say so, to Prometheus, until the context ends.
+// Who asks before the first look waits for it: systemd starts an agent because somebody asks.
 func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
@@ -180,7 +205,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_ = metrics.Write(w, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
 	})
-	api := &http.Server{Handler: withVersion(a.opts.Version, mux), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
+	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterLook(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
@@ -195,7 +220,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
 		}
 		public = web.NewCrowd(public, maxPublic) // every user of the machine can connect
-		server := &http.Server{Handler: a.publicHandler(public.Addr()), BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
+		server := &http.Server{Handler: a.afterLook(a.publicHandler(public.Addr())), BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
 			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
 		web.Attend(server)
 		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
@@ -219,6 +244,17 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 	}
 	return nil
+}
+
+// afterLook returns a handler whose requests wait until the agent has looked once.
+func (a *Agent) afterLook(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-a.looked:
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	})
 }
 
 // publicHandler serves what everybody may know: every user of the machine can reach the port.

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// firstPassed is the first descriptor that systemd passes.
+const firstPassed = 3
+
+// passedSocket returns the listening socket that systemd has passed to this process
+// (sd_listen_fds(3)), or nil where it has passed none. It must be the one at path: clients look for
+// no other. systemd made the file and keeps the socket open: the file is not removed when the
+// listener is closed, and who connects afterwards waits for the next agent. Children are told
+// nothing of it.
+func passedSocket(path string) (*net.UnixListener, error) {
+	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
+	for _, name := range []string{"LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		if err := os.Unsetenv(name); err != nil {
+			return nil, err
+		}
+	}
+	if pid != strconv.Itoa(os.Getpid()) || count == "0" {
+		return nil, nil // for another process, whose environment this one has
+	}
+	if count != "1" {
+		return nil, fmt.Errorf("taking the socket from systemd: LISTEN_FDS=%q: the agent takes one socket (ration-agent.socket has one ListenStream)", count)
+	}
+	unix.CloseOnExec(firstPassed)
+	if err := checkPassed(firstPassed, path); err != nil {
+		return nil, fmt.Errorf("taking the socket from systemd: %w (ration-agent.socket has ListenStream=%s)", err, path)
+	}
+	file := os.NewFile(firstPassed, path)
+	defer file.Close() // the listener has its own
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("taking the socket from systemd: %w", err)
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// checkPassed says what is wrong with a socket that should listen at path.
+func checkPassed(fd int, path string) error {
+	for _, option := range []struct {
+		name, want int
+		wrong      string
+	}{
+		{unix.SO_DOMAIN, unix.AF_UNIX, "it is not a Unix socket"},
+		{unix.SO_TYPE, unix.SOCK_STREAM, "it is not a stream"},
+		{unix.SO_ACCEPTCONN, 1, "it does not listen"},
+	} {
+		got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option.name)
+		if err != nil {
+			return fmt.Errorf("descriptor %d: %w", fd, err)
+		}
+		if got != option.want {
+			return errors.New(option.wrong)
+		}
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return err
+	}
+	at, is := name.(*unix.SockaddrUnix)
+	if !is {
+		return errors.New("it is not a Unix socket")
+	}
+	if filepath.Clean(at.Name) != filepath.Clean(path) {
+		return fmt.Errorf("it is at %q", at.Name)
+	}
+	return nil
+}
+
+// isListening reports whether a process listens on the socket at path.
+func isListening(path string) bool {
+	c, err := net.DialTimeout("unix", path, dialTimeout)
+	if err == nil {
+		_ = c.Close()
+	}
+	// EAGAIN: there is no room for another who waits.
+	return err == nil || errors.Is(err, unix.EAGAIN)
+}

@@ -1,0 +1,228 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// listenAt listens at an agent's socket as systemd does, and returns it with its path.
+func listenAt(t *testing.T, folder string) (*os.File, string) {
+	t.Helper()
+	path := filepath.Join(folder, job.AgentSocket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return fileOf(t, l), path
+}
+
+// fileOf returns the descriptor of a socket.
+func fileOf(t *testing.T, socket interface{ File() (*os.File, error) }) *os.File {
+	t.Helper()
+	file, err := socket.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return file
+}
+
+// passedAgent is ration agent, to which sockets are passed as systemd does it.
+func passedAgent(folder string, sockets ...*os.File) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec ration agent --listen none`)
+	cmd.Env = append(append(os.Environ(), environ(folder)...), fmt.Sprint("LISTEN_FDS=", len(sockets)))
+	cmd.ExtraFiles = sockets
+	return cmd
+}
+
+// startPassed starts one. end asks it to end, and waits for that.
+func startPassed(t *testing.T, folder string, socket *os.File) (cmd *exec.Cmd, end func()) {
+	t.Helper()
+	cmd = passedAgent(folder, socket)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
+			t.Errorf("the agent: %v", err)
+		}
+	})
+	t.Cleanup(end)
+	return cmd, end
+}
+
+// question is one that has been asked, however long the answer takes.
+type question struct {
+	t *testing.T
+	net.Conn
+}
+
+func ask(t *testing.T, path string) question {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err := io.WriteString(c, "GET /v1/machine HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	return question{t, c}
+}
+
+// wantTrain checks that the answer has the job.
+func (q question) wantTrain() {
+	q.t.Helper()
+	answer, err := http.ReadResponse(bufio.NewReader(q), nil)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var m machine.Machine
+	if err := json.NewDecoder(answer.Body).Decode(&m); err != nil || len(m.Jobs) != 1 || m.Jobs[0].Name != "train" {
+		q.t.Errorf("got %+v, %v", m, err)
+	}
+}
+
+// An agent takes the socket that systemd listens on, answers who has asked before it was there, when it
+// has looked, and leaves the socket to the next one.
+func TestAgentTakesPassedSocket(t *testing.T) {
+	folder := agentFolder(t)
+	socket, path := listenAt(t, folder)
+	before, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		early := ask(t, path)
+		cmd, end := startPassed(t, folder, socket)
+		early.wantTrain()
+		ask(t, path).wantTrain()
+		wantNoneInherited(t, cmd.Process.Pid)
+		// There is one in a folder, whoever listens.
+		if out, err := passedAgent(folder, socket).CombinedOutput(); err == nil || !strings.Contains(string(out), "an agent is running already") {
+			t.Errorf("a second agent: %v\n%s", err, out)
+		}
+		end()
+		if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
+			t.Fatalf("the agent has removed a socket that is not its own: %v", err)
+		}
+	}
+	// One that is started by hand does not take the place of the one that systemd would start.
+	cmd := exec.Command("ration", "agent", "--listen", "none")
+	cmd.Env = append(os.Environ(), environ(folder)...)
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "systemctl start ration-agent") {
+		t.Errorf("an agent beside systemd's socket: %v\n%s", err, out)
+	}
+	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
+		t.Errorf("it has removed the socket: %v", err)
+	}
+}
+
+// wantNoneInherited checks that children of a process get no socket of it.
+func wantNoneInherited(t *testing.T, pid int) {
+	t.Helper()
+	fds := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		to, _ := os.Readlink(filepath.Join(fds, e.Name()))
+		if !strings.HasPrefix(to, "socket:") {
+			continue
+		}
+		info, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, e.Name()))
+		if err != nil {
+			continue // of a question that has been answered
+		}
+		var flags int
+		_, text, _ := strings.Cut(string(info), "flags:")
+		if _, err := fmt.Sscanf(text, "%o", &flags); err != nil || flags&unix.O_CLOEXEC == 0 {
+			t.Errorf("children get socket %s, %v:\n%s", e.Name(), err, info)
+		}
+	}
+}
+
+// What is passed and is not the agent's socket is refused, and named.
+func TestAgentRefusesPassedSocket(t *testing.T) {
+	folder := agentFolder(t)
+	right, path := listenAt(t, folder)
+	other, err := net.Listen("unix", filepath.Join(folder, "other.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(folder, "datagrams.sock"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	connected, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connected.Close()
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for want, sockets := range map[string][]*os.File{
+		"the agent takes one socket": {right, right},
+		`other.sock"`:                {fileOf(t, other.(*net.UnixListener))},
+		"it is not a Unix socket":    {fileOf(t, tcp.(*net.TCPListener))},
+		"it is not a stream":         {fileOf(t, datagrams)},
+		"it does not listen":         {fileOf(t, connected.(*net.UnixConn))},
+		"socket operation on":        {file},
+	} {
+		out, err := passedAgent(folder, sockets...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "taking the socket from systemd") || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v\n%s", want, err, out)
+		}
+	}
+}
+
+// Commands go on without an agent that systemd listens for and that does not come.
+func TestAgentDoesNotCome(t *testing.T) {
+	folder := agentFolder(t)
+	questions := [][]string{{"ps", "--format", "{{.Name}} {{.State}}"}, {"limit", "train"}, {"limit", "train", "10g"}, {"why"}, {"events"}}
+	alone := make([]string, len(questions))
+	for i, args := range questions {
+		alone[i] = runIn(t, folder, args...)
+	}
+	listenAt(t, folder)
+	var all sync.WaitGroup
+	for i, args := range questions {
+		all.Go(func() {
+			if got := runIn(t, folder, args...); got != alone[i] {
+				t.Errorf("%q: got\n%s, and where nobody listens\n%s", args, got, alone[i])
+			}
+		})
+	}
+	all.Wait()
+}
