@@ -247,7 +247,7 @@ func TestDebianRoot(t *testing.T) {
 		t.Errorf("a signal that was ignored is not any more: %s", out)
 	}
 	r.wantSlurm("usr")
-	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/lib/tmpfiles.d/ration.conf", "usr/lib/systemd/system/ration-agent.service", "usr/share/man/man1/ration-run.1.gz",
+	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/lib/tmpfiles.d/ration.conf", "usr/lib/systemd/system/ration-agent.service", "usr/lib/systemd/system/ration-agent.socket", "usr/share/man/man1/ration-run.1.gz",
 		"usr/share/bash-completion/completions/ration", "usr/share/zsh/vendor-completions/_ration", "usr/share/doc/ration/sbom.spdx.json"} {
 		if _, err := os.Stat(filepath.Join(r.dir, path)); err != nil {
 			t.Errorf("the package did not install %s", path)

@@ -35,9 +35,32 @@ func unit(t *testing.T, name string) string {
 // systemd knows everything in the units.
 func TestUnitIsKnown(t *testing.T) {
 	for _, name := range []string{"ration-agent.service", "ration-policy.service"} {
-		out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit(t, name)).CombinedOutput()
-		if err != nil || strings.Contains(string(out), name+":") {
+		files := []string{unit(t, name)}
+		if name == "ration-agent.service" { // each requires the other
+			files = append(files, unit(t, "ration-agent.socket"))
+		}
+		out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "ration-agent.socket:") || strings.Contains(string(out), name+":") {
 			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// systemd makes the socket where the agent would, with the mode that it would give it, and takes it away
+// again; who starts, enables or stops one of the agent's units does so with the other.
+func TestSocketUnit(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"ration-agent.socket":  {"ListenStream=/run/ration/agent.sock", "SocketMode=0666", "RemoveOnStop=yes", "WantedBy=sockets.target"},
+		"ration-agent.service": {"Requires=ration-agent.socket", "Also=ration-agent.socket"},
+	} {
+		text, err := os.ReadFile("systemd/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			if !strings.Contains(string(text), "\n"+line+"\n") {
+				t.Errorf("%s has no line %s", name, line)
+			}
 		}
 	}
 }

@@ -127,8 +127,9 @@ func TestAgentTakesPassedSocket(t *testing.T) {
 			t.Fatalf("the agent has removed a socket that is not its own: %v", err)
 		}
 	}
-	// One that is started by hand does not take the place of the one that systemd would start.
-	cmd := exec.Command("ration", "agent", "--listen", "none")
+	// One that is started by hand does not take the place of the one that systemd would start. (If it
+	// did, it would end at the address.)
+	cmd := exec.Command("ration", "agent", "--listen", "300.0.0.1:1")
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "systemctl start ration-agent") {
 		t.Errorf("an agent beside systemd's socket: %v\n%s", err, out)

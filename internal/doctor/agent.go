@@ -15,9 +15,12 @@ import (
 	"ration/internal/job"
 )
 
-// unitPaths are where packages and make install put the agent's unit.
-var unitPaths = []string{"/etc/systemd/system/ration-agent.service", "/usr/lib/systemd/system/ration-agent.service", "/lib/systemd/system/ration-agent.service",
-	"/usr/local/lib/systemd/system/ration-agent.service"}
+// unitFolders are where packages, make install and administrators put the agent's units.
+var unitFolders = []string{"/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/usr/local/lib/systemd/system"}
+
+func isInstalled(unit string) bool {
+	return slices.ContainsFunc(unitFolders, func(folder string) bool { return isThere(filepath.Join(folder, unit)) })
+}
 
 // restartAgent is what to do about an agent that does not do what it should.
 const restartAgent = "start it again: systemctl restart ration-agent, or ration agent"
@@ -25,8 +28,20 @@ const restartAgent = "start it again: systemctl restart ration-agent, or ration 
 // checkAgent looks for an agent, and asks it; and for its unit, where systemd runs.
 func (c *checker) checkAgent() {
 	c.checkSocket()
-	if unit := slices.IndexFunc(unitPaths, isThere); unit >= 0 && isThere("/run/systemd/system") {
-		c.checkUnit(systemctlShow())
+	if isInstalled("ration-agent.service") && isThere("/run/systemd/system") {
+		service, err := systemctlShow("ration-agent.service")
+		if err != nil {
+			c.skip(agentUnit, "systemctl show: %v", err)
+			return
+		}
+		var socket unitState
+		if isInstalled("ration-agent.socket") {
+			if socket, err = systemctlShow("ration-agent.socket"); err != nil {
+				c.skip(agentUnit, "systemctl show: %v", err)
+				return
+			}
+		}
+		c.checkUnits(service, socket)
 		if job.AllUsers() && !isThere(job.Folder()) {
 			c.warn("agent's folder", "make it: systemd-tmpfiles --create", "%s is not there: the agent's unit does not start without it", job.Folder())
 		}
@@ -70,39 +85,65 @@ func (c *checker) checkSocket() {
 	c.pass("agent", "none runs, and none is needed")
 }
 
-// systemctlShow returns what systemd says of the unit, NAME=VALUE a line each.
-func systemctlShow() ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	return exec.CommandContext(ctx, "systemctl", "show", "ration-agent.service", "--property=LoadState,ActiveState,SubState,Result,UnitFileState,NeedDaemonReload,NRestarts").Output()
-}
+// unitState is what systemd says of a unit, by property.
+type unitState map[string]string
 
-// checkUnit checks the agent's unit, which is installed, by what systemctl show has said.
-func (c *checker) checkUnit(shown []byte, err error) {
-	const name = "agent's unit"
-	if err != nil {
-		c.skip(name, "systemctl show: %v", err)
-		return
-	}
-	is := map[string]string{}
-	for line := range strings.Lines(string(shown)) {
+func parseUnit(shown string) unitState {
+	is := unitState{}
+	for line := range strings.Lines(shown) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		is[key] = value
 	}
+	return is
+}
+
+// systemctlShow returns what systemd says of a unit.
+func systemctlShow(unit string) (unitState, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	shown, err := exec.CommandContext(ctx, "systemctl", "show", unit, "--property=LoadState,ActiveState,SubState,Result,UnitFileState,NeedDaemonReload,NRestarts").Output()
+	return parseUnit(string(shown)), err
+}
+
+// agentUnit is the name of the check of the agent's units.
+const agentUnit = "agent's unit"
+
+// checkUnits checks the agent's units, which are installed, by what systemd says of them. socket is nil
+// for a unit of an administrator's own, without a socket.
+func (c *checker) checkUnits(service, socket unitState) {
+	if !c.checkUnit("ration-agent.service", service) || socket != nil && !c.checkUnit("ration-agent.socket", socket) {
+		return
+	}
+	runs, listens := service["ActiveState"] == "active", socket["ActiveState"] == "active"
+	switch {
+	case runs && !listens && socket != nil:
+		c.warn(agentUnit, "systemctl restart ration-agent", "ration-agent.service runs, and ration-agent.socket is %s: while the agent is started again, commands do without it", socket["ActiveState"])
+	case runs && service["UnitFileState"] == "disabled" && socket["UnitFileState"] != "enabled":
+		c.warn(agentUnit, "systemctl enable ration-agent", "ration-agent.service runs, and will not after the next start of the machine")
+	case runs && service["UnitFileState"] == "disabled":
+		c.pass(agentUnit, "ration-agent.service runs; after the next start of the machine, from the first question on: ration-agent.socket is %s", socket["UnitFileState"])
+	case runs:
+		c.pass(agentUnit, "ration-agent.service runs, and is %s", service["UnitFileState"])
+	case listens:
+		c.pass(agentUnit, "ration-agent.service does not run: the next question starts it; ration-agent.socket is %s", socket["UnitFileState"])
+	default:
+		c.pass(agentUnit, "ration-agent.service does not run, and is %s (systemctl enable --now ration-agent starts it)", service["UnitFileState"])
+	}
+}
+
+// checkUnit reports whether nothing is wrong with one of them by itself.
+func (c *checker) checkUnit(unit string, is unitState) bool {
 	switch {
 	case is["LoadState"] != "loaded":
-		c.warn(name, "systemctl daemon-reload", "ration-agent.service is installed, and to systemd it is %q", is["LoadState"])
+		c.warn(agentUnit, "systemctl daemon-reload", "%s is installed, and to systemd it is %q", unit, is["LoadState"])
 	case is["ActiveState"] == "failed":
-		c.warn(name, "journalctl -u ration-agent says more", "ration-agent.service has failed: %s", is["Result"])
+		c.warn(agentUnit, "journalctl -u ration-agent says more; then systemctl restart ration-agent", "%s has failed: %s", unit, is["Result"])
 	case is["ActiveState"] == "activating" && is["SubState"] == "auto-restart":
-		c.warn(name, "journalctl -u ration-agent says more", "ration-agent.service ends again and again: %s", is["Result"])
+		c.warn(agentUnit, "journalctl -u ration-agent says more", "%s ends again and again: %s", unit, is["Result"])
 	case is["NeedDaemonReload"] == "yes":
-		c.warn(name, "systemctl daemon-reload, and systemctl restart ration-agent", "ration-agent.service has changed since systemd read it")
-	case is["ActiveState"] == "active" && is["UnitFileState"] == "disabled":
-		c.warn(name, "systemctl enable ration-agent", "ration-agent.service runs, and will not after the next start of the machine")
-	case is["ActiveState"] == "active":
-		c.pass(name, "ration-agent.service runs, and is %s", is["UnitFileState"])
+		c.warn(agentUnit, "systemctl daemon-reload, and systemctl restart ration-agent", "%s has changed since systemd read it", unit)
 	default:
-		c.pass(name, "ration-agent.service does not run, and is %s (systemctl enable --now ration-agent starts it)", is["UnitFileState"])
+		return true
 	}
+	return false
 }

@@ -58,25 +58,42 @@ func TestAgentVersion(t *testing.T) {
 	}
 }
 
-// What systemd says of the unit is put into words, with what to do.
-func TestUnit(t *testing.T) {
-	for shown, want := range map[string]Check{
-		"LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nNeedDaemonReload=no\n":  {Verdict: Pass, Text: "runs, and is enabled"},
-		"LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\n":                    {Verdict: Pass, Text: "does not run, and is disabled"},
-		"LoadState=loaded\nActiveState=active\nUnitFileState=disabled\n":                      {Verdict: Warn, Text: "will not after the next start", Remedy: "systemctl enable ration-agent"},
-		"LoadState=loaded\nActiveState=failed\nResult=exit-code\n":                            {Verdict: Warn, Text: "has failed: exit-code", Remedy: "journalctl"},
-		"LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n": {Verdict: Warn, Text: "again and again", Remedy: "journalctl"},
-		"LoadState=loaded\nActiveState=active\nNeedDaemonReload=yes\n":                        {Verdict: Warn, Text: "has changed", Remedy: "daemon-reload"},
-		"LoadState=not-found\nActiveState=inactive\n":                                         {Verdict: Warn, Text: "not-found", Remedy: "daemon-reload"},
+// What systemd says of the units is put into words, with what to do.
+func TestUnits(t *testing.T) {
+	const (
+		running  = "LoadState=loaded\nActiveState=active\nSubState=running\nNeedDaemonReload=no\n"
+		inactive = "LoadState=loaded\nActiveState=inactive\nSubState=dead\n"
+		enabled  = "UnitFileState=enabled\n"
+		disabled = "UnitFileState=disabled\n"
+	)
+	for _, test := range []struct {
+		service, socket string
+		want            Check
+	}{
+		{running + enabled, running + enabled, Check{Verdict: Pass, Text: "runs, and is enabled"}},
+		{running + enabled, running + disabled, Check{Verdict: Pass, Text: "runs, and is enabled"}}, // which starts the socket
+		{running + disabled, running + enabled, Check{Verdict: Pass, Text: "from the first question on"}},
+		{running + disabled, running + disabled, Check{Verdict: Warn, Text: "will not after the next start", Remedy: "systemctl enable ration-agent"}},
+		{running + enabled, inactive + enabled, Check{Verdict: Warn, Text: "ration-agent.socket is inactive", Remedy: "systemctl restart ration-agent"}},
+		{running + enabled, "", Check{Verdict: Pass, Text: "runs, and is enabled"}}, // a unit without a socket
+		{running + disabled, "", Check{Verdict: Warn, Text: "will not after the next start"}},
+		{inactive + disabled, running + enabled, Check{Verdict: Pass, Text: "the next question starts it; ration-agent.socket is enabled"}},
+		{inactive + disabled, inactive + disabled, Check{Verdict: Pass, Text: "does not run, and is disabled"}},
+		{"LoadState=loaded\nActiveState=failed\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "service has failed: exit-code", Remedy: "journalctl"}},
+		{inactive, "LoadState=loaded\nActiveState=failed\nResult=service-start-limit-hit\n", Check{Verdict: Warn, Text: "socket has failed: service-start-limit-hit", Remedy: "journalctl"}},
+		{"LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "again and again", Remedy: "journalctl"}},
+		{running + "NeedDaemonReload=yes\n", running, Check{Verdict: Warn, Text: "service has changed", Remedy: "daemon-reload"}},
+		{"LoadState=not-found\nActiveState=inactive\n", running, Check{Verdict: Warn, Text: "service is installed, and to systemd it is \"not-found\"", Remedy: "daemon-reload"}},
+		{running + enabled, "LoadState=not-found\nActiveState=inactive\n", Check{Verdict: Warn, Text: "socket is installed, and to systemd it is \"not-found\"", Remedy: "daemon-reload"}},
 	} {
 		c := &checker{}
-		c.checkUnit([]byte(shown), nil)
-		if got := c.report.Checks[0]; got.Verdict != want.Verdict || !strings.Contains(got.Text, want.Text) || !strings.Contains(got.Remedy, want.Remedy) {
-			t.Errorf("%q: got %+v", shown, got)
+		var socket unitState
+		if test.socket != "" {
+			socket = parseUnit(test.socket)
 		}
-	}
-	c := &checker{}
-	if c.checkUnit(nil, os.ErrNotExist); c.report.Checks[0].Verdict != Skip {
-		t.Errorf("got %+v", c.report.Checks)
+		c.checkUnits(parseUnit(test.service), socket)
+		if got := c.report.Checks; len(got) != 1 || got[0].Verdict != test.want.Verdict || !strings.Contains(got[0].Text, test.want.Text) || !strings.Contains(got[0].Remedy, test.want.Remedy) {
+			t.Errorf("%q, %q: got %+v", test.service, test.socket, got)
+		}
 	}
 }
