@@ -1,10 +1,15 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sockets that were passed to another process are not taken, and no child hears of any.
@@ -19,6 +24,44 @@ func TestPassedToAnother(t *testing.T) {
 	for _, entry := range os.Environ() {
 		if strings.HasPrefix(entry, "LISTEN_") {
 			t.Errorf("children get %s", entry)
+		}
+	}
+}
+
+// Whoever answers in the end, a client believes who listens: a socket whose file is root's, and at which
+// another user listens, is none.
+func TestBelievesWhoListens(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	for uid, believed := range map[int]bool{0: true, 61000: false} {
+		path := filepath.Join(t.TempDir(), "agent.sock")
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			t.Fatal(err)
+		}
+		listened := make(chan error)
+		go func() {
+			runtime.LockOSThread() // for good: the thread ends with this function
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+				listened <- errno
+				return
+			}
+			listened <- unix.Listen(fd, 1)
+		}()
+		if err := <-listened; err != nil {
+			t.Fatal(err)
+		}
+		c, err := dial(path)
+		if err == nil {
+			_ = c.Close()
+		}
+		if (err == nil) != believed || err != nil && !errors.Is(err, ErrNone) {
+			t.Errorf("user %d listens: %v", uid, err)
 		}
 	}
 }

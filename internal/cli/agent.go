@@ -42,6 +42,9 @@ agent.sock in the folder of jobs, /run/ration for root's. To its own user and
 to root it shows everything, to others their own jobs, and what is handed out
 of each device.
 
+Where systemd passes it that socket (ration-agent.socket), it takes it, and
+leaves it open for the next agent: who asks in between waits.
+
 Nothing needs it: jobs go on, and all commands work, when it is not there or is
 killed. ration ps, top, limit, why and events ask it where it is there.
 

@@ -45,9 +45,12 @@ func fileOf(t *testing.T, socket interface{ File() (*os.File, error) }) *os.File
 	return file
 }
 
+// noAddress ends an agent that should have ended before.
+const noAddress = "300.0.0.1:1"
+
 // passedAgent is ration agent, to which sockets are passed as systemd does it.
-func passedAgent(folder string, sockets ...*os.File) *exec.Cmd {
-	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec ration agent --listen none`)
+func passedAgent(folder, listen string, sockets ...*os.File) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ exec ration agent --listen "$0"`, listen)
 	cmd.Env = append(append(os.Environ(), environ(folder)...), fmt.Sprint("LISTEN_FDS=", len(sockets)))
 	cmd.ExtraFiles = sockets
 	return cmd
@@ -56,7 +59,7 @@ func passedAgent(folder string, sockets ...*os.File) *exec.Cmd {
 // startPassed starts one. end asks it to end, and waits for that.
 func startPassed(t *testing.T, folder string, socket *os.File) (cmd *exec.Cmd, end func()) {
 	t.Helper()
-	cmd = passedAgent(folder, socket)
+	cmd = passedAgent(folder, "none", socket)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -119,7 +122,7 @@ func TestAgentTakesPassedSocket(t *testing.T) {
 		ask(t, path).wantTrain()
 		wantNoneInherited(t, cmd.Process.Pid)
 		// There is one in a folder, whoever listens.
-		if out, err := passedAgent(folder, socket).CombinedOutput(); err == nil || !strings.Contains(string(out), "an agent is running already") {
+		if out, err := passedAgent(folder, noAddress, socket).CombinedOutput(); err == nil || !strings.Contains(string(out), "an agent is running already") {
 			t.Errorf("a second agent: %v\n%s", err, out)
 		}
 		end()
@@ -127,9 +130,8 @@ func TestAgentTakesPassedSocket(t *testing.T) {
 			t.Fatalf("the agent has removed a socket that is not its own: %v", err)
 		}
 	}
-	// One that is started by hand does not take the place of the one that systemd would start. (If it
-	// did, it would end at the address.)
-	cmd := exec.Command("ration", "agent", "--listen", "300.0.0.1:1")
+	// One that is started by hand does not take the place of the one that systemd would start.
+	cmd := exec.Command("ration", "agent", "--listen", noAddress)
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "systemctl start ration-agent") {
 		t.Errorf("an agent beside systemd's socket: %v\n%s", err, out)
@@ -201,7 +203,7 @@ func TestAgentRefusesPassedSocket(t *testing.T) {
 		"it does not listen":         {fileOf(t, connected.(*net.UnixConn))},
 		"socket operation on":        {file},
 	} {
-		out, err := passedAgent(folder, sockets...).CombinedOutput()
+		out, err := passedAgent(folder, noAddress, sockets...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "taking the socket from systemd") || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v\n%s", want, err, out)
 		}
