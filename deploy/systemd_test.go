@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,4 +107,57 @@ func TestUnitIsHardened(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	t.Logf("%s", regexp.MustCompile(`(?m)^.*Overall exposure.*$`).Find(out))
+}
+
+// Who removes ration, by package or by script, stops and disables the agent together with its socket, which
+// would start a program that is gone; but not that of another ration.
+func TestRemovalStopsAgent(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	prefix := t.TempDir()
+	installed := filepath.Join(prefix, "lib/systemd/system/ration-agent.socket")
+	for path, text := range map[string]string{
+		"bin/systemctl":   "#!/bin/sh\n[ \"$1\" != show ] || exec echo \"$FRAGMENT\"\necho \"$@\" >>\"$CALLS\"\n",
+		"lib/ration/kept": "", // so that the folder stays
+	} {
+		path = filepath.Join(prefix, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A machine that systemd has started, without a policy, in a mount namespace of its own.
+	const script = "mount -t tmpfs none /etc && mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec sh -s \"$@\""
+	for _, test := range []struct {
+		script, arg, fragment string
+		stops                 bool
+	}{
+		{"prerm", "remove", "", true},
+		{"prerm", "0", "", true},
+		{"prerm", "upgrade", "", false},
+		{"prerm", "1", "", false},
+		{"uninstall", "", installed, true},
+		{"uninstall", "", "/usr/lib/systemd/system/ration-agent.socket", false},
+	} {
+		text, err := os.ReadFile(test.script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The script finds its prefix by its own path, which one that is read from a pipe has not.
+		text = []byte(strings.Replace(string(text), `$(dirname "$0")/../..`, prefix, 1))
+		if err := os.WriteFile(filepath.Join(prefix, "lib/ration/files"), []byte("lib/ration/files\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		calls := filepath.Join(t.TempDir(), "calls")
+		cmd := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", test.arg)
+		cmd.Stdin = strings.NewReader(string(text))
+		cmd.Env = []string{"PATH=" + filepath.Join(prefix, "bin") + ":" + os.Getenv("PATH"), "FRAGMENT=" + test.fragment, "CALLS=" + calls}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s %s: %v\n%s", test.script, test.arg, err, out)
+		}
+		got, _ := os.ReadFile(calls)
+		if stops := string(got) == "--no-reload disable --now ration-agent.socket ration-agent.service\n"; stops != test.stops || !stops && len(got) > 0 {
+			t.Errorf("%s %s, where systemd has %q: it calls systemctl %q", test.script, test.arg, test.fragment, got)
+		}
+	}
 }
