@@ -213,9 +213,6 @@ func readProcesses(r *region.Region, patient patience.Patience) (out []Process, 
 	for i, p := range all {
 		out[i] = claimed(p)
 		index[p.Slot] = i
-		if p.Ending {
-			out[i].KeptBy = r.KeptBy(p.Slot, patient.Left)
-		}
 		if p.Seen != 0 && patient.Left() {
 			asked.ask(p.Seen)
 		}
@@ -226,6 +223,16 @@ func readProcesses(r *region.Region, patient patience.Patience) (out []Process, 
 	}
 	addParents(out)
 	return out, index, ended, nil
+}
+
+// addKeepers says who has the files of processes that are ending. That is to ask for the mappings of
+// every process of the machine: with thousands it takes a hundred times as long as all the rest.
+func (j *Job) addKeepers(r *region.Region, patient patience.Patience) {
+	for i := range j.Processes {
+		if p := &j.Processes[i]; p.State == Ending {
+			p.KeptBy = r.KeptBy(p.Slot, patient.Left)
+		}
+	}
 }
 
 // addParents says which processes were started by others of the job.

@@ -69,7 +69,7 @@ func readRegion(path string, p patience.Patience) (Job, error) {
 		return unreadable(path, fmt.Errorf("opening region %s: %w", path, err))
 	}
 	defer unix.Close(dir)
-	return readRegionAt(dir, filepath.Base(path), path, p)
+	return readRegionAt(dir, filepath.Base(path), path, p, true)
 }
 
 // emptyJob is a job of which nothing but the path of its region is known.
@@ -84,14 +84,15 @@ func unreadable(path string, err error) (Job, error) {
 	return j, err
 }
 
-// readRegionAt reads the region of a name in a job's folder, by the folder's descriptor.
-func readRegionAt(dir int, name, path string, p patience.Patience) (Job, error) {
+// readRegionAt reads the region of a name in a job's folder, by the folder's descriptor. keepers says
+// whether to ask who has the files of processes that are ending.
+func readRegionAt(dir int, name, path string, p patience.Patience, keepers bool) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
 		launch.Running = true // as this process is in it: no other finds a job there
 	}
-	err := j.read(dir, name, p.Part(jobPatience))
+	err := j.read(dir, name, p.Part(jobPatience), keepers)
 	if err != nil {
 		j, _ = unreadable(path, err)
 		j.addHolders(dir, name)
@@ -100,7 +101,7 @@ func readRegionAt(dir int, name, path string, p patience.Patience) (Job, error) 
 	return j, err
 }
 
-func (j *Job) read(dir int, name string, p patience.Patience) error {
+func (j *Job) read(dir int, name string, p patience.Patience, keepers bool) error {
 	r, err := region.OpenReadOnlyAt(dir, name, j.Path)
 	if err != nil {
 		return err
@@ -112,6 +113,9 @@ func (j *Job) read(dir int, name string, p patience.Patience) error {
 	}
 	if err := j.readHistory(r); err != nil {
 		return err
+	}
+	if keepers {
+		j.addKeepers(r, forIdentities(p))
 	}
 	// Also by a process that the region does not show: a job must not hide by what it writes.
 	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {

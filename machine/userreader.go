@@ -70,8 +70,12 @@ type userState struct {
 	turn   int // in ended
 	due    time.Time
 	late   map[string]bool // hints that were put off
-	first  bool            // there was a look
-	buf    []byte          // nil while there are no jobs
+	// While the user's jobs rest, what ends is noticed all the same (lookForEnds).
+	ends    map[string]bool      // of late: folders in which a process is about to end
+	endsDue time.Time            // not before
+	cost    func() time.Duration // threadTime
+	first   bool                 // there was a look
+	buf     []byte               // nil while there are no jobs
 }
 
 // listing is a folder of jobs as it was listed.
@@ -84,7 +88,7 @@ type listing struct {
 
 func newUserReader(uid int, what string, user *allowance) *userReader {
 	return &userReader{uid: uid, what: what, kept: user, paths: func() []string { return nil },
-		state: userState{uid: uid, kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}}}
+		state: userState{cost: threadTime, uid: uid, kept: user, lists: map[string]*listing{}, jobs: map[string]*watched{}}}
 }
 
 // setPaths sets the folders and regions, unless a look is under way, which uses them.
@@ -195,12 +199,12 @@ func (s *userState) close() {
 func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, every bool) userLook {
 	s := &u.state
 	s.most = most
-	hints = s.own(hints)
 	if now.Before(s.due) {
-		s.late = hints
-		return u.last.again(len(hints) > 0)
+		return u.lookForEnds(now, hints)
 	}
-	began := threadTime()
+	hints = s.own(hints)
+	clear(s.ends)
+	began := s.cost()
 	changed := !s.first
 	s.first = true
 	paths := u.paths()
@@ -225,8 +229,8 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 		s.buf = make([]byte, region.PulseSize)
 	}
 	p := patienceForAll()
-	check := func(w *watched) {
-		news, there := w.look(p, s.buf)
+	check := func(w *watched, why sign) {
+		news, there := w.look(p, s.buf, why)
 		if !there {
 			s.forget(w)
 		} else if w.ended {
@@ -235,12 +239,23 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 		changed = changed || news || !there
 	}
 	for i, w := range s.looked() {
-		if !every && !hints[filepath.Dir(w.path)] && !w.wants(now) {
+		why := clock
+		if hints[filepath.Dir(w.path)] {
+			why = hint
+		} else if !every && !w.wants(now) {
 			continue
 		}
-		if check(w); i >= most.open {
+		if check(w, why); i >= most.open {
 			w.close()
 		}
+	}
+	if every {
+		s.renew(now, func(w *watched) {
+			open := w.dir >= 0
+			if check(w, age); !open {
+				w.close()
+			}
+		})
 	}
 	for _, w := range s.active[len(s.looked()):] {
 		w.close()
@@ -249,14 +264,14 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 	for range len(s.ended)/endedRounds + 1 {
 		if every && len(s.ended) > 0 {
 			s.turn = (s.turn + 1) % len(s.ended)
-			check(s.ended[s.turn])
+			check(s.ended[s.turn], clock)
 		}
 	}
 	putOff := false
 	for folder := range hints {
 		w := s.jobs[filepath.Join(folder, job.RegionName)]
 		if w != nil && w.ended {
-			check(w)
+			check(w, hint)
 		}
 		if w != nil && w.late {
 			putOff, s.late[folder] = true, true
@@ -280,24 +295,31 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 
 // own returns the hints at this user's folders, with those that were put off.
 func (s *userState) own(hints map[string]bool) map[string]bool {
-	out := s.late
-	if out == nil {
-		out = map[string]bool{}
-	}
+	out := s.ownOf(hints)
+	maps.Copy(out, s.late)
+	s.late = map[string]bool{}
+	return out
+}
+
+// ownOf returns the hints at this user's folders.
+func (s *userState) ownOf(hints map[string]bool) map[string]bool {
+	out := map[string]bool{}
 	for folder := range hints {
 		if s.lists[folder] != nil || s.jobs[filepath.Join(folder, job.RegionName)] != nil {
 			out[folder] = true
 		}
 	}
-	s.late = map[string]bool{}
 	return out
 }
+
+// restShare is how many times as much as one job all of a user's may cost.
+const restShare = 4
 
 // rest says when the next look may begin: a user with very many jobs costs no more than a part
 // of one processor's time.
 func (s *userState) rest(began time.Duration) {
-	if took := threadTime() - began; took > 50*time.Millisecond {
-		s.due = time.Now().Add(readShare * took / 4)
+	if took := s.cost() - began; took > 50*time.Millisecond {
+		s.due = time.Now().Add(readShare / restShare * took)
 	}
 }
 

@@ -153,7 +153,7 @@ func readUser(g *gathering, f job.Folders, user *allowance) {
 			if user.spent() {
 				return false
 			}
-			j, err := readRegionAt(dir, job.RegionName, found.Path, p)
+			j, err := readRegionAt(dir, job.RegionName, found.Path, p, true)
 			if j.UID == f.UID { // another's in this user's folder, as a link of it, is not called so
 				j.Name = found.Name
 			}
@@ -203,7 +203,7 @@ func readLocked(g *gathering, f job.LockedFile, user *allowance) {
 		return
 	}
 	defer unix.Close(dir)
-	j, err := readRegionAt(dir, name, path, patienceForAll())
+	j, err := readRegionAt(dir, name, path, patienceForAll(), true)
 	if !job.EndedOrNotBegun(err) || j.State == Running {
 		user.cut(&j, kept{})
 		g.add(j)

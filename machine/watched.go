@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,24 +53,39 @@ type watched struct {
 	due     time.Time // not to be read before
 	late    bool      // it has changed, and was not due
 	// unsettled is since when a process has no lock and is not known to be dead: it is about to end, and
-	// nothing that a look asks for tells when it has.
+	// nothing that a look asks for tells when it has. ending is how many do.
 	unsettled time.Time
-	fixed     bool // it is what it was, and is not looked at again
-	reads     int  // how often it was read, for tests
+	ending    int
+	askDue    time.Time // when to ask who has their files, at the earliest
+	fixed     bool      // it is what it was, and is not looked at again
+	reads     int       // how often it was read, for tests
+	asked     int       // how often it was asked who has files, for tests
 }
 
 func watch(name, path string, owner int, user *allowance) *watched {
 	return &watched{name: name, path: path, owner: owner, user: user, region: filepath.Base(path), dir: -1}
 }
 
+// sign is why a job is looked at.
+type sign int
+
+const (
+	clock sign = iota // it is its turn
+	hint              // something has happened in its folder
+	// An end is all that is looked for: something has happened, and the user's jobs have cost so much
+	// that nothing else is read.
+	onlyEnd
+	age // what was read of it is old
+)
+
 // look looks at the job, and reports whether anything has changed. there is false when its
 // folder is gone.
-func (w *watched) look(p patience.Patience, buf []byte) (changed, there bool) {
+func (w *watched) look(p patience.Patience, buf []byte, why sign) (changed, there bool) {
 	if w.fixed {
 		return false, true
 	}
-	before := w.vital
-	if p.Now().Sub(w.read) >= fullAge {
+	before, old := w.vital, why == age || w.ended && p.Now().Sub(w.read) >= fullAge
+	if old {
 		before = job.Vital{}
 	}
 	vital, there := w.openSince(before)
@@ -81,8 +97,13 @@ func (w *watched) look(p patience.Patience, buf []byte) (changed, there bool) {
 		sum, unlocked, equal, _ = w.pulse.Sum(buf)
 	}
 	now := p.Now()
-	w.setUnsettled(unlocked > w.withoutLock(), now)
-	if w.known && equal && w.equal && !w.again(now) && sum == w.sum && vital == w.vital && now.Sub(w.read) < fullAge {
+	w.setEnding(unlocked-w.withoutLock(), now)
+	if why == onlyEnd && w.unsettled.IsZero() {
+		return false, true
+	}
+	// Who hints may have seen the end of a process that was ending.
+	ended := (why == hint || why == onlyEnd) && !w.unsettled.IsZero()
+	if w.known && equal && w.equal && !w.again(now) && !ended && sum == w.sum && vital == w.vital && !old {
 		return false, true
 	}
 	if !w.known && w.hasEnded(vital) {
@@ -96,14 +117,18 @@ func (w *watched) look(p patience.Patience, buf []byte) (changed, there bool) {
 	}
 	w.vital, w.sum, w.equal = vital, sum, equal // of before it is read: a change meanwhile is seen the next time
 	was := watched{shown: w.shown, known: w.known, job: w.job}
+	asks := why != onlyEnd && w.asks(now)
 	w.readAll(p)
-	w.setUnsettled(unlocked > w.withoutLock(), now)
+	if asks {
+		w.askKeepers(p)
+	}
+	w.setEnding(unlocked-w.withoutLock(), now)
 	return !was.same(w), true
 }
 
-// settleTime is how long a process takes to end, as a rule: until then its job is read at each look.
-// Where one takes longer, as a fork child has its files, it is read every endingAge: to find out who
-// has those is to ask for the files of every process.
+// settleTime is how long a process takes to end, as a rule: until then its job is read at each look,
+// and it is not asked who has its files, as it still has them itself. Where one takes longer, as a fork
+// child has them, it is read, and that is asked, every endingAge: it is to ask every process.
 const (
 	settleTime = 2 * time.Second
 	endingAge  = 5 * time.Second
@@ -111,7 +136,12 @@ const (
 
 // again reports whether the job is to be read also where nothing has changed.
 func (w *watched) again(now time.Time) bool {
-	return w.soon(now) || !w.unsettled.IsZero() && now.Sub(w.read) >= endingAge
+	return w.soon(now) || w.asks(now)
+}
+
+// asks reports whether it is to be asked who has the files of processes that are ending.
+func (w *watched) asks(now time.Time) bool {
+	return !w.unsettled.IsZero() && !w.soon(now) && !now.Before(w.askDue)
 }
 
 // soon reports whether another look is worth while at once: a process is about to end.
@@ -126,12 +156,15 @@ func (w *watched) wants(now time.Time) bool {
 	return !w.known || w.late || w.soon(now) || w.name == ""
 }
 
-func (w *watched) setUnsettled(is bool, now time.Time) {
-	if !is {
+// setEnding sets how many processes are about to end. Where one more is, that is news, however long
+// another takes.
+func (w *watched) setEnding(n int, now time.Time) {
+	if n <= 0 {
 		w.unsettled = time.Time{}
-	} else if w.unsettled.IsZero() {
+	} else if n > w.ending || w.unsettled.IsZero() {
 		w.unsettled = now
 	}
+	w.ending = max(n, 0)
 }
 
 // withoutLock counts what had no lock when the job was read, and is no news: processes that were dead,
@@ -176,7 +209,8 @@ func (w *watched) readAll(p patience.Patience) {
 	}
 	began := threadTime()
 	w.reads++
-	j, err := readRegionAt(w.dir, w.region, w.path, p)
+	j, err := readRegionAt(w.dir, w.region, w.path, p, false)
+	j.takeKeepers(&w.job)
 	if w.owner == ownUser || j.UID == w.owner { // another's in this user's folder is not called so
 		j.Name = w.name
 	}
@@ -189,6 +223,42 @@ func (w *watched) readAll(p patience.Patience) {
 		w.close()
 	}
 }
+
+// askKeepers asks who has the files of processes that are ending. What it costs keeps the job from being
+// read no longer: it would keep the end of a process from being noticed.
+func (w *watched) askKeepers(p patience.Patience) {
+	if !slices.ContainsFunc(w.job.Processes, func(p Process) bool { return p.State == Ending }) {
+		return
+	}
+	r, err := region.OpenReadOnlyAt(w.dir, w.region, w.path)
+	if err != nil {
+		return
+	}
+	defer r.Close()
+	began := threadTime()
+	w.asked++
+	w.job.addKeepers(r, forIdentities(p))
+	w.askDue = p.Now().Add(max(endingAge, readShare*(threadTime()-began)))
+}
+
+// takeKeepers takes who has the files of processes that are ending from what was read before.
+func (j *Job) takeKeepers(before *Job) {
+	was := map[int]*Process{} // by slot
+	for i := range before.Processes {
+		if p := &before.Processes[i]; len(p.KeptBy) > 0 {
+			was[p.Slot] = p
+		}
+	}
+	for i := range j.Processes {
+		p := &j.Processes[i]
+		if before := was[p.Slot]; p.State == Ending && before != nil && before.Joined == p.Joined {
+			p.KeptBy = before.KeptBy
+		}
+	}
+}
+
+// isOld reports whether the job is to be read for no other reason than that.
+func (w *watched) isOld(now time.Time) bool { return w.known && !w.fixed && now.Sub(w.read) >= fullAge }
 
 // dueAfter returns when a job may be read again that was due at a time, and whose read cost so much.
 func dueAfter(due, now time.Time, cost time.Duration) time.Time {

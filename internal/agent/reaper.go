@@ -17,9 +17,11 @@ const (
 	maxReaping  = 4               // such processes at once
 	maxReapJobs = 64              // jobs that one of them reaps
 	// reapRest is how long there is none for a user after one: so many times as long as it took,
-	// which is about 10 ms, and maxReapRest at most, on a machine that is busy.
+	// which is about 10 ms, and maxReapRest at most, on a machine that is busy. After a quiet moment
+	// a user has reapAhead of that in hand: processes are often killed one after the other.
 	reapRest    = 10
 	maxReapRest = time.Second / 2
+	reapAhead   = 2 * time.Second
 	// After a try that left dead processes, a job is left alone for so long, and twice as long
 	// each time: its region is one that its user does not reap either.
 	firstRetry, lastRetry = time.Second, time.Minute
@@ -39,7 +41,7 @@ type reaper struct {
 
 	mu    sync.Mutex
 	busy  map[int]bool      // by UID: a process is under way
-	due   map[int]time.Time // by UID: not before
+	due   map[int]time.Time // by UID: not before; of less than reapAhead ago, what is in hand
 	tried map[string]retry  // by path of jobs that had dead processes at the last look
 
 	again   *time.Timer // for what has to wait
@@ -96,7 +98,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 		} // otherwise when one of those ends
 	}
 	for uid, due := range r.due {
-		if now.After(due) {
+		if now.Sub(due) > reapAhead {
 			delete(r.due, uid)
 		}
 	}
@@ -136,7 +138,7 @@ func (r *reaper) begin(paths []string, uid int) {
 		now := time.Now()
 		r.mu.Lock()
 		delete(r.busy, uid)
-		r.due[uid] = now.Add(min(reapRest*now.Sub(began), maxReapRest))
+		r.due[uid] = reapDueAfter(r.due[uid], now, now.Sub(began))
 		news := false
 		for _, path := range paths { // if they have dead processes then, that is
 			t := r.tried[path]
@@ -153,6 +155,15 @@ func (r *reaper) begin(paths []string, uid int) {
 			r.hint(filepath.Dir(path))
 		}
 	})
+}
+
+// reapDueAfter returns when there may be another for a user who was due at a time, after one that ended
+// now and took so long.
+func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
+	if ahead := now.Add(-reapAhead); due.Before(ahead) {
+		due = ahead
+	}
+	return due.Add(min(reapRest*took, maxReapRest))
 }
 
 // close ends those that are under way: half done is as good as not begun.

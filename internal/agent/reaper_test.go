@@ -44,3 +44,40 @@ func TestReaper(t *testing.T) {
 	}
 	r.close()
 }
+
+// After a quiet moment a user's dead are returned at once, a few times in a row. Where processes die all
+// the time, the user's reaping has its part of the time, and no more.
+func TestReapDueAfter(t *testing.T) {
+	const took = 10 * time.Millisecond
+	begin := time.Unix(1e9, 0)
+	now, atOnce := begin, 0
+	due := reapDueAfter(time.Time{}, now, took)
+	for ; !now.Before(due); due = reapDueAfter(due, now, took) {
+		atOnce++
+	}
+	if want := int(reapAhead / (reapRest * took)); atOnce != want {
+		t.Errorf("%d at once, not %d", atOnce, want)
+	}
+	for range 1000 {
+		now = due
+		due = reapDueAfter(due, now, took)
+	}
+	if span := now.Sub(begin); span < 1000*reapRest*took {
+		t.Errorf("1000 that take %v within %v", took, span)
+	}
+	if got := reapDueAfter(now, now, time.Hour); got != now.Add(maxReapRest) {
+		t.Errorf("after a long one the next is due in %v", got.Sub(now))
+	}
+}
+
+// What a user has in hand is used up by one after the other, also where a look comes in between.
+func TestReaperCountsWhatIsInHand(t *testing.T) {
+	r := newReaper(func(context.Context, []string, int) error { return nil }, func(string) {}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	defer r.close()
+	in := time.Now().Add(-reapAhead / 2)
+	r.due[7], r.due[8] = in, time.Now().Add(-2*reapAhead)
+	r.reap(nil)
+	if _, kept := r.due[8]; kept || r.due[7] != in {
+		t.Errorf("got %v", r.due)
+	}
+}

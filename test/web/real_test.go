@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,31 +59,74 @@ func newSite(t *testing.T) *site {
 // command is a program of the site's that has been started.
 type command struct {
 	*exec.Cmd
-	stdin io.Closer
-	ended bool
+	stdin  io.Closer
+	output *output
+	ended  bool
+}
+
+// output is what a program has written so far. It is read until its end, whether or not the test wants
+// it: a program whose output nobody reads would wait, and one whose output is closed would be killed by
+// its next line.
+type output struct {
+	mu    sync.Mutex
+	lines []string      // under mu: the latest
+	next  chan struct{} // under mu: closed when there is more, or no more
+	ended bool          // under mu
+}
+
+// maxLines is how many lines are kept of a program.
+const maxLines = 200
+
+func (o *output) read(from io.ReadCloser) {
+	defer from.Close()
+	tell := func(line string, ended bool) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.ended = ended; !ended {
+			o.lines = append(o.lines[max(0, len(o.lines)+1-maxLines):], line)
+		}
+		close(o.next)
+		o.next = make(chan struct{})
+	}
+	for lines := bufio.NewReader(from); ; {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			tell(strings.TrimSuffix(line, "\n"), false)
+		}
+		if err != nil {
+			tell("", true)
+			return
+		}
+	}
+}
+
+// said returns the lines so far, and a channel that is closed when there is more, or no more.
+func (o *output) said() (lines []string, ended bool, next <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.lines), o.ended, o.next
 }
 
 // start starts a program, and waits until it says something.
 func (s *site) start(says string, args ...string) *command {
 	s.t.Helper()
-	c, out := s.begin(args...)
-	lines := bufio.NewScanner(out)
-	var said []string
-	for lines.Scan() {
-		said = append(said, lines.Text())
-		if strings.Contains(lines.Text(), says) {
-			go func() { _, _ = io.Copy(io.Discard, out) }()
+	c := s.begin(args...)
+	for {
+		said, ended, next := c.output.said()
+		if slices.ContainsFunc(said, func(line string) bool { return strings.Contains(line, says) }) {
 			return c
 		}
+		if ended {
+			s.t.Fatalf("%q did not say %q: %q", args, says, said)
+		}
+		<-next
 	}
-	s.t.Fatalf("%q did not say %q: %q", args, says, said)
-	return nil
 }
 
-// begin starts a program, and returns what it writes.
-func (s *site) begin(args ...string) (*command, io.Reader) {
+// begin starts a program, and keeps what it writes.
+func (s *site) begin(args ...string) *command {
 	s.t.Helper()
-	c := &command{Cmd: exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...)}
+	c := &command{output: &output{next: make(chan struct{})}, Cmd: exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...)}
 	c.Env = s.env
 	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
 	r, w, err := os.Pipe()
@@ -97,8 +141,9 @@ func (s *site) begin(args ...string) (*command, io.Reader) {
 		s.t.Fatal(err)
 	}
 	_ = w.Close()
+	go c.output.read(r)
 	s.t.Cleanup(c.end)
-	return c, r
+	return c
 }
 
 func (c *command) end() {
@@ -264,18 +309,22 @@ func TestUpdateTime(t *testing.T) {
 	s := newSite(t)
 	job := filepath.Join(s.folder, "job")
 	// Programs that have a context and 1 MiB, until their input ends.
-	script := "#!/bin/sh\nexec 3<&0\nfor i in $(seq " + fmt.Sprint(processes) + "); do { printf 'init\\nalloc 1048576\\n'; cat <&3; } | workload & done\nwait\n"
+	script := "#!/bin/sh\nexec 3<&0\nfor i in $(seq " + fmt.Sprint(processes) + "); do { { printf 'init\\nalloc 1048576\\n'; cat <&3; } | workload; echo " + endedWith + "$?; } & done\nwait\n"
 	if err := os.WriteFile(job, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	all := make([]*command, jobs)
 	for n := range jobs { // each with a machine of its own, so that all of them find room
-		s.begin("ration", "run", "--fake-gpu", "small:80g", "--mem", "8g", "--name", fmt.Sprintf("job-%d", n), "--", job)
+		all[n] = s.begin("ration", "run", "--fake-gpu", "small:80g", "--mem", "8g", "--name", fmt.Sprintf("job-%d", n), "--", job)
 	}
 	s.start("msg=watching", "ration", "agent", "--listen", "none")
 	b := open(t, s.web(), as(1280, 800, "light", false))
 	b.isLive()
+	for _, c := range all {
+		c.awaitAnswers(t, 2*processes)
+	}
 	b.waitLong(fmt.Sprintf(`document.querySelector(".figures").textContent.includes(%q)`, "processes"+count(jobs*processes)))
-	var took, after []time.Duration // since the kill, and since what was held went back to the job
+	var written, took, after []time.Duration // until what was held went back to the job; until it was shown, since the kill and since that
 	for n := range min(jobs, 20) {
 		name := fmt.Sprintf("job-%d", n)
 		victim := s.processes(name)[0]
@@ -292,11 +341,45 @@ func TestUpdateTime(t *testing.T) {
 		var shown float64
 		b.run(chromedp.Evaluate("window.shown", &shown, awaited))
 		took = append(took, time.Duration(shown*1e6)-time.Duration(at.UnixNano()))
-		after = append(after, time.Duration(shown*1e6)-time.Duration(s.deathOf(name)))
+		death := time.Unix(0, s.deathOf(name))
+		written, after = append(written, death.Sub(at)), append(after, time.Duration(shown*1e6)-time.Duration(death.UnixNano()))
 	}
-	for name, all := range map[string][]time.Duration{"a kill": took, "the death was written down": after} {
-		slices.Sort(all)
-		t.Logf("%s: shown after %s: median %v, longest %v", *load, name, all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
+	for _, figure := range []struct {
+		what string
+		all  []time.Duration
+	}{{"written down after a kill", written}, {"shown after a kill", took}, {"shown after the death was written down", after}} {
+		slices.Sort(figure.all)
+		t.Logf("%s: %s: median %v, longest %v", *load, figure.what, figure.all[len(figure.all)/2].Round(time.Millisecond), figure.all[len(figure.all)-1].Round(time.Millisecond))
+	}
+}
+
+// endedWith begins the line that says how a program of TestUpdateTime has ended.
+const endedWith = "ended with "
+
+// awaitAnswers waits until the programs of a job have said so many times that something was done. Where
+// one says anything else, or ends, the test fails with what they said.
+func (c *command) awaitAnswers(t *testing.T, want int) {
+	t.Helper()
+	late := time.After(10 * patience)
+	for {
+		said, ended, next := c.output.said()
+		done := 0
+		for _, line := range said {
+			if strings.HasPrefix(line, "ok ") {
+				done++
+			}
+		}
+		if ended || done != len(said) {
+			t.Fatalf("%q: %s", c.Args[4:], strings.Join(said, "\n"))
+		}
+		if done == want {
+			return
+		}
+		select {
+		case <-next:
+		case <-late:
+			t.Fatalf("%q: %d answers of %d: %s", c.Args[4:], done, want, strings.Join(said, "\n"))
+		}
 	}
 }
 
