@@ -507,18 +507,14 @@ static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now, b
 	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
 }
 
-enum meter_end {
-	END_AFTER_LAUNCH, /* a moment ago */
-	END_LATER,
-	END_OF_SOME /* the stream has work, and may have had none meanwhile: its last event was reached */
-};
-
 /* meter_close ends the batch of what was launched on a stream so far. Where that cannot be, it goes
- * on. With the mark. */
-static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now, enum meter_end end)
+ * on. launched: a moment ago; otherwise the stream has work, and may have had none meanwhile if its last event
+ * has been reached. With the mark. */
+static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now, bool launched)
 {
+	bool gaps = !launched && !e->ends;
 	struct meter_batch *b = &m->batch[m->closed];
-	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || (e->after == AFTER_NOTHING && end != END_OF_SOME) ||
+	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || (e->after == AFTER_NOTHING && !gaps) ||
 	    !meter_record(&b->end, e->stream))
 		return;
 	if (e->after == AFTER_NOTHING)
@@ -531,10 +527,10 @@ static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now, e
 		e->start = start;
 	}
 	/* The stream was idle: the event before the launch was reached at once. */
-	uint64_t handed = end == END_AFTER_LAUNCH && e->started && relaxed(&e->pending) == 1 ? now - e->ready : 0;
+	uint64_t handed = launched && e->started && relaxed(&e->pending) == 1 ? now - e->ready : 0;
 	b->handed_ns = b->follows ? 0 : handed < METER_HANDOVER ? handed : METER_HANDOVER;
 	b->started = b->follows ? 0 : e->started;
-	b->sure = end == END_OF_SOME ? relaxed(&e->last) : 0;
+	b->sure = gaps ? relaxed(&e->last) : 0;
 	b->stream = (unsigned)(e - m->stream);
 	b->launches = __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED);
 	e->burst += b->launches;
@@ -594,7 +590,7 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	else if (busy && !e->sampled)
 		e->sampled = 1;
 	if (busy && (alone || !behind))
-		meter_close(m, e, now, behind ? END_LATER : END_OF_SOME);
+		meter_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */
 	if (copied && !relaxed(&e->pending))
 		e->after = AFTER_NOTHING;
@@ -657,7 +653,7 @@ void meter_ends(CUstream stream)
 	if (!m || meter_captured(stream) || !mark_take(&m->mark, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
-		meter_close(m, e, clock_exact(), END_AFTER_LAUNCH);
+		meter_close(m, e, clock_exact(), true);
 		meter_allow(e);
 	}
 	meter_give(m, cancel);
@@ -670,7 +666,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 	if (!e || !relaxed(&e->pending) || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && meter_is_stream(e, stream, context) && meter_busy(e))
-		meter_close(m, e, clock_exact(), END_LATER);
+		meter_close(m, e, clock_exact(), false);
 	meter_give(m, cancel);
 }
 
@@ -700,7 +696,7 @@ void meter_copies(struct meter *m, CUcontext context, CUstream stream)
 	if (meter_is(m, context) && meter_is_stream(e, stream, context)) {
 		uint64_t now = clock_exact();
 		if (meter_busy(e))
-			meter_close(m, e, now, END_LATER);
+			meter_close(m, e, now, false);
 		else
 			meter_lose(m, e, now); /* from here on it would look busy */
 	}
@@ -723,7 +719,7 @@ void meter_waits(struct meter *m, CUcontext context)
 		    meter_captured(e->stream))
 			continue;
 		if (meter_busy(e))
-			meter_close(m, e, clock_exact(), END_LATER);
+			meter_close(m, e, clock_exact(), false);
 		else
 			meter_lose(m, e, clock_exact()); /* and not through all of the time until the next launch */
 	}
@@ -738,7 +734,7 @@ void meter_stream_ends(struct meter *m, CUstream stream)
 			continue;
 		if (relaxed(&e->stream) == stream && e->context) {
 			if (!meter_captured(stream) && meter_busy(e))
-				meter_close(m, e, clock_exact(), END_LATER);
+				meter_close(m, e, clock_exact(), false);
 			meter_leave(m, e);
 		}
 		meter_give(m, cancel);

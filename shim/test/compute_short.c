@@ -12,9 +12,11 @@ struct step {
 
 static const struct step short_ones[] = {{"tiny", 20 * US}, {NULL, 0}};
 /* The last has not ended when the next comes, but soon after. */
-static const struct step uneven[] = {{"tiny", 20 * US}, {"tiny", 20 * US}, {"hundred", 50 * US}, {"zero", 50 * US}, {"tiny", 60 * US}, {NULL, 0}};
+static const struct step uneven[] = {{"tiny", 20 * US}, {"tiny", 20 * US}, {"hundred", 50 * US},
+				     {"zero", 50 * US}, {"tiny", 60 * US}, {NULL, 0}};
 /* And here it has, in the pause: 100 of its 180 microseconds cannot be told from none. */
-static const struct step hidden[] = {{"tiny", 20 * US}, {"zero", 5 * US}, {"tiny", 20 * US}, {"zero", 5 * US}, {"hundred", 150 * US}, {NULL, 0}};
+static const struct step hidden[] = {{"tiny", 20 * US}, {"zero", 5 * US},      {"tiny", 20 * US},
+				     {"zero", 5 * US},  {"hundred", 150 * US}, {NULL, 0}};
 
 struct outcome {
 	double got, charged, waited, looks; /* of the time that passed; looks at the clock for each launch */
@@ -63,6 +65,30 @@ static void below_hidden(void) { unhindered(launch_steps(hidden, 10 * SECOND, 0,
 /* A program that loses the processor for a moment pays for that moment, and no more. */
 static void hiccups(void) { unhindered(launch_steps(short_ones, 5 * SECOND, 1000 * MS, 4 * MS), 0.02); }
 
+/* One that waits for the device, and then pauses, has no launch that was missed. */
+static void waits(void)
+{
+	CUevent done;
+	start_timed();
+	CUfunction tiny = kernel("tiny"), hundred = kernel("hundred");
+	OK(cuEventCreate(&done, 2));
+	OK(cuEventRecord(done, NULL));
+	uint64_t looks = clock_looks, launches = 0;
+	for (unsigned i = 0; i < 400; i++) {
+		for (unsigned k = 0; k < 100; k++, launches++) {
+			OK(launch(tiny, NULL));
+			later(20 * US);
+		}
+		OK(launch(hundred, NULL));
+		launches++;
+		later(5 * US);
+		/* The clock stands still in a wait: for what was reached long ago. */
+		OK(cuEventSynchronize(done));
+		later(50 * MS);
+	}
+	CHECK((double)(clock_looks - looks) / (double)launches < 3);
+}
+
 /* One that is reached holds. */
 static void hindered(const struct step *steps, double cap)
 {
@@ -86,8 +112,14 @@ static const struct test {
 	void (*run)(void);
 	const char *cap;
 } tests[] = {
-	{"below", below, "70"},	  {"below_uneven", below_uneven, "90"}, {"below_hidden", below_hidden, "90"}, {"hiccups", hiccups, "70"},
-	{"above", above, "30"}, {"above_hidden", above_hidden, "30"}, {"all", all, "100"},
+	{"below", below, "70"},
+	{"below_uneven", below_uneven, "90"},
+	{"below_hidden", below_hidden, "90"},
+	{"hiccups", hiccups, "70"},
+	{"above", above, "30"},
+	{"above_hidden", above_hidden, "30"},
+	{"all", all, "100"},
+	{"waits", waits, "90"},
 };
 
 int main(int argc, char **argv)
