@@ -40,7 +40,7 @@ enum {
 struct meter_batch {
 	CUevent start, end;
 	bool follows;    /* it begins with the end of the stream's last batch, and not with start */
-	bool learn;      /* what others took is known from it */
+	uint32_t stands; /* how many launches the one that is in it stands for, if it was chosen by chance; or 0 */
 	unsigned stream; /* its place */
 	uint32_t launches;
 	uint64_t guess_ns;  /* what it was thought to take */
@@ -76,11 +76,14 @@ struct meter_stream {
 	uint32_t pauses;
 	uint32_t burst;     /* launches since the stream was last found idle, but for pending */
 	uint32_t wary;      /* launches that are looked at each, as some before had no event */
-	uint32_t sampled;   /* launches that were measured by chance, but for more than count; 0: that is not how it is done */
+	bool sampled;       /* of its launches only some are measured */
 	uint64_t missed;    /* when launches were last missed before a pause */
-	bool chosen;        /* the last launch that was looked at: by count, and not for what came before it */
+	uint32_t one_of;    /* launches of which one is chosen by chance, in the mean */
+	uint32_t stands;    /* as in struct meter_batch, for the last launch that was looked at */
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
+	double chance_ns;   /* what one takes, by those that were chosen by chance */
+	uint32_t chances;   /* launches that those stand for, but for more than count */
 	double until;       /* the end of the last batch that was measured; < 0: not known */
 };
 
