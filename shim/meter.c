@@ -17,7 +17,7 @@ enum {
 	METER_CACHE = 8,      /* streams that a thread finds without a search */
 	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
 	METER_SAMPLE = 256,   /* launches of which one is measured, where that is left to chance */
-	METER_CHANCES = 4096, /* launches that count in what others are taken for */
+	METER_CHANCES = 16384, /* launches that count in what others are taken for */
 	METER_MOST_WARY = 1 << 20
 };
 
@@ -194,9 +194,9 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 		return;
 	/* Beside other streams only all together say what a launch takes. */
 	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
-	if (b->stands && e->launch_ns) {
+	if (b->stands) {
 		e->chances = e->chances + b->stands < METER_CHANCES ? e->chances + b->stands : METER_CHANCES;
-		e->chance_ns += ((double)e->launch_ns - e->chance_ns) * b->stands / e->chances;
+		e->chance_ns += (used * 1e6 / b->launches - e->chance_ns) * b->stands / e->chances;
 	}
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
@@ -488,6 +488,7 @@ static uint64_t meter_missed(struct meter_stream *e, uint64_t now, uint64_t paus
 	e->missed = now;
 	if (pause < METER_HICCUP && pause < since / METER_RARE)
 		return pause;
+	wary = wary > e->wary ? wary : e->wary;
 	e->wary = wary < METER_MOST_WARY ? (uint32_t)wary : METER_MOST_WARY;
 	return 0;
 }
@@ -508,7 +509,6 @@ static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 /* meter_start begins anew, on such a stream, or behind a copy. With the mark. */
 static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now, bool copied)
 {
-	meter_lose(m, e, now);
 	if (meter_record(&e->start, e->stream))
 		e->after = AFTER_START;
 	e->ready = clock_exact();
@@ -575,6 +575,8 @@ static void meter_allow(struct meter_stream *e)
 {
 	uint64_t most = e->sampled ? METER_SAMPLE : METER_BATCHES, size = e->run / 8 < most ? e->run / 8 : most;
 	uint64_t launch_ns = e->sampled && e->chances ? (uint64_t)e->chance_ns : e->launch_ns;
+	if (e->sampled && launch_ns < e->apart_ns)
+		launch_ns = e->apart_ns; /* they may take as long as that */
 	if (launch_ns && size > METER_BATCH / launch_ns)
 		size = METER_BATCH / launch_ns;
 	if (!size || e->wary || relaxed(&meter_crowded))
@@ -595,17 +597,19 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	bool paused = e->pauses != m->pauses;
 	bool chosen = relaxed(&e->pending) + 1 >= relaxed(&e->allowance);
 	e->stands = chosen && !alone ? e->one_of : 0;
+	e->apart_ns = (now - e->recorded) / (relaxed(&e->pending) + 1);
 	e->sampled = !behind && !paused && (busy || e->sampled);
 	if (busy && (alone || chosen || !behind))
 		meter_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */
 	if (copied && !relaxed(&e->pending))
 		e->after = AFTER_NOTHING;
-	bool measured = alone || copied || !e->sampled || chosen || e->wary;
-	if (measured && (!busy || e->after == AFTER_NOTHING))
-		meter_start(m, e, now, copied);
-	else if (!busy)
+	bool anew = !busy || e->after == AFTER_NOTHING;
+	if (anew)
 		meter_lose(m, e, now);
+	bool measured = alone || copied || !e->sampled || chosen || e->wary;
+	if (anew && measured)
+		meter_start(m, e, now, copied);
 	uint32_t n = __atomic_add_fetch(&e->pending, 1, __ATOMIC_RELAXED);
 	e->wary -= e->wary > 0;
 	e->run = paused ? 0 : e->run + n;

@@ -79,6 +79,7 @@ struct meter_stream {
 	bool sampled;       /* of its launches only some are measured */
 	uint64_t missed;    /* when launches were last missed before a pause */
 	uint32_t one_of;    /* launches of which one is chosen by chance, in the mean */
+	uint64_t apart_ns;  /* between launches, in the mean since the last event */
 	uint32_t stands;    /* as in struct meter_batch, for the last launch that was looked at */
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
