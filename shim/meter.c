@@ -13,10 +13,10 @@
 #define set(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 
 enum {
-	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
-	METER_CACHE = 8,      /* streams that a thread finds without a search */
-	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
-	METER_SAMPLE = 256,   /* launches of which one is measured, where that is left to chance */
+	METER_LAUNCHES = 512,  /* under way: the driver's queue, in which a thread would wait, has 1024 */
+	METER_CACHE = 8,       /* streams that a thread finds without a search */
+	METER_WARY = 64,       /* bursts like one of which the end was missed, that are looked at launch by launch */
+	METER_SAMPLE = 256,    /* launches of which one is measured, where that is left to chance */
 	METER_CHANCES = 16384, /* launches that count in what others are taken for */
 	METER_MOST_WARY = 1 << 20
 };
@@ -599,7 +599,7 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	e->stands = chosen && !alone ? e->one_of : 0;
 	e->apart_ns = (now - e->recorded) / (relaxed(&e->pending) + 1);
 	e->sampled = !behind && !paused && (busy || e->sampled);
-	if (busy && (alone || chosen || !behind))
+	if (busy && (alone || !behind))
 		meter_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */
 	if (copied && !relaxed(&e->pending))
