@@ -108,10 +108,10 @@ static void above_graphs(void)
 	CUgraph g = NULL;
 	CUgraphExec exec = NULL;
 	start_timed();
-	CUfunction zero = kernel("zero"), tiny = kernel("tiny"), hundred = kernel("hundred");
+	CUfunction zero = kernel("zero"), quick = kernel("quick"), longer = kernel("twentyfive");
 	OK(cuStreamCreate(&s, 1));
 	OK(cuStreamBeginCapture_v2(s, 0));
-	OK(launch(tiny, s));
+	OK(launch(quick, s));
 	OK(cuStreamEndCapture(s, &g));
 	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
 	uint64_t since = machine_now(0);
@@ -122,10 +122,10 @@ static void above_graphs(void)
 	while (machine_now(0) - since < 8 * SECOND) {
 		for (unsigned i = 0; i < 4; i++) {
 			OK(cuGraphLaunch(exec, s));
-			later(i < 2 ? 2 * US : 20 * US);
+			later(i == 2 ? 14 * US : i < 2 ? 2 * US : 8 * US);
 		}
 		for (unsigned i = 0; i < 60; i++) {
-			OK(launch(i % 4 ? zero : hundred, s));
+			OK(launch(longer, s));
 			later(25 * US);
 		}
 	}
