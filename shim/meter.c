@@ -602,7 +602,7 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	e->apart_ns = (now - e->recorded) / (relaxed(&e->pending) + 1);
 	e->sampled = !behind && !paused && (busy || e->sampled);
 	/* One that was chosen is measured alone: of those before it in a batch, a program may have chosen which they are. Not beside
-	 * other streams' batches: events between launches there made copies count (compute_caps.c, copies_in_streams: 3 % more). */
+	 * other streams' batches, where that counted 3 % too much (compute_caps.c, copies_in_streams). */
 	if (busy && (alone || !behind || (chosen && e->ends == m->closed)))
 		meter_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */
