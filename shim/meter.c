@@ -13,11 +13,11 @@
 #define set(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 
 enum {
-	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
-	METER_CACHE = 8,      /* streams that a thread finds without a search */
-	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
-	METER_SAMPLE = 256,   /* launches of which one is measured, where that is left to chance */
-	METER_SAMPLES = 16,   /* that count in what the others are taken for */
+	METER_LAUNCHES = 512,  /* under way: the driver's queue, in which a thread would wait, has 1024 */
+	METER_CACHE = 8,       /* streams that a thread finds without a search */
+	METER_WARY = 64,       /* bursts like one of which the end was missed, that are looked at launch by launch */
+	METER_SAMPLE = 256,    /* launches of which one is measured, where that is left to chance */
+	METER_CHANCES = 16384, /* launches that count in what others are taken for */
 	METER_MOST_WARY = 1 << 20
 };
 
@@ -78,6 +78,13 @@ static uint64_t meter_guess(const struct meter *m, const struct meter_stream *e,
 	if (e && e->launch_ns)
 		return e->launch_ns * launches;
 	return m->lately_launches > 0 ? (uint64_t)(m->lately_ns / m->lately_launches * (double)launches) : 0;
+}
+
+/* meter_lost returns what so many launches took that will not be measured. What the last ones took says nothing of them: a program
+ * could choose which that are. */
+static uint64_t meter_lost(const struct meter *m, const struct meter_stream *e, uint64_t launches)
+{
+	return e->chances ? (uint64_t)(e->chance_ns * (double)launches) : meter_guess(m, e, launches);
 }
 
 /* meter_claim counts so many ns until a time of the CPU's clock, but for what others of the job have
@@ -173,8 +180,8 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 	if (!b->follows)
 		from = to - (took > b->handed_ns / 1e6 ? took - b->handed_ns / 1e6 : 0);
 	if (b->sure && ended && m->offset >= 0) {
-		uint64_t until = meter_clock(m, to);
-		double most = (double)(b->guess_ns + (until > b->sure ? until - b->sure : 0)) / 1e6;
+		uint64_t until = meter_clock(m, to), sure = until > b->sure ? until - b->sure : 0;
+		double most = (double)(sure > b->guess_ns ? sure : b->guess_ns) / 1e6; /* the guess is for all of it */
 		from = known && from > to - most ? from : to - most;
 		known = true;
 	}
@@ -183,15 +190,14 @@ static void meter_measure(struct meter *m, struct meter_stream *e, struct meter_
 		return;
 	}
 	double all = to - from, used = meter_count(m, (struct meter_interval){from, to}, meter_until(m, b, from, to, now));
-	if (b->sure || !b->learn)
+	if (b->sure)
 		return;
 	/* Beside other streams only all together say what a launch takes. */
-	uint64_t launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
-	if (e->sampled && launch_ns && e->launch_ns) {
-		e->sampled += e->sampled < METER_SAMPLES;
-		launch_ns = (e->launch_ns * (e->sampled - 1) + launch_ns) / e->sampled;
+	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
+	if (b->stands) {
+		e->chances = e->chances + b->stands < METER_CHANCES ? e->chances + b->stands : METER_CHANCES;
+		e->chance_ns += (used * 1e6 / b->launches - e->chance_ns) * b->stands / e->chances;
 	}
-	e->launch_ns = launch_ns;
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
 }
@@ -267,7 +273,7 @@ static void meter_settle(struct meter *m, uint64_t most)
 	age = age < most ? age : most;
 	ns = ns > age ? ns : age;
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++)
-		ns += e->context ? meter_guess(m, e, relaxed(&e->pending)) : 0;
+		ns += e->context ? meter_lost(m, e, relaxed(&e->pending)) : 0;
 	meter_claim(m, now, ns);
 	meter_tell(m);
 }
@@ -398,7 +404,7 @@ static double meter_last(const struct meter *m, const struct meter_stream *e)
  * last event; but no more than the time since, and not what was counted with other streams. With the mark. */
 static void meter_tail(struct meter *m, struct meter_stream *e, uint64_t now, uint64_t more)
 {
-	uint64_t guess = meter_guess(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)) + more, from = e->recorded;
+	uint64_t guess = meter_lost(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)) + more, from = e->recorded;
 	double last = guess ? meter_last(m, e) : -1;
 	if (last >= 0 && meter_clock(m, last) > from)
 		from = meter_clock(m, last);
@@ -440,7 +446,11 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	set(&free->copied, 0);
 	free->after = AFTER_NOTHING;
 	free->recorded = free->missed = now;
-	free->run = free->burst = free->wary = free->sampled = 0;
+	free->run = free->burst = free->wary = free->chances = 0;
+	free->sampled = false;
+	free->chance_ns = 0;
+	free->one_of = 1;
+	free->apart_ns = 0;
 	free->launch_ns = 0;
 	free->until = -1;
 	__atomic_store_n(&free->context, m->handle, __ATOMIC_RELEASE);
@@ -480,6 +490,7 @@ static uint64_t meter_missed(struct meter_stream *e, uint64_t now, uint64_t paus
 	e->missed = now;
 	if (pause < METER_HICCUP && pause < since / METER_RARE)
 		return pause;
+	wary = wary > e->wary ? wary : e->wary;
 	e->wary = wary < METER_MOST_WARY ? (uint32_t)wary : METER_MOST_WARY;
 	return 0;
 }
@@ -490,8 +501,8 @@ static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 	uint64_t lost = relaxed(&e->pending), pause = now - relaxed(&e->last), more = 0;
 	if (lost && pause >= METER_HIDDEN)
 		more = meter_missed(e, now, pause, lost);
-	else if (lost && !e->sampled)
-		e->sampled = 1;
+	else if (lost)
+		e->sampled = true;
 	e->burst = 0;
 	meter_tail(m, e, now, more);
 	e->recorded = now;
@@ -500,7 +511,6 @@ static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 /* meter_start begins anew, on such a stream, or behind a copy. With the mark. */
 static void meter_start(struct meter *m, struct meter_stream *e, uint64_t now, bool copied)
 {
-	meter_lose(m, e, now);
 	if (meter_record(&e->start, e->stream))
 		e->after = AFTER_START;
 	e->ready = clock_exact();
@@ -520,7 +530,7 @@ static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now, b
 	if (e->after == AFTER_NOTHING)
 		e->until = -1;
 	b->follows = e->after != AFTER_START;
-	b->learn = e->chosen;
+	b->stands = launched ? e->stands : 0;
 	if (!b->follows) {
 		CUevent start = b->start;
 		b->start = e->start;
@@ -534,7 +544,7 @@ static void meter_close(struct meter *m, struct meter_stream *e, uint64_t now, b
 	b->stream = (unsigned)(e - m->stream);
 	b->launches = __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED);
 	e->burst += b->launches;
-	b->guess_ns = meter_guess(m, e, b->launches);
+	b->guess_ns = gaps ? meter_lost(m, e, b->launches) : meter_guess(m, e, b->launches);
 	b->at = e->recorded = now;
 	e->after = AFTER_END;
 	e->ends++;
@@ -566,12 +576,15 @@ static uint64_t meter_chance(uint64_t mean)
 static void meter_allow(struct meter_stream *e)
 {
 	uint64_t most = e->sampled ? METER_SAMPLE : METER_BATCHES, size = e->run / 8 < most ? e->run / 8 : most;
-	if (e->launch_ns && size > METER_BATCH / e->launch_ns)
-		size = METER_BATCH / e->launch_ns;
-	if (e->sampled)
-		size = meter_chance(size);
-	if (e->wary || relaxed(&meter_crowded))
+	uint64_t launch_ns = e->sampled && e->chances ? (uint64_t)e->chance_ns : e->launch_ns;
+	if (e->sampled && launch_ns < e->apart_ns)
+		launch_ns = e->apart_ns; /* they may take as long as that */
+	if (launch_ns && size > METER_BATCH / launch_ns)
+		size = METER_BATCH / launch_ns;
+	if (!size || e->wary || relaxed(&meter_crowded))
 		size = 1;
+	e->one_of = (uint32_t)size;
+	size = size > 1 ? meter_chance(size) : 1;
 	set(&e->allowance, size ? (uint32_t)size : 1);
 	set(&e->pause, e->sampled ? METER_HIDDEN : METER_PAUSE);
 	set(&e->look, e->recorded + METER_BATCH);
@@ -584,28 +597,30 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	bool busy = meter_busy(e), behind = e->ends > 0, copied = __atomic_exchange_n(&e->copied, 0, __ATOMIC_RELAXED);
 	m->pauses += idle;
 	bool paused = e->pauses != m->pauses;
-	e->chosen = !e->sampled || relaxed(&e->pending) + 1 >= relaxed(&e->allowance);
-	if (behind || paused)
-		e->sampled = 0;
-	else if (busy && !e->sampled)
-		e->sampled = 1;
-	if (busy && (alone || !behind))
+	bool chosen = relaxed(&e->pending) + 1 >= relaxed(&e->allowance);
+	e->stands = chosen && !alone ? e->one_of : 0;
+	e->apart_ns = (now - e->recorded) / (relaxed(&e->pending) + 1);
+	e->sampled = !behind && !paused && (busy || e->sampled);
+	/* One that was chosen is measured alone: of those before it in a batch, a program may have chosen which they are. Not beside
+	 * other streams' batches, where that counted 3 % too much (compute_caps.c, copies_in_streams). */
+	if (busy && (alone || !behind || (chosen && e->ends == m->closed)))
 		meter_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */
 	if (copied && !relaxed(&e->pending))
 		e->after = AFTER_NOTHING;
-	bool measured = alone || copied || !e->sampled || e->chosen || e->wary;
-	if (measured && (!busy || e->after == AFTER_NOTHING))
-		meter_start(m, e, now, copied);
-	else if (!busy)
+	bool anew = !busy || e->after == AFTER_NOTHING;
+	if (anew)
 		meter_lose(m, e, now);
+	bool measured = alone || copied || !e->sampled || chosen || e->wary;
+	if (anew && measured)
+		meter_start(m, e, now, copied);
 	uint32_t n = __atomic_add_fetch(&e->pending, 1, __ATOMIC_RELAXED);
 	e->wary -= e->wary > 0;
 	e->run = paused ? 0 : e->run + n;
 	e->pauses = m->pauses;
 	set(&e->last, now);
 	meter_allow(e);
-	return measured && (alone || e->sampled || n >= e->allowance || now - e->recorded >= METER_BATCH);
+	return measured && (alone || chosen || e->sampled || n >= e->allowance || now - e->recorded >= METER_BATCH);
 }
 
 bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends)

@@ -6,8 +6,9 @@
  * So each launch that is looked at asks first whether the stream's last event has been reached. If not, the stream had work all
  * the while: its batch goes on, or the next one begins with the end of the last. If it has, the device may have been idle since:
  * a program whose kernels are short is slower than the device, and what it launched since then is not known. Of such
- * launches some are measured, chosen by chance so that no program can tell which, and the others are taken for as long. That is right in
- * the long run whatever they take. What runs at the moment of a look is measured to its end, since the last launch at least. But a kernel that may have run
+ * launches some are measured, chosen by chance so that no program can tell which, and the others are taken for as long. Each counts
+ * for as many as it was chosen from; one that is measured for another reason (a graph, after a pause or a copy) says nothing of others. That is right in
+ * the long run whatever they take, and one is chosen every 2 ms or so, as a launch may take all the time until the next. What runs at the moment of a look is measured to its end, since the last launch at least. But a kernel that may have run
  * through a long pause and has ended must not be left to chance: from the first one on that was missed so, an event follows each.
  *
  * Launches between two looks are few after the cap has made the program wait, as the device is idle then and works off each launch before the
@@ -40,7 +41,7 @@ enum {
 struct meter_batch {
 	CUevent start, end;
 	bool follows;    /* it begins with the end of the stream's last batch, and not with start */
-	bool learn;      /* what others took is known from it */
+	uint32_t stands; /* how many launches the one that is in it stands for, if it was chosen by chance; or 0 */
 	unsigned stream; /* its place */
 	uint32_t launches;
 	uint64_t guess_ns;  /* what it was thought to take */
@@ -76,11 +77,15 @@ struct meter_stream {
 	uint32_t pauses;
 	uint32_t burst;     /* launches since the stream was last found idle, but for pending */
 	uint32_t wary;      /* launches that are looked at each, as some before had no event */
-	uint32_t sampled;   /* launches that were measured by chance, but for more than count; 0: that is not how it is done */
+	bool sampled;       /* of its launches only some are measured */
 	uint64_t missed;    /* when launches were last missed before a pause */
-	bool chosen;        /* the last launch that was looked at: by count, and not for what came before it */
+	uint32_t one_of;    /* launches of which one is chosen by chance, in the mean */
+	uint64_t apart_ns;  /* between launches, in the mean since the last event */
+	uint32_t stands;    /* as in struct meter_batch, for the last launch that was looked at */
 	uint32_t ends;      /* batches that await their end */
 	uint64_t launch_ns; /* what a launch took, in the last batch; 0: not known */
+	double chance_ns;   /* what one takes, by those that were chosen by chance */
+	uint32_t chances;   /* launches that those stand for, but for more than count */
 	double until;       /* the end of the last batch that was measured; < 0: not known */
 };
 

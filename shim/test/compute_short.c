@@ -100,6 +100,61 @@ static void hindered(const struct step *steps, double cap)
 static void above(void) { hindered(short_ones, 0.3); }
 static void above_hidden(void) { hindered(hidden, 0.3); }
 
+/* One that knows when it is looked at: at a graph, of which the second is behind the first. What is measured there says nothing of the
+ * launches after it. */
+static void above_graphs(void)
+{
+	CUstream s;
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	start_timed();
+	CUfunction zero = kernel("zero"), quick = kernel("quick"), longer = kernel("twentyfive");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	OK(launch(quick, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	uint64_t since = machine_now(0);
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(i % 50 ? launch(zero, s) : cuGraphLaunch(exec, s));
+		later(20 * US);
+	}
+	while (machine_now(0) - since < 8 * SECOND) {
+		for (unsigned i = 0; i < 4; i++) {
+			OK(cuGraphLaunch(exec, s));
+			later(i == 2 ? 14 * US : i < 2 ? 2 * US : 8 * US);
+		}
+		for (unsigned i = 0; i < 60; i++) {
+			OK(launch(longer, s));
+			later(25 * US);
+		}
+	}
+	CHECK((double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since) < 0.36);
+}
+
+/* Nor does the launch before which it is found that others were missed go unmeasured. */
+static void above_missed(void)
+{
+	start_timed();
+	CUfunction zero = kernel("zero"), five = kernel("five");
+	uint64_t since = machine_now(0);
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(zero, NULL));
+		later(20 * US);
+	}
+	while (machine_now(0) - since < 8 * SECOND) {
+		for (unsigned i = 0; i < 700; i++) {
+			OK(launch(zero, NULL));
+			later(2 * US);
+		}
+		for (unsigned i = 0; i < 2; i++) {
+			OK(launch(five, NULL));
+			later(5100 * US);
+		}
+	}
+	CHECK((double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since) < 0.36);
+}
+
 /* All of it is no cap. */
 static void all(void)
 {
@@ -118,6 +173,8 @@ static const struct test {
 	{"hiccups", hiccups, "70"},
 	{"above", above, "30"},
 	{"above_hidden", above_hidden, "30"},
+	{"above_graphs", above_graphs, "30"},
+	{"above_missed", above_missed, "30"},
 	{"all", all, "100"},
 	{"waits", waits, "90"},
 };
