@@ -17,12 +17,12 @@ func Scratch() (path string, remove func(), err error) {
 	if parent == "" && unix.Access("/dev/shm", unix.W_OK|unix.X_OK) == nil {
 		parent = "/dev/shm"
 	}
+	scratch.Lock() // before it is made: who is interrupted in between leaves nothing
+	defer scratch.Unlock()
 	dir, err := os.MkdirTemp(parent, "ration-")
 	if err != nil {
 		return "", nil, fmt.Errorf("making a folder for a region: %w (name another in TMPDIR)", err)
 	}
-	scratch.Lock()
-	defer scratch.Unlock()
 	scratch.dirs[dir] = true
 	return filepath.Join(dir, RegionName), func() {
 		scratch.Lock()
@@ -39,11 +39,16 @@ var scratch = struct {
 }{dirs: map[string]bool{}}
 
 // RemoveScratch removes all folders that Scratch made and that are still there. It is
-// for a program that is interrupted.
+// for a program that is interrupted, and about to end.
 func RemoveScratch() {
+	const tries = 100 // other goroutines go on, and may put something into a folder while it is removed
 	scratch.Lock()
 	defer scratch.Unlock()
 	for dir := range scratch.dirs {
-		_ = os.RemoveAll(dir)
+		for range tries {
+			if os.RemoveAll(dir) == nil {
+				break
+			}
+		}
 	}
 }
