@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/pace"
 	"ration/internal/patience"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -262,10 +263,7 @@ func (w *watched) isOld(now time.Time) bool { return w.known && !w.fixed && now.
 
 // dueAfter returns when a job may be read again that was due at a time, and whose read cost so much.
 func dueAfter(due, now time.Time, cost time.Duration) time.Time {
-	if ahead := now.Add(-readAhead); due.Before(ahead) {
-		due = ahead
-	}
-	return due.Add(readShare * cost)
+	return pace.After(due, now, readAhead, readShare*cost)
 }
 
 // drop forgets what was read of the job.

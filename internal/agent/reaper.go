@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/pace"
 	"ration/machine"
 )
 
@@ -160,10 +161,7 @@ func (r *reaper) begin(paths []string, uid int) {
 // reapDueAfter returns when there may be another for a user who was due at a time, after one that ended
 // now and took so long.
 func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
-	if ahead := now.Add(-reapAhead); due.Before(ahead) {
-		due = ahead
-	}
-	return due.Add(min(reapRest*took, maxReapRest))
+	return pace.After(due, now, reapAhead, min(reapRest*took, maxReapRest))
 }
 
 // close ends those that are under way: half done is as good as not begun.

@@ -5,6 +5,15 @@ package pace
 
 import "time"
 
+// After returns when something may be done again that was due at a time, and has cost so much now:
+// later by that, but what was not used is kept for no longer than ahead.
+func After(due, now time.Time, ahead, cost time.Duration) time.Time {
+	if earliest := now.Add(-ahead); due.Before(earliest) {
+		due = earliest
+	}
+	return due.Add(cost)
+}
+
 // Pace is the pace of one thing. It is not for use by several goroutines at once.
 type Pace struct {
 	Every time.Duration // one is earned in this time
@@ -14,10 +23,7 @@ type Pace struct {
 
 // Next takes one, and returns when it may be used: now, or later.
 func (p *Pace) Next(now time.Time) time.Time {
-	if p.free.Before(now) {
-		p.free = now
-	}
-	p.free = p.free.Add(p.Every)
+	p.free = After(p.free, now, 0, p.Every)
 	if at := p.free.Add(-time.Duration(p.Most) * p.Every); at.After(now) {
 		return at
 	}

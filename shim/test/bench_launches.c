@@ -7,31 +7,12 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "bench.h"
 #include "check.h"
 
 extern char **environ;
 
 enum { ROUNDS = 400, CHILDREN = 5 };
-
-static uint64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double quantile(double *v, unsigned n, double q)
-{
-	qsort(v, n, sizeof *v, by_size);
-	unsigned i = (unsigned)(q * n);
-	return v[i < n ? i : n - 1];
-}
 
 /* What is timed. So many at once that a cap lets all of them be under way. */
 static const struct call {

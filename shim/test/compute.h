@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -207,6 +208,36 @@ static inline void set_compute(unsigned device, uint64_t share, uint64_t cap)
 {
 	struct page_change c = {device, share, cap};
 	EQ(region_limits_with(region_here(), change_page, &c), 0);
+}
+
+/* A part of the tests of caps: a process in a job with that cap, and on a machine of its own. */
+struct cap_test {
+	const char *name;
+	void (*run)(void);
+	const char *cap;
+};
+
+/* run_cap_tests runs all of them, or, in such a process, the one that it is: then it returns true. */
+static inline bool run_cap_tests(const struct cap_test *tests, size_t n, int argc, char **argv)
+{
+	const char *without = getenv("RATION_TEST_WITHOUT");
+	for (const struct cap_test *t = tests; t < tests + n; t++) {
+		char folder[4096], region[4200];
+		if (argc > 1 && strcmp(argv[1], t->name) == 0) {
+			t->run();
+			return true;
+		}
+		if (argc > 1 || (without && !strcmp(without, t->name)))
+			continue;
+		snprintf(folder, sizeof folder, "%s/%s%s", getenv("FAKEGPU_STATE"), t->name, t->cap);
+		snprintf(region, sizeof region, "%s/region", folder);
+		EQ(mkdir(folder, 0700), 0);
+		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_COMPUTE_MAX", t->cap);
+		if (status)
+			fprintf(stderr, "%s %s: status %#x\n", t->name, t->cap, (unsigned)status);
+		EQ(status, 0);
+	}
+	return false;
 }
 
 #endif

@@ -2,7 +2,6 @@
  * is the machine's, and passes when the library sleeps or a test says so. Each part is a
  * process in a job and on a machine of its own. */
 #include <math.h>
-#include <sys/stat.h>
 
 #include "compute.h"
 
@@ -895,20 +894,6 @@ static void stream_waits(void) { copying(1, "five", 1, 1, wait_for_copy); }
 static void stream_waits_after_many(void) { copying(1, "one", 5, 1, wait_for_copy); }
 static void stream_waits_in_streams(void) { copying(2, "one", 3, 1, wait_for_copy); }
 
-static void stream_waits_per_thread(void)
-{
-	start_timed();
-	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
-	CUfunction f = kernel("five");
-	uint64_t since = machine_now(0);
-	while (machine_now(0) - since < 5 * SECOND) {
-		OK(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-		wait_for_copy(CU_STREAM_PER_THREAD);
-	}
-	GETS(since, cap_here());
-	CHARGED_ALL();
-}
-
 /* Two streams that wait for each other's kernels have as much together as one. */
 static void streams_by_turns(void)
 {
@@ -931,7 +916,7 @@ static void streams_by_turns(void)
 }
 
 /* The same on the thread's own stream. */
-static void copies_per_thread(void)
+static void copying_per_thread(void (*copy)(CUstream))
 {
 	start_timed();
 	OK(cuMemAlloc_v2(&copy_to, COPY_4_MS));
@@ -939,11 +924,20 @@ static void copies_per_thread(void)
 	uint64_t since = machine_now(0);
 	while (machine_now(0) - since < 5 * SECOND) {
 		OK(cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-		OK(cuMemcpyHtoDAsync_v2_ptsz(copy_to, copy_from, COPY_4_MS, NULL));
+		copy(CU_STREAM_PER_THREAD);
 	}
 	GETS(since, cap_here());
 	CHARGED_ALL();
 }
+
+static void copy_in_ptsz(CUstream s)
+{
+	(void)s;
+	OK(cuMemcpyHtoDAsync_v2_ptsz(copy_to, copy_from, COPY_4_MS, NULL));
+}
+
+static void copies_per_thread(void) { copying_per_thread(copy_in_ptsz); }
+static void stream_waits_per_thread(void) { copying_per_thread(wait_for_copy); }
 
 /* And where another thread than the one that launches copies. */
 static void *copies_for_other(void *arg)
@@ -1066,11 +1060,7 @@ static void stream_waits_captured(void)
 	EQ(fakegpu_errors(), 0);
 }
 
-static const struct test {
-	const char *name;
-	void (*run)(void);
-	const char *cap;
-} tests[] = {
+static const struct cap_test tests[] = {
 	{"half_released", half_released, "50"},
 	{"green_ends_primary", green_ends_primary, "50"},
 	{"small", small, "50"},
@@ -1147,25 +1137,4 @@ static const struct test {
 	{"training", training, "90"},
 };
 
-int main(int argc, char **argv)
-{
-	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-		const struct test *t = &tests[i];
-		char folder[4096], region[4200];
-		if (argc > 1 && strcmp(argv[1], t->name) == 0) {
-			t->run();
-			return checks_failed > 0;
-		}
-		const char *without = getenv("RATION_TEST_WITHOUT");
-		if (argc > 1 || (without && !strcmp(without, t->name)))
-			continue;
-		snprintf(folder, sizeof folder, "%s/%s%s", getenv("FAKEGPU_STATE"), t->name, t->cap);
-		snprintf(region, sizeof region, "%s/region", folder);
-		EQ(mkdir(folder, 0700), 0);
-		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_COMPUTE_MAX", t->cap);
-		if (status)
-			fprintf(stderr, "%s %s: status %#x\n", t->name, t->cap, (unsigned)status);
-		EQ(status, 0);
-	}
-	return FINISH();
-}
+int main(int argc, char **argv) { return run_cap_tests(tests, sizeof tests / sizeof *tests, argc, argv) ? checks_failed > 0 : FINISH(); }

@@ -1,7 +1,5 @@
 /* Caps on programs that are slower than the device: they launch short kernels one right after another, and each has ended
  * before the next comes, or nearly so. What they use is measured by chance. Time is the machine's, as in compute_caps.c. */
-#include <sys/stat.h>
-
 #include "compute.h"
 
 /* One launch of a pattern, and when the next one comes. */
@@ -169,11 +167,7 @@ static void all(void)
 	CHECK(launch_steps(full, 3 * SECOND, 0, 0).waited < 0.001);
 }
 
-static const struct test {
-	const char *name;
-	void (*run)(void);
-	const char *cap;
-} tests[] = {
+static const struct cap_test tests[] = {
 	{"below", below, "70"},
 	{"below_uneven", below_uneven, "90"},
 	{"below_hidden", below_hidden, "90"},
@@ -187,24 +181,4 @@ static const struct test {
 	{"waits", waits, "90"},
 };
 
-int main(int argc, char **argv)
-{
-	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-		const struct test *t = &tests[i];
-		char folder[4096], region[4200];
-		if (argc > 1 && strcmp(argv[1], t->name) == 0) {
-			t->run();
-			return checks_failed > 0;
-		}
-		if (argc > 1)
-			continue;
-		snprintf(folder, sizeof folder, "%s/%s", getenv("FAKEGPU_STATE"), t->name);
-		snprintf(region, sizeof region, "%s/region", folder);
-		EQ(mkdir(folder, 0700), 0);
-		int status = AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_COMPUTE_MAX", t->cap);
-		if (status)
-			fprintf(stderr, "%s %s: status %#x\n", t->name, t->cap, (unsigned)status);
-		EQ(status, 0);
-	}
-	return FINISH();
-}
+int main(int argc, char **argv) { return run_cap_tests(tests, sizeof tests / sizeof *tests, argc, argv) ? checks_failed > 0 : FINISH(); }
