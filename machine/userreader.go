@@ -240,7 +240,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 	}
 	for i, w := range s.looked() {
 		why := clock
-		if hints[filepath.Dir(w.path)] {
+		if hints[w.folder] {
 			why = hint
 		} else if !every && !w.wants(now) {
 			continue
@@ -279,7 +279,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 	}
 	for _, w := range s.active {
 		if w.soon(now) {
-			putOff, s.late[filepath.Dir(w.path)] = true, true
+			putOff, s.late[w.folder] = true, true
 		}
 	}
 	if !changed {
@@ -431,10 +431,10 @@ func (s *userState) collect(p patience.Patience, paths []string) userLook {
 		}
 	}
 	for _, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
-		if folder := filepath.Dir(w.path); w.ended {
-			out.ended = append(out.ended, folder)
+		if w.ended {
+			out.ended = append(out.ended, w.folder)
 		} else if w.name != "" {
-			out.active = append(out.active, folder)
+			out.active = append(out.active, w.folder)
 		}
 		if w.shown && w.known {
 			out.jobs = append(out.jobs, w.job)
@@ -453,7 +453,7 @@ func (u *userReader) openLocked() (changed bool) {
 		g := &gathering{}
 		readLocked(g, *u.locked, u.kept)
 		if len(g.jobs) > 0 { // its file was removed: it is shown as that, and not looked at again
-			u.state.jobs[path] = &watched{path: g.jobs[0].Path, dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
+			u.state.jobs[path] = &watched{path: g.jobs[0].Path, folder: filepath.Dir(g.jobs[0].Path), dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
 		}
 		return true
 	}
