@@ -57,12 +57,13 @@ func TestReadHinted(t *testing.T) {
 	due(time.Time{})
 	m, _ := mustRead(t, r)
 	check("all", m, 2<<20, 2<<20)
-	due(time.Now().Add(time.Hour))
+	anHour := time.Now().Add(time.Hour)
+	due(anHour)
 	charge()
 	r.Hint(filepath.Join(dir, "one"))
 	check("not due", hinted(), 2<<20, 2<<20)
-	if !r.PutOff() {
-		t.Error("nobody says that it was put off")
+	if !r.PutOff().Equal(anHour) {
+		t.Errorf("put off until %v", r.PutOff())
 	}
 	due(time.Time{})
 	check("due, and without another hint", hinted(), 3<<20, 2<<20)
