@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/proc"
 	"ration/machine"
 )
 
@@ -16,19 +17,21 @@ const maxEvents = 4096
 
 // eventRing keeps the latest events, and hands them to those who follow. None is in it twice,
 // however often it was noticed. Where there are too many, the earliest go of the user who has most:
-// who makes thousands, which takes no more than a few words in a region, hides no other's.
+// who makes thousands, which takes no more than a few words in a region, hides no other's. The UIDs that
+// are lent to a user are one (proc.Account).
 type eventRing struct {
 	mu     sync.Mutex
 	events []numberedEvent // the earliest first
 	next   uint64          // number of the event that comes next
-	byUser map[int]int     // how many of events are of each user's jobs
+	byUser map[int]int     // how many of events are of each user's jobs, by account
 	known  map[machine.EventID]bool
 	more   chan struct{} // closed when there are more
 }
 
 type numberedEvent struct {
-	number uint64 // in the order in which they were added
-	event  machine.Event
+	number  uint64 // in the order in which they were added
+	account int    // by which it counts
+	event   machine.Event
 }
 
 func newEventRing() *eventRing {
@@ -45,8 +48,9 @@ func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 			continue
 		}
 		r.known[id] = true
-		r.byUser[happened[i].UID]++
-		r.events = append(r.events, numberedEvent{r.next, happened[i]})
+		account := accountOf(happened[i].UID)
+		r.byUser[account]++
+		r.events = append(r.events, numberedEvent{r.next, account, happened[i]})
 		r.next++
 		fresh = append(fresh, happened[i])
 	}
@@ -64,7 +68,7 @@ func (r *eventRing) drop(over int) {
 	if over <= 0 {
 		return
 	}
-	drop := map[int]int{} // by user
+	drop := map[int]int{} // by account
 	for range over {
 		uid := mostOf(r.byUser)
 		drop[uid]++
@@ -74,8 +78,8 @@ func (r *eventRing) drop(over int) {
 	}
 	kept := make([]numberedEvent, 0, maxEvents) // a new one: followers read the old one
 	for _, e := range r.events {
-		if drop[e.event.UID] > 0 {
-			drop[e.event.UID]--
+		if drop[e.account] > 0 {
+			drop[e.account]--
 			delete(r.known, e.event.ID())
 		} else {
 			kept = append(kept, e)
@@ -84,7 +88,10 @@ func (r *eventRing) drop(over int) {
 	r.events = kept
 }
 
-// mostOf returns the user who has most, the one with the highest UID of several.
+// accountOf is another one in tests.
+var accountOf = proc.Account
+
+// mostOf returns the user who has most, the one with the highest number of several.
 func mostOf(byUser map[int]int) (uid int) {
 	most := 0
 	for u, n := range byUser {

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,8 +39,9 @@ const (
 
 // peer is who asks.
 type peer struct {
-	uid int
-	all bool // may see everything
+	uid   int
+	all   bool   // may see everything
+	asker *asker // nil where no listener has admitted it
 }
 
 type peerKey struct{}
@@ -62,7 +65,7 @@ func peerOf(c net.Conn) (peer, error) {
 		return peer{}, asked
 	}
 	uid := int(cred.Uid)
-	return peer{uid, uid == 0 || uid == os.Geteuid()}, nil
+	return peer{uid: uid, all: uid == 0 || uid == os.Geteuid()}, nil
 }
 
 // peerConn is a connection with who asks.
@@ -77,12 +80,21 @@ func (c *peerConn) Close() error {
 	return c.Conn.Close()
 }
 
-// listener accepts a bounded number of connections of each user.
+// listener accepts a bounded number of connections of each user. The UIDs that are lent to a user are one
+// (proc.Account).
 type listener struct {
 	net.Listener
 	mu    sync.Mutex
-	users map[int]int // under mu: connections by UID
-	total int         // under mu
+	users map[int]*asker // under mu: who has connections, by account
+	total int            // under mu: connections
+}
+
+// asker is a user with connections.
+type asker struct {
+	conns int // under the listener's mu
+	// turn has one answer made at a time: many questions of one user go before none of another's, and
+	// what they ask for is not in memory many times.
+	turn sync.Mutex
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -92,32 +104,45 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p, err := peerOf(c)
-		if err != nil || !l.admit(p.uid) {
+		if err != nil {
+			_ = c.Close()
+			continue
+		}
+		account := accountOf(p.uid)
+		if p.asker = l.admit(account); p.asker == nil {
 			_ = c.Close()
 			continue
 		}
 		var once sync.Once
-		return &peerConn{c, p, func() { once.Do(func() { l.leave(p.uid) }) }}, nil
+		return &peerConn{c, p, func() { once.Do(func() { l.leave(account) }) }}, nil
 	}
 }
 
-func (l *listener) admit(uid int) bool {
+// admit returns nil for a connection too many. No users keep another from asking: who has none is
+// admitted, however many others have.
+func (l *listener) admit(account int) *asker {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.users[uid] >= maxConnsOfUser || l.total >= maxConns && uid != 0 {
-		return false
+	a := l.users[account]
+	if a == nil {
+		a = &asker{}
+		l.users[account] = a
+	} else if a.conns >= maxConnsOfUser || l.total >= maxConns && account != 0 {
+		return nil
 	}
-	l.users[uid]++
+	a.conns++
 	l.total++
-	return true
+	return a
 }
 
-func (l *listener) leave(uid int) {
+func (l *listener) leave(account int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--
-	if l.users[uid]--; l.users[uid] == 0 {
-		delete(l.users, uid)
+	if a := l.users[account]; a.conns > 1 {
+		a.conns--
+	} else {
+		delete(l.users, account)
 	}
 }
 
@@ -154,7 +179,7 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 			return nil, nil, err
 		}
 	}
-	return &listener{Listener: socket, users: map[int]int{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
+	return &listener{Listener: socket, users: map[int]*asker{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
 }
 
 // makeSocket makes a socket at path, in place of that of an agent that was killed. The caller has the lock.
@@ -185,25 +210,29 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
-		if q := r.URL.Query(); q.Has("since") {
+		writeJSON(w, p, func() any {
+			q := r.URL.Query()
+			if !q.Has("since") {
+				return Visible(a.Machine(), p.uid, p.all)
+			}
 			now := a.picture.Load()
 			d := now.since(a.epoch.Parse(q.Get("since")), p)
 			d.Since = a.epoch.Text(now.last)
-			writeJSON(w, d)
-			return
-		}
-		writeJSON(w, Visible(a.Machine(), p.uid, p.all))
+			return d
+		})
 	})
 	mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
-		writeJSON(w, a.history.read(func(uid int) bool { return p.all || uid == p.uid }))
+		writeJSON(w, p, func() any { return a.history.read(func(uid int) bool { return p.all || uid == p.uid }) })
 	})
 	mux.HandleFunc("GET /v1/events", a.serveEvents)
 	mux.HandleFunc("GET /v1/changes", a.serveChanges)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = metrics.Write(w, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
+		p.answer(w, func(out io.Writer) error {
+			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
+		})
 	})
 	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterLook(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
@@ -287,9 +316,25 @@ func askerOf(r *http.Request) peer {
 	return p
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+// answer makes an answer in the asker's turn, and writes it when that is over: who does not read it keeps
+// no other question waiting.
+func (p peer) answer(w io.Writer, make func(out io.Writer) error) {
+	var out bytes.Buffer
+	if p.asker != nil {
+		p.asker.turn.Lock()
+	}
+	err := make(&out)
+	if p.asker != nil {
+		p.asker.turn.Unlock()
+	}
+	if err == nil {
+		_, _ = w.Write(out.Bytes()) // who asks may have gone
+	}
+}
+
+func writeJSON(w http.ResponseWriter, p peer, make func() any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // who asks has gone
+	p.answer(w, func(out io.Writer) error { return json.NewEncoder(out).Encode(make()) })
 }
 
 // serveEvents writes the events that are kept, a line of JSON each, and with follow those that
