@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"ration/internal/job"
+	"ration/internal/web"
+	"ration/internal/web/webtest"
 	"ration/machine"
 )
 
@@ -123,5 +125,24 @@ func TestChanges(t *testing.T) {
 	<-ended
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// Those who ask for metrics at the port, and do not read them, keep out nobody else: not the one who
+// collects them, above all.
+func TestMetricsForSlowReaders(t *testing.T) {
+	testFolder(t)
+	a := startAgent(t, Options{Version: "0.3.0"})
+	pipes := webtest.NewPipes()
+	server := &http.Server{Handler: a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})}
+	web.Attend(server)
+	defer server.Close()
+	go func() { _ = server.Serve(web.NewCrowd(pipes, 3)) }()
+	for n := range 9 {
+		c, err := pipes.Unread("/metrics")
+		if err != nil {
+			t.Fatalf("reader %d was kept out: %v", n, err)
+		}
+		defer c.Close()
 	}
 }

@@ -295,7 +295,7 @@ func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		web.LetIn(r)
-		all.ServeHTTP(w, r)
+		all.ServeHTTP(web.LetGoWriter{ResponseWriter: w, Request: r}, r)
 	})
 	mux.Handle("/", web.New(web.Options{Source: publicSource{a}, Public: true, Version: a.opts.Version, MaxStreams: maxPublicStreams, AnyHost: !isLoopback(at)}))
 	return mux
