@@ -121,14 +121,15 @@ func (r *Reader) all() (out []*userReader) {
 }
 
 // Folders returns the folders in which jobs come and go, those of jobs that have not ended, and
-// those of the latest that have: what happens there is worth a Hint.
-func (r *Reader) Folders() (bases, active, ended []string) {
+// those of the latest that have, or which are so many that their files are opened at each look: what
+// happens there is worth a Hint.
+func (r *Reader) Folders() (bases, active, opened []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range r.all() {
-		bases, active, ended = append(bases, u.last.bases...), append(active, u.last.active...), append(ended, u.last.ended...)
+		bases, active, opened = append(bases, u.last.bases...), append(active, u.last.active...), append(opened, u.last.opened...)
 	}
-	return bases, active, ended
+	return bases, active, opened
 }
 
 // Read reads the machine. changed is false where it is as it was the last time.

@@ -49,7 +49,7 @@ type userLook struct {
 	changed bool
 	putOff  time.Time // when another is worth while; zero for when something happens
 
-	bases, active, ended []string // folders: of jobs, and of each job
+	bases, active, opened []string // folders: of jobs, and of each job; opened are those of which nothing is kept open
 }
 
 // again is the same look, once more.
@@ -454,9 +454,9 @@ func (s *userState) collect(p patience.Patience, paths []string) userLook {
 			}
 		}
 	}
-	for _, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
-		if w.ended {
-			out.ended = append(out.ended, w.folder)
+	for i, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
+		if w.ended || w.name != "" && i >= s.most.open {
+			out.opened = append(out.opened, w.folder)
 		} else if w.name != "" {
 			out.active = append(out.active, w.folder)
 		}

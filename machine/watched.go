@@ -106,6 +106,7 @@ func (w *watched) look(p patience.Patience, buf []byte, why sign) (changed, ther
 	// Who hints may have seen the end of a process that was ending.
 	ended := (why == hint || why == onlyEnd) && !w.unsettled.IsZero()
 	if w.known && equal && w.equal && !w.again(now) && !ended && sum == w.sum && vital == w.vital && !old {
+		w.late = false // it is as it was when it was read
 		return false, true
 	}
 	if !w.known && w.hasEnded(vital) {
