@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/internal/job"
 	"ration/internal/web"
@@ -144,5 +145,58 @@ func TestMetricsForSlowReaders(t *testing.T) {
 			t.Fatalf("reader %d was kept out: %v", n, err)
 		}
 		defer c.Close()
+	}
+}
+
+// Every user can have the port before the agent. That costs the machine what is served there, and nothing
+// else, until the port is free.
+func TestPortIsTaken(t *testing.T) {
+	folder := testFolder(t)
+	before := portAgain
+	portAgain = time.Millisecond
+	defer func() { portAgain = before }()
+	squatter, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t, Options{Listen: squatter.Addr().String()})
+	socket, release, err := Listen(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Serve(ctx, socket) }()
+	c, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Machine(); err != nil {
+		t.Fatalf("without the port there is no agent: %v", err)
+	}
+	_ = squatter.Close()
+	for {
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended: %v", err)
+		default:
+		}
+		if answer, err := http.Get("http://" + a.opts.Listen + "/metrics"); err == nil {
+			_ = answer.Body.Close()
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	// And where it never has it.
+	portAgain = time.Hour
+	ctx, stop = context.WithCancel(context.Background())
+	stop()
+	server := &http.Server{}
+	if err := a.servePublic(ctx, server, nil); err != nil {
+		t.Errorf("got %v", err)
 	}
 }

@@ -244,25 +244,23 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	go func() { failed <- api.Serve(socket) }()
 	if a.opts.Listen != "" {
 		public, err := net.Listen("tcp", a.opts.Listen)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
 			_ = api.Close()
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
 		}
-		public = web.NewCrowd(public, maxPublic) // every user of the machine can connect
-		server := &http.Server{Handler: a.afterLook(a.publicHandler(public.Addr())), BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
+		server := &http.Server{BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
 			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
-		web.Attend(server)
-		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
 		servers = append(servers, server)
-		a.opts.Log.Info("serving metrics", "address", public.Addr().String())
-		go func() { failed <- server.Serve(public) }()
+		go func() { failed <- a.servePublic(ctx, server, public) }()
 	}
 	select {
 	case err := <-failed:
-		for _, s := range servers {
-			_ = s.Close()
+		if ctx.Err() == nil {
+			for _, s := range servers {
+				_ = s.Close()
+			}
+			return err
 		}
-		return err
 	case <-ctx.Done():
 	}
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -273,6 +271,33 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 	}
 	return nil
+}
+
+// portAgain is how often an address is tried that another process has. Tests set it.
+var portAgain = 5 * time.Second
+
+// servePublic serves what everybody may know. Every user of the machine can have the port before the
+// agent, so that without it, where l is nil, all else goes on: it is tried again and again.
+func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.Listener) error {
+	for told := false; l == nil; told = true {
+		if !told {
+			a.opts.Log.Error("metrics are not served: another process has the address (end it, or name another address with --listen)", "address", a.opts.Listen)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(portAgain):
+		}
+		var err error
+		if l, err = net.Listen("tcp", a.opts.Listen); err != nil && !errors.Is(err, unix.EADDRINUSE) {
+			return fmt.Errorf("serving metrics: %w", err)
+		}
+	}
+	server.Handler = a.afterLook(a.publicHandler(l.Addr()))
+	web.Attend(server)
+	server.SetKeepAlivesEnabled(false) // so that nobody keeps one
+	a.opts.Log.Info("serving metrics", "address", l.Addr().String())
+	return server.Serve(web.NewCrowd(l, maxPublic)) // every user of the machine can connect
 }
 
 // afterLook returns a handler whose requests wait until the agent has looked once.
