@@ -68,8 +68,12 @@ func TestEventsOfLentUsers(t *testing.T) {
 		r.add([]machine.Event{{Kind: machine.ProcessDied, UID: ada, Death: &machine.Death{Time: int64(i)}}})
 		h.addJob(&machine.Job{Path: fmt.Sprint(i), UID: ada, Devices: []machine.Device{{Used: 1}}}, 1)
 	}
+	var flood []machine.Event
 	for i := range 2 * maxEvents {
-		r.add([]machine.Event{{Kind: machine.JobStarted, Path: fmt.Sprint(i), UID: firstLent + i}})
+		flood = append(flood, machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(i), UID: firstLent + i})
+	}
+	r.add(flood)
+	for i := range 2 * maxHistory {
 		h.addJob(&machine.Job{Path: fmt.Sprint("lent", i), UID: firstLent + i, Devices: []machine.Device{{Used: 1}}}, 1)
 	}
 	events, _, _ := r.since(0)
