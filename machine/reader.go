@@ -15,6 +15,7 @@ import (
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/proc"
 )
 
 // A Reader reads the machine again and again, as Read does, and reads anew only the jobs that
@@ -34,6 +35,7 @@ type Reader struct {
 	locks   []Finding          // of the last look at the kernel's locks
 	names   []Finding          // of the last look at the folders of users
 	putOff  time.Time          // zero for nothing
+	looking chan struct{}      // the places of looks
 
 	hintMu sync.Mutex
 	hints  map[string]bool // under hintMu: paths of folders in which something has happened
@@ -76,7 +78,7 @@ const (
 func NewReader() *Reader {
 	files := unix.Rlimit{Cur: 1024}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
-	return &Reader{files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{},
+	return &Reader{files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{}, looking: make(chan struct{}, maxLooking),
 		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
@@ -158,7 +160,7 @@ func (r *Reader) look(every bool) (m Machine, changed bool, err error) {
 	all := r.all()
 	most := bounds{r.active, r.openOfEach(all)}
 	for _, u := range all {
-		u.start(now, hints, most, every)
+		u.start(now, hints, most, every, r.looking)
 	}
 	known := map[job.FileID]bool{}
 	r.putOff = time.Time{}
@@ -233,10 +235,11 @@ func (r *Reader) find(now time.Time, folder string) (gone bool) {
 	for _, f := range folders {
 		there[f.UID] = true
 		if r.users[f.UID] == nil {
-			if r.kept[f.UID] == nil {
-				r.kept[f.UID] = &allowance{}
+			account := proc.Account(f.UID) // the UIDs that are lent to a user have the allowance of one
+			if r.kept[account] == nil {
+				r.kept[account] = &allowance{}
 			}
-			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID), r.kept[f.UID])
+			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID), r.kept[account])
 		}
 		r.users[f.UID].setPaths(f.Paths, nil)
 	}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ type userReader struct {
 	looking bool // under mu
 	over    bool // under mu: nobody waits for it any more
 	done    chan struct{}
+	at      *lookPlace      // of the look that is under way
 	next    userLook        // of the look that has ended
 	untaken bool            // under mu: next is not last yet
 	last    userLook        // that the next look begins with
@@ -108,8 +110,40 @@ const maxHints = 4096
 // descriptors are kept.
 type bounds struct{ active, open int }
 
-// start begins a look at every job, or at those that were hinted at, unless one is under way.
-func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, every bool) {
+// maxLooking is how many looks have a thread at once, but for those that nobody waits for any more.
+const maxLooking = 64
+
+// lookPlace is the place of one look.
+type lookPlace struct {
+	all   chan struct{} // has one for each place that is taken
+	over  chan struct{} // closed where nobody waits for the look before it has a place
+	state atomic.Int32  // 0 while it has none yet, 1 while it has, 2 when it was left
+}
+
+// take waits for a place, or until that is not worth while any more.
+func (p *lookPlace) take() {
+	select {
+	case p.all <- struct{}{}:
+		if !p.state.CompareAndSwap(0, 1) {
+			<-p.all
+		}
+	case <-p.over:
+	}
+}
+
+// leave leaves it, once.
+func (p *lookPlace) leave() {
+	switch p.state.Swap(2) {
+	case 0:
+		close(p.over)
+	case 1:
+		<-p.all
+	}
+}
+
+// start begins a look at every job, or at those that were hinted at, unless one is under way. Each takes
+// one of the places: who has a thousand regions locked would otherwise have a thousand threads.
+func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, every bool, places chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.hints)+len(hints) <= maxHints {
@@ -124,7 +158,15 @@ func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, ev
 	u.take() // of one that ended when nobody waited for it: the look that begins knows it
 	u.looking, u.done = true, make(chan struct{})
 	done := u.done
+	at := &lookPlace{all: places, over: make(chan struct{})}
+	u.at = at
 	go func() {
+		if u.locked != nil && u.kept != nil { // one of a user's at a time: each is copied, and that is much
+			u.kept.turn.Lock()
+			defer u.kept.turn.Unlock()
+		}
+		at.take()
+		defer at.leave()
 		runtime.LockOSThread() // for threadTime
 		defer runtime.UnlockOSThread()
 		next := u.look(now, hints, most, every)
@@ -163,6 +205,8 @@ func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
 	defer u.mu.Unlock()
 	if answered {
 		u.take()
+	} else {
+		u.at.leave() // it is for another
 	}
 	changed, u.news = u.news, false
 	return answered, changed

@@ -209,10 +209,6 @@ func (w *watched) hasEnded(v job.Vital) bool {
 
 // readAll reads all of the job.
 func (w *watched) readAll(p patience.Patience) {
-	if w.name == "" && w.user != nil { // it was found by its lock, and read beside others
-		w.user.turn.Lock()
-		defer w.user.turn.Unlock()
-	}
 	began := threadTime()
 	w.reads++
 	j, err := readRegionAt(w.dir, w.region, w.path, p, false)
