@@ -48,7 +48,7 @@ const (
 
 // Options say how an agent runs.
 type Options struct {
-	Folder     string // in which its socket is made
+	Folder     string // in which it remembers what it has told; empty: nowhere, as one without a log must not
 	Listen     string // address at which metrics are served; empty for none
 	JobMetrics bool   // also with those of each job
 	Version    string
@@ -72,6 +72,7 @@ type Agent struct {
 	changes *changes
 	log     eventLog         // of the loop
 	told    *told            // of the loop
+	unsaved bool             // of the loop: what was told last could not be remembered
 	again   <-chan time.Time // of the loop: when what was put off is due; nil for never
 
 	wake    chan struct{} // something has happened
@@ -107,7 +108,7 @@ func New(opts Options) (*Agent, error) {
 		a.watcher.close()
 		return nil, err
 	}
-	if a.told, err = openTold(opts.Folder, time.Now()); err != nil {
+	if a.told, err = openTold(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
@@ -177,6 +178,7 @@ func (a *Agent) close() {
 	a.pids.close()
 	a.reaper.close()
 	a.reader.Close()
+	a.log.end()
 	a.told.close()
 }
 
@@ -201,6 +203,7 @@ func (a *Agent) look() error {
 		a.watcher.set(a.reader.Folders())
 		a.pids.set(m.Jobs)
 	}
+	happened = append(happened, a.told.ends(&m, began)...)
 	if changed || news {
 		now := a.base.Clone()
 		now.Findings = m.Findings // whose folder answers is news of each look
@@ -210,7 +213,7 @@ func (a *Agent) look() error {
 	if changed || news {
 		a.changes.tell()
 	}
-	a.note(happened, began) // who hears of them finds them in the picture
+	a.note(happened) // who hears of them finds them in the picture
 	a.history.add(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,24 +226,6 @@ func (a *Agent) look() error {
 func (a *Agent) setAgain(at time.Time) {
 	if a.again = nil; !at.IsZero() {
 		a.again = time.After(time.Until(at))
-	}
-}
-
-// note hands out the events of a look that began at a time, and counts and logs those that no agent
-// before this one has.
-func (a *Agent) note(happened []machine.Event, began time.Time) {
-	seen := a.events.add(happened)
-	fresh := a.told.untold(seen)
-	a.mu.Lock()
-	for i := range fresh {
-		a.stats.Events[fresh[i].Kind] += 1 + fresh[i].Missed
-	}
-	a.mu.Unlock()
-	a.log.write(fresh, time.Now())
-	if err := a.told.save(seen, began); err != nil {
-		a.opts.Log.Warn("these events may be logged again by the next agent", "error", err)
-		a.told.close()
-		a.told.file = nil
 	}
 }
 

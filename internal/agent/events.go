@@ -136,33 +136,111 @@ type logLines struct {
 	left    int // that were not written
 }
 
-// write writes events, at a time.
-func (l *eventLog) write(events []machine.Event, now time.Time) {
+// begin is called before the events of a look, at a time.
+func (l *eventLog) begin(now time.Time) {
 	for uid, u := range l.lines {
-		if now.Sub(u.since) < logSpan {
-			continue
-		}
-		if delete(l.lines, uid); u.left > 0 {
-			l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
-				"owner", u.owner, "left_out", u.left)
+		if now.Sub(u.since) >= logSpan {
+			delete(l.lines, uid)
+			l.writeLeft(u)
 		}
 	}
-	for i := range events {
-		e := &events[i]
-		if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
-			continue
-		}
-		if e.UID != l.own {
-			u := l.lines[e.UID]
-			if u == nil {
-				u = &logLines{owner: e.Owner, since: now}
-				l.lines[e.UID] = u
-			}
-			if u.written++; u.written > maxLines {
-				u.left++
-				continue
-			}
-		}
-		l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
+}
+
+// end is called when there will be no more.
+func (l *eventLog) end() {
+	for _, u := range l.lines {
+		l.writeLeft(u)
 	}
+}
+
+// writeLeft says how many events of a user were not written.
+func (l *eventLog) writeLeft(u *logLines) {
+	if u.left > 0 {
+		l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
+			"owner", u.owner, "left_out", u.left)
+	}
+}
+
+// write writes an event, at a time, unless the log has no line for it.
+func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
+	if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
+		return false
+	}
+	if e.UID != l.own {
+		u := l.lines[e.UID]
+		if u == nil {
+			u = &logLines{owner: e.Owner, since: now}
+			l.lines[e.UID] = u
+		}
+		if u.written++; u.written > maxLines {
+			u.left++
+			return false
+		}
+	}
+	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
+	return true
+}
+
+// note hands out the events of a look, and counts and logs those that no agent before this one has. Each
+// line of the log is remembered before the next is written, and what was counted after what was seen.
+func (a *Agent) note(happened []machine.Event) {
+	now := time.Now()
+	a.log.begin(now)
+	fresh := a.told.untold(a.events.add(happened))
+	if len(fresh) == 0 {
+		return
+	}
+	jobs := map[jobKey]*machine.Job{}
+	for i := range a.base.Jobs {
+		jobs[jobKey{a.base.Jobs[i].Path, a.base.Jobs[i].Created}] = &a.base.Jobs[i]
+	}
+	counted := a.count(fresh, jobs)
+	for i := range fresh {
+		e := &fresh[i]
+		atStep("log")
+		written := a.log.write(e, now)
+		if a.told.put(factOf(e, jobs[jobKey{e.Path, e.Created}])); written {
+			a.saveTold()
+		}
+	}
+	for _, fact := range counted {
+		a.told.put(fact)
+	}
+	a.saveTold()
+}
+
+// jobKey names a job.
+type jobKey struct {
+	path    string
+	created int64
+}
+
+// count counts events, and returns what is to be remembered of that.
+func (a *Agent) count(fresh []machine.Event, jobs map[jobKey]*machine.Job) (facts []toldLine) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	refused := map[*machine.Job]uint64{}
+	for i := range fresh {
+		e := &fresh[i]
+		if j := jobs[jobKey{e.Path, e.Created}]; e.Kind == machine.RequestRefused && j != nil {
+			refused[j]++
+		} else {
+			a.stats.Events[e.Kind]++
+		}
+	}
+	for j, seen := range refused {
+		n, fact := a.told.count(j, seen)
+		a.stats.Events[machine.RequestRefused] += n
+		facts = append(facts, fact)
+	}
+	return facts
+}
+
+// saveTold remembers what was told. Where it cannot, it says so once.
+func (a *Agent) saveTold() {
+	err := a.told.save(&a.base)
+	if err != nil && !a.unsaved {
+		a.opts.Log.Warn("events from now on may be logged again by the next agent", "error", err)
+	}
+	a.unsaved = err != nil
 }
