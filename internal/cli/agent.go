@@ -189,8 +189,7 @@ func newReapCommand() *cobra.Command {
 			}
 			var err error
 			for _, path := range args {
-				j := reap.ReadJob(job.Job{Path: path}, reap.Options{})
-				err = errors.Join(err, j.Err())
+				err = errors.Join(err, reap.Return(path))
 			}
 			return err
 		}),

@@ -42,6 +42,22 @@ func ReadJob(j job.Job, opts Options) machine.Job {
 	return out
 }
 
+// Return returns what dead processes hold to a job, where its region is this user's alone, and lets it
+// write down host PIDs. It reads nothing for people: who keeps the files of a process that is ending is
+// a question to every process of the machine.
+func Return(path string) error {
+	r, err := region.OpenMapped(path) // only if it is complete: one that is being made is not to be made by this
+	if err != nil {
+		return err
+	}
+	r.Close()
+	if !own(path) {
+		return nil
+	}
+	_, err = reapRegion(path)
+	return err
+}
+
 // reap returns what dead processes hold, if there are any, and reads the job again.
 // It also lets the region write down the host PIDs that this process sees: a process
 // in a container needs its own to find itself in the driver's list.
