@@ -363,7 +363,7 @@ func writeJSON(w http.ResponseWriter, p peer, make func() any) {
 }
 
 // serveEvents writes the events that are kept, a line of JSON each, and with follow those that
-// happen from then on. An empty line says, now and then, that there is still an agent.
+// happen from then on. An empty line says, after those that are kept and now and then, that there is an agent.
 func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	p := askerOf(r)
 	follow := r.URL.Query().Has("follow")
@@ -372,9 +372,9 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
 	enc := json.NewEncoder(w)
 	next := uint64(0)
-	alive := time.NewTicker(aliveInterval)
+	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
-	for {
+	for first := true; ; first = false {
 		var events []machine.Event
 		var more <-chan struct{}
 		events, next, more = a.events.since(next)
@@ -384,7 +384,15 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		if !follow || control.Flush() != nil {
+		if !follow {
+			return
+		}
+		if first {
+			if _, err := w.Write([]byte("\n")); err != nil {
+				return
+			}
+		}
+		if control.Flush() != nil {
 			return
 		}
 		select {
@@ -401,3 +409,6 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 
 // aliveInterval is how often a stream without events shows that there is an agent.
 const aliveInterval = 2 * time.Second
+
+// aliveEvery is the same. Tests set it.
+var aliveEvery = aliveInterval
