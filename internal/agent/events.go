@@ -124,8 +124,8 @@ const (
 // eventLog writes events to a log.
 type eventLog struct {
 	log   *slog.Logger
-	own   int // the user of this process, who is without bounds
-	lines map[int]*logLines
+	own   int               // the user of this process, who is without bounds
+	lines map[int]*logLines // by account
 }
 
 // logLines is what the log has of one user.
@@ -167,10 +167,11 @@ func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 		return false
 	}
 	if e.UID != l.own {
-		u := l.lines[e.UID]
+		account := accountOf(e.UID)
+		u := l.lines[account]
 		if u == nil {
 			u = &logLines{owner: e.Owner, since: now}
-			l.lines[e.UID] = u
+			l.lines[account] = u
 		}
 		if u.written++; u.written > maxLines {
 			u.left++

@@ -56,13 +56,20 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 // What jobs of one user write to the log is bounded, and it is said what is left out; the agent's own
 // user and other users have as much as there is.
 func TestEventLog(t *testing.T) {
-	const eve, ada, root = 7, 8, 0
+	const eve, ada, root, lent = 7, 8, 0, 1000
+	defer func(was func(int) int) { accountOf = was }(accountOf)
+	accountOf = func(uid int) int {
+		if uid >= lent {
+			return eve
+		}
+		return uid
+	}
 	var out bytes.Buffer
 	l := eventLog{log: slog.New(slog.NewTextHandler(&out, nil)), own: root, lines: map[int]*logLines{}}
 	now := time.Unix(1e9, 0)
 	count := func(text string) int { return strings.Count(out.String(), text) }
 	for i := range 10 * maxLines {
-		for _, e := range []machine.Event{{Kind: machine.ProcessDied, UID: eve, Owner: "eve", Text: "of eve"}, {Kind: machine.JobStarted, UID: root, Text: "of root"},
+		for _, e := range []machine.Event{{Kind: machine.ProcessDied, UID: eve + i%2*lent, Owner: "eve", Text: "of eve"}, {Kind: machine.JobStarted, UID: root, Text: "of root"},
 			{Kind: machine.RequestRefused, UID: ada, Text: "refused"}} {
 			l.begin(now.Add(time.Duration(i)))
 			l.write(&e, now.Add(time.Duration(i)))

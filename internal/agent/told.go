@@ -291,10 +291,10 @@ func (t *told) trim(m *machine.Machine) {
 	for i := range m.Jobs {
 		keep[keyOf("refusals", m.Jobs[i].Path, m.Jobs[i].Created)] = true
 	}
-	room := map[int]int{} // how many more of a user were left out
+	room := map[int]int{} // how many of a user are kept, with those whom it was lent
 	for key := range keep {
 		if i, is := t.known[key]; is {
-			room[t.lines[i].UID]++
+			room[accountOf(t.lines[i].UID)]++
 		}
 	}
 	var kept []toldLine
@@ -304,7 +304,8 @@ func (t *told) trim(m *machine.Machine) {
 			continue // there is a later one
 		}
 		if !keep[l.Key] {
-			if room[l.UID]++; room[l.UID] > maxToldOfUser {
+			account := accountOf(l.UID)
+			if room[account]++; room[account] > maxToldOfUser {
 				continue
 			}
 		}
