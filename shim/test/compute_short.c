@@ -87,6 +87,63 @@ static void waits(void)
 	CHECK((double)(clock_looks - looks) / (double)launches < 3);
 }
 
+/* Kernels that are as short as ever, but come ten times as far apart: each could be that much longer, and nobody knows before it is
+ * measured. So as many are in the same time. */
+static void at_stake(void)
+{
+	start_timed();
+	CUfunction zero = kernel("zero");
+	unsigned long measured[2];
+	for (unsigned k = 0; k < 2; k++) {
+		uint64_t apart = k ? 200 * US : 20 * US;
+		for (unsigned i = 0; i < 5000; i++) { /* the first ones after a change are not like the others */
+			OK(launch(zero, NULL));
+			later(apart);
+		}
+		measured[k] = fakegpu_events();
+		for (uint64_t n = 4 * SECOND / apart; n; n--) {
+			OK(launch(zero, NULL));
+			later(apart);
+		}
+		measured[k] = fakegpu_events() - measured[k];
+	}
+	if (measured[1] < measured[0] / 2 || measured[1] > measured[0] * 2)
+		fprintf(stderr, "%lu events, then %lu\n", measured[0], measured[1]);
+	CHECK(measured[1] > measured[0] / 2 && measured[1] < measured[0] * 2);
+}
+
+/* A kernel that still runs when the next launch is looked at is measured from its launch on: that it was also expected to take as long as
+ * others did is no reason to count it twice. */
+static void counted_once(void)
+{
+	CUstream s;
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	start_timed();
+	CUfunction hundred = kernel("hundred"), quick = kernel("quick");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	OK(launch(quick, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(hundred, s));
+		later(120 * US);
+	}
+	uint64_t got = books_of(0, getpid(), 0).got_ns, charged = load_acquire(&region_here()->m->compute[0].used);
+	for (unsigned i = 0; i < 10000; i++) {
+		OK(launch(hundred, s));
+		later(50 * US);
+		OK(cuGraphLaunch(exec, s)); /* each is looked at */
+		later(300 * US);
+	}
+	got = books_of(0, getpid(), 0).got_ns - got;
+	charged = load_acquire(&region_here()->m->compute[0].used) - charged;
+	if (charged < got * 0.95 || charged > got * 1.05)
+		fprintf(stderr, "charged %.3f ms, used %.3f ms\n", (double)charged / 1e6, (double)got / 1e6);
+	CHECK(charged > got * 0.95 && charged < got * 1.05);
+}
+
 /* One that is reached holds. */
 static void hindered(const struct step *steps, double cap)
 {
@@ -128,6 +185,41 @@ static void above_graphs(void)
 		}
 	}
 	CHECK((double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since) < 0.36);
+}
+
+/* One that has something under way, and launches many short kernels and then some long ones behind it: where chance chooses a long one, what
+ * came before it says nothing of it. */
+static void above_behind(void)
+{
+	CUstream s;
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	start_timed();
+	CUfunction brief = kernel("brief"), hundred = kernel("hundred");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	OK(launch(hundred, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	uint64_t since = machine_now(0);
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(brief, s));
+		later(20 * US);
+	}
+	while (machine_now(0) - since < 8 * SECOND) {
+		OK(cuGraphLaunch(exec, s));
+		for (unsigned i = 0; i < 200; i++)
+			OK(launch(brief, s));
+		for (unsigned i = 0; i < 12; i++) {
+			OK(launch(hundred, s));
+			later(2 * US);
+		}
+		later(1950 * US);
+	}
+	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got > 0.5)
+		fprintf(stderr, "got %.1f %%\n", 100 * got);
+	CHECK(got <= 0.5);
 }
 
 /* One that alternates between many short kernels and a few long ones. */
@@ -172,9 +264,12 @@ static const struct cap_test tests[] = {
 	{"below_uneven", below_uneven, "90"},
 	{"below_hidden", below_hidden, "90"},
 	{"hiccups", hiccups, "70"},
+	{"at_stake", at_stake, "90"},
+	{"counted_once", counted_once, "90"},
 	{"above", above, "30"},
 	{"above_hidden", above_hidden, "30"},
 	{"above_graphs", above_graphs, "30"},
+	{"above_behind", above_behind, "30"},
 	{"above_missed", above_missed, "30"},
 	{"above_phases", above_phases, "30"},
 	{"all", all, "100"},
