@@ -6,6 +6,9 @@
 
 /* A kernel is handed over so long after the event before it, in ns, and no longer: a launch that takes longer may wait for its kernel. */
 #define BATCH_HANDOVER UINT64_C(5000)
+/* So much is kept of what lost launches are taken for beyond the time there was for them, in ns: as much as may be charged too
+ * much once, if they were shorter than those before. */
+#define BATCH_OWED UINT64_C(50000000)
 
 /* batch_guess returns what so many launches take that are not measured: as long as the last ones
  * of the stream, or else of the context. */
@@ -105,10 +108,12 @@ static double batch_last(const struct meter *m, const struct meter_stream *e)
 void batch_tail(struct meter *m, struct meter_stream *e, uint64_t now, uint64_t more)
 {
 	uint64_t guess = batch_lost(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)) + more, from = e->recorded;
-	double last = guess ? batch_last(m, e) : -1;
+	double last = guess || e->owed_ns ? batch_last(m, e) : -1;
 	if (last >= 0 && event_clock_cpu(&m->clock, last) > from)
 		from = event_clock_cpu(&m->clock, last);
-	guess = from > now ? 0 : guess < now - from ? guess : now - from;
+	uint64_t all = guess + e->owed_ns;
+	guess = from > now ? 0 : all < now - from ? all : now - from;
+	e->owed_ns = all - guess < BATCH_OWED ? all - guess : BATCH_OWED;
 	if (last >= 0)
 		busy_count(&m->busy, (struct busy_interval){last, last + (double)guess / 1e6}, from + guess);
 	else
@@ -129,6 +134,20 @@ void batch_start(struct meter *m, struct meter_stream *e, uint64_t now, bool cop
 	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
 }
 
+/* batch_supersede is called before another event of a stream. A launch stands for others that are lost only if it would have been lost
+ * itself, had it not been chosen. Without the last one's own event, and the one that parts it from those before it, its batch
+ * would end here and be measured, if an event from before it has not been reached yet. */
+static void batch_supersede(struct meter *m, const struct meter_stream *e)
+{
+	struct meter_batch *b = m->batch + m->closed;
+	if (e->ends <= 2)
+		return;
+	do
+		b--;
+	while (m->stream + b->stream != e);
+	b->stands = 0;
+}
+
 void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool launched)
 {
 	bool gaps = !launched && !e->ends;
@@ -136,6 +155,7 @@ void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool lau
 	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || (e->after == AFTER_NOTHING && !gaps) ||
 	    !batch_record(&b->end, e->stream))
 		return;
+	batch_supersede(m, e);
 	if (e->after == AFTER_NOTHING)
 		e->until = -1;
 	b->follows = e->after != AFTER_START;

@@ -22,7 +22,8 @@ void batch_sweep(struct meter *m);
 uint64_t batch_lost(const struct meter *m, const struct meter_stream *e, uint64_t launches);
 
 /* batch_tail counts by guess, and so much more, what was launched on a stream and no event follows, as if it began with the
- * last event; but no more than the time since, and not what was counted with other streams. */
+ * last event; but no more than the time since, and not what was counted with other streams. A guess that is too high now was too low
+ * before, or will be: what exceeds that time is counted with what is lost next. */
 void batch_tail(struct meter *m, struct meter_stream *e, uint64_t now, uint64_t more);
 
 #endif

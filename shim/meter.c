@@ -246,6 +246,7 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	free->sampled = false;
 	free->chance = (struct chance){0};
 	free->one_of = 1;
+	free->owed_ns = 0;
 	free->apart_ns = 0;
 	free->launch_ns = 0;
 	free->until = -1;
@@ -330,7 +331,7 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	e->apart_ns = (now - e->recorded) / (relaxed(&e->pending) + 1);
 	e->sampled = !behind && !paused && (busy || e->sampled);
 	/* One that was chosen is measured alone: of those before it in a batch, a program may have chosen which they are. Not beside
-	 * other streams' batches, where that counted 3 % too much (compute_caps.c, copies_in_streams). */
+	 * other streams' batches, where that counted 3 % too much (compute_copies.c, copies_in_streams). */
 	if (busy && (alone || !behind || (chosen && e->ends == m->closed)))
 		batch_close(m, e, now, false);
 	/* The last batch ended before the copy; or could not, and goes on. */

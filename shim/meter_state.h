@@ -67,6 +67,7 @@ struct meter_stream {
 	uint64_t apart_ns;    /* between launches, in the mean since the last event */
 	uint32_t stands;      /* as in struct meter_batch, for the last launch that was looked at */
 	uint32_t ends;        /* batches that await their end */
+	uint64_t owed_ns;     /* of what launches are taken for that were lost, there was no time for this yet */
 	uint64_t launch_ns;   /* what a launch took, in the last batch; 0: not known */
 	struct chance chance; /* what one takes that is not measured */
 	double until;         /* the end of the last batch that was measured; < 0: not known */
