@@ -21,7 +21,8 @@ static uint64_t batch_guess(const struct meter *m, const struct meter_stream *e,
 
 uint64_t batch_lost(const struct meter *m, const struct meter_stream *e, uint64_t launches)
 {
-	return e->chance.launches ? (uint64_t)(e->chance.ns * (double)launches) : batch_guess(m, e, launches);
+	double ns = e->chance.ns > e->chance_lost.ns ? e->chance.ns : e->chance_lost.ns;
+	return e->chance.launches ? (uint64_t)(ns * (double)launches) : batch_guess(m, e, launches);
 }
 
 /* batch_until returns when a batch ended, by the CPU's clock. */
@@ -60,6 +61,8 @@ static void batch_measure(struct meter *m, struct meter_stream *e, struct meter_
 	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
 	if (b->stands)
 		chance_learn(&e->chance, used * 1e6 / b->launches, b->stands);
+	if (b->stands && !b->superseded)
+		chance_learn(&e->chance_lost, used * 1e6 / b->launches, b->stands);
 	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
 }
@@ -134,9 +137,8 @@ void batch_start(struct meter *m, struct meter_stream *e, uint64_t now, bool cop
 	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
 }
 
-/* batch_supersede is called before another event of a stream. A launch stands for others that are lost only if it would have been lost
- * itself, had it not been chosen. Without the last one's own event, and the one that parts it from those before it, its batch
- * would end here and be measured, if an event from before it has not been reached yet. */
+/* batch_supersede is called before another event of a stream. Without the last one's own event, and the one that parts it from the launches before
+ * it, its batch would end here and be measured, if an event from before it has not been reached yet. */
 static void batch_supersede(struct meter *m, const struct meter_stream *e)
 {
 	struct meter_batch *b = m->batch + m->closed;
@@ -145,7 +147,7 @@ static void batch_supersede(struct meter *m, const struct meter_stream *e)
 	do
 		b--;
 	while (m->stream + b->stream != e);
-	b->stands = 0;
+	b->superseded = true;
 }
 
 void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool launched)
@@ -160,6 +162,7 @@ void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool lau
 		e->until = -1;
 	b->follows = e->after != AFTER_START;
 	b->stands = launched ? e->stands : 0;
+	b->superseded = false;
 	if (!b->follows) {
 		CUevent start = b->start;
 		b->start = e->start;

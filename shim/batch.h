@@ -18,7 +18,8 @@ void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool lau
 void batch_sweep(struct meter *m);
 
 /* batch_lost returns what so many launches took that will not be measured. What the last ones took says nothing of them: a program
- * could choose which that are. */
+ * could choose which that are. Those that chance chose do. Of them, those that would have been measured anyway say nothing of the ends of
+ * bursts, which are what is lost; but a program that notices which was chosen can see to it that events follow. So it is the greater mean, of all or of the others. */
 uint64_t batch_lost(const struct meter *m, const struct meter_stream *e, uint64_t launches);
 
 /* batch_tail counts by guess, and so much more, what was launched on a stream and no event follows, as if it began with the

@@ -244,7 +244,7 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	free->recorded = free->missed = now;
 	free->run = free->burst = free->wary = 0;
 	free->sampled = false;
-	free->chance = (struct chance){0};
+	free->chance = free->chance_lost = (struct chance){0};
 	free->one_of = 1;
 	free->owed_ns = 0;
 	free->apart_ns = 0;

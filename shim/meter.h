@@ -7,8 +7,8 @@
  * the while: its batch goes on, or the next one begins with the end of the last. If it has, the device may have been idle since:
  * a program whose kernels are short is slower than the device, and what it launched since then is not known. Of such
  * launches some are measured, chosen by chance so that no program can tell which, and the others are taken for as long. Each counts
- * for as many as it was chosen from; one that is measured for another reason (a graph, after a pause or a copy) says nothing of others, and neither does
- * one that would have been measured anyway, with those behind it: what no event follows is the end of a burst, and may be unlike its beginning. That is right in
+ * for as many as it was chosen from; one that is measured for another reason (a graph, after a pause or a copy) says nothing of others. What no event follows is the end
+ * of a burst, and may be unlike its beginning, of which all is measured: so the mean is taken both of all that were chosen and of those that would not have been measured otherwise, and the greater one counts. That is right in
  * the long run whatever they take, and one is chosen every 2 ms or so, as a launch may take all the time until the next. What runs at the moment of a look is measured to its end, since the last launch at least. But a kernel that may have run
  * through a long pause and has ended must not be left to chance: from the first one on that was missed so, an event follows each.
  *

@@ -25,6 +25,7 @@ enum {
 struct meter_batch {
 	CUevent start, end;
 	bool follows;    /* it begins with the end of the stream's last batch, and not with start */
+	bool superseded; /* that one would have been measured anyway */
 	uint32_t stands; /* how many launches the one that is in it stands for, if it was chosen by chance; or 0 */
 	unsigned stream; /* its place */
 	uint32_t launches;
@@ -59,18 +60,19 @@ struct meter_stream {
 	uint64_t recorded; /* when */
 	uint32_t run;      /* launches since the last pause, and which that was */
 	uint32_t pauses;
-	uint32_t burst;       /* launches since the stream was last found idle, but for pending */
-	uint32_t wary;        /* launches that are looked at each, as some before had no event */
-	bool sampled;         /* of its launches only some are measured */
-	uint64_t missed;      /* when launches were last missed before a pause */
-	uint32_t one_of;      /* launches of which one is chosen by chance, in the mean */
-	uint64_t apart_ns;    /* between launches, in the mean since the last event */
-	uint32_t stands;      /* as in struct meter_batch, for the last launch that was looked at */
-	uint32_t ends;        /* batches that await their end */
-	uint64_t owed_ns;     /* of what launches are taken for that were lost, there was no time for this yet */
-	uint64_t launch_ns;   /* what a launch took, in the last batch; 0: not known */
-	struct chance chance; /* what one takes that is not measured */
-	double until;         /* the end of the last batch that was measured; < 0: not known */
+	uint32_t burst;            /* launches since the stream was last found idle, but for pending */
+	uint32_t wary;             /* launches that are looked at each, as some before had no event */
+	bool sampled;              /* of its launches only some are measured */
+	uint64_t missed;           /* when launches were last missed before a pause */
+	uint32_t one_of;           /* launches of which one is chosen by chance, in the mean */
+	uint64_t apart_ns;         /* between launches, in the mean since the last event */
+	uint32_t stands;           /* as in struct meter_batch, for the last launch that was looked at */
+	uint32_t ends;             /* batches that await their end */
+	uint64_t owed_ns;          /* of what launches are taken for that were lost, there was no time for this yet */
+	uint64_t launch_ns;        /* what a launch took, in the last batch; 0: not known */
+	struct chance chance;      /* what one takes that is not measured, by all that were chosen */
+	struct chance chance_lost; /* and by those of them that would not have been measured otherwise */
+	double until;              /* the end of the last batch that was measured; < 0: not known */
 };
 
 /* A context's meter. What is not atomic is the mark's. */

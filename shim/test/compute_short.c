@@ -189,12 +189,14 @@ static void above_graphs(void)
 
 /* One that has something under way, and launches many short kernels and then some long ones behind it: where chance chooses a long one, what
  * came before it says nothing of it. */
-static void behind(unsigned longs)
+static void behind(unsigned longs, bool notices)
 {
 	CUstream s;
 	CUgraph g = NULL;
 	CUgraphExec exec = NULL;
+	CUdeviceptr copy_to;
 	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, 1));
 	CUfunction brief = kernel("brief"), hundred = kernel("hundred");
 	OK(cuStreamCreate(&s, 1));
 	OK(cuStreamBeginCapture_v2(s, 0));
@@ -211,8 +213,13 @@ static void behind(unsigned longs)
 		for (unsigned i = 0; i < 200; i++)
 			OK(launch(brief, s));
 		for (unsigned i = 0; i < longs; i++) {
+			unsigned long events = fakegpu_events();
 			OK(launch(hundred, s));
 			later(2 * US);
+			for (unsigned k = 0; notices && fakegpu_events() != events && k < 2; k++) {
+				OK(launch(brief, s));
+				OK(cuMemcpyHtoDAsync_v2(copy_to, "", 1, s)); /* an event comes before it */
+			}
 		}
 		later(1950 * US);
 	}
@@ -222,9 +229,11 @@ static void behind(unsigned longs)
 	CHECK(got <= 0.36);
 }
 
-static void above_behind(void) { behind(12); }
+static void above_behind(void) { behind(12, false); }
 /* The long ones at the end are always those that no event follows: what is known of those before it says nothing of them either. */
-static void above_burst_ends(void) { behind(8); }
+static void above_burst_ends(void) { behind(8, false); }
+/* And one that notices which was chosen gets nothing by other events behind it. */
+static void above_noticed(void) { behind(12, true); }
 
 /* One long kernel among many that take no time: the few that chance chooses are too many now and too few then. What is charged is the mean of both. */
 static void above_rare(void)
@@ -319,6 +328,7 @@ static const struct cap_test tests[] = {
 	{"above_graphs", above_graphs, "30"},
 	{"above_behind", above_behind, "30"},
 	{"above_burst_ends", above_burst_ends, "30"},
+	{"above_noticed", above_noticed, "30"},
 	{"above_rare", above_rare, "30"},
 	{"below_phases", below_phases, "90"},
 	{"above_missed", above_missed, "30"},
