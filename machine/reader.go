@@ -33,7 +33,7 @@ type Reader struct {
 	found   time.Time          // when the folders of users, and the kernel's locks, were last looked at
 	locks   []Finding          // of the last look at the kernel's locks
 	names   []Finding          // of the last look at the folders of users
-	putOff  bool
+	putOff  time.Time          // zero for nothing
 
 	hintMu sync.Mutex
 	hints  map[string]bool // under hintMu: paths of folders in which something has happened
@@ -88,9 +88,10 @@ func (r *Reader) Hint(folder string) {
 	r.hints[folder] = true
 }
 
-// PutOff reports whether the last Read has put off something that was hinted at: a job that was
-// read a moment before has to wait, so that none costs much of a processor's time.
-func (r *Reader) PutOff() bool {
+// PutOff returns when another Read is worth while, whatever happens: the last has put off something that
+// was hinted at, as a job that was read a moment before has to wait, so that none costs much of a
+// processor's time, or a process is about to end. It is zero where neither is so.
+func (r *Reader) PutOff() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.putOff
@@ -120,14 +121,15 @@ func (r *Reader) all() (out []*userReader) {
 }
 
 // Folders returns the folders in which jobs come and go, those of jobs that have not ended, and
-// those of the latest that have: what happens there is worth a Hint.
-func (r *Reader) Folders() (bases, active, ended []string) {
+// those of the latest that have, or which are so many that their files are opened at each look: what
+// happens there is worth a Hint.
+func (r *Reader) Folders() (bases, active, opened []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range r.all() {
-		bases, active, ended = append(bases, u.last.bases...), append(active, u.last.active...), append(ended, u.last.ended...)
+		bases, active, opened = append(bases, u.last.bases...), append(active, u.last.active...), append(opened, u.last.opened...)
 	}
-	return bases, active, ended
+	return bases, active, opened
 }
 
 // Read reads the machine. changed is false where it is as it was the last time.
@@ -159,10 +161,13 @@ func (r *Reader) look(every bool) (m Machine, changed bool, err error) {
 		u.start(now, hints, most, every)
 	}
 	known := map[job.FileID]bool{}
-	r.putOff = false
+	r.putOff = time.Time{}
 	for _, u := range all {
 		answered, news := u.wait(deadline)
-		changed, r.putOff = changed || news, r.putOff || answered && u.last.putOff
+		changed = changed || news
+		if answered {
+			r.putOff = earlier(r.putOff, u.last.putOff)
+		}
 		for _, j := range u.last.jobs {
 			if !known[j.file] {
 				known[j.file] = true

@@ -47,29 +47,30 @@ type userLook struct {
 	hidden  int
 	cut     bool
 	changed bool
-	putOff  bool // something was hinted at, and has to wait for a moment
+	putOff  time.Time // when another is worth while; zero for when something happens
 
-	bases, active, ended []string // folders: of jobs, and of each job
+	bases, active, opened []string // folders: of jobs, and of each job; opened are those of which nothing is kept open
 }
 
 // again is the same look, once more.
-func (l userLook) again(putOff bool) userLook {
+func (l userLook) again(putOff time.Time) userLook {
 	l.changed, l.putOff = false, putOff
 	return l
 }
 
 // userState is what the looks of one user know of each other.
 type userState struct {
-	uid    int
-	most   bounds
-	kept   *allowance
-	lists  map[string]*listing // by path
-	jobs   map[string]*watched // by path of the region
-	active []*watched          // those that have not ended
-	ended  []*watched
-	turn   int // in ended
-	due    time.Time
-	late   map[string]bool // hints that were put off
+	uid     int
+	most    bounds
+	kept    *allowance
+	lists   map[string]*listing // by path
+	jobs    map[string]*watched // by path of the region
+	active  []*watched          // those that have not ended
+	ended   []*watched
+	turn    int // in ended
+	due     time.Time
+	late    map[string]bool // hints that were put off
+	lateDue time.Time       // when the first of them is due
 	// While the user's jobs rest, what ends is noticed all the same (lookForEnds).
 	ends    map[string]bool      // of late: folders in which a process is about to end
 	endsDue time.Time            // not before
@@ -240,7 +241,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 	}
 	for i, w := range s.looked() {
 		why := clock
-		if hints[filepath.Dir(w.path)] {
+		if hints[w.folder] {
 			why = hint
 		} else if !every && !w.wants(now) {
 			continue
@@ -267,37 +268,60 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 			check(s.ended[s.turn], clock)
 		}
 	}
-	putOff := false
 	for folder := range hints {
 		w := s.jobs[filepath.Join(folder, job.RegionName)]
 		if w != nil && w.ended {
 			check(w, hint)
 		}
 		if w != nil && w.late {
-			putOff, s.late[folder] = true, true
+			s.putOff(folder, later(w.due, now.Add(soonGap)))
 		}
 	}
 	for _, w := range s.active {
 		if w.soon(now) {
-			putOff, s.late[filepath.Dir(w.path)] = true, true
+			s.putOff(w.folder, now.Add(soonGap))
 		}
 	}
-	if !changed {
-		s.rest(began)
-		return u.last.again(putOff)
+	out := u.last.again(time.Time{})
+	if changed {
+		s.divide()
+		out = s.collect(p, paths)
 	}
-	s.divide()
-	out := s.collect(p, paths)
-	out.putOff = putOff
 	s.rest(began)
+	if out.putOff = s.lateDue; !out.putOff.IsZero() {
+		out.putOff = later(out.putOff, s.due)
+	}
 	return out
+}
+
+// putOff leaves a folder for a look that is due then.
+func (s *userState) putOff(folder string, due time.Time) {
+	s.late[folder], s.lateDue = true, earlier(s.lateDue, due)
+}
+
+// soonGap is after how long another look is worth while, at the earliest, where something was put off.
+const soonGap = 40 * time.Millisecond
+
+// earlier returns the earlier of two times, where the zero time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // own returns the hints at this user's folders, with those that were put off.
 func (s *userState) own(hints map[string]bool) map[string]bool {
 	out := s.ownOf(hints)
 	maps.Copy(out, s.late)
-	s.late = map[string]bool{}
+	s.late, s.lateDue = map[string]bool{}, time.Time{}
 	return out
 }
 
@@ -430,11 +454,11 @@ func (s *userState) collect(p patience.Patience, paths []string) userLook {
 			}
 		}
 	}
-	for _, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
-		if folder := filepath.Dir(w.path); w.ended {
-			out.ended = append(out.ended, folder)
+	for i, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
+		if w.ended || w.name != "" && i >= s.most.open {
+			out.opened = append(out.opened, w.folder)
 		} else if w.name != "" {
-			out.active = append(out.active, folder)
+			out.active = append(out.active, w.folder)
 		}
 		if w.shown && w.known {
 			out.jobs = append(out.jobs, w.job)
@@ -453,7 +477,7 @@ func (u *userReader) openLocked() (changed bool) {
 		g := &gathering{}
 		readLocked(g, *u.locked, u.kept)
 		if len(g.jobs) > 0 { // its file was removed: it is shown as that, and not looked at again
-			u.state.jobs[path] = &watched{path: g.jobs[0].Path, dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
+			u.state.jobs[path] = &watched{path: g.jobs[0].Path, folder: filepath.Dir(g.jobs[0].Path), dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
 		}
 		return true
 	}

@@ -14,7 +14,7 @@
 //	           jobs begin and end, processes join
 //	pidfd      a process of a job has ended
 //	a second   has passed: regions change without any sign that the kernel could give
-//	40 ms      have passed since a look that saw a process about to end, or had to put off a job
+//	again      a job is due that was put off, or may have lost a process that was about to end
 //
 // The clock makes it look at all jobs, anything else at those of which there was a sign. An idle job
 // costs a look one read and one question for each of its locks.
@@ -44,8 +44,6 @@ const (
 	// what happens meanwhile is of the next. After a quiet moment it looks at once, maxLooks times.
 	gap      = 20 * time.Millisecond
 	maxLooks = 4
-	// putOffGap is after how long it looks again where a job was read a moment before.
-	putOffGap = 40 * time.Millisecond
 )
 
 // Options say how an agent runs.
@@ -72,8 +70,9 @@ type Agent struct {
 	history *history
 	events  *eventRing
 	changes *changes
-	log     eventLog // of the loop
-	told    *told    // of the loop
+	log     eventLog         // of the loop
+	told    *told            // of the loop
+	again   <-chan time.Time // of the loop: when what was put off is due; nil for never
 
 	wake    chan struct{} // something has happened
 	looked  chan struct{} // closed after the first look
@@ -166,6 +165,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-a.wake:
+		case <-a.again:
 		case <-timer.C:
 			a.all.Store(true)
 		}
@@ -191,9 +191,7 @@ func (a *Agent) look() error {
 	if err != nil {
 		return err
 	}
-	if a.reader.PutOff() {
-		time.AfterFunc(putOffGap, a.lookSoon)
-	}
+	a.setAgain(a.reader.PutOff())
 	a.reaper.reap(m.Jobs) // first, as it takes longest: what is below is done meanwhile
 	said, news := a.driver.said()
 	var happened []machine.Event
@@ -219,6 +217,13 @@ func (a *Agent) look() error {
 	a.stats.Looks++
 	a.stats.LookSeconds, a.stats.Looked = time.Since(began).Seconds(), began.UnixNano()
 	return nil
+}
+
+// setAgain sets when to look whatever happens; the zero time is never.
+func (a *Agent) setAgain(at time.Time) {
+	if a.again = nil; !at.IsZero() {
+		a.again = time.After(time.Until(at))
+	}
 }
 
 // note hands out the events of a look that began at a time, and counts and logs those that no agent
