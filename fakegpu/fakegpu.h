@@ -24,8 +24,9 @@ int fakegpu_truth_kind(int device, enum fakegpu_kind kind, uint64_t *mine, uint6
 unsigned fakegpu_errors(void);
 unsigned fakegpu_leaks(void);
 
-/* Kernel launches so far. */
+/* Kernel launches so far, and events recorded, both but for captures. */
 unsigned long fakegpu_launches(void);
+unsigned long fakegpu_events(void);
 
 /* Gates, where calls wait in the middle: "cuMemAlloc" once they have taken effect, or
  * "cuMemAlloc:before", by the names that FAKEGPU_SLOW knows. fakegpu_hold makes the next

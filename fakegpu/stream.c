@@ -2,6 +2,7 @@
  * done when it is waited for, or kernels take time (work.h). */
 #include "capture.h"
 #include "driver.h"
+#include "fakegpu.h"
 #include "gate.h"
 #include "knobs.h"
 
@@ -347,6 +348,10 @@ API cuEventDestroy_v2(CUevent handle)
 
 API cuEventDestroy(CUevent e) { return cuEventDestroy_v2(e); }
 
+static unsigned long stream_events;
+
+EXPORT unsigned long fakegpu_events(void) { return load_relaxed(&stream_events); }
+
 static CUresult stream_record(CUevent handle, CUstream s)
 {
 	struct context *c;
@@ -369,6 +374,7 @@ static CUresult stream_record(CUevent handle, CUstream s)
 	else
 		return CUDA_ERROR_INVALID_HANDLE; /* an event and its stream are of one context */
 	store_release(&e->recorded, true);
+	add_relaxed(&stream_events, 1);
 	return CUDA_SUCCESS;
 }
 

@@ -146,6 +146,7 @@ static void fork_and_join(void)
 	OK(cuEventCreate(&b, 0));
 	OK(begin(s));
 	OK(launch(s));
+	unsigned long events = fakegpu_events();
 	OK(cuEventRecord(a, s));
 	OK(cuStreamWaitEvent(t, a, 0));
 	EQ(status(t), 1);
@@ -158,7 +159,9 @@ static void fork_and_join(void)
 	OK(cuGraphDestroy(g));
 	EQ(cuEventQuery(a), CUDA_ERROR_CAPTURED_EVENT);
 	EQ(cuEventElapsedTime(&ms, a, b), CUDA_ERROR_CAPTURED_EVENT);
-	OK(cuEventRecord(a, s)); /* and is as any other again */
+	EQ(fakegpu_events(), events); /* what is captured is not recorded */
+	OK(cuEventRecord(a, s));      /* and is as any other again */
+	EQ(fakegpu_events(), events + 1);
 	OK(cuEventQuery(a));
 
 	/* Not joined again. */

@@ -210,6 +210,30 @@ static inline void set_compute(unsigned device, uint64_t share, uint64_t cap)
 	EQ(region_limits_with(region_here(), change_page, &c), 0);
 }
 
+/* Within two points, in percent of the time since. */
+static inline void gets(uint64_t since, double want, unsigned line)
+{
+	double got = 100.0 * (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got < want - 2 || got > want + 2)
+		fprintf(stderr, "line %u: got %.1f %%, not %.1f\n", line, got, want);
+	CHECK(got >= want - 2 && got <= want + 2);
+}
+#define GETS(since, want) gets(since, want, __LINE__)
+
+static inline uint64_t charged(void) { return load_acquire(&region_here()->m->compute[0].used); }
+
+/* What is charged is what the engine did, but for what is under way. */
+static inline void charged_all(unsigned line)
+{
+	double got = (double)books_of(0, getpid(), 0).got_ns, used = (double)charged();
+	if (used < got * 0.98 - 15e6 || used > got * 1.02 + 15e6)
+		fprintf(stderr, "line %u: charged %.3f ms, used %.3f ms\n", line, used / 1e6, got / 1e6);
+	CHECK(used >= got * 0.98 - 15e6 && used <= got * 1.02 + 15e6);
+}
+#define CHARGED_ALL() charged_all(__LINE__)
+
+static inline double cap_here(void) { return atof(getenv("RATION_COMPUTE_MAX")); }
+
 /* A part of the tests of caps: a process in a job with that cap, and on a machine of its own. */
 struct cap_test {
 	const char *name;

@@ -87,6 +87,63 @@ static void waits(void)
 	CHECK((double)(clock_looks - looks) / (double)launches < 3);
 }
 
+/* Kernels that are as short as ever, but come ten times as far apart: each could be that much longer, and nobody knows before it is
+ * measured. So as many are in the same time. */
+static void at_stake(void)
+{
+	start_timed();
+	CUfunction zero = kernel("zero");
+	unsigned long measured[2];
+	for (unsigned k = 0; k < 2; k++) {
+		uint64_t apart = k ? 200 * US : 20 * US;
+		for (unsigned i = 0; i < 5000; i++) { /* the first ones after a change are not like the others */
+			OK(launch(zero, NULL));
+			later(apart);
+		}
+		measured[k] = fakegpu_events();
+		for (uint64_t n = 4 * SECOND / apart; n; n--) {
+			OK(launch(zero, NULL));
+			later(apart);
+		}
+		measured[k] = fakegpu_events() - measured[k];
+	}
+	if (measured[1] < measured[0] / 2 || measured[1] > measured[0] * 2)
+		fprintf(stderr, "%lu events, then %lu\n", measured[0], measured[1]);
+	CHECK(measured[1] > measured[0] / 2 && measured[1] < measured[0] * 2);
+}
+
+/* A kernel that still runs when the next launch is looked at is measured from its launch on: that it was also expected to take as long as
+ * others did is no reason to count it twice. */
+static void counted_once(void)
+{
+	CUstream s;
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	start_timed();
+	CUfunction hundred = kernel("hundred"), quick = kernel("quick");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	OK(launch(quick, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(hundred, s));
+		later(120 * US);
+	}
+	uint64_t got = books_of(0, getpid(), 0).got_ns, charged = load_acquire(&region_here()->m->compute[0].used);
+	for (unsigned i = 0; i < 10000; i++) {
+		OK(launch(hundred, s));
+		later(50 * US);
+		OK(cuGraphLaunch(exec, s)); /* each is looked at */
+		later(300 * US);
+	}
+	got = books_of(0, getpid(), 0).got_ns - got;
+	charged = load_acquire(&region_here()->m->compute[0].used) - charged;
+	if (charged < got * 0.95 || charged > got * 1.05)
+		fprintf(stderr, "charged %.3f ms, used %.3f ms\n", (double)charged / 1e6, (double)got / 1e6);
+	CHECK(charged > got * 0.95 && charged < got * 1.05);
+}
+
 /* One that is reached holds. */
 static void hindered(const struct step *steps, double cap)
 {
@@ -128,6 +185,98 @@ static void above_graphs(void)
 		}
 	}
 	CHECK((double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since) < 0.36);
+}
+
+/* One that has something under way, and launches many short kernels and then some long ones behind it: where chance chooses a long one, what
+ * came before it says nothing of it. */
+static void behind(unsigned longs, bool notices)
+{
+	CUstream s;
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	CUdeviceptr copy_to;
+	start_timed();
+	OK(cuMemAlloc_v2(&copy_to, 1));
+	CUfunction brief = kernel("brief"), hundred = kernel("hundred");
+	OK(cuStreamCreate(&s, 1));
+	OK(cuStreamBeginCapture_v2(s, 0));
+	OK(launch(hundred, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	uint64_t since = machine_now(0);
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(brief, s));
+		later(20 * US);
+	}
+	while (machine_now(0) - since < 8 * SECOND) {
+		OK(cuGraphLaunch(exec, s));
+		for (unsigned i = 0; i < 200; i++)
+			OK(launch(brief, s));
+		for (unsigned i = 0; i < longs; i++) {
+			unsigned long events = fakegpu_events();
+			OK(launch(hundred, s));
+			later(2 * US);
+			for (unsigned k = 0; notices && fakegpu_events() != events && k < 2; k++) {
+				OK(launch(brief, s));
+				OK(cuMemcpyHtoDAsync_v2(copy_to, "", 1, s)); /* an event comes before it */
+			}
+		}
+		later(1950 * US);
+	}
+	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got > 0.36)
+		fprintf(stderr, "got %.1f %%\n", 100 * got);
+	CHECK(got <= 0.36);
+}
+
+static void above_behind(void) { behind(12, false); }
+/* The long ones at the end are always those that no event follows: what is known of those before it says nothing of them either. */
+static void above_burst_ends(void) { behind(8, false); }
+/* And one that notices which was chosen gets nothing by other events behind it. */
+static void above_noticed(void) { behind(12, true); }
+
+/* One long kernel among many that take no time: the few that chance chooses are too many now and too few then. What is charged is the mean of both. */
+static void above_rare(void)
+{
+	start_timed();
+	CUfunction zero = kernel("zero"), one = kernel("one");
+	uint64_t since = machine_now(0);
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(zero, NULL));
+		later(20 * US);
+	}
+	while (machine_now(0) - since < 20 * SECOND) {
+		for (unsigned i = 0; i < 100; i++) {
+			OK(launch(zero, NULL));
+			later(2 * US);
+		}
+		OK(launch(one, NULL));
+		later(990 * US);
+		OK(launch(zero, NULL)); /* while it ends */
+		later(40 * US);
+	}
+	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got > 0.33)
+		fprintf(stderr, "got %.1f %%\n", 100 * got);
+	CHECK(got <= 0.33);
+}
+
+/* Honest: many kernels that keep the device at work, and then short ones that do not. */
+static void below_phases(void)
+{
+	start_timed();
+	CUfunction hundred = kernel("hundred"), quick = kernel("quick");
+	uint64_t since = machine_now(0);
+	while (machine_now(0) - since < 10 * SECOND)
+		for (unsigned i = 0; i < 220; i++) {
+			OK(launch(i < 20 ? hundred : quick, NULL));
+			later(i < 20 ? 10 * US : 20 * US);
+		}
+	double got = (double)books_of(0, getpid(), 0).got_ns, charged = (double)load_acquire(&region_here()->m->compute[0].used);
+	if (charged < got * 0.93 || charged > got * 1.07)
+		fprintf(stderr, "charged %.3f of what was used\n", charged / got);
+	CHECK(charged > got * 0.93 && charged < got * 1.07);
+	CHECK(slept_ns < MS); /* for the first ones */
 }
 
 /* One that alternates between many short kernels and a few long ones. */
@@ -172,9 +321,16 @@ static const struct cap_test tests[] = {
 	{"below_uneven", below_uneven, "90"},
 	{"below_hidden", below_hidden, "90"},
 	{"hiccups", hiccups, "70"},
+	{"at_stake", at_stake, "90"},
+	{"counted_once", counted_once, "90"},
 	{"above", above, "30"},
 	{"above_hidden", above_hidden, "30"},
 	{"above_graphs", above_graphs, "30"},
+	{"above_behind", above_behind, "30"},
+	{"above_burst_ends", above_burst_ends, "30"},
+	{"above_noticed", above_noticed, "30"},
+	{"above_rare", above_rare, "30"},
+	{"below_phases", below_phases, "90"},
 	{"above_missed", above_missed, "30"},
 	{"above_phases", above_phases, "30"},
 	{"all", all, "100"},

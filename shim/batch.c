@@ -1,0 +1,188 @@
+#include "batch.h"
+
+#include "capture.h"
+#include "clock.h"
+#include "hooks.h"
+
+/* A kernel is handed over so long after the event before it, in ns, and no longer: a launch that takes longer may wait for its kernel. */
+#define BATCH_HANDOVER UINT64_C(5000)
+/* So much is kept of what lost launches are taken for beyond the time there was for them, in ns: as much as may be charged too
+ * much once, if they were shorter than those before. */
+#define BATCH_OWED UINT64_C(50000000)
+
+/* batch_guess returns what so many launches take that are not measured: as long as the last ones
+ * of the stream, or else of the context. */
+static uint64_t batch_guess(const struct meter *m, const struct meter_stream *e, uint64_t launches)
+{
+	if (e->launch_ns)
+		return e->launch_ns * launches;
+	return m->lately_launches > 0 ? (uint64_t)(m->lately_ns / m->lately_launches * (double)launches) : 0;
+}
+
+uint64_t batch_lost(const struct meter *m, const struct meter_stream *e, uint64_t launches)
+{
+	double ns = e->chance.ns > e->chance_lost.ns ? e->chance.ns : e->chance_lost.ns;
+	return e->chance.launches ? (uint64_t)(ns * (double)launches) : batch_guess(m, e, launches);
+}
+
+/* batch_until returns when a batch ended, by the CPU's clock. */
+static uint64_t batch_until(struct meter *m, const struct meter_batch *b, double from, double to, uint64_t now)
+{
+	if (b->started)
+		event_clock_tie(&m->clock, from, b->started);
+	uint64_t until = event_clock_cpu(&m->clock, to);
+	return until && until < now ? until : now;
+}
+
+/* batch_measure counts a batch that has ended, and learns from it. */
+static void batch_measure(struct meter *m, struct meter_stream *e, struct meter_batch *b, uint64_t now)
+{
+	float took = 0;
+	double from = e->until, to = -1;
+	bool known = b->follows ? from >= 0 : REAL(cuEventElapsedTime, &took, b->start, b->end) == CUDA_SUCCESS && took >= 0;
+	bool ended = event_clock_keep(&m->clock, &b->end, &to);
+	e->until = to;
+	if (!b->follows)
+		from = to - (took > b->handed_ns / 1e6 ? took - b->handed_ns / 1e6 : 0);
+	if (b->sure && ended && m->clock.offset >= 0) {
+		uint64_t until = event_clock_cpu(&m->clock, to), sure = until > b->sure ? until - b->sure : 0;
+		double most = (double)(sure > b->guess_ns ? sure : b->guess_ns) / 1e6; /* the guess is for all of it */
+		from = known && from > to - most ? from : to - most;
+		known = true;
+	}
+	if (!known || !ended || from > to) {
+		busy_claim(&m->busy, now, b->guess_ns);
+		return;
+	}
+	double all = to - from, used = busy_count(&m->busy, (struct busy_interval){from, to}, batch_until(m, b, from, to, now));
+	if (b->sure)
+		return;
+	/* Beside other streams only all together say what a launch takes. */
+	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
+	if (b->stands)
+		chance_learn(&e->chance, used * 1e6 / b->launches, b->stands);
+	if (b->stands && !b->superseded)
+		chance_learn(&e->chance_lost, used * 1e6 / b->launches, b->stands);
+	m->lately_ns = m->lately_ns * 7 / 8 + used * 1e6;
+	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
+}
+
+void batch_sweep(struct meter *m)
+{
+	bool busy[METER_STREAMS] = {false};
+	uint32_t n = m->closed, kept = 0;
+	int mode = capture_relax_always();
+	uint64_t now = clock_exact();
+	for (uint32_t i = 0; i < n; i++) {
+		struct meter_batch b = m->batch[i];
+		struct meter_stream *e = &m->stream[b.stream];
+		int result = busy[b.stream] ? CUDA_ERROR_NOT_READY : REAL(cuEventQuery, b.end);
+		if (result == CUDA_ERROR_NOT_READY) {
+			busy[b.stream] = true;
+			m->batch[i] = m->batch[kept];
+			m->batch[kept++] = b;
+			continue;
+		}
+		if (result == CUDA_SUCCESS) {
+			batch_measure(m, e, &m->batch[i], now);
+		} else {
+			e->until = -1;
+			busy_claim(&m->busy, now, b.guess_ns);
+		}
+		e->ends--;
+		set(&m->under_way, m->under_way - b.launches);
+		set(&m->flight_ns, m->flight_ns - b.guess_ns);
+		set(&m->given_up, 0);
+	}
+	capture_restore(mode);
+	set(&m->closed, kept);
+	set(&m->oldest, kept ? m->batch[0].at : UINT64_MAX);
+}
+
+/* batch_last returns when the last event of a stream was, in ms; < 0: that is not known. */
+static double batch_last(const struct meter *m, const struct meter_stream *e)
+{
+	double at = -1;
+	if (e->after == AFTER_START && event_clock_when(&m->clock, e->start, &at))
+		return at;
+	return e->after == AFTER_END ? e->until : -1;
+}
+
+void batch_tail(struct meter *m, struct meter_stream *e, uint64_t now, uint64_t more)
+{
+	uint64_t guess = batch_lost(m, e, __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED)) + more, from = e->recorded;
+	double last = guess || e->owed_ns ? batch_last(m, e) : -1;
+	if (last >= 0 && event_clock_cpu(&m->clock, last) > from)
+		from = event_clock_cpu(&m->clock, last);
+	uint64_t all = guess + e->owed_ns;
+	guess = from > now ? 0 : all < now - from ? all : now - from;
+	e->owed_ns = all - guess < BATCH_OWED ? all - guess : BATCH_OWED;
+	if (last >= 0)
+		busy_count(&m->busy, (struct busy_interval){last, last + (double)guess / 1e6}, from + guess);
+	else
+		busy_claim(&m->busy, from + guess, guess);
+	e->after = AFTER_NOTHING;
+}
+
+static bool batch_record(CUevent *event, CUstream stream)
+{
+	return (*event || REAL(cuEventCreate, event, 0) == CUDA_SUCCESS) && REAL(cuEventRecord, *event, stream) == CUDA_SUCCESS;
+}
+
+void batch_start(struct meter *m, struct meter_stream *e, uint64_t now, bool copied)
+{
+	if (batch_record(&e->start, e->stream))
+		e->after = AFTER_START;
+	e->ready = clock_exact();
+	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
+}
+
+/* batch_supersede is called before another event of a stream. Without the last one's own event, and the one that parts it from the launches before
+ * it, its batch would end here and be measured, if an event from before it has not been reached yet. */
+static void batch_supersede(struct meter *m, const struct meter_stream *e)
+{
+	struct meter_batch *b = m->batch + m->closed;
+	if (e->ends <= 2)
+		return;
+	do
+		b--;
+	while (m->stream + b->stream != e);
+	b->superseded = true;
+}
+
+void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool launched)
+{
+	bool gaps = !launched && !e->ends;
+	struct meter_batch *b = &m->batch[m->closed];
+	if (!relaxed(&e->pending) || m->closed == METER_BATCHES || (e->after == AFTER_NOTHING && !gaps) ||
+	    !batch_record(&b->end, e->stream))
+		return;
+	batch_supersede(m, e);
+	if (e->after == AFTER_NOTHING)
+		e->until = -1;
+	b->follows = e->after != AFTER_START;
+	b->stands = launched ? e->stands : 0;
+	b->superseded = false;
+	if (!b->follows) {
+		CUevent start = b->start;
+		b->start = e->start;
+		e->start = start;
+	}
+	/* The stream was idle: the event before the launch was reached at once. */
+	uint64_t handed = launched && e->started && relaxed(&e->pending) == 1 ? now - e->ready : 0;
+	b->handed_ns = b->follows ? 0 : handed < BATCH_HANDOVER ? handed : BATCH_HANDOVER;
+	b->started = b->follows ? 0 : e->started;
+	b->sure = gaps ? relaxed(&e->last) : 0;
+	b->stream = (unsigned)(e - m->stream);
+	b->launches = __atomic_exchange_n(&e->pending, 0, __ATOMIC_RELAXED);
+	e->burst += b->launches;
+	b->guess_ns = gaps ? batch_lost(m, e, b->launches) : batch_guess(m, e, b->launches);
+	b->at = e->recorded = now;
+	e->after = AFTER_END;
+	e->ends++;
+	if (!m->closed)
+		set(&m->oldest, now);
+	set(&m->closed, m->closed + 1);
+	set(&m->under_way, m->under_way + b->launches);
+	set(&m->flight_ns, m->flight_ns + b->guess_ns);
+}
