@@ -211,7 +211,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
 		}}
 	failed := make(chan error, 2)
-	servers := []*http.Server{api}
+	servers, listeners := []*http.Server{api}, []net.Listener{socket}
 	go func() { failed <- api.Serve(socket) }()
 	if a.opts.Listen != "" {
 		public, err := net.Listen("tcp", a.opts.Listen)
@@ -224,7 +224,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
 		web.Attend(server)
 		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
-		servers = append(servers, server)
+		servers, listeners = append(servers, server), append(listeners, public)
 		a.opts.Log.Info("serving metrics", "address", public.Addr().String())
 		go func() { failed <- server.Serve(public) }()
 	}
@@ -235,6 +235,14 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 		return err
 	case <-ctx.Done():
+	}
+	// A server knows its connections when it has ended to accept them, and not before: one that is between the
+	// two when Shutdown looks would be dropped without an answer.
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	for range servers {
+		<-failed
 	}
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -251,9 +259,14 @@ func (a *Agent) afterLook(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-a.looked:
-			next.ServeHTTP(w, r)
 		case <-r.Context().Done():
+			select {
+			case <-a.looked: // it ends: who has asked by now is answered
+			default:
+				return
+			}
 		}
+		next.ServeHTTP(w, r)
 	})
 }
 
