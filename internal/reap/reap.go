@@ -29,7 +29,7 @@ func Read(opts Options) (machine.Machine, error) {
 			*j, _ = machine.ReadRegion(j.Path) // its Err returns the error
 			j.Name = name
 		}
-		reap(&m.Jobs[i], opts)
+		_ = reap(&m.Jobs[i], opts) // it says so, as ReadOnly
 	}
 	return m, err
 }
@@ -38,35 +38,46 @@ func Read(opts Options) (machine.Machine, error) {
 func ReadJob(j job.Job, opts Options) machine.Job {
 	out, _ := machine.ReadRegion(j.Path) // its Err returns the error
 	out.Name = j.Name
-	reap(&out, opts)
+	_ = reap(&out, opts) // it says so, as ReadOnly
 	return out
+}
+
+// Return returns what dead processes of the job at a path hold to it, as ReadJob does, and says why where it
+// could not.
+func Return(path string) error {
+	j, err := machine.ReadRegion(path)
+	if err != nil {
+		return err
+	}
+	return reap(&j, Options{})
 }
 
 // reap returns what dead processes hold, if there are any, and reads the job again.
 // It also lets the region write down the host PIDs that this process sees: a process
 // in a container needs its own to find itself in the driver's list.
-func reap(j *machine.Job, opts Options) {
+func reap(j *machine.Job, opts Options) error {
 	if opts.ReadOnly || j.Err() != nil || !own(j.Path) {
-		return
+		return nil
 	}
 	dead := slices.DeleteFunc(slices.Clone(j.Processes), func(p machine.Process) bool { return p.State != machine.Dead })
 	foreign := slices.ContainsFunc(j.Processes, func(p machine.Process) bool { return p.HostPID != p.PID })
 	if j.ReadOnly = false; len(dead) == 0 && !foreign {
-		return
+		return nil
 	}
 	n, err := reapRegion(j.Path)
 	if err != nil {
 		j.ReadOnly = true // the dead are shown as what they are
-		return
+		return err
 	}
 	if n == 0 {
-		return
+		return nil
 	}
 	after, err := machine.ReadRegion(j.Path)
 	if after.Name, after.ReadOnly = j.Name, false; err == nil {
 		after.Reaped = dead
 	}
 	*j = after
+	return nil
 }
 
 // own reports whether a region is this user's alone. What others can write is only
