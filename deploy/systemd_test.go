@@ -52,7 +52,7 @@ func TestUnitIsKnown(t *testing.T) {
 func TestSocketUnit(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"ration-agent.socket":  {"ListenStream=/run/ration/agent.sock", "SocketMode=0666", "RemoveOnStop=yes", "WantedBy=sockets.target"},
-		"ration-agent.service": {"Requires=ration-agent.socket", "Also=ration-agent.socket", "StartLimitIntervalSec=0", "KillMode=mixed"},
+		"ration-agent.service": {"Requires=ration-agent.socket", "Also=ration-agent.socket", "StartLimitIntervalSec=0", "KillMode=mixed"}, // or five failures in ten seconds end both
 	} {
 		text, err := os.ReadFile("systemd/" + name)
 		if err != nil {

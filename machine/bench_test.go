@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"ration/internal/abi"
+
 	"ration/internal/job"
 	"ration/internal/region"
 )
@@ -208,15 +210,33 @@ func BenchmarkReaderIdle(b *testing.B) {
 	}
 	r := NewReader()
 	defer r.Close()
-	for range 3 {
-		if m, _, err := r.Read(); err != nil || len(m.Jobs) != jobs+keptEnded || m.Hidden != ended-keptEnded {
-			b.Fatalf("%d jobs, %d hidden, %v", len(m.Jobs), m.Hidden, err)
+	for tries := 1; ; tries++ { // the first reads are longer than one waits for, on a busy machine
+		m, changed, err := r.Read()
+		if err != nil {
+			b.Fatal(err)
 		}
-		r.users[ownUser].state.due = time.Time{}
+		if !changed && len(m.Jobs) == jobs+keptEnded && m.Hidden == ended-keptEnded {
+			break
+		}
+		if tries == 100 {
+			b.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
+		}
+		if u := r.users[ownUser]; !u.isLooking() {
+			u.state.due = time.Time{}
+		}
 	}
+	began := processTime()
 	for b.Loop() {
 		if _, _, err := r.Read(); err != nil {
 			b.Fatal(err)
 		}
 	}
+	b.ReportMetric(float64(processTime()-began)/float64(b.N), "cpu-ns/op") // which waits for nobody
+}
+
+// processTime is the processors' time that this process has used.
+func processTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

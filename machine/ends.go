@@ -21,7 +21,7 @@ func (u *userReader) lookForEnds(now time.Time, hints map[string]bool) userLook 
 	maps.Copy(fresh, ends)
 	if now.Before(s.endsDue) || len(fresh) == 0 {
 		s.ends = fresh
-		return u.last.again(len(s.late) > 0)
+		return u.last.again(s.untilEnds(now))
 	}
 	began, changed, p := s.cost(), false, patienceForAll()
 	for folder := range fresh {
@@ -43,14 +43,25 @@ func (u *userReader) lookForEnds(now time.Time, hints map[string]bool) userLook 
 			s.ends[folder] = true
 		}
 	}
-	out := u.last.again(false)
+	out := u.last.again(time.Time{})
 	if changed {
 		s.divide()
 		out = s.collect(p, u.last.bases)
 	}
-	out.putOff = len(s.late) > 0
 	s.endsDue = dueAfter(s.endsDue, now, (s.cost()-began)/restShare)
+	out.putOff = s.untilEnds(now)
 	return out
+}
+
+// untilEnds returns when another look is worth while, while the user's jobs rest.
+func (s *userState) untilEnds(now time.Time) (due time.Time) {
+	if len(s.late) > 0 {
+		due = s.due
+	}
+	if len(s.ends) > 0 {
+		due = earlier(due, later(s.endsDue, now.Add(soonGap)))
+	}
+	return due
 }
 
 // renewCost and endsCost are what a look spends, of this thread's time, to read jobs that it has read

@@ -15,6 +15,7 @@ import (
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/proc"
 )
 
 // A Reader reads the machine again and again, as Read does, and reads anew only the jobs that
@@ -33,7 +34,8 @@ type Reader struct {
 	found   time.Time          // when the folders of users, and the kernel's locks, were last looked at
 	locks   []Finding          // of the last look at the kernel's locks
 	names   []Finding          // of the last look at the folders of users
-	putOff  bool
+	putOff  time.Time          // zero for nothing
+	looking chan struct{}      // the places of looks
 
 	hintMu sync.Mutex
 	hints  map[string]bool // under hintMu: paths of folders in which something has happened
@@ -76,7 +78,7 @@ const (
 func NewReader() *Reader {
 	files := unix.Rlimit{Cur: 1024}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
-	return &Reader{files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{},
+	return &Reader{files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userReader{}, outside: map[job.FileID]*userReader{}, kept: map[int]*allowance{}, hints: map[string]bool{}, looking: make(chan struct{}, maxLooking),
 		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 }
 
@@ -88,9 +90,10 @@ func (r *Reader) Hint(folder string) {
 	r.hints[folder] = true
 }
 
-// PutOff reports whether the last Read has put off something that was hinted at: a job that was
-// read a moment before has to wait, so that none costs much of a processor's time.
-func (r *Reader) PutOff() bool {
+// PutOff returns when another Read is worth while, whatever happens: the last has put off something that
+// was hinted at, as a job that was read a moment before has to wait, so that none costs much of a
+// processor's time, or a process is about to end. It is zero where neither is so.
+func (r *Reader) PutOff() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.putOff
@@ -120,14 +123,15 @@ func (r *Reader) all() (out []*userReader) {
 }
 
 // Folders returns the folders in which jobs come and go, those of jobs that have not ended, and
-// those of the latest that have: what happens there is worth a Hint.
-func (r *Reader) Folders() (bases, active, ended []string) {
+// those of the latest that have, or which are so many that their files are opened at each look: what
+// happens there is worth a Hint.
+func (r *Reader) Folders() (bases, active, opened []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range r.all() {
-		bases, active, ended = append(bases, u.last.bases...), append(active, u.last.active...), append(ended, u.last.ended...)
+		bases, active, opened = append(bases, u.last.bases...), append(active, u.last.active...), append(opened, u.last.opened...)
 	}
-	return bases, active, ended
+	return bases, active, opened
 }
 
 // Read reads the machine. changed is false where it is as it was the last time.
@@ -156,13 +160,16 @@ func (r *Reader) look(every bool) (m Machine, changed bool, err error) {
 	all := r.all()
 	most := bounds{r.active, r.openOfEach(all)}
 	for _, u := range all {
-		u.start(now, hints, most, every)
+		u.start(now, hints, most, every, r.looking)
 	}
 	known := map[job.FileID]bool{}
-	r.putOff = false
+	r.putOff = time.Time{}
 	for _, u := range all {
 		answered, news := u.wait(deadline)
-		changed, r.putOff = changed || news, r.putOff || answered && u.last.putOff
+		changed = changed || news
+		if answered {
+			r.putOff = earlier(r.putOff, u.last.putOff)
+		}
 		for _, j := range u.last.jobs {
 			if !known[j.file] {
 				known[j.file] = true
@@ -235,10 +242,11 @@ func (r *Reader) find(now time.Time, folder string) (gone bool) {
 	for _, f := range folders {
 		there[f.UID] = true
 		if r.users[f.UID] == nil {
-			if r.kept[f.UID] == nil {
-				r.kept[f.UID] = &allowance{}
+			account := proc.Account(f.UID) // the UIDs that are lent to a user have the allowance of one
+			if r.kept[account] == nil {
+				r.kept[account] = &allowance{}
 			}
-			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID), r.kept[f.UID])
+			r.users[f.UID] = newUserReader(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID), r.kept[account])
 		}
 		r.users[f.UID].setPaths(f.Paths, nil)
 	}

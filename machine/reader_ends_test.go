@@ -180,18 +180,18 @@ func TestReaderNoticesDeathInTheRest(t *testing.T) {
 	had := r.readsOf("busy")
 	r.Hint(filepath.Join(dir, "busy"))
 	r.Hint(filepath.Dir(path))
-	s.endsDue = time.Now().Add(time.Hour) // also that has its bound
+	s.endsDue = time.Now().Add(time.Minute) // also that has its bound
 	m, changed, err := r.ReadHinted()
-	if err != nil || changed || !r.PutOff() || dead(m, "train") != 0 {
-		t.Fatalf("%v, %v, %v, %+v", err, changed, r.PutOff(), m.Jobs)
+	if err != nil || changed || !r.PutOff().Equal(s.endsDue) || dead(m, "train") != 0 {
+		t.Fatalf("%v, %v, put off until %v, %+v", err, changed, r.PutOff(), m.Jobs)
 	}
 	s.endsDue = time.Time{}
 	m, changed, err = r.ReadHinted()
 	if err != nil || !changed || dead(m, "train") != 1 {
 		t.Fatalf("%v, %v, %+v", err, changed, m.Jobs)
 	}
-	if n := r.readsOf("busy"); n != had || !r.PutOff() {
-		t.Errorf("the other was read %d times; %v that it was put off", n-had, r.PutOff())
+	if n := r.readsOf("busy"); n != had || !r.PutOff().Equal(s.due) {
+		t.Errorf("the other was read %d times, and put off until %v", n-had, r.PutOff())
 	}
 	if s.endsDue.IsZero() {
 		t.Error("it costs nothing")

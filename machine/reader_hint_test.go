@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/job"
 	"ration/internal/region"
 )
 
@@ -57,12 +58,13 @@ func TestReadHinted(t *testing.T) {
 	due(time.Time{})
 	m, _ := mustRead(t, r)
 	check("all", m, 2<<20, 2<<20)
-	due(time.Now().Add(time.Hour))
+	anHour := time.Now().Add(time.Hour)
+	due(anHour)
 	charge()
 	r.Hint(filepath.Join(dir, "one"))
 	check("not due", hinted(), 2<<20, 2<<20)
-	if !r.PutOff() {
-		t.Error("nobody says that it was put off")
+	if !r.PutOff().Equal(anHour) {
+		t.Errorf("put off until %v", r.PutOff())
 	}
 	due(time.Time{})
 	check("due, and without another hint", hinted(), 3<<20, 2<<20)
@@ -77,6 +79,24 @@ func TestReadHinted(t *testing.T) {
 	}
 	r.Hint(dir)
 	check("a new one", hinted(), 3<<20, 7<<20, 3<<20)
+}
+
+// A job that has changed, was not due, and is again as it was when it was read, waits for nothing.
+func TestChangedAndBack(t *testing.T) {
+	r, dir := readerAt(t)
+	member(t, "one")
+	mustRead(t, r)
+	w := r.users[ownUser].state.jobs[filepath.Join(dir, "one", job.RegionName)]
+	w.due = time.Now().Add(time.Hour)
+	w.sum++
+	r.Hint(w.folder)
+	if mustRead(t, r); r.PutOff().IsZero() || !w.wants(time.Now()) {
+		t.Fatalf("put off until %v", r.PutOff())
+	}
+	w.sum--
+	if mustRead(t, r); !r.PutOff().IsZero() || w.wants(time.Now()) {
+		t.Errorf("put off until %v", r.PutOff())
+	}
 }
 
 // A job may be read at once a few times after a quiet moment. One that changes all the time has its

@@ -83,6 +83,9 @@ func TestReaderKeepsFewOpen(t *testing.T) {
 	if open := r.users[ownUser].openJobs(); len(m.Jobs) != jobs || open != minOpen {
 		t.Fatalf("%d jobs, %d open", len(m.Jobs), open)
 	}
+	if _, active, opened := r.Folders(); len(active) != minOpen || len(opened) != jobs-minOpen {
+		t.Errorf("%d, and %d that are opened at each look", len(active), len(opened))
+	}
 	if err := last.Charge(0, abi.Data, 1<<20); err != nil {
 		t.Fatal(err)
 	}

@@ -223,8 +223,8 @@ func TestReaderNoticesEndOfEnding(t *testing.T) {
 	}
 	_ = holder.Wait()
 	for i := range 2 {
-		if got := state(look()); got != Ending || i == 0 && !r.PutOff() {
-			t.Fatalf("it is %s; %v that it wants to look again soon", got, r.PutOff())
+		if got := state(look()); got != Ending || i == 0 && r.PutOff().IsZero() {
+			t.Fatalf("it is %s; %v that it wants to look again soon", got, !r.PutOff().IsZero())
 		}
 	}
 	if err := files.Close(); err != nil {
@@ -238,7 +238,7 @@ func TestReaderNoticesEndOfEnding(t *testing.T) {
 	had := r.readsOf("train") // the dead that nobody reaps are no reason to read it again and again
 	look()
 	look()
-	if n := r.readsOf("train"); n != had || r.PutOff() {
+	if n := r.readsOf("train"); n != had || !r.PutOff().IsZero() {
 		t.Errorf("it was read %d times more", n-had)
 	}
 }
@@ -296,7 +296,7 @@ func TestReaderEndedJobs(t *testing.T) {
 	r.Hint(filepath.Join(dir, "old-007"))
 	r.users[ownUser].state.due = time.Time{}
 	m, _ = mustRead(t, r)
-	for r.PutOff() { // it was read a moment ago, for long where the machine is slow
+	for !r.PutOff().IsZero() { // it was read a moment ago, for long where the machine is slow
 		r.users[ownUser].state.due = time.Time{}
 		m, _ = mustRead(t, r)
 	}
@@ -414,7 +414,7 @@ func TestReaderLeavesSilentUserAlone(t *testing.T) {
 	<-u.done
 	r.patience = time.Minute
 	ended, running, _ := states()
-	for ; r.PutOff(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
+	for ; !r.PutOff().IsZero(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
 		u.state.due = time.Time{}
 	}
 	if ended != 3 || running != 1 {

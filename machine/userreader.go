@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ type userReader struct {
 	looking bool // under mu
 	over    bool // under mu: nobody waits for it any more
 	done    chan struct{}
+	at      *lookPlace      // of the look that is under way
 	next    userLook        // of the look that has ended
 	untaken bool            // under mu: next is not last yet
 	last    userLook        // that the next look begins with
@@ -47,29 +49,30 @@ type userLook struct {
 	hidden  int
 	cut     bool
 	changed bool
-	putOff  bool // something was hinted at, and has to wait for a moment
+	putOff  time.Time // when another is worth while; zero for when something happens
 
-	bases, active, ended []string // folders: of jobs, and of each job
+	bases, active, opened []string // folders: of jobs, and of each job; opened are those of which nothing is kept open
 }
 
 // again is the same look, once more.
-func (l userLook) again(putOff bool) userLook {
+func (l userLook) again(putOff time.Time) userLook {
 	l.changed, l.putOff = false, putOff
 	return l
 }
 
 // userState is what the looks of one user know of each other.
 type userState struct {
-	uid    int
-	most   bounds
-	kept   *allowance
-	lists  map[string]*listing // by path
-	jobs   map[string]*watched // by path of the region
-	active []*watched          // those that have not ended
-	ended  []*watched
-	turn   int // in ended
-	due    time.Time
-	late   map[string]bool // hints that were put off
+	uid     int
+	most    bounds
+	kept    *allowance
+	lists   map[string]*listing // by path
+	jobs    map[string]*watched // by path of the region
+	active  []*watched          // those that have not ended
+	ended   []*watched
+	turn    int // in ended
+	due     time.Time
+	late    map[string]bool // hints that were put off
+	lateDue time.Time       // when the first of them is due
 	// While the user's jobs rest, what ends is noticed all the same (lookForEnds).
 	ends    map[string]bool      // of late: folders in which a process is about to end
 	endsDue time.Time            // not before
@@ -107,8 +110,40 @@ const maxHints = 4096
 // descriptors are kept.
 type bounds struct{ active, open int }
 
-// start begins a look at every job, or at those that were hinted at, unless one is under way.
-func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, every bool) {
+// maxLooking is how many looks have a thread at once, but for those that nobody waits for any more.
+const maxLooking = 64
+
+// lookPlace is the place of one look.
+type lookPlace struct {
+	all   chan struct{} // has one for each place that is taken
+	over  chan struct{} // closed where nobody waits for the look before it has a place
+	state atomic.Int32  // 0 while it has none yet, 1 while it has, 2 when it was left
+}
+
+// take waits for a place, or until that is not worth while any more.
+func (p *lookPlace) take() {
+	select {
+	case p.all <- struct{}{}:
+		if !p.state.CompareAndSwap(0, 1) {
+			<-p.all
+		}
+	case <-p.over:
+	}
+}
+
+// leave leaves it, once.
+func (p *lookPlace) leave() {
+	switch p.state.Swap(2) {
+	case 0:
+		close(p.over)
+	case 1:
+		<-p.all
+	}
+}
+
+// start begins a look at every job, or at those that were hinted at, unless one is under way. Each takes
+// one of the places: who has a thousand regions locked would otherwise have a thousand threads.
+func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, every bool, places chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.hints)+len(hints) <= maxHints {
@@ -123,7 +158,15 @@ func (u *userReader) start(now time.Time, hints map[string]bool, most bounds, ev
 	u.take() // of one that ended when nobody waited for it: the look that begins knows it
 	u.looking, u.done = true, make(chan struct{})
 	done := u.done
+	at := &lookPlace{all: places, over: make(chan struct{})}
+	u.at = at
 	go func() {
+		if u.locked != nil && u.kept != nil { // one of a user's at a time: each is copied, and that is much
+			u.kept.turn.Lock()
+			defer u.kept.turn.Unlock()
+		}
+		at.take()
+		defer at.leave()
 		runtime.LockOSThread() // for threadTime
 		defer runtime.UnlockOSThread()
 		next := u.look(now, hints, most, every)
@@ -162,6 +205,8 @@ func (u *userReader) wait(deadline <-chan struct{}) (answered, changed bool) {
 	defer u.mu.Unlock()
 	if answered {
 		u.take()
+	} else {
+		u.at.leave() // it is for another
 	}
 	changed, u.news = u.news, false
 	return answered, changed
@@ -240,7 +285,7 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 	}
 	for i, w := range s.looked() {
 		why := clock
-		if hints[filepath.Dir(w.path)] {
+		if hints[w.folder] {
 			why = hint
 		} else if !every && !w.wants(now) {
 			continue
@@ -267,37 +312,60 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 			check(s.ended[s.turn], clock)
 		}
 	}
-	putOff := false
 	for folder := range hints {
 		w := s.jobs[filepath.Join(folder, job.RegionName)]
 		if w != nil && w.ended {
 			check(w, hint)
 		}
 		if w != nil && w.late {
-			putOff, s.late[folder] = true, true
+			s.putOff(folder, later(w.due, now.Add(soonGap)))
 		}
 	}
 	for _, w := range s.active {
 		if w.soon(now) {
-			putOff, s.late[filepath.Dir(w.path)] = true, true
+			s.putOff(w.folder, now.Add(soonGap))
 		}
 	}
-	if !changed {
-		s.rest(began)
-		return u.last.again(putOff)
+	out := u.last.again(time.Time{})
+	if changed {
+		s.divide()
+		out = s.collect(p, paths)
 	}
-	s.divide()
-	out := s.collect(p, paths)
-	out.putOff = putOff
 	s.rest(began)
+	if out.putOff = s.lateDue; !out.putOff.IsZero() {
+		out.putOff = later(out.putOff, s.due)
+	}
 	return out
+}
+
+// putOff leaves a folder for a look that is due then.
+func (s *userState) putOff(folder string, due time.Time) {
+	s.late[folder], s.lateDue = true, earlier(s.lateDue, due)
+}
+
+// soonGap is after how long another look is worth while, at the earliest, where something was put off.
+const soonGap = 40 * time.Millisecond
+
+// earlier returns the earlier of two times, where the zero time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // own returns the hints at this user's folders, with those that were put off.
 func (s *userState) own(hints map[string]bool) map[string]bool {
 	out := s.ownOf(hints)
 	maps.Copy(out, s.late)
-	s.late = map[string]bool{}
+	s.late, s.lateDue = map[string]bool{}, time.Time{}
 	return out
 }
 
@@ -430,11 +498,11 @@ func (s *userState) collect(p patience.Patience, paths []string) userLook {
 			}
 		}
 	}
-	for _, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
-		if folder := filepath.Dir(w.path); w.ended {
-			out.ended = append(out.ended, folder)
+	for i, w := range slices.Concat(s.looked(), s.ended[:min(len(s.ended), keptEnded)]) {
+		if w.ended || w.name != "" && i >= s.most.open {
+			out.opened = append(out.opened, w.folder)
 		} else if w.name != "" {
-			out.active = append(out.active, folder)
+			out.active = append(out.active, w.folder)
 		}
 		if w.shown && w.known {
 			out.jobs = append(out.jobs, w.job)
@@ -453,7 +521,7 @@ func (u *userReader) openLocked() (changed bool) {
 		g := &gathering{}
 		readLocked(g, *u.locked, u.kept)
 		if len(g.jobs) > 0 { // its file was removed: it is shown as that, and not looked at again
-			u.state.jobs[path] = &watched{path: g.jobs[0].Path, dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
+			u.state.jobs[path] = &watched{path: g.jobs[0].Path, folder: filepath.Dir(g.jobs[0].Path), dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
 		}
 		return true
 	}

@@ -113,8 +113,11 @@ func (m *Machine) addUsers(places job.Places, most time.Duration) {
 	}
 	users, allowances := make([]*gathering, len(folders)), map[int]*allowance{}
 	for i, f := range folders {
-		user := newAllowance()
-		allowances[f.UID] = user
+		user := allowances[proc.Account(f.UID)]
+		if user == nil {
+			user = newAllowance()
+			allowances[proc.Account(f.UID)] = user
+		}
 		users[i] = gather(func(g *gathering) { readUser(g, f, user) })
 	}
 	for i, g := range users {
@@ -174,7 +177,7 @@ func readUser(g *gathering, f job.Folders, user *allowance) {
 func allowanceOf(all map[int]*allowance, f job.LockedFile, make func() *allowance) *allowance {
 	uid := -1
 	if owner, _, _, err := proc.Owner(f.PIDs[0]); err == nil {
-		uid = owner
+		uid = proc.Account(owner)
 	}
 	if all[uid] == nil {
 		all[uid] = make()

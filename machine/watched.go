@@ -33,6 +33,7 @@ type watched struct {
 	name   string // of the job's folder; empty for a region outside the folders of jobs
 	owner  int    // whose folder of jobs it is in; ownUser for this user's, in which others' regions may be
 	path   string
+	folder string // of path
 	region string // name of the file in its folder
 
 	dir    int           // descriptor of the job's folder; -1 while closed
@@ -64,7 +65,7 @@ type watched struct {
 }
 
 func watch(name, path string, owner int, user *allowance) *watched {
-	return &watched{name: name, path: path, owner: owner, user: user, region: filepath.Base(path), dir: -1}
+	return &watched{name: name, path: path, folder: filepath.Dir(path), owner: owner, user: user, region: filepath.Base(path), dir: -1}
 }
 
 // sign is why a job is looked at.
@@ -98,13 +99,14 @@ func (w *watched) look(p patience.Patience, buf []byte, why sign) (changed, ther
 		sum, unlocked, equal, _ = w.pulse.Sum(buf)
 	}
 	now := p.Now()
-	w.setEnding(unlocked-w.withoutLock(), now)
+	w.setUnlocked(unlocked, now)
 	if why == onlyEnd && w.unsettled.IsZero() {
 		return false, true
 	}
 	// Who hints may have seen the end of a process that was ending.
 	ended := (why == hint || why == onlyEnd) && !w.unsettled.IsZero()
 	if w.known && equal && w.equal && !w.again(now) && !ended && sum == w.sum && vital == w.vital && !old {
+		w.late = false // it is as it was when it was read
 		return false, true
 	}
 	if !w.known && w.hasEnded(vital) {
@@ -123,7 +125,7 @@ func (w *watched) look(p patience.Patience, buf []byte, why sign) (changed, ther
 	if asks {
 		w.askKeepers(p)
 	}
-	w.setEnding(unlocked-w.withoutLock(), now)
+	w.setUnlocked(unlocked, now)
 	return !was.same(w), true
 }
 
@@ -157,9 +159,12 @@ func (w *watched) wants(now time.Time) bool {
 	return !w.known || w.late || w.soon(now) || w.name == ""
 }
 
-// setEnding sets how many processes are about to end. Where one more is, that is news, however long
-// another takes.
-func (w *watched) setEnding(n int, now time.Time) {
+// setUnlocked says how many processes have no lock. Where one more is about to end, that is news, however
+// long another takes.
+func (w *watched) setUnlocked(n int, now time.Time) {
+	if n > 0 { // as a rule all have theirs
+		n -= w.withoutLock()
+	}
 	if n <= 0 {
 		w.unsettled = time.Time{}
 	} else if n > w.ending || w.unsettled.IsZero() {
@@ -204,10 +209,6 @@ func (w *watched) hasEnded(v job.Vital) bool {
 
 // readAll reads all of the job.
 func (w *watched) readAll(p patience.Patience) {
-	if w.name == "" && w.user != nil { // it was found by its lock, and read beside others
-		w.user.turn.Lock()
-		defer w.user.turn.Unlock()
-	}
 	began := threadTime()
 	w.reads++
 	j, err := readRegionAt(w.dir, w.region, w.path, p, false)
@@ -279,7 +280,7 @@ func (w *watched) open() (vital job.Vital, there bool) { return w.openSince(job.
 func (w *watched) openSince(before job.Vital) (vital job.Vital, there bool) {
 	for range 2 {
 		if w.dir < 0 {
-			dir, err := safepath.OpenFolder(filepath.Dir(w.path))
+			dir, err := safepath.OpenFolder(w.folder)
 			if err != nil {
 				return vital, false
 			}

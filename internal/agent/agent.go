@@ -14,7 +14,7 @@
 //	           jobs begin and end, processes join
 //	pidfd      a process of a job has ended
 //	a second   has passed: regions change without any sign that the kernel could give
-//	40 ms      have passed since a look that saw a process about to end, or had to put off a job
+//	again      a job is due that was put off, or may have lost a process that was about to end
 //
 // The clock makes it look at all jobs, anything else at those of which there was a sign. An idle job
 // costs a look one read and one question for each of its locks.
@@ -44,13 +44,11 @@ const (
 	// what happens meanwhile is of the next. After a quiet moment it looks at once, maxLooks times.
 	gap      = 20 * time.Millisecond
 	maxLooks = 4
-	// putOffGap is after how long it looks again where a job was read a moment before.
-	putOffGap = 40 * time.Millisecond
 )
 
 // Options say how an agent runs.
 type Options struct {
-	Folder     string // in which its socket is made
+	Folder     string // in which it remembers what it has told; empty: nowhere, as one without a log must not
 	Listen     string // address at which metrics are served; empty for none
 	JobMetrics bool   // also with those of each job
 	Version    string
@@ -72,8 +70,10 @@ type Agent struct {
 	history *history
 	events  *eventRing
 	changes *changes
-	log     eventLog // of the loop
-	told    *told    // of the loop
+	log     eventLog         // of the loop
+	told    *told            // of the loop
+	unsaved bool             // of the loop: what was told last could not be remembered
+	again   <-chan time.Time // of the loop: when what was put off is due; nil for never
 
 	wake    chan struct{} // something has happened
 	looked  chan struct{} // closed after the first look
@@ -108,7 +108,7 @@ func New(opts Options) (*Agent, error) {
 		a.watcher.close()
 		return nil, err
 	}
-	if a.told, err = openTold(opts.Folder, time.Now()); err != nil {
+	if a.told, err = openTold(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
@@ -166,6 +166,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-a.wake:
+		case <-a.again:
 		case <-timer.C:
 			a.all.Store(true)
 		}
@@ -177,6 +178,7 @@ func (a *Agent) close() {
 	a.pids.close()
 	a.reaper.close()
 	a.reader.Close()
+	a.log.end()
 	a.told.close()
 }
 
@@ -191,9 +193,7 @@ func (a *Agent) look() error {
 	if err != nil {
 		return err
 	}
-	if a.reader.PutOff() {
-		time.AfterFunc(putOffGap, a.lookSoon)
-	}
+	a.setAgain(a.reader.PutOff())
 	a.reaper.reap(m.Jobs) // first, as it takes longest: what is below is done meanwhile
 	said, news := a.driver.said()
 	var happened []machine.Event
@@ -203,6 +203,7 @@ func (a *Agent) look() error {
 		a.watcher.set(a.reader.Folders())
 		a.pids.set(m.Jobs)
 	}
+	happened = append(happened, a.told.ends(&m, began)...)
 	if changed || news {
 		now := a.base.Clone()
 		now.Findings = m.Findings // whose folder answers is news of each look
@@ -212,7 +213,7 @@ func (a *Agent) look() error {
 	if changed || news {
 		a.changes.tell()
 	}
-	a.note(happened, began) // who hears of them finds them in the picture
+	a.note(happened) // who hears of them finds them in the picture
 	a.history.add(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -221,21 +222,10 @@ func (a *Agent) look() error {
 	return nil
 }
 
-// note hands out the events of a look that began at a time, and counts and logs those that no agent
-// before this one has.
-func (a *Agent) note(happened []machine.Event, began time.Time) {
-	seen := a.events.add(happened)
-	fresh := a.told.untold(seen)
-	a.mu.Lock()
-	for i := range fresh {
-		a.stats.Events[fresh[i].Kind] += 1 + fresh[i].Missed
-	}
-	a.mu.Unlock()
-	a.log.write(fresh, time.Now())
-	if err := a.told.save(seen, began); err != nil {
-		a.opts.Log.Warn("these events may be logged again by the next agent", "error", err)
-		a.told.close()
-		a.told.file = nil
+// setAgain sets when to look whatever happens; the zero time is never.
+func (a *Agent) setAgain(at time.Time) {
+	if a.again = nil; !at.IsZero() {
+		a.again = time.After(time.Until(at))
 	}
 }
 

@@ -26,15 +26,18 @@ const (
 	envHold  = "RATION_TEST_HOLD"  // path of a region in which it holds memory until it is killed
 	envShare = "RATION_TEST_SHARE" // it gives its descriptor of the region to another process
 	envAgent = "RATION_TEST_AGENT" // it is an agent
+	envTell  = "RATION_TEST_TELL"  // it is an agent that logs to its output, kills itself before that step, and writes its list anew if that is negative
 )
 
-var kills = flag.Int("kills", 12, "how often TestKilledUnderLoad kills the agent")
+var kills = flag.Int("kills", 12, "how often TestKilledUnderLoad and TestKilledTelling kill the agent")
 
 func TestMain(m *testing.M) {
 	var err error
 	switch {
 	case os.Getenv(envHold) != "":
 		err = hold(os.Getenv(envHold))
+	case os.Getenv(envTell) != "":
+		err = runTeller(os.Getenv(envTell))
 	case os.Getenv(envAgent) != "":
 		err = runAgent()
 	default:

@@ -25,10 +25,20 @@ var ErrNone = errors.New("there is no agent")
 // ErrVersion is returned by an agent that does not know the question: it is of an earlier version.
 var ErrVersion = errors.New("the agent is of an earlier version (start it again)")
 
+// ErrSilent is returned where an agent does not answer in time: it is stopped, hangs, or the machine is
+// busier than a command waits for.
+var ErrSilent = errors.New("the agent does not answer")
+
+// How long a client waits for an agent, whatever it asks. All commands can do without.
 const (
-	dialTimeout   = 200 * time.Millisecond
-	answerTimeout = time.Second
-	maxAnswer     = 64 << 20
+	dialTimeout = 200 * time.Millisecond
+	// patience is for an answer, whole; of a stream for its first line.
+	patience = time.Second
+	// silence is for each line of a stream after that.
+	silence   = 3 * aliveInterval
+	maxAnswer = 64 << 20
+	// Rest is for how long one that did not answer is left alone by who asks again and again.
+	Rest = 10 * time.Second
 )
 
 // rootFolder is where root's agent has its socket.
@@ -51,6 +61,8 @@ type Client struct {
 	path    string
 	http    *http.Client
 	version string // as of the last answer
+
+	patience, silence time.Duration
 }
 
 // Version returns the version of ration of which the agent is, by its last answer; empty where it does
@@ -72,7 +84,7 @@ func Find() (*Client, error) {
 
 // NewClient returns a client of the agent at a socket.
 func NewClient(path string) *Client {
-	return &Client{path: path, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+	return &Client{path: path, patience: patience, silence: silence, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(path) }}}}
 }
 
@@ -110,17 +122,48 @@ func (c *Client) History() (h machine.History, err error) {
 }
 
 func (c *Client) get(path string, out any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
-	defer cancel()
+	return c.ask(context.Background(), path, false, func(body io.Reader, _ func()) error {
+		if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(out); err != nil {
+			return fmt.Errorf("reading the agent's answer: %w", err)
+		}
+		return nil
+	})
+}
+
+// Answers reports whether the agent answers.
+func (c *Client) Answers() bool {
+	answered := errors.New("it does")
+	err := c.ask(context.Background(), "/v1/changes", true, func(body io.Reader, _ func()) error {
+		if lines := scanLines(body); lines.Scan() {
+			return answered
+		}
+		return nil
+	})
+	return errors.Is(err, answered)
+}
+
+// ask asks, and has the answer read. It is the one place that knows for how long that may take: an
+// answer is whole within the client's patience, and a stream has had its first line, at which and at
+// each line after it read calls alive.
+func (c *Client) ask(ctx context.Context, path string, stream bool, read func(body io.Reader, alive func()) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(c.patience, func() { cancel(ErrSilent) })
+	defer silent.Stop()
+	alive := func() {
+		if stream {
+			silent.Reset(c.silence)
+		}
+	}
 	body, err := c.open(ctx, path)
-	if err != nil {
-		return err
+	if err == nil {
+		defer body.Close()
+		err = read(body, alive)
 	}
-	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("reading the agent's answer: %w", err)
+	if err != nil && errors.Is(context.Cause(ctx), ErrSilent) {
+		return fmt.Errorf("%s: %w", c.path, ErrSilent)
 	}
-	return nil
+	return err
 }
 
 func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
@@ -145,35 +188,34 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 }
 
 // Events calls visit for the events that the agent has kept and, where follow is set, for those
-// that happen, until the context ends, visit returns an error, or the agent is silent.
+// that happen, until the context ends, visit returns an error, or the agent is silent (ErrSilent).
 func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Event) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	path := "/v1/events"
 	if follow {
 		path += "?follow"
 	}
-	silent := time.AfterFunc(3*aliveInterval, cancel)
-	defer silent.Stop()
-	body, err := c.open(ctx, path)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
+	return c.ask(ctx, path, follow, func(body io.Reader, alive func()) error {
+		lines := scanLines(body)
+		for lines.Scan() {
+			if alive(); len(lines.Bytes()) == 0 {
+				continue
+			}
+			var e machine.Event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				return fmt.Errorf("reading the agent's events: %w", err)
+			}
+			if err := visit(e); err != nil {
+				return err
+			}
+		}
+		return lines.Err()
+	})
+}
+
+// scanLines returns the lines of a stream. What comes without its end is none: the stream was cut.
+func scanLines(body io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		silent.Reset(3 * aliveInterval)
-		if len(lines.Bytes()) == 0 {
-			continue
-		}
-		var e machine.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("reading the agent's events: %w", err)
-		}
-		if err := visit(e); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
+	lines.Split(func(text []byte, _ bool) (int, []byte, error) { return bufio.ScanLines(text, false) })
+	return lines
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/proc"
 	"ration/machine"
 )
 
@@ -16,19 +17,21 @@ const maxEvents = 4096
 
 // eventRing keeps the latest events, and hands them to those who follow. None is in it twice,
 // however often it was noticed. Where there are too many, the earliest go of the user who has most:
-// who makes thousands, which takes no more than a few words in a region, hides no other's.
+// who makes thousands, which takes no more than a few words in a region, hides no other's. The UIDs that
+// are lent to a user are one (proc.Account).
 type eventRing struct {
 	mu     sync.Mutex
 	events []numberedEvent // the earliest first
 	next   uint64          // number of the event that comes next
-	byUser map[int]int     // how many of events are of each user's jobs
+	byUser map[int]int     // how many of events are of each user's jobs, by account
 	known  map[machine.EventID]bool
 	more   chan struct{} // closed when there are more
 }
 
 type numberedEvent struct {
-	number uint64 // in the order in which they were added
-	event  machine.Event
+	number  uint64 // in the order in which they were added
+	account int    // by which it counts
+	event   machine.Event
 }
 
 func newEventRing() *eventRing {
@@ -45,8 +48,9 @@ func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 			continue
 		}
 		r.known[id] = true
-		r.byUser[happened[i].UID]++
-		r.events = append(r.events, numberedEvent{r.next, happened[i]})
+		account := accountOf(happened[i].UID)
+		r.byUser[account]++
+		r.events = append(r.events, numberedEvent{r.next, account, happened[i]})
 		r.next++
 		fresh = append(fresh, happened[i])
 	}
@@ -64,7 +68,7 @@ func (r *eventRing) drop(over int) {
 	if over <= 0 {
 		return
 	}
-	drop := map[int]int{} // by user
+	drop := map[int]int{} // by account
 	for range over {
 		uid := mostOf(r.byUser)
 		drop[uid]++
@@ -74,8 +78,8 @@ func (r *eventRing) drop(over int) {
 	}
 	kept := make([]numberedEvent, 0, maxEvents) // a new one: followers read the old one
 	for _, e := range r.events {
-		if drop[e.event.UID] > 0 {
-			drop[e.event.UID]--
+		if drop[e.account] > 0 {
+			drop[e.account]--
 			delete(r.known, e.event.ID())
 		} else {
 			kept = append(kept, e)
@@ -84,7 +88,10 @@ func (r *eventRing) drop(over int) {
 	r.events = kept
 }
 
-// mostOf returns the user who has most, the one with the highest UID of several.
+// accountOf is another one in tests.
+var accountOf = proc.Account
+
+// mostOf returns the user who has most, the one with the highest number of several.
 func mostOf(byUser map[int]int) (uid int) {
 	most := 0
 	for u, n := range byUser {
@@ -117,8 +124,8 @@ const (
 // eventLog writes events to a log.
 type eventLog struct {
 	log   *slog.Logger
-	own   int // the user of this process, who is without bounds
-	lines map[int]*logLines
+	own   int               // the user of this process, who is without bounds
+	lines map[int]*logLines // by account
 }
 
 // logLines is what the log has of one user.
@@ -129,33 +136,112 @@ type logLines struct {
 	left    int // that were not written
 }
 
-// write writes events, at a time.
-func (l *eventLog) write(events []machine.Event, now time.Time) {
+// begin is called before the events of a look, at a time.
+func (l *eventLog) begin(now time.Time) {
 	for uid, u := range l.lines {
-		if now.Sub(u.since) < logSpan {
-			continue
-		}
-		if delete(l.lines, uid); u.left > 0 {
-			l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
-				"owner", u.owner, "left_out", u.left)
+		if now.Sub(u.since) >= logSpan {
+			delete(l.lines, uid)
+			l.writeLeft(u)
 		}
 	}
-	for i := range events {
-		e := &events[i]
-		if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
-			continue
-		}
-		if e.UID != l.own {
-			u := l.lines[e.UID]
-			if u == nil {
-				u = &logLines{owner: e.Owner, since: now}
-				l.lines[e.UID] = u
-			}
-			if u.written++; u.written > maxLines {
-				u.left++
-				continue
-			}
-		}
-		l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
+}
+
+// end is called when there will be no more.
+func (l *eventLog) end() {
+	for _, u := range l.lines {
+		l.writeLeft(u)
 	}
+}
+
+// writeLeft says how many events of a user were not written.
+func (l *eventLog) writeLeft(u *logLines) {
+	if u.left > 0 {
+		l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
+			"owner", u.owner, "left_out", u.left)
+	}
+}
+
+// write writes an event, at a time, unless the log has no line for it.
+func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
+	if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
+		return false
+	}
+	if e.UID != l.own {
+		account := accountOf(e.UID)
+		u := l.lines[account]
+		if u == nil {
+			u = &logLines{owner: e.Owner, since: now}
+			l.lines[account] = u
+		}
+		if u.written++; u.written > maxLines {
+			u.left++
+			return false
+		}
+	}
+	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
+	return true
+}
+
+// note hands out the events of a look, and counts and logs those that no agent before this one has. Each
+// line of the log is remembered before the next is written, and what was counted after what was seen.
+func (a *Agent) note(happened []machine.Event) {
+	now := time.Now()
+	a.log.begin(now)
+	fresh := a.told.untold(a.events.add(happened))
+	if len(fresh) == 0 {
+		return
+	}
+	jobs := map[jobKey]*machine.Job{}
+	for i := range a.base.Jobs {
+		jobs[jobKey{a.base.Jobs[i].Path, a.base.Jobs[i].Created}] = &a.base.Jobs[i]
+	}
+	counted := a.count(fresh, jobs)
+	for i := range fresh {
+		e := &fresh[i]
+		atStep("log")
+		written := a.log.write(e, now)
+		if a.told.put(factOf(e, jobs[jobKey{e.Path, e.Created}])); written {
+			a.saveTold()
+		}
+	}
+	for _, fact := range counted {
+		a.told.put(fact)
+	}
+	a.saveTold()
+}
+
+// jobKey names a job.
+type jobKey struct {
+	path    string
+	created int64
+}
+
+// count counts events, and returns what is to be remembered of that.
+func (a *Agent) count(fresh []machine.Event, jobs map[jobKey]*machine.Job) (facts []toldLine) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	refused := map[*machine.Job]uint64{}
+	for i := range fresh {
+		e := &fresh[i]
+		if j := jobs[jobKey{e.Path, e.Created}]; e.Kind == machine.RequestRefused && j != nil {
+			refused[j]++
+		} else {
+			a.stats.Events[e.Kind]++
+		}
+	}
+	for j, seen := range refused {
+		n, fact := a.told.count(j, seen)
+		a.stats.Events[machine.RequestRefused] += n
+		facts = append(facts, fact)
+	}
+	return facts
+}
+
+// saveTold remembers what was told. Where it cannot, it says so once.
+func (a *Agent) saveTold() {
+	err := a.told.save(&a.base)
+	if err != nil && !a.unsaved {
+		a.opts.Log.Warn("events from now on may be logged again by the next agent", "error", err)
+	}
+	a.unsaved = err != nil
 }

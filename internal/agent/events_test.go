@@ -56,21 +56,55 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 // What jobs of one user write to the log is bounded, and it is said what is left out; the agent's own
 // user and other users have as much as there is.
 func TestEventLog(t *testing.T) {
-	const eve, ada, root = 7, 8, 0
+	const eve, ada, root, lent = 7, 8, 0, 1000
+	defer func(was func(int) int) { accountOf = was }(accountOf)
+	accountOf = func(uid int) int {
+		if uid >= lent {
+			return eve
+		}
+		return uid
+	}
 	var out bytes.Buffer
 	l := eventLog{log: slog.New(slog.NewTextHandler(&out, nil)), own: root, lines: map[int]*logLines{}}
 	now := time.Unix(1e9, 0)
 	count := func(text string) int { return strings.Count(out.String(), text) }
 	for i := range 10 * maxLines {
-		l.write([]machine.Event{{Kind: machine.ProcessDied, UID: eve, Owner: "eve", Text: "of eve"}, {Kind: machine.JobStarted, UID: root, Text: "of root"},
-			{Kind: machine.RequestRefused, UID: ada, Text: "refused"}}, now.Add(time.Duration(i)))
+		for _, e := range []machine.Event{{Kind: machine.ProcessDied, UID: eve + i%2*lent, Owner: "eve", Text: "of eve"}, {Kind: machine.JobStarted, UID: root, Text: "of root"},
+			{Kind: machine.RequestRefused, UID: ada, Text: "refused"}} {
+			l.begin(now.Add(time.Duration(i)))
+			l.write(&e, now.Add(time.Duration(i)))
+		}
 	}
-	l.write([]machine.Event{{Kind: machine.JobEnded, UID: ada, Owner: "ada", Text: "of ada"}}, now)
+	l.write(&machine.Event{Kind: machine.JobEnded, UID: ada, Owner: "ada", Text: "of ada"}, now)
 	if count("of eve") != maxLines || count("of root") != 10*maxLines || count("of ada") != 1 || count("refused") != 0 || count("level=WARN") != 0 {
 		t.Errorf("%d of eve, %d of root, %d of ada", count("of eve"), count("of root"), count("of ada"))
 	}
-	l.write(nil, now.Add(logSpan))
+	l.begin(now.Add(logSpan))
 	if count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) != 1 || count("level=WARN") != 1 || len(l.lines) != 0 {
 		t.Errorf("got %s", out.String()[strings.LastIndex(out.String(), "level="):])
+	}
+	for range maxLines + 1 {
+		l.write(&machine.Event{Kind: machine.ProcessDied, UID: eve, Owner: "eve"}, now)
+	}
+	if l.end(); count("1 events of jobs of eve were not written") != 1 {
+		t.Error("at its end it does not say what it left out")
+	}
+}
+
+// An agent says what it left out of its log after a while, also if nothing has happened, and when it ends.
+func TestEventLogEnd(t *testing.T) {
+	testFolder(t)
+	var out bytes.Buffer
+	a, err := New(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.log.lines[8] = &logLines{owner: "ada", left: 2} // of long ago
+	if a.note(nil); !strings.Contains(out.String(), "2 events of jobs of ada were not written") {
+		t.Errorf("got %s", out.String())
+	}
+	a.log.lines[7] = &logLines{owner: "eve", left: 3}
+	if a.close(); !strings.Contains(out.String(), "3 events of jobs of eve were not written") {
+		t.Errorf("got %s", out.String())
 	}
 }

@@ -1,8 +1,8 @@
 package agent
 
 import (
-	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -54,7 +54,7 @@ func (a *Agent) serveChanges(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
-	alive := time.NewTicker(aliveInterval)
+	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
 	for line := true; ; {
 		number, next := a.changes.latest()
@@ -83,25 +83,17 @@ func (a *Agent) serveChanges(w http.ResponseWriter, r *http.Request) {
 }
 
 // Changes calls visit at once, and whenever the agent has another picture of the machine, until
-// the context ends or the agent is silent.
+// the context ends or the agent is silent (ErrSilent).
 func (c *Client) Changes(ctx context.Context, visit func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	silent := time.AfterFunc(3*aliveInterval, cancel)
-	defer silent.Stop()
-	body, err := c.open(ctx, "/v1/changes")
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	lines := bufio.NewScanner(body)
-	for lines.Scan() {
-		silent.Reset(3 * aliveInterval)
-		if len(lines.Bytes()) > 0 {
-			visit()
+	return c.ask(ctx, "/v1/changes", true, func(body io.Reader, alive func()) error {
+		lines := scanLines(body)
+		for lines.Scan() {
+			if alive(); len(lines.Bytes()) > 0 {
+				visit()
+			}
 		}
-	}
-	return lines.Err()
+		return lines.Err()
+	})
 }
 
 // publicSource is what everybody may know, for the page at the port.

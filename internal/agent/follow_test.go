@@ -9,8 +9,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/internal/job"
+	"ration/internal/web"
+	"ration/internal/web/webtest"
 	"ration/machine"
 )
 
@@ -123,5 +126,77 @@ func TestChanges(t *testing.T) {
 	<-ended
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// Those who ask for metrics at the port, and do not read them, keep out nobody else: not the one who
+// collects them, above all.
+func TestMetricsForSlowReaders(t *testing.T) {
+	testFolder(t)
+	a := startAgent(t, Options{Version: "0.3.0"})
+	pipes := webtest.NewPipes()
+	server := &http.Server{Handler: a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})}
+	web.Attend(server)
+	defer server.Close()
+	go func() { _ = server.Serve(web.NewCrowd(pipes, 3)) }()
+	for n := range 9 {
+		c, err := pipes.Unread("/metrics")
+		if err != nil {
+			t.Fatalf("reader %d was kept out: %v", n, err)
+		}
+		defer c.Close()
+	}
+}
+
+// Every user can have the port before the agent. That costs the machine what is served there, and nothing
+// else, until the port is free.
+func TestPortIsTaken(t *testing.T) {
+	folder := testFolder(t)
+	before := portAgain
+	portAgain = time.Millisecond
+	defer func() { portAgain = before }()
+	squatter, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t, Options{Listen: squatter.Addr().String()})
+	socket, release, err := Listen(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Serve(ctx, socket) }()
+	c, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Machine(); err != nil {
+		t.Fatalf("without the port there is no agent: %v", err)
+	}
+	_ = squatter.Close()
+	for {
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended: %v", err)
+		default:
+		}
+		if answer, err := http.Get("http://" + a.opts.Listen + "/metrics"); err == nil {
+			_ = answer.Body.Close()
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	// And where it never has it.
+	portAgain = time.Hour
+	ctx, stop = context.WithCancel(context.Background())
+	stop()
+	server := &http.Server{}
+	if err := a.servePublic(ctx, server, nil); err != nil {
+		t.Errorf("got %v", err)
 	}
 }

@@ -23,9 +23,10 @@ type historyKey struct {
 
 // jobSeries is the values of one job and device; those before it was there are missing.
 type jobSeries struct {
-	of     machine.JobHistory // without values
-	first  int                // number of the first value
-	values [][4]uint64        // used, refused, died, compute
+	of      machine.JobHistory // without values
+	account int                // by which it counts
+	first   int                // number of the first value
+	values  [][4]uint64        // used, refused, died, compute
 }
 
 type deviceValue struct {
@@ -97,10 +98,10 @@ func (h *history) addJob(j *machine.Job, number int) {
 		key := historyKey{j.Path, j.Created, d.Device}
 		s := h.jobs[key]
 		if s == nil || s.first+len(s.values) != number {
-			if s == nil && len(h.jobs) >= maxHistory && !h.makeRoom(j.UID) {
+			if s == nil && len(h.jobs) >= maxHistory && !h.makeRoom(accountOf(j.UID)) {
 				continue
 			}
-			s = &jobSeries{first: number, of: machine.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
+			s = &jobSeries{first: number, account: accountOf(j.UID), of: machine.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
 			h.jobs[key] = s
 		}
 		v := [4]uint64{d.Used, d.Refused, j.Died}
@@ -113,18 +114,18 @@ func (h *history) addJob(j *machine.Job, number int) {
 
 // makeRoom forgets a series of the user who has most of them, the one that began last, for one of a
 // user who has fewer, and reports whether it did: one user's jobs leave room for those of others.
-func (h *history) makeRoom(uid int) bool {
+func (h *history) makeRoom(account int) bool {
 	byUser := map[int]int{}
 	for _, s := range h.jobs {
-		byUser[s.of.UID]++
+		byUser[s.account]++
 	}
 	most := mostOf(byUser)
-	if byUser[most] <= byUser[uid]+1 {
+	if byUser[most] <= byUser[account]+1 {
 		return false
 	}
 	var last historyKey
 	for key, s := range h.jobs {
-		if s.of.UID == most && (h.jobs[last] == nil || s.first > h.jobs[last].first) {
+		if s.account == most && (h.jobs[last] == nil || s.first > h.jobs[last].first) {
 			last = key
 		}
 	}

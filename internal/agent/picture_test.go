@@ -76,7 +76,7 @@ func TestDeltas(t *testing.T) {
 		seen   uint64
 	}
 	var all []*follower
-	for _, who := range []peer{{0, true}, {7, false}, {8, false}, {9, false}, {-1, false}} {
+	for _, who := range []peer{{uid: 0, all: true}, {uid: 7}, {uid: 8}, {uid: 9}, {uid: -1}} {
 		all = append(all, &follower{who: who})
 	}
 	for step := range 2000 {
@@ -155,7 +155,7 @@ func TestMirrorIsMadeWhole(t *testing.T) {
 		asked = append(asked, since)
 		switch seen := uint64(0); {
 		case before:
-			writeJSON(w, &now.Machine)
+			writeJSON(w, peer{}, func() any { return &now.Machine })
 		default:
 			_, _ = fmt.Sscanf(since, "a-%d", &seen)
 			d := now.since(seen, peer{all: true})
@@ -163,7 +163,7 @@ func TestMirrorIsMadeWhole(t *testing.T) {
 			if wrong {
 				d.Jobs = d.Jobs[:len(d.Jobs)-1]
 			}
-			writeJSON(w, d)
+			writeJSON(w, peer{}, func() any { return d })
 		}
 	})
 	m := NewMirror(c)

@@ -18,7 +18,7 @@ const (
 	maxReaping  = 4               // such processes at once
 	maxReapJobs = 64              // jobs that one of them reaps
 	// reapRest is how long there is none for a user after one: so many times as long as it took,
-	// which is about 10 ms, and maxReapRest at most, on a machine that is busy. After a quiet moment
+	// which is about 10 ms, and maxReapRest at most, on a machine that is busy, unless it had to be ended. After a quiet moment
 	// a user has reapAhead of that in hand: processes are often killed one after the other.
 	reapRest    = 10
 	maxReapRest = time.Second / 2
@@ -41,8 +41,8 @@ type reaper struct {
 	wait   sync.WaitGroup
 
 	mu    sync.Mutex
-	busy  map[int]bool      // by UID: a process is under way
-	due   map[int]time.Time // by UID: not before; of less than reapAhead ago, what is in hand
+	busy  map[int]bool      // by account: a process is under way
+	due   map[int]time.Time // by account: not before; of less than reapAhead ago, what is in hand
 	tried map[string]retry  // by path of jobs that had dead processes at the last look
 
 	again   *time.Timer // for what has to wait
@@ -92,15 +92,16 @@ func (r *reaper) reap(jobs []machine.Job) {
 	}
 	r.tried = dead
 	for uid, paths := range byUser {
-		if wait := r.due[uid].Sub(now); wait > 0 {
+		account := accountOf(uid)
+		if wait := r.due[account].Sub(now); wait > 0 {
 			r.wakeIn(wait)
-		} else if !r.busy[uid] && len(r.busy) < maxReaping {
+		} else if !r.busy[account] && len(r.busy) < maxReaping {
 			r.begin(paths, uid)
 		} // otherwise when one of those ends
 	}
-	for uid, due := range r.due {
+	for account, due := range r.due {
 		if now.Sub(due) > reapAhead {
-			delete(r.due, uid)
+			delete(r.due, account)
 		}
 	}
 }
@@ -130,7 +131,8 @@ func deadOf(j *machine.Job) string {
 
 // begin begins for jobs of one user. The lock is held.
 func (r *reaper) begin(paths []string, uid int) {
-	r.busy[uid] = true
+	account := accountOf(uid)
+	r.busy[account] = true
 	r.wait.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, reapTimeout)
 		defer cancel()
@@ -138,8 +140,8 @@ func (r *reaper) begin(paths []string, uid int) {
 		err := r.do(ctx, paths, uid)
 		now := time.Now()
 		r.mu.Lock()
-		delete(r.busy, uid)
-		r.due[uid] = reapDueAfter(r.due[uid], now, now.Sub(began))
+		delete(r.busy, account)
+		r.due[account] = reapDueAfter(r.due[account], now, now.Sub(began))
 		news := false
 		for _, path := range paths { // if they have dead processes then, that is
 			t := r.tried[path]
@@ -159,9 +161,14 @@ func (r *reaper) begin(paths []string, uid int) {
 }
 
 // reapDueAfter returns when there may be another for a user who was due at a time, after one that ended
-// now and took so long.
+// now and took so long. One that had to be ended was stopped by its user, or its region does not
+// answer: it took a place from others all the while, so it rests for as long as the share says.
 func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
-	return pace.After(due, now, reapAhead, min(reapRest*took, maxReapRest))
+	rest := reapRest * took
+	if took < reapTimeout {
+		rest = min(rest, maxReapRest)
+	}
+	return pace.After(due, now, reapAhead, rest)
 }
 
 // close ends those that are under way: half done is as good as not begun.

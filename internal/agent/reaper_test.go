@@ -65,8 +65,11 @@ func TestReapDueAfter(t *testing.T) {
 	if span := now.Sub(begin); span < 1000*reapRest*took {
 		t.Errorf("1000 that take %v within %v", took, span)
 	}
-	if got := reapDueAfter(now, now, time.Hour); got != now.Add(maxReapRest) {
+	if got := reapDueAfter(now, now, reapTimeout-1); got != now.Add(maxReapRest) {
 		t.Errorf("after a long one the next is due in %v", got.Sub(now))
+	}
+	if got := reapDueAfter(now, now, reapTimeout); got != now.Add(reapRest*reapTimeout) {
+		t.Errorf("after one that had to be ended the next is due in %v", got.Sub(now))
 	}
 }
 

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,8 +39,9 @@ const (
 
 // peer is who asks.
 type peer struct {
-	uid int
-	all bool // may see everything
+	uid   int
+	all   bool   // may see everything
+	asker *asker // nil where no listener has admitted it
 }
 
 type peerKey struct{}
@@ -62,7 +65,7 @@ func peerOf(c net.Conn) (peer, error) {
 		return peer{}, asked
 	}
 	uid := int(cred.Uid)
-	return peer{uid, uid == 0 || uid == os.Geteuid()}, nil
+	return peer{uid: uid, all: uid == 0 || uid == os.Geteuid()}, nil
 }
 
 // peerConn is a connection with who asks.
@@ -77,12 +80,21 @@ func (c *peerConn) Close() error {
 	return c.Conn.Close()
 }
 
-// listener accepts a bounded number of connections of each user.
+// listener accepts a bounded number of connections of each user. The UIDs that are lent to a user are one
+// (proc.Account).
 type listener struct {
 	net.Listener
 	mu    sync.Mutex
-	users map[int]int // under mu: connections by UID
-	total int         // under mu
+	users map[int]*asker // under mu: who has connections, by account
+	total int            // under mu: connections
+}
+
+// asker is a user with connections.
+type asker struct {
+	conns int // under the listener's mu
+	// turn has one answer made at a time: many questions of one user go before none of another's, and
+	// what they ask for is not in memory many times.
+	turn sync.Mutex
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -92,32 +104,45 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		p, err := peerOf(c)
-		if err != nil || !l.admit(p.uid) {
+		if err != nil {
+			_ = c.Close()
+			continue
+		}
+		account := accountOf(p.uid)
+		if p.asker = l.admit(account); p.asker == nil {
 			_ = c.Close()
 			continue
 		}
 		var once sync.Once
-		return &peerConn{c, p, func() { once.Do(func() { l.leave(p.uid) }) }}, nil
+		return &peerConn{c, p, func() { once.Do(func() { l.leave(account) }) }}, nil
 	}
 }
 
-func (l *listener) admit(uid int) bool {
+// admit returns nil for a connection too many. No users keep another from asking: who has none is
+// admitted, however many others have.
+func (l *listener) admit(account int) *asker {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.users[uid] >= maxConnsOfUser || l.total >= maxConns && uid != 0 {
-		return false
+	a := l.users[account]
+	if a == nil {
+		a = &asker{}
+		l.users[account] = a
+	} else if a.conns >= maxConnsOfUser || l.total >= maxConns && account != 0 {
+		return nil
 	}
-	l.users[uid]++
+	a.conns++
 	l.total++
-	return true
+	return a
 }
 
-func (l *listener) leave(uid int) {
+func (l *listener) leave(account int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total--
-	if l.users[uid]--; l.users[uid] == 0 {
-		delete(l.users, uid)
+	if a := l.users[account]; a.conns > 1 {
+		a.conns--
+	} else {
+		delete(l.users, account)
 	}
 }
 
@@ -154,7 +179,7 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 			return nil, nil, err
 		}
 	}
-	return &listener{Listener: socket, users: map[int]int{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
+	return &listener{Listener: socket, users: map[int]*asker{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
 }
 
 // makeSocket makes a socket at path, in place of that of an agent that was killed. The caller has the lock.
@@ -185,25 +210,29 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
-		if q := r.URL.Query(); q.Has("since") {
+		writeJSON(w, p, func() any {
+			q := r.URL.Query()
+			if !q.Has("since") {
+				return Visible(a.Machine(), p.uid, p.all)
+			}
 			now := a.picture.Load()
 			d := now.since(a.epoch.Parse(q.Get("since")), p)
 			d.Since = a.epoch.Text(now.last)
-			writeJSON(w, d)
-			return
-		}
-		writeJSON(w, Visible(a.Machine(), p.uid, p.all))
+			return d
+		})
 	})
 	mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
-		writeJSON(w, a.history.read(func(uid int) bool { return p.all || uid == p.uid }))
+		writeJSON(w, p, func() any { return a.history.read(func(uid int) bool { return p.all || uid == p.uid }) })
 	})
 	mux.HandleFunc("GET /v1/events", a.serveEvents)
 	mux.HandleFunc("GET /v1/changes", a.serveChanges)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = metrics.Write(w, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
+		p.answer(w, func(out io.Writer) error {
+			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
+		})
 	})
 	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterLook(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
@@ -211,39 +240,38 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
 		}}
 	failed := make(chan error, 2)
-	servers, listeners := []*http.Server{api}, []net.Listener{socket}
-	go func() { failed <- api.Serve(socket) }()
+	servers := []*http.Server{api}
+	accepted := make(chan struct{}) // closed when the socket's server accepts no more
+	go func() {
+		err := api.Serve(socket)
+		close(accepted)
+		failed <- err
+	}()
 	if a.opts.Listen != "" {
 		public, err := net.Listen("tcp", a.opts.Listen)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
 			_ = api.Close()
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
 		}
-		public = web.NewCrowd(public, maxPublic) // every user of the machine can connect
-		server := &http.Server{Handler: a.afterLook(a.publicHandler(public.Addr())), BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
+		server := &http.Server{BaseContext: api.BaseContext, ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout,
 			MaxHeaderBytes: maxHeader, ErrorLog: api.ErrorLog}
-		web.Attend(server)
-		server.SetKeepAlivesEnabled(false) // so that nobody keeps one
-		servers, listeners = append(servers, server), append(listeners, public)
-		a.opts.Log.Info("serving metrics", "address", public.Addr().String())
-		go func() { failed <- server.Serve(public) }()
+		servers = append(servers, server)
+		go func() { failed <- a.servePublic(ctx, server, public) }()
 	}
 	select {
 	case err := <-failed:
-		for _, s := range servers {
-			_ = s.Close()
+		if ctx.Err() == nil {
+			for _, s := range servers {
+				_ = s.Close()
+			}
+			return err
 		}
-		return err
 	case <-ctx.Done():
 	}
 	// A server knows its connections when it has ended to accept them, and not before: one that is between the
 	// two when Shutdown looks would be dropped without an answer.
-	for _, l := range listeners {
-		_ = l.Close()
-	}
-	for range servers {
-		<-failed
-	}
+	_ = socket.Close()
+	<-accepted
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, s := range servers {
@@ -252,6 +280,33 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 	}
 	return nil
+}
+
+// portAgain is how often an address is tried that another process has. Tests set it.
+var portAgain = 5 * time.Second
+
+// servePublic serves what everybody may know. Every user of the machine can have the port before the
+// agent, so that without it, where l is nil, all else goes on: it is tried again and again.
+func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.Listener) error {
+	for told := false; l == nil; told = true {
+		if !told {
+			a.opts.Log.Error("metrics are not served: another process has the address (end it, or name another address with --listen)", "address", a.opts.Listen)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(portAgain):
+		}
+		var err error
+		if l, err = net.Listen("tcp", a.opts.Listen); err != nil && !errors.Is(err, unix.EADDRINUSE) {
+			return fmt.Errorf("serving metrics: %w", err)
+		}
+	}
+	server.Handler = a.afterLook(a.publicHandler(l.Addr()))
+	web.Attend(server)
+	server.SetKeepAlivesEnabled(false) // so that nobody keeps one
+	a.opts.Log.Info("serving metrics", "address", l.Addr().String())
+	return server.Serve(web.NewCrowd(l, maxPublic)) // every user of the machine can connect
 }
 
 // afterLook returns a handler whose requests wait until the agent has looked once.
@@ -279,7 +334,7 @@ func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		web.LetIn(r)
-		all.ServeHTTP(w, r)
+		all.ServeHTTP(web.LetGoWriter{ResponseWriter: w, Request: r}, r)
 	})
 	mux.Handle("/", web.New(web.Options{Source: publicSource{a}, Public: true, Version: a.opts.Version, MaxStreams: maxPublicStreams, AnyHost: !isLoopback(at)}))
 	return mux
@@ -300,13 +355,29 @@ func askerOf(r *http.Request) peer {
 	return p
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+// answer makes an answer in the asker's turn, and writes it when that is over: who does not read it keeps
+// no other question waiting.
+func (p peer) answer(w io.Writer, make func(out io.Writer) error) {
+	var out bytes.Buffer
+	if p.asker != nil {
+		p.asker.turn.Lock()
+	}
+	err := make(&out)
+	if p.asker != nil {
+		p.asker.turn.Unlock()
+	}
+	if err == nil {
+		_, _ = w.Write(out.Bytes()) // who asks may have gone
+	}
+}
+
+func writeJSON(w http.ResponseWriter, p peer, make func() any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // who asks has gone
+	p.answer(w, func(out io.Writer) error { return json.NewEncoder(out).Encode(make()) })
 }
 
 // serveEvents writes the events that are kept, a line of JSON each, and with follow those that
-// happen from then on. An empty line says, now and then, that there is still an agent.
+// happen from then on. An empty line says, after those that are kept and now and then, that there is an agent.
 func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	p := askerOf(r)
 	follow := r.URL.Query().Has("follow")
@@ -315,9 +386,9 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
 	enc := json.NewEncoder(w)
 	next := uint64(0)
-	alive := time.NewTicker(aliveInterval)
+	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
-	for {
+	for first := true; ; first = false {
 		var events []machine.Event
 		var more <-chan struct{}
 		events, next, more = a.events.since(next)
@@ -327,7 +398,15 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		if !follow || control.Flush() != nil {
+		if !follow {
+			return
+		}
+		if first {
+			if _, err := w.Write([]byte("\n")); err != nil {
+				return
+			}
+		}
+		if control.Flush() != nil {
 			return
 		}
 		select {
@@ -344,3 +423,6 @@ func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 
 // aliveInterval is how often a stream without events shows that there is an agent.
 const aliveInterval = 2 * time.Second
+
+// aliveEvery is the same. Tests set it.
+var aliveEvery = aliveInterval

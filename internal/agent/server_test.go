@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -37,20 +39,52 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// A user has a bounded number of connections, and takes none from others.
+// A user has a bounded number of connections, and however many users have all that they may, others
+// are admitted.
 func TestConnections(t *testing.T) {
-	l := &listener{users: map[int]int{}}
-	for range maxConnsOfUser {
-		if !l.admit(7) {
-			t.Fatal("was not admitted")
+	l := &listener{users: map[int]*asker{}}
+	for user := range 2 * maxConns / maxConnsOfUser {
+		for n := range maxConnsOfUser + 1 {
+			admitted := l.admit(1000+user) != nil
+			if want := n == 0 || n < maxConnsOfUser && user < maxConns/maxConnsOfUser; admitted != want {
+				t.Fatalf("connection %d of user %d: admitted %v", n, user, admitted)
+			}
 		}
 	}
-	if l.admit(7) || !l.admit(8) || !l.admit(0) {
+	if l.admit(7) == nil || l.admit(7) != nil || l.admit(0) == nil || l.admit(0) == nil {
 		t.Errorf("got %v", l.users)
 	}
-	l.leave(7)
-	if !l.admit(7) || l.total != maxConnsOfUser+2 {
-		t.Errorf("got %v, %d", l.users, l.total)
+	before := l.total
+	for range maxConnsOfUser {
+		l.leave(1000)
+	}
+	if l.users[1000] != nil || l.total != before-maxConnsOfUser {
+		t.Errorf("got %+v, %d", l.users[1000], l.total)
+	}
+}
+
+// Answers of one user are made one at a time, and of others meanwhile; one that is not read keeps nobody.
+func TestAnswersTakeTurns(t *testing.T) {
+	one, other := peer{uid: 7, asker: &asker{}}, peer{uid: 8, asker: &asker{}}
+	making, makeNow := make(chan struct{}), make(chan struct{})
+	reader, unread := io.Pipe()
+	defer reader.Close()
+	go one.answer(unread, func(out io.Writer) error {
+		close(making)
+		<-makeNow
+		_, err := io.WriteString(out, "not read by anybody")
+		return err
+	})
+	<-making
+	if one.asker.turn.TryLock() {
+		t.Error("another question of the user is not kept waiting")
+	}
+	var got bytes.Buffer
+	other.answer(&got, func(out io.Writer) error { _, err := io.WriteString(out, "theirs"); return err })
+	close(makeNow)
+	one.answer(&got, func(out io.Writer) error { _, err := io.WriteString(out, " mine"); return err })
+	if got.String() != "theirs mine" {
+		t.Errorf("got %q", got.String())
 	}
 }
 
@@ -127,7 +161,7 @@ func TestClient(t *testing.T) {
 	if _, err := NewClient(path).Machine(); err == nil {
 		t.Error("something has answered")
 	}
-	if took := time.Since(begin); took > 10*answerTimeout {
+	if took := time.Since(begin); took > 10*patience {
 		t.Errorf("took %v", took)
 	}
 	if os.Geteuid() == 0 { // another user's

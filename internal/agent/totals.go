@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -8,29 +9,40 @@ import (
 	"ration/machine"
 )
 
-// totalsRest is for how long an agent that has not answered is not asked again.
-const totalsRest = 10 * time.Second
-
 // Totals adds to what an ordinary user sees of the machine what an agent of the whole machine says:
 // what all users' jobs have of each device. It is not for use by several goroutines at once. Its
 // zero value is ready.
 type Totals struct{ rest time.Time }
 
-// Add adds it. Without an agent, or with one that does not answer, all stays as it is.
-func (t *Totals) Add(m *machine.Machine) {
-	if job.AllUsers() || time.Now().Before(t.rest) {
-		return // this process sees as much, or is not to wait once more
+// Add adds it. Without an agent, or with one that does not answer, all stays as it is; the error is
+// ErrSilent where one was asked now, and did not.
+func (t *Totals) Add(m *machine.Machine) error {
+	if job.AllUsers() || t.Resting() {
+		return nil // this process sees as much, or is not to wait once more
 	}
 	c, err := Find()
 	if err != nil {
-		return
+		return nil
 	}
 	theirs, err := c.Machine()
 	if err != nil {
-		t.rest = time.Now().Add(totalsRest)
-		return
+		t.rest = time.Now().Add(Rest)
+		return onlySilent(err)
 	}
 	addTotals(m, &theirs)
+	return nil
+}
+
+// Resting reports whether the agent is left alone, as it has not answered.
+func (t *Totals) Resting() bool { return time.Now().Before(t.rest) }
+
+// onlySilent returns ErrSilent if an error says so. Any other is of no use to a command, which does
+// without the agent.
+func onlySilent(err error) error {
+	if errors.Is(err, ErrSilent) {
+		return err
+	}
+	return nil
 }
 
 func addTotals(m, theirs *machine.Machine) {
@@ -59,17 +71,18 @@ func addTotals(m, theirs *machine.Machine) {
 
 // Booked returns the devices of a job as an agent knows them, by the job's numbers of them, with what
 // all jobs have of each and this job's limits as it has them now, whether the agent has seen those
-// or not. Without an agent that sees the device, it is not there.
-func Booked(j *machine.Job) map[int]machine.GPU {
+// or not. Without an agent that sees the device, it is not there; the error is ErrSilent where one does
+// not answer.
+func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 	c, err := Find()
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	m, err := c.Machine()
 	if err != nil {
-		return nil
+		return nil, onlySilent(err)
 	}
-	return booked(j, &m)
+	return booked(j, &m), nil
 }
 
 func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {

@@ -24,11 +24,11 @@ const (
 	floodRest      = 10 * time.Second
 )
 
-// What is waited for. In the folder of a job that has ended it is not waited for a file to be
-// opened: the agent itself does that when it looks.
+// What is waited for. Where nothing of a job is kept open it is not waited for a file to be opened: the
+// agent itself does that when it looks, as in the folder of a job that has ended.
 const (
 	watchNames  = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
-	watchActive = watchNames | unix.IN_OPEN | unix.IN_CLOSE
+	watchActive = watchNames | unix.IN_OPEN | unix.IN_CLOSE_WRITE
 )
 
 // watcher tells when something happens in folders.
@@ -71,14 +71,14 @@ func (w *watcher) close() {
 }
 
 // set sets which folders are watched.
-func (w *watcher) set(bases, active, ended []string) {
+func (w *watcher) set(bases, active, opened []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wanted = make(map[string]uint32, len(bases)+len(active)+len(ended))
+	w.wanted = make(map[string]uint32, len(bases)+len(active)+len(opened))
 	for _, kind := range []struct {
 		folders []string
 		mask    uint32
-	}{{bases, watchNames}, {active, watchActive}, {ended, watchNames}} {
+	}{{bases, watchNames}, {active, watchActive}, {opened, watchNames}} {
 		for _, f := range kind.folders {
 			if len(w.wanted) < maxWatches {
 				w.wanted[f] |= kind.mask
@@ -221,8 +221,7 @@ func (w *watcher) folderOf(e inotifyEvent) string {
 		w.rest(f, e.wd)
 		return f.folder
 	}
-	// Opening and closing tells of a process that joins or ends, where it is one of these.
-	if e.mask&(unix.IN_OPEN|unix.IN_CLOSE) != 0 && !job.TellsOfProcess(e.name) {
+	if e.mask&unix.IN_OPEN != 0 && !job.TellsOfJoin(e.name) || e.mask&unix.IN_CLOSE_WRITE != 0 && !job.TellsOfEnd(e.name) {
 		return ""
 	}
 	if e.mask&unix.IN_OPEN != 0 { // it joins when it has opened the file

@@ -90,31 +90,46 @@ func TestLostEvents(t *testing.T) {
 	}
 }
 
-// A process that joins or ends opens and closes the region, which is worth a look; where a job
-// has ended the agent itself does that when it looks, and it is not.
+// A process that joins or ends opens and closes the region, which is worth a look. What the agent itself
+// opens when it looks is not: in the folder of a job that has ended that is the region as well.
 func TestWatchesOpening(t *testing.T) {
-	w, hints, dirs := watcherOf(t, 2)
-	active, ended := dirs[0], dirs[1]
+	w, hints, dirs := watcherOf(t, 3)
+	active, ended, read := dirs[0], dirs[1], dirs[2]
 	for _, f := range dirs {
-		for _, name := range []string{job.RegionName, "info"} {
+		for _, name := range []string{job.RegionName, "info", "alive"} {
 			if err := os.WriteFile(filepath.Join(f, name), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	w.set(nil, []string{active}, []string{ended})
-	<-hints
-	<-hints
-	go w.run()
-	for _, path := range []string{ended + "/" + job.RegionName, active + "/info", active + "/" + job.RegionName} { // the last is worth a look
-		f, err := os.Open(path)
+	region, err := os.Open(filepath.Join(read, job.RegionName)) // as the agent keeps it
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(nil, []string{active, read}, []string{ended})
+	for range dirs {
+		<-hints
+	}
+	open := func(path string, flags int) {
+		t.Helper()
+		f, err := os.OpenFile(path, flags, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
+		f.Close()
 	}
+	open(filepath.Join(ended, job.RegionName), os.O_RDWR)
+	for _, name := range []string{"info", "alive"} {
+		open(filepath.Join(read, name), os.O_RDONLY)
+	}
+	region.Close()
+	open(filepath.Join(active, job.RegionName), os.O_RDONLY)
+	go w.run()
 	if got := <-hints; got != active {
 		t.Errorf("got %s", got)
+	}
+	open(filepath.Join(read, "alive"), os.O_RDWR)
+	for <-hints != read {
 	}
 	if err := os.Remove(filepath.Join(ended, "info")); err != nil {
 		t.Fatal(err)

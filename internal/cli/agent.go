@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -87,6 +88,10 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		}
 	case !cmd.Flags().Changed("listen") && job.AllUsers():
 		opts.Listen = defaultListen
+	}
+	if os.Getenv("GOGC") == "" {
+		// It lives long and allocates little: memory is dearer here than collecting it a little more often.
+		debug.SetGCPercent(50)
 	}
 	if err := makeAgentFolder(opts.Folder); err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -125,4 +127,113 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 		s.shows(`0  stand-in +\S* +0 +20G +! 30G`)
 		s.press("q")
 	})
+}
+
+// silentAgent accepts connections at the agent's socket of a folder, answers each with a text, and hangs
+// up on nobody before the test has ended.
+func silentAgent(t *testing.T, folder, answer string) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // some connect only to see whether they can
+				_, _ = c.Write([]byte(answer))
+			}
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-ended })
+}
+
+// stoppedAgent starts an agent in a folder, and stops it when it has looked.
+func stoppedAgent(t *testing.T, folder string) {
+	t.Helper()
+	cmd := exec.Command("ration", "agent", "--listen", "none")
+	cmd.Env = append(os.Environ(), environ(folder)...)
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	lines := bufio.NewScanner(log)
+	for lines.Scan() && !strings.Contains(lines.Text(), "watching") {
+	}
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const halfAnswer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+
+// No command waits for an agent that does not answer: it does what it does without one, and says so where
+// something is missing. The agent holds each connection until the command has ended.
+func TestSilentAgent(t *testing.T) {
+	for name, hang := range map[string]func(t *testing.T, folder string){
+		"stopped":        stoppedAgent,
+		"nothing":        func(t *testing.T, folder string) { silentAgent(t, folder, "") },
+		"half a header":  func(t *testing.T, folder string) { silentAgent(t, folder, halfAnswer[:20]) },
+		"half an answer": func(t *testing.T, folder string) { silentAgent(t, folder, halfAnswer) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := agentFolder(t)
+			hang(t, folder)
+			for _, c := range []struct {
+				args []string
+				says bool
+			}{
+				{[]string{"ps"}, true}, {[]string{"why"}, true}, {[]string{"why", "train"}, true}, {[]string{"events"}, true},
+				{[]string{"limit", "train"}, false}, {[]string{"limit", "train", "10g"}, true}, {[]string{"metrics"}, false},
+			} {
+				out := runIn(t, folder, c.args...)
+				if strings.Count(out, "the agent does not answer") != map[bool]int{true: 1}[c.says] || !strings.Contains(out, "train") && c.args[0] != "why" {
+					t.Errorf("%v: got\n%s", c.args, out)
+				}
+			}
+			page := startWeb(t, folder, "ration")
+			if _, text, _ := getPage(t, page); !strings.Contains(text, "train") || !strings.Contains(text, "The agent does not answer") {
+				t.Errorf("the page is\n%s", text)
+			}
+			if _, err := os.Lstat(filepath.Join(folder, job.AgentTold)); name != "stopped" && err == nil {
+				t.Error("a page has written what was told: it has no log")
+			}
+		})
+	}
+}
+
+// Who follows an agent that falls silent is told so, and goes on without it.
+func TestSilentStream(t *testing.T) {
+	t.Parallel()
+	folder := agentFolder(t)
+	line := `{"kind": "end", "path": "/gone", "job": "gone", "text": "job gone has ended"}` + "\n"
+	silentAgent(t, folder, fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line))
+	cmd := exec.Command("ration", "events", "--follow")
+	cmd.Env = append(os.Environ(), environ(folder)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	lines := bufio.NewScanner(out)
+	for _, want := range []string{"job gone has ended", "the agent does not answer: the jobs are looked at every second", "job train of "} {
+		if !lines.Scan() || !strings.Contains(lines.Text(), want) {
+			t.Fatalf("got %q, want %q", lines.Text(), want)
+		}
+	}
 }

@@ -36,7 +36,8 @@ A region keeps its latest 256 refusals and 64 deaths; of jobs that were
 removed, and of ends that no launcher saw, an agent knows (ration agent). It is
 asked where there is one, and followed events come at once; without it the jobs
 are looked at every second. When an agent ends or begins meanwhile, nothing is
-printed twice.
+printed twice; one that does not answer is not waited for, and that is said on
+standard error.
 
 With --json each event is a line.
 
@@ -65,8 +66,12 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 	reader := machine.NewReader()
 	defer reader.Close()
 	for p.err == nil {
-		if !f.noAgent {
-			_ = p.ask(context.Background()) // until it ends; then by looking, until there is one
+		if !f.noAgent && !time.Now().Before(p.rest) {
+			err := p.ask(context.Background()) // until it ends; then by looking, until there is one
+			if errors.Is(err, agent.ErrSilent) {
+				p.rest = time.Now().Add(agent.Rest)
+			}
+			a.noteSilent(err, "the jobs are looked at every second")
 		}
 		if err := p.lookAgain(reader); err != nil {
 			return err
@@ -88,7 +93,8 @@ type eventPrinter struct {
 	seen  map[machine.EventID]bool
 	order []machine.EventID // as they were seen
 	last  machine.Machine
-	err   error // of writing
+	rest  time.Time // until then an agent that does not answer is left alone
+	err   error     // of writing
 }
 
 // errWritten ends a stream to which nothing more can be written.
@@ -102,6 +108,7 @@ func (p *eventPrinter) ask(ctx context.Context) error {
 		return err
 	}
 	return c.Events(ctx, true, func(e machine.Event) error {
+		p.a.silent = false // if it is again, that is said again
 		p.print(e)
 		if p.err != nil {
 			return errWritten
@@ -119,10 +126,11 @@ func (p *eventPrinter) printKnown() error {
 	}
 	all := machine.Events(&machine.Machine{}, &m, time.Now())
 	if c, err := agent.Find(); err == nil && !p.f.noAgent {
-		_ = c.Events(context.Background(), false, func(e machine.Event) error {
+		err := c.Events(context.Background(), false, func(e machine.Event) error {
 			all = append(all, e)
 			return nil
 		})
+		p.a.noteSilent(err, "what only it knows is missing, as of jobs that were removed")
 	}
 	slices.SortStableFunc(all, func(a, b machine.Event) int { return cmp.Compare(a.Time, b.Time) })
 	for _, e := range all {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/agent"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/termtext"
@@ -82,6 +83,14 @@ func printError(to io.Writer, err error) {
 	}
 	for _, line := range messages(err) {
 		fmt.Fprintln(to, "ration:", line)
+	}
+}
+
+// noteSilent says, once, that an agent does not answer, and what is missing without it.
+func (a *app) noteSilent(err error, lacks string) {
+	if errors.Is(err, agent.ErrSilent) && !a.silent {
+		a.silent = true
+		printError(a.err, fmt.Errorf("%w: %s", err, lacks))
 	}
 }
 

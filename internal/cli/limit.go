@@ -379,7 +379,9 @@ func (a *app) printChange(j job.Job, change limitChange, devices []int, was, aft
 	now := byDevice(s)
 	var booked map[int]machine.GPU
 	if change.memory.IsSet() {
-		booked = agent.Booked(&s)
+		var err error
+		booked, err = agent.Booked(&s)
+		a.noteSilent(err, "whether a device is overbooked now is not known")
 	}
 	for _, d := range devices {
 		if _, shown := now[d]; !shown {

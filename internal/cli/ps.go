@@ -160,7 +160,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	a.totals.Add(&m)
+	a.noteSilent(a.totals.Add(&m), "what other users' jobs have of the devices is not shown")
 	if m.Jobs, err = chooseJobs(&m, names); err != nil {
 		return err
 	}

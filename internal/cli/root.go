@@ -88,6 +88,7 @@ type app struct {
 	meter  *utilization.Meter // of a command that looks again and again; nil otherwise
 	node   *node.Reader       // of a command that shows the machine
 	totals *agent.Totals      // of the same
+	silent bool               // it was said that an agent does not answer
 }
 
 func execute(args []string, stdout, stderr io.Writer) error {

@@ -111,10 +111,11 @@ func withAgent(source tui.Source) tui.Source {
 	totals, first := &agent.Totals{}, true
 	return func() tui.Sample {
 		s := source()
-		totals.Add(&s.Machine)
-		if first {
-			first, s.Past = false, agentHistory()
+		_ = totals.Add(&s.Machine)
+		if first && !totals.Resting() { // what does not answer is not asked twice
+			s.Past = agentHistory()
 		}
+		first = false
 		return s
 	}
 }

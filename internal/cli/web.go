@@ -92,7 +92,7 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	end := func() { stop() }
 	onSignal.Store(&end)
 	defer onSignal.Store(nil)
-	source, err := newWebSource(ctx, f)
+	source, err := newWebSource(ctx, f, func(err error) { printError(a.err, err) })
 	if err != nil {
 		return err
 	}

@@ -2,13 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
 	"time"
 
 	"ration/internal/agent"
-	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -22,23 +23,26 @@ type webSource struct {
 	ctx     context.Context
 	noAgent bool
 	own     func() (*agent.Agent, error) // makes the one in this process
+	warn    func(error)
 	ended   chan struct{}
 
 	mu     sync.Mutex
 	client *agent.Client    // under mu, as all below; nil: own
 	mirror *agent.Mirror    // of what the client asks; used by who draws, one at a time
 	local  *agent.Agent     // nil: there is none
+	silent bool             // there is an agent that does not answer
 	last   *machine.Machine // what an agent said last
 	next   chan struct{}    // closed when there is something new
 }
 
-func newWebSource(ctx context.Context, f webFlags) (*webSource, error) {
-	opts := agent.Options{Folder: job.Folder(), Version: version, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Reap: reapAs}
+func newWebSource(ctx context.Context, f webFlags, warn func(error)) (*webSource, error) {
+	// It has no log, so that it may not say of an event that it was told: no Folder.
+	opts := agent.Options{Version: version, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Reap: reapAs}
 	if f.readOnly {
 		opts.Reap = nil
 	}
 	s := &webSource{ctx: ctx, noAgent: f.noAgent, own: func() (*agent.Agent, error) { return agent.New(opts) },
-		ended: make(chan struct{}), next: make(chan struct{}), last: &machine.Machine{}}
+		warn: warn, ended: make(chan struct{}), next: make(chan struct{}), last: &machine.Machine{}}
 	first := make(chan error, 1)
 	go s.run(first)
 	return s, <-first
@@ -46,17 +50,20 @@ func newWebSource(ctx context.Context, f webFlags) (*webSource, error) {
 
 func (s *webSource) close() { <-s.ended }
 
-// run follows an agent while there is one, and otherwise looks itself. first is told when there is
-// something to show.
+// run follows an agent while there is one that answers, and otherwise looks itself. first is told when
+// there is something to show.
 func (s *webSource) run(first chan<- error) {
 	defer close(s.ended)
 	tell := sync.OnceFunc(func() { first <- nil })
 	for s.ctx.Err() == nil {
 		if c, err := agent.Find(); err == nil && !s.noAgent {
-			s.set(c, nil)
-			_ = c.Changes(s.ctx, func() { s.changed(); tell() }) // until it ends
+			follow := sync.OnceFunc(func() { s.set(c, nil) }) // when it answers, and not before
+			err := c.Changes(s.ctx, func() { follow(); s.changed(); tell() })
 			if s.ctx.Err() != nil {
 				break
+			}
+			if s.setSilent(errors.Is(err, agent.ErrSilent)) {
+				s.warn(fmt.Errorf("%w: the page shows the machine as this process sees it", err))
 			}
 		}
 		local, err := s.own()
@@ -67,6 +74,22 @@ func (s *webSource) run(first chan<- error) {
 		s.look(local, tell)
 	}
 	tell()
+}
+
+// setSilent notes whether there is an agent that does not answer.
+func (s *webSource) setSilent(is bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = is
+	return is
+}
+
+// answers reports whether there is an agent, and it answers.
+func (s *webSource) answers() bool {
+	c, err := agent.Find()
+	is := err == nil && c.Answers()
+	s.setSilent(err == nil && !is)
+	return is
 }
 
 // look looks at the machine in this process, until there is an agent that does.
@@ -85,8 +108,9 @@ func (s *webSource) look(local *agent.Agent, tell func()) {
 	<-ready
 	s.set(nil, local)
 	tell()
-	again := time.NewTicker(agentAgain)
+	again := time.NewTimer(agentAgain)
 	defer again.Stop()
+	answered := make(chan bool, 1)
 	for next := local.Changed(); ; {
 		select {
 		case <-s.ctx.Done():
@@ -95,12 +119,14 @@ func (s *webSource) look(local *agent.Agent, tell func()) {
 			next = local.Changed() // before it is told, so that nothing is missed
 			s.changed()
 		case <-again.C:
-			if s.noAgent {
-				continue
+			if !s.noAgent { // beside this, as it may take a while
+				go func() { answered <- s.answers() }()
 			}
-			if _, err := agent.Find(); err == nil {
+		case is := <-answered:
+			if is {
 				return
 			}
+			again.Reset(s.pause())
 		}
 	}
 }
@@ -160,12 +186,25 @@ func (s *webSource) History() (machine.History, error) {
 	return c.History()
 }
 
+// pause returns after how long it is looked for an agent again.
+func (s *webSource) pause() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.silent {
+		return agent.Rest
+	}
+	return agentAgain
+}
+
 // note says that there is no agent: the history is shorter then.
 func (s *webSource) note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != nil || s.noAgent {
+	switch {
+	case s.client != nil || s.noAgent:
 		return ""
+	case s.silent:
+		return "The agent does not answer: the history begins with this page."
 	}
 	return "No agent runs: the history begins with this page."
 }

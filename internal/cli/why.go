@@ -94,7 +94,8 @@ func (a *app) runWhy(names []string, count int) error {
 		return usageError("-n %d: not a number of refusals (use 1 or more)", count)
 	}
 	jobs, err := a.readJobs(names)
-	gone := removedJobs(jobs, names)
+	gone, silent := removedJobs(jobs, names)
+	a.noteSilent(silent, "what happened to jobs that were removed is not shown")
 	if err != nil && (len(gone) == 0 || !errors.Is(err, job.ErrNoJob)) {
 		return err
 	}
@@ -114,11 +115,11 @@ func (a *app) runWhy(names []string, count int) error {
 }
 
 // removedJobs returns what an agent knows of jobs that are not there any more: of those of the
-// names, or of all. Without an agent there are none.
-func removedJobs(there []machine.Job, names []string) (out []machine.Job) {
+// names, or of all. Without an agent there are none, and with one that does not answer an error says so.
+func removedJobs(there []machine.Job, names []string) (out []machine.Job, err error) {
 	c, err := agent.Find()
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	type identity struct {
 		path    string
@@ -128,9 +129,7 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job) {
 	for _, j := range there {
 		index[identity{j.Path, j.Created}] = -1
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), agentPatience)
-	defer cancel()
-	_ = c.Events(ctx, false, func(e machine.Event) error {
+	err = c.Events(context.Background(), false, func(e machine.Event) error {
 		id := identity{e.Path, e.Created}
 		i, known := index[id]
 		if i < 0 && known || e.Refusal == nil && e.Death == nil || len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return isNamed(&e, name) }) {
@@ -147,17 +146,13 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job) {
 		}
 		return nil
 	})
-	return out
+	return out, err
 }
 
 // isNamed reports whether an event is of a job that is named so.
 func isNamed(e *machine.Event, name string) bool {
 	return name == e.Path || name == e.Job || e.Job != "" && name == e.Owner+"/"+e.Job
 }
-
-// agentPatience is how long a command that can do without waits for an agent: longer than a busy
-// machine keeps one from answering.
-const agentPatience = 5 * time.Second
 
 // readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
 // and a warning otherwise.

@@ -48,7 +48,7 @@ var ErrUnsuited = errors.New("cannot be checked here")
 
 // checks returns all checks, in the order of the report.
 func checks() (all []Check) {
-	for _, some := range [][]Check{limitChecks(), trainingChecks(), allocpathChecks(), meminfoChecks(), hostPIDChecks(), killChecks(), programChecks(), callChecks(), computeChecks()} {
+	for _, some := range [][]Check{limitChecks(), trainingChecks(), allocpathChecks(), meminfoChecks(), hostPIDChecks(), killChecks(), agentChecks(), programChecks(), callChecks(), computeChecks()} {
 		all = append(all, some...)
 	}
 	return all

@@ -68,7 +68,7 @@ func TestChecks(t *testing.T) {
 		only    string
 		least   int
 	}{
-		"all":               {visible: "", only: "^(limit/driver|allocpath/|pid/|kill/)", least: 15},
+		"all":               {visible: "", only: "^(limit/driver|allocpath/|pid/|kill/|agent/)", least: 16},
 		"blocks as real":    {env: []string{"FAKEGPU_BLOCK=2m"}, only: "^(limit/driver-x1$|allocpath/)", least: 13},
 		"the second device": {env: []string{"FAKEGPU=h200x2"}, visible: "1", only: "^(limit/driver-x1|allocpath/(linear|ipc)|pid/host-x8)$", least: 4},
 	} {

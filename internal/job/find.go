@@ -92,7 +92,7 @@ func Reserved(name string) bool {
 	if _, _, is := RunOf(name); is {
 		return true
 	}
-	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == AgentTold || name == PolicySocket || name == PolicyLock
+	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == AgentTold || name == AgentTold+AgentToldNew || name == PolicySocket || name == PolicyLock
 }
 
 // Names of the agent's files in the folder of jobs.
@@ -100,6 +100,8 @@ const (
 	AgentSocket = "agent.sock"
 	AgentLock   = "agent.lock"
 	AgentTold   = "agent.told"
+	// AgentToldNew is what its name ends with while it is written anew.
+	AgentToldNew = ".new"
 )
 
 // Names of a policy's files there.

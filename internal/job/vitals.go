@@ -129,6 +129,10 @@ func openList(folder string) (int, error) {
 	return fd, nil
 }
 
-// TellsOfProcess reports whether a file in a job's folder is one that processes of the job open
-// when they join or begin, and close when they end.
-func TellsOfProcess(name string) bool { return name == RegionName || name == aliveName }
+// TellsOfJoin reports whether a file in a job's folder is one that a process opens when it joins the
+// job. Who reads the job opens the other files as well.
+func TellsOfJoin(name string) bool { return name == RegionName }
+
+// TellsOfEnd reports whether it is one that a process of the job, or its launcher, has open for
+// writing until it ends.
+func TellsOfEnd(name string) bool { return name == RegionName || name == aliveName }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/pace"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -101,7 +103,9 @@ func Wait(j Job) (end *End, err error) {
 func waitUnused(alive, file int, same func() bool) error {
 	defer closeIf(alive)
 	defer closeIf(file)
+	again := pace.Backoff{First: time.Millisecond, Last: time.Second}
 	for {
+		began := time.Now()
 		if alive >= 0 {
 			if err := waitFor(alive); err != nil {
 				return err
@@ -115,8 +119,14 @@ func waitUnused(alive, file int, same func() bool) error {
 		if !same() || (alive < 0 || !inUseBy(alive)) && !region.LockedFD(file) {
 			return nil
 		}
+		// Whoever was handed a descriptor of a file can lock just what is not waited for here, such as
+		// all but waitByte. Then the kernel lets nobody wait, and it is looked again.
+		sleep(again.After(time.Since(began)))
 	}
 }
+
+// sleep is another one in tests.
+var sleep = time.Sleep
 
 // watchFolder tells when something in a folder is removed, or the folder itself. The next job of
 // the name may have its locks before one that waits for the first has them.

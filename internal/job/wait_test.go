@@ -321,3 +321,59 @@ func TestParseInfo(t *testing.T) {
 		t.Errorf("got %d arguments", len(got))
 	}
 }
+
+// A command that was handed the descriptor by which its job is in use can lock just what Wait does not
+// wait for; and any process of the user's can lock the region for reading. Wait looks again, less and
+// less often, and does not use up a processor.
+func TestWaitDoesNotSpin(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	l, err := Create("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := region.Open(l.Job.Path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Close(), l.Share()); err != nil {
+		t.Fatal(err)
+	}
+	handed, err := HandOn(l.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer handed.Close()
+	l.Release()
+	set := func(kind int16, length int64) {
+		t.Helper()
+		part := unix.Flock_t{Type: kind, Len: length}
+		if err := unix.FcntlFlock(handed.Fd(), unix.F_OFD_SETLK, &part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(unix.F_UNLCK, 0)
+	set(shared, 10)
+	alive, err := unix.Open(filepath.Join(l.Folder, aliveName), unix.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := unix.Open(l.Job.Path, unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pauses []time.Duration
+	sleep = func(d time.Duration) {
+		if pauses = append(pauses, d); len(pauses) == 5 {
+			set(unix.F_UNLCK, 0)
+		}
+	}
+	defer func() { sleep = time.Sleep }()
+	looks := 0
+	err = waitUnused(alive, file, func() bool {
+		looks++
+		return looks < 1000 // another is there: it has spun
+	})
+	if err != nil || looks != 6 || len(pauses) != 5 {
+		t.Errorf("it has looked %d times, with pauses of %v: %v", looks, pauses, err)
+	}
+}

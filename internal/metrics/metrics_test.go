@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"ration/internal/proc"
 	"ration/machine"
 )
 
@@ -175,4 +176,26 @@ func FuzzLabel(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// Jobs of thousands of UIDs that are lent to one user, and that say they are older than all others, take
+// the series from no other user.
+func TestSeriesOfLentUsers(t *testing.T) {
+	const firstLent = 100000
+	accountOf = func(uid int) int {
+		if uid >= firstLent {
+			return -2
+		}
+		return uid
+	}
+	defer func() { accountOf = proc.Account }()
+	m := &machine.Machine{}
+	for i := range 2 * MaxJobs {
+		m.Jobs = append(m.Jobs, machine.Job{Name: "a", UID: firstLent + i, Owner: fmt.Sprint(firstLent + i), State: machine.Running, Path: fmt.Sprint("/e/", i)})
+	}
+	m.Jobs = append(m.Jobs, machine.Job{Name: "train", UID: 8, Owner: "lovelace", State: machine.Running, Created: 1e6, Path: "/a"})
+	own, _ := group(m)
+	if !slices.ContainsFunc(own, func(s series) bool { return s.user == "lovelace" }) {
+		t.Error("another user's job has no series")
+	}
 }

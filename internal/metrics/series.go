@@ -2,10 +2,12 @@ package metrics
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -95,9 +97,12 @@ func group(m *machine.Machine) (out []series, others int) {
 	return out, others
 }
 
+// accountOf is another one in tests.
+var accountOf = proc.Account
+
 // byTurns returns the jobs that have not ended: the oldest of each user, then the second
 // oldest, and so on. So a job that has series keeps them while older ones go, and a user with
-// thousands of jobs takes them from no other user.
+// thousands of jobs takes them from no other user, nor does one to whom thousands of UIDs are lent.
 func byTurns(jobs []machine.Job) []*machine.Job {
 	var out []*machine.Job
 	for i := range jobs {
@@ -111,8 +116,12 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 	slices.SortFunc(out, older)
 	turn, next := map[*machine.Job]int{}, map[string]int{}
 	for _, j := range out {
-		turn[j] = next[j.Owner]
-		next[j.Owner]++
+		user := j.Owner
+		if account := accountOf(j.UID); account != j.UID {
+			user = fmt.Sprint("lent ", account) // no user has a name with a space
+		}
+		turn[j] = next[user]
+		next[user]++
 	}
 	slices.SortStableFunc(out, func(a, b *machine.Job) int { return cmp.Compare(turn[a], turn[b]) })
 	return out

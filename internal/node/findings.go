@@ -3,9 +3,11 @@ package node
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"ration/internal/humanfmt"
+	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -15,7 +17,7 @@ const (
 	minDrift    = 64 << 20 // bytes; or driftShare of what the process holds, if that is more
 	driftShare  = 50       // one part of so many: 2 %
 	minOutside  = 64 << 20 // bytes that a process of no job holds
-	maxFindings = 64       // of one kind: a job with a thousand processes has one cause
+	maxFindings = 64       // of one kind and one user: a job with a thousand processes has one cause
 )
 
 // driftBound is how far the driver's count may be from ours.
@@ -23,15 +25,23 @@ func driftBound(held uint64) uint64 { return max(minDrift, held/driftShare) }
 
 // Findings returns what an operator should know of a machine.
 func Findings(m *machine.Machine) (out []machine.Finding) {
-	count := map[string]int{}
-	add := func(f machine.Finding) {
-		if count[f.Kind]++; count[f.Kind] <= maxFindings {
-			out = append(out, f)
+	type of struct {
+		kind    string
+		account int
+	}
+	count := map[of]int{}
+	addOf := func(uid int) func(machine.Finding) {
+		return func(f machine.Finding) {
+			key := of{f.Kind, accountOf(uid)}
+			if count[key]++; count[key] <= maxFindings {
+				out = append(out, f)
+			}
 		}
 	}
+	add := addOf(0) // of the machine itself
 	for i := range m.Devices {
 		g := &m.Devices[i]
-		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID)) {
+		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, os.Geteuid())) {
 			who, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
 			if g.Jobs == 1 {
 				left = "alone, and may find none left within its limit"
@@ -42,11 +52,11 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 		}
 	}
 	for i := range m.Jobs {
-		jobFindings(&m.Jobs[i], add)
+		jobFindings(&m.Jobs[i], addOf(m.Jobs[i].UID))
 	}
 	for _, o := range m.Outside {
 		if o.Used >= minOutside {
-			add(machine.Finding{Kind: machine.OutsideJobs, Device: o.Device, PID: o.PID,
+			addOf(o.UID)(machine.Finding{Kind: machine.OutsideJobs, Device: o.Device, PID: o.PID,
 				Text:   fmt.Sprintf("%s holds %s of device %d, and belongs to no job", outsideName(o), humanfmt.Bytes(o.Used), o.Device),
 				Remedy: "start it with ration run, so that it has a limit"})
 		}
@@ -54,9 +64,16 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	return out
 }
 
+// accountOf is another one in tests.
+var accountOf = proc.Account
+
 // knownTotal returns how large jobs know a device to be; 0 where none does. Under a policy the driver
-// tells the programs of a user, and so this one, that the device has what their job may have of it.
-func knownTotal(m *machine.Machine, uuid string) (total uint64) {
+// tells the programs of a user, and so this one, that the device has what their job may have of it. To root
+// it tells how large the device is, and what others' jobs say must not hide from it that they have more.
+func knownTotal(m *machine.Machine, uuid string, viewer int) (total uint64) {
+	if viewer == 0 {
+		return 0
+	}
 	for i := range m.Jobs {
 		for _, on := range m.Jobs[i].Devices {
 			if on.UUID == uuid && uuid != "" {
@@ -98,7 +115,7 @@ func jobFindings(j *machine.Job, add func(machine.Finding)) {
 		if p.State == machine.Dead {
 			dead++
 			for _, h := range p.Holdings {
-				held += h.Total
+				held += min(h.Total, ^held)
 			}
 		}
 		for _, h := range p.Holdings {

@@ -11,6 +11,7 @@ import (
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/proc"
 	"ration/machine"
 )
 
@@ -200,5 +201,41 @@ func TestSilentDriver(t *testing.T) {
 	addDriver(&m, d)
 	if len(m.Devices) != 2 || len(m.Findings) != 1 || m.Findings[0].Kind != machine.DriverSilent || strings.Contains(fmt.Sprint(m), "\x07") {
 		t.Errorf("got %+v", m)
+	}
+}
+
+// A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be
+// known of another's.
+func TestFindingsOfFloodingUser(t *testing.T) {
+	const eve, ada = 100000, 2000000
+	accountOf = func(uid int) int {
+		if uid >= eve && uid < ada {
+			return eve
+		}
+		return uid
+	}
+	defer func() { accountOf = proc.Account }()
+	var m machine.Machine
+	for n := range 10 * maxFindings {
+		m.Jobs = append(m.Jobs, machine.Job{UID: eve + n, Path: fmt.Sprint(n), Error: "damaged"})
+	}
+	m.Jobs = append(m.Jobs, machine.Job{UID: ada, Path: "ada's", Error: "damaged"})
+	found := Findings(&m)
+	if len(found) != maxFindings+1 || found[maxFindings].Path != "ada's" {
+		t.Errorf("%d findings, the last of %s", len(found), found[len(found)-1].Path)
+	}
+}
+
+// A job that says a device is larger than it is does not hide from root that more is handed out than
+// there is; a user's own program may have been told less than there is.
+func TestOverbookedWhateverJobsSay(t *testing.T) {
+	m := machine.Machine{Devices: []machine.GPU{{UUID: "GPU-a", Total: gib, Rations: 2 * gib, Jobs: 2}},
+		Jobs: []machine.Job{{UID: 7, State: machine.Running, Devices: []machine.Device{{UUID: "GPU-a", Total: 1 << 60}}}}}
+	if knownTotal(&m, "GPU-a", 0) != 0 || knownTotal(&m, "GPU-a", 7) != 1<<60 || knownTotal(&m, "GPU-b", 7) != 0 {
+		t.Error("a job's word counts for another than its user")
+	}
+	found := Findings(&m)
+	if overbooked := len(found) == 1 && found[0].Kind == machine.Overbooked; overbooked != (os.Geteuid() == 0) {
+		t.Errorf("got %+v", found)
 	}
 }

@@ -122,11 +122,3 @@ func FuzzParseAsk(f *testing.F) {
 		}
 	})
 }
-
-func TestParseSubUID(t *testing.T) {
-	for line, want := range map[string][2]int{"anna:100000:65536": {100000, 65536}, "anna:-5:3": {}, "anna": {}, "": {}, "anna:5:x": {}} {
-		if _, from, count := parseSubUID(line); [2]int{from, count} != want {
-			t.Errorf("%q: got %d, %d", line, from, count)
-		}
-	}
-}

@@ -20,6 +20,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/pace"
 )
 
 // ErrKept is returned where another process keeps the policy.
@@ -379,21 +380,37 @@ func (k *keeper) resume() {
 // awaitEnd waits until no process is in a run, and gives its ration back to the user's job. It
 // takes a thread, which waits for the kernel's locks.
 func (k *keeper) awaitEnd(uid int, run job.Job) {
+	wait := func() error {
+		_, err := job.Wait(run)
+		return err
+	}
+	waited, err := endWhenUnused(wait, func() error { return k.giveBack(uid, run) }, time.Sleep)
+	switch {
+	case !waited:
+		k.log.Error("a run is not waited for: its ration comes back when the service starts again", "run", run.Name, "error", err)
+	case err != nil:
+		k.log.Error("the ration of a run could not be given back", "run", run.Name, "error", err)
+	default:
+		k.log.Info("a run has ended", "uid", uid, "run", run.Name)
+	}
+}
+
+// endWhenUnused ends a run when it has waited for that, and again where a process has come in meanwhile.
+// Its user can have it wait for nothing and not be ended all the same, by a lock that comes and goes: the
+// tries take the lock of all users' jobs, so there are fewer and fewer. waited is false where it could
+// not wait.
+func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bool, err error) {
+	again := pace.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Second}
 	for {
-		if _, err := job.Wait(run); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			k.log.Error("a run is not waited for: its ration comes back when the service starts again", "run", run.Name, "error", err)
-			return
+		began := time.Now()
+		if err := wait(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
 		}
-		err := k.giveBack(uid, run)
-		switch {
-		case errors.Is(err, job.ErrLiving), errors.Is(err, job.ErrInUse):
-			continue // a process has come in meanwhile
-		case err != nil:
-			k.log.Error("the ration of a run could not be given back", "run", run.Name, "error", err)
-		default:
-			k.log.Info("a run has ended", "uid", uid, "run", run.Name)
+		took := time.Since(began)
+		if err := end(); !errors.Is(err, job.ErrLiving) && !errors.Is(err, job.ErrInUse) {
+			return true, err
 		}
-		return
+		sleep(again.After(took))
 	}
 }
 

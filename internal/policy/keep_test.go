@@ -1,12 +1,18 @@
 package policy
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
 )
 
 // failing is a listener whose errors are those of a moment, until it is closed.
@@ -63,5 +69,28 @@ func TestAdmit(t *testing.T) {
 	}
 	if k.total != 0 || len(k.askers) != 0 {
 		t.Errorf("%d requests, %d users are left", k.total, len(k.askers))
+	}
+}
+
+// A run that does not end, and is not to be waited for either, is tried less and less often.
+func TestRunThatCannotBeWaitedFor(t *testing.T) {
+	var pauses []time.Duration
+	tries := 0
+	end := func() error {
+		if tries++; tries < 4 {
+			return fmt.Errorf("ending it: %w", job.ErrInUse)
+		}
+		return nil
+	}
+	waited, err := endWhenUnused(func() error { return nil }, end, func(d time.Duration) { pauses = append(pauses, d) })
+	if !waited || err != nil || tries != 4 || len(pauses) != 3 || pauses[0] == 0 {
+		t.Errorf("got %v, %v after %d tries and pauses of %v", waited, err, tries, pauses)
+	}
+	broken := errors.New("broken")
+	if waited, err := endWhenUnused(func() error { return broken }, end, nil); waited || !errors.Is(err, broken) {
+		t.Errorf("got %v, %v", waited, err)
+	}
+	if waited, err := endWhenUnused(func() error { return fs.ErrNotExist }, func() error { return broken }, nil); !waited || !errors.Is(err, broken) {
+		t.Errorf("got %v, %v", waited, err)
 	}
 }

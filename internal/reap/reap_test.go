@@ -90,6 +90,39 @@ func TestReadJob(t *testing.T) {
 	}
 }
 
+// Return returns what the dead hold, and makes no region that is not there, or not complete.
+func TestReturn(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	j := deadIn(t, "train")
+	if err := os.Chmod(j.Path, 0o622); err != nil { // others can write it, so that it is only read
+		t.Fatal(err)
+	}
+	if err := Return(j.Path); err != nil {
+		t.Error(err)
+	}
+	checkDead(t, ReadJob(j, Options{ReadOnly: true}))
+	if err := os.Chmod(j.Path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Return(j.Path); err != nil {
+		t.Error(err)
+	}
+	if after := ReadJob(j, Options{ReadOnly: true}); after.Err() != nil || len(after.Processes) != 0 || after.Devices[0].Used != 0 || len(after.Deaths) != 1 {
+		t.Errorf("got %+v", after)
+	}
+	path := j.Path + "x"
+	if err := Return(path); err == nil {
+		t.Error("a region that is not there was reaped")
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if e := Return(path); e == nil || err != nil || len(text) > 0 {
+		t.Errorf("a region that is not made yet was reaped: %v, %v", e, err)
+	}
+}
+
 func TestRead(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	t.Setenv(job.EnvRegion, "")

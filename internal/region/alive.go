@@ -91,7 +91,17 @@ func (k kernel) unlock(slot int) { _, _ = k.fcntl(slot, unix.F_SETLK, unix.F_UNL
 // asked is the process that has a slot's byte locked. It is asked as a reader
 // would, since a read-only open has no right to write.
 func (k kernel) asked(slot int) (locked bool, pid int) {
-	l, err := k.fcntl(slot, unix.F_GETLK, unix.F_RDLCK)
+	fd, err := k.f.descriptor()
+	if err != nil {
+		return true, 0
+	}
+	return askedOf(fd, slot)
+}
+
+// askedOf is asked of a descriptor that is known to be the file's.
+func askedOf(fd, slot int) (locked bool, pid int) {
+	l := slotByte(slot, unix.F_RDLCK)
+	err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l)
 	return err != nil || l.Type != unix.F_UNLCK, int(l.Pid)
 }
 

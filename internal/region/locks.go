@@ -129,8 +129,10 @@ func waitLock(at int64) unix.Flock_t {
 // slotLocks is how many bytes of a slot are locked: slotByte's and filesByte's.
 const slotLocks = 2
 
-// LockedFD reports whether another process has a byte of a file locked, by a descriptor of it.
+// LockedFD reports whether another process has a byte of a file locked for writing, by a descriptor of
+// it: what WaitUnlocked waits for, and all that members of a job lock. A lock for reading is a waiter's,
+// or that of a process which means to be taken for a member.
 func LockedFD(fd int) bool {
-	l := unix.Flock_t{Type: unix.F_WRLCK}
+	l := unix.Flock_t{Type: unix.F_RDLCK}
 	return unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
 }

@@ -21,6 +21,8 @@ const (
 	tailOffset   = int64(unsafe.Offsetof(abi.Region{}.Tail))
 	slotSize     = int64(unsafe.Sizeof(abi.Slot{}))
 
+	highWaterOffset = int64(unsafe.Offsetof(abi.Header{}.HighWater)) // the header is first
+
 	devicesOffset  = int64(unsafe.Offsetof(abi.Region{}.Devices))
 	deviceSize     = int64(unsafe.Sizeof(abi.Device{}))
 	computeOffset  = int64(unsafe.Offsetof(abi.Region{}.Compute))

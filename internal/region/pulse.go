@@ -51,18 +51,26 @@ const maxPulseLocks = 256
 // is how many processes hold a slot and not its lock: they have ended, or are about to, and when they
 // have, neither the words nor the locks change. buf is overwritten.
 func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
+	fd, err := p.file.descriptor()
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("reading %s: %w", p.path, err)
+	}
 	words := buf[:slotsOffset]
 	var h maphash.Hash
 	h.SetSeed(pulseSeed)
 	add := func(from, to int64) bool {
 		n := 0
-		if n, err = unix.Pread(p.file.number(), words[from:to], from); err != nil || int64(n) != to-from {
+		if n, err = unix.Pread(fd, words[from:to], from); err != nil || int64(n) != to-from {
 			return false
 		}
 		_, _ = h.Write(words[from:to])
 		return true
 	}
-	ok = add(0, computeOffset) && add(statusOffset, slotsOffset)
+	high := int64(0)
+	if ok = add(0, computeOffset); ok {
+		high = int64(min(binary.NativeEndian.Uint64(words[highWaterOffset:]), abi.Slots))
+		ok = add(statusOffset, statusOffset+8*high)
+	}
 	for d := int64(0); ok && d < abi.Devices; d++ {
 		if at := devicesOffset + d*deviceSize; !allZero(words[at : at+deviceSize]) { // something was granted of it
 			ok = add(computeWords(d))
@@ -82,14 +90,14 @@ func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 		_, _ = h.Write(page)
 	}
 	asked := 0
-	for slot := range abi.Slots {
+	for slot := range int(high) {
 		if !abi.Status(binary.NativeEndian.Uint64(words[statusOffset+int64(slot)*8:])).Holds() {
 			continue
 		}
 		if asked++; asked > maxPulseLocks {
 			return 0, 0, false, nil
 		}
-		locked, pid := kernel{p.file}.asked(slot)
+		locked, pid := askedOf(fd, slot)
 		if !locked {
 			unlocked++
 		}

@@ -46,4 +46,10 @@ func TestPulseSum(t *testing.T) {
 	}
 	atomic.AddUint64(&r.m.Compute[0].Parts[3], 1)
 	changes("a part of time", false)
+	claim(t, r)
+	changes("a slot", true)
+	atomic.StoreUint64(&r.m.Status[1], uint64(abi.MakeStatus(9, abi.SlotDamaged)))
+	changes("the status of the last slot", true)
+	atomic.StoreUint64(&r.m.Status[2], uint64(abi.MakeStatus(9, abi.SlotDamaged)))
+	changes("the status of a slot that no process ever had", false)
 }

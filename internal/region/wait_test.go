@@ -49,3 +49,25 @@ func TestWaitLock(t *testing.T) {
 		}
 	}
 }
+
+// What is waited for is what counts as locked: otherwise a process that locks the region for reading, as
+// its user can, would have one that waits look without pause.
+func TestLockForReadingIsNoMember(t *testing.T) {
+	r := open(t, MiB)
+	f, err := os.Open(r.path)
+	must(t, err)
+	defer f.Close()
+	stranger, err := os.OpenFile(r.path, os.O_RDWR, 0)
+	must(t, err)
+	defer stranger.Close()
+	for kind, counts := range map[int16]bool{unix.F_RDLCK: false, unix.F_WRLCK: true} {
+		l := unix.Flock_t{Type: kind}
+		must(t, unix.FcntlFlock(stranger.Fd(), unix.F_OFD_SETLK, &l))
+		if LockedFD(int(f.Fd())) != counts {
+			t.Errorf("a lock of kind %d: counts %v", kind, !counts)
+		}
+		if kind == unix.F_RDLCK {
+			must(t, WaitUnlocked(int(f.Fd()))) // at once
+		}
+	}
+}

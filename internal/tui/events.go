@@ -33,12 +33,21 @@ func (m *Model) events() (out []event) {
 			out = append(out, m.eventsOf(&j, len(m.lastRead) > 1)...)
 		}
 	}
-	sortEvents(out)
+	m.sortEvents(out)
 	return out
 }
 
-func sortEvents(all []event) {
+// sortEvents puts the newest first. When something happened is the word of a job's user: what says that
+// it is still to come is last, as it would hide what others' jobs have had until then.
+func (m *Model) sortEvents(all []event) {
+	after := m.sample.Time.Add(highlightTime) // a clock may have been set
 	slices.SortFunc(all, func(a, b event) int {
+		if later := a.time.After(after); later != b.time.After(after) {
+			if later {
+				return 1
+			}
+			return -1
+		}
 		return cmp.Or(cmp.Compare(b.time.UnixNano(), a.time.UnixNano()), cmp.Compare(a.text, b.text))
 	})
 }
@@ -55,7 +64,7 @@ func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 		}
 		out = append(out, event{time.Unix(0, d.Time), text, false})
 	}
-	sortEvents(out)
+	m.sortEvents(out)
 	return out
 }
 

@@ -410,3 +410,17 @@ func BenchmarkUpdateAndFrame(b *testing.B) {
 		_ = m.Frame()
 	}
 }
+
+// Events that say they are still to come, as a tenant can write, do not go before those of others.
+func TestEventsOfTomorrow(t *testing.T) {
+	s := example()
+	evil := machine.Job{Name: "evil", Path: "/tmp/evil/region", State: machine.Running}
+	for i := range 50 {
+		evil.Deaths = append(evil.Deaths, machine.Death{Time: noon.Add(24*time.Hour + time.Duration(i)).UnixNano(), PID: i + 1})
+	}
+	s.Jobs = append(s.Jobs, evil)
+	events := modelOf(s, 80, 24).events()
+	if len(events) != 53 || strings.Contains(events[0].text, "evil") || !events[0].refusal || !strings.Contains(events[3].text, "evil") {
+		t.Errorf("%d events, the first is %q", len(events), events[0].text)
+	}
+}

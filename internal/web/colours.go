@@ -2,8 +2,8 @@ package web
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
-	"hash/fnv"
 	"slices"
 
 	"ration/machine"
@@ -25,11 +25,11 @@ type jobKey struct {
 
 func keyOf(j *machine.Job) jobKey { return jobKey{j.Path, j.Created} }
 
-// id is the id of a job's element. Paths are long, and others have chosen them.
+// id is the id of a job's element. Paths are long, and others have chosen them, as they have the times:
+// of two with one id the second is not shown, so nobody must be able to make another's.
 func (k jobKey) id() string {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s\x00%d", k.path, k.created)
-	return fmt.Sprintf("job-%016x", h.Sum64())
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", k.path, k.created))
+	return fmt.Sprintf("job-%x", sum[:12])
 }
 
 type colours struct {

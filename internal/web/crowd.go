@@ -11,7 +11,8 @@ import (
 // Crowd is a listener with a bounded number of connections, for a port that every user of the
 // machine can connect to. Where there are too many, the one goes that has been there longest
 // without a request that was let in: connections that ask for nothing, or have no token, do not
-// keep out those who have one. A page tells it whom it lets in (Attend, LetIn).
+// keep out those who have one. A page tells it whom it lets in (Attend, LetIn). One that lets in
+// everybody lets them go when their answer is ready (LetGo): who does not read it keeps out nobody either.
 type Crowd struct {
 	net.Listener
 	most int
@@ -102,4 +103,29 @@ func LetIn(r *http.Request) {
 	c.crowd.mu.Lock()
 	defer c.crowd.mu.Unlock()
 	c.crowd.introduce(c)
+}
+
+// LetGo makes the connection of a request that was let in a stranger's again, the one that came last.
+func LetGo(r *http.Request) {
+	c, is := r.Context().Value(crowdKey{}).(*crowdConn)
+	if !is {
+		return
+	}
+	c.crowd.mu.Lock()
+	defer c.crowd.mu.Unlock()
+	if c.crowd.introduce(c); !c.gone {
+		c.crowd.strangers = append(c.crowd.strangers, c)
+	}
+}
+
+// LetGoWriter is the writer of an answer with whose first bytes its reader is let go.
+type LetGoWriter struct {
+	http.ResponseWriter
+	Request *http.Request
+}
+
+// Write writes a part of the answer.
+func (w LetGoWriter) Write(text []byte) (int, error) {
+	LetGo(w.Request)
+	return w.ResponseWriter.Write(text)
 }

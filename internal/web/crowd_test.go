@@ -98,3 +98,26 @@ func TestCrowdOfViewers(t *testing.T) {
 		t.Errorf("%d connections, %d of strangers", l.total, len(l.strangers))
 	}
 }
+
+// At a page that is for everybody, those who do not read what they asked for keep out nobody else.
+func TestCrowdOfSlowReaders(t *testing.T) {
+	const most = 3
+	page := serve(t, webtest.Machine(1, 1, 1), func(o *Options) { o.Public, o.Token, o.ID = true, "", "" })
+	pipes := webtest.NewPipes()
+	server := &http.Server{Handler: page.server.Config.Handler}
+	Attend(server)
+	defer server.Close()
+	go func() { _ = server.Serve(NewCrowd(pipes, most)) }()
+	var first net.Conn
+	for n := range 3 * most {
+		c, err := pipes.Unread("/")
+		if err != nil {
+			t.Fatalf("reader %d was kept out: %v", n, err)
+		}
+		defer c.Close()
+		if n == 0 {
+			first = c
+		}
+	}
+	_, _ = io.Copy(io.Discard, first) // ends as that has gone for one of them
+}

@@ -183,6 +183,9 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	if s.opts.Public { // for everybody: who does not read it keeps nobody out
+		LetGo(r)
+	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	if failed {
 		w.WriteHeader(http.StatusUnprocessableEntity)

@@ -14,7 +14,9 @@ import (
 // shownEvents is how many of the latest events are shown.
 const shownEvents = 50
 
-// timeline is the latest of what has happened, as it follows from two pictures.
+// timeline is the latest of what has happened, as it follows from two pictures. When something happened
+// is the word of a job's user, but it was not later than it was seen. Of all of it, and of what is shown,
+// each user has a fair share: who makes thousands hides no other's.
 type timeline struct {
 	last   machine.Machine
 	known  map[machine.EventID]bool
@@ -28,6 +30,7 @@ func (t *timeline) add(m *machine.Machine, now time.Time) {
 	for _, e := range machine.Events(&t.last, m, now) {
 		if id := e.ID(); !t.known[id] {
 			t.known[id] = true
+			e.Time = min(e.Time, now.UnixNano())
 			t.events = append(t.events, e)
 		}
 	}
@@ -37,7 +40,16 @@ func (t *timeline) add(m *machine.Machine, now time.Time) {
 		return
 	}
 	// What is forgotten here is no news to Events either, unless its job comes again.
-	t.events = slices.Clone(t.events[max(0, len(t.events)-maxKnown):])
+	all := make([]int, len(t.events))
+	for i := range all {
+		all[i] = len(all) - 1 - i
+	}
+	kept := t.fairly(all, maxKnown)
+	events := make([]machine.Event, len(kept))
+	for i, at := range kept {
+		events[len(kept)-1-i] = t.events[at]
+	}
+	t.events = events
 	clear(t.known)
 	for i := range t.events {
 		t.known[t.events[i].ID()] = true
@@ -59,21 +71,50 @@ type eventView struct {
 
 var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died"}
 
-// view returns the latest, the newest first. A program that is refused again and again is one line.
+// fairly returns those of the events, by their indices with the newest first, for which there is room: of
+// each user the newest.
+func (t *timeline) fairly(newest []int, room int) (out []int) {
+	counts, taken, account := map[int]int{}, map[int]int{}, accounts()
+	for _, at := range newest {
+		counts[account(t.events[at].UID)]++
+	}
+	share := fairShare(counts, room)
+	for _, at := range newest {
+		user := account(t.events[at].UID)
+		if taken[user]++; taken[user] <= share {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// lines returns what is a line of its own, by the indices of the events, with the newest first, and how
+// often it happened. A program that is refused again and again is one line.
+func (t *timeline) lines() (newest []int, times map[int]int) {
+	times = map[int]int{}
+	var before *machine.Event
+	for i := len(t.events) - 1; i >= 0; i-- {
+		e := &t.events[i]
+		if before != nil && e.Refusal != nil && before.Refusal != nil && e.Path == before.Path && sameRequest(e.Refusal, before.Refusal) {
+			times[newest[len(newest)-1]]++
+			continue
+		}
+		before, times[i] = e, 1
+		newest = append(newest, i)
+	}
+	return newest, times
+}
+
+// view returns the latest, the newest first.
 func (t *timeline) view(m *machine.Machine, owners bool) (out []eventView) {
 	there := map[jobKey]bool{}
 	for i := range m.Jobs {
 		there[keyOf(&m.Jobs[i])] = true
 	}
-	var before *machine.Event
-	for i := len(t.events) - 1; i >= 0 && len(out) < shownEvents; i-- {
-		e := &t.events[i]
-		if before != nil && e.Refusal != nil && before.Refusal != nil && e.Path == before.Path && sameRequest(e.Refusal, before.Refusal) {
-			out[len(out)-1].Times++
-			continue
-		}
-		before = e
-		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(job.Job{Name: e.Job, Path: e.Path}.Title()), Text: sentence(e.Text), Times: 1}
+	newest, times := t.lines()
+	for _, at := range t.fairly(newest, shownEvents) {
+		e := &t.events[at]
+		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(job.Job{Name: e.Job, Path: e.Path}.Title()), Text: sentence(e.Text), Times: times[at]}
 		if key := (jobKey{e.Path, e.Created}); there[key] {
 			v.Href = "#" + key.id()
 		}

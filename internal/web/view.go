@@ -15,8 +15,12 @@ import (
 	"ration/machine"
 )
 
-// maxJobs is how many jobs are shown of each list: a tenant can make as many as there is room for.
-const maxJobs = 400
+const (
+	// maxJobs is how many jobs are shown of each list: a tenant can make as many as there is room for.
+	maxJobs = 400
+	// maxDerived is how many devices are shown that only jobs say there are.
+	maxDerived = 64
+)
 
 // topView is the line below the heading.
 type topView struct {
@@ -71,6 +75,9 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 				continue
 			}
 			at := node.DeviceOf(&out, d)
+			if at < 0 && len(out.Devices) == maxDerived {
+				continue
+			}
 			if at < 0 {
 				number := d.Device
 				for slices.ContainsFunc(out.Devices, func(g machine.GPU) bool { return g.Device == number }) {

@@ -102,19 +102,32 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 		h.jobs, h.devices = map[string]drawnJob{}, devices
 	}
 	lists["jobs"], lists["ended"] = []string{}, []string{}
-	drawn := map[string]drawnJob{}
-	live, ended := 0, 0
-	for _, j := range jobs {
-		id, of := keyOf(j).id(), "jobs"
+	counts := map[string]map[int]int{"jobs": {}, "ended": {}} // by account
+	listOf := func(j *machine.Job) string {
 		if j.State == machine.Ended {
-			of = "ended"
+			return "ended"
+		}
+		return "jobs"
+	}
+	live, ended, account := 0, 0, accounts()
+	for _, j := range jobs {
+		counts[listOf(j)][account(j.UID)]++
+		if j.State == machine.Ended {
 			ended++
 		} else {
 			live++
 		}
-		if _, twice := drawn[id]; twice || len(lists[of]) == maxJobs {
+	}
+	// What a job holds is the word of its user, who can have any number of them.
+	share := map[string]int{"jobs": fairShare(counts["jobs"], maxJobs), "ended": fairShare(counts["ended"], maxJobs)}
+	shown := map[string]map[int]int{"jobs": {}, "ended": {}}
+	drawn := map[string]drawnJob{}
+	for _, j := range jobs {
+		id, of, user := keyOf(j).id(), listOf(j), account(j.UID)
+		if _, twice := drawn[id]; twice || shown[of][user] == share[of] {
 			continue
 		}
+		shown[of][user]++
 		lists[of] = append(lists[of], id)
 		colour, may := h.colours.class(keyOf(j)), h.mayChange(j)
 		before, known := h.jobs[id]

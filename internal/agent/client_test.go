@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// hangingAgent accepts connections at the agent's socket of a folder, answers with a text, and then says
+// nothing more and hangs up on nobody until the test has ended.
+func hangingAgent(t *testing.T, folder, answer string) *Client {
+	t.Helper()
+	path := filepath.Join(folder, job.AgentSocket)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // one connects only to see whether it can
+				_, _ = c.Write([]byte(answer))
+			}
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-ended })
+	return NewClient(path)
+}
+
+// Nobody waits for an agent that does not answer, whatever is asked and wherever it stops: for an answer
+// a second, for the next line of a stream three times as long as it takes an agent to send one.
+func TestSilentAgent(t *testing.T) {
+	const (
+		head   = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+		opened = head + "Transfer-Encoding: chunked\r\n\r\n"
+	)
+	chunk := func(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
+	if patience != time.Second || silence != 3*aliveInterval {
+		t.Errorf("it waits %v, and %v (docs/monitoring.md)", patience, silence)
+	}
+	for name, c := range map[string]struct {
+		answer string
+		lines  int // of a stream
+	}{
+		"nothing":        {answer: ""},
+		"half a header":  {answer: head[:20]},
+		"a header":       {answer: opened},
+		"half an answer": {answer: opened + chunk(`{"jobs": [`)},
+		"half a line":    {answer: opened + chunk(`{"kind": "st`)},
+		"lines, no more": {answer: opened + chunk("{}\n") + chunk("{}\n{"), lines: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := hangingAgent(t, t.TempDir(), c.answer)
+			visits := 0
+			visit := func() {
+				visits++
+				client.silence = time.Millisecond // after the next line
+			}
+			for what, ask := range map[string]func() error{
+				"machine": func() error { _, err := client.Machine(); return err },
+				"history": func() error { _, err := client.History(); return err },
+				"mirror":  func() error { _, err := NewMirror(client).Machine(); return err },
+				"events": func() error {
+					return client.Events(context.Background(), false, func(machine.Event) error { visit(); return nil })
+				},
+				"follow": func() error {
+					return client.Events(context.Background(), true, func(machine.Event) error { visit(); return nil })
+				},
+				"changes": func() error { return client.Changes(context.Background(), visit) },
+			} {
+				// The bound that is not the one in question never ends.
+				stream := what == "follow" || what == "changes"
+				client.patience, client.silence = time.Millisecond, time.Hour
+				switch {
+				case stream && c.lines > 0:
+					client.patience = time.Hour
+				case c.lines > 0 && what != "events":
+					continue // that is an answer
+				}
+				visits = 0
+				if err := ask(); !errors.Is(err, ErrSilent) || err.Error() != client.path+": "+ErrSilent.Error() {
+					t.Errorf("%s: %v", what, err)
+				}
+				if stream && visits != c.lines {
+					t.Errorf("%s: %d lines", what, visits)
+				}
+			}
+			client.patience = time.Millisecond
+			if c.lines == 0 && client.Answers() {
+				t.Error("it is taken to answer")
+			}
+		})
+	}
+}
+
+// A stream begins at once, though nothing has happened, goes on, and ends with its agent, which is not to be
+// silent.
+func TestStreamAlive(t *testing.T) {
+	defer func(was time.Duration) { aliveEvery = was }(aliveEvery)
+	aliveEvery = time.Hour
+	folder := testFolder(t)
+	a := startAgent(t, Options{})
+	socket, release, err := Listen(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, socket) }()
+	client := NewClient(filepath.Join(folder, job.AgentSocket))
+	client.patience, client.silence = time.Hour, time.Hour
+	if !client.Answers() {
+		t.Error("it is taken not to answer")
+	}
+	body, err := client.open(ctx, "/v1/events?follow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := scanLines(body); !lines.Scan() || lines.Text() != "" {
+		t.Errorf("the first line is %q", lines.Text())
+	}
+	_ = body.Close()
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- client.Changes(context.Background(), func() { close(begun) }) }()
+	<-begun
+	stop()
+	if err := <-ended; errors.Is(err, ErrSilent) {
+		t.Errorf("an agent that has ended is taken to be silent: %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// What an agent that does not answer would add is left out, with the error that says so, and who looks again
+// and again asks once.
+func TestSilentTotals(t *testing.T) {
+	folder := testFolder(t)
+	hangingAgent(t, folder, "")
+	j := machine.Job{Path: "p"}
+	if got, err := Booked(&j); len(got) > 0 || !errors.Is(err, ErrSilent) {
+		t.Errorf("%v, %v", got, err)
+	}
+	totals := Totals{rest: time.Now().Add(time.Hour)}
+	if err := totals.Add(&machine.Machine{}); err != nil || !totals.Resting() {
+		t.Errorf("got %v", err)
+	}
+	if err := onlySilent(ErrVersion); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if !slices.Contains(Sockets(), filepath.Join(folder, job.AgentSocket)) {
+		t.Error("it was not asked")
+	}
+}
