@@ -29,7 +29,7 @@ func Read(opts Options) (machine.Machine, error) {
 			*j, _ = machine.ReadRegion(j.Path) // its Err returns the error
 			j.Name = name
 		}
-		_ = reap(&m.Jobs[i], opts) // it says so, as ReadOnly
+		reap(&m.Jobs[i], opts)
 	}
 	return m, err
 }
@@ -38,7 +38,7 @@ func Read(opts Options) (machine.Machine, error) {
 func ReadJob(j job.Job, opts Options) machine.Job {
 	out, _ := machine.ReadRegion(j.Path) // its Err returns the error
 	out.Name = j.Name
-	_ = reap(&out, opts) // it says so, as ReadOnly
+	reap(&out, opts)
 	return out
 }
 
@@ -61,29 +61,28 @@ func Return(path string) error {
 // reap returns what dead processes hold, if there are any, and reads the job again.
 // It also lets the region write down the host PIDs that this process sees: a process
 // in a container needs its own to find itself in the driver's list.
-func reap(j *machine.Job, opts Options) error {
+func reap(j *machine.Job, opts Options) {
 	if opts.ReadOnly || j.Err() != nil || !own(j.Path) {
-		return nil
+		return
 	}
 	dead := slices.DeleteFunc(slices.Clone(j.Processes), func(p machine.Process) bool { return p.State != machine.Dead })
 	foreign := slices.ContainsFunc(j.Processes, func(p machine.Process) bool { return p.HostPID != p.PID })
 	if j.ReadOnly = false; len(dead) == 0 && !foreign {
-		return nil
+		return
 	}
 	n, err := reapRegion(j.Path)
 	if err != nil {
 		j.ReadOnly = true // the dead are shown as what they are
-		return err
+		return
 	}
 	if n == 0 {
-		return nil
+		return
 	}
 	after, err := machine.ReadRegion(j.Path)
 	if after.Name, after.ReadOnly = j.Name, false; err == nil {
 		after.Reaped = dead
 	}
 	*j = after
-	return nil
 }
 
 // own reports whether a region is this user's alone. What others can write is only
