@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -109,37 +108,6 @@ const maxHints = 4096
 // bounds say how many jobs of a user that have not ended are looked at, and of how many of these
 // descriptors are kept.
 type bounds struct{ active, open int }
-
-// maxLooking is how many looks have a thread at once, but for those that nobody waits for any more.
-const maxLooking = 64
-
-// lookPlace is the place of one look.
-type lookPlace struct {
-	all   chan struct{} // has one for each place that is taken
-	over  chan struct{} // closed where nobody waits for the look before it has a place
-	state atomic.Int32  // 0 while it has none yet, 1 while it has, 2 when it was left
-}
-
-// take waits for a place, or until that is not worth while any more.
-func (p *lookPlace) take() {
-	select {
-	case p.all <- struct{}{}:
-		if !p.state.CompareAndSwap(0, 1) {
-			<-p.all
-		}
-	case <-p.over:
-	}
-}
-
-// leave leaves it, once.
-func (p *lookPlace) leave() {
-	switch p.state.Swap(2) {
-	case 0:
-		close(p.over)
-	case 1:
-		<-p.all
-	}
-}
 
 // start begins a look at every job, or at those that were hinted at, unless one is under way. Each takes
 // one of the places: who has a thousand regions locked would otherwise have a thousand threads.
@@ -336,29 +304,6 @@ func (u *userReader) look(now time.Time, hints map[string]bool, most bounds, eve
 		out.putOff = later(out.putOff, s.due)
 	}
 	return out
-}
-
-// putOff leaves a folder for a look that is due then.
-func (s *userState) putOff(folder string, due time.Time) {
-	s.late[folder], s.lateDue = true, earlier(s.lateDue, due)
-}
-
-// soonGap is after how long another look is worth while, at the earliest, where something was put off.
-const soonGap = 40 * time.Millisecond
-
-// earlier returns the earlier of two times, where the zero time is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // own returns the hints at this user's folders, with those that were put off.
