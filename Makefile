@@ -55,7 +55,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -190,6 +190,9 @@ reproducible: ## build what the last commit hands out twice; the bytes must be t
 
 test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
 	scripts/test-install $(VERSION)
+
+test-systemd: all static ## the package on a machine of its own that systemd has started: units, logins, a boot (as root)
+	scripts/test-systemd $(VERSION)
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
 test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)

@@ -217,7 +217,14 @@ func (r *Reader) find(now time.Time, folder string) (gone bool) {
 		r.users[ownUser] = newUserReader(ownUser, "the folder of this user's jobs", nil)
 	}
 	var fixed []string
-	for _, path := range []string{os.Getenv(job.EnvRegion), filepath.Join(job.WellKnown, job.RegionName)} {
+	others := []string{os.Getenv(job.EnvRegion), filepath.Join(job.WellKnown, job.RegionName)}
+	if folder != job.RootFolder { // a policy's, as Read has them
+		others = append(others, job.OfUserPath(os.Getuid()))
+		for _, run := range job.RunsOf(os.Getuid()) {
+			others = append(others, run.Path)
+		}
+	}
+	for _, path := range others {
 		if path != "" {
 			fixed = append(fixed, path)
 		}

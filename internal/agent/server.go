@@ -241,7 +241,12 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}}
 	failed := make(chan error, 2)
 	servers := []*http.Server{api}
-	go func() { failed <- api.Serve(socket) }()
+	accepted := make(chan struct{}) // closed when the socket's server accepts no more
+	go func() {
+		err := api.Serve(socket)
+		close(accepted)
+		failed <- err
+	}()
 	if a.opts.Listen != "" {
 		public, err := net.Listen("tcp", a.opts.Listen)
 		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
@@ -263,6 +268,10 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 	case <-ctx.Done():
 	}
+	// A server knows its connections when it has ended to accept them, and not before: one that is between the
+	// two when Shutdown looks would be dropped without an answer.
+	_ = socket.Close()
+	<-accepted
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, s := range servers {
@@ -305,9 +314,14 @@ func (a *Agent) afterLook(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-a.looked:
-			next.ServeHTTP(w, r)
 		case <-r.Context().Done():
+			select {
+			case <-a.looked: // it ends: who has asked by now is answered
+			default:
+				return
+			}
 		}
+		next.ServeHTTP(w, r)
 	})
 }
 

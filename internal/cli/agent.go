@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -53,7 +52,7 @@ Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every 
 of the machine can reach: without those of each job, which have names of jobs
 and users in them, unless --job-metrics says so.
 
-The log goes to standard error.
+The log goes to standard error; in systemd's journal each line has its priority.
 
 Exit status: 0 when it was asked to end; 1 if it could not begin, as when
 another agent runs already.`,
@@ -79,11 +78,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	if a.json {
 		return usageError("ration agent prints no result (for a log in JSON use --log-json; for the machine ration ps --json)")
 	}
-	handler := slog.Handler(slog.NewTextHandler(a.err.Writer, nil))
-	if f.logJSON {
-		handler = slog.NewJSONHandler(a.err.Writer, nil)
-	}
-	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: slog.New(handler), Reap: reapAs}
+	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs}
 	switch {
 	case f.listen == "none":
 		opts.Listen = ""

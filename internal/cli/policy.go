@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -390,7 +389,7 @@ could not begin.`,
 			end := func() { stop() }
 			onSignal.Store(&end)
 			defer onSignal.Store(nil)
-			log := slog.New(slog.NewTextHandler(a.err.Writer, nil))
+			log := newLog(a.err.Writer, false)
 			return policy.Keep(ctx, log, func() {
 				log.Info("keeping the policy", "version", version)
 				agent.Notify("READY=1")

@@ -134,6 +134,8 @@ func (c *checker) checkUnits(service, socket unitState) {
 // checkUnit reports whether nothing is wrong with one of them by itself.
 func (c *checker) checkUnit(unit string, is unitState) bool {
 	switch {
+	case is["LoadState"] == "masked":
+		c.warn(agentUnit, "systemctl unmask "+unit+", if that was not meant", "%s is masked: nothing can start it", unit)
 	case is["LoadState"] != "loaded":
 		c.warn(agentUnit, "systemctl daemon-reload", "%s is installed, and to systemd it is %q", unit, is["LoadState"])
 	case is["ActiveState"] == "failed":

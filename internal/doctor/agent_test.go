@@ -77,6 +77,7 @@ func TestUnits(t *testing.T) {
 		{running + enabled, inactive + enabled, Check{Verdict: Warn, Text: "ration-agent.socket is inactive", Remedy: "systemctl restart ration-agent"}},
 		{running + enabled, "", Check{Verdict: Pass, Text: "runs, and is enabled"}}, // a unit without a socket
 		{running + disabled, "", Check{Verdict: Warn, Text: "will not after the next start"}},
+		{"LoadState=masked\nActiveState=inactive\n", inactive + disabled, Check{Verdict: Warn, Text: "ration-agent.service is masked", Remedy: "systemctl unmask ration-agent.service"}},
 		{inactive + disabled, running + enabled, Check{Verdict: Pass, Text: "the next question starts it; ration-agent.socket is enabled"}},
 		{inactive + disabled, inactive + disabled, Check{Verdict: Pass, Text: "does not run, and is disabled"}},
 		{"LoadState=loaded\nActiveState=failed\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "service has failed: exit-code", Remedy: "journalctl"}},

@@ -49,7 +49,9 @@ func (c *checker) runProbe(settings ...string) (output probeOutput, stderr strin
 	output = probeOutput{}
 	for line := range strings.Lines(out.String()) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			output[key] = value
+			if _, has := output[key]; !has { // of several libraries the first one: where a policy is in force its own comes after it
+				output[key] = value
+			}
 		}
 	}
 	var exit *exec.ExitError

@@ -10,6 +10,21 @@ import (
 	"ration/internal/proc"
 )
 
+// keeperService is the unit that keeps a policy.
+const keeperService = "ration-policy.service"
+
+// keeperUnit returns what systemd says of the policy's unit, or nil where there is none or it cannot be asked.
+func keeperUnit() unitState {
+	if !isInstalled(keeperService) || !isThere("/run/systemd/system") {
+		return nil
+	}
+	unit, err := systemctlShow(keeperService)
+	if err != nil {
+		return nil
+	}
+	return unit
+}
+
 // checkPolicy checks whether a policy that is in force reaches programs and users.
 func (c *checker) checkPolicy() {
 	p, err := policy.InForce()
@@ -36,12 +51,21 @@ func (c *checker) checkPolicy() {
 	} else if string(now.Text) != string(p.Text) {
 		c.warn("policy", "ration policy apply", "%s is not what is in force", policy.ConfigFile)
 	}
+	unit := keeperUnit()
+	fix := "systemctl enable --now ration-policy"
+	if unit["LoadState"] == "masked" {
+		fix = "systemctl unmask ration-policy, and " + fix
+	}
 	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)
 	if err != nil {
-		c.warn("policy", "systemctl enable --now ration-policy", "no job is made for a user who has none yet: %v", err)
+		c.warn("policy", fix, "no job is made for a user who has none yet: %v", err)
 		return
 	}
 	_ = conn.Close()
+	if state := unit["UnitFileState"]; unit != nil && state != "enabled" {
+		c.warn("policy", fix, "in force, and kept; after the next start of the machine no job is made for a user: %s is %s", keeperService, state)
+		return
+	}
 	uid := os.Getuid()
 	s := p.Show(uid)
 	switch {

@@ -44,6 +44,14 @@ func RunOf(name string) (uid int, run string, is bool) {
 	return uid, run, is
 }
 
+// isOfPolicy reports whether a name in root's folder of jobs is that of a user's job or run: nobody can choose
+// one, and they are jobs like any other for who looks.
+func isOfPolicy(name string) bool {
+	_, user := UserOf(name)
+	_, _, run := RunOf(name)
+	return user || run
+}
+
 // RunOfUser returns the name of a user's run.
 func RunOfUser(uid int, run string) string { return OfUser(uid) + "-" + run }
 

@@ -94,7 +94,7 @@ func Names(folder string, most int) (names []string, changed unix.Timespec, all 
 			if len(names) >= most {
 				return names, st.Mtim, false, nil
 			}
-			if isJobName(name) {
+			if isJobName(name) || folder == RootFolder && isOfPolicy(name) {
 				names = append(names, name)
 			}
 		}
