@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // A region can be anywhere: a container's is at a path that only the container has. But every
@@ -193,8 +194,7 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 	}
 	defer unix.Close(root)
 	// Below the process's own root, whatever the path says, and through no link at all.
-	dir, err = unix.Openat2(root, filepath.Dir(path), &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	dir, err = safepath.OpenFolderBelow(root, filepath.Dir(path))
 	if err != nil {
 		return -1, "", path, fmt.Errorf("opening the folder of %s: %w", path, err)
 	}

@@ -60,6 +60,28 @@ func OpenFolderOf(path string) (fd int, writer int, err error) {
 	return fd, w.writer, err
 }
 
+// OpenFolderBelow opens the folder of a path below another one, by that one's descriptor: through no link
+// at all, and to nothing above it. A name at a time: openat2(2), which could do it at once, is forbidden
+// where a service may make no set-user-ID files, as its arguments are not seen.
+func OpenFolderBelow(root int, path string) (fd int, err error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
+	if fd, err = openat(root, ".", flags, 0); err != nil {
+		return -1, err
+	}
+	for _, name := range split(path) {
+		var next int
+		if err = unix.EXDEV; name != ".." {
+			next, err = openat(fd, name, flags, 0)
+		}
+		_ = unix.Close(fd)
+		if err != nil {
+			return -1, err
+		}
+		fd = next
+	}
+	return fd, nil
+}
+
 // Several is the writer of a path that more than one user can change.
 const Several = -1
 

@@ -179,3 +179,30 @@ func TestProcess(t *testing.T) {
 		t.Errorf("a link was followed: %v", err)
 	}
 }
+
+// Below a folder there is no link that leads elsewhere, and nothing that is above it.
+func TestOpenFolderBelow(t *testing.T) {
+	dir := tree(t)
+	must(t, os.MkdirAll(filepath.Join(dir, "real", "a", "b"), 0o755))
+	must(t, os.Symlink("a", filepath.Join(dir, "real", "link")))
+	root, err := OpenFolder(filepath.Join(dir, "real"))
+	must(t, err)
+	defer unix.Close(root)
+	for path, want := range map[string]string{
+		"/a/b": "real/a/b", "a/./b//": "real/a/b", "/": "real",
+		"/link": "", "/link/b": "", "/..": "", "/a/../../real": "", "/file": "", "/none": "",
+	} {
+		fd, err := OpenFolderBelow(root, path)
+		if err != nil {
+			if want != "" {
+				t.Errorf("%s: %v", path, err)
+			}
+			continue
+		}
+		got, err := os.Readlink(fmt.Sprint("/proc/self/fd/", fd))
+		if must(t, err); want == "" || got != filepath.Join(dir, want) {
+			t.Errorf("%s is %s", path, got)
+		}
+		must(t, unix.Close(fd))
+	}
+}
