@@ -128,6 +128,7 @@ type Job struct {
 	file      job.FileID // the region, by whatever path
 
 	omittedPIDs []int // of the processes that are left out: those of HostPIDs
+	unwritten   int   // refusals and deaths that are being written, or were by a process that was killed
 }
 
 // Kubernetes is what a job is in a cluster, as the kubelet plugin wrote it down.

@@ -149,6 +149,8 @@ func (j *Job) readHistory(r *region.Region) error {
 	if j.Deaths, err = readDeaths(r); err != nil {
 		return err
 	}
+	known, died := r.Recorded()
+	j.unwritten = known - len(j.Refusals) + died - len(j.Deaths)
 	c, err := r.Counters()
 	j.Died, j.Damaged = c.Reaped, c.Damaged
 	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims

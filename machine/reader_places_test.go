@@ -1,10 +1,16 @@
 package machine
 
 import (
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ration/internal/job"
 )
 
 // However many readers there are, a bounded number of looks is under way, each with a thread; and one that
@@ -51,5 +57,29 @@ func TestLooksTakePlaces(t *testing.T) {
 	}
 	for range maxLooking { // all are free again
 		places <- struct{}{}
+	}
+}
+
+// A region outside the folders of jobs that was removed while a process has it locked is shown, and keeps
+// no other of that user's from being looked at.
+func TestReaderOfRemovedRegions(t *testing.T) {
+	r, _ := readerAt(t)
+	r.allUsers, r.places = func() bool { return true }, job.Places{}
+	var paths []string
+	for range 3 {
+		path := filepath.Join(t.TempDir(), job.RegionName)
+		startHolders(t, path)
+		if paths = append(paths, path); len(paths) < 3 {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m, _ := mustRead(t, r)
+	for i, path := range paths {
+		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return strings.HasPrefix(j.Path, path) })
+		if at < 0 || m.Jobs[at].State != Running || (m.Jobs[at].Error == "") != (i == 2) {
+			t.Errorf("%s is number %d of %+v", path, at, m.Jobs)
+		}
 	}
 }

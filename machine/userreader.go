@@ -464,7 +464,7 @@ func (u *userReader) openLocked() (changed bool) {
 	dir, name, path, err := u.locked.OpenFolder()
 	if err != nil {
 		g := &gathering{}
-		readLocked(g, *u.locked, u.kept)
+		readLockedInTurn(g, *u.locked, u.kept)
 		if len(g.jobs) > 0 { // its file was removed: it is shown as that, and not looked at again
 			u.state.jobs[path] = &watched{path: g.jobs[0].Path, folder: filepath.Dir(g.jobs[0].Path), dir: -1, job: g.jobs[0], known: true, shown: true, fixed: true}
 		}

@@ -189,6 +189,11 @@ func allowanceOf(all map[int]*allowance, f job.LockedFile, make func() *allowanc
 func readLocked(g *gathering, f job.LockedFile, user *allowance) {
 	user.turn.Lock()
 	defer user.turn.Unlock()
+	readLockedInTurn(g, f, user)
+}
+
+// readLockedInTurn is readLocked for who has the user's turn.
+func readLockedInTurn(g *gathering, f job.LockedFile, user *allowance) {
 	if user.spent() {
 		g.setCut()
 		return

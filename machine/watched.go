@@ -58,6 +58,8 @@ type watched struct {
 	// nothing that a look asks for tells when it has. ending is how many do.
 	unsettled time.Time
 	ending    int
+	// unwritten is since when one more refusal or death was being written: of its end nothing tells either.
+	unwritten time.Time
 	askDue    time.Time // when to ask who has their files, at the earliest
 	fixed     bool      // it is what it was, and is not looked at again
 	reads     int       // how often it was read, for tests
@@ -126,6 +128,11 @@ func (w *watched) look(p patience.Patience, buf []byte, why sign) (changed, ther
 		w.askKeepers(p)
 	}
 	w.setUnlocked(unlocked, now)
+	if w.job.unwritten > was.job.unwritten {
+		w.unwritten = now
+	} else if w.job.unwritten == 0 {
+		w.unwritten = time.Time{}
+	}
 	return !was.same(w), true
 }
 
@@ -147,9 +154,10 @@ func (w *watched) asks(now time.Time) bool {
 	return !w.unsettled.IsZero() && !w.soon(now) && !now.Before(w.askDue)
 }
 
-// soon reports whether another look is worth while at once: a process is about to end.
+// soon reports whether another look is worth while at once: a process is about to end, or something to
+// be written.
 func (w *watched) soon(now time.Time) bool {
-	return !w.unsettled.IsZero() && now.Sub(w.unsettled) < settleTime
+	return now.Sub(w.unsettled) < settleTime || now.Sub(w.unwritten) < settleTime
 }
 
 // wants reports whether the job is to be looked at also where nothing was hinted at: it is not known

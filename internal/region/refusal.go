@@ -113,3 +113,11 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 	}
 	return out, r.whole()
 }
+
+// Recorded returns how many refusals and deaths there are in the region, by their numbers. One that is
+// counted here, and neither Refusals nor Deaths returns, is being written: when it is, no other word
+// changes. Or it was, by a process that was killed.
+func (r *Region) Recorded() (refusals, deaths int) {
+	h := &r.m.Header
+	return int(min(atomic.LoadUint64(&h.RefusalNext), abi.Refusals)), int(min(atomic.LoadUint64(&h.DeathNext), abi.Deaths))
+}
