@@ -104,7 +104,11 @@ func New(opts Options) (*Agent, error) {
 	if a.watcher, err = newWatcher(hint); err != nil {
 		return nil, err
 	}
-	if a.pids, err = newPIDWatch(hint); err != nil {
+	ended := func(folder string) {
+		a.reaper.hasEnded(folder)
+		hint(folder)
+	}
+	if a.pids, err = newPIDWatch(ended); err != nil {
 		a.watcher.close()
 		return nil, err
 	}

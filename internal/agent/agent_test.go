@@ -420,6 +420,15 @@ func TestPIDWatch(t *testing.T) {
 	if got := <-hints; got != "/a" {
 		t.Errorf("got %s", got)
 	}
+	dying := sleeper()
+	w.set([]machine.Job{of("/e/region", true, dying.Process.Pid)})
+	without := of("/e/region", false, dying.Process.Pid)
+	without.Processes[0].State = machine.Dead // it has no lock any more, and has not ended
+	w.set([]machine.Job{without})
+	_, _ = dying.Process.Kill(), dying.Wait()
+	if got := <-hints; got != "/e" {
+		t.Errorf("got %s", got)
+	}
 	w.mu.Lock()
 	w.most = 1
 	w.mu.Unlock()

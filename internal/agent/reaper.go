@@ -44,6 +44,7 @@ type reaper struct {
 	busy  map[int]bool      // by account: a process is under way
 	due   map[int]time.Time // by account: not before; of less than reapAhead ago, what is in hand
 	tried map[string]retry  // by path of jobs that had dead processes at the last look
+	ended map[string]bool   // by folder of such jobs: a process has ended since the last try began
 
 	again   *time.Timer // for what has to wait
 	againAt time.Time
@@ -58,7 +59,7 @@ type retry struct {
 
 func newReaper(do func(context.Context, []string, int) error, hint func(string), log *slog.Logger) *reaper {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &reaper{do: do, hint: hint, log: log, ctx: ctx, cancel: cancel, busy: map[int]bool{}, due: map[int]time.Time{}, tried: map[string]retry{}}
+	return &reaper{do: do, hint: hint, log: log, ctx: ctx, cancel: cancel, busy: map[int]bool{}, due: map[int]time.Time{}, tried: map[string]retry{}, ended: map[string]bool{}}
 }
 
 // reap begins for the jobs that have dead processes, and does not wait.
@@ -69,7 +70,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	dead, byUser := map[string]retry{}, map[int][]string{}
+	dead, ended, byUser := map[string]retry{}, map[string]bool{}, map[int][]string{}
 	for i := range jobs {
 		j := &jobs[i]
 		if j.Name == "" || j.UID < 0 || j.Error != "" {
@@ -83,6 +84,9 @@ func (r *reaper) reap(jobs []machine.Job) {
 		default:
 			t = retry{dead: which}
 		}
+		if folder := filepath.Dir(j.Path); r.ended[folder] {
+			t.due, ended[folder] = time.Time{}, true
+		}
 		dead[j.Path] = t
 		if now.Before(t.due) {
 			r.wakeIn(t.due.Sub(now))
@@ -90,7 +94,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 			byUser[j.UID] = append(byUser[j.UID], j.Path)
 		}
 	}
-	r.tried = dead
+	r.tried, r.ended = dead, ended
 	for uid, paths := range byUser {
 		account := accountOf(uid)
 		if wait := r.due[account].Sub(now); wait > 0 {
@@ -103,6 +107,16 @@ func (r *reaper) reap(jobs []machine.Job) {
 		if now.Sub(due) > reapAhead {
 			delete(r.due, account)
 		}
+	}
+}
+
+// hasEnded says that a process of the job in a folder has ended. One that is dead by its locks is not yet, where
+// the driver takes its time to take back what it held: a try before that has returned nothing.
+func (r *reaper) hasEnded(folder string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.do != nil { // otherwise nobody takes it out
+		r.ended[folder] = true
 	}
 }
 
@@ -133,6 +147,9 @@ func deadOf(j *machine.Job) string {
 func (r *reaper) begin(paths []string, uid int) {
 	account := accountOf(uid)
 	r.busy[account] = true
+	for _, path := range paths {
+		delete(r.ended, filepath.Dir(path))
+	}
 	r.wait.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, reapTimeout)
 		defer cancel()

@@ -45,6 +45,36 @@ func TestReaper(t *testing.T) {
 	r.close()
 }
 
+// A try while the driver takes back what a process held returns nothing. When the process has ended, the job
+// is tried at once, also where that was in the middle of the try.
+func TestReaperTriesAgainAfterTheEnd(t *testing.T) {
+	jobs := []machine.Job{{Name: "a", Path: "/a/region", UID: 7, Processes: []machine.Process{{State: machine.Dead}}}}
+	tries := make(chan func(), 10)
+	r := newReaper(func(context.Context, []string, int) error { (<-tries)(); return nil }, func(string) {}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	defer r.close()
+	try := func(meanwhile func()) {
+		t.Helper()
+		clear(r.due) // not the machine's speed is tested
+		tries <- meanwhile
+		r.reap(jobs)
+		r.wait.Wait()
+		if len(tries) != 0 {
+			t.Fatal("it was not tried")
+		}
+	}
+	nothing := func() {}
+	try(nothing)
+	r.hasEnded("/b")
+	r.hasEnded("/a")
+	try(func() { r.hasEnded("/a") })
+	try(nothing)
+	clear(r.due)
+	tries <- nothing
+	if r.reap(jobs); len(tries) != 1 || len(r.busy) != 0 || len(r.ended) != 0 {
+		t.Errorf("nothing has ended since, and it is tried again; %v", r.ended)
+	}
+}
+
 // After a quiet moment a user's dead are returned at once, a few times in a row. Where processes die all
 // the time, the user's reaping has its part of the time, and no more.
 func TestReapDueAfter(t *testing.T) {
