@@ -422,9 +422,11 @@ func TestPIDWatch(t *testing.T) {
 	}
 	dying := sleeper()
 	w.set([]machine.Job{of("/e/region", true, dying.Process.Pid)})
-	without := of("/e/region", false, dying.Process.Pid)
-	without.Processes[0].State = machine.Dead // it has no lock any more, and has not ended
-	w.set([]machine.Job{without})
+	for _, state := range []string{machine.Ending, machine.Dead} { // it has no lock any more, and has not ended
+		without := of("/e/region", false, dying.Process.Pid)
+		without.Processes[0].State = state
+		w.set([]machine.Job{without})
+	}
 	_, _ = dying.Process.Kill(), dying.Wait()
 	if got := <-hints; got != "/e" {
 		t.Errorf("got %s", got)

@@ -63,16 +63,15 @@ func (w *pidWatch) set(jobs []machine.Job) {
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
 			pid := cmp.Or(p.HostPID, p.PID) // in a container the host's is not known, and the process's own is the same to its neighbours
-			if w.open[pid] != nil && p.State == machine.Dead {
-				wanted[pid] = true // by its locks: it may not have ended yet
+			if w.open[pid] != nil {
+				wanted[pid] = true // also when it has no lock any more: it may not have ended yet
+				continue
 			}
 			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= w.most {
 				continue
 			}
 			wanted[pid] = true
-			if w.open[pid] == nil {
-				w.add(pid, filepath.Dir(jobs[i].Path))
-			}
+			w.add(pid, filepath.Dir(jobs[i].Path))
 		}
 	}
 	for pid, e := range w.open {
