@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs ration from a release: fetches the tarball for this machine, checks it against
 # the release's SHA256SUMS, and puts it under ~/.local, or /usr/local for root. It needs
-# no root, and installs nothing else. Variables:
+# no root, and installs nothing else; for root, in /usr or /usr/local, it makes the user
+# ration, as whom root's agent reads. Variables:
 #
 #   RATION_URL      the folder with the release's files: https://... or file://...
 #   RATION_VERSION  which version, where the folder has several
@@ -46,6 +47,18 @@ sha256() {
 	else
 		fail "please install sha256sum or openssl: without one the download cannot be checked"
 	fi | sed 's/ .*//'
+}
+
+# The user as whom root's agent reads. It stays when ration is removed: its number must not
+# become another's.
+make_user() {
+	if command -v useradd >/dev/null; then
+		useradd --system --user-group --no-create-home --home-dir / --shell /usr/sbin/nologin --comment "Agent of ration" ration
+	else
+		adduser --system --no-create-home --home / ration
+	fi >/dev/null 2>&1 &&
+		made_user="user      ration was made: root's agent reads as that" ||
+		made_user="user      ration could not be made: root's agent reads as root"
 }
 
 main() {
@@ -103,11 +116,19 @@ main() {
 			fail "cannot write $prefix/$file (RATION_PREFIX names another folder); to undo what was done: sh $prefix/lib/ration/uninstall"
 	done <"$tree/lib/ration/files"
 
+	made_user=
+	case $(id -u):$prefix in
+	0:/usr | 0:/usr/local) id ration >/dev/null 2>&1 || make_user ;;
+	esac
+
 	say "installed $("$prefix/bin/ration" version)"
 	say "  from      $url/$names, SHA-256 verified"
 	say "  to        $prefix/bin/ration${old:+, over $old}"
 	if [ -n "$static" ]; then
 		say "  static    it needs no C library, and cannot ask the driver (docs/install.md)"
+	fi
+	if [ -n "$made_user" ]; then
+		say "  $made_user"
 	fi
 	say "  to undo   sh $prefix/lib/ration/uninstall"
 	case :${PATH:-}: in

@@ -247,7 +247,7 @@ func TestDebianRoot(t *testing.T) {
 		t.Errorf("a signal that was ignored is not any more: %s", out)
 	}
 	r.wantSlurm("usr")
-	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/lib/tmpfiles.d/ration.conf", "usr/lib/systemd/system/ration-agent.service", "usr/lib/systemd/system/ration-agent.socket", "usr/share/man/man1/ration-run.1.gz",
+	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/lib/tmpfiles.d/ration.conf", "usr/lib/sysusers.d/ration.conf", "usr/lib/systemd/system/ration-agent.service", "usr/lib/systemd/system/ration-agent.socket", "usr/share/man/man1/ration-run.1.gz",
 		"usr/share/bash-completion/completions/ration", "usr/share/zsh/vendor-completions/_ration", "usr/share/doc/ration/sbom.spdx.json"} {
 		if _, err := os.Stat(filepath.Join(r.dir, path)); err != nil {
 			t.Errorf("the package did not install %s", path)
@@ -340,7 +340,7 @@ func TestRpmRoot(t *testing.T) {
 	r.wantSlurm("usr")
 	rpm("--erase", "ration")
 	// Folders of all, which other packages own where rpm is at home.
-	r.wantLeft(append(clean, "usr/lib/systemd", "usr/lib/systemd/system", "usr/lib/tmpfiles.d", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh", "usr/share/zsh/site-functions")...)
+	r.wantLeft(append(clean, "usr/lib/systemd", "usr/lib/systemd/system", "usr/lib/tmpfiles.d", "usr/lib/sysusers.d", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh", "usr/share/zsh/site-functions")...)
 }
 
 // TestTarballRoot installs the tarball by the script, as root has it.

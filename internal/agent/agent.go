@@ -25,12 +25,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"ration/internal/epoch"
+	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/node"
 	"ration/internal/pace"
@@ -89,7 +89,7 @@ type Agent struct {
 // New returns an agent that has not looked yet.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(),
-		wake: make(chan struct{}, 1), looked: make(chan struct{}), log: eventLog{log: opts.Log, own: os.Geteuid(), lines: map[int]*logLines{}}}
+		wake: make(chan struct{}, 1), looked: make(chan struct{}), log: eventLog{log: opts.Log, own: job.User(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
 )
 
 // firstPassed is the first descriptor that systemd passes.
@@ -36,13 +38,37 @@ func passedSocket(path string) (*net.UnixListener, error) {
 	if err := checkPassed(firstPassed, path); err != nil {
 		return nil, fmt.Errorf("taking the socket from systemd: %w (ration-agent.socket has ListenStream=%s)", err, path)
 	}
-	file := os.NewFile(firstPassed, path)
-	defer file.Close() // the listener has its own
-	l, err := net.FileListener(file)
+	l, err := listenerOf(firstPassed, path)
 	if err != nil {
 		return nil, fmt.Errorf("taking the socket from systemd: %w", err)
 	}
+	return l, nil
+}
+
+// listenerOf returns the listener of a descriptor, which it closes: the listener has its own.
+func listenerOf(fd int, path string) (*net.UnixListener, error) {
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
 	return l.(*net.UnixListener), nil
+}
+
+// ListenAt returns the socket of the agent of a folder, which a parent has claimed and handed on as a
+// descriptor. The parent removes its file.
+func ListenAt(fd int, folder string) (net.Listener, error) {
+	path := filepath.Join(folder, job.AgentSocket)
+	unix.CloseOnExec(fd)
+	if err := checkPassed(fd, path); err != nil {
+		return nil, fmt.Errorf("taking the agent's socket: %w", err)
+	}
+	l, err := listenerOf(fd, path)
+	if err != nil {
+		return nil, fmt.Errorf("taking the agent's socket: %w", err)
+	}
+	return newListener(l), nil
 }
 
 // checkPassed says what is wrong with a socket that should listen at path.

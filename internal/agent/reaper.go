@@ -9,14 +9,15 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/agent/privsep"
 	"ration/internal/pace"
 	"ration/machine"
 )
 
 const (
 	reapTimeout = 5 * time.Second // after which a process that reaps is ended
-	maxReaping  = 4               // such processes at once
-	maxReapJobs = 64              // jobs that one of them reaps
+	maxReaping  = privsep.MaxReaping
+	maxReapJobs = privsep.MaxPaths
 	// reapRest is how long there is none for a user after one: so many times as long as it took,
 	// which is about 10 ms, and maxReapRest at most, on a machine that is busy, unless it had to be ended. After a quiet moment
 	// a user has reapAhead of that in hand: processes are often killed one after the other.

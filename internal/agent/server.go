@@ -65,7 +65,7 @@ func peerOf(c net.Conn) (peer, error) {
 		return peer{}, asked
 	}
 	uid := int(cred.Uid)
-	return peer{uid: uid, all: uid == 0 || uid == os.Geteuid()}, nil
+	return peer{uid: uid, all: uid == 0 || uid == job.User()}, nil
 }
 
 // peerConn is a connection with who asks.
@@ -150,10 +150,31 @@ func (l *listener) leave(account int) {
 // makes. release closes it, and removes it if it was made here. Until then no other agent serves that
 // folder.
 func Listen(folder string) (l net.Listener, release func(), err error) {
+	c, err := ClaimFolder(folder)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.Listener(), c.Release, nil
+}
+
+// Claim is the right to be the agent of a folder of jobs.
+type Claim struct {
+	Socket *net.UnixListener
+	Lock   *os.File // has the lock, which lasts until all processes that have it have closed it
+}
+
+// Listener returns a listener at the claim's socket.
+func (c *Claim) Listener() net.Listener { return newListener(c.Socket) }
+
+// Release closes the socket, and removes it if it was made here.
+func (c *Claim) Release() { _, _ = c.Socket.Close(), c.Lock.Close() }
+
+// ClaimFolder is Listen for a process that need not answer itself.
+func ClaimFolder(folder string) (c *Claim, err error) {
 	path := filepath.Join(folder, job.AgentSocket)
 	passed, err := passedSocket(path) // first: its variables are for nobody else
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer func() {
 		if err != nil && passed != nil {
@@ -162,24 +183,28 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 	}()
 	lock, err := os.OpenFile(filepath.Join(folder, job.AgentLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the agent's socket: %w", err)
+		return nil, fmt.Errorf("making the agent's socket: %w", err)
 	}
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &whole); err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			return nil, nil, fmt.Errorf("folder %s: %w", folder, ErrRunning)
+			return nil, fmt.Errorf("folder %s: %w", folder, ErrRunning)
 		}
-		return nil, nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
+		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
 	socket := passed
 	if socket == nil {
 		if socket, err = makeSocket(path); err != nil {
 			_ = lock.Close()
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return &listener{Listener: socket, users: map[int]*asker{}}, func() { _, _ = socket.Close(), lock.Close() }, nil
+	return &Claim{socket, lock}, nil
+}
+
+func newListener(socket net.Listener) *listener {
+	return &listener{Listener: socket, users: map[int]*asker{}}
 }
 
 // makeSocket makes a socket at path, in place of that of an agent that was killed. The caller has the lock.

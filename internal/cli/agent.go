@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ type agentFlags struct {
 	listen     string
 	jobMetrics bool
 	logJSON    bool
+	reader     bool // hidden: it is the reader that root's agent has started
 }
 
 func newAgentCommand(a *app) *cobra.Command {
@@ -41,6 +43,11 @@ and answers questions over a socket:
 agent.sock in the folder of jobs, /run/ration for root's. To its own user and
 to root it shows everything, to others their own jobs, and what is handed out
 of each device.
+
+As root it is two processes. The one that reads what users have written, and
+answers, is of user ration, which can read everything and change nothing; the
+other starts processes of users that return what the dead held. They end
+together. Without that user it is one process of root's, and the log says so.
 
 Where systemd passes it that socket (ration-agent.socket), it takes it, and
 leaves it open for the next agent: who asks in between waits.
@@ -63,6 +70,8 @@ another agent runs already.`,
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve metrics at this `address`; 'none' for nowhere (default "+defaultListen+" for root, none for others)")
 	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", false, "serve the metrics of each job there, too")
 	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
+	cmd.Flags().BoolVar(&f.reader, "reader", false, "be the process that root's agent reads with")
+	_ = cmd.Flags().MarkHidden("reader") // there is one
 	return cmd
 }
 
@@ -78,7 +87,19 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	if a.json {
 		return usageError("ration agent prints no result (for a log in JSON use --log-json; for the machine ration ps --json)")
 	}
+	if os.Getenv("GOGC") == "" {
+		// It lives long and allocates little: memory is dearer here than collecting it a little more often.
+		debug.SetGCPercent(50)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	end := func() { stop() }
+	onSignal.Store(&end)
+	defer onSignal.Store(nil)
 	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs}
+	if f.reader {
+		return runReader(ctx, stop, opts)
+	}
 	switch {
 	case f.listen == "none":
 		opts.Listen = ""
@@ -89,23 +110,26 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	case !cmd.Flags().Changed("listen") && job.AllUsers():
 		opts.Listen = defaultListen
 	}
-	if os.Getenv("GOGC") == "" {
-		// It lives long and allocates little: memory is dearer here than collecting it a little more often.
-		debug.SetGCPercent(50)
-	}
 	if err := makeAgentFolder(opts.Folder); err != nil {
 		return err
 	}
-	socket, release, err := agent.Listen(opts.Folder)
+	claim, err := agent.ClaimFolder(opts.Folder)
 	if err != nil {
 		return err
 	}
-	defer release()
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	end := func() { stop() }
-	onSignal.Store(&end)
-	defer onSignal.Store(nil)
+	defer claim.Release()
+	if job.AllUsers() {
+		err := runParent(ctx, claim, opts, f.logJSON)
+		if !errors.Is(err, errOneProcess) {
+			return err
+		}
+		opts.Log.Warn("what users have written is read as root", "error", err)
+	}
+	return watch(ctx, stop, opts, claim.Listener(), func() { agent.Notify("READY=1") }, func() { agent.Notify("STOPPING=1") })
+}
+
+// watch is an agent until the context ends.
+func watch(ctx context.Context, stop func(), opts agent.Options, socket net.Listener, ready, stopping func()) error {
 	d, err := agent.New(opts)
 	if err != nil {
 		return err
@@ -117,10 +141,10 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		served <- err
 	}()
 	err = d.Run(ctx, func() {
-		opts.Log.Info("watching", "folder", opts.Folder, "all_users", job.AllUsers(), "version", version)
-		agent.Notify("READY=1")
+		opts.Log.Info("watching", "folder", job.Folder(), "all_users", job.AllUsers(), "version", version)
+		ready()
 	})
-	agent.Notify("STOPPING=1")
+	stopping()
 	opts.Log.Info("ending")
 	return errors.Join(err, <-served)
 }
@@ -148,12 +172,10 @@ const nobodyGroup = 65534
 // reapAs returns what dead processes of jobs hold, by a process of the user to whom the regions
 // belong.
 func reapAs(ctx context.Context, paths []string, uid int) error {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = append([]string{"ration", "reap"}, paths...)
-	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin"}
-	if os.Geteuid() == 0 && uid != 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}}
-	}
+	cmd := reapCommand(ctx, paths, uid)
+	// The kernel ends it with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	// The user can stop it, take its output and keep that open: no more is waited for, or kept, than
 	// a sentence.
 	var out firstBytes
@@ -162,6 +184,19 @@ func reapAs(ctx context.Context, paths []string, uid int) error {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
+}
+
+// reapCommand returns that process, which does not stay where this one is killed.
+func reapCommand(ctx context.Context, paths []string, uid int) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = append([]string{"ration", "reap"}, paths...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin"}
+	// In a session of its own, since its user can make it do anything, it has no terminal to type into.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
+	if os.Geteuid() == 0 && uid != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}
+	}
+	return cmd
 }
 
 // firstBytes keeps the beginning of what is written to it.

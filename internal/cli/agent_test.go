@@ -1,6 +1,25 @@
 package cli
 
-import "testing"
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What reaps is ended with the process that started it, and is of the user whose regions it is given.
+func TestReapCommand(t *testing.T) {
+	for _, uid := range []int{0, 1000} {
+		cmd := reapCommand(context.Background(), []string{"/a/region", "/b/region"}, uid)
+		if strings.Join(cmd.Args, " ") != "ration reap /a/region /b/region" || cmd.SysProcAttr.Pdeathsig != syscall.SIGKILL || !cmd.SysProcAttr.Setsid {
+			t.Errorf("got %q with %+v", cmd.Args, cmd.SysProcAttr)
+		}
+		if c := cmd.SysProcAttr.Credential; os.Geteuid() == 0 && uid != 0 && (c == nil || c.Uid != 1000 || c.Gid != nobodyGroup || len(c.Groups) != 0 || c.NoSetGroups) {
+			t.Errorf("it is %+v", c)
+		}
+	}
+}
 
 // What a reaper's output is worth is kept, and no more of it.
 func TestFirstBytes(t *testing.T) {

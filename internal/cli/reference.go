@@ -66,6 +66,7 @@ var files = []entry{
 	{"/run/ration/user-UID/region", "The job of all programs of a user, where a policy is in force."},
 	{"/run/ration/user-UID-NAME/region", "A run: what ration run --mem has of a user's ration there."},
 	{"/run/ration/agent.sock", "Where root's agent answers: made by it, or by ration-agent.socket of systemd. An ordinary user's is beside that user's jobs."},
+	{"/run/ration-agent", "What root's agent remembers of the events that it has logged. It is the folder of user ration, as whom that agent reads."},
 	{"/usr/lib/ration/policy/libration.so", "The library that a policy has every program load."},
 }
 

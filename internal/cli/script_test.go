@@ -39,6 +39,8 @@ var underRace bool
 func TestMain(m *testing.M) {
 	commands := map[string]func(){
 		"ration":  func() { dieAtStep(); os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
+		"split":   func() { agentUser = readerOfTests; os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
+		"whole":   func() { agentUser = noReader; os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"hold":    func() { os.Exit(hold(os.Args[1:])) },
 		"hostile": func() { os.Exit(hostile(os.Args[1:])) },
 

@@ -13,6 +13,7 @@ import (
 
 	"ration/internal/agent"
 	"ration/internal/job"
+	"ration/internal/proc"
 )
 
 // unitFolders are where packages, make install and administrators put the agent's units.
@@ -28,7 +29,11 @@ const restartAgent = "start it again: systemctl restart ration-agent, or ration 
 // checkAgent looks for an agent, and asks it; and for its unit, where systemd runs.
 func (c *checker) checkAgent() {
 	c.checkSocket()
-	if isInstalled("ration-agent.service") && isThere("/run/systemd/system") {
+	byUnit := isInstalled("ration-agent.service") && isThere("/run/systemd/system")
+	if job.AllUsers() && (byUnit || isThere(filepath.Join(job.Folder(), job.AgentSocket))) {
+		c.checkAgentUser(job.AgentUser)
+	}
+	if byUnit {
 		service, err := systemctlShow("ration-agent.service")
 		if err != nil {
 			c.skip(agentUnit, "systemctl show: %v", err)
@@ -47,6 +52,24 @@ func (c *checker) checkAgent() {
 		}
 	}
 }
+
+// checkAgentUser checks that there is the user as whom root's agent reads, on a machine that has an agent.
+func (c *checker) checkAgentUser(name string) {
+	uid, _, err := proc.LocalUser(name)
+	switch {
+	case errors.Is(err, proc.ErrNoUser):
+		c.warn(agentUserCheck, agent.MakeUser+"; then systemctl restart ration-agent", "there is no user %s: root's agent reads as root what users have written", name)
+	case err != nil:
+		c.warn(agentUserCheck, "look at the list of users, /etc/passwd", "%v", err)
+	case uid == 0:
+		c.warn(agentUserCheck, "give it a number of its own", "user %s is root", name)
+	default:
+		c.pass(agentUserCheck, "%s, %d: root's agent reads as that user what users have written", name, uid)
+	}
+}
+
+// agentUserCheck is the name of the check of the user as whom root's agent reads.
+const agentUserCheck = "agent's user"
 
 func isThere(path string) bool {
 	_, err := os.Stat(path)

@@ -98,3 +98,18 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
+
+// Where the user is missing as whom root's agent reads, that is said, with what to do.
+func TestAgentUser(t *testing.T) {
+	for name, want := range map[string]struct{ verdict, text, remedy string }{
+		"no-such-user-of-ration": {Warn, "there is no user no-such-user-of-ration", "systemd-sysusers"},
+		"root":                   {Warn, "user root is root", "a number of its own"},
+		"nobody":                 {Pass, "nobody, ", ""},
+	} {
+		c := &checker{}
+		c.checkAgentUser(name)
+		if got := c.report.Checks; len(got) != 1 || got[0].Verdict != want.verdict || !strings.Contains(got[0].Text, want.text) || !strings.Contains(got[0].Remedy, want.remedy) {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}

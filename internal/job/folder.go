@@ -44,9 +44,9 @@ func Folder() string {
 	if dir := os.Getenv(EnvFolder); dir != "" {
 		return dir
 	}
-	uid := os.Geteuid()
+	uid := User()
 	if uid == 0 {
-		return "/run/ration"
+		return RootFolder
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "ration")
@@ -61,9 +61,27 @@ func Folder() string {
 	return dir
 }
 
-// AllUsers reports whether this process looks at the jobs of all users: as root, unless
+// AllUsers reports whether this process looks at the jobs of all users: for root, unless
 // EnvFolder names one folder.
-func AllUsers() bool { return os.Geteuid() == 0 && os.Getenv(EnvFolder) == "" }
+func AllUsers() bool { return User() == 0 && os.Getenv(EnvFolder) == "" }
+
+// AgentUser is the user as whom root's agent reads.
+const AgentUser = "ration"
+
+// lookForRoot is set by LookForRoot.
+var lookForRoot bool
+
+// LookForRoot makes this process, which is not root's, look at jobs for root: it can read what root can,
+// and write nothing. It is for the beginning of a process.
+func LookForRoot() { lookForRoot = true }
+
+// User returns the user for whom this process looks at jobs: its own, unless it does that for root.
+func User() int {
+	if lookForRoot {
+		return 0
+	}
+	return os.Geteuid()
+}
 
 // RegionPath returns the path of a job's region, which need not exist.
 func RegionPath(name string) (string, error) {
@@ -127,7 +145,7 @@ func UntrustedReason(dir string) (string, error) {
 	if err := unix.Lstat(dir, &st); err != nil {
 		return "", fmt.Errorf("checking %s: %w", dir, err)
 	}
-	switch euid := uint32(os.Geteuid()); {
+	switch euid := uint32(User()); {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return "is not a folder", nil
 	case st.Uid != euid && st.Uid != 0:

@@ -3,10 +3,10 @@ package node
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -41,7 +41,7 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	add := addOf(0) // of the machine itself
 	for i := range m.Devices {
 		g := &m.Devices[i]
-		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, os.Geteuid())) {
+		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, job.User())) {
 			who, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
 			if g.Jobs == 1 {
 				left = "alone, and may find none left within its limit"

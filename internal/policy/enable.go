@@ -71,7 +71,7 @@ type Fail struct {
 }
 
 // apply gives all users whom the file names, and those who have a job already, what the policy
-// says; and users in more. Others have theirs made when they first need it (Keep). The lock is held.
+// says; and users in more, and the agent's. Others have theirs made when they first need it (Keep). The lock is held.
 func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	r, err := p.open(warn)
 	if err != nil {
@@ -79,6 +79,9 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	}
 	defer r.close()
 	todo := append(Users(), more...)
+	if uid, is := agentUser(); is {
+		todo = append(todo, uid) // an agent may start where no keeper runs
+	}
 	for name := range p.Users {
 		if uid, err := names.uid(name); err == nil {
 			todo = append(todo, uid)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"ration/internal/job"
 	"ration/internal/proc"
 )
 
@@ -80,10 +81,13 @@ func groupsOfUser(name string) ([]string, error) {
 }
 
 // For returns the rule for a user: the user's own, that of the first of the user's groups in the
-// file, or everybody's. Root has none. The error, where it cannot be known, is ErrRule.
+// file, or everybody's. Root has none, and the agent is exempt. The error, where it cannot be known, is ErrRule.
 func (p *Policy) For(uid int) (*Rule, error) {
 	if uid == 0 {
 		return nil, nil
+	}
+	if agents, is := agentUser(); is && agents == uid {
+		return agentRule, nil
 	}
 	if len(p.Users)+len(p.Groups) == 0 {
 		return p.Everybody, nil // nothing is asked of a service that nothing depends on
@@ -93,6 +97,16 @@ func (p *Policy) For(uid int) (*Rule, error) {
 		return nil, fmt.Errorf("%w: %w", ErrRule, err)
 	}
 	return cmp.Or(rule, p.Everybody), nil
+}
+
+// agentRule is the rule of the user as whom root's agent reads: the driver must tell it of the whole machine, as
+// it tells root.
+var agentRule = &Rule{Source: "the agent", Exempt: true}
+
+// agentUser returns that user, if there is one. Tests have another.
+var agentUser = func() (uid int, is bool) {
+	number, _, err := proc.LocalUser(job.AgentUser)
+	return int(number), err == nil
 }
 
 // ofNames returns the rule by a user's name, number or group, or nil.

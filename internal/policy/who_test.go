@@ -47,6 +47,21 @@ func TestFor(t *testing.T) {
 	}
 }
 
+// The agent's user is exempt, whatever the file says: it is told of the whole machine.
+func TestForAgent(t *testing.T) {
+	defer func(was func() (int, bool)) { agentUser = was }(agentUser)
+	agentUser = func() (int, bool) { return 65533, true }
+	for _, text := range []string{"[everybody]\nmemory = \"1g\"\n", "[everybody]\nmemory = \"1g\"\n[users.65533]\nmemory = \"3g\"\n"} {
+		p := parsed(t, text)
+		if got, err := p.For(65533); err != nil || got == nil || !got.Exempt {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		if got, err := p.For(65532); err != nil || got == nil || got.Exempt {
+			t.Errorf("another user: %+v, %v", got, err)
+		}
+	}
+}
+
 func parsed(t *testing.T, text string) *Policy {
 	t.Helper()
 	p, err := Parse("f", []byte(text))

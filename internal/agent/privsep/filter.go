@@ -1,0 +1,67 @@
+package privsep
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// With CAP_SYS_PTRACE a process may read where others have their files and what they have mapped, which the
+// reader needs; and attach to any process, write its memory and take its descriptors, by which it could
+// become root at once. CAP_DAC_READ_SEARCH lets it search all folders; and open any file by a handle, also
+// outside its root. The kernel has no capability for the first of each without the second, but a system
+// call for each of these: the reader has none of them. Nor has it those by which one gets capabilities in
+// a namespace of one's own, or asks the kernel past this filter.
+var denied = []uint32{
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
+	unix.SYS_PERF_EVENT_OPEN, unix.SYS_OPEN_BY_HANDLE_AT,
+	unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_IO_URING_SETUP, unix.SYS_BPF, unix.SYS_USERFAULTFD,
+}
+
+// Where struct seccomp_data has what the filter looks at.
+const (
+	offNumber   = 0
+	offArch     = 4
+	offFirstArg = 16 // its lower half: both processors are little endian
+)
+
+// x32Bit is set in the numbers of the calls of x86's third kind of programs.
+const x32Bit = 0x40000000
+
+// newFilter returns the filter for a processor. A call of another kind of programs than this one's, as 32-bit
+// ones, has other numbers: all of these are denied. clone3, whose flags are in memory, is not there for
+// the reader, as on an old kernel, and clone makes no namespace.
+func newFilter(arch string) ([]unix.SockFilter, error) {
+	number, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[arch]
+	if !known {
+		return nil, fmt.Errorf("there is no filter of system calls for %s", arch)
+	}
+	load := func(offset uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	}
+	result := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+	// skip goes on after so many where a test is true, and with the next where it is not.
+	skip := func(test uint16, k uint32, n uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | test, K: k, Jt: n}
+	}
+	const (
+		deny   = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+		absent = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+		allow  = unix.SECCOMP_RET_ALLOW
+	)
+	out := []unix.SockFilter{
+		load(offArch), skip(unix.BPF_JEQ, number, 1), result(deny),
+		load(offNumber),
+	}
+	if arch == "amd64" {
+		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JGE, K: x32Bit, Jf: 1}, result(deny))
+	}
+	for _, call := range denied {
+		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: call, Jf: 1}, result(deny))
+	}
+	return append(out,
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.SYS_CLONE3, Jf: 1}, result(absent),
+		skip(unix.BPF_JEQ, unix.SYS_CLONE, 1), result(allow),
+		load(offFirstArg), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JSET, K: unix.CLONE_NEWUSER, Jf: 1}, result(deny),
+		result(allow)), nil
+}

@@ -1,0 +1,85 @@
+package privsep
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// call is a system call as a filter sees it.
+type call struct {
+	number, arch uint32
+	flags        uint32 // its first argument
+}
+
+// run returns what a filter says of a call.
+func run(t *testing.T, filter []unix.SockFilter, of call) uint32 {
+	t.Helper()
+	data := make([]byte, 64)
+	binary.LittleEndian.PutUint32(data[offNumber:], of.number)
+	binary.LittleEndian.PutUint32(data[offArch:], of.arch)
+	binary.LittleEndian.PutUint32(data[offFirstArg:], of.flags)
+	var a uint32
+	for at := 0; at < len(filter); at++ {
+		i := filter[at]
+		jump := func(is bool) {
+			if is {
+				at += int(i.Jt)
+			} else {
+				at += int(i.Jf)
+			}
+		}
+		switch i.Code {
+		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
+			a = binary.LittleEndian.Uint32(data[i.K:])
+		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
+			jump(a == i.K)
+		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
+			jump(a >= i.K)
+		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
+			jump(a&i.K != 0)
+		case unix.BPF_RET | unix.BPF_K:
+			return i.K
+		default:
+			t.Fatalf("instruction %d: %+v", at, i)
+		}
+	}
+	t.Fatal("the filter has no end")
+	return 0
+}
+
+// The filter denies what it lists, and all of another kind of programs, whose numbers mean other calls.
+func TestFilter(t *testing.T) {
+	const deny, absent = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM), unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	for name, arch := range map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64} {
+		filter, err := newFilter(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := func(of call, want uint32) {
+			t.Helper()
+			if got := run(t, filter, of); got != want {
+				t.Errorf("%s: %+v: %#x, want %#x", name, of, got, want)
+			}
+		}
+		for _, number := range denied {
+			want(call{number: number, arch: arch}, deny)
+		}
+		for _, number := range []uint32{unix.SYS_READ, unix.SYS_OPENAT, unix.SYS_EXECVE, unix.SYS_SETRESUID, unix.SYS_PIDFD_OPEN, unix.SYS_FCNTL} {
+			want(call{number: number, arch: arch, flags: unix.CLONE_NEWUSER}, unix.SECCOMP_RET_ALLOW)
+			for _, other := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, 0} {
+				want(call{number: number, arch: other}, deny)
+			}
+		}
+		want(call{number: unix.SYS_CLONE, arch: arch, flags: unix.CLONE_VM | unix.CLONE_THREAD}, unix.SECCOMP_RET_ALLOW)
+		want(call{number: unix.SYS_CLONE, arch: arch, flags: unix.CLONE_NEWUSER | unix.CLONE_VM}, deny)
+		want(call{number: unix.SYS_CLONE3, arch: arch}, absent)
+		if name == "amd64" {
+			want(call{number: x32Bit | unix.SYS_READ, arch: arch}, deny)
+		}
+	}
+	if _, err := newFilter("riscv64"); err == nil {
+		t.Error("there is a filter for a processor whose calls are not known")
+	}
+}

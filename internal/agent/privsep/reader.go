@@ -1,0 +1,124 @@
+package privsep
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoParent is returned to a process that no parent has started as a reader.
+var ErrNoParent = errors.New("this is no process that an agent has started to read")
+
+// Channel is the reader's end.
+type Channel struct {
+	conn  *net.UnixConn
+	ended chan struct{}
+
+	mu      sync.Mutex
+	next    uint64                  // under mu: the ID of the next request
+	waiting map[uint64]chan<- error // under mu, by ID
+	writing sync.Mutex
+}
+
+// Open returns the channel to this process's parent.
+func Open() (*Channel, error) {
+	for _, fd := range []int{channelFD, SocketFD, lockFD} {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+			return nil, ErrNoParent
+		}
+	}
+	file := os.NewFile(channelFD, "channel")
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, ErrNoParent
+	}
+	conn, is := c.(*net.UnixConn)
+	if !is {
+		_ = c.Close()
+		return nil, ErrNoParent
+	}
+	_ = file.Close() // the connection has its own
+	return newChannel(conn), nil
+}
+
+func newChannel(conn *net.UnixConn) *Channel {
+	c := &Channel{conn: conn, ended: make(chan struct{}), waiting: map[uint64]chan<- error{}}
+	go c.read()
+	return c
+}
+
+// Ended returns a channel that is closed when the parent wants this process to end, or has ended.
+func (c *Channel) Ended() <-chan struct{} { return c.ended }
+
+// Ready tells the parent that this process has looked once.
+func (c *Channel) Ready() { _ = c.send(message{Ready: true}) } // if not, it has ended
+
+// Reap has the parent return what dead processes of the jobs with those regions hold, by a process of that
+// user.
+func (c *Channel) Reap(ctx context.Context, paths []string, uid int) error {
+	done := make(chan error, 1)
+	c.mu.Lock()
+	c.next++
+	id := c.next
+	c.waiting[id] = done
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.waiting, id)
+		c.mu.Unlock()
+	}()
+	if err := c.send(message{ID: id, UID: int64(uid), Paths: paths}); err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done(): // also where the parent wants an end: then whoever asked does
+		return ctx.Err()
+	}
+}
+
+// send sends a message whole. It waits while the parent has enough to do, which has a bound.
+func (c *Channel) send(m message) error {
+	line, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(line) >= maxLine {
+		return fmt.Errorf("a request of %d bytes: %w", len(line), ErrRefused)
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, err = c.conn.Write(append(line, '\n'))
+	return err
+}
+
+// read hands out the answers until the parent closes its half.
+func (c *Channel) read() {
+	defer close(c.ended)
+	lines := bufio.NewScanner(c.conn)
+	for lines.Scan() {
+		var a answer
+		if json.Unmarshal(lines.Bytes(), &a) != nil {
+			return
+		}
+		c.mu.Lock()
+		done := c.waiting[a.ID]
+		delete(c.waiting, a.ID)
+		c.mu.Unlock()
+		switch {
+		case done == nil: // it is not waited for any more
+		case a.Error != "":
+			done <- errors.New(a.Error)
+		default:
+			done <- nil
+		}
+	}
+}

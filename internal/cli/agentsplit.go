@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/agent"
+	"ration/internal/agent/privsep"
+	"ration/internal/job"
+	"ration/internal/proc"
+)
+
+// Root's agent is two processes (package privsep): this file has what each of them does of ration agent.
+
+// errOneProcess is returned where root's agent cannot be two processes.
+var errOneProcess = errors.New("the agent is one process")
+
+// agentUser returns the user and group of the reader. It is replaced by tests, which make no user.
+var agentUser = func() (uid, gid uint32, err error) {
+	uid, gid, err = proc.LocalUser(job.AgentUser)
+	switch {
+	case errors.Is(err, proc.ErrNoUser):
+		return 0, 0, fmt.Errorf("there is no user %s (%s)", job.AgentUser, agent.MakeUser)
+	case err == nil && (uid == 0 || gid == 0):
+		return 0, 0, fmt.Errorf("user %s is root, or of root's group", job.AgentUser)
+	}
+	return uid, gid, err
+}
+
+// runParent is root's agent as two processes: it starts the one that reads, and returns when that has ended.
+func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, logJSON bool) error {
+	uid, gid, err := agentUser()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errOneProcess, err)
+	}
+	socket, err := claim.Socket.File()
+	if err != nil {
+		return fmt.Errorf("handing on the agent's socket: %w", err)
+	}
+	defer socket.Close()
+	makeStateFolder(agent.StateFolder, int(uid), int(gid))
+	args := []string{"ration", "agent", "--reader", "--listen=" + opts.Listen}
+	if opts.JobMetrics {
+		args = append(args, "--job-metrics")
+	}
+	if logJSON {
+		args = append(args, "--log-json")
+	}
+	err = privsep.Run(ctx, privsep.Options{UID: uid, GID: gid, Groups: driverGroups("/dev/nvidiactl"), Args: args, Socket: socket, Lock: claim.Lock, Reap: reapAs,
+		Ready: func() { agent.Notify("READY=1") }, Stopping: func() { agent.Notify("STOPPING=1") }})
+	var exit *exec.ExitError
+	switch {
+	case errors.Is(err, privsep.ErrNotStarted):
+		return fmt.Errorf("%w: %w", errOneProcess, err)
+	case !errors.As(err, &exit):
+		return err
+	}
+	if status, is := exit.Sys().(syscall.WaitStatus); is && status.Signaled() {
+		return statusError{fmt.Errorf("the agent's reader was ended by %s", unix.SignalName(status.Signal())), ExitSignal + int(status.Signal())}
+	}
+	return statusError{errReported, exit.ExitCode()} // by the reader
+}
+
+// runReader is the process that reads.
+func runReader(ctx context.Context, stop func(), opts agent.Options) error {
+	parent, err := privsep.Open()
+	if err != nil {
+		return usageError("--reader: %w (start ration agent)", err)
+	}
+	job.LookForRoot()
+	socket, err := agent.ListenAt(privsep.SocketFD, job.Folder())
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	go func() {
+		<-parent.Ended()
+		stop()
+	}()
+	opts.Folder, opts.Reap = agent.StateFolder, parent.Reap
+	return watch(ctx, stop, opts, socket, parent.Ready, func() {})
+}
+
+// makeStateFolder makes the reader's own folder, where the packages have not. Where that cannot be, as under
+// systemd, the reader says so.
+func makeStateFolder(path string, uid, gid int) {
+	if os.Mkdir(path, 0o700) == nil && os.Chown(path, uid, gid) != nil {
+		_ = os.Remove(path)
+	}
+}
+
+// driverGroups returns the group that may use the driver, where not everybody may. Root's own is none: it may
+// more than that.
+func driverGroups(device string) []uint32 {
+	var st unix.Stat_t
+	if unix.Stat(device, &st) != nil || st.Mode&0o006 == 0o006 || st.Mode&0o060 != 0o060 || st.Gid == 0 {
+		return nil
+	}
+	return []uint32{st.Gid}
+}

@@ -1,0 +1,340 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// testReader is the user and the group of the reader in tests.
+const testReader = 65533
+
+func readerOfTests() (uid, gid uint32, err error) { return testReader, testReader, nil }
+
+func noReader() (uid, gid uint32, err error) {
+	return 0, 0, errors.New("there is no user for tests (make one)")
+}
+
+// rootsAgent is root's agent in a mount namespace with a /run of its own.
+type rootsAgent struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	told   *net.UnixConn // what it tells systemd
+	stderr bytes.Buffer
+}
+
+// asUnit begins a command with what the agent's unit leaves it.
+var asUnit = []string{"setpriv", "--bounding-set=-all,+dac_read_search,+sys_ptrace,+setuid,+setgid,+kill", "--no-new-privs"}
+
+// startRootsAgent starts one, and waits until it has looked.
+func startRootsAgent(t *testing.T, command ...string) *rootsAgent {
+	t.Helper()
+	if os.Geteuid() != 0 || !mayMount() {
+		t.Skip("needs another user, and a mount")
+	}
+	a := &rootsAgent{t: t}
+	at := fmt.Sprintf("@ration-test-%d-%d", os.Getpid(), time.Now().UnixNano())
+	var err error
+	if a.told, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.told.Close() })
+	raw, err := a.told.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	const script = `mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 755 /run/ration && exec "$@"`
+	a.cmd = exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
+	a.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+at, "RATION_DIR=")
+	a.cmd.Stderr, a.cmd.WaitDelay = &a.stderr, time.Minute
+	// Root is in groups, which the reader must not be.
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Credential: &syscall.Credential{Groups: []uint32{0, 6, 65532}}}
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if a.cmd.ProcessState == nil {
+			_, _ = a.cmd.Process.Kill(), a.cmd.Wait()
+		}
+		if t.Failed() {
+			t.Logf("%s", a.stderr.String())
+		}
+	})
+	a.wantTold("READY=1")
+	return a
+}
+
+// wantTold waits for what the agent tells systemd, which listens to its main process only.
+func (a *rootsAgent) wantTold(want string) {
+	a.t.Helper()
+	_ = a.told.SetReadDeadline(time.Now().Add(time.Minute))
+	text, oob := make([]byte, 100), make([]byte, 100)
+	n, noob, _, _, err := a.told.ReadMsgUnix(text, oob)
+	if err != nil {
+		a.t.Fatalf("waiting for %s: %v\n%s", want, err, a.stderr.String())
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:noob])
+	if err != nil || len(messages) != 1 {
+		a.t.Fatal(messages, err)
+	}
+	from, err := unix.ParseUnixCredentials(&messages[0])
+	if err != nil || string(text[:n]) != want || int(from.Pid) != a.cmd.Process.Pid {
+		a.t.Errorf("process %+v tells %q, %v; want %s of %d", from, text[:n], err, want, a.cmd.Process.Pid)
+	}
+}
+
+// children returns the processes that the agent has started.
+func (a *rootsAgent) children() (pids []int) {
+	a.t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", a.cmd.Process.Pid))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		for _, field := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				a.t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// reader returns the PID of the reader, and a descriptor by which its end can be waited for.
+func (a *rootsAgent) reader() (pid, fd int) {
+	a.t.Helper()
+	all := a.children()
+	if len(all) != 1 {
+		a.t.Fatalf("the agent has started %d, want one reader", all)
+	}
+	fd, err := unix.PidfdOpen(all[0], 0)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = unix.Close(fd) })
+	return all[0], fd
+}
+
+// wantEnded waits for the end of a process.
+func wantEnded(t *testing.T, fd int) {
+	t.Helper()
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Minute/time.Millisecond))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n != 1 {
+			t.Errorf("the reader goes on: %d, %v", n, err)
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+		return
+	}
+}
+
+// The reader of root's agent is of another user, in no other group, has two capabilities, in all threads, can get
+// no others, and tells systemd nothing itself; with all that root has, and with what the unit leaves.
+func TestReaderHasTwoCapabilities(t *testing.T) {
+	for name, test := range map[string]struct {
+		command []string
+		bounds  string
+		folder  bool // the agent can make the reader's own
+	}{
+		"root": {[]string{"split", "agent", "--listen", "none"}, "0000000000080004", true},
+		"unit": {append(asUnit[:len(asUnit):len(asUnit)], "split", "agent", "--listen", "none"), "00000000000800e4", false}, // systemd's, which needs CAP_SETPCAP to be less
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := startRootsAgent(t, test.command...)
+			pid, _ := a.reader()
+			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+			if err != nil || len(threads) < 2 {
+				t.Fatalf("%d has threads %q, %v", pid, threads, err)
+			}
+			for _, thread := range threads {
+				status, err := os.ReadFile(thread)
+				if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
+					continue // it has ended
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, line := range []string{"Uid:\t65533\t65533\t65533\t65533", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t", "CapInh:\t0000000000080004", "CapPrm:\t0000000000080004",
+					"CapEff:\t0000000000080004", "CapAmb:\t0000000000080004", "CapBnd:\t" + test.bounds, "NoNewPrivs:\t1", "Seccomp:\t2"} {
+					if !regexp.MustCompile(`(?m)^` + line + ` *$`).Match(status) {
+						t.Errorf("no line %q in %s:\n%s", line, thread, status)
+					}
+				}
+			}
+			var st unix.Stat_t
+			err = unix.Stat(fmt.Sprintf("/proc/%d/root/run/ration-agent", pid), &st)
+			if test.folder && (err != nil || st.Uid != testReader || st.Gid != testReader || st.Mode&0o777 != 0o700) || !test.folder && err != unix.ENOENT {
+				t.Errorf("the reader's folder: %+v, %v", st, err)
+			}
+			environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			if err != nil || len(environ) == 0 || strings.Contains(string(environ), "NOTIFY_SOCKET") {
+				t.Errorf("the reader's environment: %q, %v", environ, err)
+			}
+			wantNoneInherited(t, pid)
+			if session, err := unix.Getsid(pid); err != nil || session != pid {
+				t.Errorf("the reader is in session %d, %v, and can type into root's terminal", session, err)
+			}
+			// While it runs no other agent does, also where its parent was killed.
+			if lock, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/5", pid)); err != nil || lock != "/run/ration/agent.lock" {
+				t.Errorf("the reader has %q open, %v", lock, err)
+			}
+		})
+	}
+}
+
+// However one of the two is ended, the other ends, too, with the status that tells systemd whether to start it
+// again, and a next agent can begin at once.
+func TestAgentEndsAsOne(t *testing.T) {
+	for name, test := range map[string]struct {
+		stop   bool // the reader first: it can do nothing itself
+		reader bool // it gets the signal, and the parent does not
+		signal syscall.Signal
+		status int
+	}{
+		"SIGTERM":                              {signal: syscall.SIGTERM},
+		"SIGINT":                               {signal: syscall.SIGINT},
+		"SIGKILL":                              {signal: syscall.SIGKILL, status: -1},
+		"SIGKILL, while the reader is stopped": {stop: true, signal: syscall.SIGKILL, status: -1},
+		"SIGTERM to the reader":                {reader: true, signal: syscall.SIGTERM},
+		"SIGKILL to the reader":                {reader: true, signal: syscall.SIGKILL, status: 137},
+		"SIGSEGV to the reader":                {reader: true, signal: syscall.SIGSEGV, status: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := startRootsAgent(t, "split", "agent", "--listen", "none")
+			reader, fd := a.reader()
+			run := fmt.Sprintf("/proc/%d/root/run/ration", a.cmd.Process.Pid)
+			folder, err := unix.Open(run, unix.O_PATH, 0) // of its namespace, which goes with the last of it
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(folder)
+			if test.stop {
+				if err := unix.Kill(reader, unix.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			to := a.cmd.Process.Pid
+			if test.reader {
+				to = reader
+			}
+			if err := unix.Kill(to, test.signal); err != nil {
+				t.Fatal(err)
+			}
+			if wantEnded(t, fd); test.signal != syscall.SIGKILL || test.reader {
+				a.wantTold("STOPPING=1")
+			}
+			_ = a.cmd.Wait()
+			if got := a.cmd.ProcessState.ExitCode(); got != test.status {
+				t.Errorf("the agent ended with %d, want %d", got, test.status)
+			}
+			lock, err := unix.Openat(folder, "agent.lock", unix.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(lock)
+			if err := unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+				t.Errorf("the folder is locked: %v", err)
+			}
+			var st unix.Stat_t
+			if err := unix.Fstatat(folder, "agent.sock", &st, 0); test.status != -1 && err != unix.ENOENT {
+				t.Errorf("the socket is left: %v", err)
+			}
+		})
+	}
+}
+
+// Without a user for the reader the agent is one process, of root's, and says so once.
+func TestAgentWithoutUser(t *testing.T) {
+	a := startRootsAgent(t, "whole", "agent", "--listen", "none")
+	if all := a.children(); len(all) != 0 {
+		t.Errorf("it has started %d", all)
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	a.wantTold("STOPPING=1")
+	if err := a.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	const want = `level=WARN msg="what users have written is read as root" error="the agent is one process: there is no user for tests (make one)"`
+	if n := strings.Count(a.stderr.String(), "level=WARN"); n != 1 || !strings.Contains(a.stderr.String(), want) {
+		t.Errorf("%d warnings, want %s in\n%s", n, want, a.stderr.String())
+	}
+}
+
+// Nobody becomes a reader by an argument.
+func TestReaderNeedsParent(t *testing.T) {
+	out, err := exec.Command("ration", "agent", "--reader").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != ExitUsage || !strings.Contains(string(out), "no process that an agent has started") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A reader that cannot begin says why, once, and its status is the agent's.
+func TestReaderCannotBegin(t *testing.T) {
+	if os.Geteuid() != 0 || !mayMount() {
+		t.Skip("needs another user, and a mount")
+	}
+	cmd := exec.Command("sh", "-c", `mount -t tmpfs -o mode=755 tmpfs /run && exec split agent --listen 300.0.0.1:1`)
+	cmd.Env = append(os.Environ(), "RATION_DIR=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != ExitFailed || strings.Count(string(out), "ration: serving metrics: ") != 1 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The reader is in the group that may use the driver, where not everybody may; never in root's.
+func TestDriverGroups(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs another group")
+	}
+	device := filepath.Join(t.TempDir(), "nvidiactl")
+	if got := driverGroups(device); got != nil {
+		t.Errorf("without a driver: %d", got)
+	}
+	if err := os.WriteFile(device, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		mode os.FileMode
+		gid  int
+		want []uint32
+	}{
+		{0o666, 44, nil}, {0o660, 44, []uint32{44}}, {0o664, 44, []uint32{44}}, {0o640, 44, nil}, {0o600, 44, nil}, {0o660, 0, nil},
+	} {
+		if err := errors.Join(os.Chown(device, 0, test.gid), os.Chmod(device, test.mode)); err != nil {
+			t.Fatal(err)
+		}
+		if got := driverGroups(device); !slices.Equal(got, test.want) {
+			t.Errorf("%o of group %d: got %d, want %d", test.mode, test.gid, got, test.want)
+		}
+	}
+}
