@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,14 +61,19 @@ func Sockets() []string {
 type Client struct {
 	path    string
 	http    *http.Client
-	version string // as of the last answer
+	version atomic.Pointer[string] // as of the last answer; nil before the first
 
 	patience, silence time.Duration
 }
 
 // Version returns the version of ration of which the agent is, by its last answer; empty where it does
 // not say, as those before 0.2 do not.
-func (c *Client) Version() string { return c.version }
+func (c *Client) Version() string {
+	if v := c.version.Load(); v != nil {
+		return *v
+	}
+	return ""
+}
 
 // Find returns a client of the first agent that there is, or ErrNone.
 func Find() (*Client, error) {
@@ -175,7 +181,8 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the agent: %w", err)
 	}
-	c.version = answer.Header.Get(headerVersion)
+	version := answer.Header.Get(headerVersion)
+	c.version.Store(&version)
 	if answer.StatusCode == http.StatusNotFound {
 		_ = answer.Body.Close()
 		return nil, fmt.Errorf("asking the agent for %s: %w", path, ErrVersion)
