@@ -21,6 +21,7 @@ import (
 	"ration/internal/embedded"
 	"ration/internal/policy"
 	"ration/internal/workload"
+	"ration/test/harness"
 )
 
 // Pages for people show sessions. A block of the kind "sh session" is commands to copy, and a
@@ -337,6 +338,9 @@ func TestDocSessions(t *testing.T) {
 					if _, err := exec.LookPath(tool); err != nil && (tool == "bash" || strings.Contains(page, tool+" ")) {
 						t.Skipf("the page uses %s, which is not installed", tool)
 					}
+				}
+				if strings.Contains(page, " DRIFT ") { // which is by the PIDs of the host
+					harness.NeedsHost(t)
 				}
 				now := runPage(t, path, lines)
 				if *updateDocs {

@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"ration/internal/embedded"
+	"ration/internal/region"
 	"ration/test/harness"
 )
 
@@ -60,6 +61,8 @@ func TestRun(t *testing.T) {
 				return underRace, nil
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "host":
+				return region.OnHost(), nil
 			case "mounts":
 				return mayMount(), nil
 			case "policy":

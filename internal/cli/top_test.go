@@ -18,6 +18,7 @@ import (
 	"ration/internal/proc"
 	"ration/internal/workload"
 	"ration/machine"
+	"ration/test/harness"
 )
 
 var record = flag.String("record", "", "write what `ration top` shows to this file")
@@ -30,6 +31,7 @@ func environ(folder string, more ...string) []string {
 
 // TestTop has real processes, a real region and the real program on a pseudo-terminal.
 func TestTop(t *testing.T) {
+	harness.NeedsHost(t)
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -118,6 +120,7 @@ func TestTop(t *testing.T) {
 // TestTopMachine has real CUDA programs on a stand-in for two GPUs: one of them is in no job. It
 // is the picture in README.md.
 func TestTopMachine(t *testing.T) {
+	harness.NeedsHost(t)
 	if err := workload.Built(); err != nil {
 		t.Skip(err)
 	}
@@ -186,6 +189,7 @@ func TestTopMachine(t *testing.T) {
 
 // A process that has taken the place of the one that is shown is not opened for a signal.
 func TestTopProcess(t *testing.T) {
+	harness.NeedsHost(t)
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o700); err != nil {
 		t.Fatal(err)
