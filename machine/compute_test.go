@@ -36,7 +36,12 @@ func TestCompute(t *testing.T) {
 		return text
 	}
 	now := monotonic()
-	recent, long := now-abi.WorkLeaseUS/2, now-2*abi.WorkLeaseUS
+	for age, want := range map[uint64]bool{0: true, abi.WorkLeaseUS - 1: true, abi.WorkLeaseUS: false} {
+		if hasWork(abi.MakeWork(now-age, 1, false), now) != want {
+			t.Errorf("a sign of %d µs ago counts: %v", age, !want)
+		}
+	}
+	recent, long := now+1_000_000_000, now-2*abi.WorkLeaseUS // of the future: it counts however long this takes
 	for _, c := range []struct {
 		name string
 		has  region.ProcessCompute

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strconv"
@@ -54,7 +55,9 @@ func TestOwnerWithManyGroups(t *testing.T) {
 	if _, err := cmd.StdinPipe(); err != nil { // it ends with the pipe, or with us
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := cmd.Start(); errors.Is(err, unix.EINVAL) {
+		t.Skip("this kernel, or an emulator, takes fewer groups")
+	} else if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
