@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,32 +11,14 @@ import (
 
 	"ration/internal/job"
 	"ration/machine"
+	"ration/test/harness"
 )
 
-// hangingAgent accepts connections at the agent's socket of a folder, answers with a text, and then says
-// nothing more and hangs up on nobody until the test has ended.
+// hangingAgent is an agent of a folder that answers with a text, and then says nothing more.
 func hangingAgent(t *testing.T, folder, answer string) *Client {
 	t.Helper()
 	path := filepath.Join(folder, job.AgentSocket)
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // one connects only to see whether it can
-				_, _ = c.Write([]byte(answer))
-			}
-		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-ended })
+	harness.SilentServer(t, path, answer)
 	return NewClient(path)
 }
 
@@ -116,20 +95,13 @@ func TestStreamAlive(t *testing.T) {
 	aliveEvery = time.Hour
 	folder := testFolder(t)
 	a := startAgent(t, Options{})
-	socket, release, err := Listen(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- a.Serve(ctx, socket) }()
+	stop, served := serveAgent(t, a, folder)
 	client := NewClient(filepath.Join(folder, job.AgentSocket))
 	client.patience, client.silence = time.Hour, time.Hour
 	if !client.Answers() {
 		t.Error("it is taken not to answer")
 	}
-	body, err := client.open(ctx, "/v1/events?follow")
+	body, err := client.open(t.Context(), "/v1/events?follow")
 	if err != nil {
 		t.Fatal(err)
 	}

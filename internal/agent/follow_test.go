@@ -84,18 +84,25 @@ func TestPublicPage(t *testing.T) {
 	}
 }
 
-// Who follows the pictures is called at once, for each that is new, and hears when the agent ends.
-func TestChanges(t *testing.T) {
-	folder := testFolder(t)
-	a := startAgent(t, Options{})
+// serveAgent has an agent answer at the socket of a folder, until stop. served has how that ended.
+func serveAgent(t *testing.T, a *Agent, folder string) (stop context.CancelFunc, served <-chan error) {
+	t.Helper()
 	socket, release, err := Listen(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer release()
+	t.Cleanup(release)
 	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- a.Serve(ctx, socket) }()
+	ended := make(chan error, 1)
+	go func() { ended <- a.Serve(ctx, socket) }()
+	return stop, ended
+}
+
+// Who follows the pictures is called at once, for each that is new, and hears when the agent ends.
+func TestChanges(t *testing.T) {
+	folder := testFolder(t)
+	a := startAgent(t, Options{})
+	stop, served := serveAgent(t, a, folder)
 	c, err := Find()
 	if err != nil {
 		t.Fatal(err)
@@ -160,14 +167,7 @@ func TestPortIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := startAgent(t, Options{Listen: squatter.Addr().String()})
-	socket, release, err := Listen(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Serve(ctx, socket) }()
+	stop, ended := serveAgent(t, a, folder)
 	c, err := Find()
 	if err != nil {
 		t.Fatal(err)
@@ -193,10 +193,10 @@ func TestPortIsTaken(t *testing.T) {
 	}
 	// And where it never has it.
 	portAgain = time.Hour
-	ctx, stop = context.WithCancel(context.Background())
-	stop()
+	over, end := context.WithCancel(context.Background())
+	end()
 	server := &http.Server{}
-	if err := a.servePublic(ctx, server, nil); err != nil {
+	if err := a.servePublic(over, server, nil); err != nil {
 		t.Errorf("got %v", err)
 	}
 }

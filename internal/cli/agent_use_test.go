@@ -15,6 +15,7 @@ import (
 
 	"ration/internal/job"
 	"ration/machine"
+	"ration/test/harness"
 )
 
 // agentFolder is a folder of jobs with one that runs.
@@ -28,10 +29,9 @@ func agentFolder(t *testing.T) string {
 	return folder
 }
 
-// The history in ration top begins with what an agent has kept: this one reads a single sample, which
-// alone is no history.
-func TestTopHistoryOfAgent(t *testing.T) {
-	folder := agentFolder(t)
+// startAgent starts an agent in a folder, and returns when it has looked.
+func startAgent(t *testing.T, folder string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command("ration", "agent", "--listen", "none")
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	log, err := cmd.StderrPipe()
@@ -43,12 +43,20 @@ func TestTopHistoryOfAgent(t *testing.T) {
 	}
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	lines := bufio.NewScanner(log)
-	for lines.Scan() && !strings.Contains(lines.Text(), "watching") { // after its first look
+	for lines.Scan() && !strings.Contains(lines.Text(), "watching") {
 	}
 	go func() {
 		for lines.Scan() {
 		}
 	}()
+	return cmd
+}
+
+// The history in ration top begins with what an agent has kept: this one reads a single sample, which
+// alone is no history.
+func TestTopHistoryOfAgent(t *testing.T) {
+	folder := agentFolder(t)
+	startAgent(t, folder)
 	s := onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "1h")
 	s.shows(`1 job, 1 process`)
 	s.press("\r")
@@ -129,48 +137,16 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 	})
 }
 
-// silentAgent accepts connections at the agent's socket of a folder, answers each with a text, and hangs
-// up on nobody before the test has ended.
+// silentAgent is an agent of a folder that answers with a text, and then says nothing more.
 func silentAgent(t *testing.T, folder, answer string) {
 	t.Helper()
-	l, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // some connect only to see whether they can
-				_, _ = c.Write([]byte(answer))
-			}
-		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-ended })
+	harness.SilentServer(t, filepath.Join(folder, job.AgentSocket), answer)
 }
 
 // stoppedAgent starts an agent in a folder, and stops it when it has looked.
 func stoppedAgent(t *testing.T, folder string) {
 	t.Helper()
-	cmd := exec.Command("ration", "agent", "--listen", "none")
-	cmd.Env = append(os.Environ(), environ(folder)...)
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	lines := bufio.NewScanner(log)
-	for lines.Scan() && !strings.Contains(lines.Text(), "watching") {
-	}
-	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+	if err := startAgent(t, folder).Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,33 @@
+package harness
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"testing"
+)
+
+// SilentServer accepts connections at a socket, answers each request with a text, and then says nothing more
+// and hangs up on nobody until the test has ended.
+func SilentServer(t testing.TB, socket, answer string) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // some connect only to see whether they can
+				_, _ = c.Write([]byte(answer))
+			}
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-ended })
+}
