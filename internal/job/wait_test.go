@@ -134,8 +134,9 @@ func mustWait(t *testing.T, result chan waited) {
 	}
 }
 
-// Wait ends when the job has, and knows how, though the job is removed by then.
-func TestWait(t *testing.T) {
+// created returns a job in a folder of its own, and its region.
+func created(t *testing.T) (*Lock, *region.Region) {
+	t.Helper()
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	l, err := Create("train")
 	if err != nil {
@@ -145,6 +146,12 @@ func TestWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l, r
+}
+
+// Wait ends when the job has, and knows how, though the job is removed by then.
+func TestWait(t *testing.T) {
+	l, r := created(t)
 	if err := errors.Join(l.WriteInfo([]string{"sh", "\x1b[2J"}), r.Close(), l.Share()); err != nil {
 		t.Fatal(err)
 	}
@@ -326,15 +333,7 @@ func TestParseInfo(t *testing.T) {
 // wait for; and any process of the user's can lock the region for reading. Wait looks again, less and
 // less often, and does not use up a processor.
 func TestWaitDoesNotSpin(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := region.Open(l.Job.Path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, r := created(t)
 	if err := errors.Join(r.Close(), l.Share()); err != nil {
 		t.Fatal(err)
 	}
