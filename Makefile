@@ -43,7 +43,7 @@ STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
 CORES := $(shell nproc)
 
 # Folders of C, each with a Makefile that knows the targets all, test and clean.
-NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile testprog/*/Makefile))
+NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile check/programs/*/Makefile))
 
 # Files of the build folder that are embedded in bin/ration.
 EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi fake-train) probe/probe workload/workload
@@ -106,11 +106,11 @@ lint: native ## check formatting, go vet, staticcheck
 build/staticcheck: go.mod
 	go build -o $@ honnef.co/go/tools/cmd/staticcheck
 .PHONY: lint-modules
-lint-modules: build/staticcheck ## go vet and staticcheck for the modules of their own: kube, kube/e2e, test/web
+lint-modules: build/staticcheck ## go vet and staticcheck for the modules of their own: kube, check/kube, check/web
 	$(call lint-module,kube)
-	$(call lint-module,kube/charttest)
-	$(call lint-module,kube/e2e)
-	$(call lint-module,test/web,-mod=mod)
+	$(call lint-module,check/chart)
+	$(call lint-module,check/kube)
+	$(call lint-module,check/web,-mod=mod)
 lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
 
 test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
@@ -126,20 +126,20 @@ generated:
 	@set -e; for file in shim/region/abi.h docs/format.md; do diff -u build/$${file##*/} $$file || { echo "$$file did not match internal/abi; it does now, commit it"; exit 1; }; done >&2
 
 race: native ## the Go tests under the race detector, the C library under sanitizers
-	GORACE=atexit_sleep_ms=0 go test -race ./internal/... # or each command of a test sleeps for a second at its end
+	GORACE=atexit_sleep_ms=0 go test -race ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done
 
 # What is run of the tests in an emulator, which is ten times slower: all packages but those
 # that test the command line, screens and this repository; and of the tests of many
 # processes, with C and Go mixed, those that neither kill for minutes nor at every point.
-EMULATED     := $(addprefix ./internal/,abi/... child doctor embedded gpu job launch limit observer proc procgroup reap region workload) ./machine
+EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc reap region) $(addprefix ./check/,child observer procgroup workload) ./machine
 EMULATED_NOT := Chaos|AtEveryPoint|ExactFill|LateReaper|RacingInitialisers|StartAndExitFast|/^(go|c|go\+c)$$
 
 # Whether this machine can execute programs for arm64: the kernel must let a namespace say so.
 .PHONY: emulator
 emulator:
 	@scripts/need aarch64-linux-gnu-gcc unshare
-	go build -o build/emulate ./test/emulate
+	go build -o build/emulate ./check/emulate
 	build/emulate "$$(scripts/qemu build/qemu)" /usr/aarch64-linux-gnu true
 
 arm64: all emulator ## build and package for arm64, and run tests of the Go and the C in an emulator
@@ -155,7 +155,7 @@ emulated:
 	@set -e; for dir in fakegpu shim; do $(MAKE) --no-print-directory -C $$dir test OUT=$(CURDIR)/$(BUILD); done
 
 stress: native ## the chaos tests for STRESS=10m
-	go test ./test/... -count=1 -timeout=0 -run=Chaos -args -stress=$(STRESS)
+	go test ./check/processes -count=1 -timeout=0 -run=Chaos -args -stress=$(STRESS)
 
 models: ## check every protocol's model, and that its mutants fail
 	@scripts/need spin gcc
@@ -196,37 +196,37 @@ test-systemd: all static ## the package on a machine of its own that systemd has
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
 test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
-	@for dir in kube kube/charttest; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
-	set -e; for dir in kube kube/charttest; do ($(call lint-module,$$dir) && go test -count=1 ./...); done
+	@for dir in kube check/chart; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
+	set -e; for dir in kube check/chart; do ($(call lint-module,$$dir) && go test -count=1 ./...); done
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
 
 # The parts of Kubernetes that these start are built from the module proxy when they are not in the cache
-# yet (kube/e2e/README.md).
+# yet (check/kube/README.md).
 .PHONY: e2e-sched e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
-	$(call lint-module,kube/e2e)
-	cd kube/e2e && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
+	$(call lint-module,check/kube)
+	cd check/kube && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
 
 e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
 	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
-	cd kube/e2e && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin go test -count=1 -timeout=40m ./image ./node
+	cd check/kube && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin go test -count=1 -timeout=40m ./image ./node
 
 # How much e2e-scale asks for, as -nodes=1000 -claims=20000.
 SCALE ?=
 
 e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
-	cd kube/e2e && go run ./cmd/e2e-build && go run ./cmd/e2e-scale $(SCALE)
+	cd check/kube && go run ./cmd/e2e-build && go run ./cmd/e2e-scale $(SCALE)
 
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.
 WEB ?=
 test-web: all build/staticcheck ## the page, in a real browser: Chromium, which is installed when it is missing
 	@scripts/need chromium
-	$(call lint-module,test/web,-mod=mod)
-	cd test/web && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
+	$(call lint-module,check/web,-mod=mod)
+	cd check/web && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
 
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=
@@ -248,8 +248,8 @@ gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/
-	cp testprog/gpu/plain.cu testprog/gpu/steps.h $(BUILD)/gpu-test/src/
-	cp testprog/python/*.py $(BUILD)/gpu-test/python/
+	cp check/programs/gpu/plain.cu check/programs/gpu/steps.h $(BUILD)/gpu-test/src/
+	cp check/programs/python/*.py $(BUILD)/gpu-test/python/
 	cp cmd/gpu-test/README.md docs/coverage.md $(BUILD)/gpu-test/
 
 gpu-test: gpu-bundle ## test and measure on this machine's GPU; GPU_TEST= passes arguments

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/patience"
 	"ration/internal/region"
-	"ration/test/harness"
 )
 
 // envFlood names a region of which this program is to take all slots, by locks that it really

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"unicode"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/region"
-	"ration/test/harness"
 )
 
 // Whatever a job's processes write into its region, what is read of it is JSON that can be

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/patience"
 	"ration/internal/region"
-	"ration/test/harness"
 )
 
 // A look is repeated until it agrees, and no more often than it may be.

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/test/harness"
 )
 
 // A job with all that a region can hold, the kernel's word for every second process.

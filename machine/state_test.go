@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
-	"ration/test/harness"
 )
 
 // A job cannot hide that it runs by what it writes into its region: here, that no slot is taken.

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/benchpage"
-	"ration/internal/child"
-	"ration/internal/gputest"
+	"ration/check/benchpage"
+	"ration/check/child"
+	"ration/check/gputest"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"ration/internal/gputest"
+	"ration/check/gputest"
 )
 
 // A report that was kept as JSON can be written as a page later, on another machine.

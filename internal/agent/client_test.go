@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/harness"
 	"ration/internal/job"
 	"ration/machine"
-	"ration/test/harness"
 )
 
 // hangingAgent is an agent of a folder that answers with a text, and then says nothing more.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/webtest"
 	"ration/internal/job"
 	"ration/internal/web"
-	"ration/internal/web/webtest"
 	"ration/machine"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
 	"ration/internal/job"
 	"ration/machine"
-	"ration/test/harness"
 )
 
 // agentFolder is a folder of jobs with one that runs.

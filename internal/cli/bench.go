@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/bench"
+	"ration/check/bench"
 	"ration/internal/humanfmt"
 	"ration/internal/termtext"
 )

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"ration/internal/bench"
-	"ration/internal/benchpage"
+	"ration/check/bench"
+	"ration/check/benchpage"
 	"ration/internal/embedded"
 )
 

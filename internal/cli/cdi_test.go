@@ -79,7 +79,7 @@ func TestCDISpec(t *testing.T) {
 
 	check := filepath.Join(t.TempDir(), "cdi")
 	build := exec.Command("go", "build", "-o", check, ".")
-	build.Dir = "../../test/cdi"
+	build.Dir = "../../check/cdi"
 	if out, err := build.CombinedOutput(); err != nil {
 		fetch := exec.Command("go", "mod", "download")
 		if fetch.Dir = build.Dir; fetch.Run() != nil {

@@ -21,13 +21,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ration/internal/bench"
-	"ration/internal/demo"
+	"ration/check/bench"
+	"ration/check/demo"
+	"ration/check/selftest"
 	"ration/internal/doctor"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/region"
-	"ration/internal/selftest"
 	"ration/machine"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/demo"
+	"ration/check/demo"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
 	"ration/internal/termtext"

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
+	"ration/check/workload"
 	"ration/internal/embedded"
 	"ration/internal/policy"
-	"ration/internal/workload"
-	"ration/test/harness"
 )
 
 // Pages for people show sessions. A block of the kind "sh session" is commands to copy, and a

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/launch"
-	"ration/test/harness"
 )
 
 // hostile ATTACK makes of the job's region what a tenant would who means harm, says that it has,

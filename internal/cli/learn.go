@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/demo"
+	"ration/check/demo"
+	"ration/check/learn"
+	"ration/check/workload"
 	"ration/internal/launch"
-	"ration/internal/learn"
 	"ration/internal/limit"
-	"ration/internal/workload"
 )
 
 type learnFlags struct{ quick, tasks bool }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/workload"
+	"ration/check/workload"
 )
 
 // startLearn starts a lesson on a terminal, with a folder of its own for what it leaves.

@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"ration/check/child"
+	"ration/check/procgroup"
 	"ration/internal/agent"
-	"ration/internal/child"
 	"ration/internal/job"
 	"ration/internal/node"
-	"ration/internal/procgroup"
 	"ration/internal/tui"
 	"ration/internal/utilization"
 )

@@ -14,9 +14,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"ration/check/harness"
 	"ration/internal/embedded"
 	"ration/internal/region"
-	"ration/test/harness"
 )
 
 // TestRun runs real programs through the real library, against the stand-in

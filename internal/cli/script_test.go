@@ -20,17 +20,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"ration/check/bench"
+	"ration/check/demo"
+	"ration/check/harness"
+	"ration/check/selftest"
+	"ration/check/workload"
 	"ration/internal/abi"
-	"ration/internal/bench"
-	"ration/internal/demo"
 	"ration/internal/doctor"
 	"ration/internal/limit"
 	"ration/internal/policy"
 	"ration/internal/region"
-	"ration/internal/selftest"
-	"ration/internal/workload"
 	"ration/machine"
-	"ration/test/harness"
 )
 
 // underRace is set if the race detector is built in.

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/check/selftest"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
-	"ration/internal/selftest"
 )
 
 func newSelftestCommand(a *app) *cobra.Command {

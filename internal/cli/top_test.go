@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
+	"ration/check/workload"
 	"ration/internal/proc"
-	"ration/internal/workload"
 	"ration/machine"
-	"ration/test/harness"
 )
 
 var record = flag.String("record", "", "write what `ration top` shows to this file")

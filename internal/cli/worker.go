@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/bench"
-	"ration/internal/procgroup"
+	"ration/check/bench"
+	"ration/check/procgroup"
 )
 
 // newWorkerCommand returns the command that the benchmarks start as their worker

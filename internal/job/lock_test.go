@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/proc"
 	"ration/internal/region"
-	"ration/test/harness"
 )
 
 func TestLock(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/emulated"
 	"ration/internal/abi"
-	"ration/test/emulated"
 )
 
 func TestCostsAreOffered(t *testing.T) {

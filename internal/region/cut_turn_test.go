@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/emulated"
 	"ration/internal/abi"
-	"ration/test/emulated"
 )
 
 // A file that is cut short under a thread which has the turn leaves the turn free: the

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/emulated"
 	"ration/internal/abi"
-	"ration/test/emulated"
 )
 
 func TestFilesThatAreNoRegion(t *testing.T) {

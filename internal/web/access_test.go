@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"ration/internal/web/webtest"
+	"ration/check/webtest"
 	"ration/machine"
 )
 

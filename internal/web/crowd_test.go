@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"ration/internal/web/webtest"
+	"ration/check/webtest"
 )
 
 // crowded serves a page with a bounded number of connections, and returns its address.

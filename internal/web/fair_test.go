@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/internal/web/webtest"
+	"ration/check/webtest"
 	"ration/machine"
 )
 

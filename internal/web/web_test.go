@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/net/html"
 
-	"ration/internal/web/webtest"
+	"ration/check/webtest"
 	"ration/machine"
 )
 

@@ -5,7 +5,7 @@
  * marks.h, instructions and memory between two stores to the word at MARK_AT. */
 #include <sys/mman.h>
 
-#include "../../testprog/gpu/marks.h"
+#include "../../check/programs/gpu/marks.h"
 #include "check.h"
 
 /* count.sh looks for this address. */

@@ -1,0 +1,71 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+
+	"ration/check/benchpage"
+)
+
+// Rounds are compared with rounds: other work that makes a round slow for all three makes
+// nothing of the difference.
+func TestComparison(t *testing.T) {
+	var all [sides][][]float64
+	for _, load := range []float64{0, 1000, 0, 500, 20} {
+		all[nativeOne] = append(all[nativeOne], []float64{0, 100 + load})
+		all[nativeTwo] = append(all[nativeTwo], []float64{0, 102 + load})
+		all[inJob] = append(all[inJob], []float64{0, 131 + load})
+	}
+	c := comparison("call", all, 1)
+	if c.Rounds != 5 || c.More.Median != 31 && c.More.Median != 29 || c.More.Low != 29 || c.More.High != 31 {
+		t.Errorf("got %+v", c)
+	}
+	if c.Native.Low != 100 || c.Native.High != 1102 && c.Native.High != 1100 || c.Job.Low != 131 {
+		t.Errorf("got %+v", c)
+	}
+	if c.Noise <= 0 || c.Noise > 0.02 {
+		t.Errorf("two natives that are 2 apart differ by %v", c.Noise)
+	}
+}
+
+func TestTurns(t *testing.T) {
+	var order []int
+	if _, err := rounds(3, func(side int) ([]float64, error) { order = append(order, side); return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{0, 1, 2, 1, 2, 0, 2, 0, 1} {
+		if order[i] != want {
+			t.Fatalf("the order is %v: each must go first as often as the others", order)
+		}
+	}
+}
+
+func TestPage(t *testing.T) {
+	r := Report{
+		Machine: Machine{CPU: "Xeon", Cores: 2}, Command: "ration bench report", Driver: StandIn,
+		Comparisons: []Comparison{
+			{Name: "clear", Native: Spread{100, 90, 110}, Job: Spread{150, 140, 160}, More: Spread{50, 40, 60}, Noise: 0.01},
+			{Name: "lost in noise", Native: Spread{100, 90, 110}, Job: Spread{103, 90, 120}, More: Spread{3, -5, 10}, Noise: 0.05},
+		},
+		Results: []Result{{Bench: "update", About: "one charge", Rows: []Row{
+			{Name: "charge", Unit: Nanoseconds, Value: 50, Low: 40, High: 60, Target: "≤ 12 ×", Verdict: OK}, {Name: "torn", Unit: Count},
+		}}},
+	}
+	p := r.Page("0.2.0")
+	if c := p.Comparisons[0]; c.More != "+50.0 ns" || c.MoreSpread != "+40.0 ns … +60.0 ns" || c.Verdict != "" || c.Job != (benchpage.Spread{Low: 140, Median: 150, High: 160}) {
+		t.Errorf("got %+v", c)
+	}
+	if c := p.Comparisons[1]; c.Verdict != "cannot tell" || c.MoreSpread != "-5.00 ns … +10.0 ns" {
+		t.Errorf("got %+v", c)
+	}
+	if g := p.Groups[0]; g.About != "One charge." || g.Values[0].Nanoseconds.Median != 50 || g.Values[1].Nanoseconds != (benchpage.Spread{}) {
+		t.Errorf("got %+v", g)
+	}
+	if !strings.Contains(p.Lead, "a stand-in took its place") || p.Warning != "" {
+		t.Errorf("the lead is %q", p.Lead)
+	}
+	r.Command, r.Driver = "ration bench report --quick", "NVIDIA H200"
+	if p := r.Page(""); p.Comparisons[0].More != "+50.0 ns (+50.0 %)" || strings.Contains(p.Lead, "stand-in") || !strings.Contains(p.Warning, "values mean nothing") || p.Groups[0].Values[0].Verdict != "" {
+		t.Errorf("got %+v", p)
+	}
+}

@@ -1,0 +1,80 @@
+// Package emulated says what an emulator of a processor (see check/emulate) gets
+// wrong, so that a test that needs it is skipped for that reason and no other: each
+// is tried, and where there is no emulator nothing is skipped.
+package emulated
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Here says whether the tests run in an emulator.
+func Here() bool { return os.Getenv("RATION_TEST_EMULATED") != "" }
+
+// NeedFaultAddress skips a test that needs the address of a fault on a mapping whose
+// file was cut short, if the emulator does not give it: qemu passes the signal on,
+// but not into the frame from which Go takes the address.
+func NeedFaultAddress(t testing.TB) {
+	t.Helper()
+	if Here() && !faultAddress(t) {
+		t.Skip("the emulator gives no address for a fault on a file that was cut short")
+	}
+}
+
+// faultAddress faults on a page that is gone, and says whether the address is right.
+func faultAddress(t testing.TB) (right bool) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "page"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mem, err := syscall.Mmap(int(f.Fd()), 0, os.Getpagesize(), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Munmap(mem) }()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		fault, ok := recover().(interface{ Addr() uintptr })
+		right = ok && fault.Addr() == reflect.ValueOf(mem).Pointer()
+	}()
+	t.Errorf("a page of an empty file holds %d", mem[0])
+	return false
+}
+
+// NeedStart skips a test in which a process is known by the time at which it
+// started, if the emulator makes up /proc/self/stat, and others see another time.
+func NeedStart(t testing.TB) {
+	t.Helper()
+	if !Here() {
+		return
+	}
+	mine, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// By a program of this machine, for which nothing is made up.
+	kernels, err := exec.Command("cat", fmt.Sprintf("/proc/%d/stat", os.Getpid())).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Qemu writes zeros for what it does not know, and takes the time itself: it may
+	// be right by chance. The ninth field, a process's flags, is never 0.
+	if field(mine, 22) != field(kernels, 22) || field(mine, 9) == "0" {
+		t.Skip("the emulator makes up /proc/self/stat, with another start")
+	}
+}
+
+// field returns field n of a line of /proc/PID/stat, from the third on.
+func field(stat []byte, n int) string {
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return strings.Fields(rest)[n-3]
+}

@@ -1,0 +1,140 @@
+package sched
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"ration/check/kube/chart"
+	"ration/kube/slices"
+)
+
+var errNotYet = errors.New("they do not count yet")
+
+// refuses fails the test unless the API server refuses something in these words.
+func (w *world) refuses(words string, try func() error) {
+	w.Helper()
+	err := try()
+	if err == nil || !strings.Contains(err.Error(), words) {
+		w.Errorf("%v, want it refused with %q", err, words)
+	}
+}
+
+// slice returns one of a node, with a device of this driver.
+func slice(name, node, driver string) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &node,
+		Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1}, Devices: []resourceapi.Device{{Name: "gpu"}}}}
+}
+
+// The policies of the chart let nobody ask for what is not theirs to have.
+func TestPolicies(t *testing.T) {
+	w := newWorld(t, 1, 1) // by the plugin's account, with the chart's rights: that is not refused
+	node := w.name + "-0"
+	claims := control.Client.ResourceV1().ResourceClaims(w.name)
+	claim := func(name string, change func(*resourceapi.DeviceRequest)) error {
+		request := want{memory: "1Gi"}.request()
+		change(&request)
+		_, err := claims.Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request}}}}, metav1.CreateOptions{})
+		return err
+	}
+	// A policy counts, and ends, once the API server has taken note of it.
+	early := func() error {
+		err := claim("early", func(r *resourceapi.DeviceRequest) { r.Exactly.Capacity = nil })
+		if err == nil {
+			w.deleteClaim("early")
+		}
+		return err
+	}
+	w.must(install(w.ctx, map[string]any{"policies": map[string]any{"maxMemory": "100Gi", "maxCompute": 90}}))
+	w.eventually("the policies", func() error {
+		if early() == nil {
+			return errNotYet
+		}
+		return nil
+	})
+	t.Cleanup(func() { // other tests ask for all they like
+		w.must(install(context.Background(), map[string]any{}))
+		w.ctx = context.Background()
+		w.eventually("the policies to end", early)
+	})
+	w.refuses("has to say how much memory", func() error {
+		return claim("all", func(r *resourceapi.DeviceRequest) { r.Exactly.Capacity = nil })
+	})
+	w.refuses("more than 100Gi", func() error {
+		return claim("large", func(r *resourceapi.DeviceRequest) { *r = want{memory: "101Gi"}.request() })
+	})
+	w.refuses("more than 90 per cent", func() error {
+		return claim("busy", func(r *resourceapi.DeviceRequest) { *r = want{memory: "1Gi", compute: "91"}.request() })
+	})
+	w.refuses("more than 100Gi", func() error {
+		large := want{memory: "200Gi"}.request().Exactly
+		return claim("second", func(r *resourceapi.DeviceRequest) {
+			*r = resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
+				{Name: "small", DeviceClassName: slices.Driver, Capacity: want{memory: "1Gi"}.request().Exactly.Capacity},
+				{Name: "large", DeviceClassName: slices.Driver, Capacity: large.Capacity}}}
+		})
+	})
+	// Only in a namespace for it does the API server look at a request for admin access at all.
+	_, err := control.Client.CoreV1().Namespaces().Patch(w.ctx, chart.Namespace, types.MergePatchType, []byte(`{"metadata":{"labels":{"resource.kubernetes.io/admin-access":"true"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.refuses("admin access", func() error {
+		request := want{memory: "1Gi"}.request()
+		request.Exactly.AdminAccess = new(true)
+		_, err := control.Client.ResourceV1().ResourceClaims(chart.Namespace).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "admin"},
+			Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request}}}}, metav1.CreateOptions{})
+		return err
+	})
+	w.must(claim("fair", func(*resourceapi.DeviceRequest) {}))
+
+	// The plugin of one node, with a slice of another and of another driver; and somebody else with one of this driver.
+	plugin, err := kubernetes.NewForConfig(chart.As(control.Config, node))
+	w.must(err)
+	publish := func(c kubernetes.Interface, s *resourceapi.ResourceSlice) error {
+		_, err := c.ResourceV1().ResourceSlices().Create(w.ctx, s, metav1.CreateOptions{})
+		return err
+	}
+	w.refuses("writes no slices of another node", func() error { return publish(plugin, slice("other-node", "elsewhere", slices.Driver)) })
+	w.refuses("writes slices of driver", func() error { return publish(plugin, slice("other-driver", node, "gpu.example.com")) })
+	nowhere, err := kubernetes.NewForConfig(chart.As(control.Config, ""))
+	w.must(err)
+	w.refuses("used from a pod on a node", func() error { return publish(nowhere, slice("nowhere", node, slices.Driver)) })
+	kubelet, err := kubernetes.NewForConfig(control.As("system:node:"+node, "system:nodes", "system:authenticated"))
+	w.must(err)
+	w.refuses("only the ration plugin", func() error { return publish(kubelet, slice("kubelet", node, slices.Driver)) })
+	tenant, err := kubernetes.NewForConfig(control.As("tenant", "system:authenticated"))
+	w.must(err)
+	if err := publish(tenant, slice("tenant", node, slices.Driver)); !apierrors.IsForbidden(err) {
+		t.Errorf("a tenant publishes a device: %v", err)
+	}
+	// The account of the plugin has no other rights.
+	if _, err := plugin.CoreV1().Secrets(w.name).List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the plugin reads secrets: %v", err)
+	}
+	if _, err := plugin.ResourceV1().ResourceClaims(w.name).List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the plugin lists claims: %v", err)
+	}
+}
+
+// The API server takes the examples as they are, and no field of them is unknown to it.
+func TestExamples(t *testing.T) {
+	w := newWorld(t, 0, 0)
+	files, err := filepath.Glob("../../../kube/examples/*.yaml")
+	w.must(err)
+	if len(files) == 0 {
+		t.Fatal("there are no examples")
+	}
+	for _, file := range files {
+		objects, err := chart.ReadFile(file)
+		w.must(err)
+		w.must(chart.Apply(w.ctx, control.Config, w.name, objects))
+	}
+}

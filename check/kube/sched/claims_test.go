@@ -1,0 +1,140 @@
+package sched
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"ration/check/kube/cluster"
+	"ration/kube/slices"
+)
+
+// deleting fails the test unless a claim is there, and marked for deletion.
+func (w *world) deleting(claim string) {
+	w.Helper()
+	if w.claim(claim).DeletionTimestamp == nil {
+		w.Fatalf("claim %s is not being deleted", claim)
+	}
+}
+
+// A claim that nothing has been allocated to goes at once, and a pod that waits for it is placed with the next of its name.
+func TestDeletePending(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.must(w.makeClaim("unused", want{memory: "1Gi"}))
+	w.deleteClaim("unused")
+	w.claimGone("unused")
+	w.ask("large", want{memory: "81Gi"})
+	w.refused("large")
+	w.deleteClaim("large")
+	w.claimGone("large")
+	w.must(w.makeClaim("large", want{memory: "80Gi"}))
+	w.runs("large")
+}
+
+// A claim of a running pod stays until the pod has gone, and so does what it has. It takes no further pods.
+func TestDeleteRunning(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.ask("first", want{memory: "60Gi"})
+	w.runs("first")
+	w.deleteClaim("first")
+	w.deleteClaim("first") // twice is once
+	w.deleting("first")
+	w.ask("second", want{memory: "30Gi"})
+	w.refused("second")
+	w.must(w.makePod(w.podFor("late", "first"))) // the scheduler does not even try
+	if w.pod("first").Status.Phase != corev1.PodRunning {
+		t.Error("the pod has ended")
+	}
+	w.has("first", slices.Memory, 60*gib)
+	w.deletePod("first")
+	w.claimGone("first")
+	w.runs("second")
+	if node := w.pod("late").Spec.NodeName; node != "" {
+		t.Errorf("a pod was placed on %s with a claim that was being deleted", node)
+	}
+	w.must(w.makeClaim("first", want{memory: "50Gi"}))
+	w.runs("late")
+}
+
+// A claim of a pod that was placed, and whose node has not started it, is held as one of a running pod.
+func TestDeleteReserved(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	node := w.name + "-0"
+	kubelets.Lose(node) // it starts nothing any more, but nobody knows
+	w.ask("first", want{memory: "60Gi"})
+	w.eventually("the pod to be placed", func() error {
+		if w.pod("first").Spec.NodeName == "" {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	})
+	w.deleteClaim("first")
+	w.deleting("first")
+	w.has("first", slices.Memory, 60*gib)
+	w.ask("second", want{memory: "30Gi"})
+	w.refused("second")
+	w.must(control.Client.CoreV1().Pods(w.name).Delete(w.ctx, "first", force))
+	w.claimGone("first")
+	w.eventually("the second pod to be placed", func() error {
+		if w.pod("second").Spec.NodeName == "" {
+			return fmt.Errorf("it is not: %s", refusal(w.pod("second")))
+		}
+		return nil
+	})
+}
+
+// While no controller runs, a claim stays allocated and reserved for a pod that has gone. What it has is not handed
+// out again before a controller has seen it.
+func TestDeleteAllocated(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.ask("kept", want{memory: "20Gi"})
+	w.runs("kept")
+	w.ask("first", want{memory: "60Gi"})
+	w.runs("first")
+	control.StopComponent(cluster.ControllerManager)
+	w.deletePod("kept")
+	w.deletePod("first")
+	w.gone("kept")
+	w.gone("first")
+	w.deleteClaim("first")
+	w.deleting("first")
+	w.has("first", slices.Memory, 60*gib)
+	w.ask("second", want{memory: "30Gi"})
+	w.refused("second")
+	w.must(control.StartControllerManager(w.ctx))
+	w.claimGone("first")
+	w.runs("second")
+	// The claim that was not deleted stays, and has nothing.
+	w.eventually("the other claim to be free", func() error {
+		if s := w.claim("kept").Status; s.Allocation != nil || len(s.ReservedFor) > 0 {
+			return fmt.Errorf("it has %+v", s)
+		}
+		return nil
+	})
+}
+
+// A pod that is being deleted keeps what it has until its node has let it go.
+func TestDeleteWhileTerminating(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	node := w.name + "-0"
+	w.ask("first", want{memory: "60Gi"})
+	w.runs("first")
+	kubelets.Lose(node) // its program does not end
+	w.deletePod("first")
+	w.deleteClaim("first")
+	w.deleting("first")
+	w.ask("second", want{memory: "30Gi"})
+	w.refused("second")
+	if w.pod("first").DeletionTimestamp == nil {
+		t.Error("the pod is not being deleted")
+	}
+	w.must(control.Client.CoreV1().Pods(w.name).Delete(w.ctx, "first", force))
+	w.claimGone("first")
+	w.eventually("the second pod to be placed", func() error {
+		if w.pod("second").Spec.NodeName == "" {
+			return fmt.Errorf("it is not: %s", refusal(w.pod("second")))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,170 @@
+package processes
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"ration/check/harness"
+	"ration/internal/abi"
+)
+
+// ownersPoints are where an owner can be while others take it for dead.
+var ownersPoints = []abi.Failpoint{
+	abi.TurnTaken, abi.ChangeRead, abi.ChangeAnnounced, abi.NoteRead, abi.ChangeNoted, abi.ChangeApplied, abi.ChangeBooked,
+	abi.SeqlockB, abi.SeqlockTurned, abi.SeqlockA, abi.TurnLeft,
+}
+
+// A process that has lost its lock is taken for dead by one in another PID namespace,
+// which cannot ask for it, while it is in the middle of a change. Whatever it does when
+// it goes on, be its slot free by then or another process's: not a byte is lost or
+// counted twice, and no other process is told that the region is damaged.
+func TestTakenForDeadAtEveryPoint(t *testing.T) {
+	harness.NeedPIDs(t)
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		for _, p := range ownersPoints {
+			for n := 1; n <= 3; n++ { // its first charge, its second, and a return
+				for _, claimed := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%v:%d/claimed=%v", p, n, claimed), func(t *testing.T) {
+						takenForDead(t, mix, p, n, claimed)
+					})
+				}
+			}
+		}
+	})
+}
+
+// The same while the reaper is in the middle, too: stopped at a step of its own until the
+// process it takes for dead has gone on.
+func TestTakenForDeadWhileReaped(t *testing.T) {
+	harness.NeedPIDs(t)
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		for _, reaping := range []abi.Failpoint{abi.ReapCondemned, abi.ReapFenced, abi.ReapAnnounced, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled} {
+			for _, p := range []abi.Failpoint{abi.ChangeRead, abi.ChangeNoted, abi.ChangeApplied} {
+				if reaping == abi.ReapFenced && p != abi.ChangeNoted {
+					continue // nothing is announced, or it is applied
+				}
+				t.Run(fmt.Sprintf("%v/%v", reaping, p), func(t *testing.T) {
+					d := stopOwner(t, mix, p, 2)
+					inside := start(t, mix, 2, harness.NewPIDs())
+					reaper := harness.StartBeside(t, inside, mix.Of(3).Fault, harness.Fault(reaping, 1, "stop"))
+					reaper.OK("open %s", d.path)
+					stopped := reaper.StoppedOrDead()
+					reaper.Tell("reap")
+					select {
+					case <-stopped:
+					case line := <-reaper.Lines():
+						t.Fatalf("%v was not passed: %s", reaping, line)
+					case <-time.After(harness.Bound):
+						t.Fatalf("%v was not passed", reaping)
+					}
+					d.goesOn()
+					reaper.Continue()
+					if got := reaper.Answer(); got.Verdict() != "ok" {
+						t.Error(got)
+					}
+					reaper.Quit()
+					d.a.OK("reap")
+					d.check(0)
+					inside.Quit()
+					checkEmpty(t, d.path)
+				})
+			}
+		}
+	})
+}
+
+// falseDeath is a process that is stopped in the middle of a change and has lost its
+// lock, and one that lives beside it.
+type falseDeath struct {
+	t    *testing.T
+	path string
+	a, v *harness.Worker
+	slot int // v's
+}
+
+// stopOwner stops an owner where it passes a failpoint for the n-th time: in its first
+// charge, in its second, or in a return.
+func stopOwner(t *testing.T, mix harness.Mix, p abi.Failpoint, n int) *falseDeath {
+	path := newPath(t)
+	d := &falseDeath{t: t, path: path, a: join(t, mix, 1, path, mib), v: harness.Start(t, mix.Of(0).Fault, harness.Fault(p, n, "stop"))}
+	d.v.OK("open %s", path)
+	d.slot = d.v.OK("claim v").Int("slot")
+	stopped := d.v.StoppedOrDead()
+	for _, order := range []string{fmt.Sprintf("charge 0 data %d", piece), fmt.Sprintf("charge 0 module %d", piece), fmt.Sprintf("return 0 data %d", piece)} {
+		d.a.OK("charge 0 data 1") // so that the word names another's change
+		d.a.OK("return 0 data 1") // and the peak is written: v need ask nobody for it
+		d.v.OK("lose")            // before each: a process that asks the kernel anything opens the file, and takes its lock, again
+		d.v.Tell("%s", order)
+		select {
+		case <-stopped:
+			return d
+		case <-d.v.Lines():
+		case <-time.After(harness.Bound):
+			t.Fatalf("%s: neither an answer nor a stop", order)
+		}
+	}
+	t.Fatalf("%v was not passed %d times", p, n)
+	return nil
+}
+
+// goesOn lets the owner go on: it is told, now or at its next request, that its slot is
+// not its own any more.
+func (d *falseDeath) goesOn() {
+	d.t.Helper()
+	d.v.Continue()
+	if got := d.v.Answer(); got.Verdict() == "error" && got.Code() != "evicted" {
+		d.t.Errorf("continued: %s", got)
+	}
+	if got := d.v.Ask("charge 0 data 1"); got.Code() != "evicted" {
+		d.t.Errorf("after that: %s", got)
+	}
+}
+
+// check checks that the others, who hold so many bytes, can have the rest, to the last
+// byte.
+func (d *falseDeath) check(held int) {
+	d.t.Helper()
+	used := balanced(d.t, d.path)
+	d.a.OK("charge 0 data %d", mib-int(used[0]))
+	if got := d.a.Ask("charge 0 data 1"); got.Verdict() != "refused" {
+		d.t.Errorf("a byte beyond the limit: %s", got)
+	}
+	if got := d.a.OK("used 0").Int("bytes"); got != mib {
+		d.t.Errorf("%d bytes are granted", got)
+	}
+	d.a.OK("return 0 data %d", mib-held)
+	d.v.Kill()
+	d.a.Quit()
+}
+
+func takenForDead(t *testing.T, mix harness.Mix, p abi.Failpoint, n int, claimed bool) {
+	d := stopOwner(t, mix, p, n)
+	reaper := start(t, mix, 2, harness.NewPIDs())
+	reaper.OK("open %s", d.path)
+	if got := reaper.OK("reap").Int("slots"); got != 1 {
+		t.Fatalf("%d slots were reaped", got)
+	}
+	held := 0
+	if claimed {
+		for tries := 0; reaper.OK("claim heir").Int("slot") != d.slot; tries++ {
+			if tries == abi.ClaimWindow {
+				t.Fatalf("slot %d cannot be had", d.slot)
+			}
+			reaper.OK("leave")
+		}
+		reaper.OK("charge 0 context %d", piece)
+	}
+	d.goesOn()
+	if claimed {
+		reaper.OK("charge 0 module %d", piece) // its figures are right again
+		held = 2 * piece
+		if want, got := fmt.Sprintf("%d:%d:%d:%d:0:0", d.slot, held, piece, piece), d.a.OK("holdings 0"); !slices.Contains(got.Fields(), want) {
+			t.Errorf("no %s in %v", want, got)
+		}
+	}
+	d.check(held)
+	reaper.Quit()
+	checkEmpty(t, d.path)
+}

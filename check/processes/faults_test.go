@@ -1,0 +1,200 @@
+package processes
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"ration/check/harness"
+	"ration/internal/abi"
+)
+
+// faultRun is one run of a scenario.
+type faultRun struct {
+	t       *testing.T
+	mix     harness.Mix
+	path    string
+	workers map[string]*harness.Worker // by their names in the scenario
+}
+
+// eachFault runs the scenario of every failpoint once for every pass, with the victim
+// dying or stopping there. A failpoint that no scenario reaches fails the test.
+func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n int)) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		for p := abi.FailpointNone + 1; p < abi.HostPIDTaken; p++ { // the others are not the region's
+			passes := scenarioFor(p, "").passes
+			if passes == 0 {
+				t.Errorf("no scenario leads to %v", p)
+			}
+			for n := 1; n <= passes; n++ {
+				t.Run(fmt.Sprintf("%v:%d", p, n), func(t *testing.T) {
+					path := newPath(t)
+					r := &faultRun{t: t, mix: mix, path: path, workers: map[string]*harness.Worker{}}
+					r.workers["v"] = harness.Start(t, mix.Of(0).Fault, harness.Fault(p, n, mode))
+					r.workers["a"] = start(t, mix, 1)
+					s := scenarioFor(p, path)
+					if !s.first {
+						r.enter()
+					}
+					if !r.run(s) {
+						t.Fatalf("%v was not passed %d times", p, n)
+					}
+					test(r, s, n)
+				})
+			}
+		}
+	})
+}
+
+// enter attaches the survivor to the region.
+func (r *faultRun) enter() {
+	r.t.Helper()
+	r.workers["a"].OK("open %s%s", r.path, limitFields(scenarioLimit, scenarioLimit, scenarioLimit))
+	r.workers["a"].OK("claim survivor")
+}
+
+// run carries out the steps until the victim has died or stopped. It returns false if
+// that did not happen.
+func (r *faultRun) run(s scenario) bool {
+	r.t.Helper()
+	fault := r.workers["v"].StoppedOrDead()
+	for _, step := range s.steps {
+		w := r.workers[step.worker]
+		switch {
+		case step.worker == "v":
+			w.Tell("%s", step.order)
+			select {
+			case <-fault:
+				return true
+			case _, alive := <-w.Lines(): // an answer, which may be a refusal
+				if !alive {
+					return true
+				}
+			case <-time.After(harness.Bound):
+				r.t.Fatalf("%s: neither an answer nor a fault", step.order)
+			}
+		case step.order == "kill":
+			w.Kill()
+		default:
+			if w == nil {
+				w = start(r.t, r.mix, len(r.workers))
+				r.workers[step.worker] = w
+			}
+			if got := w.Ask("%s", step.order); got.Verdict() == "error" {
+				r.t.Fatalf("%s: %s", step.order, got)
+			}
+		}
+	}
+	return false
+}
+
+// A process that is killed at any failpoint takes nothing from the others: the next
+// process gets all its bytes, and all slots can be used. When it is found dead, its
+// last change is still the device's last one, or, every other time, others followed.
+func TestKilledAtEveryPoint(t *testing.T) {
+	eachFault(t, "kill", func(r *faultRun, s scenario, n int) { r.checkKilled(s, n%2 == 0) })
+}
+
+// checkKilled lets the survivor find the victim dead, and take what it held. followed
+// makes other changes first.
+func (r *faultRun) checkKilled(s scenario, followed bool) {
+	r.t.Helper()
+	r.workers["v"].Kill()
+	a := r.workers["a"]
+	if s.first {
+		r.enter()
+	}
+	a.OK("leave")
+	a.OK("claim survivor")
+	for d := range scenarioDevices {
+		if followed {
+			a.OK("charge %d data 1", d)
+			a.OK("return %d data 1", d)
+		}
+	}
+	for d := range scenarioDevices {
+		a.OK("charge %d data %d", d, scenarioLimit)
+		if got := a.OK("used %d", d).Int("bytes"); got != scenarioLimit {
+			r.t.Errorf("device %d: %d bytes granted, but the survivor holds %d", d, got, scenarioLimit)
+		}
+	}
+	a.OK("reap")
+	balanced(r.t, r.path)
+	r.t.Logf("the longest operation took %v", time.Duration(a.OK("stop").Int("longest")))
+	if got := a.Ask("claims %d", abi.FenceSlot-1); got.Verdict() != "ok" {
+		r.t.Errorf("claiming every slot but its own: %s", got)
+	}
+	a.Quit()
+	checkEmpty(r.t, r.path)
+}
+
+// A process that is stopped at any failpoint keeps what it holds and blocks no other
+// process. Continued, it finishes its operation, and the accounts balance.
+func TestStoppedAtEveryPoint(t *testing.T) {
+	eachFault(t, "stop", func(r *faultRun, s scenario, _ int) {
+		a := r.workers["a"]
+		if s.first {
+			r.enter()
+		}
+		a.OK("leave")
+		a.OK("claim survivor")
+		for d := range scenarioDevices {
+			a.OK("charge %d data %d", d, scenarioLimit-s.holds)
+		}
+		other := join(r.t, r.mix, 2, r.path)
+		if verdict := other.Ask("charge 0 data %d", scenarioLimit).Verdict(); verdict != "refused" {
+			r.t.Errorf("a charge of the whole limit, most of it held: %s", verdict)
+		}
+		other.OK("reap")
+		took := time.Duration(max(a.OK("stop").Int("longest"), other.OK("stop").Int("longest")))
+		r.t.Logf("the longest operation took %v", took)
+
+		v := r.workers["v"]
+		v.Continue()
+		if got := v.Answer(); got.Verdict() == "error" {
+			r.t.Errorf("continued: %s", got)
+		}
+		balanced(r.t, r.path)
+		for _, w := range []*harness.Worker{v, a, other} {
+			w.Quit()
+		}
+		checkEmpty(r.t, r.path)
+	})
+}
+
+// Racing initialisers that die one after the other, each at another failpoint, leave a
+// region that the last one completes.
+func TestDyingInitialisers(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		for range rounds(5) {
+			path := newPath(t)
+			gate := harness.NewGate(t)
+			var victims []*harness.Worker
+			for p := abi.InitOpened; p <= abi.InitDone; p++ {
+				w := harness.Start(t, mix.Of(int(p)).Fault, harness.Fault(p, 1, "kill"), gate.At())
+				w.Tell("gate")
+				w.Tell("open %s 0=%d", path, mib)
+				victims = append(victims, w)
+			}
+			survivors := make([]*harness.Worker, 4)
+			for i := range survivors {
+				survivors[i] = start(t, mix, i, gate.At())
+				survivors[i].Tell("gate")
+			}
+			gate.Open()
+			for _, w := range survivors {
+				w.Answer()
+				w.OK("open %s 0=%d", path, mib)
+				w.OK("claim survivor")
+			}
+			for _, w := range victims {
+				w.Kill() // those that came too late for their failpoint are still alive
+			}
+			survivors[0].OK("charge 0 data %d", mib)
+			for _, w := range survivors {
+				w.Quit()
+			}
+			checkEmpty(t, path)
+		}
+	})
+}

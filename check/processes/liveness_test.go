@@ -1,0 +1,108 @@
+package processes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/check/emulated"
+	"ration/check/harness"
+)
+
+// A killed process that is still a zombie counts as dead.
+func TestZombieIsReaped(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		survivor := join(t, mix, 0, path, mib)
+		victim := join(t, mix, 1, path)
+		victim.OK("charge 0 data %d", mib)
+		victim.KillToZombie()
+		survivor.OK("charge 0 data %d", mib)
+		if n := survivor.OK("counters").Int("reaped"); n != 1 {
+			t.Errorf("%d slots reaped, want the zombie's", n)
+		}
+		victim.Kill()
+		survivor.Quit()
+		checkEmpty(t, path)
+	})
+}
+
+// A process that lost its lock by closing files that it did not open keeps its bytes
+// until it dies.
+func TestLostLock(t *testing.T) {
+	emulated.NeedStart(t)
+	for _, order := range []string{"touch", "lose", "lose FILE"} {
+		t.Run(order, func(t *testing.T) {
+			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+				path := newPath(t)
+				order := strings.ReplaceAll(order, "FILE", filepath.Join(filepath.Dir(path), "other"))
+				other := join(t, mix, 0, path, mib)
+				careless := join(t, mix, 1, path)
+				careless.OK("charge 0 data %d", mib)
+				careless.OK("%s", order)
+				if locked(t, path, careless.PID()) {
+					t.Fatal("the lock was not lost")
+				}
+				if n := other.OK("reap").Int("slots"); n != 0 {
+					t.Errorf("%d living processes reaped", n)
+				}
+				if got := other.Ask("charge 0 data 1"); got.Verdict() != "refused" {
+					t.Errorf("a charge though a living process holds everything: %s", got)
+				}
+				careless.OK("return 0 data %d", mib)
+				careless.OK("charge 0 module %d", mib)
+				careless.Kill()
+				other.OK("charge 0 data %d", mib)
+				other.Quit()
+				checkEmpty(t, path)
+			})
+		})
+	}
+}
+
+// A lock that was lost is taken again, if the descriptor is still open.
+func TestLockComesBack(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		w := join(t, mix, 0, path, mib)
+		w.OK("touch")
+		if locked(t, path, w.PID()) {
+			t.Fatal("the lock was not lost")
+		}
+		for ops := 0; !locked(t, path, w.PID()); {
+			w.OK("churn 0 1 4096")
+			ops += w.OK("stop").Int("ops")
+			if ops > 100_000 {
+				t.Fatalf("no lock after %d operations", ops)
+			}
+		}
+	})
+}
+
+// locked returns whether a process holds a record lock on a file, by /proc/locks.
+func locked(t *testing.T, path string, pid int) bool {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(list)) {
+		// 1: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 0
+		f := strings.Fields(line)
+		if len(f) < 6 || f[1] != "POSIX" || f[4] != fmt.Sprint(pid) {
+			continue
+		}
+		if at := strings.Split(f[5], ":"); at[len(at)-1] == fmt.Sprint(st.Ino) {
+			return true
+		}
+	}
+	return false
+}

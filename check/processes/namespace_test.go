@@ -1,0 +1,193 @@
+package processes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"ration/check/harness"
+	"ration/internal/region"
+)
+
+// enter starts n workers at once, each in a PID namespace of its own, in which each has
+// the PID 1.
+func enter(t *testing.T, mix harness.Mix, n int, path string) []*harness.Worker {
+	t.Helper()
+	gate := harness.NewGate(t)
+	workers := make([]*harness.Worker, n)
+	for i := range workers {
+		workers[i] = start(t, mix, i, harness.NewPIDs(), gate.At())
+		workers[i].Tell("gate")
+		workers[i].Tell("open %s 0=%d", path, n*piece)
+		workers[i].Tell("claim worker-%d", i)
+		workers[i].Tell("charge 0 data %d", piece)
+	}
+	gate.Open()
+	for _, w := range workers {
+		for range 4 {
+			if a := w.Answer(); a.Verdict() != "ok" {
+				t.Fatal(a)
+			}
+		}
+	}
+	return workers
+}
+
+// The host knows the host PID of every process at once, also if all of them start
+// together and have the PID 1; and killed, they are reaped from the host or from
+// another namespace.
+func TestNamespaces(t *testing.T) {
+	harness.NeedPIDs(t)
+	for _, reaper := range []string{"host", "namespace"} {
+		for _, n := range []int{8, 32} {
+			t.Run(fmt.Sprintf("%d reaped from %s", n, reaper), func(t *testing.T) {
+				harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+					path := newPath(t)
+					workers := enter(t, mix, n, path)
+					if reaper == "host" {
+						harness.NeedHost(t)
+						checkHostPIDs(t, path, workers)
+					}
+					var options []harness.Option
+					if reaper == "namespace" {
+						options = append(options, harness.NewPIDs())
+					}
+					heir := start(t, mix, n, options...)
+					heir.OK("open %s", path)
+					heir.OK("claim heir")
+					for _, w := range workers[:n/2] {
+						w.Kill()
+					}
+					if got := heir.OK("reap").Int("slots"); got != n/2 {
+						t.Errorf("%d of %d dead processes reaped, %d of %d live", got, n/2, n-n/2, n)
+					}
+					for _, w := range workers[n/2:] {
+						w.Kill()
+					}
+					heir.OK("charge 0 data %d", n*piece)
+					heir.Quit()
+					checkEmpty(t, path)
+				})
+			})
+		}
+	}
+}
+
+// checkHostPIDs checks that a reader on the host finds each worker's host PID in the
+// region.
+func checkHostPIDs(t *testing.T, path string, workers []*harness.Worker) {
+	t.Helper()
+	r, err := region.OpenMapped(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	list, err := r.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := map[string]int{}
+	for _, p := range list {
+		if p.PID != 1 || p.Dead {
+			t.Errorf("%s has PID %d, dead: %v; want 1, alive", p.Name, p.PID, p.Dead)
+		}
+		host[p.Name] = p.HostPID
+	}
+	found := 0
+	for i, w := range workers {
+		if host[fmt.Sprintf("worker-%d", i)] == w.PID() {
+			found++
+		}
+	}
+	t.Logf("host PIDs found: %d of %d", found, len(workers))
+	if found != len(workers) {
+		t.Errorf("host PIDs %v, want those of %d workers", host, len(workers))
+	}
+}
+
+// Two processes of one PID namespace read the /proc of another one, as in a container
+// without a /proc of its own. The PIDs there belong to other processes, and say nothing
+// about which of the two is alive.
+func TestForeignProc(t *testing.T) {
+	harness.NeedPIDs(t)
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		survivor := start(t, mix, 0, harness.NewPIDs())
+		survivor.OK("open %s 0=%d", path, mib)
+		survivor.OK("claim survivor")
+		victim := namesake(t, survivor, mix.Of(1).Plain, path)
+		victim.OK("claim victim")
+		victim.OK("charge 0 data %d", mib)
+		victim.Kill()
+		survivor.OK("charge 0 data %d", mib)
+		survivor.Quit()
+		checkEmpty(t, path)
+	})
+}
+
+// namesake starts a worker beside another one and opens the region. The PID of the
+// worker in its namespace is that of another process on the host: low numbers there
+// belong to kernel threads, which never die.
+func namesake(t *testing.T, w *harness.Worker, binary, path string) *harness.Worker {
+	t.Helper()
+	for range 100 {
+		beside := harness.StartBeside(t, w, binary)
+		pid := beside.OK("open %s", path).Int("pid")
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+			return beside
+		}
+		beside.Kill()
+	}
+	t.Skip("no process of the host has a low PID")
+	return nil
+}
+
+// A process whose descriptor of the region was closed and reused for another file can
+// no longer ask which processes are alive. It must not use an answer about the other
+// file.
+func TestReusedDescriptor(t *testing.T) {
+	harness.NeedPIDs(t)
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		holder := start(t, mix, 0, harness.NewPIDs())
+		holder.OK("open %s 0=%d", path, mib)
+		holder.OK("claim holder")
+		holder.OK("charge 0 data %d", mib)
+
+		careless := start(t, mix, 1, harness.NewPIDs())
+		careless.OK("open %s", path)
+		careless.OK("claim careless")
+		careless.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
+		if got := careless.Ask("charge 0 data %d", mib); got.Verdict() == "ok" {
+			t.Errorf("granted bytes that a living process holds")
+		}
+		if got := holder.Ask("return 0 data %d", mib); got.Verdict() != "ok" {
+			t.Errorf("the living process lost its bytes: %s", got)
+		}
+	})
+}
+
+// A process in another namespace that has lost its lock cannot be told from a dead one.
+// It is reaped; it gets an error afterwards, and writes nothing more.
+func TestEvicted(t *testing.T) {
+	harness.NeedPIDs(t)
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		heir := start(t, mix, 0, harness.NewPIDs())
+		heir.OK("open %s 0=%d", path, mib)
+		heir.OK("claim heir")
+		careless := join(t, mix, 1, path)
+		careless.OK("charge 0 data %d", mib/2)
+		careless.OK("lose")
+		heir.OK("charge 0 data %d", mib)
+		for _, order := range []string{"charge 0 data 1", "return 0 data 1", "leave"} {
+			if got := careless.Ask("%s", order); got.Code() != "evicted" {
+				t.Errorf("%s: %s", order, got)
+			}
+		}
+		if used := balanced(t, path)[0]; used != mib {
+			t.Errorf("%d bytes are granted, but %d are held", used, mib)
+		}
+	})
+}

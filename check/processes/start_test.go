@@ -1,0 +1,116 @@
+package processes
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"ration/check/harness"
+)
+
+// race starts n workers that open path at one moment, worker i with limit(i).
+func race(t *testing.T, mix harness.Mix, n int, path string, limit func(int) int) ([]*harness.Worker, []harness.Answer) {
+	t.Helper()
+	gate := harness.NewGate(t)
+	workers := make([]*harness.Worker, n)
+	for i := range workers {
+		workers[i] = start(t, mix, i, gate.At())
+		workers[i].Tell("gate")
+		workers[i].Tell("open %s 0=%d", path, limit(i))
+		workers[i].Tell("claim worker-%d", i)
+	}
+	gate.Open()
+	opened := make([]harness.Answer, n)
+	for i, w := range workers {
+		w.Answer() // the gate
+		if opened[i] = w.Answer(); opened[i].Verdict() != "ok" {
+			t.Fatalf("worker %d: %s", i, opened[i])
+		}
+	}
+	return workers, opened
+}
+
+// Of many processes that start at once exactly one initialises the region, and each
+// gets a slot of its own.
+func TestRacingInitialisers(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		for _, n := range []int{8, 18, 32} {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				for range rounds(4) {
+					path := newPath(t)
+					workers, opened := race(t, mix, n, path, func(int) int { return mib })
+					roles, slots := map[string]int{}, map[int]bool{}
+					for i, w := range workers {
+						roles[opened[i].Text("role")]++
+						slots[w.Answer().Int("slot")] = true
+					}
+					if roles["initialiser"] != 1 || len(slots) != n {
+						t.Errorf("%d processes: roles %v, %d slots", n, roles, len(slots))
+					}
+					t.Logf("%d processes: %v", n, roles)
+					for _, w := range workers {
+						w.Quit()
+					}
+					checkEmpty(t, path)
+				}
+			})
+		}
+	})
+}
+
+// Of processes with different limits, the limit of one is used by all, and the others
+// are told that theirs differs.
+func TestRacingLimits(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		const n = 8
+		path := newPath(t)
+		workers, opened := race(t, mix, n, path, func(i int) int { return (i + 1) * mib })
+		first := workers[0]
+		first.Answer() // the claim
+		limit := first.OK("limit 0").Int("bytes")
+		for i, w := range workers {
+			if w != first {
+				w.Answer()
+			}
+			if got := w.OK("limit 0").Int("bytes"); got != limit {
+				t.Errorf("worker %d uses a limit of %d, worker 0 of %d", i, got, limit)
+			}
+			differs, want := opened[i].Text("differ"), "0"
+			if limit == (i+1)*mib {
+				want = ""
+			}
+			if differs != want {
+				t.Errorf("worker %d has the limit %d where the region has %d: told that %q differ", i, (i+1)*mib, limit, differs)
+			}
+		}
+	})
+}
+
+// Processes that start and exit fast leave nothing behind: no stale slot, no byte, and
+// nothing to reap. The region is new every tenth round.
+func TestStartAndExitFast(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		const n = 16
+		path := newPath(t)
+		for round := range rounds(50) {
+			if round%10 == 0 {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			workers := make([]*harness.Worker, n)
+			for i := range workers {
+				workers[i] = start(t, mix, i)
+				workers[i].Tell("open %s 0=%d", path, mib)
+				workers[i].Tell("claim fast-%d", i)
+				workers[i].Tell("charge 0 data %d", mib/n)
+			}
+			for _, w := range workers {
+				w.Quit() // which fails for any answer but ok
+			}
+			if round%10 == 9 {
+				checkEmpty(t, path)
+			}
+		}
+	})
+}

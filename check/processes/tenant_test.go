@@ -1,0 +1,466 @@
+package processes
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ration/check/emulated"
+	"ration/check/harness"
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/machine"
+)
+
+// What a tenant writes into its own region is a claim. These tests write it, and look at
+// it with what an operator uses.
+
+// tenant is a file that its owner writes as it likes.
+type tenant struct {
+	t *testing.T
+	f *os.File
+}
+
+func newTenant(t *testing.T, path string) tenant {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return tenant{t, f}
+}
+
+func (w tenant) word(value uint64, path ...any) {
+	w.t.Helper()
+	if _, err := w.f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), harness.Offset(path...)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// slot writes an active slot that belongs to no process.
+func (w tenant) slot(slot int, pid, uid uint64, name string) {
+	w.t.Helper()
+	w.word(uint64(abi.MakeStatus(1, abi.SlotActive)), "Status", slot)
+	w.word(pid, "Slots", slot, "PID")
+	w.word(uid, "Slots", slot, "UID")
+	w.word(uint64(abi.MakeHostPID(1, int(pid))), "Slots", slot, "HostPID")
+	b := make([]byte, abi.NameLen)
+	copy(b, name)
+	if _, err := w.f.WriteAt(b, harness.Offset("Slots", slot, "Name")); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// joined makes a job in which another process holds a mebibyte.
+func joined(t *testing.T) (string, *harness.Worker) {
+	t.Helper()
+	path := newPath(t)
+	w := join(t, harness.GoOnly(), 0, path, gib)
+	w.OK("charge 0 data %d", mib)
+	return path, w
+}
+
+const gib = 1 << 30
+
+// Who a process is comes from the kernel. What only the slot says is shown as that, and
+// blocks nothing.
+func TestTenantClaimsToBeAnother(t *testing.T) {
+	path, w := joined(t)
+	before, err := machine.ReadRegion(path)
+	if err != nil || len(before.Processes) != 1 || !before.Processes[0].Verified {
+		t.Fatalf("got %+v, %v", before, err)
+	}
+	real := before.Processes[0]
+	if real.HostPID != w.PID() && region.OnHost() {
+		t.Errorf("its PID is %d, and %d is shown", w.PID(), real.HostPID)
+	}
+	bad := newTenant(t, path)
+	bad.word(1, "Slots", real.Slot, "PID")
+	bad.word(12345, "Slots", real.Slot, "UID")
+	bad.word(uint64(abi.MakeHostPID(1, 1)), "Slots", real.Slot, "HostPID")
+	// A second slot names process 2, a kernel thread on the host, which ends only with the machine.
+	bad.slot(real.Slot+1, 2, 0, "kthreadd")
+	bad.word(uint64(real.Slot+2), "Header", "HighWater")
+	after, err := machine.ReadRegion(path)
+	if err != nil || len(after.Processes) != 2 {
+		t.Fatalf("got %+v, %v", after, err)
+	}
+	for _, p := range after.Processes {
+		switch p.Slot {
+		case real.Slot:
+			if !p.Verified || p.PID != real.PID || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID {
+				t.Errorf("its owner is shown as %+v", p)
+			}
+		default:
+			if p.Verified || p.State != machine.Dead || p.User != "0" {
+				t.Errorf("a claim is shown as %+v", p)
+			}
+		}
+	}
+	// The operator is told to end the process that runs, and no other.
+	err = job.Remove(job.Job{Path: path}, true)
+	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "kthreadd") {
+		t.Errorf("removing it: %v", err)
+	}
+	w.Kill()
+	if err := job.Remove(job.Job{Path: path}, false); err != nil {
+		t.Errorf("when its process has ended: %v", err)
+	}
+}
+
+// A flood of slots costs a bounded look: no user is looked up, no process asked for.
+func TestTenantFloodsTheSlots(t *testing.T) {
+	path, _ := joined(t)
+	bad := newTenant(t, path)
+	for slot := 1; slot < abi.Slots; slot++ {
+		bad.slot(slot, uint64(os.Getpid()), uint64(100000+slot), "\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f")
+	}
+	bad.word(1<<60, "Header", "HighWater")
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) < abi.Slots-2 {
+		t.Fatalf("%d processes, %v", len(j.Processes), err)
+	}
+	out, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []string{"\x1b", "\x07", "\u202e", "\u009b", "\x7f", `\u001b`, `\u0007`} {
+		if bytes.Contains(out, []byte(c)) {
+			t.Errorf("%q reaches the reader", c)
+		}
+	}
+	for _, p := range j.Processes[1:] {
+		if p.Verified || p.User != strconv.Itoa(p.UID) {
+			t.Fatalf("a claim is shown as %+v", p)
+		}
+	}
+}
+
+// Whatever a tenant does to its file while an operator's tools look at it, they go on.
+func TestTenantScribbles(t *testing.T) {
+	emulated.NeedFaultAddress(t) // limits are written through a mapping
+	path, w := joined(t)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := newTenant(t, path)
+	stop := make(chan struct{})
+	var scribbler sync.WaitGroup
+	scribbler.Go(func() {
+		random := rand.New(rand.NewPCG(1, 2))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			switch random.IntN(6) {
+			case 0:
+				_ = bad.f.Truncate(0)
+			case 1:
+				_ = bad.f.Truncate(int64(len(good) / 2))
+			case 2:
+				_ = bad.f.Truncate(int64(len(good)))
+			case 3: // as it was, so that the looks come far
+				_, _ = bad.f.WriteAt(good, 0)
+			default:
+				at := random.Int64N(int64(len(good) - 4096))
+				rubbish := make([]byte, 1+random.IntN(4096))
+				for i := range rubbish {
+					rubbish[i] = byte(random.Uint32())
+				}
+				_, _ = bad.f.WriteAt(rubbish, at)
+			}
+		}
+	})
+	looked := 0
+	for range rounds(400) {
+		if _, err := machine.ReadRegion(path); err == nil {
+			looked++
+		}
+		if r, err := region.OpenForLimits(path); err == nil {
+			_ = r.SetLimit(0, abi.MakeLimit(gib, 0))
+			_ = r.Refresh()
+			_, _ = r.Holdings(0, nil)
+			_ = r.Close()
+		}
+		_ = region.Locked(path)
+	}
+	close(stop)
+	scribbler.Wait()
+	t.Logf("%d looks found a region in order", looked)
+	w.Kill() // whose mapping may be gone
+}
+
+// What only takes a name in the file system makes no reader wait, and leads none astray.
+func TestTenantPlantsFiles(t *testing.T) {
+	elsewhere, _ := joined(t)
+	dir := t.TempDir()
+	for name, plant := range map[string]func(string) error{
+		"a pipe":            func(path string) error { return unix.Mkfifo(path, 0o666) },
+		"a folder":          func(path string) error { return os.Mkdir(path, 0o777) },
+		"a link":            func(path string) error { return os.Symlink(elsewhere, path) },
+		"a link to itself":  func(path string) error { return os.Symlink(path, path) },
+		"an endless device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"an empty file":     func(path string) error { return os.WriteFile(path, nil, 0o666) },
+		"a large file":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o666), os.Truncate(path, 1<<40)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
+			if err := plant(path); err != nil {
+				t.Fatal(err)
+			}
+			if j, err := machine.ReadRegion(path); err == nil {
+				t.Errorf("it was read: %+v", j)
+			}
+			if r, err := region.OpenForLimits(path); err == nil {
+				t.Errorf("it was opened")
+				_ = r.Close()
+			}
+			if err := job.Remove(job.Job{Path: path}, true); err == nil {
+				t.Error("it was removed")
+			}
+		})
+	}
+	if _, err := machine.ReadRegion(elsewhere); err != nil {
+		t.Errorf("the other job's region: %v", err)
+	}
+}
+
+// A lease on a region, which the file's owner can take, makes nobody wait: the kernel would let
+// them wait for 45 s, and then open it.
+func TestTenantLeasesTheRegion(t *testing.T) {
+	path := newPath(t)
+	r, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	bad := newTenant(t, path)
+	if _, err := unix.FcntlInt(bad.f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("no leases here: %v", err) // some file systems have none, nor where another process has the file open
+	}
+	for name, look := range map[string]func() error{
+		"reading":    func() error { _, err := machine.ReadRegion(path); return err },
+		"for limits": func() error { r, err := region.OpenForLimits(path); closeIf(r); return err },
+		"joining":    func() error { r, err := region.Open(path, region.Options{}); closeIf(r); return err },
+		"removing":   func() error { return job.Remove(job.Job{Path: path}, false) },
+		"asking if locked": func() error {
+			if region.Locked(path) {
+				return unix.EAGAIN
+			}
+			return nil
+		},
+	} {
+		if look() == nil {
+			t.Errorf("%s: it was done, so that it waited", name)
+		}
+	}
+}
+
+func closeIf(r *region.Region) {
+	if r != nil {
+		_ = r.Close()
+	}
+}
+
+// The kernel names a lock's holder by the PID of the process that took it, which may be
+// another process's by now, as the lock lives on in a child that shares its descriptors.
+// Here a thread with descriptors of its own has the lock: the process that the kernel names
+// does not have it either.
+func TestTenantLeavesALock(t *testing.T) {
+	path, w := joined(t)
+	before, err := machine.ReadRegion(path)
+	if err != nil || len(before.Processes) != 1 || !before.Processes[0].Verified {
+		t.Fatalf("got %+v, %v", before, err)
+	}
+	slot := before.Processes[0].Slot + 1
+	bad := newTenant(t, path)
+	bad.slot(slot, 1, 0, "victim")
+	bad.word(uint64(slot+1), "Header", "HighWater")
+	stop, locked := make(chan struct{}), make(chan error)
+	var holder sync.WaitGroup
+	hold := func() {
+		locked <- func() error {
+			if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+				return err
+			}
+			fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+			return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
+		}()
+		<-stop
+	}
+	holder.Go(func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != os.Getpid() {
+			hold() // never unlocked: the thread ends with this function, and its descriptors with it
+			return
+		}
+		// What the kernel shows of a process is of its first thread, which this is: another has to do it.
+		var other sync.WaitGroup
+		other.Go(func() { runtime.LockOSThread(); hold() })
+		other.Wait()
+		runtime.UnlockOSThread()
+	})
+	t.Cleanup(func() { close(stop); holder.Wait() })
+	if err := <-locked; err != nil {
+		t.Fatal(err)
+	}
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+	if err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l); err != nil || int(l.Pid) != os.Getpid() {
+		t.Fatalf("the kernel names %d, not %d (%v)", l.Pid, os.Getpid(), err)
+	}
+	after, err := machine.ReadRegion(path)
+	if err != nil || len(after.Processes) != 2 {
+		t.Fatalf("got %+v, %v", after, err)
+	}
+	for _, p := range after.Processes {
+		if p.Slot == slot && (p.Verified || p.State != machine.Live) || p.Slot != slot && !p.Verified {
+			t.Errorf("shown as %+v", p)
+		}
+		// What the kernel names comes before what the slot says, as a claim like that.
+		if p.Slot == slot && (region.OnHost() && p.HostPID != os.Getpid() || !region.OnHost() && p.PID != os.Getpid()) {
+			t.Errorf("the kernel names %d, and it is shown as %+v", os.Getpid(), p)
+		}
+	}
+	err = job.Remove(job.Job{Path: path}, true)
+	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())+" (victim") {
+		t.Errorf("removing it: %v", err)
+	}
+}
+
+// A process that can open a region can lock its slots' bytes without joining. A claim then
+// says that, and which process it is.
+func TestTenantLocksTheSlots(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		w := start(t, mix, 0)
+		w.OK("open %s", path)
+		bad := newTenant(t, path)
+		for _, kind := range []int16{unix.F_WRLCK, unix.F_RDLCK} {
+			all := unix.Flock_t{Type: kind}
+			if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
+				t.Fatal(err)
+			}
+			got := w.Ask("claim w")
+			if got.Verdict() != "error" || got.Code() != "locked" {
+				t.Errorf("a claim of slots that a stranger has locked: %s", got)
+			}
+			if text := fmt.Sprint(got); mix.Of(0).Name == "go" && !strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())) {
+				t.Errorf("it does not name the stranger: %s", text)
+			}
+			all.Type = unix.F_UNLCK
+			if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.OK("claim w")
+	})
+}
+
+// A tenant that writes zero into the words of a device hides nothing of what its processes
+// hold: that is what shows it.
+func TestTenantZeroesTheLedger(t *testing.T) {
+	path, w := joined(t)
+	w.OK("charge 3 data %d", mib)
+	bad := newTenant(t, path)
+	bad.word(0, "Devices", 3, "LedgerWord")
+	bad.word(0, "Devices", 3, "Peak")
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) != 1 || len(j.Processes[0].Holdings) != 2 || j.Processes[0].Holdings[1].Total != mib {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	for _, d := range j.Devices {
+		if d.Device == 3 && (!d.Inexact || d.Used != 0) || d.Device == 0 && d.Inexact {
+			t.Errorf("got %+v", d)
+		}
+	}
+}
+
+// A slot that names a process with an endless list of mappings costs a bounded look: what
+// was not found in so much of it counts as there.
+func TestTenantNamesALargeProcess(t *testing.T) {
+	long := t.TempDir()
+	for len(long) < 3800 {
+		long = filepath.Join(long, strings.Repeat("x", 200))
+		if err := os.Mkdir(long, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Create(filepath.Join(long, "mapped"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		w := join(t, mix, 0, path, gib)
+		w.OK("charge 0 data %d", mib) // which takes up the account of a device
+		var st unix.Stat_t
+		if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+			t.Fatal(err)
+		}
+		bad := newTenant(t, path)
+		reap := func() int { return w.OK("reap").Int("slots") }
+		plant := func() {
+			const slot = 5
+			bad.slot(slot, uint64(os.Getpid()), uint64(os.Getuid()), "large")
+			bad.word(st.Ino, "Slots", slot, "PIDNS")
+			bad.word(slot+1, "Header", "HighWater")
+		}
+		plant()
+		if n := reap(); n != 1 {
+			t.Fatalf("%d slots reaped where one names a process that does not map the region", n)
+		}
+		for range 20 << 20 / len(long) {
+			mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = unix.Munmap(mem) }()
+		}
+		plant()
+		if n := reap(); n != 0 {
+			t.Errorf("%d slots reaped after a look that cannot have come to an end", n)
+		}
+	})
+}
+
+// One process may have all slots; each of them is verified.
+func TestTenantHasAllSlots(t *testing.T) {
+	path, w := joined(t)
+	for range abi.Slots - 2 { // all but its own, and the one that is nobody's
+		w.OK("claim again")
+	}
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) != abi.Slots-1 {
+		t.Fatalf("%d processes, %v", len(j.Processes), err)
+	}
+	for _, p := range j.Processes {
+		if !p.Verified || region.OnHost() && p.HostPID != w.PID() {
+			t.Fatalf("shown as %+v", p)
+		}
+	}
+}

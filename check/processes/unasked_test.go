@@ -1,0 +1,220 @@
+package processes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"ration/check/emulated"
+	"ration/check/harness"
+)
+
+// A process that has no descriptor left cannot ask /proc about another one. A failure
+// to ask is not an answer: a living process that has lost its lock keeps what it
+// holds, and one that is gone is still found to be gone.
+func TestNoDescriptorToAskWith(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		careless := join(t, mix, 0, path, mib)
+		careless.OK("charge 0 data %d", mib)
+		careless.OK("touch")
+		asker := join(t, mix, 1, path)
+		asker.OK("exhaust")
+		if n := asker.OK("reap").Int("slots"); n != 0 {
+			t.Errorf("%d living processes reaped", n)
+		}
+		if got := asker.Ask("charge 0 data 1"); got.Verdict() != "refused" {
+			t.Errorf("a charge while a living process holds everything: %s", got)
+		}
+		if used := balanced(t, path)[0]; used != mib {
+			t.Errorf("%d bytes granted where %d are held", used, mib)
+		}
+		careless.Kill()
+		asker.OK("charge 0 data %d", mib)
+		asker.Quit()
+		checkEmpty(t, path)
+	})
+}
+
+// The same where the region's own descriptor is gone and cannot be opened again:
+// no process is taken for dead, and a claim says that it could not ask.
+func TestNoDescriptorOfTheRegion(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		path := newPath(t)
+		careless := join(t, mix, 0, path, mib)
+		careless.OK("charge 0 data %d", mib)
+		careless.OK("touch")
+		asker := start(t, mix, 1)
+		asker.OK("open %s", path)
+		asker.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
+		asker.OK("exhaust")
+		if got := asker.Ask("claim asker"); got.Verdict() != "error" || got.Code() == "full" {
+			t.Errorf("a claim without a lock: %s", got)
+		}
+		if n := asker.OK("reap").Int("slots"); n != 0 {
+			t.Errorf("%d living processes reaped", n)
+		}
+		if used := balanced(t, path)[0]; used != mib {
+			t.Errorf("%d bytes granted where %d are held", used, mib)
+		}
+	})
+}
+
+// Limits that an operator put beside a region count, also where this process cannot
+// find out whether they are there.
+func TestLimitsThatCannotBeAskedFor(t *testing.T) {
+	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+		// A name as long as a file's may be: that of the limits is longer.
+		path := filepath.Join(filepath.Dir(newPath(t)), fmt.Sprintf("%0255d", 0))
+		w := start(t, mix, 0)
+		if got := w.Ask("open %s 0=%d", path, mib); got.Verdict() != "error" {
+			t.Errorf("a region whose limits cannot be looked for: %s", got)
+		}
+	})
+}
+
+// A process of another user may not read what this one has mapped. That does not
+// mean that this one has become another program.
+func TestMapsThatMayNotBeRead(t *testing.T) {
+	emulated.NeedStart(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run a worker as another user")
+	}
+	for name, owner := range map[string]harness.Option{
+		"of root":             asUser(0),
+		"of an ordinary user": asUser(1001),
+		// 1000 there, and 1001 here.
+		"of a user with another number": func(c *exec.Cmd) {
+			asUser(1000)(c)
+			c.SysProcAttr.Credential.Gid = 0
+			c.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+			c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{Size: 1}, {ContainerID: 1000, HostID: 1001, Size: 1}}
+			c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{Size: 1}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if w, err := harness.TryStart(t, harness.GoOnly().Of(0).Plain, owner); err != nil {
+				t.Skipf("no process of such a user: %v", err)
+			} else {
+				w.Quit()
+			}
+			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+				path := newPath(t)
+				start(t, mix, 0).OK("open %s 0=%d", path, mib)
+				if err := errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)); err != nil {
+					t.Fatal(err)
+				}
+				careless := start(t, mix, 0, owner)
+				careless.OK("open %s", path)
+				careless.OK("claim careless")
+				careless.OK("charge 0 data %d", mib)
+				careless.OK("touch")
+				asker := start(t, mix, 1, asUser(nobody))
+				asker.OK("open %s", path)
+				asker.OK("claim asker")
+				if got := asker.Ask("charge 0 data 1"); got.Verdict() != "refused" {
+					t.Errorf("a charge while a living process holds everything: %s", got)
+				}
+				careless.Kill()
+				asker.OK("charge 0 data %d", mib)
+				asker.Quit()
+				checkEmpty(t, path)
+			})
+		})
+	}
+}
+
+const nobody = 65534
+
+// asUser starts a worker as another user, which only root can.
+func asUser(uid uint32) harness.Option {
+	return func(c *exec.Cmd) { c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: nobody} }
+}
+
+// setUIDProgram returns a command that answers ok and goes on, acting as its owner: cat,
+// of a file and of its input.
+func setUIDProgram(t *testing.T, owner int) string {
+	cat, err := exec.LookPath("cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(cat)
+	dir, err2 := os.MkdirTemp("", "ration-test-")
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path, answer := filepath.Join(dir, "cat"), filepath.Join(dir, "answer")
+	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(answer, []byte("ok\n"), 0o644), os.WriteFile(path, program, 0o755),
+		os.Chown(path, owner, nobody), os.Chmod(path, 0o755|os.ModeSetuid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path + " " + answer + " -"
+}
+
+// actsAs returns as whom a process acts.
+func actsAs(t *testing.T, pid int) (uid uint32) {
+	var own uint32
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, line, _ := strings.Cut(string(status), "\nUid:")
+	if _, scanErr := fmt.Sscan(line, &own, &uid); errors.Join(err, scanErr) != nil {
+		t.Fatalf("as whom does process %d act? %v %v", pid, err, scanErr)
+	}
+	return uid
+}
+
+// A process that became a set-uid program holds nothing, though nobody but root may
+// see what it has mapped: that it acts as another user says so. It does not where
+// the other user is one that root may have become without another program.
+func TestSetUIDProgram(t *testing.T) {
+	emulated.NeedStart(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a program of root's for another user")
+	}
+	for _, tt := range []struct {
+		name          string
+		uid, becomes  uint32
+		givesItsBytes bool
+	}{
+		{"an ordinary user acts as root", 1000, 0, true},
+		{"an ordinary user acts as another one", 1000, 1001, true},
+		{"root acts as an ordinary user", 0, 1001, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			program := setUIDProgram(t, int(tt.becomes))
+			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+				path := newPath(t)
+				if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
+					t.Fatal(err)
+				}
+				holder := start(t, mix, 0, asUser(tt.uid))
+				holder.OK("open %s 0=%d", path, mib)
+				holder.OK("claim holder")
+				holder.OK("charge 0 data %d", mib)
+				if err := os.Chmod(path, 0o666); err != nil {
+					t.Fatal(err)
+				}
+				holder.OK("become %s", program)
+				if got := actsAs(t, holder.PID()); got == tt.uid {
+					t.Skipf("%s is on a file system without set-uid programs", program)
+				}
+				asker := start(t, mix, 1, asUser(1000))
+				asker.OK("open %s", path)
+				asker.OK("claim asker")
+				want := "refused"
+				if tt.givesItsBytes {
+					want = "ok"
+				}
+				if got := asker.Ask("charge 0 data %d", mib); got.Verdict() != want {
+					t.Errorf("a charge of what the program before held: %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}

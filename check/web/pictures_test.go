@@ -1,0 +1,93 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"flag"
+	"image"
+	"image/color"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"ration/check/webtest"
+	"ration/internal/web"
+	"ration/machine"
+)
+
+var pictures = flag.String("pictures", "", "write the pictures of docs/monitoring.md into this `folder`")
+
+// TestPictures draws the page of a machine with something of everything at three sizes. The pictures
+// of the docs are these.
+func TestPictures(t *testing.T) {
+	m := busy()
+	_, url := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
+	b := open(t, url)
+	b.isLive()
+	for i, size := range sizes {
+		theme := []string{"dark", "light", "light"}[i]
+		b.run(as(size.width, size.height, theme, true), chromedp.Evaluate(`window.scrollTo(0, 0)`, nil))
+		b.wait(`document.querySelector("#chart-0 .area")`)
+		var shot []byte
+		b.run(chromedp.CaptureScreenshot(&shot))
+		picture, err := png.Decode(bytes.NewReader(shot))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := picture.Bounds().Size(); got != image.Pt(int(size.width), int(size.height)) {
+			t.Errorf("%s: %v", size.name, got)
+		}
+		small := fewColours(picture)
+		if len(small.Palette) < 64 { // what is empty has few
+			t.Errorf("%s: only %d colours", size.name, len(small.Palette))
+		}
+		if *pictures == "" {
+			continue
+		}
+		var out bytes.Buffer
+		if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(*pictures, "page-"+size.name+".png"), out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fewColours makes a picture small: with the 256 colours that it has most of.
+func fewColours(in image.Image) *image.Paletted {
+	count := map[color.RGBA]int{}
+	box := in.Bounds()
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			count[color.RGBAModel.Convert(in.At(x, y)).(color.RGBA)]++
+		}
+	}
+	all := make([]color.RGBA, 0, len(count))
+	for c := range count {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b color.RGBA) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(uint32(a.R)<<16|uint32(a.G)<<8|uint32(a.B), uint32(b.R)<<16|uint32(b.G)<<8|uint32(b.B)))
+	})
+	var palette color.Palette
+	for _, c := range all[:min(len(all), 256)] {
+		palette = append(palette, c)
+	}
+	index := map[color.RGBA]uint8{}
+	for _, c := range all {
+		index[c] = uint8(palette.Index(c))
+	}
+	out := image.NewPaletted(box, palette)
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			out.SetColorIndex(x, y, index[color.RGBAModel.Convert(in.At(x, y)).(color.RGBA)])
+		}
+	}
+	return out
+}
