@@ -24,7 +24,7 @@ func startJob() (stop func()) {
 	os.Setenv("RATION_DIR", folder)
 	err = os.Mkdir(filepath.Join(folder, "train"), 0o700)
 	var opt region.Options
-	opt.Limits.Memory[0] = abi.MakeLimit(1024*MiB, 0)
+	opt.Limits.Memory[0] = abi.MakeLimit(1024 * MiB)
 	r, openErr := region.Open(filepath.Join(folder, "train", "region"), opt)
 	if err = errors.Join(err, openErr); err != nil {
 		panic(err)

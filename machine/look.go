@@ -89,7 +89,7 @@ func (j *Job) readUsage(r *region.Region, p patience.Patience) error {
 		return err
 	}
 	for d, limit := range limits {
-		devices[d].Limited, devices[d].Limit, devices[d].Tolerance = limit.Limited(), limit.Bytes(), limit.Tolerance()
+		devices[d].Limited, devices[d].Limit = limit.Limited(), limit.Bytes()
 		if limit.IsSet() || devices[d].Used > 0 || devices[d].Peak > 0 || devices[d].Compute != nil {
 			j.Devices = append(j.Devices, devices[d])
 		}

@@ -184,16 +184,15 @@ func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title(
 
 // Device is a job's use of one device. Sizes are bytes.
 type Device struct {
-	Device    int    `json:"device"`         // its number in this job
-	UUID      string `json:"uuid,omitempty"` // of the device, as GPU.UUID; empty while unknown
-	Limited   bool   `json:"limited"`
-	Limit     uint64 `json:"limit"`               // 0 without a limit
-	Tolerance int    `json:"tolerance_per_mille"` // of the limit; usage may exceed it by so much
-	Used      uint64 `json:"used"`
-	Peak      uint64 `json:"peak"`    // the most that was ever in use at once
-	Total     uint64 `json:"total"`   // size of the device; 0 while unknown
-	Refused   uint64 `json:"refused"` // requests since the region was created
-	Inexact   bool   `json:"inexact"` // Used is not the sum of what the processes hold: they changed all the while
+	Device  int    `json:"device"`         // its number in this job
+	UUID    string `json:"uuid,omitempty"` // of the device, as GPU.UUID; empty while unknown
+	Limited bool   `json:"limited"`
+	Limit   uint64 `json:"limit"` // 0 without a limit
+	Used    uint64 `json:"used"`
+	Peak    uint64 `json:"peak"`    // the most that was ever in use at once
+	Total   uint64 `json:"total"`   // size of the device; 0 while unknown
+	Refused uint64 `json:"refused"` // requests since the region was created
+	Inexact bool   `json:"inexact"` // Used is not the sum of what the processes hold: they changed all the while
 
 	Compute *Compute `json:"compute,omitempty"` // nil for a job with neither a share nor a cap there
 }

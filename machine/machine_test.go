@@ -18,7 +18,7 @@ func TestReadRegion(t *testing.T) {
 		t.Errorf("got %+v, %v for a missing region", s, err)
 	}
 	var opt region.Options
-	opt.Limits.Memory[1] = abi.MakeLimit(1<<30, 100)
+	opt.Limits.Memory[1] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opt)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestReadRegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Devices) != 1 || s.Devices[0] != (Device{Device: 1, Limited: true, Limit: 1 << 30, Tolerance: 100, Used: 2 << 20, Peak: 2 << 20, Refused: 1}) {
+	if len(s.Devices) != 1 || s.Devices[0] != (Device{Device: 1, Limited: true, Limit: 1 << 30, Used: 2 << 20, Peak: 2 << 20, Refused: 1}) {
 		t.Errorf("got devices %+v", s.Devices)
 	}
 	if len(s.Processes) != 1 || s.Processes[0].PID != os.Getpid() || s.Processes[0].State != Live || s.Processes[0].Name != "me" {

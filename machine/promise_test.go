@@ -141,7 +141,7 @@ func makeRegion(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	var opt region.Options
-	opt.Limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	opt.Limits.Memory[0] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opt)
 	if err != nil {
 		t.Fatal(err)

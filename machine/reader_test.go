@@ -99,7 +99,7 @@ func TestReaderReadsWhatChanged(t *testing.T) {
 	for i, change := range []func() error{
 		func() error { return s.Charge(0, abi.Data, 1<<20) },
 		func() error { return s.Return(0, abi.Data, 1<<19) },
-		func() error { return reg.SetLimit(0, abi.MakeLimit(1<<20, 0)) },
+		func() error { return reg.SetLimit(0, abi.MakeLimit(1<<20)) },
 		func() error { return refusedOnly(s.Charge(0, abi.Data, 1<<30)) },
 	} {
 		settle()
@@ -469,7 +469,7 @@ func TestReaderNoticesOperatorsLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var limits region.Limits
-	limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	limits.Memory[0] = abi.MakeLimit(1 << 30)
 	if err := region.WriteLimitsFile(path, limits); err != nil {
 		t.Fatal(err)
 	}
@@ -481,7 +481,7 @@ func TestReaderNoticesOperatorsLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reg.SetLimit(0, abi.MakeLimit(1<<29, 0)); err != nil {
+	if err := reg.SetLimit(0, abi.MakeLimit(1<<29)); err != nil {
 		t.Fatal(err)
 	}
 	_ = reg.Close()

@@ -18,10 +18,10 @@ type Refusal struct {
 	Slot   int       `json:"slot"`   // of the process that was refused
 	PID    int       `json:"pid"`    // of the process that was refused, in its own PID namespace
 	Asked  uint64    `json:"asked"`
-	Held   uint64    `json:"held"`  // by all processes of the job, at that moment
-	Limit  uint64    `json:"limit"` // with its tolerance
-	Own    uint64    `json:"own"`   // held by the process that was refused
-	Top    []Holder  `json:"top"`   // the processes that held most, the largest first
+	Held   uint64    `json:"held"` // by all processes of the job, at that moment
+	Limit  uint64    `json:"limit"`
+	Own    uint64    `json:"own"` // held by the process that was refused
+	Top    []Holder  `json:"top"` // the processes that held most, the largest first
 }
 
 // Holder is a process that held much of a device when a request was refused.

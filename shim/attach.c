@@ -80,13 +80,7 @@ struct attach_difference {
 static void attach_memory_text(char *out, size_t size, uint64_t limit)
 {
 	char bytes[SIZE_TEXT];
-	unsigned tolerance = (unsigned)(limit >> RATION_LIMIT_UNIT_BITS & LOW_BITS(15));
-	if (!limit_bounds(limit))
-		snprintf(out, size, "none");
-	else if (!tolerance)
-		snprintf(out, size, "%s", size_text(limit_bytes(limit), bytes));
-	else
-		snprintf(out, size, "%s and %u.%u %%", size_text(limit_bytes(limit), bytes), tolerance / 10, tolerance % 10);
+	snprintf(out, size, "%s", limit_bounds(limit) ? size_text(limit_bytes(limit), bytes) : "none");
 }
 
 static void attach_compare_memory(unsigned device, const struct region_limits *own, struct attach_difference *d)

@@ -23,7 +23,6 @@
 #define CONFIG_POLICY "GPU_CORE_UTILIZATION_POLICY"
 #define CONFIG_ROUND "RATION_COMPUTE_ROUND"
 #define CONFIG_MODE "RATION_COMPUTE"
-#define CONFIG_TOLERANCE "RATION_TOLERANCE"
 
 /* Where a container finds its job, also without its environment: the region, or the
  * job's folder. */
@@ -48,13 +47,14 @@ static bool config_disabled(void)
 	return v && (!strcmp(v, "1") || !strcasecmp(v, "true"));
 }
 
-/* Variables of HAMi-core that have no meaning here, and why. */
+/* Variables of HAMi-core and of older versions that have no effect, and why. */
 static const struct {
 	const char *name, *why;
 } config_meaningless[] = {
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
 	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (CUDA_DEVICE_SM_LIMIT)"},
 	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
+	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 };
 
 void config_log_meaningless(const struct config *c, bool first)
@@ -192,10 +192,7 @@ static bool config_read_limits(struct config *c)
 		for (char **e = environment_all(); *e; e++)
 			good = config_read_limit(c, e, exact) && good;
 	const char *variable, *value;
-	uint32_t share = 0;
 	enum compute_policy policy = POLICY_SHARE;
-	if ((value = config_setting(CONFIG_TOLERANCE, &variable)) && (what = parse_percent(value, &share)))
-		good = config_wrong(variable, what, tolerance_use);
 	if ((value = config_setting(CONFIG_ROUND, &variable)) && (what = parse_round(value, &c->round)))
 		good = config_wrong(variable, what, round_use);
 	if ((value = config_setting(CONFIG_MODE, &variable)) && (what = parse_mode(value, &c->strict)))
@@ -203,7 +200,6 @@ static bool config_read_limits(struct config *c)
 	if ((value = config_setting(CONFIG_POLICY, &variable)) && (what = parse_policy(value, &policy)))
 		good = config_wrong(variable, what, policy_use);
 	config_apply_policy(c, policy);
-	c->tolerance = share / (ONE_PERCENT / 10);
 	return good;
 }
 
@@ -410,8 +406,7 @@ uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)
 		return 0;
 	if (l->none)
 		return LIMIT_NONE;
-	uint64_t bytes = l->share ? share_of(l->share, total) : l->bytes;
-	return make_limit(bytes, c->tolerance);
+	return make_limit(l->share ? share_of(l->share, total) : l->bytes);
 }
 
 uint64_t config_compute(const struct compute_limit *l) { return !l->set ? 0 : l->percent ? l->percent : RATION_COMPUTE_NONE; }

@@ -14,14 +14,13 @@ enum { CONFIG_UNLISTED = RATION_DEVICES, CONFIG_OTHER };
 enum { CONFIG_ORDINALS = 64 }; /* devices that a process can use */
 
 struct config {
-	char path[512];     /* of the region */
-	bool path_given;    /* by a variable, or found at the well-known path */
-	bool placed;        /* at the well-known path or by a policy, by somebody whom this process cannot overrule */
-	bool made;          /* by a launcher: a region that is missing or empty is not the job's */
-	uint64_t created;   /* when, in Unix nanoseconds; 0 where that is not known */
-	bool fail_open;     /* RATION_FAIL=open, or what a policy says */
-	bool probe;         /* RATION_HOSTPID=probe */
-	unsigned tolerance; /* per mille */
+	char path[512];   /* of the region */
+	bool path_given;  /* by a variable, or found at the well-known path */
+	bool placed;      /* at the well-known path or by a policy, by somebody whom this process cannot overrule */
+	bool made;        /* by a launcher: a region that is missing or empty is not the job's */
+	uint64_t created; /* when, in Unix nanoseconds; 0 where that is not known */
+	bool fail_open;   /* RATION_FAIL=open, or what a policy says */
+	bool probe;       /* RATION_HOSTPID=probe */
 	struct memory_limit memory[RATION_DEVICES];
 	struct compute_limit compute[RATION_DEVICES];     /* shares */
 	struct compute_limit compute_max[RATION_DEVICES]; /* caps */

@@ -9,7 +9,6 @@
 
 const char memory_use[] = SIZE_USE "; or a percentage from 1 to 100, like 25%";
 const char compute_use[] = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit";
-const char tolerance_use[] = "a percentage from 0 to 100, like 10 or 2.5%";
 const char round_use[] = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000";
 const char policy_use[] = "default for a share, force for a cap, or disable for neither";
 const char mode_use[] = "strict, or leave it out";
@@ -104,7 +103,7 @@ static const char *parse_size(const char *text, uint64_t *out)
 	return *out == 0 && any ? parse_not_size : NULL;
 }
 
-const char *parse_percent(const char *text, uint32_t *out)
+static const char *parse_percent(const char *text, uint32_t *out)
 {
 	enum { PLACES = 4 };
 	struct number n;

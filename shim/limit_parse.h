@@ -27,12 +27,11 @@ struct compute_limit {
 enum compute_policy { POLICY_SHARE, POLICY_CAP, POLICY_NEITHER };
 
 /* What is accepted, for error messages. */
-extern const char memory_use[], compute_use[], tolerance_use[], device_use[], round_use[], policy_use[], mode_use[];
+extern const char memory_use[], compute_use[], device_use[], round_use[], policy_use[], mode_use[];
 
 /* Each returns NULL, or what is wrong with the text. */
 const char *parse_memory(const char *text, struct memory_limit *out);
 const char *parse_compute(const char *text, struct compute_limit *out);
-const char *parse_percent(const char *text, uint32_t *out);
 const char *parse_device(const char *text, unsigned *out);
 const char *parse_round(const char *text, uint32_t *microseconds);
 const char *parse_policy(const char *text, enum compute_policy *out);

@@ -206,7 +206,7 @@ func attachWorker(self *procgroup.Self) error {
 		return err
 	}
 	var opt region.Options
-	opt.Limits.Memory[0] = abi.MakeLimit(largeLimit, 0)
+	opt.Limits.Memory[0] = abi.MakeLimit(largeLimit)
 	runtime.LockOSThread() // so that the thread's CPU time is this goroutine's
 	self.Wait(gateStart)
 	from, spent := time.Now(), readClock(unix.CLOCK_THREAD_CPUTIME_ID)

@@ -85,7 +85,7 @@ func perOp(from time.Time, n int) float64 { return float64(time.Since(from)) / f
 func create(path string, limit uint64) (*region.Region, error) {
 	var opt region.Options
 	for d := range opt.Limits.Memory {
-		opt.Limits.Memory[d] = abi.MakeLimit(limit, 0)
+		opt.Limits.Memory[d] = abi.MakeLimit(limit)
 	}
 	return region.Open(path, opt)
 }

@@ -67,7 +67,7 @@ type (
 		Deaths    []region.Death
 	}
 	device struct {
-		Device, Tolerance                          int
+		Device                                     int
 		Set, Limited                               bool
 		Limit, Compute, Total, Used, Peak, Refused uint64
 		UUID                                       string
@@ -155,10 +155,10 @@ func (p patch) word(value uint64, path ...any) {
 }
 
 func limits() (l region.Limits) {
-	l.Memory[0] = abi.MakeLimit(100*MiB, 0)
-	l.Memory[1] = abi.MakeLimit(1000*MiB, 50)
+	l.Memory[0] = abi.MakeLimit(100 * MiB)
+	l.Memory[1] = abi.MakeLimit(1000 * MiB)
 	l.Memory[3] = abi.Unlimited
-	l.Memory[15] = abi.MakeLimit(0, 0)
+	l.Memory[15] = abi.MakeLimit(0)
 	l.Compute[1] = 40
 	return l
 }
@@ -256,7 +256,7 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 		must(t, err)
 		used, peak, err := r.Usage(d)
 		must(t, err)
-		p.Devices = append(p.Devices, device{Device: d, Tolerance: limit.Tolerance(), Set: limit.IsSet(), Limited: limit.Limited(), Limit: limit.Bytes(),
+		p.Devices = append(p.Devices, device{Device: d, Set: limit.IsSet(), Limited: limit.Limited(), Limit: limit.Bytes(),
 			Compute: limits().Compute[d], UUID: fmt.Sprintf("%032x", 0), Total: total, Used: used, Peak: peak, Refused: r.Refused(d),
 			ContextCost: uint64(costs.Device[d]) & abi.MaxUnits * abi.Unit})
 		if d == 1 {

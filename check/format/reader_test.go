@@ -38,7 +38,7 @@ func TestReaderAgrees(t *testing.T) {
 	if a := got.named(t, "train.py").Accounts[0]; a.Context != 10*MiB || a.Module != 3*MiB || a.Data != 40*MiB || a.Overhead != 7*MiB || a.Peak != 60*MiB {
 		t.Errorf("train.py holds %+v", a)
 	}
-	if d := got.Devices[1]; d.Limit != 1000*MiB || d.Tolerance != 50 || d.Used != 30*MiB || d.Peak != 500*MiB || d.Refused != 1 || d.ContextCost != 518*MiB {
+	if d := got.Devices[1]; d.Limit != 1000*MiB || d.Used != 30*MiB || d.Peak != 500*MiB || d.Refused != 1 || d.ContextCost != 518*MiB {
 		t.Errorf("device 1 is %+v", d)
 	}
 	if n, f := len(got.Refusals), got.Refusals[0]; n != refusals || f.Asked != 1102*MiB || f.Top[0].Bytes != 60*MiB {
@@ -189,7 +189,7 @@ var unused = []string{
 	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "ReapTries", "InitPatienceNS",
 	"DoneRefresh", "ClaimWindow", "PeakStep", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
 	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
-	"TolerancePerMille", "Unlimited",
+	"Unlimited",
 	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }
 

@@ -169,7 +169,6 @@ def device(f, at, d, c):
         "set": bool(memory["IsSet"]),
         "limited": bool(limited),
         "limit": memory["Units"] * c["Unit"] if limited else 0,
-        "tolerance": memory["Tolerance"],
         "compute": rest["Compute"],
         "uuid": "%016x%016x" % tuple(rest["UUID"]),
         "total": rest["Total"],

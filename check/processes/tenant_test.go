@@ -194,7 +194,7 @@ func TestTenantScribbles(t *testing.T) {
 			looked++
 		}
 		if r, err := region.OpenForLimits(path); err == nil {
-			_ = r.SetLimit(0, abi.MakeLimit(gib, 0))
+			_ = r.SetLimit(0, abi.MakeLimit(gib))
 			_ = r.Refresh()
 			_, _ = r.Holdings(0, nil)
 			_ = r.Close()

@@ -102,7 +102,7 @@ func (w *worker) open(arg []string) (string, error) {
 		if p.err != nil || d < 0 || d >= abi.Devices {
 			return "", errUsage
 		}
-		opt.Limits.Memory[d] = abi.MakeLimit(uint64(limit), 0)
+		opt.Limits.Memory[d] = abi.MakeLimit(uint64(limit))
 	}
 	err := w.tally.timed(func() (err error) { w.r, err = region.Open(arg[0], opt); return err })
 	if err != nil {
@@ -175,7 +175,7 @@ func (w *worker) change(name string, p *parser) error {
 func (w *worker) limit(p *parser) (string, error) {
 	device := p.number()
 	if len(p.arg) > 0 {
-		return "", w.r.SetLimit(device, abi.MakeLimit(uint64(p.number()), 0))
+		return "", w.r.SetLimit(device, abi.MakeLimit(uint64(p.number())))
 	}
 	l, err := w.r.Limit(device)
 	if !l.Limited() {

@@ -36,7 +36,7 @@ const (
 	Magic       = 0x314e4f4954415201 // "\x01RATION1" in the file
 	LimitsMagic = 0x314d494c54415201 // "\x01RATLIM1"
 	TailMagic   = 0x314c494154544152 // "RATTAIL1"
-	Version     = 3                  // of the layout
+	Version     = 4                  // of the layout
 )
 
 // Values of Header.State, in the order they are taken.
@@ -249,7 +249,7 @@ type Refusal struct {
 	PID    uint64          // of the process that was refused, as it sees itself
 	Asked  uint64          // bytes
 	Held   uint64          // bytes granted on the device at that moment
-	Limit  uint64          // bytes, with the tolerance
+	Limit  uint64          // bytes
 	Own    uint64          // bytes that the refused process held itself
 	Top    [Holders]Holder // the processes that held most, the largest first; Bytes is zero where there are fewer
 	_      uint64

@@ -322,15 +322,13 @@ func (p Phase) Count() uint64 { return uint64(p) / Phases }
 // Phase is PhaseIdle, PhaseB or PhaseA.
 func (p Phase) Phase() uint64 { return uint64(p) % Phases }
 
-// Limit widths: a set bit, a tolerance, and units.
+// Limit widths: a set bit, and units.
 const (
 	limitSet            = 1 << 63
 	LimitUnitBits       = 48
-	limitToleranceMask  = 1<<15 - 1
 	limitUnitsMask      = 1<<LimitUnitBits - 1
 	LimitUnlimitedUnits = limitUnitsMask // there is no limit
 	LimitSetBit         = 63
-	TolerancePerMille   = 1000 // Tolerance is counted in this part of the limit
 )
 
 // Limit is a device's memory limit as one word, so that it changes in one store.
@@ -341,22 +339,19 @@ type Limit uint64
 const Unlimited = Limit(limitSet | limitUnitsMask)
 
 // MakeLimit packs a limit of so many bytes, rounded down to whole units and to
-// what a ledger can hold, that usage may exceed by tolerance per mille.
-func MakeLimit(bytes uint64, tolerance int) Limit {
-	units := min(bytes/Unit, MaxUnits)
-	return Limit(limitSet | uint64(tolerance)&limitToleranceMask<<LimitUnitBits | units)
-}
+// what a ledger can hold.
+func MakeLimit(bytes uint64) Limit { return Limit(limitSet | min(bytes/Unit, MaxUnits)) }
 
 // IsSet says whether the limit has been set, be it to none.
 func (l Limit) IsSet() bool { return l&limitSet != 0 }
 
-// Units is the limit without its tolerance; LimitUnlimitedUnits means none.
+// Units is the limit; LimitUnlimitedUnits means none.
 func (l Limit) Units() uint64 { return uint64(l & limitUnitsMask) }
 
 // Limited says whether there is a bound at all.
 func (l Limit) Limited() bool { return l.IsSet() && l.Units() != LimitUnlimitedUnits }
 
-// Bytes is the limit without its tolerance; zero where there is none.
+// Bytes is the limit; zero where there is none.
 func (l Limit) Bytes() uint64 {
 	if !l.Limited() {
 		return 0
@@ -364,19 +359,12 @@ func (l Limit) Bytes() uint64 {
 	return l.Units() * Unit
 }
 
-// Tolerance is what usage may exceed the limit by, per mille of it.
-func (l Limit) Tolerance() int { return int(l >> LimitUnitBits & limitToleranceMask) }
-
 // Ceiling is the most units that may be granted.
 func (l Limit) Ceiling() uint64 {
 	if !l.Limited() {
 		return MaxUnits
 	}
-	units := l.Units()
-	if t := uint64(l.Tolerance()); t != 0 {
-		units += units * t / TolerancePerMille
-	}
-	return min(units, MaxUnits)
+	return min(l.Units(), MaxUnits)
 }
 
 // UnitsFor rounds bytes up to whole units. It reports false where the ledger

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 // hold joins a job, takes memory, is refused some, says so and waits.
 func hold(path string) error {
 	var opts region.Options
-	opts.Limits.Memory[0] = abi.MakeLimit(1<<30, 0)
+	opts.Limits.Memory[0] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opts)
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func quietJob(t *testing.T, name string) (setLimit func(bytes uint64)) {
 	}
 	return func(bytes uint64) {
 		t.Helper()
-		if err := r.SetLimit(0, abi.MakeLimit(bytes, 0)); err != nil {
+		if err := r.SetLimit(0, abi.MakeLimit(bytes)); err != nil {
 			t.Fatal(err)
 		}
 	}

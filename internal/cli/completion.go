@@ -31,8 +31,8 @@ func completeFlags(cmd *cobra.Command) {
 	complete := map[string]cobra.CompletionFunc{
 		"mem": completeLimits(exampleSizes), "limit": completeLimits(exampleSizes),
 		"compute": completeLimits(exampleShares), "compute-max": completeLimits(exampleShares),
-		"compute-round": completeWords("5ms", "10ms", "20ms", "50ms"), "tolerance": completeWords("1", "2", "5", "10"),
-		"interval": completeWords("250ms", "1s", "5s", "1m"), "count": completeWords("1", "10", "100"), "processes": completeWords("1", "8", "32"),
+		"compute-round": completeWords("5ms", "10ms", "20ms", "50ms"),
+		"interval":      completeWords("250ms", "1s", "5s", "1m"), "count": completeWords("1", "10", "100"), "processes": completeWords("1", "8", "32"),
 		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
 		"name": completeNames, "device": completeDevices,
 		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),

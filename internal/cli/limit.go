@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +71,7 @@ for the one that --device names, or as listed: 0=10g,1=20g.
 
 A change holds for every request from then on. If the job holds more than its
 new limit, nothing is taken from it. It gets nothing more until enough was
-freed. A tolerance stays as it is. Where an agent runs (ration agent), the
+freed. Where an agent runs (ration agent), the
 command says if all jobs of the machine together may then have more than there
 is of a device.
 
@@ -192,7 +191,7 @@ func (p openedLimits) devices(s machine.Job) (map[int]machine.Device, error) {
 			of = &machine.Compute{Share: time.Share, Max: time.Max, Round: time.Round}
 		}
 		if has.IsSet() || of != nil || p.operator && totals[d] > 0 {
-			all[d] = machine.Device{Device: d, Limited: has.Limited(), Limit: has.Bytes(), Tolerance: has.Tolerance(), Total: totals[d], Compute: of}
+			all[d] = machine.Device{Device: d, Limited: has.Limited(), Limit: has.Bytes(), Total: totals[d], Compute: of}
 		}
 	}
 	empty := p.operator && len(all) == 0 // it says nothing yet, so a limit for all is for each
@@ -342,12 +341,8 @@ func byDevice(s machine.Job) map[int]machine.Device {
 	return devices
 }
 
-// newLimit returns a limit as the region has it, with the tolerance of the old one.
+// newLimit returns a limit as the region has it.
 func newLimit(r limitPage, device int, want limit.Memory) (abi.Limit, error) {
-	old, err := r.Limit(device)
-	if err != nil {
-		return 0, err
-	}
 	total, err := r.Total(device)
 	if err != nil {
 		return 0, err
@@ -368,7 +363,7 @@ func newLimit(r limitPage, device int, want limit.Memory) (abi.Limit, error) {
 	case total > 0 && uint64(size) > total:
 		return 0, usageError("limit %v: device %d has %v (use that or less, or none for no limit)", want, device, limit.Size(total))
 	}
-	return abi.MakeLimit(uint64(size), old.Tolerance()), nil
+	return abi.MakeLimit(uint64(size)), nil
 }
 
 // printChange prints the limits after a change, beside those before, and what is used.
@@ -456,23 +451,18 @@ func percentText(percent int) string {
 	return fmt.Sprintf("%d %%", percent)
 }
 
-// limitText renders a limit, with its tolerance.
+// limitText renders a limit.
 func limitText(d machine.Device) string {
 	if !d.Limited {
 		return "none"
 	}
-	text := limit.Size(d.Limit).String()
-	if d.Tolerance > 0 {
-		text += " and " + strconv.FormatFloat(float64(d.Tolerance)/10, 'f', -1, 64) + " % beyond"
-	}
-	return text
+	return limit.Size(d.Limit).String()
 }
 
-// overLimit returns the bytes in use beyond what may be granted.
+// overLimit returns the bytes in use beyond the limit.
 func overLimit(d machine.Device) uint64 {
-	ceiling := abi.MakeLimit(d.Limit, d.Tolerance).Ceiling() * abi.Unit
-	if !d.Limited || d.Used <= ceiling {
+	if !d.Limited || d.Used <= d.Limit {
 		return 0
 	}
-	return d.Used - ceiling
+	return d.Used - d.Limit
 }

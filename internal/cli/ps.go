@@ -283,9 +283,6 @@ func (a *app) deviceLine(d machine.Device) string {
 	if d.Inexact {
 		line += ", while its processes changed"
 	}
-	if d.Tolerance > 0 {
-		line += fmt.Sprintf(", may exceed it by %s", humanfmt.Percent(float64(d.Tolerance)/10))
-	}
 	return line
 }
 

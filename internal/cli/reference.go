@@ -30,7 +30,6 @@ var variablesOfRun = []entry{
 	{limit.EnvComputeMax + ", " + limit.EnvComputeMax + "_<i>", "A cap on a device's time in per cent. --compute-max comes first."},
 	{limit.EnvRound, "The time that shares divide: 10ms. --compute-round comes first."},
 	{limit.EnvMode, "strict: a program whose share cannot be kept gets an error."},
-	{limit.EnvTolerance, "How far usage may exceed a memory limit, in per cent. --tolerance comes first."},
 }
 
 // variablesOfLibrary are for programs with the library preloaded.

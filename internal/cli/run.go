@@ -15,11 +15,11 @@ import (
 )
 
 type runFlags struct {
-	plan           launch.Plan
-	mem, tolerance string
-	summary        string // where to; empty for none
-	compute        computeFlags
-	round          string
+	plan    launch.Plan
+	mem     string
+	summary string // where to; empty for none
+	compute computeFlags
+	round   string
 }
 
 // summaryStderr is --summary without a file.
@@ -92,7 +92,6 @@ before it starts also 1, 2 and 3, as everywhere.`,
 // addLimits adds the flags of a job's limits and devices.
 func (f *runFlags) addLimits(flags *pflag.FlagSet) {
 	flags.StringVar(&f.mem, "mem", "", "`limits` on GPU memory: 10g, 25%, 0=10g,1=20g")
-	flags.StringVar(&f.tolerance, "tolerance", "", "how far usage may exceed a limit, in `per cent`")
 	f.compute.add(flags)
 	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
 	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
@@ -157,11 +156,6 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	}
 	if err := checkCompute(plan.Settings.Compute, plan.Settings.ComputeMax); err != nil {
 		return err
-	}
-	if cmd.Flags().Changed("tolerance") {
-		if plan.Settings.Tolerance, err = limit.ParseTolerance("--tolerance", f.tolerance); err != nil {
-			return err
-		}
 	}
 	switch {
 	case cmd.Flags().Changed("name"):

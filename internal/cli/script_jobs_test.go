@@ -34,7 +34,7 @@ func writeLimits(ts *testscript.TestScript, neg bool, args []string) {
 	size, err := limit.ParseSize(args[1])
 	ts.Check(err)
 	var l region.Limits
-	l.Memory[0] = abi.MakeLimit(uint64(size), 0)
+	l.Memory[0] = abi.MakeLimit(uint64(size))
 	ts.Check(region.WriteLimitsFile(ts.MkAbs(args[0]), l))
 }
 

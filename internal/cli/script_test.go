@@ -215,7 +215,7 @@ func hold(args []string) int {
 	}
 	err := func() error {
 		var opt region.Options
-		opt.Limits.Memory[0] = abi.MakeLimit(size(1), 0)
+		opt.Limits.Memory[0] = abi.MakeLimit(size(1))
 		r, err := region.Open(args[0], opt)
 		if err != nil {
 			return err

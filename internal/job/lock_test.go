@@ -196,7 +196,7 @@ func TestRemovedJobGrantsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		var limits region.Limits
-		limits.Memory[0], limits.Memory[1] = abi.MakeLimit(1<<30, 50), abi.Unlimited
+		limits.Memory[0], limits.Memory[1] = abi.MakeLimit(1<<30), abi.Unlimited
 		// Whose limits count is said by whose the region is.
 		if err := errors.Join(os.WriteFile(path, nil, 0o600), region.WriteLimitsFile(path, limits)); err != nil {
 			t.Fatal(err)

@@ -57,7 +57,7 @@ func TestLimits(t *testing.T) {
 	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * limit.GiB}, {Index: 1, Name: "small", Total: 8 * limit.GiB}}}
 	parts := &gpu.Driver{Devices: []gpu.Device{{Total: 80 * limit.GiB, MIG: true}}}
 
-	if l, err := plan("50%,1=none").limits(whole, nil); err != nil || l.Memory[0] != abi.MakeLimit(40<<30, 0) || l.Memory[1] != abi.Unlimited || l.Memory[2] != 0 {
+	if l, err := plan("50%,1=none").limits(whole, nil); err != nil || l.Memory[0] != abi.MakeLimit(40<<30) || l.Memory[1] != abi.Unlimited || l.Memory[2] != 0 {
 		t.Errorf("got %v, %v", l.Memory, err)
 	}
 	if _, err := plan("10g").limits(whole, nil); err == nil || !strings.Contains(err.Error(), "device 1 (small) has 8 GiB (use at most 8g") {
@@ -72,7 +72,7 @@ func TestLimits(t *testing.T) {
 	if l, err := standing.limits(parts, nil); err == nil {
 		t.Errorf("a share of a MIG device became %v", l.Memory)
 	}
-	if l, err := plan("10g").limits(parts, nil); err != nil || l.Memory[0] != abi.MakeLimit(10<<30, 0) || l.Memory[15] != l.Memory[0] {
+	if l, err := plan("10g").limits(parts, nil); err != nil || l.Memory[0] != abi.MakeLimit(10<<30) || l.Memory[15] != l.Memory[0] {
 		t.Errorf("got %v, %v", l.Memory, err)
 	}
 }

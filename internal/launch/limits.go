@@ -113,7 +113,7 @@ func (p Plan) packLimit(memory limit.Memory, size limit.Size) abi.Limit {
 	case size == 0:
 		return abi.Unlimited
 	}
-	return abi.MakeLimit(uint64(size), int(p.Settings.Tolerance/(limit.OnePercent/10)))
+	return abi.MakeLimit(uint64(size))
 }
 
 // memoryError is an error in the memory limits, which names where they came from.

@@ -52,8 +52,6 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("--fake-gpu")
 	case p.Join:
 		return nil, ruledError("--join")
-	case p.Settings.Tolerance != 0:
-		return nil, ruledError("a limit that may be exceeded")
 	case p.Settings.Round != 0:
 		return nil, ruledError("a round of its own")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):

@@ -17,7 +17,6 @@ const (
 	EnvPolicy     = "GPU_CORE_UTILIZATION_POLICY" // what EnvCompute is: a share, a cap, or nothing
 	EnvRound      = "RATION_COMPUTE_ROUND"
 	EnvMode       = "RATION_COMPUTE" // strict, or nothing
-	EnvTolerance  = "RATION_TOLERANCE"
 )
 
 // IsVariable reports whether an environment variable has a limit that a job's region
@@ -28,7 +27,7 @@ func IsVariable(key string) bool {
 			return true
 		}
 	}
-	return key == EnvTolerance || key == EnvPolicy || key == EnvRound
+	return key == EnvPolicy || key == EnvRound
 }
 
 // Settings are a job's limits, as its processes find them in their environment.
@@ -38,9 +37,6 @@ type Settings struct {
 	ComputeMax Set[Compute] // caps: at most so much
 	Round      Round        // of which shares are slices; 0 where it is not set
 	Strict     bool         // a share that cannot be kept is an error of the program
-
-	// Tolerance is how far usage may exceed a memory limit.
-	Tolerance Percent
 }
 
 // FromEnv reads settings from an environment in the form of [os.Environ]. It reports
@@ -106,9 +102,6 @@ func (s *Settings) set(key, value string) (use string, err error) {
 		return s.ComputeMax.setVariable(suffix, value, parseCompute, computeUse)
 	}
 	switch key {
-	case EnvTolerance:
-		s.Tolerance, err = parsePercent(value)
-		return toleranceUse, err
 	case EnvRound:
 		s.Round, err = parseRound(value)
 		return roundUse, err
@@ -148,9 +141,6 @@ func (s Settings) Environ() []string {
 	if s.Strict {
 		environ = append(environ, EnvMode+"="+modeStrict)
 	}
-	if s.Tolerance != 0 {
-		environ = append(environ, EnvTolerance+"="+s.Tolerance.String())
-	}
 	return environ
 }
 
@@ -167,16 +157,17 @@ func (s Set[L]) environ(name string) []string {
 	return environ
 }
 
-// meaningless are variables of HAMi-core that have no effect, and why; as shim/config.c has
-// them.
+// meaningless are variables of HAMi-core and of older versions that have no effect, and why.
+// shim/config.c has the same.
 var meaningless = [][2]string{
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
 	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (--compute)"},
 	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
+	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 	{"CUDA_DISABLE_CONTROL", "ration run was asked for a job (start the command without it)"},
 }
 
-// Meaningless says which variables of HAMi-core are set and have no effect.
+// Meaningless says which variables are set and have no effect.
 func Meaningless(environ []string) (texts []string) {
 	for _, v := range environ {
 		key, value, _ := strings.Cut(v, "=")

@@ -16,13 +16,13 @@ func TestFromEnv(t *testing.T) {
 		environ []string
 		want    []string // as Environ renders it
 	}{
-		{"nothing", []string{"PATH=/bin", "CUDA_DEVICE_MEMORY_LIMITS=x", "RATION_TOLERANCE_X=y", "odd"}, nil},
+		{"nothing", []string{"PATH=/bin", "CUDA_DEVICE_MEMORY_LIMITS=x", "RATION_COMPUTE_ROUNDS=y", "odd"}, nil},
 		{"HAMi-core's limits",
 			[]string{"CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_SM_LIMIT=0"},
 			[]string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_SM_LIMIT=none"}},
 		{"every kind",
-			[]string{"CUDA_DEVICE_SM_LIMIT_15=30", "CUDA_DEVICE_MEMORY_LIMIT=12.5%", "RATION_TOLERANCE=10"},
-			[]string{"CUDA_DEVICE_MEMORY_LIMIT=12.5%", "CUDA_DEVICE_SM_LIMIT_15=30%", "RATION_TOLERANCE=10%"}},
+			[]string{"CUDA_DEVICE_SM_LIMIT_15=30", "CUDA_DEVICE_MEMORY_LIMIT=12.5%"},
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT=12.5%", "CUDA_DEVICE_SM_LIMIT_15=30%"}},
 		{"the first of two", []string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT=x"},
 			[]string{"CUDA_DEVICE_MEMORY_LIMIT=1g"}},
 		{"a cap of HAMi-core's",
@@ -35,7 +35,6 @@ func TestFromEnv(t *testing.T) {
 		{"the default policy", []string{"CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=default"}, []string{"CUDA_DEVICE_SM_LIMIT=30%"}},
 		{"a share, a cap and a round", []string{"CUDA_DEVICE_SM_LIMIT=30", "RATION_COMPUTE_MAX=50", "RATION_COMPUTE_ROUND=10000", "RATION_COMPUTE=strict"},
 			[]string{"CUDA_DEVICE_SM_LIMIT=30%", "RATION_COMPUTE_MAX=50%", "RATION_COMPUTE_ROUND=10ms", "RATION_COMPUTE=strict"}},
-		{"no tolerance", []string{"RATION_TOLERANCE=0"}, nil},
 	} {
 		settings, err := limit.FromEnv(tt.environ)
 		if got := settings.Environ(); err != nil || !slices.Equal(got, tt.want) {
@@ -64,9 +63,6 @@ func TestFromEnvRejects(t *testing.T) {
 		{"RATION_COMPUTE_ROUND=1s", limit.ErrRound},
 		{"RATION_COMPUTE=lax", limit.ErrMode},
 		{"GPU_CORE_UTILIZATION_POLICY=often", limit.ErrPolicy},
-		{"RATION_TOLERANCE=", limit.ErrEmpty},
-		{"RATION_TOLERANCE=101", limit.ErrPercent},
-		{"RATION_TOLERANCE=-1", limit.ErrPercent},
 	} {
 		settings, err := limit.FromEnv([]string{tt.entry})
 		if !errors.Is(err, tt.want) || settings != (limit.Settings{}) {
@@ -94,10 +90,10 @@ func ExampleFromEnv() {
 
 func FuzzEnv(f *testing.F) {
 	for _, s := range badValues {
-		f.Add("CUDA_DEVICE_MEMORY_LIMIT="+s, "CUDA_DEVICE_SM_LIMIT="+s, "RATION_TOLERANCE="+s)
+		f.Add("CUDA_DEVICE_MEMORY_LIMIT="+s, "CUDA_DEVICE_SM_LIMIT="+s, "RATION_COMPUTE_MAX="+s)
 	}
 	f.Add("CUDA_DEVICE_MEMORY_LIMIT=10g", "CUDA_DEVICE_MEMORY_LIMIT_1=25%", "CUDA_DEVICE_SM_LIMIT=30")
-	f.Add("CUDA_DEVICE_MEMORY_LIMIT_16=1g", "CUDA_DEVICE_SM_LIMIT_0=0", "RATION_TOLERANCE=2.5%")
+	f.Add("CUDA_DEVICE_MEMORY_LIMIT_16=1g", "CUDA_DEVICE_SM_LIMIT_0=0", "RATION_COMPUTE_MAX=2.5%")
 	f.Add("=", "", "CUDA_DEVICE_MEMORY_LIMIT")
 	f.Add("CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=force", "RATION_COMPUTE_ROUND=10ms")
 	f.Add("RATION_COMPUTE_MAX=30", "GPU_CORE_UTILIZATION_POLICY=disable", "RATION_COMPUTE=strict")

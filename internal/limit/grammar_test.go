@@ -66,10 +66,6 @@ func parseAs(kind, text string) string {
 		if c.none {
 			result = "none"
 		}
-	case "tolerance":
-		var p Percent
-		p, err = parsePercent(text)
-		result = "share " + strconv.Itoa(int(p))
 	case "round":
 		var r Round
 		r, err = parseRound(text)

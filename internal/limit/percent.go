@@ -1,7 +1,6 @@
 package limit
 
 import (
-	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -49,22 +48,4 @@ func (p Percent) Of(s Size) Size {
 	hi, lo := bits.Mul64(uint64(s), uint64(min(p, Whole)))
 	share, _ := bits.Div64(hi, lo, uint64(Whole))
 	return Size(share)
-}
-
-// Over returns the most that may be granted under a limit that usage may exceed by p.
-// No limit, which is 0, stays no limit.
-func (p Percent) Over(limit Size) Size {
-	return limit + min(p.Of(limit), math.MaxUint64-limit)
-}
-
-const toleranceUse = "a percentage from 0 to 100, like 10 or 2.5%"
-
-// ParseTolerance reads how far usage may exceed a limit: 0 to 100, with or without a
-// percent sign. Errors call the value source.
-func ParseTolerance(source, value string) (Percent, error) {
-	p, err := parsePercent(value)
-	if err != nil {
-		return 0, &InputError{Source: source, Value: value, Err: err, Use: toleranceUse}
-	}
-	return p, nil
 }

@@ -88,9 +88,9 @@ func take(left *region.Limits, run region.Limits) region.Limits {
 		if left.Memory[d].Limited() {
 			has := left.Memory[d].Bytes()
 			if !run.Memory[d].Limited() || run.Memory[d].Bytes() > has {
-				run.Memory[d] = abi.MakeLimit(has, 0)
+				run.Memory[d] = abi.MakeLimit(has)
 			}
-			left.Memory[d] = abi.MakeLimit(has-run.Memory[d].Bytes(), left.Memory[d].Tolerance())
+			left.Memory[d] = abi.MakeLimit(has - run.Memory[d].Bytes())
 		}
 		share := uint64(abi.Percent(left.Compute[d]))
 		run.Compute[d] = min(uint64(abi.Percent(run.Compute[d])), share)
@@ -139,7 +139,7 @@ func nothing(ration region.Limits) (out region.Limits) {
 	out = ration
 	for d := range abi.Devices {
 		if out.Memory[d].Limited() {
-			out.Memory[d] = abi.MakeLimit(0, 0)
+			out.Memory[d] = abi.MakeLimit(0)
 		}
 		out.Compute[d], out.ComputeMax[d] = 0, min(out.ComputeMax[d], 1)
 	}
@@ -153,7 +153,7 @@ func checkRun(run *region.Limits, left region.Limits) error {
 		has := left.Memory[d]
 		switch asked := run.Memory[d]; {
 		case !asked.IsSet() && has.Limited():
-			run.Memory[d] = abi.MakeLimit(0, 0) // it has nothing of that device
+			run.Memory[d] = abi.MakeLimit(0) // it has nothing of that device
 		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
 			return fmt.Errorf("%w: more of device %d than the %s of your ration which no other run has (ration policy show)", ErrRun, d, limit.Size(has.Bytes()))
 		}

@@ -12,7 +12,7 @@ import (
 func limits(memory int64, share, most uint64) (l region.Limits) {
 	l.Memory[0] = abi.Unlimited
 	if memory >= 0 {
-		l.Memory[0] = abi.MakeLimit(uint64(memory), 0)
+		l.Memory[0] = abi.MakeLimit(uint64(memory))
 	}
 	l.Compute[0], l.ComputeMax[0] = share, most
 	return l

@@ -70,7 +70,7 @@ func TestAnImpossibleAccountIsNoErrorForOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, m := overHeap(t)
 			broken, dead, s := claim(t, r), claim(t, r), claim(t, r)
-			r.m.Limits.Device[0].Memory = uint64(abi.MakeLimit(10*MiB, 0))
+			r.m.Limits.Device[0].Memory = uint64(abi.MakeLimit(10 * MiB))
 			must(t, broken.Charge(1, abi.Data, MiB))
 			must(t, dead.Charge(0, abi.Data, 10*MiB))
 			spoil(&r.m.Accounts[0][broken.Index()])

@@ -19,7 +19,7 @@ func TestFence(t *testing.T) {
 	}
 	l := r.ledger(0)
 	before := l.word()
-	if err := r.SetLimit(0, abi.MakeLimit(3*abi.Unit, 0)); err != nil {
+	if err := r.SetLimit(0, abi.MakeLimit(3*abi.Unit)); err != nil {
 		t.Fatal(err)
 	}
 	if held, err := r.Fence(0); err != nil || held != 3*abi.Unit {

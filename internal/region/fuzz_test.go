@@ -163,10 +163,10 @@ func FuzzOperatorLimits(f *testing.F) {
 		}
 		_, err = l.Limit(3)
 		must(t, err)
-		must(t, l.SetLimit(3, abi.MakeLimit(MiB, 0)))
+		must(t, l.SetLimit(3, abi.MakeLimit(MiB)))
 		again, err := OpenOperatorLimits(path)
 		must(t, err)
-		if got, _ := again.Limit(3); got != abi.MakeLimit(MiB, 0) {
+		if got, _ := again.Limit(3); got != abi.MakeLimit(MiB) {
 			t.Errorf("the limit is %v after it was set", got)
 		}
 	})

@@ -83,7 +83,7 @@ func TestClaimPassesOverKept(t *testing.T) {
 // An orderly end is no death, and the next claim frees the slot.
 func TestLeft(t *testing.T) {
 	r, mortals := overHeap(t)
-	atomic.StoreUint64(&r.limits.Device[0].Memory, uint64(abi.MakeLimit(MiB, 0)))
+	atomic.StoreUint64(&r.limits.Device[0].Memory, uint64(abi.MakeLimit(MiB)))
 	for range abi.ClaimWindow {
 		s := claim(t, r)
 		must(t, s.Charge(0, abi.Data, 512))

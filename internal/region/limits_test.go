@@ -47,7 +47,7 @@ func TestLimitChangesWhileRunning(t *testing.T) {
 	r := open(t, 10*MiB)
 	s := claim(t, r)
 	must(t, s.Charge(0, abi.Data, 8*MiB))
-	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB, 0)))
+	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB)))
 	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrRefused) {
 		t.Errorf("below what is held: %v", err)
 	}
@@ -55,16 +55,6 @@ func TestLimitChangesWhileRunning(t *testing.T) {
 	must(t, s.Charge(0, abi.Data, 2*MiB))
 	must(t, r.SetLimit(0, abi.Unlimited))
 	must(t, s.Charge(0, abi.Data, 100*MiB))
-}
-
-func TestToleranceIsASetting(t *testing.T) {
-	r := open(t, MiB)
-	must(t, r.SetLimit(0, abi.MakeLimit(1000*abi.Unit, 100)))
-	s := claim(t, r)
-	must(t, s.Charge(0, abi.Data, 1100*abi.Unit))
-	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrRefused) {
-		t.Errorf("beyond the tolerance: %v", err)
-	}
 }
 
 func TestOperatorsLimits(t *testing.T) {
@@ -76,7 +66,7 @@ func TestOperatorsLimits(t *testing.T) {
 	if err := s.Charge(0, abi.Data, 3*MiB); !errors.Is(err, ErrRefused) {
 		t.Errorf("a tenant raised its own limit: %v", err)
 	}
-	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB, 0))) // the operator is us
+	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB))) // the operator is us
 	must(t, s.Charge(0, abi.Data, 3*MiB))
 	must(t, s.Leave())
 	must(t, r.Close())

@@ -117,7 +117,7 @@ func (l *OperatorLimits) set(device int, value uint64, word limitWord) (err erro
 // next job.
 func (l *OperatorLimits) End() (err error) {
 	for d := range abi.Devices {
-		err = errors.Join(err, l.SetLimit(d, abi.MakeLimit(0, 0)))
+		err = errors.Join(err, l.SetLimit(d, abi.MakeLimit(0)))
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 const MiB = 1 << 20
 
 func limited(bytes uint64) (l Limits) {
-	l.Memory[0] = abi.MakeLimit(bytes, 0)
+	l.Memory[0] = abi.MakeLimit(bytes)
 	return l
 }
 
@@ -119,7 +119,7 @@ func TestRequestsThatCannotFit(t *testing.T) {
 func TestSharesThatFillTheLimitAreNeverRefused(t *testing.T) {
 	const threads, rounds = 8, 200
 	r, _ := overHeap(t)
-	must(t, r.SetLimit(0, abi.MakeLimit(threads*MiB, 0)))
+	must(t, r.SetLimit(0, abi.MakeLimit(threads*MiB)))
 	var wg sync.WaitGroup
 	for range threads {
 		s := claim(t, r)
@@ -250,7 +250,7 @@ func TestAStrangerInTheSlotIsNoticed(t *testing.T) {
 
 func TestADeadOnesBytesGoToTheNextWhoNeedsThem(t *testing.T) {
 	r, m := overHeap(t)
-	must(t, r.SetLimit(0, abi.MakeLimit(8*MiB, 0)))
+	must(t, r.SetLimit(0, abi.MakeLimit(8*MiB)))
 	dead, alive := claim(t, r), claim(t, r)
 	must(t, dead.Charge(0, abi.Data, 8*MiB))
 	if err := alive.Charge(0, abi.Data, MiB); !errors.Is(err, ErrRefused) {

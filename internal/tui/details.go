@@ -136,9 +136,6 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lin
 	limit := "no limit"
 	if r.Limited {
 		limit = fmt.Sprintf("of %s (%.0f %%)", humanfmt.Bytes(r.Limit), 100*shareOfLimit(r.Device))
-		if r.Tolerance > 0 {
-			limit += fmt.Sprintf(", may exceed it by %s", humanfmt.Percent(float64(r.Tolerance)/10))
-		}
 	}
 	text := fmt.Sprintf("%s %s, peak %s, %s refused", humanfmt.Bytes(r.Used), limit, humanfmt.Bytes(r.Peak), humanfmt.Plural(int(r.Refused), "request", "requests"))
 	lines = append(lines, m.paragraph(text, 2)...)

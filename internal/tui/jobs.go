@@ -8,7 +8,6 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/node"
@@ -78,7 +77,7 @@ func jobColumns() []column[jobRow] {
 		{title: "bar", drop: 1, fill: func(m *Model, r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
 		{title: "USED", right: true, sort: "bytes", text: func(_ *Model, r jobRow) string { return humanfmt.Short(r.dev.Used) },
 			style: func(m *Model, r jobRow) *lipgloss.Style {
-				if ceiling := abi.MakeLimit(r.dev.Limit, r.dev.Tolerance).Ceiling() * abi.Unit; r.dev.Limited && r.dev.Used > ceiling {
+				if r.dev.Limited && r.dev.Used > r.dev.Limit {
 					return &m.theme.bad
 				}
 				return &plain

@@ -56,12 +56,12 @@ static inline uint64_t host_pid_of(uint64_t word) { return (uint32_t)word; }
 #define LIMIT_NONE (LIMIT_SET | LOW_BITS(RATION_LIMIT_UNIT_BITS))
 
 /* make_limit packs a limit of so many bytes, rounded down to whole units. */
-static inline uint64_t make_limit(uint64_t bytes, unsigned tolerance)
+static inline uint64_t make_limit(uint64_t bytes)
 {
 	uint64_t units = bytes / RATION_UNIT;
 	if (units > RATION_MAX_UNITS) /* more than a ledger can hold */
 		units = RATION_MAX_UNITS;
-	return LIMIT_SET | (uint64_t)(tolerance & LOW_BITS(15)) << RATION_LIMIT_UNIT_BITS | units;
+	return LIMIT_SET | units;
 }
 
 static inline int limit_bounds(uint64_t l)
@@ -69,7 +69,7 @@ static inline int limit_bounds(uint64_t l)
 	return (l & LIMIT_SET) && (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) != LOW_BITS(RATION_LIMIT_UNIT_BITS);
 }
 
-/* limit_bytes is the limit without its tolerance; zero where there is none. */
+/* limit_bytes is the limit; zero where there is none. */
 static inline uint64_t limit_bytes(uint64_t l) { return limit_bounds(l) ? (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) * RATION_UNIT : 0; }
 
 /* limit_ceiling is the most units that may be granted. */
@@ -78,9 +78,6 @@ static inline uint64_t limit_ceiling(uint64_t l)
 	if (!limit_bounds(l))
 		return RATION_MAX_UNITS;
 	uint64_t units = l & LOW_BITS(RATION_LIMIT_UNIT_BITS);
-	uint64_t tolerance = l >> RATION_LIMIT_UNIT_BITS & LOW_BITS(15);
-	if (tolerance)
-		units += units * tolerance / RATION_TOLERANCE_PER_MILLE;
 	return units < RATION_MAX_UNITS ? units : RATION_MAX_UNITS;
 }
 

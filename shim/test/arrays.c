@@ -59,7 +59,7 @@ static void compressed(void)
 	struct region *r = region_here();
 	CUarray a;
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-		EQ(region_set_limit(r, 0, make_limit(region_used(r, 0) + all[i].bytes, 0)), REGION_OK);
+		EQ(region_set_limit(r, 0, make_limit(region_used(r, 0) + all[i].bytes)), REGION_OK);
 		OK(cuArrayCreate_v2(&a, &all[i].d));
 		EQ(held(RATION_DATA), all[i].bytes);
 		SAME();

@@ -111,7 +111,7 @@ static void charge(const char *path)
 {
 	enum { TURNS = 201, BATCH = 1000 };
 	static double charged[TURNS], pair[TURNS], added[TURNS];
-	struct region_limits own = {.memory = {make_limit(1ull << 40, 0)}};
+	struct region_limits own = {.memory = {make_limit(1ull << 40)}};
 	struct region r;
 	if (region_open(&r, path, &own) || region_claim(&r, "bench"))
 		exit(1);

@@ -191,10 +191,10 @@ static void green_undone(void)
 	OK(cuCtxCreate_v2(&own, 0, 0));
 	OK(cuDeviceGetDevResource(0, &all, 1));
 	OK(cuDevResourceGenerateDesc(&desc, &all, 1));
-	EQ(region_set_limit(region_here(), 0, make_limit(201 * MIB, 0)), REGION_OK);
+	EQ(region_set_limit(region_here(), 0, make_limit(201 * MIB)), REGION_OK);
 	EQ(cuGreenCtxCreate(&g, desc, 0, 1), CUDA_ERROR_OUT_OF_MEMORY);
 	EQ(everybody(), 100 * MIB);
-	EQ(region_set_limit(region_here(), 0, make_limit(1000 * MIB, 0)), REGION_OK);
+	EQ(region_set_limit(region_here(), 0, make_limit(1000 * MIB)), REGION_OK);
 	set_compute(0, 50, 0);
 	CUfunction f = kernel("one");
 	later(5 * MS);

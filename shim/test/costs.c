@@ -33,7 +33,7 @@ static uint64_t observed(void)
 	return 0;
 }
 
-static void limit(uint64_t bytes) { EQ(region_set_limit(region_here(), 0, bytes ? make_limit(bytes, 0) : LIMIT_NONE), REGION_OK); }
+static void limit(uint64_t bytes) { EQ(region_set_limit(region_here(), 0, bytes ? make_limit(bytes) : LIMIT_NONE), REGION_OK); }
 
 /* All is returned, by the accounts and by the driver. */
 static void end(void)

@@ -37,7 +37,7 @@ static void parse_as(const char *kind, const char *text, char *out, size_t size)
 {
 	struct memory_limit memory = {0};
 	struct compute_limit compute = {0};
-	uint32_t share = 0, round = 0;
+	uint32_t round = 0;
 	unsigned device = 0;
 	enum compute_policy policy = POLICY_SHARE;
 	bool strict = false;
@@ -55,9 +55,6 @@ static void parse_as(const char *kind, const char *text, char *out, size_t size)
 		snprintf(out, size, "percent %u", compute.percent);
 		if (!compute.percent)
 			snprintf(out, size, "none");
-	} else if (!strcmp(kind, "tolerance")) {
-		wrong = parse_percent(text, &share);
-		snprintf(out, size, "share %u", share);
 	} else if (!strcmp(kind, "device")) {
 		wrong = parse_device(text, &device);
 		snprintf(out, size, "device %u", device);

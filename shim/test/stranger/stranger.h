@@ -109,10 +109,7 @@ static inline void task_settle(struct task *t, const char *call, unsigned held)
 	}
 }
 
-static inline void set_limit(unsigned device, uint64_t bytes)
-{
-	EQ(region_set_limit(region_here(), device, make_limit(bytes, 0)), REGION_OK);
-}
+static inline void set_limit(unsigned device, uint64_t bytes) { EQ(region_set_limit(region_here(), device, make_limit(bytes)), REGION_OK); }
 
 /* The job's limit, and what the driver says is in use of a device. */
 static inline uint64_t limit_of(unsigned device) { return limit_bytes(region_limit(region_here(), device)); }
