@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,9 +19,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/pace"
+	"ration/internal/safepath"
 )
 
 // ErrKept is returned where another process keeps the policy.
@@ -73,11 +76,11 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	if err := makeRunFolder(); err != nil {
 		return err
 	}
-	changes, err := watchFolder(Folder)
+	changes, stop, err := watchFolder(Folder)
 	if err != nil {
 		return err
 	}
-	defer changes.Close()
+	defer stop()
 	listener, err := listen()
 	if err != nil {
 		return err
@@ -87,26 +90,29 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	k.resume()
 	k.reload() // what changed while no process looked
 	go k.serve(listener)
-	events := make(chan string)
-	go readNames(changes, events)
 	ready()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case name, more := <-events:
-			if !more {
-				return errors.New("watching " + Folder + ": no more is heard of it")
+		case events, open := <-changes:
+			if !open {
+				return errors.New("watching " + Folder + ": its changes cannot be read")
 			}
 			if _, err := os.Lstat(InForceFile); errors.Is(err, os.ErrNotExist) {
 				log.Info("the policy has been disabled")
 				return nil
 			}
-			if name == filepath.Base(ConfigFile) {
+			if slices.ContainsFunc(events, mayChangeConfig) {
 				k.reload()
 			}
 		}
 	}
+}
+
+// mayChangeConfig reports whether after an event the operator's file may be another.
+func mayChangeConfig(e inotify.Event) bool {
+	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
 
 // listen makes the socket, which every user can connect to.
@@ -129,36 +135,34 @@ func listen() (net.Listener, error) {
 	return l, nil
 }
 
-// watchFolder returns a file that says what changes in a folder.
-func watchFolder(dir string) (*os.File, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+// watchFolder watches the folder of the operator's file, and sends what changes in it. The channel is
+// closed after stop.
+func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err error) {
+	dir, err := safepath.OpenFolder(path)
 	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
 	}
-	f := os.NewFile(uintptr(fd), "inotify")
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_ONLYDIR); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("watching %s: %w", dir, err)
+	defer unix.Close(dir)
+	w, err := inotify.New()
+	if err != nil {
+		return nil, nil, err
 	}
-	return f, nil
-}
-
-// readNames sends the names of files that change, until the file is closed.
-func readNames(f *os.File, names chan<- string) {
-	defer close(names)
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := f.Read(buf)
-		if err != nil {
-			return
+	if _, err := w.Add(dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM); err != nil {
+		w.Close()
+		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
+	}
+	out := make(chan []inotify.Event)
+	go func() {
+		defer close(out)
+		for {
+			events, err := w.Read()
+			if err != nil {
+				return
+			}
+			out <- events
 		}
-		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-			length := int(uint32(b[12]) | uint32(b[13])<<8 | uint32(b[14])<<16 | uint32(b[15])<<24)
-			end := min(unix.SizeofInotifyEvent+length, len(b))
-			names <- strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00")
-			b = b[end:]
-		}
-	}
+	}()
+	return out, w.Close, nil
 }
 
 // reload puts the operator's file in force, if it is right. Otherwise what is in force stays.
