@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
 	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/launch"
@@ -47,20 +48,7 @@ type keeper struct {
 	mu     sync.Mutex // held while jobs are made or changed
 	policy *Policy    // in force; under mu
 
-	admission sync.Mutex     // held for moments, also while mu is not to be had
-	askers    map[int]*asker // under admission: who have requests under way, by user
-	total     int            // under admission: of these requests
 }
-
-// asker is a user with requests under way.
-type asker struct {
-	requests int        // under the keeper's admission
-	turn     sync.Mutex // has one of them done at a time, so that many of one user's do not go before another's
-}
-
-// subordinates is the one user that all subordinate users are (checkKnown): whoever is lent
-// thousands has no more places by them.
-const subordinates = -1
 
 // Keep keeps the policy that is in force until the context ends, or the policy does: it makes the
 // job of a user who needs one, and puts the operator's file in force when it changes. Nothing of a
@@ -86,7 +74,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 		return err
 	}
 	defer listener.Close()
-	k := &keeper{log: log, policy: p, askers: map[int]*asker{}}
+	k := &keeper{log: log, policy: p}
 	k.resume()
 	k.reload() // what changed while no process looked
 	go k.serve(listener)
@@ -207,9 +195,10 @@ func (k *keeper) reload() {
 	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
 }
 
-// serve answers until the listener is closed. An error is one of the moment, as too many open
-// files: one that ended it would have all new users refused from then on.
-func (k *keeper) serve(l net.Listener) {
+// serve answers until the listener is closed. It goes on after any other error, such as too many open
+// files: otherwise all new users would be refused from then on.
+func (k *keeper) serve(socket net.Listener) {
+	l := connlimit.Listen(socket, connlimit.New(maxOfUser, maxRequests))
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -220,97 +209,35 @@ func (k *keeper) serve(l net.Listener) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		uid, err := peerUser(c)
-		if err != nil {
-			_ = c.Close()
-			continue
-		}
-		place := uid
-		if checkKnown(uid) != nil {
-			place = subordinates
-		}
-		from := k.admit(place)
-		if from == nil {
-			_ = c.Close()
-			continue
-		}
 		go func() {
-			defer k.leave(place)
 			defer c.Close()
-			k.answer(c, uid, from)
+			k.answer(c.(*connlimit.Conn))
 		}()
 	}
 }
 
 // answer answers one request: a line with the user, and what is asked for; ok, or a sentence.
-func (k *keeper) answer(c net.Conn, uid int, from *asker) {
+func (k *keeper) answer(c *connlimit.Conn) {
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
 	line, err := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
 	if err != nil {
 		return
 	}
-	from.turn.Lock()
-	run, created, err := k.handle(uid, strings.TrimSuffix(line, "\n"))
-	from.turn.Unlock()
+	var run *os.File
+	var created int64
+	c.User.Do(func() { run, created, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // however long it took
 	switch {
 	case err != nil:
-		k.log.Warn("refused", "uid", uid, "error", err)
+		k.log.Warn("refused", "uid", c.UID, "error", err)
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case run != nil:
 		// Should nobody get it, the run is not in use when it is closed here.
-		_, _, _ = c.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
+		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
 		_ = run.Close()
 	default:
 		_, _ = io.WriteString(c, "ok\n")
 	}
-}
-
-// admit bounds how many requests are under way, and returns nil for one too many. No user keeps
-// others from theirs: who has none is admitted, however many others have. leave ends it.
-func (k *keeper) admit(uid int) *asker {
-	k.admission.Lock()
-	defer k.admission.Unlock()
-	a := k.askers[uid]
-	if a == nil {
-		a = &asker{}
-		k.askers[uid] = a
-	} else if a.requests >= maxOfUser || k.total >= maxRequests {
-		return nil
-	}
-	a.requests++
-	k.total++
-	return a
-}
-
-func (k *keeper) leave(uid int) {
-	k.admission.Lock()
-	defer k.admission.Unlock()
-	if a := k.askers[uid]; a.requests > 1 {
-		a.requests--
-	} else {
-		delete(k.askers, uid)
-	}
-	k.total--
-}
-
-// peerUser returns who has the other end of a connection, by the kernel.
-func peerUser(c net.Conn) (int, error) {
-	u, is := c.(*net.UnixConn)
-	if !is {
-		return 0, errors.New("not a Unix socket")
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var asked error
-	err = raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, asked); err != nil {
-		return 0, err
-	}
-	return int(cred.Uid), nil
 }
 
 // handle does what a user asks for. For a run it returns the lock that says that it is in use.
