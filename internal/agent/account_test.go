@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -14,49 +12,19 @@ import (
 )
 
 // lend lets UIDs from firstLent on be lent to one user, for this test.
-func lend(t *testing.T) (account int) {
+func lend(t *testing.T) {
 	t.Helper()
-	account = -2
 	before := accountOf
 	t.Cleanup(func() { accountOf = before })
 	accountOf = func(uid int) int {
 		if uid >= firstLent {
-			return account
+			return -2
 		}
 		return uid
 	}
-	return account
 }
 
 const firstLent = 100000
-
-// A user to whom thousands of UIDs are lent has the connections of one.
-func TestConnectionsOfLentUsers(t *testing.T) {
-	me := lend(t)
-	accountOf = func(int) int { return me } // also that of the user who runs this
-	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &listener{Listener: socket, users: map[int]*asker{}}
-	defer l.Close()
-	c, err := net.Dial("unix", socket.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p := accepted.(*peerConn).peer; len(l.users) != 1 || l.users[me] == nil || l.users[me] != p.asker || p.uid < 0 {
-		t.Errorf("%+v has a connection, and these count: %v", p, l.users)
-	}
-	_ = accepted.Close()
-	if len(l.users) != 0 {
-		t.Errorf("left are %v", l.users)
-	}
-}
 
 // Events of thousands of UIDs that are lent to one user hide none of another's, and nor does their
 // history.

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -107,8 +108,8 @@ func dial(path string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}
-	p, err := peerOf(c)
-	if err != nil || !believed(p.uid) {
+	uid, err := connlimit.PeerUID(c)
+	if err != nil || !believed(uid) {
 		_ = c.Close()
 		return nil, fmt.Errorf("%s: %w that is root's or this user's", path, ErrNone)
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"ration/check/webtest"
+	"ration/internal/connlimit"
 	"ration/internal/job"
-	"ration/internal/web"
 	"ration/machine"
 )
 
@@ -143,9 +143,9 @@ func TestMetricsForSlowReaders(t *testing.T) {
 	a := startAgent(t, Options{Version: "0.3.0"})
 	pipes := webtest.NewPipes()
 	server := &http.Server{Handler: a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})}
-	web.Attend(server)
+	connlimit.Attach(server)
 	defer server.Close()
-	go func() { _ = server.Serve(web.NewCrowd(pipes, 3)) }()
+	go func() { _ = server.Serve(connlimit.NewEvicting(pipes, 3)) }()
 	for n := range 9 {
 		c, err := pipes.Unread("/metrics")
 		if err != nil {

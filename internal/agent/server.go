@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/web"
@@ -37,114 +37,14 @@ const (
 	maxPublicStreams = 24
 )
 
-// peer is who asks.
+// peer is the user at the other end of a connection.
 type peer struct {
-	uid   int
-	all   bool   // may see everything
-	asker *asker // nil where no listener has admitted it
+	uid  int
+	all  bool            // may see everything
+	user *connlimit.User // nil in tests
 }
 
 type peerKey struct{}
-
-// peerOf returns who has the other end of a connection.
-func peerOf(c net.Conn) (peer, error) {
-	u, is := c.(*net.UnixConn)
-	if !is {
-		return peer{}, errors.New("not a Unix socket")
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return peer{}, err
-	}
-	var cred *unix.Ucred
-	var asked error
-	if err := raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return peer{}, err
-	}
-	if asked != nil {
-		return peer{}, asked
-	}
-	uid := int(cred.Uid)
-	return peer{uid: uid, all: uid == 0 || uid == job.User()}, nil
-}
-
-// peerConn is a connection with who asks.
-type peerConn struct {
-	net.Conn
-	peer  peer
-	close func()
-}
-
-func (c *peerConn) Close() error {
-	c.close()
-	return c.Conn.Close()
-}
-
-// listener accepts a bounded number of connections of each user. The UIDs that are lent to a user are one
-// (proc.Account).
-type listener struct {
-	net.Listener
-	mu    sync.Mutex
-	users map[int]*asker // under mu: who has connections, by account
-	total int            // under mu: connections
-}
-
-// asker is a user with connections.
-type asker struct {
-	conns int // under the listener's mu
-	// turn has one answer made at a time: many questions of one user go before none of another's, and
-	// what they ask for is not in memory many times.
-	turn sync.Mutex
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		p, err := peerOf(c)
-		if err != nil {
-			_ = c.Close()
-			continue
-		}
-		account := accountOf(p.uid)
-		if p.asker = l.admit(account); p.asker == nil {
-			_ = c.Close()
-			continue
-		}
-		var once sync.Once
-		return &peerConn{c, p, func() { once.Do(func() { l.leave(account) }) }}, nil
-	}
-}
-
-// admit returns nil for a connection too many. No users keep another from asking: who has none is
-// admitted, however many others have.
-func (l *listener) admit(account int) *asker {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.users[account]
-	if a == nil {
-		a = &asker{}
-		l.users[account] = a
-	} else if a.conns >= maxConnsOfUser || l.total >= maxConns && account != 0 {
-		return nil
-	}
-	a.conns++
-	l.total++
-	return a
-}
-
-func (l *listener) leave(account int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total--
-	if a := l.users[account]; a.conns > 1 {
-		a.conns--
-	} else {
-		delete(l.users, account)
-	}
-}
 
 // Listen returns the agent's socket in a folder of jobs: the one that systemd has passed, or one that it
 // makes. release closes it, and removes it if it was made here. Until then no other agent serves that
@@ -203,8 +103,8 @@ func ClaimFolder(folder string) (c *Claim, err error) {
 	return &Claim{socket, lock}, nil
 }
 
-func newListener(socket net.Listener) *listener {
-	return &listener{Listener: socket, users: map[int]*asker{}}
+func newListener(socket net.Listener) net.Listener {
+	return connlimit.Listen(socket, connlimit.New(maxConnsOfUser, maxConns))
 }
 
 // makeSocket makes a socket at path, in place of that of an agent that was killed. The caller has the lock.
@@ -262,7 +162,8 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterLook(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
+			client := c.(*connlimit.Conn)
+			return context.WithValue(ctx, peerKey{}, peer{client.UID, client.UID == 0 || client.UID == job.User(), client.User})
 		}}
 	failed := make(chan error, 2)
 	servers := []*http.Server{api}
@@ -328,10 +229,10 @@ func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.List
 		}
 	}
 	server.Handler = a.afterLook(a.publicHandler(l.Addr()))
-	web.Attend(server)
+	connlimit.Attach(server)
 	server.SetKeepAlivesEnabled(false) // so that nobody keeps one
 	a.opts.Log.Info("serving metrics", "address", l.Addr().String())
-	return server.Serve(web.NewCrowd(l, maxPublic)) // every user of the machine can connect
+	return server.Serve(connlimit.NewEvicting(l, maxPublic)) // every user of the machine can connect
 }
 
 // afterLook returns a handler whose requests wait until the agent has looked once.
@@ -358,8 +259,8 @@ func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	mux := http.NewServeMux()
 	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		web.LetIn(r)
-		all.ServeHTTP(web.LetGoWriter{ResponseWriter: w, Request: r}, r)
+		connlimit.Protect(r)
+		all.ServeHTTP(connlimit.UnprotectWriter{ResponseWriter: w, Request: r}, r)
 	})
 	mux.Handle("/", web.New(web.Options{Source: publicSource{a}, Public: true, Version: a.opts.Version, MaxStreams: maxPublicStreams, AnyHost: !isLoopback(at)}))
 	return mux
@@ -380,17 +281,12 @@ func askerOf(r *http.Request) peer {
 	return p
 }
 
-// answer makes an answer in the asker's turn, and writes it when that is over: who does not read it keeps
-// no other question waiting.
+// answer makes an answer in the user's turn and writes it afterwards, so that a client that does not
+// read delays no other request of its user.
 func (p peer) answer(w io.Writer, make func(out io.Writer) error) {
 	var out bytes.Buffer
-	if p.asker != nil {
-		p.asker.turn.Lock()
-	}
-	err := make(&out)
-	if p.asker != nil {
-		p.asker.turn.Unlock()
-	}
+	var err error
+	p.user.Do(func() { err = make(&out) })
 	if err == nil {
 		_, _ = w.Write(out.Bytes()) // who asks may have gone
 	}

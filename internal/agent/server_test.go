@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -39,51 +40,21 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// A user has a bounded number of connections, and however many users have all that they may, others
-// are admitted.
-func TestConnections(t *testing.T) {
-	l := &listener{users: map[int]*asker{}}
-	for user := range 2 * maxConns / maxConnsOfUser {
-		for n := range maxConnsOfUser + 1 {
-			admitted := l.admit(1000+user) != nil
-			if want := n == 0 || n < maxConnsOfUser && user < maxConns/maxConnsOfUser; admitted != want {
-				t.Fatalf("connection %d of user %d: admitted %v", n, user, admitted)
-			}
-		}
-	}
-	if l.admit(7) == nil || l.admit(7) != nil || l.admit(0) == nil || l.admit(0) == nil {
-		t.Errorf("got %v", l.users)
-	}
-	before := l.total
-	for range maxConnsOfUser {
-		l.leave(1000)
-	}
-	if l.users[1000] != nil || l.total != before-maxConnsOfUser {
-		t.Errorf("got %+v, %d", l.users[1000], l.total)
-	}
-}
-
-// Answers of one user are made one at a time, and of others meanwhile; one that is not read keeps nobody.
-func TestAnswersTakeTurns(t *testing.T) {
-	one, other := peer{uid: 7, asker: &asker{}}, peer{uid: 8, asker: &asker{}}
-	making, makeNow := make(chan struct{}), make(chan struct{})
+// A client that does not read its answer delays no other request of its user.
+func TestUnreadAnswer(t *testing.T) {
+	p := peer{uid: 7, user: &connlimit.User{}}
 	reader, unread := io.Pipe()
 	defer reader.Close()
-	go one.answer(unread, func(out io.Writer) error {
-		close(making)
-		<-makeNow
-		_, err := io.WriteString(out, "not read by anybody")
+	made := make(chan struct{})
+	go p.answer(unread, func(out io.Writer) error {
+		defer close(made)
+		_, err := io.WriteString(out, "not read")
 		return err
 	})
-	<-making
-	if one.asker.turn.TryLock() {
-		t.Error("another question of the user is not kept waiting")
-	}
+	<-made
 	var got bytes.Buffer
-	other.answer(&got, func(out io.Writer) error { _, err := io.WriteString(out, "theirs"); return err })
-	close(makeNow)
-	one.answer(&got, func(out io.Writer) error { _, err := io.WriteString(out, " mine"); return err })
-	if got.String() != "theirs mine" {
+	p.answer(&got, func(out io.Writer) error { _, err := io.WriteString(out, "read"); return err })
+	if got.String() != "read" {
 		t.Errorf("got %q", got.String())
 	}
 }

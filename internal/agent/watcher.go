@@ -1,48 +1,45 @@
 package agent
 
 import (
-	"encoding/binary"
-	"fmt"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/safepath"
 )
 
 const (
-	// maxWatches bounds how many folders are watched; the kernel's own bound may be lower. A
-	// folder that is not watched is looked at in its turn.
+	// maxWatches bounds how many folders are watched; the kernel's own bound may be lower. A folder
+	// without a watch is read at intervals only.
 	maxWatches = 4096
-	// maxWatchEvents is how many events one folder may have in floodSpan before it is not watched
-	// for floodRest: whoever makes files without pause keeps the agent from nothing.
+	// A folder with more than maxWatchEvents in floodSpan is not watched for floodRest, so that a
+	// user who makes files without pause does not keep the agent busy.
 	maxWatchEvents = 256
 	floodSpan      = time.Second
 	floodRest      = 10 * time.Second
 )
 
-// What is waited for. Where nothing of a job is kept open it is not waited for a file to be opened: the
-// agent itself does that when it looks, as in the folder of a job that has ended.
+// The events that are watched for. watchNames is for folders in which the agent itself opens files
+// whenever it reads them, as those of jobs that have ended: there IN_OPEN would report the agent.
 const (
 	watchNames  = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 	watchActive = watchNames | unix.IN_OPEN | unix.IN_CLOSE_WRITE
 )
 
-// watcher tells when something happens in folders.
+// watcher calls hint when a folder should be read again.
 type watcher struct {
-	hint func(folder string)
-	file *os.File // the inotify descriptor
-	fd   int
+	hint   func(folder string)
+	kernel *inotify.Watcher
 
 	mu      sync.Mutex
 	closed  bool
-	setting bool              // a goroutine adds watches: a folder may not answer
+	setting bool              // a goroutine adds watches: opening a folder may block
 	wanted  map[string]uint32 // mask by folder
-	watched map[string]int32  // watch descriptor by folder
-	folders map[int32]*watch
+	watched map[string]int    // watch of the kernel by folder
+	folders map[int]*watch
 }
 
 // watch is a folder that is watched.
@@ -54,23 +51,22 @@ type watch struct {
 }
 
 func newWatcher(hint func(string)) (*watcher, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	kernel, err := inotify.New()
 	if err != nil {
-		return nil, fmt.Errorf("watching folders: %w", err)
+		return nil, err
 	}
-	return &watcher{hint: hint, fd: fd, file: os.NewFile(uintptr(fd), "inotify"), wanted: map[string]uint32{}, watched: map[string]int32{}, folders: map[int32]*watch{}}, nil
+	return &watcher{hint: hint, kernel: kernel, wanted: map[string]uint32{}, watched: map[string]int{}, folders: map[int]*watch{}}, nil
 }
 
 func (w *watcher) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.closed {
-		w.closed = true
-		_ = w.file.Close()
-	}
+	w.closed = true
+	w.kernel.Close()
 }
 
-// set sets which folders are watched.
+// set sets which folders are watched: base folders, folders of active jobs, and those of jobs that
+// the agent opens anew for each reading.
 func (w *watcher) set(bases, active, opened []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,14 +92,14 @@ func (w *watcher) set(bases, active, opened []string) {
 	}
 }
 
-// drop ends a watch. The lock is held.
-func (w *watcher) drop(folder string, wd int32) {
-	_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
+// drop ends a watch. The caller holds w.mu.
+func (w *watcher) drop(folder string, wd int) {
+	w.kernel.Remove(wd)
 	delete(w.watched, folder)
 	delete(w.folders, wd)
 }
 
-// missing returns a folder that is wanted and not watched.
+// missing returns a folder that is wanted, not watched and not tried yet, or "".
 func (w *watcher) missing(tried map[string]bool) (folder string, mask uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,8 +112,8 @@ func (w *watcher) missing(tried map[string]bool) (folder string, mask uint32) {
 	return "", 0
 }
 
-// add adds the watches that are missing. What was made before a folder was watched would be
-// missed, so each new one is worth a look.
+// add adds the watches that are missing. It hints at each folder, as no event tells of files that were
+// made before the watch.
 func (w *watcher) add() {
 	tried := map[string]bool{}
 	for {
@@ -132,11 +128,11 @@ func (w *watcher) add() {
 		}
 		w.mu.Lock()
 		if !w.closed && w.wanted[folder] == mask {
-			if wd, err := unix.InotifyAddWatch(w.fd, fmt.Sprintf("/proc/self/fd/%d", dir), mask); err == nil {
-				if old := w.folders[int32(wd)]; old != nil { // the same folder by another path
+			if wd, err := w.kernel.Add(dir, mask); err == nil {
+				if old := w.folders[wd]; old != nil { // the same folder by another path
 					delete(w.watched, old.folder)
 				}
-				w.watched[folder], w.folders[int32(wd)] = int32(wd), &watch{folder: folder, mask: mask, since: time.Now()}
+				w.watched[folder], w.folders[wd] = wd, &watch{folder: folder, mask: mask, since: time.Now()}
 			}
 		}
 		w.mu.Unlock()
@@ -145,18 +141,17 @@ func (w *watcher) add() {
 	}
 }
 
-// run hands on what happens, until close.
+// run calls hint for the kernel's events, until close.
 func (w *watcher) run() {
-	buf := make([]byte, 64<<10)
 	for {
-		n, err := w.file.Read(buf)
+		events, err := w.kernel.Read()
 		if err != nil {
 			return
 		}
 		hinted := map[string]bool{}
-		for _, e := range parseInotify(buf[:n]) {
+		for _, e := range events {
 			folders := []string{w.folderOf(e)}
-			if e.mask&unix.IN_Q_OVERFLOW != 0 { // some are lost, which may be of any
+			if e.Mask&unix.IN_Q_OVERFLOW != 0 { // events of any folder are lost
 				folders = w.all()
 			}
 			for _, folder := range folders {
@@ -179,38 +174,17 @@ func (w *watcher) all() (out []string) {
 	return out
 }
 
-// inotifyEvent is one event.
-type inotifyEvent struct {
-	wd   int32
-	mask uint32
-	name string
-}
-
-// parseInotify parses what the kernel wrote.
-func parseInotify(text []byte) (out []inotifyEvent) {
-	for len(text) >= unix.SizeofInotifyEvent {
-		length := int(binary.NativeEndian.Uint32(text[12:]))
-		if len(text) < unix.SizeofInotifyEvent+length {
-			break
-		}
-		name := text[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+length]
-		out = append(out, inotifyEvent{int32(binary.NativeEndian.Uint32(text)), binary.NativeEndian.Uint32(text[4:]), unix.ByteSliceToString(append(name[:len(name):len(name)], 0))})
-		text = text[unix.SizeofInotifyEvent+length:]
-	}
-	return out
-}
-
-// folderOf returns the folder in which a look is worth while, or "".
-func (w *watcher) folderOf(e inotifyEvent) string {
+// folderOf returns the folder that should be read again after an event, or "".
+func (w *watcher) folderOf(e inotify.Event) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := w.folders[e.wd]
+	f := w.folders[e.Watch]
 	if f == nil {
 		return ""
 	}
-	if e.mask&unix.IN_IGNORED != 0 { // the folder is gone
+	if e.Mask&unix.IN_IGNORED != 0 { // the folder is gone
 		delete(w.watched, f.folder)
-		delete(w.folders, e.wd)
+		delete(w.folders, e.Watch)
 		return f.folder
 	}
 	now := time.Now()
@@ -218,13 +192,13 @@ func (w *watcher) folderOf(e inotifyEvent) string {
 		f.since, f.events = now, 0
 	}
 	if f.events++; f.events > maxWatchEvents {
-		w.rest(f, e.wd)
+		w.rest(f, e.Watch)
 		return f.folder
 	}
-	if e.mask&unix.IN_OPEN != 0 && !job.TellsOfJoin(e.name) || e.mask&unix.IN_CLOSE_WRITE != 0 && !job.TellsOfEnd(e.name) {
+	if e.Mask&unix.IN_OPEN != 0 && !job.TellsOfJoin(e.Name) || e.Mask&unix.IN_CLOSE_WRITE != 0 && !job.TellsOfEnd(e.Name) {
 		return ""
 	}
-	if e.mask&unix.IN_OPEN != 0 { // it joins when it has opened the file
+	if e.Mask&unix.IN_OPEN != 0 { // the process joins after it has opened the file
 		for _, after := range joinTimes {
 			time.AfterFunc(after, func() { w.hint(f.folder) })
 		}
@@ -232,13 +206,13 @@ func (w *watcher) folderOf(e inotifyEvent) string {
 	return f.folder
 }
 
-// joinTimes is when a process that has opened the region has joined the job: as a rule, and on a
-// machine that is busy. If it takes longer, the next look by the clock sees it.
+// joinTimes is how long after opening the region a process has joined the job: usually, and on a busy
+// machine. A process that takes longer is seen by the next reading at intervals.
 var joinTimes = []time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
-// rest leaves a folder alone for a while. The lock is held.
-func (w *watcher) rest(f *watch, wd int32) {
+// rest ends the watch of a folder until floodRest is over. The caller holds w.mu.
+func (w *watcher) rest(f *watch, wd int) {
 	w.drop(f.folder, wd)
 	delete(w.wanted, f.folder)
-	time.AfterFunc(floodRest, func() { w.hint(f.folder) }) // the look that follows wants it again
+	time.AfterFunc(floodRest, func() { w.hint(f.folder) }) // the reading that follows wants the watch again
 }

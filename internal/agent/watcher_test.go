@@ -137,16 +137,3 @@ func TestWatchesOpening(t *testing.T) {
 	for <-hints != ended {
 	}
 }
-
-// FuzzParseInotify: what is read has the size that it says.
-func FuzzParseInotify(f *testing.F) {
-	f.Add([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 'a', 0, 0, 0})
-	f.Add(make([]byte, 15))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, e := range parseInotify(text) {
-			if len(e.name) > len(text) {
-				t.Errorf("%q", e.name)
-			}
-		}
-	})
-}

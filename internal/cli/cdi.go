@@ -11,6 +11,7 @@ import (
 
 	"ration/internal/cdi"
 	"ration/internal/launch"
+	"ration/internal/safepath"
 )
 
 func newCDICommand(a *app) *cobra.Command {
@@ -72,16 +73,5 @@ func replaceFile(path string, text []byte) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(folder, ".ration-") // engines read only files that end in .json or .yaml
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return safepath.Replace(path, text, 0o644) // engines read only files that end in .json or .yaml
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/web"
@@ -114,9 +115,9 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	}
 	server := &http.Server{Handler: web.New(opts), ReadTimeout: webRequestTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
-	web.Attend(server)
+	connlimit.Attach(server)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(web.NewCrowd(listen, maxWebConns)) }()
+	go func() { failed <- server.Serve(connlimit.NewEvicting(listen, maxWebConns)) }()
 	select {
 	case err := <-failed:
 		return err

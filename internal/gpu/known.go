@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"ration/internal/safepath"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -64,20 +66,7 @@ func (d *Driver) remember(root, file string) {
 	if err != nil {
 		return
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*") // 0600
-	if err != nil {
-		return
-	}
-	_, err = f.Write(text)
-	if errClose := f.Close(); err == nil {
-		err = errClose
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
+	_ = safepath.Replace(file, text, 0o600)
 }
 
 // readKnown reads a file that only this user can have written.

@@ -57,9 +57,8 @@ func WriteKubernetes(j Job, k Kubernetes) error {
 	if err != nil {
 		return err
 	}
-	l := Lock{Job: j, Folder: filepath.Dir(j.Path)}
-	if err := l.writePublic(kubernetesName, string(line)+"\n"); err != nil {
-		return fmt.Errorf("writing down which pods job %s is for: %w", j.Name, err)
+	if err := safepath.Replace(filepath.Join(filepath.Dir(j.Path), kubernetesName), append(line, '\n'), 0o644); err != nil {
+		return fmt.Errorf("recording the pods of job %s: %w", j.Name, err)
 	}
 	return nil
 }

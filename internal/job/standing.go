@@ -1,9 +1,7 @@
 package job
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -31,31 +29,14 @@ const PreloadsName = "ld.so.preload"
 
 // Stand makes the job a standing one. library is the path of the library in a container.
 func (l *Lock) Stand(created int64, library string) error {
-	err := l.writePublic(PreloadsName, library+"\n")
+	err := safepath.Replace(filepath.Join(l.Folder, PreloadsName), []byte(library+"\n"), 0o644)
 	if err == nil {
-		err = l.writePublic(CreatedName, strconv.FormatInt(created, 10)+"\n")
+		err = safepath.Replace(filepath.Join(l.Folder, CreatedName), []byte(strconv.FormatInt(created, 10)+"\n"), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("creating job %s: %w", l.Job.Name, err)
 	}
 	return nil
-}
-
-// writePublic writes a file in the job's folder in one step, for all users to read.
-func (l *Lock) writePublic(name, text string) error {
-	path := filepath.Join(l.Folder, name)
-	f, err := os.CreateTemp(l.Folder, "."+name)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }
 
 // StandingSince returns when a standing job's region was made, in Unix nanoseconds, and false

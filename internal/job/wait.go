@@ -3,12 +3,12 @@ package job
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/inotify"
 	"ration/internal/pace"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -56,7 +56,7 @@ func Wait(j Job) (end *End, err error) {
 		}
 	}
 	if file >= 0 {
-		replaced, stop, err := watchFolder(dir)
+		replaced, stop, err := watchRemovals(dir)
 		if err != nil {
 			return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
 		}
@@ -128,33 +128,30 @@ func waitUnused(alive, file int, same func() bool) error {
 // sleep is another one in tests.
 var sleep = time.Sleep
 
-// watchFolder tells when something in a folder is removed, or the folder itself. The next job of
-// the name may have its locks before one that waits for the first has them.
-func watchFolder(dir int) (removed <-chan struct{}, stop func(), err error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+// watchRemovals sends a value after something in a folder, or the folder itself, was removed. Waiting
+// for the locks is not enough: the next job of the name may lock its files first.
+func watchRemovals(dir int) (removed <-chan struct{}, stop func(), err error) {
+	w, err := inotify.New()
 	if err != nil {
 		return nil, nil, err
 	}
-	watch := os.NewFile(uintptr(fd), "inotify") // by the runtime's poller, as it does not block
-	const gone = unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVED_FROM | unix.IN_ATTRIB
-	if _, err := unix.InotifyAddWatch(fd, fmt.Sprintf("/proc/self/fd/%d", dir), gone); err != nil {
-		_ = watch.Close()
+	if _, err := w.Add(dir, unix.IN_DELETE|unix.IN_DELETE_SELF|unix.IN_MOVED_FROM|unix.IN_ATTRIB); err != nil {
+		w.Close()
 		return nil, nil, err
 	}
 	out := make(chan struct{}, 1)
 	go func() {
-		buf := make([]byte, 4096)
 		for {
-			if _, err := watch.Read(buf); err != nil {
+			if _, err := w.Read(); err != nil {
 				return
 			}
 			select {
 			case out <- struct{}{}:
-			default: // one look is enough for all of them
+			default: // the receiver has not looked since the last value
 			}
 		}
 	}()
-	return out, func() { _ = watch.Close() }, nil
+	return out, w.Close, nil
 }
 
 // dup returns another descriptor of the same open file; -1 for -1.

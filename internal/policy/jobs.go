@@ -18,6 +18,7 @@ import (
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 var (
@@ -352,21 +353,10 @@ func (r *rations) ask(uid int, asked Ration) error {
 	if err := r.give(uid, asked, rule); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(folderOf(uid), askedName), []byte(asked.Text()+"\n"))
-}
-
-// writeFile writes a file of root's in one step, for all users to read.
-func writeFile(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
-	if err != nil {
-		return err
+	if err := safepath.Replace(filepath.Join(folderOf(uid), askedName), []byte(asked.Text()+"\n"), 0o644); err != nil {
+		return fmt.Errorf("recording the ration of user %d: %w", uid, err)
 	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // ownedBy reports whether the region of a user's job is that user's.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,9 +19,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
+	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/pace"
+	"ration/internal/safepath"
 )
 
 // ErrKept is returned where another process keeps the policy.
@@ -44,20 +48,7 @@ type keeper struct {
 	mu     sync.Mutex // held while jobs are made or changed
 	policy *Policy    // in force; under mu
 
-	admission sync.Mutex     // held for moments, also while mu is not to be had
-	askers    map[int]*asker // under admission: who have requests under way, by user
-	total     int            // under admission: of these requests
 }
-
-// asker is a user with requests under way.
-type asker struct {
-	requests int        // under the keeper's admission
-	turn     sync.Mutex // has one of them done at a time, so that many of one user's do not go before another's
-}
-
-// subordinates is the one user that all subordinate users are (checkKnown): whoever is lent
-// thousands has no more places by them.
-const subordinates = -1
 
 // Keep keeps the policy that is in force until the context ends, or the policy does: it makes the
 // job of a user who needs one, and puts the operator's file in force when it changes. Nothing of a
@@ -73,40 +64,43 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	if err := makeRunFolder(); err != nil {
 		return err
 	}
-	changes, err := watchFolder(Folder)
+	changes, stop, err := watchFolder(Folder)
 	if err != nil {
 		return err
 	}
-	defer changes.Close()
+	defer stop()
 	listener, err := listen()
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	k := &keeper{log: log, policy: p, askers: map[int]*asker{}}
+	k := &keeper{log: log, policy: p}
 	k.resume()
 	k.reload() // what changed while no process looked
 	go k.serve(listener)
-	events := make(chan string)
-	go readNames(changes, events)
 	ready()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case name, more := <-events:
-			if !more {
-				return errors.New("watching " + Folder + ": no more is heard of it")
+		case events, open := <-changes:
+			if !open {
+				return errors.New("watching " + Folder + ": its changes cannot be read")
 			}
 			if _, err := os.Lstat(InForceFile); errors.Is(err, os.ErrNotExist) {
 				log.Info("the policy has been disabled")
 				return nil
 			}
-			if name == filepath.Base(ConfigFile) {
+			if slices.ContainsFunc(events, mayChangeConfig) {
 				k.reload()
 			}
 		}
 	}
+}
+
+// mayChangeConfig reports whether after an event the operator's file may be another.
+func mayChangeConfig(e inotify.Event) bool {
+	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
 
 // listen makes the socket, which every user can connect to.
@@ -129,36 +123,34 @@ func listen() (net.Listener, error) {
 	return l, nil
 }
 
-// watchFolder returns a file that says what changes in a folder.
-func watchFolder(dir string) (*os.File, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+// watchFolder watches the folder of the operator's file, and sends what changes in it. The channel is
+// closed after stop.
+func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err error) {
+	dir, err := safepath.OpenFolder(path)
 	if err != nil {
-		return nil, fmt.Errorf("watching %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
 	}
-	f := os.NewFile(uintptr(fd), "inotify")
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_ONLYDIR); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("watching %s: %w", dir, err)
+	defer unix.Close(dir)
+	w, err := inotify.New()
+	if err != nil {
+		return nil, nil, err
 	}
-	return f, nil
-}
-
-// readNames sends the names of files that change, until the file is closed.
-func readNames(f *os.File, names chan<- string) {
-	defer close(names)
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := f.Read(buf)
-		if err != nil {
-			return
+	if _, err := w.Add(dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM); err != nil {
+		w.Close()
+		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
+	}
+	out := make(chan []inotify.Event)
+	go func() {
+		defer close(out)
+		for {
+			events, err := w.Read()
+			if err != nil {
+				return
+			}
+			out <- events
 		}
-		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-			length := int(uint32(b[12]) | uint32(b[13])<<8 | uint32(b[14])<<16 | uint32(b[15])<<24)
-			end := min(unix.SizeofInotifyEvent+length, len(b))
-			names <- strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00")
-			b = b[end:]
-		}
-	}
+	}()
+	return out, w.Close, nil
 }
 
 // reload puts the operator's file in force, if it is right. Otherwise what is in force stays.
@@ -203,9 +195,10 @@ func (k *keeper) reload() {
 	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
 }
 
-// serve answers until the listener is closed. An error is one of the moment, as too many open
-// files: one that ended it would have all new users refused from then on.
-func (k *keeper) serve(l net.Listener) {
+// serve answers until the listener is closed. It goes on after any other error, such as too many open
+// files: otherwise all new users would be refused from then on.
+func (k *keeper) serve(socket net.Listener) {
+	l := connlimit.Listen(socket, connlimit.New(maxOfUser, maxRequests))
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -216,97 +209,35 @@ func (k *keeper) serve(l net.Listener) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		uid, err := peerUser(c)
-		if err != nil {
-			_ = c.Close()
-			continue
-		}
-		place := uid
-		if checkKnown(uid) != nil {
-			place = subordinates
-		}
-		from := k.admit(place)
-		if from == nil {
-			_ = c.Close()
-			continue
-		}
 		go func() {
-			defer k.leave(place)
 			defer c.Close()
-			k.answer(c, uid, from)
+			k.answer(c.(*connlimit.Conn))
 		}()
 	}
 }
 
 // answer answers one request: a line with the user, and what is asked for; ok, or a sentence.
-func (k *keeper) answer(c net.Conn, uid int, from *asker) {
+func (k *keeper) answer(c *connlimit.Conn) {
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
 	line, err := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
 	if err != nil {
 		return
 	}
-	from.turn.Lock()
-	run, created, err := k.handle(uid, strings.TrimSuffix(line, "\n"))
-	from.turn.Unlock()
+	var run *os.File
+	var created int64
+	c.User.Do(func() { run, created, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // however long it took
 	switch {
 	case err != nil:
-		k.log.Warn("refused", "uid", uid, "error", err)
+		k.log.Warn("refused", "uid", c.UID, "error", err)
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case run != nil:
 		// Should nobody get it, the run is not in use when it is closed here.
-		_, _, _ = c.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
+		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
 		_ = run.Close()
 	default:
 		_, _ = io.WriteString(c, "ok\n")
 	}
-}
-
-// admit bounds how many requests are under way, and returns nil for one too many. No user keeps
-// others from theirs: who has none is admitted, however many others have. leave ends it.
-func (k *keeper) admit(uid int) *asker {
-	k.admission.Lock()
-	defer k.admission.Unlock()
-	a := k.askers[uid]
-	if a == nil {
-		a = &asker{}
-		k.askers[uid] = a
-	} else if a.requests >= maxOfUser || k.total >= maxRequests {
-		return nil
-	}
-	a.requests++
-	k.total++
-	return a
-}
-
-func (k *keeper) leave(uid int) {
-	k.admission.Lock()
-	defer k.admission.Unlock()
-	if a := k.askers[uid]; a.requests > 1 {
-		a.requests--
-	} else {
-		delete(k.askers, uid)
-	}
-	k.total--
-}
-
-// peerUser returns who has the other end of a connection, by the kernel.
-func peerUser(c net.Conn) (int, error) {
-	u, is := c.(*net.UnixConn)
-	if !is {
-		return 0, errors.New("not a Unix socket")
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var asked error
-	err = raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, asked); err != nil {
-		return 0, err
-	}
-	return int(cred.Uid), nil
 }
 
 // handle does what a user asks for. For a run it returns the lock that says that it is in use.

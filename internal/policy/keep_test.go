@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -27,48 +26,12 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, err
 }
 
-func newTestKeeper() *keeper {
-	return &keeper{log: slog.New(slog.NewTextHandler(io.Discard, nil)), askers: map[int]*asker{}}
-}
-
 // A moment without descriptors does not leave the machine without a keeper that answers.
 func TestServeGoesOn(t *testing.T) {
 	l := &failing{errs: []error{unix.EMFILE, unix.ECONNABORTED, net.ErrClosed}}
-	newTestKeeper().serve(l)
+	(&keeper{log: slog.New(slog.DiscardHandler)}).serve(l)
 	if len(l.errs) != 0 {
 		t.Errorf("it listened no more, and %d calls were left", len(l.errs))
-	}
-}
-
-// However many requests there are, a user who has none is admitted, also while a job is being made;
-// and no user has more than the bound.
-func TestAdmit(t *testing.T) {
-	k := newTestKeeper()
-	k.mu.Lock() // as while a job is made
-	defer k.mu.Unlock()
-	for uid := 1; k.total < maxRequests; uid++ {
-		for range maxOfUser {
-			if k.admit(uid) == nil {
-				t.Fatalf("user %d was refused, with %d requests under way", uid, k.total)
-			}
-		}
-		if k.admit(uid) != nil {
-			t.Fatalf("user %d was admitted once too often", uid)
-		}
-	}
-	if k.admit(1000) == nil {
-		t.Error("a user who has no request was refused")
-	}
-	if k.admit(1000) != nil {
-		t.Error("a second request was admitted, beyond the bound of all")
-	}
-	for uid, a := range k.askers {
-		for range a.requests {
-			k.leave(uid)
-		}
-	}
-	if k.total != 0 || len(k.askers) != 0 {
-		t.Errorf("%d requests, %d users are left", k.total, len(k.askers))
 	}
 }
 

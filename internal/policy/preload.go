@@ -16,6 +16,7 @@ import (
 
 	"ration/internal/embedded"
 	"ration/internal/launch"
+	"ration/internal/safepath"
 )
 
 // /etc/ld.so.preload is read by the dynamic linker for every program that starts, so what is wrong
@@ -38,6 +39,9 @@ const Library = launch.PolicyLibrary
 // madeFile lists the folders and the file that were made so that the library is preloaded, a line each,
 // the deepest first.
 var madeFile = filepath.Join(filepath.Dir(Library), "made")
+
+// untried is where the library is until it has been tried.
+var untried = filepath.Join(filepath.Dir(Library), ".untried.so")
 
 // ErrProbe is returned for a library that programs do not run with.
 var ErrProbe = errors.New("the library cannot be preloaded on this machine")
@@ -64,19 +68,14 @@ func installLibrary() error {
 	if has, err := os.ReadFile(Library); err == nil && bytes.Equal(has, text) {
 		return probe(Library)
 	}
-	f, err := os.CreateTemp(folder, ".libration-*.so")
-	if err != nil {
+	if err := safepath.Replace(untried, text, 0o755); err != nil {
 		return fmt.Errorf("installing the library: %w", err)
 	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("installing the library: %w", err)
-	}
-	if err := probe(f.Name()); err != nil {
+	if err := probe(untried); err != nil {
+		_ = os.Remove(untried)
 		return err
 	}
-	return os.Rename(f.Name(), Library)
+	return os.Rename(untried, Library)
 }
 
 // probe runs programs with a library preloaded. They must run, and the dynamic linker must have
@@ -108,7 +107,7 @@ func missing(paths ...string) (out []string) {
 func noteMade(paths []string) error {
 	if before := readMade(); len(before) > 0 || len(paths) > 0 {
 		paths = append(slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(before, path) }), before...)
-		if err := writeFile(madeFile, []byte(strings.Join(paths, "\n")+"\n")); err != nil {
+		if err := safepath.Replace(madeFile, []byte(strings.Join(paths, "\n")+"\n"), 0o644); err != nil {
 			return fmt.Errorf("noting what is made for the library: %w", err)
 		}
 	}
@@ -128,7 +127,7 @@ func readMade() []string {
 // something else is in it by now.
 func removeLibrary() error {
 	made := readMade()
-	for _, path := range []string{Library, madeFile} {
+	for _, path := range []string{Library, untried, madeFile} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -225,27 +224,7 @@ func replace(path string, text []byte) error {
 	if st, err := os.Stat(path); err == nil {
 		mode = st.Mode().Perm()
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = syncFolder(filepath.Dir(path))
-	}
-	return err
-}
-
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return safepath.Replace(path, text, mode)
 }
 
 // mountedOver reports whether a process, in whatever mount namespace, has something mounted on a

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -306,20 +305,7 @@ func WriteLimitsFile(path string, l Limits) error {
 	beside := path + LimitsSuffix
 	page := abi.Limits{Magic: abi.LimitsMagic, Version: abi.Version, Size: uint64(limitsSize)}
 	offer(&page, l)
-
-	tmp, err := os.CreateTemp(filepath.Dir(beside), filepath.Base(beside)+".*")
-	if err != nil {
-		return fmt.Errorf("writing limits %s: %w", beside, err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(bytesOf(&page))
-	if err == nil {
-		err = tmp.Chmod(0o644)
-	}
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), beside)
-	}
-	if err != nil {
+	if err := safepath.Replace(beside, bytesOf(&page), 0o644); err != nil {
 		return fmt.Errorf("writing limits %s: %w", beside, err)
 	}
 	return nil

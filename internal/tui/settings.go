@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"ration/internal/safepath"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -92,16 +94,7 @@ func (s Settings) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("saving the settings of ration top: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "top-*.json")
-	if err != nil {
-		return fmt.Errorf("saving the settings of ration top: %w", err)
-	}
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
+	if err := safepath.Replace(path, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("saving the settings of ration top: %w", err)
 	}
 	return nil

@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"ration/internal/connlimit"
 )
 
 const (
@@ -119,19 +121,19 @@ func sameOrigin(r *http.Request) bool {
 func (s *server) allowed(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.opts.Public {
-			LetIn(r)
+			connlimit.Protect(r)
 			next(w, r)
 			return
 		}
 		given := r.URL.Query().Get("token")
 		if given != "" && s.isToken(given) {
-			LetIn(r)
+			connlimit.Protect(r)
 			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.opts.Token, Path: s.prefix, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 			next(w, r)
 			return
 		}
 		if c, err := r.Cookie(cookieName); err == nil && given == "" && s.isToken(c.Value) {
-			LetIn(r)
+			connlimit.Protect(r)
 			next(w, r)
 			return
 		}
@@ -183,8 +185,8 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if s.opts.Public { // for everybody: who does not read it keeps nobody out
-		LetGo(r)
+	if s.opts.Public { // a client that does not read the page keeps nobody out
+		connlimit.Unprotect(r)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	if failed {

@@ -15,6 +15,7 @@ import (
 
 	"ration/internal/embedded"
 	"ration/internal/job"
+	"ration/internal/safepath"
 	"ration/kube/claim"
 	"ration/machine"
 )
@@ -318,7 +319,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Remove(n.recordFile(uid)), os.WriteFile(filepath.Join(n.CDI, temporary+"x"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Remove(n.recordFile(uid)), os.WriteFile(filepath.Join(n.CDI, safepath.TempPrefix+"x"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	removed, err := n.Sweep(func(p claim.Plan) (bool, error) {

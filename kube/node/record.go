@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 
+	"ration/internal/safepath"
 	"ration/kube/claim"
 )
 
@@ -68,7 +69,7 @@ func (n *Node) write(r *Record) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600); err != nil {
+	if err := safepath.Replace(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("recording claim %s/%s: %w", r.Plan.Namespace, r.Plan.Name, err)
 	}
 	return nil
@@ -111,28 +112,6 @@ func (n *Node) recorded() (uids []string, err error) {
 	return uids, nil
 }
 
-// temporary begins the names of files that are being written.
-const temporary = ".ration-tmp-"
-
-// replaceFile writes a file so that after a crash, of the machine too, there is the whole of it or
-// what was there before.
-func replaceFile(path string, text []byte, mode os.FileMode) error {
-	folder := filepath.Dir(path)
-	f, err := os.CreateTemp(folder, temporary)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return err
-	}
-	return syncFolder(folder)
-}
-
 // removeFile removes a file, if there is one.
 func removeFile(path string) error {
 	err := os.Remove(path)
@@ -140,17 +119,9 @@ func removeFile(path string) error {
 		return nil
 	}
 	if err == nil {
-		err = syncFolder(filepath.Dir(path))
+		err = safepath.SyncFolder(filepath.Dir(path))
 	}
 	return err
-}
-
-func syncFolder(folder string) error {
-	f, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // Jobs returns the names of the claim's jobs.

@@ -11,6 +11,7 @@ import (
 
 	"ration/internal/cdi"
 	"ration/internal/launch"
+	"ration/internal/safepath"
 	"ration/kube/claim"
 	"ration/kube/slices"
 )
@@ -43,7 +44,7 @@ func (n *Node) writeSpec(r *Record) error {
 	if err := os.MkdirAll(n.CDI, 0o755); err != nil {
 		return fmt.Errorf("making the folder of CDI specs: %w", err)
 	}
-	if err := replaceFile(n.specFile(r.Plan.UID), append(text, '\n'), 0o644); err != nil {
+	if err := safepath.Replace(n.specFile(r.Plan.UID), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("writing the CDI spec of claim %s/%s: %w", r.Plan.Namespace, r.Plan.Name, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"ration/internal/job"
+	"ration/internal/safepath"
 	"ration/kube/claim"
 )
 
@@ -115,7 +116,7 @@ func (n *Node) known() (map[string]claim.Plan, error) {
 }
 
 func removeTemporary(folder string) error {
-	files, err := filepath.Glob(filepath.Join(folder, temporary+"*"))
+	files, err := filepath.Glob(filepath.Join(folder, safepath.TempPrefix+"*"))
 	for _, f := range files {
 		err = errors.Join(err, removeFile(f))
 	}

@@ -11,15 +11,16 @@ import (
 	"testing"
 
 	"ration/check/webtest"
+	"ration/internal/connlimit"
 )
 
-// crowded serves a page with a bounded number of connections, and returns its address.
-func crowded(t *testing.T, most int) string {
+// limited serves a page with a bounded number of connections, and returns its address.
+func limited(t *testing.T, most int) string {
 	t.Helper()
 	page := serve(t, webtest.Machine(1, 1, 1), nil)
 	s := httptest.NewUnstartedServer(page.server.Config.Handler)
-	s.Listener = NewCrowd(s.Listener, most)
-	Attend(s.Config)
+	s.Listener = connlimit.NewEvicting(s.Listener, most)
+	connlimit.Attach(s.Config)
 	s.Start()
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
@@ -39,11 +40,11 @@ func connect(t *testing.T, address, text string) net.Conn {
 	return c
 }
 
-// Connections that ask for nothing, are slow in asking, or have no token, are no hindrance to who
-// has it: they go, and those of the page's own user stay.
-func TestCrowd(t *testing.T) {
+// Clients that send nothing, send slowly or have no token are closed for one that has it. The
+// connections of the page's own user stay.
+func TestConnectionsWithoutToken(t *testing.T) {
 	const most = 4
-	address := crowded(t, most)
+	address := limited(t, most)
 	get := func(path string) string {
 		return fmt.Sprintf("GET /abc/%s HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s\r\n\r\n", path, cookieName, token)
 	}
@@ -68,7 +69,7 @@ func TestCrowd(t *testing.T) {
 			strangers = append(strangers, connect(t, address, text))
 		}
 	}
-	// The last to come is let in, though there is no place; the first one goes.
+	// A new client with the token is served, and the oldest one without it is closed.
 	if got := status(bufio.NewReader(connect(t, address, get("")))); got != http.StatusOK {
 		t.Errorf("one who has the token got %d", got)
 	}
@@ -81,33 +82,15 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// Where all have been let in, the next is refused, and none of them goes.
-func TestCrowdOfViewers(t *testing.T) {
-	l := NewCrowd(nil, 2)
-	for range 2 {
-		a, _ := net.Pipe()
-		c := l.admit(a)
-		l.introduce(c)
-		defer c.Close()
-	}
-	b, _ := net.Pipe()
-	if l.admit(b) != nil {
-		t.Error("one more was admitted")
-	}
-	if l.total != 2 || len(l.strangers) != 0 {
-		t.Errorf("%d connections, %d of strangers", l.total, len(l.strangers))
-	}
-}
-
-// At a page that is for everybody, those who do not read what they asked for keep out nobody else.
-func TestCrowdOfSlowReaders(t *testing.T) {
+// At a public page, clients that do not read their answers keep out nobody.
+func TestSlowReaders(t *testing.T) {
 	const most = 3
 	page := serve(t, webtest.Machine(1, 1, 1), func(o *Options) { o.Public, o.Token, o.ID = true, "", "" })
 	pipes := webtest.NewPipes()
 	server := &http.Server{Handler: page.server.Config.Handler}
-	Attend(server)
+	connlimit.Attach(server)
 	defer server.Close()
-	go func() { _ = server.Serve(NewCrowd(pipes, most)) }()
+	go func() { _ = server.Serve(connlimit.NewEvicting(pipes, most)) }()
 	var first net.Conn
 	for n := range 3 * most {
 		c, err := pipes.Unread("/")

@@ -1,0 +1,105 @@
+package connlimit
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A user has a bounded number of connections. However many connections there are in all, a user
+// without one is admitted, and root within its own bound.
+func TestLimiter(t *testing.T) {
+	const perUser, total = 4, 16
+	l := New(perUser, total)
+	l.account = func(uid int) int { return uid }
+	var first []*User
+	for user := range 2 * total / perUser {
+		for n := range perUser + 1 {
+			u := l.admit(1000 + user)
+			if want := n == 0 || n < perUser && user < total/perUser; (u != nil) != want {
+				t.Fatalf("connection %d of user %d: admitted %v", n, user, u != nil)
+			}
+			if user == 0 && u != nil {
+				first = append(first, u)
+			}
+		}
+	}
+	if l.admit(7) == nil || l.admit(7) != nil || l.admit(0) == nil || l.admit(0) == nil {
+		t.Errorf("users are %v", l.users)
+	}
+	before := l.open
+	for _, u := range first {
+		u.release()
+	}
+	if l.users[1000] != nil || l.open != before-perUser {
+		t.Errorf("user 1000 is %v, and %d connections are open", l.users[1000], l.open)
+	}
+}
+
+// A connection counts for the account of the user at its other end, until it is closed.
+func TestListen(t *testing.T) {
+	socket, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	limiter := New(1, 1)
+	limiter.account = func(int) int { return -2 } // of a range of /etc/subuid
+	l := Listen(socket, limiter)
+	var accepted net.Conn
+	for range 2 { // the second after the first was closed, twice
+		c, err := net.Dial("unix", socket.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if accepted, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if c := accepted.(*Conn); c.UID != os.Getuid() || c.User != limiter.users[-2] || len(limiter.users) != 1 {
+			t.Errorf("a connection of user %d, and these count: %v", c.UID, limiter.users)
+		}
+		if limiter.admit(5) != nil {
+			t.Error("one connection too many was admitted")
+		}
+		_, _ = accepted.Close(), accepted.Close()
+		if limiter.open != 0 || len(limiter.users) != 0 {
+			t.Errorf("%d are open, and these count: %v", limiter.open, limiter.users)
+		}
+	}
+}
+
+// Work for one user is done one at a time, and for another user meanwhile.
+func TestDo(t *testing.T) {
+	var one, other User
+	done := false
+	one.Do(func() {
+		if one.turn.TryLock() {
+			t.Error("the user's next request is not delayed")
+		}
+		other.Do(func() { done = true })
+	})
+	(*User)(nil).Do(func() {})
+	if !done {
+		t.Error("the other user's work was not done")
+	}
+}
+
+// If all connections are protected, the next is refused and none is closed.
+func TestEvictingProtected(t *testing.T) {
+	l := NewEvicting(nil, 2)
+	for range 2 {
+		a, _ := net.Pipe()
+		c := l.admit(a)
+		l.protect(c)
+		defer c.Close()
+	}
+	b, _ := net.Pipe()
+	if l.admit(b) != nil {
+		t.Error("one more was admitted")
+	}
+	if l.open != 2 || len(l.unprotected) != 0 {
+		t.Errorf("%d connections, %d unprotected", l.open, len(l.unprotected))
+	}
+}

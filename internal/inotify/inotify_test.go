@@ -1,0 +1,16 @@
+package inotify
+
+import "testing"
+
+// FuzzParseInotify: an event has no more bytes than were read.
+func FuzzParseInotify(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 'a', 0, 0, 0})
+	f.Add(make([]byte, 15))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, e := range parse(text) {
+			if len(e.Name) > len(text) {
+				t.Errorf("%q", e.Name)
+			}
+		}
+	})
+}
