@@ -11,7 +11,7 @@
 #define RATION_EXPORT __attribute__((visibility("default")))
 
 /* The hooks, so that each definition is checked against the table, and what is exported by
- * the driver's names: see entry.c. */
+ * the driver's names: see hooks/entry.c. */
 #define HOOK(family, symbol, base, version, per_thread, params, text) \
 	int symbol params __asm__("hook_" #symbol);                   \
 	RATION_EXPORT int entry_##symbol params __asm__(#symbol);

@@ -1,6 +1,6 @@
 /* Making and ending contexts. docs/overhead.md explains what they are charged. */
 #include "charge.h"
-#include "compute.h"
+#include "compute/compute.h"
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
 #include "hooks/graph.h"

@@ -2,7 +2,7 @@
 #include "hooks/init.h"
 
 #include "charge.h"
-#include "compute.h"
+#include "compute/compute.h"
 #include "overhead.h"
 
 /* init_reset forgets what a fork handed down, in a process that has just opened the

@@ -1,12 +1,12 @@
 /* Calls that take a device's time, and calls that wait for it or ask about it. What they do
- * beside the driver's own is compute.c's. Nothing here need be undone when a thread is
+ * beside the driver's own is compute/compute.c's. Nothing here need be undone when a thread is
  * cancelled in the driver's call, so that, unlike all other hooks, these leave the program's
  * cancellation alone; but for those that wait: a thread that was cancelled there would count as
  * one that waits for ever. */
 #include <pthread.h>
 
 #include "arguments.h"
-#include "compute.h"
+#include "compute/compute.h"
 #include "hooks.h"
 
 /* launch_stream names a stream so that one call can record an event on it. */

@@ -3,7 +3,7 @@
  * computes from then on. Reading the coarse clock takes a few nanoseconds, where waiting
  * for a device takes microseconds. */
 #include "attach.h"
-#include "compute.h"
+#include "compute/compute.h"
 #include "hooks.h"
 #include "hooks/pool.h"
 #include "overhead.h"

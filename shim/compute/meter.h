@@ -26,7 +26,7 @@
 #ifndef RATION_METER_H
 #define RATION_METER_H
 
-#include "meter_state.h"
+#include "compute/meter_state.h"
 
 /* meter_reset forgets all, in a process that has just opened the region. used is called for what
  * contexts' kernels took. */

@@ -3,7 +3,7 @@
 #ifndef RATION_METER_TABLE_H
 #define RATION_METER_TABLE_H
 
-#include "meter.h"
+#include "compute/meter.h"
 
 void meter_table_reset(void);
 

@@ -1,4 +1,4 @@
-#include "chance.h"
+#include "compute/chance.h"
 
 #include "clock.h"
 

@@ -13,7 +13,7 @@
 #include "arguments.h"
 #include "attach.h"
 #include "charge.h"
-#include "compute.h"
+#include "compute/compute.h"
 #include "hooks.h"
 
 /* What the program has set for the thread. */

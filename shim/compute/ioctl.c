@@ -5,7 +5,7 @@
 #include "attach.h"
 #include "hooks.h"
 #include "interpose.h"
-#include "slice.h"
+#include "compute/slice.h"
 
 /* The C library's own declaration differs between C libraries in the type of request. */
 int ioctl_entry(int fd, unsigned long request, ...) __asm__("ioctl");

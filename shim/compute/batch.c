@@ -1,4 +1,4 @@
-#include "batch.h"
+#include "compute/batch.h"
 
 #include "capture.h"
 #include "clock.h"

@@ -1,4 +1,4 @@
-#include "event_clock.h"
+#include "compute/event_clock.h"
 
 #include "hooks.h"
 

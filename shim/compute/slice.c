@@ -1,4 +1,4 @@
-#include "slice.h"
+#include "compute/slice.h"
 
 #include <asm/ioctl.h>
 #include <errno.h>

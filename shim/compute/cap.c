@@ -1,11 +1,11 @@
-#include "cap.h"
+#include "compute/cap.h"
 
 #include "attach.h"
 #include "clock.h"
 #include "hooks.h"
-#include "meter_table.h"
+#include "compute/meter_table.h"
 #include "region/failpoint.h"
-#include "slice.h"
+#include "compute/slice.h"
 
 /* All in ns. What is under way may make so much debt: enough that the device does not run out of
  * work while a thread that waits for less looks again. */

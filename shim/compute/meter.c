@@ -1,8 +1,8 @@
-#include "meter.h"
+#include "compute/meter.h"
 
 #include <string.h>
 
-#include "batch.h"
+#include "compute/batch.h"
 #include "capture.h"
 #include "clock.h"
 #include "hooks.h"

@@ -1,4 +1,4 @@
-#include "busy.h"
+#include "compute/busy.h"
 
 #include "attach.h"
 

@@ -1,4 +1,4 @@
-#include "meter_table.h"
+#include "compute/meter_table.h"
 
 #include <string.h>
 

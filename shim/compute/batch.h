@@ -3,7 +3,7 @@
 #ifndef RATION_BATCH_H
 #define RATION_BATCH_H
 
-#include "meter_state.h"
+#include "compute/meter_state.h"
 
 /* batch_start begins anew, on a stream that is idle or of which nothing is known, or behind a copy. */
 void batch_start(struct meter *m, struct meter_stream *e, uint64_t now, bool copied);

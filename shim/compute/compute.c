@@ -1,16 +1,16 @@
-#include "compute.h"
+#include "compute/compute.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#include "cap.h"
+#include "compute/cap.h"
 #include "capture.h"
 #include "hooks.h"
 #include "log.h"
-#include "meter_table.h"
+#include "compute/meter_table.h"
 #include "region/atomics.h"
 #include "region/words.h"
-#include "slice.h"
+#include "compute/slice.h"
 
 /* How long a thread's look is good for. The coarse clock moves in steps of 1 to 10 ms. */
 #define COMPUTE_LOOK_NS 4000000

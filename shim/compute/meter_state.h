@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "busy.h"
-#include "chance.h"
+#include "compute/busy.h"
+#include "compute/chance.h"
 #include "device.h"
-#include "event_clock.h"
+#include "compute/event_clock.h"
 #include "mark.h"
 
 /* relaxed reads and set writes what other threads use at the same time, where no order with
