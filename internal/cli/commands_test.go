@@ -22,8 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ration/check/bench"
-	"ration/check/demo"
-	"ration/check/selftest"
+	"ration/check/scenario"
 	"ration/internal/doctor"
 	"ration/internal/job"
 	"ration/internal/launch"
@@ -139,7 +138,7 @@ func TestJSONIsDocumented(t *testing.T) {
 	quoted := regexp.MustCompile(`"([a-z_]+)"`)
 	for command, value := range map[string]any{
 		"run": launch.Summary{}, "ps": machine.Machine{}, "limit": Limits{}, "why": Why{}, "rm": Removals{}, "doctor": doctor.Report{}, "wait": Waited{}, "events": machine.Event{},
-		"library": Library{}, "demo": demo.Report{}, "selftest": selftest.Report{}, "bench": bench.Report{}, "version": Version{},
+		"library": Library{}, "demo": scenario.DemoReport{}, "selftest": scenario.SelftestReport{}, "bench": bench.Report{}, "version": Version{},
 	} {
 		want, got := map[string]bool{}, map[string]bool{}
 		skip := reflect.TypeFor[machine.Process]()

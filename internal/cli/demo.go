@@ -8,19 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/check/demo"
+	"ration/check/scenario"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
 	"ration/internal/termtext"
 )
 
-type demoFlags struct {
-	limit string
-	quick bool
-}
-
 func newDemoCommand(a *app) *cobra.Command {
-	var f demoFlags
+	var shared string
+	var quick bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show ration at work, without a GPU",
@@ -34,19 +30,21 @@ library.
 Exit status: 0 if the accounts agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",
 		Args:    noArgs,
-		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runDemo(cmd, f) }),
+		RunE: withStatus(func(cmd *cobra.Command, _ []string) error {
+			return a.runDemo(cmd.Flags().Changed("limit"), shared, quick)
+		}),
 	}
-	cmd.Flags().StringVar(&f.limit, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+demo.Device.String())
-	cmd.Flags().BoolVar(&f.quick, "quick", false, "leave out the pauses")
+	cmd.Flags().StringVar(&shared, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+scenario.DemoDevice.String())
+	cmd.Flags().BoolVar(&quick, "quick", false, "leave out the pauses")
 	return cmd
 }
 
-func (a *app) runDemo(cmd *cobra.Command, f demoFlags) error {
-	bytes, err := demoLimit(cmd.Flags().Changed("limit"), f.limit)
+func (a *app) runDemo(given bool, shared string, quick bool) error {
+	bytes, err := demoLimit(given, shared)
 	if err != nil {
 		return err
 	}
-	report, err := demo.Run(bytes, f.quick, a.demoScreen())
+	report, err := scenario.Demo(bytes, quick, a.screen())
 	if err != nil {
 		return err
 	}
@@ -70,23 +68,23 @@ func demoLimit(given bool, flag string) (uint64, error) {
 			set = settings.Memory
 		}
 	}
-	size, err := set.For(0).Of(demo.Device)
+	size, err := set.For(0).Of(scenario.DemoDevice)
 	if err != nil {
 		return 0, err
 	}
-	if size < demo.MinLimit || size > demo.Device {
+	if size < scenario.DemoMinLimit || size > scenario.DemoDevice {
 		return 0, usageError("limit %v: not one for the stand-in device, which has %v (use %v or more of it, with %s)",
-			set.For(0), demo.Device, demo.MinLimit, source)
+			set.For(0), scenario.DemoDevice, scenario.DemoMinLimit, source)
 	}
 	return uint64(size), nil
 }
 
-// demoScreen returns where the demo is shown: nowhere with --json.
-func (a *app) demoScreen() demo.Screen {
-	s := demo.Screen{
-		Out: a.out, Live: a.out.tty, Size: a.out.size, Bar: a.out.bar,
+// screen returns where the demo and the lesson are shown: nowhere with --json.
+func (a *app) screen() scenario.Screen {
+	s := scenario.Screen{
+		Out: a.out, Live: a.out.tty, Size: a.out.size, Bar: a.out.bar, Wrap: a.out.wrap, File: os.Stdout,
+		Bold: func(text string) string { return a.out.style(bold, text) },
 		Dim:  func(text string) string { return a.out.style(dim, text) },
-		Wrap: a.out.wrap,
 	}
 	if a.json {
 		s.Out, s.Live = io.Discard, false
@@ -95,7 +93,7 @@ func (a *app) demoScreen() demo.Screen {
 }
 
 // printDemo prints what the demo has shown.
-func (a *app) printDemo(r demo.Report) {
+func (a *app) printDemo(r scenario.DemoReport) {
 	a.out.printf("\n")
 	line := func(what, format string, args ...any) {
 		a.out.printf("%s  %s\n", a.out.style(bold, termtext.PadRight(what, 8)), a.out.wrap(fmt.Sprintf(format, args...), 10))

@@ -7,17 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/check/demo"
-	"ration/check/learn"
+	"ration/check/scenario"
 	"ration/check/workload"
 	"ration/internal/launch"
 	"ration/internal/limit"
 )
 
-type learnFlags struct{ quick, tasks bool }
-
 func newLearnCommand(a *app) *cobra.Command {
-	var f learnFlags
+	var tasks, quick bool
 	cmd := &cobra.Command{
 		Use:   "learn",
 		Short: "Learn ration in five minutes, without a GPU",
@@ -32,14 +29,14 @@ terminal the tasks are done for you, and everything is plain text.
 Exit status: 0, also if you leave early; 1 if something did not work.`,
 		Example: "  ration learn\n  ration learn --tasks\n  ration learn --quick | less",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runLearn(f) }),
+		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runLearn(tasks, quick) }),
 	}
-	cmd.Flags().BoolVar(&f.tasks, "tasks", false, "leave out the story, and begin with the tasks")
-	cmd.Flags().BoolVar(&f.quick, "quick", false, "leave out the story's pauses")
+	cmd.Flags().BoolVar(&tasks, "tasks", false, "leave out the story, and begin with the tasks")
+	cmd.Flags().BoolVar(&quick, "quick", false, "leave out the story's pauses")
 	return cmd
 }
 
-func (a *app) runLearn(f learnFlags) error {
+func (a *app) runLearn(tasks, quick bool) error {
 	if a.json {
 		return usageError("ration learn is for people (for JSON use ration demo --json)")
 	}
@@ -49,8 +46,8 @@ func (a *app) runLearn(f learnFlags) error {
 	if err := launch.CheckGlibc(); err != nil {
 		return err
 	}
-	if !f.tasks {
-		if err := a.learnStory(f.quick); err != nil {
+	if !tasks {
+		if err := a.learnStory(quick); err != nil {
 			return err
 		}
 	}
@@ -58,45 +55,15 @@ func (a *app) runLearn(f learnFlags) error {
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
 	}
-	screen := learn.Screen{
-		Out: a.out, Bar: a.out.bar, Wrap: a.out.wrap, File: os.Stdout,
-		Bold: func(text string) string { return a.out.style(bold, text) },
-		Dim:  func(text string) string { return a.out.style(dim, text) },
-	}
+	screen := a.screen()
 	if _, err := windowSize(os.Stdin); err == nil && a.out.tty {
 		screen.In = os.Stdin
 	}
-	switch err := learn.Run(exe, screen); {
-	case errors.Is(err, learn.ErrLeft):
+	if err := scenario.Learn(exe, screen); errors.Is(err, scenario.ErrLeft) {
 		a.out.printf("You left. Nothing of the lesson goes on; ration learn --tasks begins with the tasks.\n")
-	case err != nil:
+	} else if err != nil {
 		return err
 	}
-	a.learnEnd()
-	return nil
-}
-
-// learnStory shows the demo with a few words around it.
-func (a *app) learnStory(quick bool) error {
-	say := func(text string) { a.out.printf("%s\n", a.out.wrap(text, 0)) }
-	a.out.printf("%s\n", a.out.style(bold, "ration gives every CUDA program its ration of GPU memory."))
-	say("Eight programs now share 10 GiB of a GPU. One will ask for too much, one will be stopped, and one will be killed. Watch what the others notice.")
-	a.out.printf("\n")
-	report, err := demo.Run(uint64(10*limit.GiB), quick, a.demoScreen())
-	if err != nil {
-		return err
-	}
-	a.out.printf("\n")
-	if !report.Agree {
-		return statusError{errors.New("the accounts did not agree in the end (ration selftest says more)"), ExitFailed}
-	}
-	say("No program got more than the limit, none waited for another, and what the killed one held was free at once. The driver's own count agreed to the byte.")
-	a.out.printf("\n")
-	return nil
-}
-
-// learnEnd says what to do on a real GPU.
-func (a *app) learnEnd() {
 	a.out.printf("\n%s\n", a.out.style(bold, "On your own GPU"))
 	for _, step := range [][2]string{
 		{"ration doctor", "check that it works there"},
@@ -106,4 +73,21 @@ func (a *app) learnEnd() {
 	} {
 		a.out.printf("  %-42s%s\n", step[0], a.out.style(dim, "# "+step[1]))
 	}
+	return nil
+}
+
+// learnStory shows the demo with a few words around it.
+func (a *app) learnStory(quick bool) error {
+	a.out.printf("%s\n%s\n\n", a.out.style(bold, "ration gives every CUDA program its ration of GPU memory."),
+		a.out.wrap("Eight programs now share 10 GiB of a GPU. One will ask for too much, one will be stopped, and one will be killed. Watch what the others notice.", 0))
+	report, err := scenario.Demo(uint64(10*limit.GiB), quick, a.screen())
+	if err != nil {
+		return err
+	}
+	if !report.Agree {
+		return statusError{errors.New("the accounts did not agree in the end (ration selftest says more)"), ExitFailed}
+	}
+	a.out.printf("\n%s\n\n",
+		a.out.wrap("No program got more than the limit, none waited for another, and what the killed one held was free at once. The driver's own count agreed to the byte.", 0))
+	return nil
 }

@@ -21,9 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/bench"
-	"ration/check/demo"
 	"ration/check/harness"
-	"ration/check/selftest"
+	"ration/check/scenario"
 	"ration/check/workload"
 	"ration/internal/abi"
 	"ration/internal/doctor"
@@ -139,7 +138,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 // without fields that the type does not have.
 func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	types := map[string]any{
-		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &selftest.Report{}, "bench": &bench.Report{}, "demo": &demo.Report{},
+		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &scenario.SelftestReport{}, "bench": &bench.Report{}, "demo": &scenario.DemoReport{},
 		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
 		"create": &Created{}, "wait": &Waited{}, "inspect": &Inspection{}, "event": &machine.Event{},
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ration/check/selftest"
+	"ration/check/scenario"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
 )
@@ -30,11 +30,11 @@ made from where you are (host PIDs, inside a container) is skipped and says so.`
 }
 
 func (a *app) runSelftest(processes int) error {
-	if processes < 1 || processes > selftest.MaxProcesses {
-		return usageError("-n %d: not a number of processes (use 1 to %d)", processes, selftest.MaxProcesses)
+	if processes < 1 || processes > scenario.MaxProcesses {
+		return usageError("-n %d: not a number of processes (use 1 to %d)", processes, scenario.MaxProcesses)
 	}
 	p := a.progress()
-	report, err := selftest.Run(processes, p.show)
+	report, err := scenario.Selftest(processes, p.show)
 	p.erase()
 	if err != nil {
 		return err
@@ -42,16 +42,16 @@ func (a *app) runSelftest(processes int) error {
 	return a.printReport(report, report.Passed, func() { a.printSelftest(report) })
 }
 
-func (a *app) printSelftest(r selftest.Report) {
-	styles := map[string]string{selftest.Pass: green, selftest.Fail: red, selftest.Skip: dim}
+func (a *app) printSelftest(r scenario.SelftestReport) {
+	styles := map[string]string{scenario.Pass: green, scenario.Fail: red, scenario.Skip: dim}
 	count := map[string]int{}
 	for _, c := range r.Checks {
 		count[c.Verdict]++
 		a.out.printf("%s  %-16s  %s\n", a.out.style(styles[c.Verdict], c.Verdict), c.Name, a.out.wrap(c.Detail, 24))
 	}
-	summary := fmt.Sprintf("%d of %d checks passed", count[selftest.Pass], len(r.Checks))
-	if count[selftest.Skip] > 0 {
-		summary += fmt.Sprintf(", %d skipped", count[selftest.Skip])
+	summary := fmt.Sprintf("%d of %d checks passed", count[scenario.Pass], len(r.Checks))
+	if count[scenario.Skip] > 0 {
+		summary += fmt.Sprintf(", %d skipped", count[scenario.Skip])
 	}
 	a.out.printf("\n%s: %s, %v on one stand-in device\n", summary, humanfmt.Plural(r.Processes, "process", "processes"), limit.Size(r.Limit))
 }

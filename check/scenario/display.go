@@ -1,8 +1,9 @@
-package demo
+package scenario
 
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -13,14 +14,18 @@ import (
 	"ration/internal/termtext"
 )
 
-// Screen is where the demo is shown.
+// Screen is where Demo and Learn print.
 type Screen struct {
 	Out  io.Writer
-	Live bool // a terminal: moving bars are drawn below the text
+	Live bool // a terminal: Demo draws moving bars below the text
 	Size func() (columns, rows int)
 	Bar  func(share float64, width int) string
+	Bold func(string) string
 	Dim  func(string) string
 	Wrap func(text string, indent int) string
+
+	In   *os.File // a terminal to type on; nil: Learn does the tasks itself
+	File *os.File // standard output of the commands that Learn runs
 }
 
 // drawEvery is the time between two frames of the bars.
@@ -32,22 +37,18 @@ type display struct {
 	limit uint64 // in bytes
 	began time.Time
 
-	sync.Mutex        // guards all below, and writing to Out
-	rows       []*row // a bar for each
-	region     *region.Region
+	sync.Mutex                // guards all below, and writing to Out
+	rows       []row          // a bar for each
+	source     *region.Region // of what the bars show; nil before live
 	frame      []string       // the bars on the screen, which the next frame replaces
 	frames     *observer.Loop // draws the bars; nil where they are not drawn
 }
 
 // row is the bar of a process.
 type row struct {
-	slot, pid int
-	name      string
-	mark      string // "stopped", "killed" or empty
-}
-
-func newDisplay(s Screen, limit uint64) *display {
-	return &display{Screen: s, limit: limit, began: time.Now()}
+	pid  int
+	name string
+	mark string // "stopped", "killed" or empty
 }
 
 func (d *display) title(format string, args ...any) {
@@ -55,19 +56,19 @@ func (d *display) title(format string, args ...any) {
 }
 
 // add adds a bar for a process.
-func (d *display) add(slot int, name string, pid int) {
+func (d *display) add(name string, pid int) {
 	d.Lock()
 	defer d.Unlock()
-	d.rows = append(d.rows, &row{slot: slot, name: name, pid: pid})
+	d.rows = append(d.rows, row{pid: pid, name: name})
 }
 
 // mark puts a word beside the bar of a process.
 func (d *display) mark(pid int, word string) {
 	d.Lock()
 	defer d.Unlock()
-	for _, r := range d.rows {
-		if r.pid == pid {
-			r.mark = word
+	for i := range d.rows {
+		if d.rows[i].pid == pid {
+			d.rows[i].mark = word
 		}
 	}
 }
@@ -99,9 +100,7 @@ func (d *display) live(r *region.Region) {
 	if !d.Live {
 		return
 	}
-	d.Lock()
-	defer d.Unlock()
-	d.region = r
+	d.source = r
 	d.frames = observer.Start(drawEvery, func() error {
 		d.Lock()
 		defer d.Unlock()
@@ -136,16 +135,24 @@ func (d *display) erase() {
 
 // draw draws a bar for each process, and one for the device.
 func (d *display) draw() {
-	if d.region == nil {
+	if d.source == nil {
 		return
 	}
-	holdings, err := d.region.Holdings(0, nil)
+	processes, err := d.source.Processes()
 	if err != nil {
 		return
 	}
-	held := map[int]uint64{}
-	for _, h := range holdings {
-		held[h.Slot] = h.Total
+	holdings, err := d.source.Holdings(0, nil)
+	if err != nil {
+		return
+	}
+	held := map[int]uint64{} // by PID
+	for _, p := range processes {
+		for _, h := range holdings {
+			if h.Slot == p.Slot {
+				held[p.PID] = h.Total
+			}
+		}
 	}
 	columns, rows := d.Size()
 	frame := []string{""}
@@ -153,13 +160,13 @@ func (d *display) draw() {
 		frame = append(frame, termtext.Truncate(fmt.Sprintf("  %-9s %s %s", name, bar, text), columns-1, "…"))
 	}
 	for _, r := range d.rows {
-		bytes, there := held[r.slot]
+		bytes, there := held[r.pid]
 		if !there && r.mark == "" {
 			continue
 		}
 		line(r.name, d.Bar(float64(bytes)/float64(d.limit), 40), strings.TrimSpace(humanfmt.Bytes(bytes)+"  "+r.mark))
 	}
-	used := d.region.Used(0)
+	used := d.source.Used(0)
 	line("device", d.Bar(float64(used)/float64(d.limit), 40), fmt.Sprintf("%s of %s", humanfmt.Bytes(used), humanfmt.Bytes(d.limit)))
 	if most := max(rows-1, 1); len(frame) > most { // what is scrolled away cannot be erased
 		frame = frame[len(frame)-most:]

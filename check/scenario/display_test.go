@@ -1,4 +1,4 @@
-package demo
+package scenario
 
 import (
 	"strings"
@@ -20,7 +20,7 @@ func TestEraseAfterResize(t *testing.T) {
 		{20, 5, "\x1b[4A\x1b[J"},
 	} {
 		var out strings.Builder
-		d := newDisplay(Screen{Out: &out, Size: func() (int, int) { return c.columns, c.rows }}, 1)
+		d := &display{Screen: Screen{Out: &out, Size: func() (int, int) { return c.columns, c.rows }}}
 		d.erase()
 		d.frame = []string{"", wide, wide}
 		d.erase()

@@ -1,4 +1,4 @@
-package demo
+package scenario
 
 import (
 	"testing"
@@ -9,15 +9,15 @@ import (
 // With every limit, workers are never refused, greedy always is, and heir needs
 // what hog held.
 func TestPlan(t *testing.T) {
-	for _, limit := range []uint64{uint64(MinLimit), 10 << 30, 10<<30 + 512, uint64(Device)} {
-		r := &run{Report: Report{Limit: limit, Context: limit / 160 / abi.Unit * abi.Unit}}
+	for _, limit := range []uint64{uint64(DemoMinLimit), 10 << 30, 10<<30 + 512, uint64(DemoDevice)} {
+		r := demoReport(limit)
 		var low, high uint64
 		for i := range workers {
-			p := r.plan(i)
-			if p.low%abi.Unit != 0 || p.high%abi.Unit != 0 || p.low >= p.high || p.low <= r.Context {
-				t.Errorf("limit %d: plan %+v", limit, p)
+			name, least, most := r.plan(i)
+			if least%abi.Unit != 0 || most%abi.Unit != 0 || least >= most || least <= r.Context {
+				t.Errorf("limit %d: %s holds %d to %d", limit, name, least, most)
 			}
-			low, high = low+p.low, high+p.high
+			low, high = low+least, high+most
 		}
 		if high+r.Context > limit {
 			t.Errorf("limit %d: workers and a guest may want %d", limit, high+r.Context)
@@ -28,7 +28,7 @@ func TestPlan(t *testing.T) {
 		if low+r.part(300) <= limit {
 			t.Errorf("limit %d: heir may do without the dead", limit)
 		}
-		if high-r.plan(hog).high+r.part(300)+r.Context > limit {
+		if _, _, most := r.plan(hog); high-most+r.part(300)+r.Context > limit {
 			t.Errorf("limit %d: heir may be refused", limit)
 		}
 	}
