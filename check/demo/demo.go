@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"time"
 
+	"ration/check/harness/cuda"
 	"ration/check/observer"
-	"ration/check/workload"
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -39,10 +39,10 @@ const (
 // run is a demo in progress.
 type run struct {
 	Report
-	machine  workload.Machine
+	machine  cuda.Machine
 	pause    time.Duration // between two parts, for a person to look
 	display  *display
-	outside  *workload.Program // a program outside the job, which asks the driver
+	outside  *cuda.Program // a program outside the job, which asks the driver
 	workers  []*worker
 	region   *region.Region // read-only
 	observer *observer.Usage
@@ -63,7 +63,7 @@ func Run(limit uint64, quick bool, screen Screen) (Report, error) {
 	}
 	r.Limit, r.Workers = limit/abi.Unit*abi.Unit, workers
 	r.Context = r.Limit / 160 / abi.Unit * abi.Unit
-	r.machine = workload.Machine{GPU: "h100:" + fmt.Sprint(uint64(Device)), Region: path, Limit: r.Limit, Context: r.Context}
+	r.machine = cuda.Machine{GPU: "h100:" + fmt.Sprint(uint64(Device)), Region: path, Limit: r.Limit, Context: r.Context}
 	if err := r.machine.Unpack(); err != nil {
 		return Report{}, err
 	}

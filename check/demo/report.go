@@ -1,6 +1,6 @@
 package demo
 
-import "ration/check/workload"
+import "ration/check/harness/cuda"
 
 // Report is the outcome of a demo.
 type Report struct {
@@ -58,6 +58,6 @@ type Accounts struct {
 
 // SMI is what nvidia-smi would show while the workers held their memory.
 type SMI struct {
-	Inside  workload.Memory `json:"inside"` // the job
-	Outside workload.Memory `json:"outside"`
+	Inside  cuda.Memory `json:"inside"` // the job
+	Outside cuda.Memory `json:"outside"`
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"ration/check/workload"
+	"ration/check/harness/cuda"
 	"ration/internal/abi"
 )
 
@@ -20,7 +20,7 @@ type plan struct {
 
 // worker is a program of the demo.
 type worker struct {
-	*workload.Program
+	*cuda.Program
 	plan
 	context uint64 // bytes that its context takes
 	seed    int
@@ -68,11 +68,11 @@ func (r *run) guest(name string) (*worker, error) {
 // attach has workers initialise the driver, all at once, and take what they start
 // with. It returns the longest driver call of the initialisation.
 func attach(workers ...*worker) (slowest time.Duration, err error) {
-	var programs []*workload.Program
+	var programs []*cuda.Program
 	for _, w := range workers {
 		programs = append(programs, w.Program)
 	}
-	if err := workload.TellInit(programs); err != nil {
+	if err := cuda.TellInit(programs); err != nil {
 		return 0, err
 	}
 	for _, w := range workers {

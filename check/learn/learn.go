@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/reap"
@@ -68,10 +68,10 @@ func Run(ration string, screen Screen) error {
 		return err
 	}
 	defer remove()
-	if err := child.Adopt(); err != nil {
+	if err := harness.Adopt(); err != nil {
 		return err
 	}
-	defer child.KillDescendants()
+	defer harness.KillDescendants()
 	folder := filepath.Dir(region)
 	l := &lesson{Screen: screen}
 	if l.shell, err = newShell(folder, ration, screen); err != nil {

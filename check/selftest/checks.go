@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"ration/check/harness/cuda"
 	"ration/check/observer"
-	"ration/check/workload"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -17,7 +17,7 @@ import (
 type driverObserver struct {
 	observer.Tally // final after stop
 
-	program *workload.Program
+	program *cuda.Program
 	mu      sync.Mutex // one question at a time
 	limit   uint64     // in bytes
 	loop    *observer.Loop
@@ -27,7 +27,7 @@ type driverObserver struct {
 // of two processes away from the programs under test.
 const askEvery = 200 * time.Microsecond
 
-func startDriverObserver(m *workload.Machine, limit uint64) (*driverObserver, error) {
+func startDriverObserver(m *cuda.Machine, limit uint64) (*driverObserver, error) {
 	p, err := m.Start(false)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"ration/check/workload"
+	"ration/check/harness/cuda"
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
@@ -26,14 +26,14 @@ func (r *run) start() error {
 	return nil
 }
 
-func closeAll(programs []*workload.Program) {
+func closeAll(programs []*cuda.Program) {
 	for _, p := range programs {
 		p.Close()
 	}
 }
 
 // tell tells every program a command, and then waits for so many answers of each.
-func (r *run) tell(answers int, command func(i int) string) ([]workload.Answer, error) {
+func (r *run) tell(answers int, command func(i int) string) ([]cuda.Answer, error) {
 	for i, p := range r.programs {
 		p.Tell("%s", command(i))
 	}
@@ -41,7 +41,7 @@ func (r *run) tell(answers int, command func(i int) string) ([]workload.Answer, 
 }
 
 // answers waits for so many answers of each program.
-func (r *run) answers(each int) (out []workload.Answer, err error) {
+func (r *run) answers(each int) (out []cuda.Answer, err error) {
 	deadline := time.Now().Add(phaseWithin)
 	for _, p := range r.programs {
 		for range each {
@@ -94,7 +94,7 @@ func (r *run) attachTwice() error {
 // attach has all programs initialise the driver and make a context. It returns how
 // many programs attached in each role, and the longest driver call.
 func (r *run) attach() (roles [4]int64, slowest time.Duration, err error) {
-	if err := workload.TellInit(r.programs); err != nil {
+	if err := cuda.TellInit(r.programs); err != nil {
 		return roles, 0, err
 	}
 	answers, err := r.answers(1)
@@ -253,7 +253,7 @@ func (r *run) killNeighbour() (c Check, err error) {
 }
 
 // neighbour starts one more program, with a context.
-func (r *run) neighbour() (*workload.Program, error) {
+func (r *run) neighbour() (*cuda.Program, error) {
 	p, err := r.machine.Start(true)
 	if err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 	"fmt"
 	"time"
 
+	"ration/check/harness/cuda"
 	"ration/check/observer"
-	"ration/check/workload"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -73,8 +73,8 @@ func (r *Report) add(name string, ok bool, values map[string]int64, detail strin
 // run is a self-test in progress.
 type run struct {
 	Report
-	machine  workload.Machine
-	programs []*workload.Program
+	machine  cuda.Machine
+	programs []*cuda.Program
 	driver   *driverObserver
 	region   *region.Region // read-only
 	began    time.Time
@@ -92,7 +92,7 @@ func Run(n int, progress func(string)) (Report, error) {
 	defer remove()
 	r := &run{began: time.Now(), progress: progress}
 	r.Processes, r.Limit = n, uint64(n)*share
-	r.machine = workload.Machine{GPU: "h200", Region: path, Limit: r.Limit, Context: contextCost}
+	r.machine = cuda.Machine{GPU: "h200", Region: path, Limit: r.Limit, Context: contextCost}
 	if err := r.machine.Unpack(); err != nil {
 		return Report{}, err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/check/demo"
+	"ration/check/harness/cuda"
 	"ration/check/learn"
-	"ration/check/workload"
 	"ration/internal/launch"
 	"ration/internal/limit"
 )
@@ -43,7 +43,7 @@ func (a *app) runLearn(f learnFlags) error {
 	if a.json {
 		return usageError("ration learn is for people (for JSON use ration demo --json)")
 	}
-	if err := workload.Built(); err != nil {
+	if err := cuda.Built(); err != nil {
 		return err
 	}
 	if err := launch.CheckGlibc(); err != nil {
