@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/patience"
 	"ration/internal/region"
@@ -27,16 +27,16 @@ func flood(path string) error {
 	}
 	for slot := range abi.Slots {
 		status := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeStatus(1, abi.SlotActive)))
-		if _, err := f.WriteAt(status, harness.Offset("Status", slot)); err != nil {
+		if _, err := f.WriteAt(status, observer.Offset("Status", slot)); err != nil {
 			return err
 		}
-		l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+		l := unix.Flock_t{Type: unix.F_WRLCK, Start: observer.Offset("Slots", slot), Len: 1}
 		if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &l); err != nil {
 			return err
 		}
 	}
 	high := binary.LittleEndian.AppendUint64(nil, abi.Slots)
-	if _, err := f.WriteAt(high, harness.Offset("Header", "HighWater")); err != nil {
+	if _, err := f.WriteAt(high, observer.Offset("Header", "HighWater")); err != nil {
 		return err
 	}
 	fmt.Println("ready")

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -24,7 +24,7 @@ func FuzzReadRegion(f *testing.F) {
 		}
 		return b
 	}
-	at := func(field ...any) uint64 { return uint64(harness.Offset(field...)) }
+	at := func(field ...any) uint64 { return uint64(observer.Offset(field...)) }
 	active := uint64(abi.MakeStatus(1, abi.SlotActive))
 	f.Add([]byte{})
 	f.Add(words(at("Status", 5), active, at("Header", "HighWater"), 6, at("Slots", 5, "PID"), ^uint64(0), at("Slots", 5, "Name"), 0x1b5b324a9b7f0a0d))

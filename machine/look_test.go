@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/patience"
@@ -74,7 +74,7 @@ func impossible(t *testing.T, name string) string {
 	defer f.Close()
 	for d := range abi.Devices {
 		word := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeLedgerWord(uint64(d)+1, 0, 0)))
-		if _, err := f.WriteAt(word, harness.Offset("Devices", d, "LedgerWord")); err != nil {
+		if _, err := f.WriteAt(word, observer.Offset("Devices", d, "LedgerWord")); err != nil {
 			t.Fatal(err)
 		}
 	}

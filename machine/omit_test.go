@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
 )
@@ -91,9 +91,9 @@ func claimAll(t *testing.T, path string) {
 	}
 	defer f.Close()
 	status := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeStatus(1, abi.SlotActive)))
-	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, abi.Slots), harness.Offset("Header", "HighWater"))
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, abi.Slots), observer.Offset("Header", "HighWater"))
 	for slot := range abi.FenceSlot {
-		_, err2 := f.WriteAt(status, harness.Offset("Status", slot))
+		_, err2 := f.WriteAt(status, observer.Offset("Status", slot))
 		err = errors.Join(err, err2)
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -25,7 +25,7 @@ func TestStateOfOneThatHides(t *testing.T) {
 	}
 	defer f.Close()
 	for slot := range abi.Slots {
-		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, 0), harness.Offset("Status", slot)); err != nil {
+		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, 0), observer.Offset("Status", slot)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestAnotherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteAt([]byte{abi.Version + 1}, harness.Offset("Header", "Version")); err != nil {
+	if _, err := f.WriteAt([]byte{abi.Version + 1}, observer.Offset("Header", "Version")); err != nil {
 		t.Fatal(err)
 	}
 	j, err := ReadRegion(path)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/procgroup"
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -180,13 +180,13 @@ type attachReport struct {
 
 // race has n processes attach at once.
 func race(task attachTask, n int) ([]attachReport, error) {
-	g, err := procgroup.Start(procgroup.Spec{Role: attachRole, N: n, Gates: attachGates, Task: func(int) any { return task }})
+	g, err := harness.StartGroup(harness.GroupSpec{Role: attachRole, N: n, Gates: attachGates, Task: func(int) any { return task }})
 	if err != nil {
 		return nil, err
 	}
 	defer g.Close()
 	g.Open(gateStart)
-	out, err := procgroup.Gather[attachReport](g, time.Minute)
+	out, err := harness.Gather[attachReport](g, time.Minute)
 	if err != nil {
 		return out, err
 	}
@@ -200,7 +200,7 @@ func race(task attachTask, n int) ([]attachReport, error) {
 }
 
 // attachWorker attaches, reports how long it took, and ends.
-func attachWorker(self *procgroup.Self) error {
+func attachWorker(self *harness.Self) error {
 	var t attachTask
 	if err := self.Task(&t); err != nil {
 		return err

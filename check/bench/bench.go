@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/check/procgroup"
+	"ration/check/harness"
 	"ration/internal/job"
 )
 
@@ -112,7 +112,7 @@ var Benches = []Bench{
 }
 
 // Roles of the workers that benchmarks start.
-var Roles = map[string]procgroup.Role{
+var Roles = map[string]harness.Role{
 	writeRole:  writeWorker,
 	scaleRole:  scaleWorker,
 	attachRole: attachWorker,

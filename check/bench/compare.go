@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"ration/check/workload"
+	"ration/check/harness/cuda"
 	"ration/internal/gpu"
 	"ration/internal/job"
 )
@@ -47,11 +47,11 @@ func Compare(env Env, self string) (rows []Comparison, driver string, err error)
 		d.Close()
 	}
 	err = inRegion(func(path string) error {
-		m := workload.Machine{GPU: "h200", Region: path, Limit: 4 << 30, Context: 518 << 20, Real: real}
+		m := cuda.Machine{GPU: "h200", Region: path, Limit: 4 << 30, Context: 518 << 20, Real: real}
 		if err := m.Unpack(); err != nil {
 			return err
 		}
-		for _, part := range []func(Env, *workload.Machine) ([]Comparison, error){compareCalls, compareStart} {
+		for _, part := range []func(Env, *cuda.Machine) ([]Comparison, error){compareCalls, compareStart} {
 			more, err := part(env, &m)
 			if err != nil {
 				return err
@@ -119,7 +119,7 @@ func spreadOf(values []float64) Spread {
 }
 
 // start starts a program on a side.
-func start(m *workload.Machine, side int) (*workload.Program, error) {
+func start(m *cuda.Machine, side int) (*cuda.Program, error) {
 	if side == inJob {
 		return m.Start(true)
 	}
@@ -127,9 +127,9 @@ func start(m *workload.Machine, side int) (*workload.Program, error) {
 }
 
 // compareCalls measures driver calls, one by one.
-func compareCalls(env Env, m *workload.Machine) (rows []Comparison, err error) {
+func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
 	const calls, bytes = 500, 1 << 20
-	var programs [sides]*workload.Program
+	var programs [sides]*cuda.Program
 	for side := range programs {
 		if programs[side], err = start(m, side); err != nil {
 			return nil, err
@@ -164,7 +164,7 @@ func compareCalls(env Env, m *workload.Machine) (rows []Comparison, err error) {
 }
 
 // compareStart measures cuInit and a first context, each time in a new process.
-func compareStart(env Env, m *workload.Machine) ([]Comparison, error) {
+func compareStart(env Env, m *cuda.Machine) ([]Comparison, error) {
 	all, err := rounds(env.pick(15, 2), func(side int) ([]float64, error) {
 		env.Say("cuInit and a context")
 		p, err := start(m, side)

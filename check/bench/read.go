@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ration/check/harness"
 	"ration/check/observer"
-	"ration/check/procgroup"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -96,12 +96,12 @@ func measureClock(env Env) Row {
 // read had to be repeated.
 func snapshots(env Env, r *region.Region, path, name string, pause time.Duration) ([]Row, error) {
 	env.Say("a snapshot of 8 " + name + " writers")
-	g, err := procgroup.Start(procgroup.Spec{Role: writeRole, N: writers, Task: func(int) any { return writeTask{path, pause} }})
+	g, err := harness.StartGroup(harness.GroupSpec{Role: writeRole, N: writers, Task: func(int) any { return writeTask{path, pause} }})
 	if err != nil {
 		return nil, err
 	}
 	defer g.Close()
-	if _, err := procgroup.Gather[bool](g, time.Minute); err != nil {
+	if _, err := harness.Gather[bool](g, time.Minute); err != nil {
 		return nil, err
 	}
 	before, err := r.Counters()
@@ -177,7 +177,7 @@ type writeTask struct {
 }
 
 // writeWorker charges and returns, of two kinds, until it is killed.
-func writeWorker(self *procgroup.Self) error {
+func writeWorker(self *harness.Self) error {
 	var t writeTask
 	if err := self.Task(&t); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"ration/check/procgroup"
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -62,12 +62,12 @@ func reap(env Env) (Result, error) {
 // kill kills a process that holds the whole limit, and times what the survivor does
 // then.
 func kill(path string, limit uint64, ask func() error) (time.Duration, error) {
-	g, err := procgroup.Start(procgroup.Spec{Role: victimRole, N: 1, Task: func(int) any { return victimTask{path, limit} }})
+	g, err := harness.StartGroup(harness.GroupSpec{Role: victimRole, N: 1, Task: func(int) any { return victimTask{path, limit} }})
 	if err != nil {
 		return 0, err
 	}
 	defer g.Close()
-	if _, err := procgroup.Gather[bool](g, time.Minute); err != nil {
+	if _, err := harness.Gather[bool](g, time.Minute); err != nil {
 		return 0, err
 	}
 	time.Sleep(rand.N(2 * time.Millisecond)) // so that it dies at another point of a change each time
@@ -86,7 +86,7 @@ type victimTask struct {
 }
 
 // victimWorker takes the whole limit, and charges and returns until it is killed.
-func victimWorker(self *procgroup.Self) error {
+func victimWorker(self *harness.Self) error {
 	var t victimTask
 	if err := self.Task(&t); err != nil {
 		return err

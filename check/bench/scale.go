@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/procgroup"
+	"ration/check/harness"
 	"ration/internal/abi"
 )
 
@@ -61,14 +61,14 @@ func measureScale(env Env, n int, device func(int) int) (Row, error) {
 		}
 		defer r.Close()
 		for range env.pick(5, 1) {
-			g, err := procgroup.Start(procgroup.Spec{Role: scaleRole, N: n, Gates: 1, Task: func(i int) any {
+			g, err := harness.StartGroup(harness.GroupSpec{Role: scaleRole, N: n, Gates: 1, Task: func(i int) any {
 				return scaleTask{Path: path, Device: device(i), For: env.pause(200 * time.Millisecond)}
 			}})
 			if err != nil {
 				return err
 			}
 			g.Open(0)
-			done, err := procgroup.Gather[scaleReport](g, time.Minute)
+			done, err := harness.Gather[scaleReport](g, time.Minute)
 			g.Close()
 			if err != nil {
 				return err
@@ -104,7 +104,7 @@ type scaleReport struct {
 
 // scaleWorker charges without pause for a while, and then measures the bare
 // operation.
-func scaleWorker(self *procgroup.Self) error {
+func scaleWorker(self *harness.Self) error {
 	var t scaleTask
 	if err := self.Task(&t); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/procgroup"
+	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -75,13 +75,13 @@ func trainAll(steps int, locked bool) (out []trainReport, err error) {
 			return err
 		}
 		defer r.Close()
-		g, err := procgroup.Start(procgroup.Spec{Role: trainRole, N: trainers, Gates: 1, Task: func(int) any { return trainTask{path, steps, locked} }})
+		g, err := harness.StartGroup(harness.GroupSpec{Role: trainRole, N: trainers, Gates: 1, Task: func(int) any { return trainTask{path, steps, locked} }})
 		if err != nil {
 			return err
 		}
 		defer g.Close()
 		g.Open(0)
-		out, err = procgroup.Gather[trainReport](g, 2*time.Minute)
+		out, err = harness.Gather[trainReport](g, 2*time.Minute)
 		return err
 	})
 	return out, err
@@ -107,7 +107,7 @@ type trainer struct {
 }
 
 // trainWorker runs steps and reports their times.
-func trainWorker(self *procgroup.Self) error {
+func trainWorker(self *harness.Self) error {
 	var t trainTask
 	if err := self.Task(&t); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -142,7 +142,7 @@ func newPatch(t *testing.T, path string) patch {
 }
 
 // at returns the offset of a field, given by names and by indices of arrays.
-func at(path ...any) int64 { return harness.Offset(path...) }
+func at(path ...any) int64 { return observer.Offset(path...) }
 
 func (p patch) word(value uint64, path ...any) {
 	p.t.Helper()

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
+	"ration/check/testenv"
 	"ration/internal/embedded"
 )
 
@@ -63,7 +63,7 @@ func run(t *testing.T, m *Machine, only string, p Plan) Report {
 }
 
 func TestChecks(t *testing.T) {
-	harness.NeedsHost(t)
+	testenv.NeedsHost(t)
 	for name, c := range map[string]struct {
 		env     []string
 		visible string // CUDA_VISIBLE_DEVICES of the tester
@@ -156,7 +156,7 @@ func TestMeasures(t *testing.T) {
 // A stopped process whose launcher has ended uses nothing of the device any more after
 // its trial is closed.
 func TestCloseEndsOrphans(t *testing.T) {
-	harness.NeedsHost(t)
+	testenv.NeedsHost(t)
 	trial := fakeMachine(t).newTrial(true)
 	if err := trial.open(gib); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/check/child"
+	"ration/check/harness"
 )
 
 // Program is a program that was started for a trial. On its standard output it
@@ -21,7 +21,7 @@ import (
 //
 // and any other output goes to its log. A program that measures is told commands
 // instead, one a line, and answers each with `ok` and numbers.
-type Program struct{ *child.Process }
+type Program struct{ *harness.Process }
 
 // Step is a step that a program has reached.
 type Step struct {
@@ -37,7 +37,7 @@ const stepWithin = 3 * time.Minute
 func (m *Machine) start(env []string, command ...string) (*Program, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Dir = m.environ(env...), m.scratch
-	p, err := child.Start(child.Spec{Name: command[0], Cmd: cmd, Keep: isAnswer})
+	p, err := harness.Start(harness.Spec{Name: command[0], Cmd: cmd, Keep: isAnswer})
 	if err != nil {
 		return nil, err
 	}

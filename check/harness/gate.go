@@ -1,31 +1,44 @@
 package harness
 
 import (
+	"fmt"
 	"os"
-	"os/exec"
-	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
-// Gate lets many workers go on at one moment: each is ordered to wait at it, and all
-// go on when it opens.
+// Gate lets many processes go on at one moment. It is a pipe that the processes inherit
+// and read from. Its end, when the gate opens, wakes all of them in one step.
 type Gate struct{ in, out *os.File }
 
 // NewGate makes a closed gate.
-func NewGate(t testing.TB) *Gate {
-	t.Helper()
+func NewGate() (*Gate, error) {
 	in, out, err := os.Pipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, fmt.Errorf("making a gate: %w", err)
 	}
-	g := &Gate{in, out}
-	t.Cleanup(func() { _, _ = g.in.Close(), g.out.Close() })
-	return g
+	return &Gate{in, out}, nil
 }
 
-// At gives a worker the gate. The order "gate" has it wait there.
-func (g *Gate) At() Option {
-	return func(c *exec.Cmd) { c.ExtraFiles = []*os.File{g.in} }
-}
+// File returns the end that processes inherit, in ExtraFiles of their command.
+func (g *Gate) File() *os.File { return g.in }
 
-// Open opens the gate.
+// Open opens the gate: all processes that wait at it go on, and none waits there again.
 func (g *Gate) Open() { _ = g.out.Close() }
+
+// Close releases the gate.
+func (g *Gate) Close() { _, _ = g.in.Close(), g.out.Close() }
+
+// WaitAtGate returns when the gate with this index in ExtraFiles is open. It blocks in
+// the kernel, on a thread of its own, so that the Go scheduler does not delay what
+// follows.
+func WaitAtGate(index int) {
+	const firstExtraFile = 3
+	var b [1]byte
+	for {
+		n, err := unix.Read(firstExtraFile+index, b[:])
+		if n == 0 && err == nil || err != nil && err != unix.EINTR {
+			return
+		}
+	}
+}

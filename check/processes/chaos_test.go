@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 )
 
@@ -22,11 +21,11 @@ const (
 type chaos struct {
 	t        *testing.T
 	random   *rand.Rand
-	mix      harness.Mix
+	mix      impls
 	path     string
-	observer *harness.Observer
-	operator *harness.Worker
-	workers  [chaosWorkers]*harness.Worker
+	observer *observing
+	operator *worker
+	workers  [chaosWorkers]*worker
 	stopped  [chaosWorkers]bool
 	started  int
 	kills    int
@@ -36,7 +35,7 @@ type chaos struct {
 // Kills at random moments, thousands of them under -stress, never make the limit
 // exceeded, a byte lost, a slot unusable or a process wait.
 func TestChaos(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		random := random(t)
 		kills, longest := 0, time.Duration(0)
 		begin := time.Now()
@@ -58,10 +57,9 @@ func TestChaos(t *testing.T) {
 
 func (c *chaos) begin() {
 	c.t.Helper()
-	limits := limitFields(chaosLimit, chaosLimit, chaosLimit)
 	c.operator = start(c.t, c.mix, 0)
-	c.operator.OK("open %s%s", c.path, limits)
-	c.observer = harness.Observe(c.t, c.path, chaosDevices, chaosLimit)
+	c.operator.OK("open %s%s", c.path, limitFields(chaosLimit, chaosLimit, chaosLimit))
+	c.observer = observe(c.t, c.path, chaosDevices, chaosLimit)
 	for i := range c.workers {
 		c.replace(i)
 	}
@@ -90,14 +88,14 @@ func (c *chaos) replace(i int) {
 // startWorker starts the process of worker i. Half of the workers that will not see the
 // end of the round die by themselves, or stop, at a failpoint: random kills hit such a
 // point once in a thousand times.
-func (c *chaos) startWorker(i int) *harness.Worker {
+func (c *chaos) startWorker(i int) *worker {
 	c.t.Helper()
 	if i%4 != 0 {
 		return start(c.t, c.mix, c.started)
 	}
 	point := abi.ClaimLocked + abi.Failpoint(c.random.IntN(int(abi.ReapFreed-abi.ClaimLocked)+1))
 	mode := []string{"kill", "kill", "stop"}[c.random.IntN(3)]
-	return harness.Start(c.t, c.mix.Of(c.started).Fault, harness.Fault(point, 1+c.random.IntN(500), mode))
+	return faulty(c.t, c.mix, c.started, point, 1+c.random.IntN(500), mode)
 }
 
 // event kills, stops or continues a worker, or changes a limit.
@@ -138,17 +136,12 @@ func (c *chaos) end() {
 	for d := range chaosDevices {
 		c.operator.OK("limit %d %d", d, chaosLimit)
 	}
-	var living []*harness.Worker
+	var living []*worker
 	for i, w := range c.workers {
 		if i%2 == 0 {
 			continue
 		}
-		// The answers to open, claim and its work come first.
-		for range 3 {
-			if a := w.Answer(); a.Verdict() != "ok" {
-				t.Errorf("worker %d: %s", i, a)
-			}
-		}
+		w.answers(3) // to open, claim and its work
 		c.longest = max(c.longest, time.Duration(w.OK("stop").Int("longest")))
 		living = append(living, w)
 	}
@@ -156,7 +149,7 @@ func (c *chaos) end() {
 		w.OK("charge 0 data %d", piece)
 		w.OK("charge %d module %d", i%chaosDevices, piece)
 	}
-	c.observer.MustHold(t)
+	c.observer.mustHold(t)
 	c.operator.OK("reap")
 	used := balanced(t, c.path)
 	sum := uint64(0)
@@ -170,19 +163,12 @@ func (c *chaos) end() {
 	c.operator.OK("claim operator")
 	for d := range chaosDevices {
 		c.operator.OK("charge %d data %d", d, chaosLimit-used[d])
-		if a := c.operator.Ask("charge %d data 1", d); a.Verdict() != "refused" {
-			t.Errorf("device %d: a unit beyond the limit: %s", d, a)
-		}
+		c.operator.Ask("charge %d data 1", d).want("refused", "a unit beyond the limit")
 	}
 	if dead := strings.Count(c.operator.OK("processes").String(), ":dead"); dead != 0 {
 		t.Errorf("%d dead processes still have slots", dead)
 	}
-	if a := c.operator.Ask("claims %d", abi.FenceSlot-len(living)-1); a.Verdict() != "ok" {
-		t.Errorf("claiming all other slots: %s", a)
-	}
-	for _, w := range living {
-		w.Quit()
-	}
-	c.operator.Quit()
+	c.operator.Ask("claims %d", abi.FenceSlot-len(living)-1).want("ok", "claiming all other slots")
+	quit(append(living, c.operator)...)
 	checkEmpty(t, c.path)
 }

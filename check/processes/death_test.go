@@ -4,19 +4,17 @@ import (
 	"strings"
 	"testing"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/machine"
 )
 
-// Every viewer sees who died, with how much, and how that was noticed: not only the
-// process that gave its bytes back.
+// Every reader sees which process died, what it held, and how that was noticed: not only
+// the process that returned its bytes.
 func TestDeathsAreVisible(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		a, v := join(t, mix, 1, path, mib, mib), start(t, mix, 0)
-		v.OK("open %s", path)
-		slot := v.OK("claim victim").Int("slot")
+		slot := v.join(path, "victim")
 		v.OK("charge 0 data %d", piece)
 		v.OK("charge 1 context %d", 2*piece)
 		pid := v.PID()
@@ -48,13 +46,11 @@ func TestDeathsAreVisible(t *testing.T) {
 // The ring keeps the latest deaths, the newest first.
 func TestTheLatestDeathsAreKept(t *testing.T) {
 	path := newPath(t)
-	mix := harness.GoOnly()
+	mix := goOnly()
 	a := join(t, mix, 1, path, mib)
 	var pids []int
 	for range abi.Deaths + 3 {
-		v := start(t, mix, 0)
-		v.OK("open %s", path)
-		v.OK("claim v")
+		v := join(t, mix, 0, path)
 		pids = append(pids, v.PID())
 		v.Kill()
 		a.OK("reap")

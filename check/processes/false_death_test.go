@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"ration/check/harness"
 	"ration/internal/abi"
@@ -21,8 +20,8 @@ var ownersPoints = []abi.Failpoint{
 // it goes on, be its slot free by then or another process's: not a byte is lost or
 // counted twice, and no other process is told that the region is damaged.
 func TestTakenForDeadAtEveryPoint(t *testing.T) {
-	harness.NeedPIDs(t)
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	needPIDs(t)
+	eachMix(t, func(t *testing.T, mix impls) {
 		for _, p := range ownersPoints {
 			for n := 1; n <= 3; n++ { // its first charge, its second, and a return
 				for _, claimed := range []bool{false, true} {
@@ -38,8 +37,8 @@ func TestTakenForDeadAtEveryPoint(t *testing.T) {
 // The same while the reaper is in the middle, too: stopped at a step of its own until the
 // process it takes for dead has gone on.
 func TestTakenForDeadWhileReaped(t *testing.T) {
-	harness.NeedPIDs(t)
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	needPIDs(t)
+	eachMix(t, func(t *testing.T, mix impls) {
 		for _, reaping := range []abi.Failpoint{abi.ReapCondemned, abi.ReapFenced, abi.ReapAnnounced, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled} {
 			for _, p := range []abi.Failpoint{abi.ChangeRead, abi.ChangeNoted, abi.ChangeApplied} {
 				if reaping == abi.ReapFenced && p != abi.ChangeNoted {
@@ -47,23 +46,13 @@ func TestTakenForDeadWhileReaped(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%v/%v", reaping, p), func(t *testing.T) {
 					d := stopOwner(t, mix, p, 2)
-					inside := start(t, mix, 2, harness.NewPIDs())
-					reaper := harness.StartBeside(t, inside, mix.Of(3).Fault, harness.Fault(reaping, 1, "stop"))
+					inside := start(t, mix, 2, harness.NewPIDs)
+					reaper := startBeside(t, inside, mix.of(3).fault, fault(reaping, 1, "stop"))
 					reaper.OK("open %s", d.path)
-					stopped := reaper.StoppedOrDead()
-					reaper.Tell("reap")
-					select {
-					case <-stopped:
-					case line := <-reaper.Lines():
-						t.Fatalf("%v was not passed: %s", reaping, line)
-					case <-time.After(harness.Bound):
-						t.Fatalf("%v was not passed", reaping)
-					}
+					reaper.fault("reap")
 					d.goesOn()
 					reaper.Continue()
-					if got := reaper.Answer(); got.Verdict() != "ok" {
-						t.Error(got)
-					}
+					reaper.answers(1)
 					reaper.Quit()
 					d.a.OK("reap")
 					d.check(0)
@@ -80,57 +69,46 @@ func TestTakenForDeadWhileReaped(t *testing.T) {
 type falseDeath struct {
 	t    *testing.T
 	path string
-	a, v *harness.Worker
-	slot int // v's
+	a, v *worker
+	slot int // of v
 }
 
 // stopOwner stops an owner where it passes a failpoint for the n-th time: in its first
 // charge, in its second, or in a return.
-func stopOwner(t *testing.T, mix harness.Mix, p abi.Failpoint, n int) *falseDeath {
+func stopOwner(t *testing.T, mix impls, p abi.Failpoint, n int) *falseDeath {
 	path := newPath(t)
-	d := &falseDeath{t: t, path: path, a: join(t, mix, 1, path, mib), v: harness.Start(t, mix.Of(0).Fault, harness.Fault(p, n, "stop"))}
-	d.v.OK("open %s", path)
-	d.slot = d.v.OK("claim v").Int("slot")
-	stopped := d.v.StoppedOrDead()
-	for _, order := range []string{fmt.Sprintf("charge 0 data %d", piece), fmt.Sprintf("charge 0 module %d", piece), fmt.Sprintf("return 0 data %d", piece)} {
-		d.a.OK("charge 0 data 1") // so that the word names another's change
-		d.a.OK("return 0 data 1") // and the peak is written: v need ask nobody for it
+	d := &falseDeath{t: t, path: path, a: join(t, mix, 1, path, mib), v: faulty(t, mix, 0, p, n, "stop")}
+	d.slot = d.v.join(path, "v")
+	for _, order := range []string{"charge 0 data %d", "charge 0 module %d", "return 0 data %d"} {
+		d.a.OK("charge 0 data 1") // so that the word names a change of a
+		d.a.OK("return 0 data 1") // and the peak is written: v need ask no process for it
 		d.v.OK("lose")            // before each: a process that asks the kernel anything opens the file, and takes its lock, again
-		d.v.Tell("%s", order)
-		select {
-		case <-stopped:
+		if _, fault := d.v.untilFault(order, piece); fault {
 			return d
-		case <-d.v.Lines():
-		case <-time.After(harness.Bound):
-			t.Fatalf("%s: neither an answer nor a stop", order)
 		}
 	}
 	t.Fatalf("%v was not passed %d times", p, n)
 	return nil
 }
 
-// goesOn lets the owner go on: it is told, now or at its next request, that its slot is
-// not its own any more.
+// goesOn lets the owner go on. Now or at its next request it gets the error that it has
+// lost its slot.
 func (d *falseDeath) goesOn() {
 	d.t.Helper()
 	d.v.Continue()
 	if got := d.v.Answer(); got.Verdict() == "error" && got.Code() != "evicted" {
 		d.t.Errorf("continued: %s", got)
 	}
-	if got := d.v.Ask("charge 0 data 1"); got.Code() != "evicted" {
-		d.t.Errorf("after that: %s", got)
-	}
+	d.v.Ask("charge 0 data 1").want("evicted", "after that")
 }
 
-// check checks that the others, who hold so many bytes, can have the rest, to the last
-// byte.
+// check checks that a can charge all that the other processes do not hold, to the last
+// byte. They hold so many bytes.
 func (d *falseDeath) check(held int) {
 	d.t.Helper()
 	used := balanced(d.t, d.path)
 	d.a.OK("charge 0 data %d", mib-int(used[0]))
-	if got := d.a.Ask("charge 0 data 1"); got.Verdict() != "refused" {
-		d.t.Errorf("a byte beyond the limit: %s", got)
-	}
+	d.a.Ask("charge 0 data 1").want("refused", "a byte beyond the limit")
 	if got := d.a.OK("used 0").Int("bytes"); got != mib {
 		d.t.Errorf("%d bytes are granted", got)
 	}
@@ -139,9 +117,9 @@ func (d *falseDeath) check(held int) {
 	d.a.Quit()
 }
 
-func takenForDead(t *testing.T, mix harness.Mix, p abi.Failpoint, n int, claimed bool) {
+func takenForDead(t *testing.T, mix impls, p abi.Failpoint, n int, claimed bool) {
 	d := stopOwner(t, mix, p, n)
-	reaper := start(t, mix, 2, harness.NewPIDs())
+	reaper := start(t, mix, 2, harness.NewPIDs)
 	reaper.OK("open %s", d.path)
 	if got := reaper.OK("reap").Int("slots"); got != 1 {
 		t.Fatalf("%d slots were reaped", got)

@@ -5,22 +5,21 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 )
 
 // faultRun is one run of a scenario.
 type faultRun struct {
 	t       *testing.T
-	mix     harness.Mix
+	mix     impls
 	path    string
-	workers map[string]*harness.Worker // by their names in the scenario
+	workers map[string]*worker // by their names in the scenario
 }
 
 // eachFault runs the scenario of every failpoint once for every pass, with the victim
 // dying or stopping there. A failpoint that no scenario reaches fails the test.
 func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n int)) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		for p := abi.FailpointNone + 1; p < abi.HostPIDTaken; p++ { // the others are not the region's
 			passes := scenarioFor(p, "").passes
 			if passes == 0 {
@@ -29,8 +28,8 @@ func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n i
 			for n := 1; n <= passes; n++ {
 				t.Run(fmt.Sprintf("%v:%d", p, n), func(t *testing.T) {
 					path := newPath(t)
-					r := &faultRun{t: t, mix: mix, path: path, workers: map[string]*harness.Worker{}}
-					r.workers["v"] = harness.Start(t, mix.Of(0).Fault, harness.Fault(p, n, mode))
+					r := &faultRun{t: t, mix: mix, path: path, workers: map[string]*worker{}}
+					r.workers["v"] = faulty(t, mix, 0, p, n, mode)
 					r.workers["a"] = start(t, mix, 1)
 					s := scenarioFor(p, path)
 					if !s.first {
@@ -49,30 +48,20 @@ func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n i
 // enter attaches the survivor to the region.
 func (r *faultRun) enter() {
 	r.t.Helper()
-	r.workers["a"].OK("open %s%s", r.path, limitFields(scenarioLimit, scenarioLimit, scenarioLimit))
-	r.workers["a"].OK("claim survivor")
+	r.workers["a"].join(r.path, "survivor", scenarioLimit, scenarioLimit, scenarioLimit)
 }
 
 // run carries out the steps until the victim has died or stopped. It returns false if
 // that did not happen.
 func (r *faultRun) run(s scenario) bool {
 	r.t.Helper()
-	fault := r.workers["v"].StoppedOrDead()
 	for _, step := range s.steps {
 		w := r.workers[step.worker]
 		switch {
 		case step.worker == "v":
-			w.Tell("%s", step.order)
-			select {
-			case <-fault:
+			if _, fault := w.untilFault("%s", step.order); fault {
 				return true
-			case _, alive := <-w.Lines(): // an answer, which may be a refusal
-				if !alive {
-					return true
-				}
-			case <-time.After(harness.Bound):
-				r.t.Fatalf("%s: neither an answer nor a fault", step.order)
-			}
+			} // its answer may be a refusal
 		case step.order == "kill":
 			w.Kill()
 		default:
@@ -121,9 +110,7 @@ func (r *faultRun) checkKilled(s scenario, followed bool) {
 	a.OK("reap")
 	balanced(r.t, r.path)
 	r.t.Logf("the longest operation took %v", time.Duration(a.OK("stop").Int("longest")))
-	if got := a.Ask("claims %d", abi.FenceSlot-1); got.Verdict() != "ok" {
-		r.t.Errorf("claiming every slot but its own: %s", got)
-	}
+	a.Ask("claims %d", abi.FenceSlot-1).want("ok", "claiming every slot but its own")
 	a.Quit()
 	checkEmpty(r.t, r.path)
 }
@@ -142,9 +129,7 @@ func TestStoppedAtEveryPoint(t *testing.T) {
 			a.OK("charge %d data %d", d, scenarioLimit-s.holds)
 		}
 		other := join(r.t, r.mix, 2, r.path)
-		if verdict := other.Ask("charge 0 data %d", scenarioLimit).Verdict(); verdict != "refused" {
-			r.t.Errorf("a charge of the whole limit, most of it held: %s", verdict)
-		}
+		other.Ask("charge 0 data %d", scenarioLimit).want("refused", "a charge of the whole limit, most of it held")
 		other.OK("reap")
 		took := time.Duration(max(a.OK("stop").Int("longest"), other.OK("stop").Int("longest")))
 		r.t.Logf("the longest operation took %v", took)
@@ -155,9 +140,7 @@ func TestStoppedAtEveryPoint(t *testing.T) {
 			r.t.Errorf("continued: %s", got)
 		}
 		balanced(r.t, r.path)
-		for _, w := range []*harness.Worker{v, a, other} {
-			w.Quit()
-		}
+		quit(v, a, other)
 		checkEmpty(r.t, r.path)
 	})
 }
@@ -165,35 +148,32 @@ func TestStoppedAtEveryPoint(t *testing.T) {
 // Racing initialisers that die one after the other, each at another failpoint, leave a
 // region that the last one completes.
 func TestDyingInitialisers(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		for range rounds(5) {
 			path := newPath(t)
-			gate := harness.NewGate(t)
-			var victims []*harness.Worker
+			gate := newGate(t)
+			var victims []*worker
 			for p := abi.InitOpened; p <= abi.InitDone; p++ {
-				w := harness.Start(t, mix.Of(int(p)).Fault, harness.Fault(p, 1, "kill"), gate.At())
+				w := faulty(t, mix, int(p), p, 1, "kill", at(gate))
 				w.Tell("gate")
 				w.Tell("open %s 0=%d", path, mib)
 				victims = append(victims, w)
 			}
-			survivors := make([]*harness.Worker, 4)
+			survivors := make([]*worker, 4)
 			for i := range survivors {
-				survivors[i] = start(t, mix, i, gate.At())
+				survivors[i] = start(t, mix, i, at(gate))
 				survivors[i].Tell("gate")
 			}
 			gate.Open()
 			for _, w := range survivors {
-				w.Answer()
-				w.OK("open %s 0=%d", path, mib)
-				w.OK("claim survivor")
+				w.answers(1)
+				w.join(path, "survivor", mib)
 			}
 			for _, w := range victims {
 				w.Kill() // those that came too late for their failpoint are still alive
 			}
 			survivors[0].OK("charge 0 data %d", mib)
-			for _, w := range survivors {
-				w.Quit()
-			}
+			quit(survivors...)
 			checkEmpty(t, path)
 		}
 	})

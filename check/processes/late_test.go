@@ -3,7 +3,6 @@ package processes
 import (
 	"testing"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 )
 
@@ -11,37 +10,25 @@ import (
 // is continued much later: later notes of other processes decide whether a change was
 // applied, and must not be overwritten.
 func TestLateNote(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		b := join(t, mix, 0, path, mib)
-		x := harness.Start(t, mix.Of(1).Fault, harness.Fault(abi.ChangeApplied, 3, "kill"))
-		v := harness.Start(t, mix.Of(0).Fault, harness.Fault(abi.NoteRead, 1, "stop"))
-		for _, w := range []*harness.Worker{x, v} {
-			w.OK("open %s", path)
-			w.OK("claim faulty")
-		}
+		x := faulty(t, mix, 1, abi.ChangeApplied, 3, "kill")
+		v := faulty(t, mix, 0, abi.NoteRead, 1, "stop")
+		x.join(path, "x")
+		v.join(path, "v")
 		x.OK("charge 0 data %d", piece)
-		stopped := v.StoppedOrDead()
-		v.Tell("charge 0 data %d", piece) // stops, about to note x's first
-		<-stopped
+		v.fault("charge 0 data %d", piece) // stops, about to note x's first
 		x.OK("charge 0 data %d", piece)
-		b.OK("charge 0 data %d", piece) // notes x's second
-		x.Tell("charge 0 data %d", piece)
-		if a, alive := x.AnswerIfAlive(); alive { // dies with its third applied, not booked
-			t.Fatal(a)
-		}
+		b.OK("charge 0 data %d", piece)    // notes x's second
+		x.fault("charge 0 data %d", piece) // dies with its third applied, not booked
 		x.Kill()
 		b.OK("charge 0 data %d", piece) // notes x's third
 		v.Continue()
-		if a := v.Answer(); a.Verdict() != "ok" {
-			t.Error(a)
-		}
+		v.answers(1)
 		b.OK("reap")
-		if used := balanced(t, path)[0]; used != 3*piece {
-			t.Errorf("%d bytes granted, but %d are held", used, 3*piece)
-		}
-		b.Quit()
-		v.Quit()
+		checkUsed(t, path, 3*piece)
+		quit(b, v)
 		checkEmpty(t, path)
 	})
 }
@@ -51,29 +38,20 @@ func TestLateNote(t *testing.T) {
 func TestLateReaper(t *testing.T) {
 	for p := abi.ReapJudged; p <= abi.ReapSettled; p++ {
 		t.Run(p.String(), func(t *testing.T) {
-			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				a := join(t, mix, 0, path, mib)
 				// It dies with a charge that it has announced and not applied, before which a
 				// fence is put into the word.
-				dead := harness.Start(t, mix.Of(1).Fault, harness.Fault(abi.ChangeAnnounced, 2, "kill"))
-				dead.OK("open %s", path)
-				dead.OK("claim dead")
+				dead := faulty(t, mix, 1, abi.ChangeAnnounced, 2, "kill")
+				dead.join(path, "dead")
 				dead.OK("charge 0 data %d", piece)
-				died := dead.StoppedOrDead()
-				dead.Tell("charge 0 data %d", piece)
-				<-died
+				dead.fault("charge 0 data %d", piece)
 				dead.Kill()
 
-				late := harness.Start(t, mix.Of(1).Fault, harness.Fault(p, 1, "stop"))
+				late := faulty(t, mix, 1, p, 1, "stop")
 				late.OK("open %s", path)
-				stopped := late.StoppedOrDead()
-				late.Tell("reap")
-				select {
-				case <-stopped:
-				case answer := <-late.Lines():
-					t.Fatalf("%v was not passed: %s", p, answer)
-				}
+				late.fault("reap")
 				a.OK("reap")
 				// All slots, the dead one's among them, get new owners that hold something.
 				heirs := start(t, mix, 0)
@@ -86,12 +64,8 @@ func TestLateReaper(t *testing.T) {
 				if got := late.Answer(); got.Verdict() != "ok" || got.Int("slots") != 0 {
 					t.Errorf("too late to reap: %s", got)
 				}
-				if used := balanced(t, path)[0]; used != 64*abi.Unit {
-					t.Errorf("%d bytes granted, but %d are held", used, 64*abi.Unit)
-				}
-				heirs.Quit()
-				late.Quit()
-				a.Quit()
+				checkUsed(t, path, 64*abi.Unit)
+				quit(heirs, late, a)
 				checkEmpty(t, path)
 			})
 		})
@@ -103,23 +77,16 @@ func TestLateReaper(t *testing.T) {
 func TestLateRequest(t *testing.T) {
 	for _, p := range []abi.Failpoint{abi.TurnTaken, abi.ChangeAnnounced} {
 		t.Run(p.String(), func(t *testing.T) {
-			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				operator := join(t, mix, 0, path, mib)
-				late := harness.Start(t, mix.Of(1).Fault, harness.Fault(p, 1, "stop"))
-				late.OK("open %s", path)
-				late.OK("claim late")
-				stopped := late.StoppedOrDead()
-				late.Tell("charge 0 data %d", mib)
-				<-stopped
+				late := faulty(t, mix, 1, p, 1, "stop")
+				late.join(path, "late")
+				late.fault("charge 0 data %d", mib)
 				operator.OK("limit 0 %d", piece)
 				late.Continue()
-				if got := late.Answer(); got.Verdict() != "refused" {
-					t.Errorf("a charge beyond the new limit: %s", got)
-				}
-				if used := balanced(t, path)[0]; used != 0 {
-					t.Errorf("%d bytes are granted", used)
-				}
+				late.Answer().want("refused", "a charge beyond the new limit")
+				checkUsed(t, path, 0)
 			})
 		})
 	}

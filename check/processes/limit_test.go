@@ -5,52 +5,43 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 )
 
 // churning starts n workers that charge and return without pause, every third
 // with several threads.
-func churning(t *testing.T, mix harness.Mix, n int, path string, most int) []*harness.Worker {
+func churning(t *testing.T, mix impls, n int, path string, most int) []*worker {
 	t.Helper()
-	workers := make([]*harness.Worker, n)
+	workers := make([]*worker, n)
 	for i := range workers {
 		workers[i] = join(t, mix, i, path)
-		workers[i].OK("%schurn 0 %d %d", threads(i), i, most)
+		workers[i].OK("%schurn 0 %d %d", []string{"", "", "threads 4 "}[i%3], i, most)
 	}
 	return workers
-}
-
-func threads(i int) string {
-	if i%3 == 2 {
-		return "threads 4 "
-	}
-	return ""
 }
 
 // While 8 processes charge and return without pause no reading ever exceeds the limit,
 // and when they are done nothing is left.
 func TestLimitHolds(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		const limit = 2 * mib
 		path := newPath(t)
 		setter := join(t, mix, 0, path, limit)
-		observer := harness.Observe(t, path, 1, limit)
+		observer := observe(t, path, 1, limit)
 		workers := churning(t, mix, 8, path, limit/8)
 
-		total := 0
 		for deadline := time.Now().Add(time.Duration(rounds(2)) * time.Second); time.Now().Before(deadline); {
 			// The setter's requests are granted or refused meanwhile, never lost.
 			if setter.Ask("charge 0 data %d", limit/2).Verdict() == "ok" {
 				setter.OK("return 0 data %d", limit/2)
 			}
 		}
-		refused, longest := 0, 0
+		total, refused, longest := 0, 0, 0
 		for _, w := range workers {
 			a := w.OK("stop")
 			total, refused, longest = total+a.Int("ops"), refused+a.Int("refused"), max(longest, a.Int("longest"))
 		}
-		observer.MustHold(t)
+		observer.mustHold(t)
 		t.Logf("%d operations, %d refused, the longest took %v", total, refused, time.Duration(longest))
 		if refused == 0 {
 			t.Error("no request was refused: the limit was not reached")
@@ -58,9 +49,7 @@ func TestLimitHolds(t *testing.T) {
 		if used := balanced(t, path); used != [abi.Devices]uint64{} {
 			t.Errorf("bytes are still granted: %v", used)
 		}
-		for _, w := range append(workers, setter) {
-			w.Quit()
-		}
+		quit(append(workers, setter)...)
 		checkEmpty(t, path)
 	})
 }
@@ -78,20 +67,20 @@ func TestExactFill(t *testing.T) {
 		{"one unit short", n*share - abi.Unit, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
-				var workers []*harness.Worker
+				var workers []*worker
 				for i := range n {
 					workers = append(workers, join(t, mix, i, path, tc.limit))
 				}
-				observer := harness.Observe(t, path, 1, uint64(tc.limit))
+				observer := observe(t, path, 1, uint64(tc.limit))
 				for round := range rounds(200) {
 					refused := fill(workers, share)
 					if len(refused) != tc.refused {
 						t.Fatalf("round %d: refused %v, want %d of them", round, refused, tc.refused)
 					}
 				}
-				observer.MustHold(t)
+				observer.mustHold(t)
 			})
 		})
 	}
@@ -99,11 +88,11 @@ func TestExactFill(t *testing.T) {
 
 // fill has all workers charge their share at once, and return it. It returns which
 // were refused.
-func fill(workers []*harness.Worker, share int) (refused []string) {
+func fill(workers []*worker, share int) (refused []string) {
 	for _, w := range workers {
 		w.Tell("charge 0 data %d", share)
 	}
-	granted := map[*harness.Worker]bool{}
+	granted := map[*worker]bool{}
 	for i, w := range workers {
 		a := w.Answer()
 		if granted[w] = a.Verdict() == "ok"; !granted[w] {

@@ -9,13 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/emulated"
-	"ration/check/harness"
+	"ration/check/testenv"
 )
 
 // A killed process that is still a zombie counts as dead.
 func TestZombieIsReaped(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		survivor := join(t, mix, 0, path, mib)
 		victim := join(t, mix, 1, path)
@@ -34,10 +33,10 @@ func TestZombieIsReaped(t *testing.T) {
 // A process that lost its lock by closing files that it did not open keeps its bytes
 // until it dies.
 func TestLostLock(t *testing.T) {
-	emulated.NeedStart(t)
+	testenv.NeedStart(t)
 	for _, order := range []string{"touch", "lose", "lose FILE"} {
 		t.Run(order, func(t *testing.T) {
-			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				order := strings.ReplaceAll(order, "FILE", filepath.Join(filepath.Dir(path), "other"))
 				other := join(t, mix, 0, path, mib)
@@ -50,9 +49,7 @@ func TestLostLock(t *testing.T) {
 				if n := other.OK("reap").Int("slots"); n != 0 {
 					t.Errorf("%d living processes reaped", n)
 				}
-				if got := other.Ask("charge 0 data 1"); got.Verdict() != "refused" {
-					t.Errorf("a charge though a living process holds everything: %s", got)
-				}
+				other.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
 				careless.OK("return 0 data %d", mib)
 				careless.OK("charge 0 module %d", mib)
 				careless.Kill()
@@ -66,7 +63,7 @@ func TestLostLock(t *testing.T) {
 
 // A lock that was lost is taken again, if the descriptor is still open.
 func TestLockComesBack(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		w := join(t, mix, 0, path, mib)
 		w.OK("touch")

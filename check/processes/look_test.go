@@ -3,7 +3,6 @@ package processes
 import (
 	"testing"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/machine"
 )
@@ -23,10 +22,10 @@ func heldOf(j machine.Job, device int) (sum uint64) {
 // What is used of a device is the sum of what its processes hold, in every look, however
 // they change meanwhile; or the device is marked.
 func TestOnePicture(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		limits := []int{64 * mib, 64 * mib}
-		workers := []*harness.Worker{join(t, mix, 0, path, limits...), join(t, mix, 1, path), join(t, mix, 2, path)}
+		workers := []*worker{join(t, mix, 0, path, limits...), join(t, mix, 1, path), join(t, mix, 2, path)}
 		for i, w := range workers {
 			w.OK("charge %d data %d", i%2, piece)
 			w.OK("churn 0,1 %d %d", i+1, piece)
@@ -59,26 +58,20 @@ func TestOnePicture(t *testing.T) {
 				t.Errorf("at rest, device %d: %d bytes used, %d held, inexact %v", d.Device, d.Used, held, d.Inexact)
 			}
 		}
-		for _, w := range workers {
-			w.Quit()
-		}
+		quit(workers...)
 	})
 }
 
 // A look that can never agree is marked: a process died when its charge was booked and not
 // yet shown. Once it is reaped, the next look is exact.
 func TestAPictureThatCannotBeWholeIsMarked(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		a := join(t, mix, 1, path, mib)
 		a.OK("charge 0 data %d", piece)
-		v := harness.Start(t, mix.Of(0).Fault, harness.Fault(abi.ChangeBooked, 1, "kill"))
-		v.OK("open %s", path)
-		v.OK("claim v")
-		v.Tell("charge 0 data %d", piece)
-		if _, alive := v.AnswerIfAlive(); alive {
-			t.Fatal("it did not die")
-		}
+		v := faulty(t, mix, 0, abi.ChangeBooked, 1, "kill")
+		v.join(path, "v")
+		v.fault("charge 0 data %d", piece)
 		v.Kill()
 		for _, inexact := range []bool{true, false} {
 			j, err := machine.ReadRegion(path)

@@ -7,22 +7,21 @@
 //	RATION_STRESS=10 go test ./check/processes                  ten times the rounds
 //	go test ./check/processes -run Chaos -args -seed 42         the choices of an earlier run
 //
-// The workers are in check/worker (Go) and check/programs/cworker (C); harness starts and
-// kills them; check/observer checks what must be true of a region at every instant.
+// The workers are in check/worker (Go) and check/programs/cworker (C); check/harness starts
+// and kills them; check/observer checks what must be true of a region at every instant.
 package processes
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"ration/check/harness"
 	"ration/check/observer"
 	"ration/internal/abi"
 )
@@ -33,13 +32,30 @@ var (
 )
 
 const (
-	kib = 1 << 10
-	mib = 1 << 20
+	kib   = 1 << 10
+	mib   = 1 << 20
+	gib   = 1 << 30
+	piece = 64 * kib
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(harness.Main(m))
+	os.Exit(run(m))
+}
+
+// run builds the workers, runs the tests, and removes the workers.
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "ration-workers-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		// For workers that run as another user.
+		err = errors.Join(os.Chmod(dir, 0o755), build(dir))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
 }
 
 // rounds returns n times RATION_STRESS.
@@ -73,29 +89,46 @@ func newPath(t testing.TB) string {
 	return filepath.Join(dir, "region")
 }
 
-// start starts worker i of a mix.
-func start(t testing.TB, mix harness.Mix, i int, options ...harness.Option) *harness.Worker {
+func openChecker(t testing.TB, path string) *observer.Checker {
 	t.Helper()
-	return harness.Start(t, mix.Of(i).Plain, options...)
-}
-
-// join starts worker i of a mix and gives it a slot in the region at path, with
-// these limits, one for each device.
-func join(t testing.TB, mix harness.Mix, i int, path string, limits ...int) *harness.Worker {
-	t.Helper()
-	w := start(t, mix, i)
-	w.OK("open %s%s", path, limitFields(limits...))
-	w.OK("claim worker-%d", i)
-	return w
-}
-
-// limitFields formats limits for the order open.
-func limitFields(limits ...int) string {
-	var s strings.Builder
-	for d, bytes := range limits {
-		fmt.Fprintf(&s, " %d=%d", d, bytes)
+	c, err := observer.Open(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s.String()
+	return c
+}
+
+// observing checks a region without pause while a test runs.
+type observing struct {
+	*observer.Loop
+	checker *observer.Checker
+}
+
+// observe starts to check the first devices of an existing region, each of which may
+// grant at most ceiling bytes.
+func observe(t testing.TB, path string, devices int, ceiling uint64) *observing {
+	t.Helper()
+	checker := openChecker(t, path)
+	loop := observer.Start(0, func() (err error) {
+		for d := range devices {
+			err = errors.Join(err, checker.Check(d, ceiling))
+		}
+		return err
+	})
+	t.Cleanup(func() { _, _ = loop.Stop(), checker.Close() })
+	return &observing{loop, checker}
+}
+
+// mustHold ends the checks, and fails the test if one of them failed or none was made.
+func (o *observing) mustHold(t testing.TB) {
+	t.Helper()
+	if err := o.Stop(); err != nil {
+		t.Error(err)
+	}
+	t.Logf("observer: %d readings, %d holdings read by best effort", o.checker.Readings, o.checker.BestEffort)
+	if o.checker.Readings == 0 {
+		t.Error("the observer took no reading")
+	}
 }
 
 // balanced checks that every device has granted exactly what its slots hold, and
@@ -103,12 +136,10 @@ func limitFields(limits ...int) string {
 // ones must have been reaped.
 func balanced(t testing.TB, path string) (used [abi.Devices]uint64) {
 	t.Helper()
-	checker, err := observer.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checker := openChecker(t, path)
 	defer checker.Close()
 	for d := range used {
+		var err error
 		if used[d], err = checker.Balanced(d); err != nil {
 			t.Error(err)
 		}
@@ -116,11 +147,20 @@ func balanced(t testing.TB, path string) (used [abi.Devices]uint64) {
 	return used
 }
 
+// checkUsed checks that the first device has granted so many bytes, and that each
+// device's accounts balance.
+func checkUsed(t testing.TB, path string, want uint64) {
+	t.Helper()
+	if used := balanced(t, path)[0]; used != want {
+		t.Errorf("%d bytes are granted, but %d are held", used, want)
+	}
+}
+
 // checkEmpty checks that nothing is left in a region that all processes have left: no
 // byte is granted, nothing has to be reaped, and every slot can be claimed.
 func checkEmpty(t testing.TB, path string) {
 	t.Helper()
-	w := start(t, harness.GoOnly(), 0)
+	w := start(t, goOnly(), 0)
 	w.OK("open %s", path)
 	if n := w.OK("reap").Int("slots"); n != 0 {
 		t.Errorf("%d slots had to be reaped", n)

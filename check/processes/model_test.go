@@ -3,11 +3,10 @@ package processes
 import (
 	"fmt"
 	"math/rand/v2"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 
-	"ration/check/harness"
 	"ration/internal/abi"
 )
 
@@ -55,7 +54,7 @@ func (m *reference) giveBack(device int, kind abi.Kind, units int) string {
 
 // step gives a random order to a worker and to the reference, and returns both
 // answers.
-func (m *reference) step(t *testing.T, random *rand.Rand, w *harness.Worker, path string) (order, got, want string) {
+func (m *reference) step(t *testing.T, random *rand.Rand, w *worker, path string) (order, got, want string) {
 	device, kind := random.IntN(2), abi.Kind(random.IntN(int(abi.Kinds)))
 	bytes := random.IntN(40 * abi.Unit)
 	units := (bytes + abi.Unit - 1) / abi.Unit
@@ -90,7 +89,7 @@ func (m *reference) step(t *testing.T, random *rand.Rand, w *harness.Worker, pat
 // reaping, since few slots are taken.
 func (m *reference) addDead(t *testing.T, path string, device, units int) {
 	t.Helper()
-	other := join(t, harness.GoOnly(), 0, path)
+	other := join(t, goOnly(), 0, path)
 	other.OK("force %d data %d", device, units*abi.Unit)
 	other.Kill()
 	m.dead[device] += units
@@ -98,7 +97,7 @@ func (m *reference) addDead(t *testing.T, path string, device, units int) {
 }
 
 // compare compares the region with the reference.
-func (m *reference) compare(w *harness.Worker) error {
+func (m *reference) compare(w *worker) error {
 	for d := range m.limit {
 		// What the dead hold goes back when it is needed; or before, at a new peak, which may
 		// be that of the process that died last.
@@ -110,18 +109,13 @@ func (m *reference) compare(w *harness.Worker) error {
 		if got, want := w.OK("used %d", d).Int("bytes"), m.used(d)*abi.Unit; got != want {
 			return fmt.Errorf("device %d: %d bytes used, want %d", d, got, want)
 		}
-		want := ""
-		total := 0
+		kinds, total := "", 0
 		for _, units := range m.mine[d] {
-			want += ":" + strconv.Itoa(units*abi.Unit)
+			kinds += fmt.Sprintf(":%d", units*abi.Unit)
 			total += units * abi.Unit
 		}
-		want = ":" + strconv.Itoa(total) + want
-		found := false
-		for _, f := range w.OK("holdings %d", d).Fields() {
-			found = found || strings.HasSuffix(f, want)
-		}
-		if !found {
+		want := fmt.Sprintf(":%d%s", total, kinds)
+		if !slices.ContainsFunc(w.OK("holdings %d", d).Fields(), func(f string) bool { return strings.HasSuffix(f, want) }) {
 			return fmt.Errorf("device %d: no slot holds %s", d, want)
 		}
 	}
@@ -131,7 +125,7 @@ func (m *reference) compare(w *harness.Worker) error {
 // A worker that carries out random orders, beside others that die, holds at every step
 // what the reference says.
 func TestAgainstReference(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		random := random(t)
 		for range rounds(4) {
 			path := newPath(t)

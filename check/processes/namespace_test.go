@@ -7,17 +7,39 @@ import (
 	"testing"
 
 	"ration/check/harness"
+	"ration/check/testenv"
 	"ration/internal/region"
 )
 
+// needPIDs skips a test if the kernel does not let this user make a PID namespace.
+func needPIDs(t testing.TB) {
+	t.Helper()
+	w, err := tryStart(t, 0, inGo.plain, harness.NewPIDs)
+	if err != nil {
+		t.Skipf("cannot make a PID namespace: %v", err)
+	}
+	w.Kill()
+}
+
+// startBeside starts a worker in the PID namespace of another one. Only root may: an
+// ordinary user would have to enter the user namespace of the other, which a process
+// with several threads cannot.
+func startBeside(t testing.TB, w *worker, path string, options ...option) *worker {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can enter another process's PID namespace")
+	}
+	return mustStart(t, w.PID(), path, options...)
+}
+
 // enter starts n workers at once, each in a PID namespace of its own, in which each has
 // the PID 1.
-func enter(t *testing.T, mix harness.Mix, n int, path string) []*harness.Worker {
+func enter(t *testing.T, mix impls, n int, path string) []*worker {
 	t.Helper()
-	gate := harness.NewGate(t)
-	workers := make([]*harness.Worker, n)
+	gate := newGate(t)
+	workers := make([]*worker, n)
 	for i := range workers {
-		workers[i] = start(t, mix, i, harness.NewPIDs(), gate.At())
+		workers[i] = start(t, mix, i, harness.NewPIDs, at(gate))
 		workers[i].Tell("gate")
 		workers[i].Tell("open %s 0=%d", path, n*piece)
 		workers[i].Tell("claim worker-%d", i)
@@ -25,11 +47,7 @@ func enter(t *testing.T, mix harness.Mix, n int, path string) []*harness.Worker 
 	}
 	gate.Open()
 	for _, w := range workers {
-		for range 4 {
-			if a := w.Answer(); a.Verdict() != "ok" {
-				t.Fatal(a)
-			}
-		}
+		w.answers(4)
 	}
 	return workers
 }
@@ -38,24 +56,23 @@ func enter(t *testing.T, mix harness.Mix, n int, path string) []*harness.Worker 
 // together and have the PID 1; and killed, they are reaped from the host or from
 // another namespace.
 func TestNamespaces(t *testing.T) {
-	harness.NeedPIDs(t)
+	needPIDs(t)
 	for _, reaper := range []string{"host", "namespace"} {
 		for _, n := range []int{8, 32} {
 			t.Run(fmt.Sprintf("%d reaped from %s", n, reaper), func(t *testing.T) {
-				harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+				eachMix(t, func(t *testing.T, mix impls) {
 					path := newPath(t)
 					workers := enter(t, mix, n, path)
 					if reaper == "host" {
-						harness.NeedHost(t)
+						testenv.NeedsHost(t)
 						checkHostPIDs(t, path, workers)
 					}
-					var options []harness.Option
+					var options []option
 					if reaper == "namespace" {
-						options = append(options, harness.NewPIDs())
+						options = append(options, harness.NewPIDs)
 					}
 					heir := start(t, mix, n, options...)
-					heir.OK("open %s", path)
-					heir.OK("claim heir")
+					heir.join(path, "heir")
 					for _, w := range workers[:n/2] {
 						w.Kill()
 					}
@@ -76,7 +93,7 @@ func TestNamespaces(t *testing.T) {
 
 // checkHostPIDs checks that a reader on the host finds each worker's host PID in the
 // region.
-func checkHostPIDs(t *testing.T, path string, workers []*harness.Worker) {
+func checkHostPIDs(t *testing.T, path string, workers []*worker) {
 	t.Helper()
 	r, err := region.OpenMapped(path)
 	if err != nil {
@@ -110,13 +127,12 @@ func checkHostPIDs(t *testing.T, path string, workers []*harness.Worker) {
 // without a /proc of its own. The PIDs there belong to other processes, and say nothing
 // about which of the two is alive.
 func TestForeignProc(t *testing.T) {
-	harness.NeedPIDs(t)
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	needPIDs(t)
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
-		survivor := start(t, mix, 0, harness.NewPIDs())
-		survivor.OK("open %s 0=%d", path, mib)
-		survivor.OK("claim survivor")
-		victim := namesake(t, survivor, mix.Of(1).Plain, path)
+		survivor := start(t, mix, 0, harness.NewPIDs)
+		survivor.join(path, "survivor", mib)
+		victim := namesake(t, survivor, mix.of(1).plain, path)
 		victim.OK("claim victim")
 		victim.OK("charge 0 data %d", mib)
 		victim.Kill()
@@ -129,10 +145,10 @@ func TestForeignProc(t *testing.T) {
 // namesake starts a worker beside another one and opens the region. The PID of the
 // worker in its namespace is that of another process on the host: low numbers there
 // belong to kernel threads, which never die.
-func namesake(t *testing.T, w *harness.Worker, binary, path string) *harness.Worker {
+func namesake(t *testing.T, w *worker, binary, path string) *worker {
 	t.Helper()
 	for range 100 {
-		beside := harness.StartBeside(t, w, binary)
+		beside := startBeside(t, w, binary)
 		pid := beside.OK("open %s", path).Int("pid")
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
 			return beside
@@ -147,47 +163,38 @@ func namesake(t *testing.T, w *harness.Worker, binary, path string) *harness.Wor
 // no longer ask which processes are alive. It must not use an answer about the other
 // file.
 func TestReusedDescriptor(t *testing.T) {
-	harness.NeedPIDs(t)
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	needPIDs(t)
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
-		holder := start(t, mix, 0, harness.NewPIDs())
-		holder.OK("open %s 0=%d", path, mib)
-		holder.OK("claim holder")
+		holder := start(t, mix, 0, harness.NewPIDs)
+		holder.join(path, "holder", mib)
 		holder.OK("charge 0 data %d", mib)
 
-		careless := start(t, mix, 1, harness.NewPIDs())
-		careless.OK("open %s", path)
-		careless.OK("claim careless")
+		careless := start(t, mix, 1, harness.NewPIDs)
+		careless.join(path, "careless")
 		careless.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
 		if got := careless.Ask("charge 0 data %d", mib); got.Verdict() == "ok" {
 			t.Errorf("granted bytes that a living process holds")
 		}
-		if got := holder.Ask("return 0 data %d", mib); got.Verdict() != "ok" {
-			t.Errorf("the living process lost its bytes: %s", got)
-		}
+		holder.Ask("return 0 data %d", mib).want("ok", "a return of bytes that the living process holds")
 	})
 }
 
 // A process in another namespace that has lost its lock cannot be told from a dead one.
 // It is reaped; it gets an error afterwards, and writes nothing more.
 func TestEvicted(t *testing.T) {
-	harness.NeedPIDs(t)
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	needPIDs(t)
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
-		heir := start(t, mix, 0, harness.NewPIDs())
-		heir.OK("open %s 0=%d", path, mib)
-		heir.OK("claim heir")
+		heir := start(t, mix, 0, harness.NewPIDs)
+		heir.join(path, "heir", mib)
 		careless := join(t, mix, 1, path)
 		careless.OK("charge 0 data %d", mib/2)
 		careless.OK("lose")
 		heir.OK("charge 0 data %d", mib)
 		for _, order := range []string{"charge 0 data 1", "return 0 data 1", "leave"} {
-			if got := careless.Ask("%s", order); got.Code() != "evicted" {
-				t.Errorf("%s: %s", order, got)
-			}
+			careless.Ask("%s", order).want("evicted", order)
 		}
-		if used := balanced(t, path)[0]; used != mib {
-			t.Errorf("%d bytes are granted, but %d are held", used, mib)
-		}
+		checkUsed(t, path, mib)
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"ration/check/harness"
 	"ration/check/observer"
 	"ration/internal/abi"
 )
@@ -12,8 +11,8 @@ import (
 // The observer reports a region in which more is granted than the limit allows.
 func TestObserverCanFail(t *testing.T) {
 	path := newPath(t)
-	w := join(t, harness.GoOnly(), 0, path, mib)
-	o := harness.Observe(t, path, 1, mib)
+	w := join(t, goOnly(), 0, path, mib)
+	o := observe(t, path, 1, mib)
 	w.OK("force 0 overhead %d", mib+abi.Unit)
 	<-o.Ended() // it ends by itself only with an error
 	if err := o.Stop(); !errors.Is(err, observer.ErrViolated) {
@@ -25,25 +24,16 @@ func TestObserverCanFail(t *testing.T) {
 // the bytes are granted until it is reaped, but no slot holds them.
 func TestUnbalanced(t *testing.T) {
 	path := newPath(t)
-	survivor := join(t, harness.GoOnly(), 0, path, mib)
-	dead := harness.Start(t, harness.GoOnly().Of(0).Fault, harness.Fault(abi.ChangeApplied, 1, "kill"))
-	dead.OK("open %s", path)
-	dead.OK("claim dead")
-	dead.Tell("charge 0 data 4096")
-	if a, alive := dead.AnswerIfAlive(); alive {
-		t.Fatalf("it is alive, and answers %s", a)
-	}
+	survivor := join(t, goOnly(), 0, path, mib)
+	dead := faulty(t, goOnly(), 0, abi.ChangeApplied, 1, "kill")
+	dead.join(path, "dead")
+	dead.fault("charge 0 data 4096")
 	dead.Kill()
-	checker, err := observer.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	checker := openChecker(t, path)
 	defer checker.Close()
 	if _, err := checker.Balanced(0); !errors.Is(err, observer.ErrViolated) {
 		t.Errorf("a charge that is applied and not booked: %v", err)
 	}
 	survivor.OK("reap")
-	if used := balanced(t, path)[0]; used != 0 {
-		t.Errorf("%d bytes are still granted", used)
-	}
+	checkUsed(t, path, 0)
 }

@@ -3,14 +3,13 @@ package processes
 import (
 	"testing"
 
-	"ration/check/harness"
 	"ration/internal/region"
 )
 
 // A device's peak is what living processes had of it at once: bytes of the dead that no
 // process has needed yet are no part of it.
 func TestPeaksLeaveOutTheDead(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		peak := func(want uint64) {
 			t.Helper()

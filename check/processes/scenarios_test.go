@@ -25,7 +25,6 @@ func a(format string, arg ...any) step { return step{"a", fmt.Sprintf(format, ar
 const (
 	scenarioLimit   = mib
 	scenarioDevices = 3
-	piece           = 64 * kib
 )
 
 // scenarioFor returns the scenario of a failpoint. Worker a has made the region before
@@ -72,11 +71,23 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 		}, passes: 3}
 
 	case abi.ReapFenced:
-		return scenario{steps: append(refusedAndDead(path), open, v("reap")), passes: 3}
+		// Each of the dead was refused last, the first two with something in hand.
+		return scenario{steps: append(dead(path, func(i int) (orders []string) {
+			if i < 2 {
+				orders = append(orders, fmt.Sprintf("charge 0 data %d", piece))
+			}
+			return append(orders, fmt.Sprintf("charge 0 data %d", 2*scenarioLimit))
+		}), open, v("reap")), passes: 3}
 
 	case abi.ReapCondemned, abi.ReapJudged, abi.ReapAnnounced, abi.ReapNoted, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled, abi.ReapFreed,
 		abi.DeathTicket, abi.DeathWritten:
-		return scenario{steps: append(dead(path), open, v("reap")), passes: 3}
+		// Each of the dead holds something of each device.
+		return scenario{steps: append(dead(path, func(int) (orders []string) {
+			for d := range scenarioDevices {
+				orders = append(orders, fmt.Sprintf("charge %d data %d", d, piece))
+			}
+			return orders
+		}), open, v("reap")), passes: 3}
 
 	case abi.LeaveReturned, abi.LeaveFreed, abi.LeaveUnlocked:
 		return scenario{steps: []step{
@@ -93,33 +104,16 @@ func scenarioFor(p abi.Failpoint, path string) scenario {
 	return scenario{}
 }
 
-// refusedAndDead returns steps that leave three dead processes, each of which was
-// refused last, the first two with something in hand.
-func refusedAndDead(path string) (steps []step) {
-	for _, worker := range []string{"d1", "d2", "d3"} {
-		steps = append(steps, step{worker, "open " + path}, step{worker, "claim " + worker})
-		if worker != "d3" {
-			steps = append(steps, step{worker, fmt.Sprintf("charge 0 data %d", piece)})
+// dead returns steps that leave three dead processes, each of which was given some
+// orders first.
+func dead(path string, orders func(i int) []string) (steps []step) {
+	var kills []step
+	for i := range 3 {
+		worker := fmt.Sprintf("d%d", i+1)
+		for _, order := range append([]string{"open " + path, "claim " + worker}, orders(i)...) {
+			steps = append(steps, step{worker, order})
 		}
-		steps = append(steps, step{worker, fmt.Sprintf("charge 0 data %d", 2*scenarioLimit)})
+		kills = append(kills, step{worker, "kill"})
 	}
-	for _, worker := range []string{"d1", "d2", "d3"} {
-		steps = append(steps, step{worker, "kill"})
-	}
-	return steps
-}
-
-// dead returns steps that leave three dead processes, which hold something of each
-// device.
-func dead(path string) (steps []step) {
-	for _, worker := range []string{"d1", "d2", "d3"} {
-		steps = append(steps, step{worker, "open " + path}, step{worker, "claim " + worker})
-		for d := range scenarioDevices {
-			steps = append(steps, step{worker, fmt.Sprintf("charge %d data %d", d, piece)})
-		}
-	}
-	for _, worker := range []string{"d1", "d2", "d3"} {
-		steps = append(steps, step{worker, "kill"})
-	}
-	return steps
+	return append(steps, kills...)
 }

@@ -5,13 +5,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-
-	"ration/check/harness"
 )
 
 // mounting starts a worker through a shell script in a mount namespace of its own, in
 // which it may mount a file system. $0 is the folder to mount on, $1 the worker.
-func mounting(t *testing.T, script, folder string) harness.Option {
+func mounting(t *testing.T, script, folder string) option {
 	t.Helper()
 	unshare := []string{"unshare", "--mount"}
 	if os.Geteuid() != 0 {
@@ -21,13 +19,13 @@ func mounting(t *testing.T, script, folder string) harness.Option {
 	if out, err := exec.Command(try[0], try[1:]...).CombinedOutput(); err != nil {
 		t.Skipf("cannot mount a small file system: %v: %s", err, out)
 	}
-	return harness.Through(append(unshare, "sh", "-c", script, folder)...)
+	return through(append(unshare, "sh", "-c", script, folder)...)
 }
 
 // A full file system is an error when the region is made, not a fault when it is used;
 // and once there is room, the region can be made.
 func TestFullDisk(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		folder := t.TempDir()
 		path := filepath.Join(folder, "region")
 		w := start(t, mix, 0, mounting(t, `
@@ -37,13 +35,10 @@ func TestFullDisk(t *testing.T) {
 			rm "$0/fill" || exit
 			exec "$1"`, folder))
 		for range 2 {
-			if got := w.Ask("open %s 0=%d", path, mib); got.Code() != "nospace" {
-				t.Fatalf("a region of several MiB in what is left of one: %s", got)
-			}
+			w.Ask("open %s 0=%d", path, mib).want("nospace", "a region of several MiB in what is left of one")
 		}
 		w.OK("quit")
-		w.OK("open %s 0=%d", path, mib)
-		w.OK("claim late")
+		w.join(path, "late", mib)
 		w.OK("charge 0 data %d", mib)
 		w.Quit()
 	})
@@ -52,12 +47,8 @@ func TestFullDisk(t *testing.T) {
 // A limit on the size of files is an error as well, not the signal that the kernel
 // sends.
 func TestFileSizeLimit(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
-		w := start(t, mix, 0, harness.Through("sh", "-c", `ulimit -f 1024; exec "$0"`))
-		w.Tell("open %s 0=%d", newPath(t), mib)
-		got, alive := w.AnswerIfAlive()
-		if !alive || got.Code() != "nospace" {
-			t.Errorf("alive: %v, %q", alive, got)
-		}
+	eachMix(t, func(t *testing.T, mix impls) {
+		w := start(t, mix, 0, through("sh", "-c", `ulimit -f 1024; exec "$0"`))
+		w.Ask("open %s 0=%d", newPath(t), mib).want("nospace", "a region larger than a file may be")
 	})
 }

@@ -4,28 +4,23 @@ import (
 	"fmt"
 	"os"
 	"testing"
-
-	"ration/check/harness"
 )
 
 // race starts n workers that open path at one moment, worker i with limit(i).
-func race(t *testing.T, mix harness.Mix, n int, path string, limit func(int) int) ([]*harness.Worker, []harness.Answer) {
+func race(t *testing.T, mix impls, n int, path string, limit func(int) int) ([]*worker, []answer) {
 	t.Helper()
-	gate := harness.NewGate(t)
-	workers := make([]*harness.Worker, n)
+	gate := newGate(t)
+	workers := make([]*worker, n)
 	for i := range workers {
-		workers[i] = start(t, mix, i, gate.At())
+		workers[i] = start(t, mix, i, at(gate))
 		workers[i].Tell("gate")
 		workers[i].Tell("open %s 0=%d", path, limit(i))
 		workers[i].Tell("claim worker-%d", i)
 	}
 	gate.Open()
-	opened := make([]harness.Answer, n)
+	opened := make([]answer, n)
 	for i, w := range workers {
-		w.Answer() // the gate
-		if opened[i] = w.Answer(); opened[i].Verdict() != "ok" {
-			t.Fatalf("worker %d: %s", i, opened[i])
-		}
+		opened[i] = w.answers(2) // to gate and open
 	}
 	return workers, opened
 }
@@ -33,7 +28,7 @@ func race(t *testing.T, mix harness.Mix, n int, path string, limit func(int) int
 // Of many processes that start at once exactly one initialises the region, and each
 // gets a slot of its own.
 func TestRacingInitialisers(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		for _, n := range []int{8, 18, 32} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				for range rounds(4) {
@@ -48,9 +43,7 @@ func TestRacingInitialisers(t *testing.T) {
 						t.Errorf("%d processes: roles %v, %d slots", n, roles, len(slots))
 					}
 					t.Logf("%d processes: %v", n, roles)
-					for _, w := range workers {
-						w.Quit()
-					}
+					quit(workers...)
 					checkEmpty(t, path)
 				}
 			})
@@ -61,16 +54,15 @@ func TestRacingInitialisers(t *testing.T) {
 // Of processes with different limits, the limit of one is used by all, and the others
 // are told that theirs differs.
 func TestRacingLimits(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		const n = 8
 		path := newPath(t)
 		workers, opened := race(t, mix, n, path, func(i int) int { return (i + 1) * mib })
-		first := workers[0]
-		first.Answer() // the claim
-		limit := first.OK("limit 0").Int("bytes")
+		limit := 0
 		for i, w := range workers {
-			if w != first {
-				w.Answer()
+			w.answers(1) // to claim
+			if i == 0 {
+				limit = w.OK("limit 0").Int("bytes")
 			}
 			if got := w.OK("limit 0").Int("bytes"); got != limit {
 				t.Errorf("worker %d uses a limit of %d, worker 0 of %d", i, got, limit)
@@ -89,7 +81,7 @@ func TestRacingLimits(t *testing.T) {
 // Processes that start and exit fast leave nothing behind: no stale slot, no byte, and
 // nothing to reap. The region is new every tenth round.
 func TestStartAndExitFast(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		const n = 16
 		path := newPath(t)
 		for round := range rounds(50) {
@@ -98,16 +90,14 @@ func TestStartAndExitFast(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			workers := make([]*harness.Worker, n)
+			workers := make([]*worker, n)
 			for i := range workers {
 				workers[i] = start(t, mix, i)
 				workers[i].Tell("open %s 0=%d", path, mib)
 				workers[i].Tell("claim fast-%d", i)
 				workers[i].Tell("charge 0 data %d", mib/n)
 			}
-			for _, w := range workers {
-				w.Quit() // which fails for any answer but ok
-			}
+			quit(workers...) // which fails for any answer but ok
 			if round%10 == 9 {
 				checkEmpty(t, path)
 			}

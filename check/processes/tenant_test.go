@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/emulated"
-	"ration/check/harness"
+	"ration/check/observer"
+	"ration/check/testenv"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -46,9 +46,18 @@ func newTenant(t *testing.T, path string) tenant {
 
 func (w tenant) word(value uint64, path ...any) {
 	w.t.Helper()
-	if _, err := w.f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), harness.Offset(path...)); err != nil {
+	if _, err := w.f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), observer.Offset(path...)); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w tenant) read(path ...any) uint64 {
+	w.t.Helper()
+	var b [8]byte
+	if _, err := w.f.ReadAt(b[:], observer.Offset(path...)); err != nil {
+		w.t.Fatal(err)
+	}
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // slot writes an active slot that belongs to no process.
@@ -60,21 +69,19 @@ func (w tenant) slot(slot int, pid, uid uint64, name string) {
 	w.word(uint64(abi.MakeHostPID(1, int(pid))), "Slots", slot, "HostPID")
 	b := make([]byte, abi.NameLen)
 	copy(b, name)
-	if _, err := w.f.WriteAt(b, harness.Offset("Slots", slot, "Name")); err != nil {
+	if _, err := w.f.WriteAt(b, observer.Offset("Slots", slot, "Name")); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 // joined makes a job in which another process holds a mebibyte.
-func joined(t *testing.T) (string, *harness.Worker) {
+func joined(t *testing.T) (string, *worker) {
 	t.Helper()
 	path := newPath(t)
-	w := join(t, harness.GoOnly(), 0, path, gib)
+	w := join(t, goOnly(), 0, path, gib)
 	w.OK("charge 0 data %d", mib)
 	return path, w
 }
-
-const gib = 1 << 30
 
 // Who a process is comes from the kernel. What only the slot says is shown as that, and
 // blocks nothing.
@@ -152,7 +159,7 @@ func TestTenantFloodsTheSlots(t *testing.T) {
 
 // Whatever a tenant does to its file while an operator's tools look at it, they go on.
 func TestTenantScribbles(t *testing.T) {
-	emulated.NeedFaultAddress(t) // limits are written through a mapping
+	testenv.NeedFaultAddress(t) // limits are written through a mapping
 	path, w := joined(t)
 	good, err := os.ReadFile(path)
 	if err != nil {
@@ -304,7 +311,7 @@ func TestTenantLeavesALock(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+			l := unix.Flock_t{Type: unix.F_WRLCK, Start: observer.Offset("Slots", slot), Len: 1}
 			return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &l)
 		}()
 		<-stop
@@ -325,7 +332,7 @@ func TestTenantLeavesALock(t *testing.T) {
 	if err := <-locked; err != nil {
 		t.Fatal(err)
 	}
-	l := unix.Flock_t{Type: unix.F_WRLCK, Start: harness.Offset("Slots", slot), Len: 1}
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: observer.Offset("Slots", slot), Len: 1}
 	if err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l); err != nil || int(l.Pid) != os.Getpid() {
 		t.Fatalf("the kernel names %d, not %d (%v)", l.Pid, os.Getpid(), err)
 	}
@@ -351,7 +358,7 @@ func TestTenantLeavesALock(t *testing.T) {
 // A process that can open a region can lock its slots' bytes without joining. A claim then
 // says that, and which process it is.
 func TestTenantLocksTheSlots(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		w := start(t, mix, 0)
 		w.OK("open %s", path)
@@ -365,7 +372,7 @@ func TestTenantLocksTheSlots(t *testing.T) {
 			if got.Verdict() != "error" || got.Code() != "locked" {
 				t.Errorf("a claim of slots that a stranger has locked: %s", got)
 			}
-			if text := fmt.Sprint(got); mix.Of(0).Name == "go" && !strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())) {
+			if text := fmt.Sprint(got); mix.of(0).name == "go" && !strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())) {
 				t.Errorf("it does not name the stranger: %s", text)
 			}
 			all.Type = unix.F_UNLCK
@@ -414,7 +421,7 @@ func TestTenantNamesALargeProcess(t *testing.T) {
 	if err := f.Truncate(4096); err != nil {
 		t.Fatal(err)
 	}
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		w := join(t, mix, 0, path, gib)
 		w.OK("charge 0 data %d", mib) // which takes up the account of a device

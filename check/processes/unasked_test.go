@@ -10,15 +10,14 @@ import (
 	"syscall"
 	"testing"
 
-	"ration/check/emulated"
-	"ration/check/harness"
+	"ration/check/testenv"
 )
 
 // A process that has no descriptor left cannot ask /proc about another one. A failure
 // to ask is not an answer: a living process that has lost its lock keeps what it
 // holds, and one that is gone is still found to be gone.
 func TestNoDescriptorToAskWith(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		careless := join(t, mix, 0, path, mib)
 		careless.OK("charge 0 data %d", mib)
@@ -28,12 +27,8 @@ func TestNoDescriptorToAskWith(t *testing.T) {
 		if n := asker.OK("reap").Int("slots"); n != 0 {
 			t.Errorf("%d living processes reaped", n)
 		}
-		if got := asker.Ask("charge 0 data 1"); got.Verdict() != "refused" {
-			t.Errorf("a charge while a living process holds everything: %s", got)
-		}
-		if used := balanced(t, path)[0]; used != mib {
-			t.Errorf("%d bytes granted where %d are held", used, mib)
-		}
+		asker.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
+		checkUsed(t, path, mib)
 		careless.Kill()
 		asker.OK("charge 0 data %d", mib)
 		asker.Quit()
@@ -44,7 +39,7 @@ func TestNoDescriptorToAskWith(t *testing.T) {
 // The same where the region's own descriptor is gone and cannot be opened again:
 // no process is taken for dead, and a claim says that it could not ask.
 func TestNoDescriptorOfTheRegion(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		careless := join(t, mix, 0, path, mib)
 		careless.OK("charge 0 data %d", mib)
@@ -59,33 +54,29 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 		if n := asker.OK("reap").Int("slots"); n != 0 {
 			t.Errorf("%d living processes reaped", n)
 		}
-		if used := balanced(t, path)[0]; used != mib {
-			t.Errorf("%d bytes granted where %d are held", used, mib)
-		}
+		checkUsed(t, path, mib)
 	})
 }
 
 // Limits that an operator put beside a region count, also where this process cannot
 // find out whether they are there.
 func TestLimitsThatCannotBeAskedFor(t *testing.T) {
-	harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+	eachMix(t, func(t *testing.T, mix impls) {
 		// A name as long as a file's may be: that of the limits is longer.
 		path := filepath.Join(filepath.Dir(newPath(t)), fmt.Sprintf("%0255d", 0))
 		w := start(t, mix, 0)
-		if got := w.Ask("open %s 0=%d", path, mib); got.Verdict() != "error" {
-			t.Errorf("a region whose limits cannot be looked for: %s", got)
-		}
+		w.Ask("open %s 0=%d", path, mib).want("error", "a region whose limits cannot be looked for")
 	})
 }
 
 // A process of another user may not read what this one has mapped. That does not
 // mean that this one has become another program.
 func TestMapsThatMayNotBeRead(t *testing.T) {
-	emulated.NeedStart(t)
+	testenv.NeedStart(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run a worker as another user")
 	}
-	for name, owner := range map[string]harness.Option{
+	for name, owner := range map[string]option{
 		"of root":             asUser(0),
 		"of an ordinary user": asUser(1001),
 		// 1000 there, and 1001 here.
@@ -98,28 +89,24 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if w, err := harness.TryStart(t, harness.GoOnly().Of(0).Plain, owner); err != nil {
+			if w, err := tryStart(t, 0, inGo.plain, owner); err != nil {
 				t.Skipf("no process of such a user: %v", err)
 			} else {
 				w.Quit()
 			}
-			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				start(t, mix, 0).OK("open %s 0=%d", path, mib)
 				if err := errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)); err != nil {
 					t.Fatal(err)
 				}
 				careless := start(t, mix, 0, owner)
-				careless.OK("open %s", path)
-				careless.OK("claim careless")
+				careless.join(path, "careless")
 				careless.OK("charge 0 data %d", mib)
 				careless.OK("touch")
 				asker := start(t, mix, 1, asUser(nobody))
-				asker.OK("open %s", path)
-				asker.OK("claim asker")
-				if got := asker.Ask("charge 0 data 1"); got.Verdict() != "refused" {
-					t.Errorf("a charge while a living process holds everything: %s", got)
-				}
+				asker.join(path, "asker")
+				asker.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
 				careless.Kill()
 				asker.OK("charge 0 data %d", mib)
 				asker.Quit()
@@ -132,7 +119,7 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 const nobody = 65534
 
 // asUser starts a worker as another user, which only root can.
-func asUser(uid uint32) harness.Option {
+func asUser(uid uint32) option {
 	return func(c *exec.Cmd) { c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: nobody} }
 }
 
@@ -173,29 +160,28 @@ func actsAs(t *testing.T, pid int) (uid uint32) {
 // see what it has mapped: that it acts as another user says so. It does not where
 // the other user is one that root may have become without another program.
 func TestSetUIDProgram(t *testing.T) {
-	emulated.NeedStart(t)
+	testenv.NeedStart(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a program of root's for another user")
 	}
 	for _, tt := range []struct {
-		name          string
-		uid, becomes  uint32
-		givesItsBytes bool
+		name         string
+		uid, becomes uint32
+		want         string
 	}{
-		{"an ordinary user acts as root", 1000, 0, true},
-		{"an ordinary user acts as another one", 1000, 1001, true},
-		{"root acts as an ordinary user", 0, 1001, false},
+		{"an ordinary user acts as root", 1000, 0, "ok"},
+		{"an ordinary user acts as another one", 1000, 1001, "ok"},
+		{"root acts as an ordinary user", 0, 1001, "refused"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			program := setUIDProgram(t, int(tt.becomes))
-			harness.Mixes(t, func(t *testing.T, mix harness.Mix) {
+			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
 					t.Fatal(err)
 				}
 				holder := start(t, mix, 0, asUser(tt.uid))
-				holder.OK("open %s 0=%d", path, mib)
-				holder.OK("claim holder")
+				holder.join(path, "holder", mib)
 				holder.OK("charge 0 data %d", mib)
 				if err := os.Chmod(path, 0o666); err != nil {
 					t.Fatal(err)
@@ -205,15 +191,8 @@ func TestSetUIDProgram(t *testing.T) {
 					t.Skipf("%s is on a file system without set-uid programs", program)
 				}
 				asker := start(t, mix, 1, asUser(1000))
-				asker.OK("open %s", path)
-				asker.OK("claim asker")
-				want := "refused"
-				if tt.givesItsBytes {
-					want = "ok"
-				}
-				if got := asker.Ask("charge 0 data %d", mib); got.Verdict() != want {
-					t.Errorf("a charge of what the program before held: %s, want %s", got, want)
-				}
+				asker.join(path, "asker")
+				asker.Ask("charge 0 data %d", mib).want(tt.want, "a charge of what the program before held")
 			})
 		})
 	}

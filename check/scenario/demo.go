@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"ration/check/workload"
+	"ration/check/harness/cuda"
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
@@ -63,8 +63,8 @@ type Stop struct {
 
 // SMI is what nvidia-smi would show.
 type SMI struct {
-	Inside  workload.Memory `json:"inside"` // the job
-	Outside workload.Memory `json:"outside"`
+	Inside  cuda.Memory `json:"inside"` // the job
+	Outside cuda.Memory `json:"outside"`
 }
 
 // demo is a demo in progress.
@@ -142,7 +142,7 @@ func (d *demo) share() {
 }
 
 // namedGuest starts one more program, which holds only its context, and shows it.
-func (d *demo) namedGuest(name string) *workload.Program {
+func (d *demo) namedGuest(name string) *cuda.Program {
 	p := d.guest()
 	d.add(name, p.PID())
 	return p
@@ -199,7 +199,7 @@ func (d *demo) stop() {
 func (d *demo) killHog() {
 	heir, victim := d.namedGuest("heir"), d.workers[hog]
 	d.workers = d.workers[:hog]
-	var got workload.Answer
+	var got cuda.Answer
 	d.Killed, got, _ = d.kill(victim, heir, d.part(300))
 	d.Slowest = max(d.Slowest, int64(got.Slowest))
 	d.mark(victim.PID(), "killed")

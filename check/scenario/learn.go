@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/reap"
@@ -52,10 +52,10 @@ func Learn(ration string, screen Screen) error {
 		return err
 	}
 	defer remove()
-	if err := child.Adopt(); err != nil {
+	if err := harness.Adopt(); err != nil {
 		return err
 	}
-	defer child.KillDescendants()
+	defer harness.KillDescendants()
 	l := &lesson{Screen: screen}
 	if l.shell, err = newShell(filepath.Dir(region), ration, screen); err != nil {
 		return err

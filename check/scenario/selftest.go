@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"ration/check/harness/cuda"
 	"ration/check/observer"
-	"ration/check/workload"
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
@@ -210,7 +210,7 @@ func (t *selftest) checkHostPIDs() {
 	}
 	var found int64
 	for _, p := range must(t.region.Processes()) {
-		if p.PID == p.HostPID && slices.ContainsFunc(t.workers, func(w *workload.Program) bool { return w.PID() == p.PID }) {
+		if p.PID == p.HostPID && slices.ContainsFunc(t.workers, func(w *cuda.Program) bool { return w.PID() == p.PID }) {
 			found++
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"ration/check/harness/cuda"
 	"ration/check/observer"
-	"ration/check/workload"
 	"ration/internal/job"
 	"ration/internal/region"
 )
@@ -54,14 +54,14 @@ func catch(err *error) {
 
 // stage is a job on a stand-in GPU, its programs, and the views of it from outside.
 type stage struct {
-	machine workload.Machine
-	started []*workload.Program // all of them
-	workers []*workload.Program // that work and were not killed
-	region  *region.Region      // read-only; nil before observe
-	usage   *observer.Usage     // reads the region in the background; nil before observe
+	machine cuda.Machine
+	started []*cuda.Program // all of them
+	workers []*cuda.Program // that work and were not killed
+	region  *region.Region  // read-only; nil before observe
+	usage   *observer.Usage // reads the region in the background; nil before observe
 
-	driverMu sync.Mutex        // one question at a time
-	driver   *workload.Program // outside the job: the library has no part in what it answers
+	driverMu sync.Mutex    // one question at a time
+	driver   *cuda.Program // outside the job: the library has no part in what it answers
 }
 
 // onStage makes a job with a limit, plays the story in it, and removes it with all its programs. Sizes
@@ -71,7 +71,7 @@ func onStage(gpu string, limit, context uint64, play func(*stage)) (err error) {
 	path, remove, err := job.Scratch()
 	need(err)
 	defer remove()
-	s := &stage{machine: workload.Machine{GPU: gpu, Region: path, Limit: limit, Context: context}}
+	s := &stage{machine: cuda.Machine{GPU: gpu, Region: path, Limit: limit, Context: context}}
 	need(s.machine.Unpack())
 	s.driver = must(s.machine.Start(false))
 	defer s.driver.Close()
@@ -94,7 +94,7 @@ func (s *stage) closeStarted() {
 }
 
 // start starts n programs. They wait for their first command.
-func (s *stage) start(n int) []*workload.Program {
+func (s *stage) start(n int) []*cuda.Program {
 	from := len(s.started)
 	for range n {
 		s.started = append(s.started, must(s.machine.Start(true)))
@@ -104,8 +104,8 @@ func (s *stage) start(n int) []*workload.Program {
 
 // attach has programs initialise the driver, all at once, and make a context. It returns how many
 // of them attached to the region in each role, and the longest driver call.
-func attach(programs ...*workload.Program) (roles [4]int64, slowest time.Duration) {
-	need(workload.TellInit(programs))
+func attach(programs ...*cuda.Program) (roles [4]int64, slowest time.Duration) {
+	need(cuda.TellInit(programs))
 	for _, p := range programs {
 		a := must(p.Answer(within))
 		if a.OutOfMemory {
@@ -118,7 +118,7 @@ func attach(programs ...*workload.Program) (roles [4]int64, slowest time.Duratio
 }
 
 // guest starts one more program, which has a context and is no worker.
-func (s *stage) guest() *workload.Program {
+func (s *stage) guest() *cuda.Program {
 	p := s.start(1)[0]
 	attach(p)
 	return p
@@ -131,7 +131,7 @@ func (s *stage) observe(interval time.Duration) {
 }
 
 // tell tells every worker a command, and then waits for so many answers of each.
-func (s *stage) tell(answers int, command func(i int) string) (out []workload.Answer) {
+func (s *stage) tell(answers int, command func(i int) string) (out []cuda.Answer) {
 	for i, p := range s.workers {
 		p.Tell("%s", command(i))
 	}
@@ -149,7 +149,7 @@ func same(command string) func(int) string { return func(int) string { return co
 
 // endWork ends the workers' churn or duel by another command. It returns the answers to the work:
 // numbers of requests and refusals, and the longest driver call.
-func (s *stage) endWork(by string) (out []workload.Answer) {
+func (s *stage) endWork(by string) (out []cuda.Answer) {
 	for i, a := range s.tell(2, same(by)) { // one answer to the work, one to this command
 		if i%2 == 0 {
 			out = append(out, a)
@@ -169,7 +169,7 @@ type Kill struct {
 
 // kill kills a program, and has the heir ask at once for bytes that the dead one held. got is the
 // answer to the heir; fromKill is the time from the signal to that answer.
-func (s *stage) kill(victim, heir *workload.Program, ask uint64) (k Kill, got workload.Answer, fromKill time.Duration) {
+func (s *stage) kill(victim, heir *cuda.Program, ask uint64) (k Kill, got cuda.Answer, fromKill time.Duration) {
 	killed := time.Now()
 	need(victim.Kill())
 	dead := time.Now()
@@ -222,7 +222,7 @@ func (s *stage) driverUsed() (uint64, error) {
 }
 
 // quit lets programs free everything and end.
-func quit(programs ...*workload.Program) {
+func quit(programs ...*cuda.Program) {
 	deadline := time.Now().Add(within)
 	for _, p := range programs {
 		p.Tell("quit")

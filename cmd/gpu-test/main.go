@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/benchpage"
-	"ration/check/child"
 	"ration/check/gputest"
+	"ration/check/harness"
 )
 
 func main() {
@@ -68,12 +68,12 @@ func run() (passed bool, err error) {
 		return false, err
 	}
 	defer m.Close()
-	defer child.KillAll()
+	defer harness.KillAll()
 	go func() {
 		interrupted := make(chan os.Signal, 1)
 		signal.Notify(interrupted, os.Interrupt, unix.SIGTERM)
 		<-interrupted
-		child.KillAll()
+		harness.KillAll()
 		m.Close()
 		os.Exit(130)
 	}()

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
+	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -18,7 +18,7 @@ import (
 func hangingAgent(t *testing.T, folder, answer string) *Client {
 	t.Helper()
 	path := filepath.Join(folder, job.AgentSocket)
-	harness.SilentServer(t, path, answer)
+	testenv.SilentServer(t, path, answer)
 	return NewClient(path)
 }
 

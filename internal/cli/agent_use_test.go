@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
+	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -140,7 +140,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 // silentAgent is an agent of a folder that answers with a text, and then says nothing more.
 func silentAgent(t *testing.T, folder, answer string) {
 	t.Helper()
-	harness.SilentServer(t, filepath.Join(folder, job.AgentSocket), answer)
+	testenv.SilentServer(t, filepath.Join(folder, job.AgentSocket), answer)
 }
 
 // stoppedAgent starts an agent in a folder, and stops it when it has looked.

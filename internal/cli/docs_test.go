@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
-	"ration/check/workload"
+	"ration/check/harness/cuda"
+	"ration/check/testenv"
 	"ration/internal/embedded"
 	"ration/internal/policy"
 )
@@ -204,7 +204,7 @@ var number = regexp.MustCompile(`[\d,.]*\d( (s|ms|µs|GiB|MiB|B)\b)?`)
 
 // The README has what the demo prints, but for its numbers.
 func TestDemoIsDocumented(t *testing.T) {
-	if err := workload.Built(); err != nil {
+	if err := cuda.Built(); err != nil {
 		t.Skip(err)
 	}
 	lines := strings.Split(docPages(t)["../../README.md"], "\n")
@@ -340,7 +340,7 @@ func TestDocSessions(t *testing.T) {
 					}
 				}
 				if strings.Contains(page, " DRIFT ") { // which is by the PIDs of the host
-					harness.NeedsHost(t)
+					testenv.NeedsHost(t)
 				}
 				now := runPage(t, path, lines)
 				if *updateDocs {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/launch"
 )
@@ -68,7 +68,7 @@ func (f tenantFile) words(value uint64, n int, path ...any) error {
 	for range n {
 		b = binary.LittleEndian.AppendUint64(b, value)
 	}
-	_, err := f.WriteAt(b, harness.Offset(path...))
+	_, err := f.WriteAt(b, observer.Offset(path...))
 	return err
 }
 
@@ -83,7 +83,7 @@ func (f tenantFile) lock(at int64) error {
 func (f tenantFile) slot(slot int, pid, uid, joined uint64, name string) error {
 	b := make([]byte, abi.NameLen)
 	copy(b, name)
-	_, err := f.WriteAt(b, harness.Offset("Slots", slot, "Name"))
+	_, err := f.WriteAt(b, observer.Offset("Slots", slot, "Name"))
 	return errors.Join(err, f.word(pid, "Slots", slot, "PID"), f.word(uid, "Slots", slot, "UID"), f.word(joined, "Slots", slot, "Joined"),
 		f.word(uint64(abi.MakeHostPID(1, int(uint32(pid)))), "Slots", slot, "HostPID"), f.word(uint64(abi.MakeStatus(1, abi.SlotActive)), "Status", slot))
 }
@@ -92,7 +92,7 @@ func attackNames(f tenantFile) error {
 	err := os.WriteFile("/proc/self/comm", []byte("\x1b[2J\u009b\xff"), 0)
 	for slot := range 4 {
 		if slot < 2 {
-			err = errors.Join(err, f.lock(harness.Offset("Slots", slot)))
+			err = errors.Join(err, f.lock(observer.Offset("Slots", slot)))
 		}
 		pid := uint64(1)
 		if slot > 0 {
@@ -135,7 +135,7 @@ func (f tenantFile) entry(e any, path ...any) error {
 	}
 	binary.LittleEndian.PutUint64(b, 2)
 	binary.LittleEndian.PutUint64(b[8:], sum)
-	_, err = f.WriteAt(b, harness.Offset(path...))
+	_, err = f.WriteAt(b, observer.Offset(path...))
 	return err
 }
 
@@ -145,7 +145,7 @@ func attackLocks(f tenantFile) (err error) {
 		err = errors.Join(err, f.lock(2*i))
 	}
 	for slot := range slots {
-		err = errors.Join(err, f.lock(harness.Offset("Slots", slot)), f.slot(slot, 1, 0, uint64(slot)+1, "flood"))
+		err = errors.Join(err, f.lock(observer.Offset("Slots", slot)), f.slot(slot, 1, 0, uint64(slot)+1, "flood"))
 	}
 	for range 300 {
 		if _, e := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200); e != nil {
@@ -157,7 +157,7 @@ func attackLocks(f tenantFile) (err error) {
 
 func attackThreads(f tenantFile) (err error) {
 	for slot := range abi.Slots - 1 {
-		err = errors.Join(err, f.lock(harness.Offset("Slots", slot)), f.slot(slot, 1, 0, uint64(slot)+1, "thread"))
+		err = errors.Join(err, f.lock(observer.Offset("Slots", slot)), f.slot(slot, 1, 0, uint64(slot)+1, "thread"))
 	}
 	for range 300 {
 		go func() {

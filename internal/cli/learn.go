@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/check/harness/cuda"
 	"ration/check/scenario"
-	"ration/check/workload"
 	"ration/internal/launch"
 	"ration/internal/limit"
 )
@@ -40,7 +40,7 @@ func (a *app) runLearn(tasks, quick bool) error {
 	if a.json {
 		return usageError("ration learn is for people (for JSON use ration demo --json)")
 	}
-	if err := workload.Built(); err != nil {
+	if err := cuda.Built(); err != nil {
 		return err
 	}
 	if err := launch.CheckGlibc(); err != nil {

@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/workload"
+	"ration/check/harness/cuda"
 )
 
 // startLearn starts a lesson on a terminal, with a folder of its own for what it leaves.
 func startLearn(t *testing.T, args ...string) (s *screen, folder string) {
 	t.Helper()
-	if err := workload.Built(); err != nil {
+	if err := cuda.Built(); err != nil {
 		t.Skip(err)
 	}
 	folder = t.TempDir()

@@ -17,8 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"ration/check/child"
-	"ration/check/procgroup"
+	"ration/check/harness"
 	"ration/internal/agent"
 	"ration/internal/job"
 	"ration/internal/node"
@@ -29,7 +28,7 @@ import (
 // Main runs ration with the given arguments and returns its exit status.
 func Main(args []string, stdout, stderr io.Writer) int {
 	interrupted := make(chan os.Signal, 1)
-	if len(args) == 0 || args[0] != procgroup.Command { // a worker has nothing to clean up
+	if len(args) == 0 || args[0] != harness.WorkerCommand { // a worker has nothing to clean up
 		// With SIGPIPE, since a reader that closes its end must not leave our processes
 		// and folders behind either.
 		signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
@@ -60,7 +59,7 @@ var onSignal atomic.Pointer[func()]
 func interrupt(s syscall.Signal, stderr io.Writer) int {
 	// Anything else that a command leaves unfinished is in a job's region, where
 	// the death of a process is an ordinary case.
-	child.KillAll()
+	harness.KillAll()
 	job.RemoveScratch()
 	tui.RestoreTerminal()
 	return endedBy(s, stderr)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"ration/check/harness"
+	"ration/check/testenv"
 	"ration/internal/embedded"
 	"ration/internal/region"
 )
@@ -109,7 +109,7 @@ func TestMountsArePrivate(t *testing.T) {
 	if os.Geteuid() != 0 || !mayMount() {
 		t.Skip("only root, where the kernel allows it, mounts anything in these tests")
 	}
-	private, err := harness.MountsArePrivate()
+	private, err := testenv.MountsArePrivate()
 	if err != nil || !private {
 		t.Fatalf("no mount namespace of their own: %v", err)
 	}

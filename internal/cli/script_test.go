@@ -21,9 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/bench"
-	"ration/check/harness"
+	"ration/check/harness/cuda"
+	"ration/check/observer"
 	"ration/check/scenario"
-	"ration/check/workload"
+	"ration/check/testenv"
 	"ration/internal/abi"
 	"ration/internal/doctor"
 	"ration/internal/limit"
@@ -48,7 +49,7 @@ func TestMain(m *testing.M) {
 		"socket":   func() { os.Exit(askSocket(os.Args[1:])) },
 	}
 	if commands[filepath.Base(os.Args[0])] == nil { // those are started in it
-		if err := harness.PrivateMounts(); err != nil {
+		if err := testenv.PrivateMounts(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -97,7 +98,7 @@ func TestScripts(t *testing.T) {
 			case "mounts":
 				return mayMount(), nil
 			case "library":
-				return workload.Built() == nil, nil
+				return cuda.Built() == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
@@ -185,7 +186,7 @@ func writeWord(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_WRONLY, 0)
 	ts.Check(err)
-	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), harness.Offset(field...))
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), observer.Offset(field...))
 	ts.Check(errors.Join(err, f.Close()))
 }
 

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/harness"
-	"ration/check/workload"
+	"ration/check/harness/cuda"
+	"ration/check/testenv"
 	"ration/internal/proc"
 	"ration/machine"
 )
@@ -31,7 +31,7 @@ func environ(folder string, more ...string) []string {
 
 // TestTop has real processes, a real region and the real program on a pseudo-terminal.
 func TestTop(t *testing.T) {
-	harness.NeedsHost(t)
+	testenv.NeedsHost(t)
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -120,8 +120,8 @@ func TestTop(t *testing.T) {
 // TestTopMachine has real CUDA programs on a stand-in for two GPUs: one of them is in no job. It
 // is the picture in README.md.
 func TestTopMachine(t *testing.T) {
-	harness.NeedsHost(t)
-	if err := workload.Built(); err != nil {
+	testenv.NeedsHost(t)
+	if err := cuda.Built(); err != nil {
 		t.Skip(err)
 	}
 	folder := t.TempDir()
@@ -189,7 +189,7 @@ func TestTopMachine(t *testing.T) {
 
 // A process that has taken the place of the one that is shown is not opened for a signal.
 func TestTopProcess(t *testing.T) {
-	harness.NeedsHost(t)
+	testenv.NeedsHost(t)
 	folder := t.TempDir()
 	if err := os.Chmod(folder, 0o700); err != nil {
 		t.Fatal(err)

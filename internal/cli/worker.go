@@ -6,14 +6,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/check/bench"
-	"ration/check/procgroup"
+	"ration/check/harness"
 )
 
 // newWorkerCommand returns the command that the benchmarks start as their worker
 // processes.
 func newWorkerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                procgroup.Command,
+		Use:                harness.WorkerCommand,
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE:               withStatus(func(_ *cobra.Command, args []string) error { return runWorker(args) }),
@@ -21,8 +21,8 @@ func newWorkerCommand() *cobra.Command {
 }
 
 func runWorker(args []string) error {
-	err := procgroup.Serve(args, bench.Roles)
-	if errors.Is(err, procgroup.ErrUsage) {
+	err := harness.Serve(args, bench.Roles)
+	if errors.Is(err, harness.ErrUsage) {
 		return statusError{err, ExitUsage}
 	}
 	return err

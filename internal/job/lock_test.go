@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/harness"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -215,7 +215,7 @@ func TestRemovedJobGrantsNothing(t *testing.T) {
 		}
 		for d := range abi.Devices {
 			var word [8]byte
-			if _, err := f.ReadAt(word[:], harness.Offset("Limits", "Device", d, "Memory")-harness.Offset("Limits")); err != nil {
+			if _, err := f.ReadAt(word[:], observer.Offset("Limits", "Device", d, "Memory")-observer.Offset("Limits")); err != nil {
 				t.Fatal(err)
 			}
 			if l := abi.Limit(binary.LittleEndian.Uint64(word[:])); !l.Limited() || l.Ceiling() != 0 {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"ration/check/emulated"
+	"ration/check/testenv"
 	"ration/internal/abi"
 )
 
@@ -42,7 +42,7 @@ func TestCostsAreOffered(t *testing.T) {
 }
 
 func TestCostsNeedTrust(t *testing.T) {
-	emulated.NeedFaultAddress(t)
+	testenv.NeedFaultAddress(t)
 	path := filepath.Join(t.TempDir(), "region")
 	r, err := Open(path, Options{})
 	must(t, err)

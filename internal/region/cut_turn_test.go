@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/emulated"
+	"ration/check/testenv"
 	"ration/internal/abi"
 )
 
 // A file that is cut short under a thread which has the turn leaves the turn free: the
 // other threads get their error, too.
 func TestCutShortInTurn(t *testing.T) {
-	emulated.NeedFaultAddress(t)
+	testenv.NeedFaultAddress(t)
 	if raced {
 		t.Skip("the race detector reads and writes in C, where Go gets no fault")
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/emulated"
+	"ration/check/testenv"
 	"ration/internal/abi"
 )
 
@@ -115,7 +115,7 @@ func TestAnotherUsersRegion(t *testing.T) {
 }
 
 func TestCutShortWhileMapped(t *testing.T) {
-	emulated.NeedFaultAddress(t)
+	testenv.NeedFaultAddress(t)
 	for _, c := range []struct {
 		name string
 		to   []int64

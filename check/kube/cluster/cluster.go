@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/check/kube/binaries"
 )
 
@@ -70,7 +70,7 @@ type Cluster struct {
 	keys    *keys
 	etcd    string // address
 	port    int    // of the API server
-	running map[string]*child.Process
+	running map[string]*harness.Process
 }
 
 // Start starts a control plane whose files are in a folder. Stop ends it.
@@ -83,7 +83,7 @@ func Start(ctx context.Context, folder string, o Options) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	c := &Cluster{folder: folder, options: o, running: map[string]*child.Process{}}
+	c := &Cluster{folder: folder, options: o, running: map[string]*harness.Process{}}
 	if err := c.start(ctx); err != nil {
 		c.Stop()
 		return nil, err
@@ -212,7 +212,7 @@ func (c *Cluster) run(ctx context.Context, name string, args []string, ready str
 	}
 	log := filepath.Join(c.folder, name+".log")
 	args = append(args, c.options.Arguments[name]...)
-	p, err := child.Start(child.Spec{Name: name, Cmd: exec.Command("sh", append([]string{"-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, "sh", log, program}, args...)...)})
+	p, err := harness.Start(harness.Spec{Name: name, Cmd: exec.Command("sh", append([]string{"-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, "sh", log, program}, args...)...)})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/check/kube/chart"
 	"ration/check/kube/cluster"
 )
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	defer child.KillAll()
+	defer harness.KillAll()
 	ctx := context.Background()
 	if err := Furnish(); err != nil {
 		return 1, err

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/check/kube/binaries"
 	"ration/check/kube/image"
 )
@@ -85,12 +85,12 @@ imageGCLowThresholdPercent: 99
 // Node is a node of a cluster.
 type Node struct {
 	kubeconfig string
-	running    map[string]*child.Process
+	running    map[string]*harness.Process
 }
 
 // Start starts containerd and the kubelet of a node, whose kubeconfig this is.
 func Start(ctx context.Context, kubeconfig string) (*Node, error) {
-	n := &Node{kubeconfig: kubeconfig, running: map[string]*child.Process{}}
+	n := &Node{kubeconfig: kubeconfig, running: map[string]*harness.Process{}}
 	if err := n.startContainerd(ctx); err != nil {
 		n.Stop()
 		return nil, err
@@ -207,7 +207,7 @@ func logFile(name string) string {
 func (n *Node) run(name, path string, args ...string) error {
 	n.Kill(name)
 	// The shim is looked for beside containerd, and runc by the shim in PATH.
-	p, err := child.Start(child.Spec{Name: name, Cmd: exec.Command("sh", append([]string{"-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, "sh", logFile(name), path}, args...)...)})
+	p, err := harness.Start(harness.Spec{Name: name, Cmd: exec.Command("sh", append([]string{"-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, "sh", logFile(name), path}, args...)...)})
 	if err != nil {
 		return err
 	}

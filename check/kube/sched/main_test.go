@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/check/kube/binaries"
 	"ration/check/kube/chart"
 	"ration/check/kube/cluster"
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	defer child.KillAll()
+	defer harness.KillAll()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	folder, err := os.MkdirTemp("", "ration-e2e-")

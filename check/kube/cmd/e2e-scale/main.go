@@ -12,7 +12,7 @@ import (
 	"runtime"
 	"time"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/check/kube/cluster"
 	"ration/check/kube/simnode"
 )
@@ -34,7 +34,7 @@ func main() {
 	within := flag.Duration("within", time.Hour, "place pods for no longer than this, and report how many there are")
 	flag.Parse()
 	err := run(s, *within)
-	child.KillAll()
+	harness.KillAll()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e-scale:", err)
 		os.Exit(1)

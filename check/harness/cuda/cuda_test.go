@@ -1,4 +1,4 @@
-package workload
+package cuda
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/internal/region"
 )
 
@@ -89,10 +89,10 @@ func TestProgram(t *testing.T) {
 // A program that has ended is reported, not waited for.
 func TestProgramEnds(t *testing.T) {
 	p := start(t, machine(t), true)
-	if _, err := p.Do(bound, "nonsense"); err == nil || errors.Is(err, child.ErrLate) {
+	if _, err := p.Do(bound, "nonsense"); err == nil || errors.Is(err, harness.ErrLate) {
 		t.Errorf("got %v, want how it ended", err)
 	}
-	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, child.ErrLate) {
+	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, harness.ErrLate) {
 		t.Errorf("got %v, want how it ended", err)
 	}
 }

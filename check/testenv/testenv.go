@@ -1,7 +1,6 @@
-// Package emulated says what an emulator of a processor (see check/emulate) gets
-// wrong, so that a test that needs it is skipped for that reason and no other: each
-// is tried, and where there is no emulator nothing is skipped.
-package emulated
+// Package testenv says what the machine of a test offers, and gives tests what they need
+// of it. A test that needs more than there is skips itself, with the reason.
+package testenv
 
 import (
 	"fmt"
@@ -15,20 +14,33 @@ import (
 	"testing"
 )
 
-// Here says whether the tests run in an emulator.
-func Here() bool { return os.Getenv("RATION_TEST_EMULATED") != "" }
+// hostPIDs is the inode of the host's PID namespace.
+const hostPIDs = 0xEFFFFFFC
+
+// NeedsHost skips a test that compares PIDs with those on the host, which the driver
+// lists: a process in a container does not know them.
+func NeedsHost(t testing.TB) {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat("/proc/self/ns/pid", &st); err != nil || st.Ino != hostPIDs {
+		t.Skipf("in PID namespace %d, not the host's (%v)", st.Ino, err)
+	}
+}
+
+// emulated reports whether the tests run in an emulator of a processor: see check/emulate.
+func emulated() bool { return os.Getenv("RATION_TEST_EMULATED") != "" }
 
 // NeedFaultAddress skips a test that needs the address of a fault on a mapping whose
 // file was cut short, if the emulator does not give it: qemu passes the signal on,
 // but not into the frame from which Go takes the address.
 func NeedFaultAddress(t testing.TB) {
 	t.Helper()
-	if Here() && !faultAddress(t) {
+	if emulated() && !faultAddress(t) {
 		t.Skip("the emulator gives no address for a fault on a file that was cut short")
 	}
 }
 
-// faultAddress faults on a page that is gone, and says whether the address is right.
+// faultAddress faults on a page that is gone, and returns whether the address is right.
 func faultAddress(t testing.TB) (right bool) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "page"))
@@ -50,18 +62,18 @@ func faultAddress(t testing.TB) (right bool) {
 	return false
 }
 
-// NeedStart skips a test in which a process is known by the time at which it
-// started, if the emulator makes up /proc/self/stat, and others see another time.
+// NeedStart skips a test in which a process is known by the time at which it started,
+// if the emulator makes up /proc/self/stat, so that other processes see another time.
 func NeedStart(t testing.TB) {
 	t.Helper()
-	if !Here() {
+	if !emulated() {
 		return
 	}
 	mine, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// By a program of this machine, for which nothing is made up.
+	// cat is a program of this machine: it is not emulated.
 	kernels, err := exec.Command("cat", fmt.Sprintf("/proc/%d/stat", os.Getpid())).Output()
 	if err != nil {
 		t.Fatal(err)

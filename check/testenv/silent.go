@@ -1,4 +1,4 @@
-package harness
+package testenv
 
 import (
 	"bufio"
@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// SilentServer accepts connections at a socket, answers each request with a text, and then says nothing more
-// and hangs up on nobody until the test has ended.
+// SilentServer accepts connections at a socket and answers each request with a text. Then
+// it sends nothing more, and closes no connection until the test has ended.
 func SilentServer(t testing.TB, socket, answer string) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -24,7 +24,7 @@ func SilentServer(t testing.TB, socket, answer string) {
 				return
 			}
 			defer c.Close()
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // some connect only to see whether they can
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // some clients only connect
 				_, _ = c.Write([]byte(answer))
 			}
 		}

@@ -1,13 +1,13 @@
-// Package child drives child processes: it starts them, sends them lines and
-// reads theirs, stops, continues and kills them, and waits for their end. All
-// tests and measurements that need real processes use it.
+// Package harness runs the processes of tests and measurements: it starts them, sends
+// them lines and reads theirs, stops, continues and kills them, and waits for their end.
 //
-// A child never outlives this program: KillAll ends all of them before an early
-// exit, and the kernel kills each of them if this program dies without it.
-package child
+// No process outlives this program: KillAll ends all of them before an early exit, and
+// the kernel kills each of them if this program dies without calling it.
+package harness
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -24,10 +24,12 @@ import (
 // ErrLate is returned when a process has not answered, or not ended, in time.
 var ErrLate = errors.New("process is late")
 
-// endWithin is how long a process whose output has ended may take to end itself.
-const endWithin = 10 * time.Second
+const (
+	endWithin = 10 * time.Second // for a process whose output has ended to end itself
+	logged    = 8 << 10          // bytes of a log that Log returns at most
+)
 
-// Spec describes a child process.
+// Spec describes a process.
 type Spec struct {
 	Name string    // what errors call it
 	Cmd  *exec.Cmd // Start sets its standard files and the signal for the parent's death
@@ -36,13 +38,13 @@ type Spec struct {
 	// all. The others go to the log.
 	Keep func(line string) bool
 
-	// Beside is the PID of a process in whose PID namespace the child starts;
+	// Beside is the PID of a process in whose PID namespace the process starts;
 	// 0 is none. Only root may enter the namespace of another process. The
-	// child is not killed with this program then, but with its namespace.
+	// process is not killed with this program then, but with its namespace.
 	Beside int
 }
 
-// Process is a child process.
+// Process is a child process of this program.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -81,7 +83,7 @@ func Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// newLog makes a file in memory. Both the child and this program append to it.
+// newLog makes a file in memory. Both the process and this program append to it.
 func newLog() (*os.File, error) {
 	fd, err := unix.MemfdCreate("log", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -105,7 +107,11 @@ func (p *Process) read(from io.ReadCloser, keep func(string) bool) {
 		}
 		line = strings.TrimSuffix(line, "\n")
 		if keep != nil && !keep(line) {
-			p.note(line)
+			p.logMu.Lock()
+			if p.log != nil {
+				fmt.Fprintln(p.log, line)
+			}
+			p.logMu.Unlock()
 			continue
 		}
 		select {
@@ -120,8 +126,7 @@ func (p *Process) read(from io.ReadCloser, keep func(string) bool) {
 // process gets this PID before Wait returns.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Tell sends the process a line. That the process has ended is for Line to
-// report.
+// Tell sends the process a line. If the process has ended, Line reports it.
 func (p *Process) Tell(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.in, format+"\n", args...)
 }
@@ -152,6 +157,24 @@ func (p *Process) Line(within time.Duration) (string, error) {
 		err = fmt.Errorf("%w: %s", err, log)
 	}
 	return "", err
+}
+
+// Log returns the end of what the process wrote to standard error, and of the
+// output lines that were not kept. It includes all that the process wrote before
+// a line that Line has returned.
+func (p *Process) Log() string {
+	p.logMu.Lock()
+	defer p.logMu.Unlock()
+	if p.log == nil {
+		return p.text
+	}
+	info, err := p.log.Stat()
+	if err != nil {
+		return ""
+	}
+	text := make([]byte, min(info.Size(), logged))
+	n, _ := p.log.ReadAt(text, info.Size()-int64(len(text)))
+	return strings.TrimSpace(string(bytes.ToValidUTF8(text[:n], []byte("?"))))
 }
 
 // Signal sends the process a signal.
@@ -224,7 +247,9 @@ func (p *Process) reap() <-chan struct{} {
 	p.waitOnce.Do(func() {
 		go func() {
 			p.err = p.cmd.Wait()
-			forget(p)
+			started.Lock()
+			delete(started.running, p)
+			started.Unlock()
 			close(p.ended)
 		}()
 	})
@@ -239,11 +264,11 @@ func (p *Process) Close() {
 		<-p.reap()
 		close(p.closed)
 		_, _ = p.in.Close(), p.stdin.Close()
+		text := p.Log()
 		p.logMu.Lock()
 		defer p.logMu.Unlock()
-		p.text = tail(p.log)
 		_ = p.log.Close()
-		p.log = nil
+		p.log, p.text = nil, text
 	})
 }
 

@@ -1,4 +1,4 @@
-package workload
+package cuda
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/check/child"
+	"ration/check/harness"
 	"ration/internal/region"
 )
 
@@ -21,7 +21,7 @@ var ErrDriver = errors.New("driver returned an error")
 // Program is a running CUDA program. It carries out the commands that it is told,
 // one a line, and answers each with a line; check/programs/workload/workload.c describes
 // them.
-type Program struct{ *child.Process }
+type Program struct{ *harness.Process }
 
 // Answer is a program's answer to a command.
 type Answer struct {
@@ -40,7 +40,7 @@ func (m *Machine) start(where place) (*Program, error) {
 	m.started++
 	cmd := exec.Command(m.program)
 	cmd.Env = m.environ(where)
-	p, err := child.Start(child.Spec{Name: fmt.Sprintf("program %d", m.started), Cmd: cmd})
+	p, err := harness.Start(harness.Spec{Name: fmt.Sprintf("program %d", m.started), Cmd: cmd})
 	if err != nil {
 		return nil, err
 	}

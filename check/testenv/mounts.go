@@ -1,4 +1,4 @@
-package harness
+package testenv
 
 import (
 	"errors"
@@ -12,11 +12,11 @@ import (
 // envPrivate says that this process has a mount namespace of its own already.
 const envPrivate = "RATION_TEST_PRIVATE_MOUNTS"
 
-// PrivateMounts gives root's tests a mount namespace of their own: this process begins anew in
-// one. What they mount goes with their last process, however they end, and nothing of it is
-// left in the way of those who remove their folders. It is for the beginning of TestMain, and
-// does nothing for other users, who cannot mount, and where the kernel allows no namespace:
-// tests that mount skip themselves there.
+// PrivateMounts gives root's tests a mount namespace of their own: it executes this
+// program again in one. Their mounts end with their last process, however the tests end,
+// so that no mount prevents the removal of their folders. Call it at the beginning of
+// TestMain. It does nothing for other users, which cannot mount, and if the kernel allows
+// no namespace: tests that mount skip themselves then.
 func PrivateMounts() error {
 	if os.Geteuid() != 0 || os.Getenv(envPrivate) != "" {
 		return nil
@@ -33,11 +33,11 @@ func PrivateMounts() error {
 	} else if err != nil {
 		return fmt.Errorf("making a mount namespace: %w", err)
 	}
-	// Private: what is mounted here is not mounted there as well.
+	// Private: mounts made here do not appear in the namespace before.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	return fmt.Errorf("beginning anew: %w", unix.Exec(program, os.Args, append(os.Environ(), envPrivate+"=1")))
+	return fmt.Errorf("executing the tests again: %w", unix.Exec(program, os.Args, append(os.Environ(), envPrivate+"=1")))
 }
 
 // MountsArePrivate reports whether this process has a mount namespace of its own, apart from

@@ -1,4 +1,4 @@
-package child
+package harness
 
 import (
 	"errors"
@@ -19,25 +19,39 @@ import (
 
 const bound = time.Minute
 
-// asParent makes the test binary start a stopped child, print its PID and wait.
-const asParent = "RATION_TEST_PARENT"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asParent) != "" {
+// roles are what the test binary does when it is started as a worker.
+var roles = map[string]Role{
+	"gates": func(s *Self) error {
+		for gate := range 2 {
+			s.Wait(gate)
+			if err := s.Report(s.Index*10 + gate); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	"task": func(s *Self) error {
+		var word string
+		return errors.Join(s.Task(&word), s.Report(word))
+	},
+	"fails": func(*Self) error { return errors.New("no such luck") },
+	"sleep": func(*Self) error { time.Sleep(bound); return nil },
+	// It starts a stopped process and reports its PID.
+	"parent": func(s *Self) error {
 		p, err := Start(Spec{Name: "orphan", Cmd: exec.Command("sleep", "1000")})
 		if err == nil {
-			err = p.Stop()
+			err = errors.Join(p.Stop(), s.Report(p.PID()))
 		}
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		fmt.Println(p.PID())
-		select {}
-	}
-	if os.Getenv(asAdopter) != "" {
-		if err := adopt(); err != nil {
-			fmt.Println(err)
+		time.Sleep(bound)
+		return err
+	},
+	"adopter": adoptAndKill,
+}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == WorkerCommand {
+		if err := Serve(os.Args[2:], roles); err != nil {
+			os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -203,7 +217,7 @@ func TestKillAll(t *testing.T) {
 	if err := q.Wait(bound); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { children.ending = false }()
+	defer func() { started.ending = false }()
 	KillAll()
 	if err := p.Wait(bound); err == nil {
 		t.Error("it ended by itself")
@@ -211,48 +225,71 @@ func TestKillAll(t *testing.T) {
 	if _, err := Start(Spec{Name: "late", Cmd: exec.Command("true")}); !errors.Is(err, ErrEnding) {
 		t.Errorf("got %v, want ErrEnding", err)
 	}
-	if len(children.running) != 0 {
-		t.Errorf("%d processes are still registered", len(children.running))
+	if len(started.running) != 0 {
+		t.Errorf("%d processes are still registered", len(started.running))
 	}
 }
 
-// A child dies with this program, even if it is stopped and this program had no
+// A process dies with this program, even if it is stopped and this program had no
 // time to kill it.
 func TestDiesWithItsParent(t *testing.T) {
-	self, err := os.Executable()
+	g := startGroup(t, "parent", 1, 0)
+	pids, err := Gather[int](g, bound)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), asParent+"=1")
-	parent, err := Start(Spec{Name: "parent", Cmd: cmd})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(parent.Close)
-	pid, err := strconv.Atoi(line(t, parent))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := unix.PidfdOpen(pids[0], 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := parent.Kill(); err != nil {
+	if err := g.Workers[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(fds, int(bound.Milliseconds()))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n != 1 {
-			t.Errorf("the child of a killed program lives: %v", err)
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-		return
+	n, err := unix.Poll(fds, int(bound.Milliseconds()))
+	for err == unix.EINTR {
+		n, err = unix.Poll(fds, int(bound.Milliseconds()))
+	}
+	if err != nil || n != 1 {
+		t.Errorf("the child of a killed program lives: %v", err)
+		_ = unix.Kill(pids[0], unix.SIGKILL)
+	}
+}
+
+// adoptAndKill adopts what a shell leaves behind, kills it, and checks that it is gone. It
+// needs a process of its own: an adopter takes the processes of other tests for its own.
+func adoptAndKill(s *Self) error {
+	KillDescendants() // does nothing before Adopt
+	if err := Adopt(); err != nil {
+		return err
+	}
+	// The second shell ends at once, and leaves a program that ignores the signals it can
+	// ignore, with a child of its own.
+	out, err := exec.Command("sh", "-c", `sh -c 'trap "" TERM INT HUP; sleep 1000 & sleep 1000' >/dev/null 2>&1 & echo $!`).Output()
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		return err
+	}
+	if err := unix.Kill(pid, 0); err != nil {
+		return fmt.Errorf("it did not outlive its shell: %w", err)
+	}
+	KillDescendants()
+	if err := unix.Kill(pid, 0); err != unix.ESRCH {
+		return fmt.Errorf("it still runs: %v", err)
+	}
+	if left := childPIDs(); len(left) > 0 {
+		return fmt.Errorf("these still run: %v", left)
+	}
+	return s.Report(true)
+}
+
+func TestKillDescendants(t *testing.T) {
+	if _, err := Gather[bool](startGroup(t, "adopter", 1, 0), bound); err != nil {
+		t.Error(err)
 	}
 }
 

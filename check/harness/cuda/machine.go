@@ -1,8 +1,8 @@
-// Package workload runs ordinary CUDA programs on a machine without a GPU: each is
+// Package cuda runs ordinary CUDA programs on a machine without a GPU: each is
 // linked with the driver, does not know ration, has libration.so preloaded, and
 // finds fakegpu in place of the driver. What holds for them holds for the programs
 // of users.
-package workload
+package cuda
 
 import (
 	"bytes"

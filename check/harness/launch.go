@@ -1,11 +1,13 @@
-package child
+package harness
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -19,8 +21,8 @@ var ErrEnding = errors.New("the program is about to end")
 // killWithin is how long KillAll waits for the processes it killed.
 const killWithin = time.Second
 
-// children are the processes that were started and not waited for.
-var children = struct {
+// started are the processes that were started and not waited for.
+var started = struct {
 	sync.Mutex
 	running map[*Process]bool
 	ending  bool // KillAll was called: no more are started
@@ -28,25 +30,18 @@ var children = struct {
 	adopting bool // Adopt was called
 }{running: map[*Process]bool{}}
 
-// launch starts a process and registers it, so that KillAll finds every process
-// that was started.
+// launch starts a process and registers it for KillAll.
 func launch(p *Process, beside int) error {
-	children.Lock()
-	defer children.Unlock()
-	if children.ending {
+	started.Lock()
+	defer started.Unlock()
+	if started.ending {
 		return ErrEnding
 	}
 	if err := startOnLaunchThread(p.cmd, beside); err != nil {
 		return fmt.Errorf("%w (does the system allow so many processes?)", err)
 	}
-	children.running[p] = true
+	started.running[p] = true
 	return nil
-}
-
-func forget(p *Process) {
-	children.Lock()
-	defer children.Unlock()
-	delete(children.running, p)
 }
 
 // launchThread runs functions on one thread that lasts as long as this program:
@@ -63,15 +58,12 @@ var launchThread = sync.OnceValue(func() chan<- func() {
 })
 
 // startOnLaunchThread starts a command that the kernel kills when this program
-// dies. Most children would end at the end of their input, but a stopped one
-// reads none.
+// dies. Most processes would end at the end of their input, but a stopped one
+// does not read it.
 func startOnLaunchThread(cmd *exec.Cmd, beside int) error {
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
 	start := cmd.Start
 	if beside == 0 {
-		cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+		attributes(cmd).Pdeathsig = unix.SIGKILL
 	} else {
 		start = func() error { return startBeside(cmd, beside) }
 	}
@@ -80,10 +72,30 @@ func startOnLaunchThread(cmd *exec.Cmd, beside int) error {
 	return <-done
 }
 
-// startBeside starts a command in the PID namespace of another process. The
-// namespace of new children belongs to the thread, which gets its own back. The
-// child cannot see its parent's PID, so it would take the parent for dead and
-// must not ask to be killed with it.
+func attributes(cmd *exec.Cmd) *syscall.SysProcAttr {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	return cmd.SysProcAttr
+}
+
+// NewPIDs makes a command start as the first process of a PID namespace of its own. If
+// this user is not root, that needs a user namespace as well, in which the command keeps
+// its user.
+func NewPIDs(cmd *exec.Cmd) {
+	attr := attributes(cmd)
+	attr.Cloneflags |= unix.CLONE_NEWPID
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	}
+}
+
+// startBeside starts a command in the PID namespace of another process. The namespace
+// for new processes belongs to the calling thread: startBeside restores it. The command
+// does not see its parent's PID. It would take the parent for dead, so it must not ask
+// the kernel to be killed with the parent.
 func startBeside(cmd *exec.Cmd, pid int) error {
 	enter := func(pid int) error {
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/pid", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -111,13 +123,10 @@ func startBeside(cmd *exec.Cmd, pid int) error {
 // that is about to end in the middle of its work. None of them writes anything
 // after it returns, and no more can be started.
 func KillAll() {
-	children.Lock()
-	children.ending = true
-	var all []*Process
-	for p := range children.running {
-		all = append(all, p)
-	}
-	children.Unlock()
+	started.Lock()
+	started.ending = true
+	all := slices.Collect(maps.Keys(started.running))
+	started.Unlock()
 	for _, p := range all {
 		p.kill()
 	}
