@@ -1,5 +1,6 @@
 #include "books.h"
 
+#include "export.h"
 #include "fakegpu.h"
 
 static void books_bury(struct engine_books *b, bool all)
@@ -45,8 +46,7 @@ static struct fakegpu_engine_context books_entry(const struct engine_books *b, c
 	};
 }
 
-__attribute__((visibility("default"))) int fakegpu_engine(unsigned device, struct fakegpu_engine *out, struct fakegpu_engine_context *list,
-							  unsigned max)
+EXPORT int fakegpu_engine(unsigned device, struct fakegpu_engine *out, struct fakegpu_engine_context *list, unsigned max)
 {
 	struct engine_books *b;
 	int n = 0;

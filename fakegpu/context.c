@@ -12,28 +12,6 @@ static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER; /* over the lis
 static struct context *context_list;
 static uint64_t context_ids;
 
-/* Each thread's stack of current contexts. */
-enum { STACK = 64 };
-static _Thread_local struct {
-	struct context *at[STACK];
-	int depth;
-} context_stack;
-
-static struct context *context_top(void) { return context_stack.depth > 0 ? context_stack.at[context_stack.depth - 1] : NULL; }
-
-CUresult current_context(struct context **out)
-{
-	TRY(driver_ready());
-	*out = context_top();
-	if (*out == NULL)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (!load_acquire(&(*out)->alive))
-		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	if ((*out)->base != NULL)
-		*out = (*out)->base;
-	return CUDA_SUCCESS;
-}
-
 CUresult context_check(struct context *c)
 {
 	bool known = false;
@@ -71,7 +49,7 @@ CUresult context_revive(struct context *c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (c->base == NULL) {
 		machine_context(c->device_index, 1);
-		work_open(c);
+		work_open(&c->work, c->device_index);
 		control_slice(c);
 	}
 	memcpy(c->limit, context_first_limits, sizeof c->limit);
@@ -166,7 +144,7 @@ void context_end(struct context *c)
 		machine_return(c->device_index, KIND_CONTEXT, context_cost(c));
 		return;
 	}
-	work_close(c); /* before its events go */
+	work_close(&c->work); /* before its events go */
 	capture_forget(c, NULL);
 	e.last = machine_context(c->device_index, -1) == 0;
 	space_sweep(context_belongs, context_end_block, &e);
@@ -183,14 +161,6 @@ void context_end(struct context *c)
 	c->stack = c->heap = 0;
 }
 
-static CUresult context_push(struct context *c)
-{
-	if (context_stack.depth == STACK)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	context_stack.at[context_stack.depth++] = c;
-	return CUDA_SUCCESS;
-}
-
 static CUresult context_create(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context *c;
@@ -198,11 +168,11 @@ static CUresult context_create(CUcontext *out, unsigned flags, CUdevice device)
 	if (out == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = NULL;
-	if (context_stack.depth == STACK) /* before there is one that no program could end */
+	if (current_is_full()) /* before there is one that no program could end */
 		return CUDA_ERROR_INVALID_CONTEXT;
 	TRY(context_new(&c, device, flags, false));
 	*out = c;
-	return context_push(c);
+	return current_push(c);
 }
 
 API cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device) { ENTRY(cuCtxCreate, context_create(out, flags, device)); }
@@ -228,8 +198,8 @@ static CUresult context_destroy(CUcontext c)
 	TRY(r);
 	if (c->primary || c->base != NULL)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (context_top() == c)
-		context_stack.depth--;
+	if (current_top() == c)
+		current_pop(&(struct context *){NULL});
 	context_end(c);
 	return CUDA_SUCCESS;
 }
@@ -257,17 +227,16 @@ API cuCtxDetach(CUcontext c)
 API cuCtxPushCurrent_v2(CUcontext c)
 {
 	TRY(context_check(c));
-	return context_push(c);
+	return current_push(c);
 }
 
 API cuCtxPopCurrent_v2(CUcontext *out)
 {
+	struct context *top;
 	TRY(driver_ready());
-	if (context_stack.depth == 0)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	context_stack.depth--;
+	TRY(current_pop(&top));
 	if (out != NULL)
-		*out = context_stack.at[context_stack.depth];
+		*out = top;
 	return CUDA_SUCCESS;
 }
 
@@ -279,9 +248,8 @@ API cuCtxSetCurrent(CUcontext c)
 	TRY(driver_ready());
 	if (c != NULL)
 		TRY(context_check(c));
-	if (context_stack.depth > 0)
-		context_stack.depth--;
-	return c == NULL ? CUDA_SUCCESS : context_push(c);
+	current_pop(&(struct context *){NULL});
+	return c == NULL ? CUDA_SUCCESS : current_push(c);
 }
 
 API cuCtxGetCurrent(CUcontext *out)
@@ -289,7 +257,7 @@ API cuCtxGetCurrent(CUcontext *out)
 	TRY(driver_ready());
 	if (out == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = context_top();
+	*out = current_top();
 	return CUDA_SUCCESS;
 }
 
@@ -307,9 +275,9 @@ API cuCtxGetDevice(CUdevice *device)
 	TRY(driver_ready());
 	if (device == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (context_top() == NULL)
+	if (current_top() == NULL)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	*device = context_top()->device;
+	*device = current_top()->device;
 	return CUDA_SUCCESS;
 }
 

@@ -7,13 +7,13 @@
 
 #include "atomics.h"
 #include "cuda_abi.h"
+#include "export.h"
 #include "faults.h"
 #include "ledger.h"
 #include "machine.h"
 #include "report.h"
 #include "work.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define API EXPORT CUresult
 
 /* Returns from the calling function unless the expression is CUDA_SUCCESS. */
@@ -28,7 +28,9 @@
 
 static inline uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-/* init.c: READY only between cuInit and a fork; a forked child has no driver. */
+/* driver.c
+ *
+ * READY only between cuInit and a fork; a forked child has no driver. */
 enum driver_state { DRIVER_COLD, DRIVER_READY, DRIVER_FORKED };
 extern enum driver_state driver_state;
 
@@ -36,6 +38,9 @@ static inline CUresult driver_ready(void)
 {
 	return __builtin_expect(load_acquire(&driver_state) == DRIVER_READY, 1) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
+
+/* What an allocation of so many bytes takes on the device. */
+uint64_t physical_size(uint64_t bytes);
 
 /* device.c: ordinals are what CUDA_VISIBLE_DEVICES left; indexes are the machine's. */
 unsigned visible_devices(void);
@@ -70,9 +75,15 @@ void context_end(struct context *c);        /* gives back all it holds */
 CUresult context_check(struct context *c);  /* is it one, and alive? */
 CUresult context_heap(struct context *c);   /* a kernel that allocates is launched: settings.c */
 
-/* The calling thread's context, or the error that tells why there is none. For a green
+/* current.c
+ *
+ * The calling thread's context, or the error that tells why there is none. For a green
  * one it is the primary context, which everything made in it belongs to. */
 CUresult current_context(struct context **out);
+struct context *current_top(void); /* of the thread's stack as it is, alive or not; NULL: it is empty */
+bool current_is_full(void);        /* one more would not be pushed */
+CUresult current_push(struct context *c);
+CUresult current_pop(struct context **out);
 
 /* primary.c: taken by green contexts too, while which it cannot be reset. */
 CUresult primary_retain(CUdevice device, bool green, struct context **out);
@@ -149,9 +160,6 @@ void module_end(struct module *m);
 
 /* vmm.c: with FAKEGPU_ORPHANS, takes over imported memory whose exporter is gone. */
 void imports_adopt(void);
-
-/* memory.c: what an allocation of so many bytes takes on the device. */
-uint64_t physical_size(uint64_t bytes);
 
 /* host.c: memory that is really there, and that the device can reach. */
 enum host_kind { HOST_PINNED = 1, HOST_REGISTERED = 2, HOST_MANAGED = 4 };

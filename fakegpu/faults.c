@@ -8,7 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gate.h"
 #include "knobs.h"
 #include "report.h"
 
@@ -25,7 +24,6 @@ struct fault {
 
 enum { MAX_FAULTS = 16 };
 
-bool faults_are_armed;
 static struct fault faults[MAX_FAULTS];
 static unsigned fault_count;
 static pthread_once_t fault_once = PTHREAD_ONCE_INIT;
@@ -78,7 +76,7 @@ static void fault_load(void)
 	fault_parse("FAKEGPU_DIE", FAULT_DIE);
 	fault_parse("FAKEGPU_SLOW", FAULT_SLOW);
 	if (fault_count > 0 || knobs()->latency_us > 0)
-		store_relaxed(&faults_are_armed, true);
+		store_relaxed(&gates_armed, true);
 }
 
 void faults_load(void) { pthread_once(&fault_once, fault_load); }
@@ -146,7 +144,7 @@ CUresult fault_after(const char *name, CUresult result, bool die_after)
 void fault_inside(const char *point)
 {
 	int cancel;
-	if (__builtin_expect(!load_relaxed(&faults_are_armed), 1))
+	if (__builtin_expect(!load_relaxed(&gates_armed), 1))
 		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	fault_wait_here(point, true);

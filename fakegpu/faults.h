@@ -17,11 +17,10 @@
 
 #include "atomics.h"
 #include "cuda_abi.h"
+#include "gate.h"
 
 /* Reads the knobs. Called by cuInit; calls before it are never faulted but for cuInit itself. */
 void faults_load(void);
-
-extern bool faults_are_armed;
 
 /* Run before and after a call while any fault, latency or gate is set. */
 CUresult fault_before(const char *name, bool *die_after);
@@ -32,16 +31,16 @@ CUresult fault_after(const char *name, CUresult result, bool die_after);
 void fault_inside(const char *point);
 
 /* The body of an exported function: evaluates `call` with its faults around it. */
-#define ENTRY(name, call)                                                  \
-	do {                                                               \
-		bool die_ = false;                                         \
-		CUresult result_;                                          \
-		if (__builtin_expect(!load_relaxed(&faults_are_armed), 1)) \
-			return (call);                                     \
-		result_ = fault_before(#name, &die_);                      \
-		if (result_ == CUDA_SUCCESS)                               \
-			result_ = (call);                                  \
-		return fault_after(#name, result_, die_);                  \
+#define ENTRY(name, call)                                             \
+	do {                                                          \
+		bool die_ = false;                                    \
+		CUresult result_;                                     \
+		if (__builtin_expect(!load_relaxed(&gates_armed), 1)) \
+			return (call);                                \
+		result_ = fault_before(#name, &die_);                 \
+		if (result_ == CUDA_SUCCESS)                          \
+			result_ = (call);                             \
+		return fault_after(#name, result_, die_);             \
 	} while (0)
 
 #endif

@@ -4,10 +4,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "driver.h"
+#include "atomics.h"
+#include "export.h"
 #include "fakegpu.h"
+#include "report.h"
 
 enum { GATES = 16 };
+
+bool gates_armed;
 
 static struct gate {
 	char name[64];   /* of the call, with ":before" where it is that */
@@ -98,7 +102,7 @@ EXPORT void fakegpu_hold(const char *name, unsigned calls)
 	if (g != NULL)
 		g->left = calls;
 	pthread_mutex_unlock(&gate_lock);
-	store_relaxed(&faults_are_armed, true);
+	store_relaxed(&gates_armed, true);
 }
 
 EXPORT void fakegpu_open(const char *name)

@@ -4,6 +4,9 @@
 
 #include <stdbool.h>
 
+/* Set once there is a gate, a fault or a latency (faults.h): calls then look for theirs. */
+extern bool gates_armed;
+
 /* Waits if there is a gate here and it is shut. A thread may be cancelled there, as
  * it may be in many of the real driver's calls. */
 void gate_pass(const char *name, bool after);

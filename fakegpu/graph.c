@@ -1,13 +1,8 @@
-/* Graphs: memory nodes and kernel nodes, made by hand or by capture. An allocation node has
- * its address from the start, and its memory from launch to free. A launch puts what all
- * kernel nodes take together into its stream, as one piece of work. */
+#include "graph.h"
+
 #include <pthread.h>
 
-#include "capture.h"
-#include "driver.h"
-#include "graph.h"
 #include "graphpool.h"
-#include "module.h"
 #include "space.h"
 
 enum { AUTO_FREE_ON_LAUNCH = 1 };
@@ -145,32 +140,6 @@ CUresult graph_add_other(CUgraphNode *out, CUgraph g)
 {
 	struct graph_node like = {.type = NODE_EMPTY};
 	return graph_add(out, g, &like, "capture");
-}
-
-static CUresult graph_add_kernel_params(CUgraphNode *out, CUgraph g, const CUDA_KERNEL_NODE_PARAMS *p, CUkernel kernel)
-{
-	CUfunction f = p == NULL ? NULL : p->func != NULL ? p->func : kernel;
-	uint64_t blocks = p == NULL ? 0 : (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ;
-	struct module *m;
-
-	TRY(driver_ready());
-	if (f == NULL || blocks == 0 || p->blockDimX * p->blockDimY * p->blockDimZ == 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	TRY(launchable(f, &m));
-	return graph_add_kernel(out, g, f->ns + f->ns_per_block * blocks);
-}
-
-API cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
-{
-	(void)after, (void)count;
-	ENTRY(cuGraphAddKernelNode, graph_add_kernel_params(out, g, params, NULL));
-}
-
-API cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *params)
-{
-	(void)after, (void)count;
-	ENTRY(cuGraphAddKernelNode,
-	      graph_add_kernel_params(out, g, params == NULL ? NULL : &params->v1, params == NULL ? NULL : params->kern));
 }
 
 CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
@@ -346,7 +315,7 @@ static void graph_free_foreign(CUdeviceptr p)
 		graph_node_drop(n);
 }
 
-static CUresult graph_launch_locked(struct graph_exec *e)
+static CUresult graph_hold_locked(struct graph_exec *e)
 {
 	uint64_t need[MAX_DEVICES] = {0};
 	struct graph *g = e->graph;
@@ -383,46 +352,18 @@ uint64_t graph_exec_ns(CUgraphExec handle)
 	return ns;
 }
 
-static CUresult graph_launch(CUgraphExec handle, CUstream s)
+CUresult graph_hold(CUgraphExec handle, uint64_t *ns)
 {
-	struct graph_exec *e;
-	struct context *c;
-	uint64_t ns = 0;
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
-
-	TRY(driver_ready());
-	TRY(stream_check(s));
-	if (captures()) {
-		bool taken;
-		TRY(capture_graph(s, handle, &taken));
-		if (taken)
-			return CUDA_SUCCESS;
-	}
-	stream_enqueue(s);
 	pthread_mutex_lock(&graph_lock);
-	e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
+	struct graph_exec *e = handle_want(handle, HANDLE_EXEC, "cuGraphLaunch");
 	if (e != NULL) {
-		r = graph_launch_locked(e);
-		ns = e->ns;
+		r = graph_hold_locked(e);
+		*ns = e->ns;
 	}
 	pthread_mutex_unlock(&graph_lock);
-	if (work_timed && r == CUDA_SUCCESS && current_context(&c) == CUDA_SUCCESS)
-		stream_submit(c, s, ns);
 	return r;
 }
-
-API cuGraphLaunch(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, graph_launch(e, s)); }
-API cuGraphLaunch_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphLaunch, graph_launch(e, per_thread(s))); }
-
-static CUresult graph_upload(CUgraphExec e, CUstream s)
-{
-	TRY(driver_ready());
-	TRY(stream_check(s));
-	return handle_want(e, HANDLE_EXEC, "cuGraphUpload") == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-API cuGraphUpload(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, graph_upload(e, s)); }
-API cuGraphUpload_ptsz(CUgraphExec e, CUstream s) { ENTRY(cuGraphUpload, graph_upload(e, per_thread(s))); }
 
 CUresult graph_freed(struct graph_node *n)
 {

@@ -1,4 +1,5 @@
-/* Nodes of a graph, for those who make them: callers of the driver, and captures. */
+/* Graphs: memory nodes and kernel nodes, made by calls or by capture. An allocation node has
+ * its address from the start, and its memory from launch to free. */
 #ifndef FAKEGPU_GRAPH_H
 #define FAKEGPU_GRAPH_H
 
@@ -13,6 +14,8 @@ CUresult graph_add_other(CUgraphNode *out, CUgraph g); /* that takes neither tim
 CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p);
 
+/* A launch takes the memory of the allocation nodes; *ns is what its kernels take. */
+CUresult graph_hold(CUgraphExec e, uint64_t *ns);
 uint64_t graph_exec_ns(CUgraphExec e); /* what its kernels take; 0 where it is none */
 
 #endif

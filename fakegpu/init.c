@@ -6,8 +6,6 @@
 #include "knobs.h"
 #include "space.h"
 
-enum driver_state driver_state = DRIVER_COLD;
-
 static void init_child_of_fork(void)
 {
 	if (driver_state == DRIVER_COLD)

@@ -48,10 +48,6 @@ static void knob_read_all(void)
 	uint64_t n;
 
 	knob_values.block = LEDGER_UNIT;
-	if (knob_size("FAKEGPU_QUIET", &n))
-		knob_values.quiet = n != 0;
-	if (knob_size("FAKEGPU_STRICT", &n))
-		knob_values.strict = (int)n;
 	if (knob_size("FAKEGPU_LATENCY_US", &n))
 		knob_values.latency_us = (unsigned)n;
 	if (knob_size("FAKEGPU_BLOCK", &n) && n >= LEDGER_UNIT)

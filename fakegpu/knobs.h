@@ -6,8 +6,6 @@
 #include <stdint.h>
 
 struct knobs {
-	bool quiet;          /* FAKEGPU_QUIET */
-	int strict;          /* FAKEGPU_STRICT */
 	bool context_set;    /* FAKEGPU_CONTEXT was given */
 	uint64_t context;    /* FAKEGPU_CONTEXT */
 	uint64_t hidden;     /* FAKEGPU_HIDDEN */

@@ -4,22 +4,17 @@
 
 #include "module.h"
 
-struct loaded {
-	struct module *module;
-	struct loaded *next;
-};
-
 struct library {
 	struct handle handle;
 	struct image image;
 	void *data; /* ours, or the caller's where it must stay (a binary) */
 	bool owned;
 	struct function *kernels;
-	struct loaded *modules; /* one per context that used it */
+	struct module *modules; /* one per context that used it */
 	struct global *managed; /* its managed variables, from when they are asked for */
 };
 
-static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of modules */
+static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of managed variables */
 
 static CUresult library_load(CUlibrary *out, const void *data, bool owned)
 {
@@ -85,7 +80,7 @@ static CUresult library_unload(CUlibrary handle)
 	struct library *l;
 	TRY(library_get(handle, "cuLibraryUnload", &l));
 	while (l->modules != NULL)
-		module_end(l->modules->module); /* which takes itself off the list */
+		module_end(l->modules); /* which takes itself off the list */
 	for (struct global *g = l->managed, *next; g != NULL; g = next) {
 		next = g->next;
 		host_free_managed(g->address);
@@ -100,44 +95,7 @@ static CUresult library_unload(CUlibrary handle)
 
 API cuLibraryUnload(CUlibrary l) { ENTRY(cuLibraryUnload, library_unload(l)); }
 
-void library_forget(struct library *l, struct module *m)
-{
-	pthread_mutex_lock(&library_lock);
-	for (struct loaded **at = &l->modules; *at != NULL; at = &(*at)->next)
-		if ((*at)->module == m) {
-			struct loaded *gone = *at;
-			*at = gone->next;
-			free(gone);
-			break;
-		}
-	pthread_mutex_unlock(&library_lock);
-}
-
-CUresult library_module(struct library *l, struct module **out)
-{
-	struct loaded *use;
-	struct context *c;
-	CUresult r = CUDA_SUCCESS;
-
-	TRY(current_context(&c));
-	pthread_mutex_lock(&library_lock);
-	for (use = l->modules; use != NULL && use->module->handle.context != c; use = use->next) {
-	}
-	if (use == NULL) {
-		use = calloc(1, sizeof *use);
-		r = use == NULL ? CUDA_ERROR_OUT_OF_MEMORY : module_new(&use->module, l->data, l);
-		if (r == CUDA_SUCCESS) {
-			use->next = l->modules;
-			l->modules = use;
-		} else {
-			free(use);
-		}
-	}
-	if (r == CUDA_SUCCESS)
-		*out = use->module;
-	pthread_mutex_unlock(&library_lock);
-	return r;
-}
+CUresult library_module(struct library *l, struct module **out) { return module_of_library(out, l->data, l, &l->modules); }
 
 static CUresult library_get_module(CUmodule *out, CUlibrary handle)
 {

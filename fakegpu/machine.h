@@ -19,8 +19,6 @@
 #include "ledger.h"
 #include "models.h"
 
-enum { MAX_PROCESSES = 1024 };
-
 struct process_info {
 	unsigned slot;
 	uint32_t pid; /* in the outermost PID namespace the process knew of */

@@ -1,7 +1,6 @@
 /* Linear device memory: cuMemAlloc, cuMemFree and what asks about them. */
 #include "capture.h"
 #include "driver.h"
-#include "knobs.h"
 #include "space.h"
 
 enum { PITCH = 512 };
@@ -10,15 +9,6 @@ enum { PITCH = 512 };
 enum {
 	FREED_HERE = 1 << BLOCK_DATA | 1 << BLOCK_POOL | 1 << BLOCK_POOL_IMPORT | 1 << BLOCK_EXTERNAL,
 };
-
-/* The real driver cuts small allocations from 2 MiB blocks and rounds those above
- * 1 MiB up to whole blocks. By default every allocation is its own, rounded to
- * 512 bytes; FAKEGPU_BLOCK=2m rounds the large ones as the driver does. */
-uint64_t physical_size(uint64_t bytes)
-{
-	uint64_t block = knobs()->block;
-	return round_up(bytes, bytes > block / 2 ? block : LEDGER_UNIT);
-}
 
 static CUresult memory_alloc(CUdeviceptr *out, uint64_t bytes, bool low)
 {

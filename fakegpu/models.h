@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_DEVICES = 16 };
+enum { MAX_DEVICES = 16, MAX_PROCESSES = 1024 };
 
 struct model {
 	const char *key;   /* as written in FAKEGPU */

@@ -6,7 +6,8 @@
 
 #include "space.h"
 
-static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER; /* over lists of functions and variables */
+static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;      /* over lists of functions and variables */
+static pthread_mutex_t module_list_lock = PTHREAD_MUTEX_INITIALIZER; /* over libraries' lists of modules; taken before the other */
 
 char *file_read(const char *path)
 {
@@ -96,6 +97,40 @@ CUresult module_new(struct module **out, const void *data, struct library *libra
 	return CUDA_SUCCESS;
 }
 
+CUresult module_of_library(struct module **out, const void *data, struct library *library, struct module **list)
+{
+	struct context *c;
+	struct module *m;
+	CUresult r = CUDA_SUCCESS;
+
+	TRY(current_context(&c));
+	pthread_mutex_lock(&module_list_lock);
+	for (m = *list; m != NULL && m->handle.context != c; m = m->next) {
+	}
+	if (m == NULL && (r = module_new(&m, data, library)) == CUDA_SUCCESS) {
+		m->list = list;
+		m->next = *list;
+		*list = m;
+	}
+	pthread_mutex_unlock(&module_list_lock);
+	if (r == CUDA_SUCCESS)
+		*out = m;
+	return r;
+}
+
+static void module_unlist(struct module *m)
+{
+	if (m->list == NULL)
+		return;
+	pthread_mutex_lock(&module_list_lock);
+	for (struct module **at = m->list; *at != NULL; at = &(*at)->next)
+		if (*at == m) {
+			*at = m->next;
+			break;
+		}
+	pthread_mutex_unlock(&module_list_lock);
+}
+
 void module_end(struct module *m)
 {
 	struct global *next;
@@ -107,8 +142,7 @@ void module_end(struct module *m)
 	}
 	functions_drop(&m->functions);
 	machine_return(m->handle.context->device_index, KIND_MODULE, m->charged);
-	if (m->library != NULL)
-		library_forget(m->library, m);
+	module_unlist(m);
 	free(m->copy);
 	handle_drop(m);
 }

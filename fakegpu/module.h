@@ -31,9 +31,13 @@ struct module {
 	struct function *functions;
 	struct global *globals;
 	struct library *library; /* that loaded it, or NULL */
+	struct module **list;    /* the library's list of its modules, linked by next; module.c has its lock */
+	struct module *next;
 };
 
 CUresult module_new(struct module **out, const void *image, struct library *library);
+/* The module of a library in the current context, from its list of modules, loaded on first use. */
+CUresult module_of_library(struct module **out, const void *image, struct library *library, struct module **list);
 CUresult module_function(struct module *m, const char *name, struct function **out);
 CUresult module_global(struct module *m, const char *name, CUdeviceptr *p, uint64_t *size);
 
@@ -43,7 +47,6 @@ void functions_drop(struct function **list);
 
 /* library.c: the module of a library in the current context, loaded on first use. */
 CUresult library_module(struct library *l, struct module **out);
-void library_forget(struct library *l, struct module *m);
 
 /* A whole file, with a terminating zero byte. NULL if it cannot be read. */
 char *file_read(const char *path);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "knobs.h"
-#include "space.h"
 
 static const uint64_t POOL_CHUNK = 32 * MIB;
 static const uint64_t POOL_SMALL_CHUNK = 2 * MIB;
@@ -174,15 +173,13 @@ static bool pool_grow(struct pool *p, uint64_t need)
 	return true;
 }
 
-CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
+CUresult pool_take(struct pool *p, uint64_t bytes)
 {
-	struct block b = {.kind = BLOCK_POOL, .size = bytes, .device = p->device, .owner = p};
 	uint64_t rounded = round_up(bytes, LEDGER_UNIT);
-	bool ok, again, on_device = p->props.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+	bool ok, again;
 
 	if (bytes > machine_capacity(p->device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	TRY(current_context(&b.context));
 	pthread_mutex_lock(&p->lock);
 	again = p->pending >= rounded;
 	ok = !p->doomed && !p->imported &&
@@ -199,13 +196,5 @@ CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
 		fault_inside("poolAlloc");
 	}
 	pthread_mutex_unlock(&p->lock);
-	if (!ok)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (p->managed) /* on its device from the start, where it has one, as on an H200 */
-		ok = host_new_managed(bytes, CU_MEM_ATTACH_GLOBAL, p, on_device ? (int)p->device : -1, out) == CUDA_SUCCESS;
-	else if ((ok = space_take(&b, false)))
-		*out = b.address;
-	if (!ok)
-		pool_give(p, bytes);
 	return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -35,6 +35,7 @@ struct pool *pool_current(CUdevice ordinal);
 void pool_set_current(CUdevice ordinal, struct pool *p);
 CUresult pool_destroy(struct pool *p);
 void pool_trim(struct pool *p, uint64_t keep);
-CUresult pool_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes);
+/* Takes the bytes of an allocation from the pool, which grows if need be; pool_give gives them back. */
+CUresult pool_take(struct pool *p, uint64_t bytes);
 
 #endif

@@ -12,6 +12,22 @@ static CUresult poolcall_pool_get(CUmemoryPool handle, const char *call, struct 
 	return *out == NULL || (*out)->doomed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+static CUresult poolcall_alloc(struct pool *p, CUdeviceptr *out, uint64_t bytes)
+{
+	struct block b = {.kind = BLOCK_POOL, .size = bytes, .device = p->device, .owner = p};
+	bool ok, on_device = p->props.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+
+	TRY(current_context(&b.context));
+	TRY(pool_take(p, bytes));
+	if (p->managed) /* on its device from the start, where it has one, as on an H200 */
+		ok = host_new_managed(bytes, CU_MEM_ATTACH_GLOBAL, p, on_device ? (int)p->device : -1, out) == CUDA_SUCCESS;
+	else if ((ok = space_take(&b, false)))
+		*out = b.address;
+	if (!ok)
+		pool_give(p, bytes);
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult poolcall_alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, CUstream s)
 {
 	struct context *c;
@@ -31,7 +47,7 @@ static CUresult poolcall_alloc_from(CUdeviceptr *out, size_t bytes, CUmemoryPool
 		if (taken)
 			return CUDA_SUCCESS;
 	}
-	return pool_alloc(p, out, bytes);
+	return poolcall_alloc(p, out, bytes);
 }
 
 static CUresult poolcall_alloc_async(CUdeviceptr *out, size_t bytes, CUstream s)

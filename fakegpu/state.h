@@ -5,7 +5,8 @@
 
 #include "clock.h"
 #include "engine.h"
-#include "machine.h"
+#include "ledger.h"
+#include "models.h"
 
 enum record_state { RECORD_FREE, RECORD_LIVE };
 

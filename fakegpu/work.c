@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "books.h"
-#include "driver.h"
-#include "gate.h"
+#include "faults.h"
+#include "report.h"
 
 bool work_timed;
 
@@ -80,14 +80,13 @@ static struct engine_books *work_books(unsigned device, enum books_look look)
 	return b;
 }
 
-void work_open(struct context *c)
+void work_open(struct work *w, unsigned device)
 {
-	struct work *w = &c->work;
 	struct engine_books *b;
 
 	pthread_mutex_lock(&work_lock);
-	b = work_books(c->device_index, BOOKS_NOW_AND_THEN);
-	*w = (struct work){.open = true, .device = c->device_index};
+	b = work_books(device, BOOKS_NOW_AND_THEN);
+	*w = (struct work){.open = true, .device = device};
 	w->index = engine_join(machine_engine(w->device), b, machine_slot(), machine_identity(), machine_pid());
 	if (w->index == ENGINE_NONE) {
 		books_close(w->device, b);
@@ -117,9 +116,8 @@ static bool work_enter(const struct work *w, enum books_look look, struct engine
 	return false;
 }
 
-void work_close(struct context *c)
+void work_close(struct work *w)
 {
-	struct work *w = &c->work;
 	struct engine_books *b;
 	pthread_mutex_lock(&work_lock);
 	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {

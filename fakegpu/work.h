@@ -10,7 +10,6 @@
 
 #include "engine.h"
 
-struct context;
 struct work_mark;
 
 /* Of a context, in it. `open`, `number` and the marks are under work.c's lock. */
@@ -38,9 +37,9 @@ void work_load(void);
 /* What a kernel of this name takes: so many ns, and so many more for each block. */
 void work_duration(const char *kernel, uint64_t *ns, uint64_t *ns_per_block);
 
-/* A context begins: takes its place in the engine. And ends. */
-void work_open(struct context *c);
-void work_close(struct context *c);
+/* A context begins on a device: takes its place in the engine. And ends. */
+void work_open(struct work *w, unsigned device);
+void work_close(struct work *w);
 
 /* Submits work, and a mark at its end where one is given; waits where the queue is full. The entry, as the engine
  * names it. */

@@ -14,7 +14,7 @@
 enum lock_level {
 	LOCK_PRIMARY_CONTEXT = 1, /* hooks/context.c, one for each device */
 	LOCK_CONTEXT_MAKING,      /* hooks/context.c, one for each device */
-	LOCK_POOL_CURRENT,        /* hooks/pool.c */
+	LOCK_POOL_CURRENT,        /* hooks/pool_calls.c */
 	LOCK_POOL_LIST,           /* hooks/pool.c */
 	LOCK_OVERHEAD,            /* overhead.c */
 	LOCK_NVML,                /* nvml.c */

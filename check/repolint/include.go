@@ -2,6 +2,7 @@ package repolint
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"path"
 	"regexp"
@@ -9,72 +10,202 @@ import (
 	"strings"
 )
 
-// cRoot is the folder whose C files are kept in layers. Its files name each
-// other by their path below it, or beside the file that includes them.
-const cRoot = "shim"
+// cRoots are the folders of C that have no circle. A file includes another one of them by
+// its path below the folder, or by its path beside the file.
+var cRoots = []string{"fakegpu", "shim"}
 
-var includeLine = regexp.MustCompile(`^\s*#\s*include\s*"([^"]+)"`)
+// cLayers are the folders of shim, each above those before it. "" is shim itself.
+var cLayers = []string{"region", "", "compute", "hooks"}
 
-// include is one line that includes a file. A .c file and the .h file of the
-// same name are one unit.
-type include struct {
-	file, target string
-	line         int
+var (
+	includeLine = regexp.MustCompile(`^\s*#\s*include\s*"([^"]+)"`)
+
+	// What is no code: comments, strings and character constants.
+	cNoCode = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'`)
+	// A definition begins at the start of a line with a type. Macros that stand there have none.
+	cFunction = regexp.MustCompile(`(?m)^((?:\w+[\s*]+)+)(\w+)\([^;{}]*\)\s*\{`)
+	cVariable = regexp.MustCompile(`(?m)^((?:\w+[\s*]+)+)(\w+)(?:\[[^\]]*\])*(?:\s*=|;)`)
+	cWord     = regexp.MustCompile(`(\.|->)?\b([A-Za-z_]\w*)\b(\()?`)
+	cPrefix   = regexp.MustCompile(`__attribute__\(\(.*?\)\)`)
+)
+
+// cFile is what a file of C needs of other files, and has for them. A .c file and the .h
+// file of the same name are one unit.
+type cFile struct {
+	name     string
+	root     string          // the folder of cRoots that it is in
+	includes map[string]int  // the files that it names, and in which lines
+	own      map[string]bool // all that it defines
+	// What others can use of it. Test programs are no part of a library, and headers have only
+	// declarations: neither has any of these.
+	functions, variables []string
+	calls, names         map[string]int // words before a parenthesis and others, and in which lines
 }
 
-func (c *checker) checkIncludes(name string, text []byte) {
-	if !strings.HasPrefix(name, cRoot+"/") {
+func (c *checker) readC(name string, text []byte) {
+	root := cRoot(name)
+	if root == "" {
 		return
 	}
-	c.cFiles[name] = true
+	f := &cFile{name: name, root: root, includes: make(map[string]int)}
 	for i, line := range bytes.Split(text, []byte("\n")) {
-		m := includeLine.FindSubmatch(line)
-		if m == nil {
-			continue
-		}
-		target := string(m[1])
-		c.includes[cUnit(name)] = append(c.includes[cUnit(name)], include{name, target, i + 1})
-		if path.Dir(name) == cRoot && strings.HasPrefix(target, "hooks/") {
-			c.report(name, i+1, "%s is above the files of %s: let it register a callback", target, cRoot)
+		if m := includeLine.FindSubmatch(line); m != nil {
+			f.includes[string(m[1])] = i + 1
 		}
 	}
+	if path.Ext(name) == ".c" && !strings.HasPrefix(name, root+"/test/") {
+		f.readWords(text)
+	}
+	c.cFiles[name] = f
+	c.checkLayer(f)
 }
 
-// included returns the unit that a line includes, as the compiler finds it, or
-// "" for a file outside cRoot.
-func (c *checker) included(i include) string {
-	for _, folder := range []string{path.Dir(i.file), cRoot} {
-		if file := path.Join(folder, i.target); c.cFiles[file] {
-			return cUnit(file)
-		}
+func cRoot(name string) string {
+	top, _, _ := strings.Cut(name, "/")
+	if slices.Contains(cRoots, top) {
+		return top
 	}
 	return ""
 }
 
-func cUnit(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
-
-// checkCircles reports each include that closes a circle, as a depth-first walk in
-// the order of names finds it.
-func (c *checker) checkCircles() {
-	var (
-		walk func(unit string)
-		way  []string // the units between the start and here
-		done = make(map[string]bool)
-	)
-	walk = func(unit string) {
-		way = append(way, unit)
-		for _, i := range c.includes[unit] {
-			next := c.included(i)
-			if at := slices.Index(way, next); at >= 0 && next != unit {
-				c.report(i.file, i.line, "a circle: %s", strings.Join(append(slices.Clone(way[at:]), next), " includes "))
-			} else if at < 0 && !done[next] {
-				walk(next)
+func (f *cFile) readWords(text []byte) {
+	code := cNoCode.ReplaceAllFunc(text, func(m []byte) []byte { // lines stay where they are
+		return append(bytes.Repeat([]byte("\n"), bytes.Count(m, []byte("\n"))), ' ')
+	})
+	code = cPrefix.ReplaceAll(code, nil)
+	f.own, f.calls, f.names = make(map[string]bool), make(map[string]int), make(map[string]int)
+	f.functions = f.definitions(cFunction, code)
+	f.variables = f.definitions(cVariable, code)
+	for i, line := range bytes.Split(code, []byte("\n")) {
+		for _, m := range cWord.FindAllSubmatch(line, -1) {
+			if len(m[1]) > 0 {
+				continue // a field
+			}
+			words := f.names
+			if len(m[3]) > 0 {
+				words = f.calls
+			}
+			if _, ok := words[string(m[2])]; !ok {
+				words[string(m[2])] = i + 1
 			}
 		}
-		way = way[:len(way)-1]
+	}
+}
+
+// definitions returns the names that other files can use of those that the file defines.
+func (f *cFile) definitions(re *regexp.Regexp, code []byte) (shared []string) {
+	for _, m := range re.FindAllSubmatch(code, -1) {
+		words, name := strings.Fields(string(m[1])), string(m[2])
+		if slices.Contains(words, "extern") || slices.Contains(words, "typedef") {
+			continue
+		}
+		f.own[name] = true
+		if !slices.Contains(words, "static") {
+			shared = append(shared, name)
+		}
+	}
+	return shared
+}
+
+// checkLayer reports includes of a folder of shim that is above.
+func (c *checker) checkLayer(f *cFile) {
+	at := cLayer(strings.TrimPrefix(f.name, "shim/"))
+	if f.root != "shim" || at < 0 {
+		return
+	}
+	for target, line := range f.includes {
+		if strings.Contains(target, "/") && cLayer(target) > at {
+			c.report(f.name, line, "%s is above this folder: let it register a callback", target)
+		}
+	}
+}
+
+func cLayer(name string) int {
+	folder := path.Dir(name)
+	if folder == "." {
+		folder = ""
+	}
+	return slices.Index(cLayers, folder)
+}
+
+// included returns the file that an include finds, as the compiler does, or nil for one of
+// another folder.
+func (c *checker) included(f *cFile, target string) *cFile {
+	for _, folder := range []string{path.Dir(f.name), f.root} {
+		if found := c.cFiles[path.Join(folder, target)]; found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func cUnit(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
+
+// cEdge is a reason why a unit needs another one.
+type cEdge struct {
+	to, file string
+	line     int
+	why      string
+}
+
+// cEdges returns which units each unit needs: those that it includes, and those of which it calls
+// a function or names a variable. Includes alone do not show the second where units share a header.
+func (c *checker) cEdges() map[string][]cEdge {
+	edges := make(map[string][]cEdge)
+	for _, name := range slices.Sorted(maps.Keys(c.cFiles)) {
+		f := c.cFiles[name]
+		unit := cUnit(name)
+		for _, target := range slices.Sorted(maps.Keys(f.includes)) {
+			if found := c.included(f, target); found != nil {
+				edges[unit] = append(edges[unit], cEdge{cUnit(found.name), name, f.includes[target], "includes"})
+			}
+		}
+		use := func(other string, words []string, uses map[string]int) {
+			for _, word := range words {
+				if line := uses[word]; line > 0 && !f.own[word] {
+					edges[unit] = append(edges[unit], cEdge{cUnit(other), name, line, fmt.Sprintf("uses %s of", word)})
+				}
+			}
+		}
+		for _, other := range slices.Sorted(maps.Keys(c.cFiles)) {
+			if o := c.cFiles[other]; o.root == f.root {
+				use(other, o.functions, f.calls) // a function's name alone may be a field or a local variable
+				use(other, o.variables, f.names)
+			}
+		}
+	}
+	return edges
+}
+
+// checkCircles reports each pair of units of which the second closes a circle, as a depth-first
+// walk in the order of names finds it.
+func (c *checker) checkCircles() {
+	var (
+		walk  func(unit string)
+		way   []string // the units between the start and here, each with what leads to the next
+		units []string
+		edges = c.cEdges()
+		done  = make(map[string]bool)
+		told  = make(map[string]bool) // by pair of units
+	)
+	walk = func(unit string) {
+		units = append(units, unit)
+		for _, e := range edges[unit] {
+			way = append(way, unit+" "+e.why)
+			if at := slices.Index(units, e.to); at >= 0 && e.to != unit {
+				if !told[unit+" "+e.to] {
+					c.report(e.file, e.line, "a circle: %s %s", strings.Join(way[at:], " "), e.to)
+				}
+				told[unit+" "+e.to] = true
+			} else if at < 0 && !done[e.to] {
+				walk(e.to)
+			}
+			way = way[:len(way)-1]
+		}
+		units = units[:len(units)-1]
 		done[unit] = true
 	}
-	for _, unit := range slices.Sorted(maps.Keys(c.includes)) {
+	for _, unit := range slices.Sorted(maps.Keys(edges)) {
 		if !done[unit] {
 			walk(unit)
 		}

@@ -5,8 +5,8 @@
 //     internal/abi, internal/region and internal/agent/privsep, so that all unsafe code is
 //     easy to find;
 //   - no Go file is longer than 500 lines, unless it is generated;
-//   - the C files of shim include each other in no circle, and those of its
-//     root no file of hooks, so that each can be read after those below it;
+//   - the C files of shim and of fakegpu include and call each other in no circle, and the
+//     folders of shim have an order, so that each file can be read after those below it;
 //   - there is no C in internal and cmd: what runs in a process of its own is
 //     Go (docs/adr/0009-c-in-a-guest.md);
 //   - every link of a page to a file or a heading of this repository leads there;
@@ -43,7 +43,7 @@ var (
 
 // Check returns every violation of the rules in a repository, as path:line: what.
 func Check(repo fs.FS) ([]string, error) {
-	c := checker{repo: repo, packages: make(map[string]*packageDoc), cFiles: make(map[string]bool), includes: make(map[string][]include)}
+	c := checker{repo: repo, packages: make(map[string]*packageDoc), cFiles: make(map[string]*cFile)}
 	err := fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -76,8 +76,7 @@ func skipped(folder string) bool {
 type checker struct {
 	repo       fs.FS
 	packages   map[string]*packageDoc // by folder
-	cFiles     map[string]bool
-	includes   map[string][]include // by unit
+	cFiles     map[string]*cFile      // by name
 	violations []string
 }
 
@@ -102,7 +101,7 @@ func (c *checker) checkFile(name string, text []byte) error {
 	case ".md":
 		c.checkLinks(name, text)
 	case ".c", ".h":
-		c.checkIncludes(name, text)
+		c.readC(name, text)
 		if top, _, _ := strings.Cut(name, "/"); top == "internal" || top == "cmd" {
 			c.report(name, 1, "C belongs in the preloaded library, the stand-in driver and their test programs")
 		}

@@ -100,8 +100,8 @@ func TestCheck(t *testing.T) {
 			"shim/region/b.h":  "int b;\n",
 			"shim/hooks/a.c":   "#include \"a.h\"\n#include \"hooks/b.h\"\n",
 			"shim/hooks/b.h":   "#include \"b.h\"\n",
-			"fakegpu/a.h":      "#include \"b.h\"\n",
-			"fakegpu/b.h":      "#include \"a.h\"\n",
+			"p/a.h":            "#include \"b.h\"\n",
+			"p/b.h":            "#include \"a.h\"\n",
 			"shim/test/self.h": "#include \"self.h\"\n",
 		}, nil},
 		{"a circle of C files", map[string]string{
@@ -115,10 +115,31 @@ func TestCheck(t *testing.T) {
 			"shim/hooks/a.h": "#include \"hooks/b.h\"\n",
 			"shim/hooks/b.h": "#include \"a.h\"\n",
 		}, []string{"shim/hooks/b.h:1: a circle"}},
-		{"a root file that includes a hook", map[string]string{
-			"shim/a.c":       "#include \"hooks/b.h\"\n",
-			"shim/hooks/b.h": "int b;\n",
-		}, []string{"shim/a.c:1: hooks/b.h is above"}},
+		{"a folder that includes one above it", map[string]string{
+			"shim/a.c":         "#include \"hooks/b.h\"\n",
+			"shim/compute/a.c": "#include \"hooks/b.h\"\n#include \"region/c.h\"\n#include \"a.h\"\n",
+			"shim/region/c.c":  "#include \"compute/a.h\"\n",
+			"shim/hooks/b.h":   "int b;\n",
+		}, []string{"shim/a.c:1: hooks/b.h is above", "shim/compute/a.c:1: hooks/b.h is above", "shim/region/c.c:1: compute/a.h is above"}},
+		{"a circle of calls", map[string]string{
+			"fakegpu/all.h": "void a(int n);\nvoid b(int n);\nextern int count;\n",
+			"fakegpu/a.c":   "#include \"all.h\"\n\nvoid a(int n)\n{\n\tb(n);\n}\n",
+			"fakegpu/b.c":   "#include \"all.h\"\n\nint count = 3;\n\nvoid b(int n) { count = n; c(); }\n",
+			"fakegpu/c.c":   "#include \"all.h\"\n\nvoid c(void)\n{\n\ta(1);\n}\n",
+		}, []string{"fakegpu/c.c:5: a circle: fakegpu/a uses b of fakegpu/b uses c of fakegpu/c uses a of fakegpu/a"}},
+		{"a circle by a variable", map[string]string{
+			"shim/a.c": "unsigned long a_count[2];\nvoid a(void) { b(); }\n",
+			"shim/b.c": "void b(void) { a_count[1]++; }\n",
+		}, []string{"shim/b.c:1: a circle"}},
+		{"words that are no calls", map[string]string{
+			"shim/a.c": "static const char *text(void) { return \"b(1)\"; }\nint a(struct s *b) { return b->a + b(); } /* c(a) */\n",
+			"shim/b.c": "static int a(int n) { return n; }\nint b(void) { return a(1) + x.a + y->a(); }\n",
+			"shim/c.c": "// a(b)\nint c(int a) { return a; }\n",
+		}, nil},
+		{"a test calls what it likes", map[string]string{
+			"shim/a.c":      "void a(void) { b(); }\n",
+			"shim/test/b.c": "void b(void) { a(); }\nint main(void) { a(); }\n",
+		}, nil},
 	} {
 		repo := make(fstest.MapFS)
 		for name, text := range tt.repo {

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "check.h"
@@ -496,11 +497,38 @@ static int sharing(void)
 	return checks_failed > 0;
 }
 
+/* The kernel passes an engine's lock on where its owner is killed: robust futexes, of which qemu's
+ * emulation of Linux has none. It refuses to be told of them. */
+static bool locks_end_with_owners(void)
+{
+	void *head;
+	size_t size;
+	bool robust = syscall(SYS_get_robust_list, 0, &head, &size) == 0;
+	if (!robust)
+		fprintf(stderr, "time.c: not tested: processes killed with the engine's lock (no robust futexes here)\n");
+	return robust;
+}
+
+/* A process has the engine's lock when it is killed, and has run the engine for 5 ms but for the last
+ * store. So none of that happened: the next process finds the engine as it was before, without the dead
+ * one's work. */
+static void killed_with_lock(CUfunction f)
+{
+	uint64_t got = books((uint32_t)getpid(), 0).got_ns;
+	OK(launch(f, 1, NULL));
+	struct child stuck = spawn("stuck", "2048");
+	CHECK(WIFSIGNALED(end(stuck, SIGKILL)));
+	EQ(books((uint32_t)getpid(), 0).got_ns, got + 5 * MS);
+	EQ(books((uint32_t)stuck.pid, 0).got_ns, 0);
+	later(5 * MS);
+	OK(cuStreamQuery(NULL));
+}
+
 /* A neighbour without work costs nothing, and one that is killed leaves the round: with
  * its work undone, in the midst of advancing the engine or not. Its books stay. */
 static int neighbours(void)
 {
-	struct child idle, killed, stuck;
+	struct child idle, killed;
 	CUfunction f;
 	start();
 	f = kernel("long_one");
@@ -520,16 +548,8 @@ static int neighbours(void)
 	EQ(books((uint32_t)idle.pid, 0).got_ns, 0);
 	EQ(books((uint32_t)idle.pid, 0).turns, 0);
 
-	/* This one has the engine's lock when it dies, and has run it for 5 ms but for the last
-	 * store. So none of it was: the next one finds it as it was before, and without that one's work. */
-	uint64_t got = books((uint32_t)getpid(), 0).got_ns;
-	OK(launch(f, 1, NULL));
-	stuck = spawn("stuck", "2048");
-	CHECK(WIFSIGNALED(end(stuck, SIGKILL)));
-	EQ(books((uint32_t)getpid(), 0).got_ns, got + 5 * MS);
-	EQ(books((uint32_t)stuck.pid, 0).got_ns, 0);
-	later(5 * MS);
-	OK(cuStreamQuery(NULL));
+	if (locks_end_with_owners())
+		killed_with_lock(f);
 	CHECK(books((uint32_t)idle.pid, 0).live);
 	EQ(end(idle, 0), 0);
 	CHECK(!books((uint32_t)idle.pid, 0).live);
@@ -725,7 +745,8 @@ int main(int argc, char **argv)
 	EQ(AGAIN("neighbours", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("smi", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("fast", "FAKEGPU_CLOCK", "10"), 0);
-	EQ(AGAIN("killing", "FAKEGPU_CLOCK", "20"), 0);
+	if (locks_end_with_owners())
+		EQ(AGAIN("killing", "FAKEGPU_CLOCK", "20"), 0);
 	EQ(AGAIN("many", "FAKEGPU_CONTEXT", "1m"), 0); /* takes the places of all before it */
 	return FINISH();
 }

@@ -22,22 +22,6 @@
 
 #include "internal.h"
 
-/* A slot's two locks: of the process that has it, and of the open file that lives as long as
- * the driver's do in that process and its fork children. */
-enum alive_byte { ALIVE_PROCESS, ALIVE_FILES };
-
-static struct flock alive_byte_of(unsigned slot, enum alive_byte byte, short type)
-{
-	return (struct flock){
-		.l_type = type,
-		.l_whence = SEEK_SET,
-		.l_start = (off_t)(offsetof(struct ration_region, slots) + slot * sizeof(struct ration_slot) + byte),
-		.l_len = 1,
-	};
-}
-
-static struct flock alive_slot_byte(unsigned slot, short type) { return alive_byte_of(slot, ALIVE_PROCESS, type); }
-
 /* region_lock marks slot as this process's for as long as it lives. It only ever
  * tries: REGION_FULL where another process has the lock. */
 int region_lock(struct region *r, unsigned slot) { return region_lock_by(region_fd(r), slot); }
@@ -49,23 +33,15 @@ void region_lock_own(struct region *r)
 		region_lock(r, claim_slot(claim));
 }
 
-int region_lock_by(int fd, unsigned slot)
-{
-	struct flock l = alive_slot_byte(slot, F_WRLCK);
-	if (fcntl(fd, F_SETLK, &l) == 0)
-		return REGION_OK;
-	return errno == EAGAIN || errno == EACCES ? REGION_FULL : REGION_SYSTEM;
-}
-
 void region_unlock(struct region *r, unsigned slot)
 {
-	struct flock l = alive_slot_byte(slot, F_UNLCK);
+	struct flock l = region_lock_byte(slot, LOCK_PROCESS, F_UNLCK);
 	fcntl(region_fd(r), F_SETLK, &l);
 }
 
 int region_locked_by(struct region *r, unsigned slot)
 {
-	struct flock l = alive_slot_byte(slot, F_WRLCK); /* a lock for reading is in the way, too */
+	struct flock l = region_lock_byte(slot, LOCK_PROCESS, F_WRLCK); /* a lock for reading is in the way, too */
 	return fcntl(region_fd(r), F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 0 ? l.l_pid : 0;
 }
 
@@ -73,7 +49,7 @@ int region_locked_by(struct region *r, unsigned slot)
 bool region_kept(struct region *r, unsigned slot)
 {
 	/* The kernel names no process for such a lock, but says that it is there. */
-	struct flock l = alive_byte_of(slot, ALIVE_FILES, F_RDLCK);
+	struct flock l = region_lock_byte(slot, LOCK_FILES, F_RDLCK);
 	return fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
@@ -93,7 +69,7 @@ void region_keep(struct region *r)
 	int fd = claim ? region_file_again(r) : -1;
 	if (fd < 0)
 		return;
-	struct flock l = alive_byte_of(claim_slot(claim), ALIVE_FILES, F_WRLCK);
+	struct flock l = region_lock_byte(claim_slot(claim), LOCK_FILES, F_WRLCK);
 	if (fcntl(fd, F_OFD_SETLK, &l) == 0) {
 		/* Nothing of it is ever read. By its place, ration ps finds the fork children. */
 		void *mem = mmap(NULL, page, PROT_NONE, MAP_SHARED, fd, (off_t)(claim_slot(claim) * page));
@@ -273,7 +249,7 @@ unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 {
 	if (load_acquire(&alive_held[slot]) == status_gen(status))
 		return 0;
-	struct flock l = alive_slot_byte(slot, F_RDLCK);
+	struct flock l = region_lock_byte(slot, LOCK_PROCESS, F_RDLCK);
 	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return 0;
 	if (status_state(status) == RATION_SLOT_JOINING)

@@ -123,27 +123,6 @@ int region_return(struct region *r, unsigned device, unsigned kind, uint64_t byt
 
 uint64_t region_used(const struct region *r, unsigned device) { return ledger_units(region_ledger_word(r, device)) * RATION_UNIT; }
 
-uint64_t region_limit(const struct region *r, unsigned device) { return load_acquire(&r->limits->device[device].memory); }
-
-struct charge_setting {
-	unsigned device;
-	uint64_t limit;
-};
-
-static int charge_set_limit(struct ration_limits *page, const void *arg)
-{
-	const struct charge_setting *s = arg;
-	store_release(&page->device[s->device].memory, s->limit);
-	FAILPOINT(LIMIT_SET);
-	fetch_add(&page->changes, 1);
-	return REGION_OK;
-}
-
-int region_set_limit(struct region *r, unsigned device, uint64_t limit)
-{
-	return region_limits_with(r, charge_set_limit, &(struct charge_setting){device, limit});
-}
-
 void region_own_usage(struct region *r, unsigned device, struct ration_usage *f)
 {
 	uint64_t claim = load_acquire(&r->claim);

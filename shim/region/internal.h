@@ -2,6 +2,7 @@
 #ifndef RATION_REGION_INTERNAL_H
 #define RATION_REGION_INTERNAL_H
 
+#include <fcntl.h>
 #include <time.h>
 
 #include "atomics.h"
@@ -9,6 +10,8 @@
 #include "region.h"
 #include "turn.h"
 #include "words.h"
+
+struct stat;
 
 /* charge.c: region_keep_peak writes a device's peak, before something of it is returned. */
 void region_keep_peak(struct region *r, unsigned device);
@@ -21,14 +24,22 @@ int region_file_empty(struct region *r);
 int region_fd(struct region *r);
 int region_file_again(struct region *r); /* another open file of it, or -1; closing it drops this process's record locks */
 void region_file_close(struct region *r);
+int region_open_path(const char *path, int flags);
+int region_stat(int fd, struct stat *st);
+
+/* limits.c */
 int region_limits_find(const struct region *r, uint32_t *where);
 int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
 int region_offer(struct ration_limits *page, const void *limits); /* struct region_limits; as region_limits_with wants it */
 
+/* lock.c: which byte of the file is one of a slot's locks; region_lock_by tries to take the process's. */
+enum region_lock_byte { LOCK_PROCESS, LOCK_FILES };
+struct flock region_lock_byte(unsigned slot, enum region_lock_byte byte, short type);
+int region_lock_by(int fd, unsigned slot);
+
 /* alive.c */
 int region_lock(struct region *r, unsigned slot);
-int region_lock_by(int fd, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
 int region_locked_by(struct region *r, unsigned slot); /* PID; 0 where no process has it locked, or none that is seen */
 bool region_kept(struct region *r, unsigned slot);

@@ -1,0 +1,135 @@
+/* Making and destroying pools, and changing their settings. */
+#include "hooks/init.h"
+#include "hooks/pool.h"
+#include "log.h"
+
+int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
+{
+	struct device *d = NULL;
+	bool on_device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+	int denied = on_device ? init_enter_device(props->location.id, &d) : init_enter();
+	int result = REAL_UNLESS(denied, cuMemPoolCreate, out, props);
+	if (result != CUDA_SUCCESS || !attach_on())
+		return result;
+	/* Managed memory may move to a device at any time, wherever the pool is. */
+	bool managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && (d || !on_device);
+	enum pool_kind kind = managed ? POOL_MANAGED : d ? POOL_PINNED : POOL_UNCOUNTED;
+	if (pool_add(*out, d ? d->index : RATION_DEVICES, kind, true) || kind == POOL_UNCOUNTED)
+		return result;
+	/* One that has no place could not be counted. */
+	static uint32_t logged;
+	if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
+		log_error("more than %d memory pools at a time cannot be counted: refusing another", POOL_MADE_MAX);
+	REAL(cuMemPoolDestroy, *out);
+	*out = NULL;
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
+{
+	int result = REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
+	if (result == CUDA_SUCCESS && attach_on())
+		pool_add(*out, RATION_DEVICES, POOL_UNCOUNTED, true);
+	return result;
+}
+
+/* pool_is_default reports whether a pool is a device's own, which no program can destroy. */
+static bool pool_is_default(const struct pool *p, CUmemoryPool handle)
+{
+	CUmemoryPool own = NULL;
+	struct device *d = pool_device(p) < RATION_DEVICES ? device_at(pool_device(p)) : NULL;
+	if (!d)
+		return pool_is_managed_default(handle, (CUmemLocation){0, 0});
+	return p->managed ? pool_is_managed_default(handle, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, d->ordinal})
+			  : REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS && own == handle;
+}
+
+static mutex pool_current_lock; /* LOCK_POOL_CURRENT: over each change of a device's current pool */
+
+/* pool_replace_current makes a device's current pool another one, and returns whether it
+ * was from. */
+static bool pool_replace_current(const struct device *d, CUmemoryPool from, CUmemoryPool to)
+{
+	CUmemoryPool now = NULL;
+	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
+	bool was = REAL(cuDeviceGetMemPool, &now, d->ordinal) == CUDA_SUCCESS && now == from &&
+		   REAL(cuDeviceSetMemPool, d->ordinal, to) == CUDA_SUCCESS;
+	mutex_unlock(&pool_current_lock);
+	return was;
+}
+
+int cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	if (!attach_on())
+		return REAL(cuDeviceSetMemPool, device, pool);
+	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
+	int result = REAL(cuDeviceSetMemPool, device, pool);
+	mutex_unlock(&pool_current_lock);
+	return result;
+}
+
+int cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+	if (!attach_on())
+		return REAL(cuMemSetMemPool, location, type, pool);
+	mutex_lock(&pool_current_lock, LOCK_POOL_CURRENT);
+	int result = REAL(cuMemSetMemPool, location, type, pool);
+	mutex_unlock(&pool_current_lock);
+	return result;
+}
+
+/* pool_call_destroy asks the driver to destroy a pool that no thread finds meanwhile. A
+ * device whose current pool it is gets its own back before that, as the driver would have
+ * done with it: a thread that names no pool finds another one from then on. */
+static int pool_call_destroy(struct pool *p, CUmemoryPool handle)
+{
+	CUmemoryPool own = NULL;
+	struct device *d = p->counted && !p->managed ? device_at(pool_device(p)) : NULL;
+	bool current = d && REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS && pool_replace_current(d, handle, own);
+	pool_hide(p);
+	int result = REAL(cuMemPoolDestroy, handle);
+	pool_hidden(p, result == CUDA_SUCCESS ? NULL : handle);
+	if (result != CUDA_SUCCESS && current)
+		pool_replace_current(d, own, handle);
+	return result;
+}
+
+int cuMemPoolDestroy(CUmemoryPool handle)
+{
+	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
+	/* What the driver does not destroy is not hidden: other threads allocate from it. */
+	if (!p || pool_is_default(p, handle))
+		return REAL(cuMemPoolDestroy, handle);
+	/* What is left cannot be asked for afterwards, so the charge goes down to it now. */
+	pool_look(p, true);
+	int result = pool_call_destroy(p, handle);
+	if (result != CUDA_SUCCESS) {
+		pool_look(p, false);
+		return result;
+	}
+	pool_destroyed(p);
+	return result;
+}
+
+static void pool_look_at_handle(CUmemoryPool handle)
+{
+	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
+	if (p)
+		pool_look(p, false);
+}
+
+int cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	int result = REAL(cuMemPoolTrimTo, pool, keep);
+	pool_look_at_handle(pool);
+	return result;
+}
+
+int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
+	if (attach_on())
+		pool_expect_shrink(); /* a lower threshold counts at the next synchronisation */
+	pool_look_at_handle(pool);
+	return result;
+}

@@ -1,0 +1,144 @@
+/* The page of limits: inside the region, or in a file beside it that only an operator writes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* region_offer sets each limit that is still zero. The swap, not a store: of two
+ * processes that bring different limits the first one stands. */
+int region_offer(struct ration_limits *page, const void *limits)
+{
+	const struct region_limits *own = limits;
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		if (own->memory[d]) {
+			cas(&page->device[d].memory, 0, own->memory[d]);
+			FAILPOINT(INIT_LIMITS);
+		}
+		if (own->compute[d])
+			cas(&page->device[d].compute, 0, own->compute[d]);
+		if (own->compute_max[d])
+			cas(&page->device[d].compute_max, 0, own->compute_max[d]);
+	}
+	if (own->round)
+		cas(&page->round, 0, own->round);
+	return REGION_OK;
+}
+
+/* Room for a path on the stack of a program's thread, which may have 16 KiB in all: more than
+ * the settings have for a region's. */
+enum { LIMITS_PATH = 1024 };
+
+static bool limits_path(const struct region *r, char *path, size_t size)
+{
+	int n = snprintf(path, size, "%s" LIMITS_SUFFIX, r->path);
+	return n > 0 && (size_t)n < size;
+}
+
+/* limits_check refuses limits that are none, or that another user planted: they must
+ * be root's or the region's owner's, and no other user's to write. Where nobody but an operator can
+ * put anything at the path, they are the operator's: in a user namespace root has no number. */
+static int limits_check(struct region *r, int fd)
+{
+	struct ration_limits page;
+	struct stat st, region;
+	if (region_stat(fd, &st) != 0 || region_stat(region_fd(r), &region) != 0 || st.st_size != (off_t)sizeof page ||
+	    pread(fd, &page, sizeof page, 0) != (ssize_t)sizeof page)
+		return REGION_LIMITS;
+	if ((!r->any_owner && st.st_uid != 0 && st.st_uid != region.st_uid) || st.st_mode & 022)
+		return REGION_LIMITS;
+	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
+}
+
+/* region_limits_find says where the limits of a new region are: beside it where an
+ * operator put them there. Only where there is no such file they are inside. */
+int region_limits_find(const struct region *r, uint32_t *where)
+{
+	char path[LIMITS_PATH];
+	*where = RATION_LIMITS_BESIDE;
+	if (!limits_path(r, path, sizeof path))
+		return REGION_LIMITS;
+	if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+		if (errno != ENOENT)
+			return REGION_LIMITS;
+		*where = RATION_LIMITS_INSIDE;
+	}
+	return REGION_OK;
+}
+
+/* region_limits_open finds the page of limits this region goes by: the file beside it,
+ * wherever there is one. What the region says of that, its job could have written; it only
+ * says that a file which is missing has been there. */
+int region_limits_open(struct region *r)
+{
+	char path[LIMITS_PATH];
+	r->limits = &r->m->limits;
+	if (!limits_path(r, path, sizeof path))
+		return REGION_LIMITS;
+	int fd = region_open_path(path, O_RDONLY);
+	if (fd < 0)
+		return errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE ? REGION_OK : REGION_LIMITS;
+	int err = limits_check(r, fd);
+	if (!err) {
+		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);
+		if (page == MAP_FAILED)
+			err = REGION_SYSTEM;
+		else
+			r->limits = page, r->limits_beside = true;
+	}
+	close(fd);
+	return err;
+}
+
+/* region_limits_with maps the page of limits for writing while change runs. */
+int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg)
+{
+	int own = region_fd(r), fd = own, err = own < 0 ? REGION_SYSTEM : REGION_OK;
+	off_t offset = offsetof(struct ration_region, limits);
+	if (r->limits_beside) {
+		char path[LIMITS_PATH];
+		if (!limits_path(r, path, sizeof path) || (fd = region_open_path(path, O_RDWR)) < 0)
+			return REGION_LIMITS; /* not ours to change */
+		offset = 0;
+		err = limits_check(r, fd);
+	}
+	if (!err) {
+		/* From the beginning of the machine's page, which may be larger than ours. */
+		size_t before = (size_t)offset % (size_t)sysconf(_SC_PAGESIZE), size = before + sizeof(struct ration_limits);
+		char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset - (off_t)before);
+		if (mem == MAP_FAILED) {
+			err = REGION_SYSTEM;
+		} else {
+			madvise(mem, size, MADV_RANDOM); /* as in open_map */
+			err = change((struct ration_limits *)(mem + before), arg);
+			munmap(mem, size);
+		}
+	}
+	if (fd != own)
+		close(fd);
+	return err;
+}
+
+uint64_t region_limit(const struct region *r, unsigned device) { return load_acquire(&r->limits->device[device].memory); }
+
+struct limits_setting {
+	unsigned device;
+	uint64_t limit;
+};
+
+static int limits_set(struct ration_limits *page, const void *arg)
+{
+	const struct limits_setting *s = arg;
+	store_release(&page->device[s->device].memory, s->limit);
+	FAILPOINT(LIMIT_SET);
+	fetch_add(&page->changes, 1);
+	return REGION_OK;
+}
+
+int region_set_limit(struct region *r, unsigned device, uint64_t limit)
+{
+	return region_limits_with(r, limits_set, &(struct limits_setting){device, limit});
+}
