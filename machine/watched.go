@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
-	"ration/internal/pace"
 	"ration/internal/patience"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -272,7 +271,10 @@ func (w *watched) isOld(now time.Time) bool { return w.known && !w.fixed && now.
 
 // dueAfter returns when a job may be read again that was due at a time, and whose read cost so much.
 func dueAfter(due, now time.Time, cost time.Duration) time.Time {
-	return pace.After(due, now, readAhead, readShare*cost)
+	if earliest := now.Add(-readAhead); due.Before(earliest) {
+		due = earliest
+	}
+	return due.Add(readShare * cost)
 }
 
 // drop forgets what was read of the job.

@@ -29,11 +29,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"ration/internal/epoch"
 	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/node"
-	"ration/internal/pace"
 	"ration/machine"
 )
 
@@ -144,7 +145,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer timer.Stop()
 	var failed error
 	first := true
-	looks := pace.Pace{Every: gap, Most: maxLooks}
+	looks := rate.NewLimiter(rate.Every(gap), maxLooks)
 	a.all.Store(true)
 	for {
 		began := time.Now()
@@ -164,7 +165,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(time.Until(looks.Next(began)), time.Since(began))):
+		case <-time.After(max(looks.ReserveN(began, 1).DelayFrom(time.Now()), time.Since(began))):
 		}
 		select {
 		case <-ctx.Done():

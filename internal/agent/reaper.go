@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"ration/internal/agent/privsep"
-	"ration/internal/pace"
 	"ration/machine"
 )
 
@@ -186,7 +185,10 @@ func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
 	if took < reapTimeout {
 		rest = min(rest, maxReapRest)
 	}
-	return pace.After(due, now, reapAhead, rest)
+	if earliest := now.Add(-reapAhead); due.Before(earliest) {
+		due = earliest
+	}
+	return due.Add(rest)
 }
 
 // close ends those that are under way: half done is as good as not begun.

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/inotify"
-	"ration/internal/pace"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -103,7 +102,7 @@ func Wait(j Job) (end *End, err error) {
 func waitUnused(alive, file int, same func() bool) error {
 	defer closeIf(alive)
 	defer closeIf(file)
-	again := pace.Backoff{First: time.Millisecond, Last: time.Second}
+	again := Backoff{First: time.Millisecond, Last: time.Second}
 	for {
 		began := time.Now()
 		if alive >= 0 {

@@ -23,7 +23,6 @@ import (
 	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/launch"
-	"ration/internal/pace"
 	"ration/internal/safepath"
 )
 
@@ -331,7 +330,7 @@ func (k *keeper) awaitEnd(uid int, run job.Job) {
 // tries take the lock of all users' jobs, so there are fewer and fewer. waited is false where it could
 // not wait.
 func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bool, err error) {
-	again := pace.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Second}
+	again := job.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Second}
 	for {
 		began := time.Now()
 		if err := wait(); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -11,8 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"ration/internal/epoch"
-	"ration/internal/pace"
 	"ration/machine"
 )
 
@@ -95,8 +96,8 @@ func (h *hub) leave() {
 
 // follow draws the machine whenever it changes, and when the chart has to move on.
 func (h *hub) follow(ctx context.Context) {
-	draws := pace.Pace{Every: drawTime, Most: maxDraws}
-	for after(ctx, time.Until(draws.Next(time.Now()))) {
+	draws := rate.NewLimiter(rate.Every(drawTime), maxDraws)
+	for draws.Wait(ctx) == nil {
 		fresh := h.refresh()
 		select {
 		case <-ctx.Done():

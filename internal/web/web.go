@@ -16,7 +16,6 @@
 package web
 
 import (
-	"context"
 	"crypto/rand"
 	"embed"
 	"encoding/hex"
@@ -24,7 +23,6 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"time"
 
 	"ration/machine"
 )
@@ -93,16 +91,4 @@ func hostName() string {
 		return "this machine"
 	}
 	return name
-}
-
-// after waits, unless the context ends before.
-func after(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
