@@ -82,6 +82,8 @@ var recorded = map[string]string{
 	"text top":  "../../docs/top.txt", // TestTopMachine -record
 	"text demo": "",                   // TestDemoIsDocumented
 
+	"text flags": "", // TestCommandsPage of cmd/ration-man
+
 	"text install": "", // TestInstallScript of package deploy_test
 }
 

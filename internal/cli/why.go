@@ -76,7 +76,8 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it, or
 for root USER/NAME, a job of another user. Without it, all jobs are shown. A
 region keeps its latest 256 refusals. A process that has gone is shown by its
 PID. A ? marks a PID that only the job's own file names. A request that was
-repeated is shown once, with the number of times.
+repeated is shown once, with the number of times. Where an agent runs (ration
+agent), jobs that were removed are known as well.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
