@@ -118,17 +118,6 @@ func TestBrokenPipe(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"mem", "mem", 0}, {"mme", "mem", 2}, {"sumary", "summary", 1}, {"", "run", 3}, {"kitten", "sitting", 3}, {"name", "nam", 1}} {
-		if got := distance(c.a, c.b); got != c.want || distance(c.b, c.a) != c.want {
-			t.Errorf("%q to %q: %d, want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 // In a locale without Unicode, nothing that is printed has any, but for JSON.
 func TestASCII(t *testing.T) {
 	t.Setenv("LC_ALL", "C")

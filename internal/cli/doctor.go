@@ -13,8 +13,9 @@ import (
 func newDoctorCommand(a *app) *cobra.Command {
 	var opt doctor.Options
 	cmd := &cobra.Command{
-		Use:   "doctor [flags] [-- COMMAND [ARGUMENT...]]",
-		Short: "Check whether ration works on this machine",
+		Use:        "doctor [flags] [-- COMMAND [ARGUMENT...]]",
+		SuggestFor: []string{"check"},
+		Short:      "Check whether ration works on this machine",
 		Long: `Check this machine. Can jobs be made, and does the kernel keep their locks? Does
 the library load? Where is the driver, and do its calls reach the library in
 each way that programs use? Does the driver keep the time slices of shares? For

@@ -32,8 +32,9 @@ type psFlags struct {
 func newPsCommand(a *app) *cobra.Command {
 	var f psFlags
 	cmd := &cobra.Command{
-		Use:   "ps [JOB...]",
-		Short: "Show jobs, their limits and their processes",
+		Use:        "ps [JOB...]",
+		SuggestFor: []string{"list", "ls", "status", "show", "jobs"},
+		Short:      "Show jobs, their limits and their processes",
 		Long: `Show each job, its devices with their limits and usage, and its processes with
 what each of them holds. With JOBs, which are names, paths of regions, or for
 root USER/NAME, only those are shown.

@@ -28,8 +28,9 @@ const summaryStderr = "stderr"
 func newRunCommand(a *app) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [flags] -- COMMAND [ARGUMENT...]",
-		Short: "Start a command with a ration of GPU memory and time",
+		Use:        "run [flags] -- COMMAND [ARGUMENT...]",
+		SuggestFor: []string{"exec", "start", "launch"},
+		Short:      "Start a command with a ration of GPU memory and time",
 		Long: `Start a command as a job. All CUDA processes that it starts share the limit. A
 request that would exceed the limit is refused with CUDA's own out-of-memory
 error, which frameworks handle as on a full card.

@@ -63,8 +63,9 @@ type WhyHolder struct {
 func newWhyCommand(a *app) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
-		Use:   "why [JOB]",
-		Short: "Explain the latest refusals, and shares of time",
+		Use:        "why [JOB]",
+		SuggestFor: []string{"explain"},
+		Short:      "Explain the latest refusals, and shares of time",
 		Long: `Explain the latest refusals, the newest first: which process asked for how much,
 what was free, and which processes held the rest at that moment.
 
