@@ -70,7 +70,10 @@ programs:
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
 	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
 
-generate: ## write shim/region/abi.h and docs/format.md from the layout in internal/abi
+# What make generate writes: from the layout in internal/abi, and from the commands.
+GENERATED := shim/region/abi.h docs/format.md docs/commands.md
+
+generate: ## write shim/region/abi.h, docs/format.md and docs/commands.md
 	go generate ./...
 
 native: ## build the C libraries
@@ -118,12 +121,12 @@ test: generated lint models gpu-bundle ## everything that runs without a GPU: st
 	go test ./...
 	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -j$(CORES) -C $$dir test; done
 
-# What was there must be what the layout gives.
+# What was there must be what make generate writes.
 .PHONY: generated
 generated:
-	@mkdir -p build && cp shim/region/abi.h docs/format.md build
+	@mkdir -p build && cp $(GENERATED) build
 	@$(MAKE) --no-print-directory generate
-	@set -e; for file in shim/region/abi.h docs/format.md; do diff -u build/$${file##*/} $$file || { echo "$$file did not match internal/abi; it does now, commit it"; exit 1; }; done >&2
+	@set -e; for file in $(GENERATED); do diff -u build/$${file##*/} $$file || { echo "$$file was not what make generate writes; it is now, commit it"; exit 1; }; done >&2
 
 race: native ## the Go tests under the race detector, the C library under sanitizers
 	GORACE=atexit_sleep_ms=0 go test -race ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end

@@ -1,5 +1,5 @@
-// Command ration-man writes the man pages of ration, for its packages. It is a program of its own so that what
-// renders them, which takes 0.4 ms to be set up, is no part of each start of ration.
+// Command ration-man writes the man pages of ration, for its packages, and docs/commands.md. It is a program of its own
+// so that what renders them, which takes 0.4 ms to be set up, is no part of each start of ration.
 package main
 
 import (
@@ -10,16 +10,26 @@ import (
 	"ration/internal/cli"
 )
 
-const usage = "usage: ration-man FOLDER (writes a page for each command, and ration(7); SOURCE_DATE_EPOCH sets their date)"
+//go:generate go run . --page ../../docs/commands.md
+
+const usage = "usage: ration-man FOLDER (writes a man page for each command, and ration(7); SOURCE_DATE_EPOCH sets their date)\n" +
+	"       ration-man --page FILE (writes docs/commands.md)"
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 func run(args []string, stderr io.Writer) int {
-	if len(args) != 1 {
+	ref := cli.ReferenceOf()
+	var err error
+	switch {
+	case len(args) == 1:
+		err = writePages(ref, args[0])
+	case len(args) == 2 && args[0] == "--page":
+		err = os.WriteFile(args[1], commandsPage(ref), 0o644)
+	default:
 		fmt.Fprintln(stderr, usage)
 		return cli.ExitUsage
 	}
-	if err := writePages(cli.ReferenceOf(), args[0]); err != nil {
+	if err != nil {
 		fmt.Fprintln(stderr, "ration-man:", err)
 		return cli.ExitFailed
 	}

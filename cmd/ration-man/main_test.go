@@ -3,10 +3,15 @@ package main
 import (
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"ration/internal/cli"
+	"ration/machine"
 )
 
 func TestMain(m *testing.M) {
@@ -30,5 +35,44 @@ func TestNotInRation(t *testing.T) {
 	}
 	if !strings.Contains(string(out), "ration/internal/cli\n") {
 		t.Errorf("got %s", out)
+	}
+}
+
+// docs/commands.md is what the commands say now.
+func TestCommandsPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/commands.md")
+	if err != nil || string(page) != string(commandsPage(cli.ReferenceOf())) {
+		t.Errorf("docs/commands.md is not what the commands say (make generate writes it): %v", err)
+	}
+}
+
+// The shape of a JSON value has every field once, at the depth where it is.
+func TestJSONShape(t *testing.T) {
+	type inner struct {
+		Bytes int       `json:"bytes"`
+		At    time.Time `json:"at,omitzero"`
+	}
+	type base struct {
+		Path string `json:"path"`
+	}
+	type outer struct {
+		base
+		Devices []*inner       `json:"devices"`
+		First   *inner         `json:"first,omitempty"`
+		Values  map[string]int `json:"values"`
+		Names   []string       `json:"names"`
+		hidden  int
+		Skipped int `json:"-"`
+	}
+	want := `    {"path", "values", "names",
+      "devices": [{"bytes", "at"}],
+      "first": as in "devices"}`
+	if got := jsonShape(reflect.TypeFor[outer](), true); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	if got := jsonShape(reflect.TypeFor[struct {
+		All []machine.Process `json:"all"`
+	}](), false); got != `    {"all": [as in ration ps]}` {
+		t.Errorf("got:\n%s", got)
 	}
 }

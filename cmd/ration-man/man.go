@@ -69,14 +69,20 @@ func manPage(ref cli.Reference, c *cobra.Command) ([]byte, *time.Time, error) {
 	return []byte(strings.TrimRight(text, "\n") + "\n" + more + seeAlso + strings.TrimLeft(others, "\n") + "\\fBration(7)\\fP\n"), header.Date, nil
 }
 
-// manSections renders what holds for a command and all others: names with what they mean.
+// manSections renders what holds for a command and all others.
 func manSections(ref cli.Reference, command string) string {
 	var out strings.Builder
 	for _, s := range ref.Sections(command) {
-		fmt.Fprintf(&out, ".SH %s\n", s.Title)
-		for _, e := range s.Entries {
-			fmt.Fprintf(&out, ".TP\n\\fB%s\\fP\n%s\n", roff(e.Name), roff(e.Text))
-		}
+		out.WriteString(manEntries(s.Title, s.Entries))
+	}
+	return out.String()
+}
+
+func manEntries(title string, entries []cli.Entry) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, ".SH %s\n", title)
+	for _, e := range entries {
+		fmt.Fprintf(&out, ".TP\n\\fB%s\\fP\n%s\n", roff(e.Name), roff(e.Text))
 	}
 	return out.String()
 }
@@ -94,22 +100,8 @@ func roff(text string) string {
 func referencePage(ref cli.Reference, date *time.Time) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, ".TH \"RATION\" \"7\" \"%s\" \"ration %s\" \"ration\"\n", date.Format("Jan 2006"), ref.Version)
-	out.WriteString(`.SH NAME
-ration \- words, sizes, variables, files and exit statuses of ration(1)
-.SH DESCRIPTION
-A \fBjob\fP is a command and all processes that it starts. They share one limit for each device.
-.PP
-A \fBregion\fP is the file with a job's limits and the account of each of its processes. A job is named as
-\fBration ps\fP shows it, or by the path of its region: an argument with a slash in it is a path.
-.PP
-A \fBsize\fP is 10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes.
-0 or none is no limit. Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others.
-.PP
-A \fBcontext\fP is what each CUDA process holds before its first tensor, 518 MiB on an H200. It counts.
-.PP
-Every command that prints data takes \fB\-\-json\fP, and then prints one JSON value on standard output. Errors go to
-standard error.
-`)
+	out.WriteString(".SH NAME\nration \\- words, sizes, variables, files and exit statuses of ration(1)\n")
+	out.WriteString(manEntries("DESCRIPTION", ref.Words))
 	out.WriteString(manSections(ref, "ration"))
 	out.WriteString(".SH SEE ALSO\n\\fBration(1)\\fP, \\fBration\\-run(1)\\fP\n")
 	return []byte(out.String())

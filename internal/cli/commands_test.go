@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,13 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ration/check/bench"
-	"ration/check/scenario"
-	"ration/internal/doctor"
 	"ration/internal/job"
-	"ration/internal/launch"
 	"ration/internal/region"
-	"ration/machine"
 )
 
 // visibleCommands returns all commands that the help lists.
@@ -73,8 +66,8 @@ func TestCommandsHaveHelp(t *testing.T) {
 	}
 }
 
-// documentedCommands returns the sections of docs/commands.md by their title.
-func documentedCommands(t *testing.T) map[string]string {
+// docs/commands.md, which cmd/ration-man writes, has every command, its flags, and every exit status.
+func TestCommandsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/commands.md")
 	if err != nil {
 		t.Fatal(err)
@@ -84,12 +77,6 @@ func documentedCommands(t *testing.T) map[string]string {
 		title, text, _ := strings.Cut(part, "\n")
 		parts[title] = text
 	}
-	return parts
-}
-
-// docs/commands.md has every command, its flags, and every exit status.
-func TestCommandsAreDocumented(t *testing.T) {
-	parts := documentedCommands(t)
 	for _, c := range visibleCommands() {
 		if c.Parent().Name() != "ration" {
 			continue
@@ -106,51 +93,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 		})
 	}
 	for _, status := range []string{"0", "1", "2", "3", "126", "127", "130", "141", "143"} {
-		if !strings.Contains(parts["Exit statuses"], "\n| "+status+" |") {
+		if !strings.Contains(parts["Exit statuses"], "\n- `"+status+"`: ") {
 			t.Errorf("docs/commands.md does not say what exit status %s means", status)
-		}
-	}
-}
-
-// addFields adds the JSON names of a type's fields, and of the types in it but for skip.
-func addFields(of reflect.Type, names map[string]bool, skip reflect.Type) {
-	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
-		of = of.Elem()
-	}
-	if of.Kind() != reflect.Struct || of == skip {
-		return
-	}
-	for f := range of.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name != "" {
-			names[name] = true
-		}
-		if name != "" || f.Anonymous {
-			addFields(f.Type, names, skip)
-		}
-	}
-}
-
-// docs/commands.md has exactly the fields that each command prints with --json. Those
-// of a process are listed with ration ps.
-func TestJSONIsDocumented(t *testing.T) {
-	parts := documentedCommands(t)
-	quoted := regexp.MustCompile(`"([a-z_]+)"`)
-	for command, value := range map[string]any{
-		"run": launch.Summary{}, "ps": machine.Machine{}, "limit": Limits{}, "why": Why{}, "rm": Removals{}, "doctor": doctor.Report{}, "wait": Waited{}, "events": machine.Event{},
-		"library": Library{}, "demo": scenario.DemoReport{}, "selftest": scenario.SelftestReport{}, "bench": bench.Report{}, "version": Version{},
-	} {
-		want, got := map[string]bool{}, map[string]bool{}
-		skip := reflect.TypeFor[machine.Process]()
-		if command == "ps" {
-			skip = nil
-		}
-		addFields(reflect.TypeOf(value), want, skip)
-		for _, m := range quoted.FindAllStringSubmatch(parts["ration "+command], -1) {
-			got[m[1]] = true
-		}
-		if !maps.Equal(got, want) {
-			t.Errorf("ration %s --json: documented are %v, printed are %v", command, slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
 		}
 	}
 }
@@ -170,17 +114,6 @@ func TestBrokenPipe(t *testing.T) {
 		writer.Close()
 		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 141 || said.Len() > 0 {
 			t.Errorf("ration %q: %v, and said %q", args, err, said.String())
-		}
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"mem", "mem", 0}, {"mme", "mem", 2}, {"sumary", "summary", 1}, {"", "run", 3}, {"kitten", "sitting", 3}, {"name", "nam", 1}} {
-		if got := distance(c.a, c.b); got != c.want || distance(c.b, c.a) != c.want {
-			t.Errorf("%q to %q: %d, want %d", c.a, c.b, got, c.want)
 		}
 	}
 }

@@ -95,7 +95,7 @@ plugin is one. In the namespace of the whole machine it is refused.
 
 Exit status: 0 if all is mounted; anything else means that the programs must
 not be started, as part of it may be missing.`,
-		Example:           `  unshare --mount sh -c 'ration mount train && exec setpriv --reuid=ann --regid=ann --init-groups bash'`,
+		Example:           `  unshare --mount sh -c 'ration mount train && exec setpriv --reuid=ann --regid=ann --init-groups sh'`,
 		Args:              argCount(1, 1, "a job"),
 		ValidArgsFunction: completeJobs(1),
 		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return withLaunchStatus(launch.Mount(args[0])) }),

@@ -79,8 +79,9 @@ func blocks(lines []string) (out []block) {
 
 // recorded is the blocks that other tests record or compare, by their kind.
 var recorded = map[string]string{
-	"text top":  "../../docs/top.txt", // TestTopMachine -record
-	"text demo": "",                   // TestDemoIsDocumented
+	"text demo": "", // TestDemoIsDocumented
+
+	"text flags": "", // TestCommandsPage of cmd/ration-man
 
 	"text install": "", // TestInstallScript of package deploy_test
 }

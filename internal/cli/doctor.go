@@ -13,13 +13,15 @@ import (
 func newDoctorCommand(a *app) *cobra.Command {
 	var opt doctor.Options
 	cmd := &cobra.Command{
-		Use:   "doctor [flags] [-- COMMAND [ARGUMENT...]]",
-		Short: "Check whether ration works on this machine",
+		Use:        "doctor [flags] [-- COMMAND [ARGUMENT...]]",
+		SuggestFor: []string{"check"},
+		Short:      "Check whether ration works on this machine",
 		Long: `Check this machine. Can jobs be made, and does the kernel keep their locks? Does
 the library load? Where is the driver, and do its calls reach the library in
 each way that programs use? Does the driver keep the time slices of shares? For
 the last one, a context is made on device 0 for a moment. Then the jobs that are
-there are checked. Beside each problem it says what to do.
+there are checked, and the agent: its socket, its version, and its unit where
+systemd runs. Beside each problem it says what to do.
 
 With a command, it is run with the library and without a limit, to see whether
 it is counted, and which of the calls that it looked up are not. Its output goes

@@ -25,8 +25,9 @@ type eventsFlags struct {
 func newEventsCommand(a *app) *cobra.Command {
 	var f eventsFlags
 	cmd := &cobra.Command{
-		Use:   "events [JOB...]",
-		Short: "Print what happens to jobs",
+		Use:        "events [JOB...]",
+		SuggestFor: []string{"log", "logs"},
+		Short:      "Print what happens to jobs",
 		Long: `Print what has happened to jobs, the earliest first: starts, ends, refusals,
 and deaths of processes, as far as it is still known. With --follow it goes on
 with what happens, until it is interrupted. With JOBs, names or paths of

@@ -59,8 +59,9 @@ func newLimitCommand(a *app) *cobra.Command {
 	var device int
 	var compute computeFlags
 	cmd := &cobra.Command{
-		Use:   "limit JOB [SIZE]",
-		Short: "Show or change a job's limits while it runs",
+		Use:        "limit JOB [SIZE]",
+		SuggestFor: []string{"set", "update"},
+		Short:      "Show or change a job's limits while it runs",
 		Long: `Show a job's limits, or change them while it runs.
 
 JOB is a name that ration ps shows, the path of a region, with a slash in it, or

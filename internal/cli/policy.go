@@ -24,8 +24,9 @@ const policyService = "ration-policy.service"
 
 func newPolicyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "policy",
-		Short: "Give every user of the machine a ration, whatever they start",
+		Use:        "policy",
+		SuggestFor: []string{"config", "user", "users"},
+		Short:      "Give every user of the machine a ration, whatever they start",
 		Long: `Give every user of this machine a ration of its GPUs, by a file of the
 operator's, ` + policy.ConfigFile + `. Every CUDA program of a user is then in
 that user's job, without anybody typing ration: after SSH, su, cron, and env -i.

@@ -32,15 +32,18 @@ type psFlags struct {
 func newPsCommand(a *app) *cobra.Command {
 	var f psFlags
 	cmd := &cobra.Command{
-		Use:   "ps [JOB...]",
-		Short: "Show jobs, their limits and their processes",
+		Use:        "ps [JOB...]",
+		SuggestFor: []string{"list", "ls", "status", "show", "jobs"},
+		Short:      "Show jobs, their limits and their processes",
 		Long: `Show each job, its devices with their limits and usage, and its processes with
 what each of them holds. With JOBs, which are names, paths of regions, or for
 root USER/NAME, only those are shown.
 
 A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
-that have ended.
+that have ended. The kernel's locks say all this: a job's processes, and its
+command with all that it starts, hold locks on its files. How a job ended is
+known where ration run --summary stayed to see it.
 
 The columns: SLOT is the number of a process's account in the region. HOLDS is
 the sum of CONTEXT, DATA and the others. DRIFT is how much more the driver
@@ -52,9 +55,11 @@ Where there is a driver, its devices come first, with what is handed out of
 them. Processes that hold memory and belong to no job come last, and then what
 the owner of the machine should know.
 
-Root sees the jobs of all users, of a job with very many processes those that
-hold most; with JOB, all of them. A plain name is root's own job, or else the
-only one of that name which runs. Others see their own: those in
+Root sees the jobs of all users, also those that a process has locked in any
+other place, such as a container; of a job with very many processes those that
+hold most; with JOB, all of them. A user whose folder does not answer within two
+seconds is named, and hides nobody else. A plain name is root's own job, or else
+the only one of that name which runs. Others see their own: those in
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
 another folder, also to root, and ` + job.EnvRegion + `
 one more region.

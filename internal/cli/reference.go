@@ -3,14 +3,31 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"ration/check/bench"
+	"ration/check/scenario"
+	"ration/internal/doctor"
+	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/machine"
 )
 
-// entry is a name with what it means: a variable, a file, an exit status.
-type entry struct{ name, text string }
+// Entry is a name with what it means: a word, a variable, a file, an exit status.
+type Entry struct{ Name, Text string }
 
-// exitStatuses, variables and files are what every man page has, and ration(7).
-var exitStatuses = []entry{
+// words, exitStatuses, variables and files hold for all commands.
+var words = []Entry{
+	{"job", "A command and all processes that it starts. They share one limit for each device. A job is named as ration ps shows it, or by the path of its region: " +
+		"an argument with a slash in it is a path. Root names a job of another user USER/NAME; a plain name is root's own job, or else the only one of that name which runs, or the only one there is. " +
+		"If several users have one, or the jobs of some user cannot be read, it is refused."},
+	{"region", "The file with a job's limits and the account of each of its processes. A slot is the number of an account."},
+	{"size", "10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes. 0 or none is no limit. " +
+		"Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others."},
+	{"context", "What each CUDA process holds before its first tensor, 518 MiB on an H200. It counts."},
+	{"JSON", "Every command that prints data takes --json, and then prints one JSON value on standard output. Sizes are bytes, and times are Unix nanoseconds; those that end in _at, and at, are the same as RFC 3339. " +
+		"Fields may be added; none is renamed or removed without a new major version. Errors and warnings go to standard error. Text for people may change."},
+}
+
+var exitStatuses = []Entry{
 	{"0", "All is well."},
 	{"1", "A check failed, or the work could not be done: a limit that may not be changed, a job that could not be removed."},
 	{"2", "Bad arguments, or a bad value in the environment. Nothing was done."},
@@ -23,7 +40,7 @@ var exitStatuses = []entry{
 }
 
 // variablesOfRun are for ration run, and for programs with the library preloaded.
-var variablesOfRun = []entry{
+var variablesOfRun = []Entry{
 	{limit.EnvMemory + ", " + limit.EnvMemory + "_<i>", "The memory limit on each device, or on the device of that number: 10g, 1024m, 25%. 0 or none is no limit. --mem comes first."},
 	{limit.EnvCompute + ", " + limit.EnvCompute + "_<i>", "A share of a device's time in per cent: 30. --compute comes first."},
 	{limit.EnvPolicy, "What " + limit.EnvCompute + " is: default a share, force a cap, disable neither."},
@@ -33,7 +50,7 @@ var variablesOfRun = []entry{
 }
 
 // variablesOfLibrary are for programs with the library preloaded.
-var variablesOfLibrary = []entry{
+var variablesOfLibrary = []Entry{
 	{"RATION_REGION, CUDA_DEVICE_MEMORY_SHARED_CACHE", "The path of the job's region. ration run sets the first, which comes first. The second is HAMi-core's; ps, why and top show the region that it names as well."},
 	{"RATION_LOG", "What the library writes to standard error: error, warn, info or debug. Without it LIBCUDA_LOG_LEVEL, then LOG_LEVEL, 0 to 4, as in HAMi-core."},
 	{"LIBCUDA_LOG_LEVEL, LOG_LEVEL", "HAMi-core's names for RATION_LOG, 0 to 4."},
@@ -46,7 +63,7 @@ var variablesOfLibrary = []entry{
 }
 
 // variablesOfAll are for all commands.
-var variablesOfAll = []entry{
+var variablesOfAll = []Entry{
 	{"RATION_DIR", "The folder of jobs, instead of those below."},
 	{"RATION_LIB", "The folder into which the library is unpacked, instead of those below."},
 	{"XDG_RUNTIME_DIR, TMPDIR, XDG_CACHE_HOME", "Where these folders are for users who are not root."},
@@ -55,7 +72,7 @@ var variablesOfAll = []entry{
 	{"TERM", "dumb: nothing is drawn in place."},
 }
 
-var files = []entry{
+var files = []Entry{
 	{"/run/ration/JOB/region", "A job of root: its limits, and what each process holds. Beside it: info (how it was started), and region.limits (limits that only the file's owner can change)."},
 	{"$XDG_RUNTIME_DIR/ration/JOB/region, /tmp/ration-UID/JOB/region", "A job of another user. ~/.local/state/ration/JOB where another user has made that folder."},
 	{"/run/ration/lib, /var/lib/ration/lib, ~/.cache/ration/lib", "The unpacked library, in a folder named by its content."},
@@ -70,7 +87,7 @@ var files = []entry{
 }
 
 // variablesOf returns the variables that a command looks at.
-func variablesOf(command string) (out []entry) {
+func variablesOf(command string) (out []Entry) {
 	switch command {
 	case "run", "ration":
 		out = append(append(out, variablesOfRun...), variablesOfLibrary...)
@@ -84,35 +101,43 @@ func variablesOf(command string) (out []entry) {
 	return append(out, variablesOfAll...)
 }
 
-// Reference is what man pages are written of (cmd/ration-man).
+// outputs are the values that commands print with --json.
+var outputs = map[string]any{
+	"bench": bench.Report{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
+	"library": Library{}, "limit": Limits{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "selftest": scenario.SelftestReport{},
+	"version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
+	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy show": PolicyShown{},
+}
+
+// pages are the pages of docs that say more about a command.
+var pages = map[string][]string{
+	"run": {"running.md", "compute.md"}, "create": {"containers.md", "slurm.md"}, "cdi": {"containers.md"}, "mount": {"slurm.md"}, "kube": {"kubernetes.md"},
+	"policy": {"shared-server.md"}, "ps": {"scripting.md"}, "web": {"monitoring.md", "security.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
+	"metrics": {"monitoring.md"}, "limit": {"compute.md"}, "why": {"troubleshooting.md"}, "doctor": {"troubleshooting.md"}, "library": {"from-hami-core.md"},
+	"bench": {"benchmarks.md"},
+}
+
+// Reference is what cmd/ration-man writes the man pages and docs/commands.md of.
 type Reference struct {
 	Root    *cobra.Command
 	Version string
+	Words   []Entry
+	Outputs map[string]any      // by the command's name without ration
+	Pages   map[string][]string // likewise
 }
 
-// Section is a section that every page has.
+// Section is names with what they mean, under a title.
 type Section struct {
 	Title   string
 	Entries []Entry
 }
 
-// Entry is a name with what it means.
-type Entry struct{ Name, Text string }
-
 // ReferenceOf returns the reference of this version.
-func ReferenceOf() Reference { return Reference{newRootCommand(&app{}), version} }
+func ReferenceOf() Reference {
+	return Reference{newRootCommand(&app{}), version, words, outputs, pages}
+}
 
 // Sections returns what holds for a command, by its name, and all others.
-func (Reference) Sections(command string) (out []Section) {
-	for _, s := range []struct {
-		title   string
-		entries []entry
-	}{{"EXIT STATUS", exitStatuses}, {"ENVIRONMENT", variablesOf(command)}, {"FILES", files}} {
-		section := Section{Title: s.title}
-		for _, e := range s.entries {
-			section.Entries = append(section.Entries, Entry{e.name, e.text})
-		}
-		out = append(out, section)
-	}
-	return out
+func (Reference) Sections(command string) []Section {
+	return []Section{{"EXIT STATUS", exitStatuses}, {"ENVIRONMENT", variablesOf(command)}, {"FILES", files}}
 }

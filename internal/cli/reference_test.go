@@ -39,7 +39,7 @@ var variableName = regexp.MustCompile(`"(RATION_[A-Z_]+|CUDA_(?:DEVICE|DISABLE|O
 func TestVariablesAreDocumented(t *testing.T) {
 	documented := map[string]bool{}
 	for _, e := range variablesOf("ration") {
-		for name := range strings.SplitSeq(e.name, ", ") {
+		for name := range strings.SplitSeq(e.Name, ", ") {
 			documented[strings.TrimSuffix(name, "_<i>")] = true
 		}
 	}
@@ -77,43 +77,5 @@ func TestVariablesAreDocumented(t *testing.T) {
 		if !named[name] && variableName.MatchString(`"`+name+`"`) {
 			t.Errorf("%s is in ration(7), and not in the sources", name)
 		}
-	}
-}
-
-// docs/commands.md has the same variables and files as the man pages.
-func TestReferencePage(t *testing.T) {
-	const path, begin, end = "../../docs/commands.md", "<!-- variables and files: go test ./internal/cli -run TestReferencePage -update-docs writes them -->\n", "<!-- end -->"
-	var want strings.Builder
-	for _, section := range []struct {
-		title   string
-		entries []entry
-	}{
-		{"Variables of ration run, and of programs with the library", variablesOfRun},
-		{"Variables of programs with the library", variablesOfLibrary},
-		{"Variables of all commands", variablesOfAll},
-		{"Files", files},
-	} {
-		want.WriteString("\n## " + section.title + "\n\n| | |\n|---|---|\n")
-		for _, e := range section.entries {
-			want.WriteString("| `" + strings.ReplaceAll(e.name, ", ", "`, `") + "` | " + e.text + " |\n")
-		}
-	}
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(page), begin)
-	got, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatal("docs/commands.md has no place for variables and files")
-	}
-	switch {
-	case got == want.String()+"\n":
-	case *updateDocs:
-		if err := os.WriteFile(path, []byte(before+begin+want.String()+"\n"+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("docs/commands.md has other variables and files than the man pages (-update-docs writes them):\n%s", want.String())
 	}
 }

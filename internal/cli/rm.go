@@ -31,8 +31,9 @@ type rmFlags struct{ stale, force bool }
 func newRmCommand(a *app) *cobra.Command {
 	var f rmFlags
 	cmd := &cobra.Command{
-		Use:   "rm JOB...",
-		Short: "Remove jobs that have ended",
+		Use:        "rm JOB...",
+		SuggestFor: []string{"remove", "delete", "prune", "clean"},
+		Short:      "Remove jobs that have ended",
 		Long: `Remove jobs that have ended: the folder of each, with its region and limits.
 
 JOB is a name that ration ps shows, the path of a region, with a slash in it, or

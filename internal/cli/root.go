@@ -14,7 +14,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"ration/check/harness"
@@ -96,10 +95,13 @@ func execute(args []string, stdout, stderr io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(a.out)
 	root.SetErr(stderr)
-	if err := checkCommand(root, args); err != nil {
-		return err
-	}
 	err := root.Execute()
+	var name string
+	if err != nil {
+		if n, _ := fmt.Sscanf(err.Error(), "unknown command %q for \"ration\"", &name); n == 1 { // of cobra, in several lines
+			return unknownCommand(root, name)
+		}
+	}
 	switch writeErr := *a.out.writeErr; {
 	case errors.Is(writeErr, syscall.EPIPE):
 		return statusError{errReported, ExitSignal + int(syscall.SIGPIPE)}
@@ -127,27 +129,18 @@ Exit status: 0 all well; 1 a check failed, or the work could not be done;
 2 bad arguments or a bad value in the environment; 3 a region or folder could
 not be opened, or there is no such job; 128 and the signal's number where a
 signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
-		Version:                    version,
-		Args:                       noArgs,
-		SilenceUsage:               true,
-		SilenceErrors:              true,
-		SuggestionsMinimumDistance: 2,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 { // after two dashes; cobra itself finds others
+				return unknownCommand(cmd, args[0])
+			}
 			return cmd.Help()
 		},
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON instead of text")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		var bad *pflag.InvalidValueError
-		if errors.As(err, &bad) {
-			return fmt.Errorf("--%s %q: not a value it takes (see %s --help)", bad.GetFlag().Name, bad.GetValue(), cmd.CommandPath())
-		}
-		var missing *pflag.NotExistError
-		if errors.As(err, &missing) {
-			return unknownFlag(cmd, missing)
-		}
-		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRunCommand(a), newCreateCommand(a), newCDICommand(a), newMountCommand(), newKubeCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newTopCommand(a), newWebCommand(a), newLimitCommand(a),
 		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newMetricsCommand(a), newPolicyCommand(a), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newVersionCommand(a),
 		newWorkerCommand(), newInsideCommand(), newReapCommand())

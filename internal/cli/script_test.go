@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -20,17 +21,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"ration/check/bench"
 	"ration/check/harness/cuda"
 	"ration/check/observer"
-	"ration/check/scenario"
 	"ration/check/testenv"
 	"ration/internal/abi"
-	"ration/internal/doctor"
 	"ration/internal/limit"
 	"ration/internal/policy"
 	"ration/internal/region"
-	"ration/machine"
 )
 
 // underRace is set if the race detector is built in.
@@ -135,20 +132,15 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// json TYPE checks that the last standard output is one JSON value of that type,
-// without fields that the type does not have.
+// json COMMAND checks that the last standard output is one JSON value of the type that
+// this command prints, without fields that the type does not have.
 func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
-	types := map[string]any{
-		"version": &Version{}, "ps": &machine.Machine{}, "selftest": &scenario.SelftestReport{}, "bench": &bench.Report{}, "demo": &scenario.DemoReport{},
-		"limit": &Limits{}, "why": &Why{}, "doctor": &doctor.Report{}, "library": &Library{}, "rm": &Removals{},
-		"create": &Created{}, "wait": &Waited{}, "inspect": &Inspection{}, "event": &machine.Event{},
-	}
-	if neg || len(args) != 1 || types[args[0]] == nil {
-		ts.Fatalf("usage: json type")
+	if neg || len(args) != 1 || outputs[args[0]] == nil {
+		ts.Fatalf("usage: json command")
 	}
 	dec := json.NewDecoder(bytes.NewReader([]byte(ts.ReadFile("stdout"))))
 	dec.DisallowUnknownFields()
-	ts.Check(dec.Decode(types[args[0]]))
+	ts.Check(dec.Decode(reflect.New(reflect.TypeOf(outputs[args[0]])).Interface()))
 	if dec.More() {
 		ts.Fatalf("more than one value")
 	}

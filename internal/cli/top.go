@@ -25,8 +25,9 @@ type topFlags struct {
 func newTopCommand(a *app) *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
-		Use:   "top",
-		Short: "Show the machine, its jobs and processes as they change",
+		Use:        "top",
+		SuggestFor: []string{"monitor", "watch"},
+		Short:      "Show the machine, its jobs and processes as they change",
 		Long: `Show the machine on the terminal as it changes: its findings and its GPUs, with
 what is used of each, handed out, and held outside jobs; the jobs that run, the
 busiest first, with a bar for each device, its limit and its peak; processes;

@@ -28,7 +28,9 @@ a slash in it, or for root USER/NAME, a job of another user.
 
 It prints the exit status of the job's command and ends with the same, where the
 launcher stayed to see it (ration run --summary); otherwise it prints nothing
-and ends with 0. A job that has been removed by then is known all the same.
+and ends with 0. A job that has been removed by then is known all the same, and
+a later job of the same name is another one. For a job of ration create it
+returns when no process is in it.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal
 ended it; 0 where that is not known; 3 if there is no such job.`,

@@ -50,6 +50,7 @@ what you may see. Every user of the machine can connect to the port, and gets
 nothing without the token. From your own computer, forward the port first, with
 ssh -L 9411:127.0.0.1:9411, and open the same address there. Not with localhost:
 that can be ::1 as well, where another user may listen, and would get the token.
+?theme=dark or ?theme=light in the address is in place of the system's theme.
 
 A job's limits can be changed on the page, as ration limit does and with the
 rights of the user who started it; not with --read-only. Nothing else can be

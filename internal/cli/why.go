@@ -63,8 +63,9 @@ type WhyHolder struct {
 func newWhyCommand(a *app) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
-		Use:   "why [JOB]",
-		Short: "Explain the latest refusals, and shares of time",
+		Use:        "why [JOB]",
+		SuggestFor: []string{"explain"},
+		Short:      "Explain the latest refusals, and shares of time",
 		Long: `Explain the latest refusals, the newest first: which process asked for how much,
 what was free, and which processes held the rest at that moment.
 
@@ -76,7 +77,8 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it, or
 for root USER/NAME, a job of another user. Without it, all jobs are shown. A
 region keeps its latest 256 refusals. A process that has gone is shown by its
 PID. A ? marks a PID that only the job's own file names. A request that was
-repeated is shown once, with the number of times.
+repeated is shown once, with the number of times. Where an agent runs (ration
+agent), jobs that were removed are known as well.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"ration/machine"
+)
+
+// shapeWriter writes the names of a JSON value's fields, wrapped and indented.
+type shapeWriter struct {
+	strings.Builder
+	column, depth int
+	printed       map[reflect.Type]string // where a type's fields are
+}
+
+// jsonShape returns the fields of what a type is in JSON: {"job", "devices": [{"limit"}]}. Those of a
+// process are shown with ration ps only.
+func jsonShape(t reflect.Type, withProcesses bool) string {
+	w := &shapeWriter{depth: 2, column: 4, printed: map[reflect.Type]string{}}
+	if !withProcesses {
+		w.printed[reflect.TypeFor[machine.Process]()] = "as in ration ps"
+	}
+	w.WriteString("    ")
+	w.object(t, "the first")
+	return w.String()
+}
+
+// put writes a word, in a new line where it does not fit.
+func (w *shapeWriter) put(word string) {
+	if w.column+len(", ")+len(word) > pageWidth {
+		w.newLine()
+	}
+	if before := w.String(); strings.HasSuffix(before, ",") {
+		w.WriteString(" ")
+		w.column++
+	}
+	w.WriteString(word)
+	w.column += len(word)
+}
+
+func (w *shapeWriter) newLine() {
+	w.WriteString("\n" + strings.Repeat("  ", w.depth))
+	w.column = 2 * w.depth
+}
+
+// object writes the fields of a struct: first those without fields of their own.
+func (w *shapeWriter) object(t reflect.Type, name string) {
+	if place, there := w.printed[t]; there {
+		w.put(place)
+		return
+	}
+	w.printed[t] = fmt.Sprintf("as in %q", name)
+	names, inner := fields(t)
+	w.put("{")
+	w.depth++
+	for i, name := range names {
+		if i > 0 {
+			w.WriteString(",")
+			w.column++
+		}
+		of, open, end := inner[name], "", ""
+		for ; of != nil && of.Kind() != reflect.Struct; of = of.Elem() {
+			if of.Kind() == reflect.Slice {
+				open, end = open+"[", end+"]"
+			}
+		}
+		if of == nil {
+			w.put(fmt.Sprintf("%q", name))
+			continue
+		}
+		if i > 0 {
+			w.newLine()
+		}
+		w.put(fmt.Sprintf("%q: %s", name, open))
+		w.object(of, name)
+		w.put(end)
+	}
+	w.depth--
+	w.put("}")
+}
+
+// fields returns the names that a struct's fields have in JSON, those with fields of their own last,
+// with the types of these.
+func fields(t reflect.Type) (names []string, inner map[string]reflect.Type) {
+	var last []string
+	inner = map[string]reflect.Type{}
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		of := f.Type
+		for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+			of = of.Elem()
+		}
+		isStruct := of.Kind() == reflect.Struct && of != reflect.TypeFor[time.Time]()
+		switch {
+		case name == "" && f.Anonymous:
+			more, types := fields(of)
+			for _, name := range more {
+				if types[name] == nil {
+					names = append(names, name)
+				} else {
+					last, inner[name] = append(last, name), types[name]
+				}
+			}
+		case name == "" || name == "-":
+		case isStruct:
+			last, inner[name] = append(last, name), f.Type
+		default:
+			names = append(names, name)
+		}
+	}
+	return append(names, last...), inner
+}
