@@ -88,7 +88,7 @@ func (p Plan) takeRun(j *Job) error {
 		_, _ = r.Reap() // the keeper says what is held
 		_ = r.Close()
 	}
-	request := fmt.Sprintf("%d %s %s memory=%s compute=%s compute_max=%s\n", uid, RunRequest, name, p.Settings.Memory, p.Settings.Compute, p.Settings.ComputeMax)
+	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, name, p.Settings.Limits)
 	answer, run, err := askPolicy(request)
 	if err != nil {
 		return fmt.Errorf("asking for a ration for this run: %w (does ration-policy.service run?)", err)
