@@ -181,8 +181,7 @@ func withLaunchStatus(err error) error {
 	return err
 }
 
-// supervise waits for the command and ends as it did. The summary is for nobody where
-// there is nowhere to print it.
+// supervise waits for the command and ends as it did. It prints no summary where summary is nil.
 func (a *app) supervise(j *launch.Job, summary *terminal) error {
 	s, err := j.Supervise()
 	if err != nil {

@@ -74,7 +74,7 @@ func (d *details) body(m *Model, height int) []line {
 	return shown
 }
 
-// all returns all lines, also those for which there is no room.
+// all returns all lines, also those that do not fit.
 func (d *details) all(m *Model) (lines []line) {
 	j := d.job(m)
 	add := func(more ...line) { lines = append(lines, more...) }
@@ -117,7 +117,7 @@ func (d *details) all(m *Model) (lines []line) {
 	return lines
 }
 
-// ownerText says whose a job is, and who launched it, if that is another user.
+// ownerText names the owner of a job, and its launcher if that is another user.
 func ownerText(j *machine.Job) string {
 	if j.Launcher != "" && j.Launcher != j.Owner {
 		return j.Owner + ", launched by " + j.Launcher
