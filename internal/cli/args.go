@@ -69,8 +69,8 @@ func completeJobs(n int) cobra.CompletionFunc {
 	}
 }
 
-// otherUsersJobs returns root's names of the jobs of other users: those that are found while
-// somebody waits for a shell.
+// otherUsersJobs returns root's names of the jobs of other users, as far as they are found within
+// completionTimeout.
 func otherUsersJobs() (names []string) {
 	if !job.AllUsers() {
 		return nil
@@ -87,10 +87,10 @@ func otherUsersJobs() (names []string) {
 				names = append(names, termtext.Printable(ownerAndName(j)))
 			}
 		}
-	case <-time.After(completionPatience):
+	case <-time.After(completionTimeout):
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-const completionPatience = time.Second
+const completionTimeout = time.Second

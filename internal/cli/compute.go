@@ -2,11 +2,9 @@ package cli
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
@@ -15,33 +13,10 @@ import (
 	"ration/machine"
 )
 
-const computeFlag, computeMaxFlag = "--compute", "--compute-max"
-
-// computeFlags are the flags of shares and caps.
-type computeFlags struct{ share, most string }
-
-func (f *computeFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.share, "compute", "", "`shares` of GPU time, at least: 30%, 0=30%,1=50%")
-	flags.StringVar(&f.most, "compute-max", "", "`caps` on GPU time, at most: 50%, 0=50%,1=none")
-}
-
-// parse returns the shares and caps that were given.
-func (f *computeFlags) parse(cmd *cobra.Command) (share, most limit.Set[limit.Compute], err error) {
-	if cmd.Flags().Changed("compute") {
-		if share, err = limit.ParseComputeSet(computeFlag, f.share); err != nil {
-			return share, most, err
-		}
-	}
-	if cmd.Flags().Changed("compute-max") {
-		most, err = limit.ParseComputeSet(computeMaxFlag, f.most)
-	}
-	return share, most, err
-}
-
 // checkCompute returns an error for a share that a cap does not allow.
-func checkCompute(share, most limit.Set[limit.Compute]) error {
+func checkCompute(l limit.Limits) error {
 	for d := range abi.Devices {
-		if s, m := share.For(d).Percent(), most.For(d).Percent(); m != 0 && s > m {
+		if s, m := l.Compute.For(d).Percent(), l.ComputeMax.For(d).Percent(); m != 0 && s > m {
 			return neverGetsShare(d, s, m)
 		}
 	}
@@ -60,7 +35,7 @@ func sliceText(c *machine.ProcessCompute) string {
 	case c.State != machine.Kept:
 		return c.State
 	}
-	return strings.ReplaceAll(humanfmt.Span(time.Duration(c.Slice)*time.Microsecond), " ", "")
+	return spanText(c.Slice * uint64(time.Microsecond))
 }
 
 // spanText renders nanoseconds for a column.
@@ -94,21 +69,32 @@ var computeColumns = []column[processRow]{
 	{"WAITED", true, func(r processRow) string { return spanText(r.has().Waited) }, func(r processRow) bool { return r.has().Waited > 0 }},
 }
 
-// notEnforced says in sentences whose shares of a device are not enforced, and why.
+// livingOn returns what the living processes of a job hold of a device.
+func livingOn(s *machine.Job, device int) iter.Seq2[machine.Process, machine.Holding] {
+	return func(yield func(machine.Process, machine.Holding) bool) {
+		for _, p := range s.Processes {
+			for _, h := range p.Holdings {
+				if h.Device == device && p.State != machine.Dead && !yield(p, h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// notEnforced says in sentences in which processes a share of a device is not enforced, and why.
 func notEnforced(s machine.Job, device int) (out []string) {
 	var reasons []string
 	pids := map[string][]string{}
-	for _, p := range s.Processes {
-		for _, h := range p.Holdings {
-			if h.Device != device || h.Compute == nil || h.Compute.State != machine.NotEnforced || p.State == machine.Dead {
-				continue
-			}
-			reason := h.Compute.Reason
-			if pids[reason] == nil {
-				reasons = append(reasons, reason)
-			}
-			pids[reason] = append(pids[reason], fmt.Sprint(p.PID))
+	for p, h := range livingOn(&s, device) {
+		if h.Compute == nil || h.Compute.State != machine.NotEnforced {
+			continue
 		}
+		reason := h.Compute.Reason
+		if pids[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		pids[reason] = append(pids[reason], fmt.Sprint(p.PID))
 	}
 	for _, reason := range reasons {
 		list := pids[reason]
@@ -127,44 +113,38 @@ func notEnforced(s machine.Job, device int) (out []string) {
 // whyCompute explains a job's shares and caps.
 func whyCompute(s machine.Job) (out []WhyCompute) {
 	for _, d := range s.Devices {
-		if d.Compute == nil {
+		c := d.Compute
+		if c == nil {
 			continue
 		}
-		text := ""
-		if d.Compute.Share != 0 {
-			text = shareSentence(s, d)
+		var parts []string
+		if c.Share != 0 {
+			parts = append(parts, shareSentence(&s, d))
 		}
-		if c := d.Compute; c.Max != 0 {
-			if text != "" {
-				text += "; "
-			}
-			text += fmt.Sprintf("cap %d %%: it used %s of the device's time, and its launches waited %s for it, over all threads",
-				c.Max, humanfmt.Span(time.Duration(c.Used)), humanfmt.Span(time.Duration(c.Waited)))
+		if c.Max != 0 {
+			parts = append(parts, fmt.Sprintf("cap %d %%: it used %s of the device's time, and its launches waited %s for it, over all threads",
+				c.Max, humanfmt.Span(time.Duration(c.Used)), humanfmt.Span(time.Duration(c.Waited))))
 		}
-		for _, reason := range notEnforced(s, d.Device) {
-			text += "; " + reason
-		}
-		out = append(out, WhyCompute{s.Name, s.Path, d.Device, *d.Compute, text})
+		parts = append(parts, notEnforced(s, d.Device)...)
+		out = append(out, WhyCompute{s.Name, s.Path, d.Device, *c, strings.Join(parts, "; ")})
 	}
 	return out
 }
 
 // shareSentence says how a share comes to the slice that is in force.
-func shareSentence(s machine.Job, d machine.Device) string {
+func shareSentence(s *machine.Job, d machine.Device) string {
 	working, all := 0, 0
 	var slice uint64
-	for _, p := range s.Processes {
-		for _, h := range p.Holdings {
-			if h.Device != d.Device || h.Compute == nil || p.State == machine.Dead {
-				continue
-			}
-			all++
-			if h.Compute.Working > 0 {
-				working++
-			}
-			if h.Compute.State == machine.Kept && (h.Compute.Working > 0 || slice == 0) {
-				slice = h.Compute.Slice
-			}
+	for _, h := range livingOn(s, d.Device) {
+		if h.Compute == nil {
+			continue
+		}
+		all++
+		if h.Compute.Working > 0 {
+			working++
+		}
+		if h.Compute.State == machine.Kept && (h.Compute.Working > 0 || slice == 0) {
+			slice = h.Compute.Slice
 		}
 	}
 	text := fmt.Sprintf("share %d %%", d.Compute.Share)

@@ -12,7 +12,7 @@ import (
 
 	"ration/check/observer"
 	"ration/internal/abi"
-	"ration/internal/launch"
+	"ration/internal/job"
 )
 
 // hostile ATTACK makes of the job's region what a tenant would who means harm, says that it has,
@@ -25,7 +25,7 @@ import (
 func hostile(args []string) int {
 	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins}
 	err := func() error {
-		f, err := os.OpenFile(launch.WellKnown+"/region", os.O_RDWR, 0)
+		f, err := os.OpenFile(job.WellKnown+"/region", os.O_RDWR, 0)
 		if err != nil {
 			return err
 		}

@@ -19,9 +19,9 @@ import (
 )
 
 // A job is named by its name, by USER/NAME or by the path of its region. Names are unique for each
-// user only. A plain name is this user's own job, and otherwise, to root, the only one of that name
-// which runs, or the only one. What a name stands for is looked up once; from then on another
-// user's job is its path, and everything that holds for paths that others can change holds for it.
+// user only. A plain name is this user's own job. Otherwise, to root, it is the only running job of
+// that name, or the only one. A name is looked up once. From then on another user's job is its path,
+// and is treated as any path that others can change.
 
 // splitUser splits USER/NAME. What is not of that form is a name, or a path.
 func splitUser(argument string) (user, name string, is bool) {
@@ -29,9 +29,8 @@ func splitUser(argument string) (user, name string, is bool) {
 	return user, name, is && user != "" && user[0] != '.' && limit.CheckName("job", name) == nil
 }
 
-// isUser returns a function that reports whether a user with that number and name, which is the number
-// where there is no name, is the one who is named or numbered. A number that is the name of another
-// user is that one (proc.UID).
+// isUser returns a function that reports whether a UID and name are those of user, which is a name
+// or a number. A number that is another user's name is that user's (proc.UID).
 func isUser(user string) func(uid int, name string) bool {
 	if _, err := strconv.Atoi(user); err != nil {
 		return func(_ int, name string) bool { return name == user }
@@ -92,8 +91,8 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 // ownerAndName is what names a job of another user to other commands.
 func ownerAndName(j *machine.Job) string { return j.Owner + "/" + j.Name }
 
-// notAll says why a name cannot be looked up for certain: a user whose jobs were not all read may
-// have one of that name, too. It returns "" where it can.
+// notAll says why a lookup by name is not certain: a user whose jobs were not all read may have one
+// of that name too. It returns "" if it is certain.
 func notAll(m *machine.Machine) string {
 	for _, f := range m.Findings {
 		if f.Kind == machine.Unanswering {
@@ -209,15 +208,15 @@ func jobOfUser(argument, user, name string) (job.Job, error) {
 			return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
 		}
 		return job.Job{}, nil
-	case <-time.After(userPatience):
-		return job.Job{}, fmt.Errorf("%s: the folders of that user could not be read within %s (name the path of its region)", argument, humanfmt.Span(userPatience))
+	case <-time.After(userTimeout):
+		return job.Job{}, fmt.Errorf("%s: the folders of that user could not be read within %s (name the path of its region)", argument, humanfmt.Span(userTimeout))
 	}
 }
 
-// userPatience is how long the folders of one user are waited for.
-const userPatience = 2 * time.Second
+// userTimeout is how long to wait for the folders of one user.
+const userTimeout = 2 * time.Second
 
-// withNotAll adds to the error for a name that was not found whose jobs were not all read.
+// withNotAll adds to a "no such job" error that not all jobs were read, if so.
 func withNotAll(err error, m *machine.Machine) error {
 	if why := notAll(m); why != "" && errors.Is(err, job.ErrNoJob) {
 		return fmt.Errorf("%w; %s", err, why)
@@ -225,7 +224,7 @@ func withNotAll(err error, m *machine.Machine) error {
 	return err
 }
 
-// wanted says which jobs are to be read in full: those that an argument names.
+// wanted returns a function that reports whether an argument names a job. Such jobs are read in full.
 func wanted(arguments []string) func(*machine.Job) bool {
 	return func(j *machine.Job) bool {
 		return slices.ContainsFunc(arguments, func(argument string) bool {
@@ -235,7 +234,7 @@ func wanted(arguments []string) func(*machine.Job) bool {
 	}
 }
 
-// fullOf are the options of a look at jobs that are named.
+// fullOf returns the options to read the machine with the named jobs in full.
 func fullOf(readOnly bool, arguments []string) reap.Options {
 	return reap.Options{ReadOnly: readOnly, Full: wanted(arguments)}
 }

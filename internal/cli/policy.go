@@ -144,7 +144,7 @@ func completeUsers(_ *cobra.Command, args []string, prefix string) (names []cobr
 }
 
 // checkedPolicy returns the policy to put in force, from a file that only root can write, and the
-// users who are given beside those that it names.
+// UIDs of the users that were given.
 func checkedPolicy(users []string) (p *policy.Policy, more []int, err error) {
 	if more, err = lookUpUsers(users); err != nil {
 		return nil, nil, err
@@ -257,11 +257,11 @@ func (a *app) startKeeper() {
 
 // PolicyApplied is what `ration policy enable --json` and `apply --json` print.
 type PolicyApplied struct {
-	Users  []string       `json:"users"` // who have what the policy says
+	Users  []string       `json:"users"` // for whom the policy is in force
 	Failed []PolicyFailed `json:"failed"`
 }
 
-// PolicyFailed is a user for whom it could not be done.
+// PolicyFailed is a user for whom it is not in force.
 type PolicyFailed struct {
 	User  string `json:"user"`
 	Error string `json:"error"`

@@ -78,7 +78,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	if rules {
 		a.out.printf("\n")
 		printTable(a.out, append([]column[policy.RuleText]{{title: "RULE", text: func(r policy.RuleText) string { return r.Rule }}},
-			rationColumns(func(r policy.RuleText) (bool, policy.RationText, policy.RationText) {
+			rationColumns(func(r policy.RuleText) (bool, limit.Limits, limit.Limits) {
 				return r.Exempt, r.Ration, r.Largest
 			})...), s.Rules)
 	}
@@ -91,7 +91,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		{title: "USER", text: func(u policy.Standing) string { return u.User }},
 		{title: "RULE", text: func(u policy.Standing) string { return cmp.Or(u.Rule, "unknown") }},
 	}
-	columns = append(columns, rationColumns(func(u policy.Standing) (bool, policy.RationText, policy.RationText) {
+	columns = append(columns, rationColumns(func(u policy.Standing) (bool, limit.Limits, limit.Limits) {
 		return u.Exempt, u.Ration, u.Largest
 	})...)
 	printTable(a.out, append(columns, column[policy.Standing]{title: "ASKED",
@@ -99,7 +99,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			if u.Asked == nil {
 				return "-"
 			}
-			return partText(u.Asked.Memory)
+			return partText(u.Asked.Memory.String())
 		},
 		needed: func(u policy.Standing) bool { return u.Asked != nil }},
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
@@ -119,14 +119,14 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 }
 
 // rationColumns are the columns of a ration, and of the largest that its users may ask for.
-func rationColumns[T any](of func(T) (exempt bool, ration, largest policy.RationText)) []column[T] {
-	part := func(title string, get func(policy.RationText) string) column[T] {
+func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)) []column[T] {
+	part := func(title string, get func(limit.Limits) string) column[T] {
 		return column[T]{title: title, text: func(r T) string {
 			_, ration, _ := of(r)
 			return partText(get(ration))
 		}}
 	}
-	memory := part("MEMORY", func(r policy.RationText) string { return r.Memory })
+	memory := part("MEMORY", func(r limit.Limits) string { return r.Memory.String() })
 	plain := memory.text
 	memory.text = func(r T) string {
 		if exempt, _, _ := of(r); exempt {
@@ -143,16 +143,20 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest policy.Ration
 			_, ration, most := of(r)
 			return ration != most
 		}}
-	return []column[T]{memory, part("SHARE", func(r policy.RationText) string { return r.Compute }), part("CAP", func(r policy.RationText) string { return r.ComputeMax }), largest}
+	return []column[T]{memory, part("SHARE", func(r limit.Limits) string { return r.Compute.String() }), part("CAP", func(r limit.Limits) string { return r.ComputeMax.String() }), largest}
 }
 
 // mostText renders what of the largest ration is more than the ration.
-func mostText(ration, most policy.RationText) string {
+func mostText(ration, most limit.Limits) string {
 	var parts []string
-	for _, p := range []struct{ has, most, format string }{{ration.Memory, most.Memory, "%s"}, {ration.Compute, most.Compute, "share %s"}, {ration.ComputeMax, most.ComputeMax, "cap %s"}} {
-		if p.has != p.most {
-			parts = append(parts, fmt.Sprintf(p.format, p.most))
-		}
+	if ration.Memory != most.Memory {
+		parts = append(parts, most.Memory.String())
+	}
+	if ration.Compute != most.Compute {
+		parts = append(parts, "share "+most.Compute.String())
+	}
+	if ration.ComputeMax != most.ComputeMax {
+		parts = append(parts, "cap "+most.ComputeMax.String())
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
@@ -190,7 +194,7 @@ func memoryText(bytes uint64) string {
 }
 
 func newPolicyAskCommand(a *app) *cobra.Command {
-	mem, compute := "", computeFlags{}
+	var f limitFlags
 	cmd := &cobra.Command{
 		Use:   "ask",
 		Short: "Ask for another ration, up to the largest that you may have",
@@ -204,14 +208,8 @@ rations of others.`,
 		Example: "  ration policy ask --mem 30g",
 		Args:    noArgs,
 		RunE: policyStatus(func(cmd *cobra.Command, _ []string) error {
-			var r policy.Ration
-			var err error
-			if cmd.Flags().Changed("mem") {
-				if r.Memory, err = limit.ParseMemorySet("--mem", mem); err != nil {
-					return err
-				}
-			}
-			if r.Compute, r.ComputeMax, err = compute.parse(cmd); err != nil {
+			r, err := f.parse(cmd.Flags())
+			if err != nil {
 				return err
 			}
 			if err := policy.Ask(r); err != nil {
@@ -221,7 +219,7 @@ rations of others.`,
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&mem, "mem", "", "`limits` on GPU memory: 10g, 25%, 0=10g,1=20g")
-	compute.add(cmd.Flags())
+	f.addMemory(cmd.Flags())
+	f.addCompute(cmd.Flags())
 	return cmd
 }

@@ -16,10 +16,9 @@ import (
 
 type runFlags struct {
 	plan    launch.Plan
-	mem     string
-	summary string // where to; empty for none
-	compute computeFlags
+	limits  limitFlags
 	round   string
+	summary string // where to; empty for none
 }
 
 // summaryStderr is --summary without a file.
@@ -94,8 +93,8 @@ before it starts also 1, 2 and 3, as everywhere.`,
 
 // addLimits adds the flags of a job's limits and devices.
 func (f *runFlags) addLimits(flags *pflag.FlagSet) {
-	flags.StringVar(&f.mem, "mem", "", "`limits` on GPU memory: 10g, 25%, 0=10g,1=20g")
-	f.compute.add(flags)
+	f.limits.addMemory(flags)
+	f.limits.addCompute(flags)
 	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
 	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
 }
@@ -135,29 +134,25 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	if plan.Settings, err = limit.FromEnv(os.Environ()); err != nil {
 		return err
 	}
-	plan.Sources = launch.Sources{Memory: limit.EnvMemory, Compute: limit.EnvCompute, ComputeMax: limit.EnvComputeMax}
-	if cmd.Flags().Changed("mem") {
-		plan.Sources.Memory = "--mem"
-		if plan.Settings.Memory, err = limit.ParseMemorySet(plan.Sources.Memory, f.mem); err != nil {
-			return err
-		}
-	}
-	share, most, err := f.compute.parse(cmd)
+	given, err := f.limits.parse(cmd.Flags())
 	if err != nil {
 		return err
 	}
-	if share.IsSet() {
-		plan.Sources.Compute, plan.Settings.Compute = computeFlag, share
+	source := func(given bool, flag, variable string) string {
+		if given {
+			return flag
+		}
+		return variable
 	}
-	if most.IsSet() {
-		plan.Sources.ComputeMax, plan.Settings.ComputeMax = computeMaxFlag, most
-	}
+	plan.Sources = launch.Sources{Memory: source(given.Memory.IsSet(), "--mem", limit.EnvMemory),
+		Compute: source(given.Compute.IsSet(), "--compute", limit.EnvCompute), ComputeMax: source(given.ComputeMax.IsSet(), "--compute-max", limit.EnvComputeMax)}
+	plan.Settings.Limits = given.Or(plan.Settings.Limits)
 	if cmd.Flags().Changed("compute-round") {
 		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
 			return err
 		}
 	}
-	if err := checkCompute(plan.Settings.Compute, plan.Settings.ComputeMax); err != nil {
+	if err := checkCompute(plan.Settings.Limits); err != nil {
 		return err
 	}
 	switch {
@@ -189,8 +184,7 @@ func withLaunchStatus(err error) error {
 	return err
 }
 
-// supervise waits for the command and ends as it did. The summary is for nobody where
-// there is nowhere to print it.
+// supervise waits for the command and ends as it did. It prints no summary where summary is nil.
 func (a *app) supervise(j *launch.Job, summary *terminal) error {
 	s, err := j.Supervise()
 	if err != nil {

@@ -248,7 +248,7 @@ func TestTopSetLimit(t *testing.T) {
 		{"6g --device 0", "the limit is 6 GiB now", ""},
 		{"--compute 50%", "the share of its time is 50 % now", ""},
 		{"many", "", "many"},
-		{"1g 2g", "", "a job and perhaps a size"},
+		{"1g 2g", "", "a second size"},
 		{"--help", "", "not a limit"},
 		{"--nonsense", "", "nonsense"},
 	} {

@@ -1,12 +1,12 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"ration/internal/job"
 	"ration/internal/node"
@@ -20,23 +20,27 @@ import (
 // topActions are what the user of ration top may do.
 type topActions struct{}
 
-// SetLimit runs ration limit: with its grammar, its checks and its words.
-func (topActions) SetLimit(j machine.Job, arguments string) (string, error) {
-	return setLimit(j, strings.Fields(arguments))
-}
-
-// setLimit runs ration limit on a job, with the arguments that follow its name.
-func setLimit(j machine.Job, arguments []string) (string, error) {
-	var out bytes.Buffer
-	cmd := newLimitCommand(&app{out: newTerminal(&out), err: newTerminal(&out)})
-	cmd.SetArgs(append([]string{j.Path}, arguments...))
-	cmd.SetOut(io.Discard) // help is for another place
-	cmd.SetErr(io.Discard)
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	if err := cmd.Execute(); err != nil || out.Len() > 0 {
-		return out.String(), err
+// SetLimit parses text as ration limit parses what follows the job, and changes the limits.
+func (topActions) SetLimit(j machine.Job, text string) (string, error) {
+	var f limitFlags
+	flags := pflag.NewFlagSet("limit", pflag.ContinueOnError)
+	flags.Usage = func() {}
+	f.addCompute(flags)
+	f.addDevice(flags)
+	err := flags.Parse(strings.Fields(text))
+	if err != nil && !errors.Is(err, pflag.ErrHelp) {
+		return "", err
 	}
-	return "", usageError("%s: not a limit (use a size, like 10g)", strings.Join(arguments, " "))
+	change, err2 := f.parseChange(flags, flags.Args())
+	switch {
+	case err2 != nil:
+		return "", err2
+	case flags.NArg() > 1:
+		return "", usageError("%q: a second size (use one size, or one for each device: 0=10g,1=20g)", flags.Arg(1))
+	case err != nil || !change.IsSet():
+		return "", usageError("%s: not a limit (use a size, like 10g)", text)
+	}
+	return setLimit(j, change)
 }
 
 // errNotIt is returned for a process that is no longer what a frame has shown.

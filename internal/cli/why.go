@@ -222,17 +222,14 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	}
 }
 
-// printDeaths prints the latest deaths as sentences: who held memory before may be gone.
+// printDeaths prints the latest deaths as sentences.
 func (a *app) printDeaths(jobs []machine.Job, count int) {
 	now := time.Now()
 	for i, d := range whyJSON(jobs, count).Deaths {
 		if i == 0 {
 			a.out.printf("\n")
 		}
-		title := d.Job
-		if title == "" {
-			title = d.Path
-		}
+		title := cmp.Or(d.Job, d.Path)
 		clock := clockText(time.Unix(0, d.Time), now)
 		a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(title+": "+d.Text), len(clock)+2))
 	}

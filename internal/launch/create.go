@@ -22,7 +22,7 @@ var (
 )
 
 // containerLibrary is where programs in a container find the library.
-const containerLibrary = runLib + "/libration.so"
+const containerLibrary = LibraryFolder + "/libration.so"
 
 // Create makes a standing job: one without a command, that programs join where an operator
 // puts it, in a container (FindStanding) or a mount namespace (Mount). It is there until it is
@@ -113,7 +113,7 @@ func FindStanding(name string) (*Standing, error) {
 	}
 	folder := filepath.Dir(found.Path)
 	own := func(name string) Mapping {
-		return Mapping{From: filepath.Join(folder, name), To: WellKnown + "/" + name}
+		return Mapping{From: filepath.Join(folder, name), To: job.WellKnown + "/" + name}
 	}
 	accounts, limits := own(job.RegionName), own(job.RegionName+region.LimitsSuffix)
 	accounts.Writable = true
@@ -131,7 +131,7 @@ func FindStanding(name string) (*Standing, error) {
 		if err != nil {
 			return nil, err
 		}
-		driver := Mapping{From: dir, To: runLib + "/" + fakeFolder, Programs: true}
+		driver := Mapping{From: dir, To: LibraryFolder + "/" + fakeFolder, Programs: true}
 		s.Mappings = append(s.Mappings, machine, driver)
 		s.Environ = append(s.Environ, "FAKEGPU_STATE="+machine.To, "LD_LIBRARY_PATH="+driver.To)
 	}
@@ -201,6 +201,6 @@ func Mount(name string) error {
 	if err := checkKeep(); err != nil {
 		return err
 	}
-	library := filepath.Join(runLib, filepath.Base(dir), "libration.so")
+	library := filepath.Join(LibraryFolder, filepath.Base(dir), "libration.so")
 	return namespaceTask{Job: filepath.Dir(found.Path), Lib: filepath.Dir(dir), Library: library, Created: created}.mount()
 }

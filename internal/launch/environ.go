@@ -11,11 +11,11 @@ import (
 	"ration/internal/limit"
 )
 
-// How the dynamic linker is told which libraries to preload.
+// The lists of libraries that the dynamic linker preloads.
 const (
 	PreloadVariable = "LD_PRELOAD"
 	PreloadFile     = "/etc/ld.so.preload"
-	// PolicyLibrary is the library in that file by which a policy reaches every program. A second
+	// PolicyLibrary is the library that a policy puts into that file, for every program. A second
 	// copy of the library beside it counts nothing: the first one calls the driver itself.
 	PolicyLibrary = "/usr/lib/ration/policy/libration.so"
 )
@@ -66,7 +66,7 @@ func (j *Job) pathInside(path string) string {
 	if !j.keep {
 		return path
 	}
-	for from, to := range map[string]string{j.Lock.Folder: WellKnown, j.libraryFolder(): runLib} {
+	for from, to := range map[string]string{j.Lock.Folder: job.WellKnown, j.libraryFolder(): LibraryFolder} {
 		if rest, ok := strings.CutPrefix(path, from+"/"); ok {
 			return to + "/" + rest
 		}

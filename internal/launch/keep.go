@@ -34,11 +34,9 @@ const Inside = "inside"
 
 const (
 	runFolder = "/run/ration"
-	runLib    = runFolder + "/" + embedded.FolderName
+	// LibraryFolder is where programs of such a job find the library.
+	LibraryFolder = runFolder + "/" + embedded.FolderName
 )
-
-// LibraryFolder is where programs of such a job find the library.
-const LibraryFolder = runLib
 
 // ErrKeep is returned where the kernel or the machine does not allow Plan.Keep.
 var ErrKeep = errors.New("limits cannot be kept from here")
@@ -112,10 +110,10 @@ func (t namespaceTask) mount() error {
 		}
 	}()
 	for _, s := range []struct{ from, to string }{
-		{filepath.Join(t.Job, "region"), WellKnown + "/region"},
-		{filepath.Join(t.Job, "region"+region.LimitsSuffix), WellKnown + "/region" + region.LimitsSuffix},
-		{filepath.Join(t.Job, job.MachineName), WellKnown + "/" + job.MachineName},
-		{t.Lib, runLib},
+		{filepath.Join(t.Job, "region"), job.WellKnown + "/region"},
+		{filepath.Join(t.Job, "region"+region.LimitsSuffix), job.WellKnown + "/region" + region.LimitsSuffix},
+		{filepath.Join(t.Job, job.MachineName), job.WellKnown + "/" + job.MachineName},
+		{t.Lib, LibraryFolder},
 	} {
 		fd, err := unix.Open(s.from, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
@@ -141,7 +139,7 @@ func (t namespaceTask) mount() error {
 			return err
 		}
 	}
-	made := WellKnown + "/created"
+	made := job.WellKnown + "/created"
 	if err := errors.Join(os.WriteFile(made, []byte(strconv.FormatInt(t.Created, 10)+"\n"), 0o644), os.Chmod(made, 0o644)); err != nil {
 		return fmt.Errorf("writing %s: %w", made, err)
 	}
@@ -155,8 +153,8 @@ func (t namespaceTask) mount() error {
 	if err := unix.Mount(list, PreloadFile, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mounting on %s: %w: %w", PreloadFile, ErrKeep, err)
 	}
-	// Read-only, so that no process of the job can change them, not even one of the user
-	// who made the files: each mount by itself, as they share a file system.
+	// Read-only, so that no process of the job can change them, not even one of the files' owner:
+	// each mount by itself, as they share a file system.
 	for _, path := range append(readOnly, PreloadFile, runFolder) {
 		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			return fmt.Errorf("closing %s: %w: %w", path, ErrKeep, err)

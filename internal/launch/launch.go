@@ -32,20 +32,17 @@ var (
 	ErrNested = errors.New("already inside a job")
 )
 
-// EnvRegion is the variable with the path of the region, for the job's processes.
-const EnvRegion = "RATION_REGION"
-
-// EnvJob is the variable with the name of the job. A process that has it treats a
-// missing region as an error, and does not make a new one without limits.
-const EnvJob = "RATION_JOB"
-
-// EnvCreated is the variable with the time at which the job was made. A process that has
-// it treats another job of the same name as an error.
-const EnvCreated = "RATION_JOB_CREATED"
-
-// WellKnown is the folder where the library looks for a job if the environment names
-// none.
-const WellKnown = job.WellKnown
+// Variables of the job's processes.
+const (
+	// EnvRegion is the path of the region.
+	EnvRegion = "RATION_REGION"
+	// EnvJob is the name of the job. A process that has it treats a missing region as an error,
+	// and does not make a new one without limits.
+	EnvJob = "RATION_JOB"
+	// EnvCreated is the time at which the job was made. A process that has it treats another job
+	// of the same name as an error.
+	EnvCreated = "RATION_JOB_CREATED"
+)
 
 // Plan is what a job is to be.
 type Plan struct {
@@ -118,11 +115,11 @@ func (p Plan) Prepare() (_ *Job, err error) {
 func (p Plan) make(j *Job) error {
 	// The limits are checked against the devices before a job is created. A stand-in
 	// machine has its state in the job's folder, so there the job is created first.
-	if p.FakeGPU == "" && p.Driver != nil {
-		return p.setUp(j, p.Driver, nil)
-	}
 	if p.FakeGPU == "" {
-		driver, err := gpu.Known(DevicesFile())
+		driver, err := p.Driver, error(nil)
+		if driver == nil {
+			driver, err = KnownDevices()
+		}
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
 			return err
 		}
@@ -338,10 +335,10 @@ func checkNotNested() error {
 	if path := os.Getenv(EnvRegion); path != "" {
 		return fmt.Errorf("%w: %s names its region, %s, %s; if this is not a job, unset %s)", ErrNested, EnvRegion, path, evade, EnvRegion)
 	}
-	if _, err := os.Lstat(WellKnown); err != nil {
+	if _, err := os.Lstat(job.WellKnown); err != nil {
 		return nil
 	}
-	return fmt.Errorf("%w: its region is at %s, where ration run --keep puts it for all programs in here, %s)", ErrNested, WellKnown, evade)
+	return fmt.Errorf("%w: its region is at %s, where ration run --keep puts it for all programs in here, %s)", ErrNested, job.WellKnown, evade)
 }
 
 // findCommand returns the path of a command.

@@ -52,13 +52,16 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Plan{Settings: limit.Settings{Memory: set}, Sources: Sources{Memory: "--mem", Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {}}
+		return Plan{Settings: limit.Settings{Limits: limit.Limits{Memory: set}}, Sources: Sources{Memory: "--mem", Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {}}
 	}
 	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * limit.GiB}, {Index: 1, Name: "small", Total: 8 * limit.GiB}}}
 	parts := &gpu.Driver{Devices: []gpu.Device{{Total: 80 * limit.GiB, MIG: true}}}
 
 	if l, err := plan("50%,1=none").limits(whole, nil); err != nil || l.Memory[0] != abi.MakeLimit(40<<30) || l.Memory[1] != abi.Unlimited || l.Memory[2] != 0 {
 		t.Errorf("got %v, %v", l.Memory, err)
+	}
+	if _, err := plan("2=1g").limits(whole, nil); err == nil || !strings.HasPrefix(err.Error(), `--mem="2=1g": memory limit 2=1g: no such device (the job sees 2, counted from 0)`) {
+		t.Errorf("got %v for a device that is not there", err)
 	}
 	if _, err := plan("10g").limits(whole, nil); err == nil || !strings.Contains(err.Error(), "device 1 (small) has 8 GiB (use at most 8g") {
 		t.Errorf("got %v for more than a device has", err)
@@ -88,7 +91,7 @@ func TestComputeLimits(t *testing.T) {
 		return s
 	}
 	plan := Plan{Sources: Sources{Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {},
-		Settings: limit.Settings{Compute: set("30,1=none"), ComputeMax: set("1=50"), Round: 5000}}
+		Settings: limit.Settings{Limits: limit.Limits{Compute: set("30,1=none"), ComputeMax: set("1=50")}, Round: 5000}}
 	whole := &gpu.Driver{Devices: []gpu.Device{{Total: limit.GiB}, {Index: 1, Total: limit.GiB}}}
 	for _, driver := range []*gpu.Driver{whole, nil, {Devices: []gpu.Device{{MIG: true}}}} {
 		l, err := plan.limits(driver, gpu.ErrNoDriver)

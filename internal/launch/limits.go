@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"ration/internal/abi"
@@ -15,12 +16,7 @@ import (
 // devices of their own. NVML's numbers and sizes are not those of MIG devices, so only
 // the processes can resolve a share of one.
 func hasMIG(d *gpu.Driver) bool {
-	for _, dev := range d.Devices {
-		if dev.MIG {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Devices, func(dev gpu.Device) bool { return dev.MIG })
 }
 
 // limits returns the job's limits, checked against the devices that there are. missing
@@ -36,8 +32,8 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 		return p.limitsOf(driver)
 	}
 	if driver != nil && p.standing {
-		// A share of a MIG device is resolved by the processes, from their environment, and
-		// who starts those of this job is not known.
+		// The processes resolve a share of a MIG device, from their environment. A standing job
+		// does not know which program starts them.
 		return p.uncheckedLimits(nil)
 	}
 	out, err := p.uncheckedLimits(driver)
@@ -56,32 +52,36 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 // limitsOf returns the limits on the driver's devices.
 func (p Plan) limitsOf(driver *gpu.Driver) (out region.Limits, err error) {
 	totals := driver.Totals()
-	sizes, err := limit.ResolveMemory(p.Settings.Memory, totals)
-	if err != nil {
-		return out, p.memoryError(err, "a device that nvidia-smi -L lists")
+	const use = "a device that nvidia-smi -L lists"
+	if err := p.Settings.Memory.CheckDevices(len(totals)); err != nil {
+		return out, p.memoryError(fmt.Errorf("memory limit %w", err), use)
 	}
 	for source, set := range map[string]limit.Set[limit.Compute]{p.Sources.Compute: p.Settings.Compute, p.Sources.ComputeMax: p.Settings.ComputeMax} {
-		if _, err := limit.ResolveCompute(set, len(totals)); err != nil {
-			return out, &limit.InputError{Source: source, Value: set.String(), Err: err, Use: "a device that nvidia-smi -L lists"}
+		if err := set.CheckDevices(len(totals)); err != nil {
+			return out, &limit.InputError{Source: source, Value: set.String(), Err: fmt.Errorf("compute limit %w", err), Use: use}
 		}
 	}
 	out.Round = uint64(p.Settings.Round)
-	for i, size := range sizes {
-		if size > totals[i] {
-			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, totals[i]), fmt.Sprintf("at most %s, or a percentage", totals[i].Exact()))
+	for i, total := range totals {
+		memory := p.Settings.Memory.For(i)
+		size, err := memory.Of(total)
+		if err != nil {
+			return out, p.memoryError(fmt.Errorf("memory limit of device %d: %w", i, err), use)
 		}
-		out.Memory[i] = p.packLimit(p.Settings.Memory.For(i), size)
-		out.Compute[i], out.ComputeMax[i] = PackCompute(p.Settings.Compute.For(i)), PackCompute(p.Settings.ComputeMax.For(i))
+		if size > total {
+			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, total), fmt.Sprintf("at most %s, or a percentage", total.Exact()))
+		}
+		out.Memory[i] = packMemory(memory, size)
+		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 	}
 	return out, nil
 }
 
-// uncheckedLimits returns the limits on every device number, for devices that are not
-// known here.
+// uncheckedLimits returns the limits on every device number, for devices that are not known here.
 func (p Plan) uncheckedLimits(driver *gpu.Driver) (out region.Limits, err error) {
 	out.Round = uint64(p.Settings.Round)
 	for i := range out.Memory {
-		out.Compute[i], out.ComputeMax[i] = PackCompute(p.Settings.Compute.For(i)), PackCompute(p.Settings.ComputeMax.For(i))
+		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)
 		size, err := memory.Of(0)
 		if errors.Is(err, limit.ErrNoMemory) && driver != nil {
@@ -90,23 +90,13 @@ func (p Plan) uncheckedLimits(driver *gpu.Driver) (out region.Limits, err error)
 		if err != nil {
 			return out, p.memoryError(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
 		}
-		out.Memory[i] = p.packLimit(memory, size)
+		out.Memory[i] = packMemory(memory, size)
 	}
 	return out, nil
 }
 
-// PackCompute returns a share or a cap as a region has it.
-func PackCompute(c limit.Compute) uint64 {
-	switch {
-	case !c.IsSet():
-		return 0
-	case c.Percent() == 0:
-		return abi.ComputeNone
-	}
-	return uint64(c.Percent())
-}
-
-func (p Plan) packLimit(memory limit.Memory, size limit.Size) abi.Limit {
+// packMemory returns a memory limit as a region has it.
+func packMemory(memory limit.Memory, size limit.Size) abi.Limit {
 	switch {
 	case !memory.IsSet():
 		return 0

@@ -37,12 +37,12 @@ func Ruled() bool {
 // RunRequest is the word by which a user asks for a run: UID run NAME RATION.
 const RunRequest = "run"
 
-// runTimeout is how long is waited for a run to be made, which takes milliseconds as a rule.
+// runTimeout is how long to wait for a run, which is made in milliseconds as a rule.
 const runTimeout = 10 * time.Second
 
-// joinUsers prepares a command of a user who is ruled. It is in the user's job, as all programs of
-// the user are; with limits of its own it is in a run, which has them out of the user's ration
-// (docs/adr/0013-one-job-for-each-user.md).
+// joinUsers prepares a command of a user under a policy. The command is in the user's job, as all
+// programs of the user are. With limits of its own it is in a run, which takes them out of the
+// user's ration (docs/adr/0013-one-job-for-each-user.md).
 func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	limited := p.Settings.Memory.IsSet()
 	switch {
@@ -73,7 +73,7 @@ func ruledError(what string) error {
 	return fmt.Errorf("%w: this machine's policy has all your programs in one, with one ration (ration policy show), which a job with %s would evade (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
 }
 
-// takeRun has a run made, and the command's environment name it.
+// takeRun asks for a run, and puts it into the command's environment.
 func (p Plan) takeRun(j *Job) error {
 	uid := os.Getuid()
 	name := p.Name
@@ -88,7 +88,7 @@ func (p Plan) takeRun(j *Job) error {
 		_, _ = r.Reap() // the keeper says what is held
 		_ = r.Close()
 	}
-	request := fmt.Sprintf("%d %s %s memory=%s compute=%s compute_max=%s\n", uid, RunRequest, name, p.Settings.Memory, p.Settings.Compute, p.Settings.ComputeMax)
+	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, name, p.Settings.Limits)
 	answer, run, err := askPolicy(request)
 	if err != nil {
 		return fmt.Errorf("asking for a ration for this run: %w (does ration-policy.service run?)", err)

@@ -21,7 +21,7 @@ type Summary struct {
 	Seconds    float64         `json:"seconds"`
 	Devices    []DeviceSummary `json:"devices"`
 	Processes  []Peak          `json:"processes"`
-	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples, or for which there was no room
+	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples, or beyond maxRecorded
 	Error      string          `json:"error,omitempty"`
 }
 
@@ -69,8 +69,8 @@ type Peak struct {
 // sampleInterval is how often a recorder reads the region: a few words of memory.
 const sampleInterval = 20 * time.Millisecond
 
-// pauseAfter returns how long a recorder waits after a sample that took so long: a job can make each
-// one slow, and must not make this process as busy as it likes.
+// pauseAfter returns how long a recorder waits after a sample that took so long. A job can make
+// samples slow, and must not keep this process busy with them.
 func pauseAfter(took time.Duration) time.Duration { return max(sampleInterval, 9*took) }
 
 // maxRecorded bounds how many processes, and how many peaks of them, are kept: a job could claim
@@ -84,9 +84,9 @@ type recorder struct {
 	err      error
 	started  time.Time
 	last     time.Time // of the latest sample
-	recorded map[owner]*who
-	dropped  int // the most processes, or peaks, in one sample for which there was no room
-	noRoom   int // those in this sample
+	recorded map[owner]*member
+	dropped  int // the most processes or peaks beyond maxRecorded in one sample
+	excess   int // those in this sample
 	peaks    map[account]*Peak
 	device   [abi.Devices]deviceRecord
 	holdings []region.Holding  // reused by each sample
@@ -107,7 +107,7 @@ type owner struct {
 }
 
 // who is a process: by the job's word, or by the kernel's.
-type who struct {
+type member struct {
 	pid      int
 	name     string
 	verified bool
@@ -121,7 +121,7 @@ type account struct {
 
 func startRecorder(path string) *recorder {
 	rec := &recorder{
-		recorded: map[owner]*who{}, peaks: map[account]*Peak{},
+		recorded: map[owner]*member{}, peaks: map[account]*Peak{},
 		started: time.Now(), last: time.Now(), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	if rec.r, rec.err = region.OpenReadOnly(path); rec.err != nil {
@@ -153,8 +153,8 @@ func (rec *recorder) sample() {
 		rec.err = err
 		return
 	}
-	rec.noRoom = 0
-	defer func() { rec.dropped = max(rec.dropped, rec.noRoom) }()
+	rec.excess = 0
+	defer func() { rec.dropped = max(rec.dropped, rec.excess) }()
 	bySlot := map[int]region.Process{}
 	for _, p := range processes {
 		bySlot[p.Slot] = p
@@ -214,18 +214,18 @@ func (rec *recorder) addDeparted(device int) (err error) {
 	return nil
 }
 
-// record remembers that a process was there, if there is room.
+// record remembers a process, unless there are maxRecorded already.
 func (rec *recorder) record(o owner, pid int, name string) {
 	switch {
 	case rec.recorded[o] != nil:
 	case len(rec.recorded) < maxRecorded:
-		rec.recorded[o] = &who{pid: pid, name: name}
+		rec.recorded[o] = &member{pid: pid, name: name}
 	default:
-		rec.noRoom++
+		rec.excess++
 	}
 }
 
-// peak returns what is kept of a process and a device, or nil where there is no room.
+// peak returns the record of a process and a device, or nil if there are maxRecorded already.
 func (rec *recorder) peak(key account) *Peak {
 	peak := rec.peaks[key]
 	if peak == nil && len(rec.peaks) < maxRecorded && rec.recorded[key.owner] != nil {
@@ -235,10 +235,10 @@ func (rec *recorder) peak(key account) *Peak {
 	return peak
 }
 
-// confirm replaces what the job says of its processes by the kernel's word, while they live.
+// confirm replaces what the job says of its living processes by what the kernel says.
 func (rec *recorder) confirm(processes []region.Process) {
 	type answer struct {
-		*who
+		*member
 		p     region.Process
 		comm  string
 		inner int // its own PID

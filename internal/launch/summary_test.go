@@ -50,7 +50,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	if len(rec.recorded) != maxRecorded || len(rec.peaks) != maxRecorded {
 		t.Errorf("%d processes and %d peaks are kept", len(rec.recorded), len(rec.peaks))
 	}
-	full := rec.noRoom
+	full := rec.excess
 	rec.sample()
 	rec.dropped = max(rec.dropped, full)
 	var s Summary

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -13,8 +12,8 @@ import (
 // CreateForUser makes the job in which a policy has all programs of a user: a standing job of
 // root's, whose limits only root can write. Its folder is one that all users can enter and none
 // can write, and its region is the user's alone. The library finds it by the user
-// (shim/userjob.h); nothing is mounted, and no variable names it. limits are those that the job has,
-// which may be less than the plan's.
+// (shim/userjob.h); nothing is mounted, and no variable names it. The job has these limits, which
+// may be less than the plan's.
 func (p Plan) CreateForUser(uid int, limits region.Limits) error {
 	j, err := p.createFor(uid, job.OfUser(uid), limits)
 	if err != nil {
@@ -56,12 +55,6 @@ func (p Plan) Limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 	return p.limits(driver, missing)
 }
 
-// KnownDevices returns the devices of this machine, as they are remembered. There may be none:
-// gpu.ErrNoDriver.
-func KnownDevices() (*gpu.Driver, error) {
-	driver, err := gpu.Known(DevicesFile())
-	if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
-		return nil, err
-	}
-	return driver, err
-}
+// KnownDevices returns the devices of this machine, as they are remembered. The error is
+// gpu.ErrNoDriver where there are none.
+func KnownDevices() (*gpu.Driver, error) { return gpu.Known(DevicesFile()) }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Environment variables with a job's settings. The first three take _0 to _15 at the end
-// for the limit of one device. EnvMemory, EnvCompute and EnvPolicy are HAMi-core's.
+// Environment variables with a job's settings. The first three take _0 to _15 at the end for the
+// limit of one device. EnvMemory, EnvCompute and EnvPolicy are HAMi-core's.
 const (
 	EnvMemory     = "CUDA_DEVICE_MEMORY_LIMIT"
 	EnvCompute    = "CUDA_DEVICE_SM_LIMIT"
@@ -19,8 +19,8 @@ const (
 	EnvMode       = "RATION_COMPUTE" // strict, or nothing
 )
 
-// IsVariable reports whether an environment variable has a limit that a job's region
-// keeps. EnvMode is none: each process reads it for itself.
+// IsVariable reports whether an environment variable has a limit that a job's region keeps.
+// EnvMode is none: each process reads it for itself.
 func IsVariable(key string) bool {
 	for _, name := range []string{EnvMemory, EnvCompute, EnvComputeMax} {
 		if _, is := cutVariable(key, name); is {
@@ -30,18 +30,16 @@ func IsVariable(key string) bool {
 	return key == EnvPolicy || key == EnvRound
 }
 
-// Settings are a job's limits, as its processes find them in their environment.
+// Settings are all that a job's processes find in their environment.
 type Settings struct {
-	Memory     Set[Memory]
-	Compute    Set[Compute] // shares: at least so much of a device's time
-	ComputeMax Set[Compute] // caps: at most so much
-	Round      Round        // of which shares are slices; 0 where it is not set
-	Strict     bool         // a share that cannot be kept is an error of the program
+	Limits
+	Round  Round // of which shares are slices; 0 where it is not set
+	Strict bool  // a share that cannot be kept is an error of the program
 }
 
-// FromEnv reads settings from an environment in the form of [os.Environ]. It reports
-// all errors at once, each as an [InputError]. A variable that looks like a limit but
-// names no device is an error too: the user who set it relies on the limit.
+// FromEnv reads settings from an environment in the form of [os.Environ]. It reports all errors at
+// once, each as an [InputError]. A variable that looks like a limit but names no device is an error
+// too: the user who set it relies on the limit.
 func FromEnv(environ []string) (Settings, error) {
 	var (
 		settings Settings
@@ -73,16 +71,16 @@ func FromEnv(environ []string) (Settings, error) {
 
 // apply makes of HAMi-core's limit what its policy says. A cap of our own comes first.
 func (s *Settings) apply(p policy) {
-	switch p {
-	case policyCap:
+	if p == policyShare {
+		return
+	}
+	if p == policyCap {
 		fill(&s.ComputeMax.Default, s.Compute.Default)
 		for i := range s.Compute.Device {
 			fill(&s.ComputeMax.Device[i], s.Compute.Device[i])
 		}
-		s.Compute = Set[Compute]{}
-	case policyNeither:
-		s.Compute = Set[Compute]{}
 	}
+	s.Compute = Set[Compute]{}
 }
 
 func fill(to *Compute, from Compute) {
@@ -112,8 +110,7 @@ func (s *Settings) set(key, value string) (use string, err error) {
 	return "", nil
 }
 
-// cutVariable reports whether key is name or begins with name and _, and returns what
-// follows name.
+// cutVariable reports whether key is name or begins with name and _, and returns what follows name.
 func cutVariable(key, name string) (suffix string, ok bool) {
 	suffix, ok = strings.CutPrefix(key, name)
 	return suffix, ok && (suffix == "" || suffix[0] == '_')
@@ -155,6 +152,80 @@ func (s Set[L]) environ(name string) []string {
 		}
 	}
 	return environ
+}
+
+// Round is the time that the slices of a device's jobs last together where their shares add up to
+// 100 per cent, in microseconds. Zero is not set.
+type Round uint32
+
+// Bounds of a round. They equal abi.MinRound and abi.MaxRound.
+const (
+	minRound Round = 1_000
+	maxRound Round = 200_000
+)
+
+// ParseRound reads a round that source has set to value: a number followed by ms or us, or plain
+// microseconds.
+func ParseRound(source, value string) (Round, error) {
+	r, err := parseRound(value)
+	if err != nil {
+		return 0, &InputError{Source: source, Value: value, Err: err, Use: roundUse}
+	}
+	return r, nil
+}
+
+func parseRound(s string) (Round, error) {
+	if s == "" {
+		return 0, errEmpty
+	}
+	digits, unit := cutDigits(s)
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err == nil && unit == "ms" && n <= uint64(maxRound) {
+		n, unit = n*1000, ""
+	}
+	if err != nil || unit != "" && unit != "us" || n < uint64(minRound) || n > uint64(maxRound) {
+		return 0, errRound
+	}
+	return Round(n), nil
+}
+
+// String renders r for people and for [ParseRound]: 10ms, 2500us.
+func (r Round) String() string {
+	if r%1000 == 0 {
+		return strconv.Itoa(int(r/1000)) + "ms"
+	}
+	return strconv.Itoa(int(r)) + "us"
+}
+
+// policy says what HAMi-core's compute limit is.
+type policy int
+
+const (
+	policyShare policy = iota
+	policyCap
+	policyNeither
+)
+
+// parsePolicy reads HAMi-core's policy, in either case, as HAMi-core does.
+func parsePolicy(s string) (policy, error) {
+	switch strings.ToLower(s) {
+	case "", "default":
+		return policyShare, nil
+	case "force":
+		return policyCap, nil
+	case "disable":
+		return policyNeither, nil
+	}
+	return policyShare, errPolicy
+}
+
+const modeStrict = "strict"
+
+func parseMode(s string) (strict bool, err error) {
+	if s != "" && s != modeStrict {
+		return false, errMode
+	}
+	return s == modeStrict, nil
 }
 
 // meaningless are variables of HAMi-core and of older versions that have no effect, and why.

@@ -1,4 +1,4 @@
-package limit_test
+package limit
 
 import (
 	"errors"
@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"ration/internal/limit"
 )
 
 func TestFromEnv(t *testing.T) {
@@ -36,7 +34,7 @@ func TestFromEnv(t *testing.T) {
 		{"a share, a cap and a round", []string{"CUDA_DEVICE_SM_LIMIT=30", "RATION_COMPUTE_MAX=50", "RATION_COMPUTE_ROUND=10000", "RATION_COMPUTE=strict"},
 			[]string{"CUDA_DEVICE_SM_LIMIT=30%", "RATION_COMPUTE_MAX=50%", "RATION_COMPUTE_ROUND=10ms", "RATION_COMPUTE=strict"}},
 	} {
-		settings, err := limit.FromEnv(tt.environ)
+		settings, err := FromEnv(tt.environ)
 		if got := settings.Environ(); err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, %v; want %q", tt.name, got, err, tt.want)
 		}
@@ -48,24 +46,24 @@ func TestFromEnvRejects(t *testing.T) {
 		entry string
 		want  error
 	}{
-		{"CUDA_DEVICE_MEMORY_LIMIT=", limit.ErrEmpty},
-		{"CUDA_DEVICE_MEMORY_LIMIT=0=10g", limit.ErrSize},
-		{"CUDA_DEVICE_MEMORY_LIMIT_3=18446744073709551616", limit.ErrOverflow},
-		{"CUDA_DEVICE_MEMORY_LIMIT_3=101%", limit.ErrPercent},
-		{"CUDA_DEVICE_MEMORY_LIMIT_16=1g", limit.ErrDevice},
-		{"CUDA_DEVICE_MEMORY_LIMIT_01=1g", limit.ErrDevice},
-		{"CUDA_DEVICE_MEMORY_LIMIT_=1g", limit.ErrDevice},
-		{"CUDA_DEVICE_SM_LIMIT=", limit.ErrEmpty},
-		{"CUDA_DEVICE_SM_LIMIT=101", limit.ErrPercent},
-		{"CUDA_DEVICE_SM_LIMIT_x=10", limit.ErrDevice},
-		{"RATION_COMPUTE_MAX=101", limit.ErrPercent},
-		{"RATION_COMPUTE_MAX_16=10", limit.ErrDevice},
-		{"RATION_COMPUTE_ROUND=1s", limit.ErrRound},
-		{"RATION_COMPUTE=lax", limit.ErrMode},
-		{"GPU_CORE_UTILIZATION_POLICY=often", limit.ErrPolicy},
+		{"CUDA_DEVICE_MEMORY_LIMIT=", errEmpty},
+		{"CUDA_DEVICE_MEMORY_LIMIT=0=10g", errSize},
+		{"CUDA_DEVICE_MEMORY_LIMIT_3=18446744073709551616", errOverflow},
+		{"CUDA_DEVICE_MEMORY_LIMIT_3=101%", errPercent},
+		{"CUDA_DEVICE_MEMORY_LIMIT_16=1g", errDevice},
+		{"CUDA_DEVICE_MEMORY_LIMIT_01=1g", errDevice},
+		{"CUDA_DEVICE_MEMORY_LIMIT_=1g", errDevice},
+		{"CUDA_DEVICE_SM_LIMIT=", errEmpty},
+		{"CUDA_DEVICE_SM_LIMIT=101", errPercent},
+		{"CUDA_DEVICE_SM_LIMIT_x=10", errDevice},
+		{"RATION_COMPUTE_MAX=101", errPercent},
+		{"RATION_COMPUTE_MAX_16=10", errDevice},
+		{"RATION_COMPUTE_ROUND=1s", errRound},
+		{"RATION_COMPUTE=lax", errMode},
+		{"GPU_CORE_UTILIZATION_POLICY=often", errPolicy},
 	} {
-		settings, err := limit.FromEnv([]string{tt.entry})
-		if !errors.Is(err, tt.want) || settings != (limit.Settings{}) {
+		settings, err := FromEnv([]string{tt.entry})
+		if !errors.Is(err, tt.want) || settings != (Settings{}) {
 			t.Errorf("%s: %v, %v; want error %v", tt.entry, settings, err, tt.want)
 		}
 		key, value, _ := strings.Cut(tt.entry, "=")
@@ -76,7 +74,7 @@ func TestFromEnvRejects(t *testing.T) {
 }
 
 func ExampleFromEnv() {
-	_, err := limit.FromEnv([]string{
+	_, err := FromEnv([]string{
 		"CUDA_DEVICE_MEMORY_LIMIT=10gb!",
 		"CUDA_DEVICE_MEMORY_LIMIT_16=10g",
 		"CUDA_DEVICE_SM_LIMIT=101",
@@ -98,14 +96,14 @@ func FuzzEnv(f *testing.F) {
 	f.Add("CUDA_DEVICE_SM_LIMIT=30", "GPU_CORE_UTILIZATION_POLICY=force", "RATION_COMPUTE_ROUND=10ms")
 	f.Add("RATION_COMPUTE_MAX=30", "GPU_CORE_UTILIZATION_POLICY=disable", "RATION_COMPUTE=strict")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
-		settings, err := limit.FromEnv([]string{a, b, c})
+		settings, err := FromEnv([]string{a, b, c})
 		if err != nil {
-			if settings != (limit.Settings{}) || !errors.As(err, new(*limit.InputError)) {
+			if settings != (Settings{}) || !errors.As(err, new(*InputError)) {
 				t.Errorf("got %v with %#v", settings, err)
 			}
 			return
 		}
-		if back, err := limit.FromEnv(settings.Environ()); err != nil || back != settings {
+		if back, err := FromEnv(settings.Environ()); err != nil || back != settings {
 			t.Errorf("%q reads back as %v, %v; want %v", settings.Environ(), back, err, settings)
 		}
 	})

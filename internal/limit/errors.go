@@ -6,39 +6,38 @@ import (
 )
 
 var (
-	// ErrEmpty is returned for a setting with an empty value: that is more likely a
-	// mistake in a script than a wish for no limit.
-	ErrEmpty = errors.New("empty")
-
-	// ErrSize is returned for text that is not a size.
-	ErrSize = errors.New("not a size")
-
-	// ErrOverflow is returned for a size of 2^64 bytes or more.
-	ErrOverflow = errors.New("a size too large to count in 64 bits")
-
-	// ErrPercent is returned for text that is not a percentage, or one that is out of
-	// range.
-	ErrPercent = errors.New("not a percentage in range")
-
-	// ErrDevice is returned for text that is not a device index below [MaxDevices].
-	ErrDevice = errors.New("not a device index")
-
-	// ErrDuplicate is returned when one setting names a device, or the
-	// default, twice.
-	ErrDuplicate = errors.New("limit given twice")
-
-	// ErrNoDevice is returned for a limit on a device that does not exist.
-	ErrNoDevice = errors.New("no such device")
+	// ErrName is returned for text that is not a job name.
+	ErrName = errors.New("not a job name")
 
 	// ErrNoMemory is returned for a percentage of a device whose size is not known.
 	ErrNoMemory = errors.New("a share of no memory")
 
-	// ErrName is returned for text that is not a job name.
-	ErrName = errors.New("not a job name")
+	errEmpty     = errors.New("empty") // more likely a mistake in a script than a wish for no limit
+	errSize      = errors.New("not a size")
+	errOverflow  = errors.New("a size too large to count in 64 bits")
+	errPercent   = errors.New("not a percentage in range")
+	errRound     = errors.New("not a time in range")
+	errPolicy    = errors.New("not a policy")
+	errMode      = errors.New("not a mode")
+	errDevice    = errors.New("not a device index")
+	errDuplicate = errors.New("limit given twice")
+	errNoDevice  = errors.New("no such device")
+	errTwoWays   = errors.New("two ways to name a device (use one of them)")
 )
 
-// InputError is an error in a setting of the user, with its source and what would be
-// right.
+// What error messages say to use instead.
+const (
+	sizeUse    = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
+	memoryUse  = sizeUse + "; or a percentage from 1 to 100, like 25%"
+	computeUse = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
+	roundUse   = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000"
+	policyUse  = "default for a share, force for a cap, or disable for neither"
+	modeUse    = "strict, or leave it out"
+	deviceUse  = "a device from 0 to 15"
+	nameUse    = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
+)
+
+// InputError is an error in a setting of the user: where it came from, and what to use instead.
 type InputError struct {
 	Source string // variable or flag, if any
 	Value  string // of the whole setting

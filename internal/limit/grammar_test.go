@@ -63,7 +63,7 @@ func parseAs(kind, text string) string {
 		var c Compute
 		c, err = parseCompute(text)
 		result = "percent " + strconv.Itoa(c.Percent())
-		if c.none {
+		if c == computeNone {
 			result = "none"
 		}
 	case "round":

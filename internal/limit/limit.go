@@ -2,47 +2,71 @@ package limit
 
 import (
 	"fmt"
+	"math/bits"
+	"strconv"
 	"strings"
 )
 
-const memoryUse = sizeUse + "; or a percentage from 1 to 100, like 25%"
+// Percent is a percentage from 0 to 100, counted in ten-thousandths of a percent, so that 12.5%
+// and 33.3333% are exact.
+type Percent uint32
 
-// Memory is a limit on the memory of one device: a number of bytes, a share of the
-// device, or none. The zero value is not set: it limits nothing either, but unlike
-// [NoMemoryLimit] a default takes its place.
+const (
+	percentPlaces         = 4
+	onePercent    Percent = 10_000
+	whole                 = 100 * onePercent
+)
+
+// parsePercent reads a percentage with up to four decimals, with or without a percent sign.
+func parsePercent(s string) (Percent, error) {
+	if s == "" {
+		return 0, errEmpty
+	}
+	units, fraction, sign, ok := cutNumber(s)
+	if !ok || sign != "" && sign != "%" || len(fraction) > percentPlaces {
+		return 0, errPercent
+	}
+	fraction += strings.Repeat("0", percentPlaces-len(fraction))
+	n, err := strconv.ParseUint(units+fraction, 10, 32)
+	if err != nil || Percent(n) > whole {
+		return 0, errPercent
+	}
+	return Percent(n), nil
+}
+
+// String renders p with a percent sign: 25%, 12.5%.
+func (p Percent) String() string {
+	return decimal(Size(p/onePercent), Size(p%onePercent), percentPlaces) + "%"
+}
+
+// Of returns p of s, rounded down.
+func (p Percent) Of(s Size) Size {
+	hi, lo := bits.Mul64(uint64(s), uint64(min(p, whole)))
+	share, _ := bits.Div64(hi, lo, uint64(whole))
+	return Size(share)
+}
+
+// Memory is a limit on the memory of one device: a number of bytes, a share of the device, or
+// none. The zero value is not set. It limits nothing either, but a default takes its place.
 type Memory struct {
 	size  Size
 	share Percent // of the device
 	none  bool    // set to no limit
 }
 
-// NoMemoryLimit is a limit that is set to none.
-var NoMemoryLimit = Memory{none: true}
-
 // MemorySize returns a limit of s bytes; 0 is no limit.
-func MemorySize(s Size) Memory {
-	return Memory{size: s, none: s == 0}
-}
+func MemorySize(s Size) Memory { return Memory{size: s, none: s == 0} }
 
-// ParseMemory reads a limit: a size as [ParseSize] takes it, a percentage of
-// the device from 1% to 100%, or 0, none or unlimited. 0 is no limit as in HAMi-core,
-// whose settings are read here too.
-func ParseMemory(s string) (Memory, error) {
-	limit, err := parseMemory(s)
-	if err != nil {
-		return Memory{}, &InputError{Value: s, Err: err, Use: memoryUse}
-	}
-	return limit, nil
-}
-
+// parseMemory reads a limit: a size, a percentage of the device from 1% to 100%, or 0, none or
+// unlimited. 0 is no limit, as in HAMi-core, whose settings are read here too.
 func parseMemory(s string) (Memory, error) {
 	if isNone(s) {
-		return NoMemoryLimit, nil
+		return MemorySize(0), nil
 	}
 	if strings.HasSuffix(s, "%") {
 		share, err := parsePercent(s)
-		if err != nil || share < OnePercent {
-			return Memory{}, ErrPercent
+		if err != nil || share < onePercent {
+			return Memory{}, errPercent
 		}
 		return Memory{share: share}, nil
 	}
@@ -53,25 +77,12 @@ func parseMemory(s string) (Memory, error) {
 	return MemorySize(size), nil
 }
 
-// Least is the least limit that is not taken for a mistake: below it not even a context
-// fits, and 10 is 10 bytes.
-const Least = MiB
-
-// CheckLeast refuses a limit below [Least], as an error in what source set to value. 0 is
-// no limit.
-func CheckLeast(size Size, source, value string) error {
-	if size == 0 || size >= Least {
-		return nil
-	}
-	return &InputError{Source: source, Value: value, Err: fmt.Errorf("%v is less than any program needs", size), Use: "a number with m or g, like 10g"}
-}
-
 // IsSet reports whether the limit is set, if only to none.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// Of returns the limit in bytes on a device with total bytes; 0 is no limit. It does
-// not reduce a size above the total. A share of a device whose total is not known is
-// [ErrNoMemory], since 0 would be no limit.
+// Of returns the limit in bytes on a device with total bytes; 0 is no limit. It does not reduce a
+// size above the total. A share of a device whose total is not known is [ErrNoMemory], since 0
+// would be no limit.
 func (m Memory) Of(total Size) (Size, error) {
 	if m.share == 0 {
 		return m.size, nil
@@ -83,8 +94,7 @@ func (m Memory) Of(total Size) (Size, error) {
 	return size, nil
 }
 
-// String renders m so that [ParseMemory] reads it back; a limit that is not
-// set is "unset".
+// String renders m as the grammar has it; a limit that is not set is "unset".
 func (m Memory) String() string {
 	switch {
 	case m.none:
@@ -97,58 +107,68 @@ func (m Memory) String() string {
 	return "unset"
 }
 
-const computeUse = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
+// Least is the least limit that is not taken for a mistake. Below it not even a context fits, and
+// 10 is 10 bytes.
+const Least = MiB
 
-// Compute is a share of one device's time or a cap on it: a whole percentage, or none. As
-// with [Memory], the zero value is not set.
-type Compute struct {
-	percent uint8 // 1 to 100
-	none    bool  // set to no limit
-}
-
-// NoComputeLimit is a limit that is set to none.
-var NoComputeLimit = Compute{none: true}
-
-// ParseCompute reads a limit: 1 to 100, with or without a percent sign, or 0,
-// none or unlimited.
-func ParseCompute(s string) (Compute, error) {
-	limit, err := parseCompute(s)
-	if err != nil {
-		return Compute{}, &InputError{Value: s, Err: err, Use: computeUse}
+// CheckLeast refuses a limit below [Least], which source has set to value. 0 is no limit.
+func CheckLeast(size Size, source, value string) error {
+	if size == 0 || size >= Least {
+		return nil
 	}
-	return limit, nil
+	return &InputError{Source: source, Value: value, Err: fmt.Errorf("%v is less than any program needs", size), Use: "a number with m or g, like 10g"}
 }
 
+// Compute is a share of one device's time or a cap on it, in whole per cent: the number that a
+// region keeps. As with [Memory], the zero value is not set.
+type Compute uint8
+
+// computeNone is a share or a cap that is set to none. It equals abi.ComputeNone.
+const computeNone Compute = 255
+
+// ComputePercent returns a limit of so many per cent, at most 100; 0 is no limit.
+func ComputePercent(n int) Compute {
+	if n <= 0 {
+		return computeNone
+	}
+	return Compute(min(n, 100))
+}
+
+// parseCompute reads a limit: 1 to 100, with or without a percent sign, or 0, none or unlimited.
 func parseCompute(s string) (Compute, error) {
 	if isNone(s) {
-		return NoComputeLimit, nil
+		return computeNone, nil
 	}
 	p, err := parsePercent(s)
 	if err != nil {
-		return Compute{}, err
+		return 0, err
 	}
-	if p%OnePercent != 0 {
-		return Compute{}, ErrPercent
+	if p%onePercent != 0 {
+		return 0, errPercent
 	}
-	return Compute{percent: uint8(p / OnePercent), none: p == 0}, nil
+	return ComputePercent(int(p / onePercent)), nil
 }
 
 // IsSet reports whether the limit is set, if only to none.
-func (c Compute) IsSet() bool { return c != Compute{} }
+func (c Compute) IsSet() bool { return c != 0 }
 
 // Percent returns the limit as a whole number from 1 to 100; 0 is no limit.
-func (c Compute) Percent() int { return int(c.percent) }
-
-// String renders c so that [ParseCompute] reads it back; a limit that is not
-// set is "unset".
-func (c Compute) String() string {
-	switch {
-	case c.none:
-		return "none"
-	case c.percent != 0:
-		return (Percent(c.percent) * OnePercent).String()
+func (c Compute) Percent() int {
+	if c == computeNone {
+		return 0
 	}
-	return "unset"
+	return int(c)
+}
+
+// String renders c as the grammar has it; a limit that is not set is "unset".
+func (c Compute) String() string {
+	switch c {
+	case 0:
+		return "unset"
+	case computeNone:
+		return "none"
+	}
+	return strconv.Itoa(int(c)) + "%"
 }
 
 func isNone(s string) bool {

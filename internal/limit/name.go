@@ -1,7 +1,5 @@
 package limit
 
-const nameUse = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
-
 // MaxName is the length of the longest name.
 const MaxName = 63
 

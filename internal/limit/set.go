@@ -16,16 +16,15 @@ type limit interface {
 	String() string
 }
 
-// Set is a job's limits: one for each device that has its own, and a default for the
-// others. Devices are numbered as the job sees them.
+// Set is a limit for each device that has its own, and a default for the others. Devices are
+// numbered as the job sees them.
 type Set[L limit] struct {
 	Default L
 	Device  [MaxDevices]L
 }
 
-// ParseMemorySet reads the value of a flag or variable that gives memory limits
-// for several devices: a limit for all (10g, 25%), limits by device
-// (0=10g,1=20g), or both (10g,1=20g). Errors name it as source.
+// ParseMemorySet reads the memory limits that source has set to value: a limit for all devices
+// (10g, 25%), limits by device (0=10g,1=20g), or both (10g,1=20g).
 func ParseMemorySet(source, value string) (Set[Memory], error) {
 	return parseSet(source, value, parseMemory, memoryUse)
 }
@@ -48,8 +47,7 @@ func parseSet[L limit](source, value string, parse func(string) (L, error), use 
 	return set, nil
 }
 
-// add adds one part of a list to the set. With an error it returns what to use
-// instead.
+// add adds one part of a list to the set. With an error it returns what to use instead.
 func (s *Set[L]) add(part string, parse func(string) (L, error), limitUse string) (use string, err error) {
 	target, text := &s.Default, part
 	if index, rest, ok := strings.Cut(part, "="); ok {
@@ -64,26 +62,23 @@ func (s *Set[L]) add(part string, parse func(string) (L, error), limitUse string
 		return limitUse, err
 	}
 	if (*target).IsSet() {
-		return "one limit for each device, and one without a device for the others", ErrDuplicate
+		return "one limit for each device, and one without a device for the others", errDuplicate
 	}
 	*target = l
 	return "", nil
 }
 
-var deviceUse = fmt.Sprintf("a device from 0 to %d", MaxDevices-1)
-
-// parseDevice accepts one spelling of each device number, so that 1 and 01 cannot be
-// two limits on the same device.
+// parseDevice accepts one spelling of each device number, so that 1 and 01 cannot be two limits on
+// the same device.
 func parseDevice(s string) (int, error) {
 	i, err := strconv.Atoi(s)
 	if err != nil || i < 0 || i >= MaxDevices || strconv.Itoa(i) != s {
-		return 0, ErrDevice
+		return 0, errDevice
 	}
 	return i, nil
 }
 
-// IsSet reports whether any limit in the set is set. A process with none uses the
-// job's.
+// IsSet reports whether any limit in the set is set.
 func (s Set[L]) IsSet() bool { return s != Set[L]{} }
 
 // For returns the limit of one device.
@@ -94,8 +89,8 @@ func (s Set[L]) For(device int) L {
 	return s.Default
 }
 
-// String renders s as [ParseMemorySet] and [ParseComputeSet] read it; a set
-// without limits is "unset".
+// String renders s as [ParseMemorySet] and [ParseComputeSet] read it; a set without limits is
+// "unset".
 func (s Set[L]) String() string {
 	var parts []string
 	if s.Default.IsSet() {
@@ -112,47 +107,95 @@ func (s Set[L]) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ResolveMemory returns the limit in bytes on each device, given the size of each; 0 is
-// no limit. It returns [ErrNoDevice] for a limit on a device that is not one of them,
-// which would otherwise have no effect.
-func ResolveMemory(set Set[Memory], totals []Size) ([]Size, error) {
-	if err := set.checkDevices(len(totals)); err != nil {
-		return nil, fmt.Errorf("memory limit %w", err)
-	}
-	limits := make([]Size, len(totals))
-	for i, total := range totals {
-		size, err := set.For(i).Of(total)
-		if err != nil {
-			return nil, fmt.Errorf("memory limit of device %d: %w", i, err)
-		}
-		limits[i] = size
-	}
-	return limits, nil
-}
+// MarshalText renders s in JSON.
+func (s Set[L]) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// ResolveCompute returns the limit in whole percent on each device, given their number;
-// 0 is no limit.
-func ResolveCompute(set Set[Compute], devices int) ([]int, error) {
-	if err := set.checkDevices(devices); err != nil {
-		return nil, fmt.Errorf("compute limit %w", err)
-	}
-	limits := make([]int, devices)
-	for i := range limits {
-		limits[i] = set.For(i).Percent()
-	}
-	return limits, nil
-}
-
-// checkDevices returns ErrNoDevice if a device with a limit of its own is not one of so
-// many.
-func (s Set[L]) checkDevices(devices int) error {
-	if devices < 0 || devices > MaxDevices {
-		return fmt.Errorf("of %d devices: %w (at most %d are supported)", devices, ErrNoDevice, MaxDevices)
+// CheckDevices returns an error if the set has a limit on a device that is not one of so many. It
+// would have no effect.
+func (s Set[L]) CheckDevices(devices int) error {
+	if devices > MaxDevices {
+		return fmt.Errorf("of %d devices: %w (at most %d are supported)", devices, errNoDevice, MaxDevices)
 	}
 	for i := devices; i < MaxDevices; i++ {
 		if s.Device[i].IsSet() {
-			return fmt.Errorf("%d=%v: %w (the job sees %d, counted from 0)", i, s.Device[i], ErrNoDevice, devices)
+			return fmt.Errorf("%d=%v: %w (the job sees %d, counted from 0)", i, s.Device[i], errNoDevice, devices)
 		}
 	}
 	return nil
+}
+
+// Limits are limits by device, as people give them. In a change, what is not set stays as it is.
+type Limits struct {
+	Memory     Set[Memory]  `json:"memory"`
+	Compute    Set[Compute] `json:"compute"`     // shares: at least so much of a device's time
+	ComputeMax Set[Compute] `json:"compute_max"` // caps: at most so much
+}
+
+// IsSet reports whether any limit is set.
+func (l Limits) IsSet() bool { return l != Limits{} }
+
+// HasDefault reports whether a limit for all devices is set.
+func (l Limits) HasDefault() bool {
+	return l.Memory.Default.IsSet() || l.Compute.Default.IsSet() || l.ComputeMax.Default.IsSet()
+}
+
+// Names reports whether a limit for this device alone is set.
+func (l Limits) Names(device int) bool {
+	return l.Memory.Device[device].IsSet() || l.Compute.Device[device].IsSet() || l.ComputeMax.Device[device].IsSet()
+}
+
+// On returns the limits for all devices as limits for one. It is an error if they name a device
+// themselves.
+func (l Limits) On(device int) (out Limits, err error) {
+	for d := range MaxDevices {
+		if l.Names(d) {
+			return out, errTwoWays
+		}
+	}
+	out.Memory.Device[device], out.Compute.Device[device], out.ComputeMax.Device[device] = l.Memory.Default, l.Compute.Default, l.ComputeMax.Default
+	return out, nil
+}
+
+// Or returns the limits with those of other where a kind is not set.
+func (l Limits) Or(other Limits) Limits {
+	if !l.Memory.IsSet() {
+		l.Memory = other.Memory
+	}
+	if !l.Compute.IsSet() {
+		l.Compute = other.Compute
+	}
+	if !l.ComputeMax.IsSet() {
+		l.ComputeMax = other.ComputeMax
+	}
+	return l
+}
+
+// String renders the limits in one line, for [ParseLimits].
+func (l Limits) String() string {
+	return fmt.Sprintf("memory=%s compute=%s compute_max=%s", l.Memory, l.Compute, l.ComputeMax)
+}
+
+// ParseLimits reads limits in the form memory=10g compute=30% compute_max=unset. Each part may be
+// left out.
+func ParseLimits(text string) (l Limits, err error) {
+	for field := range strings.FieldsSeq(text) {
+		key, value, _ := strings.Cut(field, "=")
+		if value == "unset" {
+			continue
+		}
+		switch key {
+		case "memory":
+			l.Memory, err = ParseMemorySet(key, value)
+		case "compute":
+			l.Compute, err = ParseComputeSet(key, value)
+		case "compute_max":
+			l.ComputeMax, err = ParseComputeSet(key, value)
+		default:
+			err = fmt.Errorf("%q: no part of a ration", field)
+		}
+		if err != nil {
+			return Limits{}, err
+		}
+	}
+	return l, nil
 }

@@ -21,14 +21,9 @@ const (
 	TiB
 )
 
-const sizeUse = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
-
 // ParseSize reads a size: plain bytes, or a number followed by k, m, g or t,
 // in either case and optionally spelled out (10g, 10G, 10gb, 10GiB). A fraction is
 // exact, and rounded down to whole bytes.
-//
-// It returns an error matching [ErrSize] if s is not a size, and [ErrOverflow]
-// if it is one that 64 bits cannot hold.
 func ParseSize(s string) (Size, error) {
 	size, err := parseSize(s)
 	if err != nil {
@@ -39,30 +34,30 @@ func ParseSize(s string) (Size, error) {
 
 func parseSize(s string) (Size, error) {
 	if s == "" {
-		return 0, ErrEmpty
+		return 0, errEmpty
 	}
 	whole, fraction, unit, ok := cutNumber(s)
 	if !ok {
-		return 0, ErrSize
+		return 0, errSize
 	}
 	scale, ok := parseUnit(unit)
 	if !ok || fraction != "" && scale == 1 {
-		return 0, ErrSize
+		return 0, errSize
 	}
 	n, err := strconv.ParseUint(whole, 10, 64)
 	if err != nil {
-		return 0, ErrOverflow
+		return 0, errOverflow
 	}
 	over, bytes := bits.Mul64(n, uint64(scale))
 	if over != 0 {
-		return 0, ErrOverflow
+		return 0, errOverflow
 	}
 	// This cannot overflow: bytes is a multiple of scale, and the fraction is less than
 	// scale.
 	size := Size(bytes) + scale.fraction(fraction)
 	if size == 0 && strings.Trim(fraction, "0") != "" {
 		// 0 is no limit: a tiny limit must not become none.
-		return 0, ErrSize
+		return 0, errSize
 	}
 	return size, nil
 }

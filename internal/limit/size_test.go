@@ -1,4 +1,4 @@
-package limit_test
+package limit
 
 import (
 	"fmt"
@@ -7,49 +7,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"ration/internal/limit"
 )
-
-func TestParseSize(t *testing.T) {
-	for _, tt := range []struct {
-		in   string
-		want limit.Size
-	}{
-		{"0", 0},
-		{"0g", 0},
-		{"0.0g", 0},
-		{"1", 1},
-		{"007", 7},
-		{"1048576k", limit.GiB},
-		{"1024m", limit.GiB},
-		{"1t", 1024 * limit.GiB},
-		{"10g", 10 * limit.GiB},
-		{"10G", 10 * limit.GiB},
-		{"10gb", 10 * limit.GiB},
-		{"10GB", 10 * limit.GiB},
-		{"10gi", 10 * limit.GiB},
-		{"10GiB", 10 * limit.GiB},
-		{"10gIb", 10 * limit.GiB},
-		{"1.5g", 1536 * limit.MiB},
-		{"1.500g", 1536 * limit.MiB},
-		{"0.1g", 107374182}, // 107374182.4
-		{"0.3k", 307},       // 307.2
-		{"0.999999999999999999999999999999k", 1023},
-		{"1.00000000000000000000000000000001t", limit.TiB},
-		{"18446744073709551615", math.MaxUint64},
-		{"16777215.9999999999999t", math.MaxUint64}, // less than a byte below 2^64
-	} {
-		got, err := limit.ParseSize(tt.in)
-		if err != nil || got != tt.want {
-			t.Errorf("ParseSize(%q) = %d, %v; want %d", tt.in, got, err, tt.want)
-		}
-	}
-}
 
 func TestSizeString(t *testing.T) {
 	for _, tt := range []struct {
-		in            limit.Size
+		in            Size
 		people, exact string
 	}{
 		{0, "0 B", "0"},
@@ -58,14 +20,14 @@ func TestSizeString(t *testing.T) {
 		{1024, "1 KiB", "1k"},
 		{1025, "1025 B", "1025"},
 		{1536, "1.5 KiB", "1536"},
-		{518 * limit.MiB, "518 MiB", "518m"},
-		{1536 * limit.MiB, "1.5 GiB", "1536m"},
-		{10 * limit.GiB, "10 GiB", "10g"},
-		{10082 * limit.MiB, "10082 MiB", "10082m"},
-		{143771 * limit.MiB, "143771 MiB", "143771m"},
-		{limit.MiB - 1, "~1.00 MiB", "1048575"},
-		{limit.GiB + 1, "~1.00 GiB", "1073741825"},
-		{limit.GiB - 1, "~1.00 GiB", "1073741823"},
+		{518 * MiB, "518 MiB", "518m"},
+		{1536 * MiB, "1.5 GiB", "1536m"},
+		{10 * GiB, "10 GiB", "10g"},
+		{10082 * MiB, "10082 MiB", "10082m"},
+		{143771 * MiB, "143771 MiB", "143771m"},
+		{MiB - 1, "~1.00 MiB", "1048575"},
+		{GiB + 1, "~1.00 GiB", "1073741825"},
+		{GiB - 1, "~1.00 GiB", "1073741823"},
 		{1234567890, "~1.15 GiB", "1234567890"},
 		{999999, "999999 B", "999999"},
 		{1000001, "~976.56 KiB", "1000001"},
@@ -82,7 +44,7 @@ func TestSizeString(t *testing.T) {
 
 func ExampleParseSize() {
 	for _, text := range []string{"10g", "1.5GiB", "10gb!"} {
-		size, err := limit.ParseSize(text)
+		size, err := ParseSize(text)
 		if err != nil {
 			fmt.Println(err)
 			continue
@@ -98,7 +60,7 @@ func ExampleParseSize() {
 var sizePattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?)(([kmgtKMGT])[iI]?[bB]?)?$`)
 
 // wantSize does the same as ParseSize by other means: a pattern and rational numbers.
-func wantSize(s string) (limit.Size, bool) {
+func wantSize(s string) (Size, bool) {
 	m := sizePattern.FindStringSubmatch(s)
 	if m == nil || m[2] != "" && m[4] == "" {
 		return 0, false
@@ -112,7 +74,7 @@ func wantSize(s string) (limit.Size, bool) {
 	if !floor.IsUint64() || floor.Sign() == 0 && value.Sign() != 0 {
 		return 0, false
 	}
-	return limit.Size(floor.Uint64()), true
+	return Size(floor.Uint64()), true
 }
 
 // badValues are inputs that every parser here must reject.
@@ -128,19 +90,19 @@ func FuzzParseSize(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		size, err := limit.ParseSize(s)
+		size, err := ParseSize(s)
 		want, ok := wantSize(s)
 		if ok != (err == nil) || size != want {
 			t.Fatalf("ParseSize(%q) = %d, %v; want %d, %v", s, size, err, want, ok)
 		}
-		if back, err := limit.ParseSize(size.Exact()); err != nil || back != size {
+		if back, err := ParseSize(size.Exact()); err != nil || back != size {
 			t.Errorf("%q reads back as %d, %v; want %d", size.Exact(), back, err, size)
 		}
 		shown := strings.TrimSuffix(strings.Replace(size.String(), " ", "", 1), "B")
 		if strings.HasPrefix(shown, "~") {
 			return
 		}
-		if back, err := limit.ParseSize(shown); err != nil || back != size {
+		if back, err := ParseSize(shown); err != nil || back != size {
 			t.Errorf("%d is shown as exactly %q, which is %d, %v", uint64(size), size, back, err)
 		}
 	})

@@ -41,19 +41,12 @@ const (
 	MissingOpen   = "open"   // nothing is limited
 )
 
-// Ration is how much a user may have: limits as the flags of ration run have them.
-type Ration struct {
-	Memory     limit.Set[limit.Memory]
-	Compute    limit.Set[limit.Compute]
-	ComputeMax limit.Set[limit.Compute]
-}
-
 // Rule is what a user, a group or everybody else has.
 type Rule struct {
 	Source  string // users.anna, groups.students or everybody
 	Exempt  bool   // no job, no limit
-	Default Ration
-	Largest Ration // up to which the user may ask for more; what is not set in it is Default's
+	Default limit.Limits
+	Largest limit.Limits // up to which the user may ask for more; what is not set in it is Default's
 
 	line int // where it begins: of two groups the first counts
 }
@@ -306,7 +299,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	return out
 }
 
-func (r *reader) ration(path string, t rationText) (out Ration) {
+func (r *reader) ration(path string, t rationText) (out limit.Limits) {
 	parse := func(key string, value *string, set func(string) error) {
 		if value == nil {
 			return
@@ -388,14 +381,9 @@ func moreCompute(a, b limit.Set[limit.Compute], caps bool) bool {
 	return false
 }
 
-// Settings returns a ration as the settings of a job.
-func (r Ration) Settings() limit.Settings {
-	return limit.Settings{Memory: r.Memory, Compute: r.Compute, ComputeMax: r.ComputeMax}
-}
-
-// plan returns the plan of a job with that ration.
-func (r Ration) plan(warn func(string)) launch.Plan {
-	return launch.Plan{Settings: r.Settings(), Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "compute_max"}, Warn: warn}
+// planFor returns the plan of a job with a ration.
+func planFor(ration limit.Limits, warn func(string)) launch.Plan {
+	return launch.Plan{Settings: limit.Settings{Limits: ration}, Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "compute_max"}, Warn: warn}
 }
 
 // CheckNames returns what is wrong with the names of users and groups: those that this machine

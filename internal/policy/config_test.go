@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/internal/limit"
 )
 
 // Every problem is found at once, each where it is.
@@ -77,15 +79,15 @@ largest = { memory = "4g", compute = "30%" }`))
 		"memory=4g compute=30% compute_max=unset": false,
 		"compute_max=40%":                         false, // no limit
 	} {
-		asked, err := parseAsk(text)
+		asked, err := limit.ParseLimits(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Everybody.allows(asked, nil); (err == nil) != want {
 			t.Errorf("%s: %v", text, err)
 		}
-		if again, err := parseAsk(asked.Text()); err != nil || again != asked {
-			t.Errorf("%s: rendered as %s", text, asked.Text())
+		if again, err := limit.ParseLimits(asked.String()); err != nil || again != asked {
+			t.Errorf("%s: rendered as %s", text, asked.String())
 		}
 	}
 }
@@ -106,19 +108,6 @@ func FuzzParse(f *testing.F) {
 					t.Errorf("a problem at %d:%d", problem.Line, problem.Column)
 				}
 			}
-		}
-	})
-}
-
-func FuzzParseAsk(f *testing.F) {
-	f.Add("memory=1g compute=unset")
-	f.Fuzz(func(t *testing.T, text string) {
-		r, err := parseAsk(text)
-		if err != nil {
-			return
-		}
-		if again, err := parseAsk(r.Text()); err != nil || again != r {
-			t.Errorf("%q: rendered as %q: %v", text, r.Text(), err)
 		}
 	})
 }

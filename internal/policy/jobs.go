@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -109,8 +108,8 @@ func Users() (uids []int) {
 
 // limitsOf returns the limits that a ration is on this machine. A limit that the driver has no
 // device for is an error of the file.
-func (r *rations) limitsOf(ration Ration) (region.Limits, error) {
-	return ration.plan(func(string) {}).Limits(r.driver, r.missing)
+func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
+	return planFor(ration, func(string) {}).Limits(r.driver, r.missing)
 }
 
 // ensure gives a user what the policy says: a job with these limits, or none. It changes the
@@ -127,7 +126,7 @@ func (r *rations) ensure(uid int) error {
 }
 
 // rationOf returns what a user has by the policy: what the user asked for, or else the rule's.
-func (r *rations) rationOf(uid int) (ration Ration, rule *Rule, err error) {
+func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error) {
 	if rule, err = r.policy.For(uid); err != nil {
 		return ration, nil, err
 	}
@@ -142,7 +141,7 @@ func (r *rations) rationOf(uid int) (ration Ration, rule *Rule, err error) {
 }
 
 // give gives a user a job with a ration, less what the user's runs have of it.
-func (r *rations) give(uid int, ration Ration, rule *Rule) error {
+func (r *rations) give(uid int, ration limit.Limits, rule *Rule) error {
 	limits, err := r.limitsOf(ration)
 	if err != nil {
 		return fmt.Errorf("%s: %w", rule.Source, err)
@@ -188,13 +187,13 @@ func usable(uid int) bool {
 }
 
 // create makes a job, in the place of one that cannot be used.
-func (r *rations) create(uid int, ration Ration, limits region.Limits) error {
+func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) error {
 	if _, err := os.Lstat(folderOf(uid)); err == nil {
 		if err := job.Remove(jobOf(uid), true); err != nil && !errors.Is(err, job.ErrNoJob) {
 			return fmt.Errorf("the job of user %d cannot be used (it was damaged, or made by another version), nor made again: %w", uid, err)
 		}
 	}
-	return ration.plan(r.warn).CreateForUser(uid, limits)
+	return planFor(ration, r.warn).CreateForUser(uid, limits)
 }
 
 // exempt lets a user's programs run without a job. Those that run are limited no longer.
@@ -274,7 +273,7 @@ func (r *rations) totals() []limit.Size {
 }
 
 // allows returns an error for a ration that is more than the rule's largest.
-func (rule *Rule) allows(asked Ration, totals []limit.Size) error {
+func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
 	switch {
 	case rule.Exempt:
 		return fmt.Errorf("%w: %s is exempt, and has no ration", ErrTooMuch, rule.Source)
@@ -292,45 +291,16 @@ func (rule *Rule) allows(asked Ration, totals []limit.Size) error {
 const askedName = "asked"
 
 // readAsked returns the ration that a user asked for, and has been given.
-func readAsked(uid int) (Ration, error) {
+func readAsked(uid int) (limit.Limits, error) {
 	text, err := os.ReadFile(filepath.Join(folderOf(uid), askedName))
 	if err != nil {
-		return Ration{}, err
+		return limit.Limits{}, err
 	}
-	return parseAsk(string(text))
-}
-
-// parseAsk parses a ration as Text renders it: memory=10g compute=30% compute_max=unset.
-func parseAsk(text string) (out Ration, err error) {
-	for field := range strings.FieldsSeq(text) {
-		key, value, _ := strings.Cut(field, "=")
-		if value == "unset" {
-			continue
-		}
-		switch key {
-		case "memory":
-			out.Memory, err = limit.ParseMemorySet(key, value)
-		case "compute":
-			out.Compute, err = limit.ParseComputeSet(key, value)
-		case "compute_max":
-			out.ComputeMax, err = limit.ParseComputeSet(key, value)
-		default:
-			err = fmt.Errorf("%q: no part of a ration", field)
-		}
-		if err != nil {
-			return Ration{}, err
-		}
-	}
-	return out, nil
-}
-
-// Text renders a ration in one line.
-func (r Ration) Text() string {
-	return fmt.Sprintf("memory=%s compute=%s compute_max=%s", r.Memory, r.Compute, r.ComputeMax)
+	return limit.ParseLimits(string(text))
 }
 
 // ask gives a user the ration that the user asks for; what is not set in it is the rule's.
-func (r *rations) ask(uid int, asked Ration) error {
+func (r *rations) ask(uid int, asked limit.Limits) error {
 	rule, err := r.policy.For(uid)
 	if err != nil {
 		return err
@@ -338,22 +308,14 @@ func (r *rations) ask(uid int, asked Ration) error {
 	if rule == nil {
 		return fmt.Errorf("user %d: root is not rationed", uid)
 	}
-	if !asked.Memory.IsSet() {
-		asked.Memory = rule.Default.Memory
-	}
-	if !asked.Compute.IsSet() {
-		asked.Compute = rule.Default.Compute
-	}
-	if !asked.ComputeMax.IsSet() {
-		asked.ComputeMax = rule.Default.ComputeMax
-	}
+	asked = asked.Or(rule.Default)
 	if err := rule.allows(asked, r.totals()); err != nil {
 		return err
 	}
 	if err := r.give(uid, asked, rule); err != nil {
 		return err
 	}
-	if err := safepath.Replace(filepath.Join(folderOf(uid), askedName), []byte(asked.Text()+"\n"), 0o644); err != nil {
+	if err := safepath.Replace(filepath.Join(folderOf(uid), askedName), []byte(asked.String()+"\n"), 0o644); err != nil {
 		return fmt.Errorf("recording the ration of user %d: %w", uid, err)
 	}
 	return nil

@@ -23,6 +23,7 @@ import (
 	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/limit"
 	"ration/internal/safepath"
 )
 
@@ -275,7 +276,7 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 	if words[1] == launch.RunRequest && len(words) > 3 {
 		name, words = words[2], words[2:]
 	}
-	ration, err := parseAsk(strings.Join(words[1:], " "))
+	ration, err := limit.ParseLimits(strings.Join(words[1:], " "))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -286,7 +287,7 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 		return nil, 0, err
 	}
 	if run, created, err = r.carve(uid, name, ration); err == nil {
-		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.Text())
+		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
 		go k.awaitEnd(uid, runOf(uid, name))
 	}
 	return run, created, err
@@ -381,14 +382,14 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 }
 
 // Ask asks for a ration for this user, up to the largest that the policy allows.
-func Ask(r Ration) error {
+func Ask(r limit.Limits) error {
 	c, err := net.DialTimeout("unix", Socket, requestTimeout)
 	if err != nil {
 		return fmt.Errorf("asking for a ration: %w (does ration-policy.service run?)", err)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(2 * requestTimeout))
-	if _, err := fmt.Fprintf(c, "%d %s\n", os.Getuid(), r.Text()); err != nil {
+	if _, err := fmt.Fprintf(c, "%d %s\n", os.Getuid(), r.String()); err != nil {
 		return fmt.Errorf("asking for a ration: %w", err)
 	}
 	answer, err := io.ReadAll(io.LimitReader(c, 4096))

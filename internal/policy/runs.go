@@ -170,7 +170,7 @@ func checkRun(run *region.Limits, left region.Limits) error {
 
 // carve makes a run, and takes its ration out of the user's. The run is in use until the file, and
 // all its copies in other processes, are closed.
-func (r *rations) carve(uid int, name string, asked Ration) (_ *os.File, created int64, err error) {
+func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return nil, 0, err
@@ -207,7 +207,7 @@ func (r *rations) carve(uid int, name string, asked Ration) (_ *os.File, created
 	if err := checkRun(&limits, before); err != nil {
 		return nil, 0, err
 	}
-	made, err := asked.plan(r.warn).CreateRun(uid, name, nothing(before))
+	made, err := planFor(asked, r.warn).CreateRun(uid, name, nothing(before))
 	if err != nil {
 		return nil, 0, err
 	}

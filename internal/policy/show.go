@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
 )
@@ -20,19 +21,19 @@ type Standing struct {
 	Rule    string        `json:"rule"`            // that counts: users.anna, groups.students, everybody; root; empty where it cannot be known
 	Error   string        `json:"error,omitempty"` // why it cannot be known
 	Exempt  bool          `json:"exempt"`          // not rationed
-	Ration  RationText    `json:"ration"`
-	Largest RationText    `json:"largest"`
-	Asked   *RationText   `json:"asked,omitempty"` // what the user asked for, and has
+	Ration  limit.Limits  `json:"ration"`
+	Largest limit.Limits  `json:"largest"`
+	Asked   *limit.Limits `json:"asked,omitempty"` // what the user asked for, and has
 	Job     string        `json:"job,omitempty"`   // path of the region; empty while there is none
 	Limits  []DeviceLimit `json:"limits,omitempty"`
 }
 
 // RuleText is a rule as the file has it.
 type RuleText struct {
-	Rule    string     `json:"rule"` // users.anna, groups.students, everybody
-	Exempt  bool       `json:"exempt"`
-	Ration  RationText `json:"ration"`
-	Largest RationText `json:"largest"` // up to which its users may ask for more
+	Rule    string       `json:"rule"` // users.anna, groups.students, everybody
+	Exempt  bool         `json:"exempt"`
+	Ration  limit.Limits `json:"ration"`
+	Largest limit.Limits `json:"largest"` // up to which its users may ask for more
 }
 
 // Rules returns all rules, in the order in which they count: those of users, then those of groups as
@@ -40,16 +41,9 @@ type RuleText struct {
 func (p *Policy) Rules() (out []RuleText) {
 	users := slices.SortedFunc(maps.Values(p.Users), func(a, b *Rule) int { return a.line - b.line })
 	for _, r := range slices.Concat(users, p.sortedGroups(), []*Rule{p.Everybody}) {
-		out = append(out, RuleText{r.Source, r.Exempt, r.Default.text(), r.Largest.text()})
+		out = append(out, RuleText{r.Source, r.Exempt, r.Default, r.Largest})
 	}
 	return out
-}
-
-// RationText is a ration as the file has it; unset where nothing is.
-type RationText struct {
-	Memory     string `json:"memory"`
-	Compute    string `json:"compute"`
-	ComputeMax string `json:"compute_max"`
 }
 
 // DeviceLimit is what a user's job has on a device, of those with a limit.
@@ -60,10 +54,6 @@ type DeviceLimit struct {
 	ComputeMax int    `json:"compute_max"`
 }
 
-func (r Ration) text() RationText {
-	return RationText{r.Memory.String(), r.Compute.String(), r.ComputeMax.String()}
-}
-
 // Show returns what is in force for a user.
 func (p *Policy) Show(uid int) Standing {
 	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Exempt: true}
@@ -71,15 +61,13 @@ func (p *Policy) Show(uid int) Standing {
 	switch {
 	case err != nil:
 		out.Rule, out.Exempt, out.Error = "", false, err.Error()
-		out.Ration, out.Largest = Ration{}.text(), Ration{}.text()
 	case rule == nil:
 		return out
 	default:
-		out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default.text(), rule.Largest.text()
+		out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default, rule.Largest
 	}
 	if asked, err := readAsked(uid); err == nil {
-		text := asked.text()
-		out.Asked = &text
+		out.Asked = &asked
 	}
 	path := job.OfUserPath(uid)
 	if _, err := os.Lstat(filepath.Join(filepath.Dir(path), job.CreatedName)); err != nil {

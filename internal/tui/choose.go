@@ -9,8 +9,7 @@ import (
 	"ration/machine"
 )
 
-// Sort keys, in the order in which the key s goes through them; the first is what a user begins
-// with. The order of each begins with what is most often looked for.
+// Sort keys, in the order in which the key s goes through them. The first is the default.
 var (
 	jobSorts     = []string{"busy", "bytes", "name", "user", "age"}
 	processSorts = []string{"bytes", "time", "PID", "user", "name", "joined"}
@@ -126,7 +125,7 @@ func (m *Model) shownJob() *machine.Job {
 	return m.jobAt(m.job.id)
 }
 
-// owners are the users whose jobs there are, and those who hold memory outside jobs.
+// owners are the users with jobs, and those with processes outside jobs.
 func (m *Model) owners() (names []string) {
 	for i := range m.sample.Jobs {
 		names = append(names, m.sample.Jobs[i].Owner)

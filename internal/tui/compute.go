@@ -65,13 +65,14 @@ func waitedText(c *machine.ProcessCompute) string {
 
 // timeText renders how much of a device's time a process had lately.
 func (m *Model) timeText(t *machine.Time) string {
-	switch {
-	case t == nil:
+	if t == nil {
 		return ""
-	case t.About:
-		return fmt.Sprintf("%s%.0f%%", m.theme.about, t.Percent)
 	}
-	return fmt.Sprintf("%.0f%%", t.Percent)
+	about := ""
+	if t.About {
+		about = m.theme.about
+	}
+	return fmt.Sprintf("%s%.0f%%", about, t.Percent)
 }
 
 // shortTime renders nanoseconds for a column.

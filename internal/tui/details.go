@@ -17,8 +17,8 @@ import (
 // details is the page with all about one job.
 type details struct {
 	last   machine.Job // as it was when it was last there
-	scroll int         // lines above the first that is shown
-	follow bool        // scroll to the selected process instead
+	scroll scroller
+	follow bool // scroll to the selected process instead
 }
 
 // newDetails opens the details of the selected job, if there is one.
@@ -53,33 +53,28 @@ func (d *details) press(m *Model, key string) tea.Cmd {
 		by := map[string]int{"up": -1, "down": +1}[key]
 		m.process.move(m.processIDs(), by)
 		d.follow = true
-	case "pgup", "ctrl+b":
-		d.scroll -= m.height / 2
-	case "pgdown", "ctrl+f":
-		d.scroll += m.height / 2
-	case "home":
-		d.scroll = 0
-	case "end":
-		d.scroll = 1 << 30
 	default:
-		return m.pressShared(key, "l k t s r space ? h f1 m")
+		if !d.scroll.press(m, key) {
+			return m.pressShared(key, "l k t s r space ? h f1 m")
+		}
 	}
 	return nil
 }
 
 func (d *details) body(m *Model, height int) []line {
 	lines := d.all(m)
-	d.scroll = max(0, min(d.scroll, len(lines)-height))
-	if d.follow {
-		at := slices.IndexFunc(lines, func(l line) bool { return l.target == target{processTarget, m.process.id} })
-		if at >= 0 && (at < d.scroll || at >= d.scroll+height) {
-			d.scroll, _ = window(len(lines), height, at)
+	shown := d.scroll.shown(lines, height)
+	if isSelected := func(l line) bool { return l.target == target{processTarget, m.process.id} }; d.follow && !slices.ContainsFunc(shown, isSelected) {
+		if at := slices.IndexFunc(lines, isSelected); at >= 0 {
+			first, _ := window(len(lines), height, at)
+			d.scroll = scroller(first)
+			shown = d.scroll.shown(lines, height)
 		}
 	}
-	return lines[d.scroll:min(len(lines), d.scroll+height)]
+	return shown
 }
 
-// all returns all lines, also those for which there is no room.
+// all returns all lines, also those that do not fit.
 func (d *details) all(m *Model) (lines []line) {
 	j := d.job(m)
 	add := func(more ...line) { lines = append(lines, more...) }
@@ -122,7 +117,7 @@ func (d *details) all(m *Model) (lines []line) {
 	return lines
 }
 
-// ownerText says whose a job is, and who launched it, if that is another user.
+// ownerText names the owner of a job, and its launcher if that is another user.
 func ownerText(j *machine.Job) string {
 	if j.Launcher != "" && j.Launcher != j.Owner {
 		return j.Owner + ", launched by " + j.Launcher

@@ -203,8 +203,8 @@ type processFound struct {
 // signalSent is what came of a signal.
 type signalSent message
 
-// findProcess begins the question about the process of the selected row. What is only a claim is
-// none.
+// findProcess begins the question about the process of the selected row, unless only its job says
+// which process that is.
 func (m *Model) findProcess() tea.Cmd {
 	r := m.selectedProcess()
 	_, inDetails := m.page.(*details)
@@ -254,7 +254,7 @@ func (q *signalQuestion) press(m *Model, key tea.KeyPressMsg) tea.Cmd {
 	case "right", "down":
 		q.signal = (q.signal + 1) % len(signals)
 	case "y", "Y":
-		if q.process == nil { // nobody has been asked about it yet
+		if q.process == nil { // the question is not shown yet
 			return nil
 		}
 		m.dialog = nil
@@ -272,19 +272,19 @@ func (q *signalQuestion) send() tea.Msg {
 	defer q.process.Close()
 	s := signals[q.signal]
 	if err := q.process.Signal(s.number); err != nil {
-		return signalSent{fmt.Sprintf("sending %s to %s: %v", s.name, q.who(), err), true}
+		return signalSent{fmt.Sprintf("sending %s to %s: %v", s.name, q.subject(), err), true}
 	}
-	return signalSent{fmt.Sprintf("%s was sent to %s", s.name, q.who()), false}
+	return signalSent{fmt.Sprintf("%s was sent to %s", s.name, q.subject()), false}
 }
 
-func (q *signalQuestion) who() string {
+func (q *signalQuestion) subject() string {
 	return fmt.Sprintf("%s (pid %d) of user %s", q.process.Name(), q.process.PID(), q.process.User())
 }
 
 func (q *signalQuestion) lines(m *Model) []string {
 	text := fmt.Sprintf("Is pid %d still that process?", q.pid)
 	if q.process != nil {
-		text = fmt.Sprintf("Send %s to %s?", signals[q.signal].name, q.who())
+		text = fmt.Sprintf("Send %s to %s?", signals[q.signal].name, q.subject())
 	}
 	lines := wrap(text, m.width)
 	for i := range lines {

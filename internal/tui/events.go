@@ -37,8 +37,8 @@ func (m *Model) events() (out []event) {
 	return out
 }
 
-// sortEvents puts the newest first. When something happened is the word of a job's user: what says that
-// it is still to come is last, as it would hide what others' jobs have had until then.
+// sortEvents puts the newest first. The times come from the jobs, whose users can write them, so
+// events in the future are last: they would hide those of others.
 func (m *Model) sortEvents(all []event) {
 	after := m.sample.Time.Add(highlightTime) // a clock may have been set
 	slices.SortFunc(all, func(a, b event) int {
@@ -75,7 +75,7 @@ type asker struct {
 	same   bool // all its requests were of one size
 }
 
-// askers groups refusals by who asked: a program that tries again a hundred times is one line.
+// askers groups refusals by process: a program that tries again a hundred times is one line.
 func askers(refusals []machine.Refusal) (out []asker) {
 	for _, f := range refusals { // the newest first
 		i := slices.IndexFunc(out, func(a asker) bool {

@@ -14,27 +14,27 @@ import (
 // gpuTable has a row for each device of the machine.
 func (m *Model) gpuTable() table[machine.GPU] {
 	return table[machine.GPU]{least: 4, wanted: 12, columns: []column[machine.GPU]{
-		{title: "GPU", right: true, text: func(_ *Model, g machine.GPU) string { return fmt.Sprint(g.Device) }},
-		{title: "MODEL", drop: 9, text: func(_ *Model, g machine.GPU) string { return strings.TrimPrefix(g.Name, "NVIDIA ") }},
-		{title: "bar", drop: 1, fill: func(m *Model, g machine.GPU, width int) string { return m.gpuBar(g, width) }},
-		{title: "USED", right: true, text: func(_ *Model, g machine.GPU) string { return humanfmt.Short(g.Used) }},
-		{title: "TOTAL", right: true, text: func(_ *Model, g machine.GPU) string { return humanfmt.Short(g.Total) }},
-		{title: "HANDED OUT", right: true, drop: 2, text: func(m *Model, g machine.GPU) string { return m.handedOut(g) },
-			style: func(m *Model, g machine.GPU) *lipgloss.Style {
+		{title: "GPU", right: true, text: func(g machine.GPU) string { return fmt.Sprint(g.Device) }},
+		{title: "MODEL", drop: 9, text: func(g machine.GPU) string { return strings.TrimPrefix(g.Name, "NVIDIA ") }},
+		{title: "bar", drop: 1, fill: m.gpuBar},
+		{title: "USED", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Used) }},
+		{title: "TOTAL", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Total) }},
+		{title: "HANDED OUT", right: true, drop: 2, text: handedOut,
+			style: func(g machine.GPU) *lipgloss.Style {
 				if g.Rations > g.Total {
 					return &m.theme.bad
 				}
 				return &plain
 			}},
-		{title: "NO LIMIT", right: true, drop: 6, text: func(_ *Model, g machine.GPU) string { return humanfmt.Plural(g.Unlimited, "job", "jobs") },
-			needed: func(_ *Model, g machine.GPU) bool { return g.Unlimited > 0 }},
-		{title: "OUTSIDE", right: true, drop: 3, text: func(m *Model, g machine.GPU) string { return humanfmt.Short(m.outside(g.Device)) }},
-		{title: "BUSY", right: true, drop: 1, text: func(_ *Model, g machine.GPU) string { return optional("%d%%", g.Utilization) },
-			needed: func(_ *Model, g machine.GPU) bool { return g.Utilization != nil }},
-		{title: "TEMP", right: true, drop: 4, text: func(m *Model, g machine.GPU) string { return optional("%d"+m.theme.degree+"C", g.Temperature) },
-			needed: func(_ *Model, g machine.GPU) bool { return g.Temperature != nil }},
-		{title: "POWER", right: true, drop: 5, text: func(_ *Model, g machine.GPU) string { return optional("%.0fW", g.Power) },
-			needed: func(_ *Model, g machine.GPU) bool { return g.Power != nil }},
+		{title: "NO LIMIT", right: true, drop: 6, text: func(g machine.GPU) string { return humanfmt.Plural(g.Unlimited, "job", "jobs") },
+			needed: func(g machine.GPU) bool { return g.Unlimited > 0 }},
+		{title: "OUTSIDE", right: true, drop: 3, text: func(g machine.GPU) string { return humanfmt.Short(m.outside(g.Device)) }},
+		{title: "BUSY", right: true, drop: 1, text: func(g machine.GPU) string { return optional("%d%%", g.Utilization) },
+			needed: func(g machine.GPU) bool { return g.Utilization != nil }},
+		{title: "TEMP", right: true, drop: 4, text: func(g machine.GPU) string { return optional("%d"+m.theme.degree+"C", g.Temperature) },
+			needed: func(g machine.GPU) bool { return g.Temperature != nil }},
+		{title: "POWER", right: true, drop: 5, text: func(g machine.GPU) string { return optional("%.0fW", g.Power) },
+			needed: func(g machine.GPU) bool { return g.Power != nil }},
 	}}
 }
 
@@ -47,7 +47,7 @@ func optional[T any](format string, v *T) string {
 }
 
 // handedOut renders the limits of all jobs on a device together.
-func (m *Model) handedOut(g machine.GPU) string {
+func handedOut(g machine.GPU) string {
 	text := humanfmt.Short(g.Rations)
 	if g.Rations > g.Total && g.Total > 0 {
 		text = "! " + text // as a colour alone would not say it

@@ -42,8 +42,8 @@ func (m *Model) jobRows() (out []jobRow) {
 }
 
 // once shows something of a job in its first row only.
-func once(text func(j *machine.Job) string) func(*Model, jobRow) string {
-	return func(_ *Model, r jobRow) string {
+func once(text func(j *machine.Job) string) func(jobRow) string {
+	return func(r jobRow) string {
 		if !r.first {
 			return ""
 		}
@@ -52,15 +52,18 @@ func once(text func(j *machine.Job) string) func(*Model, jobRow) string {
 }
 
 // jobColumns are the columns of the jobs.
-func jobColumns() []column[jobRow] {
-	faint := func(m *Model, _ jobRow) *lipgloss.Style { return &m.theme.faint }
-	return []column[jobRow]{
-		{title: "JOB", sort: "name", text: func(m *Model, r jobRow) string {
-			if !r.first {
-				return ""
+func (m *Model) jobColumns() []column[jobRow] {
+	faint := func(jobRow) *lipgloss.Style { return &m.theme.faint }
+	badIf := func(is func(r jobRow) bool, otherwise *lipgloss.Style) func(jobRow) *lipgloss.Style {
+		return func(r jobRow) *lipgloss.Style {
+			if is(r) {
+				return &m.theme.bad
 			}
-			return m.shortTitle(r.job, m.nameWidth())
-		}, most: func(width int) int { return max(8, width/5) }, note: func(m *Model, r jobRow) (string, *lipgloss.Style) {
+			return otherwise
+		}
+	}
+	return []column[jobRow]{
+		{title: "JOB", sort: "name", text: once(func(j *machine.Job) string { return m.shortTitle(j, m.nameWidth()) }), most: func(width int) int { return max(8, width/5) }, note: func(r jobRow) (string, *lipgloss.Style) {
 			switch {
 			case r.job.Error != "":
 				return r.job.Error, &m.theme.bad
@@ -70,55 +73,35 @@ func jobColumns() []column[jobRow] {
 			return "", nil
 		}},
 		{title: "USER", drop: 4, sort: "user", text: once(func(j *machine.Job) string { return j.Owner }),
-			needed: func(m *Model, r jobRow) bool { return r.job.Owner != m.sample.Jobs[0].Owner }},
+			needed: func(r jobRow) bool { return r.job.Owner != m.sample.Jobs[0].Owner }},
 		{title: "STATE", drop: 2, text: once(func(j *machine.Job) string { return j.State }),
-			needed: func(_ *Model, r jobRow) bool { return r.job.State != machine.Running && r.job.Error == "" && !r.none }},
-		{title: "DEV", right: true, text: func(_ *Model, r jobRow) string { return r.dev.String() }},
-		{title: "bar", drop: 1, fill: func(m *Model, r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
-		{title: "USED", right: true, sort: "bytes", text: func(_ *Model, r jobRow) string { return humanfmt.Short(r.dev.Used) },
-			style: func(m *Model, r jobRow) *lipgloss.Style {
-				if r.dev.Limited && r.dev.Used > r.dev.Limit {
-					return &m.theme.bad
-				}
-				return &plain
-			}},
-		{title: "LIMIT", right: true, text: func(_ *Model, r jobRow) string {
+			needed: func(r jobRow) bool { return r.job.State != machine.Running && r.job.Error == "" && !r.none }},
+		{title: "DEV", right: true, text: func(r jobRow) string { return r.dev.String() }},
+		{title: "bar", drop: 1, fill: func(r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
+		{title: "USED", right: true, sort: "bytes", text: func(r jobRow) string { return humanfmt.Short(r.dev.Used) },
+			style: badIf(func(r jobRow) bool { return r.dev.Limited && r.dev.Used > r.dev.Limit }, &plain)},
+		{title: "LIMIT", right: true, text: func(r jobRow) string {
 			if !r.dev.Limited {
 				return "none"
 			}
 			return humanfmt.Short(r.dev.Limit)
 		}},
-		{title: "SHARE", right: true, drop: 5, text: func(_ *Model, r jobRow) string {
+		{title: "SHARE", right: true, drop: 5, text: func(r jobRow) string {
 			if !r.dev.Limited {
 				return ""
 			}
 			return fmt.Sprintf("%.0f%%", 100*shareOfLimit(r.dev.Device))
 		}},
-		{title: "COMPUTE", right: true, drop: 1, text: func(m *Model, r jobRow) string { return m.computeText(r.job, r.dev.Device) },
-			needed: func(m *Model, r jobRow) bool { return m.computeText(r.job, r.dev.Device) != "" },
-			style: func(m *Model, r jobRow) *lipgloss.Style {
-				if unenforced(r.job, r.dev.Device) {
-					return &m.theme.bad
-				}
-				return &plain
-			}},
-		{title: "TIME", right: true, drop: 3, sort: "busy", text: func(m *Model, r jobRow) string { return m.jobTime(r.job, r.dev.Device.Device) },
-			needed: func(m *Model, r jobRow) bool { return m.jobTime(r.job, r.dev.Device.Device) != "" }},
-		{title: "PEAK", right: true, drop: 7, text: func(_ *Model, r jobRow) string { return humanfmt.Short(r.dev.Peak) }, style: faint},
+		{title: "COMPUTE", right: true, drop: 1, text: func(r jobRow) string { return m.computeText(r.job, r.dev.Device) },
+			needed: func(r jobRow) bool { return m.computeText(r.job, r.dev.Device) != "" },
+			style:  badIf(func(r jobRow) bool { return unenforced(r.job, r.dev.Device) }, &plain)},
+		{title: "TIME", right: true, drop: 3, sort: "busy", text: func(r jobRow) string { return m.jobTime(r.job, r.dev.Device.Device) },
+			needed: func(r jobRow) bool { return m.jobTime(r.job, r.dev.Device.Device) != "" }},
+		{title: "PEAK", right: true, drop: 7, text: func(r jobRow) string { return humanfmt.Short(r.dev.Peak) }, style: faint},
 		{title: "PROC", right: true, drop: 8, text: once(func(j *machine.Job) string { return fmt.Sprint(j.ProcessCount()) }), style: faint},
-		{title: "AGE", right: true, drop: 9, sort: "age", text: func(m *Model, r jobRow) string {
-			if !r.first || r.job.Created == 0 {
-				return ""
-			}
-			return m.since(r.job.Created)
-		}, style: faint},
-		{title: "REFUSED", right: true, drop: 3, text: func(_ *Model, r jobRow) string { return humanfmt.Count(r.dev.Refused) },
-			style: func(m *Model, r jobRow) *lipgloss.Style {
-				if r.dev.Refused > 0 {
-					return &m.theme.bad
-				}
-				return &m.theme.faint
-			}},
+		{title: "AGE", right: true, drop: 9, sort: "age", text: once(func(j *machine.Job) string { return m.since(j.Created) }), style: faint},
+		{title: "REFUSED", right: true, drop: 3, text: func(r jobRow) string { return humanfmt.Count(r.dev.Refused) },
+			style: badIf(func(r jobRow) bool { return r.dev.Refused > 0 }, &m.theme.faint)},
 	}
 }
 
@@ -130,7 +113,7 @@ func (m *Model) jobLines(room int) (header line, lines []line) {
 	all := m.jobRows()
 	selected := slices.IndexFunc(all, func(r jobRow) bool { return r.job.Path == m.job.id })
 	first, last := window(len(all), max(1, room), max(0, selected))
-	t := table[jobRow]{columns: jobColumns(), settings: &m.Jobs, down: descending, least: 4, wanted: 16}
+	t := table[jobRow]{columns: m.jobColumns(), settings: &m.Jobs, down: descending, least: 4, wanted: 16}
 	titles, texts := t.render(m, m.width, all, all[first:last])
 	more := ""
 	if first > 0 {

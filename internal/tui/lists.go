@@ -2,6 +2,7 @@ package tui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
@@ -10,8 +11,51 @@ import (
 	"ration/machine"
 )
 
-// userList is the page with the users: what each of them has and holds.
-type userList struct{ cursor }
+// list is a page with items, one of which is selected.
+type list struct {
+	cursor
+	key    string                                     // that opened the page, and closes it
+	ids    func(m *Model) []string                    // of its items
+	draw   func(m *Model, l *list, height int) []line // the lines of the page
+	act    func(m *Model, id string)                  // what Enter does to an item
+	toggle bool                                       // act changes the item: space and one click do it too
+	hint   hint                                       // of act
+}
+
+func (l *list) body(m *Model, height int) []line {
+	l.settle(l.ids(m))
+	return l.draw(m, l, height)
+}
+
+func (l *list) press(m *Model, key string) tea.Cmd {
+	switch {
+	case key == "up":
+		l.move(l.ids(m), -1)
+	case key == "down":
+		l.move(l.ids(m), +1)
+	case key == "enter", key == "space" && l.toggle:
+		l.settle(l.ids(m))
+		l.act(m, l.id)
+	case slices.Contains([]string{"esc", "q", "left", l.key}, key):
+		m.back()
+	default:
+		return m.pressShared(key, "space ? h f1 m")
+	}
+	return nil
+}
+
+// choose selects an item. A click on the selected item acts on it.
+func (l *list) choose(m *Model, id string) {
+	l.settle(l.ids(m))
+	selected := l.id == id
+	if l.id = id; selected || l.toggle {
+		l.act(m, id)
+	}
+}
+
+func (l *list) hints(m *Model) []hint {
+	return []hint{l.hint, {m.theme.arrows, "select"}, {"Esc", "back"}}
+}
 
 // userRow is a user, or all of them.
 type userRow struct {
@@ -39,7 +83,7 @@ func (m *Model) users() []userRow {
 			for _, d := range j.Devices {
 				u.held += d.Used
 				u.refused += d.Refused
-				if d.Total > 0 && d.Limited { // a limit for devices that nobody has seen is for none yet
+				if d.Total > 0 && d.Limited { // a limit for devices that no process has seen is for none yet
 					u.limits += min(d.Limit, ^u.limits)
 				}
 			}
@@ -53,89 +97,74 @@ func (m *Model) users() []userRow {
 	return rows
 }
 
-func (l *userList) ids(m *Model) (ids []string) {
-	for _, u := range m.users() {
-		ids = append(ids, "user "+u.name)
-	}
-	return ids
+// newUserList returns the page with the users, and what each of them has and holds.
+func newUserList() *list {
+	const prefix = "user " // no id is empty, also that of all users
+	return &list{key: "u", draw: drawUsers, hint: hint{"Enter", "show only this user"},
+		ids: func(m *Model) (ids []string) {
+			for _, u := range m.users() {
+				ids = append(ids, prefix+u.name)
+			}
+			return ids
+		},
+		act: func(m *Model, id string) {
+			m.user = strings.TrimPrefix(id, prefix)
+			m.back()
+		}}
 }
 
-func (l *userList) body(m *Model, height int) []line {
-	l.settle(l.ids(m))
-	rows := m.users()
+func drawUsers(m *Model, l *list, height int) []line {
+	rows, ids := m.users(), l.ids(m)
 	first, last := window(len(rows), height-2, l.at)
-	count := func(of func(u userRow) int) func(*Model, userRow) string {
-		return func(_ *Model, u userRow) string { return fmt.Sprint(of(u)) }
-	}
-	size := func(of func(u userRow) uint64) func(*Model, userRow) string {
-		return func(_ *Model, u userRow) string { return humanfmt.Short(of(u)) }
+	size := func(of func(u userRow) uint64) func(userRow) string {
+		return func(u userRow) string { return humanfmt.Short(of(u)) }
 	}
 	t := table[userRow]{columns: []column[userRow]{
-		{title: "USER", text: func(_ *Model, u userRow) string {
+		{title: "USER", text: func(u userRow) string {
 			if u.name == "" {
 				return "all users"
 			}
 			return u.name
 		}},
-		{title: "JOBS", right: true, text: count(func(u userRow) int { return u.jobs })},
-		{title: "PROC", right: true, drop: 2, text: count(func(u userRow) int { return u.processes })},
+		{title: "JOBS", right: true, text: func(u userRow) string { return fmt.Sprint(u.jobs) }},
+		{title: "PROC", right: true, drop: 2, text: func(u userRow) string { return fmt.Sprint(u.processes) }},
 		{title: "HELD", right: true, text: size(func(u userRow) uint64 { return u.held })},
 		{title: "LIMITS", right: true, drop: 1, text: size(func(u userRow) uint64 { return u.limits })},
 		{title: "OUTSIDE", right: true, drop: 3, text: size(func(u userRow) uint64 { return u.outside })},
-		{title: "REFUSED", right: true, drop: 4, text: func(_ *Model, u userRow) string { return humanfmt.Count(u.refused) }},
+		{title: "REFUSED", right: true, drop: 4, text: func(u userRow) string { return humanfmt.Count(u.refused) }},
 	}}
 	header, texts := t.render(m, m.width, rows, rows[first:last])
 	lines := []line{m.rule("users"), {text: "  " + m.theme.faint.Render(header)}}
 	for i, text := range texts {
-		lines = append(lines, line{m.mark(first+i == l.at, true) + text, target{itemTarget, "user " + rows[first+i].name}})
+		lines = append(lines, line{m.mark(first+i == l.at, true) + text, target{itemTarget, ids[first+i]}})
 	}
 	return lines
 }
 
-func (l *userList) press(m *Model, key string) tea.Cmd {
-	switch key {
-	case "up":
-		l.move(l.ids(m), -1)
-	case "down":
-		l.move(l.ids(m), +1)
-	case "enter":
-		l.settle(l.ids(m))
-		m.user = strings.TrimPrefix(l.id, "user ")
-		m.back()
-	case "esc", "q", "u", "left":
-		m.back()
-	default:
-		return m.pressShared(key, "space ? h f1 m")
+// newColumnList returns the page to choose the columns of a table on.
+func newColumnList(m *Model) *list {
+	name, settings, titles := "jobs", &m.Jobs, optionalTitles(m.jobColumns())
+	if m.focus == processesTable {
+		name, settings, titles = "processes", &m.Processes, optionalTitles(m.processColumns())
 	}
-	return nil
+	return &list{key: "c", toggle: true, hint: hint{"space", "show or hide"},
+		ids: func(*Model) []string { return titles },
+		act: func(_ *Model, title string) { settings.toggle(title) },
+		draw: func(m *Model, l *list, height int) []line {
+			lines := []line{m.rule("columns of the " + name + ", where there is room and need for them")}
+			first, last := window(len(titles), height-1, l.at)
+			for i, title := range titles[first:last] {
+				box := "[x] "
+				if settings.hides(title) {
+					box = "[ ] "
+				}
+				lines = append(lines, line{m.mark(first+i == l.at, true) + box + title, target{itemTarget, title}})
+			}
+			return lines
+		}}
 }
 
-func (l *userList) choose(m *Model, id string) {
-	if l.settle(l.ids(m)); l.id == id {
-		l.press(m, "enter")
-		return
-	}
-	l.id = id
-}
-
-func (l *userList) hints(m *Model) []hint {
-	return []hint{{"Enter", "show only this user"}, {m.theme.arrows, "select"}, {"Esc", "back"}}
-}
-
-// columnList is the page to choose the columns of a table on.
-type columnList struct {
-	cursor
-	of section
-}
-
-// titles are the columns that may be left out.
-func (l *columnList) titles(m *Model) (titles []string) {
-	if l.of == processesTable {
-		return optionalTitles(processColumns())
-	}
-	return optionalTitles(jobColumns())
-}
-
+// optionalTitles are the titles of the columns that may be left out.
 func optionalTitles[R any](columns []column[R]) (titles []string) {
 	for _, c := range columns {
 		if c.drop > 0 && c.fill == nil {
@@ -143,52 +172,4 @@ func optionalTitles[R any](columns []column[R]) (titles []string) {
 		}
 	}
 	return titles
-}
-
-func (l *columnList) table(m *Model) *TableSettings {
-	if l.of == processesTable {
-		return &m.Processes
-	}
-	return &m.Jobs
-}
-
-func (l *columnList) body(m *Model, height int) []line {
-	titles := l.titles(m)
-	l.settle(titles)
-	lines := []line{m.rule("columns of the " + map[section]string{jobsTable: "jobs", processesTable: "processes"}[l.of] + ", where there is room and need for them")}
-	first, last := window(len(titles), height-1, l.at)
-	for i, title := range titles[first:last] {
-		box := "[x] "
-		if l.table(m).hides(title) {
-			box = "[ ] "
-		}
-		lines = append(lines, line{m.mark(first+i == l.at, true) + box + title, target{itemTarget, title}})
-	}
-	return lines
-}
-
-func (l *columnList) press(m *Model, key string) tea.Cmd {
-	switch key {
-	case "up":
-		l.move(l.titles(m), -1)
-	case "down":
-		l.move(l.titles(m), +1)
-	case "space", "enter":
-		l.settle(l.titles(m))
-		l.table(m).toggle(l.id)
-	case "esc", "q", "c", "left":
-		m.back()
-	default:
-		return m.pressShared(key, "? h f1 m")
-	}
-	return nil
-}
-
-func (l *columnList) choose(m *Model, id string) {
-	l.id = id
-	l.table(m).toggle(id)
-}
-
-func (l *columnList) hints(m *Model) []hint {
-	return []hint{{"space", "show or hide"}, {m.theme.arrows, "select"}, {"Esc", "back"}}
 }

@@ -156,40 +156,32 @@ const (
 	noJob         = "in no job"
 )
 
-func processColumns() []column[processRow] {
-	size := func(of func(r processRow) uint64) func(*Model, processRow) string {
-		return func(_ *Model, r processRow) string { return humanfmt.Short(of(r)) }
-	}
-	some := func(is func(r processRow) bool) func(*Model, processRow) bool {
-		return func(_ *Model, r processRow) bool { return is(r) }
+func (m *Model) processColumns() []column[processRow] {
+	size := func(of func(r processRow) uint64) func(processRow) string {
+		return func(r processRow) string { return humanfmt.Short(of(r)) }
 	}
 	return []column[processRow]{
-		{title: "PID", right: true, sort: "PID", text: func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.PID)) }},
-		{title: "HOST PID", right: true, drop: 5, text: func(_ *Model, r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
-			needed: some(func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID })},
-		{title: "USER", drop: 4, sort: "user", text: func(_ *Model, r processRow) string { return cmp.Or(r.User, "?") }},
-		{title: "STATE", drop: 3, text: func(_ *Model, r processRow) string { return r.State }},
-		{title: "DEV", right: true, drop: 1, text: func(_ *Model, r processRow) string { return fmt.Sprint(r.Device) }, needed: some(func(r processRow) bool { return r.Device > 0 })},
-		{title: "CONTEXT", right: true, drop: 9, text: size(func(r processRow) uint64 { return r.Context }), needed: some(func(r processRow) bool { return r.Context > 0 })},
-		{title: "MODULE", right: true, drop: 10, text: size(func(r processRow) uint64 { return r.Module }), needed: some(func(r processRow) bool { return r.Module > 0 })},
-		{title: "DATA", right: true, drop: 8, text: size(func(r processRow) uint64 { return r.Data }), needed: some(func(r processRow) bool { return r.Data != r.Total })},
-		{title: "DRIVER", right: true, drop: 11, text: size(func(r processRow) uint64 { return r.Overhead }), needed: some(func(r processRow) bool { return r.Overhead > 0 })},
+		{title: "PID", right: true, sort: "PID", text: func(r processRow) string { return claim(r, fmt.Sprint(r.PID)) }},
+		{title: "HOST PID", right: true, drop: 5, text: func(r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
+			needed: func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
+		{title: "USER", drop: 4, sort: "user", text: func(r processRow) string { return cmp.Or(r.User, "?") }},
+		{title: "STATE", drop: 3, text: func(r processRow) string { return r.State }},
+		{title: "DEV", right: true, drop: 1, text: func(r processRow) string { return fmt.Sprint(r.Device) }, needed: func(r processRow) bool { return r.Device > 0 }},
+		{title: "CONTEXT", right: true, drop: 9, text: size(func(r processRow) uint64 { return r.Context }), needed: func(r processRow) bool { return r.Context > 0 }},
+		{title: "MODULE", right: true, drop: 10, text: size(func(r processRow) uint64 { return r.Module }), needed: func(r processRow) bool { return r.Module > 0 }},
+		{title: "DATA", right: true, drop: 8, text: size(func(r processRow) uint64 { return r.Data }), needed: func(r processRow) bool { return r.Data != r.Total }},
+		{title: "DRIVER", right: true, drop: 11, text: size(func(r processRow) uint64 { return r.Overhead }), needed: func(r processRow) bool { return r.Overhead > 0 }},
 		{title: "PEAK", right: true, drop: 7, text: size(func(r processRow) uint64 { return r.Peak })},
 		{title: "HOLDS", right: true, sort: "bytes", text: size(func(r processRow) uint64 { return r.Total })},
-		{title: "OF LIMIT", drop: 12, text: func(m *Model, r processRow) string { return m.shareBar(r) }, needed: some(func(r processRow) bool { return r.limit() > 0 })},
-		{title: "SLICE", right: true, drop: 1, text: func(_ *Model, r processRow) string { return sliceText(r.Compute) },
-			needed: some(func(r processRow) bool { return r.Compute != nil && r.Compute.State != "" })},
-		{title: "WORK", right: true, drop: 9, text: func(_ *Model, r processRow) string { return workText(r.Compute) }, needed: some(func(r processRow) bool { return r.Compute != nil })},
-		{title: "TIME", right: true, drop: 2, sort: "time", text: func(m *Model, r processRow) string { return m.timeText(r.Time) }, needed: some(func(r processRow) bool { return r.Time != nil })},
-		{title: "WAITED", right: true, drop: 3, text: func(_ *Model, r processRow) string { return waitedText(r.Compute) },
-			needed: some(func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 })},
-		{title: "SINCE", right: true, drop: 6, sort: "joined", text: func(m *Model, r processRow) string {
-			if r.Joined == 0 {
-				return ""
-			}
-			return m.since(r.Joined)
-		}},
-		{title: "JOB", drop: 2, text: func(m *Model, r processRow) string {
+		{title: "OF LIMIT", drop: 12, text: m.shareBar, needed: func(r processRow) bool { return r.limit() > 0 }},
+		{title: "SLICE", right: true, drop: 1, text: func(r processRow) string { return sliceText(r.Compute) },
+			needed: func(r processRow) bool { return r.Compute != nil && r.Compute.State != "" }},
+		{title: "WORK", right: true, drop: 9, text: func(r processRow) string { return workText(r.Compute) }, needed: func(r processRow) bool { return r.Compute != nil }},
+		{title: "TIME", right: true, drop: 2, sort: "time", text: func(r processRow) string { return m.timeText(r.Time) }, needed: func(r processRow) bool { return r.Time != nil }},
+		{title: "WAITED", right: true, drop: 3, text: func(r processRow) string { return waitedText(r.Compute) },
+			needed: func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 }},
+		{title: "SINCE", right: true, drop: 6, sort: "joined", text: func(r processRow) string { return m.since(r.Joined) }},
+		{title: "JOB", drop: 2, text: func(r processRow) string {
 			switch {
 			case r.job == nil:
 				return noJob
@@ -197,9 +189,9 @@ func processColumns() []column[processRow] {
 				return m.shortTitle(r.job, m.nameWidth())
 			}
 			return r.job.Name
-		}, needed: func(m *Model, _ processRow) bool { _, one := m.page.(*details); return m.allJobs && !one }},
-		{title: "IN", drop: 8, text: func(_ *Model, r processRow) string { return r.Container }, needed: some(func(r processRow) bool { return r.Container != "" })},
-		{title: "NAME", sort: "name", text: func(*Model, processRow) string { return "" }, fill: func(m *Model, r processRow, width int) string {
+		}, needed: func(processRow) bool { _, one := m.page.(*details); return m.allJobs && !one }},
+		{title: "IN", drop: 8, text: func(r processRow) string { return r.Container }, needed: func(r processRow) bool { return r.Container != "" }},
+		{title: "NAME", sort: "name", text: func(processRow) string { return "" }, fill: func(r processRow, width int) string {
 			text := claim(r, r.Name)
 			if m.Tree && r.depth > 0 {
 				text = strings.Repeat("  ", r.depth-1) + m.theme.branch + text
@@ -235,9 +227,11 @@ func (m *Model) shareBar(r processRow) string {
 	return strings.Join(cells, "")
 }
 
-// since renders how long ago a time was, in its largest unit.
+// since renders how long ago a time was, in its largest unit; 0 is no time.
 func (m *Model) since(ns int64) string {
 	switch d := m.sample.Time.Sub(time.Unix(0, ns)); {
+	case ns == 0:
+		return ""
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
 	case d < time.Hour:
@@ -251,7 +245,7 @@ func (m *Model) since(ns int64) string {
 
 // processLines returns the header of the processes, and a line for each that is shown.
 func (m *Model) processLines(all, shown []processRow, focused bool) (header line, lines []line) {
-	t := table[processRow]{columns: processColumns(), settings: &m.Processes, down: descending, least: 0, wanted: 14}
+	t := table[processRow]{columns: m.processColumns(), settings: &m.Processes, down: descending, least: 0, wanted: 14}
 	titles, texts := t.render(m, m.width, all, shown)
 	for i, text := range texts {
 		r := shown[i]

@@ -58,7 +58,7 @@ func (s Settings) valid() Settings {
 }
 
 // SettingsPath returns where a user's settings are, or "" for nowhere: under sudo the home may be
-// another user's, who could make root write any file.
+// another user's, and that user could make root write any file.
 func SettingsPath() string {
 	folder, err := os.UserConfigDir()
 	if err != nil {

@@ -55,9 +55,9 @@ func OneJob(r *node.Reader, j job.Job, opts reap.Options) Source {
 // Actions are what the user may do to what is shown. They may block: they are called from
 // goroutines of their own.
 type Actions interface {
-	// SetLimit changes a job's limits as `ration limit JOB ARGUMENTS` does, and returns what
-	// that prints.
-	SetLimit(j machine.Job, arguments string) (string, error)
+	// SetLimit parses text as ration limit parses what follows the job, changes the limits, and
+	// returns what that command prints.
+	SetLimit(j machine.Job, text string) (string, error)
 	// Process finds the process that a row shows, by the kernel's word. j is nil for one that is
 	// in no job.
 	Process(j *machine.Job, p machine.Process) (Process, error)

@@ -13,19 +13,19 @@ import (
 type column[R any] struct {
 	title  string
 	right  bool   // aligned
-	drop   int    // columns with the highest are dropped first where there is no room; 0 stays
+	drop   int    // columns with the highest are dropped first where not all fit; 0 stays
 	sort   string // key that sorts by this column, or ""
-	text   func(m *Model, r R) string
-	needed func(m *Model, r R) bool                      // nil: always; otherwise the column is shown if any row needs it
-	style  func(m *Model, r R) *lipgloss.Style           // nil: plain
-	fill   func(m *Model, r R, width int) string         // in place of text, for the one that takes the room that is left
-	most   func(width int) int                           // of its cells, on a terminal of that width; nil: maxCell
-	note   func(m *Model, r R) (string, *lipgloss.Style) // of the first column: what a row says in place of all others
+	text   func(r R) string
+	needed func(r R) bool                      // nil: always; otherwise the column is shown if any row needs it
+	style  func(r R) *lipgloss.Style           // nil: plain
+	fill   func(r R, width int) string         // in place of text, for the one column that takes the width that is left
+	most   func(width int) int                 // of its cells, on a terminal of that width; nil: maxCell
+	note   func(r R) (string, *lipgloss.Style) // of the first column: what a row says in place of all others
 }
 
 const maxCell = 24 // columns of a cell
 
-// table is columns, with their order and their room.
+// table is columns, their order and their widths.
 type table[R any] struct {
 	columns  []column[R]
 	settings *TableSettings // nil: it cannot be sorted, and has all columns
@@ -57,18 +57,18 @@ func (t table[R]) render(m *Model, width int, all, shown []R) (header string, li
 		for i, c := range columns {
 			var text string
 			if c.fill != nil {
-				text = c.fill(m, r, widths[c.title])
+				text = c.fill(r, widths[c.title])
 			} else {
-				text = cell(c, termtext.Printable(c.text(m, r)))
+				text = cell(c, termtext.Printable(c.text(r)))
 				if c.style != nil {
-					text = c.style(m, r).Render(text)
+					text = c.style(r).Render(text)
 				}
 			}
 			cells = append(cells, text)
 			if i > 0 || c.note == nil {
 				continue
 			}
-			if note, style := c.note(m, r); note != "" {
+			if note, style := c.note(r); note != "" {
 				cells = append(cells, style.Render(m.truncate(termtext.Printable(note), width-4-widths[c.title])))
 				break
 			}
@@ -78,12 +78,11 @@ func (t table[R]) render(m *Model, width int, all, shown []R) (header string, li
 	return strings.Join(titles, "  "), lines
 }
 
-// fit returns the columns that there is room for, and how wide each is.
+// fit returns the columns that fit, and how wide each is.
 func (t table[R]) fit(m *Model, width int, all, shown []R) (columns []column[R], widths map[string]int) {
 	widths = map[string]int{}
 	for _, c := range t.columns {
-		isNeeded := func(r R) bool { return c.needed(m, r) }
-		if c.needed != nil && !slices.ContainsFunc(all, isNeeded) || t.settings != nil && c.drop > 0 && t.settings.hides(c.title) {
+		if c.needed != nil && !slices.ContainsFunc(all, c.needed) || t.settings != nil && c.drop > 0 && t.settings.hides(c.title) {
 			continue
 		}
 		columns = append(columns, c)
@@ -92,7 +91,7 @@ func (t table[R]) fit(m *Model, width int, all, shown []R) (columns []column[R],
 		}
 		w, most := termtext.Width(t.title(m, c)), maxCell
 		for _, r := range shown {
-			w = max(w, termtext.Width(termtext.Printable(c.text(m, r))))
+			w = max(w, termtext.Width(termtext.Printable(c.text(r))))
 		}
 		if c.most != nil {
 			most = c.most(width)
@@ -148,9 +147,9 @@ func (t table[R]) title(m *Model, c column[R]) string {
 	return c.title + m.theme.up
 }
 
-// window returns which of n lines are shown in a room: those around one.
-func window(n, room, around int) (first, last int) {
-	room = max(0, room)
-	first = max(0, min(around-room/2, n-room))
-	return first, min(n, first+room)
+// window returns which of n lines are shown in so many: those around one.
+func window(n, height, around int) (first, last int) {
+	height = max(0, height)
+	first = max(0, min(around-height/2, n-height))
+	return first, min(n, first+height)
 }

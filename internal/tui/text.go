@@ -8,33 +8,49 @@ import (
 	"ration/internal/termtext"
 )
 
+// scroller is how many lines of a page are above the first that is shown.
+type scroller int
+
+// press moves by a key, and reports whether it is one that moves.
+func (s *scroller) press(m *Model, key string) bool {
+	switch key {
+	case "pgup", "ctrl+b":
+		*s -= scroller(m.height / 2)
+	case "pgdown", "ctrl+f":
+		*s += scroller(m.height / 2)
+	case "home":
+		*s = 0
+	case "end":
+		*s = 1 << 30
+	default:
+		return false
+	}
+	return true
+}
+
+// shown returns the lines that fit.
+func (s *scroller) shown(lines []line, height int) []line {
+	*s = scroller(max(0, min(int(*s), len(lines)-height)))
+	return lines[*s:min(len(lines), int(*s)+height)]
+}
+
 // textPage is a page with text to read: help, or the findings.
 type textPage struct {
 	text   func(m *Model) []line
-	scroll int
+	scroll scroller
 }
 
-func (p *textPage) body(m *Model, height int) []line {
-	lines := p.text(m)
-	p.scroll = max(0, min(p.scroll, len(lines)-height))
-	return lines[p.scroll:min(len(lines), p.scroll+height)]
-}
+func (p *textPage) body(m *Model, height int) []line { return p.scroll.shown(p.text(m), height) }
 
 func (p *textPage) press(m *Model, key string) tea.Cmd {
-	switch key {
-	case "up":
+	switch {
+	case key == "up":
 		p.scroll--
-	case "down":
+	case key == "down":
 		p.scroll++
-	case "pgup", "ctrl+b":
-		p.scroll -= m.height / 2
-	case "pgdown", "ctrl+f", "space":
-		p.scroll += m.height / 2
-	case "home":
-		p.scroll = 0
-	case "end":
-		p.scroll = 1 << 30
-	default:
+	case key == "space":
+		p.scroll.press(m, "pgdown")
+	case !p.scroll.press(m, key):
 		m.back()
 	}
 	return nil

@@ -5,11 +5,11 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
 	"ration/check/webtest"
+	"ration/internal/limit"
 	"ration/machine"
 )
 
@@ -121,12 +121,12 @@ func TestPolicy(t *testing.T) {
 // A limit is changed by a form of this page, of a job that is there, by who may; and by nothing
 // that could be taken for a flag.
 func TestLimitForm(t *testing.T) {
-	var asked []string
+	var asked string
 	p := serve(t, webtest.Machine(1, 2, 1), func(o *Options) {
 		o.MayChange = func(j *machine.Job) bool { return j.Name == "job-0" }
-		o.SetLimit = func(j machine.Job, arguments []string) (string, error) {
-			asked = append([]string{j.Name}, arguments...)
-			if slices.Contains(arguments, "1t") {
+		o.SetLimit = func(j machine.Job, change limit.Limits) (string, error) {
+			asked = j.Name + " " + change.String()
+			if change.Memory.Default == limit.MemorySize(limit.TiB) {
 				return "", errors.New("the device is smaller")
 			}
 			return "job-0, device 0: the limit is 20 GiB now;\n  it was 8 GiB.\n", nil
@@ -146,9 +146,9 @@ func TestLimitForm(t *testing.T) {
 		asked  string
 		says   string
 	}{
-		{"memory", url.Values{"memory": {" 20g "}}, 200, "job-0 20g", "the limit is 20 GiB now; it was 8 GiB."},
-		{"all of it", url.Values{"memory": {"25%"}, "share": {"30"}, "cap": {"none"}, "device": {"0"}}, 200, "job-0 25% --compute=30 --compute-max=none --device=0", ""},
-		{"what cannot be", url.Values{"memory": {"1t"}}, 422, "job-0 1t", "the device is smaller"},
+		{"memory", url.Values{"memory": {" 20g "}}, 200, "job-0 memory=20g compute=unset compute_max=unset", "the limit is 20 GiB now; it was 8 GiB."},
+		{"all of it", url.Values{"memory": {"25%"}, "share": {"30"}, "cap": {"none"}, "device": {"0"}}, 200, "job-0 memory=0=25% compute=0=30% compute_max=0=none", ""},
+		{"what cannot be", url.Values{"memory": {"1t"}}, 422, "job-0 memory=1t compute=unset compute_max=unset", "the device is smaller"},
 		{"a flag", url.Values{"memory": {"--help"}}, 422, "", "--help"},
 		{"a flag as a share", url.Values{"share": {"30 --device 1"}}, 422, "", ""},
 		{"a device", url.Values{"memory": {"1g"}, "device": {"16"}}, 422, "", "not a device"},
@@ -157,13 +157,13 @@ func TestLimitForm(t *testing.T) {
 		{"no job", url.Values{"memory": {"1g"}, "job": {"job-0"}}, 422, "", "not there"},
 		{"another page's form", url.Values{"memory": {"1g"}, "form": {"00000000000000000000000000000000"}}, 403, "", "not of this page"},
 	} {
-		asked = nil
+		asked = ""
 		fields := url.Values{"form": {form}, "job": {id}}
 		for k, v := range tt.fields {
 			fields[k] = v
 		}
 		status, text, _ := p.ask("POST", "limit", fields, nil)
-		if status != tt.status || strings.Join(asked, " ") != tt.asked || !strings.Contains(text, tt.says) {
+		if status != tt.status || asked != tt.asked || !strings.Contains(text, tt.says) {
 			t.Errorf("%s: %d %s, asked %q", tt.name, status, text, asked)
 		}
 	}

@@ -64,11 +64,11 @@ func (s *server) setLimit(r *http.Request) (string, error) {
 	if s.opts.SetLimit == nil || !s.hub.mayChange(&j) {
 		return "", errMayNot
 	}
-	arguments, err := limitArguments(r.PostForm.Get)
+	change, err := readChange(r.PostForm.Get)
 	if err != nil {
 		return "", err
 	}
-	return s.opts.SetLimit(j, arguments)
+	return s.opts.SetLimit(j, change)
 }
 
 // findJob finds a job that is shown by the id of its element.
@@ -79,34 +79,27 @@ func (h *hub) findJob(id string) (machine.Job, bool) {
 	return d.job, there
 }
 
-// limitArguments makes the arguments of ration limit of a form. They are parsed here too, so that
-// nothing in a field is taken for a flag.
-func limitArguments(field func(string) string) (out []string, err error) {
-	if memory := strings.TrimSpace(field("memory")); memory != "" {
-		if _, err := limit.ParseMemorySet("memory", memory); err != nil {
-			return nil, err
-		}
-		out = append(out, memory)
+// readChange reads a change of limits from the fields of a form.
+func readChange(field func(string) string) (l limit.Limits, err error) {
+	if text := strings.TrimSpace(field("memory")); text != "" {
+		l.Memory, err = limit.ParseMemorySet("memory", text)
 	}
-	for _, of := range []struct{ name, flag string }{{"share", "--compute"}, {"cap", "--compute-max"}} {
-		text := strings.TrimSpace(field(of.name))
-		if text == "" {
-			continue
-		}
-		if _, err := limit.ParseComputeSet(of.name, text); err != nil {
-			return nil, err
-		}
-		out = append(out, of.flag+"="+text)
+	if text := strings.TrimSpace(field("share")); text != "" && err == nil {
+		l.Compute, err = limit.ParseComputeSet("share", text)
 	}
-	if out == nil {
-		return nil, errNoChange
+	if text := strings.TrimSpace(field("cap")); text != "" && err == nil {
+		l.ComputeMax, err = limit.ParseComputeSet("cap", text)
 	}
-	if device := field("device"); device != "" {
-		n, err := strconv.Atoi(device)
-		if err != nil || n < 0 || n >= limit.MaxDevices {
-			return nil, fmt.Errorf("%q: %w", device, errNoSuchDev)
-		}
-		out = append(out, "--device="+strconv.Itoa(n))
+	if err == nil && !l.IsSet() {
+		err = errNoChange
 	}
-	return out, nil
+	device := field("device")
+	if err != nil || device == "" {
+		return l, err
+	}
+	n, err := strconv.Atoi(device)
+	if err != nil || n < 0 || n >= limit.MaxDevices {
+		return l, fmt.Errorf("%q: %w", device, errNoSuchDev)
+	}
+	return l.On(n)
 }

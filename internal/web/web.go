@@ -24,6 +24,7 @@ import (
 	"os"
 	"sync"
 
+	"ration/internal/limit"
 	"ration/machine"
 )
 
@@ -50,10 +51,10 @@ type Options struct {
 	MaxStreams int  // pages that stay connected at once
 	AnyHost    bool // do not check the Host header: the operator has published the port
 
-	// MayChange reports whether the viewer may change a job's limits, and SetLimit does that: as
-	// ration limit with the arguments that follow the job. Both are nil where nobody may.
+	// MayChange reports whether the viewer may change a job's limits. SetLimit changes them, and
+	// returns what ration limit would print. Both are nil where no viewer may.
 	MayChange func(j *machine.Job) bool
-	SetLimit  func(j machine.Job, arguments []string) (string, error)
+	SetLimit  func(j machine.Job, change limit.Limits) (string, error)
 	// Note says where the picture comes from, if that is worth a word; nil for none.
 	Note func() string
 

@@ -277,15 +277,11 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 	for _, s := range ration.Shares {
 		plan.Present = append(plan.Present, s.UUID)
 		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))
-		for set, percent := range map[*limit.Set[limit.Compute]]int{&plan.Settings.Compute: s.Compute, &plan.Settings.ComputeMax: s.ComputeMax} {
-			if percent == 0 {
-				continue
-			}
-			c, err := limit.ParseCompute(fmt.Sprint(percent))
-			if err != nil {
-				return err
-			}
-			set.Device[s.Index] = c
+		if s.Compute > 0 {
+			plan.Settings.Compute.Device[s.Index] = limit.ComputePercent(s.Compute)
+		}
+		if s.ComputeMax > 0 {
+			plan.Settings.ComputeMax.Device[s.Index] = limit.ComputePercent(s.ComputeMax)
 		}
 	}
 	err := plan.Create()
