@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"time"
 
@@ -53,17 +52,15 @@ func StartGroup(spec GroupSpec) (_ *Group, err error) {
 		}
 		g.gates, files = append(g.gates, gate), append(files, gate.File())
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("finding this program: %w", err)
-	}
 	for i := range spec.N {
 		task, err := json.Marshal(spec.Task(i))
 		if err != nil {
 			return nil, fmt.Errorf("encoding the task of worker %d: %w", i, err)
 		}
-		cmd := exec.Command(exe, WorkerCommand, spec.Role, strconv.Itoa(i), string(task))
-		cmd.Args[0] = os.Args[0] // a test binary recognises itself by its name
+		cmd, err := Again(WorkerCommand, spec.Role, strconv.Itoa(i), string(task))
+		if err != nil {
+			return nil, err
+		}
 		cmd.ExtraFiles = files
 		w, err := Start(Spec{Name: fmt.Sprintf("worker %d", i), Cmd: cmd})
 		if err != nil {

@@ -2,12 +2,36 @@ package harness
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// roles are what the test binary does as a worker.
+var roles = map[string]Role{
+	"gates": func(s *Self) error {
+		for gate := range 2 {
+			s.Wait(gate)
+			if err := s.Report(s.Index*10 + gate); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	"task": func(s *Self) error {
+		var word string
+		return errors.Join(s.Task(&word), s.Report(word))
+	},
+	"fails": func(*Self) error { return errors.New("no such luck") },
+	"sleep": func(*Self) error { time.Sleep(bound); return nil },
+}
+
+func init() {
+	asSelf[WorkerCommand] = func() error { return Serve(os.Args[2:], roles) }
+}
 
 func startGroup(t *testing.T, role string, n, gates int) *Group {
 	t.Helper()

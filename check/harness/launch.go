@@ -72,6 +72,17 @@ func startOnLaunchThread(cmd *exec.Cmd, beside int) error {
 	return <-done
 }
 
+// Again returns a command that is this same program with other arguments.
+func Again(args ...string) (*exec.Cmd, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program: %w", err)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Args[0] = os.Args[0] // a test binary may recognise itself by its name
+	return cmd, nil
+}
+
 func attributes(cmd *exec.Cmd) *syscall.SysProcAttr {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

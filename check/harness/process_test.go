@@ -19,54 +19,44 @@ import (
 
 const bound = time.Minute
 
-// roles are what the test binary does when it is started as a worker.
-var roles = map[string]Role{
-	"gates": func(s *Self) error {
-		for gate := range 2 {
-			s.Wait(gate)
-			if err := s.Report(s.Index*10 + gate); err != nil {
-				return err
-			}
-		}
-		return nil
-	},
-	"task": func(s *Self) error {
-		var word string
-		return errors.Join(s.Task(&word), s.Report(word))
-	},
-	"fails": func(*Self) error { return errors.New("no such luck") },
-	"sleep": func(*Self) error { time.Sleep(bound); return nil },
-	// It starts a stopped process and reports its PID.
-	"parent": func(s *Self) error {
-		p, err := Start(Spec{Name: "orphan", Cmd: exec.Command("sleep", "1000")})
-		if err == nil {
-			err = errors.Join(p.Stop(), s.Report(p.PID()))
-		}
-		time.Sleep(bound)
-		return err
-	},
+// asSelf are the programs that the test binary is when it is started again.
+var asSelf = map[string]func() error{
+	"parent":  startStopped,
 	"adopter": adoptAndKill,
 }
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == WorkerCommand {
-		if err := Serve(os.Args[2:], roles); err != nil {
-			os.Stderr.WriteString(err.Error())
-			os.Exit(1)
-		}
-		os.Exit(0)
+	if len(os.Args) < 2 || asSelf[os.Args[1]] == nil {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err := asSelf[os.Args[1]](); err != nil {
+		fmt.Fprint(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
-func sh(t *testing.T, script string, keep func(string) bool) *Process {
+func again(t *testing.T, program string) *Process {
 	t.Helper()
-	p, err := Start(Spec{Name: "sh", Cmd: exec.Command("sh", "-c", script), Keep: keep})
+	cmd, err := Again(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, Spec{Name: program, Cmd: cmd})
+}
+
+func start(t *testing.T, s Spec) *Process {
+	t.Helper()
+	p, err := Start(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
 	return p
+}
+
+func sh(t *testing.T, script string, keep func(string) bool) *Process {
+	t.Helper()
+	return start(t, Spec{Name: "sh", Cmd: exec.Command("sh", "-c", script), Keep: keep})
 }
 
 func line(t *testing.T, p *Process) string {
@@ -230,20 +220,34 @@ func TestKillAll(t *testing.T) {
 	}
 }
 
+// startStopped starts a process, stops it, prints its PID and waits.
+func startStopped() error {
+	p, err := Start(Spec{Name: "orphan", Cmd: exec.Command("sleep", "1000")})
+	if err != nil {
+		return err
+	}
+	if err := p.Stop(); err != nil {
+		return err
+	}
+	fmt.Println(p.PID())
+	time.Sleep(bound)
+	return nil
+}
+
 // A process dies with this program, even if it is stopped and this program had no
 // time to kill it.
 func TestDiesWithItsParent(t *testing.T) {
-	g := startGroup(t, "parent", 1, 0)
-	pids, err := Gather[int](g, bound)
+	parent := again(t, "parent")
+	pid, err := strconv.Atoi(line(t, parent))
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.PidfdOpen(pids[0], 0)
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := g.Workers[0].Kill(); err != nil {
+	if err := parent.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -253,13 +257,13 @@ func TestDiesWithItsParent(t *testing.T) {
 	}
 	if err != nil || n != 1 {
 		t.Errorf("the child of a killed program lives: %v", err)
-		_ = unix.Kill(pids[0], unix.SIGKILL)
+		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 
 // adoptAndKill adopts what a shell leaves behind, kills it, and checks that it is gone. It
 // needs a process of its own: an adopter takes the processes of other tests for its own.
-func adoptAndKill(s *Self) error {
+func adoptAndKill() error {
 	KillDescendants() // does nothing before Adopt
 	if err := Adopt(); err != nil {
 		return err
@@ -284,12 +288,37 @@ func adoptAndKill(s *Self) error {
 	if left := childPIDs(); len(left) > 0 {
 		return fmt.Errorf("these still run: %v", left)
 	}
-	return s.Report(true)
+	return nil
 }
 
 func TestKillDescendants(t *testing.T) {
-	if _, err := Gather[bool](startGroup(t, "adopter", 1, 0), bound); err != nil {
-		t.Error(err)
+	p := again(t, "adopter")
+	if text, err := p.Line(bound); !errors.Is(err, io.EOF) {
+		t.Error(text, err)
+	}
+}
+
+// A gate wakes all processes that wait at it, when it opens and not before.
+func TestGate(t *testing.T) {
+	g, err := NewGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	var waiting []*Process
+	for range 3 {
+		cmd := exec.Command("sh", "-c", "cat <&3; echo on")
+		cmd.ExtraFiles = []*os.File{g.File()}
+		waiting = append(waiting, start(t, Spec{Name: "sh", Cmd: cmd}))
+	}
+	if _, err := waiting[0].Line(20 * time.Millisecond); !errors.Is(err, ErrLate) {
+		t.Fatalf("before the gate opens: %v, want ErrLate", err)
+	}
+	g.Open()
+	for _, p := range waiting {
+		if got := line(t, p); got != "on" {
+			t.Errorf("got %q", got)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
-// Package cuda runs ordinary CUDA programs on a machine without a GPU: each is
-// linked with the driver, does not know ration, has libration.so preloaded, and
-// finds fakegpu in place of the driver. What holds for them holds for the programs
-// of users.
+// Package cuda runs ordinary CUDA programs on a machine without a GPU. Each is linked with
+// the driver, does not know ration, has libration.so preloaded, and finds fakegpu in place
+// of the driver, so it does what a user's program does.
 package cuda
 
 import (
@@ -36,33 +35,29 @@ type Machine struct {
 	started int    // number of programs started so far
 }
 
+// bundles are the embedded files that a machine needs.
+var bundles = [...]embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Workload}
+
 // Unpack unpacks the files that the machine needs. The error matches
 // embedded.ErrNotBuilt if this ration was built without them.
 func (m *Machine) Unpack() error {
 	if err := launch.CheckGlibc(); err != nil {
 		return err
 	}
-	for _, need := range []struct {
-		bundle embedded.Bundle
-		into   *string
-		file   string
-	}{
-		{embedded.Ration, &m.preload, "libration.so"},
-		{embedded.FakeGPU, &m.driver, ""},
-		{embedded.Workload, &m.program, "workload"},
-	} {
-		dir, err := need.bundle.Unpack()
-		if err != nil {
+	var folders [len(bundles)]string
+	for i, b := range bundles {
+		var err error
+		if folders[i], err = b.Unpack(); err != nil {
 			return err
 		}
-		*need.into = filepath.Join(dir, need.file)
 	}
+	m.preload, m.driver, m.program = filepath.Join(folders[0], "libration.so"), folders[1], filepath.Join(folders[2], "workload")
 	return nil
 }
 
 // Built returns nil if this ration was built with the files that a machine needs.
 func Built() error {
-	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Workload} {
+	for _, b := range bundles {
 		if err := b.Built(); err != nil {
 			return err
 		}
@@ -87,23 +82,22 @@ const (
 
 // environ returns the environment of a program.
 func (m *Machine) environ(where place) []string {
+	libraries := os.Getenv("LD_LIBRARY_PATH")
 	var env []string
 	if !m.Real {
-		path, context := m.driver, m.Context
-		if more := os.Getenv("LD_LIBRARY_PATH"); more != "" {
-			path += ":" + more
-		}
+		context := m.Context
 		if where == outside {
 			context = 0 // a program that only reads must not use memory
 		}
+		libraries = strings.TrimSuffix(m.driver+":"+libraries, ":")
 		env = append(env,
-			"LD_LIBRARY_PATH="+path,
 			"FAKEGPU="+m.GPU,
 			"FAKEGPU_STATE="+filepath.Join(filepath.Dir(m.Region), "gpu"),
 			"FAKEGPU_STRICT=1", // a wrong call of the driver ends the program
 			"FAKEGPU_CONTEXT="+strconv.FormatUint(context, 10))
-	} else if more := os.Getenv("LD_LIBRARY_PATH"); more != "" {
-		env = append(env, "LD_LIBRARY_PATH="+more)
+	}
+	if libraries != "" {
+		env = append(env, "LD_LIBRARY_PATH="+libraries)
 	}
 	if where == inside {
 		env = append(env,

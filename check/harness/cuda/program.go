@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -13,10 +12,6 @@ import (
 	"ration/check/harness"
 	"ration/internal/region"
 )
-
-// ErrDriver is returned when a driver call returned neither success nor out of
-// memory.
-var ErrDriver = errors.New("driver returned an error")
 
 // Program is a running CUDA program. It carries out the commands that it is told,
 // one a line, and answers each with a line; check/programs/workload/workload.c describes
@@ -70,7 +65,7 @@ func (p *Program) Answer(within time.Duration) (a Answer, err error) {
 	}
 	words := strings.Fields(line)
 	if len(words) < 2 || words[0] == "error" {
-		return a, fmt.Errorf("pid %d: %w: %s: %s", p.PID(), ErrDriver, line, p.Log())
+		return a, fmt.Errorf("pid %d: driver returned an error: %s: %s", p.PID(), line, p.Log())
 	}
 	a.OutOfMemory = words[0] == "oom"
 	for _, word := range words[1:] {
@@ -101,11 +96,9 @@ var roles = map[string]region.Role{
 // Role returns how the program attached to the region, from the library's log.
 func (p *Program) Role() (region.Role, error) {
 	log := p.Log()
-	for line := range strings.Lines(log) {
-		for message, role := range roles {
-			if strings.Contains(line, ": "+message+" (pid "+strconv.Itoa(p.PID())+")") {
-				return role, nil
-			}
+	for message, role := range roles {
+		if strings.Contains(log, fmt.Sprintf(": %s (pid %d)", message, p.PID())) {
+			return role, nil
 		}
 	}
 	return 0, fmt.Errorf("pid %d: the library did not log how it attached to the region: %s", p.PID(), log)

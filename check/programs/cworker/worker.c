@@ -33,7 +33,7 @@ static void open_region(void)
 		if (!bytes || d >= RATION_DEVICES)
 			usage = true;
 		else
-			own.memory[d] = make_limit(strtoull(bytes + 1, NULL, 10), 0);
+			own.memory[d] = make_limit(strtoull(bytes + 1, NULL, 10));
 	}
 	if (usage || opened)
 		return;
@@ -120,7 +120,7 @@ static void limit(void)
 	if (rest) {
 		uint64_t bytes = number();
 		if (!usage)
-			done(region_set_limit(&base, d, make_limit(bytes, 0)));
+			done(region_set_limit(&base, d, make_limit(bytes)));
 		return;
 	}
 	uint64_t l = region_limit(&base, d);
