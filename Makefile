@@ -36,7 +36,9 @@ endif
 # Names are never looked up in the network, so Go's own code does for that.
 include glibc/flags.mk
 START    := $(BUILD)/glibc/start.o
-CGO_BUILD = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h' $(GO_BUILD) -tags netgo -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
+CGO_ENV   = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h'
+CGO_LINK  = -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
+CGO_BUILD = $(CGO_ENV) $(GO_BUILD) -tags netgo $(CGO_LINK)
 STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
 
 # How many compilers run at once.
@@ -247,13 +249,13 @@ uninstall: ## remove what make install installed
 	@'$(DESTDIR)$(PREFIX)/lib/ration/uninstall'
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
-	$(CGO_BUILD) -o $(BUILD)/gpu-test/run ./cmd/gpu-test
+	$(CGO_ENV) go test -c -trimpath -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/
 	cp check/programs/gpu/plain.cu check/programs/gpu/steps.h $(BUILD)/gpu-test/src/
 	cp check/programs/python/*.py $(BUILD)/gpu-test/python/
-	cp cmd/gpu-test/README.md docs/coverage.md $(BUILD)/gpu-test/
+	cp check/gputest/README.md docs/coverage.md $(BUILD)/gpu-test/
 
 gpu-test: gpu-bundle ## test and measure on this machine's GPU; GPU_TEST= passes arguments
 	build/gpu-test/run $(GPU_TEST)

@@ -1,88 +1,239 @@
 package gputest
 
 import (
-	"slices"
+	"fmt"
+	"math"
 	"strings"
-	"testing"
 	"time"
+
+	"ration/internal/reap"
+	"ration/machine"
 )
 
-func TestPerSecond(t *testing.T) {
-	p := progress{step: 100 * time.Millisecond, counts: []float64{1, 2, 3, 4, 5}}
-	for _, c := range []struct {
-		from, until time.Duration
-		want        float64
-	}{
-		{0, 500 * time.Millisecond, 30},
-		{200 * time.Millisecond, 400 * time.Millisecond, 35},
-		{400 * time.Millisecond, 600 * time.Millisecond, 25}, // what was not recorded is nothing
-	} {
-		if got := p.perSecond(c.from, c.until); got != c.want {
-			t.Errorf("%v to %v: got %v, want %v", c.from, c.until, got, c.want)
+// Programs that share the device: what each gets done, against what it gets done alone.
+
+// work is what a program does: kernels of a length, or graphs of them.
+type work struct {
+	us    int // of a kernel, alone
+	nodes int // of a graph; 0 is launches
+}
+
+var (
+	launches    = work{us: 200}
+	graphs      = work{us: 200, nodes: 10}
+	longKernels = work{us: 200_000}
+)
+
+// pace is how fast work goes alone.
+type pace struct {
+	rounds, ns float64 // of a kernel, as the program busy answers calibrate
+	perSecond  float64 // kernels
+}
+
+// sharer is a job that shares the device.
+type sharer struct {
+	share, cap int    // per cent; 0 is none
+	round      string // as ration run takes it; empty is its default
+	native     bool   // no job, but a program by itself
+	processes  int    // 0 is one
+	idle       int    // processes of it that have a context and no work
+}
+
+// flags returns the flags of ration run.
+func (s sharer) flags() (flags []string) {
+	if s.share != 0 {
+		flags = append(flags, "--compute", fmt.Sprint(s.share))
+	}
+	if s.cap != 0 {
+		flags = append(flags, "--compute-max", fmt.Sprint(s.cap))
+	}
+	if s.round != "" {
+		flags = append(flags, "--compute-round", s.round)
+	}
+	return flags
+}
+
+// shareLimit is the memory limit of a sharer: enough for its contexts.
+const shareLimit = 12 * gib
+
+// join starts the programs of a sharer, in a job of its own, and has them do one thing
+// first. The ones that are to be idle come last.
+func (t *trial) join(s sharer, first string, command ...string) (all []*program) {
+	t.job.Name, t.flags = "", s.flags()
+	if !s.native {
+		t.open(shareLimit)
+		t.joined = append(t.joined, t.job)
+	}
+	for range max(s.processes, 1) {
+		p := t.start(nil, command...)
+		p.ask(0, "%s", first)
+		all = append(all, p)
+	}
+	return all
+}
+
+// joinBusy is join for programs that are to do some work.
+func (t *trial) joinBusy(s sharer, w work, p pace) []*program {
+	all := t.join(s, "init", t.native("busy")...)
+	for _, program := range all {
+		program.setWork(w, p)
+	}
+	return all
+}
+
+// setWork tells a program what to do.
+func (p *program) setWork(w work, alone pace) {
+	p.ask(0, "size %.0f %.0f %d", alone.rounds, alone.ns, w.nodes)
+}
+
+// pace returns how fast work goes alone. It is measured once for each kind.
+func (t *trial) pace(w work) (p pace) {
+	if p, found := t.alone[w]; found {
+		return p
+	}
+	t.inside(func(t *trial) {
+		all := t.join(sharer{native: true}, "init", t.native("busy")...)
+		one := all[0].ask(2, "calibrate %d", w.us)
+		p.rounds, p.ns = one[0], one[1]
+		all[0].setWork(w, p)
+		t.beginTogether(all, 2*time.Second, 100*time.Millisecond)
+		p.perSecond = all[0].progress(100*time.Millisecond).perSecond(warmUp, 2*time.Second)
+	})
+	if p.perSecond < 50 { // so few that it matters whether one more was finished in that time
+		p.perSecond = 1e9 / p.ns
+	}
+	if p.perSecond <= 0 {
+		t.Skipf("nothing was done in two seconds alone")
+	}
+	if t.alone == nil {
+		t.alone = map[work]pace{}
+	}
+	t.alone[w] = p
+	return p
+}
+
+// warmUp is how long programs work before it counts: queues fill, clocks rise, and slices
+// are set at the first launches.
+const warmUp = 500 * time.Millisecond
+
+// progress is what a program got done.
+type progress struct {
+	gap, first time.Duration // the longest time without anything finished; until the first
+	step       time.Duration
+	counts     []float64 // kernels, in each step
+}
+
+// perSecond returns the rate in a part of the time.
+func (p progress) perSecond(from, until time.Duration) float64 {
+	sum := 0.0
+	for i := int(from / p.step); i < int(until/p.step) && i < len(p.counts); i++ {
+		sum += p.counts[i]
+	}
+	return sum / (until - from).Seconds()
+}
+
+// beginTogether tells programs to work from one instant on, and returns when that is.
+func (t *trial) beginTogether(all []*program, length, step time.Duration) (at int64) {
+	at = t.instant(100 * time.Millisecond)
+	for _, p := range all {
+		p.Tell("work %d %d %d", at, length.Milliseconds(), step.Milliseconds())
+	}
+	return at
+}
+
+// progress reads what a program answers when it has worked.
+func (p *program) progress(step time.Duration) progress {
+	n := p.numbers(3)
+	return progress{time.Duration(n[0]), time.Duration(n[1]), step, n[2:]}
+}
+
+// shared is what jobs got of the device, side by side.
+type shared struct {
+	shares   []float64 // per cent of what all got
+	together float64   // per cent of what one alone gets
+}
+
+// ratios returns rates as what each is of their sum, and the sum as what it is of one
+// alone.
+func ratios(rates []float64, alone float64) (s shared) {
+	sum := 0.0
+	for _, rate := range rates {
+		sum += rate
+	}
+	for _, rate := range rates {
+		s.shares = append(s.shares, 100*rate/math.Max(sum, 1e-9))
+	}
+	s.together = 100 * sum / alone
+	return s
+}
+
+func (s shared) String() string {
+	return fmt.Sprintf("%s, together %.1f %%", slashed("%.1f", s.shares), s.together)
+}
+
+func slashed(format string, all []float64) string {
+	var out []string
+	for _, p := range all {
+		out = append(out, fmt.Sprintf(format, p))
+	}
+	return strings.Join(out, "/")
+}
+
+// share has jobs do the same work side by side for a time.
+func (t *trial) share(w work, length time.Duration, jobs ...sharer) (out shared) {
+	p := t.pace(w)
+	t.inside(func(t *trial) {
+		var at []*program
+		var owner []int // by program: its job
+		for i, j := range jobs {
+			all := t.joinBusy(j, w, p)
+			for _, program := range all[:len(all)-j.idle] {
+				at, owner = append(at, program), append(owner, i)
+			}
+		}
+		t.beginTogether(at, warmUp+length, 100*time.Millisecond)
+		rates := make([]float64, len(jobs))
+		for i, program := range at {
+			rates[owner[i]] += program.progress(100*time.Millisecond).perSecond(warmUp, warmUp+length)
+		}
+		out = ratios(rates, p.perSecond)
+		t.enforced()
+	})
+	return out
+}
+
+// enforced checks that every process of the trial's jobs has its slice.
+func (t *trial) enforced() {
+	for _, j := range t.joined {
+		s := reap.ReadJob(j, reap.Options{ReadOnly: true})
+		t.must(s.Err())
+		for _, p := range s.Processes {
+			for _, h := range p.Holdings {
+				if h.Compute != nil && h.Compute.State == machine.NotEnforced {
+					t.Fatalf("the share of pid %d is not enforced: %s", p.PID, h.Compute.Reason)
+				}
+			}
 		}
 	}
 }
 
-// Shares are compared with what was asked for, in points; of more than the whole, by
-// weight.
-func TestCheckShares(t *testing.T) {
-	for _, c := range []struct {
-		rates, want []float64
-		within      bool
-	}{
-		{[]float64{30, 70}, []float64{30, 70}, true},
-		{[]float64{28.1, 71.9}, []float64{30, 70}, true},
-		{[]float64{27.9, 72.1}, []float64{30, 70}, false},
-		{[]float64{1, 2}, []float64{50, 100}, true},
-		{[]float64{1, 1}, []float64{50, 100}, false},
-		{[]float64{0, 0}, []float64{50, 50}, false},
-	} {
-		trial := &Trial{values: map[string]int64{}}
-		got := ratios(c.rates, 100)
-		if err := trial.checkShares("x ", got, 2, c.want...); (err == nil) != c.within {
-			t.Errorf("%v of %v: %v (%v)", c.rates, c.want, err, got)
-		}
+// checkShares compares shares with what was asked for: within so many points.
+func (t *trial) checkShares(what string, got shared, points float64, want ...float64) {
+	wanted := ratios(want, 100).shares
+	worst := 0.0
+	for i, w := range wanted {
+		worst = math.Max(worst, math.Abs(got.shares[i]-w))
 	}
-	trial := &Trial{values: map[string]int64{}}
-	if err := trial.checkShares("", ratios([]float64{29, 67}, 100), 2, 30, 70); err != nil || trial.summary() != "30/70: 30.2/69.8, together 96.0 %" {
-		t.Errorf("got %q, %v", trial.summary(), err)
-	}
-	if trial.values["worst_milli"] != 208 {
-		t.Errorf("got %v", trial.values)
+	t.note("%s%s: %v", what, slashed("%.4g", wanted), got)
+	if worst > points {
+		t.Fatalf("%s%s: a job had %.1f points too much or too little", what, slashed("%.4g", wanted), worst)
 	}
 }
 
-func TestCheckCap(t *testing.T) {
-	for had, within := range map[float64]bool{48.1: true, 51.9: true, 47.9: false, 52.1: false} {
-		trial := &Trial{values: map[string]int64{}}
-		if err := trial.checkCap(50, had); (err == nil) != within {
-			t.Errorf("%v: %v", had, err)
-		}
-	}
-}
-
-func TestWithin(t *testing.T) {
-	row := func(more, noise float64) Row {
-		return Row{Unit: nanoseconds, Native: Quantiles{Median: 1000}, More: Quantiles{Median: more}, Noise: noise}
-	}
-	for _, c := range []struct {
-		more, noise float64
-		want        string
-	}{{20, 0, Kept}, {21, 0, Missed}, {21, 0.05, Unclear}, {60, 0.05, Missed}, {-5, 0.5, Kept}} {
-		if got := row(c.more, c.noise).within(20).Verdict; got != c.want {
-			t.Errorf("%v more with noise %v: %s", c.more, c.noise, got)
-		}
-	}
-}
-
-func TestSharerFlags(t *testing.T) {
-	got := strings.Join(sharer{share: 30, cap: 50, round: "2ms"}.flags(), " ")
-	if got != "--compute 30 --compute-max 50 --compute-round 2ms" || len((sharer{}).flags()) != 0 {
-		t.Errorf("got %q", got)
-	}
-	trial := &Trial{Machine: &Machine{}, flags: []string{"--compute", "30"}}
-	trial.job.Name = "x"
-	if command := trial.inJob([]string{"true"}); !slices.Equal(command[4:], []string{"--join", "--mem", "0", "--compute", "30", "--", "true"}) {
-		t.Errorf("got %q", command)
+// checkCap compares what a job had with its cap, in per cent of the device.
+func (t *trial) checkCap(most int, had float64) {
+	t.note("≤%d: %.1f", most, had)
+	if math.Abs(had-float64(most)) > 2 {
+		t.Fatalf("with a cap of %d %% a job had %.1f %%", most, had)
 	}
 }

@@ -17,69 +17,68 @@ const releaseWithin = 10 * time.Second
 
 // eventually calls a function until it returns true, for as long as the driver may
 // take to release memory.
-func eventually(done func() (bool, error)) (bool, error) {
+func eventually(done func() bool) bool {
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if yes, err := done(); yes || err != nil || time.Since(began) > releaseWithin {
-			return yes, err
+		if done() {
+			return true
+		}
+		if time.Since(began) > releaseWithin {
+			return false
 		}
 	}
 }
 
 // checkNothingLeft waits until the driver counts nothing for any process that was
 // ever in the region, and then checks that the region counts nothing either.
-func (t *Trial) checkNothingLeft() error {
-	if _, err := t.readPIDs(); err != nil { // the latest processes may not be known yet
-		return err
-	}
-	pids, left := t.known.all(), 0
+func (t *trial) checkNothingLeft() {
+	t.Helper()
+	_, err := t.readPIDs() // the latest processes may not be known yet
+	t.must(err)
+	pids, left := t.knownPIDs(), 0
 	if len(pids) == 0 {
-		return fmt.Errorf("no process was ever in the region")
+		t.Fatalf("no process was ever in the region")
 	}
-	released, err := eventually(func() (bool, error) {
+	if !eventually(func() bool {
 		counts, err := t.driverCounts(pids)
+		t.must(err)
 		left = len(counts)
-		return left == 0, err
-	})
-	if err != nil {
-		return err
-	}
-	if !released {
-		return fmt.Errorf("the driver still counts memory for %d processes that have ended", left)
+		return left == 0
+	}) {
+		t.Fatalf("the driver still counts memory for %d processes that have ended", left)
 	}
 	// The driver may list a process no more a moment before it has ended.
 	var used uint64
-	returned, err := eventually(func() (bool, error) {
+	if !eventually(func() bool {
 		status := reap.ReadJob(t.job, reap.Options{})
+		t.must(status.Err())
 		used = 0
 		for _, d := range status.Devices {
 			used += d.Used
 		}
-		return used == 0, status.Err()
-	})
-	if err == nil && !returned {
-		err = fmt.Errorf("the region still counts %d bytes, and no process is left", used)
+		return used == 0
+	}) {
+		t.Fatalf("the region still counts %d bytes, and no process is left", used)
 	}
-	return err
 }
 
 // close ends what still runs, so that the next trial starts on an empty device. The
 // job's region stays until the end of the run, as regions do until a user removes
 // them: the context cost that one job has measured is there for the next.
-func (t *Trial) close() {
-	pids := t.known.all()
-	if pids == nil {
-		pids = map[int]bool{}
-	}
+func (t *trial) close() {
+	pids := t.knownPIDs()
 	for _, p := range t.programs {
 		pids[p.PID()] = true // also those in no job
 		p.Close()
+		if log := p.Log(); t.Failed() && log != "" {
+			t.Logf("pid %d: %s", p.PID(), log)
+		}
 	}
 	// If memory is still in use after that, the next check may find too little room,
 	// and says so.
-	_, _ = eventually(func() (bool, error) {
+	eventually(func() bool {
 		killed := killMarked(t.mark)
 		counts, err := t.driverCounts(pids)
-		return killed == 0 && len(counts) == 0, err
+		return err != nil || killed == 0 && len(counts) == 0
 	})
 }
 
