@@ -1,6 +1,8 @@
 package gputest
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -22,31 +24,30 @@ func TestAgent(t *testing.T) {
 		t.startAll(1, nil, t.file("ration"), "agent", "--listen", "none")
 		client := agent.NewClient(filepath.Join(job.Folder(), job.AgentSocket))
 		stranger := t.startHolding(outside)
-		t.open(4 * inJob)
-		members := []*program{t.startHolding(inJob), t.startHolding(inJob)}
-		t.awaitShown(client, func(m *machine.Machine) error { return t.checkShown(m, len(members), stranger) })
-		began := time.Now()
-		members[0].kill()
-		exit := time.Since(began) // the driver ends with it, which takes its time
-		began = time.Now()
-		t.awaitShown(client, func(m *machine.Machine) error {
-			j, err := jobIn(m, t.job.Name)
-			if err != nil {
-				return err
-			}
-			var used uint64
-			for _, d := range j.Devices {
-				if d.Device == t.device {
-					used = d.Used
+		t.inside(func(t *trial) {
+			t.open(4 * inJob)
+			member := t.startHolding(inJob)
+			t.startHolding(inJob)
+			t.awaitShown(client, func(m *machine.Machine, j *machine.Job) error { return t.checkShown(m, j, stranger.PID()) })
+			began := time.Now()
+			member.kill()
+			exit := time.Since(began) // the driver ends with it, which takes its time
+			began = time.Now()
+			t.awaitShown(client, func(_ *machine.Machine, j *machine.Job) error {
+				var used uint64
+				for _, d := range j.Devices {
+					if d.Device == t.device {
+						used = d.Used
+					}
 				}
-			}
-			if j.Died != 1 || len(j.Processes) != 1 || used >= 2*inJob {
-				return fmt.Errorf("after a kill the agent shows %d processes, %d that died, and %s used", len(j.Processes), j.Died, humanfmt.Bytes(used))
-			}
-			return nil
+				if j.Died != 1 || len(j.Processes) != 1 || used >= 2*inJob {
+					return fmt.Errorf("after a kill the agent shows %d processes, %d that died, and %s used", len(j.Processes), j.Died, humanfmt.Bytes(used))
+				}
+				return nil
+			})
+			t.noteDifference()
+			t.note("a death, which took the driver %d ms, was shown %d ms later", exit.Milliseconds(), time.Since(began).Milliseconds())
 		})
-		t.noteDifference()
-		t.note("a death, which took the driver %d ms, was shown %d ms later", exit.Milliseconds(), time.Since(began).Milliseconds())
 	})
 }
 
@@ -58,81 +59,58 @@ func (t *trial) startHolding(bytes uint64) *program {
 	return p
 }
 
-// awaitShown asks the agent until what it shows is right.
-func (t *trial) awaitShown(client *agent.Client, check func(*machine.Machine) error) {
+// awaitShown asks the agent until what it shows of the machine and of the job is right.
+func (t *trial) awaitShown(client *agent.Client, check func(*machine.Machine, *machine.Job) error) {
 	var wrong error
 	if !eventually(func() bool {
 		m, err := client.Machine()
-		if err == nil {
-			err = check(&m)
+		wrong = cmp.Or(err, errors.New("the agent does not show the job"))
+		for i := range m.Jobs {
+			if m.Jobs[i].Name == t.job.Name {
+				wrong = check(&m, &m.Jobs[i])
+			}
 		}
-		wrong = err
-		return err == nil
+		return wrong == nil
 	}) {
 		t.Fatalf("%v", wrong)
 	}
 }
 
-// checkShown compares what the agent shows with the driver's counts.
-func (t *trial) checkShown(m *machine.Machine, members int, stranger *program) error {
-	j, err := jobIn(m, t.job.Name)
-	if err != nil {
-		return err
+// checkShown compares what the agent shows with the counts that are read here: of the
+// device, of the job, and of a process that is in no job.
+func (t *trial) checkShown(m *machine.Machine, j *machine.Job, stranger int) error {
+	const device, process, outside = "%d bytes, %d of them in rations; ", "pid %d: %d, and %d by the driver; ", "pid %d in no job: %d; "
+	want := fmt.Sprintf(device, t.driver.Devices[t.device].Total, t.limit)
+	for _, a := range t.compare("shown") {
+		want += fmt.Sprintf(process, a.pid, a.ration, a.driver)
 	}
-	pids := map[int]bool{stranger.PID(): true}
-	for _, p := range j.Processes {
-		if t.started(p.HostPID) {
-			pids[p.HostPID] = true
+	counts, err := t.driverCounts(map[int]bool{stranger: true})
+	t.must(err)
+	want += fmt.Sprintf(outside, stranger, counts[stranger])
+	got := ""
+	for _, g := range m.Devices {
+		if g.Device == t.device {
+			got += fmt.Sprintf(device, g.Total, g.Rations)
+			if t.has(real) && (g.Temperature == nil || g.Power == nil || g.Utilization == nil) {
+				return fmt.Errorf("the agent shows no temperature, power or utilization: %+v", g)
+			}
 		}
 	}
-	counts, err := t.driverCounts(pids)
-	if err != nil {
-		return err
-	}
-	at := slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.Device == t.device })
-	if at < 0 {
-		return fmt.Errorf("the agent does not show device %d", t.device)
-	}
-	g := &m.Devices[at]
-	if total := uint64(t.driver.Devices[t.device].Total); g.Total != total || g.Rations != t.limit {
-		return fmt.Errorf("the agent shows %s of memory and %s in rations, not %s and %s",
-			humanfmt.Bytes(g.Total), humanfmt.Bytes(g.Rations), humanfmt.Bytes(total), humanfmt.Bytes(t.limit))
-	}
-	if t.has(real) && (g.Temperature == nil || g.Power == nil || g.Utilization == nil) {
-		return fmt.Errorf("the agent shows no temperature, power or utilization: %+v", g)
-	}
-	seen := 0
+	slices.SortFunc(j.Processes, func(a, b machine.Process) int { return a.HostPID - b.HostPID })
 	for i := range j.Processes {
-		p := &j.Processes[i]
-		for _, h := range p.Holdings {
-			if h.Device != t.device || counts[p.HostPID] == 0 {
-				continue
+		for _, h := range j.Processes[i].Holdings {
+			if h.Device == t.device && h.DriverNow {
+				got += fmt.Sprintf(process, j.Processes[i].HostPID, h.Total, h.Driver)
 			}
-			seen++
-			a := account{pid: p.HostPID, ration: h.Total, driver: counts[p.HostPID]}
-			if !a.withinTolerance() || !h.DriverNow || h.Driver != a.driver {
-				return fmt.Errorf("the agent shows %s for pid %d, and %s by the driver, which says %s here",
-					humanfmt.Bytes(h.Total), p.HostPID, humanfmt.Bytes(h.Driver), humanfmt.Bytes(a.driver))
-			}
-			t.difference(a.difference())
 		}
 	}
-	if seen != members {
-		return fmt.Errorf("the agent shows %d of %d processes of the job with what they hold", seen, members)
+	for _, o := range m.Outside {
+		if o.Device == t.device && o.PID == stranger {
+			got += fmt.Sprintf(outside, o.PID, o.Used)
+		}
 	}
-	if !slices.ContainsFunc(m.Outside, func(o machine.Outside) bool {
-		return o.PID == stranger.PID() && o.Device == t.device && o.Used == counts[o.PID]
-	}) {
-		return fmt.Errorf("the agent does not show pid %d, which is in no job, with %s: %+v", stranger.PID(), humanfmt.Bytes(counts[stranger.PID()]), m.Outside)
+	if got != want {
+		return fmt.Errorf("the agent shows %s, not %s", got, want)
 	}
 	return nil
-}
-
-func jobIn(m *machine.Machine, name string) (*machine.Job, error) {
-	for i := range m.Jobs {
-		if m.Jobs[i].Name == name {
-			return &m.Jobs[i], nil
-		}
-	}
-	return nil, fmt.Errorf("the agent does not show job %s", name)
 }
