@@ -169,6 +169,5 @@ func (c *chaos) end() {
 		t.Errorf("%d dead processes still have slots", dead)
 	}
 	c.operator.Ask("claims %d", abi.FenceSlot-len(living)-1).want("ok", "claiming all other slots")
-	quit(append(living, c.operator)...)
-	checkEmpty(t, c.path)
+	finish(t, c.path, append(living, c.operator)...)
 }

@@ -56,8 +56,7 @@ func TestTakenForDeadWhileReaped(t *testing.T) {
 					reaper.Quit()
 					d.a.OK("reap")
 					d.check(0)
-					inside.Quit()
-					checkEmpty(t, d.path)
+					finish(t, d.path, inside)
 				})
 			}
 		}
@@ -121,9 +120,7 @@ func takenForDead(t *testing.T, mix impls, p abi.Failpoint, n int, claimed bool)
 	d := stopOwner(t, mix, p, n)
 	reaper := start(t, mix, 2, harness.NewPIDs)
 	reaper.OK("open %s", d.path)
-	if got := reaper.OK("reap").Int("slots"); got != 1 {
-		t.Fatalf("%d slots were reaped", got)
-	}
+	reaper.reaps(1)
 	held := 0
 	if claimed {
 		for tries := 0; reaper.OK("claim heir").Int("slot") != d.slot; tries++ {
@@ -143,6 +140,5 @@ func takenForDead(t *testing.T, mix impls, p abi.Failpoint, n int, claimed bool)
 		}
 	}
 	d.check(held)
-	reaper.Quit()
-	checkEmpty(t, d.path)
+	finish(t, d.path, reaper)
 }

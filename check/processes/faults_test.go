@@ -111,8 +111,7 @@ func (r *faultRun) checkKilled(s scenario, followed bool) {
 	balanced(r.t, r.path)
 	r.t.Logf("the longest operation took %v", time.Duration(a.OK("stop").Int("longest")))
 	a.Ask("claims %d", abi.FenceSlot-1).want("ok", "claiming every slot but its own")
-	a.Quit()
-	checkEmpty(r.t, r.path)
+	finish(r.t, r.path, a)
 }
 
 // A process that is stopped at any failpoint keeps what it holds and blocks no other
@@ -140,8 +139,7 @@ func TestStoppedAtEveryPoint(t *testing.T) {
 			r.t.Errorf("continued: %s", got)
 		}
 		balanced(r.t, r.path)
-		quit(v, a, other)
-		checkEmpty(r.t, r.path)
+		finish(r.t, r.path, v, a, other)
 	})
 }
 
@@ -173,8 +171,7 @@ func TestDyingInitialisers(t *testing.T) {
 				w.Kill() // those that came too late for their failpoint are still alive
 			}
 			survivors[0].OK("charge 0 data %d", mib)
-			quit(survivors...)
-			checkEmpty(t, path)
+			finish(t, path, survivors...)
 		}
 	})
 }

@@ -15,9 +15,7 @@ import (
 func cut(t *testing.T, path string, sizes ...int64) {
 	t.Helper()
 	for _, size := range sizes {
-		if err := os.Truncate(path, size); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(path, size))
 	}
 }
 

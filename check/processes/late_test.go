@@ -28,8 +28,7 @@ func TestLateNote(t *testing.T) {
 		v.answers(1)
 		b.OK("reap")
 		checkUsed(t, path, 3*piece)
-		quit(b, v)
-		checkEmpty(t, path)
+		finish(t, path, b, v)
 	})
 }
 
@@ -65,8 +64,7 @@ func TestLateReaper(t *testing.T) {
 					t.Errorf("too late to reap: %s", got)
 				}
 				checkUsed(t, path, 64*abi.Unit)
-				quit(heirs, late, a)
-				checkEmpty(t, path)
+				finish(t, path, heirs, late, a)
 			})
 		})
 	}

@@ -25,8 +25,7 @@ func TestZombieIsReaped(t *testing.T) {
 			t.Errorf("%d slots reaped, want the zombie's", n)
 		}
 		victim.Kill()
-		survivor.Quit()
-		checkEmpty(t, path)
+		finish(t, path, survivor)
 	})
 }
 
@@ -46,16 +45,13 @@ func TestLostLock(t *testing.T) {
 				if locked(t, path, careless.PID()) {
 					t.Fatal("the lock was not lost")
 				}
-				if n := other.OK("reap").Int("slots"); n != 0 {
-					t.Errorf("%d living processes reaped", n)
-				}
+				other.reaps(0)
 				other.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
 				careless.OK("return 0 data %d", mib)
 				careless.OK("charge 0 module %d", mib)
 				careless.Kill()
 				other.OK("charge 0 data %d", mib)
-				other.Quit()
-				checkEmpty(t, path)
+				finish(t, path, other)
 			})
 		})
 	}
@@ -84,13 +80,9 @@ func TestLockComesBack(t *testing.T) {
 func locked(t *testing.T, path string, pid int) bool {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Stat(path, &st))
 	list, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(list)) {
 		// 1: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 0
 		f := strings.Fields(line)

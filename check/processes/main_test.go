@@ -92,9 +92,7 @@ func newPath(t testing.TB) string {
 func openChecker(t testing.TB, path string) *observer.Checker {
 	t.Helper()
 	c, err := observer.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -162,9 +160,7 @@ func checkEmpty(t testing.TB, path string) {
 	t.Helper()
 	w := start(t, goOnly(), 0)
 	w.OK("open %s", path)
-	if n := w.OK("reap").Int("slots"); n != 0 {
-		t.Errorf("%d slots had to be reaped", n)
-	}
+	w.reaps(0)
 	if used := balanced(t, path); used != [abi.Devices]uint64{} {
 		t.Errorf("bytes are still granted: %v", used)
 	}

@@ -141,8 +141,7 @@ func TestAgainstReference(t *testing.T) {
 				}
 			}
 			w.OK("reap")
-			w.Quit()
-			checkEmpty(t, path)
+			finish(t, path, w)
 		}
 	})
 }

@@ -76,15 +76,12 @@ func TestNamespaces(t *testing.T) {
 					for _, w := range workers[:n/2] {
 						w.Kill()
 					}
-					if got := heir.OK("reap").Int("slots"); got != n/2 {
-						t.Errorf("%d of %d dead processes reaped, %d of %d live", got, n/2, n-n/2, n)
-					}
+					heir.reaps(n / 2)
 					for _, w := range workers[n/2:] {
 						w.Kill()
 					}
 					heir.OK("charge 0 data %d", n*piece)
-					heir.Quit()
-					checkEmpty(t, path)
+					finish(t, path, heir)
 				})
 			})
 		}
@@ -96,14 +93,10 @@ func TestNamespaces(t *testing.T) {
 func checkHostPIDs(t *testing.T, path string, workers []*worker) {
 	t.Helper()
 	r, err := region.OpenMapped(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	list, err := r.Processes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	host := map[string]int{}
 	for _, p := range list {
 		if p.PID != 1 || p.Dead {
@@ -137,8 +130,7 @@ func TestForeignProc(t *testing.T) {
 		victim.OK("charge 0 data %d", mib)
 		victim.Kill()
 		survivor.OK("charge 0 data %d", mib)
-		survivor.Quit()
-		checkEmpty(t, path)
+		finish(t, path, survivor)
 	})
 }
 

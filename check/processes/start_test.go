@@ -43,8 +43,7 @@ func TestRacingInitialisers(t *testing.T) {
 						t.Errorf("%d processes: roles %v, %d slots", n, roles, len(slots))
 					}
 					t.Logf("%d processes: %v", n, roles)
-					quit(workers...)
-					checkEmpty(t, path)
+					finish(t, path, workers...)
 				}
 			})
 		}
@@ -86,9 +85,7 @@ func TestStartAndExitFast(t *testing.T) {
 		path := newPath(t)
 		for round := range rounds(50) {
 			if round%10 == 0 {
-				if err := os.RemoveAll(path); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.RemoveAll(path))
 			}
 			workers := make([]*worker, n)
 			for i := range workers {

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,26 +39,27 @@ type tenant struct {
 func newTenant(t *testing.T, path string) tenant {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return tenant{t, f}
 }
 
+func (w tenant) write(bytes []byte, path ...any) {
+	w.t.Helper()
+	_, err := w.f.WriteAt(bytes, observer.Offset(path...))
+	must(w.t, err)
+}
+
 func (w tenant) word(value uint64, path ...any) {
 	w.t.Helper()
-	if _, err := w.f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), observer.Offset(path...)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.write(binary.LittleEndian.AppendUint64(nil, value), path...)
 }
 
 func (w tenant) read(path ...any) uint64 {
 	w.t.Helper()
 	var b [8]byte
-	if _, err := w.f.ReadAt(b[:], observer.Offset(path...)); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err := w.f.ReadAt(b[:], observer.Offset(path...))
+	must(w.t, err)
 	return binary.LittleEndian.Uint64(b[:])
 }
 
@@ -69,9 +72,7 @@ func (w tenant) slot(slot int, pid, uid uint64, name string) {
 	w.word(uint64(abi.MakeHostPID(1, int(pid))), "Slots", slot, "HostPID")
 	b := make([]byte, abi.NameLen)
 	copy(b, name)
-	if _, err := w.f.WriteAt(b, observer.Offset("Slots", slot, "Name")); err != nil {
-		w.t.Fatal(err)
-	}
+	w.write(b, "Slots", slot, "Name")
 }
 
 // joined makes a job in which another process holds a mebibyte.
@@ -83,17 +84,23 @@ func joined(t *testing.T) (string, *worker) {
 	return path, w
 }
 
-// Who a process is comes from the kernel. What only the slot says is shown as that, and
-// blocks nothing.
+// readJob reads a job, which must have so many processes.
+func readJob(t *testing.T, path string, processes int) machine.Job {
+	t.Helper()
+	j, err := machine.ReadRegion(path)
+	if err != nil || len(j.Processes) != processes {
+		t.Fatalf("%d processes, %v; want %d", len(j.Processes), err, processes)
+	}
+	return j
+}
+
+// The identity of a process comes from the kernel. A claim that only its slot makes is
+// shown as a claim, and blocks nothing.
 func TestTenantClaimsToBeAnother(t *testing.T) {
 	path, w := joined(t)
-	before, err := machine.ReadRegion(path)
-	if err != nil || len(before.Processes) != 1 || !before.Processes[0].Verified {
-		t.Fatalf("got %+v, %v", before, err)
-	}
-	real := before.Processes[0]
-	if real.HostPID != w.PID() && region.OnHost() {
-		t.Errorf("its PID is %d, and %d is shown", w.PID(), real.HostPID)
+	real := readJob(t, path, 1).Processes[0]
+	if !real.Verified || real.HostPID != w.PID() && region.OnHost() {
+		t.Errorf("its PID is %d, and it is shown as %+v", w.PID(), real)
 	}
 	bad := newTenant(t, path)
 	bad.word(1, "Slots", real.Slot, "PID")
@@ -102,24 +109,16 @@ func TestTenantClaimsToBeAnother(t *testing.T) {
 	// A second slot names process 2, a kernel thread on the host, which ends only with the machine.
 	bad.slot(real.Slot+1, 2, 0, "kthreadd")
 	bad.word(uint64(real.Slot+2), "Header", "HighWater")
-	after, err := machine.ReadRegion(path)
-	if err != nil || len(after.Processes) != 2 {
-		t.Fatalf("got %+v, %v", after, err)
-	}
-	for _, p := range after.Processes {
-		switch p.Slot {
-		case real.Slot:
-			if !p.Verified || p.PID != real.PID || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID {
-				t.Errorf("its owner is shown as %+v", p)
-			}
-		default:
-			if p.Verified || p.State != machine.Dead || p.User != "0" {
-				t.Errorf("a claim is shown as %+v", p)
-			}
+	for _, p := range readJob(t, path, 2).Processes {
+		if p.Slot == real.Slot && (!p.Verified || p.PID != real.PID || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID) {
+			t.Errorf("its owner is shown as %+v", p)
+		}
+		if p.Slot != real.Slot && (p.Verified || p.State != machine.Dead || p.User != "0") {
+			t.Errorf("a claim is shown as %+v", p)
 		}
 	}
 	// The operator is told to end the process that runs, and no other.
-	err = job.Remove(job.Job{Path: path}, true)
+	err := job.Remove(job.Job{Path: path}, true)
 	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "kthreadd") {
 		t.Errorf("removing it: %v", err)
 	}
@@ -129,7 +128,8 @@ func TestTenantClaimsToBeAnother(t *testing.T) {
 	}
 }
 
-// A flood of slots costs a bounded look: no user is looked up, no process asked for.
+// A flood of slots costs a bounded look: no user is looked up, and the kernel is asked
+// about no process.
 func TestTenantFloodsTheSlots(t *testing.T) {
 	path, _ := joined(t)
 	bad := newTenant(t, path)
@@ -137,14 +137,9 @@ func TestTenantFloodsTheSlots(t *testing.T) {
 		bad.slot(slot, uint64(os.Getpid()), uint64(100000+slot), "\x1b]0;owned\x07\u202egnp.exe\u009b2J\x7f")
 	}
 	bad.word(1<<60, "Header", "HighWater")
-	j, err := machine.ReadRegion(path)
-	if err != nil || len(j.Processes) < abi.Slots-2 {
-		t.Fatalf("%d processes, %v", len(j.Processes), err)
-	}
+	j := readJob(t, path, abi.Slots)
 	out, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []string{"\x1b", "\x07", "\u202e", "\u009b", "\x7f", `\u001b`, `\u0007`} {
 		if bytes.Contains(out, []byte(c)) {
 			t.Errorf("%q reaches the reader", c)
@@ -162,9 +157,7 @@ func TestTenantScribbles(t *testing.T) {
 	testenv.NeedFaultAddress(t) // limits are written through a mapping
 	path, w := joined(t)
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	bad := newTenant(t, path)
 	stop := make(chan struct{})
 	var scribbler sync.WaitGroup
@@ -214,7 +207,7 @@ func TestTenantScribbles(t *testing.T) {
 	w.Kill() // whose mapping may be gone
 }
 
-// What only takes a name in the file system makes no reader wait, and leads none astray.
+// A file of another kind in a region's place makes no reader wait, and is not read.
 func TestTenantPlantsFiles(t *testing.T) {
 	elsewhere, _ := joined(t)
 	dir := t.TempDir()
@@ -229,19 +222,8 @@ func TestTenantPlantsFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
-			if err := plant(path); err != nil {
-				t.Fatal(err)
-			}
-			if j, err := machine.ReadRegion(path); err == nil {
-				t.Errorf("it was read: %+v", j)
-			}
-			if r, err := region.OpenForLimits(path); err == nil {
-				t.Errorf("it was opened")
-				_ = r.Close()
-			}
-			if err := job.Remove(job.Job{Path: path}, true); err == nil {
-				t.Error("it was removed")
-			}
+			must(t, plant(path))
+			allFail(t, path, "reading", "for limits", "removing")
 		})
 	}
 	if _, err := machine.ReadRegion(elsewhere); err != nil {
@@ -249,35 +231,18 @@ func TestTenantPlantsFiles(t *testing.T) {
 	}
 }
 
-// A lease on a region, which the file's owner can take, makes nobody wait: the kernel would let
-// them wait for 45 s, and then open it.
-func TestTenantLeasesTheRegion(t *testing.T) {
-	path := newPath(t)
-	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = r.Close()
-	bad := newTenant(t, path)
-	if _, err := unix.FcntlInt(bad.f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
-		t.Skipf("no leases here: %v", err) // some file systems have none, nor where another process has the file open
-	}
-	for name, look := range map[string]func() error{
-		"reading":    func() error { _, err := machine.ReadRegion(path); return err },
-		"for limits": func() error { r, err := region.OpenForLimits(path); closeIf(r); return err },
-		"joining":    func() error { r, err := region.Open(path, region.Options{}); closeIf(r); return err },
-		"removing":   func() error { return job.Remove(job.Job{Path: path}, false) },
-		"asking if locked": func() error {
-			if region.Locked(path) {
-				return unix.EAGAIN
-			}
-			return nil
-		},
-	} {
-		if look() == nil {
-			t.Errorf("%s: it was done, so that it waited", name)
+// looks are what an operator does with a region.
+var looks = map[string]func(path string) error{
+	"reading":    func(path string) error { _, err := machine.ReadRegion(path); return err },
+	"for limits": func(path string) error { r, err := region.OpenForLimits(path); closeIf(r); return err },
+	"joining":    func(path string) error { r, err := region.Open(path, region.Options{}); closeIf(r); return err },
+	"removing":   func(path string) error { return job.Remove(job.Job{Path: path}, true) },
+	"asking if locked": func(path string) error {
+		if region.Locked(path) {
+			return unix.EAGAIN
 		}
-	}
+		return nil
+	},
 }
 
 func closeIf(r *region.Region) {
@@ -286,17 +251,37 @@ func closeIf(r *region.Region) {
 	}
 }
 
+// allFail checks that each of these looks at a file fails.
+func allFail(t *testing.T, path string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if looks[name](path) == nil {
+			t.Errorf("%s: it was done", name)
+		}
+	}
+}
+
+// A lease on a region, which the file's owner can take, makes no reader wait: the kernel would
+// let it wait for 45 s, and then open the file.
+func TestTenantLeasesTheRegion(t *testing.T) {
+	path := newPath(t)
+	r, err := region.Open(path, region.Options{})
+	must(t, err)
+	_ = r.Close()
+	bad := newTenant(t, path)
+	if _, err := unix.FcntlInt(bad.f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skipf("no leases here: %v", err) // some file systems have none, nor where another process has the file open
+	}
+	allFail(t, path, slices.Collect(maps.Keys(looks))...) // had one been done, it would have waited
+}
+
 // The kernel names a lock's holder by the PID of the process that took it, which may be
 // another process's by now, as the lock lives on in a child that shares its descriptors.
 // Here a thread with descriptors of its own has the lock: the process that the kernel names
 // does not have it either.
 func TestTenantLeavesALock(t *testing.T) {
 	path, w := joined(t)
-	before, err := machine.ReadRegion(path)
-	if err != nil || len(before.Processes) != 1 || !before.Processes[0].Verified {
-		t.Fatalf("got %+v, %v", before, err)
-	}
-	slot := before.Processes[0].Slot + 1
+	slot := readJob(t, path, 1).Processes[0].Slot + 1
 	bad := newTenant(t, path)
 	bad.slot(slot, 1, 0, "victim")
 	bad.word(uint64(slot+1), "Header", "HighWater")
@@ -329,18 +314,12 @@ func TestTenantLeavesALock(t *testing.T) {
 		runtime.UnlockOSThread()
 	})
 	t.Cleanup(func() { close(stop); holder.Wait() })
-	if err := <-locked; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-locked)
 	l := unix.Flock_t{Type: unix.F_WRLCK, Start: observer.Offset("Slots", slot), Len: 1}
 	if err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l); err != nil || int(l.Pid) != os.Getpid() {
 		t.Fatalf("the kernel names %d, not %d (%v)", l.Pid, os.Getpid(), err)
 	}
-	after, err := machine.ReadRegion(path)
-	if err != nil || len(after.Processes) != 2 {
-		t.Fatalf("got %+v, %v", after, err)
-	}
-	for _, p := range after.Processes {
+	for _, p := range readJob(t, path, 2).Processes {
 		if p.Slot == slot && (p.Verified || p.State != machine.Live) || p.Slot != slot && !p.Verified {
 			t.Errorf("shown as %+v", p)
 		}
@@ -349,14 +328,14 @@ func TestTenantLeavesALock(t *testing.T) {
 			t.Errorf("the kernel names %d, and it is shown as %+v", os.Getpid(), p)
 		}
 	}
-	err = job.Remove(job.Job{Path: path}, true)
+	err := job.Remove(job.Job{Path: path}, true)
 	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())+" (victim") {
 		t.Errorf("removing it: %v", err)
 	}
 }
 
-// A process that can open a region can lock its slots' bytes without joining. A claim then
-// says that, and which process it is.
+// A process that can open a region can lock its slots' bytes without joining. The error of a
+// claim then says so, and names that process.
 func TestTenantLocksTheSlots(t *testing.T) {
 	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
@@ -365,36 +344,30 @@ func TestTenantLocksTheSlots(t *testing.T) {
 		bad := newTenant(t, path)
 		for _, kind := range []int16{unix.F_WRLCK, unix.F_RDLCK} {
 			all := unix.Flock_t{Type: kind}
-			if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all))
 			got := w.Ask("claim w")
-			if got.Verdict() != "error" || got.Code() != "locked" {
-				t.Errorf("a claim of slots that a stranger has locked: %s", got)
-			}
+			got.want("locked", "a claim of slots that another process has locked")
 			if text := fmt.Sprint(got); mix.of(0).name == "go" && !strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())) {
 				t.Errorf("it does not name the stranger: %s", text)
 			}
 			all.Type = unix.F_UNLCK
-			if err := unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all))
 		}
 		w.OK("claim w")
 	})
 }
 
-// A tenant that writes zero into the words of a device hides nothing of what its processes
-// hold: that is what shows it.
+// A tenant that writes zero into the words of a device does not hide what its processes hold:
+// the device is marked, since the two differ.
 func TestTenantZeroesTheLedger(t *testing.T) {
 	path, w := joined(t)
 	w.OK("charge 3 data %d", mib)
 	bad := newTenant(t, path)
 	bad.word(0, "Devices", 3, "LedgerWord")
 	bad.word(0, "Devices", 3, "Peak")
-	j, err := machine.ReadRegion(path)
-	if err != nil || len(j.Processes) != 1 || len(j.Processes[0].Holdings) != 2 || j.Processes[0].Holdings[1].Total != mib {
-		t.Fatalf("got %+v, %v", j, err)
+	j := readJob(t, path, 1)
+	if held := j.Processes[0].Holdings; len(held) != 2 || held[1].Total != mib {
+		t.Fatalf("got %+v", held)
 	}
 	for _, d := range j.Devices {
 		if d.Device == 3 && (!d.Inexact || d.Used != 0) || d.Device == 0 && d.Inexact {
@@ -403,32 +376,24 @@ func TestTenantZeroesTheLedger(t *testing.T) {
 	}
 }
 
-// A slot that names a process with an endless list of mappings costs a bounded look: what
-// was not found in so much of it counts as there.
+// A slot that names a process with an endless list of mappings costs a bounded look: a region
+// that was not found in the first part of the list counts as mapped.
 func TestTenantNamesALargeProcess(t *testing.T) {
 	long := t.TempDir()
 	for len(long) < 3800 {
 		long = filepath.Join(long, strings.Repeat("x", 200))
-		if err := os.Mkdir(long, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(long, 0o755))
 	}
 	f, err := os.Create(filepath.Join(long, "mapped"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
-	if err := f.Truncate(4096); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Truncate(4096))
 	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		w := join(t, mix, 0, path, gib)
 		w.OK("charge 0 data %d", mib) // which takes up the account of a device
 		var st unix.Stat_t
-		if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Stat("/proc/self/ns/pid", &st))
 		bad := newTenant(t, path)
 		reap := func() int { return w.OK("reap").Int("slots") }
 		plant := func() {
@@ -443,9 +408,7 @@ func TestTenantNamesALargeProcess(t *testing.T) {
 		}
 		for range 20 << 20 / len(long) {
 			mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = unix.Munmap(mem) }()
 		}
 		plant()
@@ -458,14 +421,10 @@ func TestTenantNamesALargeProcess(t *testing.T) {
 // One process may have all slots; each of them is verified.
 func TestTenantHasAllSlots(t *testing.T) {
 	path, w := joined(t)
-	for range abi.Slots - 2 { // all but its own, and the one that is nobody's
+	for range abi.Slots - 2 { // all but its own, and the fence's
 		w.OK("claim again")
 	}
-	j, err := machine.ReadRegion(path)
-	if err != nil || len(j.Processes) != abi.Slots-1 {
-		t.Fatalf("%d processes, %v", len(j.Processes), err)
-	}
-	for _, p := range j.Processes {
+	for _, p := range readJob(t, path, abi.Slots-1).Processes {
 		if !p.Verified || region.OnHost() && p.HostPID != w.PID() {
 			t.Fatalf("shown as %+v", p)
 		}

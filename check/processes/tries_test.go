@@ -75,18 +75,15 @@ func TestBoundedReap(t *testing.T) {
 					}
 				})
 				freed := answer.Int("slots")
-				if moves > abi.ReapTries && (stops != abi.ReapTries || freed != 0) {
-					t.Errorf("%s: %d tries, and %d slots are free", c.name, stops, freed)
-				}
-				if moves < abi.ReapTries && (stops < moves || stops > moves+20 || freed != 1) {
-					t.Errorf("%s, %d moves: %d tries, and %d slots are free", c.name, moves, stops, freed)
+				t.Logf("%s, %d moves", c.name, moves)
+				gaveUp, settled := stops == abi.ReapTries && freed == 0, stops >= moves && stops <= moves+20 && freed == 1
+				if moves > abi.ReapTries && !gaveUp || moves < abi.ReapTries && !settled {
+					t.Errorf("%d tries, and %d slots are free", stops, freed)
 				}
 				v.Kill()
 				next := start(t, mix, 1) // finds it as a reaper that died would leave it
 				next.OK("open %s", path)
-				if got := next.OK("reap").Int("slots"); got != 1-freed {
-					t.Errorf("%s, %d moves: the next freed %d", c.name, moves, got)
-				}
+				next.reaps(1 - freed)
 				next.Quit()
 			}
 		}

@@ -24,20 +24,17 @@ func TestNoDescriptorToAskWith(t *testing.T) {
 		careless.OK("touch")
 		asker := join(t, mix, 1, path)
 		asker.OK("exhaust")
-		if n := asker.OK("reap").Int("slots"); n != 0 {
-			t.Errorf("%d living processes reaped", n)
-		}
+		asker.reaps(0)
 		asker.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
 		checkUsed(t, path, mib)
 		careless.Kill()
 		asker.OK("charge 0 data %d", mib)
-		asker.Quit()
-		checkEmpty(t, path)
+		finish(t, path, asker)
 	})
 }
 
-// The same where the region's own descriptor is gone and cannot be opened again:
-// no process is taken for dead, and a claim says that it could not ask.
+// The same if the region's own descriptor is gone and cannot be opened again: no process
+// is taken for dead, and the error of a claim says that it could not ask.
 func TestNoDescriptorOfTheRegion(t *testing.T) {
 	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
@@ -51,26 +48,24 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 		if got := asker.Ask("claim asker"); got.Verdict() != "error" || got.Code() == "full" {
 			t.Errorf("a claim without a lock: %s", got)
 		}
-		if n := asker.OK("reap").Int("slots"); n != 0 {
-			t.Errorf("%d living processes reaped", n)
-		}
+		asker.reaps(0)
 		checkUsed(t, path, mib)
 	})
 }
 
-// Limits that an operator put beside a region count, also where this process cannot
-// find out whether they are there.
+// A process that cannot find out whether an operator put limits beside a region does not
+// use the region.
 func TestLimitsThatCannotBeAskedFor(t *testing.T) {
 	eachMix(t, func(t *testing.T, mix impls) {
-		// A name as long as a file's may be: that of the limits is longer.
+		// The longest name a file may have: the name of the limits file would be longer.
 		path := filepath.Join(filepath.Dir(newPath(t)), fmt.Sprintf("%0255d", 0))
 		w := start(t, mix, 0)
 		w.Ask("open %s 0=%d", path, mib).want("error", "a region whose limits cannot be looked for")
 	})
 }
 
-// A process of another user may not read what this one has mapped. That does not
-// mean that this one has become another program.
+// A process may not read the mappings of another user's process. It must not conclude that
+// the other process has become another program.
 func TestMapsThatMayNotBeRead(t *testing.T) {
 	testenv.NeedStart(t)
 	if os.Geteuid() != 0 {
@@ -97,9 +92,7 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				start(t, mix, 0).OK("open %s 0=%d", path, mib)
-				if err := errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)))
 				careless := start(t, mix, 0, owner)
 				careless.join(path, "careless")
 				careless.OK("charge 0 data %d", mib)
@@ -109,8 +102,7 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 				asker.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
 				careless.Kill()
 				asker.OK("charge 0 data %d", mib)
-				asker.Quit()
-				checkEmpty(t, path)
+				finish(t, path, asker)
 			})
 		})
 	}
@@ -127,38 +119,32 @@ func asUser(uid uint32) option {
 // of a file and of its input.
 func setUIDProgram(t *testing.T, owner int) string {
 	cat, err := exec.LookPath("cat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program, err := os.ReadFile(cat)
 	dir, err2 := os.MkdirTemp("", "ration-test-")
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, err2))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path, answer := filepath.Join(dir, "cat"), filepath.Join(dir, "answer")
 	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(answer, []byte("ok\n"), 0o644), os.WriteFile(path, program, 0o755),
 		os.Chown(path, owner, nobody), os.Chmod(path, 0o755|os.ModeSetuid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path + " " + answer + " -"
 }
 
-// actsAs returns as whom a process acts.
+// actsAs returns the effective user of a process.
 func actsAs(t *testing.T, pid int) (uid uint32) {
 	var own uint32
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, line, _ := strings.Cut(string(status), "\nUid:")
 	if _, scanErr := fmt.Sscan(line, &own, &uid); errors.Join(err, scanErr) != nil {
-		t.Fatalf("as whom does process %d act? %v %v", pid, err, scanErr)
+		t.Fatalf("reading the effective user of process %d: %v %v", pid, err, scanErr)
 	}
 	return uid
 }
 
-// A process that became a set-uid program holds nothing, though nobody but root may
-// see what it has mapped: that it acts as another user says so. It does not where
-// the other user is one that root may have become without another program.
+// A process that became a set-uid program holds nothing. Only root may see what it has mapped,
+// but its effective user shows that it became another program. That is no evidence if root
+// started it: root may change its user without another program.
 func TestSetUIDProgram(t *testing.T) {
 	testenv.NeedStart(t)
 	if os.Geteuid() != 0 {
@@ -177,15 +163,11 @@ func TestSetUIDProgram(t *testing.T) {
 			program := setUIDProgram(t, int(tt.becomes))
 			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
-				if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Chmod(filepath.Dir(path), 0o777))
 				holder := start(t, mix, 0, asUser(tt.uid))
 				holder.join(path, "holder", mib)
 				holder.OK("charge 0 data %d", mib)
-				if err := os.Chmod(path, 0o666); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Chmod(path, 0o666))
 				holder.OK("become %s", program)
 				if got := actsAs(t, holder.PID()); got == tt.uid {
 					t.Skipf("%s is on a file system without set-uid programs", program)

@@ -19,6 +19,13 @@ import (
 // process that waits for another one exceeds it, on a loaded machine too.
 const bound = 20 * time.Second
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // worker is a process that carries out orders: see check/worker.
 type worker struct {
 	*harness.Process
@@ -59,9 +66,7 @@ func at(g *harness.Gate) option {
 func newGate(t testing.TB) *harness.Gate {
 	t.Helper()
 	g, err := harness.NewGate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(g.Close)
 	return g
 }
@@ -87,9 +92,7 @@ func tryStart(t testing.TB, beside int, path string, options ...option) (*worker
 func mustStart(t testing.TB, beside int, path string, options ...option) *worker {
 	t.Helper()
 	w, err := tryStart(t, beside, path, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return w
 }
 
@@ -188,9 +191,7 @@ func (a answer) want(verdict, what string) {
 func (w *worker) Answer() answer {
 	w.t.Helper()
 	a, err := w.answer()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return a
 }
 
@@ -304,6 +305,21 @@ func quit(workers ...*worker) {
 	for _, w := range workers {
 		w.t.Helper()
 		w.Quit()
+	}
+}
+
+// finish ends the last workers of a region, and checks that nothing is left in it.
+func finish(t testing.TB, path string, workers ...*worker) {
+	t.Helper()
+	quit(workers...)
+	checkEmpty(t, path)
+}
+
+// reaps has the worker reap, and checks how many slots it freed.
+func (w *worker) reaps(want int) {
+	w.t.Helper()
+	if got := w.OK("reap").Int("slots"); got != want {
+		w.t.Errorf("%d slots were reaped, want %d", got, want)
 	}
 }
 

@@ -11,10 +11,10 @@
 //	refused asked=BYTES held=BYTES limit=BYTES
 //	error CODE TEXT...
 //
-// A FIELD is NAME=VALUE unless said otherwise below. CODE is one of damaged,
-// full, notheld, device, evicted, closed, readonly, nospace, size, foreign,
-// version, symlink, irregular, owner, init, limits, usage (the line itself is
-// wrong) and other. TEXT is for people.
+// A FIELD is NAME=VALUE unless said otherwise below. CODE is one of damaged, full,
+// locked, notheld, device, evicted, closed, readonly, nospace, size, foreign, version,
+// symlink, irregular, owner, init, limits, violated (by the work of observe), usage (the
+// line itself is wrong) and other. TEXT is for people.
 //
 // At the end of input, and at quit, the worker leaves all its slots, closes the
 // region and exits with status 0. A slot is never left by any other exit.
@@ -55,8 +55,8 @@
 //	    ok SLOT:PID:HOSTPID:NAME:alive|dead...
 //	counters
 //	    ok retries=N best=N reaped=N refused=N helped=N claims=N fast=N
-//	lose [FILE]                 close every descriptor of the region, as a program does that closes all
-//	                            in /proc/self/fd; with FILE, open FILE in their place
+//	lose [FILE]                 close every descriptor of the region, as a program that closes all in
+//	                            /proc/self/fd; with FILE, open FILE in their place
 //	    ok closed=N
 //	touch                       open and close the region's file, which drops the record locks
 //	    ok

@@ -35,13 +35,23 @@ type tally struct {
 	longest      atomic.Int64 // nanoseconds
 }
 
+// timed runs one operation, and records its time if it is the longest.
+func (t *tally) timed(op func() error) error {
+	start := time.Now()
+	err := op()
+	took := int64(time.Since(start))
+	for longest := t.longest.Load(); took > longest && !t.longest.CompareAndSwap(longest, took); {
+		longest = t.longest.Load()
+	}
+	return err
+}
+
 // run answers every line of in, and leaves the region when in ends.
 func (w *worker) run(in io.Reader, out io.Writer) (status int) {
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
+	for lines := bufio.NewScanner(in); lines.Scan(); {
 		failed := w.endWork()
-		answer, err := w.carryOut(strings.Split(lines.Text(), " "), failed)
-		if _, werr := fmt.Fprintln(out, format(answer, err)); werr != nil {
+		answer, err := w.carryOut(&parser{words: strings.Split(lines.Text(), " ")}, failed)
+		if _, err := fmt.Fprintln(out, format(answer, err)); err != nil {
 			return 1 // the test has ended
 		}
 		if w.quit {
@@ -66,19 +76,6 @@ func (w *worker) end() (err error) {
 		w.r = nil
 	}
 	return err
-}
-
-// timed runs one operation, and records its time if it is the longest.
-func (t *tally) timed(op func() error) error {
-	start := time.Now()
-	err := op()
-	took := int64(time.Since(start))
-	for {
-		longest := t.longest.Load()
-		if took <= longest || t.longest.CompareAndSwap(longest, took) {
-			return err
-		}
-	}
 }
 
 var codes = []struct {

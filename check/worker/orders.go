@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/harness"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
@@ -17,50 +17,92 @@ import (
 
 var errUsage = errors.New("no such order")
 
-var roles = map[region.Role]string{
-	region.FastPath: "fast", region.Waited: "waited", region.Helped: "helped", region.Initialiser: "initialiser",
+// parser takes the words of an order one by one. err is set if one is missing or wrong.
+type parser struct {
+	words []string
+	err   error
+}
+
+func (p *parser) word() string {
+	if len(p.words) == 0 {
+		p.err = errUsage
+		return ""
+	}
+	word := p.words[0]
+	p.words = p.words[1:]
+	return word
+}
+
+func (p *parser) number() int {
+	n, err := strconv.Atoi(p.word())
+	if err != nil {
+		p.err = errUsage
+	}
+	return n
+}
+
+func (p *parser) kind() abi.Kind {
+	word := p.word()
+	for k := range abi.Kinds {
+		if k.String() == word {
+			return k
+		}
+	}
+	p.err = errUsage
+	return 0
+}
+
+func (p *parser) devices() (out []int) {
+	for word := range strings.SplitSeq(p.word(), ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 0 || n >= abi.Devices {
+			p.err = errUsage
+			return nil
+		}
+		out = append(out, n)
+	}
+	return out
 }
 
 // carryOut carries out one order. failed is the error of the background work before it.
-func (w *worker) carryOut(arg []string, failed error) (string, error) {
-	name, arg := arg[0], arg[1:]
+func (w *worker) carryOut(p *parser, failed error) (out string, err error) {
+	name := p.word()
 	switch name {
 	case "gate":
-		_, err := io.Copy(io.Discard, os.NewFile(3, "gate"))
-		return "", err
+		harness.WaitAtGate(0)
+		return "", nil
 	case "quit":
 		w.quit = true
 		return "", w.end()
 	case "stop":
 		return fmt.Sprintf("ops=%d refused=%d longest=%d",
 			w.tally.ops.Swap(0), w.tally.refused.Swap(0), w.tally.longest.Swap(0)), failed
-	case "open":
-		return w.open(arg)
-	case "readonly":
-		return w.openReadOnly(arg)
 	}
-	if w.r == nil {
-		return "", fmt.Errorf("%s before open: %w", name, errUsage)
+	if opens := name == "open" || name == "readonly"; opens != (w.r == nil) {
+		return "", fmt.Errorf("%s before open, or a second time: %w", name, errUsage)
 	}
-	p := parser{arg: arg}
-	out, err := w.use(name, &p)
+	err = w.tally.timed(func() (err error) { out, err = w.use(name, p); return err })
 	return out, errors.Join(p.err, err)
 }
 
-// use carries out an order that needs a region.
+// use carries out an order that needs a region, or opens it.
 func (w *worker) use(name string, p *parser) (out string, err error) {
 	switch name {
+	case "open", "readonly":
+		return w.open(name, p)
 	case "claim":
-		return w.claim(p.word())
+		if err := w.claim(p.word()); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("slot=%d", w.slots[len(w.slots)-1].Index()), nil
 	case "claims":
 		return w.claims(p.number())
 	case "leave":
-		return "", w.tally.timed(w.leave)
+		return "", w.leave()
 	case "charge", "force", "return":
 		return "", w.change(name, p)
 	case "reap":
-		var n int
-		err = w.tally.timed(func() (err error) { n, err = w.r.Reap(); return err })
+		n, err := w.r.Reap()
 		return fmt.Sprintf("slots=%d", n), err
 	case "used":
 		used, err := observer.Used(w.r, p.number())
@@ -77,10 +119,8 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 	case "lose":
 		return w.lose(p)
 	case "become":
-		if len(p.arg) == 0 {
-			return "", errUsage
-		}
-		return "", unix.Exec(p.arg[0], p.arg, os.Environ())
+		args := p.words
+		return "", unix.Exec(p.word(), args, os.Environ())
 	case "exhaust":
 		return "", exhaust()
 	case "touch":
@@ -90,57 +130,49 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 	return "", w.start(name, p)
 }
 
-func (w *worker) open(arg []string) (string, error) {
-	if len(arg) == 0 || w.r != nil {
-		return "", errUsage
+func (w *worker) open(name string, p *parser) (string, error) {
+	w.path = p.word()
+	if name == "readonly" {
+		r, err := region.OpenMapped(w.path)
+		if err != nil {
+			return "", err
+		}
+		w.r = r
+		return fmt.Sprintf("pid=%d", os.Getpid()), nil
 	}
 	var opt region.Options
-	for _, a := range arg[1:] {
-		dev, bytes, _ := strings.Cut(a, "=")
-		p := parser{arg: []string{dev, bytes}}
-		d, limit := p.number(), p.number()
-		if p.err != nil || d < 0 || d >= abi.Devices {
+	for len(p.words) > 0 {
+		device, bytes, _ := strings.Cut(p.word(), "=")
+		limit := parser{words: []string{device, bytes}}
+		d, n := limit.devices(), limit.number()
+		if limit.err != nil {
 			return "", errUsage
 		}
-		opt.Limits.Memory[d] = abi.MakeLimit(uint64(limit))
+		opt.Limits.Memory[d[0]] = abi.MakeLimit(uint64(n))
 	}
-	err := w.tally.timed(func() (err error) { w.r, err = region.Open(arg[0], opt); return err })
+	r, err := region.Open(w.path, opt)
 	if err != nil {
-		w.r = nil
 		return "", err
 	}
-	w.path = arg[0]
-	differ, err := w.r.Differences(opt.Limits)
+	w.r = r
+	differ, err := r.Differences(opt.Limits)
 	list := strings.ReplaceAll(strings.Trim(fmt.Sprint(differ), "[]"), " ", ",")
-	return fmt.Sprintf("role=%s pid=%d differ=%s", roles[w.r.Role()], os.Getpid(), list), err
+	role, _, _ := strings.Cut(r.Role().String(), " ")
+	return fmt.Sprintf("role=%s pid=%d differ=%s", role, os.Getpid(), list), err
 }
 
-func (w *worker) openReadOnly(arg []string) (_ string, err error) {
-	if len(arg) != 1 || w.r != nil {
-		return "", errUsage
+func (w *worker) claim(name string) error {
+	s, err := w.r.Claim(name)
+	if err == nil {
+		w.slots = append(w.slots, s)
 	}
-	if w.r, err = region.OpenMapped(arg[0]); err != nil {
-		w.r = nil
-		return "", err
-	}
-	w.path = arg[0]
-	return fmt.Sprintf("pid=%d", os.Getpid()), nil
-}
-
-func (w *worker) claim(name string) (string, error) {
-	var s *region.Slot
-	err := w.tally.timed(func() (err error) { s, err = w.r.Claim(name); return err })
-	if err != nil {
-		return "", err
-	}
-	w.slots = append(w.slots, s)
-	return fmt.Sprintf("slot=%d", s.Index()), nil
+	return err
 }
 
 func (w *worker) claims(n int) (_ string, err error) {
 	before, distinct := len(w.slots), map[int]bool{}
 	for range n {
-		if _, err = w.claim("many"); err != nil {
+		if err = w.claim("many"); err != nil {
 			break
 		}
 		distinct[w.slots[len(w.slots)-1].Index()] = true
@@ -169,12 +201,12 @@ func (w *worker) change(name string, p *parser) error {
 	}
 	s := w.slots[len(w.slots)-1]
 	op := map[string]func(int, abi.Kind, uint64) error{"charge": s.Charge, "force": s.ForceCharge, "return": s.Return}[name]
-	return w.tally.timed(func() error { return op(device, kind, uint64(bytes)) })
+	return op(device, kind, uint64(bytes))
 }
 
 func (w *worker) limit(p *parser) (string, error) {
 	device := p.number()
-	if len(p.arg) > 0 {
+	if len(p.words) > 0 {
 		return "", w.r.SetLimit(device, abi.MakeLimit(uint64(p.number())))
 	}
 	l, err := w.r.Limit(device)
@@ -190,7 +222,7 @@ func (w *worker) holdings(device int) (string, error) {
 	for _, h := range held {
 		f := fmt.Sprintf("%d:%d", h.Slot, h.Total)
 		for _, bytes := range h.Kind {
-			f += ":" + strconv.FormatUint(bytes, 10)
+			f += fmt.Sprintf(":%d", bytes)
 		}
 		if h.BestEffort {
 			f += ":best-effort"
@@ -213,19 +245,21 @@ func (w *worker) processes() (string, error) {
 	return strings.Join(out, " "), err
 }
 
-// lose closes the region's descriptors, as a program does that closes all descriptors
-// it did not open itself, or replaces them by another file.
+// lose closes the region's descriptors, or replaces them by another file, as a program
+// does that closes all descriptors it did not open itself.
 func (w *worker) lose(p *parser) (string, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return "", err
 	}
-	other := -1
-	if len(p.arg) > 0 {
-		if other, err = unix.Open(p.word(), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600); err != nil {
+	lose := unix.Close
+	if len(p.words) > 0 {
+		other, err := unix.Open(p.word(), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+		if err != nil {
 			return "", err
 		}
-		defer func() { _ = unix.Close(other) }()
+		defer unix.Close(other)
+		lose = func(fd int) error { return unix.Dup3(other, fd, unix.O_CLOEXEC) }
 	}
 	closed := 0
 	for _, e := range entries {
@@ -233,15 +267,7 @@ func (w *worker) lose(p *parser) (string, error) {
 			continue
 		}
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			return "", err
-		}
-		if other >= 0 {
-			err = unix.Dup3(other, fd, unix.O_CLOEXEC)
-		} else {
-			err = unix.Close(fd)
-		}
-		if err != nil {
+		if err = errors.Join(err, lose(fd)); err != nil {
 			return "", err
 		}
 		closed++
@@ -252,18 +278,12 @@ func (w *worker) lose(p *parser) (string, error) {
 // exhaust takes every descriptor the process may still have.
 func exhaust() error {
 	// A low limit first, so that they are few.
-	limit := unix.Rlimit{Cur: 128, Max: 128}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return err
+	err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 128, Max: 128})
+	for err == nil || err == unix.EINTR {
+		_, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
-	for {
-		_, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-		switch err {
-		case nil, unix.EINTR:
-			continue
-		case unix.EMFILE:
-			return nil
-		}
-		return err
+	if err == unix.EMFILE {
+		return nil
 	}
+	return err
 }

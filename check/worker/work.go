@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -13,7 +14,7 @@ import (
 
 // work runs in the background, in threads of its own, until it is told to end.
 type work struct {
-	ended   atomic.Bool // the threads are to end
+	ended   atomic.Bool // tells the threads to end
 	threads sync.WaitGroup
 	mu      sync.Mutex
 	err     error // of all threads; guarded by mu
@@ -31,8 +32,11 @@ func (w *worker) endWork() error {
 	return err
 }
 
-// begin runs step in a thread until the work ends or step fails, and then last.
-func (w *work) begin(step, last func() error) {
+// begin runs step in a thread until the work ends or step fails.
+func (w *work) begin(step func() error) { w.beginAndEnd(step, func() error { return nil }) }
+
+// beginAndEnd is begin, with a last step when the others have ended.
+func (w *work) beginAndEnd(step, last func() error) {
 	w.threads.Go(func() {
 		var err error
 		for err == nil && !w.ended.Load() {
@@ -45,16 +49,11 @@ func (w *work) begin(step, last func() error) {
 	})
 }
 
-func nothing() error { return nil }
-
 // start starts background work.
 func (w *worker) start(name string, p *parser) error {
 	threads := 1
 	if name == "threads" {
 		threads, name = p.number(), p.word()
-	}
-	if p.err != nil {
-		return errUsage
 	}
 	work := &work{}
 	switch name {
@@ -68,28 +67,26 @@ func (w *worker) start(name string, p *parser) error {
 				slot: w.slots[len(w.slots)-1], tally: &w.tally, devices: devices, most: most,
 				random: rand.New(rand.NewPCG(uint64(seed), uint64(n))),
 			}
-			work.begin(c.step, c.end)
+			work.beginAndEnd(c.step, c.end)
 		}
 	case "reaper":
 		work.begin(func() error {
 			w.tally.ops.Add(1)
 			return w.tally.timed(func() error { _, err := w.r.Reap(); return err })
-		}, nothing)
+		})
 	case "observe":
 		devices, ceiling := p.devices(), p.number()
 		if p.err != nil {
 			return errUsage
 		}
 		checker := observer.New(w.r)
-		work.begin(func() error {
+		work.begin(func() (err error) {
 			for _, d := range devices {
 				w.tally.ops.Add(1)
-				if err := checker.Check(d, uint64(ceiling)); err != nil {
-					return err
-				}
+				err = errors.Join(err, checker.Check(d, uint64(ceiling)))
 			}
-			return nil
-		}, nothing)
+			return err
+		})
 	default:
 		return errUsage
 	}
@@ -139,10 +136,10 @@ func (c *churn) step() error {
 	return nil
 }
 
+// drop returns piece i.
 func (c *churn) drop(i int) error {
-	p, last := c.pieces[i], len(c.pieces)-1
-	c.pieces[i] = c.pieces[last]
-	c.pieces = c.pieces[:last]
+	p := c.pieces[i]
+	c.pieces = slices.Delete(c.pieces, i, i+1)
 	return c.tally.timed(func() error { return c.slot.Return(p.device, p.kind, p.bytes) })
 }
 
