@@ -1,10 +1,10 @@
 package main
 
 import (
+	"encoding"
 	"fmt"
 	"reflect"
 	"strings"
-	"time"
 
 	"ration/machine"
 )
@@ -93,7 +93,7 @@ func fields(t reflect.Type) (names []string, inner map[string]reflect.Type) {
 		for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 			of = of.Elem()
 		}
-		isStruct := of.Kind() == reflect.Struct && of != reflect.TypeFor[time.Time]()
+		isStruct := of.Kind() == reflect.Struct && !of.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 		switch {
 		case name == "" && f.Anonymous:
 			more, types := fields(of)

@@ -9,7 +9,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
-	"ration/internal/termtext"
 	"ration/machine"
 )
 
@@ -166,18 +165,4 @@ func shareSentence(s *machine.Job, d machine.Device) string {
 		text += fmt.Sprintf(" in %d contexts, which divide it", n)
 	}
 	return text
-}
-
-// printCompute explains shares and caps in sentences.
-func (a *app) printCompute(jobs []machine.Job) {
-	first := true
-	for _, s := range jobs {
-		for _, c := range whyCompute(s) {
-			if first {
-				a.out.printf("\n")
-			}
-			first = false
-			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", s.Title(), c.Device, c.Text)), 2))
-		}
-	}
 }

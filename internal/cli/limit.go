@@ -17,15 +17,15 @@ import (
 	"ration/machine"
 )
 
-// Limits is what `ration limit --json` prints.
-type Limits struct {
-	Job     string  `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path    string  `json:"path"`          // of the region
-	Devices []Limit `json:"devices"`       // those with a limit and those ever used; after a change, those changed
+// ShownLimits is what `ration limit --json` prints.
+type ShownLimits struct {
+	Job     string       `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path    string       `json:"path"`          // of the region
+	Devices []ShownLimit `json:"devices"`       // those with a limit and those ever used; after a change, those changed
 }
 
-// Limit is a job's limit on one device. Sizes are bytes.
-type Limit struct {
+// ShownLimit is a job's limit on one device. Sizes are bytes.
+type ShownLimit struct {
 	machine.Device
 	Changed bool   `json:"changed"`
 	Before  uint64 `json:"before"` // the limit before the change; 0 for none
@@ -170,10 +170,10 @@ func setLimit(j machine.Job, change limit.Limits) (string, error) {
 }
 
 func (a *app) printLimits(s machine.Job, device int) error {
-	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
+	out := ShownLimits{Job: s.Name, Path: s.Path, Devices: []ShownLimit{}}
 	for _, d := range s.Devices {
 		if device == allDevices || d.Device == device {
-			out.Devices = append(out.Devices, Limit{Device: d, Over: overLimit(d)})
+			out.Devices = append(out.Devices, ShownLimit{Device: d, Over: overLimit(d)})
 		}
 	}
 	if a.json {
@@ -205,12 +205,12 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 		booked, err = agent.Booked(&s)
 		a.noteSilent(err, "whether a device is overbooked now is not known")
 	}
-	out := Limits{Job: s.Name, Path: s.Path, Devices: []Limit{}}
+	out := ShownLimits{Job: s.Name, Path: s.Path, Devices: []ShownLimit{}}
 	for _, d := range c.devices {
 		if _, shown := now[d]; !shown {
 			now[d] = c.after[d]
 		}
-		l := Limit{Device: now[d], Changed: true, Before: c.before[d].Limit, Over: overLimit(now[d])}
+		l := ShownLimit{Device: now[d], Changed: true, Before: c.before[d].Limit, Over: overLimit(now[d])}
 		l.Device.Device = d // also where nothing is left of it
 		if was := c.before[d].Compute; was != nil {
 			l.ShareBefore, l.MaxBefore = was.Share, was.Max
@@ -232,7 +232,7 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 	return nil
 }
 
-func (a *app) printChange(title string, change limit.Limits, d Limit, was machine.Device) {
+func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was machine.Device) {
 	device := d.Device.Device
 	line := func(what, now, before string) {
 		a.out.printf("%s, device %d: the %s is %s now; it was %s.\n", a.out.style(bold, termtext.Printable(title)), device, what, now, before)

@@ -80,16 +80,9 @@ func (a *app) warn(text string) { printError(a.err, errors.New(text)) }
 
 // PolicyChecked is what `ration policy check --json` prints.
 type PolicyChecked struct {
-	File     string          `json:"file"`
-	Right    bool            `json:"right"`
-	Problems []PolicyProblem `json:"problems"`
-}
-
-// PolicyProblem is something wrong in the file.
-type PolicyProblem struct {
-	Line   int    `json:"line"`
-	Column int    `json:"column"`
-	Text   string `json:"text"`
+	File     string           `json:"file"`
+	Right    bool             `json:"right"`
+	Problems []policy.Problem `json:"problems"`
 }
 
 func newPolicyCheckCommand(a *app) *cobra.Command {
@@ -111,11 +104,9 @@ Exit status: 0 if it is right, 2 if not.`,
 			p, err := policy.Check(file)
 			var wrong *policy.ConfigError
 			if a.json && (err == nil || errors.As(err, &wrong)) {
-				out := PolicyChecked{File: file, Right: err == nil, Problems: []PolicyProblem{}}
+				out := PolicyChecked{File: file, Right: err == nil, Problems: []policy.Problem{}}
 				if wrong != nil {
-					for _, problem := range wrong.Problems {
-						out.Problems = append(out.Problems, PolicyProblem(problem))
-					}
+					out.Problems = wrong.Problems
 				}
 				if e := a.out.printJSON(out); e != nil || err == nil {
 					return e
@@ -194,10 +185,17 @@ anything else failed; 2 if the file is wrong.`,
 			if err != nil {
 				return err
 			}
-			if steps := enableSteps(p); dry && a.json {
+			steps, would := enableSteps(p), ""
+			if dry {
+				would = "would: "
+			}
+			for _, step := range steps {
+				if !a.json {
+					a.out.printf("%s%s\n", would, step)
+				}
+			}
+			if dry && a.json {
 				return a.out.printJSON(PolicyPlanned{steps})
-			} else if !a.json {
-				a.printSteps(steps, dry)
 			}
 			if dry {
 				return nil
@@ -216,16 +214,6 @@ anything else failed; 2 if the file is wrong.`,
 // PolicyPlanned is what `ration policy enable --dry-run --json` prints.
 type PolicyPlanned struct {
 	Would []string `json:"would"` // what it would do, one after the other
-}
-
-func (a *app) printSteps(steps []string, dry bool) {
-	would := ""
-	if dry {
-		would = "would: "
-	}
-	for _, step := range steps {
-		a.out.printf("%s%s\n", would, step)
-	}
 }
 
 // enableSteps says what it does to the machine to put a policy in force.

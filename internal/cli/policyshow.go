@@ -99,7 +99,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			if u.Asked == nil {
 				return "-"
 			}
-			return partText(u.Asked.Memory.String())
+			return partText(u.Asked.Memory)
 		},
 		needed: func(u policy.Standing) bool { return u.Asked != nil }},
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
@@ -120,30 +120,29 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 
 // rationColumns are the columns of a ration, and of the largest that its users may ask for.
 func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)) []column[T] {
-	part := func(title string, get func(limit.Limits) string) column[T] {
+	part := func(title string, get func(limit.Limits) fmt.Stringer) column[T] {
 		return column[T]{title: title, text: func(r T) string {
-			_, ration, _ := of(r)
+			exempt, ration, _ := of(r)
+			if exempt && title == "MEMORY" {
+				return "exempt"
+			}
 			return partText(get(ration))
 		}}
 	}
-	memory := part("MEMORY", func(r limit.Limits) string { return r.Memory.String() })
-	plain := memory.text
-	memory.text = func(r T) string {
-		if exempt, _, _ := of(r); exempt {
-			return "exempt"
-		}
-		return plain(r)
+	return []column[T]{
+		part("MEMORY", func(r limit.Limits) fmt.Stringer { return r.Memory }),
+		part("SHARE", func(r limit.Limits) fmt.Stringer { return r.Compute }),
+		part("CAP", func(r limit.Limits) fmt.Stringer { return r.ComputeMax }),
+		{title: "LARGEST",
+			text: func(r T) string {
+				_, ration, most := of(r)
+				return mostText(ration, most)
+			},
+			needed: func(r T) bool {
+				_, ration, most := of(r)
+				return ration != most
+			}},
 	}
-	largest := column[T]{title: "LARGEST",
-		text: func(r T) string {
-			_, ration, most := of(r)
-			return mostText(ration, most)
-		},
-		needed: func(r T) bool {
-			_, ration, most := of(r)
-			return ration != most
-		}}
-	return []column[T]{memory, part("SHARE", func(r limit.Limits) string { return r.Compute.String() }), part("CAP", func(r limit.Limits) string { return r.ComputeMax.String() }), largest}
 }
 
 // mostText renders what of the largest ration is more than the ration.
@@ -162,11 +161,11 @@ func mostText(ration, most limit.Limits) string {
 }
 
 // partText renders a part of a ration as the file has it.
-func partText(text string) string {
-	if text == "unset" {
-		return "-"
+func partText(part fmt.Stringer) string {
+	if text := part.String(); text != "unset" {
+		return text
 	}
-	return text
+	return "-"
 }
 
 // limitsText renders the memory limits that a job has: one, where all devices have the same.

@@ -115,8 +115,7 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 		if len(names) > 0 {
 			return usageError("--region: names one job already (name no others)")
 		}
-		print := func(a *app) error { return a.printJobAt(f, format) }
-		return a.printPs(f, print)
+		return a.printPs(f, func(a *app) error { return a.printJobAt(f, format) })
 	}
 	return a.printPs(f, func(a *app) error { return a.printAllJobs(f, names, format) })
 }
@@ -270,21 +269,19 @@ func (a *app) printJob(s machine.Job) {
 // deviceLine renders a device in one line, with a bar on a terminal.
 func (a *app) deviceLine(d machine.Device) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
-	if !d.Limited {
-		line += fmt.Sprintf("%s used, no limit, peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Peak))
-		if d.Inexact {
-			line += ", while its processes changed"
+	if d.Limited {
+		share := 0.0
+		if d.Limit > 0 {
+			share = float64(d.Used) / float64(d.Limit)
 		}
-		return line
+		if a.out.tty {
+			line += a.out.bar(share, 20) + "  "
+		}
+		line += fmt.Sprintf("%s of %s (%.0f %%)", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), 100*share)
+	} else {
+		line += humanfmt.Bytes(d.Used) + " used, no limit"
 	}
-	share := 0.0
-	if d.Limit > 0 {
-		share = float64(d.Used) / float64(d.Limit)
-	}
-	if a.out.tty {
-		line += a.out.bar(share, 20) + "  "
-	}
-	line += fmt.Sprintf("%s of %s (%.0f %%), peak %s", humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), 100*share, humanfmt.Bytes(d.Peak))
+	line += ", peak " + humanfmt.Bytes(d.Peak)
 	if d.Inexact {
 		line += ", while its processes changed"
 	}

@@ -102,18 +102,34 @@ func (a *app) runWhy(names []string, count int) error {
 		return err
 	}
 	jobs = append(jobs, gone...)
+	out := explain(jobs, count)
 	if a.json {
-		return a.out.printJSON(whyJSON(jobs, count))
+		return a.out.printJSON(out)
 	}
 	a.printRefusals(jobs, count)
-	a.printDeaths(jobs, count)
-	a.printCompute(jobs)
-	shown := whyJSON(jobs, count)
+	for i, d := range out.Deaths {
+		if i == 0 {
+			a.out.printf("\n")
+		}
+		a.printAt(d.Time, cmp.Or(d.Job, d.Path)+": "+d.Text)
+	}
+	for i, c := range out.Compute {
+		if i == 0 {
+			a.out.printf("\n")
+		}
+		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", cmp.Or(c.Job, c.Path), c.Device, c.Text)), 2))
+	}
 	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
-	if len(shown.Deaths) > 0 || slices.ContainsFunc(shown.Refusals, claimed) {
+	if len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed) {
 		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(humanfmt.ClaimNote+".", 0)))
 	}
 	return nil
+}
+
+// printAt prints a sentence after the time of what it is about.
+func (a *app) printAt(ns int64, text string) {
+	clock := clockText(time.Unix(0, ns), time.Now())
+	a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(text), len(clock)+2))
 }
 
 // removedJobs returns what an agent knows of jobs that are not there any more: of those of the
@@ -206,32 +222,17 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 		a.out.printf("No request was refused.\n")
 		return
 	}
-	now := time.Now()
 	for _, f := range refusals[:min(count, len(refusals))] {
 		text := fmt.Sprintf("%s, device %d: %s", f.job.Title(), f.Device, f.Sentence(f.job.Processes))
 		if f.Times > 1 {
 			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(time.Duration(f.Time-f.First)))
 		}
-		clock := clockText(time.Unix(0, f.Time), now)
-		a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(text), len(clock)+2))
+		a.printAt(f.Time, text)
 	}
 	if f := refusals[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
 		needed := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
 		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(fmt.Sprintf("The newest would have been granted with: ration limit %s %s --device %d",
 			f.job.Title(), limit.Size(needed).Exact(), f.Device), 0)))
-	}
-}
-
-// printDeaths prints the latest deaths as sentences.
-func (a *app) printDeaths(jobs []machine.Job, count int) {
-	now := time.Now()
-	for i, d := range whyJSON(jobs, count).Deaths {
-		if i == 0 {
-			a.out.printf("\n")
-		}
-		title := cmp.Or(d.Job, d.Path)
-		clock := clockText(time.Unix(0, d.Time), now)
-		a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(title+": "+d.Text), len(clock)+2))
 	}
 }
 
@@ -243,7 +244,8 @@ func clockText(t, now time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-func whyJSON(jobs []machine.Job, count int) Why {
+// explain returns what there is to explain of jobs, of each kind the latest.
+func explain(jobs []machine.Job, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}}
 	for _, s := range jobs {
 		out.Compute = append(out.Compute, whyCompute(s)...)
@@ -259,8 +261,7 @@ func whyJSON(jobs []machine.Job, count int) Why {
 		}
 	}
 	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return cmp.Compare(y.Time, x.Time) })
-	out.Refusals = out.Refusals[:min(count, len(out.Refusals))]
 	slices.SortStableFunc(out.Deaths, func(x, y WhyDeath) int { return cmp.Compare(y.Time, x.Time) })
-	out.Deaths = out.Deaths[:min(count, len(out.Deaths))]
+	out.Refusals, out.Deaths = out.Refusals[:min(count, len(out.Refusals))], out.Deaths[:min(count, len(out.Deaths))]
 	return out
 }

@@ -110,6 +110,21 @@ func (s Set[L]) String() string {
 // MarshalText renders s in JSON.
 func (s Set[L]) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// UnmarshalText reads what MarshalText renders.
+func (s *Set[L]) UnmarshalText(text []byte) (err error) {
+	*s = Set[L]{}
+	if string(text) == "unset" {
+		return nil
+	}
+	switch set := any(s).(type) {
+	case *Set[Memory]:
+		*set, err = ParseMemorySet("", string(text))
+	case *Set[Compute]:
+		*set, err = ParseComputeSet("", string(text))
+	}
+	return err
+}
+
 // CheckDevices returns an error if the set has a limit on a device that is not one of so many. It
 // would have no effect.
 func (s Set[L]) CheckDevices(devices int) error {

@@ -81,8 +81,12 @@ func TestLimits(t *testing.T) {
 	if got := l.Or(other).String(); got != "memory=10g compute=20% compute_max=50%" {
 		t.Errorf("with others where nothing is set: %v", got)
 	}
-	if got, err := json.Marshal(l); err != nil || string(got) != `{"memory":"10g","compute":"unset","compute_max":"50%"}` {
+	got, err := json.Marshal(l)
+	if err != nil || string(got) != `{"memory":"10g","compute":"unset","compute_max":"50%"}` {
 		t.Errorf("JSON: %s, %v", got, err)
+	}
+	if back := other; json.Unmarshal(got, &back) != nil || back != l {
+		t.Errorf("%s is read back as %v", got, back)
 	}
 	for _, bad := range []string{"memory=x", "compute=101", "10g", "--mem=10g"} {
 		if l, err := ParseLimits(bad); err == nil || l.IsSet() {

@@ -4,6 +4,7 @@
 package limit
 
 import (
+	"fmt"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -149,7 +150,7 @@ func (s Size) rounded() string {
 			whole, hundredths = whole+1, 0
 		}
 		if whole > 0 {
-			return "~" + strconv.FormatUint(uint64(whole), 10) + "." + zeroPad(hundredths, 2) + " " + u.name
+			return fmt.Sprintf("~%d.%02d %s", uint64(whole), uint64(hundredths), u.name)
 		}
 	}
 	return "0 B"
@@ -169,15 +170,6 @@ func (s Size) Exact() string {
 // decimal renders a number whose fraction is in units of 10^-places, without trailing
 // zeros.
 func decimal(whole, fraction Size, places int) string {
-	digits := strings.TrimRight(zeroPad(fraction, places), "0")
-	if digits != "" {
-		digits = "." + digits
-	}
-	return strconv.FormatUint(uint64(whole), 10) + digits
-}
-
-// zeroPad renders n with leading zeros.
-func zeroPad(n Size, width int) string {
-	digits := strconv.FormatUint(uint64(n), 10)
-	return strings.Repeat("0", max(0, width-len(digits))) + digits
+	text := fmt.Sprintf("%d.%0*d", uint64(whole), places, uint64(fraction))
+	return strings.TrimRight(strings.TrimRight(text, "0"), ".")
 }

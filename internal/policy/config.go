@@ -63,8 +63,9 @@ type Policy struct {
 
 // Problem is something wrong in the file.
 type Problem struct {
-	Line, Column int
-	Text         string
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Text   string `json:"text"`
 }
 
 // ConfigError is a file that is wrong, with all that is known to be.

@@ -8,8 +8,8 @@ import (
 	"ration/machine"
 )
 
-// usageBar draws the usage of a device. Its full width is the limit, or the peak where
-// that is more, or the size of the device where there is no limit.
+// usageBar draws the usage of a device. Its full width is the limit, or the peak where that is more,
+// or the size of the device where there is no limit.
 func (m *Model) usageBar(d machine.Device, width int) string {
 	if width == 0 {
 		return ""
@@ -20,68 +20,70 @@ func (m *Model) usageBar(d machine.Device, width int) string {
 	} else {
 		scale = max(scale, d.Total)
 	}
-	share := func(bytes uint64) float64 {
-		if scale == 0 {
-			return 0
-		}
-		return float64(bytes) / float64(scale)
-	}
 	barWidth := width - 1 // the last cell is for a mark at the full width
-	column := func(bytes uint64) int { return int(share(bytes)*float64(barWidth) + 0.5) }
-	cells, filled := m.theme.bar.Bar(share(d.Used), barWidth)
-	var out styledText
-	for i, cell := range append(cells, " ") {
+	column := func(bytes uint64) int { return int(share(bytes, scale)*float64(barWidth) + 0.5) }
+	limit, peak := -1, -1
+	if d.Limited {
+		limit = column(d.Limit)
+	}
+	if d.Peak > d.Used {
+		peak = column(d.Peak)
+	}
+	cells, filled := m.theme.bar.Bar(share(d.Used, scale), barWidth)
+	return m.drawBar(append(cells, " "), filled, limit, peak, func(i int) *lipgloss.Style {
 		switch {
-		case d.Limited && i == column(d.Limit):
-			out.add(&m.theme.bold, m.theme.limit)
-		case i < filled:
-			out.add(m.usageStyle(d, d.Limited && i > column(d.Limit)), cell)
-		case d.Peak > d.Used && i == column(d.Peak):
-			out.add(&m.theme.warn, m.theme.peak)
-		default:
-			out.add(&m.theme.faint, cell)
+		case !d.Limited:
+			return &m.theme.ok
+		case i > limit:
+			return &m.theme.bad
 		}
+		return m.loadStyle(shareOfLimit(d))
+	})
+}
+
+// gpuBar draws what is used of a device, with a mark at what is handed out.
+func (m *Model) gpuBar(g machine.GPU, width int) string {
+	if width == 0 || g.Total == 0 {
+		return strings.Repeat(" ", width)
 	}
+	limit := -1
+	if g.Rations > 0 && g.Rations <= g.Total {
+		limit = min(int(share(g.Rations, g.Total)*float64(width)), width-1)
+	}
+	cells, filled := m.theme.bar.Bar(share(g.Used, g.Total), width)
+	return m.drawBar(cells, filled, limit, -1, func(int) *lipgloss.Style { return m.loadStyle(share(g.Used, g.Total)) })
+}
+
+// drawBar draws the cells of a bar, with marks at the columns of a limit and of a peak. Neighbours
+// of one style are rendered together.
+func (m *Model) drawBar(cells []string, filled, limit, peak int, used func(i int) *lipgloss.Style) string {
+	var out strings.Builder
+	var style *lipgloss.Style // of text
+	text := ""                // not rendered yet
+	flush := func() {
+		if text != "" {
+			out.WriteString(style.Render(text))
+		}
+		text = ""
+	}
+	for i, cell := range cells {
+		next := &m.theme.faint
+		switch {
+		case i == limit:
+			next, cell = &m.theme.bold, m.theme.limit
+		case i < filled:
+			next = used(i)
+		case i == peak:
+			next, cell = &m.theme.warn, m.theme.peak
+		}
+		if next != style {
+			flush()
+			style = next
+		}
+		text += cell
+	}
+	flush()
 	return out.String()
-}
-
-// styledText renders neighbours of one style together.
-type styledText struct {
-	done  strings.Builder
-	style *lipgloss.Style // of text
-	text  string          // not rendered yet
-}
-
-func (t *styledText) add(style *lipgloss.Style, text string) {
-	if style != t.style {
-		t.flush()
-		t.style = style
-	}
-	t.text += text
-}
-
-func (t *styledText) flush() {
-	if t.text != "" {
-		t.done.WriteString(t.style.Render(t.text))
-		t.text = ""
-	}
-}
-
-func (t *styledText) String() string {
-	t.flush()
-	return t.done.String()
-}
-
-// usageStyle is the colour of a bar, by how near the limit usage is. beyond is for the
-// part of a bar beyond the limit.
-func (m *Model) usageStyle(d machine.Device, beyond bool) *lipgloss.Style {
-	switch {
-	case !d.Limited:
-		return &m.theme.ok
-	case beyond:
-		return &m.theme.bad
-	}
-	return m.loadStyle(shareOfLimit(d))
 }
 
 // loadStyle is the colour of a share that is used.
@@ -95,9 +97,12 @@ func (m *Model) loadStyle(share float64) *lipgloss.Style {
 	return &m.theme.ok
 }
 
-func shareOfLimit(d machine.Device) float64 {
-	if !d.Limited || d.Limit == 0 {
+// share returns part of whole, or 0 where whole is 0.
+func share(part, whole uint64) float64 {
+	if whole == 0 {
 		return 0
 	}
-	return float64(d.Used) / float64(d.Limit)
+	return float64(part) / float64(whole)
 }
+
+func shareOfLimit(d machine.Device) float64 { return share(d.Used, d.Limit) }

@@ -19,48 +19,26 @@ func (m *Model) computeText(s *machine.Job, d machine.Device) string {
 	return strings.ReplaceAll(d.Compute.Short(), "≤", m.theme.atMost)
 }
 
-// computeSentence says in words what a job may have of a device's time.
-func (m *Model) computeSentence(j *machine.Job, d machine.Device) string {
-	text := d.Compute.Sentence()
-	if unenforced(j, d) {
-		text += "; " + machine.NotEnforced
-	}
-	return text
-}
-
 // unenforced reports whether a job has a share of a device that some process of it does
 // not have.
 func unenforced(s *machine.Job, d machine.Device) bool {
-	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool {
-		return p.State != machine.Dead && slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool {
-			return h.Device == d.Device && h.Compute != nil && h.Compute.State == machine.NotEnforced
-		})
+	return anyHolding(s, func(p machine.Process, h machine.Holding) bool {
+		return p.State != machine.Dead && h.Device == d.Device && h.Compute != nil && h.Compute.State == machine.NotEnforced
+	})
+}
+
+func anyHolding(j *machine.Job, is func(p machine.Process, h machine.Holding) bool) bool {
+	return slices.ContainsFunc(j.Processes, func(p machine.Process) bool {
+		return slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return is(p, h) })
 	})
 }
 
 // sliceText renders a process's time slice, or that its share is not enforced.
 func sliceText(c *machine.ProcessCompute) string {
-	switch {
-	case c == nil:
-		return ""
-	case c.State != machine.Kept:
+	if c.State != machine.Kept {
 		return c.State
 	}
 	return shortTime(c.Slice * uint64(time.Microsecond))
-}
-
-func workText(c *machine.ProcessCompute) string {
-	if c == nil {
-		return ""
-	}
-	return fmt.Sprint(c.Working)
-}
-
-func waitedText(c *machine.ProcessCompute) string {
-	if c == nil {
-		return ""
-	}
-	return shortTime(c.Waited)
 }
 
 // timeText renders how much of a device's time a process had lately.
@@ -86,8 +64,8 @@ func (m *Model) jobTime(j *machine.Job, device int) string {
 	if t.Percent < 0 {
 		return ""
 	}
-	t.About = slices.ContainsFunc(j.Processes, func(p machine.Process) bool {
-		return slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return h.Device == device && h.Time != nil && h.Time.About })
+	t.About = anyHolding(j, func(_ machine.Process, h machine.Holding) bool {
+		return h.Device == device && h.Time != nil && h.Time.About
 	})
 	return m.timeText(&t)
 }

@@ -23,11 +23,10 @@ type details struct {
 
 // newDetails opens the details of the selected job, if there is one.
 func (m *Model) newDetails() page {
-	j := m.shownJob()
-	if j == nil {
-		return overview{}
+	if j := m.shownJob(); j != nil {
+		return &details{last: *j}
 	}
-	return &details{last: *j}
+	return overview{}
 }
 
 // job returns the job as it is now, or as it was last.
@@ -83,19 +82,18 @@ func (d *details) all(m *Model) (lines []line) {
 	if m.jobAt(j.Path) == nil {
 		state += ", and no longer there: this is how it was last"
 	}
+	owner := j.Owner
+	if j.Launcher != "" && j.Launcher != j.Owner {
+		owner += ", launched by " + j.Launcher
+	}
 	for _, f := range []struct{ name, text string }{
-		{"state", state}, {"owner", ownerText(j)}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
+		{"state", state}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
 	} {
 		if f.text == "" {
 			continue
 		}
 		label := "  " + termtext.PadRight(f.name, 9)
-		for i, l := range m.paragraph(f.text, len(label)) {
-			if i == 0 {
-				l.text = m.theme.faint.Render(label) + strings.TrimLeft(l.text, " ")
-			}
-			add(l)
-		}
+		add(m.labelled(m.theme.faint.Render(label), f.text, len(label))...)
 	}
 	for _, r := range node.DeviceRanges(j.Devices) {
 		add(d.deviceLines(m, j, r)...)
@@ -117,14 +115,6 @@ func (d *details) all(m *Model) (lines []line) {
 	return lines
 }
 
-// ownerText names the owner of a job, and its launcher if that is another user.
-func ownerText(j *machine.Job) string {
-	if j.Launcher != "" && j.Launcher != j.Owner {
-		return j.Owner + ", launched by " + j.Launcher
-	}
-	return j.Owner
-}
-
 // deviceLines returns the limits of a job on a device, what it uses of it, and its history.
 func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lines []line) {
 	lines = append(lines, m.rule("device "+r.String()))
@@ -135,7 +125,11 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lin
 	text := fmt.Sprintf("%s %s, peak %s, %s refused", humanfmt.Bytes(r.Used), limit, humanfmt.Bytes(r.Peak), humanfmt.Plural(int(r.Refused), "request", "requests"))
 	lines = append(lines, m.paragraph(text, 2)...)
 	if r.Compute != nil {
-		lines = append(lines, m.paragraph(m.computeSentence(j, r.Device), 2)...)
+		text := r.Compute.Sentence()
+		if unenforced(j, r.Device) {
+			text += "; " + machine.NotEnforced
+		}
+		lines = append(lines, m.paragraph(text, 2)...)
 	}
 	points := m.history[onDevice{j.Path, r.Device.Device}]
 	if len(points) < 2 || r.Unused() {

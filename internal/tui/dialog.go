@@ -69,9 +69,7 @@ func (m *Model) prompt(label, text string, hints []hint) string {
 		text = string([]rune(text)[min(excess, len([]rune(text))):]) // its end is where one types
 	}
 	out := m.theme.bold.Render(label) + text + m.theme.edit
-	narrow := *m
-	narrow.width -= termtext.Width(out) + 3
-	if keys := narrow.keyLine(hints); keys != "" {
+	if keys := m.keyLine(hints, m.width-termtext.Width(out)-3); keys != "" {
 		out += "   " + keys
 	}
 	return out
@@ -92,14 +90,17 @@ type limitSet struct {
 	err    error
 }
 
+// refuse says why a key does nothing.
+func (m *Model) refuse(why string) { m.message = message{why, true} }
+
 // askLimit asks for a new limit of the selected job.
 func (m *Model) askLimit() tea.Cmd {
 	j := m.shownJob()
 	switch {
 	case j == nil:
-		m.message = message{"l changes the limits of a job: select one", true}
+		m.refuse("l changes the limits of a job: select one")
 	case m.actions == nil:
-		m.message = message{"nothing may be changed here: ration top was started with --read-only", true}
+		m.refuse("nothing may be changed here: ration top was started with --read-only")
 	default:
 		m.dialog = &limitPrompt{job: *j}
 	}
@@ -144,10 +145,7 @@ func (m *Model) limitIsSet(r limitSet) {
 
 func (p *limitPrompt) lines(m *Model) (lines []string) {
 	if p.problem != "" {
-		for _, text := range wrap(p.problem, m.width) {
-			lines = append(lines, m.theme.bad.Render(text))
-		}
-		lines = lines[:min(len(lines), max(1, m.height/2))]
+		lines = m.say(p.problem, m.theme.bad)
 	} else {
 		lines = wrap(fmt.Sprintf("The limits of %s: %s. New ones as ration limit takes them: 20g, 25%%, 0=10g,1=none, --compute 50%%",
 			p.job.Title(), limitsText(&p.job)), m.width)
@@ -210,13 +208,13 @@ func (m *Model) findProcess() tea.Cmd {
 	_, inDetails := m.page.(*details)
 	switch {
 	case r == nil || m.focus != processesTable && !inDetails:
-		m.message = message{"k sends a signal to a process: go to the processes with tab, and select one", true}
+		m.refuse("k sends a signal to a process: go to the processes with tab, and select one")
 	case m.actions == nil:
-		m.message = message{"nothing may be changed here: ration top was started with --read-only", true}
+		m.refuse("nothing may be changed here: ration top was started with --read-only")
 	case r.State == machine.Dead:
-		m.message = message{fmt.Sprintf("pid %s has ended already", claim(*r, fmt.Sprint(r.PID))), true}
+		m.refuse(fmt.Sprintf("pid %s has ended already", claim(*r, fmt.Sprint(r.PID))))
 	case !r.Verified || r.HostPID == 0:
-		m.message = message{fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))), true}
+		m.refuse(fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))))
 	default:
 		actions, job, process := m.actions, r.job, *r.Process
 		if job != nil { // a copy: what is shown goes on changing
@@ -286,9 +284,5 @@ func (q *signalQuestion) lines(m *Model) []string {
 	if q.process != nil {
 		text = fmt.Sprintf("Send %s to %s?", signals[q.signal].name, q.subject())
 	}
-	lines := wrap(text, m.width)
-	for i := range lines {
-		lines[i] = m.theme.bold.Render(lines[i])
-	}
-	return append(lines, m.keyLine([]hint{{"y", "yes"}, {m.theme.sides, "other signal"}, {"else", "no"}}))
+	return append(m.say(text, m.theme.bold), m.keyLine([]hint{{"y", "yes"}, {m.theme.sides, "other signal"}, {"else", "no"}}, m.width))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -58,7 +57,13 @@ func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 		out = append(out, event{time.Unix(0, a.latest.Time), m.subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
 	}
 	for _, d := range j.Deaths {
-		text := fmt.Sprintf("%s died holding %s, now free", nameAndPID(d.Name, d.PID), humanfmt.Bytes(d.Total()))
+		name := humanfmt.Claim(fmt.Sprint(d.PID), false) // nothing confirms the PID of a dead process
+		if d.Name == "" {
+			name = "pid " + name
+		} else {
+			name = d.Name + " (" + name + ")"
+		}
+		text := fmt.Sprintf("%s died holding %s, now free", name, humanfmt.Bytes(d.Total()))
 		if named {
 			text = m.shortTitle(j, maxSubject) + ": " + text
 		}
@@ -127,23 +132,8 @@ func (m *Model) refusalText(a asker, known []machine.Process) string {
 	return text
 }
 
-// nameAndPID names a process that has died, whose PID nothing confirms any more.
-func nameAndPID(name string, pid int) string {
-	text := humanfmt.Claim(strconv.Itoa(pid), false)
-	if name == "" {
-		return "pid " + text
-	}
-	return name + " (" + text + ")"
-}
-
 // shortPID shortens what package machine calls a process.
 func shortPID(process string) string { return strings.Replace(process, "(pid ", "(", 1) }
-
-// eventLines returns the newest events that fit.
-func (m *Model) eventLines(height int) []line {
-	lines := m.linesOf(m.events())
-	return lines[:min(len(lines), height)]
-}
 
 // linesOf renders events, each with its time.
 func (m *Model) linesOf(events []event) (lines []line) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"ration/internal/humanfmt"
@@ -98,14 +99,19 @@ func (m *Model) bottom() []string {
 		if m.message.bad {
 			style = m.theme.bad
 		}
-		lines := wrap(m.message.text, m.width)
-		lines = lines[:min(len(lines), max(1, m.height/2))]
-		for i := range lines {
-			lines[i] = style.Render(lines[i])
-		}
-		return lines
+		return m.say(m.message.text, style)
 	}
-	return []string{m.keyLine(m.page.hints(m))}
+	return []string{m.keyLine(m.page.hints(m), m.width)}
+}
+
+// say wraps a text for the last lines, in half of the frame at most.
+func (m *Model) say(text string, style lipgloss.Style) []string {
+	lines := wrap(text, m.width)
+	lines = lines[:min(len(lines), max(1, m.height/2))]
+	for i := range lines {
+		lines[i] = style.Render(lines[i])
+	}
+	return lines
 }
 
 // statusLine is the first line of a frame.
@@ -132,32 +138,31 @@ func (m *Model) statusLine() string {
 	if n := m.hiddenJobs(); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d ended", n))
 	}
-	counts := ""
-	room := m.width - len(title) - 2 - termtext.Width(right) - 1
-	for _, part := range parts {
-		if counts != "" {
-			part = ", " + part
-		}
-		if termtext.Width(counts)+termtext.Width(part) > room {
-			break
-		}
-		counts += part
-	}
-	gap := strings.Repeat(" ", max(1, room-termtext.Width(counts)+1))
+	width := m.width - len(title) - 2 - termtext.Width(right) - 1
+	counts := joinFitting(parts, ", ", width)
+	gap := strings.Repeat(" ", max(1, width-termtext.Width(counts)+1))
 	if m.paused {
 		right = m.theme.warn.Render(right)
 	}
 	return m.theme.title.Render(title) + "  " + counts + gap + right
 }
 
-// keyLine shows as many keys as there is room for.
-func (m *Model) keyLine(hints []hint) (out string) {
+// keyLine shows as many keys as fit.
+func (m *Model) keyLine(hints []hint, width int) string {
+	var parts []string
 	for _, k := range hints {
-		part := m.theme.bold.Render(k.key) + " " + k.action
-		if out != "" {
-			part = "  " + part
+		parts = append(parts, m.theme.bold.Render(k.key)+" "+k.action)
+	}
+	return joinFitting(parts, "  ", width)
+}
+
+// joinFitting joins as many parts as fit a width.
+func joinFitting(parts []string, separator string, width int) (out string) {
+	for i, part := range parts {
+		if i > 0 {
+			part = separator + part
 		}
-		if termtext.Width(out)+termtext.Width(part) > m.width {
+		if termtext.Width(out)+termtext.Width(part) > width {
 			break
 		}
 		out += part
@@ -177,6 +182,15 @@ func (m *Model) rule(title string) line {
 func (m *Model) paragraph(text string, indent int) (lines []line) {
 	for _, part := range wrap(text, max(m.width-indent, 8)) {
 		lines = append(lines, line{text: strings.Repeat(" ", indent) + part})
+	}
+	return lines
+}
+
+// labelled is a paragraph with a label, of width columns, in its first line.
+func (m *Model) labelled(label, text string, width int) []line {
+	lines := m.paragraph(text, width)
+	if len(lines) > 0 {
+		lines[0].text = label + strings.TrimLeft(lines[0].text, " ")
 	}
 	return lines
 }

@@ -19,7 +19,12 @@ func (m *Model) gpuTable() table[machine.GPU] {
 		{title: "bar", drop: 1, fill: m.gpuBar},
 		{title: "USED", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Used) }},
 		{title: "TOTAL", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Total) }},
-		{title: "HANDED OUT", right: true, drop: 2, text: handedOut,
+		{title: "HANDED OUT", right: true, drop: 2, text: func(g machine.GPU) string {
+			if g.Rations > g.Total && g.Total > 0 {
+				return "! " + humanfmt.Short(g.Rations) // as a colour alone would not say it
+			}
+			return humanfmt.Short(g.Rations)
+		},
 			style: func(g machine.GPU) *lipgloss.Style {
 				if g.Rations > g.Total {
 					return &m.theme.bad
@@ -46,15 +51,6 @@ func optional[T any](format string, v *T) string {
 	return fmt.Sprintf(format, *v)
 }
 
-// handedOut renders the limits of all jobs on a device together.
-func handedOut(g machine.GPU) string {
-	text := humanfmt.Short(g.Rations)
-	if g.Rations > g.Total && g.Total > 0 {
-		text = "! " + text // as a colour alone would not say it
-	}
-	return text
-}
-
 // outside adds up what processes hold of a device that are in no job.
 func (m *Model) outside(device int) (bytes uint64) {
 	for _, o := range m.sample.Outside {
@@ -63,31 +59,6 @@ func (m *Model) outside(device int) (bytes uint64) {
 		}
 	}
 	return bytes
-}
-
-// gpuBar draws what is used of a device, with a mark where what is handed out ends.
-func (m *Model) gpuBar(g machine.GPU, width int) string {
-	if width == 0 || g.Total == 0 {
-		return strings.Repeat(" ", width)
-	}
-	share := float64(g.Used) / float64(g.Total)
-	cells, filled := m.theme.bar.Bar(share, width)
-	mark := -1
-	if g.Rations > 0 && g.Rations <= g.Total {
-		mark = min(int(float64(g.Rations)/float64(g.Total)*float64(width)), width-1)
-	}
-	var out styledText
-	for i, cell := range cells {
-		switch {
-		case i == mark:
-			out.add(&m.theme.bold, m.theme.limit)
-		case i < filled:
-			out.add(m.loadStyle(share), cell)
-		default:
-			out.add(&m.theme.faint, cell)
-		}
-	}
-	return out.String()
 }
 
 // gpuLines returns the devices of the machine, in so many lines at most: those that do not fit are

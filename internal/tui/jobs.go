@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,17 +152,9 @@ func overlay(header, text string) string {
 
 // shortTitle is a job's name, or the end of its path, which tells paths apart.
 func (m *Model) shortTitle(j *machine.Job, width int) string {
-	title := termtext.Printable(titleOf(j))
+	title := termtext.Printable(cmp.Or(j.Name, strings.TrimSuffix(j.Path, "/"+job.RegionName))) // all regions have the same name
 	if excess := termtext.Width(title) - width; j.Name == "" && excess > 0 {
 		return ansi.TruncateLeft(title, excess+1, m.theme.ellipsis)
 	}
 	return m.truncate(title, width)
-}
-
-// titleOf is a job's name, or the folder of its region, as all regions of jobs have the same name.
-func titleOf(j *machine.Job) string {
-	if j.Name == "" {
-		return strings.TrimSuffix(j.Path, "/"+job.RegionName)
-	}
-	return j.Name
 }

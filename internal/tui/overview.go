@@ -34,9 +34,9 @@ func (overview) body(m *Model, height int) []line {
 		for len(lines) < height-h.events {
 			lines = append(lines, line{})
 		}
-		lines = append(append(lines, m.rule("refusals and deaths")), m.eventLines(h.events-1)...)
+		lines = append(append(lines, m.rule("refusals and deaths")), m.linesOf(m.events())...)
 	}
-	return lines
+	return lines[:min(len(lines), height)]
 }
 
 // nothing says why no job is shown.
@@ -112,23 +112,17 @@ func (overview) press(m *Model, key string) tea.Cmd {
 func (overview) choose(*Model, string) {}
 
 func (overview) hints(m *Model) []hint {
-	if m.filter != "" || m.user != "" {
-		return append([]hint{{"Esc", "show all"}}, defaultHints(m)...)
-	}
-	return defaultHints(m)
-}
-
-func defaultHints(m *Model) []hint {
 	pause := "pause"
 	if m.paused {
 		pause = "resume"
 	}
-	sort := m.Jobs.Sort
-	if m.focus == processesTable {
-		sort = m.Processes.Sort
-	}
-	return []hint{{"q", "quit"}, {"?", "help"}, {"/", "filter"}, {"Enter", "details"}, {"l", "limit"}, {"k", "signal"}, {"s", "sort: " + sort},
+	table, _ := m.focused()
+	all := []hint{{"q", "quit"}, {"?", "help"}, {"/", "filter"}, {"Enter", "details"}, {"l", "limit"}, {"k", "signal"}, {"s", "sort: " + table.Sort},
 		{"t", "tree"}, {"u", "users"}, {"e", "ended"}, {"space", pause}}
+	if m.filter != "" || m.user != "" {
+		return append([]hint{{"Esc", "show all"}}, all...)
+	}
+	return all
 }
 
 // processSection returns the table of processes, around the selected one.

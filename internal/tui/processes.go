@@ -160,6 +160,14 @@ func (m *Model) processColumns() []column[processRow] {
 	size := func(of func(r processRow) uint64) func(processRow) string {
 		return func(r processRow) string { return humanfmt.Short(of(r)) }
 	}
+	ofCompute := func(text func(*machine.ProcessCompute) string) func(processRow) string {
+		return func(r processRow) string {
+			if r.Compute == nil {
+				return ""
+			}
+			return text(r.Compute)
+		}
+	}
 	return []column[processRow]{
 		{title: "PID", right: true, sort: "PID", text: func(r processRow) string { return claim(r, fmt.Sprint(r.PID)) }},
 		{title: "HOST PID", right: true, drop: 5, text: func(r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
@@ -174,11 +182,11 @@ func (m *Model) processColumns() []column[processRow] {
 		{title: "PEAK", right: true, drop: 7, text: size(func(r processRow) uint64 { return r.Peak })},
 		{title: "HOLDS", right: true, sort: "bytes", text: size(func(r processRow) uint64 { return r.Total })},
 		{title: "OF LIMIT", drop: 12, text: m.shareBar, needed: func(r processRow) bool { return r.limit() > 0 }},
-		{title: "SLICE", right: true, drop: 1, text: func(r processRow) string { return sliceText(r.Compute) },
+		{title: "SLICE", right: true, drop: 1, text: ofCompute(sliceText),
 			needed: func(r processRow) bool { return r.Compute != nil && r.Compute.State != "" }},
-		{title: "WORK", right: true, drop: 9, text: func(r processRow) string { return workText(r.Compute) }, needed: func(r processRow) bool { return r.Compute != nil }},
+		{title: "WORK", right: true, drop: 9, text: ofCompute(func(c *machine.ProcessCompute) string { return fmt.Sprint(c.Working) }), needed: func(r processRow) bool { return r.Compute != nil }},
 		{title: "TIME", right: true, drop: 2, sort: "time", text: func(r processRow) string { return m.timeText(r.Time) }, needed: func(r processRow) bool { return r.Time != nil }},
-		{title: "WAITED", right: true, drop: 3, text: func(r processRow) string { return waitedText(r.Compute) },
+		{title: "WAITED", right: true, drop: 3, text: ofCompute(func(c *machine.ProcessCompute) string { return shortTime(c.Waited) }),
 			needed: func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 }},
 		{title: "SINCE", right: true, drop: 6, sort: "joined", text: func(r processRow) string { return m.since(r.Joined) }},
 		{title: "JOB", drop: 2, text: func(r processRow) string {
@@ -223,7 +231,7 @@ func (m *Model) shareBar(r processRow) string {
 	if limit == 0 {
 		return ""
 	}
-	cells, _ := m.theme.bar.Bar(float64(r.Total)/float64(limit), shareBarWidth)
+	cells, _ := m.theme.bar.Bar(share(r.Total, limit), shareBarWidth)
 	return strings.Join(cells, "")
 }
 

@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
@@ -66,12 +67,7 @@ func (p *textPage) hints(m *Model) []hint {
 func (m *Model) findingsText() []line {
 	lines := []line{m.rule("findings")}
 	for _, f := range m.sample.Findings {
-		for i, l := range m.paragraph(f.Text+" ("+f.Remedy+")", 2) {
-			if i == 0 {
-				l.text = m.theme.bad.Render("!") + l.text[1:]
-			}
-			lines = append(lines, l)
-		}
+		lines = append(lines, m.labelled(m.theme.bad.Render("!")+" ", f.Text+" ("+f.Remedy+")", 2)...)
 	}
 	if len(m.sample.Findings) == 0 {
 		lines = append(lines, m.paragraph("none: nothing is overbooked, and what the driver counts is what the jobs count", 2)...)
@@ -85,22 +81,13 @@ func (m *Model) helpText() []line {
 	lines := []line{{text: m.theme.title.Render("Keys")}}
 	const width = 12
 	entry := func(key, text string) {
-		for i, l := range m.paragraph(text, width+2) {
-			if i == 0 {
-				l.text = "  " + termtext.PadRight(key, width) + strings.TrimLeft(l.text, " ")
-			}
-			lines = append(lines, l)
-		}
+		lines = append(lines, m.labelled("  "+termtext.PadRight(key, width), text, width+2)...)
 	}
 	for _, b := range overviewKeys() {
 		if b.help == "" { // it goes with the next
 			continue
 		}
-		show := b.show
-		if show == "" {
-			show = strings.Join(b.keys, ", ")
-		}
-		entry(show, b.help)
+		entry(cmp.Or(b.show, strings.Join(b.keys, ", ")), b.help)
 	}
 	entry("mouse", "the wheel moves, a click selects; another on a job shows all about it")
 	lines = append(lines, line{}, line{text: m.theme.title.Render("Bars")})
