@@ -4,8 +4,8 @@
 //
 //	sbom VERSION ARCH GLIBC PROGRAM [FILE...]
 //
-// The time of SOURCE_DATE_EPOCH is the document's, so that it does not differ between two
-// builds.
+// SOURCE_DATE_EPOCH is the time in the document, so that two builds write the same bytes. That is why
+// no other generator is used: cyclonedx-gomod writes the time of the day, and knows no C parts.
 package main
 
 import (
@@ -18,136 +18,92 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
+// object is an object of the document. Its fields are written in the order of their names.
+type object map[string]any
+
+// document collects the elements, each of which the first package has a relationship to.
 type document struct {
-	SPDXVersion   string         `json:"spdxVersion"`
-	DataLicense   string         `json:"dataLicense"`
-	ID            string         `json:"SPDXID"`
-	Name          string         `json:"name"`
-	Namespace     string         `json:"documentNamespace"`
-	Creation      creation       `json:"creationInfo"`
-	Packages      []pkg          `json:"packages"`
-	Files         []file         `json:"files"`
-	Relationships []relationship `json:"relationships"`
+	packages, files, relationships []object
 }
 
-type creation struct {
-	Created  string   `json:"created"`
-	Creators []string `json:"creators"`
-}
-
-type pkg struct {
-	Name          string      `json:"name"`
-	ID            string      `json:"SPDXID"`
-	Version       string      `json:"versionInfo"`
-	Download      string      `json:"downloadLocation"`
-	FilesAnalyzed bool        `json:"filesAnalyzed"`
-	License       string      `json:"licenseConcluded"`
-	Declared      string      `json:"licenseDeclared"`
-	Copyright     string      `json:"copyrightText"`
-	Comment       string      `json:"comment,omitempty"`
-	Refs          []reference `json:"externalRefs,omitempty"`
-}
-
-type reference struct {
-	Category string `json:"referenceCategory"`
-	Type     string `json:"referenceType"`
-	Locator  string `json:"referenceLocator"`
-}
-
-type file struct {
-	Name      string     `json:"fileName"`
-	ID        string     `json:"SPDXID"`
-	Types     []string   `json:"fileTypes"`
-	Checksums []checksum `json:"checksums"`
-	License   string     `json:"licenseConcluded"`
-	Copyright string     `json:"copyrightText"`
-}
-
-type checksum struct {
-	Algorithm string `json:"algorithm"`
-	Value     string `json:"checksumValue"`
-}
-
-type relationship struct {
-	From string `json:"spdxElementId"`
-	Type string `json:"relationshipType"`
-	To   string `json:"relatedSpdxElement"`
-}
-
-const none = "NOASSERTION"
+const (
+	none  = "NOASSERTION"
+	first = "SPDXRef-Package-ration"
+)
 
 var notInID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
-func id(kind, name string) string {
-	return "SPDXRef-" + kind + "-" + notInID.ReplaceAllString(name, "-")
+func (d *document) relate(from, kind string, to any) {
+	d.relationships = append(d.relationships, object{"spdxElementId": from, "relationshipType": kind, "relatedSpdxElement": to})
 }
 
-func newPackage(name, version, purl string) pkg {
-	return pkg{Name: name, ID: id("Package", name), Version: version, Download: none, License: none, Declared: none, Copyright: none,
-		Refs: []reference{{"PACKAGE-MANAGER", "purl", purl}}}
+// addPackage adds a package; kind is how the first one needs it.
+func (d *document) addPackage(name, version, license, purl, comment, kind string) {
+	p := object{"name": name, "SPDXID": "SPDXRef-Package-" + notInID.ReplaceAllString(name, "-"), "versionInfo": version,
+		"downloadLocation": none, "filesAnalyzed": false, "licenseConcluded": license, "licenseDeclared": license, "copyrightText": none,
+		"externalRefs": []object{{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}}}
+	if comment != "" {
+		p["comment"] = comment
+	}
+	d.packages = append(d.packages, p)
+	if kind != "" {
+		d.relate(first, kind, p["SPDXID"])
+	}
 }
 
-func readFile(path string) (file, error) {
+// addFile adds a file of the package, and returns its SHA-256.
+func (d *document) addFile(path string) (sum string, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return file{}, err
+		return "", err
 	}
 	name := filepath.Base(path)
-	return file{Name: "./" + name, ID: id("File", name), Types: []string{"BINARY"}, License: "Apache-2.0", Copyright: none, Checksums: []checksum{
-		{"SHA1", fmt.Sprintf("%x", sha1.Sum(data))}, {"SHA256", fmt.Sprintf("%x", sha256.Sum256(data))},
-	}}, nil
+	sum = fmt.Sprintf("%x", sha256.Sum256(data))
+	f := object{"fileName": "./" + name, "SPDXID": "SPDXRef-File-" + notInID.ReplaceAllString(name, "-"), "fileTypes": []string{"BINARY"},
+		"licenseConcluded": "Apache-2.0", "copyrightText": none, "checksums": []object{
+			{"algorithm": "SHA1", "checksumValue": fmt.Sprintf("%x", sha1.Sum(data))}, {"algorithm": "SHA256", "checksumValue": sum}}}
+	d.files = append(d.files, f)
+	d.relate(first, "CONTAINS", f["SPDXID"])
+	return sum, nil
 }
 
 // makeDocument describes a program and the files that are handed out in and beside it.
-func makeDocument(version, arch, glibc, program string, files []string, at time.Time) (*document, error) {
+func makeDocument(version, arch, glibc, program string, files []string, at time.Time) (object, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, fmt.Errorf("reading how %s was built: %w", program, err)
 	}
-	d := &document{SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: "ration-" + version + "-linux-" + arch,
-		Creation: creation{at.UTC().Format(time.RFC3339), []string{"Tool: ration-sbom", "Organization: The ration authors"}}}
-
-	ration := newPackage("ration", version, "pkg:generic/ration@"+version+"?arch="+arch)
-	ration.License, ration.Declared = "Apache-2.0", "Apache-2.0"
-	d.Packages = append(d.Packages, ration)
-	d.relate(d.ID, "DESCRIBES", ration.ID)
-
-	add := func(p pkg, how string) {
-		d.Packages = append(d.Packages, p)
-		d.relate(ration.ID, how, p.ID)
-	}
-	std := newPackage("std", info.GoVersion, "pkg:golang/std@"+info.GoVersion[len("go"):])
-	std.License, std.Declared = "BSD-3-Clause", "BSD-3-Clause"
-	add(std, "STATIC_LINK")
+	d := &document{}
+	d.addPackage("ration", version, "Apache-2.0", "pkg:generic/ration@"+version+"?arch="+arch, "", "")
+	d.relate("SPDXRef-DOCUMENT", "DESCRIBES", first)
+	d.addPackage("std", info.GoVersion, "BSD-3-Clause", "pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"), "", "STATIC_LINK")
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		p := newPackage(m.Path, m.Version, "pkg:golang/"+m.Path+"@"+m.Version)
-		p.Comment = "go.sum: " + m.Sum
-		add(p, "STATIC_LINK")
+		d.addPackage(m.Path, m.Version, none, "pkg:golang/"+m.Path+"@"+m.Version, "go.sum: "+m.Sum, "STATIC_LINK")
 	}
 	if glibc != "" {
-		add(newPackage("glibc", glibc+" or newer", "pkg:generic/glibc@"+glibc), "DYNAMIC_LINK")
+		d.addPackage("glibc", glibc+" or newer", none, "pkg:generic/glibc@"+glibc, "", "DYNAMIC_LINK")
 	}
-	for _, path := range append([]string{program}, files...) {
-		f, err := readFile(path)
-		if err != nil {
-			return nil, err
+	sum, err := d.addFile(program)
+	for _, path := range files {
+		if err == nil {
+			_, err = d.addFile(path)
 		}
-		d.Files = append(d.Files, f)
-		d.relate(ration.ID, "CONTAINS", f.ID)
 	}
-	// A document's name must be its own: it goes with the program's bytes.
-	d.Namespace = "https://spdx.org/spdxdocs/" + d.Name + "-" + d.Files[0].Checksums[1].Value[:16]
-	return d, nil
-}
-
-func (d *document) relate(from, how, to string) {
-	d.Relationships = append(d.Relationships, relationship{from, how, to})
+	if err != nil {
+		return nil, err
+	}
+	name := "ration-" + version + "-linux-" + arch
+	return object{"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name,
+		"documentNamespace": "https://spdx.org/spdxdocs/" + name + "-" + sum[:16], // must be unique: it follows from the program's bytes
+		"creationInfo":      object{"created": at.UTC().Format(time.RFC3339), "creators": []string{"Tool: ration-sbom", "Organization: The ration authors"}},
+		"packages":          d.packages, "files": d.files, "relationships": d.relationships}, nil
 }
 
 func run(args []string) error {

@@ -7,14 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// TestDocument describes this test, which is a Go program like another, and reads the
-// document as a tool would: by the names that SPDX 2.3 requires.
+// The document of this test, which is a Go program like another, is read as a tool would: by the names
+// that SPDX 2.3 requires.
 func TestDocument(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -32,67 +31,47 @@ func TestDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got map[string]any
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
-	for field, want := range map[string]string{"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": "ration-0.2.0-linux-amd64"} {
-		if got[field] != want {
-			t.Errorf("%s is %v, want %s", field, got[field], want)
+	for _, want := range []string{`"spdxVersion":"SPDX-2.3"`, `"dataLicense":"CC0-1.0"`, `"SPDXID":"SPDXRef-DOCUMENT"`, `"name":"ration-0.2.0-linux-amd64"`,
+		`"created":"1970-01-01T00:00:01Z"`, `"documentNamespace":"https://`, `"name":"ration"`, `"name":"std"`, `"name":"glibc"`,
+		fmt.Sprintf(`"checksumValue":"%x"`, sha256.Sum256([]byte("a library")))} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is not in %s", want, text)
 		}
 	}
-	if at := got["creationInfo"].(map[string]any); at["created"] != "1970-01-01T00:00:01Z" || len(at["creators"].([]any)) == 0 {
-		t.Errorf("made %v", at)
-	}
-	if name, _ := got["documentNamespace"].(string); !strings.HasPrefix(name, "https://") || strings.Contains(name, "#") {
-		t.Errorf("the namespace is %q", name)
-	}
-
-	// Everything has an ID of its own, and a relationship from the package.
-	ids := []string{"SPDXRef-DOCUMENT"}
+	// Every element has an ID of its own, and a relationship to it.
+	ids := map[any]bool{"SPDXRef-DOCUMENT": true}
 	form := regexp.MustCompile(`^SPDXRef-[A-Za-z0-9.-]+$`)
-	collect := func(list any, required ...string) {
+	collect := func(elements any, required ...string) {
 		t.Helper()
-		for _, element := range list.([]any) {
-			element := element.(map[string]any)
+		for _, element := range elements.([]object) {
 			for _, field := range required {
 				if element[field] == nil || element[field] == "" {
 					t.Errorf("%v has no %s", element, field)
 				}
 			}
-			id := element["SPDXID"].(string)
-			if !form.MatchString(id) || slices.Contains(ids, id) {
+			id := element["SPDXID"]
+			if !form.MatchString(id.(string)) || ids[id] {
 				t.Errorf("the ID %s has a wrong form, or is another's", id)
 			}
-			ids = append(ids, id)
+			ids[id] = true
 		}
 	}
-	collect(got["packages"], "name", "versionInfo", "downloadLocation", "licenseConcluded", "licenseDeclared", "copyrightText")
-	collect(got["files"], "fileName", "checksums", "licenseConcluded", "copyrightText")
-	var related []string
-	for _, r := range d.Relationships {
-		if !slices.Contains(ids, r.From) || !slices.Contains(ids, r.To) || r.Type == "" {
+	collect(d["packages"], "name", "versionInfo", "downloadLocation", "licenseConcluded", "licenseDeclared", "copyrightText")
+	collect(d["files"], "fileName", "checksums", "licenseConcluded", "copyrightText")
+	related := map[any]bool{}
+	for _, r := range d["relationships"].([]object) {
+		from, to := r["spdxElementId"], r["relatedSpdxElement"]
+		if !ids[from] || !ids[to] || r["relationshipType"] == "" {
 			t.Errorf("%v leads nowhere", r)
 		}
-		related = append(related, r.To)
+		related[to] = true
 	}
-	for _, id := range ids[1:] {
-		if !slices.Contains(related, id) {
-			t.Errorf("%s is related to nothing", id)
-		}
-	}
-	want := fmt.Sprintf("%x", sha256.Sum256([]byte("a library")))
-	if i := slices.IndexFunc(d.Files, func(f file) bool { return f.Name == "./libration.so" }); i < 0 || d.Files[i].Checksums[1] != (checksum{"SHA256", want}) {
-		t.Errorf("the library's checksum is not in %v", d.Files)
-	}
-	for _, name := range []string{"ration", "std", "glibc"} {
-		if !slices.ContainsFunc(d.Packages, func(p pkg) bool { return p.Name == name && p.Version != "" }) {
-			t.Errorf("no package %s", name)
-		}
+	if len(related) != len(ids)-1 {
+		t.Errorf("%d of %d elements are related to the package", len(related), len(ids)-1)
 	}
 }
 
-// TestProgram describes the program that make builds, whose modules go.mod names.
+// The document of the program that make builds has the modules of go.mod.
 func TestProgram(t *testing.T) {
 	const program = "../../bin/ration"
 	if _, err := os.Stat(program); err != nil {
@@ -106,15 +85,18 @@ func TestProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"github.com/NVIDIA/go-nvml", "github.com/spf13/cobra", "golang.org/x/sys"} {
-		i := slices.IndexFunc(d.Packages, func(p pkg) bool { return p.Name == name })
-		if i < 0 {
-			t.Errorf("no package %s", name)
+	missing := map[string]bool{"github.com/NVIDIA/go-nvml": true, "github.com/spf13/cobra": true, "golang.org/x/sys": true}
+	for _, p := range d["packages"].([]object) {
+		name, version := p["name"].(string), p["versionInfo"].(string)
+		if !missing[name] {
 			continue
 		}
-		p := d.Packages[i]
-		if !strings.Contains(string(mod), name+" "+p.Version) || p.Refs[0].Locator != "pkg:golang/"+name+"@"+p.Version || !strings.Contains(p.Comment, "h1:") {
-			t.Errorf("got %+v, which go.mod does not have", p)
+		delete(missing, name)
+		if text := fmt.Sprint(p); !strings.Contains(string(mod), name+" "+version) || !strings.Contains(text, "pkg:golang/"+name+"@"+version) || !strings.Contains(text, "go.sum: h1:") {
+			t.Errorf("got %s, which go.mod does not have", text)
 		}
+	}
+	if len(missing) > 0 {
+		t.Errorf("the document lacks %v", missing)
 	}
 }
