@@ -3,7 +3,7 @@
  *
  * WORKERS allocate and free one unit OPS times. MAKERS make a context of two units whose cost is not known, which the
  * driver takes one after the other; it is measured afterwards, and undone where the limit has no room for it. Meanwhile
- * the driver takes one unit by itself, and may give it back, and a reader compares the driver's count with ours READS
+ * the driver takes one unit by itself (OWN), and may give it back, and a reader compares the driver's count with ours READS
  * times. At the end a last reading is made, when nothing else runs: then what is charged is what the driver has.
  *
  * All of them are threads of one process: its death ends all of them, and what they hold is then the reaper's
@@ -24,6 +24,12 @@
 #ifndef LIMIT
 #define LIMIT 5
 #endif
+#ifndef OWN
+#define OWN 1	/* whether the driver takes a unit by itself */
+#endif
+#if defined(CHARGE_APART) || defined(CLAIMS_SINCE)
+#define APART	/* the job is asked with the lock given back */
+#endif
 
 short charged;			/* in the ledger: all kinds */
 short driver;			/* what the driver has for this process */
@@ -36,8 +42,10 @@ short unconfirmed;		/* charged for a context by a reading that was not exact */
 short added, arrived, leaving, returned;
 
 byte making;			/* makers that are under way */
+#ifdef APART
 byte measured;			/* how many of them have measured */
 short undecided;		/* what they claimed, and have neither charged nor undone */
+#endif
 bool locked;
 byte running;
 
@@ -111,16 +119,25 @@ proctype worker()
 	running--
 }
 
+/* A maker may measure units of others, too, that are still making theirs: it claims them, and the others find them counted. If it is
+ * refused, what it undoes is only its own. So the job is asked with the lock held: nobody measures beside a claim that may yet be
+ * refused. It takes three makers to see why counting such claims is not enough, unless all are counted (CLAIMS_SINCE): the first claims
+ * what the second has made, the second is refused and undoes it, and the third, which began after the first had measured, finds its own
+ * units counted. */
 proctype maker()
 {
 	short returned0, arrived0, added1, leaving1, reported, more;
-	byte before;
 	bool ok;
+#ifdef APART
+	byte before;
+#endif
 	lock();
 #ifndef NO_GATE
 	making++;
 #endif
+#ifdef APART
 	before = measured;
+#endif
 	unlock();
 	d_step { driver++; unmeasured++ };
 	d_step { driver++; unmeasured++ };
@@ -131,19 +148,21 @@ proctype maker()
 #else
 	more = reported - (arrived0 - leaving1) - overhead;
 #endif
-	/* A maker that measured while this one was making may have claimed some of what is this one's, and may yet be
-	 * refused: its claim does not count here. */
-#ifndef TRUST_CLAIMS
+#ifdef CLAIMS_SINCE
 	if :: before != measured -> more = more + undecided :: else fi;
 #endif
 	if :: more < 0 -> more = 0 :: else fi;
+	d_step { added = added + more; arrived = arrived + more };
+#ifdef APART
 	measured++;
 	undecided = undecided + more;
-	d_step { added = added + more; arrived = arrived + more };
 	unlock();
+#endif
 	d_step { ok = charged + more <= LIMIT; if :: ok -> charged = charged + more; unmeasured = unmeasured - 2 :: else fi };
+#ifdef APART
 	lock();
 	undecided = undecided - more;
+#endif
 	if
 	:: ok -> unconfirmed = unconfirmed + more
 	:: else ->
@@ -220,12 +239,12 @@ init {
 	short returned0, arrived0, added1, leaving1, reported, more, less;
 	byte n;
 	atomic {
-		running = WORKERS + MAKERS + 2;
+		running = WORKERS + MAKERS + OWN + 1;
 		n = 0;
 		do :: n < WORKERS -> run worker(); n++ :: else -> break od
 		n = 0;
 		do :: n < MAKERS -> run maker(); n++ :: else -> break od
-		run own_growth();
+		if :: OWN -> run own_growth() :: else fi;
 		run reader()
 	}
 	running == 0;

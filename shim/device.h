@@ -30,7 +30,6 @@ struct device {
 	uint32_t making;   /* calls under way that make or end what no call tells the size of */
 	uint32_t measured; /* how many of them have measured; it wraps */
 	uint64_t further_cost;
-	uint64_t undecided_bytes;                 /* what they measured, and have neither charged nor undone */
 	uint64_t deferred_bytes;                  /* charged for what the driver takes when it is first used */
 	uint64_t unseen_bytes;                    /* of that, absent: no reading has shown it */
 	uint64_t estimated_bytes[RATION_KINDS];   /* of living records with RECORD_UNCONFIRMED */

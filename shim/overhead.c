@@ -206,9 +206,6 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 {
 	struct device *d = m->device;
 	struct overhead_reading r;
-	/* Another maker that measured meanwhile may have claimed what is this one's, and may
-	 * yet be refused. */
-	uint64_t claimed = m->measured != d->measured ? d->undecided_bytes : 0;
 	bool alone = m->measured == d->measured && d->making == 1, settled = false;
 	*bytes = UINT64_MAX;
 	for (unsigned i = 0; i < OVERHEAD_TRIES && !settled; i++) {
@@ -216,7 +213,7 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 			return false;
 		uint64_t missing = overhead_min(m->missing_bytes + overhead_above(r.absent, m->absent_bytes), r.absent);
 		uint64_t counted = r.least + charge_held(d->index, RATION_OVERHEAD);
-		*bytes = overhead_min(*bytes, overhead_whole(overhead_above(r.driver + missing + claimed, counted)));
+		*bytes = overhead_min(*bytes, overhead_whole(overhead_above(r.driver + missing, counted)));
 		settled = r.least == r.most;
 		m->exact = settled && alone && !m->missing_unsure && r.absent == m->absent_bytes;
 		m->surplus_bytes = m->exact ? overhead_above(counted, overhead_whole(r.driver + missing)) : 0;
@@ -224,12 +221,22 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 	return true;
 }
 
-/* overhead_claim measures, and claims what was found. False where the driver does not list
- * this process. */
-static bool overhead_claim(struct overhead_making *m)
+/* overhead_estimate counts bytes of a record as unconfirmed. Under the lock. */
+static void overhead_estimate(struct device *d, unsigned kind, uint64_t bytes)
+{
+	d->estimated_bytes[kind] += bytes;
+	d->unconfirmed_bytes[kind] += bytes;
+}
+
+/* overhead_claim measures, and charges what was found. All of it with the lock held: a maker
+ * may measure bytes of others, too, that are still making theirs. If it were refused after they
+ * had measured, their bytes would have hidden behind its claim. False where the driver does not
+ * list this process. */
+static bool overhead_claim(struct overhead_making *m, bool stays, int *refused)
 {
 	struct device *d = m->device;
 	uint64_t now;
+	*refused = CUDA_SUCCESS;
 	m->exact = m->free_only && overhead_read_free(&now) && now == m->free_bytes;
 	if (m->exact || !nvml_start())
 		return true;
@@ -242,50 +249,32 @@ static bool overhead_claim(struct overhead_making *m)
 		if (m->first_context && m->exact && !charge_held(d->index, RATION_DATA) && !charge_held(d->index, RATION_MODULE))
 			region_remember_cost(attach_region(), d->index, d->uuid, m->claimed_bytes);
 		charge_claim(d->index, m->kind, m->claimed_bytes);
-		d->undecided_bytes += m->claimed_bytes;
+		*refused = charge_claimed(d->index, m->kind, m->claimed_bytes, stays);
+		m->refused = *refused && !stays;
+		if (m->refused)
+			charge_leaving(d->index, m->claimed_bytes);
+		else if (!m->exact)
+			overhead_estimate(d, m->kind, m->claimed_bytes);
 		d->measured++;
 	}
 	mutex_unlock(&overhead_lock);
 	return listed;
 }
 
-/* overhead_estimate counts bytes of a record as unconfirmed. Under the lock. */
-static void overhead_estimate(struct device *d, unsigned kind, uint64_t bytes)
-{
-	d->estimated_bytes[kind] += bytes;
-	d->unconfirmed_bytes[kind] += bytes;
-}
-
-/* overhead_decide is for when what was claimed has been granted, or refused. */
-static void overhead_decide(struct overhead_making *m)
-{
-	struct device *d = m->device;
-	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	d->undecided_bytes -= m->claimed_bytes;
-	if (m->refused)
-		charge_leaving(d->index, m->claimed_bytes);
-	else if (!m->exact)
-		overhead_estimate(d, m->kind, m->claimed_bytes);
-	mutex_unlock(&overhead_lock);
-}
-
 int overhead_charge(struct overhead_making *m, bool stays, uint64_t *bytes)
 {
 	struct device *d = m->device;
 	uint64_t now;
-	*bytes = 0;
-	if (overhead_claim(m)) {
-		int refused = charge_claimed(d->index, m->kind, m->claimed_bytes, stays);
-		m->refused = refused && !stays;
+	int refused;
+	if (overhead_claim(m, stays, &refused)) {
 		*bytes = m->claimed_bytes;
-		overhead_decide(m);
 		return refused;
 	}
 	/* Where the driver does not list this process, what all processes together grew by is
 	 * the best estimate for a context. Part of it may be another process's, so it is
 	 * charged by force, and is no reason to refuse. For a module it would as often be
 	 * another process's as ours. */
-	m->claimed_bytes = 0;
+	*bytes = m->claimed_bytes = 0;
 	if (m->kind == RATION_CONTEXT && m->device_known && nvml_device_bytes(&d->nvml, &now) && now > m->device_bytes) {
 		*bytes = overhead_whole(now - m->device_bytes);
 		charge_add_forced(d->index, m->kind, *bytes);
