@@ -2,6 +2,7 @@ package format
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -122,13 +123,13 @@ func TestReaderRefuses(t *testing.T) {
 	good, err := os.ReadFile(path)
 	must(t, err)
 	for why, change := range map[string]func([]byte) []byte{
-		"version 4":        func(b []byte) []byte { b[at("Header", "Version")]++; return b },
-		"not a region":     func(b []byte) []byte { b[0]++; return b },
-		"bytes":            func(b []byte) []byte { return b[:len(b)-1] },
-		"is missing":       func(b []byte) []byte { b[at("Header", "Flags")] = abi.LimitsBeside; return b },
-		"damaged":          func(b []byte) []byte { b[at("Tail", "Magic")] = 0; return b },
-		"still being made": func(b []byte) []byte { b[at("Header", "State")] = abi.StateInProgress; return b },
-		"still":            func([]byte) []byte { return nil },
+		fmt.Sprintf("version %d", abi.Version+1): func(b []byte) []byte { b[at("Header", "Version")]++; return b },
+		"not a region":                           func(b []byte) []byte { b[0]++; return b },
+		"bytes":                                  func(b []byte) []byte { return b[:len(b)-1] },
+		"is missing":                             func(b []byte) []byte { b[at("Header", "Flags")] = abi.LimitsBeside; return b },
+		"damaged":                                func(b []byte) []byte { b[at("Tail", "Magic")] = 0; return b },
+		"still being made":                       func(b []byte) []byte { b[at("Header", "State")] = abi.StateInProgress; return b },
+		"still":                                  func([]byte) []byte { return nil },
 	} {
 		must(t, os.WriteFile(path, change(slices.Clone(good)), 0o600))
 		refuses(t, path, why)
