@@ -60,6 +60,9 @@ func (m impls) of(i int) impl { return m[i%len(m)] }
 // difference.
 func goOnly() impls { return impls{inGo} }
 
+// cOnly returns a mix of C alone, for what only the library does.
+func cOnly() impls { return impls{inC} }
+
 // eachMix runs a test with each implementation alone, and with both mixed: with the
 // first worker in Go, and with the first worker in C.
 func eachMix(t *testing.T, test func(*testing.T, impls)) {

@@ -111,9 +111,9 @@ func fill(workers []*worker, share int) (refused []string) {
 // The observer reports a region in which more is granted than the limit allows.
 func TestObserverCanFail(t *testing.T) {
 	path := newPath(t)
-	w := join(t, goOnly(), 0, path, mib)
+	w := join(t, goOnly(), 0, path, 2*mib)
 	o := observe(t, path, 1, mib)
-	w.OK("force 0 overhead %d", mib+abi.Unit)
+	w.OK("charge 0 overhead %d", mib+abi.Unit)
 	<-o.Ended() // it ends by itself only with an error
 	if err := o.Stop(); !errors.Is(err, observer.ErrViolated) {
 		t.Errorf("a limit exceeded by one unit: %v", err)

@@ -18,6 +18,7 @@ type reference struct {
 	dead  [2]int            // what killed processes hold, until it is needed
 
 	latest [2]int // of dead, what the latest of them holds
+	forces bool   // the worker can charge beyond the limit, as the library does
 }
 
 func (m *reference) used(device int) int {
@@ -64,9 +65,11 @@ func (m *reference) step(t *testing.T, random *rand.Rand, w *worker, path string
 		order, want = change("charge"), m.charge(device, kind, units)
 	case n < 85:
 		order, want = change("return"), m.giveBack(device, kind, units)
-	case n < 90:
+	case n < 90 && m.forces:
 		order, want = change("force"), "ok"
 		m.mine[device][kind] += units
+	case n < 90:
+		order, want = change("charge"), m.charge(device, kind, units)
 	case n < 94:
 		m.limit[device] = 20 + random.IntN(200)
 		order, want = fmt.Sprintf("limit %d %d", device, m.limit[device]*abi.Unit), "ok"
@@ -89,7 +92,7 @@ func (m *reference) step(t *testing.T, random *rand.Rand, w *worker, path string
 // reaping, since few slots are taken.
 func (m *reference) addDead(t *testing.T, path string, device, units int) {
 	t.Helper()
-	other := join(t, goOnly(), 0, path)
+	other := join(t, cOnly(), 0, path) // which can charge beyond the limit
 	other.OK("force %d data %d", device, units*abi.Unit)
 	other.Kill()
 	m.dead[device] += units
@@ -129,7 +132,7 @@ func TestAgainstReference(t *testing.T) {
 		random := random(t)
 		for range rounds(4) {
 			path := newPath(t)
-			m := &reference{limit: [2]int{100, 100}}
+			m := &reference{limit: [2]int{100, 100}, forces: mix.of(0).name == inC.name}
 			w := join(t, mix, 0, path, m.limit[0]*abi.Unit, m.limit[1]*abi.Unit)
 			var history []string
 			for range 600 {

@@ -168,7 +168,7 @@ func TestPeaksLeaveOutTheDead(t *testing.T) {
 		peak(5 * mib)
 		heir.OK("charge 0 data %d", 2*mib)
 		peak(6 * mib)
-		heir.OK("force 0 overhead %d", 1*mib)
+		heir.OK("charge 0 overhead %d", 1*mib)
 		peak(7 * mib)
 		heir.OK("return 0 data %d", 6*mib)
 		heir.OK("charge 0 data %d", 6*mib)

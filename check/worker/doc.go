@@ -35,7 +35,7 @@
 //	    ok slots=N              or error full
 //	charge DEV KIND BYTES       charge the slot
 //	    ok | refused
-//	force DEV KIND BYTES        charge without regard to the limit
+//	force DEV KIND BYTES        charge without regard to the limit; in C only
 //	    ok
 //	return DEV KIND BYTES
 //	    ok

@@ -99,7 +99,7 @@ func (w *worker) use(name string, p *parser) (out string, err error) {
 		return w.claims(p.number())
 	case "leave":
 		return "", w.leave()
-	case "charge", "force", "return":
+	case "charge", "return":
 		return "", w.change(name, p)
 	case "reap":
 		n, err := w.r.Reap()
@@ -200,8 +200,10 @@ func (w *worker) change(name string, p *parser) error {
 		return errUsage
 	}
 	s := w.slots[len(w.slots)-1]
-	op := map[string]func(int, abi.Kind, uint64) error{"charge": s.Charge, "force": s.ForceCharge, "return": s.Return}[name]
-	return op(device, kind, uint64(bytes))
+	if name == "charge" {
+		return s.Charge(device, kind, uint64(bytes))
+	}
+	return s.Return(device, kind, uint64(bytes))
 }
 
 func (w *worker) limit(p *parser) (string, error) {
