@@ -35,6 +35,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/node"
+	"ration/internal/scan"
 	"ration/machine"
 )
 
@@ -63,8 +64,7 @@ type Options struct {
 // Agent is a running agent.
 type Agent struct {
 	opts    Options
-	reader  *machine.Reader
-	driver  *driver
+	scanner node.Scanner
 	watcher *watcher
 	pids    *pidWatch
 	reaper  *reaper
@@ -80,8 +80,7 @@ type Agent struct {
 	looked  chan struct{} // closed after the first look
 	all     atomic.Bool   // the next look is at all jobs, and not only at those that were hinted at
 	picture atomic.Pointer[picture]
-	epoch   epoch.Epoch     // of the serials of its pictures
-	base    machine.Machine // without what the driver says; of the loop
+	epoch   epoch.Epoch // of the serials of its pictures
 
 	mu    sync.Mutex
 	stats metrics.Agent // under mu
@@ -89,15 +88,16 @@ type Agent struct {
 
 // New returns an agent that has not looked yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(),
+	a := &Agent{opts: opts, history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(),
 		wake: make(chan struct{}, 1), looked: make(chan struct{}), log: eventLog{log: opts.Log, own: job.User(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
 	}
+	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake})
 	hint := func(folder string) {
 		if folder != "" {
-			a.reader.Hint(folder)
+			a.scanner.Hint(folder)
 		}
 		a.lookSoon()
 	}
@@ -140,7 +140,6 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer a.close()
 	go a.watcher.run()
 	go a.pids.run()
-	go a.driver.run(ctx, a.Wake)
 	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
 	defer timer.Stop()
 	var failed error
@@ -182,7 +181,7 @@ func (a *Agent) close() {
 	a.watcher.close()
 	a.pids.close()
 	a.reaper.close()
-	a.reader.Close()
+	a.scanner.Close()
 	a.log.end()
 	a.told.close()
 }
@@ -190,34 +189,19 @@ func (a *Agent) close() {
 // look looks at the machine once.
 func (a *Agent) look() error {
 	began := time.Now()
-	read := a.reader.ReadHinted
-	if a.all.Swap(false) {
-		read = a.reader.Read
-	}
-	m, changed, err := read()
+	r, err := a.scanner.Scan(a.all.Swap(false))
 	if err != nil {
 		return err
 	}
-	a.setAgain(a.reader.PutOff())
-	a.reaper.reap(m.Jobs) // first, as it takes longest: what is below is done meanwhile
-	said, news := a.driver.said()
-	var happened []machine.Event
-	if changed {
-		happened = machine.Events(&a.base, &m, began)
-		a.base = m
-		a.watcher.set(a.reader.Folders())
-		a.pids.set(m.Jobs)
-	}
-	happened = append(happened, a.told.ends(&m, began)...)
-	if changed || news {
-		now := a.base.Clone()
-		now.Findings = m.Findings // whose folder answers is news of each look
-		node.AddFrom(&now, said)
-		a.picture.Store(newPicture(now, a.picture.Load()))
-	}
-	if changed || news {
+	a.setAgain(a.scanner.Deferred())
+	a.reaper.reap(r.Machine.Jobs) // first, as it takes longest: the rest is done meanwhile
+	if r.Changed {
+		a.watcher.set(a.scanner.Folders())
+		a.pids.set(r.Machine.Jobs)
+		a.picture.Store(newPicture(*r.Machine, a.picture.Load()))
 		a.changes.tell()
 	}
+	happened := append(r.Events, a.told.ends(r.Machine, began)...)
 	a.note(happened) // who hears of them finds them in the picture
 	a.history.add(a.Machine(), began)
 	a.mu.Lock()

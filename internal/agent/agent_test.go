@@ -16,7 +16,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/internal/region"
 	"ration/machine"
 )
@@ -107,7 +107,7 @@ var shared []*os.File
 // inProcess reaps in this process, which is of the region's user.
 func inProcess(_ context.Context, paths []string, _ int) (err error) {
 	for _, path := range paths {
-		j := reap.ReadJob(job.Job{Path: path}, reap.Options{})
+		j := node.ReadJob(job.Job{Path: path}, node.Options{})
 		err = errors.Join(err, j.Err())
 	}
 	return err
@@ -318,13 +318,13 @@ func TestLooksWhereThereWasASign(t *testing.T) {
 	one, two := quietJob(t, "one"), quietJob(t, "two")
 	one(1 << 20)
 	two(1 << 20)
-	a.reader.Hint(folder)
+	a.scanner.Hint(folder)
 	a.Wake()
 	a.awaitLimit(t, "one", 1<<20)
 	a.awaitLimit(t, "two", 1<<20)
 	one(2 << 20)
 	two(2 << 20)
-	a.reader.Hint(filepath.Join(folder, "one"))
+	a.scanner.Hint(filepath.Join(folder, "one"))
 	a.lookSoon()
 	a.awaitLimit(t, "one", 2<<20)
 	if got := limitOf(a.Machine(), "two"); got != 1<<20 {
@@ -339,7 +339,7 @@ func TestLooksByTheClock(t *testing.T) {
 	a := startAgent(t, Options{Interval: 5 * time.Millisecond})
 	a.watcher.close()
 	set := quietJob(t, "quiet")
-	a.reader.Hint(folder)
+	a.scanner.Hint(folder)
 	for limit := range uint64(4) {
 		set((limit + 1) << 20)
 		a.awaitLimit(t, "quiet", (limit+1)<<20)
@@ -369,7 +369,7 @@ func TestNoticesDeathWithOpenFiles(t *testing.T) {
 	a.watcher.close()
 	c := holder(t, "train", envShare+"=1")
 	other := holder(t, "train")
-	a.reader.Hint(job.Folder())
+	a.scanner.Hint(job.Folder())
 	a.Wake()
 	a.await(t, machine.RequestRefused, 2)
 	if n := a.pidsOpen(); n != 2 {

@@ -18,6 +18,7 @@ import (
 
 	"ration/internal/connlimit"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -124,7 +125,7 @@ func (c *Client) Machine() (m machine.Machine, err error) {
 }
 
 // History returns what was in the last minutes.
-func (c *Client) History() (h machine.History, err error) {
+func (c *Client) History() (h node.History, err error) {
 	return h, c.get("/v1/history", &h)
 }
 

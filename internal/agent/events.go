@@ -178,7 +178,7 @@ func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 			return false
 		}
 	}
-	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
+	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.Time)
 	return true
 }
 
@@ -191,16 +191,17 @@ func (a *Agent) note(happened []machine.Event) {
 	if len(fresh) == 0 {
 		return
 	}
-	jobs := map[jobKey]*machine.Job{}
-	for i := range a.base.Jobs {
-		jobs[jobKey{a.base.Jobs[i].Path, a.base.Jobs[i].Created}] = &a.base.Jobs[i]
+	jobs := map[machine.JobID]*machine.Job{}
+	m := a.Machine()
+	for i := range m.Jobs {
+		jobs[m.Jobs[i].ID()] = &m.Jobs[i]
 	}
 	counted := a.count(fresh, jobs)
 	for i := range fresh {
 		e := &fresh[i]
 		atStep("log")
 		written := a.log.write(e, now)
-		if a.told.put(factOf(e, jobs[jobKey{e.Path, e.Created}])); written {
+		if a.told.put(factOf(e, jobs[e.JobID()])); written {
 			a.saveTold()
 		}
 	}
@@ -210,20 +211,14 @@ func (a *Agent) note(happened []machine.Event) {
 	a.saveTold()
 }
 
-// jobKey names a job.
-type jobKey struct {
-	path    string
-	created int64
-}
-
 // count counts events, and returns what is to be remembered of that.
-func (a *Agent) count(fresh []machine.Event, jobs map[jobKey]*machine.Job) (facts []toldLine) {
+func (a *Agent) count(fresh []machine.Event, jobs map[machine.JobID]*machine.Job) (facts []toldLine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	refused := map[*machine.Job]uint64{}
 	for i := range fresh {
 		e := &fresh[i]
-		if j := jobs[jobKey{e.Path, e.Created}]; e.Kind == machine.RequestRefused && j != nil {
+		if j := jobs[e.JobID()]; e.Kind == machine.RequestRefused && j != nil {
 			refused[j]++
 		} else {
 			a.stats.Events[e.Kind]++
@@ -239,7 +234,7 @@ func (a *Agent) count(fresh []machine.Event, jobs map[jobKey]*machine.Job) (fact
 
 // saveTold remembers what was told. Where it cannot, it says so once.
 func (a *Agent) saveTold() {
-	err := a.told.save(&a.base)
+	err := a.told.save(a.Machine())
 	if err != nil && !a.unsaved {
 		a.opts.Log.Warn("events from now on may be logged again by the next agent", "error", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -44,7 +45,7 @@ func (a *Agent) Changed() <-chan struct{} {
 }
 
 // History returns the last minutes of all jobs and devices.
-func (a *Agent) History() machine.History {
+func (a *Agent) History() node.History {
 	return a.history.read(func(int) bool { return true })
 }
 
@@ -101,6 +102,6 @@ type publicSource struct{ a *Agent }
 
 func (s publicSource) Changed() <-chan struct{}           { return s.a.Changed() }
 func (s publicSource) Machine() (*machine.Machine, error) { return Public(s.a.Machine()), nil }
-func (s publicSource) History() (machine.History, error) {
+func (s publicSource) History() (node.History, error) {
 	return s.a.history.read(func(int) bool { return false }), nil
 }

@@ -35,7 +35,7 @@ func TestPublicPage(t *testing.T) {
 	testFolder(t)
 	a := startAgent(t, Options{JobMetrics: true})
 	holder(t, "secretjob")
-	a.reader.Hint(job.Folder())
+	a.scanner.Hint(job.Folder())
 	a.Wake() // it is there, whatever the agent has heard of it
 	a.await(t, machine.RequestRefused, 1)
 	source := publicSource{a}
@@ -111,7 +111,7 @@ func TestChanges(t *testing.T) {
 	go func() { ended <- c.Changes(context.Background(), func() { told <- struct{}{} }) }()
 	<-told
 	holder(t, "train")
-	a.reader.Hint(folder)
+	a.scanner.Hint(folder)
 	a.Wake()
 	for {
 		<-told

@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"net/url"
-	"reflect"
 
 	"ration/machine"
 )
@@ -24,18 +23,14 @@ type picture struct {
 // that is as it was, it takes the one before: who compares two pictures finds them at one address.
 func newPicture(m machine.Machine, before *picture) *picture {
 	p := &picture{m, make([]uint64, len(m.Jobs)), before.last}
-	type identity struct {
-		path    string
-		created int64
-	}
-	was := make(map[identity]int, len(before.Jobs))
+	was := make(map[machine.JobID]int, len(before.Jobs))
 	for i := range before.Jobs {
-		was[identity{before.Jobs[i].Path, before.Jobs[i].Created}] = i
+		was[before.Jobs[i].ID()] = i
 	}
 	for i := range p.Jobs {
 		j := &p.Jobs[i]
-		if at, there := was[identity{j.Path, j.Created}]; there && reflect.DeepEqual(j, &before.Jobs[at]) {
-			*j, p.serials[i] = before.Jobs[at], before.serials[at]
+		if at, there := was[j.ID()]; there && j.Same(&before.Jobs[at]) {
+			p.serials[i] = before.serials[at]
 			continue
 		}
 		p.last++

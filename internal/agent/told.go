@@ -60,10 +60,10 @@ type toldLine struct {
 
 // ranJob is what is needed to tell of a job's end.
 type ranJob struct {
-	Name    string `json:"name,omitempty"`
-	Path    string `json:"path"`
-	Owner   string `json:"owner,omitempty"`
-	Created int64  `json:"created,omitempty"`
+	Name    string    `json:"name,omitempty"`
+	Path    string    `json:"path"`
+	Owner   string    `json:"owner,omitempty"`
+	Created time.Time `json:"created_at,omitzero"`
 }
 
 const (
@@ -200,17 +200,13 @@ func factOf(e *machine.Event, j *machine.Job) toldLine {
 // counts on from the one before. The number can lag behind what is seen, or be ahead of it: the greater
 // is the true one.
 func (t *told) count(j *machine.Job, seen uint64) (n uint64, fact toldLine) {
-	fact = toldLine{Key: keyOf("refusals", j.Path, j.Created), UID: j.UID}
+	fact = toldLine{Key: jobKey("refusals", j.ID()), UID: j.UID}
 	if i, is := t.known[fact.Key]; is {
 		fact = t.lines[i]
 	}
-	total := uint64(0)
-	for i := range j.Devices {
-		total += j.Devices[i].Refused
-	}
 	before := fact.Counted
 	fact.Seen += seen
-	fact.Counted = max(before, fact.Seen, total)
+	fact.Counted = max(before, fact.Seen, j.Refused())
 	return fact.Counted - before, fact
 }
 
@@ -289,7 +285,7 @@ func (t *told) trim(m *machine.Machine) {
 		keep[eventKey(&events[i])] = true
 	}
 	for i := range m.Jobs {
-		keep[keyOf("refusals", m.Jobs[i].Path, m.Jobs[i].Created)] = true
+		keep[jobKey("refusals", m.Jobs[i].ID())] = true
 	}
 	room := map[int]int{} // how many of a user are kept, with those whom it was lent
 	for key := range keep {
@@ -329,10 +325,10 @@ func (t *told) close() {
 // eventKey names an event in eight bytes, the same for all agents.
 func eventKey(e *machine.Event) uint64 {
 	id := e.ID()
-	return keyOf(id.Kind, id.Path, id.Created, id.Time, int64(id.Slot), int64(id.PID))
+	return jobKey(id.Kind, id.Job, id.Time.UnixNano(), int64(id.Slot), int64(id.PID))
 }
 
-func keyOf(kind, path string, numbers ...int64) uint64 {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %d", kind, path, numbers))
+func jobKey(kind string, id machine.JobID, numbers ...int64) uint64 {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %d %d", kind, id.Path, id.Created.UnixNano(), numbers))
 	return max(1, binary.LittleEndian.Uint64(sum[:]))
 }

@@ -94,7 +94,7 @@ func TestToldNowhere(t *testing.T) {
 
 // toldEvent is an event of a user's.
 func toldEvent(uid, number int) *machine.Event {
-	return &machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(number), UID: uid, Time: int64(number)}
+	return &machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(number), UID: uid, Time: time.Unix(0, int64(number))}
 }
 
 func reopen(t *testing.T, folder string) *told {
@@ -316,7 +316,7 @@ func TestToldEndUnseen(t *testing.T) {
 	list := reopen(t, folder)
 	names := []string{"runs", "ended", "removed", "unreadable", "renewed"}
 	for _, name := range names {
-		list.put(factOf(&machine.Event{Kind: machine.JobStarted, Path: name, Job: name, Created: 1}, &machine.Job{State: machine.Running}))
+		list.put(factOf(&machine.Event{Kind: machine.JobStarted, Path: name, Job: name, Created: time.Unix(0, 1).UTC()}, &machine.Job{State: machine.Running}))
 	}
 	list.put(factOf(&machine.Event{Kind: machine.JobStarted, Path: "told"}, &machine.Job{State: machine.Running}))
 	list.put(factOf(&machine.Event{Kind: machine.JobEnded, Path: "told"}, nil))
@@ -330,8 +330,8 @@ func TestToldEndUnseen(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	jobs := []machine.Job{{Path: "runs", Created: 1, State: machine.Running}, {Path: "ended", Created: 1, State: machine.Ended},
-		{Path: "unreadable", Error: "cut short"}, {Path: "renewed", Created: 2, State: machine.Running}}
+	jobs := []machine.Job{{Path: "runs", Created: time.Unix(0, 1).UTC(), State: machine.Running}, {Path: "ended", Created: time.Unix(0, 1).UTC(), State: machine.Ended},
+		{Path: "unreadable", Error: "cut short"}, {Path: "renewed", Created: time.Unix(0, 2).UTC(), State: machine.Running}}
 	if list = reopen(t, folder); len(list.ran) != len(names) {
 		t.Errorf("%d are taken to run", len(list.ran))
 	}
@@ -342,7 +342,7 @@ func TestToldEndUnseen(t *testing.T) {
 	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[removed]" {
 		t.Errorf("then of the whole %s have", got)
 	}
-	jobs[2] = machine.Job{Path: "unreadable", Created: 1, State: machine.Ended}
+	jobs[2] = machine.Job{Path: "unreadable", Created: time.Unix(0, 1).UTC(), State: machine.Ended}
 	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[unreadable]" {
 		t.Errorf("and when it can be read again %s", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ration/internal/agent"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -176,7 +177,7 @@ func (s *webSource) Machine() (*machine.Machine, error) {
 }
 
 // History returns the last minutes.
-func (s *webSource) History() (machine.History, error) {
+func (s *webSource) History() (node.History, error) {
 	s.mu.Lock()
 	c, local := s.client, s.local
 	s.mu.Unlock()

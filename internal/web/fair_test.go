@@ -75,7 +75,7 @@ func TestEventsOfFloodingUser(t *testing.T) {
 			after.Jobs[1].Deaths = nil
 			for range 64 {
 				now = now.Add(time.Millisecond)
-				after.Jobs[1].Deaths = append(after.Jobs[1].Deaths, machine.Death{Time: now.Add(24 * time.Hour).UnixNano(), PID: 1})
+				after.Jobs[1].Deaths = append(after.Jobs[1].Deaths, machine.Death{Time: now.Add(24 * time.Hour), PID: 1})
 			}
 			m = &after
 			line.add(m, now)
@@ -107,7 +107,7 @@ func TestEventsOfFloodingUser(t *testing.T) {
 // Nobody can make a job that has the id of another's: this is one way to make two with one sum of FNV.
 func TestJobIDs(t *testing.T) {
 	const zero = "\xd5\x6b\xb9\x53\x42\x87\x08\x36" // of which the sum is 0, and 0 stays 0 with a zero
-	if a, b := (jobKey{zero, 1}).id(), (jobKey{zero + "\x00", 1}).id(); a == b {
+	if a, b := elementID(machine.JobID{Path: zero}), elementID(machine.JobID{Path: zero + "\x00"}); a == b {
 		t.Errorf("both are %s", a)
 	}
 }

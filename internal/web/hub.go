@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -226,12 +225,10 @@ func render(name string, data any) string {
 	return strings.TrimSpace(out.String())
 }
 
-// same reports whether a job looks as it did. How often it was read is not shown.
+// same reports whether a job looks as it did.
 func (d *drawnJob) same(j *machine.Job, colour string, mayChange bool) bool {
 	if d.colour != colour || d.mayChange != mayChange {
 		return false
 	}
-	before, now := d.job, *j
-	before.Reads, now.Reads = machine.Reads{}, machine.Reads{}
-	return reflect.DeepEqual(&before, &now)
+	return j.Same(&d.job)
 }

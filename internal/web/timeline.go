@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -30,11 +29,10 @@ func (t *timeline) add(m *machine.Machine, now time.Time) {
 	for _, e := range machine.Events(&t.last, m, now) {
 		if id := e.ID(); !t.known[id] {
 			t.known[id] = true
-			e.Time = min(e.Time, now.UnixNano())
 			t.events = append(t.events, e)
 		}
 	}
-	slices.SortStableFunc(t.events, func(a, b machine.Event) int { return cmp.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(t.events, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 	t.last = *m
 	if len(t.known) <= 2*maxKnown {
 		return
@@ -107,16 +105,16 @@ func (t *timeline) lines() (newest []int, times map[int]int) {
 
 // view returns the latest, the newest first.
 func (t *timeline) view(m *machine.Machine, owners bool) (out []eventView) {
-	there := map[jobKey]bool{}
+	there := map[machine.JobID]bool{}
 	for i := range m.Jobs {
-		there[keyOf(&m.Jobs[i])] = true
+		there[m.Jobs[i].ID()] = true
 	}
 	newest, times := t.lines()
 	for _, at := range t.fairly(newest, shownEvents) {
 		e := &t.events[at]
 		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(job.Job{Name: e.Job, Path: e.Path}.Title()), Text: sentence(e.Text), Times: times[at]}
-		if key := (jobKey{e.Path, e.Created}); there[key] {
-			v.Href = "#" + key.id()
+		if key := e.JobID(); there[key] {
+			v.Href = "#" + elementID(key)
 		}
 		if owners {
 			v.Owner = e.Owner
@@ -134,13 +132,12 @@ func sameRequest(a, b *machine.Refusal) bool {
 // sentence makes a text of a job's one line with its period.
 func sentence(text string) string { return termtext.Printable(text) + "." }
 
-// clock renders a time that is kept as Unix nanoseconds.
-func clock(ns int64) (people, programs string) {
-	if ns == 0 {
+// clock renders a time.
+func clock(t time.Time) (people, programs string) {
+	if t.IsZero() {
 		return "", ""
 	}
-	t := time.Unix(0, ns)
-	return t.Format(time.TimeOnly), t.UTC().Format(time.RFC3339)
+	return t.Local().Format(time.TimeOnly), t.UTC().Format(time.RFC3339)
 }
 
 func plural(n int, one, many string) string { return humanfmt.Plural(n, one, many) }

@@ -25,6 +25,7 @@ import (
 	"sync"
 
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -35,7 +36,7 @@ type Source interface {
 	// Machine returns the machine as the viewer may see it. It is not changed by anybody.
 	Machine() (*machine.Machine, error)
 	// History returns the last minutes. It is asked once, for those before the page was opened.
-	History() (machine.History, error)
+	History() (node.History, error)
 }
 
 // Options say what a page shows, and to whom.

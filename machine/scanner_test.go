@@ -16,23 +16,24 @@ import (
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
+	"ration/internal/scan"
 )
 
-// readerAt returns a Reader of an empty folder of jobs, with patience for a slow machine.
-func readerAt(t *testing.T) (*Reader, string) {
+// scannerAt returns a Reader of an empty folder of jobs, with patience for a slow machine.
+func scannerAt(t *testing.T) (*scanner, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "jobs")
 	t.Setenv(job.EnvFolder, dir)
 	t.Setenv(job.EnvRegion, "")
-	r := NewReader()
+	r := newScanner(scan.Options{})
 	r.patience = time.Minute
 	t.Cleanup(r.Close)
 	return r, dir
 }
 
-func mustRead(t *testing.T, r *Reader) (Machine, bool) {
+func mustScan(t *testing.T, r *scanner) (Machine, bool) {
 	t.Helper()
-	m, changed, err := r.Read()
+	m, changed, err := r.scan(true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func member(t *testing.T, name string) (*region.Region, *region.Slot) {
 	return reg, s
 }
 
-func (r *Reader) readsOf(name string) int {
+func (r *scanner) readsOf(name string) int {
 	for _, w := range r.users[ownUser].state.jobs {
 		if w.name == name {
 			return w.reads
@@ -68,9 +69,9 @@ func (r *Reader) readsOf(name string) int {
 }
 
 // A job is read again when anything of it has changed, and only then.
-func TestReaderReadsWhatChanged(t *testing.T) {
-	r, _ := readerAt(t)
-	if m, changed := mustRead(t, r); len(m.Jobs) != 0 || !changed {
+func TestScannerReadsWhatChanged(t *testing.T) {
+	r, _ := scannerAt(t)
+	if m, changed := mustScan(t, r); len(m.Jobs) != 0 || !changed {
 		t.Fatalf("got %+v, %v", m, changed)
 	}
 	reg, s := member(t, "one")
@@ -83,7 +84,7 @@ func TestReaderReadsWhatChanged(t *testing.T) {
 		}
 		return 0
 	}
-	m, changed := mustRead(t, r)
+	m, changed := mustScan(t, r)
 	if len(m.Jobs) != 2 || !changed {
 		t.Fatalf("got %+v, %v", m, changed)
 	}
@@ -91,10 +92,10 @@ func TestReaderReadsWhatChanged(t *testing.T) {
 		for _, w := range r.users[ownUser].state.jobs {
 			w.due = time.Time{}
 		}
-		r.users[ownUser].state.due = time.Time{}
+		r.users[ownUser].state.rested = time.Time{}
 	}
 	settle()
-	mustRead(t, r)
+	mustScan(t, r)
 	before := r.readsOf("two")
 	for i, change := range []func() error{
 		func() error { return s.Charge(0, abi.Data, 1<<20) },
@@ -107,15 +108,15 @@ func TestReaderReadsWhatChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		had := r.readsOf("one")
-		if _, changed := mustRead(t, r); !changed || r.readsOf("one") != had+1 {
+		if _, changed := mustScan(t, r); !changed || r.readsOf("one") != had+1 {
 			t.Errorf("change %d was not noticed", i)
 		}
 		settle()
-		if _, changed := mustRead(t, r); changed {
+		if _, changed := mustScan(t, r); changed {
 			t.Errorf("after change %d nothing has changed", i)
 		}
 	}
-	m, _ = mustRead(t, r)
+	m, _ = mustScan(t, r)
 	if used(m, "one") != 1<<19 || r.readsOf("two") != before {
 		t.Errorf("%d used, two was read %d times", used(m, "one"), r.readsOf("two")-before)
 	}
@@ -134,14 +135,14 @@ func refusedOnly(err error) error {
 
 // A process that dies changes nothing in the region, and is noticed all the same; as are a job
 // that was removed, and another of its name.
-func TestReaderNoticesDeath(t *testing.T) {
-	r, dir := readerAt(t)
+func TestScannerNoticesDeath(t *testing.T) {
+	r, dir := scannerAt(t)
 	path, err := job.MakeFolder("short")
 	if err != nil {
 		t.Fatal(err)
 	}
 	holder := startHolders(t, path)
-	m, _ := mustRead(t, r)
+	m, _ := mustScan(t, r)
 	if len(m.Jobs) != 1 || m.Jobs[0].State != Running || m.Jobs[0].Processes[0].State != Live {
 		t.Fatalf("got %+v", m.Jobs)
 	}
@@ -150,7 +151,7 @@ func TestReaderNoticesDeath(t *testing.T) {
 	}
 	_ = holder.Wait()
 	r.users[ownUser].state.jobs[path].due = time.Time{}
-	m, changed := mustRead(t, r)
+	m, changed := mustScan(t, r)
 	if !changed || m.Jobs[0].Processes[0].State != Dead || m.Jobs[0].State != Ended {
 		t.Fatalf("%v, %+v", changed, m.Jobs)
 	}
@@ -172,19 +173,19 @@ func TestReaderNoticesDeath(t *testing.T) {
 	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
 	}
-	if m, changed := mustRead(t, r); !changed || len(m.Jobs) != 0 {
+	if m, changed := mustScan(t, r); !changed || len(m.Jobs) != 0 {
 		t.Fatalf("%v, %+v", changed, m.Jobs)
 	}
 	member(t, "short")
-	if m, changed := mustRead(t, r); !changed || len(m.Jobs) != 1 || m.Jobs[0].State != Running {
+	if m, changed := mustScan(t, r); !changed || len(m.Jobs) != 1 || m.Jobs[0].State != Running {
 		t.Fatalf("%v, %+v", changed, m.Jobs)
 	}
 }
 
 // A process that is about to end has no lock any more, and is not dead yet. When it has ended, neither
 // the words of the region nor its locks change: a Reader that has seen it in between looks again.
-func TestReaderNoticesEndOfEnding(t *testing.T) {
-	r, _ := readerAt(t)
+func TestScannerNoticesEndOfEnding(t *testing.T) {
+	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
 	if err != nil {
 		t.Fatal(err)
@@ -192,9 +193,9 @@ func TestReaderNoticesEndOfEnding(t *testing.T) {
 	holder := startHolders(t, path)
 	look := func() Machine {
 		if w := r.users[ownUser]; w != nil && w.state.jobs[path] != nil {
-			w.state.due, w.state.jobs[path].due = time.Time{}, time.Time{} // whatever it has cost
+			w.state.rested, w.state.jobs[path].due = time.Time{}, time.Time{} // whatever it has cost
 		}
-		m, _ := mustRead(t, r)
+		m, _ := mustScan(t, r)
 		return m
 	}
 	state := func(m Machine) string {
@@ -223,31 +224,31 @@ func TestReaderNoticesEndOfEnding(t *testing.T) {
 	}
 	_ = holder.Wait()
 	for i := range 2 {
-		if got := state(look()); got != Ending || i == 0 && r.PutOff().IsZero() {
-			t.Fatalf("it is %s; %v that it wants to look again soon", got, !r.PutOff().IsZero())
+		if got := state(look()); got != Ending || i == 0 && r.due.IsZero() {
+			t.Fatalf("it is %s; %v that it wants to look again soon", got, !r.due.IsZero())
 		}
 	}
 	if err := files.Close(); err != nil {
 		t.Fatal(err)
 	}
 	w := r.users[ownUser].state.jobs[path] // it has been so for long: then it is read now and then
-	w.unsettled, w.read = w.unsettled.Add(-settleTime), w.read.Add(-endingAge)
+	w.endingSince, w.read = w.endingSince.Add(-settleTime), w.read.Add(-endingAge)
 	if got := state(look()); got != Dead {
 		t.Fatalf("it is %s", got)
 	}
 	had := r.readsOf("train") // the dead that nobody reaps are no reason to read it again and again
 	look()
 	look()
-	if n := r.readsOf("train"); n != had || !r.PutOff().IsZero() {
+	if n := r.readsOf("train"); n != had || !r.due.IsZero() {
 		t.Errorf("it was read %d times more", n-had)
 	}
 }
 
 // Of thousands of jobs that have ended the latest are read, and no other; one in whose folder
 // another begins is noticed by a hint, and without one in a while.
-func TestReaderEndedJobs(t *testing.T) {
+func TestScannerEndedJobs(t *testing.T) {
 	const many = 300
-	r, dir := readerAt(t)
+	r, dir := scannerAt(t)
 	content := regionBytes(t)
 	for i := range many {
 		folder := filepath.Join(dir, fmt.Sprintf("old-%03d", i))
@@ -263,7 +264,7 @@ func TestReaderEndedJobs(t *testing.T) {
 			}
 		}
 	}
-	m, _ := mustRead(t, r)
+	m, _ := mustScan(t, r)
 	if len(m.Jobs) != keptEnded || m.Hidden != many-keptEnded {
 		t.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
 	}
@@ -294,11 +295,11 @@ func TestReaderEndedJobs(t *testing.T) {
 	}
 	begin("old-007")
 	r.Hint(filepath.Join(dir, "old-007"))
-	r.users[ownUser].state.due = time.Time{}
-	m, _ = mustRead(t, r)
-	for !r.PutOff().IsZero() { // it was read a moment ago, for long where the machine is slow
-		r.users[ownUser].state.due = time.Time{}
-		m, _ = mustRead(t, r)
+	r.users[ownUser].state.rested = time.Time{}
+	m, _ = mustScan(t, r)
+	for !r.due.IsZero() { // it was read a moment ago, for long where the machine is slow
+		r.users[ownUser].state.rested = time.Time{}
+		m, _ = mustScan(t, r)
 	}
 	if running(m) != 1 {
 		t.Errorf("the hint was not followed")
@@ -306,8 +307,8 @@ func TestReaderEndedJobs(t *testing.T) {
 	begin("old-008")
 	found := false
 	for range endedRounds + 1 {
-		r.users[ownUser].state.due = time.Time{}
-		m, _ := mustRead(t, r)
+		r.users[ownUser].state.rested = time.Time{}
+		m, _ := mustScan(t, r)
 		found = found || running(m) == 2
 	}
 	if !found {
@@ -336,10 +337,10 @@ func regionBytes(t *testing.T) []byte {
 // A user whose folder does not answer keeps nobody else, and is waited for once. What a look has
 // found that ended when nobody waited for it is in the next Read, and so is what was hinted at
 // meanwhile.
-func TestReaderLeavesSilentUserAlone(t *testing.T) {
-	r, dir := readerAt(t)
+func TestScannerLeavesSilentUserAlone(t *testing.T) {
+	r, dir := scannerAt(t)
 	member(t, "mine")
-	mustRead(t, r) // the first look at it may take long
+	mustScan(t, r) // the first look at it may take long
 	theirs := filepath.Join(filepath.Dir(dir), "theirs")
 	content := regionBytes(t)
 	for i := range 4 {
@@ -350,17 +351,17 @@ func TestReaderLeavesSilentUserAlone(t *testing.T) {
 		}
 	}
 	gate := make(chan struct{})
-	u := newUserReader(61000, "the folder of jobs of user 61000", nil)
+	u := newUserScan(61000, "the folder of jobs of user 61000", nil)
 	u.setPaths(func() []string { <-gate; return []string{theirs} }, nil)
 	r.users[61000] = u
 	r.patience = time.Second / 10
 	silent := func() bool {
-		m, _ := mustRead(t, r)
+		m, _ := mustScan(t, r)
 		return len(m.Jobs) > 0 && m.Jobs[0].Name == "mine" &&
 			slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "61000") })
 	}
 	states := func() (ended, running int, changed bool) {
-		m, changed := mustRead(t, r)
+		m, changed := mustScan(t, r)
 		for _, f := range m.Findings {
 			t.Errorf("got %+v", f)
 		}
@@ -414,8 +415,8 @@ func TestReaderLeavesSilentUserAlone(t *testing.T) {
 	<-u.done
 	r.patience = time.Minute
 	ended, running, _ := states()
-	for ; !r.PutOff().IsZero(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
-		u.state.due = time.Time{}
+	for ; !r.due.IsZero(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
+		u.state.rested = time.Time{}
 	}
 	if ended != 3 || running != 1 {
 		t.Errorf("%d ended, %d running after a hint that came while it did not answer", ended, running)
@@ -423,8 +424,8 @@ func TestReaderLeavesSilentUserAlone(t *testing.T) {
 }
 
 // As root it finds the jobs of others as Read does.
-func TestReaderOfAllUsers(t *testing.T) {
-	r, dir := readerAt(t)
+func TestScannerOfAllUsers(t *testing.T) {
+	r, dir := scannerAt(t)
 	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.places, r.allUsers = places, func() bool { return true }
 	folder := filepath.Join(places.Runtime, "61000", "ration", "theirs")
@@ -452,7 +453,7 @@ func TestReaderOfAllUsers(t *testing.T) {
 		}
 		return false
 	}
-	m, _ := mustRead(t, r)
+	m, _ := mustScan(t, r)
 	if !has(m, filepath.Join(folder, job.RegionName)) {
 		t.Errorf("the user's job is missing: %+v", m.Jobs)
 	}
@@ -462,8 +463,8 @@ func TestReaderOfAllUsers(t *testing.T) {
 }
 
 // A limit that an operator changes is in no word of the region, and is noticed.
-func TestReaderNoticesOperatorsLimit(t *testing.T) {
-	r, _ := readerAt(t)
+func TestScannerNoticesOperatorsLimit(t *testing.T) {
+	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("kept")
 	if err != nil {
 		t.Fatal(err)
@@ -474,7 +475,7 @@ func TestReaderNoticesOperatorsLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	member(t, "kept")
-	if m, _ := mustRead(t, r); m.Jobs[0].Devices[0].Limit != 1<<30 {
+	if m, _ := mustScan(t, r); m.Jobs[0].Devices[0].Limit != 1<<30 {
 		t.Fatalf("got %+v", m.Jobs)
 	}
 	reg, err := region.OpenForLimits(path)
@@ -486,7 +487,7 @@ func TestReaderNoticesOperatorsLimit(t *testing.T) {
 	}
 	_ = reg.Close()
 	r.users[ownUser].state.jobs[path].due = time.Time{}
-	if m, changed := mustRead(t, r); !changed || m.Jobs[0].Devices[0].Limit != 1<<29 {
+	if m, changed := mustScan(t, r); !changed || m.Jobs[0].Devices[0].Limit != 1<<29 {
 		t.Errorf("%v, %+v", changed, m.Jobs[0].Devices)
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 // A refusal that was read in the middle of being written is shown when it is written, though no word
 // that tells of changes changes then. One that never will be does not have the job read for ever.
-func TestReaderSeesWhatWasBeingWritten(t *testing.T) {
-	r, dir := readerAt(t)
+func TestScannerSeesWhatWasBeingWritten(t *testing.T) {
+	r, dir := scannerAt(t)
 	_, slot := member(t, "train")
 	if err := slot.Charge(0, abi.Data, 1<<50); err == nil {
 		t.Fatal("there is no limit")
@@ -43,26 +43,26 @@ func TestReaderSeesWhatWasBeingWritten(t *testing.T) {
 	shown := func() int {
 		t.Helper()
 		if u := r.users[ownUser]; u != nil { // not the machine's speed is tested
-			u.state.due, u.state.jobs[path].due = time.Time{}, time.Time{}
+			u.state.rested, u.state.jobs[path].due = time.Time{}, time.Time{}
 		}
-		m, _ := mustRead(t, r)
+		m, _ := mustScan(t, r)
 		return len(m.Jobs[0].Refusals)
 	}
 	write(1)
-	if n := shown(); n != 0 || r.PutOff().IsZero() {
-		t.Fatalf("%d refusals, and another look at %v", n, r.PutOff())
+	if n := shown(); n != 0 || r.due.IsZero() {
+		t.Fatalf("%d refusals, and another look at %v", n, r.due)
 	}
 	write(2)
-	if n := shown(); n != 1 || !r.PutOff().IsZero() {
-		t.Fatalf("%d refusals, and another look at %v", n, r.PutOff())
+	if n := shown(); n != 1 || !r.due.IsZero() {
+		t.Fatalf("%d refusals, and another look at %v", n, r.due)
 	}
 	write(1)
 	w := r.users[ownUser].state.jobs[path]
 	w.sum++ // so that it is read
 	shown()
-	w.unwritten = w.unwritten.Add(-settleTime)
+	w.writingSince = w.writingSince.Add(-settleTime)
 	reads := w.reads
-	if shown(); w.reads != reads || !r.PutOff().IsZero() {
+	if shown(); w.reads != reads || !r.due.IsZero() {
 		t.Errorf("what will never be written had it read %d times", w.reads-reads)
 	}
 }

@@ -14,12 +14,12 @@ import (
 // A look at what was hinted at sees that and nothing else, but for what it has to see: a job that is
 // new, and one that was put off. A look at all sees the rest.
 func TestReadHinted(t *testing.T) {
-	r, dir := readerAt(t)
+	r, dir := scannerAt(t)
 	_, one := member(t, "one")
 	_, two := member(t, "two")
 	hinted := func() Machine {
 		t.Helper()
-		m, _, err := r.ReadHinted()
+		m, _, err := r.scan(false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,20 +56,20 @@ func TestReadHinted(t *testing.T) {
 	r.Hint(filepath.Join(dir, "two"))
 	check("with one", hinted(), 1<<20, 2<<20)
 	due(time.Time{})
-	m, _ := mustRead(t, r)
+	m, _ := mustScan(t, r)
 	check("all", m, 2<<20, 2<<20)
 	anHour := time.Now().Add(time.Hour)
 	due(anHour)
 	charge()
 	r.Hint(filepath.Join(dir, "one"))
 	check("not due", hinted(), 2<<20, 2<<20)
-	if !r.PutOff().Equal(anHour) {
-		t.Errorf("put off until %v", r.PutOff())
+	if !r.due.Equal(anHour) {
+		t.Errorf("put off until %v", r.due)
 	}
 	due(time.Time{})
 	check("due, and without another hint", hinted(), 3<<20, 2<<20)
 	due(time.Now().Add(time.Hour))
-	m, _ = mustRead(t, r)
+	m, _ = mustScan(t, r)
 	check("all, and not due", m, 3<<20, 2<<20)
 	due(time.Time{})
 	check("due, and nobody has hinted at it", hinted(), 3<<20, 3<<20)
@@ -83,19 +83,19 @@ func TestReadHinted(t *testing.T) {
 
 // A job that has changed, was not due, and is again as it was when it was read, waits for nothing.
 func TestChangedAndBack(t *testing.T) {
-	r, dir := readerAt(t)
+	r, dir := scannerAt(t)
 	member(t, "one")
-	mustRead(t, r)
+	mustScan(t, r)
 	w := r.users[ownUser].state.jobs[filepath.Join(dir, "one", job.RegionName)]
 	w.due = time.Now().Add(time.Hour)
 	w.sum++
 	r.Hint(w.folder)
-	if mustRead(t, r); r.PutOff().IsZero() || !w.wants(time.Now()) {
-		t.Fatalf("put off until %v", r.PutOff())
+	if mustScan(t, r); r.due.IsZero() || !w.wants(time.Now()) {
+		t.Fatalf("put off until %v", r.due)
 	}
 	w.sum--
-	if mustRead(t, r); !r.PutOff().IsZero() || w.wants(time.Now()) {
-		t.Errorf("put off until %v", r.PutOff())
+	if mustScan(t, r); !r.due.IsZero() || w.wants(time.Now()) {
+		t.Errorf("put off until %v", r.due)
 	}
 }
 

@@ -16,12 +16,12 @@ import (
 // However many readers there are, a bounded number of looks is under way, each with a thread; and one that
 // does not end keeps no other from its place.
 func TestLooksTakePlaces(t *testing.T) {
-	places := make(chan struct{}, maxLooking)
+	permits := make(chan struct{}, maxScans)
 	var inside atomic.Int32
 	entered, gate := make(chan struct{}, 1000), make(chan struct{})
-	var all []*userReader
-	for range 5 * maxLooking {
-		u := newUserReader(7, "a user", nil)
+	var all []*userScan
+	for range 5 * maxScans {
+		u := newUserScan(7, "a user", nil)
 		u.setPaths(func() []string {
 			inside.Add(1)
 			entered <- struct{}{}
@@ -30,15 +30,15 @@ func TestLooksTakePlaces(t *testing.T) {
 			return nil
 		}, nil)
 		all = append(all, u)
-		u.start(time.Now(), nil, bounds{1, 1}, true, places)
+		u.start(time.Now(), nil, bounds{1, 1}, true, permits)
 	}
-	for range maxLooking {
+	for range maxScans {
 		<-entered
 	}
 	for range 1000 {
 		runtime.Gosched()
 	}
-	if n := inside.Load(); n != maxLooking {
+	if n := inside.Load(); n != maxScans {
 		t.Errorf("%d are under way", n)
 	}
 	over := make(chan struct{})
@@ -48,22 +48,22 @@ func TestLooksTakePlaces(t *testing.T) {
 			t.Error("it has answered")
 		}
 	}
-	u := newUserReader(8, "another", nil)
-	u.start(time.Now(), nil, bounds{1, 1}, true, places)
+	u := newUserScan(8, "another", nil)
+	u.start(time.Now(), nil, bounds{1, 1}, true, permits)
 	<-u.done
 	close(gate)
 	for _, u := range all {
 		<-u.done
 	}
-	for range maxLooking { // all are free again
-		places <- struct{}{}
+	for range maxScans { // all are free again
+		permits <- struct{}{}
 	}
 }
 
 // A region outside the folders of jobs that was removed while a process has it locked is shown, and keeps
 // no other of that user's from being looked at.
-func TestReaderOfRemovedRegions(t *testing.T) {
-	r, _ := readerAt(t)
+func TestScannerOfRemovedRegions(t *testing.T) {
+	r, _ := scannerAt(t)
 	r.allUsers, r.places = func() bool { return true }, job.Places{}
 	var paths []string
 	for range 3 {
@@ -75,7 +75,7 @@ func TestReaderOfRemovedRegions(t *testing.T) {
 			}
 		}
 	}
-	m, _ := mustRead(t, r)
+	m, _ := mustScan(t, r)
 	for i, path := range paths {
 		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return strings.HasPrefix(j.Path, path) })
 		if at < 0 || m.Jobs[at].State != Running || (m.Jobs[at].Error == "") != (i == 2) {

@@ -1,4 +1,4 @@
-package node
+package machine
 
 import (
 	"errors"
@@ -9,29 +9,28 @@ import (
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/termtext"
-	"ration/machine"
 )
 
-// Bounds below which nothing is worth a sentence.
+// Bounds below which there is no finding.
 const (
 	minDrift    = 64 << 20 // bytes; or driftShare of what the process holds, if that is more
-	driftShare  = 50       // one part of so many: 2 %
+	driftShare  = 50       // 2 %
 	minOutside  = 64 << 20 // bytes that a process of no job holds
-	maxFindings = 64       // of one kind and one user: a job with a thousand processes has one cause
+	maxFindings = 64       // of one kind and one user
 )
 
 // driftBound is how far the driver's count may be from ours.
 func driftBound(held uint64) uint64 { return max(minDrift, held/driftShare) }
 
-// Findings returns what an operator should know of a machine.
-func Findings(m *machine.Machine) (out []machine.Finding) {
+// findingsOf returns what an operator should know of a machine.
+func findingsOf(m *Machine) (out []Finding) {
 	type of struct {
 		kind    string
 		account int
 	}
 	count := map[of]int{}
-	addOf := func(uid int) func(machine.Finding) {
-		return func(f machine.Finding) {
+	addOf := func(uid int) func(Finding) {
+		return func(f Finding) {
 			key := of{f.Kind, accountOf(uid)}
 			if count[key]++; count[key] <= maxFindings {
 				out = append(out, f)
@@ -42,12 +41,12 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, job.User())) {
-			who, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
+			jobs, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
 			if g.Jobs == 1 {
 				left = "alone, and may find none left within its limit"
 			}
-			add(machine.Finding{Kind: machine.Overbooked, Device: g.Device,
-				Text:   fmt.Sprintf("device %d is overbooked: %s %s of its %s %s", g.Device, who, humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total), left),
+			add(Finding{Kind: Overbooked, Device: g.Device,
+				Text:   fmt.Sprintf("device %d is overbooked: %s %s of its %s %s", g.Device, jobs, humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total), left),
 				Remedy: "lower a limit with ration limit, or start fewer jobs there"})
 		}
 	}
@@ -56,7 +55,7 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	}
 	for _, o := range m.Outside {
 		if o.Used >= minOutside {
-			addOf(o.UID)(machine.Finding{Kind: machine.OutsideJobs, Device: o.Device, PID: o.PID,
+			addOf(o.UID)(Finding{Kind: OutsideJobs, Device: o.Device, PID: o.PID,
 				Text:   fmt.Sprintf("%s holds %s of device %d, and belongs to no job", outsideName(o), humanfmt.Bytes(o.Used), o.Device),
 				Remedy: "start it with ration run, so that it has a limit"})
 		}
@@ -64,13 +63,13 @@ func Findings(m *machine.Machine) (out []machine.Finding) {
 	return out
 }
 
-// accountOf is another one in tests.
+// accountOf is replaced by tests.
 var accountOf = proc.Account
 
-// knownTotal returns how large jobs know a device to be; 0 where none does. Under a policy the driver
-// tells the programs of a user, and so this one, that the device has what their job may have of it. To root
-// it tells how large the device is, and what others' jobs say must not hide from it that they have more.
-func knownTotal(m *machine.Machine, uuid string, viewer int) (total uint64) {
+// knownTotal returns the size of a device as jobs know it, or 0. Under a policy, the driver reports to an
+// ordinary user's programs, and so to this one, their job's limit as the size of the device. To root it
+// reports the true size, and what jobs claim must not hide from root that they hold more.
+func knownTotal(m *Machine, uuid string, viewer int) (total uint64) {
 	if viewer == 0 {
 		return 0
 	}
@@ -84,7 +83,7 @@ func knownTotal(m *machine.Machine, uuid string, viewer int) (total uint64) {
 	return total
 }
 
-func outsideName(o machine.Outside) string {
+func outsideName(o Outside) string {
 	switch {
 	case o.Name == "":
 		return fmt.Sprintf("pid %d, which cannot be seen from here,", o.PID)
@@ -94,17 +93,17 @@ func outsideName(o machine.Outside) string {
 	return fmt.Sprintf("%s (pid %d) of user %s", o.Name, o.PID, o.User)
 }
 
-// jobFindings adds what is to be known of one job.
-func jobFindings(j *machine.Job, add func(machine.Finding)) {
-	of := machine.Finding{Device: -1, Job: j.Title(), Path: j.Path}
+// jobFindings adds the findings of one job.
+func jobFindings(j *Job, add func(Finding)) {
+	of := Finding{Device: -1, Job: j.Title(), Path: j.Path}
 	if j.Err() != nil {
 		f := of
-		f.Kind, f.Text = machine.Unreadable, termtext.Printable(fmt.Sprintf("job %s cannot be read: %s", j.Title(), j.Error))
+		f.Kind, f.Text = Unreadable, termtext.Printable(fmt.Sprintf("job %s cannot be read: %s", j.Title(), j.Error))
 		f.Remedy = "end its processes, and remove it with ration rm"
 		switch {
-		case j.State == machine.Ended && errors.Is(j.Err(), machine.ErrVersion):
+		case j.State == Ended && errors.Is(j.Err(), ErrVersion):
 			f.Remedy = "remove it with ration rm"
-		case j.State == machine.Ended:
+		case j.State == Ended:
 			f.Remedy = "remove it with ration rm --force"
 		}
 		add(f)
@@ -112,21 +111,19 @@ func jobFindings(j *machine.Job, add func(machine.Finding)) {
 	}
 	dead, held := 0, uint64(0)
 	for _, p := range j.Processes {
-		if p.State == machine.Dead {
+		if p.State == Dead {
 			dead++
-			for _, h := range p.Holdings {
-				held += min(h.Total, ^held)
-			}
+			held += min(p.Held(), ^held)
 		}
 		for _, h := range p.Holdings {
-			if h.DriverNow && p.State != machine.Dead {
+			if h.DriverNow && p.State != Dead {
 				addDrift(of, p, h, add)
 			}
 		}
 	}
 	if dead > 0 {
 		f := of
-		f.Kind = machine.DeadProcesses
+		f.Kind = DeadProcesses
 		f.Text = fmt.Sprintf("job %s counts %s for %s that did not leave", j.Title(), humanfmt.Bytes(held), humanfmt.Plural(dead, "dead process", "dead processes"))
 		f.Remedy = "nothing need be done: the next request that needs it gets it, and ration ps of the job's user returns it at once"
 		add(f)
@@ -137,7 +134,7 @@ func jobFindings(j *machine.Job, add func(machine.Finding)) {
 		}
 		if reason := unkept(j, d.Device); reason != "" {
 			f := of
-			f.Kind, f.Device = machine.ShareUnkept, d.Device
+			f.Kind, f.Device = ShareUnkept, d.Device
 			f.Text = termtext.Printable(fmt.Sprintf("the share of job %s of device %d's time is not enforced: %s", j.Title(), d.Device, reason))
 			f.Remedy = "see ration why " + j.Title()
 			add(f)
@@ -145,7 +142,7 @@ func jobFindings(j *machine.Job, add func(machine.Finding)) {
 	}
 }
 
-func addDrift(of machine.Finding, p machine.Process, h machine.Holding, add func(machine.Finding)) {
+func addDrift(of Finding, p Process, h Holding, add func(Finding)) {
 	f, more, word := of, h.Driver, "more"
 	if h.Driver >= h.Total {
 		more -= h.Total
@@ -155,7 +152,7 @@ func addDrift(of machine.Finding, p machine.Process, h machine.Holding, add func
 	if more <= driftBound(h.Total) {
 		return
 	}
-	f.Kind, f.Device, f.PID = machine.Drift, h.Device, p.HostPID
+	f.Kind, f.Device, f.PID = Drift, h.Device, p.HostPID
 	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s (pid %s) on device %d",
 		humanfmt.Bytes(more), word, of.Job, termtext.Printable(p.Name), humanfmt.Claim(fmt.Sprint(p.HostPID), p.Verified), h.Device)
 	f.Remedy = "look again: if it stays, the process takes memory in a way that is not counted (see docs/coverage.md)"
@@ -165,13 +162,13 @@ func addDrift(of machine.Finding, p machine.Process, h machine.Holding, add func
 	add(f)
 }
 
-// unkept returns why the share of a job is not enforced in one of its processes, or "".
-func unkept(j *machine.Job, device int) string {
+// unkept returns why the share of a job is not enforced in one of its processes; "" if it is.
+func unkept(j *Job, device int) string {
 	for _, p := range j.Processes {
-		i := slices.IndexFunc(p.Holdings, func(h machine.Holding) bool {
-			return h.Device == device && h.Compute != nil && h.Compute.State == machine.NotEnforced
+		i := slices.IndexFunc(p.Holdings, func(h Holding) bool {
+			return h.Device == device && h.Compute != nil && h.Compute.State == NotEnforced
 		})
-		if i >= 0 && p.State != machine.Dead {
+		if i >= 0 && p.State != Dead {
 			return p.Holdings[i].Compute.Reason
 		}
 	}

@@ -45,26 +45,26 @@ func keepFiles(t *testing.T, path string, slot int) (release func()) {
 // more than any other: to ask every process of the machine who has its files is for one that has been
 // ending for long, and then that does not keep the job from being read. The sign that comes when the
 // process has ended makes the job be read, however long that took.
-func TestReaderSeesAProcessThatEnds(t *testing.T) {
-	r, _ := readerAt(t)
+func TestScannerSeesAProcessThatEnds(t *testing.T) {
+	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, second := startHolders(t, path), startHolders(t, path)
-	var w *watched
+	var w *tracked
 	// It is not the machine's speed that is tested: what a read has cost is forgotten.
 	look := func(hint bool) map[int]Process {
 		t.Helper()
 		if u := r.users[ownUser]; u != nil {
-			u.state.due, w.due = time.Time{}, time.Time{}
+			u.state.rested, w.due = time.Time{}, time.Time{}
 		}
-		read := r.Read
+		all := true
 		if hint {
-			read = r.ReadHinted
+			all = false
 			r.Hint(filepath.Dir(path))
 		}
-		m, _, err := read()
+		m, _, err := r.scan(all)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestReaderSeesAProcessThatEnds(t *testing.T) {
 	kill(first)
 	check("one begins to end", look(true), Ending, Live, 0)
 	check("and the clock makes it look", look(false), Ending, Live, 0)
-	w.unsettled = w.unsettled.Add(-settleTime)
+	w.endingSince = w.endingSince.Add(-settleTime)
 	check("it takes long", look(false), Ending, Live, 1)
 	if !w.askDue.After(time.Now()) {
 		t.Error("who has its files is asked again at once")
@@ -122,28 +122,28 @@ func TestReaderSeesAProcessThatEnds(t *testing.T) {
 	}
 	releaseOther()
 	check("it ends", look(false), Ending, Dead, 1)
-	w.unsettled, w.askDue = w.unsettled.Add(-settleTime), time.Now().Add(time.Hour)
+	w.endingSince, w.askDue = w.endingSince.Add(-settleTime), time.Now().Add(time.Hour)
 	release()
 	check("the first ends, and there is a sign", look(true), Dead, Dead, 1)
 }
 
 // What it costs to ask who has files does not count as what the job costs.
 func TestAskingDelaysNoRead(t *testing.T) {
-	r, _ := readerAt(t)
+	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
 	if err != nil {
 		t.Fatal(err)
 	}
 	holder := startHolders(t, path)
-	mustRead(t, r)
+	mustScan(t, r)
 	w := r.users[ownUser].state.jobs[path]
 	t.Cleanup(keepFiles(t, path, w.job.Processes[0].Slot))
 	if err := holder.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = holder.Wait()
-	w.due, r.users[ownUser].state.due = time.Time{}, time.Time{}
-	mustRead(t, r)
+	w.due, r.users[ownUser].state.rested = time.Time{}, time.Time{}
+	mustScan(t, r)
 	if w.job.Processes[0].State != Ending {
 		t.Fatalf("it is %s", w.job.Processes[0].State)
 	}
@@ -155,8 +155,8 @@ func TestAskingDelaysNoRead(t *testing.T) {
 }
 
 // While a user's jobs rest, as they have cost much, a process that has ended is noticed; all else waits.
-func TestReaderNoticesDeathInTheRest(t *testing.T) {
-	r, dir := readerAt(t)
+func TestScannerNoticesDeathInTheRest(t *testing.T) {
+	r, dir := scannerAt(t)
 	_, slot := member(t, "busy")
 	path, err := job.MakeFolder("train")
 	if err != nil {
@@ -164,9 +164,9 @@ func TestReaderNoticesDeathInTheRest(t *testing.T) {
 	}
 	startHolders(t, path) // so that the job goes on
 	holder := startHolders(t, path)
-	mustRead(t, r)
+	mustScan(t, r)
 	s := &r.users[ownUser].state
-	s.due = time.Now().Add(time.Hour)
+	s.rested = time.Now().Add(time.Hour)
 	for _, w := range s.jobs {
 		w.due = time.Time{}
 	}
@@ -180,24 +180,24 @@ func TestReaderNoticesDeathInTheRest(t *testing.T) {
 	had := r.readsOf("busy")
 	r.Hint(filepath.Join(dir, "busy"))
 	r.Hint(filepath.Dir(path))
-	s.endsDue = time.Now().Add(time.Minute) // also that has its bound
-	m, changed, err := r.ReadHinted()
-	if err != nil || changed || !r.PutOff().Equal(s.endsDue) || dead(m, "train") != 0 {
-		t.Fatalf("%v, %v, put off until %v, %+v", err, changed, r.PutOff(), m.Jobs)
+	s.dyingDue = time.Now().Add(time.Minute) // also that has its bound
+	m, changed, err := r.scan(false)
+	if err != nil || changed || !r.due.Equal(s.dyingDue) || dead(m, "train") != 0 {
+		t.Fatalf("%v, %v, put off until %v, %+v", err, changed, r.due, m.Jobs)
 	}
-	s.endsDue = time.Time{}
-	m, changed, err = r.ReadHinted()
+	s.dyingDue = time.Time{}
+	m, changed, err = r.scan(false)
 	if err != nil || !changed || dead(m, "train") != 1 {
 		t.Fatalf("%v, %v, %+v", err, changed, m.Jobs)
 	}
-	if n := r.readsOf("busy"); n != had || !r.PutOff().Equal(s.due) {
-		t.Errorf("the other was read %d times, and put off until %v", n-had, r.PutOff())
+	if n := r.readsOf("busy"); n != had || !r.due.Equal(s.rested) {
+		t.Errorf("the other was read %d times, and put off until %v", n-had, r.due)
 	}
-	if s.endsDue.IsZero() {
+	if s.dyingDue.IsZero() {
 		t.Error("it costs nothing")
 	}
-	s.due = time.Time{}
-	if _, _, err = r.ReadHinted(); err != nil || r.readsOf("busy") != had+1 {
+	s.rested = time.Time{}
+	if _, _, err = r.scan(false); err != nil || r.readsOf("busy") != had+1 {
 		t.Errorf("%v; after the rest it was read %d times", err, r.readsOf("busy")-had)
 	}
 }
@@ -216,7 +216,7 @@ func dead(m Machine, name string) (n int) {
 // A look for ends has a bound, as any other: what it does not come to is of the next. It opens nothing for
 // longer, and does not ask who has files.
 func TestLookForEndsIsBounded(t *testing.T) {
-	r, _ := readerAt(t)
+	r, _ := scannerAt(t)
 	names := []string{"one", "two"}
 	var holders []*exec.Cmd
 	for _, name := range names {
@@ -227,7 +227,7 @@ func TestLookForEndsIsBounded(t *testing.T) {
 		startHolders(t, path) // so that the job goes on
 		holders = append(holders, startHolders(t, path))
 	}
-	mustRead(t, r)
+	mustScan(t, r)
 	for _, h := range holders {
 		if err := h.Process.Kill(); err != nil {
 			t.Fatal(err)
@@ -236,15 +236,15 @@ func TestLookForEndsIsBounded(t *testing.T) {
 	}
 	s := &r.users[ownUser].state
 	spent := time.Duration(0)
-	s.cost = func() time.Duration { spent += endsCost/2 + 1; return spent } // so that one is enough
+	s.cost = func() time.Duration { spent += deathsCost/2 + 1; return spent } // so that one is enough
 	for _, w := range s.jobs {
 		w.due = time.Time{}
 		w.close()
 		r.Hint(filepath.Dir(w.path))
 	}
 	for want := 1; want <= len(names); want++ {
-		s.due, s.endsDue = time.Now().Add(time.Hour), time.Time{}
-		m, _, err := r.ReadHinted()
+		s.rested, s.dyingDue = time.Now().Add(time.Hour), time.Time{}
+		m, _, err := r.scan(false)
 		if got := dead(m, "one") + dead(m, "two"); err != nil || got != want {
 			t.Fatalf("%v; %d were noticed, not %d", err, got, want)
 		}
@@ -258,13 +258,13 @@ func TestLookForEndsIsBounded(t *testing.T) {
 
 // Jobs that were read at once when they were found are not read at once again: a look reads those that
 // were read longest ago, until it has cost enough.
-func TestReaderRenewsAFewAtATime(t *testing.T) {
-	r, _ := readerAt(t)
+func TestScannerRenewsAFewAtATime(t *testing.T) {
+	r, _ := scannerAt(t)
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, name := range names {
 		member(t, name)
 	}
-	mustRead(t, r)
+	mustScan(t, r)
 	s := &r.users[ownUser].state
 	for i, w := range s.active {
 		w.read, w.due = time.Now().Add(-fullAge-time.Duration(i)*time.Second), time.Time{}
@@ -278,8 +278,8 @@ func TestReaderRenewsAFewAtATime(t *testing.T) {
 	spent := time.Duration(0)
 	s.cost = func() time.Duration { spent += renewCost/2 + 1; return spent } // so that two are enough
 	for _, want := range [][5]int{{1, 1, 1, 2, 2}, {1, 2, 2, 2, 2}, {2, 2, 2, 2, 2}, {2, 2, 2, 2, 2}} {
-		s.due = time.Time{}
-		mustRead(t, r)
+		s.rested = time.Time{}
+		mustScan(t, r)
 		if got := reads(); got != want {
 			t.Fatalf("they were read %v times, not %v", got, want)
 		}

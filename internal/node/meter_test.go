@@ -1,4 +1,4 @@
-package utilization
+package node
 
 import (
 	"errors"
@@ -9,6 +9,22 @@ import (
 	"ration/internal/gpu"
 	"ration/machine"
 )
+
+// standIn is a meter with the driver that it asks.
+type standIn struct {
+	meter
+	driver  sampler
+	devices []gpu.Device
+}
+
+func (m *standIn) Add(jobs []machine.Job, now time.Time) { m.add(m.driver, m.devices, jobs, now) }
+
+func devices(uuids ...string) (out []gpu.Device) {
+	for _, uuid := range uuids {
+		out = append(out, gpu.Device{UUID: uuid})
+	}
+	return out
+}
 
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
@@ -33,12 +49,12 @@ func (f *fake) Samples(device int, since uint64) ([]gpu.Sample, error) {
 
 // jobs returns a job with a process that has a cap and another that has none.
 func jobs(used uint64) []machine.Job {
-	capped := machine.Process{Slot: 1, PID: 1, HostPID: 70, Joined: 5, Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{Used: used}}}}
+	capped := machine.Process{Slot: 1, PID: 1, HostPID: 70, Joined: noon, Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{Used: used}}}}
 	free := machine.Process{Slot: 2, PID: 2, HostPID: 7, Holdings: []machine.Holding{{}, {Device: 1}}}
 	return []machine.Job{{Path: "/a", Processes: []machine.Process{capped, free}}}
 }
 
-func at(m *Meter, seconds float64, used uint64) (capped, free, other *machine.Time) {
+func at(m *standIn, seconds float64, used uint64) (capped, free, other *machine.Time) {
 	all := jobs(used)
 	m.Add(all, noon.Add(time.Duration(seconds*float64(time.Second))))
 	p := all[0].Processes
@@ -51,7 +67,7 @@ func same(got *machine.Time, want machine.Time) bool {
 
 func TestMeter(t *testing.T) {
 	f := &fake{percent: 90}
-	m := &Meter{driver: f, devices: []string{"GPU-a", "GPU-b"}}
+	m := &standIn{driver: f, devices: devices("GPU-a", "GPU-b")}
 	// Measured: exact from the second look on. Sampled: not before five seconds.
 	if capped, free, _ := at(m, 0, 1e9); capped != nil || free != nil {
 		t.Errorf("at once: %+v, %+v", capped, free)
@@ -80,7 +96,7 @@ func TestMeter(t *testing.T) {
 }
 
 func TestMeterWithoutSamples(t *testing.T) {
-	for name, m := range map[string]*Meter{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: []string{"GPU-a"}}} {
+	for name, m := range map[string]*standIn{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: devices("GPU-a")}} {
 		for i := range 10 {
 			if _, free, _ := at(m, float64(i), 1); free != nil {
 				t.Errorf("%s: %+v", name, free)
@@ -88,7 +104,7 @@ func TestMeterWithoutSamples(t *testing.T) {
 		}
 	}
 	// Another process in the slot has used less.
-	m := &Meter{}
+	m := &standIn{}
 	at(m, 0, 9e9)
 	if capped, _, _ := at(m, 1, 1e9); capped != nil {
 		t.Errorf("got %+v for time that went back", capped)
@@ -97,7 +113,7 @@ func TestMeterWithoutSamples(t *testing.T) {
 
 // A job may have other numbers for its devices than the machine.
 func TestMeterFindsDevice(t *testing.T) {
-	m := &Meter{driver: &fake{percent: 40}, devices: []string{"GPU-a", "GPU-b"}}
+	m := &standIn{driver: &fake{percent: 40}, devices: devices("GPU-a", "GPU-b")}
 	for uuid, want := range map[string]*machine.Time{"GPU-b": {Percent: 40, Seconds: 6, About: true}, "GPU-c": nil, "": {Seconds: 6, About: true}} {
 		m.looks = nil
 		job := machine.Job{Devices: []machine.Device{{UUID: uuid}}, Processes: []machine.Process{{HostPID: 8, Holdings: []machine.Holding{{}}}}}

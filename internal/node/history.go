@@ -1,16 +1,18 @@
-package machine
+package node
 
-// History is what jobs and devices had over the last minutes, as an agent keeps it. Its series
-// are of the same times: values are as many as Times, and one of a time before the job was made,
-// or after it had gone, is missing (null in JSON).
+import "time"
+
+// History is what jobs and devices had over the last minutes, as an agent keeps it. All series have the
+// same times: each has as many values as Times. A value of a time before the job was made, or after it was
+// gone, is missing (null in JSON).
 type History struct {
-	Interval int64           `json:"interval_ns"` // between two times
-	Times    []int64         `json:"times"`       // Unix nanoseconds, the earliest first
+	Interval time.Duration   `json:"interval_ns"` // between two times
+	Times    []time.Time     `json:"times"`       // the earliest first
 	Devices  []DeviceHistory `json:"devices"`
 	Jobs     []JobHistory    `json:"jobs"`
 }
 
-// DeviceHistory is a device's.
+// DeviceHistory is the history of a device.
 type DeviceHistory struct {
 	Device      int        `json:"device"`
 	Used        []*uint64  `json:"used"`    // bytes, as the driver counts them
@@ -24,7 +26,7 @@ type JobHistory struct {
 	Path    string    `json:"path"`
 	Owner   string    `json:"owner"`
 	UID     int       `json:"uid"`
-	Created int64     `json:"created"`
+	Created time.Time `json:"created_at"`
 	Device  int       `json:"device"`  // its number in this job
 	Used    []*uint64 `json:"used"`    // bytes
 	Refused []*uint64 `json:"refused"` // requests, since the job was made

@@ -1,4 +1,4 @@
-package reap
+package node
 
 import (
 	"errors"
