@@ -4,9 +4,11 @@ package webtest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"ration/internal/feed"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -81,15 +83,16 @@ func Kill(j *machine.Job, at time.Time) {
 
 // Source is a machine that a test changes.
 type Source struct {
-	mu   sync.Mutex
-	m    *machine.Machine
-	past node.History
-	next chan struct{}
+	mu     sync.Mutex
+	m      *machine.Machine
+	events []machine.Event
+	past   node.History
+	feed   *feed.Feed
 }
 
 // NewSource returns a source of a machine, and of what was before.
 func NewSource(m *machine.Machine, past node.History) *Source {
-	return &Source{m: m, past: past, next: make(chan struct{})}
+	return &Source{m: m, events: machine.Events(&machine.Machine{}, m, time.Now()), past: past, feed: feed.New()}
 }
 
 // Change changes the machine, of which a copy is made.
@@ -98,23 +101,17 @@ func (s *Source) Change(change func(m *machine.Machine)) {
 	defer s.mu.Unlock()
 	m := s.m.Clone()
 	change(&m)
+	s.events = append(slices.Clip(s.events), machine.Events(s.m, &m, time.Now())...)
 	s.m = &m
-	close(s.next)
-	s.next = make(chan struct{})
+	s.feed.Advance()
 }
 
-// Changed is of web.Source.
-func (s *Source) Changed() <-chan struct{} {
+// Latest is of web.Source.
+func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next
-}
-
-// Machine is of web.Source.
-func (s *Source) Machine() (*machine.Machine, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.m, nil
+	_, next := s.feed.Latest()
+	return s.m, s.events, next
 }
 
 // History is of web.Source.

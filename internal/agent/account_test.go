@@ -45,7 +45,7 @@ func TestEventsOfLentUsers(t *testing.T) {
 	for i := range 2 * maxHistory {
 		h.addJob(&machine.Job{Path: fmt.Sprint("lent", i), UID: firstLent + i, Devices: []machine.Device{{Used: 1}}}, 1)
 	}
-	events, _, _ := r.since(0)
+	events, _ := r.since(0)
 	n := 0
 	for i := range events {
 		if events[i].UID == ada {

@@ -138,18 +138,6 @@ func (c *Client) get(path string, out any) error {
 	})
 }
 
-// Answers reports whether the agent answers.
-func (c *Client) Answers() bool {
-	answered := errors.New("it does")
-	err := c.ask(context.Background(), "/v1/changes", true, func(body io.Reader, _ func()) error {
-		if lines := scanLines(body); lines.Scan() {
-			return answered
-		}
-		return nil
-	})
-	return errors.Is(err, answered)
-}
-
 // ask asks, and has the answer read. It is the one place that knows for how long that may take: an
 // answer is whole within the client's patience, and a stream has had its first line, at which and at
 // each line after it read calls alive.
@@ -224,7 +212,7 @@ func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Eve
 // scanLines returns the lines of a stream. What comes without its end is none: the stream was cut.
 func scanLines(body io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, maxAnswer)
 	lines.Split(func(text []byte, _ bool) (int, []byte, error) { return bufio.ScanLines(text, false) })
 	return lines
 }

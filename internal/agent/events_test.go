@@ -22,7 +22,7 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 	for i := range own {
 		r.add([]machine.Event{event(ada, i)})
 	}
-	_, next, _ := r.since(0)
+	_, next := r.since(0)
 	var flood []machine.Event
 	for i := range 3 * maxEvents {
 		flood = append(flood, event(eve, i))
@@ -41,11 +41,11 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 		}
 		return n
 	}
-	all, _, _ := r.since(0)
+	all, _ := r.since(0)
 	if len(all) != maxEvents || count(all) != own+1 || len(r.known) != maxEvents || all[maxEvents-1].Death.Time.UnixNano() != 3*maxEvents-1 {
 		t.Errorf("%d events, %d of the quiet user's, %d known", len(all), count(all), len(r.known))
 	}
-	if later, _, _ := r.since(next); len(later) != maxEvents-own {
+	if later, _ := r.since(next); len(later) != maxEvents-own {
 		t.Errorf("a follower gets %d", len(later))
 	}
 	if r.byUser[eve]+r.byUser[ada] != maxEvents {
@@ -100,7 +100,7 @@ func TestEventLogEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.log.lines[8] = &logLines{owner: "ada", left: 2} // of long ago
-	if a.note(nil); !strings.Contains(out.String(), "2 events of jobs of ada were not written") {
+	if a.record(nil); !strings.Contains(out.String(), "2 events of jobs of ada were not written") {
 		t.Errorf("got %s", out.String())
 	}
 	a.log.lines[7] = &logLines{owner: "eve", left: 3}

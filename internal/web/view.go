@@ -23,8 +23,8 @@ const (
 
 // topView is the line below the heading.
 type topView struct {
-	Host, Problem, Note string
-	Figures             []figure
+	Host, Note string
+	Figures    []figure
 }
 
 // figure is a number that stands for the whole machine.

@@ -253,15 +253,12 @@ type busySource struct {
 	drawn chan time.Time
 }
 
-func (s busySource) Changed() <-chan struct{} {
+func (s busySource) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
+	s.drawn <- time.Now()
+	m, events, _ := s.Source.Latest()
 	now := make(chan struct{})
 	close(now)
-	return now
-}
-
-func (s busySource) Machine() (*machine.Machine, error) {
-	s.drawn <- time.Now()
-	return s.Source.Machine()
+	return m, events, now
 }
 
 // A machine on which something happens all the time, as one tenant can bring about, is drawn so often

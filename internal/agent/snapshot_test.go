@@ -1,8 +1,8 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -18,10 +18,10 @@ import (
 )
 
 // Users of made up machines. What is of one of them has the user's own word in it.
-var pictureUsers = map[int]string{7: "ofseven", 8: "ofeight", -1: "ofnobody"}
+var madeUpUsers = map[int]string{7: "ofseven", 8: "ofeight", -1: "ofnobody"}
 
 func madeUpJob(n, uid int) machine.Job {
-	word := pictureUsers[uid]
+	word := madeUpUsers[uid]
 	return machine.Job{Name: word, Path: fmt.Sprintf("/jobs/%s-%d", word, n), Owner: word, UID: uid, State: machine.Running, Command: []string{word}, Created: time.Unix(0, int64(n)).UTC(),
 		Devices: []machine.Device{{Used: 1}}, Processes: []machine.Process{{PID: n, Name: word, Holdings: []machine.Holding{{Total: 1}}}}, Reaped: []machine.Process{}, Refusals: []machine.Refusal{}, Deaths: []machine.Death{}}
 }
@@ -70,25 +70,25 @@ func asJSON(t *testing.T, v any) string {
 func TestDeltas(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 14))
 	n := 0
-	now := &picture{}
+	now := &snapshot{}
 	type follower struct {
-		who    peer
-		mirror Mirror
-		seen   uint64
+		who  peer
+		have jobsBySerial
+		seen uint64
 	}
 	var all []*follower
 	for _, who := range []peer{{uid: 0, all: true}, {uid: 7}, {uid: 8}, {uid: 9}, {uid: -1}} {
 		all = append(all, &follower{who: who})
 	}
 	for step := range 2000 {
-		now = newPicture(nextMachine(r, &now.Machine, &n), now)
+		now = newSnapshot(nextMachine(r, &now.Machine, &n), now)
 		for _, f := range all {
 			if r.IntN(3) == 0 {
 				continue // it misses this one
 			}
 			sent := now.since(f.seen, f.who)
 			text := asJSON(t, sent)
-			for uid, word := range pictureUsers {
+			for uid, word := range madeUpUsers {
 				if !f.who.all && (uid != f.who.uid || uid < 0) && strings.Contains(text, word) {
 					t.Fatalf("step %d: user %d was sent %s", step, f.who.uid, text)
 				}
@@ -98,7 +98,8 @@ func TestDeltas(t *testing.T) {
 				t.Fatal(err)
 			}
 			fresh := len(got.Jobs)
-			if !f.mirror.apply(&got) {
+			next, ok := f.have.apply(&got)
+			if f.have = next; !ok {
 				t.Fatalf("step %d: user %d cannot apply %s", step, f.who.uid, text)
 			}
 			whole := asJSON(t, Visible(&now.Machine, f.who.uid, f.who.all))
@@ -118,10 +119,10 @@ func TestDeltas(t *testing.T) {
 
 // A job that is unchanged keeps its serial, and any other gets a new one.
 func TestSerials(t *testing.T) {
-	first := newPicture(machine.Machine{Jobs: []machine.Job{madeUpJob(1, 7), madeUpJob(2, 7)}}, &picture{})
+	first := newSnapshot(machine.Machine{Jobs: []machine.Job{madeUpJob(1, 7), madeUpJob(2, 7)}}, &snapshot{})
 	m := first.Clone()
 	m.Jobs[1].Processes[0].Holdings[0].Total = 5
-	second := newPicture(m, first)
+	second := newSnapshot(m, first)
 	if !reflect.DeepEqual(first.serials, []uint64{1, 2}) || !reflect.DeepEqual(second.serials, []uint64{1, 3}) || second.last != 3 {
 		t.Errorf("got %v, then %v", first.serials, second.serials)
 	}
@@ -141,108 +142,67 @@ func standIn(t *testing.T, answer http.HandlerFunc) *Client {
 	return NewClient(path)
 }
 
-// A copy that has lost something, or comes to another agent whose serials are the same for other jobs,
-// has the whole with the next question; an agent that contradicts itself is an error, and no endless
-// question; and one of an earlier version, which sends the whole, is believed.
-func TestMirrorIsMadeWhole(t *testing.T) {
-	now := newPicture(machine.Machine{Jobs: []machine.Job{madeUpJob(1, 7), madeUpJob(2, 7), madeUpJob(3, 7)}}, &picture{})
-	var asked []string
-	before, wrong := false, false
-	c := standIn(t, func(w http.ResponseWriter, r *http.Request) {
-		since := r.URL.Query().Get("since")
-		asked = append(asked, since)
-		switch seen := uint64(0); {
-		case before:
-			writeJSON(w, peer{}, func() any { return &now.Machine })
-		default:
-			_, _ = fmt.Sscanf(since, "a-%d", &seen)
-			d := now.since(seen, peer{all: true})
-			d.Since = fmt.Sprintf("a-%d", now.last)
-			if wrong {
-				d.Jobs = d.Jobs[:len(d.Jobs)-1]
+// A delta that contradicts itself is an error, and so is one that a client cannot complete.
+func TestBrokenDelta(t *testing.T) {
+	now := newSnapshot(machine.Machine{Jobs: []machine.Job{madeUpJob(1, 7), madeUpJob(2, 7)}}, &snapshot{})
+	whole, partial := now.since(0, peer{all: true}), now.since(1, peer{all: true})
+	more := whole
+	more.Jobs = append(more.Jobs, madeUpJob(3, 7))
+	for name, d := range map[string]delta{"a job is missing": partial, "a job too many": more} {
+		c := standIn(t, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, peer{}, func() any { return d }) })
+		for u, err := range c.Watch(t.Context()) {
+			if err == nil || errors.Is(err, ErrSilent) {
+				t.Errorf("%s: %+v, %v", name, u.Machine, err)
 			}
-			writeJSON(w, peer{}, func() any { return d })
 		}
-	})
-	m := NewMirror(c)
-	check := func(what string, want ...string) {
-		t.Helper()
-		got, err := m.Machine()
-		if err != nil || asJSON(t, got) != asJSON(t, &now.Machine) || !reflect.DeepEqual(asked, want) {
-			t.Errorf("%s: %v, asked %q, got %s", what, err, asked, asJSON(t, got))
-		}
-		asked = nil
-	}
-	check("the first", "")
-	changed := now.Clone()
-	changed.Jobs[1].State = machine.Idle
-	now = newPicture(changed, now)
-	check("a change", "a-3")
-	delete(m.jobs, 1)
-	check("a job is lost", "a-4", "")
-	now = newPicture(machine.Machine{Jobs: []machine.Job{madeUpJob(5, 7), madeUpJob(6, 7), madeUpJob(7, 7), madeUpJob(8, 7)}}, &picture{})
-	m.since = "b-4" // of another agent, which had those serials too
-	check("another agent", "b-4", "")
-	before = true
-	check("an earlier version", "a-4")
-	before, wrong = false, true
-	m = NewMirror(c)
-	if got, err := m.Machine(); err == nil || !reflect.DeepEqual(asked, []string{""}) {
-		t.Errorf("a job is missing: %v, asked %q", got, asked)
 	}
 }
 
-// Who follows an agent gets of each change the jobs that have changed, also from the next agent; who
-// asks as earlier versions do gets what these got.
-func TestMirrorOfAgent(t *testing.T) {
+// A follower of an agent has the machine and each event once, is sent only the jobs that have changed, and
+// hears of the agent's end.
+func TestWatch(t *testing.T) {
 	folder := testFolder(t)
-	c := NewClient(filepath.Join(folder, job.AgentSocket))
-	mirror := NewMirror(c)
 	holder(t, "quiet")
 	one := holder(t, "train")
-	for round := range 2 { // the second is another agent's
-		a := startAgent(t, Options{})
-		socket, release, err := Listen(folder)
-		if err != nil {
-			t.Fatal(err)
+	a := startAgent(t, Options{})
+	stop, served := serveAgent(t, a, folder)
+	a.await(t, machine.RequestRefused, 2)
+	c := NewClient(filepath.Join(folder, job.AgentSocket))
+	seen := map[machine.EventID]bool{}
+	var before *machine.Machine
+	var last error
+	for u, err := range c.Watch(t.Context()) {
+		if last = err; err != nil {
+			break
 		}
-		ctx, stop := context.WithCancel(context.Background())
-		served := make(chan error, 1)
-		go func() { served <- a.Serve(ctx, socket) }()
-		a.await(t, machine.RequestRefused, 2)
-		m, err := mirror.Machine()
-		if err != nil || asJSON(t, m) != asJSON(t, a.Machine()) || len(m.Jobs) != 2 {
-			t.Fatalf("round %d: %v, %+v", round, err, m)
+		for _, e := range u.Events {
+			if seen[e.ID()] {
+				t.Errorf("%+v is told twice", e)
+			}
+			seen[e.ID()] = true
 		}
-		var whole map[string]any
-		if err := c.get("/v1/machine", &whole); err != nil || whole["serials"] != nil || whole["since"] != nil || len(whole["jobs"].([]any)) != 2 {
-			t.Errorf("round %d: %v, %v", round, err, whole)
-		}
-		seen := mirror.since
-		if round == 0 {
+		if before == nil {
+			if len(u.Machine.Jobs) != 2 || len(seen) != 4 {
+				t.Fatalf("the first has %d jobs, and %d events", len(u.Machine.Jobs), len(seen))
+			}
+			before = u.Machine
 			one.kill()
-			for state := ""; state != machine.Dead; { // nobody reaps it
-				next := a.Changed()
-				if p := find(a.Machine(), "train").Processes; len(p) == 1 {
-					state = p[0].State
-				}
-				if state != machine.Dead {
-					<-next
-				}
-			}
-			var d delta
-			if err := c.get("/v1/machine?since="+seen, &d); err != nil || len(d.Serials) != 2 || len(d.Jobs) != 1 || d.Jobs[0].Name != "train" {
-				t.Errorf("%v: %d serials, %+v", err, len(d.Serials), d.Jobs)
-			}
-			if m, err := mirror.Machine(); err != nil || asJSON(t, m) != asJSON(t, a.Machine()) {
-				t.Errorf("%v, %+v", err, m)
-			}
 		}
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
+		if quiet := find(u.Machine, "quiet"); &quiet.Processes[0] != &find(before, "quiet").Processes[0] {
+			t.Error("a job that is unchanged was sent again")
 		}
-		release()
+		if p := find(u.Machine, "train").Processes; len(p) == 1 && p[0].State == machine.Dead { // nobody reaps it
+			if asJSON(t, u.Machine.Jobs) != asJSON(t, a.Machine().Jobs) {
+				t.Errorf("got %s", asJSON(t, u.Machine.Jobs))
+			}
+			stop()
+		}
+	}
+	if last == nil || errors.Is(last, ErrSilent) {
+		t.Errorf("it ended with %v", last)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -39,10 +39,10 @@ func TestPublicPage(t *testing.T) {
 	a.Wake() // it is there, whatever the agent has heard of it
 	a.await(t, machine.RequestRefused, 1)
 	source := publicSource{a}
-	m, err := source.Machine()
-	h, err2 := source.History()
-	if err != nil || err2 != nil || len(a.Machine().Jobs) != 1 || len(m.Jobs)+len(m.Outside)+len(h.Jobs) > 0 {
-		t.Errorf("%+v, %v; %+v, %v", m, err, h, err2)
+	m, events, _ := source.Latest()
+	h, err := source.History()
+	if err != nil || len(a.Machine().Jobs) != 1 || len(m.Jobs)+len(m.Outside)+len(h.Jobs)+len(events) > 0 {
+		t.Errorf("%+v, %+v, %+v, %v", m, events, h, err)
 	}
 	s := httptest.NewServer(a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	defer s.Close()
@@ -66,7 +66,7 @@ func TestPublicPage(t *testing.T) {
 	if status, text := get("/", "localhost"); status != http.StatusOK || !strings.Contains(text, "what everybody may know") || strings.Contains(text, "secretjob") || strings.Contains(text, "asked for") {
 		t.Errorf("got %d %s", status, text)
 	}
-	for _, path := range []string{"/v1/machine", "/v1/events", "/v1/history", "/v1/changes", "/limit"} {
+	for _, path := range []string{"/v1/machine", "/v1/events", "/v1/history", "/v1/watch", "/limit"} {
 		if status, text := get(path, "localhost"); status != http.StatusNotFound || strings.Contains(text, "secretjob") {
 			t.Errorf("%s: %d", path, status)
 		}
@@ -96,44 +96,6 @@ func serveAgent(t *testing.T, a *Agent, folder string) (stop context.CancelFunc,
 	ended := make(chan error, 1)
 	go func() { ended <- a.Serve(ctx, socket) }()
 	return stop, ended
-}
-
-// Who follows the pictures is called at once, for each that is new, and hears when the agent ends.
-func TestChanges(t *testing.T) {
-	folder := testFolder(t)
-	a := startAgent(t, Options{})
-	stop, served := serveAgent(t, a, folder)
-	c, err := Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, ended := make(chan struct{}, 1000), make(chan error, 1)
-	go func() { ended <- c.Changes(context.Background(), func() { told <- struct{}{} }) }()
-	<-told
-	holder(t, "train")
-	a.scanner.Hint(folder)
-	a.Wake()
-	for {
-		<-told
-		m, err := c.Machine()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(m.Jobs) == 1 && m.Jobs[0].State == machine.Running {
-			break
-		}
-	}
-	next := a.Changed()
-	if h := a.History(); len(h.Times) == 0 {
-		t.Errorf("got %+v", h)
-	}
-	holder(t, "other")
-	<-next
-	stop()
-	<-ended
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
 }
 
 // Those who ask for metrics at the port, and do not read them, keep out nobody else: not the one who

@@ -40,7 +40,7 @@ func TestToldOnce(t *testing.T) {
 	holder(t, "two")
 	run("after a start without an agent", 2, 1)
 	run("once more", 2, 0)
-	if err := os.Remove(filepath.Join(job.Folder(), job.AgentTold)); err != nil {
+	if err := os.Remove(filepath.Join(job.Folder(), job.AgentJournal)); err != nil {
 		t.Fatal(err)
 	}
 	run("without the file", 2, 2)
@@ -84,11 +84,11 @@ func TestToldNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.await(t, machine.JobStarted, 1)
-	if _, err := os.Lstat(filepath.Join(job.Folder(), job.AgentTold)); !os.IsNotExist(err) {
+	if _, err := os.Lstat(filepath.Join(job.Folder(), job.AgentJournal)); !os.IsNotExist(err) {
 		t.Errorf("there is a list of what was told: %v", err)
 	}
-	if len(a.told.lines) > 0 {
-		t.Errorf("it keeps %d facts", len(a.told.lines))
+	if len(a.journal.entries) > 0 {
+		t.Errorf("it keeps %d facts", len(a.journal.entries))
 	}
 }
 
@@ -97,9 +97,9 @@ func toldEvent(uid, number int) *machine.Event {
 	return &machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(number), UID: uid, Time: time.Unix(0, int64(number))}
 }
 
-func reopen(t *testing.T, folder string) *told {
+func reopen(t *testing.T, folder string) *journal {
 	t.Helper()
-	list, err := openTold(folder)
+	list, err := openJournal(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,12 +107,12 @@ func reopen(t *testing.T, folder string) *told {
 	return list
 }
 
-func (t *told) has(e *machine.Event) bool { return len(t.untold([]machine.Event{*e})) == 0 }
+func (t *journal) has(e *machine.Event) bool { return len(t.unlogged([]machine.Event{*e})) == 0 }
 
-func (t *told) tell(test *testing.T, events ...*machine.Event) {
+func (t *journal) tell(test *testing.T, events ...*machine.Event) {
 	test.Helper()
 	for _, e := range events {
-		t.put(factOf(e, nil))
+		t.put(entryOf(e, nil))
 	}
 	if err := t.save(&machine.Machine{}); err != nil {
 		test.Fatal(err)
@@ -132,7 +132,7 @@ func TestToldByName(t *testing.T) {
 // not, and what is written from then on counts.
 func TestToldCut(t *testing.T) {
 	folder := t.TempDir()
-	path := filepath.Join(folder, job.AgentTold)
+	path := filepath.Join(folder, job.AgentJournal)
 	reopen(t, folder).tell(t, toldEvent(0, 1), toldEvent(0, 2))
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -173,24 +173,24 @@ func TestToldOther(t *testing.T) {
 		"a link":    {make: func(path string) error { return os.Symlink("/etc/hostname", path) }},
 		"a pipe":    {make: func(path string) error { return unix.Mkfifo(path, 0o600) }},
 		"a folder":  {stays: true, make: func(path string) error { return os.MkdirAll(filepath.Join(path, "x"), 0o700) }},
-		"left over": {opens: true, make: func(path string) error { return os.WriteFile(path+job.AgentToldNew, []byte("x"), 0o400) }},
+		"left over": {opens: true, make: func(path string) error { return os.WriteFile(path+job.AgentJournalNew, []byte("x"), 0o400) }},
 	} {
 		folder := t.TempDir()
-		if err := c.make(filepath.Join(folder, job.AgentTold)); err != nil {
+		if err := c.make(filepath.Join(folder, job.AgentJournal)); err != nil {
 			t.Fatal(err)
 		}
-		list, err := openTold(folder)
+		list, err := openJournal(folder)
 		if (err == nil) != c.opens || list.has(toldEvent(0, 1)) != c.before {
 			t.Errorf("%s: %v, and %v", name, err, list.has(toldEvent(0, 1)))
 		}
 		for i := 2; i < 4; i++ {
-			list.put(factOf(toldEvent(0, i), nil))
+			list.put(entryOf(toldEvent(0, i), nil))
 			if err := list.save(&machine.Machine{}); (err == nil) == c.stays {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		list.close()
-		if again, err := openTold(folder); !c.stays && (err != nil || !again.has(toldEvent(0, 2)) || !again.has(toldEvent(0, 3))) {
+		if again, err := openJournal(folder); !c.stays && (err != nil || !again.has(toldEvent(0, 2)) || !again.has(toldEvent(0, 3))) {
 			t.Errorf("%s: nothing was remembered: %v", name, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestToldAgain(t *testing.T) {
 	defer full.Close()
 	file := list.file
 	list.file = full
-	list.put(factOf(toldEvent(0, 2), nil))
+	list.put(entryOf(toldEvent(0, 2), nil))
 	if err := list.save(&machine.Machine{}); err == nil {
 		t.Error("it was written to a full disk")
 	}
@@ -246,20 +246,20 @@ func TestToldTrim(t *testing.T) {
 	shown := machine.Job{Path: "shown", UID: eve, State: machine.Running, Devices: []machine.Device{{Refused: 5}}}
 	m := machine.Machine{Jobs: []machine.Job{shown}}
 	starts := machine.Events(&machine.Machine{}, &m, time.Time{})
-	list.put(factOf(&starts[0], &shown))
+	list.put(entryOf(&starts[0], &shown))
 	_, counted := list.count(&shown, 5)
 	list.put(counted)
-	list.put(factOf(toldEvent(eve, -1), &machine.Job{State: machine.Running})) // not shown, and runs
+	list.put(entryOf(toldEvent(eve, -1), &machine.Job{State: machine.Running})) // not shown, and runs
 	list.tell(t, toldEvent(ada, -2), toldEvent(eve, -3))
-	const many = 5 * maxToldOfUser
+	const many = 5 * maxEntriesOfUser
 	for i := range many {
-		list.put(factOf(toldEvent(lent+i%64, i), nil))
+		list.put(entryOf(toldEvent(lent+i%64, i), nil))
 		if err := list.save(&m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(list.lines) > 3*maxToldOfUser {
-		t.Errorf("%d facts are kept", len(list.lines))
+	if len(list.entries) > 3*maxEntriesOfUser {
+		t.Errorf("%d facts are kept", len(list.entries))
 	}
 	if st, err := os.Stat(list.path); err != nil || st.Size() > 4<<20 {
 		t.Errorf("%v, %v", st.Size(), err)
@@ -274,11 +274,11 @@ func TestToldTrim(t *testing.T) {
 			t.Errorf("%s is not remembered", what)
 		}
 	}
-	if n, _ := after.count(&shown, 0); n != 0 || after.has(toldEvent(eve, -3)) || len(after.lines) != maxToldOfUser+1 {
-		t.Errorf("%d refusals are counted again, and there are %d facts", n, len(after.lines))
+	if n, _ := after.count(&shown, 0); n != 0 || after.has(toldEvent(eve, -3)) || len(after.entries) != maxEntriesOfUser+1 {
+		t.Errorf("%d refusals are counted again, and there are %d facts", n, len(after.entries))
 	}
-	if len(after.ran) != 2 {
-		t.Errorf("%d jobs are known to have run", len(after.ran))
+	if len(after.orphans) != 2 {
+		t.Errorf("%d jobs are known to have run", len(after.orphans))
 	}
 }
 
@@ -316,14 +316,14 @@ func TestToldEndUnseen(t *testing.T) {
 	list := reopen(t, folder)
 	names := []string{"runs", "ended", "removed", "unreadable", "renewed"}
 	for _, name := range names {
-		list.put(factOf(&machine.Event{Kind: machine.JobStarted, Path: name, Job: name, Created: time.Unix(0, 1).UTC()}, &machine.Job{State: machine.Running}))
+		list.put(entryOf(&machine.Event{Kind: machine.JobStarted, Path: name, Job: name, Created: time.Unix(0, 1).UTC()}, &machine.Job{State: machine.Running}))
 	}
-	list.put(factOf(&machine.Event{Kind: machine.JobStarted, Path: "told"}, &machine.Job{State: machine.Running}))
-	list.put(factOf(&machine.Event{Kind: machine.JobEnded, Path: "told"}, nil))
+	list.put(entryOf(&machine.Event{Kind: machine.JobStarted, Path: "told"}, &machine.Job{State: machine.Running}))
+	list.put(entryOf(&machine.Event{Kind: machine.JobEnded, Path: "told"}, nil))
 	if err := list.save(&machine.Machine{}); err != nil {
 		t.Fatal(err)
 	}
-	ends := func(list *told, m machine.Machine) (out []string) {
+	ends := func(list *journal, m machine.Machine) (out []string) {
 		for _, e := range list.ends(&m, time.Unix(9, 0)) {
 			out = append(out, e.Path)
 		}
@@ -332,8 +332,8 @@ func TestToldEndUnseen(t *testing.T) {
 	}
 	jobs := []machine.Job{{Path: "runs", Created: time.Unix(0, 1).UTC(), State: machine.Running}, {Path: "ended", Created: time.Unix(0, 1).UTC(), State: machine.Ended},
 		{Path: "unreadable", Error: "cut short"}, {Path: "renewed", Created: time.Unix(0, 2).UTC(), State: machine.Running}}
-	if list = reopen(t, folder); len(list.ran) != len(names) {
-		t.Errorf("%d are taken to run", len(list.ran))
+	if list = reopen(t, folder); len(list.orphans) != len(names) {
+		t.Errorf("%d are taken to run", len(list.orphans))
 	}
 	partial := machine.Machine{Jobs: jobs, Findings: []machine.Finding{{Kind: machine.Unanswering}}}
 	if got := fmt.Sprint(ends(list, partial)); got != "[ended renewed]" {
@@ -346,7 +346,7 @@ func TestToldEndUnseen(t *testing.T) {
 	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[unreadable]" {
 		t.Errorf("and when it can be read again %s", got)
 	}
-	if len(list.ran) != 0 {
-		t.Errorf("%d are waited for", len(list.ran))
+	if len(list.orphans) != 0 {
+		t.Errorf("%d are waited for", len(list.orphans))
 	}
 }

@@ -26,7 +26,7 @@ func runTeller(text string) error {
 		return err
 	}
 	if n < 0 {
-		n, minTold = -n, 0
+		n, minJournal = -n, 0
 	}
 	atStep = func(string) {
 		if n--; n == 0 {
@@ -167,7 +167,7 @@ func ranJobOf(t *testing.T, folder, path string) bool {
 	t.Helper()
 	list := reopen(t, folder)
 	defer list.close()
-	for _, l := range list.lines {
+	for _, l := range list.entries {
 		if l.Ran != nil && l.Ran.Path == path {
 			return true
 		}

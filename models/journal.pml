@@ -1,7 +1,7 @@
-/* What an agent has told (docs/protocols.md, section 15): an agent that is started again tells what none before it has.
+/* Which events an agent has logged (docs/protocols.md, section 15): an agent that is started again logs what none before it has.
  *
- * A job starts, something else happens to it, and it ends. Agents, one after the other, look at it, tell what they have not
- * told and remember it in a file, write the file anew now and then, and die before any step; the last one does not, and looks
+ * A job starts, something else happens to it, and it ends. Agents, one after the other, look at it, log what they have not
+ * logged and remember it in a file, write the file anew now and then, and die before any step; the last one does not, and looks
  * when all has happened. A look sees what is there, or only a part of it, as one by a hint does. The end cannot be read
  * from a region: an agent notices it if it knows that the job ran. What happens has its time a moment, or long, before it can
  * be seen.
@@ -24,14 +24,14 @@ byte clock = 1;
 bool over;			/* nothing more happens */
 
 /* The file. */
-bool kept[EVENTS];		/* a line says that it was told */
-bool ran;			/* a line says that the job ran when its start was told */
+bool kept[EVENTS];		/* a line says that it was logged */
+bool ran;			/* a line says that the job ran when its start was logged */
 bool torn;			/* it ends with half a line */
 byte until;			/* BY_TIME only */
 
-/* Not in any file: what was told, and what may be told again. */
+/* Not in any file: what was logged, and what may be logged again. */
 byte lines[EVENTS];
-bool promised;			/* the start was remembered while the job ran: its end will be told */
+bool promised;			/* the start was remembered while the job ran: its end will be logged */
 byte doubles, allowed, deaths;
 bool no_room, failed;		/* the disk; the last write */
 bool lives;			/* there is an agent */
@@ -61,7 +61,7 @@ end_2:	no_room = false
 
 #define OR_DIE :: mortal -> goto dying
 
-inline tell(e)
+inline log_line(e)
 {
 	if
 	:: d_step {
@@ -69,7 +69,7 @@ inline tell(e)
 		if :: lines[e] > 0 -> doubles++; assert(doubles <= allowed) :: else fi;
 #endif
 		lines[e]++;
-		told[e] = true;
+		logged[e] = true;
 		unsaved[e] = true
 	   }
 	   OR_DIE
@@ -127,9 +127,9 @@ inline compact()
 	   :: d_step {
 		for (i : 0 .. EVENTS - 1) {
 #ifdef KEEP_SEEN
-			kept[i] = told[i] && saw[i];
+			kept[i] = logged[i] && saw[i];
 #else
-			kept[i] = told[i];
+			kept[i] = logged[i];
 #endif
 			unsaved[i] = false
 		};
@@ -142,12 +142,12 @@ inline compact()
 }
 
 #ifdef REMEMBER_FIRST
-#define TELL_AND_SAVE(e) if :: d_step { unsaved[e] = true; told[e] = true } OR_DIE fi; save(); tell(e); unsaved[e] = false
+#define LOG_AND_SAVE(e) if :: d_step { unsaved[e] = true; logged[e] = true } OR_DIE fi; save(); log_line(e); unsaved[e] = false
 #else
 #ifdef SAVE_PER_LOOK
-#define TELL_AND_SAVE(e) tell(e)
+#define LOG_AND_SAVE(e) log_line(e)
 #else
-#define TELL_AND_SAVE(e) tell(e); save()
+#define LOG_AND_SAVE(e) log_line(e); save()
 #endif
 #endif
 
@@ -160,9 +160,9 @@ inline look(whole)
 	:: !whole
 	fi;
 	saw[END] = there[END] && runs;
-	if :: saw[START] && !told[START] -> TELL_AND_SAVE(START) :: else fi;
-	if :: saw[OTHER] && !told[OTHER] -> TELL_AND_SAVE(OTHER) :: else fi;
-	if :: saw[END] && !told[END] -> TELL_AND_SAVE(END) :: else fi;
+	if :: saw[START] && !logged[START] -> LOG_AND_SAVE(START) :: else fi;
+	if :: saw[OTHER] && !logged[OTHER] -> LOG_AND_SAVE(OTHER) :: else fi;
+	if :: saw[END] && !logged[END] -> LOG_AND_SAVE(END) :: else fi;
 #ifdef SAVE_PER_LOOK
 	save();
 #endif
@@ -174,16 +174,16 @@ inline look(whole)
 
 proctype agent(bool mortal)
 {
-	bool told[EVENTS], unsaved[EVENTS], saw[EVENTS];
+	bool logged[EVENTS], unsaved[EVENTS], saw[EVENTS];
 	bool runs;			/* it has seen the job run, or the file says that another has */
 	byte i, began;
 
 	d_step {			/* reads the file */
 		for (i : 0 .. EVENTS - 1) {
 #ifdef BY_TIME
-			told[i] = stamp[i] > 0 && stamp[i] <= until
+			logged[i] = stamp[i] > 0 && stamp[i] <= until
 #else
-			told[i] = kept[i]
+			logged[i] = kept[i]
 #endif
 		};
 		runs = ran
@@ -204,7 +204,7 @@ looks_last:
 	goto out;
 dying:
 	atomic {
-		/* One line may be told again for each death, and all that a full disk did not take. */
+		/* One line may be logged again for each death, and all that a full disk did not take. */
 		if
 		:: failed -> allowed = allowed + unsaved[START] + unsaved[OTHER] + unsaved[END]
 		:: else -> allowed = allowed + (unsaved[START] || unsaved[OTHER] || unsaved[END])
