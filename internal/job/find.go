@@ -97,8 +97,8 @@ func Reserved(name string) bool {
 
 // Names of the agent's files in the folder of jobs.
 const (
-	AgentSocket = "agent.sock"
-	AgentLock   = "agent.lock"
+	AgentSocket  = "agent.sock"
+	AgentLock    = "agent.lock"
 	AgentJournal = "agent.journal"
 	// AgentJournalNew is what its name ends with while it is written anew.
 	AgentJournalNew = ".new"
