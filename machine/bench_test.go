@@ -16,6 +16,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/region"
+	"ration/internal/scan"
 )
 
 // envHold names regions in which this program is to hold memory, until its input ends.
@@ -157,8 +158,7 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 		startHolders(b, paths...)
 	}
 	for b.Loop() {
-		m := Machine{}
-		m.addUsers(places, time.Minute)
+		m := readUsers(b, places, time.Minute)
 		found := 0
 		for i := range m.Jobs {
 			if j := &m.Jobs[i]; strings.HasPrefix(j.Path, dir) && j.Err() == nil && j.Processes[0].Verified && j.Devices[0].Used == 1<<20 {
@@ -208,10 +208,10 @@ func BenchmarkReaderIdle(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	r := NewReader()
+	r := newScanner(scan.Options{})
 	defer r.Close()
 	for tries := 1; ; tries++ { // the first reads are longer than one waits for, on a busy machine
-		m, changed, err := r.Read()
+		m, changed, err := r.scan(true)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -221,13 +221,13 @@ func BenchmarkReaderIdle(b *testing.B) {
 		if tries == 100 {
 			b.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
 		}
-		if u := r.users[ownUser]; !u.isLooking() {
-			u.state.due = time.Time{}
+		if u := r.users[ownUser]; !u.isScanning() {
+			u.state.rested = time.Time{}
 		}
 	}
 	began := processTime()
 	for b.Loop() {
-		if _, _, err := r.Read(); err != nil {
+		if _, _, err := r.scan(true); err != nil {
 			b.Fatal(err)
 		}
 	}

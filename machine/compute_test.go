@@ -64,7 +64,7 @@ func TestCompute(t *testing.T) {
 		if err := slot.PublishCompute(0, c.has); err != nil {
 			t.Fatal(err)
 		}
-		s, err := ReadRegion(path)
+		s, err := ReadJob(path)
 		if err != nil || len(s.Devices) != 3 || len(s.Processes[0].Holdings) != 3 {
 			t.Fatalf("%s: %+v, %v", c.name, s, err)
 		}
@@ -86,7 +86,7 @@ func TestCompute(t *testing.T) {
 	if err := slot.PublishCompute(0, region.ProcessCompute{Slice: abi.MakeSlice(0, 77)}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := ReadRegion(path); err != nil || s.Processes[0].Holdings[0].Compute.State != NotEnforced {
+	if s, err := ReadJob(path); err != nil || s.Processes[0].Holdings[0].Compute.State != NotEnforced {
 		t.Errorf("of a newer version: %+v, %v", s.Processes[0].Holdings[0].Compute, err)
 	}
 }

@@ -11,13 +11,12 @@ import (
 // Death is a process that ended without leaving the job, and whose memory another process
 // returned to the job. Sizes are bytes.
 type Death struct {
-	Time    int64       `json:"time"` // Unix nanoseconds at which it was noticed
-	At      time.Time   `json:"at,omitzero"`
-	Slot    int         `json:"slot"` // of the dead process
-	PID     int         `json:"pid"`  // in its own PID namespace
+	Time    time.Time   `json:"at,omitzero"` // when it was noticed
+	Slot    int         `json:"slot"`        // of the dead process
+	PID     int         `json:"pid"`         // in its own PID namespace
 	HostPID int         `json:"host_pid"`
-	Name    string      `json:"name"`    // of its program
-	Joined  int64       `json:"joined"`  // Unix nanoseconds
+	Name    string      `json:"name"` // of its program
+	Joined  time.Time   `json:"joined_at,omitzero"`
 	Reaper  int         `json:"reaper"`  // PID of the process that noticed it, in that one's PID namespace
 	Noticed string      `json:"noticed"` // how
 	Held    []DeathHeld `json:"held"`    // what it held, of each device of which it held anything
@@ -37,8 +36,8 @@ func (d *Death) Total() (bytes uint64) {
 	return bytes
 }
 
-// Sentence says who died, with how much, and how it was noticed. Its PID is marked with a
-// question mark: nothing confirms it any more.
+// Sentence says which process died, what it held, and how that was noticed. Its PID has a question mark:
+// nothing confirms it any more.
 func (d *Death) Sentence() string {
 	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()), d.Noticed)
 }
@@ -56,7 +55,7 @@ func readDeaths(r *region.Region) ([]Death, error) {
 				held = append(held, DeathHeld{device, bytes})
 			}
 		}
-		out = append(out, Death{d.Time, timeOf(d.Time), d.Slot, d.PID, d.HostPID, d.Name, d.Joined, d.Reaper, d.Noticed(), held})
+		out = append(out, Death{timeOf(d.Time), d.Slot, d.PID, d.HostPID, d.Name, timeOf(d.Joined), d.Reaper, d.Noticed(), held})
 	}
 	return out, nil
 }

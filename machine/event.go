@@ -14,38 +14,46 @@ const (
 	JobEnded       = "end"     // a job's command has ended, and no process of it lives; or it was removed
 	RequestRefused = "refusal" // a request was refused
 	ProcessDied    = "death"   // a process died without leaving, and what it held went back to the job
+	Changed        = "change"  // Machine has changed; only from Watch, after the events that happened with it
 )
 
-// EventKinds are all of them.
+// EventKinds are the kinds of what happens to jobs: all but Changed.
 var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied}
 
-// Event is something that has happened to a job.
+// Event is something that has happened to a job, or the machine as it is now (Changed).
 type Event struct {
-	Time    int64     `json:"time"` // Unix nanoseconds
-	At      time.Time `json:"at"`
+	Time    time.Time `json:"at"` // not later than it was noticed
 	Kind    string    `json:"kind"`
 	Job     string    `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path    string    `json:"path"`          // of the region
 	Owner   string    `json:"owner"`
-	UID     int       `json:"uid"`               // of the owner; -1 where that is not known
-	Created int64     `json:"created,omitempty"` // Unix nanoseconds at which the job was made: another of its name is another one
-	Exit    *Exit     `json:"exit,omitempty"`    // of the end of a job, where it is known
+	UID     int       `json:"uid"`                 // of the owner; -1 where that is not known
+	Created time.Time `json:"created_at,omitzero"` // when the job was made
+	Exit    *Exit     `json:"exit,omitempty"`      // of the end of a job, where it is known
 	Refusal *Refusal  `json:"refusal,omitempty"`
 	Death   *Death    `json:"death,omitempty"`
 	Missed  uint64    `json:"missed,omitempty"` // refusals before this one that are not known: there were more than a region keeps
 	Text    string    `json:"text"`             // a sentence without its period
+
+	// Machine is the machine as it was read when the event was noticed; nil but from Watch. Several events
+	// share it: do not change it.
+	Machine *Machine `json:"-"`
 }
 
-// EventID names an event for good: however often, and by whomever, it was noticed.
+// EventID identifies an event, however often it is noticed and by which process.
 type EventID struct {
-	Kind, Path    string
-	Created, Time int64
-	Slot, PID     int
+	Kind      string
+	Job       JobID
+	Time      time.Time // of a refusal or death
+	Slot, PID int
 }
 
-// ID returns it. The end of a job has one time for all who notice it: that of the job.
+// JobID returns the identity of the job to which it happened.
+func (e *Event) JobID() JobID { return JobID{e.Path, e.Created} }
+
+// ID returns the event's identity. A job starts and ends once, whatever time the event has.
 func (e *Event) ID() EventID {
-	id := EventID{Kind: e.Kind, Path: e.Path, Created: e.Created}
+	id := EventID{Kind: e.Kind, Job: e.JobID()}
 	switch {
 	case e.Refusal != nil:
 		id.Time, id.Slot, id.PID = e.Refusal.Time, e.Refusal.Slot, e.Refusal.PID
@@ -55,26 +63,21 @@ func (e *Event) ID() EventID {
 	return id
 }
 
-// Events returns what has happened between two looks at the machine, the earliest first. With an
-// empty machine before, it is all that is still known. A job that has ended or was removed without a
-// launcher that saw it has ended now.
+// Events returns what has happened between two reads of the machine, the earliest first. With an empty
+// machine before, these are all events that the jobs still know. now is the time of the later read: a job
+// whose end no launcher saw has ended then, and no event is later.
 func Events(before, after *Machine, now time.Time) (out []Event) {
-	type identity struct {
-		path    string
-		created int64
-	}
-	was := map[identity]*Job{}
+	now = now.UTC()
+	was := map[JobID]*Job{}
 	for i := range before.Jobs {
-		was[identity{before.Jobs[i].Path, before.Jobs[i].Created}] = &before.Jobs[i]
+		was[before.Jobs[i].ID()] = &before.Jobs[i]
 	}
 	for i := range after.Jobs {
 		j := &after.Jobs[i]
-		id := identity{j.Path, j.Created}
-		// What cannot be read at this moment has no past.
-		if j.Error == "" {
-			out = append(out, eventsOf(was[id], j, now)...)
+		if j.Error == "" { // otherwise its events are not known now
+			out = append(out, eventsOf(was[j.ID()], j, now)...)
 		}
-		delete(was, id)
+		delete(was, j.ID())
 	}
 	there := map[string]*Job{}
 	for i := range after.Jobs {
@@ -84,19 +87,24 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		if other := there[j.Path]; j.State == Ended || j.Error != "" || other != nil && other.Error != "" {
 			continue
 		}
-		e := j.event(JobEnded, now.UnixNano())
+		e := j.event(JobEnded, now)
 		e.Text = fmt.Sprintf("job %s has ended, and was removed", j.Title())
 		out = append(out, e)
 	}
-	slices.SortStableFunc(out, func(a, b Event) int { return cmp.Compare(a.Time, b.Time) })
+	for i := range out {
+		if out[i].Time.After(now) { // a job's user may have written any time
+			out[i].Time = now
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Event) int { return a.Time.Compare(b.Time) })
 	return out
 }
 
-func (j *Job) event(kind string, at int64) Event {
-	return Event{Time: at, At: timeOf(at), Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
+func (j *Job) event(kind string, at time.Time) Event {
+	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
-// eventsOf returns what has happened to a job since it was read before, or nil.
+// eventsOf returns what has happened to a job since an earlier read; nil for none.
 func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
 		before = &Job{}
@@ -105,12 +113,16 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 		out = append(out, e)
 	}
 	out = append(out, refusalsSince(before, after)...)
-	seen := map[deathID]bool{}
-	for i := range before.Deaths {
-		seen[idOfDeath(&before.Deaths[i])] = true
+	type death struct {
+		time      time.Time
+		slot, pid int
+	}
+	seen := map[death]bool{}
+	for _, d := range before.Deaths {
+		seen[death{d.Time, d.Slot, d.PID}] = true
 	}
 	for i := range after.Deaths {
-		if d := &after.Deaths[i]; !seen[idOfDeath(d)] {
+		if d := &after.Deaths[i]; !seen[death{d.Time, d.Slot, d.PID}] {
 			e := after.event(ProcessDied, d.Time)
 			e.Death, e.Text = d, d.Sentence()
 			out = append(out, e)
@@ -119,10 +131,10 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if after.State != Ended || before.State == Ended {
 		return out
 	}
-	if after.Ended == 0 && before.State == "" {
-		return out // it ended at a time that nobody knows
+	if after.Ended.IsZero() && before.State == "" {
+		return out // it ended at an unknown time
 	}
-	e := after.event(JobEnded, cmp.Or(after.Ended, now.UnixNano()))
+	e := after.event(JobEnded, cmp.Or(after.Ended, now))
 	e.Exit, e.Text = after.Exit, fmt.Sprintf("job %s has ended", after.Title())
 	switch {
 	case e.Exit != nil && e.Exit.Signal != 0:
@@ -133,18 +145,10 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	return append(out, e)
 }
 
-type deathID struct {
-	time      int64
-	slot, pid int
-}
-
-func idOfDeath(d *Death) deathID { return deathID{d.Time, d.Slot, d.PID} }
-
-// refusalsSince returns the refusals that are new. A region keeps the latest; how many there
-// were, it counts.
+// refusalsSince returns the new refusals. A region keeps the latest ones, and counts all.
 func refusalsSince(before, after *Job) (out []Event) {
 	type key struct {
-		time              int64
+		time              time.Time
 		device, slot, pid int
 	}
 	seen := map[key]bool{}
@@ -163,13 +167,14 @@ func refusalsSince(before, after *Job) (out []Event) {
 	if len(out) == 0 {
 		return nil
 	}
-	if count := after.refused() - min(after.refused(), before.refused()); count > uint64(len(out)) {
+	if count := after.Refused() - min(after.Refused(), before.Refused()); count > uint64(len(out)) {
 		out[len(out)-1].Missed = count - uint64(len(out)) // the earliest of them
 	}
 	return out
 }
 
-func (j *Job) refused() (n uint64) {
+// Refused returns how many requests were refused, on all devices.
+func (j *Job) Refused() (n uint64) {
 	for i := range j.Devices {
 		n += j.Devices[i].Refused
 	}

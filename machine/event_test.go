@@ -12,7 +12,7 @@ import (
 func kindsOf(events []Event) string {
 	var out []string
 	for _, e := range events {
-		out = append(out, fmt.Sprintf("%s@%d", e.Kind, e.Time))
+		out = append(out, fmt.Sprintf("%s@%d", e.Kind, e.Time.UnixNano()))
 	}
 	return strings.Join(out, " ")
 }
@@ -20,17 +20,17 @@ func kindsOf(events []Event) string {
 func TestEvents(t *testing.T) {
 	now := time.Unix(0, 1000)
 	at := func(jobs ...Job) *Machine { return &Machine{Jobs: jobs} }
-	running := Job{Name: "train", Path: "p", Created: 10, Started: 11, State: Running, Devices: []Device{{Refused: 1}},
-		Refusals: []Refusal{{Time: 20, PID: 1, Slot: 1}}, Deaths: []Death{{Time: 30, PID: 2, Slot: 2}}}
+	running := Job{Name: "train", Path: "p", Created: timeOf(10), Started: timeOf(11), State: Running, Devices: []Device{{Refused: 1}},
+		Refusals: []Refusal{{Time: timeOf(20), PID: 1, Slot: 1}}, Deaths: []Death{{Time: timeOf(30), PID: 2, Slot: 2}}}
 	more := running
-	more.Refusals = []Refusal{{Time: 50, PID: 1, Slot: 1}, {Time: 40, PID: 1, Slot: 1}, {Time: 20, PID: 1, Slot: 1}}
+	more.Refusals = []Refusal{{Time: timeOf(50), PID: 1, Slot: 1}, {Time: timeOf(40), PID: 1, Slot: 1}, {Time: timeOf(20), PID: 1, Slot: 1}}
 	more.Devices = []Device{{Refused: 3}}
-	more.Deaths = []Death{{Time: 45, PID: 3, Slot: 2}, {Time: 30, PID: 2, Slot: 2}}
+	more.Deaths = []Death{{Time: timeOf(45), PID: 3, Slot: 2}, {Time: timeOf(30), PID: 2, Slot: 2}}
 	ended := more
 	ended.State = Ended
 	seen := ended
-	seen.Ended, seen.Exit = 60, &Exit{Status: 3}
-	again := Job{Name: "train", Path: "p", Created: 70, State: Starting}
+	seen.Ended, seen.Exit = timeOf(60), &Exit{Status: 3}
+	again := Job{Name: "train", Path: "p", Created: timeOf(70), State: Starting}
 	broken := Job{Name: "train", Path: "p", State: Running, Error: "cut short"}
 	flood := more
 	flood.Devices = []Device{{Refused: 1}, {Refused: 400}}

@@ -1,6 +1,7 @@
 package machine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -84,8 +85,8 @@ func ExampleReadJob() {
 	// true traim: no such job (there are: train)
 }
 
-func ExampleReadRegion() {
-	_, err := machine.ReadRegion("example_test.go")
+func ExampleReadJob_notARegion() {
+	_, err := machine.ReadJob("./example_test.go")
 	switch {
 	case errors.Is(err, machine.ErrForeign):
 		fmt.Println("that is not a region")
@@ -108,4 +109,39 @@ func ExampleGroupRefusals() {
 			f.RequesterName(job.Processes), f.Asked/MiB, f.Free()/MiB, f.Times)
 	}
 	// Output: train.py asked for 300 MiB with 256 MiB free, 1 time
+}
+
+func ExampleWatch() {
+	defer startJob()()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	for ev, err := range machine.Watch(ctx) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		switch ev.Kind {
+		case machine.RequestRefused:
+			fmt.Printf("%s was refused %d MiB\n", ev.Job, ev.Refusal.Asked/MiB)
+		case machine.Changed:
+			fmt.Printf("now there is %d job\n", len(ev.Machine.Jobs))
+			cancel() // a real program goes on
+		}
+	}
+	// Output:
+	// train was refused 300 MiB
+	// now there is 1 job
+}
+
+// How full is each GPU, and how much of it is handed out?
+func ExampleMachine_devices() {
+	m, err := machine.Read()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, g := range m.Devices {
+		fmt.Printf("GPU %d: %d of %d MiB used, %d MiB handed out to %d jobs\n", g.Device, g.Used/MiB, g.Total/MiB, g.Rations/MiB, g.Jobs)
+	}
 }

@@ -76,7 +76,7 @@ func BenchmarkReadFloodedJob(b *testing.B) {
 	startHolders(b)
 	b.Setenv(envFlood, "")
 	for b.Loop() {
-		if j, err := ReadRegion(path); err != nil || len(j.Processes) != abi.Slots {
+		if j, err := ReadJob(path); err != nil || len(j.Processes) != abi.Slots {
 			b.Fatalf("%d processes, %v", len(j.Processes), err)
 		}
 	}

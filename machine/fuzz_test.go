@@ -52,7 +52,7 @@ func FuzzReadRegion(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		j, _ := ReadRegion(path)
+		j, _ := ReadJob(path)
 		out, err := json.Marshal(j)
 		if err != nil {
 			t.Fatal(err)

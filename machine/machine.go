@@ -1,4 +1,4 @@
-// Package machine reads what the jobs of ration hold of a machine's GPUs: each job's
+// Package machine reads the GPUs of a machine and the jobs of ration on them: each job's
 // limits and usage, its processes, and the requests that were refused.
 //
 // A job is a command that `ration run` has started, with all processes that it starts.
@@ -8,18 +8,21 @@
 // of a process is of four kinds: contexts, modules (code and its variables), data (what
 // the program allocated), and overhead, which the driver has taken beyond these.
 //
-// [Read] returns all jobs of this user, or for root those of all users; [ReadJob] and
-// [ReadRegion] return one of them. Each call reads anew: a Job is a copy, which nothing changes. The functions may be called
-// by several goroutines at once. They need no cgo, no driver and no privilege beyond
-// reading the files.
+// [Read] returns the devices and all jobs of this user, or for root those of all users.
+// [ReadJob] returns one job. [Watch] returns what happens, as it happens, with the machine
+// after it. What they return is a copy, which nothing changes later. They may be called by
+// several goroutines at once, and need no privilege beyond reading the files.
+//
+// The devices come from the NVIDIA driver, through NVML. Where there is no driver, or the
+// program is built without cgo, Machine.Devices is empty and all else is there.
 //
 // This package only reads: it writes no file, takes no lock that a job could wait for,
 // and works whether anything else of ration is running or not. `ration ps --json`
 // prints a [Machine], so its output can be decoded into one.
 //
-// What a job's region says is what the job's processes wrote. Who a process is comes
-// from the kernel, where its lock names one that can be seen from here (Process.Verified);
-// otherwise PIDs, names and users are claims.
+// What a job's region says is what the job's processes wrote. The identity of a process is
+// the kernel's word if its lock names a process that this one can see (Process.Verified);
+// otherwise its PID, name and user are claims.
 //
 // # Import
 //
@@ -45,6 +48,7 @@ package machine
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -73,16 +77,14 @@ var (
 	ErrLimits = region.ErrLimits
 )
 
-// Machine is the jobs that this user can see, and the devices that they share. What is not of
-// the jobs comes from the driver: `ration ps` fills it in, and this package, which needs no
-// driver, leaves it empty.
+// Machine is the jobs that this user can see, and the devices that they share.
 type Machine struct {
 	Folder   string    `json:"folder"`  // of this user's jobs
 	Devices  []GPU     `json:"devices"` // empty where there is no driver
 	Jobs     []Job     `json:"jobs"`
 	Outside  []Outside `json:"outside"` // processes that hold device memory and belong to no job in Jobs
 	Findings []Finding `json:"findings"`
-	Hidden   int       `json:"hidden,omitempty"` // jobs that have ended and that `ration ps` has left out
+	Hidden   int       `json:"hidden,omitempty"` // ended jobs that are not in Jobs; Read has all of them
 }
 
 // States of a job: Job.State.
@@ -95,23 +97,20 @@ const (
 
 // Job is what a job's folder and its region say about the job. Sizes are bytes.
 type Job struct {
-	Name      string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
-	Path      string    `json:"path"`            // of the region
-	Owner     string    `json:"owner"`           // user to whom the region belongs; the UID where that has no name
-	UID       int       `json:"uid"`             // of the owner; -1 where that is not known
-	Launcher  string    `json:"launcher"`        // user who launched it; empty where that is not known
-	State     string    `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
-	Command   []string  `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
-	Exit      *Exit     `json:"exit,omitempty"`  // how its command ended, where that is known
-	Error     string    `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
-	ReadOnly  bool      `json:"read_only"`       // what dead processes hold was left as it is, as this package does
-	Created   int64     `json:"created"`         // Unix nanoseconds
-	CreatedAt time.Time `json:"created_at,omitzero"`
-	Started   int64     `json:"started,omitempty"` // Unix nanoseconds at which its command was launched; 0 where that is not known
-	StartedAt time.Time `json:"started_at,omitzero"`
-	Ended     int64     `json:"ended,omitempty"` // Unix nanoseconds; 0 where that is not known
-	EndedAt   time.Time `json:"ended_at,omitzero"`
-	Claims    uint64    `json:"claims"` // processes that joined since the region was created
+	Name     string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
+	Path     string    `json:"path"`            // of the region
+	Owner    string    `json:"owner"`           // user to whom the region belongs; the UID where that has no name
+	UID      int       `json:"uid"`             // of the owner; -1 where that is not known
+	Launcher string    `json:"launcher"`        // user who launched it; empty where that is not known
+	State    string    `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
+	Command  []string  `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
+	Exit     *Exit     `json:"exit,omitempty"`  // how its command ended, where that is known
+	Error    string    `json:"error,omitempty"` // why the region could not be read; then only what is above, and living processes, is known
+	ReadOnly bool      `json:"read_only"`       // what dead processes hold was left as it is, as this package does
+	Created  time.Time `json:"created_at,omitzero"`
+	Started  time.Time `json:"started_at,omitzero"` // when its command was launched; zero where that is not known
+	Ended    time.Time `json:"ended_at,omitzero"`   // zero where that is not known
+	Claims   uint64    `json:"claims"`              // processes that joined since the region was created
 	// Kubernetes is the claim that it was made for, and its pods; nil for any other job.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 
@@ -127,8 +126,8 @@ type Job struct {
 	err       error      // the cause of Error, where this process read the region
 	file      job.FileID // the region, by whatever path
 
-	omittedPIDs []int // of the processes that are left out: those of HostPIDs
-	unwritten   int   // refusals and deaths that are being written, or were by a process that was killed
+	omittedPIDs []int // of omitted processes, for HostPIDs
+	unwritten   int   // refusals and deaths that are being written, or whose writer was killed
 }
 
 // Kubernetes is what a job is in a cluster, as the kubelet plugin wrote it down.
@@ -179,6 +178,30 @@ func (j *Job) Err() error {
 	return j.err
 }
 
+// JobID identifies a job: a later job of the same name and path was created at another time.
+type JobID struct {
+	Path    string
+	Created time.Time
+}
+
+// ID returns the job's identity.
+func (j *Job) ID() JobID { return JobID{j.Path, j.Created} }
+
+// Same reports whether two reads of a job differ in nothing.
+func (j *Job) Same(as *Job) bool {
+	a, b := *j, *as
+	a.err, b.err = nil, nil // Error has its text
+	return reflect.DeepEqual(&a, &b)
+}
+
+// Held returns the bytes that the job's processes hold, of all devices.
+func (j *Job) Held() (bytes uint64) {
+	for i := range j.Devices {
+		bytes += min(j.Devices[i].Used, ^bytes)
+	}
+	return bytes
+}
+
 // Title returns the job's name, or its path where it has no name.
 func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title() }
 
@@ -219,9 +242,16 @@ type Process struct {
 	KeptBy    []int     `json:"kept_by,omitempty"`   // of one that is Ending: PIDs, as seen from here, of fork children that have its files of the driver
 	Cgroup    string    `json:"cgroup,omitempty"`    // its control group; empty unless Verified
 	Container string    `json:"container,omitempty"` // that the control group names, as in docker/0123456789ab or slurm/JOB.STEP
-	Joined    int64     `json:"joined"`              // Unix nanoseconds
-	JoinedAt  time.Time `json:"joined_at,omitzero"`
+	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
+}
+
+// Held returns the bytes that the process holds, of all devices.
+func (p *Process) Held() (bytes uint64) {
+	for i := range p.Holdings {
+		bytes += min(p.Holdings[i].Total, ^bytes)
+	}
+	return bytes
 }
 
 // Holding is a process's use of one device. Sizes are bytes.
@@ -238,7 +268,7 @@ type Holding struct {
 	BestEffort bool   `json:"best_effort"` // read while it changed
 
 	Compute *ProcessCompute `json:"compute,omitempty"` // nil where Device.Compute is
-	Time    *Time           `json:"time,omitempty"`    // nil while unknown, as it is in what this package reads
+	Time    *Time           `json:"time,omitempty"`    // nil while unknown: ration ps --watch and ration top measure it
 }
 
 // Reads counts the reads of accounts since the region was created.
@@ -248,7 +278,7 @@ type Reads struct {
 	BestEffort uint64 `json:"best_effort"` // given up, and taken as they were
 }
 
-// Clone returns a copy that shares nothing which what the driver says could be added to.
+// Clone returns a copy whose devices, processes and holdings can be changed.
 func (m *Machine) Clone() Machine {
 	out := *m
 	out.Devices, out.Outside, out.Findings = slices.Clone(m.Devices), slices.Clone(m.Outside), slices.Clone(m.Findings)
@@ -261,4 +291,21 @@ func (m *Machine) Clone() Machine {
 		}
 	}
 	return out
+}
+
+// share replaces the jobs that are the same as in an earlier machine by those, so that the memory is used
+// once and a later comparison is quick.
+func (m *Machine) share(before *Machine) {
+	if before == nil {
+		return
+	}
+	was := make(map[JobID]*Job, len(before.Jobs))
+	for i := range before.Jobs {
+		was[before.Jobs[i].ID()] = &before.Jobs[i]
+	}
+	for i := range m.Jobs {
+		if b := was[m.Jobs[i].ID()]; b != nil && m.Jobs[i].Same(b) {
+			m.Jobs[i] = *b
+		}
+	}
 }

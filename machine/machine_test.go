@@ -14,7 +14,7 @@ import (
 
 func TestReadRegion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	if s, err := ReadRegion(path); !errors.Is(err, fs.ErrNotExist) || s.Err() != err || s.Error == "" || s.Path != path {
+	if s, err := readRegion(path, patienceForAll()); !errors.Is(err, fs.ErrNotExist) || s.Err() != err || s.Error == "" || s.Path != path {
 		t.Errorf("got %+v, %v for a missing region", s, err)
 	}
 	var opt region.Options
@@ -34,7 +34,7 @@ func TestReadRegion(t *testing.T) {
 	if err := slot.Charge(1, abi.Data, 1<<40); !errors.Is(err, region.ErrRefused) {
 		t.Fatalf("got %v, want a refusal", err)
 	}
-	s, err := ReadRegion(path)
+	s, err := ReadJob(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,13 +95,13 @@ func TestRead(t *testing.T) {
 
 func TestSentence(t *testing.T) {
 	all := []Process{
-		{Slot: 0, Verified: true, PID: 10, Name: "hog", Joined: 100},
-		{Slot: 1, PID: 11, Name: "greedy", Joined: 100},
-		{Slot: 2, PID: 1, Name: "in one container", Joined: 100},
-		{Slot: 3, PID: 1, Name: "in another", Joined: 100},
-		{Slot: 4, PID: 12, Name: "too late", Joined: 300},
+		{Slot: 0, Verified: true, PID: 10, Name: "hog", Joined: timeOf(100)},
+		{Slot: 1, PID: 11, Name: "greedy", Joined: timeOf(100)},
+		{Slot: 2, PID: 1, Name: "in one container", Joined: timeOf(100)},
+		{Slot: 3, PID: 1, Name: "in another", Joined: timeOf(100)},
+		{Slot: 4, PID: 12, Name: "too late", Joined: timeOf(300)},
 	}
-	f := Refusal{Time: 200, Slot: 1, PID: 11, Asked: 4 << 30, Held: 7 << 30, Limit: 10 << 30, Own: 1 << 20,
+	f := Refusal{Time: timeOf(200), Slot: 1, PID: 11, Asked: 4 << 30, Held: 7 << 30, Limit: 10 << 30, Own: 1 << 20,
 		Top: []Holder{{PID: 10, Bytes: 3 << 30}, {PID: 1, Bytes: 2 << 30}, {PID: 12, Bytes: 1 << 30}}}
 	const want = "greedy (pid ?11) asked for 4 GiB with 3 GiB free of 10 GiB; " +
 		"most was held by hog (pid 10) 3 GiB, pid ?1 2 GiB, pid ?12 1 GiB; it held 1 MiB itself"
@@ -118,9 +118,9 @@ func TestSentence(t *testing.T) {
 }
 
 func TestGroupRefusals(t *testing.T) {
-	again := func(at int64, asked uint64) Refusal { return Refusal{Time: at, PID: 1, Asked: asked} }
+	again := func(at int64, asked uint64) Refusal { return Refusal{Time: timeOf(at), PID: 1, Asked: asked} }
 	got := GroupRefusals([]Refusal{again(9, 5), again(8, 5), again(7, 4), again(6, 5)})
-	if len(got) != 3 || got[0].Times != 2 || got[0].First != 8 || got[0].Time != 9 || got[1].Times != 1 {
+	if len(got) != 3 || got[0].Times != 2 || got[0].First != timeOf(8) || got[0].Time != timeOf(9) || got[1].Times != 1 {
 		t.Errorf("got %+v", got)
 	}
 }

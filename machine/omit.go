@@ -11,20 +11,18 @@ import (
 	"ration/internal/proc"
 )
 
-// A user can have thousands of regions, each with all slots taken, all refusals and all deaths
-// written, by one process with many locks. What a look at the whole machine keeps of one user is
-// bounded, whatever is in the regions: the rest is counted (Job.Omitted). A job that is read by
-// itself is whole, and so are those in this user's own folder of jobs.
+// A user can have thousands of regions, and one process can fill all slots, refusals and deaths of each. So
+// a scan keeps a bounded part of each user's jobs, whatever is in the regions, and counts the rest
+// (Job.Omitted). A job that is read alone is whole, and so are the jobs in this user's own folder.
 const (
-	userRows  = 8192 // processes, and what they hold of each device, of all jobs of a user
+	userRows  = 8192 // processes and their holdings, of all jobs of a user
 	userTexts = 2048 // refusals and deaths, of all jobs of a user
-	// Beside these, each job has so many of its own: one process, a refusal and a death.
+	// Each job has so many beside these: a process, a refusal and a death.
 	jobRows  = 1 + abi.Devices
 	jobTexts = 2
 )
 
-// Omitted counts what a look at the whole machine has left out of a job of another user, since
-// that user's jobs have very much. A look at that job alone has all of it.
+// Omitted counts what is left out of a job, as the jobs of its user hold very much. ReadJob returns all.
 type Omitted struct {
 	Processes int `json:"processes"` // those that hold least
 	Dead      int `json:"dead"`      // of these processes
@@ -32,7 +30,7 @@ type Omitted struct {
 	Deaths    int `json:"deaths"`    // the oldest
 }
 
-// ProcessCount returns how many processes the job has, with those that are Omitted.
+// ProcessCount returns how many processes the job has, with omitted ones.
 func (j *Job) ProcessCount() int {
 	if j.Omitted == nil {
 		return len(j.Processes)
@@ -40,7 +38,7 @@ func (j *Job) ProcessCount() int {
 	return len(j.Processes) + j.Omitted.Processes
 }
 
-// LivingCount returns how many processes the job has that are not dead, with those that are Omitted.
+// LivingCount returns how many processes of the job are not dead, with omitted ones.
 func (j *Job) LivingCount() (n int) {
 	for i := range j.Processes {
 		if j.Processes[i].State != Dead {
@@ -53,8 +51,8 @@ func (j *Job) LivingCount() (n int) {
 	return n
 }
 
-// HostPIDs returns the PIDs on the host of the processes that are in the job by the kernel's word,
-// with those that are Omitted, unless the job was decoded from JSON.
+// HostPIDs returns the PIDs on the host of the verified processes, with omitted ones unless the job was
+// decoded from JSON.
 func (j *Job) HostPIDs() []int {
 	out := slices.Clone(j.omittedPIDs)
 	for i := range j.Processes {
@@ -65,133 +63,120 @@ func (j *Job) HostPIDs() []int {
 	return out
 }
 
-// allowance is what is kept of all jobs of one user. A nil one is without bounds.
-type allowance struct {
-	turn sync.Mutex  // held while one of the user's regions is read: each is copied, and that is much
-	left func() bool // whether there is time to count what is not kept; nil where there is
-
-	mu          sync.Mutex
-	rows, texts int // under mu: that are kept, but for those that each job has of its own
-}
-
-// kept is what one job has of an allowance, beside its own.
-type kept struct{ rows, texts int }
-
-func rowsOf(p *Process) int { return 1 + len(p.Holdings) }
-
-func rowsOfAll(all []Process) (n int) {
-	for i := range all {
-		n += rowsOf(&all[i])
+// Shorten returns the job with no more processes than fit into so many rows. A process takes one row, and
+// one for each holding. Verified processes come first, and of these the ones that hold most.
+func (j Job) Shorten(rows int) Job {
+	if rowsOf(j.Processes...) <= rows {
+		return j
 	}
-	return n
-}
-
-// cut cuts a job to what is left of the allowance, and returns what it has of it. A job that was
-// kept before gives that back first.
-func (a *allowance) cut(j *Job, before kept) (has kept) {
-	if a == nil {
-		return kept{}
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.rows, a.texts = a.rows-before.rows, a.texts-before.texts
-	var out Omitted
-	rows := rowsOfAll(j.Processes)
-	if most := jobRows + userRows - a.rows; rows > most {
-		out.Processes, out.Dead = j.omitProcesses(most)
-		rows = rowsOfAll(j.Processes)
-	}
-	has.rows = max(0, rows-jobRows)
-	a.rows += has.rows
-	refusals, deaths := len(j.Refusals), len(j.Deaths)
-	if most := jobTexts + userTexts - a.texts; refusals+deaths > most {
-		// Of both, so that many of one do not hide the other.
-		deaths = min(deaths, max(most/2, most-refusals))
-		refusals = min(refusals, most-deaths)
-		out.Refusals, out.Deaths = len(j.Refusals)-refusals, len(j.Deaths)-deaths
-		j.Refusals, j.Deaths = slices.Clone(j.Refusals[:refusals]), slices.Clone(j.Deaths[:deaths])
-	}
-	has.texts = max(0, refusals+deaths-jobTexts)
-	a.texts += has.texts
-	if out != (Omitted{}) {
-		j.Omitted = &out
-	}
-	return has
-}
-
-// spent reports whether nothing more need be read of a user: nothing of it would be kept, and it
-// has been counted for long enough.
-func (a *allowance) spent() bool {
-	if a == nil || a.left == nil || a.left() {
-		return false
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.rows+jobRows > userRows || a.texts+jobTexts > userTexts
-}
-
-// newAllowance is for one look at the machine.
-func newAllowance() *allowance { return &allowance{left: patienceForAll().Left} }
-
-// giveBack is cut of a job of which nothing is kept any more.
-func (a *allowance) giveBack(before kept) { a.cut(&Job{}, before) }
-
-// omitProcesses keeps the processes that an operator would ask for first, in the order that they
-// had, and returns how many it left out, and how many of these are dead: those that the kernel confirms, and which hold most.
-func (j *Job) omitProcesses(rows int) (omitted, dead int) {
-	keep := LargestProcesses(j.Processes, rows)
-	known := map[int]bool{}
-	for i := range j.Processes {
-		p := &j.Processes[i]
-		if !keep[i] && p.Verified && p.HostPID != 0 && !known[p.HostPID] { // one may have all slots
-			known[p.HostPID] = true
-			j.omittedPIDs = append(j.omittedPIDs, p.HostPID)
-		}
-	}
-	var out []Process // a new one: the rest must not be kept in memory
-	for i, p := range j.Processes {
-		if keep[i] {
-			out = append(out, p)
-		} else if p.State == Dead {
-			dead++
-		}
-	}
-	omitted = len(j.Processes) - len(out)
-	j.Processes = append([]Process{}, out...)
-	return omitted, dead
-}
-
-// LargestProcesses says, by their indices, which of the processes are worth so many rows, of which
-// a process has one and one for each holding: those that the kernel confirms come first, and of
-// these those that hold most.
-func LargestProcesses(all []Process, rows int) map[int]bool {
-	order, held := make([]int, len(all)), make([]uint64, len(all))
-	for i := range all {
+	order := make([]int, len(j.Processes))
+	for i := range order {
 		order[i] = i
-		for _, h := range all[i].Holdings {
-			held[i] += min(h.Total, ^held[i])
-		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		if all[a].Verified != all[b].Verified {
-			if all[a].Verified {
+		p, q := &j.Processes[a], &j.Processes[b]
+		if p.Verified != q.Verified {
+			if p.Verified {
 				return -1
 			}
 			return 1
 		}
-		return cmp.Compare(held[b], held[a])
+		return cmp.Compare(q.Held(), p.Held())
 	})
 	keep := map[int]bool{}
 	for _, i := range order {
-		if rows -= rowsOf(&all[i]); rows < 0 {
+		if rows -= rowsOf(j.Processes[i]); rows < 0 {
 			break
 		}
 		keep[i] = true
 	}
-	return keep
+	var out Omitted
+	if j.Omitted != nil {
+		out = *j.Omitted
+	}
+	known := map[int]bool{}
+	pids, processes := slices.Clone(j.omittedPIDs), []Process{} // new ones, to free the memory of the rest
+	for i := range j.Processes {
+		p := &j.Processes[i]
+		if keep[i] {
+			processes = append(processes, *p)
+			continue
+		}
+		out.Processes++
+		if p.State == Dead {
+			out.Dead++
+		}
+		if p.Verified && p.HostPID != 0 && !known[p.HostPID] { // one process may have all slots
+			known[p.HostPID] = true
+			pids = append(pids, p.HostPID)
+		}
+	}
+	j.Processes, j.omittedPIDs, j.Omitted = slices.Clip(processes), pids, &out
+	return j
 }
 
-// addFloods adds a finding for each user of whose jobs something was left out.
+func rowsOf(all ...Process) (n int) {
+	for i := range all {
+		n += 1 + len(all[i].Holdings)
+	}
+	return n
+}
+
+// quota bounds what is kept of all jobs of one user. A nil quota has no bounds.
+type quota struct {
+	turn sync.Mutex  // held while one of the user's regions is read: each is copied, and is large
+	left func() bool // whether there is time to count what is not kept; nil: always
+
+	mu sync.Mutex
+	used
+}
+
+// used is what one job, or all, use of a quota beside each job's own part. A quota's is under its mu.
+type used struct{ rows, texts int }
+
+// cut cuts a job to what is left of the quota, and returns what the job uses of it. before is what an
+// earlier read of the job used.
+func (q *quota) cut(j *Job, before used) (has used) {
+	if q == nil {
+		return used{}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.rows, q.texts = q.rows-before.rows, q.texts-before.texts
+	*j = j.Shorten(jobRows + userRows - q.rows)
+	has.rows = max(0, rowsOf(j.Processes...)-jobRows)
+	q.rows += has.rows
+	refusals, deaths := len(j.Refusals), len(j.Deaths)
+	if most := jobTexts + userTexts - q.texts; refusals+deaths > most {
+		// Keep some of both: many refusals must not hide the deaths.
+		deaths = min(deaths, max(most/2, most-refusals))
+		refusals = min(refusals, most-deaths)
+		if j.Omitted == nil {
+			j.Omitted = &Omitted{}
+		}
+		j.Omitted.Refusals, j.Omitted.Deaths = len(j.Refusals)-refusals, len(j.Deaths)-deaths
+		j.Refusals, j.Deaths = slices.Clone(j.Refusals[:refusals]), slices.Clone(j.Deaths[:deaths])
+	}
+	has.texts = max(0, refusals+deaths-jobTexts)
+	q.texts += has.texts
+	return has
+}
+
+// giveBack is cut for a job of which nothing is kept any more.
+func (q *quota) giveBack(before used) { q.cut(&Job{}, before) }
+
+// isSpent reports whether nothing more need be read of a user: nothing of it would be kept, and the time
+// to count the rest is over.
+func (q *quota) isSpent() bool {
+	if q == nil || q.left == nil || q.left() {
+		return false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.rows+jobRows > userRows || q.texts+jobTexts > userTexts
+}
+
+// addFloods adds a finding for each user whose jobs are not shown whole.
 func (m *Machine) addFloods() {
 	type flood struct {
 		Omitted
@@ -221,7 +206,7 @@ func (m *Machine) addFloods() {
 	}
 }
 
-// addFinding adds a finding unless the same is there: a user could make any number of them.
+// addFinding adds a finding unless it is there: a user could cause any number of equal ones.
 func (m *Machine) addFinding(f Finding) {
 	if !slices.Contains(m.Findings, f) {
 		m.Findings = append(m.Findings, f)

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
+	"ration/internal/scan"
 )
 
 // A job with all that a region can hold, the kernel's word for every second process.
@@ -36,15 +38,15 @@ func fullJob(n int) Job {
 
 // However much is in the regions of a user, what is kept of it is bounded, what is not is counted,
 // and what an operator asks for first is kept: those that the kernel confirms and hold most.
-func TestAllowance(t *testing.T) {
+func TestQuota(t *testing.T) {
 	const jobs = 40
-	user, total, all := &allowance{}, kept{}, []kept{}
+	user, total, all := &quota{}, used{}, []used{}
 	for n := range jobs {
 		j := fullJob(n)
-		has := user.cut(&j, kept{})
+		has := user.cut(&j, used{})
 		all = append(all, has)
-		rows, texts := rowsOfAll(j.Processes), len(j.Refusals)+len(j.Deaths)
-		if total.rows, total.texts = total.rows+rows, total.texts+texts; (has != kept{rows - jobRows, texts - jobTexts}) {
+		rows, texts := rowsOf(j.Processes...), len(j.Refusals)+len(j.Deaths)
+		if total.rows, total.texts = total.rows+rows, total.texts+texts; (has != used{rows - jobRows, texts - jobTexts}) {
 			t.Errorf("it has %+v, and shows %d and %d", has, rows, texts)
 		}
 		if j.Omitted == nil || j.ProcessCount() != abi.FenceSlot || len(j.Refusals)+j.Omitted.Refusals != abi.Refusals || len(j.Deaths)+j.Omitted.Deaths != abi.Deaths {
@@ -77,7 +79,7 @@ func TestAllowance(t *testing.T) {
 	if user.rows != 0 || user.texts != 0 {
 		t.Errorf("%d and %d are kept of nothing", user.rows, user.texts)
 	}
-	if j := fullJob(0); (*allowance)(nil).cut(&j, kept{}) != (kept{}) || j.Omitted != nil || len(j.HostPIDs()) != abi.FenceSlot/2 {
+	if j := fullJob(0); (*quota)(nil).cut(&j, used{}) != (used{}) || j.Omitted != nil || len(j.HostPIDs()) != abi.FenceSlot/2 {
 		t.Errorf("a job of this user was cut: %+v", j.Omitted)
 	}
 }
@@ -135,16 +137,13 @@ func TestFloodOfJobs(t *testing.T) {
 			t.Errorf("no finding has %s: %+v", text, m.Findings)
 		}
 	}
-	folders, _ := places.Folders()
-	g := &gathering{}
-	readUser(g, folders[0], &allowance{})
-	check(g.jobs)
 	t.Setenv(job.EnvFolder, filepath.Join(dir, "own"))
-	r := NewReader()
+	check(readUsers(t, places, time.Minute).Jobs)
+	r := newScanner(scan.Options{})
 	defer r.Close()
 	r.places, r.allUsers = places, func() bool { return true }
 	for range 2 {
-		m, _, err := r.Read()
+		m, _, err := r.scan(true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +151,7 @@ func TestFloodOfJobs(t *testing.T) {
 			check(m.Jobs)
 		}
 	}
-	if j, err := ReadRegion(path); err != nil || len(j.Processes) != abi.FenceSlot || j.Omitted != nil {
+	if j, err := ReadJob(path); err != nil || len(j.Processes) != abi.FenceSlot || j.Omitted != nil {
 		t.Errorf("got %d processes and %+v, %v", len(j.Processes), j.Omitted, err)
 	}
 }
@@ -170,23 +169,21 @@ func TestFloodOfLocked(t *testing.T) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		t.Fatal(err)
 	}
-	user := allowanceOf(map[int]*allowance{os.Geteuid(): {rows: userRows - 10}}, job.LockedFile{PIDs: []int{os.Getpid()}}, newAllowance)
-	g := &gathering{}
-	readLocked(g, job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}, user)
-	if len(g.jobs) != 1 || len(g.jobs[0].Processes) != jobRows+10 || g.jobs[0].ProcessCount() != abi.FenceSlot || user.rows != userRows {
-		t.Errorf("got %+v, and %d rows", g.jobs, user.rows)
+	q := &quota{used: used{rows: userRows - 10}}
+	u := newUserScan(0, "a region", q)
+	u.once, u.locked = true, &job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}
+	got := u.readOnce()
+	if len(got.jobs) != 1 || len(got.jobs[0].Processes) != jobRows+10 || got.jobs[0].ProcessCount() != abi.FenceSlot || q.rows != userRows {
+		t.Errorf("got %+v, and %d rows", got.jobs, q.rows)
 	}
-	user.left = func() bool { return false }
-	again := &gathering{}
-	readLocked(again, job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}, user)
-	if len(again.jobs) != 0 || !again.cut {
+	q.left, u.partial = func() bool { return false }, nil
+	if again := u.readOnce(); len(again.jobs) != 0 || !again.cut {
 		t.Errorf("read, though nothing of it is kept: %+v", again.jobs)
 	}
-	user.turn.Lock() // it is nobody's
 }
 
 // A user of whom nothing more is kept is not read to the end, once that has taken long enough.
-func TestSpentAllowance(t *testing.T) {
+func TestSpentQuota(t *testing.T) {
 	dir := t.TempDir()
 	places := job.Places{Runtime: dir, Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc")}
 	for n := range 5 {
@@ -205,10 +202,10 @@ func TestSpentAllowance(t *testing.T) {
 		"nothing kept, no time": {0, 0, false, 5}, "much kept, no time": {userRows - 2*jobRows, userTexts - 2*jobTexts, false, 5},
 		"all kept, and time": {userRows, userTexts, true, 5}, "all rows kept": {userRows, 0, false, 0}, "all texts kept": {0, userTexts, false, 0},
 	} {
-		g, user := &gathering{}, &allowance{rows: c.rows, texts: c.texts, left: func() bool { return c.left }}
-		readUser(g, folders[0], user)
-		if len(g.jobs) != c.want || g.cut != (c.want == 0) {
-			t.Errorf("%s: %d jobs, cut is %v", name, len(g.jobs), g.cut)
+		u := newUserScan(folders[0].UID, "a user", &quota{used: used{c.rows, c.texts}, left: func() bool { return c.left }})
+		u.once, u.paths = true, folders[0].Paths
+		if got := u.readOnce(); len(got.jobs) != c.want || got.cut != (c.want == 0) {
+			t.Errorf("%s: %d jobs, cut is %v", name, len(got.jobs), got.cut)
 		}
 	}
 }

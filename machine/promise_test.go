@@ -201,7 +201,7 @@ func TestJSON(t *testing.T) {
 	m := Machine{Folder: "/run/ration", Jobs: []Job{
 		{Name: "train", Path: "/run/ration/train/region", Devices: []Device{{Device: 1, Limited: true, Limit: 5}},
 			Processes: []Process{{PID: 7, State: Dead, Holdings: []Holding{{Total: 3, Data: 3}}}}, Reaped: []Process{},
-			Refusals: []Refusal{{Time: 9, Asked: 8, Top: []Holder{{PID: 7, Bytes: 3}}}}},
+			Refusals: []Refusal{{Time: timeOf(9), Asked: 8, Top: []Holder{{PID: 7, Bytes: 3}}}}},
 		{Path: "/elsewhere", Error: "gone"},
 	}}
 	text, err := json.Marshal(m)

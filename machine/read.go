@@ -10,57 +10,42 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/patience"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
+	"ration/internal/scan"
 	"ration/internal/termtext"
 )
 
-// Read reads this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE
-// names if it exists. As root it reads the jobs of all users, unless RATION_DIR names one
-// folder: a user whose folder does not answer within two seconds is one of the Findings, and so is one
-// of whose jobs some is left out (Omitted). A region that cannot be read is a Job with an Error. Jobs that
-// ended in the meantime, or that have not begun, are left out. The error says why
-// the jobs could not be listed.
+// Read reads the devices, this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE names if
+// it exists. As root it reads the jobs of all users, unless RATION_DIR names one folder: the Findings name
+// a user whose folder does not answer within two seconds, and one whose jobs are not all shown (Omitted). A
+// region that cannot be read is a Job with an Error. Jobs that ended meanwhile, or have not begun, are left
+// out. The error says why the jobs could not be listed.
+//
+// To start NVML takes some 50 ms. A program that reads again and again uses [Watch].
 func Read() (Machine, error) {
-	m := Machine{Folder: job.Folder(), Devices: []GPU{}, Jobs: []Job{}, Outside: []Outside{}, Findings: []Finding{}}
-	jobs, err := job.List()
-	if err != nil {
-		return m, err
-	}
-	p := patienceForAll()
-	for _, j := range jobs {
-		out, err := readRegion(j.Path, p)
-		if out.Name = j.Name; j.Name != "" && job.EndedOrNotBegun(err) && !region.Locked(j.Path) {
-			continue
-		}
-		m.Jobs = append(m.Jobs, out)
-	}
-	if job.AllUsers() {
-		m.addUsers(job.AllPlaces, userPatience)
-		m.addFloods()
-	}
-	return m, nil
+	var session gpu.Session
+	defer session.Close()
+	s := newScanner(scan.Options{Once: true, Driver: &session})
+	defer s.Close()
+	r, err := s.Scan(true)
+	return *r.Machine, err
 }
 
-// ReadJob reads one job, by its name or, where the argument has a slash in it, by
-// the path of its region.
+// ReadJob reads one job, by its name or, where the argument has a slash in it, by the path of its region. A
+// job that was found and could not be read is returned with the error, which Job.Err returns too.
 func ReadJob(nameOrPath string) (Job, error) {
-	j, err := job.Find(nameOrPath)
+	found, err := job.Find(nameOrPath)
 	if err != nil {
 		return Job{}, err
 	}
-	out, err := ReadRegion(j.Path)
-	out.Name = j.Name
-	return out, err
-}
-
-// ReadRegion reads the region at path. Its job's name stays empty. The error is also
-// in the Job.
-func ReadRegion(path string) (Job, error) {
-	return readRegion(path, patienceForAll())
+	j, err := readRegion(found.Path, patienceForAll())
+	j.Name = found.Name
+	return j, err
 }
 
 func readRegion(path string, p patience.Patience) (Job, error) {
@@ -72,7 +57,7 @@ func readRegion(path string, p patience.Patience) (Job, error) {
 	return readRegionAt(dir, filepath.Base(path), path, p, true)
 }
 
-// emptyJob is a job of which nothing but the path of its region is known.
+// emptyJob returns a job of which only the path of its region is known.
 func emptyJob(path string) Job {
 	return Job{Path: path, UID: -1, Command: []string{}, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{},
 		Refusals: []Refusal{}, Deaths: []Death{}}
@@ -84,8 +69,8 @@ func unreadable(path string, err error) (Job, error) {
 	return j, err
 }
 
-// readRegionAt reads the region of a name in a job's folder, by the folder's descriptor. keepers says
-// whether to ask who has the files of processes that are ending.
+// readRegionAt reads a region by its name in the folder with a descriptor. keepers says whether to ask
+// which processes keep the files of those that are ending.
 func readRegionAt(dir int, name, path string, p patience.Patience, keepers bool) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
@@ -124,10 +109,9 @@ func (j *Job) read(dir int, name string, p patience.Patience, keepers bool) erro
 	return nil
 }
 
-// dropUnknown drops the numbers that are of no device.
+// dropUnknown drops the numbers that have no device: a default limit is set for every possible number, and
+// once the size of one device is known, those without a size do not exist.
 func (j *Job) dropUnknown() {
-	// A default limit is set for every device number there is room for. Once the size
-	// of one device is known, the numbers without a size are of no device.
 	if slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Total > 0 }) {
 		j.Devices = slices.DeleteFunc(j.Devices, func(d Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 })
 	}
@@ -144,7 +128,7 @@ func (j *Job) readHistory(r *region.Region) error {
 		for _, h := range f.Top {
 			top = append(top, Holder(h))
 		}
-		j.Refusals = append(j.Refusals, Refusal{f.Time, timeOf(f.Time), f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
+		j.Refusals = append(j.Refusals, Refusal{timeOf(f.Time), f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
 	}
 	if j.Deaths, err = readDeaths(r); err != nil {
 		return err
@@ -153,12 +137,11 @@ func (j *Job) readHistory(r *region.Region) error {
 	j.unwritten = known - len(j.Refusals) + died - len(j.Deaths)
 	c, err := r.Counters()
 	j.Died, j.Damaged = c.Reaped, c.Damaged
-	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, r.Created(), c.Claims
-	j.CreatedAt = timeOf(j.Created)
+	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, timeOf(r.Created()), c.Claims
 	return err
 }
 
-// owner is who a process is, by the kernel's word.
+// owner is the identity of a process by the kernel's word.
 type owner struct {
 	uid, pid         int // pid is its own, or 0 where that is not known
 	name             string
@@ -167,10 +150,10 @@ type owner struct {
 	err              error
 }
 
-// owners finds out who processes are, each once: one may have many slots.
+// owners has the identities of processes. One process may have many slots, and is asked for once.
 type owners map[int]owner // by PID as seen from here
 
-// ask finds out who a process is, unless that is known.
+// ask asks the kernel for the identity of a process, unless it is known.
 func (all owners) ask(pid int) {
 	if _, known := all[pid]; known {
 		return
@@ -182,12 +165,12 @@ func (all owners) ask(pid int) {
 	all[pid] = o
 }
 
-// claimed returns who a process is by its own word. What it only says of itself costs no
-// look-up of a user's name: a job could claim any number of them.
+// claimed returns the identity that a process claims. A claimed user's name is not looked up: a job could
+// claim any number of users.
 func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: Live, Joined: p.Joined, JoinedAt: timeOf(p.Joined), Holdings: []Holding{},
+		State: Live, Joined: timeOf(p.Joined), Holdings: []Holding{},
 	}
 	if p.UID < 0 {
 		out.User = "?" // what it says is no user
@@ -208,11 +191,11 @@ func claimed(p region.Process) Process {
 	return out
 }
 
-// identify replaces that by the kernel's word, where the process's lock names one that can be
-// seen from here. all was asked before the lock is asked for once more.
+// identify replaces a claimed identity by the kernel's, if the lock names a process that can be seen from
+// here. all was asked before this asks for the lock again.
 func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	o, asked := all[slot.Seen]
-	if !asked { // it cannot be seen from here, or not in time
+	if !asked { // it cannot be seen from here, or the time was over
 		return
 	}
 	if o.stopped && !slot.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
@@ -231,4 +214,32 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	if slot.Seen != os.Getpid() && !proc.CalledBy(slot.Seen, slot.Name, o.name) {
 		p.Name = termtext.Printable(o.name)
 	}
+}
+
+// reap has what dead processes hold returned to the job, and reads the job again, if no other user can
+// write its region. A nil function changes nothing. It is also called for processes of other PID namespaces:
+// it writes down the host PIDs that this process sees, which they need to find themselves in the driver's
+// list.
+func (j *Job) reap(reap func(path string) (int, error)) {
+	var st unix.Stat_t
+	if reap == nil || j.Err() != nil || unix.Lstat(j.Path, &st) != nil || st.Uid != uint32(unix.Geteuid()) || st.Mode&0o022 != 0 {
+		return
+	}
+	dead := slices.DeleteFunc(slices.Clone(j.Processes), func(p Process) bool { return p.State != Dead })
+	foreign := slices.ContainsFunc(j.Processes, func(p Process) bool { return p.HostPID != p.PID })
+	if j.ReadOnly = false; len(dead) == 0 && !foreign {
+		return
+	}
+	n, err := reap(j.Path)
+	if err != nil {
+		j.ReadOnly = true // the dead are shown as they are
+	}
+	if err != nil || n == 0 {
+		return
+	}
+	after, err := readRegion(j.Path, patienceForAll())
+	if after.Name, after.ReadOnly = j.Name, false; err == nil {
+		after.Reaped = dead
+	}
+	*j = after
 }

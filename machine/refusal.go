@@ -12,8 +12,7 @@ import (
 
 // Refusal is a request that was refused. Sizes are bytes.
 type Refusal struct {
-	Time   int64     `json:"time"` // Unix nanoseconds
-	At     time.Time `json:"at,omitzero"`
+	Time   time.Time `json:"at,omitzero"`
 	Device int       `json:"device"` // its number in this job
 	Slot   int       `json:"slot"`   // of the process that was refused
 	PID    int       `json:"pid"`    // of the process that was refused, in its own PID namespace
@@ -36,10 +35,10 @@ const anySlot = -1
 // processName returns the name of the process that had a PID at a time, or "" unless
 // exactly one name fits: PIDs are reused, and containers have the same ones. verified says
 // whether there is such a process by the kernel's word.
-func processName(processes []Process, pid, slot int, time int64) (name string, verified bool) {
+func processName(processes []Process, pid, slot int, at time.Time) (name string, verified bool) {
 	found := false
 	for _, p := range processes {
-		if p.PID != pid || p.Joined > time || slot != anySlot && p.Slot != slot {
+		if p.PID != pid || p.Joined.After(at) || slot != anySlot && p.Slot != slot {
 			continue
 		}
 		if found && p.Name != name {
@@ -131,9 +130,9 @@ func nameAndPID(name string, pid int, verified bool) string {
 // RepeatedRefusal is a request that was refused several times in a row: programs
 // try again.
 type RepeatedRefusal struct {
-	Refusal       // the latest
-	Times   int   // at least 1
-	First   int64 // Unix nanoseconds of the earliest
+	Refusal           // the latest
+	Times   int       // at least 1
+	First   time.Time // of the earliest
 }
 
 // GroupRefusals joins consecutive refusals, the newest first, of the same request by

@@ -11,8 +11,8 @@ import (
 	"ration/internal/termtext"
 )
 
-// addLaunch adds what the job's folder says: whose the job is and who launched it, which is the
-// kernel's word; and the command and how it ended, which is the launcher's.
+// addLaunch adds what the job's folder says: the owner and the launching user, which is the kernel's word,
+// and the command and how it ended, which is the launcher's.
 func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
@@ -25,13 +25,12 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	if len(l.Info.Command) > 0 {
 		j.Command = l.Info.Command
 	}
-	j.Started = l.Info.Started
+	j.Started = timeOf(l.Info.Started)
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	j.State = j.stateWith(l, time.Now())
 	if j.State == Ended && l.End != nil {
-		j.Exit, j.Ended = &Exit{Status: l.End.Status, Signal: l.End.Signal}, l.End.Ended
+		j.Exit, j.Ended = &Exit{Status: l.End.Status, Signal: l.End.Signal}, timeOf(l.End.Ended)
 	}
-	j.StartedAt, j.EndedAt = timeOf(j.Started), timeOf(j.Ended)
 }
 
 // stateWith returns the job's state. It is Running already where a process holds a lock of
@@ -46,14 +45,14 @@ func (j *Job) stateWith(l job.Launch, now time.Time) string {
 		return Idle
 	case l.Launched || j.Claims > 0 || j.err != nil:
 		return Ended
-	case now.Sub(time.Unix(0, j.Created)) < job.StartTimeout:
+	case now.Sub(j.Created) < job.StartTimeout:
 		return Starting // made by another than ration run: a program may be about to join
 	}
 	return Ended
 }
 
-// addHolders adds the processes that have bytes of a region locked which cannot be read, as one
-// of another version cannot.
+// addHolders adds the processes that have locked a region which cannot be read, such as one of another
+// version.
 func (j *Job) addHolders(dir int, name string) {
 	holders, err := region.LockHolders(dir, name, j.Path)
 	if err != nil {
@@ -72,7 +71,7 @@ func (j *Job) addHolders(dir int, name string) {
 	}
 }
 
-// timeOf returns a time that is kept as Unix nanoseconds, and no time for 0.
+// timeOf returns a time given as Unix nanoseconds, and the zero time for 0.
 func timeOf(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

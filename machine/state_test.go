@@ -29,7 +29,7 @@ func TestStateOfOneThatHides(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	j, err := ReadRegion(path)
+	j, err := ReadJob(path)
 	if err != nil || len(j.Processes) != 0 || j.State != Running {
 		t.Errorf("got %s with %d processes, %v", j.State, len(j.Processes), err)
 	}
@@ -64,7 +64,7 @@ func TestAnotherVersion(t *testing.T) {
 	if _, err := f.WriteAt([]byte{abi.Version + 1}, observer.Offset("Header", "Version")); err != nil {
 		t.Fatal(err)
 	}
-	j, err := ReadRegion(path)
+	j, err := ReadJob(path)
 	if !errors.Is(err, ErrVersion) || j.State != Running || len(j.Processes) != 2 {
 		t.Fatalf("got %+v, %v", j, err)
 	}
@@ -82,7 +82,7 @@ func TestParent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
 	t.Setenv(envChild, "1")
 	parent := holdAs(t, os.Args[0], os.Geteuid(), path)
-	j, err := ReadRegion(path)
+	j, err := ReadJob(path)
 	if err != nil || len(j.Processes) != 2 {
 		t.Fatalf("got %+v, %v", j, err)
 	}
@@ -109,14 +109,14 @@ func TestStateWithoutLauncher(t *testing.T) {
 		launch job.Launch
 		want   string
 	}{
-		{"just made", Job{Created: now.UnixNano()}, job.Launch{}, Starting},
-		{"made long ago", Job{Created: now.Add(-2 * time.Hour).UnixNano()}, job.Launch{}, Ended},
-		{"all have gone", Job{Created: now.UnixNano(), Claims: 1}, job.Launch{}, Ended},
-		{"launched", Job{Created: now.UnixNano()}, job.Launch{Launched: true, Running: true}, Starting},
-		{"launched, all have gone", Job{Created: now.UnixNano(), Claims: 3}, job.Launch{Launched: true, Running: true}, Idle},
-		{"standing", Job{Created: now.Add(-2 * time.Hour).UnixNano()}, job.Launch{Launched: true, Standing: true}, Idle},
-		{"standing, all have gone", Job{Created: now.UnixNano(), Claims: 3}, job.Launch{Launched: true, Standing: true}, Idle},
-		{"its command has ended", Job{Created: now.UnixNano()}, job.Launch{Launched: true}, Ended},
+		{"just made", Job{Created: now}, job.Launch{}, Starting},
+		{"made long ago", Job{Created: now.Add(-2 * time.Hour)}, job.Launch{}, Ended},
+		{"all have gone", Job{Created: now, Claims: 1}, job.Launch{}, Ended},
+		{"launched", Job{Created: now}, job.Launch{Launched: true, Running: true}, Starting},
+		{"launched, all have gone", Job{Created: now, Claims: 3}, job.Launch{Launched: true, Running: true}, Idle},
+		{"standing", Job{Created: now.Add(-2 * time.Hour)}, job.Launch{Launched: true, Standing: true}, Idle},
+		{"standing, all have gone", Job{Created: now, Claims: 3}, job.Launch{Launched: true, Standing: true}, Idle},
+		{"its command has ended", Job{Created: now}, job.Launch{Launched: true}, Ended},
 		{"a process is left", Job{State: Running}, job.Launch{Launched: true}, Running},
 		{"unreadable", Job{err: region.ErrSize}, job.Launch{}, Ended},
 		{"unreadable, launched", Job{err: region.ErrSize}, job.Launch{Launched: true, Running: true}, Starting},
@@ -139,7 +139,7 @@ func TestHostileInfo(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "info"), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		j, err := ReadRegion(path)
+		j, err := ReadJob(path)
 		if err != nil || len(j.Command) > 2 {
 			t.Errorf("%s: %+v, %v", name, j.Command, err)
 		}
@@ -153,7 +153,7 @@ func TestHostileInfo(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "alive"))); err != nil {
 		t.Fatal(err)
 	}
-	if j, err := ReadRegion(path); err != nil || len(j.Command) != 0 {
+	if j, err := ReadJob(path); err != nil || len(j.Command) != 0 {
 		t.Errorf("got %+v, %v", j, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/scan"
 )
 
 // shared is a folder that all users may enter, with this program in it.
@@ -66,6 +67,19 @@ func makeDir(t *testing.T, uid int, path string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// readUsers reads the jobs of all users once, as Read does for root.
+func readUsers(t testing.TB, places job.Places, patience time.Duration) Machine {
+	t.Helper()
+	s := newScanner(scan.Options{Once: true})
+	defer s.Close()
+	s.places, s.allUsers, s.patience = places, func() bool { return true }, patience
+	m, _, err := s.scan(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // Root's picture has the jobs of all users, wherever they are, each once; no link of a tenant is
@@ -129,8 +143,7 @@ func TestAllUsers(t *testing.T) {
 	}
 	makeDir(t, bob, filepath.Join(bobs, "\x1b[2J"))
 
-	m := Machine{}
-	m.addUsers(places, time.Minute)
+	m := readUsers(t, places, time.Minute)
 	byPath := map[string]*Job{}
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
@@ -163,7 +176,7 @@ func TestAllUsers(t *testing.T) {
 		t.Errorf("there are also %v", byPath)
 	}
 	// The path by which one is shown leads to it, and to nothing else.
-	if j, err := ReadRegion(private); err != nil || j.file != m.Jobs[slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == private })].file {
+	if j, err := ReadJob(private); err != nil || j.file != m.Jobs[slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == private })].file {
 		t.Errorf("got %+v, %v", j, err)
 	}
 	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == train })
@@ -207,8 +220,7 @@ func TestUserWhoNeverAnswers(t *testing.T) {
 	path := makeRegionAt(t, filepath.Join(places.Runtime, fmt.Sprint(os.Geteuid()), "ration", "train", "region"))
 	odd := filepath.Join(dir, "place")
 	holdAs(t, os.Args[0], os.Geteuid(), odd)
-	m := Machine{}
-	m.addUsers(places, 3*time.Second) // long enough for those who answer, on any machine
+	m := readUsers(t, places, 3*time.Second) // long enough for those that answer, on any machine
 	for _, want := range []string{path, odd} {
 		if !slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.Path == want }) {
 			t.Errorf("%s is missing: %+v", want, m.Jobs)

@@ -9,7 +9,7 @@ import (
 	"ration/check/observer"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/internal/region"
 )
 
@@ -70,7 +70,7 @@ func (t *trial) knownPIDs() map[int]bool {
 // to the known ones: a process leaves the region before the driver has released its
 // memory.
 func (t *trial) readPIDs() (map[int]bool, error) {
-	status := reap.ReadJob(t.job, reap.Options{ReadOnly: true})
+	status := node.ReadJob(t.job, node.Options{ReadOnly: true})
 	if status.Err() != nil {
 		return nil, status.Err()
 	}
@@ -103,7 +103,7 @@ func (t *trial) driverCounts(pids map[int]bool) (map[int]uint64, error) {
 // accounts returns the accounts of all processes of the job that use the tested
 // device.
 func (t *trial) accounts() []account {
-	status := reap.ReadJob(t.job, reap.Options{})
+	status := node.ReadJob(t.job, node.Options{})
 	t.must(status.Err())
 	out := map[int]account{}
 	for _, p := range status.Processes {

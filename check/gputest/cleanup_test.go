@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"ration/internal/reap"
+	"ration/internal/node"
 )
 
 // releaseWithin is how long the driver may take to release the memory of a process
@@ -49,7 +49,7 @@ func (t *trial) checkNothingLeft() {
 	// The driver may list a process no more a moment before it has ended.
 	var used uint64
 	if !eventually(func() bool {
-		status := reap.ReadJob(t.job, reap.Options{})
+		status := node.ReadJob(t.job, node.Options{})
 		t.must(status.Err())
 		used = 0
 		for _, d := range status.Devices {

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/node"
 	"ration/internal/proc"
-	"ration/internal/reap"
 )
 
 // TestPID checks that ration knows the host PIDs of programs that start at one instant: on
@@ -55,7 +55,7 @@ func (t *trial) checkHostPIDs(n int, through []string, probe bool) {
 	if probe {
 		pids, by = t.pidsInLogs(), "themselves, from the driver's list"
 	} else {
-		status := reap.ReadJob(t.job, reap.Options{}) // a process on the host, this one, finds them
+		status := node.ReadJob(t.job, node.Options{}) // a process on the host, this one, finds them
 		t.must(status.Err())
 		var err error
 		pids, err = t.readPIDs()

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -205,7 +205,7 @@ func (t *trial) share(w work, length time.Duration, jobs ...sharer) (out shared)
 // enforced checks that every process of the trial's jobs has its slice.
 func (t *trial) enforced() {
 	for _, j := range t.joined {
-		s := reap.ReadJob(j, reap.Options{ReadOnly: true})
+		s := node.ReadJob(j, node.Options{ReadOnly: true})
 		t.must(s.Err())
 		for _, p := range s.Processes {
 			for _, h := range p.Holdings {

@@ -34,7 +34,7 @@ func TestReadingIsConsistent(t *testing.T) {
 		}
 		exact := 0
 		for range rounds(60) {
-			j, err := machine.ReadRegion(path)
+			j, err := machine.ReadJob(path)
 			must(t, err)
 			for _, d := range j.Devices {
 				if held := heldOf(j, d.Device); held != d.Used && !d.Inexact {
@@ -49,7 +49,7 @@ func TestReadingIsConsistent(t *testing.T) {
 		for _, w := range workers {
 			w.OK("stop")
 		}
-		j, err := machine.ReadRegion(path)
+		j, err := machine.ReadJob(path)
 		must(t, err)
 		for _, d := range j.Devices {
 			if held := heldOf(j, d.Device); d.Inexact || held != d.Used {
@@ -72,7 +72,7 @@ func TestInconsistentReadingIsMarked(t *testing.T) {
 		v.fault("charge 0 data %d", piece)
 		v.Kill()
 		for _, inexact := range []bool{true, false} {
-			j, err := machine.ReadRegion(path)
+			j, err := machine.ReadJob(path)
 			if err != nil || len(j.Devices) != 1 {
 				t.Fatalf("%+v, %v", j.Devices, err)
 			}
@@ -96,17 +96,17 @@ func TestDeathsAreVisible(t *testing.T) {
 		v.OK("charge 1 context %d", 2*piece)
 		pid := v.PID()
 		v.Kill()
-		before, err := machine.ReadRegion(path)
+		before, err := machine.ReadJob(path)
 		if err != nil || len(before.Deaths) != 0 || before.Died != 0 {
 			t.Fatalf("before it is noticed: %+v, %v", before.Deaths, err)
 		}
 		a.OK("charge 0 data %d", mib) // which needs what it held
-		after, err := machine.ReadRegion(path)
+		after, err := machine.ReadJob(path)
 		if err != nil || len(after.Deaths) != 1 || after.Died != 1 {
 			t.Fatalf("%d deaths: %+v, %v", after.Died, after.Deaths, err)
 		}
 		d := after.Deaths[0]
-		if d.PID != pid || d.Slot != slot || d.Name != "victim" || d.Reaper != a.PID() || d.Joined == 0 || d.Time < d.Joined {
+		if d.PID != pid || d.Slot != slot || d.Name != "victim" || d.Reaper != a.PID() || d.Joined.IsZero() || d.Time.Before(d.Joined) {
 			t.Errorf("the death of %d in slot %d is %+v", pid, slot, d)
 		}
 		if len(d.Held) != 2 || d.Held[0] != (machine.DeathHeld{Device: 0, Bytes: piece}) || d.Held[1] != (machine.DeathHeld{Device: 1, Bytes: 2 * piece}) {
@@ -131,7 +131,7 @@ func TestTheLatestDeathsAreKept(t *testing.T) {
 		v.Kill()
 		a.OK("reap")
 	}
-	j, err := machine.ReadRegion(path)
+	j, err := machine.ReadJob(path)
 	if err != nil || len(j.Deaths) != abi.Deaths || j.Died != uint64(len(pids)) {
 		t.Fatalf("%d of %d deaths, %v", len(j.Deaths), j.Died, err)
 	}

@@ -87,7 +87,7 @@ func joined(t *testing.T) (string, *worker) {
 // readJob reads a job, which must have so many processes.
 func readJob(t *testing.T, path string, processes int) machine.Job {
 	t.Helper()
-	j, err := machine.ReadRegion(path)
+	j, err := machine.ReadJob(path)
 	if err != nil || len(j.Processes) != processes {
 		t.Fatalf("%d processes, %v; want %d", len(j.Processes), err, processes)
 	}
@@ -190,7 +190,7 @@ func TestTenantScribbles(t *testing.T) {
 	})
 	looked := 0
 	for range rounds(400) {
-		if _, err := machine.ReadRegion(path); err == nil {
+		if _, err := machine.ReadJob(path); err == nil {
 			looked++
 		}
 		if r, err := region.OpenForLimits(path); err == nil {
@@ -226,14 +226,14 @@ func TestTenantPlantsFiles(t *testing.T) {
 			allFail(t, path, "reading", "for limits", "removing")
 		})
 	}
-	if _, err := machine.ReadRegion(elsewhere); err != nil {
+	if _, err := machine.ReadJob(elsewhere); err != nil {
 		t.Errorf("the other job's region: %v", err)
 	}
 }
 
 // looks are what an operator does with a region.
 var looks = map[string]func(path string) error{
-	"reading":    func(path string) error { _, err := machine.ReadRegion(path); return err },
+	"reading":    func(path string) error { _, err := machine.ReadJob(path); return err },
 	"for limits": func(path string) error { r, err := region.OpenForLimits(path); closeIf(r); return err },
 	"joining":    func(path string) error { r, err := region.Open(path, region.Options{}); closeIf(r); return err },
 	"removing":   func(path string) error { return job.Remove(job.Job{Path: path}, true) },

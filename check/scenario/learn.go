@@ -13,7 +13,7 @@ import (
 	"ration/check/harness"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -200,7 +200,7 @@ func (l *lesson) jobs() (out []lessonJob) {
 		return nil // there is no folder yet
 	}
 	for _, found := range all {
-		j := lessonJob{Job: reap.ReadJob(found, reap.Options{})}
+		j := lessonJob{Job: node.ReadJob(found, node.Options{})}
 		if j.Err() != nil {
 			continue
 		}

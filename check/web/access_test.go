@@ -14,11 +14,12 @@ import (
 
 	"ration/check/webtest"
 	"ration/internal/web"
+	"ration/internal/node"
 	"ration/machine"
 )
 
 // madeUp serves a page of a machine that is made up.
-func madeUp(t *testing.T, m *machine.Machine, past machine.History, change func(*web.Options)) (*webtest.Source, string) {
+func madeUp(t *testing.T, m *machine.Machine, past node.History, change func(*web.Options)) (*webtest.Source, string) {
 	t.Helper()
 	source := webtest.NewSource(m, past)
 	opts := web.Options{Source: source, Version: "0.0.0", Host: "gpu1", Token: "0123456789abcdef", ID: "test", MaxStreams: 4}
@@ -71,7 +72,7 @@ func busy() *machine.Machine {
 	webtest.Kill(&m.Jobs[4], now.Add(-2*time.Minute))
 	ended := webtest.Job(9, 1, 1)
 	ended.Name, ended.Owner, ended.State, ended.Processes = "tokenize", "dave", machine.Ended, nil
-	ended.Ended, ended.Exit, ended.Devices[0].Used = now.Add(-6*time.Minute).UnixNano(), &machine.Exit{Status: 1}, 0
+	ended.Ended, ended.Exit, ended.Devices[0].Used = now.Add(-6*time.Minute), &machine.Exit{Status: 1}, 0
 	m.Jobs = append(m.Jobs, ended)
 	m.Outside = []machine.Outside{{Device: 1, PID: 4711, UID: 1003, User: "erin", Name: "python3", Container: "docker/0123456789ab", Used: 9 * webtest.GiB}}
 	m.Devices[1].Used += 9 * webtest.GiB
@@ -145,8 +146,8 @@ const audit = `(() => {
 func TestAccessible(t *testing.T) {
 	m := busy()
 	_, own := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
-	_, public := madeUp(t, webtest.Machine(8, 0, 0), machine.History{}, func(o *web.Options) { o.Public = true })
-	_, empty := madeUp(t, webtest.Machine(0, 0, 0), machine.History{}, nil)
+	_, public := madeUp(t, webtest.Machine(8, 0, 0), node.History{}, func(o *web.Options) { o.Public = true })
+	_, empty := madeUp(t, webtest.Machine(0, 0, 0), node.History{}, nil)
 	for name, url := range map[string]string{"own": own, "public": public, "empty": empty} {
 		b := open(t, url)
 		b.isLive()
@@ -206,7 +207,7 @@ func (b *tab) named() {
 
 // Everything can be reached and used by keys.
 func TestKeyboard(t *testing.T) {
-	_, url := madeUp(t, busy(), machine.History{}, func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
+	_, url := madeUp(t, busy(), node.History{}, func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
 	b := open(t, url, as(1280, 800, "light", true))
 	b.isLive()
 	if b.text("location.search") != "" {

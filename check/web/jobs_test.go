@@ -10,6 +10,7 @@ import (
 
 	"ration/check/webtest"
 	"ration/internal/web"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -66,7 +67,7 @@ func TestManyJobs(t *testing.T) {
 // Names that tenants choose are text, on the page and in what is sent later.
 func TestHostileNames(t *testing.T) {
 	m := webtest.Machine(1, 2, 2)
-	source, url := madeUp(t, m, machine.History{}, nil)
+	source, url := madeUp(t, m, node.History{}, nil)
 	b := open(t, url)
 	b.isLive()
 	source.Change(func(m *machine.Machine) {
@@ -98,7 +99,7 @@ func TestHostileNames(t *testing.T) {
 
 // The policy keeps even what would slip through from running.
 func TestPolicyHolds(t *testing.T) {
-	_, url := madeUp(t, webtest.Machine(1, 1, 1), machine.History{}, nil)
+	_, url := madeUp(t, webtest.Machine(1, 1, 1), node.History{}, nil)
 	b := open(t, url)
 	b.isLive()
 	var got string

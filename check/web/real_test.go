@@ -206,8 +206,8 @@ func (s *site) processes(name string) (pids []int) {
 	return pids
 }
 
-// deathOf returns when the latest death in a job was written down, in Unix nanoseconds.
-func (s *site) deathOf(name string) int64 {
+// deathOf returns when the latest death in a job was written down.
+func (s *site) deathOf(name string) time.Time {
 	s.t.Helper()
 	c := exec.Command(filepath.Join(s.folder, "bin", "ration"), "inspect", "--json", name)
 	c.Env = s.env
@@ -341,7 +341,7 @@ func TestUpdateTime(t *testing.T) {
 		var shown float64
 		b.run(chromedp.Evaluate("window.shown", &shown, awaited))
 		took = append(took, time.Duration(shown*1e6)-time.Duration(at.UnixNano()))
-		death := time.Unix(0, s.deathOf(name))
+		death := s.deathOf(name)
 		written, after = append(written, death.Sub(at)), append(after, time.Duration(shown*1e6)-time.Duration(death.UnixNano()))
 	}
 	for _, figure := range []struct {

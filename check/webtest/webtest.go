@@ -4,9 +4,12 @@ package webtest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"ration/internal/feed"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -37,13 +40,12 @@ func Machine(devices, jobs, processes int) *machine.Machine {
 func uuid(device int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", device) }
 
 // begin is when all of it began.
-var begin = time.Now().Add(-10 * time.Minute)
+var begin = time.Now().UTC().Add(-10 * time.Minute)
 
 // Job returns a job that holds some of a device.
 func Job(n, device, processes int) machine.Job {
 	j := machine.Job{Name: fmt.Sprintf("job-%d", n), Path: fmt.Sprintf("/run/ration/job-%d/region", n), Owner: "alice", UID: 1000, State: machine.Running,
-		Command: []string{"python", "train.py", fmt.Sprint(n)}, Created: begin.UnixNano() + int64(n), Started: begin.UnixNano() + int64(n), Claims: uint64(processes)}
-	j.CreatedAt, j.StartedAt = time.Unix(0, j.Created), time.Unix(0, j.Started)
+		Command: []string{"python", "train.py", fmt.Sprint(n)}, Created: begin.Add(time.Duration(n)), Started: begin.Add(time.Duration(n)), Claims: uint64(processes)}
 	var used uint64
 	for p := range processes {
 		held := (GiB/4 + uint64(n%7)<<20) / uint64(processes)
@@ -63,7 +65,7 @@ func Job(n, device, processes int) machine.Job {
 func Refuse(j *machine.Job, at time.Time, asked uint64) {
 	d := &j.Devices[0]
 	d.Refused++
-	f := machine.Refusal{Time: at.UnixNano(), At: at, Device: d.Device, PID: j.Processes[0].PID, Asked: asked, Held: d.Used, Limit: d.Limit, Own: j.Processes[0].Holdings[0].Total,
+	f := machine.Refusal{Time: at, Device: d.Device, PID: j.Processes[0].PID, Asked: asked, Held: d.Used, Limit: d.Limit, Own: j.Processes[0].Holdings[0].Total,
 		Top: []machine.Holder{{PID: j.Processes[0].PID, Bytes: j.Processes[0].Holdings[0].Total}}}
 	j.Refusals = append([]machine.Refusal{f}, j.Refusals...)
 }
@@ -75,21 +77,22 @@ func Kill(j *machine.Job, at time.Time) {
 	held := p.Holdings[0].Total
 	j.Devices[0].Used -= held
 	j.Died++
-	d := machine.Death{Time: at.UnixNano(), At: at, Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, Name: p.Name, Joined: p.Joined, Noticed: "no process has its PID", Held: []machine.DeathHeld{{Bytes: held}}}
+	d := machine.Death{Time: at, Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, Name: p.Name, Joined: p.Joined, Noticed: "no process has its PID", Held: []machine.DeathHeld{{Bytes: held}}}
 	j.Deaths = append([]machine.Death{d}, j.Deaths...)
 }
 
 // Source is a machine that a test changes.
 type Source struct {
-	mu   sync.Mutex
-	m    *machine.Machine
-	past machine.History
-	next chan struct{}
+	mu     sync.Mutex
+	m      *machine.Machine
+	events []machine.Event
+	past   node.History
+	feed   *feed.Feed
 }
 
 // NewSource returns a source of a machine, and of what was before.
-func NewSource(m *machine.Machine, past machine.History) *Source {
-	return &Source{m: m, past: past, next: make(chan struct{})}
+func NewSource(m *machine.Machine, past node.History) *Source {
+	return &Source{m: m, events: machine.Events(&machine.Machine{}, m, time.Now()), past: past, feed: feed.New()}
 }
 
 // Change changes the machine, of which a copy is made.
@@ -98,27 +101,21 @@ func (s *Source) Change(change func(m *machine.Machine)) {
 	defer s.mu.Unlock()
 	m := s.m.Clone()
 	change(&m)
+	s.events = append(slices.Clip(s.events), machine.Events(s.m, &m, time.Now())...)
 	s.m = &m
-	close(s.next)
-	s.next = make(chan struct{})
+	s.feed.Advance()
 }
 
-// Changed is of web.Source.
-func (s *Source) Changed() <-chan struct{} {
+// Latest is of web.Source.
+func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next
-}
-
-// Machine is of web.Source.
-func (s *Source) Machine() (*machine.Machine, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.m, nil
+	_, next := s.feed.Latest()
+	return s.m, s.events, next
 }
 
 // History is of web.Source.
-func (s *Source) History() (machine.History, error) {
+func (s *Source) History() (node.History, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.past, nil
@@ -126,11 +123,11 @@ func (s *Source) History() (machine.History, error) {
 
 // Past returns the last 15 minutes of a machine, in which its jobs began one after the other and
 // grew: each by a curve of its own.
-func Past(m *machine.Machine, now time.Time) machine.History {
+func Past(m *machine.Machine, now time.Time) node.History {
 	const interval, count = 5 * time.Second, 180
-	h := machine.History{Interval: int64(interval)}
+	h := node.History{Interval: interval}
 	for i := range count {
-		h.Times = append(h.Times, now.Add(time.Duration(i-count)*interval).UnixNano())
+		h.Times = append(h.Times, now.Add(time.Duration(i-count)*interval))
 	}
 	used := map[int][]uint64{}
 	for i := range m.Devices {
@@ -139,7 +136,7 @@ func Past(m *machine.Machine, now time.Time) machine.History {
 	for n := range m.Jobs {
 		j := &m.Jobs[n]
 		for _, d := range j.Devices {
-			series := machine.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device, Used: make([]*uint64, count)}
+			series := node.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device, Used: make([]*uint64, count)}
 			for i := n * 25 % count; i < count; i++ {
 				grown := min(uint64(i-n*25%count)/3+2, 20) // parts of 20, in steps
 				if (i/(30+7*n))%3 == 2 && d.Used > 20*GiB {
@@ -155,7 +152,7 @@ func Past(m *machine.Machine, now time.Time) machine.History {
 		}
 	}
 	for _, g := range m.Devices {
-		d := machine.DeviceHistory{Device: g.Device, Used: make([]*uint64, count)}
+		d := node.DeviceHistory{Device: g.Device, Used: make([]*uint64, count)}
 		for i, v := range used[g.Device] {
 			v += GiB
 			d.Used[i] = &v

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"ration/machine"
 )
@@ -33,7 +34,7 @@ func TestEventsOfLentUsers(t *testing.T) {
 	const ada, own = 8, 100
 	r, h := newEventRing(), newHistory()
 	for i := range own {
-		r.add([]machine.Event{{Kind: machine.ProcessDied, UID: ada, Death: &machine.Death{Time: int64(i)}}})
+		r.add([]machine.Event{{Kind: machine.ProcessDied, UID: ada, Death: &machine.Death{Time: time.Unix(0, int64(i))}}})
 		h.addJob(&machine.Job{Path: fmt.Sprint(i), UID: ada, Devices: []machine.Device{{Used: 1}}}, 1)
 	}
 	var flood []machine.Event
@@ -44,7 +45,7 @@ func TestEventsOfLentUsers(t *testing.T) {
 	for i := range 2 * maxHistory {
 		h.addJob(&machine.Job{Path: fmt.Sprint("lent", i), UID: firstLent + i, Devices: []machine.Device{{Used: 1}}}, 1)
 	}
-	events, _, _ := r.since(0)
+	events, _ := r.since(0)
 	n := 0
 	for i := range events {
 		if events[i].UID == ada {

@@ -1,23 +1,22 @@
-// Package agent is the daemon that watches a machine: it notices what happens to jobs, has the
-// dead returned to their jobs at once, keeps a short history, and answers questions over a
+// Package agent is the daemon that watches a machine: it notices what happens to jobs, has what dead
+// processes hold returned to their jobs at once, keeps a short history, and answers questions over a
 // socket.
 //
-// It is never in the way of a job. It takes no lock of a job's and maps no region; it reads them
-// as package machine does, with deadlines, each user's beside the others'. What has to be written,
-// the return of what the dead hold, is done by a process of the region's own user. All that
-// matters is in the regions: an agent that is killed loses its history, and the next one reads
-// the events that are still known from there.
+// It is never in the way of a job. It takes no lock of a job and maps no region; package machine reads them,
+// with deadlines, and each user's jobs apart from the others'. What has to be written, the return of what
+// dead processes hold, a process of the region's own user does. All that matters is in the regions: an agent
+// that is killed loses its history, and the next one reads the events that are still known from there.
 //
-// What makes it look:
+// What makes it scan:
 //
-//	inotify    something is made, removed, opened or closed in a folder of jobs, or a job's own:
-//	           jobs begin and end, processes join
+//	inotify    something is made, removed, opened or closed in a folder of jobs, or in a job's own:
+//	           jobs start and end, processes join
 //	pidfd      a process of a job has ended
-//	a second   has passed: regions change without any sign that the kernel could give
-//	again      a job is due that was put off, or may have lost a process that was about to end
+//	a second   has passed: regions change without any sign from the kernel
+//	deferred   a job is due that was read a moment before, or a process was about to end
 //
-// The clock makes it look at all jobs, anything else at those of which there was a sign. An idle job
-// costs a look one read and one question for each of its locks.
+// After a second it scans all jobs, otherwise those with a hint. An idle job costs a scan one read and one
+// question for each of its locks.
 package agent
 
 import (
@@ -31,73 +30,74 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"ration/internal/epoch"
+	"ration/internal/feed"
 	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/node"
+	"ration/internal/scan"
 	"ration/machine"
 )
 
 const (
-	// Interval is how often the agent looks when nothing makes it.
+	// Interval is how often the agent scans all jobs.
 	Interval = time.Second
-	// It looks once in gap where something happens all the time, and rests for as long as a look took:
-	// what happens meanwhile is of the next. After a quiet moment it looks at once, maxLooks times.
+	// It scans once in gap if something happens all the time, and rests for as long as a scan took. After
+	// a quiet moment it scans at once, maxLooks times.
 	gap      = 20 * time.Millisecond
 	maxLooks = 4
 )
 
 // Options say how an agent runs.
 type Options struct {
-	Folder     string // in which it remembers what it has told; empty: nowhere, as one without a log must not
+	Folder     string // of its journal; empty for none, as an agent without a log must keep none
 	Listen     string // address at which metrics are served; empty for none
 	JobMetrics bool   // also with those of each job
 	Version    string
 	Log        *slog.Logger
-	Interval   time.Duration // how often to look when nothing makes it
-	// Reap returns what dead processes of the jobs with those regions hold, as a process of that
-	// user's. It returns when that has been done, or could not be.
+	Interval   time.Duration // Interval if 0
+	// Reap returns what dead processes hold to the jobs with those regions, by a process of that user, and
+	// waits for it. nil: nothing is returned.
 	Reap func(ctx context.Context, paths []string, uid int) error
 }
 
 // Agent is a running agent.
 type Agent struct {
 	opts    Options
-	reader  *machine.Reader
-	driver  *driver
+	scanner node.Scanner
 	watcher *watcher
 	pids    *pidWatch
 	reaper  *reaper
 	history *history
 	events  *eventRing
-	changes *changes
-	log     eventLog         // of the loop
-	told    *told            // of the loop
-	unsaved bool             // of the loop: what was told last could not be remembered
-	again   <-chan time.Time // of the loop: when what was put off is due; nil for never
+	feed    *feed.Feed // of snapshots, with their events
 
-	wake    chan struct{} // something has happened
-	looked  chan struct{} // closed after the first look
-	all     atomic.Bool   // the next look is at all jobs, and not only at those that were hinted at
-	picture atomic.Pointer[picture]
-	epoch   epoch.Epoch     // of the serials of its pictures
-	base    machine.Machine // without what the driver says; of the loop
+	// Used by the loop only.
+	log      eventLog
+	journal  *journal
+	unsaved  bool             // the journal could not be saved the last time
+	deferred <-chan time.Time // when deferred jobs are due; nil for never
+
+	wake     chan struct{} // something has happened
+	looked   chan struct{} // closed after the first scan
+	all      atomic.Bool   // the next scan is of all jobs, and not only of those with hints
+	snapshot atomic.Pointer[snapshot]
 
 	mu    sync.Mutex
 	stats metrics.Agent // under mu
 }
 
-// New returns an agent that has not looked yet.
+// New returns an agent that has not scanned yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, reader: machine.NewReader(), driver: newDriver(), history: newHistory(), events: newEventRing(), changes: newChanges(), epoch: epoch.New(),
+	a := &Agent{opts: opts, history: newHistory(), events: newEventRing(), feed: feed.New(),
 		wake: make(chan struct{}, 1), looked: make(chan struct{}), log: eventLog{log: opts.Log, own: job.User(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
 	}
+	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake})
 	hint := func(folder string) {
 		if folder != "" {
-			a.reader.Hint(folder)
+			a.scanner.Hint(folder)
 		}
 		a.lookSoon()
 	}
@@ -113,21 +113,21 @@ func New(opts Options) (*Agent, error) {
 		a.watcher.close()
 		return nil, err
 	}
-	if a.told, err = openTold(opts.Folder); err != nil {
+	if a.journal, err = openJournal(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
-	a.picture.Store(&picture{})
+	a.snapshot.Store(&snapshot{})
 	return a, nil
 }
 
-// Wake makes the agent look at all jobs soon.
+// Wake makes the agent scan all jobs soon.
 func (a *Agent) Wake() {
 	a.all.Store(true)
 	a.lookSoon()
 }
 
-// lookSoon makes the agent look soon where something was hinted at.
+// lookSoon makes the agent scan soon.
 func (a *Agent) lookSoon() {
 	select {
 	case a.wake <- struct{}{}:
@@ -135,12 +135,11 @@ func (a *Agent) lookSoon() {
 	}
 }
 
-// Run looks until the context ends. ready is called after the first look.
+// Run scans until the context ends. It calls ready after the first scan.
 func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer a.close()
 	go a.watcher.run()
 	go a.pids.run()
-	go a.driver.run(ctx, a.Wake)
 	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
 	defer timer.Stop()
 	var failed error
@@ -171,7 +170,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-a.wake:
-		case <-a.again:
+		case <-a.deferred:
 		case <-timer.C:
 			a.all.Store(true)
 		}
@@ -182,43 +181,32 @@ func (a *Agent) close() {
 	a.watcher.close()
 	a.pids.close()
 	a.reaper.close()
-	a.reader.Close()
+	a.scanner.Close()
 	a.log.end()
-	a.told.close()
+	a.journal.close()
 }
 
-// look looks at the machine once.
+// look scans the machine once.
 func (a *Agent) look() error {
 	began := time.Now()
-	read := a.reader.ReadHinted
-	if a.all.Swap(false) {
-		read = a.reader.Read
-	}
-	m, changed, err := read()
+	r, err := a.scanner.Scan(a.all.Swap(false))
 	if err != nil {
 		return err
 	}
-	a.setAgain(a.reader.PutOff())
-	a.reaper.reap(m.Jobs) // first, as it takes longest: what is below is done meanwhile
-	said, news := a.driver.said()
-	var happened []machine.Event
-	if changed {
-		happened = machine.Events(&a.base, &m, began)
-		a.base = m
-		a.watcher.set(a.reader.Folders())
-		a.pids.set(m.Jobs)
+	if a.deferred = nil; !a.scanner.Deferred().IsZero() {
+		a.deferred = time.After(time.Until(a.scanner.Deferred()))
 	}
-	happened = append(happened, a.told.ends(&m, began)...)
-	if changed || news {
-		now := a.base.Clone()
-		now.Findings = m.Findings // whose folder answers is news of each look
-		node.AddFrom(&now, said)
-		a.picture.Store(newPicture(now, a.picture.Load()))
+	a.reaper.reap(r.Machine.Jobs) // first, as it takes longest: the rest is done meanwhile
+	if r.Changed {
+		a.watcher.set(a.scanner.Folders())
+		a.pids.set(r.Machine.Jobs)
+		a.snapshot.Store(newSnapshot(*r.Machine, a.snapshot.Load()))
 	}
-	if changed || news {
-		a.changes.tell()
+	fresh := a.events.add(append(r.Events, a.journal.ends(r.Machine, began)...))
+	if r.Changed || len(fresh) > 0 {
+		a.feed.Advance() // now followers find both
 	}
-	a.note(happened) // who hears of them finds them in the picture
+	a.record(fresh)
 	a.history.add(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -227,17 +215,10 @@ func (a *Agent) look() error {
 	return nil
 }
 
-// setAgain sets when to look whatever happens; the zero time is never.
-func (a *Agent) setAgain(at time.Time) {
-	if a.again = nil; !at.IsZero() {
-		a.again = time.After(time.Until(at))
-	}
-}
+// Machine returns the machine as of the latest scan. Do not change it.
+func (a *Agent) Machine() *machine.Machine { return &a.snapshot.Load().Machine }
 
-// Machine returns the machine as it was at the latest look. It must not be changed.
-func (a *Agent) Machine() *machine.Machine { return &a.picture.Load().Machine }
-
-// Stats returns what the agent says of itself.
+// Stats returns the agent's own metrics.
 func (a *Agent) Stats() metrics.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -249,5 +230,5 @@ func (a *Agent) Stats() metrics.Agent {
 	return out
 }
 
-// ErrRunning is returned where another agent serves the folder.
+// ErrRunning is returned if another agent serves the folder.
 var ErrRunning = errors.New("an agent is running already")

@@ -16,7 +16,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/internal/region"
 	"ration/machine"
 )
@@ -107,7 +107,7 @@ var shared []*os.File
 // inProcess reaps in this process, which is of the region's user.
 func inProcess(_ context.Context, paths []string, _ int) (err error) {
 	for _, path := range paths {
-		j := reap.ReadJob(job.Job{Path: path}, reap.Options{})
+		j := node.ReadJob(job.Job{Path: path}, node.Options{})
 		err = errors.Join(err, j.Err())
 	}
 	return err
@@ -219,7 +219,8 @@ func (a *Agent) await(t *testing.T, kind string, count int) (out []machine.Event
 	t.Helper()
 	timeout := time.After(30 * time.Second)
 	for {
-		all, _, more := a.events.since(0)
+		_, more := a.feed.Latest()
+		all, _ := a.events.since(0)
 		out = nil
 		for _, e := range all {
 			if e.Kind == kind {
@@ -290,7 +291,7 @@ func (a *Agent) awaitLimit(t *testing.T, name string, bytes uint64) {
 	t.Helper()
 	timeout := time.After(30 * time.Second)
 	for {
-		next := a.Changed()
+		_, next := a.feed.Latest()
 		if limitOf(a.Machine(), name) == bytes {
 			return
 		}
@@ -318,13 +319,13 @@ func TestLooksWhereThereWasASign(t *testing.T) {
 	one, two := quietJob(t, "one"), quietJob(t, "two")
 	one(1 << 20)
 	two(1 << 20)
-	a.reader.Hint(folder)
+	a.scanner.Hint(folder)
 	a.Wake()
 	a.awaitLimit(t, "one", 1<<20)
 	a.awaitLimit(t, "two", 1<<20)
 	one(2 << 20)
 	two(2 << 20)
-	a.reader.Hint(filepath.Join(folder, "one"))
+	a.scanner.Hint(filepath.Join(folder, "one"))
 	a.lookSoon()
 	a.awaitLimit(t, "one", 2<<20)
 	if got := limitOf(a.Machine(), "two"); got != 1<<20 {
@@ -339,7 +340,7 @@ func TestLooksByTheClock(t *testing.T) {
 	a := startAgent(t, Options{Interval: 5 * time.Millisecond})
 	a.watcher.close()
 	set := quietJob(t, "quiet")
-	a.reader.Hint(folder)
+	a.scanner.Hint(folder)
 	for limit := range uint64(4) {
 		set((limit + 1) << 20)
 		a.awaitLimit(t, "quiet", (limit+1)<<20)
@@ -369,7 +370,7 @@ func TestNoticesDeathWithOpenFiles(t *testing.T) {
 	a.watcher.close()
 	c := holder(t, "train", envShare+"=1")
 	other := holder(t, "train")
-	a.reader.Hint(job.Folder())
+	a.scanner.Hint(job.Folder())
 	a.Wake()
 	a.await(t, machine.RequestRefused, 2)
 	if n := a.pidsOpen(); n != 2 {
@@ -454,7 +455,7 @@ func TestEventsSurvive(t *testing.T) {
 		out := map[machine.EventID]int{}
 		a := startAgent(t, Options{})
 		a.await(t, machine.ProcessDied, 1)
-		all, _, _ := a.events.since(0)
+		all, _ := a.events.since(0)
 		for i := range all {
 			out[all[i].ID()]++
 		}
@@ -482,18 +483,16 @@ func TestEventRing(t *testing.T) {
 		}
 		if i%1000 == 0 {
 			var some []machine.Event
-			some, next, _ = r.since(next)
+			some, next = r.since(next)
 			got += len(some)
 		}
 	}
-	some, _, _ := r.since(next)
+	some, _ := r.since(next)
 	if got += len(some); got != maxEvents+100 {
 		t.Errorf("a follower got %d", got)
 	}
-	all, _, more := r.since(0)
+	all, _ := r.since(0)
 	if len(all) != maxEvents || all[0].Path != "100" || len(r.known) != maxEvents {
 		t.Errorf("%d events from %s, %d known", len(all), all[0].Path, len(r.known))
 	}
-	r.add([]machine.Event{event(-1)})
-	<-more
 }

@@ -18,6 +18,7 @@ import (
 
 	"ration/internal/connlimit"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -124,7 +125,7 @@ func (c *Client) Machine() (m machine.Machine, err error) {
 }
 
 // History returns what was in the last minutes.
-func (c *Client) History() (h machine.History, err error) {
+func (c *Client) History() (h node.History, err error) {
 	return h, c.get("/v1/history", &h)
 }
 
@@ -135,18 +136,6 @@ func (c *Client) get(path string, out any) error {
 		}
 		return nil
 	})
-}
-
-// Answers reports whether the agent answers.
-func (c *Client) Answers() bool {
-	answered := errors.New("it does")
-	err := c.ask(context.Background(), "/v1/changes", true, func(body io.Reader, _ func()) error {
-		if lines := scanLines(body); lines.Scan() {
-			return answered
-		}
-		return nil
-	})
-	return errors.Is(err, answered)
 }
 
 // ask asks, and has the answer read. It is the one place that knows for how long that may take: an
@@ -223,7 +212,7 @@ func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Eve
 // scanLines returns the lines of a stream. What comes without its end is none: the stream was cut.
 func scanLines(body io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, maxAnswer)
 	lines.Split(func(text []byte, _ bool) (int, []byte, error) { return bufio.ScanLines(text, false) })
 	return lines
 }

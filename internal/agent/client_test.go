@@ -54,17 +54,23 @@ func TestSilentAgent(t *testing.T) {
 			for what, ask := range map[string]func() error{
 				"machine": func() error { _, err := client.Machine(); return err },
 				"history": func() error { _, err := client.History(); return err },
-				"mirror":  func() error { _, err := NewMirror(client).Machine(); return err },
 				"events": func() error {
 					return client.Events(context.Background(), false, func(machine.Event) error { visit(); return nil })
 				},
 				"follow": func() error {
 					return client.Events(context.Background(), true, func(machine.Event) error { visit(); return nil })
 				},
-				"changes": func() error { return client.Changes(context.Background(), visit) },
+				"watch": func() (last error) {
+					for _, err := range client.Watch(context.Background()) {
+						if last = err; err == nil {
+							visit()
+						}
+					}
+					return last
+				},
 			} {
 				// The bound that is not the one in question never ends.
-				stream := what == "follow" || what == "changes"
+				stream := what == "follow" || what == "watch"
 				client.patience, client.silence = time.Millisecond, time.Hour
 				switch {
 				case stream && c.lines > 0:
@@ -80,16 +86,11 @@ func TestSilentAgent(t *testing.T) {
 					t.Errorf("%s: %d lines", what, visits)
 				}
 			}
-			client.patience = time.Millisecond
-			if c.lines == 0 && client.Answers() {
-				t.Error("it is taken to answer")
-			}
 		})
 	}
 }
 
-// A stream begins at once, though nothing has happened, goes on, and ends with its agent, which is not to be
-// silent.
+// A stream has a sign of life at once, though nothing has happened.
 func TestStreamAlive(t *testing.T) {
 	defer func(was time.Duration) { aliveEvery = was }(aliveEvery)
 	aliveEvery = time.Hour
@@ -98,9 +99,6 @@ func TestStreamAlive(t *testing.T) {
 	stop, served := serveAgent(t, a, folder)
 	client := NewClient(filepath.Join(folder, job.AgentSocket))
 	client.patience, client.silence = time.Hour, time.Hour
-	if !client.Answers() {
-		t.Error("it is taken not to answer")
-	}
 	body, err := client.open(t.Context(), "/v1/events?follow")
 	if err != nil {
 		t.Fatal(err)
@@ -109,13 +107,7 @@ func TestStreamAlive(t *testing.T) {
 		t.Errorf("the first line is %q", lines.Text())
 	}
 	_ = body.Close()
-	begun, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- client.Changes(context.Background(), func() { close(begun) }) }()
-	<-begun
 	stop()
-	if err := <-ended; errors.Is(err, ErrSilent) {
-		t.Errorf("an agent that has ended is taken to be silent: %v", err)
-	}
 	if err := <-served; err != nil {
 		t.Error(err)
 	}

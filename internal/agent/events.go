@@ -15,30 +15,28 @@ import (
 // maxEvents is how many events are kept, of all jobs together.
 const maxEvents = 4096
 
-// eventRing keeps the latest events, and hands them to those who follow. None is in it twice,
-// however often it was noticed. Where there are too many, the earliest go of the user who has most:
-// who makes thousands, which takes no more than a few words in a region, hides no other's. The UIDs that
-// are lent to a user are one (proc.Account).
+// eventRing keeps the latest events, each once however often it was noticed. When there are too many, it
+// drops the earliest of the user that has most, so that a user with thousands of events hides no other's. A
+// user and all UIDs delegated to it count as one (proc.Account).
 type eventRing struct {
 	mu     sync.Mutex
 	events []numberedEvent // the earliest first
 	next   uint64          // number of the event that comes next
-	byUser map[int]int     // how many of events are of each user's jobs, by account
+	byUser map[int]int     // how many of events each account has
 	known  map[machine.EventID]bool
-	more   chan struct{} // closed when there are more
 }
 
 type numberedEvent struct {
 	number  uint64 // in the order in which they were added
-	account int    // by which it counts
+	account int
 	event   machine.Event
 }
 
 func newEventRing() *eventRing {
-	return &eventRing{byUser: map[int]int{}, known: map[machine.EventID]bool{}, more: make(chan struct{})}
+	return &eventRing{byUser: map[int]int{}, known: map[machine.EventID]bool{}}
 }
 
-// add adds events, and returns those that were not there.
+// add adds events, and returns those that are new.
 func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,12 +52,7 @@ func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 		r.next++
 		fresh = append(fresh, happened[i])
 	}
-	if len(fresh) == 0 {
-		return nil
-	}
 	r.drop(len(r.events) - maxEvents)
-	close(r.more)
-	r.more = make(chan struct{})
 	return fresh
 }
 
@@ -70,28 +63,37 @@ func (r *eventRing) drop(over int) {
 	}
 	drop := map[int]int{} // by account
 	for range over {
-		uid := mostOf(r.byUser)
-		drop[uid]++
-		if r.byUser[uid]--; r.byUser[uid] == 0 {
-			delete(r.byUser, uid)
+		account := mostOf(r.byUser)
+		drop[account]++
+		if r.byUser[account]--; r.byUser[account] == 0 {
+			delete(r.byUser, account)
 		}
 	}
-	kept := make([]numberedEvent, 0, maxEvents) // a new one: followers read the old one
-	for _, e := range r.events {
-		if drop[e.account] > 0 {
-			drop[e.account]--
-			delete(r.known, e.event.ID())
-		} else {
-			kept = append(kept, e)
+	r.events = slices.DeleteFunc(r.events, func(e numberedEvent) bool {
+		if drop[e.account] == 0 {
+			return false
 		}
-	}
-	r.events = kept
+		drop[e.account]--
+		delete(r.known, e.event.ID())
+		return true
+	})
 }
 
-// accountOf is another one in tests.
+// since returns the events from a number on, and the number of the next one.
+func (r *eventRing) since(number uint64) (events []machine.Event, next uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(r.events, number, func(e numberedEvent, n uint64) int { return cmp.Compare(e.number, n) })
+	for _, e := range r.events[at:] {
+		events = append(events, e.event)
+	}
+	return events, r.next
+}
+
+// accountOf is replaced by tests.
 var accountOf = proc.Account
 
-// mostOf returns the user who has most, the one with the highest number of several.
+// mostOf returns the account that has most; of several the one with the highest number.
 func mostOf(byUser map[int]int) (uid int) {
 	most := 0
 	for u, n := range byUser {
@@ -102,20 +104,8 @@ func mostOf(byUser map[int]int) (uid int) {
 	return uid
 }
 
-// since returns the events from a number on, the number of the next, and a channel that is closed
-// when there are more.
-func (r *eventRing) since(number uint64) (events []machine.Event, next uint64, more <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(r.events, number, func(e numberedEvent, n uint64) int { return cmp.Compare(e.number, n) })
-	for _, e := range r.events[at:] {
-		events = append(events, e.event)
-	}
-	return events, r.next, r.more
-}
-
-// A user can have any number of jobs start and end, and processes die, or say so. In so long so many
-// lines of the log are for one user's.
+// maxLines bounds how many lines the log gets in logSpan for one user's jobs: a user can have any number of
+// jobs start and end, and processes die.
 const (
 	logSpan  = time.Minute
 	maxLines = 120
@@ -124,19 +114,19 @@ const (
 // eventLog writes events to a log.
 type eventLog struct {
 	log   *slog.Logger
-	own   int               // the user of this process, who is without bounds
+	own   int               // the user of this process, which has no bound
 	lines map[int]*logLines // by account
 }
 
-// logLines is what the log has of one user.
+// logLines is what the log has of one account.
 type logLines struct {
 	owner   string
 	since   time.Time
 	written int
-	left    int // that were not written
+	left    int // how many were not written
 }
 
-// begin is called before the events of a look, at a time.
+// begin is called before the events of a scan.
 func (l *eventLog) begin(now time.Time) {
 	for uid, u := range l.lines {
 		if now.Sub(u.since) >= logSpan {
@@ -146,14 +136,14 @@ func (l *eventLog) begin(now time.Time) {
 	}
 }
 
-// end is called when there will be no more.
+// end is called after the last event.
 func (l *eventLog) end() {
 	for _, u := range l.lines {
 		l.writeLeft(u)
 	}
 }
 
-// writeLeft says how many events of a user were not written.
+// writeLeft says how many events of an account were not written.
 func (l *eventLog) writeLeft(u *logLines) {
 	if u.left > 0 {
 		l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
@@ -161,7 +151,7 @@ func (l *eventLog) writeLeft(u *logLines) {
 	}
 }
 
-// write writes an event, at a time, unless the log has no line for it.
+// write writes an event, unless its account has used up its lines.
 func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 	if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
 		return false
@@ -178,68 +168,63 @@ func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 			return false
 		}
 	}
-	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.At)
+	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.Time)
 	return true
 }
 
-// note hands out the events of a look, and counts and logs those that no agent before this one has. Each
-// line of the log is remembered before the next is written, and what was counted after what was seen.
-func (a *Agent) note(happened []machine.Event) {
+// record logs and counts the events that no earlier agent has, and enters them into the journal. Each line of
+// the log is saved there before the next one is written.
+func (a *Agent) record(happened []machine.Event) {
 	now := time.Now()
 	a.log.begin(now)
-	fresh := a.told.untold(a.events.add(happened))
+	fresh := a.journal.unlogged(happened)
 	if len(fresh) == 0 {
 		return
 	}
-	jobs := map[jobKey]*machine.Job{}
-	for i := range a.base.Jobs {
-		jobs[jobKey{a.base.Jobs[i].Path, a.base.Jobs[i].Created}] = &a.base.Jobs[i]
+	m := a.Machine()
+	jobs := map[machine.JobID]*machine.Job{}
+	for i := range m.Jobs {
+		jobs[m.Jobs[i].ID()] = &m.Jobs[i]
 	}
 	counted := a.count(fresh, jobs)
 	for i := range fresh {
 		e := &fresh[i]
 		atStep("log")
 		written := a.log.write(e, now)
-		if a.told.put(factOf(e, jobs[jobKey{e.Path, e.Created}])); written {
-			a.saveTold()
+		if a.journal.put(entryOf(e, jobs[e.JobID()])); written {
+			a.saveJournal()
 		}
 	}
-	for _, fact := range counted {
-		a.told.put(fact)
+	for _, e := range counted {
+		a.journal.put(e)
 	}
-	a.saveTold()
+	a.saveJournal()
 }
 
-// jobKey names a job.
-type jobKey struct {
-	path    string
-	created int64
-}
-
-// count counts events, and returns what is to be remembered of that.
-func (a *Agent) count(fresh []machine.Event, jobs map[jobKey]*machine.Job) (facts []toldLine) {
+// count counts events, and returns the entries with the numbers of refusals.
+func (a *Agent) count(fresh []machine.Event, jobs map[machine.JobID]*machine.Job) (entries []entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	refused := map[*machine.Job]uint64{}
 	for i := range fresh {
 		e := &fresh[i]
-		if j := jobs[jobKey{e.Path, e.Created}]; e.Kind == machine.RequestRefused && j != nil {
+		if j := jobs[e.JobID()]; e.Kind == machine.RequestRefused && j != nil {
 			refused[j]++
 		} else {
 			a.stats.Events[e.Kind]++
 		}
 	}
 	for j, seen := range refused {
-		n, fact := a.told.count(j, seen)
+		n, e := a.journal.count(j, seen)
 		a.stats.Events[machine.RequestRefused] += n
-		facts = append(facts, fact)
+		entries = append(entries, e)
 	}
-	return facts
+	return entries
 }
 
-// saveTold remembers what was told. Where it cannot, it says so once.
-func (a *Agent) saveTold() {
-	err := a.told.save(&a.base)
+// saveJournal saves the journal. If it cannot, it says so once.
+func (a *Agent) saveJournal() {
+	err := a.journal.save(a.Machine())
 	if err != nil && !a.unsaved {
 		a.opts.Log.Warn("events from now on may be logged again by the next agent", "error", err)
 	}

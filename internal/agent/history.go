@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -16,17 +17,16 @@ const (
 )
 
 type historyKey struct {
-	path    string
-	created int64
-	device  int
+	job    machine.JobID
+	device int
 }
 
 // jobSeries is the values of one job and device; those before it was there are missing.
 type jobSeries struct {
-	of      machine.JobHistory // without values
-	account int                // by which it counts
-	first   int                // number of the first value
-	values  [][4]uint64        // used, refused, died, compute
+	of      node.JobHistory // without values
+	account int             // by which it counts
+	first   int             // number of the first value
+	values  [][4]uint64     // used, refused, died, compute
 }
 
 type deviceValue struct {
@@ -43,7 +43,7 @@ type deviceSeries struct {
 type history struct {
 	mu      sync.Mutex
 	last    time.Time
-	times   []int64
+	times   []time.Time
 	first   int // number of times[0]
 	jobs    map[historyKey]*jobSeries
 	devices map[int]*deviceSeries
@@ -61,10 +61,10 @@ func (h *history) add(m *machine.Machine, now time.Time) {
 		return
 	}
 	h.last = now
-	h.times = append(h.times, now.UnixNano())
+	h.times = append(h.times, now.UTC())
 	number := h.first + len(h.times) - 1
 	if len(h.times) > historyLength {
-		h.times = append([]int64(nil), h.times[len(h.times)-historyLength:]...)
+		h.times = append([]time.Time(nil), h.times[len(h.times)-historyLength:]...)
 		h.first = number + 1 - historyLength
 	}
 	h.forget()
@@ -95,13 +95,13 @@ func (h *history) addJob(j *machine.Job, number int) {
 		if d.Used == 0 && d.Peak == 0 && d.Refused == 0 {
 			continue // a limit for a device that there need not be
 		}
-		key := historyKey{j.Path, j.Created, d.Device}
+		key := historyKey{j.ID(), d.Device}
 		s := h.jobs[key]
 		if s == nil || s.first+len(s.values) != number {
 			if s == nil && len(h.jobs) >= maxHistory && !h.makeRoom(accountOf(j.UID)) {
 				continue
 			}
-			s = &jobSeries{first: number, account: accountOf(j.UID), of: machine.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
+			s = &jobSeries{first: number, account: accountOf(j.UID), of: node.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
 			h.jobs[key] = s
 		}
 		v := [4]uint64{d.Used, d.Refused, j.Died}
@@ -152,12 +152,12 @@ func (h *history) forget() {
 }
 
 // read returns it, with the jobs for which visible returns true.
-func (h *history) read(visible func(uid int) bool) machine.History {
+func (h *history) read(visible func(uid int) bool) node.History {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := machine.History{Interval: int64(historyInterval), Times: append([]int64{}, h.times...), Devices: []machine.DeviceHistory{}, Jobs: []machine.JobHistory{}}
+	out := node.History{Interval: historyInterval, Times: append([]time.Time{}, h.times...), Devices: []node.DeviceHistory{}, Jobs: []node.JobHistory{}}
 	for device, s := range h.devices {
-		d := machine.DeviceHistory{Device: device, Used: make([]*uint64, len(h.times)), Rations: make([]*uint64, len(h.times)), Utilization: make([]*float64, len(h.times))}
+		d := node.DeviceHistory{Device: device, Used: make([]*uint64, len(h.times)), Rations: make([]*uint64, len(h.times)), Utilization: make([]*float64, len(h.times))}
 		for i, v := range s.values {
 			if at := s.first + i - h.first; at >= 0 && at < len(h.times) {
 				d.Used[at], d.Rations[at], d.Utilization[at] = &v.used, &v.rations, v.busy

@@ -8,7 +8,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/internal/region"
 	"ration/machine"
 )
@@ -59,7 +59,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		if err := inProcess(context.Background(), []string{path}, os.Geteuid()); err != nil {
 			t.Fatal(err)
 		}
-		j := reap.ReadJob(job.Job{Name: name, Path: path}, reap.Options{})
+		j := node.ReadJob(job.Job{Name: name, Path: path}, node.Options{})
 		used := uint64(0)
 		if len(j.Devices) > 0 {
 			used = j.Devices[0].Used

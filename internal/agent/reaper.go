@@ -137,7 +137,7 @@ func deadOf(j *machine.Job) string {
 	var out strings.Builder
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.State == machine.Dead {
-			fmt.Fprintf(&out, "%d:%d ", p.Slot, p.Joined)
+			fmt.Fprintf(&out, "%d:%d ", p.Slot, p.Joined.UnixNano())
 		}
 	}
 	return out.String()

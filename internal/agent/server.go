@@ -23,7 +23,6 @@ import (
 	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/web"
-	"ration/machine"
 )
 
 const (
@@ -136,14 +135,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
 		writeJSON(w, p, func() any {
-			q := r.URL.Query()
-			if !q.Has("since") {
-				return Visible(a.Machine(), p.uid, p.all)
-			}
-			now := a.picture.Load()
-			d := now.since(a.epoch.Parse(q.Get("since")), p)
-			d.Since = a.epoch.Text(now.last)
-			return d
+			return Visible(a.Machine(), p.uid, p.all)
 		})
 	})
 	mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {
@@ -151,11 +143,11 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		writeJSON(w, p, func() any { return a.history.read(func(uid int) bool { return p.all || uid == p.uid }) })
 	})
 	mux.HandleFunc("GET /v1/events", a.serveEvents)
-	mux.HandleFunc("GET /v1/changes", a.serveChanges)
+	mux.HandleFunc("GET /v1/watch", a.serveWatch)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		p.answer(w, func(out io.Writer) error {
+		_ = p.answer(w, func(out io.Writer) error { // the client may be gone
 			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
 		})
 	})
@@ -281,69 +273,19 @@ func askerOf(r *http.Request) peer {
 	return p
 }
 
-// answer makes an answer in the user's turn and writes it afterwards, so that a client that does not
-// read delays no other request of its user.
-func (p peer) answer(w io.Writer, make func(out io.Writer) error) {
+// answer makes an answer in the asker's turn, and writes it after that: a client that does not read it keeps
+// no other one waiting.
+func (p peer) answer(w io.Writer, make func(out io.Writer) error) error {
 	var out bytes.Buffer
 	var err error
 	p.user.Do(func() { err = make(&out) })
 	if err == nil {
-		_, _ = w.Write(out.Bytes()) // who asks may have gone
+		_, err = w.Write(out.Bytes())
 	}
+	return err
 }
 
 func writeJSON(w http.ResponseWriter, p peer, make func() any) {
 	w.Header().Set("Content-Type", "application/json")
-	p.answer(w, func(out io.Writer) error { return json.NewEncoder(out).Encode(make()) })
+	_ = p.answer(w, func(out io.Writer) error { return json.NewEncoder(out).Encode(make()) }) // the client may be gone
 }
-
-// serveEvents writes the events that are kept, a line of JSON each, and with follow those that
-// happen from then on. An empty line says, after those that are kept and now and then, that there is an agent.
-func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
-	p := askerOf(r)
-	follow := r.URL.Query().Has("follow")
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
-	enc := json.NewEncoder(w)
-	next := uint64(0)
-	alive := time.NewTicker(aliveEvery)
-	defer alive.Stop()
-	for first := true; ; first = false {
-		var events []machine.Event
-		var more <-chan struct{}
-		events, next, more = a.events.since(next)
-		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
-		for i := range events {
-			if (p.all || events[i].UID == p.uid) && enc.Encode(&events[i]) != nil {
-				return
-			}
-		}
-		if !follow {
-			return
-		}
-		if first {
-			if _, err := w.Write([]byte("\n")); err != nil {
-				return
-			}
-		}
-		if control.Flush() != nil {
-			return
-		}
-		select {
-		case <-more:
-		case <-alive.C:
-			if _, err := w.Write([]byte("\n")); err != nil {
-				return
-			}
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-// aliveInterval is how often a stream without events shows that there is an agent.
-const aliveInterval = 2 * time.Second
-
-// aliveEvery is the same. Tests set it.
-var aliveEvery = aliveInterval

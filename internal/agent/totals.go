@@ -86,7 +86,7 @@ func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 }
 
 func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
-	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.Path == j.Path && known.Created == j.Created })
+	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.ID() == j.ID() })
 	if at < 0 || m.Jobs[at].State == machine.Ended {
 		return nil // what is added up does not have it
 	}

@@ -39,7 +39,7 @@ func TestAddTotals(t *testing.T) {
 // or not.
 func TestBooked(t *testing.T) {
 	limited := func(limit uint64) machine.Job {
-		return machine.Job{Path: "p", Created: 7, State: machine.Running, Devices: []machine.Device{{Device: 2, UUID: "a", Limited: limit > 0, Limit: limit}, {Device: 3}}}
+		return machine.Job{Path: "p", Created: time.Unix(0, 7).UTC(), State: machine.Running, Devices: []machine.Device{{Device: 2, UUID: "a", Limited: limit > 0, Limit: limit}, {Device: 3}}}
 	}
 	agentSees := func(limit uint64) *machine.Machine {
 		jobs := 1
@@ -59,7 +59,7 @@ func TestBooked(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	other := limited(gib)
-	other.Created = 8
+	other.Created = time.Unix(0, 8)
 	if got := booked(&other, agentSees(gib)); len(got) != 0 {
 		t.Errorf("of another job: %+v", got)
 	}

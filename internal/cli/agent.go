@@ -17,7 +17,7 @@ import (
 
 	"ration/internal/agent"
 	"ration/internal/job"
-	"ration/internal/reap"
+	"ration/internal/node"
 )
 
 // defaultListen is where root's agent serves metrics.
@@ -219,7 +219,7 @@ func newReapCommand() *cobra.Command {
 			}
 			var err error
 			for _, path := range args {
-				err = errors.Join(err, reap.Return(path))
+				err = errors.Join(err, node.Return(path))
 			}
 			return err
 		}),

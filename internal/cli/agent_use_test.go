@@ -182,7 +182,7 @@ func TestSilentAgent(t *testing.T) {
 			if _, text, _ := getPage(t, page); !strings.Contains(text, "train") || !strings.Contains(text, "The agent does not answer") {
 				t.Errorf("the page is\n%s", text)
 			}
-			if _, err := os.Lstat(filepath.Join(folder, job.AgentTold)); name != "stopped" && err == nil {
+			if _, err := os.Lstat(filepath.Join(folder, job.AgentJournal)); name != "stopped" && err == nil {
 				t.Error("a page has written what was told: it has no log")
 			}
 		})

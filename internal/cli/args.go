@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -77,7 +78,7 @@ func otherUsersJobs() (names []string) {
 	}
 	read := make(chan machine.Machine, 1)
 	go func() {
-		m, _ := machine.Read()
+		m, _ := node.Jobs()
 		read <- m
 	}()
 	select {

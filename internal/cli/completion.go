@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ration/internal/job"
-	"ration/internal/reap"
+	"ration/internal/node"
 )
 
 // What Tab offers for the values of flags. A value may be another one: these are examples.
@@ -112,7 +112,7 @@ func completeDevices(_ *cobra.Command, args []string, prefix string) (out []cobr
 	if err != nil {
 		return nil, none
 	}
-	for _, d := range reap.ReadJob(j, reap.Options{ReadOnly: true}).Devices {
+	for _, d := range node.ReadJob(j, node.Options{ReadOnly: true}).Devices {
 		if n := strconv.Itoa(d.Device); strings.HasPrefix(n, prefix) {
 			out = append(out, cobra.CompletionWithDesc(n, d.UUID))
 		}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 
 	"ration/internal/agent"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -64,20 +64,18 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 	if !f.follow {
 		return p.printKnown()
 	}
-	reader := machine.NewReader()
-	defer reader.Close()
 	for p.err == nil {
-		if !f.noAgent && !time.Now().Before(p.rest) {
-			err := p.ask(context.Background()) // until it ends; then by looking, until there is one
+		rest := agent.Interval
+		if !f.noAgent {
+			err := p.ask(context.Background()) // until it ends
 			if errors.Is(err, agent.ErrSilent) {
-				p.rest = time.Now().Add(agent.Rest)
+				rest = agent.Rest
 			}
 			a.noteSilent(err, "the jobs are looked at every second")
 		}
-		if err := p.lookAgain(reader); err != nil {
+		if err := p.watch(rest); err != nil {
 			return err
 		}
-		time.Sleep(agent.Interval)
 	}
 	return p.err
 }
@@ -93,9 +91,7 @@ type eventPrinter struct {
 	names []string
 	seen  map[machine.EventID]bool
 	order []machine.EventID // as they were seen
-	last  machine.Machine
-	rest  time.Time // until then an agent that does not answer is left alone
-	err   error     // of writing
+	err   error             // of writing
 }
 
 // errWritten ends a stream to which nothing more can be written.
@@ -121,7 +117,7 @@ func (p *eventPrinter) ask(ctx context.Context) error {
 // printKnown prints what the regions still know, and what an agent does: it may have more, and
 // may not have looked since the latest.
 func (p *eventPrinter) printKnown() error {
-	m, err := machine.Read()
+	m, err := node.Jobs()
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
@@ -133,27 +129,49 @@ func (p *eventPrinter) printKnown() error {
 		})
 		p.a.noteSilent(err, "what only it knows is missing, as of jobs that were removed")
 	}
-	slices.SortStableFunc(all, func(a, b machine.Event) int { return cmp.Compare(a.Time, b.Time) })
+	slices.SortStableFunc(all, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 	for _, e := range all {
 		p.print(e)
 	}
 	return p.err
 }
 
-// lookAgain prints what has happened since the last look.
-func (p *eventPrinter) lookAgain(r *machine.Reader) error {
-	m, changed, err := r.Read()
-	if err != nil {
-		return statusError{err, ExitOpen}
+// watch prints what happens until there is an agent. It looks for one after rest, and then every second.
+func (p *eventPrinter) watch(rest time.Duration) error {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	if !p.f.noAgent {
+		go func() {
+			for after(ctx, rest) {
+				if _, err := agent.Find(); err == nil {
+					stop()
+				}
+				rest = agent.Interval
+			}
+		}()
 	}
-	if !changed {
-		return nil
+	for e, err := range machine.Watch(ctx) {
+		if err != nil {
+			return statusError{err, ExitOpen}
+		}
+		if e.Kind != machine.Changed {
+			p.print(e)
+		}
+		if p.err != nil {
+			return nil // the caller returns it
+		}
 	}
-	for _, e := range machine.Events(&p.last, &m, time.Now()) {
-		p.print(e)
-	}
-	p.last = m
 	return nil
+}
+
+// after waits, and reports whether the context has not ended.
+func after(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(wait):
+		return true
+	}
 }
 
 func (p *eventPrinter) print(e machine.Event) {
@@ -185,7 +203,7 @@ func (p *eventPrinter) print(e machine.Event) {
 	if e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied {
 		text = title + ": " + text
 	}
-	clock := clockText(time.Unix(0, e.Time), time.Now())
+	clock := clockText(e.Time, time.Now())
 	out.printf("%s  %-7s  %s\n", out.style(dim, clock), e.Kind, out.wrap(termtext.Printable(text)+".", len(clock)+11))
 	p.err = *out.writeErr
 }

@@ -12,8 +12,8 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/internal/proc"
-	"ration/internal/reap"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -117,9 +117,7 @@ func findJob(m *machine.Machine, argument string) (machine.Job, error) {
 			return machine.Job{}, err
 		}
 		if found.Path != "" {
-			j, _ := machine.ReadRegion(found.Path) // its Err returns the error
-			j.Name = found.Name
-			return j, nil
+			return node.ReadJob(found, node.Options{ReadOnly: true}), nil
 		}
 	}
 	j, err := machine.ReadJob(argument)
@@ -167,7 +165,7 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 	if !errors.Is(err, job.ErrNoJob) || !job.AllUsers() || strings.Contains(argument, "/") {
 		return j, noJobOf(argument, err)
 	}
-	m, readErr := machine.Read()
+	m, readErr := node.Jobs()
 	if readErr != nil {
 		return job.Job{}, readErr
 	}
@@ -200,9 +198,7 @@ func jobOfUser(argument, user, name string) (job.Job, error) {
 		}
 		var read []machine.Job
 		for _, f := range found {
-			j, _ := machine.ReadRegion(f.Path) // what cannot be read is a job, too
-			j.Name = f.Name
-			read = append(read, j)
+			read = append(read, node.ReadJob(f, node.Options{ReadOnly: true})) // a job that cannot be read is one too
 		}
 		if i, err := chooseJob(read, argument); err != nil || i >= 0 {
 			return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
@@ -235,6 +231,6 @@ func wanted(arguments []string) func(*machine.Job) bool {
 }
 
 // fullOf returns the options to read the machine with the named jobs in full.
-func fullOf(readOnly bool, arguments []string) reap.Options {
-	return reap.Options{ReadOnly: readOnly, Full: wanted(arguments)}
+func fullOf(readOnly bool, arguments []string) node.Options {
+	return node.Options{ReadOnly: readOnly, Full: wanted(arguments)}
 }

@@ -12,7 +12,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -151,7 +151,7 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	if change.IsSet() {
 		return a.changeLimits(j, change)
 	}
-	s := reap.ReadJob(j, reap.Options{})
+	s := node.ReadJob(j, node.Options{})
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}
@@ -193,11 +193,11 @@ func (a *app) printLimits(s machine.Job, device int) error {
 
 // changeLimits changes a job's limits, and prints those before and after.
 func (a *app) changeLimits(j job.Job, change limit.Limits) error {
-	c, err := applyLimits(reap.ReadJob(j, reap.Options{}), change)
+	c, err := applyLimits(node.ReadJob(j, node.Options{}), change)
 	if err != nil {
 		return err
 	}
-	s := reap.ReadJob(j, reap.Options{})
+	s := node.ReadJob(j, node.Options{})
 	printError(a.err, s.Err()) // the change has been made
 	now := byDevice(s)
 	var booked map[int]machine.GPU

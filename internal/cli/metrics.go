@@ -7,7 +7,6 @@ import (
 
 	"ration/internal/metrics"
 	"ration/internal/node"
-	"ration/internal/reap"
 )
 
 func newMetricsCommand(a *app) *cobra.Command {
@@ -33,7 +32,7 @@ func (a *app) runMetrics() error {
 	if a.json {
 		return usageError("ration metrics prints the text that Prometheus reads (for JSON use ration ps --json)")
 	}
-	m, err := node.Read(reap.Options{ReadOnly: true})
+	m, err := node.Read(node.Options{ReadOnly: true})
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}

@@ -14,9 +14,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/node"
-	"ration/internal/reap"
 	"ration/internal/termtext"
-	"ration/internal/utilization"
 	"ration/machine"
 )
 
@@ -125,8 +123,6 @@ func (a *app) printPs(f psFlags, print func(*app) error) error {
 	a.node, a.totals = &node.Reader{}, &agent.Totals{}
 	defer a.node.Close()
 	if f.watch.enabled {
-		a.meter = utilization.New()
-		defer a.meter.Close()
 		return f.watch.repeat(a, print)
 	}
 	return print(a)
@@ -134,12 +130,9 @@ func (a *app) printPs(f psFlags, print func(*app) error) error {
 
 // printJobAt prints the job of one region. It is an error if that cannot be read.
 func (a *app) printJobAt(f psFlags, format *template.Template) error {
-	m := machine.Machine{Folder: job.Folder(), Devices: []machine.GPU{}, Outside: []machine.Outside{}, Findings: []machine.Finding{},
-		Jobs: []machine.Job{reap.ReadJob(job.Job{Path: f.region}, reap.Options{ReadOnly: f.readOnly})}}
+	m := a.node.ReadJob(job.Job{Path: f.region}, node.Options{ReadOnly: f.readOnly})
 	s := &m.Jobs[0]
-	a.node.AddDriver(&m)
-	m.Outside = []machine.Outside{} // as they may be in other jobs
-	a.addTime(m.Jobs)
+	a.addTime(f, m.Jobs)
 	if a.json {
 		if err := a.out.printJSON(m); err != nil {
 			return err
@@ -179,7 +172,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 			err = statusError{errReported, ExitOpen}
 		}
 	}
-	a.addTime(m.Jobs)
+	a.addTime(f, m.Jobs)
 	switch {
 	case a.json:
 		return errors.Join(a.out.printJSON(m), err)
@@ -197,7 +190,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 			a.out.printf("\n")
 		}
 		if len(names) == 0 && !isOwn(&s) {
-			s = shortened(s)
+			s = s.Shorten(shownRows)
 		}
 		a.printJob(s)
 	}
@@ -245,10 +238,10 @@ func (a *app) printJob(s machine.Job) {
 		}
 	}
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %s (%s) was dead: returned %s to the job\n", humanfmt.Claim(fmt.Sprint(p.PID), false), termtext.Printable(p.Name), humanfmt.Bytes(heldBytes(p)))
+		a.out.printf("  pid %s (%s) was dead: returned %s to the job\n", humanfmt.Claim(fmt.Sprint(p.PID), false), termtext.Printable(p.Name), humanfmt.Bytes(p.Held()))
 	}
 	if len(s.Deaths) > 0 && len(s.Reaped) == 0 {
-		ago := max(0, time.Since(time.Unix(0, s.Deaths[0].Time))).Round(time.Second)
+		ago := max(0, time.Since(s.Deaths[0].Time)).Round(time.Second)
 		a.out.printf("  %s\n", a.out.wrap(termtext.Printable(fmt.Sprintf("last death, %v ago: %s", ago, s.Deaths[0].Sentence())), 2))
 	}
 	if s.Damaged > 0 {
@@ -257,7 +250,7 @@ func (a *app) printJob(s machine.Job) {
 	}
 	if len(s.Refusals) > 0 {
 		f := s.Refusals[0]
-		ago := max(0, time.Since(time.Unix(0, f.Time))).Round(time.Second)
+		ago := max(0, time.Since(f.Time)).Round(time.Second)
 		a.out.printf("  %s\n", a.out.wrap(termtext.Printable(fmt.Sprintf("last refusal, %v ago, on device %d: %s",
 			ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))), 2))
 	}
@@ -302,17 +295,10 @@ func drift(h machine.Holding) string {
 
 // addTime adds how much of their devices' time processes had, where they are looked at
 // again and again.
-func (a *app) addTime(jobs []machine.Job) {
-	if a.meter != nil {
-		a.meter.Add(jobs, time.Now())
+func (a *app) addTime(f psFlags, jobs []machine.Job) {
+	if f.watch.enabled {
+		a.node.AddTimes(jobs, time.Now())
 	}
-}
-
-func heldBytes(p machine.Process) (n uint64) {
-	for _, h := range p.Holdings {
-		n += h.Total
-	}
-	return n
 }
 
 // processRow is a process and its use of one device.

@@ -131,33 +131,6 @@ func argumentOf(j *machine.Job) string {
 // shownRows is how many lines of processes of a job of another user are printed where all jobs are.
 const shownRows = 64
 
-// shortened is a job with those processes.
-func shortened(s machine.Job) machine.Job {
-	rows := 0
-	for _, p := range s.Processes {
-		rows += 1 + len(p.Holdings)
-	}
-	if rows <= shownRows {
-		return s
-	}
-	keep := machine.LargestProcesses(s.Processes, shownRows)
-	var out machine.Omitted
-	if s.Omitted != nil {
-		out = *s.Omitted
-	}
-	shown := make([]machine.Process, 0, len(keep))
-	for i, p := range s.Processes {
-		if keep[i] {
-			shown = append(shown, p)
-		} else if p.State == machine.Dead {
-			out.Dead++
-		}
-	}
-	out.Processes += len(s.Processes) - len(shown)
-	s.Processes, s.Omitted = shown, &out
-	return s
-}
-
 // isOwn reports whether a job is in this user's folder of jobs.
 func isOwn(j *machine.Job) bool { return strings.HasPrefix(j.Path, job.Folder()+"/") }
 

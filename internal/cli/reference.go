@@ -23,7 +23,7 @@ var words = []Entry{
 	{"size", "10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes. 0 or none is no limit. " +
 		"Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others."},
 	{"context", "What each CUDA process holds before its first tensor, 518 MiB on an H200. It counts."},
-	{"JSON", "Every command that prints data takes --json, and then prints one JSON value on standard output. Sizes are bytes, and times are Unix nanoseconds; those that end in _at, and at, are the same as RFC 3339. " +
+	{"JSON", "Every command that prints data takes --json, and then prints one JSON value on standard output. Sizes are bytes. Times (at, and all names that end in _at) are as in RFC 3339, in UTC. " +
 		"Fields may be added; none is renamed or removed without a new major version. Errors and warnings go to standard error. Text for people may change."},
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -107,7 +108,7 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 
 // livingIn returns the processes of a job that are not dead.
 func livingIn(j job.Job) []machine.Process {
-	s, _ := machine.ReadRegion(j.Path) // that it could be read kept it from being removed
+	s := node.ReadJob(job.Job{Path: j.Path}, node.Options{ReadOnly: true}) // that it could be read kept it from being removed
 	return slices.DeleteFunc(s.Processes, func(p machine.Process) bool { return p.State == machine.Dead })
 }
 

@@ -21,7 +21,6 @@ import (
 	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/tui"
-	"ration/internal/utilization"
 )
 
 // Main runs ration with the given arguments and returns its exit status.
@@ -83,10 +82,9 @@ type app struct {
 	out  terminal // standard output
 	err  terminal // standard error
 
-	meter  *utilization.Meter // of a command that looks again and again; nil otherwise
-	node   *node.Reader       // of a command that shows the machine
-	totals *agent.Totals      // of the same
-	silent bool               // it was said that an agent does not answer
+	node   *node.Reader  // of a command that shows the machine
+	totals *agent.Totals // of the same
+	silent bool          // it was said that an agent does not answer
 }
 
 func execute(args []string, stdout, stderr io.Writer) error {

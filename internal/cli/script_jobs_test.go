@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -130,7 +131,13 @@ func askSocket(args []string) int {
 	client := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", args[0]) }}}
 	answer, err := client.Get("http://agent" + args[1])
 	if err == nil {
-		_, err = io.Copy(os.Stdout, answer.Body)
+		if strings.HasSuffix(args[1], "/watch") { // it goes on: the first line
+			var line string
+			line, err = bufio.NewReader(answer.Body).ReadString('\n')
+			fmt.Print(line)
+		} else {
+			_, err = io.Copy(os.Stdout, answer.Body)
+		}
 		_ = answer.Body.Close()
 	}
 	if err != nil {

@@ -10,10 +10,7 @@ import (
 	"ration/internal/agent"
 	"ration/internal/job"
 	"ration/internal/node"
-	"ration/internal/reap"
 	"ration/internal/tui"
-	"ration/internal/utilization"
-	"ration/machine"
 )
 
 type topFlags struct {
@@ -80,13 +77,13 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	case f.interval < minInterval:
 		return usageError("--interval %v: too often (use %v or more)", f.interval, minInterval)
 	}
-	opts := reap.Options{ReadOnly: f.readOnly}
+	opts := node.Options{ReadOnly: f.readOnly}
 	reader := &node.Reader{}
 	defer reader.Close()
 	source := withAgent(tui.AllJobs(reader, opts))
 	if cmd.Flags().Changed("region") {
 		j := job.Job{Path: f.region}
-		if s := reap.ReadJob(j, opts); s.Err() != nil {
+		if s := node.ReadJob(j, opts); s.Err() != nil {
 			return statusError{s.Err(), ExitOpen}
 		}
 		source = withAgent(tui.OneJob(reader, j, opts))
@@ -95,11 +92,9 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	if !f.readOnly {
 		actions = topActions{}
 	}
-	meter := utilization.New()
-	defer meter.Close()
 	path := tui.SettingsPath()
 	before := tui.LoadSettings(path)
-	after, err := tui.Run(tui.Measured(source, meter), actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	after, err := tui.Run(source, actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
 	if path != "" && !reflect.DeepEqual(before, after) {
 		printError(a.err, after.Save(path)) // no reason to fail
 	}
@@ -122,7 +117,7 @@ func withAgent(source tui.Source) tui.Source {
 }
 
 // agentHistory returns what an agent has kept, or nil.
-func agentHistory() *machine.History {
+func agentHistory() *node.History {
 	c, err := agent.Find()
 	if err != nil {
 		return nil

@@ -211,7 +211,7 @@ func TestTopProcess(t *testing.T) {
 	for name, change := range map[string]func(p *machine.Process){
 		"another process":       func(p *machine.Process) { p.HostPID = os.Getpid() },
 		"another slot":          func(p *machine.Process) { p.Slot++ },
-		"the slot's last owner": func(p *machine.Process) { p.Joined-- },
+		"the slot's last owner": func(p *machine.Process) { p.Joined = p.Joined.Add(-1) },
 		"none":                  func(p *machine.Process) { p.HostPID = 1 << 22 },
 	} {
 		other := p

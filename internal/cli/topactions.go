@@ -11,7 +11,6 @@ import (
 	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/proc"
-	"ration/internal/reap"
 	"ration/internal/termtext"
 	"ration/internal/tui"
 	"ration/machine"
@@ -66,12 +65,12 @@ func (topActions) Process(j *machine.Job, p machine.Process) (tui.Process, error
 // listed reports whether a process is still there, read anew and by the kernel's word.
 func listed(j *machine.Job, p machine.Process) bool {
 	if j == nil {
-		m, err := node.Read(reap.Options{ReadOnly: true})
+		m, err := node.Read(node.Options{ReadOnly: true})
 		return err == nil && slices.ContainsFunc(m.Outside, func(o machine.Outside) bool { return o.PID == p.HostPID && o.UID == p.UID })
 	}
-	now := reap.ReadJob(job.Job{Name: j.Name, Path: j.Path}, reap.Options{ReadOnly: true})
+	now := node.ReadJob(job.Job{Name: j.Name, Path: j.Path}, node.Options{ReadOnly: true})
 	return slices.ContainsFunc(now.Processes, func(q machine.Process) bool {
-		return q.Verified && q.State != machine.Dead && q.HostPID == p.HostPID && q.Slot == p.Slot && q.Joined == p.Joined
+		return q.Verified && q.State != machine.Dead && q.HostPID == p.HostPID && q.Slot == p.Slot && q.Joined.Equal(p.Joined)
 	})
 }
 

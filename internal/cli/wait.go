@@ -11,11 +11,10 @@ import (
 
 // Waited is what `ration wait --json` prints.
 type Waited struct {
-	Job     string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path    string        `json:"path"`
-	Exit    *machine.Exit `json:"exit,omitempty"` // nil where no launcher stayed to see it
-	Ended   int64         `json:"ended,omitempty"`
-	EndedAt time.Time     `json:"ended_at,omitzero"`
+	Job   string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path  string        `json:"path"`
+	Exit  *machine.Exit `json:"exit,omitempty"` // nil where no launcher stayed to see it
+	Ended time.Time     `json:"ended_at,omitzero"`
 }
 
 func newWaitCommand(a *app) *cobra.Command {
@@ -52,7 +51,7 @@ func (a *app) runWait(name string) error {
 	}
 	out := Waited{Job: j.Name, Path: j.Path}
 	if end != nil {
-		out.Exit, out.Ended, out.EndedAt = &machine.Exit{Status: end.Status, Signal: end.Signal}, end.Ended, time.Unix(0, end.Ended).UTC()
+		out.Exit, out.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()
 	}
 	if a.json {
 		if err := a.out.printJSON(out); err != nil {

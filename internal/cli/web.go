@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"ration/internal/agent"
 	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -94,12 +96,18 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	end := func() { stop() }
 	onSignal.Store(&end)
 	defer onSignal.Store(nil)
-	source, err := newWebSource(ctx, f, func(err error) { printError(a.err, err) })
+	// Without a journal: it has no log, so that it must not say of an event that it was logged.
+	own := agent.Options{Version: version, Log: slog.New(slog.DiscardHandler), Reap: reapAs}
+	if f.readOnly {
+		own.Reap = nil
+	}
+	source, err := agent.NewSource(ctx, own, f.noAgent, func(err error) { printError(a.err, err) })
 	if err != nil {
 		return err
 	}
-	defer source.close()
-	opts := web.Options{Source: source, Version: version, Token: web.Secret(), ID: web.Secret()[:12], MaxStreams: maxWebStreams, Note: source.note}
+	defer source.Close()
+	defer stop()
+	opts := web.Options{Source: source, Version: version, Token: web.Secret(), ID: web.Secret()[:12], MaxStreams: maxWebStreams, Note: source.Note}
 	if !job.AllUsers() {
 		opts.Viewer = proc.UserName(os.Geteuid())
 	}

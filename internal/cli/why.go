@@ -15,6 +15,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -127,8 +128,8 @@ func (a *app) runWhy(names []string, count int) error {
 }
 
 // printAt prints a sentence after the time of what it is about.
-func (a *app) printAt(ns int64, text string) {
-	clock := clockText(time.Unix(0, ns), time.Now())
+func (a *app) printAt(t time.Time, text string) {
+	clock := clockText(t, time.Now())
 	a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(text), len(clock)+2))
 }
 
@@ -139,16 +140,12 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job, err er
 	if err != nil {
 		return nil, nil
 	}
-	type identity struct {
-		path    string
-		created int64
-	}
-	index := map[identity]int{} // of out; -1 for those that are there
+	index := map[machine.JobID]int{} // of out; -1 for those that are there
 	for _, j := range there {
-		index[identity{j.Path, j.Created}] = -1
+		index[j.ID()] = -1
 	}
 	err = c.Events(context.Background(), false, func(e machine.Event) error {
-		id := identity{e.Path, e.Created}
+		id := e.JobID()
 		i, known := index[id]
 		if i < 0 && known || e.Refusal == nil && e.Death == nil || len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return isNamed(&e, name) }) {
 			return nil
@@ -176,7 +173,7 @@ func isNamed(e *machine.Event, name string) bool {
 // and a warning otherwise.
 func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 	if len(names) == 0 {
-		m, err := machine.Read()
+		m, err := node.Jobs()
 		if err != nil {
 			return nil, statusError{err, ExitOpen}
 		}
@@ -192,13 +189,9 @@ func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 		if err != nil {
 			return nil, err
 		}
-		s, err := machine.ReadRegion(found.Path)
-		s.Name = found.Name
-		switch {
-		case s.Err() != nil:
-			return nil, statusError{err, ExitOpen}
-		case err != nil:
-			return nil, err
+		s := node.ReadJob(found, node.Options{ReadOnly: true})
+		if s.Err() != nil {
+			return nil, statusError{s.Err(), ExitOpen}
 		}
 		readable = append(readable, s)
 	}
@@ -217,7 +210,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 			refusals = append(refusals, jobRefusal{f, &jobs[i]})
 		}
 	}
-	slices.SortStableFunc(refusals, func(x, y jobRefusal) int { return cmp.Compare(y.Time, x.Time) })
+	slices.SortStableFunc(refusals, func(x, y jobRefusal) int { return y.Time.Compare(x.Time) })
 	if len(refusals) == 0 {
 		a.out.printf("No request was refused.\n")
 		return
@@ -225,7 +218,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	for _, f := range refusals[:min(count, len(refusals))] {
 		text := fmt.Sprintf("%s, device %d: %s", f.job.Title(), f.Device, f.Sentence(f.job.Processes))
 		if f.Times > 1 {
-			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(time.Duration(f.Time-f.First)))
+			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(f.Time.Sub(f.First)))
 		}
 		a.printAt(f.Time, text)
 	}
@@ -238,6 +231,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 
 // clockText renders a time of day, with the date if that is not today.
 func clockText(t, now time.Time) string {
+	t = t.Local()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 		return t.Format(time.TimeOnly)
 	}
@@ -260,8 +254,8 @@ func explain(jobs []machine.Job, count int) Why {
 			out.Refusals = append(out.Refusals, r)
 		}
 	}
-	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return cmp.Compare(y.Time, x.Time) })
-	slices.SortStableFunc(out.Deaths, func(x, y WhyDeath) int { return cmp.Compare(y.Time, x.Time) })
+	slices.SortStableFunc(out.Refusals, func(x, y WhyRefusal) int { return y.Time.Compare(x.Time) })
+	slices.SortStableFunc(out.Deaths, func(x, y WhyDeath) int { return y.Time.Compare(x.Time) })
 	out.Refusals, out.Deaths = out.Refusals[:min(count, len(out.Refusals))], out.Deaths[:min(count, len(out.Deaths))]
 	return out
 }

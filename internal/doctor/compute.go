@@ -80,7 +80,7 @@ func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err er
 	if result != "0" {
 		return nil, result, nil
 	}
-	j, err := machine.ReadRegion(path)
+	j, err := machine.ReadJob(path)
 	if err != nil {
 		return nil, result, err
 	}

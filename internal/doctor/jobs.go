@@ -12,7 +12,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -97,7 +97,7 @@ const (
 // checkJob checks one job, and reports what is wrong with it.
 func (c *checker) checkJob(j job.Job) int {
 	name := "job " + j.Title()
-	s := reap.ReadJob(j, reap.Options{ReadOnly: !c.Fix})
+	s := node.ReadJob(j, node.Options{ReadOnly: !c.Fix})
 	switch {
 	case errors.Is(s.Err(), fs.ErrNotExist):
 		return jobHealthy // it ended in the meantime

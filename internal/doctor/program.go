@@ -15,7 +15,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/launch"
-	"ration/internal/reap"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -57,7 +57,7 @@ func (c *checker) checkProgram() {
 	}
 	status := cmd.ProcessState.ExitCode()
 	c.report.Status = &status
-	c.checkCounted(reap.ReadJob(job.Job{Path: region}, reap.Options{}), cmd.ProcessState.String())
+	c.checkCounted(node.ReadJob(job.Job{Path: region}, node.Options{}), cmd.ProcessState.String())
 	if f, err := os.Open(log); err == nil {
 		defer f.Close()
 		c.checkCalls(f)

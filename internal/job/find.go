@@ -92,16 +92,16 @@ func Reserved(name string) bool {
 	if _, _, is := RunOf(name); is {
 		return true
 	}
-	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == AgentTold || name == AgentTold+AgentToldNew || name == PolicySocket || name == PolicyLock
+	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == AgentJournal || name == AgentJournal+AgentJournalNew || name == PolicySocket || name == PolicyLock
 }
 
 // Names of the agent's files in the folder of jobs.
 const (
-	AgentSocket = "agent.sock"
-	AgentLock   = "agent.lock"
-	AgentTold   = "agent.told"
-	// AgentToldNew is what its name ends with while it is written anew.
-	AgentToldNew = ".new"
+	AgentSocket  = "agent.sock"
+	AgentLock    = "agent.lock"
+	AgentJournal = "agent.journal"
+	// AgentJournalNew is what its name ends with while it is written anew.
+	AgentJournalNew = ".new"
 )
 
 // Names of a policy's files there.

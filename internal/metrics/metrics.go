@@ -214,7 +214,7 @@ func (e emitter) job(s *series) {
 	e.gauge(jobProcesses, float64(s.processes), s.user, s.name)
 	if !s.others {
 		e.counter(jobDeaths, float64(s.deaths), s.user, s.name)
-		e.gauge(jobStarted, float64(s.created)/1e9, s.user, s.name)
+		e.gauge(jobStarted, s.createdSeconds(), s.user, s.name)
 		if k := s.kubernetes; k != nil {
 			e.gauge(jobPod, 1, s.user, s.name, label(k.Namespace), label(k.Claim), podLabel(k))
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,19 +35,19 @@ func example() *machine.Machine {
 		Outside:  []machine.Outside{{Device: 0, PID: 5, Used: gib}, {Device: 0, PID: 6, Used: 2 * gib}},
 		Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.OutsideJobs}, {Kind: machine.OutsideJobs}, {Kind: machine.Unanswering}},
 		Jobs: []machine.Job{
-			{Name: "train", Owner: "lovelace", State: machine.Running, Created: 1.5e18, Died: 2, Path: "/run/user/1/ration/train/region",
+			{Name: "train", Owner: "lovelace", State: machine.Running, Created: time.Unix(0, 1.5e18), Died: 2, Path: "/run/user/1/ration/train/region",
 				Devices: []machine.Device{{Device: 0, UUID: "GPU-b", Limited: true, Limit: 100 * gib, Used: 60 * gib, Peak: 80 * gib, Refused: 7,
 					Compute: &machine.Compute{Share: 30, Max: 50, Used: 2.5e9, Waited: 0.5e9}}, {Device: 1, UUID: "GPU-a", Used: gib, Peak: gib}},
 				Processes: []machine.Process{{State: machine.Live}, {State: machine.Stopped}, {State: machine.Dead}}},
 			// Of the same name, in another folder: one series.
-			{Name: "train", Owner: "lovelace", State: machine.Idle, Created: 1.6e18, Died: 1, Path: "/tmp/ration-1/train/region",
+			{Name: "train", Owner: "lovelace", State: machine.Idle, Created: time.Unix(0, 1.6e18), Died: 1, Path: "/tmp/ration-1/train/region",
 				Devices: []machine.Device{{Device: 1, Limited: true, Limit: gib, Peak: gib}}},
-			{Name: "k8s-1", Owner: "root", State: machine.Idle, Created: 1.65e18, Path: "/run/ration/k8s-1/region",
+			{Name: "k8s-1", Owner: "root", State: machine.Idle, Created: time.Unix(0, 1.65e18), Path: "/run/ration/k8s-1/region",
 				Kubernetes: &machine.Kubernetes{Namespace: "team", Claim: "train-gpu", Pods: []machine.Pod{{Name: "train-0"}}}},
-			{Name: "k8s-2", Owner: "root", State: machine.Idle, Created: 1.66e18, Path: "/run/ration/k8s-2/region",
+			{Name: "k8s-2", Owner: "root", State: machine.Idle, Created: time.Unix(0, 1.66e18), Path: "/run/ration/k8s-2/region",
 				Kubernetes: &machine.Kubernetes{Namespace: "team", Claim: "shared", Pods: []machine.Pod{{Name: "a"}, {Name: "b"}}}},
-			{Path: "/data/\xff\x1b[2J\n\"region\"", Owner: "eve", State: machine.Starting, Created: 1.7e18},
-			{Name: "old", Owner: "lovelace", State: machine.Ended, Created: 1, Devices: []machine.Device{{Used: gib}}},
+			{Path: "/data/\xff\x1b[2J\n\"region\"", Owner: "eve", State: machine.Starting, Created: time.Unix(0, 1.7e18)},
+			{Name: "old", Owner: "lovelace", State: machine.Ended, Created: time.Unix(0, 1), Devices: []machine.Device{{Used: gib}}},
 		},
 	}
 }
@@ -127,11 +128,11 @@ func TestOmittedProcesses(t *testing.T) {
 func TestBoundedSeries(t *testing.T) {
 	m := &machine.Machine{}
 	for i := range 4000 {
-		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("flood-", i), Owner: "eve", State: machine.Running, Created: int64(i), Path: fmt.Sprint("/e/", i),
+		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("flood-", i), Owner: "eve", State: machine.Running, Created: time.Unix(0, int64(i)), Path: fmt.Sprint("/e/", i),
 			Devices: []machine.Device{{Device: 0, Used: 10, Limited: true, Limit: 20, Refused: 1}}, Processes: []machine.Process{{State: machine.Live}}})
 	}
 	for i := range 3 {
-		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("late-", i), Owner: "lovelace", State: machine.Idle, Created: int64(1e6 + i), Path: fmt.Sprint("/a/", i)})
+		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("late-", i), Owner: "lovelace", State: machine.Idle, Created: time.Unix(0, int64(1e6+i)), Path: fmt.Sprint("/a/", i)})
 	}
 	own, others := group(m)
 	if len(own) != MaxJobs+1 || others != 4003-MaxJobs {
@@ -153,7 +154,7 @@ func TestBoundedSeries(t *testing.T) {
 	}
 	// A job that had series keeps them when others come.
 	more := *m
-	more.Jobs = append(slices.Clone(m.Jobs), machine.Job{Name: "new", Owner: "eve", State: machine.Running, Created: 2e6, Path: "/e/new"})
+	more.Jobs = append(slices.Clone(m.Jobs), machine.Job{Name: "new", Owner: "eve", State: machine.Running, Created: time.Unix(0, 2e6), Path: "/e/new"})
 	after, _ := group(&more)
 	for i := range own {
 		if own[i].name != after[i].name {
@@ -193,7 +194,7 @@ func TestSeriesOfLentUsers(t *testing.T) {
 	for i := range 2 * MaxJobs {
 		m.Jobs = append(m.Jobs, machine.Job{Name: "a", UID: firstLent + i, Owner: fmt.Sprint(firstLent + i), State: machine.Running, Path: fmt.Sprint("/e/", i)})
 	}
-	m.Jobs = append(m.Jobs, machine.Job{Name: "train", UID: 8, Owner: "lovelace", State: machine.Running, Created: 1e6, Path: "/a"})
+	m.Jobs = append(m.Jobs, machine.Job{Name: "train", UID: 8, Owner: "lovelace", State: machine.Running, Created: time.Unix(0, 1e6), Path: "/a"})
 	own, _ := group(m)
 	if !slices.ContainsFunc(own, func(s series) bool { return s.user == "lovelace" }) {
 		t.Error("another user's job has no series")

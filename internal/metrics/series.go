@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"ration/internal/proc"
@@ -54,7 +55,7 @@ type series struct {
 	others     bool
 	processes  int
 	deaths     uint64
-	created    int64 // Unix nanoseconds; of the earliest
+	created    time.Time // of the earliest
 	kubernetes *machine.Kubernetes
 	devices    map[int]*deviceSeries
 }
@@ -65,6 +66,14 @@ type deviceSeries struct {
 	used, limit, peak, refused uint64
 	share, cap                 int
 	computeUsed, computeWaited uint64
+}
+
+// createdSeconds returns when the earliest job was made, in Unix seconds; 0 where that is not known.
+func (s *series) createdSeconds() float64 {
+	if s.created.IsZero() {
+		return 0
+	}
+	return float64(s.created.UnixNano()) / 1e9
 }
 
 // group divides the jobs that have not ended into series. It returns how many have none of
@@ -97,12 +106,12 @@ func group(m *machine.Machine) (out []series, others int) {
 	return out, others
 }
 
-// accountOf is another one in tests.
+// accountOf is replaced by tests.
 var accountOf = proc.Account
 
 // byTurns returns the jobs that have not ended: the oldest of each user, then the second
 // oldest, and so on. So a job that has series keeps them while older ones go, and a user with
-// thousands of jobs takes them from no other user, nor does one to whom thousands of UIDs are lent.
+// thousands of jobs, or of delegated UIDs, takes none from other users.
 func byTurns(jobs []machine.Job) []*machine.Job {
 	var out []*machine.Job
 	for i := range jobs {
@@ -111,14 +120,14 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 		}
 	}
 	older := func(a, b *machine.Job) int {
-		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.Path, b.Path))
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Path, b.Path))
 	}
 	slices.SortFunc(out, older)
 	turn, next := map[*machine.Job]int{}, map[string]int{}
 	for _, j := range out {
 		user := j.Owner
 		if account := accountOf(j.UID); account != j.UID {
-			user = fmt.Sprint("lent ", account) // no user has a name with a space
+			user = fmt.Sprint("account ", account) // no user has a name with a space
 		}
 		turn[j] = next[user]
 		next[user]++
@@ -132,7 +141,9 @@ func (s *series) add(j *machine.Job, number map[string]int) {
 	s.processes += j.LivingCount()
 	s.deaths += j.Died
 	s.kubernetes = cmp.Or(s.kubernetes, j.Kubernetes)
-	s.created = min(s.created, j.Created)
+	if j.Created.Before(s.created) {
+		s.created = j.Created
+	}
 	for i := range j.Devices {
 		d := &j.Devices[i]
 		at, known := number[d.UUID]

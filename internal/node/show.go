@@ -95,13 +95,13 @@ func sameLimits(a, b machine.Device) bool {
 func StateText(s machine.Job, now time.Time) string {
 	text := s.State
 	if s.State != machine.Ended {
-		if s.Started != 0 {
-			text += " " + agoText(now.Sub(s.StartedAt))
+		if !s.Started.IsZero() {
+			text += " " + agoText(now.Sub(s.Started))
 		}
 		return text
 	}
-	if s.Ended != 0 {
-		text += " " + agoText(now.Sub(s.EndedAt)) + " ago"
+	if !s.Ended.IsZero() {
+		text += " " + agoText(now.Sub(s.Ended)) + " ago"
 	}
 	if s.Exit != nil && s.Exit.Signal != 0 {
 		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))

@@ -59,13 +59,12 @@ func TestDeviceRanges(t *testing.T) {
 
 func TestStateText(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	at := func(ago time.Duration) (int64, time.Time) { t := now.Add(-ago); return t.UnixNano(), t }
 	job := func(state string, ago time.Duration, exit *machine.Exit) (j machine.Job) {
 		j.State, j.Exit = state, exit
 		if state == machine.Ended {
-			j.Ended, j.EndedAt = at(ago)
+			j.Ended = now.Add(-ago)
 		} else {
-			j.Started, j.StartedAt = at(ago)
+			j.Started = now.Add(-ago)
 		}
 		return j
 	}

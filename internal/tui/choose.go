@@ -40,7 +40,7 @@ func (m *Model) jobs() (out []*machine.Job) {
 		case "user":
 			order = cmp.Compare(a.Owner, b.Owner)
 		case "age":
-			order = cmp.Compare(b.Created, a.Created)
+			order = b.Created.Compare(a.Created)
 		}
 		order = cmp.Or(order, cmp.Compare(a.Title(), b.Title()), cmp.Compare(a.Path, b.Path))
 		if m.Jobs.Reverse {

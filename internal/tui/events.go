@@ -54,7 +54,7 @@ func (m *Model) sortEvents(all []event) {
 // eventsOf returns the events of a job, with its name or not.
 func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 	for _, a := range askers(j.Refusals) {
-		out = append(out, event{time.Unix(0, a.latest.Time), m.subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
+		out = append(out, event{a.latest.Time, m.subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
 	}
 	for _, d := range j.Deaths {
 		name := humanfmt.Claim(fmt.Sprint(d.PID), false) // nothing confirms the PID of a dead process
@@ -67,7 +67,7 @@ func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 		if named {
 			text = m.shortTitle(j, maxSubject) + ": " + text
 		}
-		out = append(out, event{time.Unix(0, d.Time), text, false})
+		out = append(out, event{d.Time, text, false})
 	}
 	m.sortEvents(out)
 	return out

@@ -28,7 +28,7 @@ const (
 // noon is the time of all samples.
 var noon = time.Date(2026, 8, 14, 12, 0, 0, 0, time.UTC)
 
-func ago(d time.Duration) int64 { return noon.Add(-d).UnixNano() }
+func ago(d time.Duration) time.Time { return noon.Add(-d) }
 
 func process(slot, pid int, user, name string, joined time.Duration, holdings ...machine.Holding) machine.Process {
 	return machine.Process{Slot: slot, Verified: true, PID: pid, HostPID: pid, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}

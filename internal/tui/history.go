@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -44,16 +45,15 @@ func (m *Model) addHistory(s Sample) {
 }
 
 // addPast puts what an agent has kept of jobs before the samples of this program.
-func (m *Model) addPast(h *machine.History, s Sample) {
+func (m *Model) addPast(h *node.History, s Sample) {
 	for i := range h.Jobs {
 		past := &h.Jobs[i]
-		same := func(j machine.Job) bool { return j.Path == past.Path && j.Created == past.Created }
+		same := func(j machine.Job) bool { return j.Path == past.Path && j.Created.Equal(past.Created) }
 		if !slices.ContainsFunc(s.Jobs, same) {
 			continue // it is gone, or another one has its name
 		}
 		var all []point
-		for n, ns := range h.Times {
-			at := time.Unix(0, ns)
+		for n, at := range h.Times {
 			if n >= len(past.Used) || past.Used[n] == nil || !at.Before(s.Time) {
 				continue
 			}
@@ -65,11 +65,11 @@ func (m *Model) addPast(h *machine.History, s Sample) {
 
 // percentAt returns how much of a device's time a job had before the value of a number, by what had
 // been measured until then; below 0 where nothing was.
-func percentAt(used []*uint64, times []int64, n int) float64 {
-	if n == 0 || n >= len(used) || used[n] == nil || used[n-1] == nil || *used[n] == 0 || *used[n] < *used[n-1] || times[n] <= times[n-1] {
+func percentAt(used []*uint64, times []time.Time, n int) float64 {
+	if n == 0 || n >= len(used) || used[n] == nil || used[n-1] == nil || *used[n] == 0 || *used[n] < *used[n-1] || !times[n].After(times[n-1]) {
 		return -1
 	}
-	return min(100, 100*float64(*used[n]-*used[n-1])/float64(times[n]-times[n-1]))
+	return min(100, 100*float64(*used[n]-*used[n-1])/float64(times[n].Sub(times[n-1])))
 }
 
 // timeOn adds up what a job's processes had of a device's time lately, in per cent. It is below

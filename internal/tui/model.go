@@ -147,7 +147,7 @@ func (m *Model) remember(path string, processes []machine.Process) {
 	known := m.known[path]
 	for _, p := range processes {
 		p.Holdings = nil
-		if !slices.ContainsFunc(known, func(q machine.Process) bool { return q.Slot == p.Slot && q.PID == p.PID && q.Joined == p.Joined }) {
+		if !slices.ContainsFunc(known, func(q machine.Process) bool { return q.Slot == p.Slot && q.PID == p.PID && q.Joined.Equal(p.Joined) }) {
 			known = append(known, p)
 		}
 	}

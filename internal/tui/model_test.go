@@ -11,6 +11,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -190,10 +191,10 @@ func TestJobRows(t *testing.T) {
 // What an agent has kept comes before the samples; that of another job of the same name does not.
 func TestPast(t *testing.T) {
 	value := func(n uint64) *uint64 { return &n }
-	past := func(created int64) *machine.History {
-		h := &machine.History{Jobs: []machine.JobHistory{{Path: "/run/ration/train/region", Created: created}}}
+	past := func(created time.Time) *node.History {
+		h := &node.History{Jobs: []node.JobHistory{{Path: "/run/ration/train/region", Created: created}}}
 		for i := range 180 {
-			h.Times = append(h.Times, noon.Add(time.Duration(i-180)*5*time.Second).UnixNano())
+			h.Times = append(h.Times, noon.Add(time.Duration(i-180)*5*time.Second))
 			used, compute := value(uint64(i)<<20), value(uint64(i)*uint64(time.Second))
 			if i < 10 || i >= 100 && i < 110 {
 				used = nil
@@ -204,7 +205,7 @@ func TestPast(t *testing.T) {
 	}
 	s := example()
 	s.Jobs = s.Jobs[slices.IndexFunc(s.Jobs, func(j machine.Job) bool { return j.Name == "train" }):]
-	s.Jobs[0].Created, s.Past = 7, past(7)
+	s.Jobs[0].Created, s.Past = noon, past(noon)
 	m := modelOf(s, 80, 24)
 	all := m.history[onDevice{s.Jobs[0].Path, 0}]
 	if len(all) != 161 || all[0].used != 10<<20 || all[1].percent != 20 || all[160].used != s.Jobs[0].Devices[0].Used || !all[160].time.Equal(s.Time) {
@@ -223,7 +224,7 @@ func TestPast(t *testing.T) {
 	if len(cells) < 20 || len(cells) > 40 || blank < 1 || blank > 2 {
 		t.Errorf("%d cells, %d of them blank: %v", len(cells), blank, cells)
 	}
-	s.Past = past(8)
+	s.Past = past(noon.Add(1))
 	if n := len(modelOf(s, 80, 24).history[onDevice{s.Jobs[0].Path, 0}]); n != 1 {
 		t.Errorf("%d points of another job", n)
 	}
@@ -416,7 +417,7 @@ func TestEventsOfTomorrow(t *testing.T) {
 	s := example()
 	evil := machine.Job{Name: "evil", Path: "/tmp/evil/region", State: machine.Running}
 	for i := range 50 {
-		evil.Deaths = append(evil.Deaths, machine.Death{Time: noon.Add(24*time.Hour + time.Duration(i)).UnixNano(), PID: i + 1})
+		evil.Deaths = append(evil.Deaths, machine.Death{Time: noon.Add(24*time.Hour + time.Duration(i)), PID: i + 1})
 	}
 	s.Jobs = append(s.Jobs, evil)
 	events := modelOf(s, 80, 24).events()

@@ -27,7 +27,7 @@ func (r processRow) id() string {
 	if r.job != nil {
 		path = r.job.Path
 	}
-	return fmt.Sprint(path, " ", r.Slot, " ", r.PID, " ", r.HostPID, " ", r.Joined, " ", r.Device)
+	return fmt.Sprint(path, " ", r.Slot, " ", r.PID, " ", r.HostPID, " ", r.Joined.UnixNano(), " ", r.Device)
 }
 
 // processRows returns the processes to show: of all jobs that are shown, and those in none; or of
@@ -97,7 +97,7 @@ func (m *Model) sorted(rows []processRow) []processRow {
 		case "name":
 			order = cmp.Compare(a.Name, b.Name)
 		case "joined":
-			order = cmp.Compare(b.Joined, a.Joined)
+			order = b.Joined.Compare(a.Joined)
 		}
 		order = cmp.Or(order, cmp.Compare(a.PID, b.PID), cmp.Compare(a.Device, b.Device))
 		if m.Processes.Reverse {
@@ -235,10 +235,10 @@ func (m *Model) shareBar(r processRow) string {
 	return strings.Join(cells, "")
 }
 
-// since renders how long ago a time was, in its largest unit; 0 is no time.
-func (m *Model) since(ns int64) string {
-	switch d := m.sample.Time.Sub(time.Unix(0, ns)); {
-	case ns == 0:
+// since renders how long ago a time was, in its largest unit; the zero time is none.
+func (m *Model) since(t time.Time) string {
+	switch d := m.sample.Time.Sub(t); {
+	case t.IsZero():
 		return ""
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))

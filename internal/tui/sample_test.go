@@ -15,7 +15,7 @@ import (
 // limits, one that cannot be read, and one that has ended.
 func example() Sample {
 	train := machine.Job{Name: "train", Path: "/run/ration/train/region", Owner: "dev", Launcher: "dev", State: machine.Running, Command: []string{"python", "train.py", "--epochs", "90", "--name", "a\x1b[31mb"},
-		Created: ago(time.Hour), Started: ago(time.Hour), StartedAt: noon.Add(-time.Hour),
+		Created: ago(time.Hour), Started: ago(time.Hour),
 		Devices: []machine.Device{{Device: 0, Limited: true, Limit: 10 * gib, Used: 6 * gib, Peak: 9 * gib, Total: 80 * gib, Refused: 4}},
 		Processes: []machine.Process{
 			process(0, 4711, "dev", "python train.py", time.Hour, holds(0, 518*mib, 2*gib)),
@@ -46,7 +46,7 @@ func example() Sample {
 		Processes: []machine.Process{process(0, 5000, "eve", "ipykernel_launcher", 5*time.Second, holds(0, 0, 20*mib))}}
 	old := machine.Job{Name: "old", Path: "/run/ration/old/region", Owner: "dev", State: machine.Ended, Error: "opening /run/ration/old/region: region of another version: it has version 7"}
 	ended := machine.Job{Name: "yesterday", Path: "/run/ration/yesterday/region", Owner: "eve", State: machine.Ended, Created: ago(30 * time.Hour),
-		Exit: &machine.Exit{Status: 1}, Ended: ago(20 * time.Hour), EndedAt: noon.Add(-20 * time.Hour),
+		Exit: &machine.Exit{Status: 1}, Ended: ago(20 * time.Hour),
 		Devices: []machine.Device{{Device: 0, Limited: true, Limit: 10 * gib, Peak: 9 * gib, Total: 80 * gib}}}
 	return Sample{Time: noon, Machine: machine.Machine{Folder: "/run/ration", Jobs: []machine.Job{ended, free, train, serve, old}}}
 }

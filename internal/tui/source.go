@@ -6,8 +6,6 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/node"
-	"ration/internal/reap"
-	"ration/internal/utilization"
 	"ration/machine"
 )
 
@@ -15,39 +13,30 @@ import (
 type Sample struct {
 	Time time.Time
 	machine.Machine
-	Err  error            // why the jobs could not be listed
-	Past *machine.History // what was before; nil but in the first sample, if that is known
+	Err  error         // why the jobs could not be listed
+	Past *node.History // what was before; nil but in the first sample, if that is known
 }
 
 // Source reads a sample, from wherever: the files of the jobs, or a program that watches them.
 // It is called from one goroutine at a time.
 type Source func() Sample
 
-// Measured adds to what a source reads how much of their devices' time processes had.
-func Measured(source Source, m *utilization.Meter) Source {
-	return func() Sample {
-		s := source()
-		m.Add(s.Jobs, s.Time)
-		return s
-	}
-}
-
 // AllJobs reads the machine with all jobs that this user can see.
-func AllJobs(r *node.Reader, opts reap.Options) Source {
+func AllJobs(r *node.Reader, opts node.Options) Source {
 	return func() Sample {
 		now := time.Now()
 		m, err := r.Read(opts)
+		r.AddTimes(m.Jobs, now)
 		return Sample{Time: now, Machine: m, Err: err}
 	}
 }
 
 // OneJob reads the machine with one job only: what is in no job is not known then.
-func OneJob(r *node.Reader, j job.Job, opts reap.Options) Source {
+func OneJob(r *node.Reader, j job.Job, opts node.Options) Source {
 	return func() Sample {
-		m := machine.Machine{Folder: job.Folder(), Jobs: []machine.Job{reap.ReadJob(j, opts)}}
+		m := r.ReadJob(j, opts)
 		now := time.Now()
-		r.AddDriver(&m)
-		m.Outside = nil
+		r.AddTimes(m.Jobs, now)
 		return Sample{Time: now, Machine: m}
 	}
 }

@@ -138,7 +138,7 @@ func TestLimitForm(t *testing.T) {
 	if strings.Count(text, "limit-form") != 1 || len(form) != 32 {
 		t.Fatalf("%d forms, with %q", strings.Count(text, "limit-form"), form)
 	}
-	id := keyOf(&webtest.Machine(1, 2, 1).Jobs[0]).id()
+	id := elementID(webtest.Machine(1, 2, 1).Jobs[0].ID())
 	for _, tt := range []struct {
 		name   string
 		fields url.Values
@@ -153,7 +153,7 @@ func TestLimitForm(t *testing.T) {
 		{"a flag as a share", url.Values{"share": {"30 --device 1"}}, 422, "", ""},
 		{"a device", url.Values{"memory": {"1g"}, "device": {"16"}}, 422, "", "not a device"},
 		{"nothing", url.Values{}, 422, "", "nothing to change"},
-		{"another's job", url.Values{"memory": {"1g"}, "job": {keyOf(&webtest.Machine(1, 2, 1).Jobs[1]).id()}}, 422, "", "may not"},
+		{"another's job", url.Values{"memory": {"1g"}, "job": {elementID(webtest.Machine(1, 2, 1).Jobs[1].ID())}}, 422, "", "may not"},
 		{"no job", url.Values{"memory": {"1g"}, "job": {"job-0"}}, 422, "", "not there"},
 		{"another page's form", url.Values{"memory": {"1g"}, "form": {"00000000000000000000000000000000"}}, 403, "", "not of this page"},
 	} {

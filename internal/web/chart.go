@@ -22,7 +22,7 @@ const (
 type deviceSample struct {
 	used    uint64 // as the driver counts it, and no less than the jobs hold
 	outside uint64 // by processes of no job
-	jobs    map[jobKey]uint64
+	jobs    map[machine.JobID]uint64
 }
 
 // sample is the devices at one time, by their numbers.
@@ -34,7 +34,7 @@ type sample struct {
 func (s *sample) device(number int) *deviceSample {
 	d := s.devices[number]
 	if d == nil {
-		d = &deviceSample{jobs: map[jobKey]uint64{}}
+		d = &deviceSample{jobs: map[machine.JobID]uint64{}}
 		s.devices[number] = d
 	}
 	return d
@@ -68,21 +68,21 @@ func (c *chart) due(now time.Time) time.Time {
 func (c *chart) stale(now time.Time) bool { return slotOf(now)-c.last() > 3 }
 
 // seed takes what was before the page was opened.
-func (c *chart) seed(m *machine.Machine, past machine.History) {
-	numbers := map[jobKey]map[int]int{} // the machine's number of a job's device
+func (c *chart) seed(m *machine.Machine, past node.History) {
+	numbers := map[machine.JobID]map[int]int{} // the machine's number of a job's device
 	for i := range m.Jobs {
 		of := map[int]int{}
 		for n := range m.Jobs[i].Devices {
 			d := &m.Jobs[i].Devices[n]
-			if at := node.DeviceOf(m, d); at >= 0 {
+			if at := m.DeviceOf(d); at >= 0 {
 				of[d.Device] = m.Devices[at].Device
 			}
 		}
-		numbers[keyOf(&m.Jobs[i])] = of
+		numbers[m.Jobs[i].ID()] = of
 	}
 	c.samples = nil
 	for at, t := range past.Times {
-		s := &sample{slot: t / int64(slotTime), devices: map[int]*deviceSample{}}
+		s := &sample{slot: slotOf(t), devices: map[int]*deviceSample{}}
 		for i := range past.Devices {
 			if d := &past.Devices[i]; at < len(d.Used) && d.Used[at] != nil {
 				s.device(d.Device).used = *d.Used[at]
@@ -93,7 +93,7 @@ func (c *chart) seed(m *machine.Machine, past machine.History) {
 			if at >= len(j.Used) || j.Used[at] == nil {
 				continue
 			}
-			key := jobKey{j.Path, j.Created}
+			key := machine.JobID{Path: j.Path, Created: j.Created}
 			number, known := numbers[key][j.Device]
 			if !known {
 				number = j.Device
@@ -119,8 +119,8 @@ func (c *chart) add(m *machine.Machine, now time.Time) {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		for n := range j.Devices {
-			if at := node.DeviceOf(m, &j.Devices[n]); at >= 0 && j.State != machine.Ended && j.Devices[n].Used > 0 {
-				s.device(m.Devices[at].Device).jobs[keyOf(j)] += j.Devices[n].Used
+			if at := m.DeviceOf(&j.Devices[n]); at >= 0 && j.State != machine.Ended && j.Devices[n].Used > 0 {
+				s.device(m.Devices[at].Device).jobs[j.ID()] += j.Devices[n].Used
 			}
 		}
 	}

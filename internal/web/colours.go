@@ -17,43 +17,35 @@ const (
 	noColour    = "cx"
 )
 
-// jobKey names a job for good: another of its name is another one.
-type jobKey struct {
-	path    string
-	created int64
-}
-
-func keyOf(j *machine.Job) jobKey { return jobKey{j.Path, j.Created} }
-
-// id is the id of a job's element. Paths are long, and others have chosen them, as they have the times:
-// of two with one id the second is not shown, so nobody must be able to make another's.
-func (k jobKey) id() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", k.path, k.created))
+// elementID returns the id of a job's element. Of two elements with one id the second is not shown. Other
+// users choose paths and times, and must not be able to make the id of another user's job.
+func elementID(id machine.JobID) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", id.Path, id.Created.UnixNano()))
 	return fmt.Sprintf("job-%x", sum[:12])
 }
 
 type colours struct {
-	of map[jobKey]int
+	of map[machine.JobID]int
 }
 
-func newColours() *colours { return &colours{of: map[jobKey]int{}} }
+func newColours() *colours { return &colours{of: map[machine.JobID]int{}} }
 
 // assign gives colours to the jobs that hold most.
 func (c *colours) assign(jobs []machine.Job) {
 	var all []*machine.Job
-	held := map[jobKey]uint64{}
+	held := map[machine.JobID]uint64{}
 	for i := range jobs {
 		if j := &jobs[i]; j.State != machine.Ended {
 			all = append(all, j)
-			held[keyOf(j)] = heldBytes(j)
+			held[j.ID()] = j.Held()
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *machine.Job) int { return cmp.Compare(held[keyOf(b)], held[keyOf(a)]) })
-	rank := map[jobKey]int{}
+	slices.SortStableFunc(all, func(a, b *machine.Job) int { return cmp.Compare(held[b.ID()], held[a.ID()]) })
+	rank := map[machine.JobID]int{}
 	for i, j := range all {
-		rank[keyOf(j)] = i
+		rank[j.ID()] = i
 	}
-	var owner [colourCount]*jobKey
+	var owner [colourCount]*machine.JobID
 	for key, n := range c.of {
 		if at, there := rank[key]; !there || at >= 2*colourCount {
 			delete(c.of, key)
@@ -62,7 +54,7 @@ func (c *colours) assign(jobs []machine.Job) {
 		}
 	}
 	for _, j := range all[:min(len(all), colourCount)] {
-		key := keyOf(j)
+		key := j.ID()
 		if _, has := c.of[key]; has {
 			continue
 		}
@@ -84,16 +76,9 @@ func (c *colours) assign(jobs []machine.Job) {
 }
 
 // class returns the class of a job's colour.
-func (c *colours) class(k jobKey) string {
+func (c *colours) class(k machine.JobID) string {
 	if n, has := c.of[k]; has {
 		return fmt.Sprintf("c%d", n)
 	}
 	return noColour
-}
-
-func heldBytes(j *machine.Job) (n uint64) {
-	for i := range j.Devices {
-		n += j.Devices[i].Used
-	}
-	return n
 }

@@ -110,23 +110,23 @@ func TestColoursStay(t *testing.T) {
 	}
 	c := newColours()
 	c.assign(m.Jobs)
-	first := c.class(keyOf(&m.Jobs[7]))
-	if first == noColour || c.class(keyOf(&m.Jobs[8])) != noColour || len(c.of) != colourCount {
+	first := c.class(m.Jobs[7].ID())
+	if first == noColour || c.class(m.Jobs[8].ID()) != noColour || len(c.of) != colourCount {
 		t.Fatalf("got %v", c.of)
 	}
 	hold(8, 95*webtest.GiB) // a little more than the last one
 	c.assign(m.Jobs)
-	if c.class(keyOf(&m.Jobs[7])) != first || c.class(keyOf(&m.Jobs[8])) != noColour {
+	if c.class(m.Jobs[7].ID()) != first || c.class(m.Jobs[8].ID()) != noColour {
 		t.Errorf("it flickers: %v", c.of)
 	}
 	hold(8, 200*webtest.GiB) // it comes first, and the last gives its colour up
 	c.assign(m.Jobs)
-	if c.class(keyOf(&m.Jobs[8])) != first || c.class(keyOf(&m.Jobs[7])) != noColour || c.class(keyOf(&m.Jobs[0])) == noColour || len(c.of) != colourCount {
+	if c.class(m.Jobs[8].ID()) != first || c.class(m.Jobs[7].ID()) != noColour || c.class(m.Jobs[0].ID()) == noColour || len(c.of) != colourCount {
 		t.Errorf("got %v", c.of)
 	}
 	m.Jobs[8].State = machine.Ended
 	c.assign(m.Jobs)
-	if c.class(keyOf(&m.Jobs[8])) != noColour || c.class(keyOf(&m.Jobs[7])) != first {
+	if c.class(m.Jobs[8].ID()) != noColour || c.class(m.Jobs[7].ID()) != first {
 		t.Errorf("got %v", c.of)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"ration/internal/epoch"
+	"ration/internal/feed"
 	"ration/machine"
 )
 
@@ -48,9 +47,9 @@ type drawnJob struct {
 
 // hub draws the machine when it changes, once for all who look.
 type hub struct {
-	opts  Options
-	host  string
-	epoch epoch.Epoch // of its versions
+	opts Options
+	host string
+	feed *feed.Feed // of its versions
 
 	draw    sync.Mutex // held while it reads and draws
 	fresh   <-chan struct{}
@@ -62,17 +61,15 @@ type hub struct {
 	devices string              // which there were, by which jobs' own numbers are found
 
 	mu        sync.Mutex
-	version   uint64              // under mu, as all below
-	next      chan struct{}       // closed when there is another version
-	fragments map[string]fragment // by id
+	fragments map[string]fragment // under mu, as all below; by id
 	lists     map[string]list     // by id
 	viewers   int
 	stop      context.CancelFunc // ends what follows the machine
 }
 
 func newHub(opts Options) *hub {
-	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), epoch: epoch.New(), colours: newColours(), chart: newChart(), events: newTimeline(), jobs: map[string]drawnJob{},
-		next: make(chan struct{}), fragments: map[string]fragment{}, lists: map[string]list{}}
+	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), feed: feed.New(), colours: newColours(), chart: newChart(), events: &timeline{}, jobs: map[string]drawnJob{},
+		fragments: map[string]fragment{}, lists: map[string]list{}}
 }
 
 // enter begins to follow the machine, with the first viewer.
@@ -120,20 +117,15 @@ func (h *hub) refresh() <-chan struct{} {
 			return h.fresh
 		}
 	}
-	h.fresh = h.opts.Source.Changed() // before it is read, so that nothing is missed
-	m, err := h.opts.Source.Machine()
-	h.drawn = now
-	if err != nil {
-		h.publish(map[string]string{"top": render("top", topView{Host: h.host, Problem: err.Error()})}, nil)
-		return h.fresh
-	}
+	m, events, fresh := h.opts.Source.Latest()
+	h.fresh, h.drawn = fresh, now
 	if h.chart.stale(now) {
 		if past, err := h.opts.Source.History(); err == nil {
 			h.chart.seed(m, past)
 		}
 	}
 	h.chart.add(m, now)
-	h.events.add(m, now)
+	h.events.set(events)
 	h.publish(h.view(m, now))
 	return h.fresh
 }
@@ -143,7 +135,8 @@ func (h *hub) refresh() <-chan struct{} {
 func (h *hub) publish(fragments map[string]string, lists map[string][]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	version := h.version + 1
+	version, _ := h.feed.Latest()
+	version++
 	changed := false
 	for id, html := range fragments {
 		if h.fragments[id].html != html {
@@ -171,9 +164,7 @@ func (h *hub) publish(fragments map[string]string, lists map[string][]string) {
 		}
 	}
 	if changed {
-		h.version = version
-		close(h.next)
-		h.next = make(chan struct{})
+		h.feed.Advance()
 	}
 }
 
@@ -199,7 +190,8 @@ func (h *hub) since(version uint64) (out update, now uint64, next <-chan struct{
 			out.Lists[id] = l.ids
 		}
 	}
-	return out, h.version, h.next
+	now, next = h.feed.Latest()
+	return out, now, next
 }
 
 // all returns the fragments and lists of the newest version, for a page.
@@ -213,7 +205,8 @@ func (h *hub) all() (fragments map[string]string, lists map[string][]string, ver
 	for id, l := range h.lists {
 		lists[id] = l.ids
 	}
-	return fragments, lists, h.version
+	version, _ = h.feed.Latest()
+	return fragments, lists, version
 }
 
 // render executes a template. The data is ours, so that it cannot fail but by a mistake in the
@@ -226,12 +219,10 @@ func render(name string, data any) string {
 	return strings.TrimSpace(out.String())
 }
 
-// same reports whether a job looks as it did. How often it was read is not shown.
+// same reports whether a job looks as it did.
 func (d *drawnJob) same(j *machine.Job, colour string, mayChange bool) bool {
 	if d.colour != colour || d.mayChange != mayChange {
 		return false
 	}
-	before, now := d.job, *j
-	before.Reads, now.Reads = machine.Reads{}, machine.Reads{}
-	return reflect.DeepEqual(&before, &now)
+	return j.Same(&d.job)
 }

@@ -165,7 +165,7 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 	s.hub.refresh()
 	fragments, lists, version := s.hub.all()
 	html := func(id string) template.HTML { return template.HTML(fragments[id]) } // each was written by a template
-	v := pageView{Host: s.hub.host, Viewer: s.opts.Viewer, Version: s.opts.Version, At: s.hub.epoch.Text(version), Public: s.opts.Public, Answer: answer, Failed: failed,
+	v := pageView{Host: s.hub.host, Viewer: s.opts.Viewer, Version: s.opts.Version, At: s.hub.feed.Token(version), Public: s.opts.Public, Answer: answer, Failed: failed,
 		Top: html("top"), Findings: html("findings"), NoDevices: html("no-devices"), JobsHead: html("jobs-head"), EndedHead: html("ended-head"), Outside: html("outside"), Events: html("events")}
 	if theme := r.URL.Query().Get("theme"); theme == "dark" || theme == "light" {
 		v.Theme = theme
@@ -215,7 +215,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	if seen == "" {
 		seen = r.URL.Query().Get("since")
 	}
-	version := s.hub.epoch.Parse(seen)
+	version := s.hub.feed.Parse(seen)
 	text := []byte("retry: 1000\n\n")
 	end := time.NewTimer(streamTime)
 	defer end.Stop()
@@ -247,7 +247,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) message(u update, version uint64) []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "id: %s\ndata: ", s.hub.epoch.Text(version))
+	fmt.Fprintf(&out, "id: %s\ndata: ", s.hub.feed.Token(version))
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false) // it is not in HTML, and would be half as long again
 	_ = enc.Encode(u)        // maps and strings; it ends its line

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -14,50 +13,21 @@ import (
 // shownEvents is how many of the latest events are shown.
 const shownEvents = 50
 
-// timeline is the latest of what has happened, as it follows from two pictures. When something happened
-// is the word of a job's user, but it was not later than it was seen. Of all of it, and of what is shown,
-// each user has a fair share: who makes thousands hides no other's.
+// timeline shows the latest events. Of those that are shown each user has a fair share: one with thousands
+// of events hides no other's.
 type timeline struct {
-	last   machine.Machine
-	known  map[machine.EventID]bool
+	given  []machine.Event // the last argument of set
 	events []machine.Event // the latest last
 }
 
-func newTimeline() *timeline { return &timeline{known: map[machine.EventID]bool{}} }
-
-// add adds what has happened since the last picture.
-func (t *timeline) add(m *machine.Machine, now time.Time) {
-	for _, e := range machine.Events(&t.last, m, now) {
-		if id := e.ID(); !t.known[id] {
-			t.known[id] = true
-			e.Time = min(e.Time, now.UnixNano())
-			t.events = append(t.events, e)
-		}
+// set sets the events, in any order.
+func (t *timeline) set(events []machine.Event) {
+	if len(events) == len(t.given) && (len(events) == 0 || &events[0] == &t.given[0]) {
+		return // they are the same
 	}
-	slices.SortStableFunc(t.events, func(a, b machine.Event) int { return cmp.Compare(a.Time, b.Time) })
-	t.last = *m
-	if len(t.known) <= 2*maxKnown {
-		return
-	}
-	// What is forgotten here is no news to Events either, unless its job comes again.
-	all := make([]int, len(t.events))
-	for i := range all {
-		all[i] = len(all) - 1 - i
-	}
-	kept := t.fairly(all, maxKnown)
-	events := make([]machine.Event, len(kept))
-	for i, at := range kept {
-		events[len(kept)-1-i] = t.events[at]
-	}
-	t.events = events
-	clear(t.known)
-	for i := range t.events {
-		t.known[t.events[i].ID()] = true
-	}
+	t.given, t.events = events, slices.Clone(events)
+	slices.SortStableFunc(t.events, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 }
-
-// maxKnown bounds how many events are kept, and compared with.
-const maxKnown = 4096
 
 // eventView is an event, as it is shown.
 type eventView struct {
@@ -71,8 +41,8 @@ type eventView struct {
 
 var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died"}
 
-// fairly returns those of the events, by their indices with the newest first, for which there is room: of
-// each user the newest.
+// fairly returns the events for which there is room, by their indices with the newest first: the newest ones
+// of each user.
 func (t *timeline) fairly(newest []int, room int) (out []int) {
 	counts, taken, account := map[int]int{}, map[int]int{}, accounts()
 	for _, at := range newest {
@@ -88,8 +58,8 @@ func (t *timeline) fairly(newest []int, room int) (out []int) {
 	return out
 }
 
-// lines returns what is a line of its own, by the indices of the events, with the newest first, and how
-// often it happened. A program that is refused again and again is one line.
+// lines returns the events that have a line, by their indices with the newest first, and how often each
+// happened. A request that is refused again and again has one line.
 func (t *timeline) lines() (newest []int, times map[int]int) {
 	times = map[int]int{}
 	var before *machine.Event
@@ -107,16 +77,16 @@ func (t *timeline) lines() (newest []int, times map[int]int) {
 
 // view returns the latest, the newest first.
 func (t *timeline) view(m *machine.Machine, owners bool) (out []eventView) {
-	there := map[jobKey]bool{}
+	there := map[machine.JobID]bool{}
 	for i := range m.Jobs {
-		there[keyOf(&m.Jobs[i])] = true
+		there[m.Jobs[i].ID()] = true
 	}
 	newest, times := t.lines()
 	for _, at := range t.fairly(newest, shownEvents) {
 		e := &t.events[at]
 		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(job.Job{Name: e.Job, Path: e.Path}.Title()), Text: sentence(e.Text), Times: times[at]}
-		if key := (jobKey{e.Path, e.Created}); there[key] {
-			v.Href = "#" + key.id()
+		if key := e.JobID(); there[key] {
+			v.Href = "#" + elementID(key)
 		}
 		if owners {
 			v.Owner = e.Owner
@@ -134,13 +104,12 @@ func sameRequest(a, b *machine.Refusal) bool {
 // sentence makes a text of a job's one line with its period.
 func sentence(text string) string { return termtext.Printable(text) + "." }
 
-// clock renders a time that is kept as Unix nanoseconds.
-func clock(ns int64) (people, programs string) {
-	if ns == 0 {
+// clock renders a time.
+func clock(t time.Time) (people, programs string) {
+	if t.IsZero() {
 		return "", ""
 	}
-	t := time.Unix(0, ns)
-	return t.Format(time.TimeOnly), t.UTC().Format(time.RFC3339)
+	return t.Local().Format(time.TimeOnly), t.UTC().Format(time.RFC3339)
 }
 
 func plural(n int, one, many string) string { return humanfmt.Plural(n, one, many) }

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"ration/internal/humanfmt"
-	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -24,8 +23,8 @@ const (
 
 // topView is the line below the heading.
 type topView struct {
-	Host, Problem, Note string
-	Figures             []figure
+	Host, Note string
+	Figures    []figure
 }
 
 // figure is a number that stands for the whole machine.
@@ -74,7 +73,7 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 			if d.Total == 0 || j.State == machine.Ended {
 				continue
 			}
-			at := node.DeviceOf(&out, d)
+			at := out.DeviceOf(d)
 			if at < 0 && len(out.Devices) == maxDerived {
 				continue
 			}
@@ -141,7 +140,7 @@ func word(n int, one, many string) string {
 func (h *hub) findings(m *machine.Machine) (out []findingView) {
 	ids := map[string]string{}
 	for i := range m.Jobs {
-		ids[m.Jobs[i].Path] = "#" + keyOf(&m.Jobs[i]).id()
+		ids[m.Jobs[i].Path] = "#" + elementID(m.Jobs[i].ID())
 	}
 	for _, f := range m.Findings {
 		v := findingView{Text: sentence(f.Text), Remedy: sentence(upperFirst(f.Remedy))}
@@ -251,15 +250,15 @@ func (h *hub) parts(m *machine.Machine, g *machine.GPU) (used, rations []part) {
 		}
 		for n := range j.Devices {
 			d := &j.Devices[n]
-			if at := node.DeviceOf(m, d); at < 0 || m.Devices[at].Device != g.Device {
+			if at := m.DeviceOf(d); at < 0 || m.Devices[at].Device != g.Device {
 				continue
 			}
-			class := h.colours.class(keyOf(j))
+			class := h.colours.class(j.ID())
 			if class == noColour {
 				others, othersRation, count = others+d.Used, othersRation+min(d.Limit, ^othersRation), count+1
 				continue
 			}
-			p := part{Class: class, Label: termtext.Printable(j.Title()), Href: "#" + keyOf(j).id(), bytes: d.Used}
+			p := part{Class: class, Label: termtext.Printable(j.Title()), Href: "#" + elementID(j.ID()), bytes: d.Used}
 			used = append(used, p)
 			if p.bytes = d.Limit; d.Limited {
 				rations = append(rations, p)

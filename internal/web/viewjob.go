@@ -90,9 +90,9 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 	}
 	slices.SortStableFunc(jobs, func(a, b *machine.Job) int {
 		if a.State == machine.Ended && b.State == machine.Ended {
-			return cmp.Or(cmp.Compare(b.Ended, a.Ended), cmp.Compare(b.Created, a.Created))
+			return cmp.Or(b.Ended.Compare(a.Ended), b.Created.Compare(a.Created))
 		}
-		return cmp.Or(cmp.Compare(jobOrder[a.State], jobOrder[b.State]), cmp.Compare(bits.Len64(heldBytes(b)), bits.Len64(heldBytes(a))), cmp.Compare(a.Title(), b.Title()), cmp.Compare(a.Path, b.Path))
+		return cmp.Or(cmp.Compare(jobOrder[a.State], jobOrder[b.State]), cmp.Compare(bits.Len64(b.Held()), bits.Len64(a.Held())), cmp.Compare(a.Title(), b.Title()), cmp.Compare(a.Path, b.Path))
 	})
 	devices := ""
 	for _, g := range m.Devices {
@@ -123,13 +123,13 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 	shown := map[string]map[int]int{"jobs": {}, "ended": {}}
 	drawn := map[string]drawnJob{}
 	for _, j := range jobs {
-		id, of, user := keyOf(j).id(), listOf(j), account(j.UID)
+		id, of, user := elementID(j.ID()), listOf(j), account(j.UID)
 		if _, twice := drawn[id]; twice || shown[of][user] == share[of] {
 			continue
 		}
 		shown[of][user]++
 		lists[of] = append(lists[of], id)
-		colour, may := h.colours.class(keyOf(j)), h.mayChange(j)
+		colour, may := h.colours.class(j.ID()), h.mayChange(j)
 		before, known := h.jobs[id]
 		if !known || !before.same(j, colour, may) {
 			before = drawnJob{*j, colour, may}
@@ -155,7 +155,7 @@ func (h *hub) mayChange(j *machine.Job) bool {
 }
 
 func (h *hub) job(m *machine.Machine, j *machine.Job, colour string, mayChange bool) jobView {
-	v := jobView{ID: keyOf(j).id(), Key: keyOf(j).id(), Colour: colour, Name: termtext.Printable(j.Title()), State: j.State, StateWord: j.State,
+	v := jobView{ID: elementID(j.ID()), Key: elementID(j.ID()), Colour: colour, Name: termtext.Printable(j.Title()), State: j.State, StateWord: j.State,
 		Error: termtext.Printable(j.Error), Command: termtext.Printable(strings.Join(j.Command, " ")), Path: termtext.Printable(j.Path),
 		MayChange: mayChange, Form: h.opts.form, Damaged: j.Damaged}
 	if h.opts.Viewer == "" {
@@ -210,7 +210,7 @@ func deviceLabel(m *machine.Machine, d *node.DeviceRange) string {
 	if d.Last > d.Device.Device {
 		return "GPU " + strings.ReplaceAll(d.String(), "-", "–")
 	}
-	if at := node.DeviceOf(m, &d.Device); at >= 0 {
+	if at := m.DeviceOf(&d.Device); at >= 0 {
 		return fmt.Sprintf("GPU %d", m.Devices[at].Device)
 	}
 	return fmt.Sprintf("GPU %d", d.Device.Device)

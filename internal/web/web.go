@@ -25,17 +25,17 @@ import (
 	"sync"
 
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/machine"
 )
 
 // Source is where the machine comes from.
 type Source interface {
-	// Changed returns a channel that is closed when Machine returns something newer than now.
-	Changed() <-chan struct{}
-	// Machine returns the machine as the viewer may see it. It is not changed by anybody.
-	Machine() (*machine.Machine, error)
-	// History returns the last minutes. It is asked once, for those before the page was opened.
-	History() (machine.History, error)
+	// Latest returns the machine and the latest events as the viewer may see them, and a channel that is
+	// closed when there is something new. Nothing changes either of the two.
+	Latest() (*machine.Machine, []machine.Event, <-chan struct{})
+	// History returns the last minutes. It is asked once, for the time before the page was opened.
+	History() (node.History, error)
 }
 
 // Options say what a page shows, and to whom.
@@ -55,7 +55,7 @@ type Options struct {
 	// returns what ration limit would print. Both are nil where no viewer may.
 	MayChange func(j *machine.Job) bool
 	SetLimit  func(j machine.Job, change limit.Limits) (string, error)
-	// Note says where the picture comes from, if that is worth a word; nil for none.
+	// Note says where the machine comes from, if that is worth a word; nil for none.
 	Note func() string
 
 	form string // that forms of the page carry

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/html"
 
 	"ration/check/webtest"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -31,7 +32,7 @@ type page struct {
 
 func serve(t *testing.T, m *machine.Machine, change func(*Options)) *page {
 	t.Helper()
-	p := &page{t: t, source: webtest.NewSource(m, machine.History{})}
+	p := &page{t: t, source: webtest.NewSource(m, node.History{})}
 	opts := Options{Source: p.source, Token: token, ID: "abc", MaxStreams: 4}
 	if change != nil {
 		change(&opts)
@@ -107,7 +108,7 @@ func hostile() *machine.Machine {
 	live, unreadable := m.Jobs[0], m.Jobs[0]
 	live.Error, live.State = "", machine.Running
 	live.Path += "live"
-	live.Deaths[0].Time, live.Refusals[0].Time = 1, 2
+	live.Deaths[0].Time, live.Refusals[0].Time = time.Unix(0, 1), time.Unix(0, 2)
 	unreadable.State = machine.Ended
 	m.Jobs = []machine.Job{live, unreadable}
 	m.Devices[0].Total = 4 << 30
@@ -210,7 +211,7 @@ func TestStream(t *testing.T) {
 	for u.Set["events"] == "" { // the chart may have moved on in between
 		u = s.next()
 	}
-	id := keyOf(&webtest.Machine(2, 200, 8).Jobs[150]).id()
+	id := elementID(webtest.Machine(2, 200, 8).Jobs[150].ID())
 	if !strings.Contains(u.Set[id], "1 refusal") || !strings.Contains(u.Set["events"], "asked for 9 GiB") || !strings.Contains(u.Set["top"], "refusal") {
 		t.Errorf("got %v", u.Set)
 	}
@@ -252,21 +253,18 @@ type busySource struct {
 	drawn chan time.Time
 }
 
-func (s busySource) Changed() <-chan struct{} {
+func (s busySource) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
+	s.drawn <- time.Now()
+	m, events, _ := s.Source.Latest()
 	now := make(chan struct{})
 	close(now)
-	return now
-}
-
-func (s busySource) Machine() (*machine.Machine, error) {
-	s.drawn <- time.Now()
-	return s.Source.Machine()
+	return m, events, now
 }
 
 // A machine on which something happens all the time, as one tenant can bring about, is drawn so often
 // and no oftener; what it is in the end is shown.
 func TestFlappingIsDrawnSteadily(t *testing.T) {
-	source := busySource{webtest.NewSource(webtest.Machine(1, 2, 2), machine.History{}), make(chan time.Time, 1000)} // more than there are
+	source := busySource{webtest.NewSource(webtest.Machine(1, 2, 2), node.History{}), make(chan time.Time, 1000)} // more than there are
 	h := newHub(Options{Source: source})
 	h.enter()
 	var first, last time.Time

@@ -153,16 +153,14 @@ func message(refused uint64, last string) string {
 
 // refusedIn returns how many requests were refused in jobs, and the last of them.
 func refusedIn(jobs []string) (refused uint64, text string) {
-	latest := int64(0)
+	var latest time.Time
 	for _, name := range jobs {
 		j, err := machine.ReadJob(name)
 		if err != nil {
 			continue // it is being made or removed
 		}
-		for _, d := range j.Devices {
-			refused += d.Refused
-		}
-		if len(j.Refusals) > 0 && j.Refusals[0].Time >= latest {
+		refused += j.Refused()
+		if len(j.Refusals) > 0 && !j.Refusals[0].Time.Before(latest) {
 			latest, text = j.Refusals[0].Time, j.Refusals[0].Sentence(j.Processes)
 		}
 	}

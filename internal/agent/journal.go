@@ -1,0 +1,332 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// journal is the list of events that the agents of this folder have logged and counted. The next agent,
+// which reads the same events from the regions, logs only those that are not in it (docs/protocols.md,
+// section 15).
+//
+// Every event in the journal file has been logged. An agent logs an event first and enters it then, one
+// line of the log at a time: if it is killed in between, the next agent logs that one line again, and none
+// is lost. No clock decides anything: an event is known by its identity, not by its time, as an earlier
+// event can be seen after a later one.
+//
+// The file is beside the socket, a line of JSON for each entry. A line is whole or does not count. New lines
+// are appended, and now and then the file is written anew beside the old one and renamed. Only the agent that
+// has the lock of the folder writes it. If it cannot be written, all that it lacks is written as soon as
+// that is possible. It is no part of any job: without it, as after a boot, all known events are logged
+// once.
+//
+// Only the agent's loop uses it.
+type journal struct {
+	path    string   // empty: nothing is kept
+	file    *os.File // nil if it could not be opened: the next save makes another
+	torn    bool     // it may end with half a line
+	entries []entry
+	saved   int            // how many of them are in the file
+	known   map[uint64]int // index of the latest entry by key
+	size    int            // of the entries as text
+	most    int            // the size at which it is trimmed
+
+	// orphans are jobs that ran when an earlier agent logged their start, whose end is not in the journal,
+	// and that this agent has not seen yet.
+	orphans []machine.Job
+}
+
+// entry says that an event was logged, or how many refusals of a job were counted.
+type entry struct {
+	Key     uint64      `json:"key"`
+	UID     int         `json:"uid"`
+	Ran     *journalJob `json:"ran,omitempty"`     // of a start: the job, if it had not ended then
+	Counted uint64      `json:"counted,omitempty"` // of refusals
+	Seen    uint64      `json:"seen,omitempty"`    // how many of these were seen one by one
+}
+
+// journalJob is what an agent needs to log a job's end.
+type journalJob struct {
+	Name    string    `json:"name,omitempty"`
+	Path    string    `json:"path"`
+	Owner   string    `json:"owner,omitempty"`
+	Created time.Time `json:"created_at,omitzero"`
+}
+
+const (
+	// maxEntriesOfUser bounds the entries of one user's jobs. It is more than the regions can show at a
+	// time, which are 2064 jobs and 2048 refusals and deaths.
+	maxEntriesOfUser = 8192
+	// maxJournal bounds how much of the file is read, if something else has filled it.
+	maxJournal = 64 << 20
+)
+
+// minJournal is the size up to which the file is not trimmed. Tests set it.
+var minJournal = 256 << 10
+
+// atStep is called before each step that a kill can come before. Tests set it.
+var atStep = func(step string) {}
+
+// openJournal reads the journal of a folder. If it cannot be read, it is empty.
+func openJournal(folder string) (*journal, error) {
+	l := &journal{known: map[uint64]int{}, most: minJournal}
+	if folder == "" {
+		return l, nil
+	}
+	l.path = filepath.Join(folder, job.AgentJournal)
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return l, fmt.Errorf("opening the journal of events: %w", err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(f, maxJournal))
+	}
+	if err != nil {
+		return l, errors.Join(fmt.Errorf("reading the journal of events: %s: %w", l.path, err), f.Close())
+	}
+	l.file, l.torn = f, len(text) > 0 && text[len(text)-1] != '\n'
+	for line := range bytes.Lines(text) {
+		var e entry
+		if json.Unmarshal(line, &e) == nil && e.Key != 0 {
+			l.put(e)
+		}
+	}
+	l.saved, l.size = len(l.entries), max(l.size, len(text))
+	for key := range l.running() {
+		was := l.entries[l.known[key]]
+		l.orphans = append(l.orphans, machine.Job{Name: was.Ran.Name, Path: was.Ran.Path, Owner: was.Ran.Owner, UID: was.UID, Created: was.Ran.Created, State: machine.Running})
+	}
+	return l, nil
+}
+
+// put adds an entry, which the next save writes.
+func (l *journal) put(e entry) {
+	if l.path == "" {
+		return
+	}
+	l.known[e.Key] = len(l.entries)
+	l.entries = append(l.entries, e)
+	l.size += len(e.text())
+}
+
+func (e *entry) text() []byte {
+	text, _ := json.Marshal(e) // numbers and strings
+	return append(text, '\n')
+}
+
+// running returns the keys of starts of jobs whose end was not logged.
+func (l *journal) running() map[uint64]bool {
+	out := map[uint64]bool{}
+	for key, i := range l.known {
+		if was := l.entries[i].Ran; was != nil {
+			end := machine.Event{Kind: machine.JobEnded, Path: was.Path, Created: was.Created}
+			if _, ended := l.known[eventKey(&end)]; !ended {
+				out[key] = true
+			}
+		}
+	}
+	return out
+}
+
+// ends returns the ends of orphans that do not run any more. Nothing else shows their end, if no launcher
+// saw it. A job that is missing from a scan which is not complete may still run.
+func (l *journal) ends(m *machine.Machine, now time.Time) (out []machine.Event) {
+	if len(l.orphans) == 0 {
+		return nil
+	}
+	partial := slices.ContainsFunc(m.Findings, func(f machine.Finding) bool { return f.Kind == machine.Unanswering })
+	at := map[string]*machine.Job{}
+	for i := range m.Jobs {
+		at[m.Jobs[i].Path] = &m.Jobs[i]
+	}
+	var before machine.Machine
+	l.orphans = slices.DeleteFunc(l.orphans, func(was machine.Job) bool {
+		now := at[was.Path]
+		if now == nil && partial || now != nil && now.Error != "" {
+			return false
+		}
+		before.Jobs = append(before.Jobs, was)
+		return true
+	})
+	for _, e := range machine.Events(&before, m, now) {
+		if e.Kind == machine.JobEnded {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// unlogged returns the events that are not in the journal.
+func (l *journal) unlogged(events []machine.Event) (out []machine.Event) {
+	for i := range events {
+		if _, is := l.known[eventKey(&events[i])]; !is {
+			out = append(out, events[i])
+		}
+	}
+	return out
+}
+
+// entryOf returns the entry of an event. j is its job, or nil if that is gone.
+func entryOf(e *machine.Event, j *machine.Job) entry {
+	out := entry{Key: eventKey(e), UID: e.UID}
+	if e.Kind == machine.JobStarted && j != nil && j.State != machine.Ended {
+		out.Ran = &journalJob{Name: e.Job, Path: e.Path, Owner: e.Owner, Created: e.Created}
+	}
+	return out
+}
+
+// count returns how many more refusals of a job there are than the journal has, and the entry with their
+// number. seen is how many were seen now, one by one. The region's own number can be less than all that
+// were seen, or more: the greater one is true.
+func (l *journal) count(j *machine.Job, seen uint64) (n uint64, e entry) {
+	e = entry{Key: jobKey("refusals", j.ID()), UID: j.UID}
+	if i, is := l.known[e.Key]; is {
+		e = l.entries[i]
+	}
+	before := e.Counted
+	e.Seen += seen
+	e.Counted = max(before, e.Seen, j.Refused())
+	return e.Counted - before, e
+}
+
+// save writes new entries to the file. m is the machine of the latest scan.
+func (l *journal) save(m *machine.Machine) (err error) {
+	if l.path == "" || l.saved == len(l.entries) {
+		return nil
+	}
+	var st unix.Stat_t
+	switch {
+	case l.size > l.most:
+		l.trim(m)
+		err = l.rewrite()
+	case l.file == nil || unix.Fstat(int(l.file.Fd()), &st) != nil || st.Nlink == 0: // it was removed
+		err = l.rewrite()
+	default:
+		err = l.append()
+	}
+	if err != nil {
+		return fmt.Errorf("writing the journal of events: %w", err)
+	}
+	return nil
+}
+
+// append appends the new entries to the file.
+func (l *journal) append() error {
+	var text []byte
+	if l.torn {
+		text = append(text, '\n') // half a line stays one
+	}
+	for i := range l.entries[l.saved:] {
+		text = append(text, l.entries[l.saved+i].text()...)
+	}
+	atStep("append")
+	if _, err := l.file.Write(text); err != nil {
+		l.torn = true
+		return err
+	}
+	l.saved, l.torn = len(l.entries), false
+	atStep("appended")
+	return nil
+}
+
+// rewrite writes the whole file anew, and renames it into place.
+func (l *journal) rewrite() (err error) {
+	beside := l.path + job.AgentJournalNew
+	_ = os.Remove(beside)
+	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	var text []byte
+	for i := range l.entries {
+		text = append(text, l.entries[i].text()...)
+	}
+	atStep("write anew")
+	if _, err = f.Write(text); err == nil {
+		atStep("rename")
+		err = os.Rename(beside, l.path)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close(), os.Remove(beside))
+	}
+	l.close()
+	l.file, l.torn, l.saved = f, false, len(l.entries)
+	atStep("renamed")
+	return nil
+}
+
+// trim drops the oldest entries of each user, but for those that the next agent needs: of jobs that run,
+// and of events that the regions still show.
+func (l *journal) trim(m *machine.Machine) {
+	keep := l.running()
+	events := machine.Events(&machine.Machine{}, m, time.Time{})
+	for i := range events {
+		keep[eventKey(&events[i])] = true
+	}
+	for i := range m.Jobs {
+		keep[jobKey("refusals", m.Jobs[i].ID())] = true
+	}
+	room := map[int]int{} // how many are kept of each account
+	for key := range keep {
+		if i, is := l.known[key]; is {
+			room[accountOf(l.entries[i].UID)]++
+		}
+	}
+	var kept []entry
+	for i := len(l.entries) - 1; i >= 0; i-- { // the latest first
+		e := l.entries[i]
+		if l.known[e.Key] != i {
+			continue // there is a later entry
+		}
+		if !keep[e.Key] {
+			account := accountOf(e.UID)
+			if room[account]++; room[account] > maxEntriesOfUser {
+				continue
+			}
+		}
+		kept = append(kept, e)
+	}
+	slices.Reverse(kept)
+	l.entries, l.known, l.size, l.saved = nil, map[uint64]int{}, 0, 0
+	for _, e := range kept {
+		l.put(e)
+	}
+	l.most = max(minJournal, 2*l.size)
+}
+
+func (l *journal) close() {
+	if l.file != nil {
+		_ = l.file.Close()
+		l.file = nil
+	}
+}
+
+// eventKey identifies an event in eight bytes, the same in all agents.
+func eventKey(e *machine.Event) uint64 {
+	id := e.ID()
+	return jobKey(id.Kind, id.Job, id.Time.UnixNano(), int64(id.Slot), int64(id.PID))
+}
+
+func jobKey(kind string, id machine.JobID, numbers ...int64) uint64 {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %d %d", kind, id.Path, id.Created.UnixNano(), numbers))
+	return max(1, binary.LittleEndian.Uint64(sum[:]))
+}

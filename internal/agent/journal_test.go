@@ -1,0 +1,352 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/machine"
+)
+
+// An agent logs and counts what no agent before it has: not the jobs that were there when it was
+// started again, and once those that began meanwhile. It knows all of them.
+func TestToldOnce(t *testing.T) {
+	testFolder(t)
+	run := func(name string, jobs, told int) {
+		var log bytes.Buffer
+		var a *Agent
+		t.Run(name, func(t *testing.T) { // at whose end the agent has ended
+			a = startAgent(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			a.await(t, machine.JobStarted, jobs)
+			a.await(t, machine.RequestRefused, jobs)
+		})
+		counted, logged := a.Stats().Events, strings.Count(log.String(), "has started")
+		if counted[machine.JobStarted] != uint64(told) || counted[machine.RequestRefused] != uint64(told) || logged != told {
+			t.Errorf("%s: %v were counted, and the log has %d starts, want %d: %s", name, counted, logged, told, log.String())
+		}
+	}
+	holder(t, "one")
+	run("first", 1, 1)
+	run("again", 1, 0)
+	holder(t, "two")
+	run("after a start without an agent", 2, 1)
+	run("once more", 2, 0)
+	if err := os.Remove(filepath.Join(job.Folder(), job.AgentJournal)); err != nil {
+		t.Fatal(err)
+	}
+	run("without the file", 2, 2)
+}
+
+// The end of a job that ran when its start was told is told, though it ended, and may have been removed,
+// while there was no agent, and nothing but that start says so.
+func TestToldEnd(t *testing.T) {
+	testFolder(t)
+	run := func(name string, ends int) {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			a := startAgent(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if got := a.Stats().Events[machine.JobEnded]; got != uint64(ends) || strings.Count(log.String(), "has ended") != ends {
+				t.Errorf("%d were counted, want %d: %s", got, ends, log.String())
+			}
+		})
+	}
+	stays, goes := holder(t, "stays"), holder(t, "goes")
+	run("while they run", 0)
+	stays.kill()
+	goes.kill()
+	if err := os.RemoveAll(filepath.Join(job.Folder(), "goes")); err != nil {
+		t.Fatal(err)
+	}
+	run("after their end", 2)
+	run("again", 0)
+}
+
+// An agent without a folder remembers nothing: one without a log must not say that an event was told.
+func TestToldNowhere(t *testing.T) {
+	testFolder(t)
+	holder(t, "one")
+	a, err := New(Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	a.all.Store(true)
+	if err := a.look(); err != nil {
+		t.Fatal(err)
+	}
+	a.await(t, machine.JobStarted, 1)
+	if _, err := os.Lstat(filepath.Join(job.Folder(), job.AgentJournal)); !os.IsNotExist(err) {
+		t.Errorf("there is a list of what was told: %v", err)
+	}
+	if len(a.journal.entries) > 0 {
+		t.Errorf("it keeps %d facts", len(a.journal.entries))
+	}
+}
+
+// toldEvent is an event of a user's.
+func toldEvent(uid, number int) *machine.Event {
+	return &machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(number), UID: uid, Time: time.Unix(0, int64(number))}
+}
+
+func reopen(t *testing.T, folder string) *journal {
+	t.Helper()
+	list, err := openJournal(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(list.close)
+	return list
+}
+
+func (t *journal) has(e *machine.Event) bool { return len(t.unlogged([]machine.Event{*e})) == 0 }
+
+func (t *journal) tell(test *testing.T, events ...*machine.Event) {
+	test.Helper()
+	for _, e := range events {
+		t.put(entryOf(e, nil))
+	}
+	if err := t.save(&machine.Machine{}); err != nil {
+		test.Fatal(err)
+	}
+}
+
+// What is seen late is told, however early it happened.
+func TestToldByName(t *testing.T) {
+	folder := t.TempDir()
+	reopen(t, folder).tell(t, toldEvent(0, 100))
+	if list := reopen(t, folder); !list.has(toldEvent(0, 100)) || list.has(toldEvent(0, 50)) {
+		t.Error("an event of an earlier time is taken to be told, or one that was is not")
+	}
+}
+
+// Wherever a kill, a full disk or a power failure cuts the file, whole lines count, half a line does
+// not, and what is written from then on counts.
+func TestToldCut(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, job.AgentJournal)
+	reopen(t, folder).tell(t, toldEvent(0, 1), toldEvent(0, 2))
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := range len(whole) + 1 {
+		if err := os.WriteFile(path, whole[:cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list := reopen(t, folder)
+		lines := bytes.Count(whole[:cut], []byte("}"))
+		if list.has(toldEvent(0, 1)) != (lines >= 1) || list.has(toldEvent(0, 2)) != (lines == 2) {
+			t.Fatalf("cut to %q it is not the %d lines", whole[:cut], lines)
+		}
+		list.tell(t, toldEvent(0, 3))
+		list.tell(t, toldEvent(0, 4))
+		list.close()
+		if list = reopen(t, folder); !list.has(toldEvent(0, 3)) || !list.has(toldEvent(0, 4)) || list.has(toldEvent(0, 1)) != (lines >= 1) {
+			t.Fatalf("after %q nothing is remembered", whole[:cut])
+		}
+		list.close()
+	}
+}
+
+// Whatever is in the place of the file: it is no reason to fail, and it is replaced if it can be.
+func TestToldOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		make   func(path string) error
+		opens  bool // it can be read
+		stays  bool // it cannot be replaced
+		before bool // and has the first event
+	}{
+		"a line of a newer version": {opens: true, before: true, make: func(path string) error {
+			return os.WriteFile(path, fmt.Appendf(nil, "{\"version\":9}\n{\"key\":%d,\"uid\":0,\"more\":[1]}\n", eventKey(toldEvent(0, 1))), 0o600)
+		}},
+		"noise":     {opens: true, make: func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("\x00\xff{\n[}"), 9999), 0o600) }},
+		"zeros":     {opens: true, make: func(path string) error { return os.WriteFile(path, make([]byte, 8192), 0o600) }},
+		"a link":    {make: func(path string) error { return os.Symlink("/etc/hostname", path) }},
+		"a pipe":    {make: func(path string) error { return unix.Mkfifo(path, 0o600) }},
+		"a folder":  {stays: true, make: func(path string) error { return os.MkdirAll(filepath.Join(path, "x"), 0o700) }},
+		"left over": {opens: true, make: func(path string) error { return os.WriteFile(path+job.AgentJournalNew, []byte("x"), 0o400) }},
+	} {
+		folder := t.TempDir()
+		if err := c.make(filepath.Join(folder, job.AgentJournal)); err != nil {
+			t.Fatal(err)
+		}
+		list, err := openJournal(folder)
+		if (err == nil) != c.opens || list.has(toldEvent(0, 1)) != c.before {
+			t.Errorf("%s: %v, and %v", name, err, list.has(toldEvent(0, 1)))
+		}
+		for i := 2; i < 4; i++ {
+			list.put(entryOf(toldEvent(0, i), nil))
+			if err := list.save(&machine.Machine{}); (err == nil) == c.stays {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		list.close()
+		if again, err := openJournal(folder); !c.stays && (err != nil || !again.has(toldEvent(0, 2)) || !again.has(toldEvent(0, 3))) {
+			t.Errorf("%s: nothing was remembered: %v", name, err)
+		}
+	}
+}
+
+// A disk that was full, and a file that was removed, cost nothing once there is another event.
+func TestToldAgain(t *testing.T) {
+	folder := t.TempDir()
+	list := reopen(t, folder)
+	list.tell(t, toldEvent(0, 1))
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	file := list.file
+	list.file = full
+	list.put(entryOf(toldEvent(0, 2), nil))
+	if err := list.save(&machine.Machine{}); err == nil {
+		t.Error("it was written to a full disk")
+	}
+	list.file = file
+	list.tell(t, toldEvent(0, 3))
+	for i := 1; i <= 3; i++ {
+		if !reopen(t, folder).has(toldEvent(0, i)) {
+			t.Errorf("event %d is not remembered", i)
+		}
+	}
+	if err := os.Remove(list.path); err != nil {
+		t.Fatal(err)
+	}
+	list.tell(t, toldEvent(0, 4))
+	for i := 1; i <= 4; i++ {
+		if !reopen(t, folder).has(toldEvent(0, i)) {
+			t.Errorf("event %d is not remembered after the file was removed", i)
+		}
+	}
+}
+
+// The list is bounded for each user. What regions still show stays, with jobs that run, and the latest
+// of the rest; and no user's events cost others theirs.
+func TestToldTrim(t *testing.T) {
+	const eve, ada, lent = 7, 8, 1000
+	defer func(was func(int) int) { accountOf = was }(accountOf)
+	accountOf = func(uid int) int {
+		if uid >= lent {
+			return eve
+		}
+		return uid
+	}
+	folder := t.TempDir()
+	list := reopen(t, folder)
+	shown := machine.Job{Path: "shown", UID: eve, State: machine.Running, Devices: []machine.Device{{Refused: 5}}}
+	m := machine.Machine{Jobs: []machine.Job{shown}}
+	starts := machine.Events(&machine.Machine{}, &m, time.Time{})
+	list.put(entryOf(&starts[0], &shown))
+	_, counted := list.count(&shown, 5)
+	list.put(counted)
+	list.put(entryOf(toldEvent(eve, -1), &machine.Job{State: machine.Running})) // not shown, and runs
+	list.tell(t, toldEvent(ada, -2), toldEvent(eve, -3))
+	const many = 5 * maxEntriesOfUser
+	for i := range many {
+		list.put(entryOf(toldEvent(lent+i%64, i), nil))
+		if err := list.save(&m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(list.entries) > 3*maxEntriesOfUser {
+		t.Errorf("%d facts are kept", len(list.entries))
+	}
+	if st, err := os.Stat(list.path); err != nil || st.Size() > 4<<20 {
+		t.Errorf("%v, %v", st.Size(), err)
+	}
+	list.trim(&m)
+	if err := list.rewrite(); err != nil {
+		t.Fatal(err)
+	}
+	after := reopen(t, folder)
+	for what, e := range map[string]*machine.Event{"what is shown": &starts[0], "what runs": toldEvent(eve, -1), "another user's": toldEvent(ada, -2), "the latest": toldEvent(eve, many-1)} {
+		if !after.has(e) {
+			t.Errorf("%s is not remembered", what)
+		}
+	}
+	if n, _ := after.count(&shown, 0); n != 0 || after.has(toldEvent(eve, -3)) || len(after.entries) != maxEntriesOfUser+1 {
+		t.Errorf("%d refusals are counted again, and there are %d facts", n, len(after.entries))
+	}
+	if len(after.orphans) != 2 {
+		t.Errorf("%d jobs are known to have run", len(after.orphans))
+	}
+}
+
+// Refusals are counted once by all agents together: those that were seen, and those of which only the
+// number is known, whichever the region shows first.
+func TestToldCount(t *testing.T) {
+	folder := t.TempDir()
+	for _, c := range []struct{ total, seen, want uint64 }{
+		{300, 256, 300}, // by the first
+		{300, 0, 0},
+		{900, 256, 600}, // by the next
+		{901, 0, 1},     // its entry is not there yet
+		{901, 1, 0},
+		{901, 388, 0}, // as many as there are
+		{901, 1, 1},   // its number is not there yet
+		{902, 0, 0},
+		{3, 1, 1}, // the job's own word, and less than before
+	} {
+		list := reopen(t, folder)
+		n, fact := list.count(&machine.Job{Path: "p", Devices: []machine.Device{{Refused: 1}, {Refused: c.total - 1}}}, c.seen)
+		if n != c.want {
+			t.Errorf("of %+v %d are counted: %+v", c, n, fact)
+		}
+		list.put(fact)
+		if err := list.save(&machine.Machine{}); err != nil {
+			t.Fatal(err)
+		}
+		list.close()
+	}
+}
+
+// A job is taken to have ended only by a look that would show it.
+func TestToldEndUnseen(t *testing.T) {
+	folder := t.TempDir()
+	list := reopen(t, folder)
+	names := []string{"runs", "ended", "removed", "unreadable", "renewed"}
+	for _, name := range names {
+		list.put(entryOf(&machine.Event{Kind: machine.JobStarted, Path: name, Job: name, Created: time.Unix(0, 1).UTC()}, &machine.Job{State: machine.Running}))
+	}
+	list.put(entryOf(&machine.Event{Kind: machine.JobStarted, Path: "told"}, &machine.Job{State: machine.Running}))
+	list.put(entryOf(&machine.Event{Kind: machine.JobEnded, Path: "told"}, nil))
+	if err := list.save(&machine.Machine{}); err != nil {
+		t.Fatal(err)
+	}
+	ends := func(list *journal, m machine.Machine) (out []string) {
+		for _, e := range list.ends(&m, time.Unix(9, 0)) {
+			out = append(out, e.Path)
+		}
+		slices.Sort(out)
+		return out
+	}
+	jobs := []machine.Job{{Path: "runs", Created: time.Unix(0, 1).UTC(), State: machine.Running}, {Path: "ended", Created: time.Unix(0, 1).UTC(), State: machine.Ended},
+		{Path: "unreadable", Error: "cut short"}, {Path: "renewed", Created: time.Unix(0, 2).UTC(), State: machine.Running}}
+	if list = reopen(t, folder); len(list.orphans) != len(names) {
+		t.Errorf("%d are taken to run", len(list.orphans))
+	}
+	partial := machine.Machine{Jobs: jobs, Findings: []machine.Finding{{Kind: machine.Unanswering}}}
+	if got := fmt.Sprint(ends(list, partial)); got != "[ended renewed]" {
+		t.Errorf("of a part %s have ended", got)
+	}
+	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[removed]" {
+		t.Errorf("then of the whole %s have", got)
+	}
+	jobs[2] = machine.Job{Path: "unreadable", Created: time.Unix(0, 1).UTC(), State: machine.Ended}
+	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[unreadable]" {
+		t.Errorf("and when it can be read again %s", got)
+	}
+	if len(list.orphans) != 0 {
+		t.Errorf("%d are waited for", len(list.orphans))
+	}
+}

@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"ration/internal/feed"
+	"ration/internal/node"
+	"ration/machine"
+)
+
+// findInterval is how often a Source without an agent looks for one. Tests set it.
+var findInterval = 2 * time.Second
+
+// Source is the machine for a page: as an agent sees it or, while there is none that answers, an agent in this
+// process. When the agent ends or another one starts, the page goes on.
+type Source struct {
+	ctx     context.Context
+	own     Options // of the agent in this process
+	noAgent bool
+	warn    func(error)
+	ended   chan struct{}
+	feed    *feed.Feed
+	ring    *eventRing // no event twice, whichever agent tells it
+
+	mu      sync.Mutex // for all below
+	machine *machine.Machine
+	events  []machine.Event
+	history func() (node.History, error)
+	local   bool // the agent is in this process
+	silent  bool // there is an agent that does not answer
+}
+
+// NewSource returns a Source with something to show, until the context ends. It asks no other agent with
+// noAgent, and calls warn when one does not answer.
+func NewSource(ctx context.Context, own Options, noAgent bool, warn func(error)) (*Source, error) {
+	s := &Source{ctx: ctx, own: own, noAgent: noAgent, warn: warn, ended: make(chan struct{}), feed: feed.New(), ring: newEventRing()}
+	first := make(chan error, 1)
+	go s.run(sync.OnceFunc(func() { first <- nil }), first)
+	return s, <-first
+}
+
+// Close waits for the end of the agent in this process. The context has ended.
+func (s *Source) Close() { <-s.ended }
+
+// run follows an agent while there is one that answers, and otherwise one in this process.
+func (s *Source) run(begun func(), first chan<- error) {
+	defer close(s.ended)
+	defer begun()
+	stop := func() {} // ends the agent in this process
+	defer func() { stop() }()
+	local := false
+	for s.ctx.Err() == nil {
+		err := ErrNone
+		if !s.noAgent {
+			err = s.follow(func() {
+				stop()
+				stop, local = func() {}, false
+			}, begun)
+		}
+		silent := errors.Is(err, ErrSilent)
+		if silent && !local && s.ctx.Err() == nil {
+			s.warn(fmt.Errorf("%w: the page shows the machine as this process sees it", err))
+		}
+		s.mu.Lock()
+		s.silent = silent
+		s.mu.Unlock()
+		if !local && s.ctx.Err() == nil {
+			end, err := s.start(begun)
+			if err != nil {
+				first <- err
+				return
+			}
+			stop, local = end, true
+		}
+		wait := findInterval
+		if silent {
+			wait = Rest
+		}
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// follow follows an agent until it ends. It calls answers at its first answer.
+func (s *Source) follow(answers, begun func()) error {
+	c, err := Find()
+	if err != nil {
+		return err
+	}
+	first := sync.OnceFunc(answers)
+	for u, err := range c.Watch(s.ctx) {
+		if err != nil {
+			return err
+		}
+		first()
+		s.set(u, c.History, false)
+		begun()
+	}
+	return nil
+}
+
+// start starts an agent in this process, and follows it until stop.
+func (s *Source) start(begun func()) (stop func(), err error) {
+	a, err := New(s.own)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	var all sync.WaitGroup
+	ready := make(chan struct{})
+	all.Go(func() { _ = a.Run(ctx, func() { close(ready) }) }) // it fails in New or not at all
+	<-ready
+	all.Go(func() {
+		for u := range a.Watch(ctx) {
+			s.set(u, a.History, true)
+			begun()
+		}
+	})
+	return func() {
+		cancel()
+		all.Wait()
+	}, nil
+}
+
+func (s *Source) set(u Update, history func() (node.History, error), local bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ring.add(u.Events)) > 0 {
+		s.events, _ = s.ring.since(0)
+	}
+	s.machine, s.history, s.local = u.Machine, history, local
+	s.feed.Advance()
+}
+
+// Latest returns the machine, the latest events, and a channel that is closed when there is something new.
+// Nothing changes either of the two.
+func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, next := s.feed.Latest()
+	return s.machine, s.events, next
+}
+
+// History returns the last minutes.
+func (s *Source) History() (node.History, error) {
+	s.mu.Lock()
+	history := s.history
+	s.mu.Unlock()
+	return history()
+}
+
+// Note says that there is no agent: the history is shorter then.
+func (s *Source) Note() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.local || s.noAgent:
+		return ""
+	case s.silent:
+		return "The agent does not answer: the history begins with this page."
+	}
+	return "No agent runs: the history begins with this page."
+}

@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ration/machine"
+)
+
+// A page goes on when an agent starts, ends, or does not answer: it has the machine and each event once,
+// and says where they come from.
+func TestSource(t *testing.T) {
+	defer func(was time.Duration) { findInterval = was }(findInterval)
+	findInterval = 10 * time.Millisecond
+	folder := testFolder(t)
+	holder(t, "train")
+	ctx, cancel := context.WithCancel(t.Context())
+	var warned atomic.Int32
+	s, err := NewSource(ctx, Options{Log: slog.New(slog.DiscardHandler)}, false, func(error) { warned.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		s.Close()
+	}()
+	await := func(what, note string) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); s.Note() != note; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: the note is %q", what, s.Note())
+			}
+		}
+		m, events, _ := s.Latest()
+		refused := 0
+		for _, e := range events {
+			if e.Kind == machine.RequestRefused {
+				refused++
+			}
+		}
+		if h, err := s.History(); err != nil || len(h.Times) == 0 || len(m.Jobs) != 1 || refused != 1 {
+			t.Errorf("%s: %d jobs, %d refusals, %d times, %v", what, len(m.Jobs), refused, len(h.Times), err)
+		}
+	}
+	const alone = "No agent runs: the history begins with this page."
+	await("at first", alone)
+	a := startAgent(t, Options{})
+	a.await(t, machine.RequestRefused, 1)
+	stop, served := serveAgent(t, a, folder)
+	await("an agent starts", "")
+	stop()
+	<-served
+	await("it ends", alone)
+	if warned.Load() != 0 {
+		t.Errorf("warned %d times", warned.Load())
+	}
+}
+
+// An agent that does not answer is said once, and not waited for.
+func TestSourceOfSilentAgent(t *testing.T) {
+	hangingAgent(t, testFolder(t), "")
+	ctx, cancel := context.WithCancel(t.Context())
+	warned := make(chan error, 10)
+	s, err := NewSource(ctx, Options{Log: slog.New(slog.DiscardHandler)}, false, func(err error) { warned <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if note := s.Note(); note != "The agent does not answer: the history begins with this page." || len(warned) != 1 || !errors.Is(<-warned, ErrSilent) {
+		t.Errorf("the note is %q, and it has warned %d times", note, len(warned))
+	}
+	cancel()
+	s.Close()
+}

@@ -1,0 +1,197 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"ration/internal/node"
+	"ration/machine"
+)
+
+// Update is the machine, and what has happened since the update before. Nothing changes either later.
+type Update struct {
+	Machine *machine.Machine
+	Events  []machine.Event // the first update has all that are kept
+}
+
+// Watch returns an Update at once, and whenever the agent has a new snapshot, until the context ends. Who
+// is slow gets the latest one.
+func (a *Agent) Watch(ctx context.Context) iter.Seq2[Update, error] {
+	return func(yield func(Update, error) bool) {
+		for number := uint64(0); ; {
+			_, next := a.feed.Latest()
+			u := Update{Machine: a.Machine()}
+			u.Events, number = a.events.since(number)
+			if !yield(u, nil) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-next:
+			}
+		}
+	}
+}
+
+// History returns the last minutes of all jobs and devices.
+func (a *Agent) History() (node.History, error) {
+	return a.history.read(func(int) bool { return true }), nil
+}
+
+// aliveInterval is how often a stream on which nothing happens has an empty line, to show that there is an
+// agent.
+const aliveInterval = 2 * time.Second
+
+// aliveEvery is the same. Tests set it.
+var aliveEvery = aliveInterval
+
+// A stream has a part once in streamGap if something happens all the time. After a quiet moment the first
+// maxAtOnce changes are written at once.
+const (
+	streamGap = 100 * time.Millisecond
+	maxAtOnce = 5
+)
+
+// stream calls write at once and after each snapshot, until write fails or the client is gone, and writes
+// empty lines in between. With once it calls write once.
+func (a *Agent) stream(w http.ResponseWriter, r *http.Request, once bool, write func() error) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // that was for the request, which is read
+	alive := time.NewTicker(aliveEvery)
+	defer alive.Stop()
+	lines := rate.NewLimiter(rate.Every(streamGap), maxAtOnce)
+	blank := func() error { _, err := w.Write([]byte("\n")); return err }
+	for first := true; ; first = false {
+		if lines.Wait(r.Context()) != nil {
+			return
+		}
+		_, next := a.feed.Latest()
+		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+		err := write()
+		if err == nil && first && !once {
+			err = blank() // for a client that waits for a sign of life
+		}
+		if err != nil || once {
+			return
+		}
+		for waiting := true; waiting; {
+			if control.Flush() != nil {
+				return
+			}
+			select {
+			case <-next:
+				waiting = false
+			case <-alive.C:
+				_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+				if blank() != nil {
+					return
+				}
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+}
+
+// serveWatch writes a delta for each snapshot, a line each. The first has everything.
+func (a *Agent) serveWatch(w http.ResponseWriter, r *http.Request) {
+	p := askerOf(r)
+	serial, number := uint64(0), uint64(0)
+	a.stream(w, r, false, func() error {
+		return p.answer(w, func(out io.Writer) error {
+			var events []machine.Event
+			events, number = a.events.since(number)
+			now := a.snapshot.Load()
+			d := now.since(serial, p)
+			d.Events = p.visible(events)
+			serial = now.last
+			return json.NewEncoder(out).Encode(&d)
+		})
+	})
+}
+
+// serveEvents writes the events that are kept, a line of JSON each, and with follow those that happen from
+// then on.
+func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
+	p := askerOf(r)
+	number := uint64(0)
+	a.stream(w, r, !r.URL.Query().Has("follow"), func() error {
+		var events []machine.Event
+		events, number = a.events.since(number)
+		out := json.NewEncoder(w)
+		for _, e := range p.visible(events) {
+			if err := out.Encode(&e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// visible returns the events that a client may see.
+func (p peer) visible(events []machine.Event) (out []machine.Event) {
+	for i := range events {
+		if p.all || events[i].UID == p.uid {
+			out = append(out, events[i])
+		}
+	}
+	return out
+}
+
+// Watch returns an Update at once, and whenever the agent has a new snapshot, until the context ends or the
+// agent does: the last error says why, and is ErrSilent for one that does not answer. Jobs that are
+// unchanged are those of the update before.
+func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
+	return func(yield func(Update, error) bool) {
+		over := errors.New("over")
+		err := c.ask(ctx, "/v1/watch", true, func(body io.Reader, alive func()) error {
+			var have jobsBySerial
+			lines := scanLines(body)
+			for lines.Scan() {
+				if alive(); len(lines.Bytes()) == 0 {
+					continue
+				}
+				var d delta
+				if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
+					return fmt.Errorf("reading the agent's machine: %w", err)
+				}
+				next, ok := have.apply(&d)
+				if !ok {
+					return fmt.Errorf("reading the agent's machine: %d jobs are new, of %d", len(d.Jobs), len(d.Serials))
+				}
+				if have = next; !yield(Update{&d.Machine, d.Events}, nil) {
+					return over
+				}
+			}
+			if err := lines.Err(); err != nil {
+				return err
+			}
+			return ErrNone // it has ended
+		})
+		if !errors.Is(err, over) {
+			yield(Update{}, err)
+		}
+	}
+}
+
+// publicSource is what everybody may know, for the page at the port.
+type publicSource struct{ a *Agent }
+
+func (s publicSource) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
+	_, next := s.a.feed.Latest()
+	return Public(s.a.Machine()), nil, next
+}
+
+func (s publicSource) History() (node.History, error) {
+	return s.a.history.read(func(int) bool { return false }), nil
+}

@@ -1,0 +1,127 @@
+package node
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"ration/internal/gpu"
+	"ration/machine"
+)
+
+// standIn is a meter with the driver that it asks.
+type standIn struct {
+	meter
+	driver  sampler
+	devices []gpu.Device
+}
+
+func (m *standIn) Add(jobs []machine.Job, now time.Time) { m.add(m.driver, m.devices, jobs, now) }
+
+func devices(uuids ...string) (out []gpu.Device) {
+	for _, uuid := range uuids {
+		out = append(out, gpu.Device{UUID: uuid})
+	}
+	return out
+}
+
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+// fake is a driver that has sampled process 7 and, on device 1, process 8.
+type fake struct {
+	percent float64
+	clock   uint64
+	err     error
+	asked   []uint64 // since, of device 0
+}
+
+func (f *fake) Samples(device int, since uint64) ([]gpu.Sample, error) {
+	if device == 0 {
+		f.asked = append(f.asked, since)
+		f.clock++
+	}
+	if f.err != nil || f.percent == 0 {
+		return nil, f.err
+	}
+	return []gpu.Sample{{PID: 7 + device, Percent: f.percent - 10, Time: f.clock}, {PID: 7 + device, Percent: f.percent + 10, Time: f.clock}}, nil
+}
+
+// jobs returns a job with a process that has a cap and another that has none.
+func jobs(used uint64) []machine.Job {
+	capped := machine.Process{Slot: 1, PID: 1, HostPID: 70, Joined: noon, Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{Used: used}}}}
+	free := machine.Process{Slot: 2, PID: 2, HostPID: 7, Holdings: []machine.Holding{{}, {Device: 1}}}
+	return []machine.Job{{Path: "/a", Processes: []machine.Process{capped, free}}}
+}
+
+func at(m *standIn, seconds float64, used uint64) (capped, free, other *machine.Time) {
+	all := jobs(used)
+	m.Add(all, noon.Add(time.Duration(seconds*float64(time.Second))))
+	p := all[0].Processes
+	return p[0].Holdings[0].Time, p[1].Holdings[0].Time, p[1].Holdings[1].Time
+}
+
+func same(got *machine.Time, want machine.Time) bool {
+	return got != nil && got.About == want.About && math.Abs(got.Percent-want.Percent) < 1e-9 && math.Abs(got.Seconds-want.Seconds) < 1e-9
+}
+
+func TestMeter(t *testing.T) {
+	f := &fake{percent: 90}
+	m := &standIn{driver: f, devices: devices("GPU-a", "GPU-b")}
+	// Measured: exact from the second look on. Sampled: not before five seconds.
+	if capped, free, _ := at(m, 0, 1e9); capped != nil || free != nil {
+		t.Errorf("at once: %+v, %+v", capped, free)
+	}
+	f.percent = 40
+	if capped, free, _ := at(m, 2, 2e9); !same(capped, machine.Time{Percent: 50, Seconds: 2}) || free != nil {
+		t.Errorf("after 2 s: %+v, %+v", capped, free)
+	}
+	if _, free, _ := at(m, 4.9, 2e9); free != nil {
+		t.Errorf("after 4.9 s: %+v", free)
+	}
+	// Nothing was sampled: it was idle. What the first look said is of another time.
+	f.percent = 0
+	_, free, other := at(m, 9.8, 2e9)
+	if !same(free, machine.Time{Percent: 20, Seconds: 9.8, About: true}) || !same(other, machine.Time{Seconds: 9.8, About: true}) {
+		t.Errorf("after 9.8 s: %+v, %+v", free, other)
+	}
+	// What is older than ten seconds is forgotten; one look before that is kept, to count from.
+	f.percent = 60
+	if capped, free, _ := at(m, 14.8, 3e9); !same(free, machine.Time{Percent: (40*2.9 + 60*5) / 12.8, Seconds: 12.8, About: true}) || !same(capped, machine.Time{Percent: 100 / 12.8, Seconds: 12.8}) {
+		t.Errorf("after 14.8 s: %+v, %+v", capped, free)
+	}
+	if want := []uint64{0, 1, 2, 3, 3}; len(f.asked) != len(want) || f.asked[4] != want[4] || f.asked[1] != want[1] {
+		t.Errorf("asked for samples since %v, want %v", f.asked, want)
+	}
+}
+
+func TestMeterWithoutSamples(t *testing.T) {
+	for name, m := range map[string]*standIn{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: devices("GPU-a")}} {
+		for i := range 10 {
+			if _, free, _ := at(m, float64(i), 1); free != nil {
+				t.Errorf("%s: %+v", name, free)
+			}
+		}
+	}
+	// Another process in the slot has used less.
+	m := &standIn{}
+	at(m, 0, 9e9)
+	if capped, _, _ := at(m, 1, 1e9); capped != nil {
+		t.Errorf("got %+v for time that went back", capped)
+	}
+}
+
+// A job may have other numbers for its devices than the machine.
+func TestMeterFindsDevice(t *testing.T) {
+	m := &standIn{driver: &fake{percent: 40}, devices: devices("GPU-a", "GPU-b")}
+	for uuid, want := range map[string]*machine.Time{"GPU-b": {Percent: 40, Seconds: 6, About: true}, "GPU-c": nil, "": {Seconds: 6, About: true}} {
+		m.looks = nil
+		job := machine.Job{Devices: []machine.Device{{UUID: uuid}}, Processes: []machine.Process{{HostPID: 8, Holdings: []machine.Holding{{}}}}}
+		for _, seconds := range []time.Duration{0, 6} {
+			m.Add([]machine.Job{job}, noon.Add(seconds*time.Second))
+		}
+		if got := job.Processes[0].Holdings[0].Time; (got == nil) != (want == nil) || got != nil && !same(got, *want) {
+			t.Errorf("%s: %+v, want %+v", uuid, got, want)
+		}
+	}
+}

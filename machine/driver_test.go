@@ -1,0 +1,240 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"ration/internal/gpu"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/proc"
+)
+
+const gib = 1 << 30
+
+// stand is a driver that says what it is told to.
+type stand struct {
+	devices   []gpu.Device
+	processes []gpu.Process
+	silent    error
+}
+
+func (s stand) Describe() []gpu.Device            { return s.devices }
+func (s stand) Processes() ([]gpu.Process, error) { return s.processes, s.silent }
+func (s stand) Status(device int) (gpu.Status, error) {
+	if s.silent != nil {
+		return gpu.Status{}, s.silent
+	}
+	celsius := 40 + device
+	return gpu.Status{Used: uint64(device+1) * gib, Temperature: &celsius}, nil
+}
+
+func twoDevices() stand {
+	return stand{devices: []gpu.Device{{Index: 0, UUID: "GPU-a", Name: "one\x1b[2J", Total: limit.Size(10 * gib)}, {Index: 1, UUID: "GPU-b", Total: limit.Size(20 * gib)}}}
+}
+
+// Devices of jobs are found by their UUIDs, whatever their numbers in the job, and jobs that
+// have ended have nothing of them.
+func TestRations(t *testing.T) {
+	m := Machine{Jobs: []Job{
+		{Name: "a", State: Running, Devices: []Device{{Device: 0, UUID: "GPU-b", Limited: true, Limit: 5 * gib}, {Device: 1, Limited: true, Limit: 3 * gib}}},
+		{Name: "b", State: Starting, Devices: []Device{{Device: 0, Limited: true, Limit: 8 * gib}, {Device: 7, Limited: true, Limit: gib}}},
+		{Name: "c", State: Ended, Devices: []Device{{Device: 0, Limited: true, Limit: 9 * gib}}},
+		{Name: "d", State: Idle, Devices: []Device{{Device: 1, Used: 1}, {Device: 0, UUID: "GPU-elsewhere", Limited: true, Limit: gib}}},
+		{Name: "e", State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}}, // a tenant's own
+	}}
+	m.addDriver(answerOf(twoDevices()))
+	if g := m.Devices[1]; g.Rations != 8*gib || g.Jobs != 2 || g.Unlimited != 1 || g.Used != 2*gib || *g.Temperature != 41 || g.Power != nil {
+		t.Errorf("got %+v", g)
+	}
+	if g := m.Devices[0]; g.Rations != ^uint64(0) || g.Jobs != 2 || g.Name != "one?[2J" {
+		t.Errorf("got %+v", g)
+	}
+	found := findingsOf(&m)
+	if len(found) != 1 || found[0].Kind != Overbooked || found[0].Device != 0 {
+		t.Errorf("got %+v", found)
+	}
+}
+
+// An overbooked device is said in good English, for one job and for more.
+func TestOverbookedSentence(t *testing.T) {
+	for jobs, want := range map[int]string{
+		1: "device 0 is overbooked: 1 job has 20 GiB of its 10 GiB alone, and may find none left within its limit",
+		2: "device 0 is overbooked: 2 jobs have 20 GiB of its 10 GiB together, and may find none left within their limits",
+	} {
+		found := findingsOf(&Machine{Devices: []GPU{{Total: 10 * gib, Rations: 20 * gib, Jobs: jobs}}})
+		if len(found) != 1 || found[0].Text != want || found[0].Remedy == "" {
+			t.Errorf("got %+v", found)
+		}
+	}
+}
+
+// What a process claims to be does not take another one off the list of those in no job.
+func TestOutside(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	me := os.Getpid()
+	d := twoDevices()
+	d.processes = []gpu.Process{{Device: 0, PID: me, Used: 2 * gib}, {Device: 1, PID: me, Used: gib}, {Device: 0, PID: os.Getppid(), Used: 1 << 20}, {Device: 0, PID: 1 << 29, Used: gib}}
+	process := func(verified bool) Machine {
+		return Machine{Jobs: []Job{{Name: "a", State: Running, Devices: []Device{{Device: 3, UUID: "GPU-a"}},
+			Processes: []Process{{Verified: verified, PID: 1, HostPID: me, State: Live, Holdings: []Holding{{Device: 3, Total: gib}}}}}}}
+	}
+	m := process(true)
+	m.addDriver(answerOf(d))
+	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != 2*gib || !h.DriverNow {
+		t.Errorf("got %+v", h)
+	}
+	if slices.ContainsFunc(m.Outside, func(o Outside) bool { return o.PID == me }) {
+		t.Errorf("a process of a job is outside: %+v", m.Outside)
+	}
+	kinds := func(m *Machine) (out []string) {
+		for _, f := range findingsOf(m) {
+			out = append(out, f.Kind)
+		}
+		return out
+	}
+	if os.Geteuid() == 0 {
+		if len(m.Outside) != 2 || m.Outside[0].PID != os.Getppid() || m.Outside[0].Name == "" || m.Outside[1].UID != -1 {
+			t.Errorf("got %+v", m.Outside)
+		}
+		if got := kinds(&m); !slices.Equal(got, []string{Drift, OutsideJobs}) {
+			t.Errorf("got %v", got)
+		}
+	}
+	m = process(false)
+	m.addDriver(answerOf(d))
+	if n := len(slices.DeleteFunc(m.Outside, func(o Outside) bool { return o.PID != me })); n != 2 {
+		t.Errorf("it is outside of jobs %d times, want 2", n)
+	}
+}
+
+// What a process claims to be does not take from another one what the driver counts for it, in
+// whichever order their jobs are read; and where it is spoken of, its PID is marked.
+func TestClaimTakesNoDrift(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	job := func(name string, verified bool) Job {
+		return Job{Name: name, State: Running, Devices: []Device{{Device: 0, UUID: "GPU-a"}},
+			Processes: []Process{{Verified: verified, PID: 1, HostPID: 4711, Name: name, State: Live, Holdings: []Holding{{Total: gib}}}}}
+	}
+	d := twoDevices()
+	d.processes = []gpu.Process{{Device: 0, PID: 4711, Used: 3 * gib}}
+	for _, jobs := range [][]Job{{job("honest", true), job("claims", false)}, {job("claims", false), job("honest", true)}} {
+		m := Machine{Jobs: jobs}
+		m.addDriver(answerOf(d))
+		for _, j := range m.Jobs {
+			if h := j.Processes[0].Holdings[0]; h.DriverNow != (j.Name == "honest") {
+				t.Errorf("%s after %s: %+v", j.Name, jobs[0].Name, h)
+			}
+		}
+		if found := findingsOf(&m); len(found) != 1 || !strings.Contains(found[0].Text, "job honest for honest (pid 4711)") {
+			t.Errorf("got %+v", found)
+		}
+	}
+	m := Machine{Jobs: []Job{job("claims", false)}}
+	m.addDriver(answerOf(d))
+	if found := findingsOf(&m); len(found) == 0 || !strings.Contains(found[0].Text, "for claims (pid ?4711)") {
+		t.Errorf("got %+v", found)
+	}
+}
+
+// Below the bounds nothing is found, above them it is, in a sentence.
+func TestFindings(t *testing.T) {
+	base := func() Machine {
+		return Machine{Jobs: []Job{{Name: "a", Path: "/x/a/region", State: Running, Devices: []Device{{Device: 0, Compute: &Compute{Share: 30}}},
+			Processes: []Process{{Verified: true, PID: 7, HostPID: 7, Name: "p", State: Live,
+				Holdings: []Holding{{Total: 10 * gib, Driver: 10 * gib, DriverNow: true, Compute: &ProcessCompute{State: Kept}}}}}}}}
+	}
+	holding := func(m *Machine) *Holding { return &m.Jobs[0].Processes[0].Holdings[0] }
+	for name, c := range map[string]struct {
+		change func(m *Machine)
+		kind   string // "": none
+		text   string
+	}{
+		"well":              {func(*Machine) {}, "", ""},
+		"drift in bounds":   {func(m *Machine) { holding(m).Driver += 10 * gib / 50 }, "", ""},
+		"drift up":          {func(m *Machine) { holding(m).Driver += 10*gib/50 + 1 }, Drift, "the driver counts 205 MiB more than job a for p (pid 7) on device 0"},
+		"drift down":        {func(m *Machine) { holding(m).Driver = 0 }, Drift, "10 GiB less"},
+		"drift of little":   {func(m *Machine) { holding(m).Total, holding(m).Driver = 0, 64<<20 }, "", ""},
+		"drift of a little": {func(m *Machine) { holding(m).Total, holding(m).Driver = 0, 64<<20+1 }, Drift, "64 MiB more"},
+		"an old reading":    {func(m *Machine) { holding(m).Driver, holding(m).DriverNow = 0, false }, "", ""},
+		"dead":              {func(m *Machine) { m.Jobs[0].Processes[0].State = Dead }, DeadProcesses, "job a counts 10 GiB for 1 dead process"},
+		"share": {func(m *Machine) {
+			holding(m).Compute = &ProcessCompute{State: NotEnforced, Reason: "it was refused"}
+		}, ShareUnkept, "the share of job a of device 0's time is not enforced: it was refused"},
+		"unreadable": {func(m *Machine) { m.Jobs[0] = Job{Name: "a", Error: "cut\x1b[2J"} }, Unreadable, "job a cannot be read: cut?[2J"},
+		"outside": {func(m *Machine) {
+			m.Outside = []Outside{{PID: 9, Used: 64 << 20, Name: "x", User: "u", Container: "docker/0"}}
+		}, OutsideJobs, "x (pid 9) of user u in docker/0 holds 64 MiB of device 0"},
+		"outside little": {func(m *Machine) { m.Outside = []Outside{{PID: 9, Used: 64<<20 - 1}} }, "", ""},
+		"full":           {func(m *Machine) { m.Devices = []GPU{{Total: gib, Rations: gib, Jobs: 2}} }, "", ""},
+		"overbooked":     {func(m *Machine) { m.Devices = []GPU{{Total: gib, Rations: gib + 1, Jobs: 2}} }, Overbooked, "device 0 is overbooked: 2 jobs"},
+	} {
+		m := base()
+		c.change(&m)
+		got := findingsOf(&m)
+		switch {
+		case c.kind == "" && len(got) > 0:
+			t.Errorf("%s: found %+v", name, got)
+		case c.kind != "" && (len(got) != 1 || got[0].Kind != c.kind || !strings.Contains(got[0].Text, c.text) || got[0].Remedy == ""):
+			t.Errorf("%s: found %+v, want %s: %s", name, got, c.kind, c.text)
+		}
+	}
+	m := base()
+	for i := range 1000 {
+		m.Outside = append(m.Outside, Outside{PID: i, Used: gib})
+	}
+	if got := len(findingsOf(&m)); got != maxFindings {
+		t.Errorf("%d findings of one kind", got)
+	}
+}
+
+// A driver that does not answer is a finding, and the rest is there.
+func TestSilentDriver(t *testing.T) {
+	d := twoDevices()
+	d.silent = errors.New("no\x07")
+	m := Machine{Jobs: []Job{{Name: "a"}}}
+	m.addDriver(answerOf(d))
+	if len(m.Devices) != 2 || len(m.Findings) != 1 || m.Findings[0].Kind != DriverSilent || strings.Contains(fmt.Sprint(m), "\x07") {
+		t.Errorf("got %+v", m)
+	}
+}
+
+// A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be
+// known of another's.
+func TestFindingsOfFloodingUser(t *testing.T) {
+	const eve, ada = 100000, 2000000
+	accountOf = func(uid int) int {
+		if uid >= eve && uid < ada {
+			return eve
+		}
+		return uid
+	}
+	defer func() { accountOf = proc.Account }()
+	var m Machine
+	for n := range 10 * maxFindings {
+		m.Jobs = append(m.Jobs, Job{UID: eve + n, Path: fmt.Sprint(n), Error: "damaged"})
+	}
+	m.Jobs = append(m.Jobs, Job{UID: ada, Path: "ada's", Error: "damaged"})
+	found := findingsOf(&m)
+	if len(found) != maxFindings+1 || found[maxFindings].Path != "ada's" {
+		t.Errorf("%d findings, the last of %s", len(found), found[len(found)-1].Path)
+	}
+}
+
+// A job that says a device is larger than it is does not hide from root that more is handed out than
+// there is; a user's own program may have been told less than there is.
+func TestOverbookedWhateverJobsSay(t *testing.T) {
+	m := Machine{Devices: []GPU{{UUID: "GPU-a", Total: gib, Rations: 2 * gib, Jobs: 2}},
+		Jobs: []Job{{UID: 7, State: Running, Devices: []Device{{UUID: "GPU-a", Total: 1 << 60}}}}}
+	if knownTotal(&m, "GPU-a", 0) != 0 || knownTotal(&m, "GPU-a", 7) != 1<<60 || knownTotal(&m, "GPU-b", 7) != 0 {
+		t.Error("a job's word counts for another than its user")
+	}
+	found := findingsOf(&m)
+	if overbooked := len(found) == 1 && found[0].Kind == Overbooked; overbooked != (os.Geteuid() == 0) {
+		t.Errorf("got %+v", found)
+	}
+}

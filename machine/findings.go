@@ -1,0 +1,176 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/termtext"
+)
+
+// Bounds below which there is no finding.
+const (
+	minDrift    = 64 << 20 // bytes; or driftShare of what the process holds, if that is more
+	driftShare  = 50       // 2 %
+	minOutside  = 64 << 20 // bytes that a process of no job holds
+	maxFindings = 64       // of one kind and one user
+)
+
+// driftBound is how far the driver's count may be from ours.
+func driftBound(held uint64) uint64 { return max(minDrift, held/driftShare) }
+
+// findingsOf returns what an operator should know of a machine.
+func findingsOf(m *Machine) (out []Finding) {
+	type of struct {
+		kind    string
+		account int
+	}
+	count := map[of]int{}
+	addOf := func(uid int) func(Finding) {
+		return func(f Finding) {
+			key := of{f.Kind, accountOf(uid)}
+			if count[key]++; count[key] <= maxFindings {
+				out = append(out, f)
+			}
+		}
+	}
+	add := addOf(0) // of the machine itself
+	for i := range m.Devices {
+		g := &m.Devices[i]
+		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, job.User())) {
+			jobs, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
+			if g.Jobs == 1 {
+				left = "alone, and may find none left within its limit"
+			}
+			add(Finding{Kind: Overbooked, Device: g.Device,
+				Text:   fmt.Sprintf("device %d is overbooked: %s %s of its %s %s", g.Device, jobs, humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total), left),
+				Remedy: "lower a limit with ration limit, or start fewer jobs there"})
+		}
+	}
+	for i := range m.Jobs {
+		jobFindings(&m.Jobs[i], addOf(m.Jobs[i].UID))
+	}
+	for _, o := range m.Outside {
+		if o.Used >= minOutside {
+			addOf(o.UID)(Finding{Kind: OutsideJobs, Device: o.Device, PID: o.PID,
+				Text:   fmt.Sprintf("%s holds %s of device %d, and belongs to no job", outsideName(o), humanfmt.Bytes(o.Used), o.Device),
+				Remedy: "start it with ration run, so that it has a limit"})
+		}
+	}
+	return out
+}
+
+// accountOf is replaced by tests.
+var accountOf = proc.Account
+
+// knownTotal returns the size of a device as jobs know it, or 0. Under a policy, the driver reports to an
+// ordinary user's programs, and so to this one, their job's limit as the size of the device. To root it
+// reports the true size, and what jobs claim must not hide from root that they hold more.
+func knownTotal(m *Machine, uuid string, viewer int) (total uint64) {
+	if viewer == 0 {
+		return 0
+	}
+	for i := range m.Jobs {
+		for _, on := range m.Jobs[i].Devices {
+			if on.UUID == uuid && uuid != "" {
+				total = max(total, on.Total)
+			}
+		}
+	}
+	return total
+}
+
+func outsideName(o Outside) string {
+	switch {
+	case o.Name == "":
+		return fmt.Sprintf("pid %d, which cannot be seen from here,", o.PID)
+	case o.Container != "":
+		return fmt.Sprintf("%s (pid %d) of user %s in %s", o.Name, o.PID, o.User, o.Container)
+	}
+	return fmt.Sprintf("%s (pid %d) of user %s", o.Name, o.PID, o.User)
+}
+
+// jobFindings adds the findings of one job.
+func jobFindings(j *Job, add func(Finding)) {
+	of := Finding{Device: -1, Job: j.Title(), Path: j.Path}
+	if j.Err() != nil {
+		f := of
+		f.Kind, f.Text = Unreadable, termtext.Printable(fmt.Sprintf("job %s cannot be read: %s", j.Title(), j.Error))
+		f.Remedy = "end its processes, and remove it with ration rm"
+		switch {
+		case j.State == Ended && errors.Is(j.Err(), ErrVersion):
+			f.Remedy = "remove it with ration rm"
+		case j.State == Ended:
+			f.Remedy = "remove it with ration rm --force"
+		}
+		add(f)
+		return
+	}
+	dead, held := 0, uint64(0)
+	for _, p := range j.Processes {
+		if p.State == Dead {
+			dead++
+			held += min(p.Held(), ^held)
+		}
+		for _, h := range p.Holdings {
+			if h.DriverNow && p.State != Dead {
+				addDrift(of, p, h, add)
+			}
+		}
+	}
+	if dead > 0 {
+		f := of
+		f.Kind = DeadProcesses
+		f.Text = fmt.Sprintf("job %s counts %s for %s that did not leave", j.Title(), humanfmt.Bytes(held), humanfmt.Plural(dead, "dead process", "dead processes"))
+		f.Remedy = "nothing need be done: the next request that needs it gets it, and ration ps of the job's user returns it at once"
+		add(f)
+	}
+	for _, d := range j.Devices {
+		if d.Compute == nil {
+			continue
+		}
+		if reason := unkept(j, d.Device); reason != "" {
+			f := of
+			f.Kind, f.Device = ShareUnkept, d.Device
+			f.Text = termtext.Printable(fmt.Sprintf("the share of job %s of device %d's time is not enforced: %s", j.Title(), d.Device, reason))
+			f.Remedy = "see ration why " + j.Title()
+			add(f)
+		}
+	}
+}
+
+func addDrift(of Finding, p Process, h Holding, add func(Finding)) {
+	f, more, word := of, h.Driver, "more"
+	if h.Driver >= h.Total {
+		more -= h.Total
+	} else {
+		more, word = h.Total-h.Driver, "less"
+	}
+	if more <= driftBound(h.Total) {
+		return
+	}
+	f.Kind, f.Device, f.PID = Drift, h.Device, p.HostPID
+	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s (pid %s) on device %d",
+		humanfmt.Bytes(more), word, of.Job, termtext.Printable(p.Name), humanfmt.Claim(fmt.Sprint(p.HostPID), p.Verified), h.Device)
+	f.Remedy = "look again: if it stays, the process takes memory in a way that is not counted (see docs/coverage.md)"
+	if word == "less" {
+		f.Remedy = "look again: if it stays, the job's accounts are wrong; end the job, and report how it came about"
+	}
+	add(f)
+}
+
+// unkept returns why the share of a job is not enforced in one of its processes; "" if it is.
+func unkept(j *Job, device int) string {
+	for _, p := range j.Processes {
+		i := slices.IndexFunc(p.Holdings, func(h Holding) bool {
+			return h.Device == device && h.Compute != nil && h.Compute.State == NotEnforced
+		})
+		if i >= 0 && p.State != Dead {
+			return p.Holdings[i].Compute.Reason
+		}
+	}
+	return ""
+}

@@ -1,0 +1,81 @@
+package machine
+
+import (
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/region"
+	"ration/internal/termtext"
+)
+
+// readOnce reads all jobs of the user, and keeps no file open.
+func (u *userScan) readOnce() userResult {
+	p := patienceForAll()
+	add := func(name string, j Job, err error) {
+		if u.uid == ownUser || j.UID == u.uid { // do not give another user's job the name that a link to it has
+			j.Name = name
+		}
+		if name == "" || j.State == Running || !job.EndedOrNotBegun(err) {
+			j.reap(u.reap)
+			u.quota.cut(&j, used{})
+			u.mu.Lock()
+			u.partial = append(u.partial, j)
+			u.mu.Unlock()
+		}
+	}
+	out := userResult{changed: true}
+	switch {
+	case u.locked != nil:
+		if u.quota.isSpent() {
+			out.cut = true
+		} else if j, shown := readLocked(*u.locked); shown {
+			add("", j, nil)
+		}
+	case u.uid == ownUser:
+		jobs, _ := job.List() // scan has returned the error
+		for _, found := range jobs {
+			j, err := readRegion(found.Path, p)
+			if found.Name == "" || !job.EndedOrNotBegun(err) || region.Locked(found.Path) {
+				add(found.Name, j, nil)
+			}
+		}
+	default:
+		for _, folder := range u.paths() {
+			all := job.EachIn(folder, func(found job.Job, dir int) bool {
+				if u.quota.isSpent() || u.isOver() {
+					return false
+				}
+				j, err := readRegionAt(dir, job.RegionName, found.Path, p, true)
+				add(found.Name, j, err)
+				return true
+			})
+			out.cut = out.cut || !all
+		}
+	}
+	out.jobs = u.partial
+	return out
+}
+
+// readLocked reads a region that was found by its lock. shown is false where the file is not a region.
+func readLocked(f job.LockedFile) (j Job, shown bool) {
+	dir, name, path, err := f.OpenFolder()
+	if err != nil {
+		if path == "" {
+			return j, false
+		}
+		if _, _, _, ended := proc.Owner(f.PIDs[0]); ended != nil || !job.IsRegionPath(path) {
+			return j, false
+		}
+		j, _ = unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %s has locked: %w", humanfmt.Claim(strconv.Itoa(f.PIDs[0]), false), err))
+		j.State, j.file = Running, f.ID
+		return j, true
+	}
+	defer unix.Close(dir)
+	j, err = readRegionAt(dir, name, path, patienceForAll(), true)
+	return j, !job.EndedOrNotBegun(err) || j.State == Running
+}

@@ -1,0 +1,85 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ration/internal/job"
+)
+
+// However many readers there are, a bounded number of looks is under way, each with a thread; and one that
+// does not end keeps no other from its place.
+func TestLooksTakePlaces(t *testing.T) {
+	permits := make(chan struct{}, maxScans)
+	var inside atomic.Int32
+	entered, gate := make(chan struct{}, 1000), make(chan struct{})
+	var all []*userScan
+	for range 5 * maxScans {
+		u := newUserScan(7, "a user", nil)
+		u.setPaths(func() []string {
+			inside.Add(1)
+			entered <- struct{}{}
+			<-gate
+			inside.Add(-1)
+			return nil
+		}, nil)
+		all = append(all, u)
+		u.start(time.Now(), nil, bounds{1, 1}, true, permits)
+	}
+	for range maxScans {
+		<-entered
+	}
+	for range 1000 {
+		runtime.Gosched()
+	}
+	if n := inside.Load(); n != maxScans {
+		t.Errorf("%d are under way", n)
+	}
+	over := make(chan struct{})
+	close(over)
+	for _, u := range all { // nobody waits for these any more, whether they have a place or not
+		if answered, _ := u.wait(over); answered {
+			t.Error("it has answered")
+		}
+	}
+	u := newUserScan(8, "another", nil)
+	u.start(time.Now(), nil, bounds{1, 1}, true, permits)
+	<-u.done
+	close(gate)
+	for _, u := range all {
+		<-u.done
+	}
+	for range maxScans { // all are free again
+		permits <- struct{}{}
+	}
+}
+
+// A region outside the folders of jobs that was removed while a process has it locked is shown, and keeps
+// no other of that user's from being looked at.
+func TestScannerOfRemovedRegions(t *testing.T) {
+	r, _ := scannerAt(t)
+	r.allUsers, r.places = func() bool { return true }, job.Places{}
+	var paths []string
+	for range 3 {
+		path := filepath.Join(t.TempDir(), job.RegionName)
+		startHolders(t, path)
+		if paths = append(paths, path); len(paths) < 3 {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m, _ := mustScan(t, r)
+	for i, path := range paths {
+		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return strings.HasPrefix(j.Path, path) })
+		if at < 0 || m.Jobs[at].State != Running || (m.Jobs[at].Error == "") != (i == 2) {
+			t.Errorf("%s is number %d of %+v", path, at, m.Jobs)
+		}
+	}
+}

@@ -1,0 +1,493 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/internal/scan"
+)
+
+// scannerAt returns a Reader of an empty folder of jobs, with patience for a slow machine.
+func scannerAt(t *testing.T) (*scanner, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "jobs")
+	t.Setenv(job.EnvFolder, dir)
+	t.Setenv(job.EnvRegion, "")
+	r := newScanner(scan.Options{})
+	r.patience = time.Minute
+	t.Cleanup(r.Close)
+	return r, dir
+}
+
+func mustScan(t *testing.T, r *scanner) (Machine, bool) {
+	t.Helper()
+	m, changed, err := r.scan(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, changed
+}
+
+// member makes this process one of a job.
+func member(t *testing.T, name string) (*region.Region, *region.Slot) {
+	t.Helper()
+	path, err := job.MakeFolder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reg.Close() })
+	s, err := reg.Claim("member")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg, s
+}
+
+func (r *scanner) readsOf(name string) int {
+	for _, w := range r.users[ownUser].state.jobs {
+		if w.name == name {
+			return w.reads
+		}
+	}
+	return -1
+}
+
+// A job is read again when anything of it has changed, and only then.
+func TestScannerReadsWhatChanged(t *testing.T) {
+	r, _ := scannerAt(t)
+	if m, changed := mustScan(t, r); len(m.Jobs) != 0 || !changed {
+		t.Fatalf("got %+v, %v", m, changed)
+	}
+	reg, s := member(t, "one")
+	member(t, "two")
+	used := func(m Machine, name string) uint64 {
+		for _, j := range m.Jobs {
+			if j.Name == name && len(j.Devices) > 0 {
+				return j.Devices[0].Used
+			}
+		}
+		return 0
+	}
+	m, changed := mustScan(t, r)
+	if len(m.Jobs) != 2 || !changed {
+		t.Fatalf("got %+v, %v", m, changed)
+	}
+	settle := func() { // a job that was just read has to wait for a moment
+		for _, w := range r.users[ownUser].state.jobs {
+			w.due = time.Time{}
+		}
+		r.users[ownUser].state.rested = time.Time{}
+	}
+	settle()
+	mustScan(t, r)
+	before := r.readsOf("two")
+	for i, change := range []func() error{
+		func() error { return s.Charge(0, abi.Data, 1<<20) },
+		func() error { return s.Return(0, abi.Data, 1<<19) },
+		func() error { return reg.SetLimit(0, abi.MakeLimit(1<<20)) },
+		func() error { return refusedOnly(s.Charge(0, abi.Data, 1<<30)) },
+	} {
+		settle()
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		had := r.readsOf("one")
+		if _, changed := mustScan(t, r); !changed || r.readsOf("one") != had+1 {
+			t.Errorf("change %d was not noticed", i)
+		}
+		settle()
+		if _, changed := mustScan(t, r); changed {
+			t.Errorf("after change %d nothing has changed", i)
+		}
+	}
+	m, _ = mustScan(t, r)
+	if used(m, "one") != 1<<19 || r.readsOf("two") != before {
+		t.Errorf("%d used, two was read %d times", used(m, "one"), r.readsOf("two")-before)
+	}
+	direct, err := Read()
+	if err != nil || fmt.Sprint(direct.Jobs[0].Refusals) != fmt.Sprint(m.Jobs[0].Refusals) || len(m.Jobs[0].Refusals) != 1 {
+		t.Errorf("%v\n%v\n%v", err, direct.Jobs, m.Jobs)
+	}
+}
+
+func refusedOnly(err error) error {
+	if err == nil {
+		return fmt.Errorf("was not refused")
+	}
+	return nil
+}
+
+// A process that dies changes nothing in the region, and is noticed all the same; as are a job
+// that was removed, and another of its name.
+func TestScannerNoticesDeath(t *testing.T) {
+	r, dir := scannerAt(t)
+	path, err := job.MakeFolder("short")
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := startHolders(t, path)
+	m, _ := mustScan(t, r)
+	if len(m.Jobs) != 1 || m.Jobs[0].State != Running || m.Jobs[0].Processes[0].State != Live {
+		t.Fatalf("got %+v", m.Jobs)
+	}
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = holder.Wait()
+	r.users[ownUser].state.jobs[path].due = time.Time{}
+	m, changed := mustScan(t, r)
+	if !changed || m.Jobs[0].Processes[0].State != Dead || m.Jobs[0].State != Ended {
+		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+	open := func() (n int) {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(to, dir) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := open(); n != 0 {
+		t.Errorf("%d descriptors of a job that has ended", n)
+	}
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	if m, changed := mustScan(t, r); !changed || len(m.Jobs) != 0 {
+		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+	member(t, "short")
+	if m, changed := mustScan(t, r); !changed || len(m.Jobs) != 1 || m.Jobs[0].State != Running {
+		t.Fatalf("%v, %+v", changed, m.Jobs)
+	}
+}
+
+// A process that is about to end has no lock any more, and is not dead yet. When it has ended, neither
+// the words of the region nor its locks change: a Reader that has seen it in between looks again.
+func TestScannerNoticesEndOfEnding(t *testing.T) {
+	r, _ := scannerAt(t)
+	path, err := job.MakeFolder("train")
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := startHolders(t, path)
+	look := func() Machine {
+		if w := r.users[ownUser]; w != nil && w.state.jobs[path] != nil {
+			w.state.rested, w.state.jobs[path].due = time.Time{}, time.Time{} // whatever it has cost
+		}
+		m, _ := mustScan(t, r)
+		return m
+	}
+	state := func(m Machine) string {
+		if len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 {
+			t.Fatalf("got %+v", m.Jobs)
+		}
+		return m.Jobs[0].Processes[0].State
+	}
+	m := look()
+	if got := state(m); got != Live {
+		t.Fatalf("it is %s", got)
+	}
+	// As the driver's files of a process are not closed yet, or open in a fork child (region_keep).
+	slots, _ := reflect.TypeFor[abi.Region]().FieldByName("Slots")
+	files, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	second := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slots.Offset) + int64(m.Jobs[0].Processes[0].Slot)*int64(slots.Type.Elem().Size()) + 1, Len: 1}
+	if err := unix.FcntlFlock(files.Fd(), unix.F_OFD_SETLK, &second); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = holder.Wait()
+	for i := range 2 {
+		if got := state(look()); got != Ending || i == 0 && r.due.IsZero() {
+			t.Fatalf("it is %s; %v that it wants to look again soon", got, !r.due.IsZero())
+		}
+	}
+	if err := files.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := r.users[ownUser].state.jobs[path] // it has been so for long: then it is read now and then
+	w.endingSince, w.read = w.endingSince.Add(-settleTime), w.read.Add(-endingAge)
+	if got := state(look()); got != Dead {
+		t.Fatalf("it is %s", got)
+	}
+	had := r.readsOf("train") // the dead that nobody reaps are no reason to read it again and again
+	look()
+	look()
+	if n := r.readsOf("train"); n != had || !r.due.IsZero() {
+		t.Errorf("it was read %d times more", n-had)
+	}
+}
+
+// Of thousands of jobs that have ended the latest are read, and no other; one in whose folder
+// another begins is noticed by a hint, and without one in a while.
+func TestScannerEndedJobs(t *testing.T) {
+	const many = 300
+	r, dir := scannerAt(t)
+	content := regionBytes(t)
+	for i := range many {
+		folder := filepath.Join(dir, fmt.Sprintf("old-%03d", i))
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string][]byte{job.RegionName: content, "alive": nil} {
+			if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m, _ := mustScan(t, r)
+	if len(m.Jobs) != keptEnded || m.Hidden != many-keptEnded {
+		t.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
+	}
+	reads := 0
+	for _, w := range r.users[ownUser].state.jobs {
+		reads += w.reads
+	}
+	if reads != keptEnded {
+		t.Errorf("%d were read", reads)
+	}
+	begin := func(name string) {
+		reg, err := region.Open(filepath.Join(dir, name, job.RegionName), region.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = reg.Close() })
+		if _, err := reg.Claim("again"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := func(m Machine) (n int) {
+		for _, j := range m.Jobs {
+			if j.State == Running {
+				n++
+			}
+		}
+		return n
+	}
+	begin("old-007")
+	r.Hint(filepath.Join(dir, "old-007"))
+	r.users[ownUser].state.rested = time.Time{}
+	m, _ = mustScan(t, r)
+	for !r.due.IsZero() { // it was read a moment ago, for long where the machine is slow
+		r.users[ownUser].state.rested = time.Time{}
+		m, _ = mustScan(t, r)
+	}
+	if running(m) != 1 {
+		t.Errorf("the hint was not followed")
+	}
+	begin("old-008")
+	found := false
+	for range endedRounds + 1 {
+		r.users[ownUser].state.rested = time.Time{}
+		m, _ := mustScan(t, r)
+		found = found || running(m) == 2
+	}
+	if !found {
+		t.Errorf("a job that began again was not found")
+	}
+}
+
+// regionBytes returns what an empty region holds.
+func regionBytes(t *testing.T) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "region")
+	reg, err := region.Open(path, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// A user whose folder does not answer keeps nobody else, and is waited for once. What a look has
+// found that ended when nobody waited for it is in the next Read, and so is what was hinted at
+// meanwhile.
+func TestScannerLeavesSilentUserAlone(t *testing.T) {
+	r, dir := scannerAt(t)
+	member(t, "mine")
+	mustScan(t, r) // the first look at it may take long
+	theirs := filepath.Join(filepath.Dir(dir), "theirs")
+	content := regionBytes(t)
+	for i := range 4 {
+		folder := filepath.Join(theirs, fmt.Sprint("old-", i))
+		if err := errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, job.RegionName), content, 0o600),
+			os.WriteFile(filepath.Join(folder, "alive"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gate := make(chan struct{})
+	u := newUserScan(61000, "the folder of jobs of user 61000", nil)
+	u.setPaths(func() []string { <-gate; return []string{theirs} }, nil)
+	r.users[61000] = u
+	r.patience = time.Second / 10
+	silent := func() bool {
+		m, _ := mustScan(t, r)
+		return len(m.Jobs) > 0 && m.Jobs[0].Name == "mine" &&
+			slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "61000") })
+	}
+	states := func() (ended, running int, changed bool) {
+		m, changed := mustScan(t, r)
+		for _, f := range m.Findings {
+			t.Errorf("got %+v", f)
+		}
+		for _, j := range m.Jobs {
+			switch {
+			case j.Name == "mine":
+			case j.State == Ended:
+				ended++
+			case j.State == Running:
+				running++
+			}
+		}
+		return ended, running, changed
+	}
+	begin := time.Now()
+	if !silent() {
+		t.Fatal("a user who does not answer is not named")
+	}
+	if took := time.Since(begin); took < r.patience {
+		t.Errorf("took %v", took)
+	}
+	close(gate)
+	<-u.done // and nobody has waited for it
+	r.patience = time.Minute
+	if ended, _, changed := states(); ended != 4 || !changed {
+		t.Errorf("%d jobs were found late, changed %v", ended, changed)
+	}
+	if _, _, changed := states(); changed {
+		t.Error("they are news twice")
+	}
+
+	// Each look looks at one job that has ended: this is the last to be its turn.
+	begins := u.state.ended[u.state.turn].path
+	gate = make(chan struct{})
+	if r.patience = time.Second / 10; !silent() {
+		t.Fatal("a user who does not answer any more is not named")
+	}
+	reg, err := region.Open(begins, region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reg.Close()
+	if _, err := reg.Claim("again"); err != nil {
+		t.Fatal(err)
+	}
+	r.Hint(filepath.Dir(begins))
+	if !silent() {
+		t.Fatal("it has answered")
+	}
+	close(gate)
+	<-u.done
+	r.patience = time.Minute
+	ended, running, _ := states()
+	for ; !r.due.IsZero(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
+		u.state.rested = time.Time{}
+	}
+	if ended != 3 || running != 1 {
+		t.Errorf("%d ended, %d running after a hint that came while it did not answer", ended, running)
+	}
+}
+
+// As root it finds the jobs of others as Read does.
+func TestScannerOfAllUsers(t *testing.T) {
+	r, dir := scannerAt(t)
+	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.places, r.allUsers = places, func() bool { return true }
+	folder := filepath.Join(places.Runtime, "61000", "ration", "theirs")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	reg, err := region.Open(filepath.Join(folder, job.RegionName), region.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reg.Close() })
+	if _, err := reg.Claim("member"); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "region") // found by its lock
+	startHolders(t, elsewhere)
+	has := func(m Machine, path string) bool {
+		for _, j := range m.Jobs {
+			if j.Path == path && j.State == Running {
+				return true
+			}
+		}
+		return false
+	}
+	m, _ := mustScan(t, r)
+	if !has(m, filepath.Join(folder, job.RegionName)) {
+		t.Errorf("the user's job is missing: %+v", m.Jobs)
+	}
+	if unix.Geteuid() == 0 && !has(m, elsewhere) {
+		t.Errorf("the locked region is missing: %+v", m.Jobs)
+	}
+}
+
+// A limit that an operator changes is in no word of the region, and is noticed.
+func TestScannerNoticesOperatorsLimit(t *testing.T) {
+	r, _ := scannerAt(t)
+	path, err := job.MakeFolder("kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits region.Limits
+	limits.Memory[0] = abi.MakeLimit(1 << 30)
+	if err := region.WriteLimitsFile(path, limits); err != nil {
+		t.Fatal(err)
+	}
+	member(t, "kept")
+	if m, _ := mustScan(t, r); m.Jobs[0].Devices[0].Limit != 1<<30 {
+		t.Fatalf("got %+v", m.Jobs)
+	}
+	reg, err := region.OpenForLimits(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.SetLimit(0, abi.MakeLimit(1<<29)); err != nil {
+		t.Fatal(err)
+	}
+	_ = reg.Close()
+	r.users[ownUser].state.jobs[path].due = time.Time{}
+	if m, changed := mustScan(t, r); !changed || m.Jobs[0].Devices[0].Limit != 1<<29 {
+		t.Errorf("%v, %+v", changed, m.Jobs[0].Devices)
+	}
+}

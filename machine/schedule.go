@@ -1,0 +1,143 @@
+package machine
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"ration/internal/job"
+)
+
+// takeDeferred returns the hints for this user's folders, together with the deferred ones.
+func (s *userState) takeDeferred(hints map[string]bool) map[string]bool {
+	out := s.ownOf(hints)
+	maps.Copy(out, s.deferred)
+	s.deferred, s.deferredDue = map[string]bool{}, time.Time{}
+	return out
+}
+
+// ownOf returns the hints for this user's folders.
+func (s *userState) ownOf(hints map[string]bool) map[string]bool {
+	out := map[string]bool{}
+	for folder := range hints {
+		if s.lists[folder] != nil || s.jobs[filepath.Join(folder, job.RegionName)] != nil {
+			out[folder] = true
+		}
+	}
+	return out
+}
+
+// deferJob leaves a job for a scan at a time.
+func (s *userState) deferJob(folder string, due time.Time) {
+	s.deferred[folder], s.deferredDue = true, earlier(s.deferredDue, due)
+}
+
+// soonGap is how long deferred work waits at least.
+const soonGap = 40 * time.Millisecond
+
+// earlier returns the earlier of two times. The zero time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// restShare is how many times the cost of one job all jobs of a user may have.
+const restShare = 4
+
+// rest sets when the next full scan may start: a user with very many jobs costs no more than a part of
+// one processor's time.
+func (s *userState) rest(began time.Duration) {
+	if took := s.cost() - began; took > 50*time.Millisecond {
+		s.rested = time.Now().Add(readShare / restShare * took)
+	}
+}
+
+// scanForDeaths looks for processes that have ended while the user's jobs rest: in folders with a new hint,
+// and where a process was about to end. All other hints wait. It may use as much processor time as the
+// full scans do.
+func (u *userScan) scanForDeaths(now time.Time, hints map[string]bool) userResult {
+	s := &u.state
+	deferred, dying := s.deferred, s.dying
+	fresh := s.ownOf(hints)
+	s.deferred, s.dying = maps.Clone(fresh), map[string]bool{}
+	maps.Copy(s.deferred, deferred)
+	maps.Copy(fresh, dying)
+	if now.Before(s.dyingDue) || len(fresh) == 0 {
+		s.dying = fresh
+		return u.last.again(s.untilDeaths(now))
+	}
+	began, changed, p := s.cost(), false, patienceForAll()
+	for folder := range fresh {
+		t := s.jobs[filepath.Join(folder, job.RegionName)]
+		if t == nil || t.ended || !t.known {
+			continue
+		}
+		if s.cost()-began > deathsCost {
+			s.dying[folder] = true
+			continue
+		}
+		open := t.dir >= 0
+		news, there := t.look(p, s.buf, onlyDeath)
+		if !open {
+			t.close()
+		}
+		changed = changed || news && there // the next full scan notices a folder that is gone
+		if there && !t.endingSince.IsZero() && (t.late || t.soon(now)) {
+			s.dying[folder] = true
+		}
+	}
+	out := u.last.again(time.Time{})
+	if changed {
+		s.divide()
+		out = s.collect(p, u.last.bases)
+	}
+	s.dyingDue = dueAfter(s.dyingDue, now, (s.cost()-began)/restShare)
+	out.due = s.untilDeaths(now)
+	return out
+}
+
+// untilDeaths returns when the next scan is due while the user's jobs rest.
+func (s *userState) untilDeaths(now time.Time) (due time.Time) {
+	if len(s.deferred) > 0 {
+		due = s.rested
+	}
+	if len(s.dying) > 0 {
+		due = earlier(due, later(s.dyingDue, now.Add(soonGap)))
+	}
+	return due
+}
+
+// renewCost and deathsCost bound the thread time that a scan spends on reading old jobs again, and on
+// looking for deaths while the others rest. A death that happens meanwhile waits no longer than that.
+const (
+	renewCost  = 20 * time.Millisecond
+	deathsCost = 20 * time.Millisecond
+)
+
+// renew reads the jobs that were read longest ago, a few in each scan. All were found at once, and to read
+// all of them at once would delay other changes again and again.
+func (s *userState) renew(now time.Time, read func(t *tracked)) {
+	var old []*tracked
+	for _, t := range s.scannedJobs() {
+		if t.isOld(now) {
+			old = append(old, t)
+		}
+	}
+	slices.SortFunc(old, func(a, b *tracked) int { return a.read.Compare(b.read) })
+	began := s.cost()
+	for _, t := range old {
+		if read(t); s.cost()-began > renewCost {
+			return
+		}
+	}
+}

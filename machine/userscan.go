@@ -1,0 +1,461 @@
+package machine
+
+import (
+	"cmp"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/patience"
+	"ration/internal/region"
+)
+
+// userScan scans the jobs of one user, in a new goroutine each time. A scan may never end, and then no
+// other one starts.
+type userScan struct {
+	uid   int
+	what  string // its name in findings
+	quota *quota
+	once  bool
+	reap  func(path string) (int, error) // nil: change nothing
+
+	paths  func() []string // the folders of jobs; may ask a directory service
+	fixed  []string        // paths of regions outside them
+	locked *job.LockedFile // instead of both: a region that was found by its lock
+
+	mu      sync.Mutex
+	running bool            // under mu: a scan is in progress
+	over    bool            // under mu: no result is wanted any more
+	done    chan struct{}   // closed when the scan has ended
+	permit  *permit         // of the scan in progress
+	partial []Job           // under mu: what the first scan has read so far
+	next    userResult      // of the scan that has ended
+	untaken bool            // under mu: next is not in last yet
+	last    userResult      // with which the next scan starts
+	news    bool            // last differs from what wait has returned
+	hints   map[string]bool // that came during a scan
+
+	state userState // used by the goroutine
+}
+
+// userResult is what a scan has found. Nothing changes it later.
+type userResult struct {
+	jobs    []Job
+	hidden  int
+	cut     bool // the user has more jobs than are read
+	changed bool
+	due     time.Time // when deferred work is due; zero for none
+
+	bases, active, opened []string // folders of jobs, of unfinished jobs, and of jobs without open files
+}
+
+// again is the same result, from another scan.
+func (r userResult) again(due time.Time) userResult {
+	r.changed, r.due = false, due
+	return r
+}
+
+// userState is what the scans of one user keep for the next one.
+type userState struct {
+	uid    int
+	most   bounds
+	quota  *quota
+	lists  map[string]*listing // by path
+	jobs   map[string]*tracked // by path of the region
+	active []*tracked          // those that have not ended
+	ended  []*tracked
+	turn   int       // index into ended
+	rested time.Time // no full scan before
+	// Jobs with hints, and with processes about to end, that a later scan reads.
+	deferred    map[string]bool
+	deferredDue time.Time // when the first of them is due
+	// Deaths are noticed also before rested (scanForDeaths).
+	dying    map[string]bool      // those of deferred in which a process is about to end
+	dyingDue time.Time            // not before
+	cost     func() time.Duration // threadTime
+	scanned  bool                 // there was a scan
+	buf      []byte               // nil while there are no jobs
+}
+
+// listing is the content of a folder of jobs.
+type listing struct {
+	changed unix.Timespec
+	at      time.Time
+	names   map[string]bool
+	cut     bool
+}
+
+func newUserScan(uid int, what string, q *quota) *userScan {
+	return &userScan{uid: uid, what: what, quota: q, paths: func() []string { return nil },
+		state: userState{cost: threadTime, uid: uid, quota: q, lists: map[string]*listing{}, jobs: map[string]*tracked{}}}
+}
+
+// setPaths sets the folders and regions, unless a scan is in progress, which uses them.
+func (u *userScan) setPaths(paths func() []string, fixed []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.running {
+		u.paths, u.fixed = paths, fixed
+	}
+}
+
+// maxHints bounds how many hints are kept for a user whose scan does not end.
+const maxHints = 4096
+
+// bounds says how many unfinished jobs of a user are scanned, and how many of these may have open files.
+type bounds struct{ active, open int }
+
+// start starts a scan of all jobs, or of those with a hint, unless one is in progress.
+func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all bool, permits chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.hints)+len(hints) <= maxHints {
+		hints = maps.Clone(hints)
+		maps.Copy(hints, u.hints)
+	}
+	if u.running {
+		u.hints = hints
+		return
+	}
+	u.hints = nil
+	u.take() // the result of a scan that ended after its deadline
+	u.running, u.done = true, make(chan struct{})
+	done := u.done
+	p := &permit{all: permits, over: make(chan struct{})}
+	u.permit = p
+	go func() {
+		if u.locked != nil && u.quota != nil { // one region of a user at a time: each is copied, and is large
+			u.quota.turn.Lock()
+			defer u.quota.turn.Unlock()
+		}
+		p.take()
+		defer p.leave()
+		runtime.LockOSThread() // for threadTime
+		defer runtime.UnlockOSThread()
+		var next userResult
+		if u.once {
+			next = u.readOnce()
+		} else {
+			next = u.scan(now, hints, most, all)
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.running, u.next, u.untaken = false, next, true
+		if u.over {
+			u.state.close()
+		}
+		close(done)
+	}()
+}
+
+// take makes the result of the scan that ended last the one that wait returns. mu is held.
+func (u *userScan) take() {
+	if u.untaken {
+		u.last, u.untaken, u.partial = u.next, false, nil
+		u.news = u.news || u.last.changed
+	}
+}
+
+// wait waits for the scan until the deadline. It reports whether the scan has ended, and whether last
+// differs from what it was after the previous wait.
+func (u *userScan) wait(deadline <-chan struct{}) (answered, changed bool) {
+	select {
+	case <-u.done:
+		answered = true
+	case <-deadline:
+		select {
+		case <-u.done:
+			answered = true
+		default:
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if answered {
+		u.take()
+	} else {
+		u.permit.leave() // another scan may have it
+		if len(u.partial) > 0 {
+			u.last.jobs, u.news = slices.Clone(u.partial), true
+		}
+	}
+	changed, u.news = u.news, false
+	return answered, changed
+}
+
+// isRunning reports whether a process of a job had a lock in the last scan.
+func (u *userScan) isRunning() bool {
+	return slices.ContainsFunc(u.last.jobs, func(j Job) bool { return j.State == Running })
+}
+
+func (u *userScan) isScanning() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.running
+}
+
+// end closes all files, now or when the scan in progress ends.
+func (u *userScan) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	if !u.running {
+		u.state.close()
+	}
+}
+
+// isOver reports whether no result is wanted any more.
+func (u *userScan) isOver() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.over
+}
+
+func (s *userState) close() {
+	for _, t := range s.jobs {
+		t.close()
+		t.drop()
+	}
+}
+
+// scan looks at the jobs of the user: at all of them, or at those with a hint.
+func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all bool) userResult {
+	s := &u.state
+	s.most = most
+	if now.Before(s.rested) {
+		return u.scanForDeaths(now, hints)
+	}
+	hints = s.takeDeferred(hints)
+	clear(s.dying)
+	began := s.cost()
+	changed := !s.scanned
+	s.scanned = true
+	paths := u.paths()
+	switch {
+	case u.locked != nil:
+		changed = u.openLocked() || changed
+	default:
+		for _, folder := range paths {
+			changed = s.list(folder, now, hints[folder]) || changed
+		}
+		for _, path := range u.fixed {
+			if _, err := os.Lstat(path); err == nil && s.jobs[path] == nil {
+				s.jobs[path] = track("", path, u.uid, s.quota)
+				changed = true
+			}
+		}
+	}
+	if changed {
+		s.divide()
+	}
+	if s.buf == nil && len(s.jobs) > 0 { // most users have none
+		s.buf = make([]byte, region.PulseSize)
+	}
+	p := patienceForAll()
+	check := func(t *tracked, why reason) {
+		news, there := t.look(p, s.buf, why)
+		if !there {
+			s.forget(t)
+		} else if t.ended {
+			t.close() // there may be thousands
+		}
+		changed = changed || news || !there
+	}
+	for i, t := range s.scannedJobs() {
+		why := clock
+		if hints[t.folder] {
+			why = hint
+		} else if !all && !t.wants(now) {
+			continue
+		}
+		if check(t, why); i >= most.open {
+			t.close()
+		}
+	}
+	if all {
+		s.renew(now, func(t *tracked) {
+			open := t.dir >= 0
+			if check(t, age); !open {
+				t.close()
+			}
+		})
+	}
+	for _, t := range s.active[len(s.scannedJobs()):] {
+		t.close()
+		t.drop()
+	}
+	for range len(s.ended)/endedRounds + 1 {
+		if all && len(s.ended) > 0 {
+			s.turn = (s.turn + 1) % len(s.ended)
+			check(s.ended[s.turn], clock)
+		}
+	}
+	for folder := range hints {
+		t := s.jobs[filepath.Join(folder, job.RegionName)]
+		if t != nil && t.ended {
+			check(t, hint)
+		}
+		if t != nil && t.late {
+			s.deferJob(folder, later(t.due, now.Add(soonGap)))
+		}
+	}
+	for _, t := range s.active {
+		if t.soon(now) {
+			s.deferJob(t.folder, now.Add(soonGap))
+		}
+	}
+	out := u.last.again(time.Time{})
+	if changed {
+		s.divide()
+		out = s.collect(p, paths)
+	}
+	s.rest(began)
+	if out.due = s.deferredDue; !out.due.IsZero() {
+		out.due = later(out.due, s.rested)
+	}
+	return out
+}
+
+// list lists a folder again if it has changed, and reports whether it has.
+func (s *userState) list(folder string, now time.Time, hinted bool) (changed bool) {
+	l := s.lists[folder]
+	at, err := job.Changed(folder)
+	// A modification time is as coarse as the kernel's clock: a change just after the listing may have the
+	// same one.
+	fresh := l != nil && l.at.Sub(time.Unix(at.Unix())) > time.Second
+	if l != nil && err == nil && l.changed == at && fresh && now.Sub(l.at) < listAge && !hinted {
+		return false
+	}
+	listed := time.Now()
+	most := maxListed // of all folders together
+	for other, l := range s.lists {
+		if other != folder {
+			most -= len(l.names)
+		}
+	}
+	names, at, all, err := job.Names(folder, most)
+	if err != nil {
+		names = nil
+	}
+	next := &listing{at, listed, make(map[string]bool, len(names)), !all}
+	for _, name := range names {
+		next.names[name] = true
+		path := filepath.Join(folder, name, job.RegionName)
+		if s.jobs[path] == nil {
+			s.jobs[path] = track(name, path, s.uid, s.quota)
+			changed = true
+		}
+	}
+	if l != nil {
+		for name := range l.names {
+			path := filepath.Join(folder, name, job.RegionName)
+			if t := s.jobs[path]; !next.names[name] && t != nil {
+				s.forget(t)
+				changed = true
+			}
+		}
+	}
+	s.lists[folder] = next
+	return changed
+}
+
+// forget ends the tracking of a job.
+func (s *userState) forget(t *tracked) {
+	t.close()
+	t.drop()
+	delete(s.jobs, t.path)
+}
+
+// scannedJobs returns the unfinished jobs that are scanned.
+func (s *userState) scannedJobs() []*tracked { return s.active[:min(len(s.active), s.most.active)] }
+
+// isCut reports whether the user has more jobs than are scanned.
+func (s *userState) isCut() bool {
+	cut := len(s.active) > s.most.active
+	for _, l := range s.lists {
+		cut = cut || l.cut
+	}
+	return cut
+}
+
+// divide divides the jobs into ended and unfinished ones.
+func (s *userState) divide() {
+	s.active, s.ended = s.active[:0], s.ended[:0]
+	for _, t := range s.jobs {
+		if t.ended {
+			s.ended = append(s.ended, t)
+		} else {
+			s.active = append(s.active, t)
+		}
+	}
+	byPath := func(a, b *tracked) int { return cmp.Compare(a.path, b.path) }
+	slices.SortFunc(s.active, byPath)
+	if len(s.active) > s.most.active { // those that are shown stay
+		slices.SortStableFunc(s.active, func(a, b *tracked) int {
+			switch {
+			case a.known == b.known:
+				return 0
+			case a.known:
+				return -1
+			}
+			return 1
+		})
+		slices.SortFunc(s.active[:s.most.active], byPath)
+	}
+	slices.SortFunc(s.ended, func(a, b *tracked) int {
+		return cmp.Or(b.created.Compare(a.created), cmp.Compare(a.path, b.path))
+	})
+}
+
+// collect returns the jobs. It reads the latest ended ones, and drops what was read of the others.
+func (s *userState) collect(p patience.Patience, paths []string) userResult {
+	out := userResult{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
+	for i, t := range s.ended {
+		if i >= keptEnded {
+			t.drop()
+			out.hidden++
+			continue
+		}
+		if !t.known {
+			if _, there := t.open(); there {
+				t.readAll(p)
+			}
+		}
+	}
+	for i, t := range slices.Concat(s.scannedJobs(), s.ended[:min(len(s.ended), keptEnded)]) {
+		if t.ended || t.name != "" && i >= s.most.open {
+			out.opened = append(out.opened, t.folder)
+		} else if t.name != "" {
+			out.active = append(out.active, t.folder)
+		}
+		if t.shown && t.known {
+			out.jobs = append(out.jobs, t.job)
+		}
+	}
+	return out
+}
+
+// openLocked opens the file of a region that was found by its lock.
+func (u *userScan) openLocked() (changed bool) {
+	if len(u.state.jobs) > 0 {
+		return false
+	}
+	dir, name, path, err := u.locked.OpenFolder()
+	if err != nil {
+		if j, shown := readLocked(*u.locked); shown { // its file was removed: show that, and do not look again
+			u.state.jobs[path] = &tracked{path: j.Path, folder: filepath.Dir(j.Path), dir: -1, job: j, known: true, shown: true, fixed: true}
+		}
+		return true
+	}
+	t := track("", path, u.uid, u.quota)
+	t.region, t.dir, t.vitals = name, dir, job.OpenVitals(dir, name)
+	u.state.jobs[path] = t
+	return true
+}

@@ -1,0 +1,94 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/scan"
+)
+
+// Watch returns first what is known, then each change, with the machine after it; and says once why the
+// jobs cannot be listed.
+func TestWatch(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "jobs")
+	t.Setenv(job.EnvFolder, dir)
+	t.Setenv(job.EnvRegion, "")
+	_, slot := member(t, "train")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var kinds []string
+	var errs []error
+	step := 0
+	for e, err := range Watch(ctx) {
+		if err != nil {
+			if errs = append(errs, err); len(errs) == 1 {
+				go func() { // a little later, so that a second error would be seen
+					time.Sleep(2 * watchInterval)
+					cancel()
+				}()
+			}
+			continue
+		}
+		kinds = append(kinds, e.Kind)
+		if e.Machine == nil || len(e.Machine.Jobs) != 1 {
+			t.Fatalf("%s: %+v", e.Kind, e.Machine)
+		}
+		if e.Kind != Changed {
+			continue
+		}
+		switch step++; step {
+		case 1:
+			if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			_ = slot.Charge(0, abi.Data, 1<<50) // is refused
+		case 2:
+			if used := e.Machine.Jobs[0].Devices[0].Used; used != 1<<20 {
+				t.Errorf("%d used", used)
+			}
+			if err := os.Chmod(dir, 0o777); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if want := []string{JobStarted, Changed, RequestRefused, Changed}; !slices.Equal(kinds, want) {
+		t.Errorf("got %v, want %v", kinds, want)
+	}
+	if len(errs) != 1 || !errors.Is(errs[0], ErrFolder) {
+		t.Errorf("got %v", errs)
+	}
+}
+
+// A job that is unchanged is the same value in the next result.
+func TestScanSharesJobs(t *testing.T) {
+	s, _ := scannerAt(t)
+	member(t, "one")
+	_, slot := member(t, "two")
+	scan := func() scan.Result[Machine, Event] {
+		t.Helper()
+		r, err := s.Scan(true)
+		if err != nil || len(r.Machine.Jobs) != 2 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return r
+	}
+	first := scan()
+	if again := scan(); again.Changed || again.Machine != first.Machine || len(again.Events) != 0 {
+		t.Errorf("nothing has happened: %+v", again)
+	}
+	s.users[ownUser].state.jobs[first.Machine.Jobs[1].Path].due = time.Time{}
+	if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	second := scan()
+	if !second.Changed || &second.Machine.Jobs[0].Processes[0] != &first.Machine.Jobs[0].Processes[0] || second.Machine.Jobs[1].Held() != 1<<20 || first.Machine.Jobs[1].Held() != 0 {
+		t.Errorf("got %+v, then %+v", first.Machine.Jobs, second.Machine.Jobs)
+	}
+}
