@@ -36,13 +36,14 @@ struct context_end {
 	struct context *context; /* NULL: not in the table */
 	struct alloc_record cost;
 	struct departure departure; /* of cost */
+	uint64_t since;             /* pools_stamp, before the driver's call */
 };
 
 /* context_end_begin hides a context, by the handle that allocations know it by, and takes
  * the record of its cost, by that or a green context's. */
 static void context_end_begin(struct context_end *e, CUcontext handle, const void *cost)
 {
-	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT};
+	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT, .since = pools_stamp()};
 	e->context = context_hide(handle);
 	compute_ending(handle);
 	e->cost = context_take(&context_costs, (uintptr_t)cost);
@@ -71,9 +72,10 @@ static void context_ended(const struct context_end *e, struct device *d, bool gr
 		__atomic_fetch_sub(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
 	if (!green) {
 		/* With a device's last context goes what its pools handed out. */
-		if (overhead_device_empty(d))
+		bool empty = overhead_device_empty(d);
+		if (empty)
 			pools_emptied(d->index);
-		pools_synchronised(d->index);
+		pools_synchronised(d->index, empty ? UINT64_MAX : e->since);
 		pools_sync_charges(RATION_DEVICES);
 		graph_sync(d);
 	}
