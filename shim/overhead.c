@@ -67,30 +67,43 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 	return true;
 }
 
-/* overhead_correct returns what was charged by a remembered cost, or by a measurement that
- * was not exact, and is less bytes too much. If only the context can be the reason, the
- * region remembers the lower cost. Under the lock. */
+/* overhead_correctable is what of a kind was charged by a remembered cost, or by a measurement that was not exact. Under
+ * the lock. */
+static uint64_t overhead_correctable(const struct device *d, unsigned kind)
+{
+	return overhead_min(d->unconfirmed_bytes[kind], d->estimated_bytes[kind] - d->corrected_bytes[kind]);
+}
+
+/* overhead_correct_kind returns up to less bytes of that, and what remains of less. Under the lock. */
+static uint64_t overhead_correct_kind(struct device *d, unsigned kind, uint64_t less)
+{
+	uint64_t back = overhead_min(less, overhead_correctable(d, kind)) / RATION_UNIT * RATION_UNIT;
+	if (!back)
+		return less;
+	d->unconfirmed_bytes[kind] -= back;
+	d->corrected_bytes[kind] += back;
+	log_info("device %d: %llu bytes were charged too much for a %s, and are returned", d->ordinal, (unsigned long long)back,
+		 kind == RATION_CONTEXT ? "context" : "module");
+	charge_leaving(d->index, back);
+	charge_return(d->index, kind, back);
+	return less - back;
+}
+
+/* overhead_correct returns less bytes that were charged too much. Where a context was charged what the region
+ * remembers, modules that are unconfirmed come first: what was too much for them would be taken off the cost that
+ * others go by. If only the context can be the reason, the region remembers the lower cost. Under the lock. */
 static void overhead_correct(struct device *d, uint64_t less, bool exact)
 {
-	static const unsigned kinds[] = {RATION_CONTEXT, RATION_MODULE};
-	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-		unsigned kind = kinds[i];
-		uint64_t charged = overhead_min(d->unconfirmed_bytes[kind], d->estimated_bytes[kind] - d->corrected_bytes[kind]);
-		uint64_t back = overhead_min(less, charged) / RATION_UNIT * RATION_UNIT;
-		if (!back)
-			continue;
-		less -= back;
-		d->unconfirmed_bytes[kind] -= back;
-		d->corrected_bytes[kind] += back;
-		log_info("device %d: %llu bytes were charged too much for a %s, and are returned", d->ordinal, (unsigned long long)back,
-			 kind == RATION_CONTEXT ? "context" : "module");
-		charge_leaving(d->index, back);
-		charge_return(d->index, kind, back);
-		bool only_context = kind == RATION_CONTEXT && exact && __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1 &&
-				    charged == region_context_cost(attach_region(), d->index, d->uuid);
-		if (only_context && back >= charged / 8)
-			region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
-	}
+	uint64_t charged = overhead_correctable(d, RATION_CONTEXT);
+	bool remembered = charged && __atomic_load_n(&d->contexts_alive, __ATOMIC_RELAXED) == 1 &&
+			  charged == region_context_cost(attach_region(), d->index, d->uuid);
+	if (remembered)
+		less = overhead_correct_kind(d, RATION_MODULE, less);
+	less = overhead_correct_kind(d, RATION_CONTEXT, less);
+	overhead_correct_kind(d, RATION_MODULE, less);
+	uint64_t back = charged - overhead_correctable(d, RATION_CONTEXT);
+	if (remembered && exact && back && back >= charged / 8)
+		region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 }
 
 /* overhead_sync makes the overhead charged what the driver has beyond all other charges,

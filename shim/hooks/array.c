@@ -158,11 +158,31 @@ int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, 1), cuArray3DCreate_v2, out, desc), (void **)out, false);
 }
 
+/* array_levels is how many levels a mipmapped array can have: the last one is of one element. */
+static unsigned array_levels(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	return 64 - (unsigned)__builtin_clzll(d->Width | d->Height | d->Depth | 1);
+}
+
+/* array_ask_driver is for a mipmapped array that the job has no room for and the driver may not make at all: its
+ * error is the answer. Should it make the array, that is undone. */
+static int array_ask_driver(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, int refused)
+{
+	int result = REAL(cuMipmappedArrayCreate, out, desc, levels);
+	if (result != CUDA_SUCCESS)
+		return result;
+	REAL(cuMipmappedArrayDestroy, *out);
+	*out = NULL;
+	return refused;
+}
+
 int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	struct array_alloc a;
-	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, levels), cuMipmappedArrayCreate, out, desc, levels), (void **)out,
-			 true);
+	int refused = array_begin(&a, out, desc, levels);
+	if (refused == CUDA_ERROR_OUT_OF_MEMORY && levels > array_levels(desc))
+		return array_ask_driver(out, desc, levels, refused);
+	return array_end(&a, REAL_UNLESS(refused, cuMipmappedArrayCreate, out, desc, levels), (void **)out, true);
 }
 
 /* array_destroyed completes what began with context_free_begin. With the array goes what the

@@ -36,13 +36,14 @@ struct context_end {
 	struct context *context; /* NULL: not in the table */
 	struct alloc_record cost;
 	struct departure departure; /* of cost */
+	uint64_t since;             /* pools_stamp, before the driver's call */
 };
 
 /* context_end_begin hides a context, by the handle that allocations know it by, and takes
  * the record of its cost, by that or a green context's. */
 static void context_end_begin(struct context_end *e, CUcontext handle, const void *cost)
 {
-	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT};
+	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT, .since = pools_stamp()};
 	e->context = context_hide(handle);
 	compute_ending(handle);
 	e->cost = context_take(&context_costs, (uintptr_t)cost);
@@ -71,9 +72,10 @@ static void context_ended(const struct context_end *e, struct device *d, bool gr
 		__atomic_fetch_sub(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
 	if (!green) {
 		/* With a device's last context goes what its pools handed out. */
-		if (overhead_device_empty(d))
+		bool empty = overhead_device_empty(d);
+		if (empty)
 			pools_emptied(d->index);
-		pools_synchronised(d->index);
+		pools_synchronised(d->index, empty ? UINT64_MAX : e->since);
 		pools_sync_charges(RATION_DEVICES);
 		graph_sync(d);
 	}
@@ -358,11 +360,12 @@ int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 /* context_primary_ended is for a primary context that was active and is no longer. It was
  * not hidden before: a release may leave it to others, who must go on finding it, and its
  * handle comes back only by a retain, which waits for the lock. Under that, and
- * overhead_pause. */
-static void context_primary_ended(struct context_device *p, struct device *d)
+ * overhead_pause. since: as in struct context_end. */
+static void context_primary_ended(struct context_device *p, struct device *d, uint64_t since)
 {
 	struct context_end e;
 	context_end_begin(&e, p->primary, p->primary);
+	e.since = since;
 	context_ended(&e, d, false);
 	p->primary = NULL;
 }
@@ -382,9 +385,10 @@ static int context_release_primary(CUdevice device, enum ration_call call)
 	overhead_pause(d);
 	bool active = context_primary_active(device);
 	compute_ending(p->primary);
+	uint64_t since = pools_stamp();
 	int result = real(device);
 	if (active && result == CUDA_SUCCESS && !context_primary_active(device))
-		context_primary_ended(p, d);
+		context_primary_ended(p, d, since);
 	else
 		compute_not_ended(p->primary);
 	overhead_resume(d);
@@ -398,7 +402,8 @@ int cuDevicePrimaryCtxReset(CUdevice device) { return context_release_primary(de
 int cuDevicePrimaryCtxReset_v2(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset_v2); }
 
 /* context_green_made_primary is for a green context that made the primary one active, which
- * may outlive it: what a context usually costs is the primary one's. Under its lock. */
+ * may outlive it: what a context usually costs is the primary one's. Where that is not known, all of
+ * it is, until the green one ends and a reading shows what was its own. Under the primary one's lock. */
 static void context_green_made_primary(struct context_device *p, struct device *d, CUgreenCtx green)
 {
 	struct alloc_record rest = context_take(&context_costs, (uintptr_t)green), cost = rest;
@@ -406,9 +411,22 @@ static void context_green_made_primary(struct context_device *p, struct device *
 	cost.key = (uintptr_t)p->primary;
 	cost.bytes = usual && usual < rest.bytes ? usual : rest.bytes;
 	rest.bytes -= cost.bytes;
+	if (!usual && !(cost.flags & RECORD_UNCONFIRMED)) {
+		cost.flags |= RECORD_UNCONFIRMED;
+		overhead_add_unconfirmed(d, RATION_CONTEXT, cost.bytes, 0);
+	}
 	alloc_table_put(&context_costs, &cost);
 	alloc_table_put(&context_costs, &rest);
 	__atomic_fetch_add(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
+}
+
+/* context_doubt_primary lets the next reading correct what the primary context was charged, now that a green one has
+ * ended. Under its lock. */
+static void context_doubt_primary(const struct context_device *p, struct device *d)
+{
+	struct alloc_record cost;
+	if (alloc_table_get(&context_costs, (uintptr_t)p->primary, &cost) && cost.flags & RECORD_UNCONFIRMED)
+		overhead_doubt(d, RATION_CONTEXT, cost.bytes);
 }
 
 /* context_green_made is for a green context that was made. It has a CUcontext of its own,
@@ -464,10 +482,13 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 	else
 		context_not_ended(&e);
 	/* It may have been the last that held the primary one. */
-	if (p->primary && !context_primary_active(d->ordinal))
-		context_primary_ended(p, d);
-	else
+	if (p->primary && !context_primary_active(d->ordinal)) {
+		context_primary_ended(p, d, e.since);
+	} else {
 		compute_not_ended(p->primary);
+		if (result == CUDA_SUCCESS)
+			context_doubt_primary(p, d);
+	}
 	overhead_resume(d);
 	mutex_unlock(&p->lock);
 	return result;
@@ -513,9 +534,11 @@ int cuCtxDetach(CUcontext context)
 	struct device *d = c->device;
 	overhead_pause(d);
 	compute_ending(context);
+	uint64_t since = pools_stamp();
 	int result = REAL(cuCtxDetach, context);
 	if (result == CUDA_SUCCESS && (REAL(cuCtxGetCurrent, &current) != CUDA_SUCCESS || current != context)) {
 		context_end_begin(&e, context, context);
+		e.since = since;
 		context_ended(&e, d, false);
 	} else {
 		compute_not_ended(context);

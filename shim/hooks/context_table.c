@@ -75,11 +75,13 @@ void context_add_green(CUcontext handle, CUcontext primary, struct device *d)
 }
 
 /* context_target_new finds the target for a current context that is not in the table: it
- * was just made, or before this process was attached. */
+ * was just made, or before this process was attached; or it has been destroyed, and then only the driver's
+ * error counts. The driver tells the device of such a context, too, but none of its limits. */
 static int context_target_new(CUcontext handle, struct alloc_target *t)
 {
 	CUdevice ordinal;
-	if (REAL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS)
+	size_t limit;
+	if (REAL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS || REAL(cuCtxGetLimit, &limit, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS)
 		return 0;
 	int found = device_of(ordinal, &t->device);
 	if (found <= 0)

@@ -130,14 +130,17 @@ static struct alloc_record linear_free_begin(CUdeviceptr at)
 }
 
 /* linear_freed completes that. An address may have come from a pool: cuMemFree and
- * cuMemFreeAsync may be used for one another. */
-static int linear_freed(const struct alloc_record *r, int result, bool waited)
+ * cuMemFreeAsync may be used for one another. since is pools_stamp before the call, NULL where the call
+ * does not wait for the device. */
+static int linear_freed(const struct alloc_record *r, int result, const uint64_t *since)
 {
 	if (unlikely(!r->key))
 		graph_frees();
 	if (likely(context_free_end(&context_addresses, r, result == CUDA_SUCCESS))) {
-		if (r->pool)
-			pool_freed(r, waited);
+		if (r->pool && since)
+			pool_freed(r, *since);
+		else if (r->pool)
+			pool_freed_async(r);
 		else
 			context_return(r);
 		if (unlikely(r->flags & RECORD_SENT))
@@ -149,23 +152,25 @@ static int linear_freed(const struct alloc_record *r, int result, bool waited)
 int cuMemFree(CUdeviceptr_v1 at)
 {
 	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, REAL(cuMemFree, at), true);
+	uint64_t since = pools_stamp();
+	return linear_freed(&r, REAL(cuMemFree, at), &since);
 }
 
 int cuMemFree_v2(CUdeviceptr at)
 {
 	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, REAL(cuMemFree_v2, at), true);
+	uint64_t since = pools_stamp();
+	return linear_freed(&r, REAL(cuMemFree_v2, at), &since);
 }
 
 int cuMemFreeAsync(CUdeviceptr at, CUstream stream)
 {
 	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream), false);
+	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream), NULL);
 }
 
 int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
 {
 	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream), false);
+	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream), NULL);
 }

@@ -11,6 +11,7 @@ static struct pool pools[POOL_MAX];
 static unsigned pool_count;    /* places that were ever used; atomic */
 static mutex pool_list_lock;   /* LOCK_POOL_LIST: over used, count and adding */
 uint32_t pool_shrink_expected; /* atomic */
+uint64_t pool_stamp;           /* grows with each free of a destroyed pool, and each destruction; atomic */
 
 /* Pools that were destroyed, and whose places are still taken; atomic. */
 static uint32_t pool_destroyed_count;
@@ -193,17 +194,31 @@ void pools_sync_charges(unsigned device) { pool_look_all(device, false); }
 /* pool_relieve makes room before a refusal. */
 static void pool_relieve(unsigned device) { pool_look_all(device, true); }
 
+/* pool_set_stamp is called once the driver has been asked to free something of a destroyed pool, or to destroy it: only a
+ * wait that begins after that shows that it is gone. The latest stamp stays, of several threads'. */
+static void pool_set_stamp(struct pool *p)
+{
+	uint64_t now = __atomic_add_fetch(&pool_stamp, 1, __ATOMIC_SEQ_CST), before = load_relaxed(&p->freed_at);
+	while (before < now && !__atomic_compare_exchange_n(&p->freed_at, &before, now, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+}
+
 /* pool_finish frees the place of a destroyed pool of which nothing is left, and leaves other pools
  * alone. The driver keeps a pool's memory until no address of it is live and the frees have
- * taken effect, so a thread must have waited for the device before: on an H200, cuMemFree waits
- * and cuMemFreeAsync does not. */
-static void pool_finish(struct pool *p)
+ * taken effect. So a thread must have waited for the device, and since was read before that: on an
+ * H200, cuMemFree waits and cuMemFreeAsync does not. */
+static void pool_finish(struct pool *p, uint64_t since)
 {
-	uint32_t destroyed = 1;
-	/* Full order with pool_forget and cuMemPoolDestroy. Of several threads one goes on: a
-	 * pool that has nothing live stays so. */
-	if (!__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) || __atomic_load_n(&p->reserve.promised, __ATOMIC_SEQ_CST) ||
-	    !__atomic_compare_exchange_n(&p->destroyed, &destroyed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	uint32_t destroyed = POOL_DESTROYED;
+	/* Full order with pool_forget and pool_destroyed. */
+	if (__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) != POOL_DESTROYED || __atomic_load_n(&p->reserve.promised, __ATOMIC_SEQ_CST))
+		return;
+	if (__atomic_load_n(&p->freed_at, __ATOMIC_SEQ_CST) > since) {
+		pool_expect_shrink(); /* at the next wait */
+		return;
+	}
+	/* Of several threads one goes on: a pool that has nothing live stays so. */
+	if (!__atomic_compare_exchange_n(&p->destroyed, &destroyed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return;
 	__atomic_fetch_sub(&pool_destroyed_count, 1, __ATOMIC_RELAXED);
 	reserve_drop(&p->reserve);
@@ -217,13 +232,16 @@ void pool_destroyed(struct pool *p)
 	reserve_mark_absent(&p->reserve); /* it may become less, unseen */
 	bool empty = !load_relaxed(&p->reserve.seen);
 	__atomic_fetch_add(&pool_destroyed_count, 1, __ATOMIC_RELAXED);
-	__atomic_store_n(&p->destroyed, 1, __ATOMIC_SEQ_CST);
+	/* In two steps: a free that has no stamp was asked for before this one's. */
+	__atomic_store_n(&p->destroyed, POOL_ENDING, __ATOMIC_SEQ_CST);
+	pool_set_stamp(p);
+	__atomic_store_n(&p->destroyed, POOL_DESTROYED, __ATOMIC_SEQ_CST);
 	pool_expect_shrink();
 	if (empty)
-		pool_finish(p);
+		pool_finish(p, UINT64_MAX);
 }
 
-void pools_synchronised(unsigned device)
+void pools_synchronised(unsigned device, uint64_t since)
 {
 	if (!pools_used())
 		return;
@@ -236,7 +254,7 @@ void pools_synchronised(unsigned device)
 			continue;
 		if (pool_handle(p))
 			pool_look(p, false);
-		pool_finish(p);
+		pool_finish(p, since);
 	}
 }
 
@@ -278,15 +296,21 @@ void pools_emptied(unsigned device)
 	}
 }
 
-void pool_freed(const struct alloc_record *r, bool waited)
+void pool_freed_async(const struct alloc_record *r)
+{
+	struct pool *p = &pools[r->pool - 1];
+	/* Before the address is forgotten, or pool_finish could come between. */
+	if (unlikely(__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST)))
+		pool_set_stamp(p);
+	pool_forget(r);
+}
+
+void pool_freed(const struct alloc_record *r, uint64_t since)
 {
 	struct pool *p = &pools[r->pool - 1];
 	pool_forget(r);
-	/* A pool gives nothing back before a thread waits. */
-	if (!waited)
-		return;
 	if (pool_handle(p))
 		pool_look(p, false);
 	for (unsigned i = 0; __atomic_load_n(&pool_destroyed_count, __ATOMIC_RELAXED) && i < POOL_MAX; i++)
-		pool_finish(&pools[i]);
+		pool_finish(&pools[i], since);
 }

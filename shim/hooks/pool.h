@@ -14,9 +14,14 @@
 /* pools_sync_charges makes the charges of a device's pools what they have reserved. */
 void pools_sync_charges(unsigned device);
 
-/* pools_synchronised is for when what was freed on streams has been freed: after waiting
- * for the device, or at a context's end. */
-void pools_synchronised(unsigned device);
+/* pools_stamp is read before a call that waits for the device. What is freed on a stream after that, the wait need not
+ * have waited for. */
+extern uint64_t pool_stamp;
+static inline uint64_t pools_stamp(void) { return __atomic_load_n(&pool_stamp, __ATOMIC_SEQ_CST); }
+
+/* pools_synchronised is for when what was freed on streams until since, a stamp, has been freed:
+ * after waiting for the device, or at a context's end. */
+void pools_synchronised(unsigned device, uint64_t since);
 
 /* pools_shrink_expected reports whether a synchronisation may make a pool smaller. */
 extern uint32_t pool_shrink_expected;
@@ -28,9 +33,10 @@ void pools_emptied(unsigned device);
 /* pool_keep_address records an address that was charged as data, from a pool or not. */
 void pool_keep_address(const struct alloc_record *r);
 
-/* pool_freed is for an address that came from a pool, and was freed. waited: by a call that
- * waits for the device. */
-void pool_freed(const struct alloc_record *r, bool waited);
+/* pool_freed is for an address that came from a pool, and was freed by a call that waits for the device, before which
+ * since was read. pool_freed_async is for a call that does not wait. */
+void pool_freed(const struct alloc_record *r, uint64_t since);
+void pool_freed_async(const struct alloc_record *r);
 
 /* The rest is for the calls on pools: pool_alloc.c and pool_calls.c. */
 
@@ -44,6 +50,9 @@ static const uint64_t POOL_CHUNK = 32 << 20, POOL_GRAIN = 512;
 /* What a pool is of. */
 enum pool_kind { POOL_UNCOUNTED, POOL_PINNED, POOL_MANAGED };
 
+/* What the end of a pool has come to: frees of it have stamps, and waits settle it. */
+enum pool_end { POOL_ALIVE, POOL_ENDING, POOL_DESTROYED };
+
 struct pool {
 	struct reserve reserve; /* first, so that one leads to the other */
 	CUmemoryPool handle;    /* NULL: a free place, or destroyed and not yet empty. Atomic */
@@ -52,7 +61,8 @@ struct pool {
 	bool counted;           /* neither the host's memory nor another process's; written before handle */
 	bool managed;           /* of managed memory, which may be elsewhere; written before handle */
 	uint32_t in_pieces;     /* it grew although it had room, and was not trimmed since; atomic */
-	uint32_t destroyed;     /* until pool_finish has freed the place; atomic */
+	uint32_t destroyed;     /* enum pool_end, until pool_finish has freed the place; atomic */
+	uint64_t freed_at;      /* the stamp of the last free that no call has waited for, or of its destruction; atomic */
 };
 
 /* Full order: with pool_hide, which must find the threads that have found the handle. */

@@ -289,7 +289,8 @@ static int pool_alloc_async(struct pool_request q)
 	int denied = context_enter(&t);
 	if (denied)
 		return denied;
-	if (!t.device || !q.out || !q.bytes)
+	bool named = q.call == CALL_cuMemAllocFromPoolAsync || q.call == CALL_cuMemAllocFromPoolAsync_ptsz;
+	if (!t.device || !q.out || !q.bytes || (named && !q.pool))
 		return pool_call_driver(&q);
 	if (unlikely(capture_seen()) && pool_stream_captured(&q)) {
 		graph_captures();

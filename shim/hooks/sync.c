@@ -8,10 +8,10 @@
 #include "hooks/pool.h"
 #include "overhead.h"
 
-static int sync_done(int result)
+static int sync_done(int result, uint64_t since)
 {
 	if (pools_shrink_expected() && result == CUDA_SUCCESS && attach_on())
-		pools_synchronised(RATION_DEVICES);
+		pools_synchronised(RATION_DEVICES, since);
 	overhead_synchronised();
 	return result;
 }
@@ -19,10 +19,11 @@ static int sync_done(int result)
 /* SYNC is the driver's call, for the length of which this process has work. */
 #define SYNC(...)                                              \
 	({                                                     \
+		uint64_t since_ = pools_stamp();               \
 		struct device *device_ = compute_wait_begin(); \
 		int result_ = REAL(__VA_ARGS__);               \
 		compute_wait_end(device_);                     \
-		sync_done(result_);                            \
+		sync_done(result_, since_);                    \
 	})
 
 int cuCtxSynchronize(void) { return SYNC(cuCtxSynchronize); }

@@ -100,19 +100,53 @@ int cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocation
 
 /* A range may end many mappings, each of which begins where the one before it ended.
  * Mappings of imported memory are not recorded: a range that has any is walked in the
- * steps in which mappings are aligned. While the driver is asked the records wait in
+ * steps in which mappings are aligned, and after many steps without a record the next one is
+ * looked for in the whole table. While the driver is asked the records wait in
  * vmm_unmapping, with the size of the memory, in units, as their flags where the mapping
  * was the last thing that held it. */
 static const uint64_t VMM_STEP = 2 << 20;
+enum { VMM_STEPS = 1024 };
 
 static struct alloc_table vmm_unmapping;
 
+/* The first record from one address on. */
+struct vmm_search {
+	uint64_t from, found;
+};
+
+static bool vmm_compare(struct alloc_record *r, void *arg)
+{
+	struct vmm_search *s = arg;
+	if (r->key >= s->from && r->key < s->found)
+		s->found = r->key;
+	return true;
+}
+
+/* vmm_walk runs step at each address of a range at which there may be a record of a table: step returns the size of the mapping there, or
+ * 0. */
+static void vmm_walk(struct alloc_table *t, CUdeviceptr at, uint64_t bytes, uint64_t (*step)(CUdeviceptr at, bool ended), bool ended)
+{
+	unsigned without = 0;
+	for (uint64_t done = 0; done < bytes;) {
+		uint64_t size = step(at + done, ended);
+		without = size ? 0 : without + 1;
+		done += size ? size : VMM_STEP;
+		if (without < VMM_STEPS || done >= bytes)
+			continue;
+		struct vmm_search s = {at + done, at + bytes};
+		alloc_table_sweep(t, vmm_compare, &s);
+		done = s.found - at;
+		without = 0;
+	}
+}
+
 /* vmm_unmap_begin moves the mapping at an address to vmm_unmapping, and returns its size. */
-static uint64_t vmm_unmap_begin(CUdeviceptr at)
+static uint64_t vmm_unmap_begin(CUdeviceptr at, bool ended)
 {
 	struct alloc_record m, r;
+	(void)ended;
 	if (!alloc_table_take(&vmm_mappings, at, &m))
-		return VMM_STEP;
+		return 0;
 	m.context = 0;
 	if (vmm_count(m.other, -VMM_MAPPING, &r) && r.other == 0) {
 		m.context = (uint32_t)units_for(r.bytes);
@@ -129,7 +163,7 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 {
 	struct alloc_record m;
 	if (!alloc_table_take(&vmm_unmapping, at, &m))
-		return VMM_STEP;
+		return 0;
 	if (ended) {
 		charge_return(m.device, RATION_DATA, (uint64_t)m.context * RATION_UNIT);
 	} else {
@@ -146,11 +180,9 @@ int cuMemUnmap(CUdeviceptr at, size_t bytes)
 	/* No address space is larger than 2^47 bytes: the driver will say so. */
 	if (!attach_on() || bytes > UINT64_C(1) << 47 || at + bytes < at)
 		return REAL(cuMemUnmap, at, bytes);
-	for (uint64_t done = 0; done < bytes;)
-		done += vmm_unmap_begin(at + done);
+	vmm_walk(&vmm_mappings, at, bytes, vmm_unmap_begin, false);
 	int result = REAL(cuMemUnmap, at, bytes);
-	for (uint64_t done = 0; done < bytes;)
-		done += vmm_unmap_end(at + done, result == CUDA_SUCCESS);
+	vmm_walk(&vmm_unmapping, at, bytes, vmm_unmap_end, result == CUDA_SUCCESS);
 	return result;
 }
 

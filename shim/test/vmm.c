@@ -1,4 +1,6 @@
 /* Virtual memory: given back at the last of references and mappings. */
+#include <time.h>
+
 #include "held.h"
 
 static const CUmemAllocationProp on_device = {
@@ -112,9 +114,33 @@ static void elsewhere(void)
 	SAME();
 }
 
+/* A range of all addresses that there can be, with one mapping far inside: it is found, and no time is spent on the
+ * steps between. */
+static void immense(void)
+{
+	CUmemGenericAllocationHandle h = make();
+	struct timespec t;
+	CUdeviceptr at;
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	int64_t before = t.tv_sec * 1000 + t.tv_nsec / 1000000;
+	CHECK(cuMemUnmap(at - (UINT64_C(1) << 40), UINT64_C(1) << 46) != CUDA_SUCCESS);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	CHECK(t.tv_sec * 1000 + t.tv_nsec / 1000000 - before < 1000);
+	SAME();
+	EQ(held(RATION_DATA), SIZE);
+	OK(cuMemUnmap(at, SIZE));
+	OK(cuMemRelease(h));
+	SAME();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, SIZE));
+}
+
 int main(void)
 {
 	start();
+	immense();
 	released_first();
 	unmapped_first();
 	retained();

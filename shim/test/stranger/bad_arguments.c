@@ -17,6 +17,8 @@ static const CUDA_ARRAY_DESCRIPTOR no_width = {0, 4096, CU_AD_FORMAT_FLOAT, 4};
 static const CUDA_ARRAY_DESCRIPTOR no_channels = {4096, 4096, CU_AD_FORMAT_FLOAT, 3};
 static const CUDA_ARRAY3D_DESCRIPTOR flat = {4096, 4096, 0, CU_AD_FORMAT_FLOAT, 3, 0};
 
+static const CUDA_ARRAY3D_DESCRIPTOR small = {1024, 1024, 0, CU_AD_FORMAT_FLOAT, 4, 0};
+
 /* Each has something wrong with it. */
 static CUresult call(int i)
 {
@@ -40,8 +42,25 @@ static CUresult call(int i)
 	case 16: return cuCtxCreate_v2(NULL, 0, 0);
 	case 17: return cuCtxCreate_v2(&context, 0, 99);
 	case 18: return cuGraphLaunch((CUgraphExec)0x77, NULL);
+	case 19: return cuMemAllocFromPoolAsync(&p, 40 * MIB, NULL, NULL);
+	case 20: return cuMipmappedArrayCreate(&mipmap, &small, 1000);
 	default: return CUDA_SUCCESS; /* the end */
 	}
+}
+
+/* Makes a context that has been destroyed current: it was so twice. */
+static void make_dead_current(void)
+{
+	OK(cuCtxCreate_v2(&context, 0, 0));
+	OK(cuCtxPushCurrent_v2(context));
+	OK(cuCtxDestroy_v2(context));
+}
+
+static void in_dead_context(void)
+{
+	EQ(cuMemAlloc_v2(&p, 10 * MIB), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	EQ(cuMemAllocAsync(&p, 40 * MIB, NULL), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	EQ(cuArrayCreate_v2(&array, &(CUDA_ARRAY_DESCRIPTOR){4096, 4096, CU_AD_FORMAT_FLOAT, 4}), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 int main(void)
@@ -51,9 +70,14 @@ int main(void)
 	start();
 	for (; (with_room[n] = call(n)) != CUDA_SUCCESS; n++)
 		CHECK(with_room[n] != CUDA_ERROR_OUT_OF_MEMORY);
-	EQ(n, 19);
+	EQ(n, 21);
 	SAME();
+	make_dead_current();
+	in_dead_context();
 	set_limit(0, region_used(region_here(), 0));
+	in_dead_context();
+	OK(cuCtxPopCurrent_v2(&context));
+	SAME();
 	for (int i = 0; i < n; i++) {
 		CUresult r = call(i);
 		if (r != with_room[i])

@@ -65,4 +65,30 @@ static void others_in_flight(const char *call, CUresult (*run)(struct task *))
 static void pool(void) { others_in_flight("cuMemAllocFromPoolAsync:before", allocate_async); }
 static void physical(void) { others_in_flight("cuMemCreate:before", create); }
 
-RUN_PARTS(true, {"in flight", in_flight}, {"pool", pool}, {"physical", physical})
+/* A module that was measured beside another one is charged for both. When the other one is unloaded, the module
+ * was charged too much, and not the context. */
+static CUresult load(struct task *t) { return cuModuleLoadData(&t->module, PTX(BIG_100M)); }
+
+static void module(void)
+{
+	struct task t = {.run = load};
+	CUmodule m;
+	CUcontext c = start();
+	set_limit(0, 1000 * MIB);
+	fakegpu_hold("cuModuleLoadData", 1);
+	task_begin(&t, c);
+	EQ(fakegpu_held("cuModuleLoadData", 1, LONG), 1);
+	OK(cuModuleLoadData(&m, PTX(BIG_100M)));
+	fakegpu_open("cuModuleLoadData");
+	JOIN(&t);
+	OK(t.result);
+	OK(cuModuleUnload(t.module));
+	later();
+	OK(cuCtxSynchronize());
+	EQ(held(RATION_CONTEXT), COST);
+	EQ(held(RATION_MODULE), 100 * MIB);
+	EQ(remembered_cost(), COST);
+	SAME();
+}
+
+RUN_PARTS(true, {"module", module}, {"in flight", in_flight}, {"pool", pool}, {"physical", physical})

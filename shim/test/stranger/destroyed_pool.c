@@ -10,11 +10,55 @@ static CUmemoryPool make(void)
 	return p;
 }
 
+static CUdeviceptr freed_by_waiting;
+
+static CUresult synchronises(struct task *t)
+{
+	(void)t;
+	return cuCtxSynchronize();
+}
+
+static CUresult frees(struct task *t)
+{
+	(void)t;
+	return cuMemFree_v2(freed_by_waiting);
+}
+
+/* A wait that has come to its end before the last of a destroyed pool is freed, and returns after that:
+ * it says nothing about that free. The next one does. */
+static void waited_before(CUcontext c, const char *call, CUresult (*wait)(struct task *t))
+{
+	struct task t = {.run = wait};
+	CUmemoryPool pool = make(), other = make();
+	CUdeviceptr p;
+	OK(cuMemAllocFromPoolAsync(&p, 300 * MIB, pool, NULL));
+	OK(cuMemAllocFromPoolAsync(&freed_by_waiting, 10 * MIB, other, NULL));
+	OK(cuMemPoolDestroy(pool));
+	fakegpu_hold(call, 1);
+	task_begin(&t, c);
+	task_settle(&t, call, 1);
+	OK(cuMemFreeAsync(p, NULL));
+	fakegpu_open(call);
+	JOIN(&t);
+	OK(t.result);
+	CHECK(truth(FAKEGPU_DATA) >= 300 * MIB); /* or this tests nothing */
+	CHECK(held(RATION_DATA) >= truth(FAKEGPU_DATA));
+	if (wait == synchronises)
+		OK(cuMemFree_v2(freed_by_waiting));
+	OK(cuCtxSynchronize());
+	OK(cuMemPoolDestroy(other));
+	OK(cuCtxSynchronize());
+	SAME();
+	EQ(held(RATION_DATA), 0);
+}
+
 int main(void)
 {
 	CUmemoryPool pool;
 	CUdeviceptr p, q;
-	start();
+	CUcontext c = start();
+	waited_before(c, "cuCtxSynchronize", synchronises);
+	waited_before(c, "cuMemFree", frees);
 	for (int waits = 0; waits < 2; waits++) {
 		pool = make();
 		OK(cuMemAllocFromPoolAsync(&p, 300 * MIB, pool, NULL));

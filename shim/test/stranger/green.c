@@ -37,6 +37,30 @@ static void last_holder(void)
 	BALANCED(0);
 }
 
+/* It is the job's first, of unknown cost, and the primary context outlives it. */
+static void first(void)
+{
+	CUcontext c, primary;
+	OK(cuInit(0));
+	CUgreenCtx g = green(&c);
+	OK(cuDevicePrimaryCtxRetain(&primary, 0));
+	OK(cuCtxSetCurrent(primary));
+	BALANCED(0);
+	OK(cuGreenCtxDestroy(g));
+	EQ(in_use(0), COST);
+	BALANCED(0);
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	EQ(in_use(0), 0);
+	BALANCED(0);
+}
+
+/* From here on the job knows what a context costs. */
+static void primary_alone(void)
+{
+	start();
+	EQ(remembered_cost(), COST);
+}
+
 /* The primary context was there before, and is the last to go. */
 static void outlived(void)
 {
@@ -153,4 +177,5 @@ static void orders(void)
 		fprintf(stderr, "by path %u\n", path - 1);
 }
 
-RUN_PARTS(true, {"last holder", last_holder}, {"outlived", outlived}, {"stack", stack}, {"refused", refused}, {"orders", orders})
+RUN_PARTS(false, {"first", first}, {"cost is known", primary_alone}, {"last holder", last_holder}, {"outlived", outlived}, {"stack", stack},
+	  {"refused", refused}, {"orders", orders})
