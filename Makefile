@@ -57,7 +57,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -118,10 +118,17 @@ lint-modules: build/staticcheck ## go vet and staticcheck for the modules of the
 	$(call lint-module,check/web,-mod=mod)
 lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
 
-test: generated lint models gpu-bundle ## everything that runs without a GPU: start here
-	@scripts/need valgrind eatmydata libjemalloc.so.2 unshare python3 jq
-	go test ./...
-	@set -e; for dir in $(NATIVE); do $(MAKE) --no-print-directory -j$(CORES) -C $$dir test; done
+# Each part prints a line, and its output goes to build/log. What takes minutes is in test-slow.
+MAKE_QUIET := $(MAKE) --no-print-directory
+test: ## everything that runs without a GPU in a few minutes: start here
+	@scripts/need spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
+	@scripts/steps $@ 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
+		'models=models/run' 'go=go test -short ./...' \
+		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test QUICK=1')
+
+test-slow: native ## what make test leaves out: larger models, random walks, tests of minutes
+	@scripts/need spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
+	@scripts/steps $@ 'models-full=models/run --full' 'go=go test ./...' 'shim=$(MAKE_QUIET) -j$(CORES) -C shim test'
 
 # What was there must be what make generate writes.
 .PHONY: generated
@@ -137,7 +144,7 @@ race: native ## the Go tests under the race detector, the C library under saniti
 # What is run of the tests in an emulator, which is ten times slower: all packages but those
 # that test the command line, screens and this repository; and of the tests of many
 # processes, with C and Go mixed, those that neither kill for minutes nor at every point.
-EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc reap region) $(addprefix ./check/,child observer procgroup workload) ./machine
+EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc region) $(addprefix ./check/,harness/... observer) ./machine
 EMULATED_NOT := Chaos|AtEveryPoint|ExactFill|LateReaper|RacingInitialisers|StartAndExitFast|/^(go|c|go\+c)$$
 
 # Whether this machine can execute programs for arm64: the kernel must let a namespace say so.
