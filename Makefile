@@ -137,7 +137,7 @@ race: native ## the Go tests under the race detector, the C library under saniti
 # What is run of the tests in an emulator, which is ten times slower: all packages but those
 # that test the command line, screens and this repository; and of the tests of many
 # processes, with C and Go mixed, those that neither kill for minutes nor at every point.
-EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc reap region) $(addprefix ./check/,child observer procgroup workload) ./machine
+EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc region) ./check/observer ./machine
 EMULATED_NOT := Chaos|AtEveryPoint|ExactFill|LateReaper|RacingInitialisers|StartAndExitFast|/^(go|c|go\+c)$$
 
 # Whether this machine can execute programs for arm64: the kernel must let a namespace say so.
@@ -156,7 +156,7 @@ emulated: export RATION_TEST_BUILD := $(CURDIR)/$(BUILD)
 emulated:
 	go test -short -count=1 -vet=off $(EMULATED)
 	go test -short -count=1 -vet=off ./internal/cli -run 'TestScripts/limit'
-	go test -short -count=1 -vet=off ./test -skip '$(EMULATED_NOT)'
+	go test -short -count=1 -vet=off ./check/processes -skip '$(EMULATED_NOT)'
 	@set -e; for dir in fakegpu shim; do $(MAKE) --no-print-directory -C $$dir test OUT=$(CURDIR)/$(BUILD); done
 
 stress: native ## the chaos tests for STRESS=10m
