@@ -163,7 +163,7 @@ emulated: export RATION_TEST_BUILD := $(CURDIR)/$(BUILD)
 emulated:
 	go test -short -count=1 -vet=off $(EMULATED)
 	go test -short -count=1 -vet=off ./internal/cli -run 'TestScripts/limit'
-	go test -short -count=1 -vet=off ./test -skip '$(EMULATED_NOT)'
+	go test -short -count=1 -vet=off ./check/processes -skip '$(EMULATED_NOT)'
 	@set -e; for dir in fakegpu shim; do $(MAKE) --no-print-directory -C $$dir test OUT=$(CURDIR)/$(BUILD); done
 
 stress: native ## the chaos tests for STRESS=10m

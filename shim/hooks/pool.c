@@ -131,21 +131,25 @@ void pool_trim(struct pool *p, uint64_t keep)
 	capture_restore(mode);
 }
 
-/* Release: pairs with pools_synchronised, which then finds what was freed. */
-void pool_expect_shrink(void) { __atomic_store_n(&pool_shrink_expected, 1, __ATOMIC_RELEASE); }
+void pool_expect_shrink(struct pool *p)
+{
+	/* Release: pairs with pools_synchronised, which then finds what was freed. */
+	__atomic_store_n(&p->shrinks, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&pool_shrink_expected, 1, __ATOMIC_RELEASE);
+}
 
 /* pool_check_reserve lets the next synchronisation look again at a pool that has more
  * than it handed out, and than it is to keep. No free need have come since the last one:
  * what was freed before may have waited for another stream, or come while that
  * synchronisation ended, and a pool may have grown by more than it needed. */
-static void pool_check_reserve(const struct pool *p)
+static void pool_check_reserve(struct pool *p)
 {
 	uint64_t seen = load_relaxed(&p->reserve.seen), threshold = 0;
-	if (__atomic_load_n(&pool_shrink_expected, __ATOMIC_RELAXED) || seen <= pool_whole_chunks(load_relaxed(&p->reserve.promised)))
+	if (__atomic_load_n(&p->shrinks, __ATOMIC_RELAXED) || seen <= pool_whole_chunks(load_relaxed(&p->reserve.promised)))
 		return;
 	pool_get_attribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
 	if (seen > threshold)
-		pool_expect_shrink();
+		pool_expect_shrink(p);
 }
 
 bool pool_update(struct pool *p)
@@ -154,7 +158,7 @@ bool pool_update(struct pool *p)
 		pool_trim(p, reserve_granted(&p->reserve));
 	bool done = reserve_look(&p->reserve);
 	if (unlikely(!done))
-		pool_expect_shrink();
+		pool_expect_shrink(p);
 	pool_check_reserve(p);
 	return done;
 }
@@ -214,7 +218,7 @@ static void pool_finish(struct pool *p, uint64_t since)
 	if (__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) != POOL_DESTROYED || __atomic_load_n(&p->reserve.promised, __ATOMIC_SEQ_CST))
 		return;
 	if (__atomic_load_n(&p->freed_at, __ATOMIC_SEQ_CST) > since) {
-		pool_expect_shrink(); /* at the next wait */
+		pool_expect_shrink(p); /* at the next wait */
 		return;
 	}
 	/* Of several threads one goes on: a pool that has nothing live stays so. */
@@ -236,7 +240,7 @@ void pool_destroyed(struct pool *p)
 	__atomic_store_n(&p->destroyed, POOL_ENDING, __ATOMIC_SEQ_CST);
 	pool_set_stamp(p);
 	__atomic_store_n(&p->destroyed, POOL_DESTROYED, __ATOMIC_SEQ_CST);
-	pool_expect_shrink();
+	pool_expect_shrink(p);
 	if (empty)
 		pool_finish(p, UINT64_MAX);
 }
@@ -250,8 +254,10 @@ void pools_synchronised(unsigned device, uint64_t since)
 	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++) {
 		struct pool *p = &pools[i];
-		if (device != RATION_DEVICES && pool_device(p) != device)
+		/* A context's end may make any pool of its device smaller; other waits only pools of which something was freed. */
+		if (device == RATION_DEVICES ? !__atomic_load_n(&p->shrinks, __ATOMIC_RELAXED) : pool_device(p) != device)
 			continue;
+		__atomic_exchange_n(&p->shrinks, 0, __ATOMIC_ACQUIRE);
 		if (pool_handle(p))
 			pool_look(p, false);
 		pool_finish(p, since);
@@ -263,8 +269,9 @@ uint16_t pool_number(const struct pool *p) { return (uint16_t)(p - pools + 1); }
 /* pool_forget counts an address as no longer live. */
 static void pool_forget(const struct alloc_record *r)
 {
-	reserve_unpromise(&pools[r->pool - 1].reserve, pool_whole_grains(r->bytes));
-	pool_expect_shrink();
+	struct pool *p = &pools[r->pool - 1];
+	reserve_unpromise(&p->reserve, pool_whole_grains(r->bytes));
+	pool_expect_shrink(p);
 }
 
 void pool_keep_address(const struct alloc_record *r)

@@ -62,6 +62,7 @@ struct pool {
 	bool managed;           /* of managed memory, which may be elsewhere; written before handle */
 	uint32_t in_pieces;     /* it grew although it had room, and was not trimmed since; atomic */
 	uint32_t destroyed;     /* enum pool_end, until pool_finish has freed the place; atomic */
+	uint32_t shrinks;       /* the next synchronisation may make it smaller; atomic */
 	uint64_t freed_at;      /* the stamp of the last free that no call has waited for, or of its destruction; atomic */
 };
 
@@ -112,8 +113,8 @@ bool pool_get_attribute(const struct pool *p, int which, uint64_t *value);
  * still be at work on stays. */
 void pool_trim(struct pool *p, uint64_t keep);
 
-/* pool_expect_shrink lets the next synchronisation look at the pools. */
-void pool_expect_shrink(void);
+/* pool_expect_shrink lets the next synchronisation look at a pool. */
+void pool_expect_shrink(struct pool *p);
 
 /* pool_update makes the charge what is reserved, after giving back what was not granted,
  * as far as the driver lets go of it by now. In a thread that uses the pool. */

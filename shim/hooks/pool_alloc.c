@@ -71,7 +71,7 @@ static void pool_undo(const struct pool_request *q, struct pool *p, uint64_t fou
 		;
 	pool_trim(p, left);
 	reserve_undone(&p->reserve, found, left);
-	pool_expect_shrink();
+	pool_expect_shrink(p);
 }
 
 /* pool_charge_found charges what the pool grew by beyond what was foreseen: what it had may
@@ -194,7 +194,7 @@ static int pool_request_from(const struct pool_request *q, struct pool *p, const
 	else
 		reserve_unpromise(r, bytes);
 	if (unlikely(load_relaxed(&r->seen) > seen))
-		pool_expect_shrink();
+		pool_expect_shrink(p);
 	return result;
 }
 

@@ -111,25 +111,22 @@ int cuMemPoolDestroy(CUmemoryPool handle)
 	return result;
 }
 
-static void pool_look_at_handle(CUmemoryPool handle)
-{
-	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
-	if (p)
-		pool_look(p, false);
-}
-
 int cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	int result = REAL(cuMemPoolTrimTo, pool, keep);
-	pool_look_at_handle(pool);
+	struct pool *p = pool && attach_on() ? pool_find(pool) : NULL;
+	if (p)
+		pool_look(p, false);
 	return result;
 }
 
 int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
 	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
-	if (attach_on())
-		pool_expect_shrink(); /* a lower threshold counts at the next synchronisation */
-	pool_look_at_handle(pool);
+	struct pool *p = pool && attach_on() ? pool_find(pool) : NULL;
+	if (p) {
+		pool_expect_shrink(p); /* a lower threshold counts at the next synchronisation */
+		pool_look(p, false);
+	}
 	return result;
 }

@@ -22,6 +22,11 @@ undefined) preload="$(gcc -print-file-name=libubsan.so) $lib" ;;
 esac
 export preload ASAN_OPTIONS="detect_leaks=0" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1"
 
+# How many seconds a program may take.
+seconds=120
+[ -z "${RATION_TEST_EMULATED:-}" ] || seconds=900
+[ -z "$san" ] || seconds=400
+
 passed=0
 failed=0
 # add NAME STATUS OUTPUT counts the line "NAME: n passed, m failed" of a test, and keeps what one
@@ -51,7 +56,7 @@ program() {
 		[ -f "$here/$1.env" ] && . "$here/$1.env"
 		# A thread that is cancelled inside a sanitizer leaves its locks held, or its stack marked.
 		[ -n "$san" ] && export RATION_TEST_WALK="$(printf %s "${RATION_TEST_WALK:-}" | sed 's/cancel,//')"
-		timeout $([ -n "$san" ] && echo 400 || echo 120) env LD_PRELOAD="${2:-$preload}" "$tests/$1" 2> "$work/stderr"
+		timeout $seconds env LD_PRELOAD="${2:-$preload}" "$tests/$1" 2> "$work/stderr"
 	)
 	status=$?
 	printf '%s\n' "$out"
