@@ -99,9 +99,9 @@ const (
 type Job struct {
 	Name     string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
 	Path     string    `json:"path"`            // of the region
-	Owner    string    `json:"owner"`           // user to whom the region belongs; the UID where that has no name
+	Owner    string    `json:"owner"`           // owner of the region; the UID if it has no name
 	UID      int       `json:"uid"`             // of the owner; -1 where that is not known
-	Launcher string    `json:"launcher"`        // user who launched it; empty where that is not known
+	Launcher string    `json:"launcher"`        // user that launched it; empty if that is not known
 	State    string    `json:"state"`           // Starting, Running, Idle or Ended, by the locks that its processes hold
 	Command  []string  `json:"command"`         // with its arguments; empty where that is not known. A long one is cut
 	Exit     *Exit     `json:"exit,omitempty"`  // how its command ended, where that is known

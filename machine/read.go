@@ -75,7 +75,7 @@ func readRegionAt(dir int, name, path string, p patience.Patience, keepers bool)
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
-		launch.Running = true // as this process is in it: no other finds a job there
+		launch.Running = true // this process is in it: no other one finds a job there
 	}
 	err := j.read(dir, name, p.Part(jobPatience), keepers)
 	if err != nil {
@@ -102,7 +102,7 @@ func (j *Job) read(dir int, name string, p patience.Patience, keepers bool) erro
 	if keepers {
 		j.addKeepers(r, forIdentities(p))
 	}
-	// Also by a process that the region does not show: a job must not hide by what it writes.
+	// A lock counts also if the region does not show its process: a job must not hide itself.
 	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {
 		j.State = Running
 	}
@@ -207,8 +207,8 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	}
 	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
 	p.Cgroup, p.Container = o.group, o.container
-	// Its own where the kernel says that; otherwise the one that it has from here. What the region
-	// says is only a claim.
+	// The kernel's word for its own PID or, if there is none, for the one seen from here. The region's is only a
+	// claim.
 	p.PID = cmp.Or(o.pid, slot.Seen)
 	// A program that reads its own job may have given itself another name there.
 	if slot.Seen != os.Getpid() && !proc.CalledBy(slot.Seen, slot.Name, o.name) {

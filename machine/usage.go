@@ -12,28 +12,25 @@ import (
 	"ration/internal/region"
 )
 
-// A device's ledger is one word, and each account is read in one piece, but they are read
-// one after the other. A look at a device is repeated until what is used is the sum of what
-// the processes hold: then it is one picture, of some instant. After so many looks the last
-// one stands, and the device is marked.
-const looks = 100
+// maxTries is how often a device is read until its use is the sum of what the processes hold, so that both are
+// of one instant: the ledger is one word, and each account is read in one piece, but one after the other.
+// After that the last result stands, and the device is marked (Device.Inexact).
+const maxTries = 100
 
-// A job that writes without pause, or that says what cannot be, is looked at for so long,
-// and all jobs together for so long, until each is looked at once: a job must not keep
-// those who look at others.
+// Bounds of the time for one job, and for all together, after which each is read once: a job that writes
+// without pause, or whose region contradicts itself, must not delay the others.
 const (
 	jobPatience = 200 * time.Millisecond
 	allPatience = 500 * time.Millisecond
-	// A few processes are confirmed in well under a millisecond.
+	// Asking the kernel for a few processes takes well under a millisecond.
 	identityPatience = 10 * time.Millisecond
 )
 
-// patienceForAll is how long all jobs together are looked at, from now on.
+// patienceForAll returns the time for all jobs together, from now on.
 func patienceForAll() patience.Patience { return patience.Real.For(allPatience) }
 
-// forIdentities is for how long the kernel is asked who a job's processes are, from now on: as
-// long as for a job where there is patience left for the look that begins, and otherwise a
-// moment, so that no job takes from others that their processes are confirmed.
+// forIdentities returns the time to ask the kernel for the identities of a job's processes, from now on: the
+// time of a job, or a moment if p is used up. So every job gets some.
 func forIdentities(p patience.Patience) patience.Patience {
 	if p.Left() {
 		return p.Again(jobPatience)
@@ -41,8 +38,7 @@ func forIdentities(p patience.Patience) patience.Patience {
 	return p.Again(identityPatience)
 }
 
-// until calls look until it agrees, at most so many times and while there is patience. It
-// returns whether it did.
+// until calls look until it agrees, at most so many times and while there is time. It returns whether it did.
 func until(p patience.Patience, most int, look func() (agrees bool, err error)) (bool, error) {
 	for n := 0; n < most && (n == 0 || p.Left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
@@ -56,9 +52,9 @@ func until(p patience.Patience, most int, look func() (agrees bool, err error)) 
 func (j *Job) readUsage(r *region.Region, p patience.Patience) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
-	// Processes that join or leave meanwhile are found by asking for all of them again,
-	// which asks the kernel as well: not as often.
-	opened := true // just now, and with it copied
+	// For processes that join or leave meanwhile all are asked for again. That asks the kernel too, so it is
+	// done less often.
+	opened := true // the region was just copied
 	_, err := until(p, 3, func() (bool, error) {
 		if err := refreshUnless(opened, r); err != nil {
 			return false, err
@@ -105,12 +101,11 @@ func refreshUnless(fresh bool, r *region.Region) error {
 	return r.Refresh()
 }
 
-// readDevice reads what is used of a device, and adds what each process holds of it. index
-// finds a process by its slot. What processes in ended held is free, though no process has
-// needed it yet.
+// readDevice reads the use of a device, and adds what each process holds of it. index has the processes by
+// their slots. What processes in ended held is free, though no process has needed it yet.
 func (j *Job) readDevice(r *region.Region, p patience.Patience, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
-	exact, err := until(p, looks, func() (agrees bool, err error) {
+	exact, err := until(p, maxTries, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
 		if err != nil {
 			return false, err
@@ -134,7 +129,7 @@ func (j *Job) readDevice(r *region.Region, p patience.Patience, device int, inde
 				}
 			}
 		}
-		*out = Device{Device: device, Used: used, Peak: max(peak, living)} // which is written a little later
+		*out = Device{Device: device, Used: used, Peak: max(peak, living)} // the peak is written a little later
 		return stable && sum == used, nil
 	})
 	if err != nil {
@@ -158,14 +153,14 @@ func (j *Job) readDevice(r *region.Region, p patience.Patience, device int, inde
 		return false, err
 	}
 	if out.Inexact && out.Total != 0 {
-		out.Used = min(out.Used, out.Total) // what is not even the sum of the accounts is no more than there is
+		out.Used = min(out.Used, out.Total)
 	}
 	uuid, err := r.UUID(device)
 	out.UUID = uuidText(uuid)
 	return exact, err
 }
 
-// addCompute adds shares and caps, and what each process has of them.
+// addCompute adds shares and caps, and each process's part of them.
 func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err error) {
 	now := monotonic()
 	for d := range devices {
@@ -193,8 +188,8 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 	return nil
 }
 
-// readProcesses lists who has a slot, and finds them by their slots. Those that left, and
-// whose slots no process has needed yet, are ended, and not in the list.
+// readProcesses lists the processes that have a slot, with an index by slot. Processes that left, and whose slots
+// no process has needed yet, are in ended and not in the list.
 func readProcesses(r *region.Region, patient patience.Patience) (out []Process, index map[int]int, ended map[int]bool, err error) {
 	r.SetAskPatience(patient.Left)
 	all, err := r.Processes()
@@ -217,7 +212,7 @@ func readProcesses(r *region.Region, patient patience.Patience) (out []Process, 
 			asked.ask(p.Seen)
 		}
 	}
-	r.AskAgain() // after all have been asked for: a PID may have been given to another process
+	r.AskAgain() // after that, as a PID may have been given to another process
 	for i, p := range all {
 		out[i].identify(r, p, asked)
 	}
@@ -225,8 +220,8 @@ func readProcesses(r *region.Region, patient patience.Patience) (out []Process, 
 	return out, index, ended, nil
 }
 
-// addKeepers says who has the files of processes that are ending. That is to ask for the mappings of
-// every process of the machine: with thousands it takes a hundred times as long as all the rest.
+// addKeepers adds which processes keep the files of those that are ending. It reads the mappings of every
+// process of the machine: with thousands of them it takes a hundred times as long as all the rest.
 func (j *Job) addKeepers(r *region.Region, patient patience.Patience) {
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.State == Ending {
@@ -235,7 +230,7 @@ func (j *Job) addKeepers(r *region.Region, patient patience.Patience) {
 	}
 }
 
-// addParents says which processes were started by others of the job.
+// addParents adds which processes were started by others of the job.
 func addParents(all []Process) {
 	if len(all) < 2 {
 		return
@@ -261,7 +256,7 @@ func addParents(all []Process) {
 	}
 }
 
-// uuidText renders a UUID as the driver does, or "" for none.
+// uuidText renders a UUID as the driver does; "" for none.
 func uuidText(words [2]uint64) string {
 	if words == [2]uint64{} {
 		return ""

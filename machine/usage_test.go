@@ -28,14 +28,14 @@ func TestUntil(t *testing.T) {
 	}{
 		{"at once", func(int) (bool, error) { return true, nil }, true, 1, nil},
 		{"at the third", func(n int) (bool, error) { return n == 3, nil }, true, 3, nil},
-		{"at the last", func(n int) (bool, error) { return n == looks, nil }, true, looks, nil},
-		{"never", func(int) (bool, error) { return false, nil }, false, looks, nil},
+		{"at the last", func(n int) (bool, error) { return n == maxTries, nil }, true, maxTries, nil},
+		{"never", func(int) (bool, error) { return false, nil }, false, maxTries, nil},
 		{"an error", func(int) (bool, error) { return false, broken }, false, 1, broken},
 	} {
 		looked := 0
-		exact, err := until(patience.Real.For(time.Hour), looks, func() (bool, error) { looked++; return c.look(looked) })
+		exact, err := until(patience.Real.For(time.Hour), maxTries, func() (bool, error) { looked++; return c.look(looked) })
 		if exact != c.exact || looked != c.looked || !errors.Is(err, c.err) {
-			t.Errorf("%s: %v after %d looks, %v", c.name, exact, looked, err)
+			t.Errorf("%s: %v after %d maxTries, %v", c.name, exact, looked, err)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestPatienceWithOneJob(t *testing.T) {
 	}
 	clock.step = 0
 	j, err = readRegion(path, patience.Clock{Now: clock.now}.For(allPatience))
-	if err != nil || j.Reads.Reads != 3*looks*abi.Devices {
+	if err != nil || j.Reads.Reads != 3*maxTries*abi.Devices {
 		t.Errorf("with patience: looked %d times, %v", j.Reads.Reads, err)
 	}
 }

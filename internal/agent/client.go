@@ -22,33 +22,33 @@ import (
 	"ration/machine"
 )
 
-// ErrNone is returned where there is no agent that can be believed.
+// ErrNone is returned if there is no agent of root or of this user.
 var ErrNone = errors.New("there is no agent")
 
-// ErrVersion is returned by an agent that does not know the question: it is of an earlier version.
+// ErrVersion is returned if the agent does not know the request: it is of an earlier version.
 var ErrVersion = errors.New("the agent is of an earlier version (start it again)")
 
-// ErrSilent is returned where an agent does not answer in time: it is stopped, hangs, or the machine is
-// busier than a command waits for.
+// ErrSilent is returned if an agent does not answer in time: it is stopped, hangs, or the machine is very
+// busy.
 var ErrSilent = errors.New("the agent does not answer")
 
-// How long a client waits for an agent, whatever it asks. All commands can do without.
+// How long a client waits for an agent. All commands work without one.
 const (
 	dialTimeout = 200 * time.Millisecond
-	// patience is for an answer, whole; of a stream for its first line.
+	// patience is for a whole answer, and for the first line of a stream.
 	patience = time.Second
-	// silence is for each line of a stream after that.
+	// silence is for each further line of a stream.
 	silence   = 3 * aliveInterval
 	maxAnswer = 64 << 20
-	// Rest is for how long one that did not answer is left alone by who asks again and again.
+	// Rest is how long a command that asks again and again waits after an agent did not answer.
 	Rest = 10 * time.Second
 )
 
 // rootFolder is where root's agent has its socket.
 const rootFolder = "/run/ration"
 
-// Sockets returns where an agent may be: root's, which sees the whole machine, and this user's
-// own.
+// Sockets returns the paths of the sockets of root's agent, which sees the whole machine, and of this
+// user's own.
 func Sockets() []string {
 	own := filepath.Join(job.Folder(), job.AgentSocket)
 	if os.Getenv(job.EnvFolder) != "" || job.Folder() == rootFolder {
@@ -57,9 +57,9 @@ func Sockets() []string {
 	return []string{filepath.Join(rootFolder, job.AgentSocket), own}
 }
 
-// Client asks an agent. It is believed only if it is root's or this user's: the socket's file is, and
-// the process that listens, by the kernel's word. Where systemd passes the socket, that is systemd, which
-// gives it to nobody but the agent's unit.
+// Client asks an agent of root or of this user. The socket's file and the listening process must belong to
+// one of the two, by the kernel's word. Where systemd made the socket, the listening process is systemd,
+// which passes it only to the agent's unit.
 type Client struct {
 	path    string
 	http    *http.Client
@@ -68,8 +68,7 @@ type Client struct {
 	patience, silence time.Duration
 }
 
-// Version returns the version of ration of which the agent is, by its last answer; empty where it does
-// not say, as those before 0.2 do not.
+// Version returns the agent's version by its last answer; empty for agents before 0.2, which do not say.
 func (c *Client) Version() string {
 	if v := c.version.Load(); v != nil {
 		return *v
@@ -77,7 +76,7 @@ func (c *Client) Version() string {
 	return ""
 }
 
-// Find returns a client of the first agent that there is, or ErrNone.
+// Find returns a client of the first agent that listens, or ErrNone.
 func Find() (*Client, error) {
 	for _, path := range Sockets() {
 		c, err := dial(path)
@@ -96,7 +95,7 @@ func NewClient(path string) *Client {
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(path) }}}}
 }
 
-// dial connects to a socket of root's or of this user's.
+// dial connects to a socket of root or of this user.
 func dial(path string) (net.Conn, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -119,12 +118,12 @@ func dial(path string) (net.Conn, error) {
 
 func believed(uid int) bool { return uid == 0 || uid == os.Geteuid() }
 
-// Machine returns the machine as the agent last saw it, and as this user may.
+// Machine returns the latest snapshot, as far as this user may see it.
 func (c *Client) Machine() (m machine.Machine, err error) {
 	return m, c.get("/v1/machine", &m)
 }
 
-// History returns what was in the last minutes.
+// History returns the last minutes.
 func (c *Client) History() (h node.History, err error) {
 	return h, c.get("/v1/history", &h)
 }
@@ -138,9 +137,8 @@ func (c *Client) get(path string, out any) error {
 	})
 }
 
-// ask asks, and has the answer read. It is the one place that knows for how long that may take: an
-// answer is whole within the client's patience, and a stream has had its first line, at which and at
-// each line after it read calls alive.
+// ask sends a request and calls read with the answer. An answer must be whole, and a stream have its first
+// line, within the client's patience. For a stream read calls alive at each line.
 func (c *Client) ask(ctx context.Context, path string, stream bool, read func(body io.Reader, alive func()) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -184,8 +182,8 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	return answer.Body, nil
 }
 
-// Events calls visit for the events that the agent has kept and, where follow is set, for those
-// that happen, until the context ends, visit returns an error, or the agent is silent (ErrSilent).
+// Events calls visit for the events that the agent keeps and, with follow, for those that happen, until the
+// context ends, visit returns an error, or the agent is silent (ErrSilent).
 func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Event) error) error {
 	path := "/v1/events"
 	if follow {
@@ -209,7 +207,7 @@ func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Eve
 	})
 }
 
-// scanLines returns the lines of a stream. What comes without its end is none: the stream was cut.
+// scanLines returns the lines of a stream, without a last one that was cut.
 func scanLines(body io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxAnswer)

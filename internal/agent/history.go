@@ -8,8 +8,8 @@ import (
 	"ration/machine"
 )
 
-// The history is bounded: 15 minutes, a value every five seconds, of no more than maxHistory jobs'
-// devices. That is 180 values of four kinds for each, 3 MiB at most.
+// The history has 15 minutes, a value every five seconds, of at most maxHistory devices of jobs. That is 180
+// values of four kinds for each, 3 MiB at most.
 const (
 	historyInterval = 5 * time.Second
 	historyLength   = 180
@@ -21,7 +21,7 @@ type historyKey struct {
 	device int
 }
 
-// jobSeries is the values of one job and device; those before it was there are missing.
+// jobSeries is the values of one device of a job.
 type jobSeries struct {
 	of      node.JobHistory // without values
 	account int             // by which it counts
@@ -39,7 +39,7 @@ type deviceSeries struct {
 	values []deviceValue
 }
 
-// history is what was, in a ring.
+// history keeps the values of the last minutes.
 type history struct {
 	mu      sync.Mutex
 	last    time.Time
@@ -53,7 +53,7 @@ func newHistory() *history {
 	return &history{jobs: map[historyKey]*jobSeries{}, devices: map[int]*deviceSeries{}}
 }
 
-// add adds the values of a time, if the last were of long enough ago.
+// add adds the values of a time, if the last ones are old enough.
 func (h *history) add(m *machine.Machine, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +71,7 @@ func (h *history) add(m *machine.Machine, now time.Time) {
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		s := h.devices[g.Device]
-		if s == nil || s.first+len(s.values) != number { // with a gap it begins anew
+		if s == nil || s.first+len(s.values) != number { // after a gap it begins anew
 			s = &deviceSeries{first: number}
 			h.devices[g.Device] = s
 		}
@@ -93,7 +93,7 @@ func (h *history) addJob(j *machine.Job, number int) {
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		if d.Used == 0 && d.Peak == 0 && d.Refused == 0 {
-			continue // a limit for a device that there need not be
+			continue // it has a limit, and the device may not exist
 		}
 		key := historyKey{j.ID(), d.Device}
 		s := h.jobs[key]
@@ -112,8 +112,8 @@ func (h *history) addJob(j *machine.Job, number int) {
 	}
 }
 
-// makeRoom forgets a series of the user who has most of them, the one that began last, for one of a
-// user who has fewer, and reports whether it did: one user's jobs leave room for those of others.
+// makeRoom drops the newest series of the account that has most, if account has fewer, and reports whether
+// it did: no user's jobs take all the room.
 func (h *history) makeRoom(account int) bool {
 	byUser := map[int]int{}
 	for _, s := range h.jobs {
@@ -133,7 +133,7 @@ func (h *history) makeRoom(account int) bool {
 	return true
 }
 
-// forget forgets values that are older than the times.
+// forget drops values that are older than the times.
 func (h *history) forget() {
 	for key, s := range h.jobs {
 		if over := h.first - s.first; over >= len(s.values) {
@@ -151,7 +151,7 @@ func (h *history) forget() {
 	}
 }
 
-// read returns it, with the jobs for which visible returns true.
+// read returns the history, with the jobs of users for which visible returns true.
 func (h *history) read(visible func(uid int) bool) node.History {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,11 +16,10 @@ import (
 // firstPassed is the first descriptor that systemd passes.
 const firstPassed = 3
 
-// passedSocket returns the listening socket that systemd has passed to this process
-// (sd_listen_fds(3)), or nil where it has passed none. It must be the one at path: clients look for
-// no other. systemd made the file and keeps the socket open: the file is not removed when the
-// listener is closed, and who connects afterwards waits for the next agent. Children are told
-// nothing of it.
+// passedSocket returns the listening socket that systemd has passed to this process (sd_listen_fds(3)), or
+// nil if there is none. It must be the one at path: clients use no other. systemd made the file and keeps
+// the socket open: closing the listener does not remove the file, and clients that connect afterwards wait
+// for the next agent. It removes the variables, so that child processes do not see them.
 func passedSocket(path string) (*net.UnixListener, error) {
 	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
@@ -29,7 +28,7 @@ func passedSocket(path string) (*net.UnixListener, error) {
 		}
 	}
 	if pid != strconv.Itoa(os.Getpid()) || count == "0" {
-		return nil, nil // for another process, whose environment this one has
+		return nil, nil // for another process, from which this one has inherited the variables
 	}
 	if count != "1" {
 		return nil, fmt.Errorf("taking the socket from systemd: LISTEN_FDS=%q: the agent takes one socket (ration-agent.socket has one ListenStream)", count)
@@ -45,7 +44,7 @@ func passedSocket(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// listenerOf returns the listener of a descriptor, which it closes: the listener has its own.
+// listenerOf returns a listener with a copy of a descriptor, which it closes.
 func listenerOf(fd int, path string) (*net.UnixListener, error) {
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
@@ -56,8 +55,8 @@ func listenerOf(fd int, path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// ListenAt returns the socket of the agent of a folder, which a parent has claimed and handed on as a
-// descriptor. The parent removes its file.
+// ListenAt returns the agent's socket of a folder from a descriptor that the parent process has passed. The
+// parent removes the file.
 func ListenAt(fd int, folder string) (net.Listener, error) {
 	path := filepath.Join(folder, job.AgentSocket)
 	unix.CloseOnExec(fd)
@@ -71,7 +70,7 @@ func ListenAt(fd int, folder string) (net.Listener, error) {
 	return newListener(l), nil
 }
 
-// checkPassed says what is wrong with a socket that should listen at path.
+// checkPassed returns what is wrong with a socket that should listen at path.
 func checkPassed(fd int, path string) error {
 	for _, option := range []struct {
 		name, want int
@@ -109,6 +108,6 @@ func isListening(path string) bool {
 	if err == nil {
 		_ = c.Close()
 	}
-	// EAGAIN: there is no room for another who waits.
+	// EAGAIN: a process listens, and its queue is full.
 	return err == nil || errors.Is(err, unix.EAGAIN)
 }

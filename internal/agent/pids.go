@@ -11,11 +11,11 @@ import (
 	"ration/machine"
 )
 
-// maxPIDs bounds how many processes are waited for, and so does a quarter of the descriptors that
-// this process may open. Of others it is noticed at the next look that they have ended.
+// maxPIDs bounds how many processes are watched, and so does a quarter of this process's file limit. The end
+// of other processes is noticed by the next scan.
 const maxPIDs = 8192
 
-// pidWatch tells when processes of jobs have ended.
+// pidWatch reports the ends of processes of jobs.
 type pidWatch struct {
 	hint  func(folder string)
 	epoll int
@@ -27,7 +27,7 @@ type pidWatch struct {
 	open   map[int]*ending // by PID
 }
 
-// ending is a process whose end is waited for.
+// ending is a process that is watched.
 type ending struct {
 	fd     int
 	folder string // of its job
@@ -51,7 +51,7 @@ func newPIDWatch(hint func(string)) (*pidWatch, error) {
 	return &pidWatch{most: int(min(maxPIDs, files.Cur/4)), hint: hint, epoll: epoll, stop: stop, open: map[int]*ending{}}, nil
 }
 
-// set sets whose processes are waited for: those that the kernel confirms.
+// set sets the jobs whose verified processes are watched.
 func (w *pidWatch) set(jobs []machine.Job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,9 +62,9 @@ func (w *pidWatch) set(jobs []machine.Job) {
 	for i := range jobs {
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
-			pid := cmp.Or(p.HostPID, p.PID) // in a container the host's is not known, and the process's own is the same to its neighbours
+			pid := cmp.Or(p.HostPID, p.PID) // in a container the host PID is not known, and neighbours see the process's own
 			if w.open[pid] != nil {
-				wanted[pid] = true // also when it has no lock any more: it may not have ended yet
+				wanted[pid] = true // also without a lock: it may not have ended yet
 				continue
 			}
 			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= w.most {
@@ -85,7 +85,7 @@ func (w *pidWatch) set(jobs []machine.Job) {
 func (w *pidWatch) add(pid int, folder string) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // it has ended, which the next look notices; or the kernel is older than 5.3
+		return // it has ended, which the next scan notices; or the kernel is older than 5.3
 	}
 	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pid)}); err != nil {
 		_ = unix.Close(fd)
@@ -94,7 +94,7 @@ func (w *pidWatch) add(pid int, folder string) {
 	w.open[pid] = &ending{fd, folder}
 }
 
-// run hands on which jobs have lost a process, until close.
+// run calls hint with the folder of each job that loses a process, until close.
 func (w *pidWatch) run() {
 	events := make([]unix.EpollEvent, 64)
 	for {

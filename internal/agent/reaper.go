@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	reapTimeout = 5 * time.Second // after which a process that reaps is ended
+	reapTimeout = 5 * time.Second // after which ration reap is killed
 	maxReaping  = privsep.MaxReaping
 	maxReapJobs = privsep.MaxPaths
-	// reapRest is how long there is none for a user after one: so many times as long as it took,
-	// which is about 10 ms, and maxReapRest at most, on a machine that is busy, unless it had to be ended. After a quiet moment
-	// a user has reapAhead of that in hand: processes are often killed one after the other.
+	// After a ration reap, its user gets no other for reapRest times as long as it took, which is about
+	// 10 ms, and for maxReapRest at most, unless it had to be killed. After a quiet moment a user may use
+	// reapAhead of that at once: processes are often killed one after the other.
 	reapRest    = 10
 	maxReapRest = time.Second / 2
 	reapAhead   = 2 * time.Second
-	// After a try that left dead processes, a job is left alone for so long, and twice as long
-	// each time: its region is one that its user does not reap either.
+	// If dead processes are left, the job is tried again after firstRetry, and then after twice as long each
+	// time.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// reaper has what dead processes hold returned to their jobs. Who maps a region follows what it
-// says; so this is done by a process of the user to whom the region belongs, which that user
-// could start as well.
+// reaper has what dead processes hold returned to their jobs. A process that maps a region follows what the
+// region says, so the region's own user runs it, and could start it as well.
 type reaper struct {
 	do   func(ctx context.Context, paths []string, uid int) error
 	hint func(folder string)
@@ -41,16 +40,16 @@ type reaper struct {
 	wait   sync.WaitGroup
 
 	mu    sync.Mutex
-	busy  map[int]bool      // by account: a process is under way
-	due   map[int]time.Time // by account: not before; of less than reapAhead ago, what is in hand
-	tried map[string]retry  // by path of jobs that had dead processes at the last look
+	busy  map[int]bool      // by account: ration reap runs
+	due   map[int]time.Time // by account: no other before
+	tried map[string]retry  // by path, of jobs with dead processes at the last scan
 	ended map[string]bool   // by folder of such jobs: a process has ended since the last try began
 
-	again   *time.Timer // for what has to wait
+	again   *time.Timer // for jobs that have to wait
 	againAt time.Time
 }
 
-// retry is when a job may be tried again.
+// retry says when a job may be tried again.
 type retry struct {
 	dead string // which processes were dead
 	due  time.Time
@@ -62,7 +61,7 @@ func newReaper(do func(context.Context, []string, int) error, hint func(string),
 	return &reaper{do: do, hint: hint, log: log, ctx: ctx, cancel: cancel, busy: map[int]bool{}, due: map[int]time.Time{}, tried: map[string]retry{}, ended: map[string]bool{}}
 }
 
-// reap begins for the jobs that have dead processes, and does not wait.
+// reap starts ration reap for jobs with dead processes, and does not wait for it.
 func (r *reaper) reap(jobs []machine.Job) {
 	if r.do == nil {
 		return
@@ -74,7 +73,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 	for i := range jobs {
 		j := &jobs[i]
 		if j.Name == "" || j.UID < 0 || j.Error != "" {
-			continue // without a name its path is one of another place, such as a container
+			continue // a job without a name is elsewhere, such as in a container
 		}
 		t := r.tried[j.Path]
 		switch which := deadOf(j); which {
@@ -101,7 +100,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 			r.wakeIn(wait)
 		} else if !r.busy[account] && len(r.busy) < maxReaping {
 			r.begin(paths, uid)
-		} // otherwise when one of those ends
+		} // otherwise when one of those has ended
 	}
 	for account, due := range r.due {
 		if now.Sub(due) > reapAhead {
@@ -110,17 +109,17 @@ func (r *reaper) reap(jobs []machine.Job) {
 	}
 }
 
-// hasEnded says that a process of the job in a folder has ended. One that is dead by its locks is not yet, where
-// the driver takes its time to take back what it held: a try before that has returned nothing.
+// hasEnded says that a process of the job in a folder has ended. A process that is dead by its locks may still
+// be ending, while the driver frees its memory: a try before that has returned nothing.
 func (r *reaper) hasEnded(folder string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.do != nil { // otherwise nobody takes it out
+	if r.do != nil { // otherwise nothing removes it
 		r.ended[folder] = true
 	}
 }
 
-// wakeIn makes the agent look after a while. The lock is held.
+// wakeIn makes the agent scan after a while. The lock is held.
 func (r *reaper) wakeIn(wait time.Duration) {
 	at := time.Now().Add(wait)
 	if r.again != nil {
@@ -132,7 +131,7 @@ func (r *reaper) wakeIn(wait time.Duration) {
 	r.again, r.againAt = time.AfterFunc(wait, func() { r.hint("") }), at
 }
 
-// deadOf says which processes of a job are dead, or "".
+// deadOf identifies the dead processes of a job; "" for none.
 func deadOf(j *machine.Job) string {
 	var out strings.Builder
 	for i := range j.Processes {
@@ -143,7 +142,7 @@ func deadOf(j *machine.Job) string {
 	return out.String()
 }
 
-// begin begins for jobs of one user. The lock is held.
+// begin starts ration reap for jobs of one user. The lock is held.
 func (r *reaper) begin(paths []string, uid int) {
 	account := accountOf(uid)
 	r.busy[account] = true
@@ -160,7 +159,7 @@ func (r *reaper) begin(paths []string, uid int) {
 		delete(r.busy, account)
 		r.due[account] = reapDueAfter(r.due[account], now, now.Sub(began))
 		news := false
-		for _, path := range paths { // if they have dead processes then, that is
+		for _, path := range paths { // for the case that dead processes are left
 			t := r.tried[path]
 			news = news || t.wait == 0
 			t.wait = min(max(2*t.wait, firstRetry), lastRetry)
@@ -177,9 +176,9 @@ func (r *reaper) begin(paths []string, uid int) {
 	})
 }
 
-// reapDueAfter returns when there may be another for a user who was due at a time, after one that ended
-// now and took so long. One that had to be ended was stopped by its user, or its region does not
-// answer: it took a place from others all the while, so it rests for as long as the share says.
+// reapDueAfter returns when a user may have another ration reap, after one that was due at a time and took so
+// long. One that had to be killed was stopped by its user, or its region did not answer: as it took a place
+// from others all that time, its rest has no upper bound.
 func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
 	rest := reapRest * took
 	if took < reapTimeout {
@@ -191,7 +190,7 @@ func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
 	return due.Add(rest)
 }
 
-// close ends those that are under way: half done is as good as not begun.
+// close kills those that run: half done is as good as not started.
 func (r *reaper) close() {
 	r.cancel()
 	r.wait.Wait()

@@ -45,9 +45,8 @@ type peer struct {
 
 type peerKey struct{}
 
-// Listen returns the agent's socket in a folder of jobs: the one that systemd has passed, or one that it
-// makes. release closes it, and removes it if it was made here. Until then no other agent serves that
-// folder.
+// Listen returns the agent's socket in a folder of jobs: the one that systemd has passed, or a new one.
+// release closes it, and removes a new one. Until then no other agent serves that folder.
 func Listen(folder string) (l net.Listener, release func(), err error) {
 	c, err := ClaimFolder(folder)
 	if err != nil {
@@ -59,19 +58,19 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 // Claim is the right to be the agent of a folder of jobs.
 type Claim struct {
 	Socket *net.UnixListener
-	Lock   *os.File // has the lock, which lasts until all processes that have it have closed it
+	Lock   *os.File // has the lock, until all processes that have the file open have closed it
 }
 
 // Listener returns a listener at the claim's socket.
 func (c *Claim) Listener() net.Listener { return newListener(c.Socket) }
 
-// Release closes the socket, and removes it if it was made here.
+// Release closes the socket, and removes it if it is new.
 func (c *Claim) Release() { _, _ = c.Socket.Close(), c.Lock.Close() }
 
-// ClaimFolder is Listen for a process that need not answer itself.
+// ClaimFolder is Listen for a process that hands the socket on.
 func ClaimFolder(folder string) (c *Claim, err error) {
 	path := filepath.Join(folder, job.AgentSocket)
-	passed, err := passedSocket(path) // first: its variables are for nobody else
+	passed, err := passedSocket(path) // first, as it removes the variables
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +105,9 @@ func newListener(socket net.Listener) net.Listener {
 	return connlimit.Listen(socket, connlimit.New(maxConnsOfUser, maxConns))
 }
 
-// makeSocket makes a socket at path, in place of that of an agent that was killed. The caller has the lock.
+// makeSocket makes a socket at path, and replaces one that a killed agent left. The caller has the lock.
 func makeSocket(path string) (*net.UnixListener, error) {
-	if isListening(path) { // systemd does, for an agent that it will start: clients would be lost to it
+	if isListening(path) { // systemd, for an agent that it will start: that one would get no clients
 		return nil, fmt.Errorf("making the agent's socket: %s: %w, or systemd listens for one (systemctl start ration-agent)", path, ErrRunning)
 	}
 	_ = os.Remove(path)
@@ -116,7 +115,7 @@ func makeSocket(path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the agent's socket: %w", err)
 	}
-	// All may ask: what they are told depends on who they are.
+	// Every user may ask. The answer depends on the user.
 	mode := os.FileMode(0o600)
 	if os.Geteuid() == 0 {
 		mode = 0o666
@@ -128,8 +127,8 @@ func makeSocket(path string) (*net.UnixListener, error) {
 	return socket, nil
 }
 
-// Serve answers on the socket and, if the options say so, to Prometheus, until the context ends.
-// Who asks before the first look waits for it: systemd starts an agent because somebody asks.
+// Serve answers on the socket and, if the options say so, to Prometheus, until the context ends. Requests
+// before the first scan wait for it: systemd starts an agent because of a request.
 func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
@@ -159,7 +158,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}}
 	failed := make(chan error, 2)
 	servers := []*http.Server{api}
-	accepted := make(chan struct{}) // closed when the socket's server accepts no more
+	accepted := make(chan struct{}) // closed when the socket's server has stopped accepting connections
 	go func() {
 		err := api.Serve(socket)
 		close(accepted)
@@ -186,8 +185,8 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 	case <-ctx.Done():
 	}
-	// A server knows its connections when it has ended to accept them, and not before: one that is between the
-	// two when Shutdown looks would be dropped without an answer.
+	// A server knows all its connections only after it has stopped accepting them: Shutdown would drop one that
+	// was just accepted without an answer.
 	_ = socket.Close()
 	<-accepted
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -200,11 +199,11 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	return nil
 }
 
-// portAgain is how often an address is tried that another process has. Tests set it.
+// portAgain is how often an address is tried that another process uses. Tests set it.
 var portAgain = 5 * time.Second
 
-// servePublic serves what everybody may know. Every user of the machine can have the port before the
-// agent, so that without it, where l is nil, all else goes on: it is tried again and again.
+// servePublic serves what everybody may know. Any user of the machine can take the port before the agent: then
+// l is nil, all else goes on, and the port is tried again and again.
 func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.Listener) error {
 	for told := false; l == nil; told = true {
 		if !told {
@@ -222,19 +221,19 @@ func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.List
 	}
 	server.Handler = a.afterLook(a.publicHandler(l.Addr()))
 	connlimit.Attach(server)
-	server.SetKeepAlivesEnabled(false) // so that nobody keeps one
+	server.SetKeepAlivesEnabled(false) // so that no client keeps a connection
 	a.opts.Log.Info("serving metrics", "address", l.Addr().String())
 	return server.Serve(connlimit.NewEvicting(l, maxPublic)) // every user of the machine can connect
 }
 
-// afterLook returns a handler whose requests wait until the agent has looked once.
+// afterLook returns a handler whose requests wait for the first scan.
 func (a *Agent) afterLook(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-a.looked:
 		case <-r.Context().Done():
 			select {
-			case <-a.looked: // it ends: who has asked by now is answered
+			case <-a.looked: // the agent ends, and answers the requests that it has
 			default:
 				return
 			}
@@ -243,7 +242,7 @@ func (a *Agent) afterLook(next http.Handler) http.Handler {
 	})
 }
 
-// publicHandler serves what everybody may know: every user of the machine can reach the port.
+// publicHandler serves what everybody may know.
 func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics}),
@@ -264,7 +263,7 @@ func isLoopback(at net.Addr) bool {
 	return is && tcp.IP.IsLoopback()
 }
 
-// askerOf returns who asks.
+// askerOf returns the client of a request.
 func askerOf(r *http.Request) peer {
 	p, known := r.Context().Value(peerKey{}).(peer)
 	if !known {
@@ -273,8 +272,8 @@ func askerOf(r *http.Request) peer {
 	return p
 }
 
-// answer makes an answer in the asker's turn, and writes it after that: a client that does not read it keeps
-// no other one waiting.
+// answer makes an answer in the user's turn and writes it afterwards, so that a client that does not read
+// delays no other request of its user.
 func (p peer) answer(w io.Writer, make func(out io.Writer) error) error {
 	var out bytes.Buffer
 	var err error

@@ -9,16 +9,15 @@ import (
 	"ration/machine"
 )
 
-// Totals adds to what an ordinary user sees of the machine what an agent of the whole machine says:
-// what all users' jobs have of each device. It is not for use by several goroutines at once. Its
-// zero value is ready.
+// Totals adds what all users' jobs have of each device to the machine of an ordinary user, from an agent that
+// sees the whole machine. One goroutine may use it. Its zero value is ready.
 type Totals struct{ rest time.Time }
 
-// Add adds it. Without an agent, or with one that does not answer, all stays as it is; the error is
-// ErrSilent where one was asked now, and did not.
+// Add adds the totals. Without an agent that answers, it changes nothing; the error is ErrSilent if one was
+// asked now and did not answer.
 func (t *Totals) Add(m *machine.Machine) error {
 	if job.AllUsers() || t.Resting() {
-		return nil // this process sees as much, or is not to wait once more
+		return nil // this process sees as much, or has waited a moment ago
 	}
 	c, err := Find()
 	if err != nil {
@@ -33,10 +32,10 @@ func (t *Totals) Add(m *machine.Machine) error {
 	return nil
 }
 
-// Resting reports whether the agent is left alone, as it has not answered.
+// Resting reports whether the agent has not answered lately, and is not asked.
 func (t *Totals) Resting() bool { return time.Now().Before(t.rest) }
 
-// onlySilent returns ErrSilent if an error says so. Any other is of no use to a command, which does
+// onlySilent returns an error only if it is ErrSilent. Other errors are of no use to a command, which works
 // without the agent.
 func onlySilent(err error) error {
 	if errors.Is(err, ErrSilent) {
@@ -69,10 +68,9 @@ func addTotals(m, theirs *machine.Machine) {
 	}
 }
 
-// Booked returns the devices of a job as an agent knows them, by the job's numbers of them, with what
-// all jobs have of each and this job's limits as it has them now, whether the agent has seen those
-// or not. Without an agent that sees the device, it is not there; the error is ErrSilent where one does
-// not answer.
+// Booked returns the devices of a job as an agent knows them, by their numbers in the job, with the limits of
+// all jobs on each. This job's limits are those of j, whether the agent has seen them or not. Devices that no
+// agent sees are missing; the error is ErrSilent if an agent does not answer.
 func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 	c, err := Find()
 	if err != nil {
@@ -88,7 +86,7 @@ func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
 	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.ID() == j.ID() })
 	if at < 0 || m.Jobs[at].State == machine.Ended {
-		return nil // what is added up does not have it
+		return nil // the totals do not include it
 	}
 	out := map[int]machine.GPU{}
 	for _, d := range j.Devices {

@@ -2,9 +2,8 @@ package agent
 
 import "ration/internal/job"
 
-// MakeUser is what to do where there is no user job.AgentUser.
+// MakeUser is what to do if there is no user job.AgentUser.
 const MakeUser = "systemd-sysusers, or useradd --system --no-create-home --home-dir / --shell /usr/sbin/nologin " + job.AgentUser + " makes it"
 
-// StateFolder is where the agent as that user remembers what it has told. It is not in root's folder of jobs,
-// which that user cannot write.
+// StateFolder is where the agent has its journal as that user, which cannot write root's folder of jobs.
 const StateFolder = "/run/ration-agent"

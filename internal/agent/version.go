@@ -2,12 +2,11 @@ package agent
 
 import "net/http"
 
-// The API is versioned by its paths: /v1/... stays as it is, but for fields that are added, so that
-// commands and agents of different versions understand each other. Where an agent does not know a
-// path, it is of an earlier version: commands then do without it, as where there is none.
+// The API is versioned by its paths: in /v1/... fields are only added, so that commands and agents of different
+// versions understand each other. If an agent does not know a path, commands work without it.
 //
-// headerVersion tells in each answer of which version of ration the agent is, for ration doctor: after
-// an upgrade an agent goes on as it was until it is started again.
+// headerVersion has the agent's version in each answer, for ration doctor: after an upgrade an agent goes on
+// as it was until it is started again.
 const headerVersion = "Ration-Version"
 
 // withVersion adds the version to each answer.

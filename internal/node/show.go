@@ -9,8 +9,7 @@ import (
 	"ration/machine"
 )
 
-// Tree returns processes with how deep they are in the tree of those that started them: each
-// behind the one that started it, and otherwise in their order.
+// Tree returns the processes in their order, each after its parent, with its depth in the tree.
 func Tree(all []machine.Process) iter.Seq2[machine.Process, int] {
 	children := map[int][]machine.Process{} // by host PID of the parent
 	listed := map[int]bool{}
@@ -60,7 +59,7 @@ func (r DeviceRange) String() string {
 	return fmt.Sprint(r.Device.Device)
 }
 
-// Unused reports whether nothing was ever asked for of it.
+// Unused reports whether nothing was ever requested of it.
 func (r DeviceRange) Unused() bool { return unused(r.Device) }
 
 func unused(d machine.Device) bool { return d.Used == 0 && d.Peak == 0 && d.Refused == 0 }

@@ -6,31 +6,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With CAP_SYS_PTRACE a process may read where others have their files and what they have mapped, which the
-// reader needs; and attach to any process, write its memory and take its descriptors, by which it could
-// become root at once. CAP_DAC_READ_SEARCH lets it search all folders; and open any file by a handle, also
-// outside its root. The kernel has no capability for the first of each without the second, but a system
-// call for each of these: the reader has none of them. Nor has it those by which one gets capabilities in
-// a namespace of one's own, or asks the kernel past this filter.
+// The reader needs CAP_SYS_PTRACE to see the open and mapped files of other processes. The capability also lets
+// it attach to any process, write its memory and take its descriptors, and so become root. It needs
+// CAP_DAC_READ_SEARCH to search all folders, which also lets it open any file by a handle, even outside its
+// root. The kernel has no narrower capabilities, but each of these dangers has a system call of its own, and
+// the filter denies them. It also denies those that give capabilities in a new namespace, or that reach the
+// kernel past the filter.
 var denied = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 	unix.SYS_PERF_EVENT_OPEN, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_IO_URING_SETUP, unix.SYS_BPF, unix.SYS_USERFAULTFD,
 }
 
-// Where struct seccomp_data has what the filter looks at.
+// Offsets in struct seccomp_data.
 const (
 	offNumber   = 0
 	offArch     = 4
 	offFirstArg = 16 // its lower half: both processors are little endian
 )
 
-// x32Bit is set in the numbers of the calls of x86's third kind of programs.
+// x32Bit is set in the numbers of system calls of the x32 ABI.
 const x32Bit = 0x40000000
 
-// newFilter returns the filter for a processor. A call of another kind of programs than this one's, as 32-bit
-// ones, has other numbers: all of these are denied. clone3, whose flags are in memory, is not there for
-// the reader, as on an old kernel, and clone makes no namespace.
+// newFilter returns the filter for a processor. System calls of another ABI, such as the 32-bit one, have other
+// numbers: all of them are denied. clone3, whose flags are in memory, fails as on an old kernel, and clone
+// makes no namespace.
 func newFilter(arch string) ([]unix.SockFilter, error) {
 	number, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[arch]
 	if !known {
@@ -40,7 +40,7 @@ func newFilter(arch string) ([]unix.SockFilter, error) {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
 	result := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
-	// skip goes on after so many where a test is true, and with the next where it is not.
+	// skip skips n instructions if a test is true.
 	skip := func(test uint16, k uint32, n uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | test, K: k, Jt: n}
 	}

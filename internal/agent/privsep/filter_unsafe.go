@@ -12,9 +12,9 @@ import (
 // readerCaps are the capabilities of the reader.
 var readerCaps = []uintptr{unix.CAP_DAC_READ_SEARCH, unix.CAP_SYS_PTRACE}
 
-// confine takes from this thread, and from what it starts, for good: rights that a program could bring
-// (no_new_privs), the capabilities that a reader has not, where that may be, and the system calls of the
-// filter. Without the second, no_new_privs does as well: no program brings one.
+// confine drops rights of this thread, and of the processes that it starts, for good: rights of setuid programs
+// (no_new_privs), the capabilities that a reader does not have, if this process may drop them, and the system
+// calls of the filter. If it may not, no_new_privs is enough: no program brings a capability.
 func confine() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)

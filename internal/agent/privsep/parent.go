@@ -27,24 +27,23 @@ type Options struct {
 	Args     []string // with which the reader, which is this program, begins
 	Socket   *os.File // the agent's, which listens
 	Lock     *os.File // of the agent's folder
-	// Reap runs a process of that user that returns what dead processes of the jobs with those regions
-	// hold. The context ends it.
+	// Reap runs ration reap for those regions as that user, until the context ends.
 	Reap func(ctx context.Context, paths []string, uid int) error
-	// Ready is called when the reader has looked once, and Stopping, once, when it is to end or has ended.
+	// Ready is called when the reader has scanned once, and Stopping, once, when it shall end or has ended.
 	Ready, Stopping func()
 }
 
-// ErrNotStarted is returned where there is no reader: nothing has begun.
+// ErrNotStarted is returned if the reader could not be started.
 var ErrNotStarted = errors.New("the reader could not be started")
 
-// ErrBroken is returned where the reader has sent what is no message, and was killed.
+// ErrBroken is returned if the reader has sent something that is not a message, and was killed.
 var ErrBroken = errors.New("the reader has sent what is no message")
 
-// ErrLate is returned where the reader did not end when it was asked to, and was killed.
+// ErrLate is returned if the reader did not end when it was asked to, and was killed.
 var ErrLate = errors.New("the reader did not end when it was asked to")
 
-// Run starts a reader, and does what it asks for until it has ended. When the context ends, the reader is
-// asked to end. The error is an *exec.ExitError for one that did not end well by itself.
+// Run starts a reader, and serves its requests until it has ended. When the context ends, it asks the reader to
+// end. The error is an *exec.ExitError if the reader failed.
 func Run(ctx context.Context, opts Options) error {
 	own, theirs, err := pair()
 	if err != nil {
@@ -57,7 +56,7 @@ func Run(ctx context.Context, opts Options) error {
 		Credential:  &syscall.Credential{Uid: opts.UID, Gid: opts.GID, Groups: opts.Groups},
 		AmbientCaps: readerCaps,
 		Pdeathsig:   syscall.SIGKILL,
-		Setsid:      true, // so that it cannot type into the terminal from which root has started this
+		Setsid:      true, // so that it cannot write to the input of root's terminal
 	}
 	ended, err := start(cmd)
 	_ = theirs.Close()
@@ -85,18 +84,18 @@ func pair() (own *net.UnixConn, theirs *os.File, err error) {
 	return c.(*net.UnixConn), theirs, nil
 }
 
-// environ is what the reader gets of the environment. The parent alone talks to systemd.
+// environ returns the reader's environment. Only the parent talks to systemd.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
 }
 
-// start starts the reader, and returns a channel with how it ended. A thread of its own does that, which
-// lasts as long: what the thread takes from itself the reader never has, and the kernel kills the reader
-// when the thread that started it ends.
+// start starts the reader, and returns a channel with its result. It does so on a thread that lasts as long as
+// the reader: the reader inherits what that thread has dropped, and the kernel kills the reader when the
+// thread that started it ends.
 func start(cmd *exec.Cmd) (ended <-chan error, err error) {
 	begun, end := make(chan error), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread goes with this function
+		runtime.LockOSThread() // and never unlocked: the thread ends with this function
 		err := confine()
 		if err == nil {
 			err = cmd.Start()
@@ -108,7 +107,7 @@ func start(cmd *exec.Cmd) (ended <-chan error, err error) {
 	return end, <-begun
 }
 
-// attend does what a reader asks for until it has ended, which a message on ended says.
+// attend serves a reader's requests until ended has its result.
 func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan error, kill func() error) error {
 	stopping := sync.OnceFunc(opts.Stopping)
 	defer stopping()
@@ -128,7 +127,7 @@ func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan e
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-	case <-over: // it has ended, or can ask for nothing any more
+	case <-over: // it has ended, or closed its half
 		if broken != nil {
 			return endBy(kill, ended, broken)
 		}
@@ -143,28 +142,28 @@ func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan e
 	}
 }
 
-// endBy ends a reader for a reason.
+// endBy kills a reader, and returns the reason.
 func endBy(kill func() error, ended <-chan error, why error) error {
 	if err := kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return errors.Join(why, err) // the kernel does it when this process has ended
+		return errors.Join(why, err) // the kernel kills it when this process ends
 	}
 	<-ended
 	return why
 }
 
-// serve does what is asked for over a connection, until its other end is closed or the context ends. The error
-// is for what is no message.
+// serve serves the requests of a connection until its other end is closed or the context ends. It returns an
+// error for something that is not a message.
 func serve(ctx context.Context, own net.Conn, opts Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	defer func() { // processes that reap are ended: half done is as good as not begun
+	defer func() { // kills ration reap: half done is as good as not started
 		cancel()
 		_ = own.Close()
 		wait.Wait()
 	}()
 	writing := make(chan struct{}, 1) // one line after the other
 	ready := sync.OnceFunc(opts.Ready)
-	places := make(chan struct{}, MaxReaping)
+	slots := make(chan struct{}, MaxReaping)
 	lines := bufio.NewScanner(own)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
@@ -177,7 +176,7 @@ func serve(ctx context.Context, own net.Conn, opts Options) error {
 			continue
 		}
 		select {
-		case places <- struct{}{}:
+		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return nil
 		}
@@ -187,18 +186,18 @@ func serve(ctx context.Context, own net.Conn, opts Options) error {
 				a.Error = firstOf(err.Error())
 			}
 			writing <- struct{}{}
-			_ = json.NewEncoder(own).Encode(a) // it has ended
+			_ = json.NewEncoder(own).Encode(a) // fails if the reader has ended
 			<-writing
-			<-places
+			<-slots
 		})
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
 		return fmt.Errorf("%w: a line of more than %d bytes", ErrBroken, maxLine)
 	}
-	return nil // of another error it has ended, or this process is to
+	return nil // any other error means that the reader has ended, or this process ends
 }
 
-// reap does what was asked for, unless there is something wrong with it.
+// reap runs ration reap for a request that is valid.
 func (m *message) reap(ctx context.Context, opts Options) error {
 	if err := m.check(); err != nil {
 		return err
@@ -208,7 +207,7 @@ func (m *message) reap(ctx context.Context, opts Options) error {
 	return opts.Reap(ctx, m.Paths, int(m.UID))
 }
 
-// firstOf returns the beginning of a text.
+// firstOf returns the first maxError bytes of a text, in whole characters.
 func firstOf(text string) string {
 	if len(text) <= maxError {
 		return text

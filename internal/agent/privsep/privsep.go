@@ -1,5 +1,5 @@
-// Package privsep divides root's agent into two processes, so that the one which reads what tenants write,
-// and answers them, can neither write anything of theirs nor become another user.
+// Package privsep divides root's agent into two processes, so that the one that reads what tenants write, and
+// answers them, can neither write their files nor become another user.
 //
 //	parent   is root. It has claimed the agent's socket, runs ration reap as users, and reads nothing
 //	         of a tenant's.
@@ -9,14 +9,14 @@
 //
 // They are connected by a pair of sockets. Each message is a line of JSON:
 //
-//	reader   {"ready":true}                          it has looked once
+//	reader   {"ready":true}                          it has scanned once
 //	         {"id":7,"uid":1000,"paths":["/..."]}    have the dead of these regions returned, as that user
 //	parent   {"id":7,"error":"..."}                  that is done, or why not
 //
-// The parent takes each request for one of a reader that an attacker has taken over: it has bounds for
-// all of it, and what it does in the end, any user could have done to the own jobs. It works on no more
-// than MaxReaping at a time, and reads the next request after that. So one who asks without end, or
-// never takes an answer, waits for itself.
+// The parent treats each request as if an attacker had taken over the reader: all of it is bounded, and the
+// result is something that any user could do to its own jobs. The parent works on at most MaxReaping requests
+// at a time, and reads the next one after that. So a reader that asks without end, or never reads an answer,
+// only delays itself.
 //
 // Neither lives without the other:
 //
@@ -42,19 +42,18 @@ import (
 )
 
 const (
-	// MaxReaping is how many processes that reap run at once, and MaxPaths how many regions each of
-	// them is given.
+	// MaxReaping is how many ration reap run at once, and MaxPaths how many regions each gets.
 	MaxReaping = 4
 	MaxPaths   = 64
-	// maxPath is the kernel's bound of a path, and maxLine of a request: as many as there may be of that.
+	// maxPath is the kernel's bound of a path, and maxLine the bound of a request with MaxPaths of them.
 	maxPath = 4096
 	maxLine = MaxPaths*(maxPath+16) + 1024
-	// maxError is how much of an error is handed on.
+	// maxError is how much of an error is passed on.
 	maxError = 1024
-	// reapTimeout is after what a process that reaps is killed.
+	// reapTimeout is after how long ration reap is killed.
 	reapTimeout = 5 * time.Second
-	// endTimeout is after what a reader that was asked to end is killed. It takes one second where its
-	// clients do not take their answers.
+	// endTimeout is after how long a reader that was asked to end is killed. It takes one second if its
+	// clients do not read their answers.
 	endTimeout = 10 * time.Second
 )
 
@@ -79,10 +78,10 @@ type answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// ErrRefused is returned for a request that the parent does nothing about.
+// ErrRefused is returned for a request that the parent refuses.
 var ErrRefused = errors.New("refused")
 
-// check says what is wrong with a request, which may be an attacker's.
+// check returns what is wrong with a request, which may be an attacker's.
 func (m *message) check() error {
 	if m.UID < 0 || m.UID >= math.MaxUint32 { // the last one means none to the kernel
 		return fmt.Errorf("%w: there is no user %d", ErrRefused, m.UID)
@@ -98,8 +97,8 @@ func (m *message) check() error {
 	return nil
 }
 
-// checkPath refuses what is not the path of a region. Root's are in root's folder only, which no other user
-// can write: root's process must not be led to anything else.
+// checkPath refuses a path that is not that of a region. Root's regions are only in root's folder, which no
+// other user can write: an attacker must not lead root's process anywhere else.
 func checkPath(path string, root bool) error {
 	switch {
 	case len(path) > maxPath:

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoParent is returned to a process that no parent has started as a reader.
+// ErrNoParent is returned to a process that no parent has started.
 var ErrNoParent = errors.New("this is no process that an agent has started to read")
 
-// Channel is the reader's end.
+// Channel is the reader's end of the connection.
 type Channel struct {
 	conn  *net.UnixConn
 	ended chan struct{}
@@ -54,14 +54,13 @@ func newChannel(conn *net.UnixConn) *Channel {
 	return c
 }
 
-// Ended returns a channel that is closed when the parent wants this process to end, or has ended.
+// Ended returns a channel that is closed when the parent asks this process to end, or has ended.
 func (c *Channel) Ended() <-chan struct{} { return c.ended }
 
-// Ready tells the parent that this process has looked once.
-func (c *Channel) Ready() { _ = c.send(message{Ready: true}) } // if not, it has ended
+// Ready tells the parent that this process has scanned once.
+func (c *Channel) Ready() { _ = c.send(message{Ready: true}) } // fails if the parent has ended
 
-// Reap has the parent return what dead processes of the jobs with those regions hold, by a process of that
-// user.
+// Reap has the parent run ration reap for those regions as that user.
 func (c *Channel) Reap(ctx context.Context, paths []string, uid int) error {
 	done := make(chan error, 1)
 	c.mu.Lock()
@@ -80,12 +79,12 @@ func (c *Channel) Reap(ctx context.Context, paths []string, uid int) error {
 	select {
 	case err := <-done:
 		return err
-	case <-ctx.Done(): // also where the parent wants an end: then whoever asked does
+	case <-ctx.Done(): // also when the parent has asked this process to end
 		return ctx.Err()
 	}
 }
 
-// send sends a message whole. It waits while the parent has enough to do, which has a bound.
+// send sends a whole message. It waits while the parent is busy, which is bounded.
 func (c *Channel) send(m message) error {
 	line, err := json.Marshal(m)
 	if err != nil {
@@ -100,7 +99,7 @@ func (c *Channel) send(m message) error {
 	return err
 }
 
-// read hands out the answers until the parent closes its half.
+// read passes on the answers until the parent closes its half.
 func (c *Channel) read() {
 	defer close(c.ended)
 	lines := bufio.NewScanner(c.conn)
@@ -114,7 +113,7 @@ func (c *Channel) read() {
 		delete(c.waiting, a.ID)
 		c.mu.Unlock()
 		switch {
-		case done == nil: // it is not waited for any more
+		case done == nil: // Reap does not wait any more
 		case a.Error != "":
 			done <- errors.New(a.Error)
 		default:
