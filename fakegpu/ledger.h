@@ -1,6 +1,6 @@
 /* Which process holds which bytes of a device, exact whenever a process is killed.
  *
- * The protocol of docs/protocols.md, section 1, which models/ledger.pml checks; in
+ * The protocol of docs/protocols.md, *The ledger*, which models/ledger.pml checks; in
  * code of its own, so that a mistake there is not repeated here. One word for each
  * device, three for each process record and device:
  *

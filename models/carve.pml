@@ -1,8 +1,8 @@
-/* The ration of a run (docs/protocols.md, section 14): a user's jobs never have more than the ration between them.
+/* The ration of a run (internal/policy/PROTOCOL.md): a user's jobs never have more than the ration between them.
  *
  * The keeper makes a run with a part of a user's RATION, and gives it back when no process is in the run. It may die between
  * any two steps, and starts again with what the files say. OUTSIDE processes of the user's own job and INSIDE of the run each
- * ask for a byte at a time, hold, and die. A request is what section 1 says: read the word, read the limit, swap. What the word
+ * ask for a byte at a time, hold, and die. A request is one of the ledger (docs/protocols.md): read the word, read the limit, swap. What the word
  * is compared with is its count of changes, so that a fence makes the swap fail. A process joins a run only when it is ready,
  * and has its slot locked from before its first request until it dies; what a dead process holds is returned with it.
  */

@@ -1,4 +1,4 @@
-/* A claim of Kubernetes on its node (docs/protocols.md, section 13).
+/* A claim of Kubernetes on its node (kube/node/PROTOCOL.md).
  *
  * The kubelet prepares a claim, runs a container, and unprepares it, ROUNDS times: the claim is allocated and deallocated in
  * between, and is the same to all who look at its UID. It tries a call again until it has an answer, or forgets the claim, as it does when its

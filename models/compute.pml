@@ -1,4 +1,4 @@
-/* A device's time (docs/protocols.md, sections 11 and 12): the lease of work, by which a job's share is divided among the
+/* A device's time (shim/compute/PROTOCOLS.md): the lease of work, by which a job's share is divided among the
  * processes that have work; with CAP, the word that launches wait for; and with PARTS, what of the time is charged already.
  *
  * Of PROCESSES each has a thread that launches, and the first one another that waits for the device, for a while or until the

@@ -1,4 +1,4 @@
-/* The end of a process (docs/protocols.md, section 4): what it held goes back when the driver has freed it, not before.
+/* The end of a process (docs/protocols.md, *Liveness*): what it held goes back when the driver has freed it, not before.
  *
  * PROCESSES hold memory of a driver, one slot each. Each may have a fork child, which has its files of the driver, and may be killed,
  * exit, or become another program, at any moment. The kernel takes an end apart into steps, between which any other process may run: mappings
@@ -107,7 +107,7 @@ proctype process(byte me)
 	}
 }
 
-/* Section 4, question by question. */
+/* The questions of docs/protocols.md, *Liveness*, one by one. */
 inline ask(n)
 {
 	dead = claimed[n];

@@ -1,4 +1,4 @@
-/* The host-PID lock (docs/protocols.md, section 6): one process at a time looks at the driver's list.
+/* The host-PID lock (shim/PROTOCOLS.md): one process at a time looks at the driver's list.
  *
  * PROCESSES of a job look for their PID in the driver's list, in which a process of another job comes and goes as it likes.
  * Each may die before any write, fail to make its context, be stopped anywhere and go on much later, or be stopped for ever.

@@ -1,4 +1,4 @@
-/* Initialisation (docs/protocols.md, section 3): one winner, nobody waits for a corpse.
+/* Initialisation (docs/protocols.md): one winner, nobody waits for a corpse.
  *
  * PROCESSES race for a new file. Each may die before any write; each may be stopped anywhere, and wake up long after the
  * region is COMPLETE. The wait of 5 ms has no clock here: a process that finds IN_PROGRESS may help at any later moment,

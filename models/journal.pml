@@ -1,4 +1,4 @@
-/* Which events an agent has logged (docs/protocols.md, section 15): an agent that is started again logs what none before it has.
+/* Which events an agent has logged (internal/agent/PROTOCOL.md): an agent that is started again logs what none before it has.
  *
  * A job starts, something else happens to it, and it ends. Agents, one after the other, look at it, log what they have not
  * logged and remember it in a file, write the file anew now and then, and die before any step; the last one does not, and looks

@@ -1,4 +1,4 @@
-/* The ledger (docs/protocols.md, section 1): who may have these bytes, when anybody may die between any two steps.
+/* The ledger (docs/protocols.md): who may have these bytes, when anybody may die between any two steps.
  *
  * Owners claim a slot, change what they hold, and live on, leave or die; reapers return what the dead held, and die as
  * well. A process that is merely stopped needs no code: it is one that is not scheduled for a while, so every reaper

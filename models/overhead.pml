@@ -1,4 +1,4 @@
-/* The measurement (docs/protocols.md, section 5): what the driver took, by its own count, while other threads
+/* The measurement (shim/PROTOCOLS.md): what the driver took, by its own count, while other threads
  * allocate.
  *
  * WORKERS allocate and free one unit OPS times. MAKERS make a context of two units whose cost is not known, which the
@@ -7,7 +7,7 @@
  * times. At the end a last reading is made, when nothing else runs: then what is charged is what the driver has.
  *
  * All of them are threads of one process: its death ends all of them, and what they hold is then the reaper's
- * (section 1). A thread that is stopped is one that the search does not run. */
+ * (docs/protocols.md, *The ledger*). A thread that is stopped is one that the search does not run. */
 
 #ifndef WORKERS
 #define WORKERS 1

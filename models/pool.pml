@@ -1,4 +1,4 @@
-/* A pool's charge (docs/protocols.md, section 10): what the driver has reserved for a pool, while threads allocate from it
+/* A pool's charge (shim/PROTOCOLS.md): what the driver has reserved for a pool, while threads allocate from it
  * and the driver makes it smaller.
  *
  * REQUESTS threads allocate one unit each, and may free it. The pool grows by what it lacks, and PIECES times by a unit more
@@ -6,7 +6,7 @@
  * at the pool afterwards. What a request makes the pool grow by beyond the limit is undone; the driver may let go of it or
  * not, and what it keeps is charged by force.
  *
- * All of them are threads of one process: its death ends all of them, and what they hold is then the reaper's (section 1).
+ * All of them are threads of one process: its death ends all of them, and what they hold is then the reaper's (docs/protocols.md, *The ledger*).
  * A thread that is stopped is one that the search does not run. */
 
 #ifndef REQUESTS

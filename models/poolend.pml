@@ -1,4 +1,4 @@
-/* The end of a destroyed pool (docs/protocols.md, section 10): the driver tells nothing of what is left of it. Its charge goes when all
+/* The end of a destroyed pool (shim/PROTOCOLS.md, *A pool's charge*): the driver tells nothing of what is left of it. Its charge goes when all
  * addresses have been freed and a thread has waited since.
  *
  * FREERS free an address each on a stream, which takes effect when a thread next waits. One thread destroys the pool. WAITERS wait for

@@ -1,4 +1,4 @@
-/* Root's agent as two processes (docs/protocols.md, section 16): that neither lives without the other, whoever is killed,
+/* Root's agent as two processes (internal/agent/privsep/PROTOCOL.md): that neither lives without the other, whoever is killed,
  * stopped or taken over, and that no second agent reads beside a first.
  *
  * AGENTS are started one after the other, whenever the lock of the folder can be had. Each has a parent, a reader, and one

@@ -1,8 +1,8 @@
-/* The limits of a job whose processes have all gone (docs/protocols.md, section 8): one that comes renews them, unless
+/* The limits of a job whose processes have all gone (docs/protocols.md, *The page of limits*): one that comes renews them, unless
  * another lives.
  *
  * PROCESSES come, ROUNDS times each, bring a limit of their own, and may die before any step. One word stands for all limits,
- * as each of them is renewed by itself. Liveness is section 4's: here a flag that a death clears.
+ * as each of them is renewed by itself. Liveness is that of docs/protocols.md: here a flag that a death clears.
  */
 
 #ifndef PROCESSES

@@ -1,4 +1,4 @@
-/* The sequence lock (docs/protocols.md, section 2): what an account holds, by kind, in one piece.
+/* The sequence lock (docs/protocols.md): what an account holds, by kind, in one piece.
  *
  * Two threads of one process write the account, with a mutex of that process; a reader reads it, the process may die at any
  * step, and the slot's next owner enters the account before its first change there. A writer that is preempted or stopped for

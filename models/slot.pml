@@ -1,4 +1,4 @@
-/* Liveness (docs/protocols.md, section 4): a slot is claimed, left, and freed after a death; the kernel says who lives.
+/* Liveness (docs/protocols.md): a slot is claimed, left, and freed after a death; the kernel says who lives.
  *
  * PROCESSES want one slot, ROUNDS times each, and may die before any step; REAPERS free it for the dead, and may be
  * stopped anywhere. Slots share nothing, so one will do. What a reaper does to the accounts before it frees the slot is

@@ -1,4 +1,4 @@
-/* Waiting for a job's end (docs/protocols.md, section 9): the locks of `alive` and of the region, and a process that waits.
+/* Waiting for a job's end (docs/protocols.md, *`alive`*): the locks of `alive` and of the region, and a process that waits.
  *
  * LAUNCHERS launch or join a job of one name, and may die before any step. Each has a member, which joins while its
  * launcher lives, may outlive it, and may die: its lock of the region goes with it. A launcher may also sleep for ever. A

@@ -48,7 +48,7 @@ uint64_t charge_held(unsigned device, unsigned kind);
 
 /* What the driver can have had for this process, of all kinds but overhead, at an instant
  * between charge_bounds_begin and charge_bounds_end: at least that many bytes, less what is
- * absent, and at most. docs/protocols.md, section 5. */
+ * absent, and at most. shim/PROTOCOLS.md, *The measurement*. */
 struct charge_bounds {
 	uint64_t least, most, absent;
 	uint64_t returned, arrived; /* charge_bounds_begin's */

@@ -1,4 +1,4 @@
-/* The host-PID lock: docs/protocols.md, section 6. */
+/* The host-PID lock: shim/PROTOCOLS.md. */
 #include "hostpid.h"
 
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * its first context, provided that no other process of the job does so at the same time:
  * they take turns, by a word in the region. A process that dies in its turn, is stopped or
  * does not move is passed over, and what it finds afterwards does not count:
- * docs/protocols.md, section 6. */
+ * shim/PROTOCOLS.md, *The host-PID lock*. */
 #ifndef RATION_HOSTPID_H
 #define RATION_HOSTPID_H
 

@@ -18,7 +18,7 @@
 /* Something that is made, and whose size no call tells: overhead_begin, the driver's call,
  * overhead_charge, and overhead_end; between the last two, where it was refused, what undoes
  * it. Until overhead_end no reading of the device charges or returns anything, so that what
- * is half made is not taken for overhead. docs/protocols.md, section 5. */
+ * is half made is not taken for overhead. shim/PROTOCOLS.md, *The measurement*. */
 struct overhead_making {
 	struct device *device;
 	unsigned kind;          /* what it is charged as */

@@ -9,6 +9,7 @@
 //     folders of shim have an order, so that each file can be read after those below it;
 //   - there is no C in internal and cmd: what runs in a process of its own is
 //     Go (docs/adr/0009-c-in-a-guest.md);
+//   - no line of prose in a page is wider than 100 columns, unless the page is generated;
 //   - every link of a page to a file or a heading of this repository leads there;
 //   - no comment marks unfinished work, which belongs in an issue;
 //   - no merge has left its marks.
@@ -100,6 +101,7 @@ func (c *checker) checkFile(name string, text []byte) error {
 	switch path.Ext(name) {
 	case ".md":
 		c.checkLinks(name, text)
+		c.checkWidth(name, text)
 	case ".c", ".h":
 		c.readC(name, text)
 		if top, _, _ := strings.Cut(name, "/"); top == "internal" || top == "cmd" {

@@ -45,6 +45,7 @@ func TestCheck(t *testing.T) {
 	)
 	long := strings.Repeat("\n", 501)
 	mark := "TO" + "DO"
+	wide := strings.Repeat("a line of 1", 10) // 110 columns
 
 	for _, tt := range []struct {
 		name string
@@ -85,13 +86,18 @@ func TestCheck(t *testing.T) {
 			"Makefile": "# " + mark + "\n",
 		}, []string{"Makefile:1: ", "p/p.c:1: ", "p/p.go:3: "}},
 		{"links that lead somewhere", map[string]string{
-			"README.md": "[docs](docs/), [a page](docs/a.md) and [`models/`](docs/a.md#what-it-isnt-at-all), [the web](https://a.b/c#d)\n\n```\n[no](link)\n```\n`[no](link)`\n",
+			"README.md": "[docs](docs/),\n[a page](docs/a.md) and [`models/`](docs/a.md#what-it-isnt-at-all), [the web](https://a.b/c#d)\n\n```\n[no](link)\n```\n`[no](link)`\n",
 			"docs/a.md": "# What it *isn't*, at all\n\n[above](../README.md), [here](#what-it-isnt-at-all)\n",
 		}, nil},
 		{"links that lead nowhere", map[string]string{
 			"README.md": "[docs](doc/)\n[a page](docs/a.md#there)\n[here](#here)\n",
 			"docs/a.md": "[above](README.md)\n\n```\n# there\n```\n# Here\n",
 		}, []string{"README.md:1: the link to doc/", "README.md:2: docs/a.md has no heading", "README.md:3: README.md has no heading", "docs/a.md:1: the link to README.md"}},
+		{"wide lines that are no prose", map[string]string{
+			"p.md": "# " + wide + "\n\n| " + wide + " |\n\n    " + wide + "\n\n```\n" + wide + "\n```\n- `" + wide + "`\n![" + wide + "](p.md)\n",
+			"g.md": "<!-- Made by a program. Do not edit. -->\n" + wide + "\n",
+		}, nil},
+		{"wide prose", map[string]string{"p.md": "short\n" + wide + "\n1. " + wide + "\n"}, []string{"p.md:2: 110 columns", "p.md:3: 113 columns"}},
 		{"layers of C", map[string]string{
 			"shim/a.h":         "#include <a.h>\n",
 			"shim/a.c":         "#include \"a.h\"\n#include \"b.h\"\n#include \"region/a.h\"\n",

@@ -20,8 +20,7 @@ import (
 )
 
 // journal is the list of events that the agents of this folder have logged and counted. The next agent,
-// which reads the same events from the regions, logs only those that are not in it (docs/protocols.md,
-// section 15).
+// which reads the same events from the regions, logs only those that are not in it (PROTOCOL.md).
 //
 // Every event in the journal file has been logged. An agent logs an event first and enters it then, one
 // line of the log at a time: if it is killed in between, the next agent logs that one line again, and none

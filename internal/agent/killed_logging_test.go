@@ -47,7 +47,7 @@ type toldOf struct{ Event, Job string }
 // Agents are killed before every step of telling and remembering, and at no particular moment, while
 // jobs start, are refused memory, lose processes and end. Each start and each death is in the log, and
 // each end of a job whose start was remembered while it ran; and for each agent that was killed there
-// is at most one line that another has written, too (docs/protocols.md, section 15).
+// is at most one line that another has written, too (PROTOCOL.md).
 func TestKilledTelling(t *testing.T) {
 	folder := testFolder(t)
 	want, got := map[toldOf]bool{}, map[toldOf]int{}

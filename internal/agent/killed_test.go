@@ -16,7 +16,7 @@ import (
 // Agents are killed while processes of jobs join, take memory and are killed. In the end each
 // job holds what its living processes hold, no death is counted twice, and the last agent knows
 // each that was written down, once. An agent that is killed between freeing a slot and writing
-// down whose it was loses that one (docs/protocols.md, section 7), and reaps one at a time.
+// down whose it was loses that one (docs/protocols.md, *The rings*), and reaps one at a time.
 func TestKilledUnderLoad(t *testing.T) {
 	testFolder(t)
 	if *kills > 12 {

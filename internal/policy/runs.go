@@ -15,7 +15,7 @@ import (
 )
 
 // A run is a job of a user's beside the user's own, with a part of the user's ration: what ration
-// run --mem makes under a policy. docs/protocols.md, section 14, gives the invariant, the steps and
+// run --mem makes under a policy. PROTOCOL.md gives the invariant, the steps and
 // what a crash between any two of them leaves.
 //
 // All of it is done under the lock of rations.

@@ -17,8 +17,8 @@ import (
 // reads the file into memory of its own, with system calls that end, and parses that.
 //
 // A copy is not taken at one instant. What belongs together is read so that a change
-// meanwhile is seen: an account between two readings of its phase, as in section 2 of
-// docs/protocols.md; a refusal by its sum; a slot between two readings of its status.
+// meanwhile is seen: an account between two readings of its phase, as in docs/protocols.md,
+// *The sequence lock*; a refusal by its sum; a slot between two readings of its status.
 // The rest are single words.
 
 // copiedAccount names an account of a copy.

@@ -9,7 +9,7 @@ import (
 )
 
 // The ledger decides, in one compare-and-swap, whether bytes are granted.
-// docs/protocols.md, section 1, gives the invariant, the steps and what a crash
+// docs/protocols.md, *The ledger*, gives the invariant, the steps and what a crash
 // between any two of them leaves.
 
 // ledger is one device's.

@@ -182,7 +182,7 @@ func (r *Region) check() error {
 }
 
 // initialise brings the region from a new file to COMPLETE, or waits politely
-// while another process does. See docs/protocols.md, section 3.
+// while another process does. See docs/protocols.md, *Initialisation*.
 func (r *Region) initialise(opt Options, made bool) (Role, error) {
 	state := &r.m.Header.State
 	if !made && atomic.LoadUint64(state) == abi.StateUninit {

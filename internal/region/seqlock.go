@@ -8,7 +8,7 @@ import (
 )
 
 // The view is an account's figures, kept twice so that a reader never waits.
-// docs/protocols.md, section 2, gives the invariant.
+// docs/protocols.md, *The sequence lock*, gives the invariant.
 
 // turn is what the threads of a process take turns at: one account of its slot. It
 // is in memory of the process's own, so that no other can leave it held, and so is

@@ -2,7 +2,7 @@
 // which containers of the claim's pods are put into it.
 //
 // The kubelet asks for it, and may ask again for what is done already. This process and the kubelet
-// may die at any point, so what is on disk decides (docs/protocols.md, section 13, and
+// may die at any point, so what is on disk decides (kube/node/PROTOCOL.md, and
 // models/claim.pml):
 //
 //	STATE/UID.json                   the record: what the claim consists of. It is written before

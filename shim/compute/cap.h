@@ -1,6 +1,6 @@
 /* Caps: at most so much of a device's time, also when nobody else wants it. Launches wait in
  * the CPU until what the job has used is due; what they use is measured after the fact (meter.h), and
- * charged to the one word that all processes of the job wait for (docs/protocols.md, section 12).
+ * charged to the one word that all processes of the job wait for (shim/compute/PROTOCOLS.md, *The cap's word*).
  * No thread and no lock, and nothing is held in a wait. */
 #ifndef RATION_CAP_H
 #define RATION_CAP_H

@@ -2,7 +2,7 @@
  * length of a context's time slice (slice.h): share x round, divided by how many contexts of
  * the job have work. Here each process shows when it has work, and looks, every few
  * milliseconds in calls that come here anyway, whether its slice is still the right one. No
- * thread, no timer, and no lock. docs/protocols.md, section 11.
+ * thread, no timer, and no lock. shim/compute/PROTOCOLS.md, *The lease of work*.
  *
  * All of it is for processes for which attach_compute holds; in others these do nothing. */
 #ifndef RATION_COMPUTE_H

@@ -1,6 +1,6 @@
 /* Memory that is charged by what the driver has reserved for it: a pool's, and each
  * device's for graphs. How much that is only the driver knows, and it may wait, so it is
- * asked without a lock. docs/protocols.md, section 10, is the protocol. */
+ * asked without a lock. shim/PROTOCOLS.md, *A pool's charge*, is the protocol. */
 #ifndef RATION_RESERVE_H
 #define RATION_RESERVE_H
 

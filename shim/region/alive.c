@@ -1,4 +1,4 @@
-/* Liveness: the kernel says which processes live. docs/protocols.md, section 4.
+/* Liveness: the kernel says which processes live. docs/protocols.md, *Liveness*.
  *
  * A failure to ask is not an answer. Only what says so means that a process has
  * gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
@@ -58,7 +58,7 @@ bool region_kept(struct region *r, unsigned slot)
  * with the driver's descriptors. At a process's end mappings go before descriptors, and
  * the kernel releases open files in the reverse order: this one after the driver's. A program
  * that closes descriptors which are not its own does not reach it. Where it cannot be had,
- * section 4's other questions decide. */
+ * the other questions of *Liveness* decide. */
 void region_keep(struct region *r)
 {
 	uint64_t claim = load_acquire(&r->claim);

@@ -1,4 +1,4 @@
-/* Slots: docs/protocols.md, section 4. */
+/* Slots: docs/protocols.md, *Liveness*. */
 #include <string.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 /* What a job has of a device's time: the lease of work, by which its share is divided among
- * the contexts that have work, and the cap's word. docs/protocols.md, sections 11 and 12. */
+ * the contexts that have work, and the cap's word. shim/compute/PROTOCOLS.md. */
 #include "internal.h"
 
 /* A debt is kept, but none of more than this: a clock that jumped, or a word that a process

@@ -1,4 +1,4 @@
-/* The ledger: docs/protocols.md, section 1. */
+/* The ledger: docs/protocols.md. */
 #include "internal.h"
 
 uint64_t region_ledger_word(const struct region *r, unsigned device) { return load_acquire(&r->m->devices[device].ledger_word); }

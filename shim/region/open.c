@@ -1,4 +1,4 @@
-/* Attaching, and initialisation: docs/protocols.md, section 3. */
+/* Attaching, and initialisation: docs/protocols.md, *Initialisation*. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

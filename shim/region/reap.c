@@ -1,5 +1,5 @@
 /* Reaping: what a dead process held goes to the next process that needs it. Any number of
- * processes may do this at once, and die doing it. docs/protocols.md, section 1. */
+ * processes may do this at once, and die doing it. docs/protocols.md, *The ledger*. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>

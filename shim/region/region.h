@@ -146,7 +146,7 @@ void region_free_low_fds(unsigned taken);
 int region_claim(struct region *r, const char *name);
 
 /* region_renew_limits gives a job whose processes have all gone the limits of one that comes,
- * before it takes a slot: docs/protocols.md, section 8. Not where an operator owns them. */
+ * before it takes a slot: docs/protocols.md, *The page of limits*. Not where an operator owns them. */
 int region_renew_limits(struct region *r, const struct region_limits *own);
 
 /* region_lock_own takes the lock of this process's slot again, which closing any descriptor of
@@ -154,7 +154,7 @@ int region_renew_limits(struct region *r, const struct region_limits *own);
 void region_lock_own(struct region *r);
 
 /* region_keep keeps what this process holds counted until the driver has released it, also where
- * a fork child has its files: docs/protocols.md, section 4. For a process that uses a driver,
+ * a fork child has its files: docs/protocols.md, *Liveness*. For a process that uses a driver,
  * before it does. */
 void region_keep(struct region *r);
 
@@ -236,11 +236,11 @@ void region_show_work(struct region *r, unsigned device, uint64_t work);
 void region_show_slice(struct region *r, unsigned device, uint64_t slice);
 
 /* region_workers counts the contexts of the job's other processes that have work on a
- * device: docs/protocols.md, section 11. asked is when each slot was last asked about, in
+ * device: shim/compute/PROTOCOLS.md, *The lease of work*. asked is when each slot was last asked about, in
  * units of RATION_WORK_LEASE_US, and in the lowest bit whether its process had ended. It may ask the kernel about a process, and reap it. */
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS]);
 
-/* The cap's word: docs/protocols.md, section 12. region_cap_due returns the nanosecond of
+/* The cap's word: shim/compute/PROTOCOLS.md. region_cap_due returns the nanosecond of
  * the monotonic clock that launches wait for at a cap in percent, and region_cap_ahead what that would be
  * if so much more were used from now on. region_cap_claim returns how much of an interval of that clock, in
  * which this process occupied the device, was not claimed yet, also by other processes that had work at the same

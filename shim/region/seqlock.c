@@ -1,5 +1,5 @@
 /* The view: an account's usage, kept twice so that no reader waits.
- * docs/protocols.md, section 2. */
+ * docs/protocols.md, *The sequence lock*. */
 #include "internal.h"
 
 /* seqlock_idle is an idle phase to go on from, whatever the word holds: a dead owner leaves
