@@ -113,7 +113,6 @@ build/staticcheck: go.mod
 .PHONY: lint-modules
 lint-modules: build/staticcheck ## go vet and staticcheck for the modules of their own: kube, check/kube, check/web
 	$(call lint-module,kube)
-	$(call lint-module,check/chart)
 	$(call lint-module,check/kube)
 	$(call lint-module,check/web,-mod=mod)
 lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
@@ -208,8 +207,8 @@ test-systemd: all static ## the package on a machine of its own that systemd has
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
 test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
-	@for dir in kube check/chart; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
-	set -e; for dir in kube check/chart; do ($(call lint-module,$$dir) && go test -count=1 ./...); done
+	@for dir in kube check/kube; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
+	set -e; for dir in kube check/kube; do ($(call lint-module,$$dir) && go test -short -count=1 ./...); done
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
