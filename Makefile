@@ -48,7 +48,7 @@ CORES := $(shell nproc)
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile check/programs/*/Makefile))
 
 # Files of the build folder that are embedded in bin/ration.
-EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi fake-train) probe/probe workload/workload
+EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi fake-train) probe/probe workload/workload benchworker/benchworker
 
 # The duration of `make stress`, and arguments for `make bench` and `make gpu-test`.
 STRESS   ?= 10m
@@ -137,7 +137,7 @@ race: native ## the Go tests under the race detector, the C library under saniti
 # What is run of the tests in an emulator, which is ten times slower: all packages but those
 # that test the command line, screens and this repository; and of the tests of many
 # processes, with C and Go mixed, those that neither kill for minutes nor at every point.
-EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc reap region) $(addprefix ./check/,child observer procgroup workload) ./machine
+EMULATED     := $(addprefix ./internal/,abi/... doctor embedded gpu job launch limit proc reap region) $(addprefix ./check/,child observer workload) ./machine
 EMULATED_NOT := Chaos|AtEveryPoint|ExactFill|LateReaper|RacingInitialisers|StartAndExitFast|/^(go|c|go\+c)$$
 
 # Whether this machine can execute programs for arm64: the kernel must let a namespace say so.

@@ -191,22 +191,6 @@ func TestThreadsShareASlot(t *testing.T) {
 	}
 }
 
-// The plain sequence lock, which is measured against, is one: what a reader takes is of one
-// write, and a writer in the middle keeps it from taking anything.
-func TestPlainLock(t *testing.T) {
-	var l PlainLock
-	for v := range uint64(3) {
-		l.Write(v)
-		if f, n := l.Read(10); n != 0 || f != [4]uint64{v, v, v, v} {
-			t.Errorf("%d: read %v after %d retries", v, f, n)
-		}
-	}
-	l.seq++
-	if _, n := l.Read(10); n != 10 {
-		t.Errorf("while a write is under way: %d retries", n)
-	}
-}
-
 func TestEverySlotCanBeTakenAndReused(t *testing.T) {
 	r := open(t, MiB)
 	for round := range 2 {
