@@ -101,11 +101,12 @@ format-check: ## check the formatting of the C
 	@scripts/need $(CLANG_FORMAT)
 	$(C_FILES) | xargs $(CLANG_FORMAT) --dry-run -Werror
 
-lint: native ## check formatting, go vet, staticcheck
+lint: native ## check formatting, go vet, staticcheck, unused code and the rules of check/repolint
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
 	go vet ./...
 	go vet -tags=faultpoints ./...
 	go tool staticcheck ./...
+	go test ./check/repolint
 
 # The modules that are not part of make test, when their dependencies are there: $(call lint-module,FOLDER,GOFLAGS).
 build/staticcheck: go.mod

@@ -11,7 +11,8 @@
 //     Go (docs/adr/0009-c-in-a-guest.md);
 //   - every link of a page to a file or a heading of this repository leads there;
 //   - no comment marks unfinished work, which belongs in an issue;
-//   - no merge has left its marks.
+//   - no merge has left its marks;
+//   - no package of the product declares what only tests use.
 //
 // Its test checks the whole repository.
 package repolint

@@ -97,22 +97,3 @@ func (r *Region) ProcessCompute(device, slot int) (c ProcessCompute, err error) 
 		Waited: atomic.LoadUint64(&a.TimeWaited),
 	}, nil
 }
-
-// PublishCompute writes what this process has of a device's time, as the library does in C,
-// and adds what is new of it to the job's. The process must hold something of the device.
-func (s *Slot) PublishCompute(device int, c ProcessCompute) (err error) {
-	if err := checkDevice(device); err != nil {
-		return err
-	}
-	r := s.r
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return err
-	}
-	a, job := &r.m.Accounts[device][s.index], &r.m.Compute[device]
-	atomic.StoreUint64(&a.Work, uint64(c.Work))
-	atomic.StoreUint64(&a.Slice, uint64(c.Slice))
-	atomic.AddUint64(&job.Used, c.Used-atomic.SwapUint64(&a.TimeUsed, c.Used))
-	atomic.AddUint64(&job.Waited, c.Waited-atomic.SwapUint64(&a.TimeWaited, c.Waited))
-	return nil
-}
