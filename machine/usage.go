@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/patience"
+	"ration/internal/budget"
 	"ration/internal/proc"
 	"ration/internal/region"
 )
@@ -29,12 +29,12 @@ const (
 )
 
 // patienceForAll is how long all jobs together are looked at, from now on.
-func patienceForAll() patience.Patience { return patience.Real.For(allPatience) }
+func patienceForAll() budget.Budget { return budget.Real.For(allPatience) }
 
 // forIdentities is for how long the kernel is asked who a job's processes are, from now on: as
 // long as for a job where there is patience left for the look that begins, and otherwise a
 // moment, so that no job takes from others that their processes are confirmed.
-func forIdentities(p patience.Patience) patience.Patience {
+func forIdentities(p budget.Budget) budget.Budget {
 	if p.Left() {
 		return p.Again(jobPatience)
 	}
@@ -43,7 +43,7 @@ func forIdentities(p patience.Patience) patience.Patience {
 
 // until calls look until it agrees, at most so many times and while there is patience. It
 // returns whether it did.
-func until(p patience.Patience, most int, look func() (agrees bool, err error)) (bool, error) {
+func until(p budget.Budget, most int, look func() (agrees bool, err error)) (bool, error) {
 	for n := 0; n < most && (n == 0 || p.Left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
 			return agrees, err
@@ -53,7 +53,7 @@ func until(p patience.Patience, most int, look func() (agrees bool, err error)) 
 }
 
 // readUsage reads the processes, what they hold, and what is used of each device.
-func (j *Job) readUsage(r *region.Region, p patience.Patience) error {
+func (j *Job) readUsage(r *region.Region, p budget.Budget) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
 	// Processes that join or leave meanwhile are found by asking for all of them again,
@@ -108,7 +108,7 @@ func refreshUnless(fresh bool, r *region.Region) error {
 // readDevice reads what is used of a device, and adds what each process holds of it. index
 // finds a process by its slot. What processes in ended held is free, though no process has
 // needed it yet.
-func (j *Job) readDevice(r *region.Region, p patience.Patience, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
+func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
 	exact, err := until(p, looks, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
@@ -195,8 +195,8 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 
 // readProcesses lists who has a slot, and finds them by their slots. Those that left, and
 // whose slots no process has needed yet, are ended, and not in the list.
-func readProcesses(r *region.Region, patient patience.Patience) (out []Process, index map[int]int, ended map[int]bool, err error) {
-	r.SetAskPatience(patient.Left)
+func readProcesses(r *region.Region, patient budget.Budget) (out []Process, index map[int]int, ended map[int]bool, err error) {
+	r.SetAskBudget(patient.Left)
 	all, err := r.Processes()
 	if err != nil {
 		return nil, nil, nil, err
@@ -227,7 +227,7 @@ func readProcesses(r *region.Region, patient patience.Patience) (out []Process, 
 
 // addKeepers says who has the files of processes that are ending. That is to ask for the mappings of
 // every process of the machine: with thousands it takes a hundred times as long as all the rest.
-func (j *Job) addKeepers(r *region.Region, patient patience.Patience) {
+func (j *Job) addKeepers(r *region.Region, patient budget.Budget) {
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.State == Ending {
 			p.KeptBy = r.KeptBy(p.Slot, patient.Left)
