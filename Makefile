@@ -48,7 +48,7 @@ CORES := $(shell nproc)
 NATIVE := $(patsubst %/Makefile,%,$(wildcard fakegpu/Makefile shim/Makefile check/programs/*/Makefile))
 
 # Files of the build folder that are embedded in bin/ration.
-EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi fake-train) probe/probe workload/workload
+EMBEDDED := libration.so $(addprefix fakegpu/,libcuda.so.1 libnvidia-ml.so.1 fake-smi fake-train) probe/probe workload/workload benchworker/benchworker
 
 # The duration of `make stress`, and arguments for `make bench` and `make gpu-test`.
 STRESS   ?= 10m
@@ -101,11 +101,12 @@ format-check: ## check the formatting of the C
 	@scripts/need $(CLANG_FORMAT)
 	$(C_FILES) | xargs $(CLANG_FORMAT) --dry-run -Werror
 
-lint: native ## check formatting, go vet, staticcheck
+lint: native ## check formatting, go vet, staticcheck, unused code and the rules of check/repolint
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
 	go vet ./...
 	go vet -tags=faultpoints ./...
 	go tool staticcheck ./...
+	go test ./check/repolint
 
 # The modules that are not part of make test, when their dependencies are there: $(call lint-module,FOLDER,GOFLAGS).
 build/staticcheck: go.mod

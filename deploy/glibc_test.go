@@ -56,7 +56,7 @@ func TestOldestLibrary(t *testing.T) {
 	for _, path := range []string{
 		filepath.Join(folder("RATION_TEST_BIN", "../bin"), "ration"),
 		filepath.Join(files, "libration.so"), filepath.Join(files, "libcuda.so.1"), filepath.Join(files, "libnvidia-ml.so.1"),
-		filepath.Join(files, "fake-smi"), filepath.Join(files, "fake-train"), filepath.Join(files, "probe"), filepath.Join(files, "workload"),
+		filepath.Join(files, "fake-smi"), filepath.Join(files, "fake-train"), filepath.Join(files, "probe"), filepath.Join(files, "workload"), filepath.Join(files, "benchworker"),
 	} {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			f := open(t, path)

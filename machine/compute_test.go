@@ -2,9 +2,11 @@ package machine
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -26,6 +28,11 @@ func TestCompute(t *testing.T) {
 	if err := errors.Join(slot.Charge(0, abi.Context, 1<<20), slot.Charge(1, abi.Context, 1<<20), slot.Charge(2, abi.Context, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
 	seen := map[string]bool{}
 	reason := func(state int) string {
 		text := region.ProcessCompute{Slice: abi.MakeSlice(0, state)}.NotEnforced()
@@ -61,7 +68,7 @@ func TestCompute(t *testing.T) {
 		{"crowded", region.ProcessCompute{Slice: abi.MakeSlice(6000, abi.SliceCrowded)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceCrowded), Slice: 6000}},
 		{"started before", region.ProcessCompute{}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceNone)}},
 	} {
-		if err := slot.PublishCompute(0, c.has); err != nil {
+		if err := observer.WriteCompute(file, 0, slot.Index(), c.has); err != nil {
 			t.Fatal(err)
 		}
 		s, err := ReadJob(path)
@@ -83,7 +90,7 @@ func TestCompute(t *testing.T) {
 			t.Errorf("%s: there is a device with neither, which has %+v", c.name, s.Devices[2].Compute)
 		}
 	}
-	if err := slot.PublishCompute(0, region.ProcessCompute{Slice: abi.MakeSlice(0, 77)}); err != nil {
+	if err := observer.WriteCompute(file, 0, slot.Index(), region.ProcessCompute{Slice: abi.MakeSlice(0, 77)}); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := ReadJob(path); err != nil || s.Processes[0].Holdings[0].Compute.State != NotEnforced {

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/budget"
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/patience"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -48,7 +48,7 @@ func ReadJob(nameOrPath string) (Job, error) {
 	return j, err
 }
 
-func readRegion(path string, p patience.Patience) (Job, error) {
+func readRegion(path string, p budget.Budget) (Job, error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return unreadable(path, fmt.Errorf("opening region %s: %w", path, err))
@@ -71,7 +71,7 @@ func unreadable(path string, err error) (Job, error) {
 
 // readRegionAt reads a region by its name in the folder with a descriptor. keepers says whether to ask
 // which processes keep the files of those that are ending.
-func readRegionAt(dir int, name, path string, p patience.Patience, keepers bool) (Job, error) {
+func readRegionAt(dir int, name, path string, p budget.Budget, keepers bool) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
@@ -86,13 +86,13 @@ func readRegionAt(dir int, name, path string, p patience.Patience, keepers bool)
 	return j, err
 }
 
-func (j *Job) read(dir int, name string, p patience.Patience, keepers bool) error {
+func (j *Job) read(dir int, name string, p budget.Budget, keepers bool) error {
 	r, err := region.OpenReadOnlyAt(dir, name, j.Path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	r.SetPatience(p.Left)
+	r.SetBudget(p.Left)
 	if err := j.readUsage(r, p); err != nil {
 		return err
 	}

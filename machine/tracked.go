@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/budget"
 	"ration/internal/job"
-	"ration/internal/patience"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -82,7 +82,7 @@ const (
 
 // look looks at the job, reads it if that is needed, and reports whether it has changed. there is false if
 // its folder is gone.
-func (t *tracked) look(p patience.Patience, buf []byte, why reason) (changed, there bool) {
+func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there bool) {
 	if t.fixed {
 		return false, true
 	}
@@ -206,7 +206,7 @@ func (t *tracked) hasEnded(v job.Vital) bool {
 }
 
 // readAll reads all of the job.
-func (t *tracked) readAll(p patience.Patience) {
+func (t *tracked) readAll(p budget.Budget) {
 	began := threadTime()
 	t.reads++
 	j, err := readRegionAt(t.dir, t.region, t.path, p, false)
@@ -226,7 +226,7 @@ func (t *tracked) readAll(p patience.Patience) {
 
 // askKeepers asks which processes keep the files of those that are ending. Its cost does not delay the next
 // read of the job, so that the end of a process is noticed.
-func (t *tracked) askKeepers(p patience.Patience) {
+func (t *tracked) askKeepers(p budget.Budget) {
 	if !slices.ContainsFunc(t.job.Processes, func(p Process) bool { return p.State == Ending }) {
 		return
 	}

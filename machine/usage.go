@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/patience"
+	"ration/internal/budget"
 	"ration/internal/proc"
 	"ration/internal/region"
 )
@@ -27,11 +27,11 @@ const (
 )
 
 // patienceForAll returns the time for all jobs together, from now on.
-func patienceForAll() patience.Patience { return patience.Real.For(allPatience) }
+func patienceForAll() budget.Budget { return budget.Real.For(allPatience) }
 
 // forIdentities returns the time to ask the kernel for the identities of a job's processes, from now on: the
 // time of a job, or a moment if p is used up. So every job gets some.
-func forIdentities(p patience.Patience) patience.Patience {
+func forIdentities(p budget.Budget) budget.Budget {
 	if p.Left() {
 		return p.Again(jobPatience)
 	}
@@ -39,7 +39,7 @@ func forIdentities(p patience.Patience) patience.Patience {
 }
 
 // until calls look until it agrees, at most so many times and while there is time. It returns whether it did.
-func until(p patience.Patience, most int, look func() (agrees bool, err error)) (bool, error) {
+func until(p budget.Budget, most int, look func() (agrees bool, err error)) (bool, error) {
 	for n := 0; n < most && (n == 0 || p.Left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
 			return agrees, err
@@ -49,7 +49,7 @@ func until(p patience.Patience, most int, look func() (agrees bool, err error)) 
 }
 
 // readUsage reads the processes, what they hold, and what is used of each device.
-func (j *Job) readUsage(r *region.Region, p patience.Patience) error {
+func (j *Job) readUsage(r *region.Region, p budget.Budget) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
 	// For processes that join or leave meanwhile all are asked for again. That asks the kernel too, so it is
@@ -103,7 +103,7 @@ func refreshUnless(fresh bool, r *region.Region) error {
 
 // readDevice reads the use of a device, and adds what each process holds of it. index has the processes by
 // their slots. What processes in ended held is free, though no process has needed it yet.
-func (j *Job) readDevice(r *region.Region, p patience.Patience, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
+func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
 	exact, err := until(p, maxTries, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
@@ -190,8 +190,8 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 
 // readProcesses lists the processes that have a slot, with an index by slot. Processes that left, and whose slots
 // no process has needed yet, are in ended and not in the list.
-func readProcesses(r *region.Region, patient patience.Patience) (out []Process, index map[int]int, ended map[int]bool, err error) {
-	r.SetAskPatience(patient.Left)
+func readProcesses(r *region.Region, patient budget.Budget) (out []Process, index map[int]int, ended map[int]bool, err error) {
+	r.SetAskBudget(patient.Left)
 	all, err := r.Processes()
 	if err != nil {
 		return nil, nil, nil, err
@@ -222,7 +222,7 @@ func readProcesses(r *region.Region, patient patience.Patience) (out []Process, 
 
 // addKeepers adds which processes keep the files of those that are ending. It reads the mappings of every
 // process of the machine: with thousands of them it takes a hundred times as long as all the rest.
-func (j *Job) addKeepers(r *region.Region, patient patience.Patience) {
+func (j *Job) addKeepers(r *region.Region, patient budget.Budget) {
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.State == Ending {
 			p.KeptBy = r.KeptBy(p.Slot, patient.Left)

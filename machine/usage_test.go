@@ -11,8 +11,8 @@ import (
 
 	"ration/check/observer"
 	"ration/internal/abi"
+	"ration/internal/budget"
 	"ration/internal/job"
-	"ration/internal/patience"
 	"ration/internal/region"
 )
 
@@ -33,7 +33,7 @@ func TestUntil(t *testing.T) {
 		{"an error", func(int) (bool, error) { return false, broken }, false, 1, broken},
 	} {
 		looked := 0
-		exact, err := until(patience.Real.For(time.Hour), maxTries, func() (bool, error) { looked++; return c.look(looked) })
+		exact, err := until(budget.Real.For(time.Hour), maxTries, func() (bool, error) { looked++; return c.look(looked) })
 		if exact != c.exact || looked != c.looked || !errors.Is(err, c.err) {
 			t.Errorf("%s: %v after %d maxTries, %v", c.name, exact, looked, err)
 		}
@@ -87,7 +87,7 @@ func TestPatienceWithOneJob(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	path := impossible(t, "scribbles")
 	clock := &stepClock{step: 10 * time.Millisecond}
-	j, err := readRegion(path, patience.Clock{Now: clock.now}.For(allPatience))
+	j, err := readRegion(path, budget.Clock{Now: clock.now}.For(allPatience))
 	if err != nil || len(j.Devices) != abi.Devices {
 		t.Fatalf("got %+v, %v", j, err)
 	}
@@ -101,7 +101,7 @@ func TestPatienceWithOneJob(t *testing.T) {
 		t.Errorf("looked %d times, and %d are enough", j.Reads.Reads, most)
 	}
 	clock.step = 0
-	j, err = readRegion(path, patience.Clock{Now: clock.now}.For(allPatience))
+	j, err = readRegion(path, budget.Clock{Now: clock.now}.For(allPatience))
 	if err != nil || j.Reads.Reads != 3*maxTries*abi.Devices {
 		t.Errorf("with patience: looked %d times, %v", j.Reads.Reads, err)
 	}
@@ -111,7 +111,7 @@ func TestPatienceWithOneJob(t *testing.T) {
 func TestPatienceWithManyJobs(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	clock := &stepClock{step: 10 * time.Millisecond}
-	p := patience.Clock{Now: clock.now}.For(allPatience)
+	p := budget.Clock{Now: clock.now}.For(allPatience)
 	const jobs = 10
 	looked := uint64(0)
 	for i := range jobs {
@@ -140,7 +140,7 @@ func TestPatienceWithIdentities(t *testing.T) {
 		{"no longer than that", identityPatience, false},
 	} {
 		clock := &stepClock{step: c.step}
-		p := patience.Clock{Now: clock.now}.For(0)
+		p := budget.Clock{Now: clock.now}.For(0)
 		j, err := readRegion(path, p)
 		if err != nil || len(j.Processes) != 1 {
 			t.Fatalf("%s: %+v, %v", c.name, j, err)

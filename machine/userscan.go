@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/budget"
 	"ration/internal/job"
-	"ration/internal/patience"
 	"ration/internal/region"
 )
 
@@ -415,7 +415,7 @@ func (s *userState) divide() {
 }
 
 // collect returns the jobs. It reads the latest ended ones, and drops what was read of the others.
-func (s *userState) collect(p patience.Patience, paths []string) userResult {
+func (s *userState) collect(p budget.Budget, paths []string) userResult {
 	out := userResult{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, t := range s.ended {
 		if i >= keptEnded {

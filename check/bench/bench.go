@@ -1,7 +1,10 @@
-// Package bench measures what ration costs. Each result comes with its spread, with
-// the bare atomic operation measured in the same run and in alternating order, and
-// with the machine it was measured on. A row that has a target says whether it was
-// met. A timing never makes a run fail: it depends on the machine and the moment.
+// Package bench measures what ration costs: the region in C, which CUDA programs run, and the
+// region in Go, in one table. Each result comes with its spread, with the bare atomic operation
+// measured in the same run and in alternating order, and with the machine it was measured on. A
+// row that has a target says whether it was met; targets are for C. A timing never makes a run
+// fail: it depends on the machine and the moment.
+//
+// Workers do what is measured: processes in C and in Go that carry out the same orders.
 package bench
 
 import (
@@ -10,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"ration/check/harness"
 	"ration/internal/job"
 )
 
@@ -49,18 +51,19 @@ const (
 
 // Row is one measured value.
 type Row struct {
-	Name      string  `json:"name"`
-	Unit      string  `json:"unit"`                 // ns, %, or empty for a count
-	Value     float64 `json:"value"`                // the median, unless the name says another percentile
-	Low       float64 `json:"low"`                  // 10th percentile over rounds, or the least sample
-	High      float64 `json:"high"`                 // 90th percentile over rounds, or the largest sample
-	Samples   int     `json:"samples"`              // rounds or samples behind it
-	Atomic    float64 `json:"atomic,omitempty"`     // the bare atomic operation, in the same unit and run
-	Ratio     float64 `json:"ratio,omitempty"`      // Value divided by Atomic
-	PerSecond float64 `json:"per_second,omitempty"` // throughput, of all workers together
-	Target    string  `json:"target,omitempty"`     // the target, as text
-	Verdict   string  `json:"verdict,omitempty"`    // ok or over, if there is a target
-	Note      string  `json:"note,omitempty"`
+	Name      string   `json:"name"`
+	Language  language `json:"language,omitempty"`   // of the region that was measured: C or Go
+	Unit      string   `json:"unit"`                 // ns, %, or empty for a count
+	Value     float64  `json:"value"`                // the median, unless the name says another percentile
+	Low       float64  `json:"low"`                  // 10th percentile over rounds, or the least sample
+	High      float64  `json:"high"`                 // 90th percentile over rounds, or the largest sample
+	Samples   int      `json:"samples"`              // rounds or samples behind it
+	Atomic    float64  `json:"atomic,omitempty"`     // the bare atomic operation, in the same unit and run
+	Ratio     float64  `json:"ratio,omitempty"`      // Value divided by Atomic
+	PerSecond float64  `json:"per_second,omitempty"` // throughput, of all workers together
+	Target    string   `json:"target,omitempty"`     // the target, as text
+	Verdict   string   `json:"verdict,omitempty"`    // ok or over, if there is a target
+	Note      string   `json:"note,omitempty"`
 }
 
 // withTarget sets a row's target: value must be at most the given one.
@@ -109,15 +112,6 @@ var Benches = []Bench{
 	{"init", "attaching to a region", attach},
 	{"reap", "memory of a killed process, until another one has it", reap},
 	{"step", "a training step of 8 processes, as seen in production", step},
-}
-
-// Roles of the workers that benchmarks start.
-var Roles = map[string]harness.Role{
-	writeRole:  writeWorker,
-	scaleRole:  scaleWorker,
-	attachRole: attachWorker,
-	victimRole: victimWorker,
-	trainRole:  trainWorker,
 }
 
 // Run runs the named benchmarks.

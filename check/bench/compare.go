@@ -10,26 +10,20 @@ import (
 	"slices"
 	"time"
 
+	"ration/check/benchpage"
 	"ration/check/harness/cuda"
 	"ration/internal/gpu"
 	"ration/internal/job"
 )
 
-// Spread is a median with the 10th and the 90th percentile, over rounds.
-type Spread struct {
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
-}
-
 // Comparison is a time without ration and with it, in nanoseconds.
 type Comparison struct {
-	Name   string  `json:"name"`
-	Native Spread  `json:"native"`
-	Job    Spread  `json:"in_job"`
-	More   Spread  `json:"more"`   // in the job minus native, of the same round
-	Noise  float64 `json:"noise"`  // relative difference of two native programs: the median
-	Rounds int     `json:"rounds"` // of each program
+	Name   string           `json:"name"`
+	Native benchpage.Spread `json:"native"`
+	Job    benchpage.Spread `json:"in_job"`
+	More   benchpage.Spread `json:"more"`   // in the job minus native, of the same round
+	Noise  float64          `json:"noise"`  // relative difference of two native programs: the median
+	Rounds int              `json:"rounds"` // of each program
 }
 
 // within is how long a program may take to answer.
@@ -77,23 +71,17 @@ const (
 	sides
 )
 
-// rounds calls measure for each side in turn, so that other work affects all of them.
-func rounds(n int, measure func(side int) ([]float64, error)) (all [sides][][]float64, err error) {
-	for round := range n {
-		for i := range sides {
-			side := (round + i) % sides
-			values, err := measure(side)
-			if err != nil {
-				return all, err
-			}
-			all[side] = append(all[side], values)
-		}
+// perSide calls measure for each side in turn.
+func perSide(n int, measure func(side int) ([]float64, error)) ([][][]float64, error) {
+	var of [sides]func() ([]float64, error)
+	for side := range of {
+		of[side] = func() ([]float64, error) { return measure(side) }
 	}
-	return all, nil
+	return alternate(n, of[:]...)
 }
 
 // comparison is the k-th value of each round.
-func comparison(name string, all [sides][][]float64, k int) Comparison {
+func comparison(name string, all [][][]float64, k int) Comparison {
 	pick := func(side int) (out []float64) {
 		for _, values := range all[side] {
 			out = append(out, values[k])
@@ -112,10 +100,10 @@ func comparison(name string, all [sides][][]float64, k int) Comparison {
 	}
 }
 
-func spreadOf(values []float64) Spread {
+func spreadOf(values []float64) benchpage.Spread {
 	sorted := slices.Sorted(slices.Values(values))
 	quantile := func(q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
-	return Spread{quantile(0.5), quantile(0.1), quantile(0.9)}
+	return benchpage.Spread{Low: quantile(0.1), Median: quantile(0.5), High: quantile(0.9)}
 }
 
 // start starts a program on a side.
@@ -140,7 +128,7 @@ func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
 		}
 	}
 	n := env.pick(41, 3)
-	all, err := rounds(n+1, func(side int) ([]float64, error) {
+	all, err := perSide(n+1, func(side int) ([]float64, error) {
 		env.Say("driver calls")
 		got, err := programs[side].Do(within, "time %d %d", calls, bytes)
 		if err == nil && len(got.Numbers) != 4 {
@@ -165,7 +153,7 @@ func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
 
 // compareStart measures cuInit and a first context, each time in a new process.
 func compareStart(env Env, m *cuda.Machine) ([]Comparison, error) {
-	all, err := rounds(env.pick(15, 2), func(side int) ([]float64, error) {
+	all, err := perSide(env.pick(15, 2), func(side int) ([]float64, error) {
 		env.Say("cuInit and a context")
 		p, err := start(m, side)
 		if err != nil {
@@ -194,7 +182,7 @@ func compareStart(env Env, m *cuda.Machine) ([]Comparison, error) {
 // compareRun measures the command true, started by itself and by ration run.
 func compareRun(env Env, self, folder string) (Comparison, error) {
 	jobs := filepath.Join(folder, "jobs")
-	all, err := rounds(env.pick(31, 2), func(side int) ([]float64, error) {
+	all, err := perSide(env.pick(31, 2), func(side int) ([]float64, error) {
 		env.Say("ration run")
 		cmd := exec.Command("true")
 		if side == inJob {

@@ -3,14 +3,7 @@ package bench
 import (
 	"fmt"
 	"slices"
-	"time"
-
-	"ration/internal/abi"
-	"ration/internal/region"
 )
-
-// largeLimit is the limit of regions in which nothing is refused, in bytes.
-const largeLimit = 1 << 40
 
 // Samples are the samples of one value.
 type Samples []float64
@@ -52,50 +45,33 @@ func (r Row) throughput() Row {
 	return r
 }
 
-// alternate measures two functions in turn, each first in half of the rounds, so
-// that other load on the machine affects both.
-func alternate(rounds int, bare, op func() (float64, error)) (b, o Samples, err error) {
+// judge sets the target of a row in C; a row in Go has none.
+func (r Row) judge(most float64, target string) Row {
+	if r.Language == inC {
+		return r.withTarget(r.Value, most, target)
+	}
+	return r
+}
+
+// in sets the language of a row.
+func (r Row) in(lang language) Row {
+	r.Language = lang
+	return r
+}
+
+// alternate measures functions in turn, each of which goes first as often as the others, so that
+// other load on the machine affects all of them.
+func alternate[T any](rounds int, measure ...func() (T, error)) ([][]T, error) {
+	all := make([][]T, len(measure))
 	for round := range rounds {
-		order := [2]func() error{
-			func() error { return measure(bare, &b) },
-			func() error { return measure(op, &o) },
-		}
-		if round%2 == 1 {
-			order[0], order[1] = order[1], order[0]
-		}
-		for _, do := range order {
-			if err := do(); err != nil {
-				return b, o, err
+		for i := range measure {
+			i = (round + i) % len(measure)
+			v, err := measure[i]()
+			if err != nil {
+				return all, err
 			}
+			all[i] = append(all[i], v)
 		}
 	}
-	return b, o, nil
-}
-
-func measure(f func() (float64, error), into *Samples) error {
-	v, err := f()
-	*into = append(*into, v)
-	return err
-}
-
-// perOp returns the nanoseconds since from for each of n operations.
-func perOp(from time.Time, n int) float64 { return float64(time.Since(from)) / float64(n) }
-
-// create makes a region with a limit on every device.
-func create(path string, limit uint64) (*region.Region, error) {
-	var opt region.Options
-	for d := range opt.Limits.Memory {
-		opt.Limits.Memory[d] = abi.MakeLimit(limit)
-	}
-	return region.Open(path, opt)
-}
-
-// join attaches to an existing region and claims a slot.
-func join(path, name string) (*region.Region, *region.Slot, error) {
-	r, err := region.Open(path, region.Options{NoCreate: true})
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := r.Claim(name)
-	return r, s, err
+	return all, nil
 }

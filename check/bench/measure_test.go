@@ -33,12 +33,12 @@ func TestAlternate(t *testing.T) {
 	do := func(name string) func() (float64, error) {
 		return func() (float64, error) { order += name; return 1, nil }
 	}
-	b, o, err := alternate(4, do("b"), do("o"))
-	if err != nil || order != "boobboob" || len(b) != 4 || len(o) != 4 {
-		t.Errorf("got %s, %v", order, err)
+	got, err := alternate(4, do("a"), do("b"), do("c"))
+	if err != nil || order != "abcbcacababc" || len(got) != 3 || len(got[2]) != 4 {
+		t.Errorf("got %s, %v, %v: each must go first in turn", order, got, err)
 	}
 	broken := errors.New("broken")
-	if _, _, err := alternate(3, do("b"), func() (float64, error) { return 0, broken }); !errors.Is(err, broken) {
+	if _, err := alternate(3, do("a"), func() (float64, error) { return 0, broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v, want the operation's error", err)
 	}
 }
@@ -53,6 +53,11 @@ func TestTargets(t *testing.T) {
 	}
 	if r := row.withTarget(row.Ratio, 9, ""); r.Verdict != Over {
 		t.Errorf("got %+v", r)
+	}
+	for lang, want := range map[language]string{inC: Over, inGo: ""} {
+		if r := row.in(lang).judge(50, "< 50 ns"); r.Verdict != want {
+			t.Errorf("%s: got %+v: targets are for C", lang, r)
+		}
 	}
 }
 

@@ -74,15 +74,10 @@ func (c Comparison) shown(perCent bool) benchpage.Comparison {
 	}
 	return benchpage.Comparison{
 		Verdict: verdict,
-		Name:    c.Name, Native: c.Native.ordered(), Job: c.Job.ordered(),
+		Name:    c.Name, Native: c.Native, Job: c.Job,
 		NativeText: humanfmt.Nanoseconds(c.Native.Median), JobText: humanfmt.Nanoseconds(c.Job.Median),
 		More: more, MoreSpread: signed(c.More.Low) + " … " + signed(c.More.High), Noise: fmt.Sprintf("%.1f %%", 100*c.Noise),
 	}
-}
-
-// ordered is a spread in the order of the page's.
-func (s Spread) ordered() benchpage.Spread {
-	return benchpage.Spread{Low: s.Low, Median: s.Median, High: s.High}
 }
 
 func signed(ns float64) string {
@@ -93,7 +88,11 @@ func signed(ns float64) string {
 }
 
 func (r Row) shown() benchpage.Value {
-	v := benchpage.Value{Name: strings.TrimSpace(r.Name), Text: r.Text(), Target: r.Target, Verdict: r.Verdict, Note: r.Note}
+	name := strings.TrimSpace(r.Name)
+	if r.Language != "" {
+		name += " (" + string(r.Language) + ")"
+	}
+	v := benchpage.Value{Name: name, Text: r.Text(), Target: r.Target, Verdict: r.Verdict, Note: r.Note}
 	if r.Low != r.High {
 		v.Spread = r.SpreadText()
 	}

@@ -2,45 +2,18 @@ package bench
 
 import (
 	"fmt"
-	"runtime"
-	"sync/atomic"
 	"time"
-
-	"ration/check/harness"
-	"ration/check/observer"
-	"ration/internal/abi"
-	"ration/internal/region"
 )
 
-const (
-	writeRole = "bench-write"
-	writers   = 8
-)
+const writers = 8
 
 // read measures readers: of a device's usage, and of what each process holds while
 // 8 processes write.
 func read(env Env) (Result, error) {
 	var result Result
-	err := inRegion(func(path string) error {
-		r, err := create(path, largeLimit)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		rows, err := readUsage(env, r)
-		if err != nil {
-			return err
-		}
-		result.Rows = append(rows, measureClock(env))
-		if rows, err = plainRead(env, r); err != nil {
-			return err
-		}
-		result.Rows = append(result.Rows, rows...)
-		for _, load := range []struct {
-			name  string
-			pause time.Duration
-		}{{"busy", 0}, {"1000/s", time.Millisecond}} {
-			rows, err := snapshots(env, r, path, load.name, load.pause)
+	err := withPair(largeLimit, func(p pair) error {
+		for _, part := range []func(Env, pair) ([]Row, error){readUsage, measureClock, readBeside} {
+			rows, err := part(env, p)
 			if err != nil {
 				return err
 			}
@@ -48,159 +21,139 @@ func read(env Env) (Result, error) {
 		}
 		return nil
 	})
+	if err != nil {
+		return result, err
+	}
+	for _, load := range []struct {
+		name         string
+		microseconds int
+	}{{"busy", 0}, {"1000/s", 1000}} {
+		for _, lang := range languages {
+			rows, err := snapshots(env, lang, load.name, load.microseconds)
+			if err != nil {
+				return result, err
+			}
+			result.Rows = append(result.Rows, rows...)
+		}
+	}
 	result.Notes = []string{
-		"One slot: its writer is a thread of this process, which writes without a pause. A plain sequence lock has one copy: its reader waits for a writer in the middle, also one that is stopped; ours has two.",
-		"A snapshot is the bytes by kind of 8 processes, each read consistently, while all 8 write.",
+		"One slot: its writer is a thread of the same process, which writes without a pause. A plain sequence lock has one copy: its reader waits for a writer in the middle, also one that is stopped; ours has two.",
+		"A snapshot is the bytes by kind of 8 processes, each read consistently, while all 8 write. Reader and writers are of one language.",
 		"Its times include the clock's own; spread: the least and the largest sample.",
 	}
-	return result, err
+	return result, nil
 }
 
-func readUsage(env Env, r *region.Region) ([]Row, error) {
+func readUsage(env Env, p pair) ([]Row, error) {
 	env.Say("usage of a device")
-	var word uint64
-	bare, op, err := alternate(env.pick(61, 3), func() (float64, error) {
-		sum, from := uint64(0), time.Now()
-		for range opsPerRound {
-			sum += atomic.LoadUint64(&word)
-		}
-		took := perOp(from, opsPerRound)
-		runtime.KeepAlive(sum)
-		return took, nil
-	}, func() (float64, error) {
-		sum, from := uint64(0), time.Now()
-		for range opsPerRound {
-			sum += r.Used(0)
-		}
-		took := perOp(from, opsPerRound)
-		runtime.KeepAlive(sum)
-		return took, nil
-	})
-	load := bare.row("bare atomic load", Nanoseconds)
-	used := op.row("usage of a device", Nanoseconds).relativeTo(load).throughput()
-	return []Row{load.throughput(), used.withTarget(used.Ratio, 3, "≤ 3 ×")}, err
+	load, rows, err := p.compare(env.pick(61, 3), "usage of a device", orderOf("used"), orderOf("load"))
+	if err != nil {
+		return nil, err
+	}
+	load.Name = "bare atomic load"
+	rows[0] = rows[0].withTarget(rows[0].Ratio, 3, "≤ 3 ×")
+	return append([]Row{load}, rows...), nil
 }
 
-// measureClock measures two readings of the clock, which are part of every timed
-// read.
-func measureClock(env Env) Row {
-	times := make(Samples, env.pick(100_000, 1000))
-	for i := range times {
-		from := time.Now()
-		times[i] = float64(time.Since(from))
+// measureClock measures two readings of the clock, which are part of every timed read.
+func measureClock(env Env, p pair) ([]Row, error) {
+	t, err := p.reading(inC, "clock %d", env.pick(100_000, 1000))
+	return []Row{t.row("the clock itself", p50)}, err
+}
+
+// readBeside measures a read of one slot while its writer writes without a pause: under a
+// plain sequence lock, and under ours.
+func readBeside(env Env, p pair) (rows []Row, err error) {
+	env.Say("one slot, one busy writer")
+	for _, of := range []struct {
+		name, order string
+		lang        language
+	}{{"one slot, plain", "plainread", inC}, {"one slot, ours", "readbeside", inC}, {"one slot, ours", "readbeside", inGo}} {
+		t, err := p.reading(of.lang, "%s %d", of.order, env.pause(time.Second))
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, t.row(of.name, p50), t.row(of.name, p999), t.repeated("  read again"))
 	}
-	return times.row("the clock itself", Nanoseconds)
+	return rows, nil
 }
 
 // snapshots reads what 8 processes hold while they write, and counts how often a
 // read had to be repeated.
-func snapshots(env Env, r *region.Region, path, name string, pause time.Duration) ([]Row, error) {
-	env.Say("a snapshot of 8 " + name + " writers")
-	g, err := harness.StartGroup(harness.GroupSpec{Role: writeRole, N: writers, Task: func(int) any { return writeTask{path, pause} }})
-	if err != nil {
-		return nil, err
-	}
-	defer g.Close()
-	if _, err := harness.Gather[bool](g, time.Minute); err != nil {
-		return nil, err
-	}
-	before, err := r.Counters()
-	if err != nil {
-		return nil, err
-	}
-	times := make(Samples, 0, 8_000_000)
-	buf := make([]region.Holding, 0, writers)
-	torn := 0
-	for until := time.Now().Add(env.pause(2 * time.Second)); len(times) < cap(times); {
-		from := time.Now()
-		buf, err = r.Holdings(0, buf[:0])
-		to := time.Now()
+func snapshots(env Env, lang language, name string, microseconds int) (rows []Row, err error) {
+	env.Say(fmt.Sprintf("a snapshot of 8 %s writers in %s", name, lang))
+	err = inRegion(func(path string) error {
+		c, err := newCrew(lang, 1+writers) // the first reads
 		if err != nil {
-			return nil, err
-		}
-		times = append(times, float64(to.Sub(from)))
-		torn += inconsistent(buf)
-		if to.After(until) {
-			break
-		}
-	}
-	after, err := r.Counters()
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range g.Workers {
-		if err := w.Kill(); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := r.Reap(); err != nil {
-		return nil, err
-	}
-
-	reads := float64(after.Reads - before.Reads)
-	count := func(name string, n uint64) Row {
-		return Row{Name: name, Value: float64(n), Low: float64(n), High: float64(n), Samples: len(times)}
-	}
-	retries := Row{Name: "tried again, " + name, Unit: Percent, Value: 100 * float64(after.Retries-before.Retries) / reads, Samples: int(reads)}
-	retries.Low, retries.High = retries.Value, retries.Value
-	best := count("best effort, "+name, after.BestEffort-before.BestEffort)
-	if pause > 0 {
-		return []Row{
-			times.at(50, "snapshot, "+name),
-			retries.withTarget(retries.Value, 0.1, "< 0.1 %"),
-			best.withTarget(best.Value, 0, "0"),
-		}, nil
-	}
-	p50, p999 := times.at(50, "snapshot, "+name), times.at(99.9, "snapshot, "+name)
-	tornRow := count("torn, "+name, uint64(torn))
-	return []Row{
-		p50.withTarget(p50.Value, 300, "< 300 ns"), times.at(99, "snapshot, "+name), p999.withTarget(p999.Value, 10_000, "< 10 µs"),
-		retries, best.withTarget(best.Value, 0, "0"), tornRow.withTarget(tornRow.Value, 0, "0"),
-	}, nil
-}
-
-// inconsistent counts the holdings whose total is not the sum of their kinds, and
-// that are not marked as best effort.
-func inconsistent(all []region.Holding) (n int) {
-	for _, h := range all {
-		if observer.Sum(h) != h.Total && !h.BestEffort {
-			n++
-		}
-	}
-	return n
-}
-
-// writeTask is the task of a writer.
-type writeTask struct {
-	Path  string        // of the region
-	Pause time.Duration // between two changes
-}
-
-// writeWorker charges and returns, of two kinds, until it is killed.
-func writeWorker(self *harness.Self) error {
-	var t writeTask
-	if err := self.Task(&t); err != nil {
-		return err
-	}
-	_, s, err := join(t.Path, fmt.Sprintf("writer %d", self.Index))
-	if err != nil {
-		return err
-	}
-	if err := self.Report(true); err != nil {
-		return err
-	}
-	steps := [4]func() error{
-		func() error { return s.Charge(0, abi.Data, chargeBytes) },
-		func() error { return s.Charge(0, abi.Module, chargeBytes) },
-		func() error { return s.Return(0, abi.Data, chargeBytes) },
-		func() error { return s.Return(0, abi.Module, chargeBytes) },
-	}
-	for n := 0; ; n++ {
-		if err := steps[n%len(steps)](); err != nil {
 			return err
 		}
-		if t.Pause > 0 {
-			time.Sleep(t.Pause)
+		defer c.close()
+		if _, err := c.all(always("open %s %d", path, largeLimit)); err != nil {
+			return err
 		}
-	}
+		for i := 1; i <= writers; i++ {
+			if _, err := c.order(i, "write %d", microseconds); err != nil {
+				return err
+			}
+		}
+		t, err := pair{lang: c}.reading(lang, "snapshots %d", env.pause(2*time.Second))
+		if err != nil {
+			return err
+		}
+		name := "snapshot, " + name
+		again, best, inPieces := t.repeated("  read again"), t.count("  best effort", bestEffort), t.count("  torn", torn)
+		if microseconds > 0 {
+			rows = []Row{t.row(name, p50), again.judge(0.1, "< 0.1 %"), best.withTarget(best.Value, 0, "0")}
+			return nil
+		}
+		rows = []Row{
+			t.row(name, p50).judge(300, "< 300 ns"), t.row(name, p99), t.row(name, p999).judge(10_000, "< 10 µs"),
+			again, best.withTarget(best.Value, 0, "0"), inPieces.withTarget(inPieces.Value, 0, "0"),
+		}
+		return nil
+	})
+	return rows, err
+}
+
+// reading is the answer to the orders that time single reads.
+type reading struct {
+	lang    language
+	numbers []float64
+}
+
+// Indices of the numbers.
+const (
+	p50 = iota
+	p99
+	p999
+	least
+	largest
+	samples
+	reads // of one process, where a sample reads several
+	retries
+	bestEffort
+	torn
+)
+
+func (p pair) reading(lang language, format string, args ...any) (reading, error) {
+	numbers, err := p[lang].order(0, format, args...)
+	return reading{lang, numbers}, err
+}
+
+// row returns a percentile, with the least and the largest sample as its spread.
+func (t reading) row(name string, percentile int) Row {
+	n := t.numbers
+	name += [...]string{p50: ", p50", p99: ", p99", p999: ", p99.9"}[percentile]
+	return Row{Name: name, Language: t.lang, Unit: Nanoseconds, Value: n[percentile], Low: n[least], High: n[largest], Samples: int(n[samples])}
+}
+
+func (t reading) count(name string, which int) Row {
+	v := t.numbers[which]
+	return Row{Name: name, Language: t.lang, Value: v, Low: v, High: v, Samples: int(t.numbers[samples])}
+}
+
+// repeated returns how many reads had to be repeated.
+func (t reading) repeated(name string) Row {
+	v := 100 * t.numbers[retries] / max(t.numbers[reads], 1)
+	return Row{Name: name, Language: t.lang, Unit: Percent, Value: v, Low: v, High: v, Samples: int(t.numbers[reads])}
 }

@@ -3,23 +3,16 @@ package bench
 import (
 	"fmt"
 	"runtime"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"ration/check/harness"
 	"ration/internal/abi"
 )
-
-const scaleRole = "bench-scale"
 
 // scale measures whether writers slow each other down. The processes may outnumber
 // the CPUs, so it measures CPU time: waiting for a CPU takes none, waiting for the
 // cache line of another writer does.
 func scale(env Env) (Result, error) {
 	var result Result
-	sizes := []int{1, 2, 4, 8, 16, 32}
 	for _, where := range []struct {
 		name   string
 		device func(i int) int
@@ -28,20 +21,18 @@ func scale(env Env) (Result, error) {
 		{"one device", func(int) int { return 0 }},
 	} {
 		var first Row
-		for _, n := range sizes {
+		for _, n := range []int{1, 2, 4, 8, 16, 32} {
 			env.Say(fmt.Sprintf("%d processes, %s", n, where.name))
-			row, err := measureScale(env, n, where.device)
+			rows, err := measureScale(env, n, fmt.Sprintf("%2d on %s", n, where.name), where.device)
 			if err != nil {
 				return result, err
 			}
-			row.Name = fmt.Sprintf("%2d processes, %s", n, where.name)
 			if n == 1 {
-				row.Name = " 1 process, " + where.name
-				first = row
+				first = rows[0]
 			} else if where.name == "own devices" {
-				row = row.withTarget(row.Value, 1.5*first.Value, "≤ 1.5 × 1")
+				rows[0] = rows[0].withTarget(rows[0].Value, 1.5*first.Value, "≤ 1.5 × 1")
 			}
-			result.Rows = append(result.Rows, row)
+			result.Rows = append(result.Rows, rows...)
 		}
 	}
 	result.Notes = []string{
@@ -51,104 +42,50 @@ func scale(env Env) (Result, error) {
 	return result, nil
 }
 
-// measureScale measures n processes that charge without pause.
-func measureScale(env Env, n int, device func(int) int) (Row, error) {
-	var cpu, bare, rate Samples
-	err := inRegion(func(path string) error {
-		r, err := create(path, largeLimit)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		for range env.pick(5, 1) {
-			g, err := harness.StartGroup(harness.GroupSpec{Role: scaleRole, N: n, Gates: 1, Task: func(i int) any {
-				return scaleTask{Path: path, Device: device(i), For: env.pause(200 * time.Millisecond)}
-			}})
+// measureScale measures n processes that charge without pause, in each language.
+func measureScale(env Env, n int, name string, device func(int) int) (rows []Row, err error) {
+	cpu, rate, bare := map[language]Samples{}, map[language]Samples{}, Samples{}
+	for range env.pick(5, 1) {
+		for _, lang := range languages {
+			err := inRegion(func(path string) error {
+				c, err := newCrew(lang, n)
+				if err != nil {
+					return err
+				}
+				defer c.close()
+				if _, err := c.all(always("open %s %d", path, largeLimit)); err != nil {
+					return err
+				}
+				done, err := c.atOnce(func(i int) string {
+					return fmt.Sprintf("scale %d %d", env.pause(200*time.Millisecond), device(i))
+				})
+				if err != nil {
+					return err
+				}
+				var ops, spent float64
+				begin, end := done[0][2], done[0][3]
+				for _, d := range done {
+					ops, spent, begin, end = ops+d[0], spent+d[1], min(begin, d[2]), max(end, d[3])
+				}
+				cpu[lang], rate[lang] = append(cpu[lang], spent/ops), append(rate[lang], ops/(end-begin)*1e9)
+				if lang != inC {
+					return nil
+				}
+				add, err := c.order(0, "add %d", 500_000)
+				if err == nil {
+					bare = append(bare, add[0])
+				}
+				return err
+			})
 			if err != nil {
-				return err
-			}
-			g.Open(0)
-			done, err := harness.Gather[scaleReport](g, time.Minute)
-			g.Close()
-			if err != nil {
-				return err
-			}
-			var ops, spent, add float64
-			first, last := done[0].From, done[0].To
-			for _, d := range done {
-				ops, spent, add = ops+d.Ops, spent+d.CPU, add+d.Bare/float64(n)
-				first, last = min(first, d.From), max(last, d.To)
-			}
-			cpu, bare, rate = append(cpu, spent/ops), append(bare, add), append(rate, ops/(last-first)*1e9)
-		}
-		return nil
-	})
-	row := cpu.row("", Nanoseconds).relativeTo(bare.row("", Nanoseconds))
-	row.PerSecond = rate.row("", Count).Value
-	return row, err
-}
-
-// scaleTask is the task of a worker.
-type scaleTask struct {
-	Path   string // of the region
-	Device int
-	For    time.Duration
-}
-
-// scaleReport is what a worker reports. Times are in nanoseconds.
-type scaleReport struct {
-	Ops, CPU float64 // charges, and their CPU time
-	From, To float64 // begin and end, by the clock that all processes share
-	Bare     float64 // CPU time of a bare atomic add
-}
-
-// scaleWorker charges without pause for a while, and then measures the bare
-// operation.
-func scaleWorker(self *harness.Self) error {
-	var t scaleTask
-	if err := self.Task(&t); err != nil {
-		return err
-	}
-	_, s, err := join(t.Path, fmt.Sprintf("bench %d", self.Index))
-	if err != nil {
-		return err
-	}
-	const batch = 1000
-	self.Wait(0)
-	var out scaleReport
-	from, spent := time.Now(), readClock(unix.CLOCK_PROCESS_CPUTIME_ID)
-	out.From = readClock(unix.CLOCK_MONOTONIC)
-	for time.Since(from) < t.For {
-		for range batch {
-			if err := s.Charge(t.Device, abi.Data, abi.Unit); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		if err := s.Return(t.Device, abi.Data, batch*abi.Unit); err != nil {
-			return err
-		}
-		out.Ops += batch + 1
 	}
-	out.To, out.CPU = readClock(unix.CLOCK_MONOTONIC), readClock(unix.CLOCK_PROCESS_CPUTIME_ID)-spent
-
-	var word uint64
-	const adds = 500_000
-	spent = readClock(unix.CLOCK_PROCESS_CPUTIME_ID)
-	for range adds {
-		atomic.AddUint64(&word, 1)
+	for _, lang := range languages {
+		row := cpu[lang].row(name, Nanoseconds).in(lang).relativeTo(bare.row("", Nanoseconds))
+		row.PerSecond = rate[lang].row("", Count).Value
+		rows = append(rows, row)
 	}
-	out.Bare = (readClock(unix.CLOCK_PROCESS_CPUTIME_ID) - spent) / adds
-	if err := s.Leave(); err != nil {
-		return err
-	}
-	return self.Report(out)
-}
-
-// readClock returns the time of a clock, in nanoseconds.
-func readClock(id int32) float64 {
-	var now unix.Timespec
-	if unix.ClockGettime(id, &now) != nil {
-		return 0
-	}
-	return float64(now.Nano())
+	return rows, nil
 }

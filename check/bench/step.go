@@ -3,25 +3,16 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"ration/check/harness"
 	"ration/internal/abi"
 	"ration/internal/limit"
-	"ration/internal/region"
 )
 
-const (
-	trainRole = "bench-train"
-	trainers  = 8
-)
+const trainers = 8
 
-// A training step, as it was seen in production.
+// A training step, as it was seen in production. check/programs/benchworker has the same numbers.
 const (
 	forward   = 20 // allocations
 	backward  = 40
@@ -33,152 +24,86 @@ const (
 
 // step replays a training step in 8 processes, and measures which share of it
 // accounting takes; for comparison, the same with a file lock around every call.
-func step(env Env) (Result, error) {
+func step(env Env) (result Result, err error) {
 	steps := env.pick(100, 3)
-	var rows []Row
-	for _, locked := range []bool{false, true} {
-		name := "accounting"
-		if locked {
-			name = "file lock"
-		}
-		env.Say(fmt.Sprintf("%d steps, %s", steps, name))
-		reports, err := trainAll(steps, locked)
-		if err != nil {
-			return Result{}, err
-		}
+	for _, of := range []struct {
+		name   string
+		lang   language
+		locked bool
+	}{{"accounting", inC, false}, {"accounting", inGo, false}, {"file lock", inC, true}} {
+		env.Say(fmt.Sprintf("%d steps, %s in %s", steps, of.name, of.lang))
 		var share, spent, length Samples
-		for _, t := range reports {
-			for i := range t.Step {
-				spent, length = append(spent, t.Spent[i]), append(length, t.Step[i])
-				share = append(share, 100*t.Spent[i]/t.Step[i])
+		err := inRegion(func(path string) error {
+			c, err := newCrew(of.lang, trainers)
+			if err != nil {
+				return err
 			}
+			defer c.close()
+			if _, err := c.all(always("open %s %d", path, largeLimit)); err != nil {
+				return err
+			}
+			order := fmt.Sprintf("steps %d", steps)
+			if of.locked {
+				order += " " + path + ".lock"
+			}
+			answers, err := c.atOnce(always("%s", order))
+			for _, a := range answers {
+				for i := 0; i+1 < len(a); i += 2 {
+					length, spent, share = append(length, a[i]), append(spent, a[i+1]), append(share, 100*a[i+1]/a[i])
+				}
+			}
+			return err
+		})
+		if err != nil {
+			return result, err
 		}
-		row := share.row(name+", of a step", Percent)
-		if !locked {
-			rows = append(rows, length.row("a step", Nanoseconds))
-			row = row.withTarget(row.Value, 1, "< 1 %")
+		row := share.row(of.name+", of a step", Percent).in(of.lang)
+		if !of.locked {
+			result.Rows = append(result.Rows, length.row("a step", Nanoseconds).in(of.lang))
+			row = row.judge(1, "< 1 %")
 		}
-		rows = append(rows, row, spent.row(name, Nanoseconds))
+		result.Rows = append(result.Rows, row, spent.row(of.name, Nanoseconds).in(of.lang))
 	}
-	return Result{Rows: rows, Notes: []string{
+	result.Notes = []string{
 		fmt.Sprintf("%d processes; %d allocations forward, %d backward, %d at once in the all-reduce, %d frees in the optimiser, the rest freed at the end.",
 			trainers, forward, backward, allReduce, optimiser),
 		"The device's time is slept. File lock: the same with each call behind one. Accounting is the sum over all calls and threads, with the clock's own time.",
-	}}, nil
-}
-
-// trainAll runs all trainers at once.
-func trainAll(steps int, locked bool) (out []trainReport, err error) {
-	err = inRegion(func(path string) error {
-		r, err := create(path, largeLimit)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		g, err := harness.StartGroup(harness.GroupSpec{Role: trainRole, N: trainers, Gates: 1, Task: func(int) any { return trainTask{path, steps, locked} }})
-		if err != nil {
-			return err
-		}
-		defer g.Close()
-		g.Open(0)
-		out, err = harness.Gather[trainReport](g, 2*time.Minute)
-		return err
-	})
-	return out, err
-}
-
-// trainTask is the task of a trainer.
-type trainTask struct {
-	Path   string // of the region
-	Steps  int
-	Locked bool // with a file lock around every call
-}
-
-// trainReport is what each step took, and what accounting took of it, in
-// nanoseconds.
-type trainReport struct{ Step, Spent []float64 }
-
-// trainer runs steps.
-type trainer struct {
-	slot  *region.Slot
-	lock  *os.File     // nil: without a file lock
-	mutex sync.Mutex   // held around the file lock, which the threads of one process share
-	spent atomic.Int64 // nanoseconds that accounting took in this step, of all threads
-}
-
-// trainWorker runs steps and reports their times.
-func trainWorker(self *harness.Self) error {
-	var t trainTask
-	if err := self.Task(&t); err != nil {
-		return err
 	}
-	_, s, err := join(t.Path, fmt.Sprintf("trainer %d", self.Index))
-	if err != nil {
-		return err
-	}
-	tr := &trainer{slot: s}
-	if t.Locked {
-		if tr.lock, err = os.OpenFile(t.Path+".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-			return err
-		}
-	}
-	self.Wait(0)
-	var out trainReport
-	for range t.Steps {
-		tr.spent.Store(0)
+	return result, nil
+}
+
+// steps runs training steps of about 20 ms each. Each returns all that it charges.
+func (w *worker) steps(n int) error {
+	var answer []float64
+	var spent atomic.Int64 // nanoseconds that accounting took in this step, of all threads
+	call := func(change func(int, abi.Kind, uint64) error) error {
 		from := time.Now()
-		if err := tr.step(); err != nil {
-			return err
-		}
-		out.Step = append(out.Step, float64(time.Since(from)))
-		out.Spent = append(out.Spent, float64(tr.spent.Load()))
-	}
-	if err := s.Leave(); err != nil {
-		return err
-	}
-	return self.Report(out)
-}
-
-// step runs one step of about 20 ms. It returns all that it charges.
-func (t *trainer) step() error {
-	for n := range forward + backward {
-		if err := t.account(t.slot.Charge); err != nil {
-			return err
-		}
-		if n%burst == burst-1 {
-			time.Sleep(1300 * time.Microsecond)
-		}
-	}
-	var wg sync.WaitGroup
-	errs := make([]error, allReduce)
-	for i := range allReduce {
-		wg.Go(func() { errs[i] = t.account(t.slot.Charge) })
-	}
-	wg.Wait()
-	time.Sleep(2 * time.Millisecond)
-	for n := range forward + backward + allReduce {
-		if err := t.account(t.slot.Return); err != nil {
-			return err
-		}
-		if n == optimiser-1 {
-			time.Sleep(2 * time.Millisecond)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// account makes one change and adds the time it took.
-func (t *trainer) account(change func(int, abi.Kind, uint64) error) error {
-	from := time.Now()
-	defer func() { t.spent.Add(int64(time.Since(from))) }()
-	if t.lock == nil {
+		defer func() { spent.Add(int64(time.Since(from))) }()
 		return change(0, abi.Data, tensor)
 	}
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	if err := unix.Flock(int(t.lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("locking: %w", err)
+	for range n {
+		spent.Store(0)
+		from := time.Now()
+		for i := range forward + backward {
+			if err := call(w.slots[0].Charge); err != nil {
+				return err
+			}
+			if i%burst == burst-1 {
+				time.Sleep(1300 * time.Microsecond)
+			}
+		}
+		_, err := together(allReduce, func() error { return call(w.slots[0].Charge) })
+		time.Sleep(2 * time.Millisecond)
+		for i := range forward + backward + allReduce {
+			err = errors.Join(err, call(w.slots[0].Return))
+			if i == optimiser-1 {
+				time.Sleep(2 * time.Millisecond)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		answer = append(answer, float64(time.Since(from)), float64(spent.Load()))
 	}
-	defer func() { _ = unix.Flock(int(t.lock.Fd()), unix.LOCK_UN) }()
-	return change(0, abi.Data, tensor)
+	return w.answer(answer...)
 }

@@ -32,7 +32,11 @@ type Page struct {
 type Fact struct{ Name, Text string }
 
 // Spread is a median with the 10th and the 90th percentile, or the least and the largest.
-type Spread struct{ Low, Median, High float64 }
+type Spread struct {
+	Low    float64 `json:"low"`
+	Median float64 `json:"median"`
+	High   float64 `json:"high"`
+}
 
 // Comparison is a cost without ration and with it. The texts are as the reader sees them.
 type Comparison struct {

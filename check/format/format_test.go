@@ -190,7 +190,7 @@ func busy(t *testing.T, path string) *region.Region {
 	must(t, train.Charge(0, abi.Module, 3*MiB))
 	must(t, train.Charge(0, abi.Data, 41*MiB))
 	must(t, train.Return(0, abi.Data, MiB))
-	must(t, train.ForceCharge(0, abi.Overhead, 7*MiB))
+	must(t, train.Charge(0, abi.Overhead, 7*MiB))
 	must(t, left.Charge(1, abi.Data, 500*MiB))
 	must(t, left.Leave())
 	must(t, serve.Charge(0, abi.Data, 20*MiB+1))

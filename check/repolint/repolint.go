@@ -12,7 +12,8 @@
 //   - no line of prose in a page is wider than 100 columns, unless the page is generated;
 //   - every link of a page to a file or a heading of this repository leads there;
 //   - no comment marks unfinished work, which belongs in an issue;
-//   - no merge has left its marks.
+//   - no merge has left its marks;
+//   - no package of the product declares what only tests use.
 //
 // Its test checks the whole repository.
 package repolint

@@ -13,8 +13,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"ration/check/webtest"
-	"ration/internal/web"
 	"ration/internal/node"
+	"ration/internal/web"
 	"ration/machine"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"ration/check/webtest"
-	"ration/internal/web"
 	"ration/internal/node"
+	"ration/internal/web"
 	"ration/machine"
 )
 

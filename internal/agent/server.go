@@ -45,16 +45,6 @@ type peer struct {
 
 type peerKey struct{}
 
-// Listen returns the agent's socket in a folder of jobs: the one that systemd has passed, or a new one.
-// release closes it, and removes a new one. Until then no other agent serves that folder.
-func Listen(folder string) (l net.Listener, release func(), err error) {
-	c, err := ClaimFolder(folder)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c.Listener(), c.Release, nil
-}
-
 // Claim is the right to be the agent of a folder of jobs.
 type Claim struct {
 	Socket *net.UnixListener
@@ -67,7 +57,8 @@ func (c *Claim) Listener() net.Listener { return newListener(c.Socket) }
 // Release closes the socket, and removes it if it is new.
 func (c *Claim) Release() { _, _ = c.Socket.Close(), c.Lock.Close() }
 
-// ClaimFolder is Listen for a process that hands the socket on.
+// ClaimFolder claims a folder of jobs, with the agent's socket in it: the one that systemd has passed,
+// or a new one. Until the claim is released, no other agent serves that folder.
 func ClaimFolder(folder string) (c *Claim, err error) {
 	path := filepath.Join(folder, job.AgentSocket)
 	passed, err := passedSocket(path) // first, as it removes the variables

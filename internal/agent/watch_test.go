@@ -84,6 +84,15 @@ func TestPublicPage(t *testing.T) {
 	}
 }
 
+// Listen claims a folder and returns the claim's parts.
+func Listen(folder string) (l net.Listener, release func(), err error) {
+	c, err := ClaimFolder(folder)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.Listener(), c.Release, nil
+}
+
 // serveAgent has an agent answer at the socket of a folder, until stop. served has how that ended.
 func serveAgent(t *testing.T, a *Agent, folder string) (stop context.CancelFunc, served <-chan error) {
 	t.Helper()

@@ -16,10 +16,11 @@ func newBenchCommand(a *app) *cobra.Command {
 		Use:   "bench",
 		Short: "Measure what ration costs on this machine",
 		Long: `Measure what ration costs on this machine, with real processes. It needs neither
-a GPU nor root. Each value is a median, unless its name says another percentile,
-and comes with its spread. Some also come with their ratio to a bare atomic
-operation of the same run. A row with a target says "ok" or "over". A timing
-never changes the exit status.
+a GPU nor root. C is the library's own code, which CUDA programs run; Go is that
+of ration itself. Each value is a median, unless its name says another
+percentile, and comes with its spread. Some also come with their ratio to a bare
+atomic operation of the same run. A row with a target says "ok" or "over". A
+timing never changes the exit status.
 
 ration bench report also compares CUDA programs without ration with the same
 programs in a job, and writes a page with plots.`,
@@ -71,7 +72,7 @@ func (a *app) printBench(r bench.Report) {
 	a.out.printf("%s, %s, took %.0f s\n", r.Command, r.Date, r.Seconds)
 	for _, result := range r.Results {
 		a.out.printf("\n%s: %s\n", a.out.style(bold, result.Bench), result.About)
-		a.out.printf("%s\n", a.out.style(dim, benchLine("", "value", "spread", "× bare", "M/s", "target")))
+		a.out.printf("%s\n", a.out.style(dim, benchLine("", "in", "value", "spread", "× bare", "M/s", "target")))
 		for _, row := range result.Rows {
 			a.printBenchRow(row)
 		}
@@ -99,15 +100,15 @@ func (a *app) printBenchRow(r bench.Row) {
 		}
 		target = r.Target + " " + a.out.style(style, r.Verdict)
 	}
-	a.out.printf("%s\n", benchLine(r.Name, r.Text(), spread, ratio, rate, target))
+	a.out.printf("%s\n", benchLine(r.Name, string(r.Language), r.Text(), spread, ratio, rate, target))
 	if r.Note != "" {
 		a.out.printf("    %s\n", a.out.style(dim, r.Note))
 	}
 }
 
 // benchLine lays out a line of 80 cells.
-func benchLine(name, value, spread, ratio, rate, target string) string {
-	line := "  " + termtext.PadRight(name, 26) + termtext.PadLeft(value, 9) + termtext.PadLeft(spread, 16) +
-		termtext.PadLeft(ratio, 7) + termtext.PadLeft(rate, 6) + "  " + target
+func benchLine(name, language, value, spread, ratio, rate, target string) string {
+	line := "  " + termtext.PadRight(name, 24) + termtext.PadRight(language, 2) + termtext.PadLeft(value, 9) + termtext.PadLeft(spread, 16) +
+		termtext.PadLeft(ratio, 7) + termtext.PadLeft(rate, 5) + "  " + target
 	return strings.TrimRight(line, " ")
 }

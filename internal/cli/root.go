@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"ration/check/bench"
 	"ration/check/harness"
 	"ration/internal/agent"
 	"ration/internal/job"
@@ -26,7 +27,7 @@ import (
 // Main runs ration with the given arguments and returns its exit status.
 func Main(args []string, stdout, stderr io.Writer) int {
 	interrupted := make(chan os.Signal, 1)
-	if len(args) == 0 || args[0] != harness.WorkerCommand { // a worker has nothing to clean up
+	if len(args) == 0 || args[0] != bench.WorkerCommand { // a worker has nothing to clean up
 		// With SIGPIPE, since a reader that closes its end must not leave our processes
 		// and folders behind either.
 		signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)

@@ -229,7 +229,7 @@ func hold(args []string) int {
 		}
 		for i := 6; i < len(args); i++ {
 			if compute, is := strings.CutPrefix(args[i], "compute="); is {
-				if err := publishCompute(s, compute); err != nil {
+				if err := publishCompute(args[0], s.Index(), compute); err != nil {
 					return err
 				}
 				continue

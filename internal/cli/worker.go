@@ -1,29 +1,20 @@
 package cli
 
 import (
-	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"ration/check/bench"
-	"ration/check/harness"
 )
 
-// newWorkerCommand returns the command that the benchmarks start as their worker
-// processes.
+// newWorkerCommand returns the command that the benchmarks start as their workers in Go. Only
+// `ration bench` uses it.
 func newWorkerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                harness.WorkerCommand,
-		Hidden:             true,
-		DisableFlagParsing: true,
-		RunE:               withStatus(func(_ *cobra.Command, args []string) error { return runWorker(args) }),
+		Use:    bench.WorkerCommand,
+		Hidden: true,
+		Args:   noArgs,
+		RunE:   withStatus(func(*cobra.Command, []string) error { return bench.ServeWorker(os.Stdin, os.Stdout) }),
 	}
-}
-
-func runWorker(args []string) error {
-	err := harness.Serve(args, bench.Roles)
-	if errors.Is(err, harness.ErrUsage) {
-		return statusError{err, ExitUsage}
-	}
-	return err
 }

@@ -31,7 +31,7 @@ func TestAgentVersion(t *testing.T) {
 	}
 	check("0.3.0", Pass, "none runs")
 	for _, version := range []string{"0.3.0", ""} {
-		socket, release, err := agent.Listen(folder)
+		claim, err := agent.ClaimFolder(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestAgentVersion(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(context.Background())
 		served, looked := make(chan error, 1), make(chan error, 1)
-		go func() { served <- a.Serve(ctx, socket) }()
+		go func() { served <- a.Serve(ctx, claim.Listener()) }()
 		go func() { looked <- a.Run(ctx, nil) }()
 		if version == "" { // one that does not say
 			check("0.3.0", Warn, "is of an earlier version than this, 0.3.0")
@@ -54,7 +54,7 @@ func TestAgentVersion(t *testing.T) {
 			t.Error(err)
 		}
 		<-looked
-		release()
+		claim.Release()
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package embedded has the C parts of ration inside the binary, and unpacks them: the
 // library that is preloaded into CUDA programs, the stand-in driver, the probe that
-// doctor runs, and the program that the demo and the self-test run.
+// doctor runs, the program that the demo and the self-test run, and the benchmarks' worker.
 //
 // Each bundle of files is unpacked into a folder named by its content, so that another
 // version of ration never changes a file that a running job has mapped. A rename puts
@@ -33,10 +33,11 @@ type Bundle struct {
 
 // The bundles in the binary.
 var (
-	Ration   = Bundle{Name: "ration", files: []string{"libration.so"}}
-	FakeGPU  = Bundle{Name: "fakegpu", files: []string{"libcuda.so.1", "libnvidia-ml.so.1", "fake-smi", "fake-train"}}
-	Probe    = Bundle{Name: "probe", files: []string{"probe"}}
-	Workload = Bundle{Name: "workload", files: []string{"workload"}}
+	Ration      = Bundle{Name: "ration", files: []string{"libration.so"}}
+	FakeGPU     = Bundle{Name: "fakegpu", files: []string{"libcuda.so.1", "libnvidia-ml.so.1", "fake-smi", "fake-train"}}
+	Probe       = Bundle{Name: "probe", files: []string{"probe"}}
+	Workload    = Bundle{Name: "workload", files: []string{"workload"}}
+	BenchWorker = Bundle{Name: "benchworker", files: []string{"benchworker"}}
 )
 
 // content is a bundle's files.

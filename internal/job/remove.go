@@ -273,7 +273,7 @@ func inspectWith(j Job, patient func() bool) (u use, err error) {
 		return u, err
 	}
 	defer r.Close()
-	r.SetAskPatience(patient)
+	r.SetAskBudget(patient)
 	all, err := r.Processes()
 	if err != nil {
 		return u, err

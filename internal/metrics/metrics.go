@@ -203,13 +203,6 @@ func (e emitter) states(m *machine.Machine) {
 // kindLabel is a kind of finding as a label's value.
 func kindLabel(kind string) string { return strings.ReplaceAll(kind, "-", "_") }
 
-func kindLabels() (out []string) {
-	for _, kind := range kinds {
-		out = append(out, kindLabel(kind))
-	}
-	return out
-}
-
 func (e emitter) job(s *series) {
 	e.gauge(jobProcesses, float64(s.processes), s.user, s.name)
 	if !s.others {

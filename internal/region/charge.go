@@ -24,16 +24,6 @@ func (s *Slot) Charge(device int, kind abi.Kind, bytes uint64) error {
 	return s.refused(device, kind, bytes)
 }
 
-// ForceCharge charges bytes that exist whether the limit has room for them or not, such
-// as what the driver took by itself.
-func (s *Slot) ForceCharge(device int, kind abi.Kind, bytes uint64) error {
-	_, err := s.change(device, kind, bytes, book)
-	if err == errNoRoom {
-		err = fmt.Errorf("device %d: %d bytes more than a ledger can hold: %w", device, bytes, ErrRefused)
-	}
-	return err
-}
-
 // Return gives back bytes that were charged.
 func (s *Slot) Return(device int, kind abi.Kind, bytes uint64) error {
 	_, err := s.change(device, kind, bytes, giveBack)
@@ -44,7 +34,6 @@ type direction int
 
 const (
 	charge direction = iota
-	book
 	giveBack
 )
 

@@ -2,7 +2,6 @@ package region
 
 import (
 	"fmt"
-	"runtime/debug"
 	"sync/atomic"
 
 	"ration/internal/abi"
@@ -21,22 +20,17 @@ type Compute struct {
 func (c Compute) Set() bool { return c.Share != 0 || c.Max != 0 }
 
 // Compute is a device's share and cap at this moment.
-func (r *Region) Compute(device int) (c Compute, err error) {
-	if err := checkDevice(device); err != nil {
-		return c, err
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return c, err
-	}
-	limits, had := &r.limits.Device[device], &r.m.Compute[device]
-	return Compute{
-		Share:  abi.Percent(atomic.LoadUint64(&limits.Compute)),
-		Max:    abi.Percent(atomic.LoadUint64(&limits.ComputeMax)),
-		Round:  abi.RoundOf(atomic.LoadUint64(&r.limits.Round)),
-		Used:   atomic.LoadUint64(&had.Used),
-		Waited: atomic.LoadUint64(&had.Waited),
-	}, r.whole()
+func (r *Region) Compute(device int) (Compute, error) {
+	return lookAt(r, device, func() Compute {
+		limits, had := &r.limits.Device[device], &r.m.Compute[device]
+		return Compute{
+			Share:  abi.Percent(atomic.LoadUint64(&limits.Compute)),
+			Max:    abi.Percent(atomic.LoadUint64(&limits.ComputeMax)),
+			Round:  abi.RoundOf(atomic.LoadUint64(&r.limits.Round)),
+			Used:   atomic.LoadUint64(&had.Used),
+			Waited: atomic.LoadUint64(&had.Waited),
+		}
+	})
 }
 
 // ProcessCompute is what one process has of one device's time.
@@ -78,41 +72,30 @@ func (c ProcessCompute) NotEnforced() string {
 func (c ProcessCompute) Held() bool { return c.Slice.State() != abi.SliceNone }
 
 // ProcessCompute is what the process in slot has of a device's time.
-func (r *Region) ProcessCompute(device, slot int) (c ProcessCompute, err error) {
-	if uint(device) >= abi.Devices || uint(slot) >= abi.Slots {
-		return c, ErrDevice
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return c, err
+func (r *Region) ProcessCompute(device, slot int) (ProcessCompute, error) {
+	return lookAt(r, device, func() (c ProcessCompute) {
+		a := r.ownAccount(device, slot)
+		if a == nil {
+			return c
+		}
+		return ProcessCompute{
+			Work:   abi.Work(atomic.LoadUint64(&a.Work)),
+			Slice:  abi.Slice(atomic.LoadUint64(&a.Slice)),
+			Used:   atomic.LoadUint64(&a.TimeUsed),
+			Waited: atomic.LoadUint64(&a.TimeWaited),
+		}
+	})
+}
+
+// ownAccount is a slot's account on a device; nil where there is no such slot, or where the account
+// is still that of the process which had the slot before.
+func (r *Region) ownAccount(device, slot int) *abi.Account {
+	if uint(slot) >= abi.Slots {
+		return nil
 	}
 	a := &r.m.Accounts[device][slot]
 	if atomic.LoadUint64(&a.Gen) != abi.Status(atomic.LoadUint64(&r.m.Status[slot])).Gen() {
-		return c, nil // another process's, which had the slot before
+		return nil
 	}
-	return ProcessCompute{
-		Work:   abi.Work(atomic.LoadUint64(&a.Work)),
-		Slice:  abi.Slice(atomic.LoadUint64(&a.Slice)),
-		Used:   atomic.LoadUint64(&a.TimeUsed),
-		Waited: atomic.LoadUint64(&a.TimeWaited),
-	}, nil
-}
-
-// PublishCompute writes what this process has of a device's time, as the library does in C,
-// and adds what is new of it to the job's. The process must hold something of the device.
-func (s *Slot) PublishCompute(device int, c ProcessCompute) (err error) {
-	if err := checkDevice(device); err != nil {
-		return err
-	}
-	r := s.r
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return err
-	}
-	a, job := &r.m.Accounts[device][s.index], &r.m.Compute[device]
-	atomic.StoreUint64(&a.Work, uint64(c.Work))
-	atomic.StoreUint64(&a.Slice, uint64(c.Slice))
-	atomic.AddUint64(&job.Used, c.Used-atomic.SwapUint64(&a.TimeUsed, c.Used))
-	atomic.AddUint64(&job.Waited, c.Waited-atomic.SwapUint64(&a.TimeWaited, c.Waited))
-	return nil
+	return a
 }

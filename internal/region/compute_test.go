@@ -107,8 +107,8 @@ func TestProcessCompute(t *testing.T) {
 	must(t, s.Charge(0, abi.Context, MiB))
 	a := &r.m.Accounts[0][s.index]
 	want := ProcessCompute{abi.MakeWork(1234, 2, true), abi.MakeSlice(3000, abi.SliceKept), 5, 6}
-	must(t, s.PublishCompute(0, ProcessCompute{Used: 2}))
-	must(t, s.PublishCompute(0, want))
+	a.Work, a.Slice, a.TimeUsed, a.TimeWaited = uint64(want.Work), uint64(want.Slice), want.Used, want.Waited
+	r.m.Compute[0].Used, r.m.Compute[0].Waited = 5, 6
 	seen, err := OpenReadOnly(r.path)
 	must(t, err)
 	defer seen.Close()

@@ -21,16 +21,14 @@ type Costs struct {
 }
 
 // Costs is what this region remembers.
-func (r *Region) Costs() (c Costs, err error) {
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return Costs{}, err
-	}
-	for d := range c.Device {
-		c.Device[d] = abi.ContextCost(atomic.LoadUint64(&r.m.Devices[d].ContextCost))
-	}
-	c.Names = abi.NVMLPIDs(atomic.LoadUint64(&r.m.Header.NVMLPIDs))
-	return c, nil
+func (r *Region) Costs() (Costs, error) {
+	return look(r, func() (c Costs) {
+		for d := range c.Device {
+			c.Device[d] = abi.ContextCost(atomic.LoadUint64(&r.m.Devices[d].ContextCost))
+		}
+		c.Names = abi.NVMLPIDs(atomic.LoadUint64(&r.m.Header.NVMLPIDs))
+		return c
+	})
 }
 
 // OfferCosts makes the region remember what it does not yet.

@@ -84,16 +84,16 @@ func OpenForLimits(path string) (*Region, error) {
 	return r, err
 }
 
-// SetPatience lets a caller say when a copy has taken long enough: from when patient
-// returns false, what changes while it is copied is marked, and not read again.
-func (r *Region) SetPatience(patient func() bool) { r.patient = patient }
+// SetBudget bounds how long a copy takes. Once left returns false, an account that changes while it is
+// copied is marked, and not read again.
+func (r *Region) SetBudget(left func() bool) { r.budgetLeft = left }
 
-// SetAskPatience lets a caller say for how long the kernel is asked which processes have the
-// region's locks: from when patient returns false, they are what the region says, unconfirmed,
-// and none is called dead. Without it Processes and AskAgain each allow 200 ms.
-func (r *Region) SetAskPatience(patient func() bool) {
+// SetAskBudget bounds how long the kernel is asked which processes have the region's locks. Once left
+// returns false, the region's own word counts, unconfirmed, and no process is called dead. Without
+// it, Processes and AskAgain each have 200 ms.
+func (r *Region) SetAskBudget(left func() bool) {
 	if k, is := r.alive.(lockOnly); is {
-		k.holders.patient = patient
+		k.holders.budgetLeft = left
 	}
 }
 
@@ -299,7 +299,7 @@ func (c *copier) readAccount(device, slot int) error {
 	a := &c.r.m.Accounts[device][slot]
 	at := accountOffset(device, slot)
 	for range abi.ReadTries {
-		if c.tries == 0 || c.r.patient != nil && !c.r.patient() {
+		if c.tries == 0 || c.r.budgetLeft != nil && !c.r.budgetLeft() {
 			break
 		}
 		c.tries--
@@ -363,7 +363,7 @@ func (k lockOnly) holder(slot int) int {
 }
 
 // named returns whether a slot is locked, and which PID the kernel names for it. A look
-// without patience finds it locked by nobody knows which: a failure to ask is not an answer.
+// without a budget says that it is locked, and by no PID: a failure to ask is not an answer.
 func (k lockOnly) named(slot int) (locked bool, pid int) {
 	if !k.holders.left() {
 		return true, 0

@@ -96,14 +96,14 @@ func TestCopyOfAnAccountThatChanges(t *testing.T) {
 	}
 }
 
-// A caller that has no patience left gets the account as it was, marked, after one try.
+// A caller that has nothing left of its budget gets the account as it was, marked, after one try.
 func TestCopyWithoutPatience(t *testing.T) {
 	r := open(t, 1<<30)
 	s := claim(t, r)
 	must(t, s.Charge(0, abi.Data, MiB))
 	look := copyOf(t, r)
-	patience := 3
-	look.SetPatience(func() bool { patience--; return patience >= 0 })
+	budget := 3
+	look.SetBudget(func() bool { budget--; return budget >= 0 })
 	calls := 0
 	must(t, look.copyWith(func() {
 		calls++
@@ -111,8 +111,8 @@ func TestCopyWithoutPatience(t *testing.T) {
 	}))
 	h, err := look.Holdings(0, nil)
 	must(t, err)
-	if len(h) != 1 || !h[0].BestEffort || patience != -1 || calls > 30 {
-		t.Errorf("after %d calls, with patience %d: %+v", calls, patience, h)
+	if len(h) != 1 || !h[0].BestEffort || budget != -1 || calls > 30 {
+		t.Errorf("after %d calls, with a budget of %d: %+v", calls, budget, h)
 	}
 }
 

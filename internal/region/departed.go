@@ -1,7 +1,6 @@
 package region
 
 import (
-	"runtime/debug"
 	"sync/atomic"
 
 	"ration/internal/abi"
@@ -18,26 +17,21 @@ type Departed struct {
 
 // Departed appends to buf who was here and had something of a device, as far as
 // no process has taken their slots since.
-func (r *Region) Departed(device int, buf []Departed) (_ []Departed, err error) {
-	if uint(device) >= abi.Devices {
-		return buf, ErrDevice
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return buf, err
-	}
-	for slot := range r.high() {
-		status := &r.m.Status[slot]
-		st := abi.Status(atomic.LoadUint64(status))
-		a, e := &r.m.Accounts[device][slot], &r.m.Slots[slot]
-		if st.State() != abi.SlotFree || st.Gen() == 0 || atomic.LoadUint64(&a.Gen) != st.Gen() {
-			continue
+func (r *Region) Departed(device int, buf []Departed) ([]Departed, error) {
+	return lookAt(r, device, func() []Departed {
+		for slot := range r.high() {
+			status := &r.m.Status[slot]
+			st := abi.Status(atomic.LoadUint64(status))
+			a, e := &r.m.Accounts[device][slot], &r.m.Slots[slot]
+			if st.State() != abi.SlotFree || st.Gen() == 0 || atomic.LoadUint64(&a.Gen) != st.Gen() {
+				continue
+			}
+			p := Departed{slot, pidOf(atomic.LoadUint64(&e.PID)), loadName(e), timeOf(atomic.LoadUint64(&e.Joined)), possible(atomic.LoadUint64(&a.Peak), maxBytes)}
+			// A new owner says so before it writes any of this.
+			if p.Peak > 0 && abi.Status(atomic.LoadUint64(status)) == st {
+				buf = append(buf, p)
+			}
 		}
-		p := Departed{slot, pidOf(atomic.LoadUint64(&e.PID)), loadName(e), timeOf(atomic.LoadUint64(&e.Joined)), possible(atomic.LoadUint64(&a.Peak), maxBytes)}
-		// A new owner says so before it writes any of this.
-		if p.Peak > 0 && abi.Status(atomic.LoadUint64(status)) == st {
-			buf = append(buf, p)
-		}
-	}
-	return buf, r.whole()
+		return buf
+	})
 }

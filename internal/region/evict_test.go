@@ -38,7 +38,7 @@ func TestAnEvictedOwnerTouchesNothing(t *testing.T) {
 	for device := range 2 {
 		must(t, heir.Charge(device, abi.Data, 2*MiB))
 		for what, err := range map[string]error{
-			"charge": old.Charge(device, abi.Data, 512), "book": old.ForceCharge(device, abi.Data, 512), "return": old.Return(device, abi.Data, 512),
+			"charge": old.Charge(device, abi.Data, 512), "return": old.Return(device, abi.Data, 512),
 		} {
 			if !errors.Is(err, ErrEvicted) {
 				t.Errorf("device %d, %s: %v", device, what, err)

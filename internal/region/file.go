@@ -46,13 +46,9 @@ var files = struct {
 // openFile opens path, made if missing where create says so, and refuses what
 // cannot be a region of ours.
 func openFile(path string, writable, create bool, mode os.FileMode) (*file, error) {
-	files.Lock()
-	defer files.Unlock()
-
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err == nil {
-		if f := files.open[keyOf(&st)]; f != nil && (f.writable || !writable) {
-			f.users++
+		if f := useOpen(keyOf(&st), writable); f != nil {
 			return f, nil
 		}
 	}
@@ -60,40 +56,14 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Fstat(fd, &st); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("looking at %s: %w", path, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
-	}
-	key := keyOf(&st)
-	if f := files.open[key]; f != nil {
-		f.spare = append(f.spare, fd)
-		if writable && !f.writable {
-			f.mu.Lock()
-			f.fd, f.spare[len(f.spare)-1], f.writable = fd, f.fd, true
-			f.mu.Unlock()
-		}
-		f.users++
-		return f, nil
-	}
-	full, err := filepath.Abs(path) // as /proc shows it
-	if err != nil {
-		full = path
-	}
-	f := &file{path: full, fd: fd, writable: writable, key: key, users: 1}
-	files.open[key] = f
-	return f, nil
+	return adopt(fd, path, writable)
 }
 
 // openFileAt is openFile of an existing file, to read it, by the descriptor of its folder.
-// Nothing that another user could make slow is done under the lock of all files.
 func openFileAt(dir int, name, path string) (*file, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
-		if f := useOpen(keyOf(&st)); f != nil {
+		if f := useOpen(keyOf(&st), false); f != nil {
 			return f, nil
 		}
 	}
@@ -101,12 +71,12 @@ func openFileAt(dir int, name, path string) (*file, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	return adopt(fd, path)
+	return adopt(fd, path, false)
 }
 
-// adopt makes a file of a descriptor that was opened for reading. It closes the descriptor
-// on an error.
-func adopt(fd int, path string) (*file, error) {
+// adopt makes a file of a descriptor that was just opened. It closes the descriptor on an error.
+// Nothing that another user could make slow is done under the lock of all files.
+func adopt(fd int, path string, writable bool) (*file, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
@@ -116,29 +86,35 @@ func adopt(fd int, path string) (*file, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
 	}
-	full, err := filepath.Abs(path)
+	full, err := filepath.Abs(path) // as /proc shows it
 	if err != nil {
 		full = path
 	}
 	files.Lock()
 	defer files.Unlock()
-	if f := files.open[keyOf(&st)]; f != nil { // since the look at its name
+	if f := files.open[keyOf(&st)]; f != nil { // since the look at its name, or for reading only
 		f.spare, f.users = append(f.spare, fd), f.users+1
+		if writable && !f.writable {
+			f.mu.Lock()
+			f.fd, f.spare[len(f.spare)-1], f.writable = fd, f.fd, true
+			f.mu.Unlock()
+		}
 		return f, nil
 	}
-	f := &file{path: full, fd: fd, key: keyOf(&st), users: 1}
+	f := &file{path: full, fd: fd, writable: writable, key: keyOf(&st), users: 1}
 	files.open[f.key] = f
 	return f, nil
 }
 
 // useOpen returns a file that this process has open already, or nil.
-func useOpen(key inode) *file {
+func useOpen(key inode, writable bool) *file {
 	files.Lock()
 	defer files.Unlock()
 	f := files.open[key]
-	if f != nil {
-		f.users++
+	if f == nil || writable && !f.writable {
+		return nil
 	}
+	f.users++
 	return f
 }
 

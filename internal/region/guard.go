@@ -36,6 +36,24 @@ func (r *Region) recovered(p any, err *error, before bool, mappings ...[]byte) {
 	*err = fmt.Errorf("region %s: %w (the file was cut short while in use; end the job and remove it)", r.path, ErrDamaged)
 }
 
+// look returns what f reads of the region, unless the file was cut short before or meanwhile.
+func look[T any](r *Region, f func() T) (v T, err error) {
+	defer r.guard(&err, debug.SetPanicOnFault(true))
+	if err := r.whole(); err != nil {
+		return v, err
+	}
+	v = f()
+	return v, r.whole()
+}
+
+// lookAt is look at a device.
+func lookAt[T any](r *Region, device int, f func() T) (v T, err error) {
+	if err := checkDevice(device); err != nil {
+		return v, err
+	}
+	return look(r, f)
+}
+
 // whole looks at the last word of the file before anything else is touched: a
 // file that was cut short faults here, and one that was cut short and made
 // longer again has lost it.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/patience"
+	"ration/internal/budget"
 )
 
 // The kernel names the holder of a lock by the PID of the process that took it. The lock
@@ -25,7 +25,7 @@ import (
 // kernel walks for each, with a hundred thousand descriptors of it, with ten thousand threads
 // (the kernel adds them up for /proc/PID/stat). So a process is looked into once for each copy,
 // however many slots it has; of what it has, a bounded part is read; and no question is begun
-// once the patience is over. What is not confirmed then stays a claim.
+// once the budget is spent. What is not confirmed then stays a claim.
 
 const (
 	maxHolderLooks  = 16384 // descriptors looked at for one copy of a region, of all processes
@@ -33,9 +33,9 @@ const (
 	maxHolderRanges = 2048  // locks kept of one process: twice as many as there are slots
 )
 
-// holderPatience is how long the kernel is asked for the holders of one file's locks, where the
-// caller does not say.
-const holderPatience = 200 * time.Millisecond
+// holderBudget is how long the kernel is asked for the holders of one file's locks, unless the
+// caller sets another budget.
+const holderBudget = 200 * time.Millisecond
 
 // libration.so has its descriptor of the region at one of the first numbers from
 // FILE_LOWEST_FD in shim/region/file.c on, so these are looked at first.
@@ -43,13 +43,13 @@ const libraryFD, libraryFDs = 56, 3
 
 // holders finds out which processes hold locks on one file.
 type holders struct {
-	f       *file
-	looks   int                  // left
-	found   map[int]*lockHolding // by PID
-	clock   patience.Clock       // zero: the machine's
-	own     patience.Patience    // holderPatience of it
-	patient func() bool          // counts instead, where a caller has set it
-	into    int                  // processes looked into, for tests
+	f          *file
+	looks      int                  // left
+	found      map[int]*lockHolding // by PID
+	clock      budget.Clock         // zero: the machine's
+	own        budget.Budget        // holderBudget of it
+	budgetLeft func() bool          // counts instead, if a caller has set it
+	into       int                  // processes looked into, for tests
 }
 
 // lockHolding is what one process has locked of the file.
@@ -77,19 +77,19 @@ func (h *holders) forget() {
 	h.begin()
 }
 
-// begin lets the patience begin anew.
+// begin gives a new budget.
 func (h *holders) begin() {
 	clock := h.clock
 	if clock.Now == nil {
-		clock = patience.Real
+		clock = budget.Real
 	}
-	h.own = clock.For(holderPatience)
+	h.own = clock.For(holderBudget)
 }
 
-// left reports whether there is patience for another question to the kernel.
+// left reports whether the budget allows another question to the kernel.
 func (h *holders) left() bool {
-	if h.patient != nil {
-		return h.patient()
+	if h.budgetLeft != nil {
+		return h.budgetLeft()
 	}
 	return h.own.Left()
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
-	"ration/internal/patience"
+	"ration/internal/budget"
 )
 
 // A process is looked into once for each copy, however many slots it has, and each of its
@@ -48,24 +48,24 @@ func TestHolderIsLookedIntoOnce(t *testing.T) {
 	}
 }
 
-// No process is looked into, and no descriptor looked at, once the patience is over; and what
+// No process is looked into, and no descriptor looked at, once the budget is spent; and what
 // was found before stays found.
 func TestHolderPatience(t *testing.T) {
 	r := open(t, MiB)
 	claim(t, r)
 	clock, step := time.Time{}, time.Duration(0)
-	h := holders{f: r.file, clock: patience.Clock{Now: func() time.Time { clock = clock.Add(step); return clock }}}
+	h := holders{f: r.file, clock: budget.Clock{Now: func() time.Time { clock = clock.Add(step); return clock }}}
 	h.reset()
 	at := slotByte(0, 0).Start
 	if !h.has(os.Getpid(), at) || h.into != 1 {
-		t.Fatalf("with patience: looked %d times", h.into)
+		t.Fatalf("with a budget: looked %d times", h.into)
 	}
-	step = holderPatience
+	step = holderBudget
 	if !h.has(os.Getpid(), at) || h.has(os.Getppid(), at) || h.into != 1 {
 		t.Errorf("without: looked %d times", h.into)
 	}
-	// A step for each descriptor: no more of them than the patience is long.
-	step = holderPatience / 4
+	// A step for each descriptor: no more of them than the budget has steps.
+	step = holderBudget / 4
 	for range 20 {
 		f, err := os.Open(os.DevNull)
 		must(t, err)
@@ -87,7 +87,7 @@ func TestHolderDescriptors(t *testing.T) {
 		must(t, err)
 		defer f.Close()
 	}
-	h := holders{f: r.file, patient: func() bool { return true }}
+	h := holders{f: r.file, budgetLeft: func() bool { return true }}
 	h.reset()
 	h.has(os.Getpid(), slotByte(700, 0).Start)
 	if looks := maxHolderLooks - h.looks; looks != maxHolderFDs+libraryFDs {
@@ -114,7 +114,7 @@ func TestHolderOfAFloodOfLocks(t *testing.T) {
 	r := open(t, MiB)
 	path := r.path
 	child := startFlood(t, path, unix.F_RDLCK) // which do not count, and are listed before those that do
-	h := holders{f: r.file, patient: func() bool { return true }}
+	h := holders{f: r.file, budgetLeft: func() bool { return true }}
 	h.reset()
 	for slot := range 10 {
 		at := slotByte(slot, 0).Start
@@ -138,9 +138,9 @@ func TestHolderOfAFloodOfLocks(t *testing.T) {
 	if got := v.namedPID(3, 0); got != child {
 		t.Errorf("named is %d, not %d", got, child)
 	}
-	v.SetAskPatience(func() bool { return false })
+	v.SetAskBudget(func() bool { return false })
 	if got := v.namedPID(3, 0); got != 0 || v.alive.dead(3, nil, abi.MakeStatus(1, abi.SlotActive)) != 0 {
-		t.Errorf("without patience: named is %d, or a process is called dead", got)
+		t.Errorf("without a budget: named is %d, or a process is called dead", got)
 	}
 }
 
@@ -193,33 +193,33 @@ func TestHolderFlood(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// In a flood of locks the kernel is asked for a bounded number of them, none after the patience is
-// over, but always for one: a file that is locked is never taken for one that is not.
-func TestLockHoldersPatience(t *testing.T) {
+// In a flood of locks the kernel is asked for a bounded number of them, none after the budget is
+// spent, but always for one: a file that is locked is never taken for one that is not.
+func TestLockHoldersBudget(t *testing.T) {
 	r := open(t, MiB)
 	child := startFlood(t, r.path, unix.F_WRLCK)
 	asked := 0
 	for _, c := range []struct {
 		name     string
-		patient  func() bool
+		left     func() bool
 		looks    int
 		least    int // of the questions
 		most     int
 		verified bool
 	}{
-		{"with patience", func() bool { asked++; return true }, maxLockLooks, maxLockLooks / 2, 2 * maxLockLooks, true},
+		{"with a budget", func() bool { asked++; return true }, maxLockLooks, maxLockLooks / 2, 2 * maxLockLooks, true},
 		{"few questions", func() bool { asked++; return true }, 7, 1, 3 * 7, true},
-		{"without patience", func() bool { asked++; return false }, maxLockLooks, 1, 4, false},
+		{"without a budget", func() bool { asked++; return false }, maxLockLooks, 1, 4, false},
 	} {
 		asked = 0
-		h := &holders{f: r.file, patient: c.patient}
+		h := &holders{f: r.file, budgetLeft: c.left}
 		h.reset()
 		got := h.all(c.looks)
 		if len(got) != 1 || got[0].PID != child || got[0].Verified && !c.verified {
 			t.Errorf("%s: got %+v, not pid %d", c.name, got, child)
 		}
 		if asked < c.least || asked > c.most {
-			t.Errorf("%s: asked %d times whether there is patience", c.name, asked)
+			t.Errorf("%s: asked %d times whether something is left", c.name, asked)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 // KeptBy returns which processes, by the PIDs that this one sees, keep what the owner of a slot
 // held, beside the owner itself: its fork children, which have its files of the driver, and with
 // them the page that libration.so maps at the slot's number (region_keep in
-// shim/region/alive.c). It asks no more once patient returns false.
-func (r *Region) KeptBy(slot int, patient func() bool) (pids []int) {
+// shim/region/alive.c). It asks no more once left returns false.
+func (r *Region) KeptBy(slot int, left func() bool) (pids []int) {
 	if r.file == nil || !self().sees {
 		return nil
 	}
@@ -24,11 +24,11 @@ func (r *Region) KeptBy(slot int, patient func() bool) (pids []int) {
 		return nil
 	}
 	defer list.Close()
-	for patient() {
+	for left() {
 		names, err := list.Readdirnames(64)
 		for _, name := range names {
 			pid, e := strconv.Atoi(name)
-			if e == nil && patient() && r.file.keptBy(name, slot) {
+			if e == nil && left() && r.file.keptBy(name, slot) {
 				pids = append(pids, pid)
 			}
 		}

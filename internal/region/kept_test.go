@@ -131,7 +131,7 @@ func TestKeptBy(t *testing.T) {
 		t.Errorf("another slot is kept by %v", got)
 	}
 	if got := r.KeptBy(slot, func() bool { return false }); len(got) != 0 {
-		t.Errorf("without patience: kept by %v", got)
+		t.Errorf("without a budget: kept by %v", got)
 	}
 }
 

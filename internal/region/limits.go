@@ -7,7 +7,6 @@ import (
 	"iter"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -202,28 +201,14 @@ func checkDevice(device int) error {
 }
 
 // Limit is a device's limit at this moment.
-func (r *Region) Limit(device int) (_ abi.Limit, err error) {
-	if err := checkDevice(device); err != nil {
-		return 0, err
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return 0, err
-	}
-	return abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)), nil
+func (r *Region) Limit(device int) (abi.Limit, error) {
+	return lookAt(r, device, func() abi.Limit { return abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)) })
 }
 
 // Total is how many bytes a device has; zero while no process of the job has found
 // out.
-func (r *Region) Total(device int) (_ uint64, err error) {
-	if err := checkDevice(device); err != nil {
-		return 0, err
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return 0, err
-	}
-	return possible(atomic.LoadUint64(&r.limits.Device[device].Total), maxBytes), nil
+func (r *Region) Total(device int) (uint64, error) {
+	return lookAt(r, device, func() uint64 { return possible(atomic.LoadUint64(&r.limits.Device[device].Total), maxBytes) })
 }
 
 // SetLimit changes a device's limit for every request from now on. What is held
@@ -280,23 +265,17 @@ func (word limitWord) change(device int, value uint64) func(*abi.Limits) error {
 
 // Differences lists the devices of which a limit in the region is not the one this
 // process brought along.
-func (r *Region) Differences(own Limits) (devices []int, err error) {
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return nil, err
-	}
-	for d := range own.Memory {
-		on := &r.limits.Device[d]
-		for _, l := range []struct {
-			word *uint64
-			own  uint64
-		}{{&on.Memory, uint64(own.Memory[d])}, {&on.Compute, own.Compute[d]}, {&on.ComputeMax, own.ComputeMax[d]}} {
-			if l.own != 0 && atomic.LoadUint64(l.word) != l.own && !slices.Contains(devices, d) {
+func (r *Region) Differences(own Limits) ([]int, error) {
+	return look(r, func() (devices []int) {
+		differs := func(word *uint64, own uint64) bool { return own != 0 && atomic.LoadUint64(word) != own }
+		for d := range own.Memory {
+			on := &r.limits.Device[d]
+			if differs(&on.Memory, uint64(own.Memory[d])) || differs(&on.Compute, own.Compute[d]) || differs(&on.ComputeMax, own.ComputeMax[d]) {
 				devices = append(devices, d)
 			}
 		}
-	}
-	return devices, nil
+		return devices
+	})
 }
 
 // WriteLimitsFile puts an operator's limits beside the region at path, before the

@@ -36,7 +36,7 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 }
 
 // all returns which processes have any byte of the file locked, for writing, after so many
-// questions at most, and as long as there is patience; at least one of them, if there is any.
+// questions at most, and while the budget lasts; at least one of them, if there is any.
 func (h *holders) all(looks int) (out []LockHolder) {
 	f, seen := h.f, map[int]int{} // index by PID
 	kept := false

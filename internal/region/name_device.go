@@ -34,19 +34,13 @@ func (r *Region) NameDevice(device int, uuid [2]uint64, total uint64) (err error
 
 // UUID returns which device an index is, as NameDevice has named it; zero while no process of
 // the job has found out.
-func (r *Region) UUID(device int) (uuid [2]uint64, err error) {
-	if err := checkDevice(device); err != nil {
-		return uuid, err
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return uuid, err
-	}
-	l := &r.limits.Device[device]
-	// The second word first, as it is written.
-	if uuid[1] = atomic.LoadUint64(&l.UUID[1]); uuid[1] == 0 {
-		return [2]uint64{}, nil
-	}
-	uuid[0] = atomic.LoadUint64(&l.UUID[0])
-	return uuid, nil
+func (r *Region) UUID(device int) ([2]uint64, error) {
+	return lookAt(r, device, func() (uuid [2]uint64) {
+		l := &r.limits.Device[device]
+		// The second word first, as it is written.
+		if uuid[1] = atomic.LoadUint64(&l.UUID[1]); uuid[1] != 0 {
+			uuid[0] = atomic.LoadUint64(&l.UUID[0])
+		}
+		return uuid
+	})
 }

@@ -65,7 +65,7 @@ type Region struct {
 	writable   bool
 	setsLimits bool                   // of OpenForLimits
 	torn       map[copiedAccount]bool // accounts that changed while they were copied; nil where m is mapped
-	patient    func() bool            // of SetPatience
+	budgetLeft func() bool            // of SetBudget
 
 	alive  liveness
 	broken atomic.Bool

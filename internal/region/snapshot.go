@@ -48,35 +48,24 @@ func (h *Holding) possible() bool {
 // Usage is what is granted of a device at this instant, and the most that ever
 // was.
 func (r *Region) Usage(device int) (used, peak uint64, err error) {
-	if err := checkDevice(device); err != nil {
-		return 0, 0, err
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return 0, 0, err
-	}
-	return r.Used(device), r.Peak(device), r.whole()
+	both, err := lookAt(r, device, func() [2]uint64 { return [2]uint64{r.Used(device), r.Peak(device)} })
+	return both[0], both[1], err
 }
 
 // Driver is what the driver reports of a device for the process in slot, as that wrote it
 // down; zero while unknown, and where it cannot be.
-func (r *Region) Driver(device, slot int) (bytes uint64, err error) {
-	if uint(device) >= abi.Devices || uint(slot) >= abi.Slots {
-		return 0, ErrDevice
-	}
-	defer r.guard(&err, debug.SetPanicOnFault(true))
-	if err := r.whole(); err != nil {
-		return 0, err
-	}
-	a := &r.m.Accounts[device][slot]
-	if atomic.LoadUint64(&a.Gen) != abi.Status(atomic.LoadUint64(&r.m.Status[slot])).Gen() {
-		return 0, nil
-	}
-	most := uint64(maxBytes)
-	if total := atomic.LoadUint64(&r.limits.Device[device].Total); total != 0 {
-		most = min(most, total) // a process has no more of a device than there is
-	}
-	return possible(atomic.LoadUint64(&a.Driver), most), nil
+func (r *Region) Driver(device, slot int) (uint64, error) {
+	return lookAt(r, device, func() uint64 {
+		a := r.ownAccount(device, slot)
+		if a == nil {
+			return 0
+		}
+		most := uint64(maxBytes)
+		if total := atomic.LoadUint64(&r.limits.Device[device].Total); total != 0 {
+			most = min(most, total) // a process has no more of a device than there is
+		}
+		return possible(atomic.LoadUint64(&a.Driver), most)
+	})
 }
 
 // Used is what is granted of a device at this instant: one atomic load. It is

@@ -1,4 +1,4 @@
-package patience
+package budget
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 
 const ms = time.Millisecond
 
-func TestPatience(t *testing.T) {
+func TestBudget(t *testing.T) {
 	for name, c := range map[string]struct {
 		after, worked time.Duration
 		left          bool
@@ -30,7 +30,7 @@ func TestPatience(t *testing.T) {
 			t.Errorf("%s: %v and a part %v", name, p.Left(), part.Left())
 		}
 		if c.after > 4*ms && shorter.Left() {
-			t.Errorf("%s: a short part is not over", name)
+			t.Errorf("%s: a short part is not spent", name)
 		}
 		if !p.Again(ms).Left() {
 			t.Errorf("%s: there is none for another", name)
@@ -42,8 +42,8 @@ func TestPatience(t *testing.T) {
 			t.Errorf("%s: %v by the time alone", name, p.Left())
 		}
 	}
-	if (Patience{}).Left() {
-		t.Error("the zero value is not over")
+	if (Budget{}).Left() {
+		t.Error("the zero value is not spent")
 	}
 }
 
