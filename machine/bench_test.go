@@ -171,9 +171,9 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 	}
 }
 
-// BenchmarkReaderIdle is a look of a Reader at 200 jobs with 8 processes each in which nothing
+// BenchmarkScannerIdle is a scan of 200 jobs with 8 processes each in which nothing
 // happens, beside 10,000 that have ended.
-func BenchmarkReaderIdle(b *testing.B) {
+func BenchmarkScannerIdle(b *testing.B) {
 	const jobs, perJob, ended = 200, 8, 10000
 	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
 	if err != nil {

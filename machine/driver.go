@@ -207,7 +207,7 @@ func (m *Machine) addProcesses(reported []gpu.Process) {
 				number[j.Devices[n].Device] = m.Devices[at].Device
 			}
 		}
-		for _, pid := range j.HostPIDs() { // a mere claim must not take another process off the list
+		for _, pid := range j.hostPIDs() { // a mere claim must not take another process off the list
 			inJob[pid] = true
 		}
 		for _, p := range j.Processes {

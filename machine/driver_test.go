@@ -1,9 +1,12 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -236,5 +239,27 @@ func TestOverbookedWhateverJobsSay(t *testing.T) {
 	found := findingsOf(&m)
 	if overbooked := len(found) == 1 && found[0].Kind == Overbooked; overbooked != (os.Geteuid() == 0) {
 		t.Errorf("got %+v", found)
+	}
+}
+
+// Read has the devices of the driver, and without one an empty list.
+func TestReadDevices(t *testing.T) {
+	if os.Getenv("RATION_TEST_DEVICES") != "" {
+		m, err := Read()
+		fmt.Printf("%d devices, %v\n", len(m.Devices), err)
+		return
+	}
+	build, err := filepath.Abs(cmp.Or(os.Getenv("RATION_TEST_BUILD"), "../build")) // make arm64 has another
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := filepath.Join(build, "fakegpu")
+	if _, err := os.Stat(filepath.Join(driver, "libnvidia-ml.so.1")); err != nil {
+		t.Skipf("no stand-in driver: %v (make native builds it)", err)
+	}
+	child := exec.Command(os.Args[0], "-test.run=TestReadDevices$")
+	child.Env = append(os.Environ(), "RATION_TEST_DEVICES=1", job.EnvFolder+"="+t.TempDir(), "LD_LIBRARY_PATH="+driver, "FAKEGPU=h100x2:8g", "FAKEGPU_STATE="+filepath.Join(t.TempDir(), "gpu"))
+	if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "2 devices, <nil>") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

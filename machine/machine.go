@@ -126,7 +126,7 @@ type Job struct {
 	err       error      // the cause of Error, where this process read the region
 	file      job.FileID // the region, by whatever path
 
-	omittedPIDs []int // of omitted processes, for HostPIDs
+	omittedPIDs []int // of omitted processes, for hostPIDs
 	unwritten   int   // refusals and deaths that are being written, or whose writer was killed
 }
 

@@ -51,9 +51,9 @@ func (j *Job) LivingCount() (n int) {
 	return n
 }
 
-// HostPIDs returns the PIDs on the host of the verified processes, with omitted ones unless the job was
+// hostPIDs returns the PIDs on the host of the verified processes, with omitted ones unless the job was
 // decoded from JSON.
-func (j *Job) HostPIDs() []int {
+func (j *Job) hostPIDs() []int {
 	out := slices.Clone(j.omittedPIDs)
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.Verified && p.HostPID != 0 {

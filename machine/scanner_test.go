@@ -19,7 +19,7 @@ import (
 	"ration/internal/scan"
 )
 
-// scannerAt returns a Reader of an empty folder of jobs, with patience for a slow machine.
+// scannerAt returns a scanner of an empty folder of jobs, with patience for a slow machine.
 func scannerAt(t *testing.T) (*scanner, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "jobs")
@@ -183,7 +183,7 @@ func TestScannerNoticesDeath(t *testing.T) {
 }
 
 // A process that is about to end has no lock any more, and is not dead yet. When it has ended, neither
-// the words of the region nor its locks change: a Reader that has seen it in between looks again.
+// the words of the region nor its locks change: a scanner that has seen it in between looks again.
 func TestScannerNoticesEndOfEnding(t *testing.T) {
 	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
