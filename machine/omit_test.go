@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -138,7 +137,10 @@ func TestFloodOfJobs(t *testing.T) {
 		}
 	}
 	t.Setenv(job.EnvFolder, filepath.Join(dir, "own"))
-	check(readUsers(t, places, time.Minute).Jobs)
+	folders, _ := places.Folders()
+	once := newUserScan(folders[0].UID, "a user", &quota{}) // with any time, unlike that of Read
+	once.once, once.paths = true, folders[0].Paths
+	check(once.readOnce().jobs)
 	r := newScanner(scan.Options{})
 	defer r.Close()
 	r.places, r.allUsers = places, func() bool { return true }
