@@ -13,15 +13,15 @@ import (
 	"strings"
 	"testing"
 
-	"ration/internal/cdi"
 	"ration/internal/embedded"
+	"ration/internal/launch"
 )
 
 var updateCDI = flag.Bool("update-cdi", false, "write testdata/cdi.json")
 
 // createJob makes a job with 2 GiB of a stand-in machine, and returns its CDI spec, in a folder
 // by itself.
-func createJob(t *testing.T, name string) (folder string, spec cdi.Spec, text []byte) {
+func createJob(t *testing.T, name string) (folder string, spec launch.CDISpec, text []byte) {
 	t.Helper()
 	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU} {
 		if err := b.Built(); err != nil {
@@ -87,7 +87,7 @@ func TestCDISpec(t *testing.T) {
 		}
 		t.Fatalf("%v\n%s", err, out)
 	}
-	out, err := exec.Command(check, folder, cdi.Kind+"=train").Output()
+	out, err := exec.Command(check, folder, launch.CDIKind+"=train").Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -119,7 +119,7 @@ func TestCDIName(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		out, err := exec.Command("ration", "cdi", name).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), cdi.ErrName.Error()) {
+		if err == nil || !strings.Contains(string(out), launch.ErrCDIName.Error()) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 		if out, err := exec.Command("ration", "rm", name).CombinedOutput(); err != nil {

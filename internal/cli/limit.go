@@ -132,7 +132,7 @@ Exit status: 0; 1 if you may not change the limit; 2 for a limit that cannot be;
 		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
 		Args:              argCount(1, 2, "a job and perhaps a size"),
 		ValidArgsFunction: completeLimitArgs,
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, f, args) }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, f, args) },
 	}
 	f.addCompute(cmd.Flags())
 	f.addDevice(cmd.Flags())

@@ -37,7 +37,7 @@ Exit status: 0, or 1 if no policy is in force.`,
 		Args:    argCount(0, -1, "users"),
 
 		ValidArgsFunction: completeUsers,
-		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			uids, err := lookUpUsers(args)
 			if err != nil {
 				return err
@@ -53,12 +53,8 @@ Exit status: 0, or 1 if no policy is in force.`,
 			for _, uid := range uids {
 				out.Users = append(out.Users, p.Show(uid))
 			}
-			if a.json {
-				return a.out.printJSON(out)
-			}
-			a.printPolicy(out, len(args) == 0)
-			return nil
-		}),
+			return a.print(out, func() { a.printPolicy(out, len(args) == 0) })
+		},
 	}
 }
 
@@ -206,7 +202,7 @@ Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,
 		Example: "  ration policy ask --mem 30g",
 		Args:    noArgs,
-		RunE: policyStatus(func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := f.parse(cmd.Flags())
 			if err != nil {
 				return err
@@ -216,7 +212,7 @@ rations of others.`,
 			}
 			a.out.printf("You have it.\n")
 			return nil
-		}),
+		},
 	}
 	f.addMemory(cmd.Flags())
 	f.addCompute(cmd.Flags())

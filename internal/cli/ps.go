@@ -85,7 +85,7 @@ is no such job. The other jobs are shown all the same.`,
   ration ps --json --region /run/ration/train/region`,
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, f, args) }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, f, args) },
 	}
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "show also jobs that have ended")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")

@@ -205,7 +205,7 @@ func TestTopProcess(t *testing.T) {
 	}
 	j, p := read()
 	found, err := topActions{}.Process(j, p)
-	if err != nil || found.PID() != worker.Process.Pid || found.Name() != "rank-0" {
+	if err != nil || found.PID != worker.Process.Pid || found.Name != "rank-0" {
 		t.Fatalf("found %v, %v", found, err)
 	}
 	for name, change := range map[string]func(p *machine.Process){
@@ -217,18 +217,18 @@ func TestTopProcess(t *testing.T) {
 		other := p
 		change(&other)
 		if got, err := (topActions{}).Process(j, other); err == nil {
-			t.Errorf("%s: found %d", name, got.PID())
+			t.Errorf("%s: found %d", name, got.PID)
 		}
 	}
 	// A handle stays with its process.
 	kill(t, worker)
-	if err := found.Signal(unix.SIGCONT); !errors.Is(err, proc.ErrEnded) {
+	if err := found.Handle.Signal(unix.SIGCONT); !errors.Is(err, proc.ErrEnded) {
 		t.Errorf("signal to a process that has ended: %v", err)
 	}
 	if got, err := (topActions{}).Process(j, p); err == nil {
-		t.Errorf("found %d, which has ended", got.PID())
+		t.Errorf("found %d, which has ended", got.PID)
 	}
-	if err := found.Close(); err != nil {
+	if err := found.Handle.Close(); err != nil {
 		t.Error(err)
 	}
 }
