@@ -176,19 +176,17 @@ func (a *app) printLimits(s machine.Job, device int) error {
 			out.Devices = append(out.Devices, ShownLimit{Device: d, Over: overLimit(d)})
 		}
 	}
-	if a.json {
-		return a.out.printJSON(out)
-	}
-	if len(out.Devices) == 0 {
-		a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
-	}
-	for _, d := range out.Devices {
-		a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
-		if d.Compute != nil {
-			a.out.printf("  %s\n", a.out.wrap(d.Compute.Sentence(), 2))
+	return a.print(out, func() {
+		if len(out.Devices) == 0 {
+			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 		}
-	}
-	return nil
+		for _, d := range out.Devices {
+			a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
+			if d.Compute != nil {
+				a.out.printf("  %s\n", a.out.wrap(d.Compute.Sentence(), 2))
+			}
+		}
+	})
 }
 
 // changeLimits changes a job's limits, and prints those before and after.
@@ -223,13 +221,11 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 		}
 		out.Devices = append(out.Devices, l)
 	}
-	if a.json {
-		return a.out.printJSON(out)
-	}
-	for _, d := range out.Devices {
-		a.printChange(s.Title(), change, d, c.before[d.Device.Device])
-	}
-	return nil
+	return a.print(out, func() {
+		for _, d := range out.Devices {
+			a.printChange(s.Title(), change, d, c.before[d.Device.Device])
+		}
+	})
 }
 
 func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was machine.Device) {

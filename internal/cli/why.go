@@ -86,7 +86,7 @@ region could not be read.`,
 		Example:           "  ration why\n  ration why train -n 3\n  ration why train --json",
 		Args:              argCount(0, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runWhy(args, count) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runWhy(args, count) },
 	}
 	cmd.Flags().IntVarP(&count, "count", "n", 20, "how many to show, at most")
 	return cmd
