@@ -22,9 +22,7 @@ import (
 func agentFolder(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "jobs")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o700))
 	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
 	return folder
 }
@@ -35,12 +33,8 @@ func startAgent(t *testing.T, folder string) *exec.Cmd {
 	cmd := exec.Command("ration", "agent", "--listen", "none")
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	lines := bufio.NewScanner(log)
 	for lines.Scan() && !strings.Contains(lines.Text(), "watching") {
@@ -68,9 +62,7 @@ func TestTopHistoryOfAgent(t *testing.T) {
 func serveAgent(t *testing.T, folder string, handler http.HandlerFunc) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{Handler: handler}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -146,9 +138,7 @@ func silentAgent(t *testing.T, folder, answer string) {
 // stoppedAgent starts an agent in a folder, and stops it when it has looked.
 func stoppedAgent(t *testing.T, folder string) {
 	t.Helper()
-	if err := startAgent(t, folder).Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, startAgent(t, folder).Process.Signal(unix.SIGSTOP))
 }
 
 const halfAnswer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
@@ -198,13 +188,9 @@ func TestSilentStream(t *testing.T) {
 	cmd := exec.Command("ration", "events", "--follow")
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	lines := bufio.NewScanner(out)
 	for _, want := range []string{"job gone has ended", "the agent does not answer: the jobs are looked at every second", "job train of "} {

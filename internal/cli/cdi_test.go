@@ -46,9 +46,7 @@ func createJob(t *testing.T, name string) (folder string, spec launch.CDISpec, t
 	if err == nil {
 		err = json.Unmarshal(text, &spec)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	printed, err := exec.Command("ration", "cdi", name).Output()
 	if err != nil || !bytes.Equal(printed, text) {
 		t.Errorf("it prints another spec than it writes: %v\n%s", err, printed)
@@ -68,9 +66,7 @@ func TestCDISpec(t *testing.T) {
 	masked = regexp.MustCompile(`CREATED=\d+`).ReplaceAllString(masked, "CREATED=TIME")
 	const golden = "testdata/cdi.json"
 	if *updateCDI {
-		if err := os.WriteFile(golden, []byte(masked), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(golden, []byte(masked), 0o644))
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || masked != string(want) {
@@ -99,9 +95,7 @@ func TestCDISpec(t *testing.T) {
 		Process struct{ Env []string }
 		Mounts  []struct{ Source, Destination string }
 	}
-	if err := json.Unmarshal(out, &container); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out, &container))
 	edits := spec.Devices[0].Edits
 	if len(container.Mounts) != len(edits.Mounts) || len(container.Process.Env) != len(edits.Env) {
 		t.Errorf("of %d mounts and %d variables the library added %d and %d", len(edits.Mounts), len(edits.Env), len(container.Mounts), len(container.Process.Env))
@@ -142,9 +136,7 @@ func TestCDIMounts(t *testing.T) {
 	script.WriteString(": >dev/null\nmount --bind /dev/null dev/null\n")
 	for _, m := range spec.Devices[0].Edits.Mounts {
 		st, err := os.Stat(m.HostPath)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		to := "." + m.ContainerPath
 		if st.IsDir() {
 			fmt.Fprintf(&script, "mkdir -p %s\n", to)

@@ -69,9 +69,7 @@ func TestCommandsHaveHelp(t *testing.T) {
 // docs/commands.md, which cmd/ration-man writes, has every command, its flags, and every exit status.
 func TestCommandsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	parts := map[string]string{}
 	for part := range strings.SplitSeq(string(page), "\n## ") {
 		title, text, _ := strings.Cut(part, "\n")
@@ -103,9 +101,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 func TestBrokenPipe(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"version"}, {"--json", "version"}} {
 		reader, writer, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reader.Close()
 		var said strings.Builder
 		cmd := exec.Command("ration", args...)
@@ -124,9 +120,7 @@ func TestASCII(t *testing.T) {
 	var got strings.Builder
 	out := newTerminal(&got)
 	out.printf("%s %s\n", out.bar(0.5, 4), "→ 3 µs")
-	if err := out.printJSON("µ"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, out.printJSON("µ"))
 	if want := "##.. > 3 us\n\"µ\"\n"; got.String() != want {
 		t.Errorf("%q, want %q", got.String(), want)
 	}
@@ -137,17 +131,11 @@ func TestASCII(t *testing.T) {
 func TestNamesOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "\x1b]0;owned\x07\u009b2J\u202e\x7f\nforged")
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	path := filepath.Join(dir, "region")
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, r.Close())
 	for _, args := range [][]string{
 		{"limit", path}, {"limit", path, "1g", "--device", "0"}, {"limit", path}, {"limit", path, "nonsense"}, {"ps", "--region", path}, {"why", path},
 		{"ps", "--region", path, "--json"}, {"limit", path, "--json"}, {"rm", path, "--json"},

@@ -40,9 +40,7 @@ func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...st
 		t.Skipf("no pseudo-terminal here: %v", err)
 	}
 	s := &screen{t: t, tty: tty, line: line, ended: make(chan error, 1), size: pty.Winsize{Cols: columns, Rows: rows}}
-	if err := pty.Setsize(tty, &s.size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pty.Setsize(tty, &s.size))
 	if s.first, err = unix.IoctlGetTermios(int(line.Fd()), unix.TCGETS); err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +48,7 @@ func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...st
 	s.cmd.Env = append(os.Environ(), environ...)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = line, line, line
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cmd.Start())
 	go s.listen()
 	go func() { s.ended <- s.cmd.Wait() }()
 	t.Cleanup(func() {
@@ -122,9 +118,7 @@ func (s *screen) resize(columns, rows uint16) {
 	s.Lock()
 	s.size, s.raw = pty.Winsize{Cols: columns, Rows: rows}, nil
 	s.Unlock()
-	if err := pty.Setsize(s.tty, &s.size); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, pty.Setsize(s.tty, &s.size))
 }
 
 // ends waits for the end of the program.
@@ -171,18 +165,14 @@ func (s *screen) exits(status int) {
 func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.Cmd {
 	t.Helper()
 	region := filepath.Join(folder, name, "region")
-	if err := os.MkdirAll(filepath.Dir(region), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(region), 0o700))
 	var out []*exec.Cmd
 	for i, p := range processes {
 		ready := filepath.Join(folder, name, "ready-"+string(rune('a'+i)))
 		args := append([]string{region, p[0], p[1], p[2], ready}, p[3:]...)
 		cmd := exec.Command("hold", args...)
 		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Start())
 		t.Cleanup(func() {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -201,8 +191,14 @@ func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.
 // kill ends a process, and waits for its end.
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Process.Kill(); err != nil {
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
 }

@@ -114,9 +114,7 @@ func TestMountsArePrivate(t *testing.T) {
 		t.Fatalf("no mount namespace of their own: %v", err)
 	}
 	at := t.TempDir()
-	if err := syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"))
 	defer func() { _ = syscall.Unmount(at, 0) }()
 	others, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", os.Getppid()))
 	if err != nil || strings.Contains(string(others), at) {
@@ -143,9 +141,7 @@ func makeMountPoints(t *testing.T) {
 			_ = os.Remove(file)
 		}
 	})
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 }
 
 // compile compiles the program that the scripts run, linked with the driver and not.
@@ -206,21 +202,13 @@ func TestRunAsUser(t *testing.T) {
 	const nobody = 65534
 	makeMountPoints(t)
 	dir, err := os.MkdirTemp("", "ration-user-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copied, home := filepath.Join(dir, "cli.test"), filepath.Join(dir, "home")
-	if err := errors.Join(os.Chmod(dir, 0o755), copyFile(exe, copied), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)); err != nil {
-		t.Fatal(err)
-	}
-	if err := exec.Command("cp", "-r", "testdata", filepath.Join(dir, "testdata")).Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Chmod(dir, 0o755), copyFile(exe, copied), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
+	must(t, exec.Command("cp", "-r", "testdata", filepath.Join(dir, "testdata")).Run())
 	cmd := exec.Command(copied, "-test.run=^TestRun$", "-test.v")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}

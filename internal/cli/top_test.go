@@ -33,9 +33,7 @@ func environ(folder string, more ...string) []string {
 func TestTop(t *testing.T) {
 	testenv.NeedsHost(t)
 	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(folder, 0o700))
 	workers := startJob(t, folder, "train",
 		[]string{"10g", "518m", "2900m", "rank-0"},
 		[]string{"10g", "518m", "2100m", "rank-1"},
@@ -126,9 +124,7 @@ func TestTopMachine(t *testing.T) {
 	}
 	folder := t.TempDir()
 	jobs := filepath.Join(folder, "jobs")
-	if err := os.Mkdir(jobs, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(jobs, 0o700))
 	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, folder)...)
 	start := func(says string, args ...string) int {
 		cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...) // which knows the new PATH
@@ -137,9 +133,7 @@ func TestTopMachine(t *testing.T) {
 		if err == nil {
 			err = cmd.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
 			_ = cmd.Process.Signal(unix.SIGTERM)
 			_ = cmd.Wait()
@@ -166,9 +160,7 @@ func TestTopMachine(t *testing.T) {
 	s.shows(`train, device 0: fake-train \(\d+\) asked for 10 GiB with 7\.49 GiB\s+free\s+of\s+20\s+GiB`)
 	if *record != "" {
 		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
-		if err := os.WriteFile(*record, []byte(s.text()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(*record, []byte(s.text()), 0o644))
 	}
 	s.press("f")
 	s.shows(`\(start\s+it\s+with\s+ration\s+run, so`)
@@ -191,9 +183,7 @@ func TestTopMachine(t *testing.T) {
 func TestTopProcess(t *testing.T) {
 	testenv.NeedsHost(t)
 	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(folder, 0o700))
 	t.Setenv("RATION_DIR", folder)
 	worker := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})[0]
 	read := func() (*machine.Job, machine.Process) {
@@ -236,9 +226,7 @@ func TestTopProcess(t *testing.T) {
 // What ration limit takes, the prompt takes, and what it refuses is an error.
 func TestTopSetLimit(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(folder, 0o700))
 	t.Setenv("RATION_DIR", folder)
 	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
 	j := machine.Job{Name: "train", Path: filepath.Join(folder, "train", "region")}
@@ -276,9 +264,7 @@ func TestTopEnds(t *testing.T) {
 	t.Run("SIGTERM", func(t *testing.T) {
 		s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
 		s.shows("There are no jobs in")
-		if err := s.cmd.Process.Signal(unix.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Signal(unix.SIGTERM))
 		s.exits(ExitSignal + int(unix.SIGTERM))
 	})
 }

@@ -151,3 +151,11 @@ func computing(enforced bool) Sample {
 	}
 	return s
 }
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
