@@ -261,15 +261,6 @@ func TestAgentWithoutUser(t *testing.T) {
 	}
 }
 
-// Nobody becomes a reader by an argument.
-func TestReaderNeedsParent(t *testing.T) {
-	out, err := exec.Command("ration", "agent", "--reader").CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != ExitUsage || !strings.Contains(string(out), "no process that an agent has started") {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
 // A reader that cannot begin says why, once, and its status is the agent's.
 func TestReaderCannotBegin(t *testing.T) {
 	if os.Geteuid() != 0 || !mayMount() {

@@ -102,26 +102,6 @@ func TestCDISpec(t *testing.T) {
 	}
 }
 
-// A name that a job can have and a CDI device cannot is refused, not written.
-func TestCDIName(t *testing.T) {
-	t.Setenv("RATION_DIR", filepath.Join(t.TempDir(), "jobs"))
-	if err := embedded.Ration.Built(); err != nil {
-		t.Skip(err)
-	}
-	for _, name := range []string{"a-", "a.", "_a"} {
-		if out, err := exec.Command("ration", "create", name, "--mem", "1g").CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		out, err := exec.Command("ration", "cdi", name).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), launch.ErrCDIName.Error()) {
-			t.Errorf("%s: %v\n%s", name, err, out)
-		}
-		if out, err := exec.Command("ration", "rm", name).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-	}
-}
-
 // A container that an engine sets up by the spec is in the job: this sets one up as an engine
 // does, by nothing but the spec, and runs programs in it without an environment.
 func TestCDIMounts(t *testing.T) {

@@ -10,14 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"ration/internal/job"
 	"ration/internal/region"
@@ -62,37 +60,6 @@ func TestCommandsHaveHelp(t *testing.T) {
 			if len([]rune(line)) > 80 {
 				t.Errorf("%s: does not fit a terminal: %q", c.CommandPath(), line)
 			}
-		}
-	}
-}
-
-// docs/commands.md, which cmd/ration-man writes, has every command, its flags, and every exit status.
-func TestCommandsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/commands.md")
-	must(t, err)
-	parts := map[string]string{}
-	for part := range strings.SplitSeq(string(page), "\n## ") {
-		title, text, _ := strings.Cut(part, "\n")
-		parts[title] = text
-	}
-	for _, c := range visibleCommands() {
-		if c.Parent().Name() != "ration" {
-			continue
-		}
-		text, there := parts["ration "+c.Name()]
-		if !there {
-			t.Errorf("docs/commands.md has no section about ration %s", c.Name())
-			continue
-		}
-		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" && !f.Hidden && !regexp.MustCompile(`--`+f.Name+`\b`).MatchString(text) {
-				t.Errorf("docs/commands.md: the section about ration %s does not mention --%s", c.Name(), f.Name)
-			}
-		})
-	}
-	for _, status := range []string{"0", "1", "2", "3", "126", "127", "130", "141", "143"} {
-		if !strings.Contains(parts["Exit statuses"], "\n- `"+status+"`: ") {
-			t.Errorf("docs/commands.md does not say what exit status %s means", status)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
@@ -158,6 +159,47 @@ func (s *screen) exits(status int) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	s.t.Error("neither the primary screen nor the cursor was restored")
+}
+
+// jobsFolder returns a folder of jobs.
+func jobsFolder(t *testing.T) string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "jobs")
+	must(t, os.Mkdir(folder, 0o700))
+	return folder
+}
+
+// start starts a program, and returns it with what it prints. It is asked to end when the test has ended.
+func start(t *testing.T, environ []string, args ...string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@" 2>&1`, "sh"}, args...)...) // which knows the new PATH
+	cmd.Env = append(os.Environ(), environ...)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		_ = cmd.Process.Signal(unix.SIGCONT) // a test may have stopped it
+		_ = cmd.Wait()
+	})
+	return cmd, bufio.NewScanner(out)
+}
+
+// startUntil starts a program, and returns it when it has said something.
+func startUntil(t *testing.T, says string, environ []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd, lines := start(t, environ, args...)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), says) {
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return cmd
+		}
+	}
+	t.Fatalf("%q did not say %s", args, says)
+	return nil
 }
 
 // startJob starts processes of a job. Each is a list of arguments of hold after the

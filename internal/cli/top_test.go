@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"bufio"
 	"errors"
 	"flag"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -32,8 +29,7 @@ func environ(folder string, more ...string) []string {
 // TestTop has real processes, a real region and the real program on a pseudo-terminal.
 func TestTop(t *testing.T) {
 	testenv.NeedsHost(t)
-	folder := t.TempDir()
-	must(t, os.Chmod(folder, 0o700))
+	folder := jobsFolder(t)
 	workers := startJob(t, folder, "train",
 		[]string{"10g", "518m", "2900m", "rank-0"},
 		[]string{"10g", "518m", "2100m", "rank-1"},
@@ -122,35 +118,11 @@ func TestTopMachine(t *testing.T) {
 	if err := cuda.Built(); err != nil {
 		t.Skip(err)
 	}
-	folder := t.TempDir()
-	jobs := filepath.Join(folder, "jobs")
-	must(t, os.Mkdir(jobs, 0o700))
-	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, folder)...)
-	start := func(says string, args ...string) int {
-		cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...) // which knows the new PATH
-		cmd.Env = append(os.Environ(), env...)
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		must(t, err)
-		t.Cleanup(func() {
-			_ = cmd.Process.Signal(unix.SIGTERM)
-			_ = cmd.Wait()
-		})
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if strings.Contains(lines.Text(), says) {
-				go func() { _, _ = io.Copy(io.Discard, out) }()
-				return cmd.Process.Pid
-			}
-		}
-		t.Fatalf("%q did not say %s", args, says)
-		return 0
-	}
-	start("holding", "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
-	start("holding", "ration", "run", "--mem", "90g", "--name", "serve", "--", "fake-train", "--hold", "30g")
-	outside := start("holding", "fake-train", "--hold", "5g")
+	jobs := jobsFolder(t)
+	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, filepath.Dir(jobs))...)
+	startUntil(t, "holding", env, "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
+	startUntil(t, "holding", env, "ration", "run", "--mem", "90g", "--name", "serve", "--", "fake-train", "--hold", "30g")
+	outside := startUntil(t, "holding", env, "fake-train", "--hold", "5g").Process.Pid
 
 	s := onTerminal(t, 80, 24, env, "ration", "top", "--interval", "100ms")
 	s.shows(`(?m)^! fake-train \(pid ` + strconv.Itoa(outside) + `\) of user \S+ holds 5\.51 GiB of device 0, and`)
@@ -182,8 +154,7 @@ func TestTopMachine(t *testing.T) {
 // A process that has taken the place of the one that is shown is not opened for a signal.
 func TestTopProcess(t *testing.T) {
 	testenv.NeedsHost(t)
-	folder := t.TempDir()
-	must(t, os.Chmod(folder, 0o700))
+	folder := jobsFolder(t)
 	t.Setenv("RATION_DIR", folder)
 	worker := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})[0]
 	read := func() (*machine.Job, machine.Process) {
@@ -225,8 +196,7 @@ func TestTopProcess(t *testing.T) {
 
 // What ration limit takes, the prompt takes, and what it refuses is an error.
 func TestTopSetLimit(t *testing.T) {
-	folder := t.TempDir()
-	must(t, os.Chmod(folder, 0o700))
+	folder := jobsFolder(t)
 	t.Setenv("RATION_DIR", folder)
 	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
 	j := machine.Job{Name: "train", Path: filepath.Join(folder, "train", "region")}
@@ -250,23 +220,20 @@ func TestTopSetLimit(t *testing.T) {
 // TestTopEnds checks the exit status and the terminal after each way to end.
 func TestTopEnds(t *testing.T) {
 	folder := t.TempDir()
-	for name, how := range map[string]func(*screen){
-		"interrupt key": func(s *screen) { s.press("\x03") },
-		"q":             func(s *screen) { s.press("q") },
+	for name, c := range map[string]struct {
+		end    func(*screen)
+		status int
+	}{
+		"interrupt key": {func(s *screen) { s.press("\x03") }, 0}, // TestTop ends it by q
+		"SIGTERM":       {func(s *screen) { must(t, s.cmd.Process.Signal(unix.SIGTERM)) }, ExitSignal + int(unix.SIGTERM)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
 			s.shows("There are no jobs in")
-			how(s)
-			s.exits(0)
+			c.end(s)
+			s.exits(c.status)
 		})
 	}
-	t.Run("SIGTERM", func(t *testing.T) {
-		s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
-		s.shows("There are no jobs in")
-		must(t, s.cmd.Process.Signal(unix.SIGTERM))
-		s.exits(ExitSignal + int(unix.SIGTERM))
-	})
 }
 
 // TestTopTerminals has terminals with fewer features.

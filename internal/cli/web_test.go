@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -10,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -52,8 +53,7 @@ func getPage(t *testing.T, address string) (int, string, []*http.Cookie) {
 // The page of real jobs, without an agent: it is for who has the address, and changes a limit as
 // ration limit does.
 func TestWeb(t *testing.T) {
-	folder := t.TempDir()
-	must(t, os.Chmod(folder, 0o700))
+	folder := jobsFolder(t)
 	startJob(t, folder, "train", []string{"10g", "518m", "2900m", "rank-0"}, []string{"10g", "518m", "300m", "eval", "30g"})
 	startJob(t, folder, "fixed", []string{"4g", "518m", "1g", "server"})
 	address := startWeb(t, folder, "ration")
@@ -120,30 +120,10 @@ func TestWebOfAnotherUser(t *testing.T) {
 	}
 	folder := t.TempDir()
 	program, err := exec.LookPath("ration")
-	must(t, err)
-	for _, dir := range []string{folder, filepath.Dir(program)} {
-		for ; strings.HasPrefix(dir, os.TempDir()+string(filepath.Separator)); dir = filepath.Dir(dir) {
-			must(t, os.Chmod(dir, 0o755))
-		}
-	}
+	must(t, errors.Join(err, openParents(folder), openParents(filepath.Dir(program))))
 	startJob(t, folder, "secretjob", []string{"10g", "518m", "2900m", "secretrank", "30g"})
-	agent := exec.Command("ration", "agent", "--listen", "none")
-	agent.Env = append(os.Environ(), environ(folder)...)
-	must(t, agent.Start())
-	defer func() {
-		_ = agent.Process.Signal(unix.SIGTERM)
-		_ = agent.Wait()
-	}()
-	socket := filepath.Join(folder, "agent.sock")
-	for end := time.Now().Add(30 * time.Second); ; { // it is there, and whoever asks
-		if err := os.Chmod(socket, 0o666); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("there is no agent")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	startAgent(t, folder)
+	must(t, os.Chmod(filepath.Join(folder, job.AgentSocket), 0o666)) // all users may ask it
 	for command, sees := range map[string]bool{"ration": true, "asnobody": false} {
 		args := []string{command}
 		if !sees {

@@ -66,7 +66,7 @@ func TestFrames(t *testing.T) {
 		{"columns", example(), []string{"c", "down", "space"}},
 		{"findings", wholeMachine(), []string{"f"}},
 		{"help", example(), []string{"?"}},
-		{"many", many(), []string{"down", "down", "down", "down", "down", "tab", "pgdown"}},
+		{"many", many(12, 40), []string{"down", "down", "down", "down", "down", "tab", "pgdown"}},
 		{"compute", computing(true), nil},
 		{"not-enforced", computing(false), []string{"down"}},
 		{"paused", example(), []string{"space"}},

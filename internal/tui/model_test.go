@@ -381,22 +381,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// crowd is a machine with 200 jobs of 8 processes.
-func crowd() Sample {
-	s := Sample{Time: noon}
-	for j := range 200 {
-		job := machine.Job{Name: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j), Owner: fmt.Sprintf("user-%d", j%30), State: machine.Running,
-			Devices: []machine.Device{{Limited: true, Limit: 10 * gib, Used: uint64(j) * mib, Peak: gib}}}
-		for p := range 8 {
-			job.Processes = append(job.Processes, process(p, 1000+10*j+p, job.Owner, "worker", time.Hour, holds(0, mib, uint64(p)*mib)))
-		}
-		s.Jobs = append(s.Jobs, job)
-	}
-	return s
-}
-
 func BenchmarkUpdateAndFrame(b *testing.B) {
-	s := crowd()
+	s := many(200, 8)
 	m := modelOf(s, 120, 40)
 	for b.Loop() {
 		m.Update(s)
