@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/humanfmt"
 	"ration/internal/launch"
+	"ration/internal/node"
 	"ration/internal/safepath"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -102,8 +103,8 @@ var peakColumns = []column[launch.Peak]{
 	kindColumn("DRIVER", func(p launch.Peak) uint64 { return p.Overhead }),
 	{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
 	{"SLICE", true, peakSliceText, func(p launch.Peak) bool { return p.Slice > 0 || p.NotEnforced != "" }},
-	{"USED", true, func(p launch.Peak) string { return spanText(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
-	{"WAITED", true, func(p launch.Peak) string { return spanText(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
+	{"USED", true, func(p launch.Peak) string { return node.ShortTime(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
+	{"WAITED", true, func(p launch.Peak) string { return node.ShortTime(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
 	{"NAME", false, func(p launch.Peak) string { return humanfmt.Claim(termtext.Printable(p.Name), p.Verified) }, nil},
 }
 
@@ -115,7 +116,7 @@ func peakSliceText(p launch.Peak) string {
 	case p.Slice == 0:
 		return "-"
 	}
-	return spanText(p.Slice * uint64(time.Microsecond))
+	return node.ShortTime(p.Slice * uint64(time.Microsecond))
 }
 
 // kindColumn is the column of one kind of memory.
