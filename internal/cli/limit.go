@@ -183,7 +183,7 @@ func (a *app) printLimits(s machine.Job, device int) error {
 		for _, d := range out.Devices {
 			a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
 			if d.Compute != nil {
-				a.out.printf("  %s\n", a.out.wrap(d.Compute.Sentence(), 2))
+				a.out.paragraph(plain, 2, "%s", d.Compute.Sentence())
 			}
 		}
 	})
@@ -233,7 +233,7 @@ func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was m
 	line := func(what, now, before string) {
 		a.out.printf("%s, device %d: the %s is %s now; it was %s.\n", a.out.style(bold, termtext.Printable(title)), device, what, now, before)
 	}
-	note := func(format string, args ...any) { a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf(format, args...), 2)) }
+	note := func(format string, args ...any) { a.out.paragraph(plain, 2, format, args...) }
 	if change.Memory.For(device).IsSet() {
 		line("limit", limitText(d.Device), limitText(was))
 		if d.Over > 0 {

@@ -67,9 +67,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	if s.Missing == policy.MissingOpen {
 		missing = "is not limited"
 	}
-	a.out.printf("%s\n", a.out.wrap(fmt.Sprintf("%s. A user for whom no job can be made %s.", overbook, missing), 0))
+	a.out.paragraph(plain, 0, "%s. A user for whom no job can be made %s.", overbook, missing)
 	if !s.Preload {
-		a.out.printf("%s\n", a.out.wrap(fmt.Sprintf("No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library), 0))
+		a.out.paragraph(plain, 0, "No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library)
 	}
 	if rules {
 		a.out.printf("\n")
@@ -80,7 +80,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	}
 	a.out.printf("\n")
 	if len(s.Users) == 0 {
-		a.out.printf("%s\n", a.out.wrap("The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).", 0))
+		a.out.paragraph(plain, 0, "The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).")
 		return
 	}
 	columns := []column[policy.Standing]{

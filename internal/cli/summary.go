@@ -49,7 +49,7 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 	}
 	out.printf("%s  %s, %s s\n", out.style(bold, s.Job), ended, humanfmt.Three(s.Seconds))
 	if s.Error != "" {
-		out.printf("  %s\n", out.style(red, out.wrap(s.Error, 2)))
+		out.paragraph(red, 2, "%s", s.Error)
 	}
 	for _, d := range s.Devices {
 		if d.Peak == 0 && d.Refused == 0 {
@@ -73,11 +73,11 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 	}
 	for _, p := range s.Processes {
 		if p.NotEnforced != "" {
-			out.printf("  %s\n", out.style(bold, out.wrap(fmt.Sprintf("device %d: the share was not enforced in pid %s: %s", p.Device, humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.NotEnforced), 2)))
+			out.paragraph(bold, 2, "device %d: the share was not enforced in pid %s: %s", p.Device, humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.NotEnforced)
 		}
 	}
 	if slices.ContainsFunc(s.Processes, func(p launch.Peak) bool { return !p.Verified }) {
-		out.printf("  %s\n", out.style(dim, out.wrap(humanfmt.ClaimNote+".", 2)))
+		out.paragraph(dim, 2, "%s.", humanfmt.ClaimNote)
 	}
 	switch {
 	case s.Unrecorded > 0:

@@ -121,9 +121,7 @@ func (a *app) runWhy(names []string, count int) error {
 		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", cmp.Or(c.Job, c.Path), c.Device, c.Text)), 2))
 	}
 	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
-	if len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed) {
-		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(humanfmt.ClaimNote+".", 0)))
-	}
+	a.printClaimNote(len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed))
 	return nil
 }
 
