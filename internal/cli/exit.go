@@ -88,11 +88,6 @@ func statusOf(err error) error {
 	return statusError{err, ExitFailed}
 }
 
-// withStatus is withStatuses for commands that do not use it yet.
-func withStatus(f func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return f
-}
-
 // exitStatus returns the exit status for an error of statusOf or of cobra.
 func exitStatus(err error) int {
 	var known statusError
