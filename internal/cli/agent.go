@@ -13,11 +13,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"ration/internal/agent"
 	"ration/internal/job"
-	"ration/internal/node"
 )
 
 // defaultListen is where root's agent serves metrics.
@@ -65,7 +63,7 @@ Exit status: 0 when it was asked to end; 1 if it could not begin, as when
 another agent runs already.`,
 		Example: "  ration agent\n  ration agent --listen 127.0.0.1:9999 --job-metrics",
 		Args:    noArgs,
-		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runAgent(cmd, f) }),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runAgent(cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve metrics at this `address`; 'none' for nowhere (default "+defaultListen+" for root, none for others)")
 	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", false, "serve the metrics of each job there, too")
@@ -91,11 +89,8 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		// It lives long and allocates little: memory is dearer here than collecting it a little more often.
 		debug.SetGCPercent(50)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := untilSignal()
 	defer stop()
-	end := func() { stop() }
-	onSignal.Store(&end)
-	defer onSignal.Store(nil)
 	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs}
 	if f.reader {
 		return runReader(ctx, stop, opts)
@@ -206,22 +201,4 @@ func (b *firstBytes) Write(text []byte) (int, error) {
 	const most = 400
 	*b = append(*b, text[:min(len(text), most-len(*b))]...)
 	return len(text), nil
-}
-
-// newReapCommand returns what the agent has processes of users do.
-func newReapCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
-		RunE: withStatus(func(_ *cobra.Command, args []string) error {
-			// It trusts no more than it needs: nothing that it could become is of use to a region.
-			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-				return err
-			}
-			var err error
-			for _, path := range args {
-				err = errors.Join(err, node.Return(path))
-			}
-			return err
-		}),
-	}
 }

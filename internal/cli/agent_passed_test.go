@@ -27,9 +27,7 @@ func listenAt(t *testing.T, folder string) (*os.File, string) {
 	t.Helper()
 	path := filepath.Join(folder, job.AgentSocket)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return fileOf(t, l), path
 }
@@ -38,9 +36,7 @@ func listenAt(t *testing.T, folder string) (*os.File, string) {
 func fileOf(t *testing.T, socket interface{ File() (*os.File, error) }) *os.File {
 	t.Helper()
 	file, err := socket.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	return file
 }
@@ -61,9 +57,7 @@ func startPassed(t *testing.T, folder string, socket *os.File) (cmd *exec.Cmd, e
 	t.Helper()
 	cmd = passedAgent(folder, "none", socket)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	end = sync.OnceFunc(func() {
 		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
 			t.Errorf("the agent: %v", err)
@@ -82,9 +76,7 @@ type question struct {
 func ask(t *testing.T, path string) question {
 	t.Helper()
 	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	if _, err := io.WriteString(c, "GET /v1/machine HTTP/1.0\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -112,9 +104,7 @@ func TestAgentTakesPassedSocket(t *testing.T) {
 	folder := agentFolder(t)
 	socket, path := listenAt(t, folder)
 	before, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 {
 		early := ask(t, path)
 		cmd, end := startPassed(t, folder, socket)
@@ -146,9 +136,7 @@ func wantNoneInherited(t *testing.T, pid int) {
 	t.Helper()
 	fds := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(fds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		to, _ := os.Readlink(filepath.Join(fds, e.Name()))
 		if !strings.HasPrefix(to, "socket:") {
@@ -171,29 +159,19 @@ func TestAgentRefusesPassedSocket(t *testing.T) {
 	folder := agentFolder(t)
 	right, path := listenAt(t, folder)
 	other, err := net.Listen("unix", filepath.Join(folder, "other.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer tcp.Close()
 	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(folder, "datagrams.sock"), Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer datagrams.Close()
 	connected, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer connected.Close()
 	file, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	for want, sockets := range map[string][]*os.File{
 		"the agent takes one socket": {right, right},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,10 +20,7 @@ import (
 // agentFolder is a folder of jobs with one that runs.
 func agentFolder(t *testing.T) string {
 	t.Helper()
-	folder := filepath.Join(t.TempDir(), "jobs")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	folder := jobsFolder(t)
 	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
 	return folder
 }
@@ -32,24 +28,7 @@ func agentFolder(t *testing.T) string {
 // startAgent starts an agent in a folder, and returns when it has looked.
 func startAgent(t *testing.T, folder string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("ration", "agent", "--listen", "none")
-	cmd.Env = append(os.Environ(), environ(folder)...)
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	lines := bufio.NewScanner(log)
-	for lines.Scan() && !strings.Contains(lines.Text(), "watching") {
-	}
-	go func() {
-		for lines.Scan() {
-		}
-	}()
-	return cmd
+	return startUntil(t, "watching", environ(folder), "ration", "agent", "--listen", "none")
 }
 
 // The history in ration top begins with what an agent has kept: this one reads a single sample, which
@@ -68,9 +47,7 @@ func TestTopHistoryOfAgent(t *testing.T) {
 func serveAgent(t *testing.T, folder string, handler http.HandlerFunc) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{Handler: handler}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -143,21 +120,13 @@ func silentAgent(t *testing.T, folder, answer string) {
 	testenv.SilentServer(t, filepath.Join(folder, job.AgentSocket), answer)
 }
 
-// stoppedAgent starts an agent in a folder, and stops it when it has looked.
-func stoppedAgent(t *testing.T, folder string) {
-	t.Helper()
-	if err := startAgent(t, folder).Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-}
-
 const halfAnswer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
 
 // No command waits for an agent that does not answer: it does what it does without one, and says so where
 // something is missing. The agent holds each connection until the command has ended.
 func TestSilentAgent(t *testing.T) {
 	for name, hang := range map[string]func(t *testing.T, folder string){
-		"stopped":        stoppedAgent,
+		"stopped":        func(t *testing.T, folder string) { must(t, startAgent(t, folder).Process.Signal(unix.SIGSTOP)) },
 		"nothing":        func(t *testing.T, folder string) { silentAgent(t, folder, "") },
 		"half a header":  func(t *testing.T, folder string) { silentAgent(t, folder, halfAnswer[:20]) },
 		"half an answer": func(t *testing.T, folder string) { silentAgent(t, folder, halfAnswer) },
@@ -195,18 +164,7 @@ func TestSilentStream(t *testing.T) {
 	folder := agentFolder(t)
 	line := `{"kind": "end", "path": "/gone", "job": "gone", "text": "job gone has ended"}` + "\n"
 	silentAgent(t, folder, fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line))
-	cmd := exec.Command("ration", "events", "--follow")
-	cmd.Env = append(os.Environ(), environ(folder)...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-	lines := bufio.NewScanner(out)
+	_, lines := start(t, environ(folder), "ration", "events", "--follow")
 	for _, want := range []string{"job gone has ended", "the agent does not answer: the jobs are looked at every second", "job train of "} {
 		if !lines.Scan() || !strings.Contains(lines.Text(), want) {
 			t.Fatalf("got %q, want %q", lines.Text(), want)

@@ -53,21 +53,15 @@ func startRootsAgent(t *testing.T, command ...string) *rootsAgent {
 	}
 	t.Cleanup(func() { _ = a.told.Close() })
 	raw, err := a.told.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }))
 	const script = `mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 755 /run/ration && exec "$@"`
 	a.cmd = exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	a.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+at, "RATION_DIR=")
 	a.cmd.Stderr, a.cmd.WaitDelay = &a.stderr, time.Minute
 	// Root is in groups, which the reader must not be.
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Credential: &syscall.Credential{Groups: []uint32{0, 6, 65532}}}
-	if err := a.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.cmd.Start())
 	t.Cleanup(func() {
 		if a.cmd.ProcessState == nil {
 			_, _ = a.cmd.Process.Kill(), a.cmd.Wait()
@@ -103,19 +97,13 @@ func (a *rootsAgent) wantTold(want string) {
 func (a *rootsAgent) children() (pids []int) {
 	a.t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", a.cmd.Process.Pid))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, err)
 		for _, field := range strings.Fields(string(text)) {
 			pid, err := strconv.Atoi(field)
-			if err != nil {
-				a.t.Fatal(err)
-			}
+			must(a.t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -130,9 +118,7 @@ func (a *rootsAgent) reader() (pid, fd int) {
 		a.t.Fatalf("the agent has started %d, want one reader", all)
 	}
 	fd, err := unix.PidfdOpen(all[0], 0)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	a.t.Cleanup(func() { _ = unix.Close(fd) })
 	return all[0], fd
 }
@@ -176,9 +162,7 @@ func TestReaderHasTwoCapabilities(t *testing.T) {
 				if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
 					continue // it has ended
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, line := range []string{"Uid:\t65533\t65533\t65533\t65533", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t", "CapInh:\t0000000000080004", "CapPrm:\t0000000000080004",
 					"CapEff:\t0000000000080004", "CapAmb:\t0000000000080004", "CapBnd:\t" + test.bounds, "NoNewPrivs:\t1", "Seccomp:\t2"} {
 					if !regexp.MustCompile(`(?m)^` + line + ` *$`).Match(status) {
@@ -229,22 +213,16 @@ func TestAgentEndsAsOne(t *testing.T) {
 			reader, fd := a.reader()
 			run := fmt.Sprintf("/proc/%d/root/run/ration", a.cmd.Process.Pid)
 			folder, err := unix.Open(run, unix.O_PATH, 0) // of its namespace, which goes with the last of it
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer unix.Close(folder)
 			if test.stop {
-				if err := unix.Kill(reader, unix.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				must(t, unix.Kill(reader, unix.SIGSTOP))
 			}
 			to := a.cmd.Process.Pid
 			if test.reader {
 				to = reader
 			}
-			if err := unix.Kill(to, test.signal); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Kill(to, test.signal))
 			if wantEnded(t, fd); test.signal != syscall.SIGKILL || test.reader {
 				a.wantTold("STOPPING=1")
 			}
@@ -253,9 +231,7 @@ func TestAgentEndsAsOne(t *testing.T) {
 				t.Errorf("the agent ended with %d, want %d", got, test.status)
 			}
 			lock, err := unix.Openat(folder, "agent.lock", unix.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer unix.Close(lock)
 			if err := unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 				t.Errorf("the folder is locked: %v", err)
@@ -274,9 +250,7 @@ func TestAgentWithoutUser(t *testing.T) {
 	if all := a.children(); len(all) != 0 {
 		t.Errorf("it has started %d", all)
 	}
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	a.wantTold("STOPPING=1")
 	if err := a.cmd.Wait(); err != nil {
 		t.Error(err)
@@ -284,15 +258,6 @@ func TestAgentWithoutUser(t *testing.T) {
 	const want = `level=WARN msg="what users have written is read as root" error="the agent is one process: there is no user for tests (make one)"`
 	if n := strings.Count(a.stderr.String(), "level=WARN"); n != 1 || !strings.Contains(a.stderr.String(), want) {
 		t.Errorf("%d warnings, want %s in\n%s", n, want, a.stderr.String())
-	}
-}
-
-// Nobody becomes a reader by an argument.
-func TestReaderNeedsParent(t *testing.T) {
-	out, err := exec.Command("ration", "agent", "--reader").CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != ExitUsage || !strings.Contains(string(out), "no process that an agent has started") {
-		t.Errorf("%v\n%s", err, out)
 	}
 }
 
@@ -320,9 +285,7 @@ func TestDriverGroups(t *testing.T) {
 	if got := driverGroups(device); got != nil {
 		t.Errorf("without a driver: %d", got)
 	}
-	if err := os.WriteFile(device, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(device, nil, 0o600))
 	for _, test := range []struct {
 		mode os.FileMode
 		gid  int
@@ -330,9 +293,7 @@ func TestDriverGroups(t *testing.T) {
 	}{
 		{0o666, 44, nil}, {0o660, 44, []uint32{44}}, {0o664, 44, []uint32{44}}, {0o640, 44, nil}, {0o600, 44, nil}, {0o660, 0, nil},
 	} {
-		if err := errors.Join(os.Chown(device, 0, test.gid), os.Chmod(device, test.mode)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Chown(device, 0, test.gid), os.Chmod(device, test.mode)))
 		if got := driverGroups(device); !slices.Equal(got, test.want) {
 			t.Errorf("%o of group %d: got %d, want %d", test.mode, test.gid, got, test.want)
 		}

@@ -26,7 +26,7 @@ ration bench report also compares CUDA programs without ration with the same
 programs in a job, and writes a page with plots.`,
 		Example: "  ration bench update\n  ration bench all --json",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runBench(env, benchNames()) }),
+		RunE:    func(*cobra.Command, []string) error { return a.runBench(env, benchNames()) },
 	}
 	cmd.PersistentFlags().BoolVar(&env.Quick, "quick", false, "a smoke run of a few seconds, whose values mean nothing")
 	for _, b := range bench.Benches {
@@ -49,7 +49,7 @@ func (a *app) newBenchSubcommand(use, short string, env *bench.Env, names ...str
 		Use:   use,
 		Short: short,
 		Args:  noArgs,
-		RunE:  withStatus(func(*cobra.Command, []string) error { return a.runBench(*env, names) }),
+		RunE:  func(*cobra.Command, []string) error { return a.runBench(*env, names) },
 	}
 }
 

@@ -32,9 +32,9 @@ the page says which. It takes a minute or two.`,
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return []cobra.Completion{"html"}, cobra.ShellCompDirectiveFilterFileExt
 		},
-		RunE: withStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			return a.runBenchReport(*env, append(args, benchPageFile)[0])
-		}),
+		},
 	}
 }
 

@@ -2,14 +2,12 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"ration/internal/cdi"
 	"ration/internal/launch"
 	"ration/internal/safepath"
 )
@@ -35,7 +33,7 @@ there is no such job.`,
   docker run --gpus all --device ration/job=train IMAGE python train.py`,
 		Args:              argCount(1, 1, "a job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runCDI(args[0], output) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runCDI(args[0], output) },
 	}
 	cmd.Flags().StringVar(&output, "output", "-", "the `file` to write, in one step; - is standard output")
 	return cmd
@@ -44,12 +42,9 @@ there is no such job.`,
 func (a *app) runCDI(name, output string) error {
 	s, err := launch.FindStanding(name)
 	if err != nil {
-		return withLaunchStatus(err)
+		return err
 	}
-	spec, err := cdi.For(s)
-	if errors.Is(err, cdi.ErrName) {
-		return statusError{err, ExitUsage}
-	}
+	spec, err := s.CDI()
 	if err != nil {
 		return err
 	}
@@ -60,18 +55,12 @@ func (a *app) runCDI(name, output string) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(output, append(text, '\n')); err != nil {
+	// In one step, since engines watch the folder; a link that was there is replaced.
+	if err = os.MkdirAll(filepath.Dir(output), 0o755); err == nil {
+		err = safepath.Replace(output, append(text, '\n'), 0o644)
+	}
+	if err != nil {
 		return fmt.Errorf("writing %s: %w", output, err)
 	}
 	return nil
-}
-
-// replaceFile writes a file in one step, for all users to read. What was there, if only a
-// link, is replaced. Its folder is made.
-func replaceFile(path string, text []byte) error {
-	folder := filepath.Dir(path)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	return safepath.Replace(path, text, 0o644) // engines read only files that end in .json or .yaml
 }

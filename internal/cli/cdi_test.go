@@ -13,15 +13,15 @@ import (
 	"strings"
 	"testing"
 
-	"ration/internal/cdi"
 	"ration/internal/embedded"
+	"ration/internal/launch"
 )
 
 var updateCDI = flag.Bool("update-cdi", false, "write testdata/cdi.json")
 
 // createJob makes a job with 2 GiB of a stand-in machine, and returns its CDI spec, in a folder
 // by itself.
-func createJob(t *testing.T, name string) (folder string, spec cdi.Spec, text []byte) {
+func createJob(t *testing.T, name string) (folder string, spec launch.CDISpec, text []byte) {
 	t.Helper()
 	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU} {
 		if err := b.Built(); err != nil {
@@ -46,9 +46,7 @@ func createJob(t *testing.T, name string) (folder string, spec cdi.Spec, text []
 	if err == nil {
 		err = json.Unmarshal(text, &spec)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	printed, err := exec.Command("ration", "cdi", name).Output()
 	if err != nil || !bytes.Equal(printed, text) {
 		t.Errorf("it prints another spec than it writes: %v\n%s", err, printed)
@@ -68,9 +66,7 @@ func TestCDISpec(t *testing.T) {
 	masked = regexp.MustCompile(`CREATED=\d+`).ReplaceAllString(masked, "CREATED=TIME")
 	const golden = "testdata/cdi.json"
 	if *updateCDI {
-		if err := os.WriteFile(golden, []byte(masked), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(golden, []byte(masked), 0o644))
 	}
 	want, err := os.ReadFile(golden)
 	if err != nil || masked != string(want) {
@@ -87,7 +83,7 @@ func TestCDISpec(t *testing.T) {
 		}
 		t.Fatalf("%v\n%s", err, out)
 	}
-	out, err := exec.Command(check, folder, cdi.Kind+"=train").Output()
+	out, err := exec.Command(check, folder, launch.CDIKind+"=train").Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -99,32 +95,10 @@ func TestCDISpec(t *testing.T) {
 		Process struct{ Env []string }
 		Mounts  []struct{ Source, Destination string }
 	}
-	if err := json.Unmarshal(out, &container); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out, &container))
 	edits := spec.Devices[0].Edits
 	if len(container.Mounts) != len(edits.Mounts) || len(container.Process.Env) != len(edits.Env) {
 		t.Errorf("of %d mounts and %d variables the library added %d and %d", len(edits.Mounts), len(edits.Env), len(container.Mounts), len(container.Process.Env))
-	}
-}
-
-// A name that a job can have and a CDI device cannot is refused, not written.
-func TestCDIName(t *testing.T) {
-	t.Setenv("RATION_DIR", filepath.Join(t.TempDir(), "jobs"))
-	if err := embedded.Ration.Built(); err != nil {
-		t.Skip(err)
-	}
-	for _, name := range []string{"a-", "a.", "_a"} {
-		if out, err := exec.Command("ration", "create", name, "--mem", "1g").CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		out, err := exec.Command("ration", "cdi", name).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), cdi.ErrName.Error()) {
-			t.Errorf("%s: %v\n%s", name, err, out)
-		}
-		if out, err := exec.Command("ration", "rm", name).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
 	}
 }
 
@@ -142,9 +116,7 @@ func TestCDIMounts(t *testing.T) {
 	script.WriteString(": >dev/null\nmount --bind /dev/null dev/null\n")
 	for _, m := range spec.Devices[0].Edits.Mounts {
 		st, err := os.Stat(m.HostPath)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		to := "." + m.ContainerPath
 		if st.IsDir() {
 			fmt.Fprintf(&script, "mkdir -p %s\n", to)

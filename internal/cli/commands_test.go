@@ -10,14 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"ration/internal/job"
 	"ration/internal/region"
@@ -66,46 +64,11 @@ func TestCommandsHaveHelp(t *testing.T) {
 	}
 }
 
-// docs/commands.md, which cmd/ration-man writes, has every command, its flags, and every exit status.
-func TestCommandsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts := map[string]string{}
-	for part := range strings.SplitSeq(string(page), "\n## ") {
-		title, text, _ := strings.Cut(part, "\n")
-		parts[title] = text
-	}
-	for _, c := range visibleCommands() {
-		if c.Parent().Name() != "ration" {
-			continue
-		}
-		text, there := parts["ration "+c.Name()]
-		if !there {
-			t.Errorf("docs/commands.md has no section about ration %s", c.Name())
-			continue
-		}
-		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" && !f.Hidden && !regexp.MustCompile(`--`+f.Name+`\b`).MatchString(text) {
-				t.Errorf("docs/commands.md: the section about ration %s does not mention --%s", c.Name(), f.Name)
-			}
-		})
-	}
-	for _, status := range []string{"0", "1", "2", "3", "126", "127", "130", "141", "143"} {
-		if !strings.Contains(parts["Exit statuses"], "\n- `"+status+"`: ") {
-			t.Errorf("docs/commands.md does not say what exit status %s means", status)
-		}
-	}
-}
-
 // A reader that has enough is no failure, and nothing is said about it.
 func TestBrokenPipe(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"version"}, {"--json", "version"}} {
 		reader, writer, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reader.Close()
 		var said strings.Builder
 		cmd := exec.Command("ration", args...)
@@ -124,9 +87,7 @@ func TestASCII(t *testing.T) {
 	var got strings.Builder
 	out := newTerminal(&got)
 	out.printf("%s %s\n", out.bar(0.5, 4), "→ 3 µs")
-	if err := out.printJSON("µ"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, out.printJSON("µ"))
 	if want := "##.. > 3 us\n\"µ\"\n"; got.String() != want {
 		t.Errorf("%q, want %q", got.String(), want)
 	}
@@ -137,17 +98,11 @@ func TestASCII(t *testing.T) {
 func TestNamesOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "\x1b]0;owned\x07\u009b2J\u202e\x7f\nforged")
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	path := filepath.Join(dir, "region")
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, r.Close())
 	for _, args := range [][]string{
 		{"limit", path}, {"limit", path, "1g", "--device", "0"}, {"limit", path}, {"limit", path, "nonsense"}, {"ps", "--region", path}, {"why", path},
 		{"ps", "--region", path, "--json"}, {"limit", path, "--json"}, {"rm", path, "--json"},

@@ -176,7 +176,7 @@ of jobs, and after -- the command to run. The packages install these scripts.`
 		if sub.Name() != "bash" {
 			continue
 		}
-		sub.RunE = withStatus(func(cmd *cobra.Command, _ []string) error {
+		sub.RunE = func(cmd *cobra.Command, _ []string) error {
 			const theirs = `_get_comp_words_by_ref "$@" cur prev words cword`
 			plain, err := cmd.Flags().GetBool("no-descriptions")
 			if err != nil {
@@ -191,6 +191,6 @@ of jobs, and after -- the command to run. The packages install these scripts.`
 			text = strings.Replace(text, "\n__ration_init_completion()", bashWords+"\n__ration_init_completion()", 1)
 			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
-		})
+		}
 	}
 }

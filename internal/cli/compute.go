@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -26,32 +28,6 @@ func neverGetsShare(device, share, most int) error {
 	return usageError("device %d: a share of %d%% and a cap of %d%%: it would never get its share (use a cap of %d%% or more)", device, share, most, share)
 }
 
-// sliceText renders the time slice of a process, or that its share is not enforced.
-func sliceText(c *machine.ProcessCompute) string {
-	switch {
-	case c == nil, c.State == "":
-		return "-"
-	case c.State != machine.Kept:
-		return c.State
-	}
-	return spanText(c.Slice * uint64(time.Microsecond))
-}
-
-// spanText renders nanoseconds for a column.
-func spanText(ns uint64) string { return strings.ReplaceAll(humanfmt.Span(time.Duration(ns)), " ", "") }
-
-// timeText renders a share of a device's time for a column; ~ marks one that is not exact.
-func timeText(t *machine.Time) string {
-	if t == nil {
-		return "-"
-	}
-	about := ""
-	if t.About {
-		about = "~"
-	}
-	return fmt.Sprintf("%s%.0f%%", about, t.Percent)
-}
-
 // has returns what a row has of its device's time, never nil.
 func (r processRow) has() *machine.ProcessCompute {
 	if r.Compute == nil {
@@ -61,11 +37,11 @@ func (r processRow) has() *machine.ProcessCompute {
 }
 
 var computeColumns = []column[processRow]{
-	{"SLICE", true, func(r processRow) string { return sliceText(r.Compute) }, func(r processRow) bool { return r.has().State != "" }},
+	{"SLICE", true, func(r processRow) string { return cmp.Or(node.SliceText(r.Compute), "-") }, func(r processRow) bool { return r.has().State != "" }},
 	{"WORK", true, func(r processRow) string { return fmt.Sprint(r.has().Working) }, func(r processRow) bool { return r.Compute != nil }},
-	{"TIME", true, func(r processRow) string { return timeText(r.Time) }, func(r processRow) bool { return r.Time != nil }},
-	{"USED", true, func(r processRow) string { return spanText(r.has().Used) }, func(r processRow) bool { return r.has().Used > 0 }},
-	{"WAITED", true, func(r processRow) string { return spanText(r.has().Waited) }, func(r processRow) bool { return r.has().Waited > 0 }},
+	{"TIME", true, func(r processRow) string { return cmp.Or(node.TimeText(r.Time), "-") }, func(r processRow) bool { return r.Time != nil }},
+	{"USED", true, func(r processRow) string { return node.ShortTime(r.has().Used) }, func(r processRow) bool { return r.has().Used > 0 }},
+	{"WAITED", true, func(r processRow) string { return node.ShortTime(r.has().Waited) }, func(r processRow) bool { return r.has().Waited > 0 }},
 }
 
 // livingOn returns what the living processes of a job hold of a device.

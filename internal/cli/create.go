@@ -1,9 +1,6 @@
 package cli
 
 import (
-	"errors"
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
@@ -37,35 +34,28 @@ Exit status: 0 if there is a new job; 2 if the name is in use; 1 otherwise.`,
   ration rm train`,
 		Args:              argCount(1, 1, "the name of the job"),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runCreate(cmd, f, args[0]) }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runCreate(cmd, f, args[0]) },
 	}
 	f.addLimits(cmd.Flags())
 	return cmd
 }
 
 func (a *app) runCreate(cmd *cobra.Command, f runFlags, name string) error {
-	f.plan.Name, f.plan.Warn = name, func(text string) { printError(a.err, errors.New(text)) }
+	f.plan.Name, f.plan.Warn = name, a.warn
 	if err := f.readSettings(cmd); err != nil {
 		return err
 	}
 	if err := checkNewName("", name); err != nil {
 		return err
 	}
-	for _, text := range limit.Meaningless(os.Environ()) {
-		f.plan.Warn(text)
-	}
 	if err := f.plan.Create(); err != nil {
-		return withLaunchStatus(err)
+		return err
 	}
 	path, err := job.RegionPath(name)
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.out.printJSON(Created{name, path})
-	}
-	a.out.printf("created %s\n", name)
-	return nil
+	return a.print(Created{name, path}, func() { a.out.printf("created %s\n", name) })
 }
 
 // checkNewName returns an error for a name that a job cannot have. source is the flag that
@@ -98,6 +88,6 @@ not be started, as part of it may be missing.`,
 		Example:           `  unshare --mount sh -c 'ration mount train && exec setpriv --reuid=ann --regid=ann --init-groups sh'`,
 		Args:              argCount(1, 1, "a job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return withLaunchStatus(launch.Mount(args[0])) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return launch.Mount(args[0]) },
 	}
 }

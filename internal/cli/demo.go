@@ -30,25 +30,21 @@ library.
 Exit status: 0 if the accounts agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",
 		Args:    noArgs,
-		RunE: withStatus(func(cmd *cobra.Command, _ []string) error {
-			return a.runDemo(cmd.Flags().Changed("limit"), shared, quick)
-		}),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			bytes, err := demoLimit(cmd.Flags().Changed("limit"), shared)
+			if err != nil {
+				return err
+			}
+			report, err := scenario.Demo(bytes, quick, a.screen())
+			if err != nil {
+				return err
+			}
+			return a.printReport(report, report.Agree, func() { a.printDemo(report) })
+		},
 	}
 	cmd.Flags().StringVar(&shared, "limit", "10g", "what they share, by default also from "+limit.EnvMemory+"; a `size` or a share of "+scenario.DemoDevice.String())
 	cmd.Flags().BoolVar(&quick, "quick", false, "leave out the pauses")
 	return cmd
-}
-
-func (a *app) runDemo(given bool, shared string, quick bool) error {
-	bytes, err := demoLimit(given, shared)
-	if err != nil {
-		return err
-	}
-	report, err := scenario.Demo(bytes, quick, a.screen())
-	if err != nil {
-		return err
-	}
-	return a.printReport(report, report.Agree, func() { a.printDemo(report) })
 }
 
 // demoLimit returns the limit in bytes: from the flag if it was given, otherwise from

@@ -43,9 +43,7 @@ func docPages(t *testing.T) map[string]string {
 	pages := map[string]string{}
 	for _, path := range append(paths, "../../README.md") {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pages[path] = string(text)
 	}
 	return pages
@@ -77,14 +75,9 @@ func blocks(lines []string) (out []block) {
 	return out
 }
 
-// recorded is the blocks that other tests record or compare, by their kind.
-var recorded = map[string]string{
-	"text demo": "", // TestDemoIsDocumented
-
-	"text flags": "", // TestCommandsPage of cmd/ration-man
-
-	"text install": "", // TestInstallScript of package deploy_test
-}
+// elsewhere are the kinds of blocks that other tests look at: TestDemoIsDocumented, TestCommandsPage of
+// cmd/ration-man, TestInstallScript of package deploy_test. Diffs and YAML are another program's.
+var elsewhere = []string{"text demo", "text flags", "text install", "diff", "yaml"}
 
 // shownLine matches a line of a block without a kind: a command, or the fields of some JSON.
 var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
@@ -99,9 +92,8 @@ func TestDocBlocks(t *testing.T) {
 		all := blocks(lines)
 		for i, b := range all {
 			text := lines[b.first:b.last]
-			file, isRecorded := recorded[b.kind]
 			switch {
-			case b.kind == "console" || b.kind == "sh session" || b.kind == "diff" || b.kind == "yaml": // the last: of another program
+			case b.kind == "console" || b.kind == "sh session" || slices.Contains(elsewhere, b.kind):
 			case b.kind == "toml":
 				if _, err := policy.Parse(path, []byte(strings.Join(text, "\n"))); err != nil {
 					t.Errorf("%s:%d: not a policy: %v", path, b.first, err)
@@ -117,12 +109,6 @@ func TestDocBlocks(t *testing.T) {
 					}
 					checkShown(t, fmt.Sprintf("%s:%d", path, b.first+i+1), line)
 				}
-			case isRecorded && file != "":
-				want, err := os.ReadFile(file)
-				if err != nil || strings.Join(text, "\n")+"\n" != string(want) {
-					t.Errorf("%s:%d: is not what %s holds (%v)", path, b.first, file, err)
-				}
-			case isRecorded:
 			default:
 				t.Errorf("%s:%d: no test produces a block of the kind %q (use sh for commands, console for a session)", path, b.first, b.kind)
 			}
@@ -171,17 +157,13 @@ func TestMessagesAreReal(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*.go", "../../shim/*.c", "../../shim/region/*.c"} {
 		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range paths {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sources.Write(text)
 		}
 	}
@@ -215,9 +197,7 @@ func TestDemoIsDocumented(t *testing.T) {
 	}
 	b := blocks(lines)[i]
 	out, err := exec.Command("ration", "demo", "--quick").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	without := func(text string) string {
 		text = number.ReplaceAllString(text, "N")
 		text = regexp.MustCompile(`(?m)^ +N`).ReplaceAllString(text, " N")                              // one digit more after ten seconds
@@ -239,9 +219,7 @@ type session struct {
 func startSession(t *testing.T, environ []string, folder string) *session {
 	t.Helper()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command("bash", "--norc", "--noprofile")
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = environ, folder, writer, writer
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -249,9 +227,7 @@ func startSession(t *testing.T, environ []string, folder string) *session {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	writer.Close()
 	s := &session{in: in, lines: make(chan string, 4096)}
 	go func() {
@@ -345,9 +321,7 @@ func TestDocSessions(t *testing.T) {
 				}
 				now := runPage(t, path, lines)
 				if *updateDocs {
-					if err := os.WriteFile(path, []byte(strings.Join(now, "\n")), 0o644); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.WriteFile(path, []byte(strings.Join(now, "\n")), 0o644))
 				}
 			})
 		}
@@ -362,9 +336,7 @@ func runPage(t *testing.T, path string, lines []string) (now []string) {
 	folder := t.TempDir()
 	jobs := filepath.Join(folder, "jobs")
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	environ := append(pageEnviron(os.Environ()), "RATION_DIR="+jobs, "FAKEGPU_QUIET=1", "LC_ALL=C.UTF-8", "HOME="+folder)
 	if strings.Contains(strings.Join(lines, "\n"), "<!-- session: the stand-in is this machine's driver -->") {
 		environ = append(environ, machineEnviron(t, folder)...)
@@ -474,8 +446,6 @@ func machineEnviron(t *testing.T, folder string) []string {
 		err = errors.Join(os.Mkdir(bin, 0o755), os.Symlink(filepath.Join(driver, "fake-smi"), filepath.Join(bin, "nvidia-smi")),
 			os.Symlink(filepath.Join(driver, "fake-train"), filepath.Join(bin, "fake-train")))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "LD_LIBRARY_PATH=" + driver, "FAKEGPU=h200x2", "FAKEGPU_STATE=" + filepath.Join(folder, "gpu")}
 }

@@ -39,22 +39,18 @@ Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 			return nil
 		},
 		ValidArgsFunction: completeCommand,
-		RunE: withStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			opt.Command, opt.Version = args, version
-			return a.runDoctor(opt)
-		}),
+			report, err := doctor.Run(opt)
+			if err != nil {
+				return err
+			}
+			return a.printReport(report, report.Passed, func() { a.printDoctor(report) })
+		},
 	}
 	cmd.Flags().BoolVar(&opt.Fix, "fix", false, "repair what is safe to repair")
 	cmd.Flags().StringVar(&opt.FakeGPU, "fake-gpu", "", "check a stand-in `machine` instead of the driver: h200")
 	return cmd
-}
-
-func (a *app) runDoctor(opt doctor.Options) error {
-	report, err := doctor.Run(opt)
-	if err != nil {
-		return err
-	}
-	return a.printReport(report, report.Passed, func() { a.printDoctor(report) })
 }
 
 func (a *app) printDoctor(r doctor.Report) {

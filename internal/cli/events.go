@@ -46,7 +46,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 		Example:           "  ration events --follow\n  ration events --kind refusal train\n  ration events --follow --json | jq .text",
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runEvents(f, args) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runEvents(f, args) },
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens")
 	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death")

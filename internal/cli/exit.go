@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
+	"ration/internal/embedded"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/policy"
 	"ration/internal/termtext"
 )
 
@@ -44,26 +48,47 @@ func usageError(format string, args ...any) error {
 	return statusError{fmt.Errorf(format, args...), ExitUsage}
 }
 
-// withStatus makes a command's RunE: it gives errors of f their exit status. Errors
-// that do not come from there are cobra's, about the arguments.
-func withStatus(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		err := f(cmd, args)
-		var input *limit.InputError
-		var known statusError
-		switch {
-		case err == nil || errors.As(err, &known):
-			return err
-		case errors.As(err, &input):
-			return statusError{err, ExitUsage}
-		case errors.Is(err, job.ErrFolder), errors.Is(err, job.ErrNoJob):
-			return statusError{err, ExitOpen}
+// withStatuses has a command, and those below it, give their errors an exit status. Errors that
+// do not come from a RunE are cobra's, about the arguments.
+func withStatuses(cmd *cobra.Command) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			if errors.Is(err, policy.ErrNotRoot) {
+				err = fmt.Errorf("%s: %w (sudo %s)", cmd.CommandPath(), err, cmd.CommandPath())
+			}
+			return statusOf(err)
 		}
-		return statusError{err, ExitFailed}
+	}
+	for _, sub := range cmd.Commands() {
+		withStatuses(sub)
 	}
 }
 
-// exitStatus returns the exit status for an error of withStatus or of cobra.
+// statusOf gives an error of a command its exit status, unless it has one.
+func statusOf(err error) error {
+	var known statusError
+	var input *limit.InputError
+	var config *policy.ConfigError
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+	}
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case is(launch.ErrNotFound):
+		return statusError{err, ExitNotFound}
+	case is(launch.ErrNotRunnable):
+		return statusError{err, ExitNotRunnable}
+	case errors.As(err, &input), errors.As(err, &config), is(job.ErrInUse, launch.ErrNested, launch.ErrNotStanding, launch.ErrMachine, launch.ErrCDIName):
+		return statusError{err, ExitUsage}
+	case is(job.ErrFolder, job.ErrNoJob, embedded.ErrFolder, embedded.ErrNoExec):
+		return statusError{err, ExitOpen}
+	}
+	return statusError{err, ExitFailed}
+}
+
+// exitStatus returns the exit status for an error of statusOf or of cobra.
 func exitStatus(err error) int {
 	var known statusError
 	switch {

@@ -33,7 +33,7 @@ is known of it is printed all the same.`,
 		Example:           "  ration inspect train\n  ration inspect train --format '{{json .Refusals}}'",
 		Args:              argCount(1, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runInspect(args[0], format) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runInspect(args[0], format) },
 	}
 	cmd.Flags().StringVar(&format, "format", "", "print this Go `template` instead of JSON")
 	return cmd

@@ -49,7 +49,7 @@ Exit status: 0 if all of it is converted; 1 if an object is not, or a file canno
 be read.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -
   helm template train ./chart | ration kube convert --device-memory 80Gi`,
-		RunE: withStatus(func(_ *cobra.Command, files []string) error {
+		RunE: func(_ *cobra.Command, files []string) error {
 			if a.json {
 				return usageError("ration kube convert prints YAML, as it reads it (leave out --json)")
 			}
@@ -61,7 +61,7 @@ be read.`,
 				options.DeviceMemory = size
 			}
 			return a.runKubeConvert(files, options, partial)
-		}),
+		},
 	}
 	cmd.Flags().StringVar(&memory, "device-memory", "", "`size` of each GPU, like 80Gi, which percentages are of")
 	cmd.Flags().BoolVar(&partial, "partial", false, "print also if an object cannot be converted, with that object as it was")

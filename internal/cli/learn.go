@@ -29,7 +29,7 @@ terminal the tasks are done for you, and everything is plain text.
 Exit status: 0, also if you leave early; 1 if something did not work.`,
 		Example: "  ration learn\n  ration learn --tasks\n  ration learn --quick | less",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runLearn(tasks, quick) }),
+		RunE:    func(*cobra.Command, []string) error { return a.runLearn(tasks, quick) },
 	}
 	cmd.Flags().BoolVar(&tasks, "tasks", false, "leave out the story, and begin with the tasks")
 	cmd.Flags().BoolVar(&quick, "quick", false, "leave out the story's pauses")

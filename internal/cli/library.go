@@ -23,22 +23,16 @@ was done before. This is for those who set up the environment of their programs
 themselves, as users of HAMi-core do. ration run does it for you.`,
 		Example: "  LD_PRELOAD=$(ration library) CUDA_DEVICE_MEMORY_LIMIT=10g python train.py",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runLibrary() }),
+		RunE: func(*cobra.Command, []string) error {
+			if err := launch.CheckGlibc(); err != nil {
+				return err
+			}
+			dir, err := embedded.Ration.Unpack()
+			if err != nil {
+				return err
+			}
+			l := Library{filepath.Join(dir, "libration.so")}
+			return a.print(l, func() { a.out.printf("%s\n", l.Path) })
+		},
 	}
-}
-
-func (a *app) runLibrary() error {
-	if err := launch.CheckGlibc(); err != nil {
-		return err
-	}
-	dir, err := embedded.Ration.Unpack()
-	if err != nil {
-		return withLaunchStatus(err)
-	}
-	l := Library{filepath.Join(dir, "libration.so")}
-	if a.json {
-		return a.out.printJSON(l)
-	}
-	a.out.printf("%s\n", l.Path)
-	return nil
 }

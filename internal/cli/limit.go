@@ -132,7 +132,7 @@ Exit status: 0; 1 if you may not change the limit; 2 for a limit that cannot be;
 		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
 		Args:              argCount(1, 2, "a job and perhaps a size"),
 		ValidArgsFunction: completeLimitArgs,
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, f, args) }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, f, args) },
 	}
 	f.addCompute(cmd.Flags())
 	f.addDevice(cmd.Flags())
@@ -176,19 +176,17 @@ func (a *app) printLimits(s machine.Job, device int) error {
 			out.Devices = append(out.Devices, ShownLimit{Device: d, Over: overLimit(d)})
 		}
 	}
-	if a.json {
-		return a.out.printJSON(out)
-	}
-	if len(out.Devices) == 0 {
-		a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
-	}
-	for _, d := range out.Devices {
-		a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
-		if d.Compute != nil {
-			a.out.printf("  %s\n", a.out.wrap(d.Compute.Sentence(), 2))
+	return a.print(out, func() {
+		if len(out.Devices) == 0 {
+			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 		}
-	}
-	return nil
+		for _, d := range out.Devices {
+			a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
+			if d.Compute != nil {
+				a.out.paragraph(plain, 2, "%s", d.Compute.Sentence())
+			}
+		}
+	})
 }
 
 // changeLimits changes a job's limits, and prints those before and after.
@@ -223,13 +221,11 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 		}
 		out.Devices = append(out.Devices, l)
 	}
-	if a.json {
-		return a.out.printJSON(out)
-	}
-	for _, d := range out.Devices {
-		a.printChange(s.Title(), change, d, c.before[d.Device.Device])
-	}
-	return nil
+	return a.print(out, func() {
+		for _, d := range out.Devices {
+			a.printChange(s.Title(), change, d, c.before[d.Device.Device])
+		}
+	})
 }
 
 func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was machine.Device) {
@@ -237,7 +233,7 @@ func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was m
 	line := func(what, now, before string) {
 		a.out.printf("%s, device %d: the %s is %s now; it was %s.\n", a.out.style(bold, termtext.Printable(title)), device, what, now, before)
 	}
-	note := func(format string, args ...any) { a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf(format, args...), 2)) }
+	note := func(format string, args ...any) { a.out.paragraph(plain, 2, format, args...) }
 	if change.Memory.For(device).IsSet() {
 		line("limit", limitText(d.Device), limitText(was))
 		if d.Over > 0 {

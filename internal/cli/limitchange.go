@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,30 @@ type appliedLimits struct {
 	before, after map[int]machine.Device // of all devices of the job
 }
 
+// deviceLimits is what a page says of one device.
+type deviceLimits struct {
+	memory  abi.Limit
+	total   uint64 // 0 while neither a process nor ration run has found the size
+	compute region.Compute
+}
+
+// readPage reads a page, and counts the devices whose size is known.
+func readPage(page limitPage) (all [abi.Devices]deviceLimits, known int, err error) {
+	for d := range all {
+		var err2, err3 error
+		all[d].memory, err = page.Limit(d)
+		all[d].total, err2 = page.Total(d)
+		all[d].compute, err3 = page.Compute(d)
+		if err = cmp.Or(err, err2, err3); err != nil {
+			return all, 0, err
+		}
+		if all[d].total > 0 {
+			known++
+		}
+	}
+	return all, known, nil
+}
+
 // applyLimits changes a job's limits: ration limit, ration top and the page do it here. It checks
 // the whole change before it makes any of it.
 func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err error) {
@@ -35,16 +60,14 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 		return out, statusError{err, ExitOpen}
 	}
 	defer done()
-	if out.before, err = readLimits(page, operator, s); err != nil {
+	before, known, err := readPage(page)
+	if err != nil {
 		return out, err
 	}
-	known := 0 // devices whose size a process, or ration run, has found
+	out.before = limitsOf(before, known, operator, s)
 	for d := range abi.Devices {
 		if _, has := out.before[d]; change.Names(d) || has && change.HasDefault() {
 			out.devices = append(out.devices, d)
-		}
-		if total, err := page.Total(d); err == nil && total > 0 {
-			known++
 		}
 	}
 	if len(out.devices) == 0 {
@@ -52,10 +75,10 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 	}
 	var steps []func() error
 	for _, d := range out.devices {
-		if total, err := page.Total(d); err == nil && total == 0 && known > 0 {
+		if before[d].total == 0 && known > 0 {
 			return out, usageError("device %d: the job has no such device (it has %d, counted from 0)", d, known)
 		}
-		more, err := planChange(page, d, change)
+		more, err := planChange(page, d, before[d], change)
 		if err != nil {
 			return out, err
 		}
@@ -70,7 +93,8 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 			return out, err
 		}
 	}
-	out.after, err = readLimits(page, operator, s)
+	after, known, err := readPage(page)
+	out.after = limitsOf(after, known, operator, s)
 	return out, err
 }
 
@@ -93,47 +117,33 @@ func openLimits(s machine.Job) (page limitPage, operator bool, done func(), err 
 	return r, false, func() { _ = r.Close() }, nil
 }
 
-// readLimits returns the devices that a limit for all devices is for: those with a limit, and those
+// limitsOf returns the devices that a limit for all devices is for: those with a limit, and those
 // in use unless the limits are an operator's. Once the size of one device is known, a number
 // without a size is no device, whatever the region says was used of it.
-func readLimits(page limitPage, operator bool, s machine.Job) (map[int]machine.Device, error) {
+func limitsOf(page [abi.Devices]deviceLimits, known int, operator bool, s machine.Job) map[int]machine.Device {
 	all := map[int]machine.Device{}
 	if !operator {
 		all = byDevice(s)
 	}
-	var totals [abi.Devices]uint64
-	known := false
-	for d := range abi.Devices {
-		has, err := page.Limit(d)
-		if err != nil {
-			return nil, err
-		}
-		if totals[d], err = page.Total(d); err != nil {
-			return nil, err
-		}
-		known = known || totals[d] > 0
-		time, err := page.Compute(d)
-		if err != nil {
-			return nil, err
-		}
+	for d, has := range page {
 		of := all[d].Compute
-		if of == nil && time.Set() {
-			of = &machine.Compute{Share: time.Share, Max: time.Max, Round: time.Round}
+		if of == nil && has.compute.Set() {
+			of = &machine.Compute{Share: has.compute.Share, Max: has.compute.Max, Round: has.compute.Round}
 		}
-		if has.IsSet() || of != nil || operator && totals[d] > 0 {
-			all[d] = machine.Device{Device: d, Limited: has.Limited(), Limit: has.Bytes(), Total: totals[d], Compute: of}
+		if has.memory.IsSet() || of != nil || operator && has.total > 0 {
+			all[d] = machine.Device{Device: d, Limited: has.memory.Limited(), Limit: has.memory.Bytes(), Total: has.total, Compute: of}
 		}
 	}
 	empty := operator && len(all) == 0 // the file says nothing yet, so a limit for all is for each
-	for d := range abi.Devices {
+	for d := range page {
 		if empty {
 			all[d] = machine.Device{Device: d}
 		}
-		if known && totals[d] == 0 {
+		if known > 0 && page[d].total == 0 {
 			delete(all, d)
 		}
 	}
-	return all, nil
+	return all
 }
 
 func byDevice(s machine.Job) map[int]machine.Device {
@@ -145,39 +155,31 @@ func byDevice(s machine.Job) map[int]machine.Device {
 }
 
 // planChange checks a change of one device's limits, and returns its steps.
-func planChange(page limitPage, device int, change limit.Limits) (steps []func() error, err error) {
+func planChange(page limitPage, device int, has deviceLimits, change limit.Limits) (steps []func() error, err error) {
 	if want := change.Memory.For(device); want.IsSet() {
-		l, err := newLimit(page, device, want)
+		l, err := newLimit(device, has.total, want)
 		if err != nil {
 			return nil, err
 		}
 		steps = append(steps, func() error { return page.SetLimit(device, l) })
 	}
-	has, err := page.Compute(device)
-	if err != nil {
-		return nil, err
-	}
 	share, most := change.Compute.For(device), change.ComputeMax.For(device)
 	if share.IsSet() {
-		has.Share = share.Percent()
+		has.compute.Share = share.Percent()
 		steps = append(steps, func() error { return page.SetCompute(device, uint64(share)) })
 	}
 	if most.IsSet() {
-		has.Max = most.Percent()
+		has.compute.Max = most.Percent()
 		steps = append(steps, func() error { return page.SetComputeMax(device, uint64(most)) })
 	}
-	if (share.IsSet() || most.IsSet()) && has.Max != 0 && has.Share > has.Max {
-		return nil, neverGetsShare(device, has.Share, has.Max)
+	if c := has.compute; (share.IsSet() || most.IsSet()) && c.Max != 0 && c.Share > c.Max {
+		return nil, neverGetsShare(device, c.Share, c.Max)
 	}
 	return steps, nil
 }
 
 // newLimit returns a memory limit as the region has it.
-func newLimit(page limitPage, device int, want limit.Memory) (abi.Limit, error) {
-	total, err := page.Total(device)
-	if err != nil {
-		return 0, err
-	}
+func newLimit(device int, total uint64, want limit.Memory) (abi.Limit, error) {
 	size, err := want.Of(limit.Size(total))
 	least := limit.CheckLeast(size, "", want.String())
 	switch most := limit.Size(abi.MaxUnits * abi.Unit); {

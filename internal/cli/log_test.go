@@ -21,13 +21,9 @@ func TestLogInJournal(t *testing.T) {
 		{name: "another's", want: `^time=\S+ level=INFO msg=a job=x\ntime=\S+ level=WARN msg=b\ntime=\S+ level=ERROR msg=c\n$`},
 	} {
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var st unix.Stat_t
-		if err := unix.Fstat(int(w.Fd()), &st); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Fstat(int(w.Fd()), &st))
 		if !test.mine {
 			st.Ino++
 		}
@@ -36,9 +32,7 @@ func TestLogInJournal(t *testing.T) {
 		log.With("job", "x").Info("a")
 		log.Warn("b")
 		log.Error("c")
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Close())
 		text, err := io.ReadAll(r)
 		if err != nil || !regexp.MustCompile(test.want).Match(text) {
 			t.Errorf("%s: got %q, %v, want %s", test.name, text, err, test.want)

@@ -24,7 +24,7 @@ metrics. Nothing is changed.
 Exit status: 0; 3 if the jobs could not be listed.`,
 		Example: "  ration metrics > /var/lib/node_exporter/ration.prom.new &&\n    mv /var/lib/node_exporter/ration.prom.new /var/lib/node_exporter/ration.prom",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runMetrics() }),
+		RunE:    func(*cobra.Command, []string) error { return a.runMetrics() },
 	}
 }
 

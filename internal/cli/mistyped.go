@@ -34,7 +34,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	} else if _, err := exec.LookPath(name); err == nil && !cmd.HasParent() {
 		hint = fmt.Sprintf("to start the program of that name: ration run --mem 10g -- %s", name)
 	}
-	return fmt.Errorf("%q: no such command of %s (%s)", name, cmd.CommandPath(), hint)
+	return usageError("%q: no such command of %s (%s)", name, cmd.CommandPath(), hint)
 }
 
 // flagError says what is wrong with a flag, in a line.

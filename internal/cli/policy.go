@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -52,31 +51,16 @@ out. Root is never rationed.`,
 		Example: "  ration policy check\n  ration policy enable\n  ration policy show anna",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun: func(*cobra.Command, []string) {
+			// The library looks in root's own folder, whatever the environment says.
+			_ = os.Unsetenv(job.EnvFolder)
+			_ = os.Unsetenv(embedded.EnvFolder)
+		},
 	}
 	cmd.AddCommand(newPolicyCheckCommand(a), newPolicyEnableCommand(a), newPolicyApplyCommand(a), newPolicyDisableCommand(a), newPolicyShowCommand(a),
 		newPolicyAskCommand(a), newPolicyKeepCommand(a))
 	return cmd
 }
-
-// policyStatus gives errors of a policy their exit status: 2 for a file that is wrong.
-func policyStatus(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
-	return withStatus(func(cmd *cobra.Command, args []string) error {
-		// The library looks in root's own folder, whatever the environment says.
-		_ = os.Unsetenv(job.EnvFolder)
-		_ = os.Unsetenv(embedded.EnvFolder)
-		err := f(cmd, args)
-		var wrong *policy.ConfigError
-		switch {
-		case errors.As(err, &wrong):
-			return statusError{err, ExitUsage}
-		case errors.Is(err, policy.ErrNotRoot):
-			return fmt.Errorf("%s: %w (sudo %s)", cmd.CommandPath(), err, cmd.CommandPath())
-		}
-		return err
-	})
-}
-
-func (a *app) warn(text string) { printError(a.err, errors.New(text)) }
 
 // PolicyChecked is what `ration policy check --json` prints.
 type PolicyChecked struct {
@@ -96,30 +80,27 @@ on the devices of this machine. Each problem is printed as FILE:LINE:COLUMN.
 Exit status: 0 if it is right, 2 if not.`,
 		Example: "  ration policy check\n  ration policy check new.toml",
 		Args:    argCount(0, 1, "one file"),
-		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			file := policy.ConfigFile
 			if len(args) > 0 {
 				file = args[0]
 			}
 			p, err := policy.Check(file)
 			var wrong *policy.ConfigError
-			if a.json && (err == nil || errors.As(err, &wrong)) {
-				out := PolicyChecked{File: file, Right: err == nil, Problems: []policy.Problem{}}
-				if wrong != nil {
-					out.Problems = wrong.Problems
-				}
-				if e := a.out.printJSON(out); e != nil || err == nil {
-					return e
+			if a.json && errors.As(err, &wrong) {
+				if err := a.out.printJSON(PolicyChecked{File: file, Problems: wrong.Problems}); err != nil {
+					return err
 				}
 				return statusError{errReported, ExitUsage}
 			}
 			if err != nil {
 				return err
 			}
-			a.out.printf("%s is right: %s, %s, and a rule for everybody else.\n", file,
-				humanfmt.Plural(len(p.Users), "user", "users"), humanfmt.Plural(len(p.Groups), "group", "groups"))
-			return nil
-		}),
+			return a.print(PolicyChecked{File: file, Right: true, Problems: []policy.Problem{}}, func() {
+				a.out.printf("%s is right: %s, %s, and a rule for everybody else.\n", file,
+					humanfmt.Plural(len(p.Users), "user", "users"), humanfmt.Plural(len(p.Groups), "group", "groups"))
+			})
+		},
 	}
 }
 
@@ -180,7 +161,7 @@ anything else failed; 2 if the file is wrong.`,
 		Args:    argCount(0, -1, "users"),
 
 		ValidArgsFunction: completeUsers,
-		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			p, more, err := checkedPolicy(args)
 			if err != nil {
 				return err
@@ -194,18 +175,16 @@ anything else failed; 2 if the file is wrong.`,
 					a.out.printf("%s%s\n", would, step)
 				}
 			}
-			if dry && a.json {
-				return a.out.printJSON(PolicyPlanned{steps})
-			}
 			if dry {
-				return nil
+				return a.print(PolicyPlanned{steps}, func() {})
 			}
 			out, err := p.Enable(more, a.warn)
-			if err == nil {
-				a.startKeeper()
+			if err != nil {
+				return err
 			}
-			return a.printApplied(out, err, "in force")
-		}),
+			a.startKeeper()
+			return a.printApplied(out)
+		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be done")
 	return cmd
@@ -255,31 +234,25 @@ type PolicyFailed struct {
 	Error string `json:"error"`
 }
 
-func (a *app) printApplied(r policy.Result, err error, what string) error {
-	if err != nil {
-		return err
-	}
-	out := PolicyApplied{Users: []string{}, Failed: []PolicyFailed{}}
-	for _, uid := range r.Users {
-		out.Users = append(out.Users, proc.UserName(uid))
-	}
+func (a *app) printApplied(r policy.Result) error {
+	out := PolicyApplied{Users: userNames(r.Users), Failed: []PolicyFailed{}}
 	for _, f := range r.Failed {
 		out.Failed = append(out.Failed, PolicyFailed{proc.UserName(f.UID), f.Err.Error()})
 	}
-	if a.json {
-		if err := a.out.printJSON(out); err != nil {
-			return err
-		}
-	} else {
+	return a.printReport(out, len(out.Failed) == 0, func() {
 		for _, f := range out.Failed {
 			a.warn(fmt.Sprintf("user %s: %s", f.User, f.Error))
 		}
-		a.out.printf("The policy is %s. %s.\n", what, humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt"))
+		a.out.printf("The policy is in force. %s.\n", humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt"))
+	})
+}
+
+func userNames(uids []int) []string {
+	names := make([]string, len(uids))
+	for i, uid := range uids {
+		names[i] = proc.UserName(uid)
 	}
-	if len(out.Failed) > 0 {
-		return errFailed
-	}
-	return nil
+	return names
 }
 
 func newPolicyApplyCommand(a *app) *cobra.Command {
@@ -298,14 +271,17 @@ Exit status: as for ration policy enable.`,
 		Args:    argCount(0, -1, "users"),
 
 		ValidArgsFunction: completeUsers,
-		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			p, more, err := checkedPolicy(args)
 			if err != nil {
 				return err
 			}
 			out, err := p.Apply(more, a.warn)
-			return a.printApplied(out, err, "in force")
-		}),
+			if err != nil {
+				return err
+			}
+			return a.printApplied(out)
+		},
 	}
 }
 
@@ -327,7 +303,7 @@ that start are in none.
 Exit status: 0 if no policy is in force any more, also where none was.`,
 		Example: "  ration policy disable",
 		Args:    noArgs,
-		RunE: policyStatus(func(_ *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			_, before := policy.InForce()
 			left, err := policy.Disable()
 			if err != nil {
@@ -336,23 +312,18 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 			if _, err := os.Stat("/run/systemd/system"); err == nil {
 				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
 			}
-			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: []string{}}
-			for _, uid := range left {
-				out.Left = append(out.Left, proc.UserName(uid))
-			}
-			if a.json {
-				return a.out.printJSON(out)
-			}
-			if out.WasInForce {
-				a.out.printf("The policy has ended: programs that start now are not rationed.\n")
-			} else {
-				a.out.printf("No policy was in force.\n")
-			}
-			for _, name := range out.Left {
-				a.out.printf("The job of %s is left: its processes stay in it until they end.\n", name)
-			}
-			return nil
-		}),
+			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: userNames(left)}
+			return a.print(out, func() {
+				if out.WasInForce {
+					a.out.printf("The policy has ended: programs that start now are not rationed.\n")
+				} else {
+					a.out.printf("No policy was in force.\n")
+				}
+				for _, name := range out.Left {
+					a.out.printf("The job of %s is left: its processes stay in it until they end.\n", name)
+				}
+			})
+		},
 	}
 }
 
@@ -372,17 +343,14 @@ Exit status: 0 when it was asked to end, or the policy was disabled; 1 if it
 could not begin.`,
 		Example: "  ration policy keep",
 		Args:    noArgs,
-		RunE: policyStatus(func(_ *cobra.Command, _ []string) error {
-			ctx, stop := context.WithCancel(context.Background())
+		RunE: func(*cobra.Command, []string) error {
+			ctx, stop := untilSignal()
 			defer stop()
-			end := func() { stop() }
-			onSignal.Store(&end)
-			defer onSignal.Store(nil)
 			log := newLog(a.err.Writer, false)
 			return policy.Keep(ctx, log, func() {
 				log.Info("keeping the policy", "version", version)
 				agent.Notify("READY=1")
 			})
-		}),
+		},
 	}
 }

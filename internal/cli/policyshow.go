@@ -37,7 +37,7 @@ Exit status: 0, or 1 if no policy is in force.`,
 		Args:    argCount(0, -1, "users"),
 
 		ValidArgsFunction: completeUsers,
-		RunE: policyStatus(func(_ *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			uids, err := lookUpUsers(args)
 			if err != nil {
 				return err
@@ -53,12 +53,8 @@ Exit status: 0, or 1 if no policy is in force.`,
 			for _, uid := range uids {
 				out.Users = append(out.Users, p.Show(uid))
 			}
-			if a.json {
-				return a.out.printJSON(out)
-			}
-			a.printPolicy(out, len(args) == 0)
-			return nil
-		}),
+			return a.print(out, func() { a.printPolicy(out, len(args) == 0) })
+		},
 	}
 }
 
@@ -71,9 +67,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	if s.Missing == policy.MissingOpen {
 		missing = "is not limited"
 	}
-	a.out.printf("%s\n", a.out.wrap(fmt.Sprintf("%s. A user for whom no job can be made %s.", overbook, missing), 0))
+	a.out.paragraph(plain, 0, "%s. A user for whom no job can be made %s.", overbook, missing)
 	if !s.Preload {
-		a.out.printf("%s\n", a.out.wrap(fmt.Sprintf("No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library), 0))
+		a.out.paragraph(plain, 0, "No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library)
 	}
 	if rules {
 		a.out.printf("\n")
@@ -84,7 +80,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	}
 	a.out.printf("\n")
 	if len(s.Users) == 0 {
-		a.out.printf("%s\n", a.out.wrap("The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).", 0))
+		a.out.paragraph(plain, 0, "The policy names no user, and nobody has a job yet: each gets one by the first CUDA program (ration policy show USER says which).")
 		return
 	}
 	columns := []column[policy.Standing]{
@@ -206,7 +202,7 @@ Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,
 		Example: "  ration policy ask --mem 30g",
 		Args:    noArgs,
-		RunE: policyStatus(func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := f.parse(cmd.Flags())
 			if err != nil {
 				return err
@@ -216,7 +212,7 @@ rations of others.`,
 			}
 			a.out.printf("You have it.\n")
 			return nil
-		}),
+		},
 	}
 	f.addMemory(cmd.Flags())
 	f.addCompute(cmd.Flags())

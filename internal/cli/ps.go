@@ -85,7 +85,7 @@ is no such job. The other jobs are shown all the same.`,
   ration ps --json --region /run/ration/train/region`,
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, f, args) }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, f, args) },
 	}
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "show also jobs that have ended")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")
@@ -147,7 +147,7 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 		return a.printEach(m.Jobs, format)
 	default:
 		a.printJob(*s)
-		a.printClaimNote(m.Jobs)
+		a.printClaimNote(showsClaims(*s))
 	}
 	return nil
 }
@@ -198,15 +198,16 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		a.printOutside(m.Outside)
 		a.printFindings(m.Findings)
 	}
-	a.printClaimNote(m.Jobs)
+	a.printClaimNote(slices.ContainsFunc(m.Jobs, showsClaims))
 	a.printHidden(&m)
 	return err
 }
 
-// printClaimNote explains the mark of claims, where there is one.
-func (a *app) printClaimNote(jobs []machine.Job) {
-	if slices.ContainsFunc(jobs, showsClaims) {
-		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(humanfmt.ClaimNote+".", 0)))
+// printClaimNote explains the mark of claims, where something has it.
+func (a *app) printClaimNote(marked bool) {
+	if marked {
+		a.out.printf("\n")
+		a.out.paragraph(dim, 0, "%s.", humanfmt.ClaimNote)
 	}
 }
 
@@ -219,7 +220,7 @@ func showsClaims(s machine.Job) bool {
 func (a *app) printJob(s machine.Job) {
 	a.printTitle(s)
 	if s.Err() != nil {
-		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(termtext.Printable(s.Error), 2)))
+		a.out.paragraph(red, 2, "%s", s.Error)
 		if len(s.Processes) > 0 {
 			a.printProcesses(s)
 		}
@@ -229,12 +230,12 @@ func (a *app) printJob(s machine.Job) {
 	a.printProcesses(s)
 	for _, d := range s.Devices {
 		for _, text := range notEnforced(s, d.Device) {
-			a.out.printf("  %s\n", a.out.style(bold, a.out.wrap(fmt.Sprintf("device %d: its share is %s", d.Device, termtext.Printable(text)), 2)))
+			a.out.paragraph(bold, 2, "device %d: its share is %s", d.Device, text)
 		}
 	}
 	for _, p := range s.Processes {
 		if p.State == machine.Ending {
-			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding()), 2))
+			a.out.paragraph(plain, 2, "pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding())
 		}
 	}
 	for _, p := range s.Reaped {
@@ -242,17 +243,15 @@ func (a *app) printJob(s machine.Job) {
 	}
 	if len(s.Deaths) > 0 && len(s.Reaped) == 0 {
 		ago := max(0, time.Since(s.Deaths[0].Time)).Round(time.Second)
-		a.out.printf("  %s\n", a.out.wrap(termtext.Printable(fmt.Sprintf("last death, %v ago: %s", ago, s.Deaths[0].Sentence())), 2))
+		a.out.paragraph(plain, 2, "last death, %v ago: %s", ago, s.Deaths[0].Sentence())
 	}
 	if s.Damaged > 0 {
-		a.out.printf("  %s\n", a.out.style(red, a.out.wrap(fmt.Sprintf(
-			"%d slots hold what cannot be, and are out of use; what they hold stays counted (end the job and remove it)", s.Damaged), 2)))
+		a.out.paragraph(red, 2, "%d slots hold what cannot be, and are out of use; what they hold stays counted (end the job and remove it)", s.Damaged)
 	}
 	if len(s.Refusals) > 0 {
 		f := s.Refusals[0]
 		ago := max(0, time.Since(f.Time)).Round(time.Second)
-		a.out.printf("  %s\n", a.out.wrap(termtext.Printable(fmt.Sprintf("last refusal, %v ago, on device %d: %s",
-			ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))), 2))
+		a.out.paragraph(plain, 2, "last refusal, %v ago, on device %d: %s", ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))
 	}
 	if r := s.Reads; r.BestEffort > 0 {
 		a.out.printf("  %s of %s reads were best effort\n", humanfmt.Count(r.BestEffort), humanfmt.Count(r.Reads))
@@ -335,17 +334,8 @@ func (a *app) printProcesses(s machine.Job) {
 		a.out.printf("  no processes\n")
 		return
 	}
-	defer func() {
-		if more := s.ProcessCount() - len(s.Processes); more > 0 {
-			a.out.printf("  %s\n", a.out.wrap(fmt.Sprintf("and %s more, which hold less or only claim to be there (ration ps %s shows them)",
-				humanfmt.Plural(more, "process", "processes"), oneWord(argumentOf(&s))), 2))
-		}
-	}()
-	if len(s.Processes) == 0 {
-		return
-	}
 	var rows []processRow
-	for p, depth := range tree(s.Processes) {
+	for p, depth := range node.Tree(s.Processes) {
 		if len(p.Holdings) == 0 {
 			rows = append(rows, processRow{Process: p, depth: depth})
 		}
@@ -353,5 +343,11 @@ func (a *app) printProcesses(s machine.Job) {
 			rows = append(rows, processRow{p, h, depth})
 		}
 	}
-	printTable(a.out, processColumns, rows)
+	if len(rows) > 0 {
+		printTable(a.out, processColumns, rows)
+	}
+	if more := s.ProcessCount() - len(s.Processes); more > 0 {
+		a.out.paragraph(plain, 2, "and %s more, which hold less or only claim to be there (ration ps %s shows them)",
+			humanfmt.Plural(more, "process", "processes"), oneWord(argumentOf(&s)))
+	}
 }

@@ -170,16 +170,13 @@ func (a *app) printDevices(devices []machine.Device) {
 		}
 		a.out.printf("  %s\n", line)
 		if d.Compute != nil {
-			a.out.printf("    %s\n", a.out.wrap(d.Compute.Sentence(), 4))
+			a.out.paragraph(plain, 4, "%s", d.Compute.Sentence())
 		}
 	}
 	if len(ranges) == 0 {
 		a.out.printf("  no limits, and nothing was ever used\n")
 	}
 }
-
-// tree is how ps orders the processes of a job.
-var tree = node.Tree
 
 // printGPUs prints a line for each device of the machine.
 func (a *app) printGPUs(devices []machine.GPU) {
@@ -251,9 +248,9 @@ func (a *app) printHidden(m *machine.Machine) {
 	}
 	text := humanfmt.Plural(m.Hidden, "job has ended", "jobs have ended") + " (ration ps -a shows " + humanfmt.ItOrThem(m.Hidden) + ")"
 	if len(m.Jobs) == 0 {
-		text = "No job runs in " + termtext.Printable(m.Folder) + ". " + text
+		text = "No job runs in " + m.Folder + ". " + text
 	} else {
 		a.out.printf("\n")
 	}
-	a.out.printf("%s\n", a.out.style(dim, a.out.wrap(text, 0)))
+	a.out.paragraph(dim, 0, "%s", text)
 }

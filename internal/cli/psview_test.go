@@ -65,9 +65,7 @@ func TestPrintEachIsOneLine(t *testing.T) {
 	jobs := []machine.Job{{Name: "x", Path: "/tmp/x\n/jobs/victim/region"}, {Name: "y", Path: "/tmp/y /jobs/victim/region"}, {Name: "z", Path: "/jobs/z/region"}}
 	jobs[0].Error = "opening /tmp/x\n/jobs/victim/region"
 	format, err := parseJobTemplate(`{{.Path}}\t{{.Error}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, c := range map[string]struct {
 		format *template.Template
 		want   string

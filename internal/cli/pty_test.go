@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
@@ -40,9 +41,7 @@ func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...st
 		t.Skipf("no pseudo-terminal here: %v", err)
 	}
 	s := &screen{t: t, tty: tty, line: line, ended: make(chan error, 1), size: pty.Winsize{Cols: columns, Rows: rows}}
-	if err := pty.Setsize(tty, &s.size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pty.Setsize(tty, &s.size))
 	if s.first, err = unix.IoctlGetTermios(int(line.Fd()), unix.TCGETS); err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +49,7 @@ func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...st
 	s.cmd.Env = append(os.Environ(), environ...)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = line, line, line
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cmd.Start())
 	go s.listen()
 	go func() { s.ended <- s.cmd.Wait() }()
 	t.Cleanup(func() {
@@ -122,9 +119,7 @@ func (s *screen) resize(columns, rows uint16) {
 	s.Lock()
 	s.size, s.raw = pty.Winsize{Cols: columns, Rows: rows}, nil
 	s.Unlock()
-	if err := pty.Setsize(s.tty, &s.size); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, pty.Setsize(s.tty, &s.size))
 }
 
 // ends waits for the end of the program.
@@ -166,23 +161,60 @@ func (s *screen) exits(status int) {
 	s.t.Error("neither the primary screen nor the cursor was restored")
 }
 
+// jobsFolder returns a folder of jobs.
+func jobsFolder(t *testing.T) string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "jobs")
+	must(t, os.Mkdir(folder, 0o700))
+	return folder
+}
+
+// start starts a program, and returns it with what it prints. It is asked to end when the test has ended.
+func start(t *testing.T, environ []string, args ...string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@" 2>&1`, "sh"}, args...)...) // which knows the new PATH
+	cmd.Env = append(os.Environ(), environ...)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		_ = cmd.Process.Signal(unix.SIGCONT) // a test may have stopped it
+		_ = cmd.Wait()
+	})
+	return cmd, bufio.NewScanner(out)
+}
+
+// startUntil starts a program, and returns it when it has said something.
+func startUntil(t *testing.T, says string, environ []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd, lines := start(t, environ, args...)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), says) {
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return cmd
+		}
+	}
+	t.Fatalf("%q did not say %s", args, says)
+	return nil
+}
+
 // startJob starts processes of a job. Each is a list of arguments of hold after the
 // region: limit, context, data, name, requests.
 func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.Cmd {
 	t.Helper()
 	region := filepath.Join(folder, name, "region")
-	if err := os.MkdirAll(filepath.Dir(region), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(region), 0o700))
 	var out []*exec.Cmd
 	for i, p := range processes {
 		ready := filepath.Join(folder, name, "ready-"+string(rune('a'+i)))
 		args := append([]string{region, p[0], p[1], p[2], ready}, p[3:]...)
 		cmd := exec.Command("hold", args...)
 		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Start())
 		t.Cleanup(func() {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -201,8 +233,14 @@ func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.
 // kill ends a process, and waits for its end.
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Process.Kill(); err != nil {
+	must(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
 }

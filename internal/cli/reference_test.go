@@ -62,9 +62,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	// Of the tests alone, or the beginning of several names.
 	internal := regexp.MustCompile(`^RATION_(TEST_.*|FAULT|)$|^CUDA_DEVICE_MEMORY$|_$`)

@@ -53,7 +53,7 @@ such job.`,
 		Example:           "  ration rm train\n  ration rm --stale",
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runRm(f, args) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runRm(f, args) },
 	}
 	cmd.Flags().BoolVar(&f.stale, "stale", false, "remove all jobs that have ended")
 	cmd.Flags().BoolVar(&f.force, "force", false, "also remove a job that no process has joined, or that cannot be read; never one with living processes")
@@ -97,13 +97,12 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 		}
 		out.Kept, kept = append(out.Kept, r), append(kept, err)
 	}
-	if a.json {
-		return a.printReport(out, len(kept) == 0, nil)
-	}
-	for _, r := range out.Removed {
-		a.out.printf("removed %s\n", termtext.Printable(job.Job{Name: r.Job, Path: r.Path}.Title()))
-	}
-	return errors.Join(kept...)
+	return a.printReport(out, len(kept) == 0, func() {
+		for _, r := range out.Removed {
+			a.out.printf("removed %s\n", termtext.Printable(job.Job{Name: r.Job, Path: r.Path}.Title()))
+		}
+		printError(a.err, errors.Join(kept...))
+	})
 }
 
 // livingIn returns the processes of a job that are not dead.
@@ -119,11 +118,8 @@ func (a *app) removeStale() error {
 		return statusError{err, ExitOpen}
 	}
 	var stale []job.Job
-	for _, j := range jobs {
-		if j.Name == "" {
-			continue // in the list because the environment names it
-		}
-		if job.Ended(j, time.Now()) {
+	for _, j := range jobs { // those without a name are in the list because the environment names them
+		if j.Name != "" && job.Ended(j, time.Now()) {
 			stale = append(stale, j)
 		}
 	}

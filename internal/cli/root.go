@@ -5,6 +5,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -152,19 +153,37 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		}
 	}
 	completeFlags(root)
+	withStatuses(root)
 	return root
 }
 
-// printReport prints a report, as JSON or by printText, and returns errFailed unless
-// it passed.
-func (a *app) printReport(report any, passed bool, printText func()) error {
-	if !a.json {
-		printText()
-	} else if err := a.out.printJSON(report); err != nil {
+// print prints a result: as JSON, or by text.
+func (a *app) print(result any, text func()) error {
+	if a.json {
+		return a.out.printJSON(result)
+	}
+	text()
+	return nil
+}
+
+// printReport prints a report, and returns errFailed unless it passed.
+func (a *app) printReport(report any, passed bool, text func()) error {
+	if err := a.print(report, text); err != nil || passed {
 		return err
 	}
-	if !passed {
-		return errFailed
+	return errFailed
+}
+
+// warn prints a warning.
+func (a *app) warn(text string) { printError(a.err, errors.New(text)) }
+
+// untilSignal returns a context that ends when this process is asked to end, instead of the process.
+func untilSignal() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	end := func() { cancel() }
+	onSignal.Store(&end)
+	return ctx, func() {
+		onSignal.Store(nil)
+		cancel()
 	}
-	return nil
 }

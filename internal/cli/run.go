@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"errors"
 	"os"
 	"os/signal"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ration/internal/embedded"
-	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
 )
@@ -78,7 +75,7 @@ before it starts also 1, 2 and 3, as everywhere.`,
 			return nil
 		},
 		ValidArgsFunction: completeCommand,
-		RunE:              withStatus(func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) },
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command are the command's
@@ -103,13 +100,9 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	// From here on signals are for the command.
 	signal.Reset()
 	launch.RestoreIgnoredSignals()
-	f.plan.Command = command
-	f.plan.Warn = func(text string) { printError(a.err, errors.New(text)) }
+	f.plan.Command, f.plan.Warn = command, a.warn
 	if err := f.readSettings(cmd); err != nil {
 		return err
-	}
-	for _, text := range limit.Meaningless(os.Environ()) {
-		f.plan.Warn(text)
 	}
 	to, err := a.openSummary(f.summary)
 	if err != nil {
@@ -120,12 +113,12 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	}
 	j, err := f.plan.Prepare()
 	if err != nil {
-		return withLaunchStatus(err)
+		return err
 	}
 	if to != nil || j.NeedsParent() {
 		return a.supervise(j, to)
 	}
-	return withLaunchStatus(j.Exec())
+	return j.Exec()
 }
 
 // readSettings completes the plan from the flags and the environment.
@@ -166,29 +159,17 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	if cmd.Flags().Changed("fake-gpu") && plan.FakeGPU == "" {
 		return usageError("--fake-gpu \"\": not a machine (use h200x2, or small:512m)")
 	}
-	return nil
-}
-
-// withLaunchStatus gives an error the exit status that shells give it.
-func withLaunchStatus(err error) error {
-	switch {
-	case errors.Is(err, launch.ErrNotFound):
-		return statusError{err, ExitNotFound}
-	case errors.Is(err, launch.ErrNotRunnable):
-		return statusError{err, ExitNotRunnable}
-	case errors.Is(err, job.ErrInUse), errors.Is(err, launch.ErrNested), errors.Is(err, launch.ErrNotStanding), errors.Is(err, launch.ErrMachine):
-		return statusError{err, ExitUsage}
-	case errors.Is(err, embedded.ErrFolder), errors.Is(err, embedded.ErrNoExec):
-		return statusError{err, ExitOpen}
+	for _, text := range limit.Meaningless(os.Environ()) {
+		plan.Warn(text)
 	}
-	return err
+	return nil
 }
 
 // supervise waits for the command and ends as it did. It prints no summary where summary is nil.
 func (a *app) supervise(j *launch.Job, summary *terminal) error {
 	s, err := j.Supervise()
 	if err != nil {
-		return withLaunchStatus(err)
+		return err
 	}
 	if summary != nil {
 		if err := a.printSummary(*summary, s); err != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 
 	"ration/check/testenv"
 	"ration/internal/embedded"
-	"ration/internal/region"
 )
 
 // TestRun runs real programs through the real library, against the stand-in
@@ -32,49 +30,22 @@ func TestRun(t *testing.T) {
 	if err := compile(bin); err != nil {
 		t.Skip(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/run",
-		Setup: func(env *testscript.Env) error {
-			work := env.Getenv("WORK")
-			env.Setenv("RATION_DIR", work+"/jobs")
-			env.Setenv("GORACE", os.Getenv("GORACE"))
-			env.Defer(func() { unmountAll(t, work) })
-			for _, from := range []string{"testdata/nobody.sh", "testdata/policy.sh"} {
-				if err := copyFile(from, filepath.Join(work, filepath.Base(from))); err != nil {
-					return err
-				}
-			}
-			if abs, err := filepath.Abs("../../deploy"); err == nil {
-				env.Setenv("DEPLOY", abs)
-			}
-			env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
-			env.Setenv("FAKEGPU_QUIET", "1")
-			env.Setenv("ESC", "\x1b[2J")
-			// What a terminal might obey, as a regular expression.
-			env.Setenv("CONTROL", `[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)
-			env.Setenv("DRIVER", filepath.Join(bin, "driver"))
-			return nil
-		},
-		Condition: func(cond string) (bool, error) {
-			switch cond {
-			case "race":
-				return underRace, nil
-			case "root":
-				return os.Geteuid() == 0, nil
-			case "host":
-				return region.OnHost(), nil
-			case "mounts":
-				return mayMount(), nil
-			case "policy":
-				return mayHavePolicy(t), nil
-			case "tenant":
-				return os.Geteuid() == 0 && exec.Command("su", "nobody", "-s", "/bin/sh", "-c", "true").Run() == nil, nil
-			case "driver":
-				return exec.Command("ldconfig", "-p").Run() == nil && hasDriver(), nil
-			}
-			return false, fmt.Errorf("unknown condition %q", cond)
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "waitfile": waitFile, "waitevent": waitEvent},
+	runScripts(t, "testdata/run", func(env *testscript.Env) error {
+		work := env.Getenv("WORK")
+		env.Defer(func() { unmountAll(t, work) })
+		if out, err := exec.Command("install", "-m755", "testdata/nobody.sh", "testdata/policy.sh", work).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if abs, err := filepath.Abs("../../deploy"); err == nil {
+			env.Setenv("DEPLOY", abs)
+		}
+		env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
+		env.Setenv("FAKEGPU_QUIET", "1")
+		env.Setenv("ESC", "\x1b[2J")
+		// What a terminal might obey, as a regular expression.
+		env.Setenv("CONTROL", `[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)
+		env.Setenv("DRIVER", filepath.Join(bin, "driver"))
+		return nil
 	})
 }
 
@@ -114,9 +85,7 @@ func TestMountsArePrivate(t *testing.T) {
 		t.Fatalf("no mount namespace of their own: %v", err)
 	}
 	at := t.TempDir()
-	if err := syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"))
 	defer func() { _ = syscall.Unmount(at, 0) }()
 	others, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", os.Getppid()))
 	if err != nil || strings.Contains(string(others), at) {
@@ -143,9 +112,7 @@ func makeMountPoints(t *testing.T) {
 			_ = os.Remove(file)
 		}
 	})
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 }
 
 // compile compiles the program that the scripts run, linked with the driver and not.
@@ -193,11 +160,6 @@ func mayMount() bool {
 	return cmd.Run() == nil
 }
 
-func hasDriver() bool {
-	out, err := exec.Command("ldconfig", "-p").Output()
-	return err == nil && strings.Contains(string(out), "libcuda.so.1")
-}
-
 // TestRunAsUser runs TestRun as an ordinary user.
 func TestRunAsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -206,21 +168,13 @@ func TestRunAsUser(t *testing.T) {
 	const nobody = 65534
 	makeMountPoints(t)
 	dir, err := os.MkdirTemp("", "ration-user-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copied, home := filepath.Join(dir, "cli.test"), filepath.Join(dir, "home")
-	if err := errors.Join(os.Chmod(dir, 0o755), copyFile(exe, copied), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)); err != nil {
-		t.Fatal(err)
-	}
-	if err := exec.Command("cp", "-r", "testdata", filepath.Join(dir, "testdata")).Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
+	must(t, errors.Join(exec.Command("install", "-m755", exe, copied).Run(), exec.Command("cp", "-r", "testdata", dir).Run()))
 	cmd := exec.Command(copied, "-test.run=^TestRun$", "-test.v")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
@@ -231,18 +185,4 @@ func TestRunAsUser(t *testing.T) {
 	} else if strings.Contains(string(out), "--- SKIP: TestRun ") {
 		t.Skipf("%s", out)
 	}
-}
-
-func copyFile(from, to string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(dst, src)
-	return errors.Join(err, dst.Chmod(0o755), dst.Close())
 }

@@ -82,11 +82,7 @@ func allowTenant(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	program, err := exec.LookPath("ration")
 	ts.Check(err)
-	for _, dir := range []string{ts.MkAbs("."), filepath.Dir(program)} {
-		for ; strings.HasPrefix(dir, os.TempDir()+string(filepath.Separator)); dir = filepath.Dir(dir) {
-			ts.Check(os.Chmod(dir, 0o755))
-		}
-	}
+	ts.Check(errors.Join(openParents(ts.MkAbs(".")), openParents(filepath.Dir(program))))
 	ts.Check(filepath.WalkDir(ts.MkAbs("jobs"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -97,6 +93,14 @@ func allowTenant(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return os.Chmod(path, mode)
 	}))
+}
+
+// openParents lets other users enter a temporary folder.
+func openParents(dir string) (err error) {
+	for ; strings.HasPrefix(dir, os.TempDir()+string(filepath.Separator)); dir = filepath.Dir(dir) {
+		err = errors.Join(err, os.Chmod(dir, 0o755))
+	}
+	return err
 }
 
 // asuser UID COMMAND... becomes a command of another user, and asnobody COMMAND... one of nobody.

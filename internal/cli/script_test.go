@@ -79,37 +79,41 @@ func dieAtStep() {
 }
 
 func TestScripts(t *testing.T) {
+	runScripts(t, "testdata/script", func(*testscript.Env) error { return nil })
+}
+
+// runScripts runs the scripts of a folder, each with a folder of jobs of its own.
+func runScripts(t *testing.T, dir string, setUp func(*testscript.Env) error) {
+	conditions := map[string]func() bool{
+		"race":    func() bool { return underRace },
+		"root":    func() bool { return os.Geteuid() == 0 },
+		"host":    region.OnHost,
+		"mounts":  mayMount,
+		"library": func() bool { return cuda.Built() == nil },
+		"policy":  func() bool { return mayHavePolicy(t) },
+		"tenant": func() bool {
+			return os.Geteuid() == 0 && exec.Command("su", "nobody", "-s", "/bin/sh", "-c", "true").Run() == nil
+		},
+		"driver": func() bool {
+			out, err := exec.Command("ldconfig", "-p").Output()
+			return err == nil && strings.Contains(string(out), "libcuda.so.1")
+		},
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("RATION_DIR", env.Getenv("WORK")+"/jobs")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
-			return nil
+			return setUp(env)
 		},
 		Condition: func(cond string) (bool, error) {
-			switch cond {
-			case "race":
-				return underRace, nil
-			case "root":
-				return os.Geteuid() == 0, nil
-			case "mounts":
-				return mayMount(), nil
-			case "library":
-				return cuda.Built() == nil, nil
+			if is, known := conditions[cond]; known {
+				return is(), nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":     exits,
-			"json":      checkJSON,
-			"limits":    writeLimits,
-			"patch":     patch,
-			"tenant":    allowTenant,
-			"total":     recordTotal,
-			"waitevent": waitEvent,
-			"waitfile":  waitFile,
-			"word":      writeWord,
-		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "limits": writeLimits, "patch": patch,
+			"tenant": allowTenant, "total": recordTotal, "waitevent": waitEvent, "waitfile": waitFile, "word": writeWord},
 	})
 }
 

@@ -23,7 +23,7 @@ Exit status: 0 if every check passed, 1 if one failed. A check that cannot be
 made from where you are (host PIDs, inside a container) is skipped and says so.`,
 		Example: "  ration selftest\n  ration selftest -n 32 --json",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runSelftest(processes) }),
+		RunE:    func(*cobra.Command, []string) error { return a.runSelftest(processes) },
 	}
 	cmd.Flags().IntVarP(&processes, "processes", "n", 8, "how many `processes` to start")
 	return cmd

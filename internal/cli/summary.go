@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/humanfmt"
 	"ration/internal/launch"
+	"ration/internal/node"
 	"ration/internal/safepath"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -48,7 +49,7 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 	}
 	out.printf("%s  %s, %s s\n", out.style(bold, s.Job), ended, humanfmt.Three(s.Seconds))
 	if s.Error != "" {
-		out.printf("  %s\n", out.style(red, out.wrap(s.Error, 2)))
+		out.paragraph(red, 2, "%s", s.Error)
 	}
 	for _, d := range s.Devices {
 		if d.Peak == 0 && d.Refused == 0 {
@@ -72,11 +73,11 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 	}
 	for _, p := range s.Processes {
 		if p.NotEnforced != "" {
-			out.printf("  %s\n", out.style(bold, out.wrap(fmt.Sprintf("device %d: the share was not enforced in pid %s: %s", p.Device, humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.NotEnforced), 2)))
+			out.paragraph(bold, 2, "device %d: the share was not enforced in pid %s: %s", p.Device, humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.NotEnforced)
 		}
 	}
 	if slices.ContainsFunc(s.Processes, func(p launch.Peak) bool { return !p.Verified }) {
-		out.printf("  %s\n", out.style(dim, out.wrap(humanfmt.ClaimNote+".", 2)))
+		out.paragraph(dim, 2, "%s.", humanfmt.ClaimNote)
 	}
 	switch {
 	case s.Unrecorded > 0:
@@ -102,8 +103,8 @@ var peakColumns = []column[launch.Peak]{
 	kindColumn("DRIVER", func(p launch.Peak) uint64 { return p.Overhead }),
 	{"PEAK", true, func(p launch.Peak) string { return humanfmt.Short(p.Total) }, nil},
 	{"SLICE", true, peakSliceText, func(p launch.Peak) bool { return p.Slice > 0 || p.NotEnforced != "" }},
-	{"USED", true, func(p launch.Peak) string { return spanText(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
-	{"WAITED", true, func(p launch.Peak) string { return spanText(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
+	{"USED", true, func(p launch.Peak) string { return node.ShortTime(p.TimeUsed) }, func(p launch.Peak) bool { return p.TimeUsed > 0 }},
+	{"WAITED", true, func(p launch.Peak) string { return node.ShortTime(p.TimeWaited) }, func(p launch.Peak) bool { return p.TimeWaited > 0 }},
 	{"NAME", false, func(p launch.Peak) string { return humanfmt.Claim(termtext.Printable(p.Name), p.Verified) }, nil},
 }
 
@@ -115,7 +116,7 @@ func peakSliceText(p launch.Peak) string {
 	case p.Slice == 0:
 		return "-"
 	}
-	return spanText(p.Slice * uint64(time.Microsecond))
+	return node.ShortTime(p.Slice * uint64(time.Microsecond))
 }
 
 // kindColumn is the column of one kind of memory.

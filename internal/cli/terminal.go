@@ -23,6 +23,7 @@ const (
 	red   = "31"
 	bold  = "1"
 	dim   = "2"
+	plain = ""
 )
 
 // terminal is an output that may be a terminal.
@@ -72,7 +73,7 @@ func (t terminal) size() (columns, rows int) {
 
 // style puts text in a style, if the terminal has colours.
 func (t terminal) style(style, text string) string {
-	if !t.colour {
+	if !t.colour || style == plain {
 		return text
 	}
 	return "\x1b[" + style + "m" + text + "\x1b[0m"
@@ -136,6 +137,12 @@ func (t terminal) wrap(text string, indent int) string {
 		return text
 	}
 	return strings.Join(termtext.Wrap(text, t.width-indent), "\n"+strings.Repeat(" ", indent))
+}
+
+// paragraph prints text in a style, wrapped and indented. What is in it moves no cursor.
+func (t terminal) paragraph(style string, indent int, format string, args ...any) {
+	text := t.wrap(termtext.Printable(fmt.Sprintf(format, args...)), indent)
+	t.printf("%*s%s\n", indent, "", t.style(style, text))
 }
 
 // bar draws a share, from 0 to 1.

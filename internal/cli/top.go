@@ -11,6 +11,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/tui"
+	"ration/machine"
 )
 
 type topFlags struct {
@@ -58,7 +59,7 @@ Exit status: 0; 2 if there is no terminal; 3 if the named region could not be
 read.`,
 		Example: "  ration top\n  ration top --interval 250ms\n  ration top --region /run/ration/train/region",
 		Args:    noArgs,
-		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runTop(cmd, f) }),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runTop(cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.region, "region", "", "show only the job with the region at this `path`")
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "how often to read the jobs")
@@ -80,13 +81,24 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	opts := node.Options{ReadOnly: f.readOnly}
 	reader := &node.Reader{}
 	defer reader.Close()
-	source := withAgent(tui.AllJobs(reader, opts))
+	read := func() (machine.Machine, error) { return reader.Read(opts) }
 	if cmd.Flags().Changed("region") {
-		j := job.Job{Path: f.region}
-		if s := node.ReadJob(j, opts); s.Err() != nil {
-			return statusError{s.Err(), ExitOpen}
+		read = func() (machine.Machine, error) { return reader.ReadJob(job.Job{Path: f.region}, opts), nil }
+		if m, _ := read(); m.Jobs[0].Err() != nil {
+			return statusError{m.Jobs[0].Err(), ExitOpen}
 		}
-		source = withAgent(tui.OneJob(reader, j, opts))
+	}
+	totals, first := &agent.Totals{}, true
+	source := func() (s tui.Sample) {
+		s.Time = time.Now()
+		s.Machine, s.Err = read()
+		reader.AddTimes(s.Jobs, s.Time)
+		_ = totals.Add(&s.Machine)
+		if first && !totals.Resting() { // an agent that does not answer is not asked twice
+			s.Past = agentHistory()
+		}
+		first = false
+		return s
 	}
 	var actions tui.Actions
 	if !f.readOnly {
@@ -99,21 +111,6 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		printError(a.err, after.Save(path)) // no reason to fail
 	}
 	return err
-}
-
-// withAgent adds what an agent knows, where there is one: to each sample what all users' jobs have of
-// the devices, and to the first what was before it.
-func withAgent(source tui.Source) tui.Source {
-	totals, first := &agent.Totals{}, true
-	return func() tui.Sample {
-		s := source()
-		_ = totals.Add(&s.Machine)
-		if first && !totals.Resting() { // what does not answer is not asked twice
-			s.Past = agentHistory()
-		}
-		first = false
-		return s
-	}
 }
 
 // agentHistory returns what an agent has kept, or nil.

@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"bufio"
 	"errors"
 	"flag"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -32,10 +29,7 @@ func environ(folder string, more ...string) []string {
 // TestTop has real processes, a real region and the real program on a pseudo-terminal.
 func TestTop(t *testing.T) {
 	testenv.NeedsHost(t)
-	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	folder := jobsFolder(t)
 	workers := startJob(t, folder, "train",
 		[]string{"10g", "518m", "2900m", "rank-0"},
 		[]string{"10g", "518m", "2100m", "rank-1"},
@@ -124,39 +118,11 @@ func TestTopMachine(t *testing.T) {
 	if err := cuda.Built(); err != nil {
 		t.Skip(err)
 	}
-	folder := t.TempDir()
-	jobs := filepath.Join(folder, "jobs")
-	if err := os.Mkdir(jobs, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, folder)...)
-	start := func(says string, args ...string) int {
-		cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@"`, "sh"}, args...)...) // which knows the new PATH
-		cmd.Env = append(os.Environ(), env...)
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Signal(unix.SIGTERM)
-			_ = cmd.Wait()
-		})
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if strings.Contains(lines.Text(), says) {
-				go func() { _, _ = io.Copy(io.Discard, out) }()
-				return cmd.Process.Pid
-			}
-		}
-		t.Fatalf("%q did not say %s", args, says)
-		return 0
-	}
-	start("holding", "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
-	start("holding", "ration", "run", "--mem", "90g", "--name", "serve", "--", "fake-train", "--hold", "30g")
-	outside := start("holding", "fake-train", "--hold", "5g")
+	jobs := jobsFolder(t)
+	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, filepath.Dir(jobs))...)
+	startUntil(t, "holding", env, "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")
+	startUntil(t, "holding", env, "ration", "run", "--mem", "90g", "--name", "serve", "--", "fake-train", "--hold", "30g")
+	outside := startUntil(t, "holding", env, "fake-train", "--hold", "5g").Process.Pid
 
 	s := onTerminal(t, 80, 24, env, "ration", "top", "--interval", "100ms")
 	s.shows(`(?m)^! fake-train \(pid ` + strconv.Itoa(outside) + `\) of user \S+ holds 5\.51 GiB of device 0, and`)
@@ -166,9 +132,7 @@ func TestTopMachine(t *testing.T) {
 	s.shows(`train, device 0: fake-train \(\d+\) asked for 10 GiB with 7\.49 GiB\s+free\s+of\s+20\s+GiB`)
 	if *record != "" {
 		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
-		if err := os.WriteFile(*record, []byte(s.text()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(*record, []byte(s.text()), 0o644))
 	}
 	s.press("f")
 	s.shows(`\(start\s+it\s+with\s+ration\s+run, so`)
@@ -190,10 +154,7 @@ func TestTopMachine(t *testing.T) {
 // A process that has taken the place of the one that is shown is not opened for a signal.
 func TestTopProcess(t *testing.T) {
 	testenv.NeedsHost(t)
-	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	folder := jobsFolder(t)
 	t.Setenv("RATION_DIR", folder)
 	worker := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})[0]
 	read := func() (*machine.Job, machine.Process) {
@@ -205,7 +166,7 @@ func TestTopProcess(t *testing.T) {
 	}
 	j, p := read()
 	found, err := topActions{}.Process(j, p)
-	if err != nil || found.PID() != worker.Process.Pid || found.Name() != "rank-0" {
+	if err != nil || found.PID != worker.Process.Pid || found.Name != "rank-0" {
 		t.Fatalf("found %v, %v", found, err)
 	}
 	for name, change := range map[string]func(p *machine.Process){
@@ -217,28 +178,25 @@ func TestTopProcess(t *testing.T) {
 		other := p
 		change(&other)
 		if got, err := (topActions{}).Process(j, other); err == nil {
-			t.Errorf("%s: found %d", name, got.PID())
+			t.Errorf("%s: found %d", name, got.PID)
 		}
 	}
 	// A handle stays with its process.
 	kill(t, worker)
-	if err := found.Signal(unix.SIGCONT); !errors.Is(err, proc.ErrEnded) {
+	if err := found.Handle.Signal(unix.SIGCONT); !errors.Is(err, proc.ErrEnded) {
 		t.Errorf("signal to a process that has ended: %v", err)
 	}
 	if got, err := (topActions{}).Process(j, p); err == nil {
-		t.Errorf("found %d, which has ended", got.PID())
+		t.Errorf("found %d, which has ended", got.PID)
 	}
-	if err := found.Close(); err != nil {
+	if err := found.Handle.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
 // What ration limit takes, the prompt takes, and what it refuses is an error.
 func TestTopSetLimit(t *testing.T) {
-	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	folder := jobsFolder(t)
 	t.Setenv("RATION_DIR", folder)
 	startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})
 	j := machine.Job{Name: "train", Path: filepath.Join(folder, "train", "region")}
@@ -262,25 +220,20 @@ func TestTopSetLimit(t *testing.T) {
 // TestTopEnds checks the exit status and the terminal after each way to end.
 func TestTopEnds(t *testing.T) {
 	folder := t.TempDir()
-	for name, how := range map[string]func(*screen){
-		"interrupt key": func(s *screen) { s.press("\x03") },
-		"q":             func(s *screen) { s.press("q") },
+	for name, c := range map[string]struct {
+		end    func(*screen)
+		status int
+	}{
+		"interrupt key": {func(s *screen) { s.press("\x03") }, 0}, // TestTop ends it by q
+		"SIGTERM":       {func(s *screen) { must(t, s.cmd.Process.Signal(unix.SIGTERM)) }, ExitSignal + int(unix.SIGTERM)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
 			s.shows("There are no jobs in")
-			how(s)
-			s.exits(0)
+			c.end(s)
+			s.exits(c.status)
 		})
 	}
-	t.Run("SIGTERM", func(t *testing.T) {
-		s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
-		s.shows("There are no jobs in")
-		if err := s.cmd.Process.Signal(unix.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		s.exits(ExitSignal + int(unix.SIGTERM))
-	})
 }
 
 // TestTopTerminals has terminals with fewer features.

@@ -48,7 +48,7 @@ var errNotIt = errors.New("it is no longer there, or another process has its PID
 // Process opens the process first, and then asks the kernel again whether its PID is that of the
 // row: what holds the slot of the job, or what the driver lists. If it is still alive after that,
 // it was the process that was asked about, and a signal can reach no other.
-func (topActions) Process(j *machine.Job, p machine.Process) (tui.Process, error) {
+func (topActions) Process(j *machine.Job, p machine.Process) (*tui.Process, error) {
 	h, err := proc.Open(p.HostPID)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (topActions) Process(j *machine.Job, p machine.Process) (tui.Process, error
 		_ = h.Close()
 		return nil, fmt.Errorf("pid %d: %w", p.HostPID, errNotIt)
 	}
-	return openProcess{h, termtext.Printable(name), proc.UserName(uid)}, nil
+	return &tui.Process{PID: p.HostPID, Name: termtext.Printable(name), User: proc.UserName(uid), Handle: h}, nil
 }
 
 // listed reports whether a process is still there, read anew and by the kernel's word.
@@ -73,12 +73,3 @@ func listed(j *machine.Job, p machine.Process) bool {
 		return q.Verified && q.State != machine.Dead && q.HostPID == p.HostPID && q.Slot == p.Slot && q.Joined.Equal(p.Joined)
 	})
 }
-
-// openProcess is a process with what the kernel says of it.
-type openProcess struct {
-	*proc.Handle
-	name, user string
-}
-
-func (p openProcess) Name() string { return p.name }
-func (p openProcess) User() string { return p.user }

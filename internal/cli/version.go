@@ -27,15 +27,9 @@ func newVersionCommand(a *app) *cobra.Command {
 processes of a job must use the same one.`,
 		Example: "  ration version --json",
 		Args:    noArgs,
-		RunE:    withStatus(func(*cobra.Command, []string) error { return a.runVersion() }),
+		RunE: func(*cobra.Command, []string) error {
+			v := Version{version, abi.Version, runtime.Version(), runtime.GOARCH}
+			return a.print(v, func() { a.out.printf("ration %s (region version %d, %s, %s)\n", v.Version, v.Region, v.Go, v.Arch) })
+		},
 	}
-}
-
-func (a *app) runVersion() error {
-	v := Version{version, abi.Version, runtime.Version(), runtime.GOARCH}
-	if a.json {
-		return a.out.printJSON(v)
-	}
-	a.out.printf("ration %s (region version %d, %s, %s)\n", v.Version, v.Region, v.Go, v.Arch)
-	return nil
 }

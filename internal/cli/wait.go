@@ -36,7 +36,7 @@ ended it; 0 where that is not known; 3 if there is no such job.`,
 		Example:           "  ration wait train\n  ration wait train && ration run --mem 10g -- python evaluate.py",
 		Args:              argCount(1, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runWait(args[0]) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runWait(args[0]) },
 	}
 }
 
@@ -53,15 +53,13 @@ func (a *app) runWait(name string) error {
 	if end != nil {
 		out.Exit, out.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()
 	}
-	if a.json {
-		if err := a.out.printJSON(out); err != nil {
-			return err
+	err = a.print(out, func() {
+		if end != nil {
+			a.out.printf("%d\n", end.Status)
 		}
-	} else if end != nil {
-		a.out.printf("%d\n", end.Status)
+	})
+	if err == nil && end != nil && end.Status != 0 {
+		err = statusError{errReported, end.Status}
 	}
-	if end != nil && end.Status != 0 {
-		return statusError{errReported, end.Status}
-	}
-	return nil
+	return err
 }

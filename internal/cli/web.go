@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,7 @@ Exit status: 0 when it was asked to end; 1 if it could not begin, as when the
 address is taken.`,
 		Example: "  ration web\n  ration web --listen 127.0.0.1:8080 --read-only",
 		Args:    noArgs,
-		RunE:    withStatus(func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) }),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve it at this `address` (default "+defaultWebListen+", or a free port if that is taken)")
 	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor what dead processes hold")
@@ -81,21 +82,16 @@ const (
 )
 
 func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
-	if f.listen != "" {
-		if err := checkListen(f.listen); err != nil {
-			return err
-		}
+	if err := checkListen(cmp.Or(f.listen, defaultWebListen)); err != nil {
+		return err
 	}
 	listen, err := listenWeb(f.listen)
 	if err != nil {
 		return err
 	}
 	defer listen.Close()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := untilSignal()
 	defer stop()
-	end := func() { stop() }
-	onSignal.Store(&end)
-	defer onSignal.Store(nil)
 	// Without a journal: it has no log, so that it must not say of an event that it was logged.
 	own := agent.Options{Version: version, Log: slog.New(slog.DiscardHandler), Reap: reapAs}
 	if f.readOnly {
@@ -115,12 +111,11 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 		opts.MayChange, opts.SetLimit = mayChangeLimit, setLimit
 	}
 	url := fmt.Sprintf("http://%s/%s/?token=%s", listen.Addr(), opts.ID, opts.Token)
-	if a.json {
-		if err := a.out.printJSON(Page{url, listen.Addr().String()}); err != nil {
-			return err
-		}
-	} else {
+	err = a.print(Page{url, listen.Addr().String()}, func() {
 		a.out.printf("%s\n%s\n", a.out.style(bold, url), a.out.wrap("Open this address in a browser. It is for you only: whoever has it sees what you see, and may change what you may. Ctrl-C ends it.", 0))
+	})
+	if err != nil {
+		return err
 	}
 	server := &http.Server{Handler: web.New(opts), ReadTimeout: webRequestTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
@@ -138,15 +133,8 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 
 // listenWeb listens at an address, or without one at the usual port, or at any that is free.
 func listenWeb(address string) (net.Listener, error) {
-	if address != "" {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return nil, fmt.Errorf("serving the page: %w (name another address with --listen)", err)
-		}
-		return l, nil
-	}
-	l, err := net.Listen("tcp", defaultWebListen)
-	if errors.Is(err, unix.EADDRINUSE) {
+	l, err := net.Listen("tcp", cmp.Or(address, defaultWebListen))
+	if address == "" && errors.Is(err, unix.EADDRINUSE) {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -10,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -27,9 +28,7 @@ func startWeb(t *testing.T, folder string, args ...string) string {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		if err := cmd.Wait(); err != nil {
@@ -37,33 +36,24 @@ func startWeb(t *testing.T, folder string, args ...string) string {
 		}
 	})
 	var p Page
-	if err := json.NewDecoder(out).Decode(&p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.NewDecoder(out).Decode(&p))
 	return p.URL
 }
 
 func getPage(t *testing.T, address string) (int, string, []*http.Cookie) {
 	t.Helper()
 	answer, err := http.Get(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return answer.StatusCode, string(text), answer.Cookies()
 }
 
 // The page of real jobs, without an agent: it is for who has the address, and changes a limit as
 // ration limit does.
 func TestWeb(t *testing.T) {
-	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	folder := jobsFolder(t)
 	startJob(t, folder, "train", []string{"10g", "518m", "2900m", "rank-0"}, []string{"10g", "518m", "300m", "eval", "30g"})
 	startJob(t, folder, "fixed", []string{"4g", "518m", "1g", "server"})
 	address := startWeb(t, folder, "ration")
@@ -90,15 +80,11 @@ func TestWeb(t *testing.T) {
 		form.Set(name, value)
 	}
 	r, err := http.NewRequest("POST", bare+"limit", strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header = http.Header{"Content-Type": {"application/x-www-form-urlencoded"}, "Accept": {"application/json"}, "Origin": {"http://" + r.Host}}
 	r.AddCookie(cookies[0])
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	if said, _ := io.ReadAll(answer.Body); !strings.Contains(string(said), "the limit is 20 GiB now; it was 10 GiB") {
 		t.Errorf("%d %s", answer.StatusCode, said)
@@ -114,9 +100,7 @@ func TestWeb(t *testing.T) {
 func TestMayChangeLimit(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "region")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, nil, 0o600))
 	own := machine.Job{Path: path, UID: os.Geteuid()}
 	if !mayChangeLimit(&own) {
 		t.Error("the own limit")
@@ -136,36 +120,10 @@ func TestWebOfAnotherUser(t *testing.T) {
 	}
 	folder := t.TempDir()
 	program, err := exec.LookPath("ration")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{folder, filepath.Dir(program)} {
-		for ; strings.HasPrefix(dir, os.TempDir()+string(filepath.Separator)); dir = filepath.Dir(dir) {
-			if err := os.Chmod(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	must(t, errors.Join(err, openParents(folder), openParents(filepath.Dir(program))))
 	startJob(t, folder, "secretjob", []string{"10g", "518m", "2900m", "secretrank", "30g"})
-	agent := exec.Command("ration", "agent", "--listen", "none")
-	agent.Env = append(os.Environ(), environ(folder)...)
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = agent.Process.Signal(unix.SIGTERM)
-		_ = agent.Wait()
-	}()
-	socket := filepath.Join(folder, "agent.sock")
-	for end := time.Now().Add(30 * time.Second); ; { // it is there, and whoever asks
-		if err := os.Chmod(socket, 0o666); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("there is no agent")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	startAgent(t, folder)
+	must(t, os.Chmod(filepath.Join(folder, job.AgentSocket), 0o666)) // all users may ask it
 	for command, sees := range map[string]bool{"ration": true, "asnobody": false} {
 		args := []string{command}
 		if !sees {

@@ -86,7 +86,7 @@ region could not be read.`,
 		Example:           "  ration why\n  ration why train -n 3\n  ration why train --json",
 		Args:              argCount(0, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),
-		RunE:              withStatus(func(_ *cobra.Command, args []string) error { return a.runWhy(args, count) }),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runWhy(args, count) },
 	}
 	cmd.Flags().IntVarP(&count, "count", "n", 20, "how many to show, at most")
 	return cmd
@@ -121,9 +121,7 @@ func (a *app) runWhy(names []string, count int) error {
 		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", cmp.Or(c.Job, c.Path), c.Device, c.Text)), 2))
 	}
 	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
-	if len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed) {
-		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(humanfmt.ClaimNote+".", 0)))
-	}
+	a.printClaimNote(len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed))
 	return nil
 }
 

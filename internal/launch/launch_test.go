@@ -49,9 +49,7 @@ func TestEnvironment(t *testing.T) {
 func TestLimits(t *testing.T) {
 	plan := func(mem string) Plan {
 		set, err := limit.ParseMemorySet("--mem", mem)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return Plan{Settings: limit.Settings{Limits: limit.Limits{Memory: set}}, Sources: Sources{Memory: "--mem", Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {}}
 	}
 	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * limit.GiB}, {Index: 1, Name: "small", Total: 8 * limit.GiB}}}
@@ -85,9 +83,7 @@ func TestLimits(t *testing.T) {
 func TestComputeLimits(t *testing.T) {
 	set := func(text string) limit.Set[limit.Compute] {
 		s, err := limit.ParseComputeSet("--compute", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	}
 	plan := Plan{Sources: Sources{Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {},
@@ -132,13 +128,9 @@ func TestCostsAreInherited(t *testing.T) {
 		t.Helper()
 		p := Plan{Name: name, Command: []string{"true"}, Warn: func(string) {}}
 		j := &Job{args: p.Command}
-		if err := p.setUp(j, nil, gpu.ErrNoDriver); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.setUp(j, nil, gpu.ErrNoDriver))
 		r, err := region.Open(j.Lock.Job.Path, region.Options{NoCreate: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		j.Lock.Release()
 		t.Cleanup(func() { _ = r.Close() })
 		return r
@@ -154,9 +146,7 @@ func TestCostsAreInherited(t *testing.T) {
 	has(first, region.Costs{})
 	want := costs(t, map[int]uint64{0: 518, 1: 300}, uuidA, uuidB)
 	want.Names = abi.MakeNVMLPIDs(77, true)
-	if err := first.OfferCosts(want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.OfferCosts(want))
 	has(launch("second"), want)
 	// The ended job of the same name is removed when this one is created.
 	has(launch("second"), want)
@@ -164,20 +154,12 @@ func TestCostsAreInherited(t *testing.T) {
 	// A region that all users may write is not trusted, and a damaged one is skipped.
 	for _, name := range []string{"first", "second"} {
 		path, err := job.RegionPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.Chmod(path, 0o666))
 	}
 	path, err := job.MakeFolder("rubbish")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("rubbish"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(path, []byte("rubbish"), 0o600))
 	has(launch("third"), region.Costs{})
 }
 
@@ -201,26 +183,24 @@ func TestEarlierCostsAreBounded(t *testing.T) {
 	t.Setenv(job.EnvFolder, t.TempDir())
 	for i := range maxCostRegions + 2 {
 		path, err := job.MakeFolder("job" + string(rune('a'+i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r, err := region.Open(path, region.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.OfferCosts(costs(t, map[int]uint64{0: uint64(i + 1)}, uuidA)); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, r.OfferCosts(costs(t, map[int]uint64{0: uint64(i + 1)}, uuidA)))
+		must(t, r.Close())
 		at := time.Unix(int64(1000+i), 0)
-		if err := os.Chtimes(path, at, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(path, at, at))
 	}
 	got := earlierCosts()
 	if len(got) != maxCostRegions || got[0] != costs(t, map[int]uint64{0: maxCostRegions + 2}, uuidA) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -12,9 +12,7 @@ func TestLoaderOf(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o755))
 		return path
 	}
 	shell := loaderOf("/bin/sh")
@@ -42,9 +40,7 @@ func TestMuslProgram(t *testing.T) {
 	}
 	dir := t.TempDir()
 	source, program, script := filepath.Join(dir, "a.c"), filepath.Join(dir, "a"), filepath.Join(dir, "script")
-	if err := errors.Join(os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600), os.WriteFile(script, []byte("#!"+program+"\n"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600), os.WriteFile(script, []byte("#!"+program+"\n"), 0o755)))
 	if out, err := exec.Command(compiler, "-o", program, source).CombinedOutput(); err != nil {
 		t.Skipf("musl-gcc does not work: %v %s", err, out)
 	}

@@ -19,91 +19,72 @@ func hasMIG(d *gpu.Driver) bool {
 	return slices.ContainsFunc(d.Devices, func(dev gpu.Device) bool { return dev.MIG })
 }
 
-// limits returns the job's limits, checked against the devices that there are. missing
-// is why there is no driver.
-func (p Plan) limits(driver *gpu.Driver, missing error) (region.Limits, error) {
+// limits returns the job's limits, checked against the devices that there are. Where those are not known
+// here, they are limits on every device number. missing is why there is no driver.
+func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err error) {
 	for i := range limit.MaxDevices {
 		size, _ := p.Settings.Memory.For(i).Of(0) // nothing of what is a share
 		if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
-			return region.Limits{}, err
+			return out, err
 		}
 	}
-	if driver != nil && !hasMIG(driver) {
-		return p.limitsOf(driver)
-	}
-	if driver != nil && p.standing {
-		// The processes resolve a share of a MIG device, from their environment. A standing job
-		// does not know which program starts them.
-		return p.uncheckedLimits(nil)
-	}
-	out, err := p.uncheckedLimits(driver)
-	switch {
-	case driver != nil:
-	case err != nil:
-		return out, fmt.Errorf("%w\n%w", missing, err)
-	case p.Settings.Memory.IsSet():
-		p.Warn(fmt.Sprintf("%v; continuing, with limits that are not checked against a device", missing))
-	default:
-		p.Warn(fmt.Sprintf("%v; continuing", missing))
-	}
-	return out, err
-}
-
-// limitsOf returns the limits on the driver's devices.
-func (p Plan) limitsOf(driver *gpu.Driver) (out region.Limits, err error) {
-	totals := driver.Totals()
-	const use = "a device that nvidia-smi -L lists"
-	if err := p.Settings.Memory.CheckDevices(len(totals)); err != nil {
-		return out, p.memoryError(fmt.Errorf("memory limit %w", err), use)
-	}
-	for source, set := range map[string]limit.Set[limit.Compute]{p.Sources.Compute: p.Settings.Compute, p.Sources.ComputeMax: p.Settings.ComputeMax} {
-		if err := set.CheckDevices(len(totals)); err != nil {
-			return out, &limit.InputError{Source: source, Value: set.String(), Err: fmt.Errorf("compute limit %w", err), Use: use}
+	known := driver != nil && !hasMIG(driver)
+	totals := make([]limit.Size, limit.MaxDevices)
+	if known {
+		totals = driver.Totals()
+		if err := p.checkDevices(len(totals)); err != nil {
+			return out, err
 		}
 	}
 	out.Round = uint64(p.Settings.Round)
 	for i, total := range totals {
+		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)
 		size, err := memory.Of(total)
-		if err != nil {
-			return out, p.memoryError(fmt.Errorf("memory limit of device %d: %w", i, err), use)
-		}
-		if size > total {
+		switch {
+		case known && err != nil:
+			return out, p.memoryError(fmt.Errorf("memory limit of device %d: %w", i, err), useListed)
+		case known && size > total:
 			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, total), fmt.Sprintf("at most %s, or a percentage", total.Exact()))
+		case errors.Is(err, limit.ErrNoMemory) && driver != nil && !p.standing:
+			// The processes resolve a share of a MIG device, from their environment (environ.go). A
+			// standing job does not know which program starts them.
+			continue
+		case err != nil:
+			err = p.memoryError(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
+			if driver == nil {
+				err = fmt.Errorf("%w\n%w", missing, err)
+			}
+			return out, err
+		case size > 0:
+			out.Memory[i] = abi.MakeLimit(uint64(size))
+		case memory.IsSet():
+			out.Memory[i] = abi.Unlimited
 		}
-		out.Memory[i] = packMemory(memory, size)
-		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
+	}
+	if driver == nil {
+		unchecked := ""
+		if p.Settings.Memory.IsSet() {
+			unchecked = ", with limits that are not checked against a device"
+		}
+		p.Warn(fmt.Sprintf("%v; continuing%s", missing, unchecked))
 	}
 	return out, nil
 }
 
-// uncheckedLimits returns the limits on every device number, for devices that are not known here.
-func (p Plan) uncheckedLimits(driver *gpu.Driver) (out region.Limits, err error) {
-	out.Round = uint64(p.Settings.Round)
-	for i := range out.Memory {
-		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
-		memory := p.Settings.Memory.For(i)
-		size, err := memory.Of(0)
-		if errors.Is(err, limit.ErrNoMemory) && driver != nil {
-			continue // the processes resolve it, see environ.go
-		}
-		if err != nil {
-			return out, p.memoryError(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
-		}
-		out.Memory[i] = packMemory(memory, size)
-	}
-	return out, nil
-}
+const useListed = "a device that nvidia-smi -L lists"
 
-// packMemory returns a memory limit as a region has it.
-func packMemory(memory limit.Memory, size limit.Size) abi.Limit {
-	switch {
-	case !memory.IsSet():
-		return 0
-	case size == 0:
-		return abi.Unlimited
+// checkDevices returns an error for limits on devices that are not there.
+func (p Plan) checkDevices(n int) error {
+	if err := p.Settings.Memory.CheckDevices(n); err != nil {
+		return p.memoryError(fmt.Errorf("memory limit %w", err), useListed)
 	}
-	return abi.MakeLimit(uint64(size))
+	for source, set := range map[string]limit.Set[limit.Compute]{p.Sources.Compute: p.Settings.Compute, p.Sources.ComputeMax: p.Settings.ComputeMax} {
+		if err := set.CheckDevices(n); err != nil {
+			return &limit.InputError{Source: source, Value: set.String(), Err: fmt.Errorf("compute limit %w", err), Use: useListed}
+		}
+	}
+	return nil
 }
 
 // memoryError is an error in the memory limits, which names where they came from.

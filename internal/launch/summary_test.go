@@ -15,17 +15,11 @@ func newRecorder(t *testing.T, name string) *recorder {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "region")
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	slot, err := r.Claim(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, slot.Charge(0, abi.Data, 1<<20))
 	rec := startRecorder(path)
 	close(rec.quit)
 	<-rec.done

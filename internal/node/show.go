@@ -3,9 +3,11 @@ package node
 import (
 	"fmt"
 	"iter"
+	"strings"
 	"syscall"
 	"time"
 
+	"ration/internal/humanfmt"
 	"ration/machine"
 )
 
@@ -121,4 +123,33 @@ func agoText(d time.Duration) string {
 		return fmt.Sprintf("%dh", d/time.Hour)
 	}
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// ShortTime renders nanoseconds for a column.
+func ShortTime(ns uint64) string {
+	return strings.ReplaceAll(humanfmt.Span(time.Duration(ns)), " ", "")
+}
+
+// SliceText renders the time slice of a process for a column, or that its share is not enforced. It is
+// empty where the process has neither.
+func SliceText(c *machine.ProcessCompute) string {
+	switch {
+	case c == nil:
+		return ""
+	case c.State != machine.Kept:
+		return c.State
+	}
+	return ShortTime(c.Slice * uint64(time.Microsecond))
+}
+
+// TimeText renders a share of a device's time for a column: ~ marks one that is not exact, and it is empty
+// where that is not known.
+func TimeText(t *machine.Time) string {
+	switch {
+	case t == nil:
+		return ""
+	case t.About:
+		return fmt.Sprintf("~%.0f%%", t.Percent)
+	}
+	return fmt.Sprintf("%.0f%%", t.Percent)
 }

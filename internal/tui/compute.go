@@ -1,12 +1,10 @@
 package tui
 
 import (
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"ration/internal/humanfmt"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -33,33 +31,8 @@ func anyHolding(j *machine.Job, is func(p machine.Process, h machine.Holding) bo
 	})
 }
 
-// sliceText renders a process's time slice, or that its share is not enforced.
-func sliceText(c *machine.ProcessCompute) string {
-	if c.State != machine.Kept {
-		return c.State
-	}
-	return shortTime(c.Slice * uint64(time.Microsecond))
-}
-
-// timeText renders how much of a device's time a process had lately.
-func (m *Model) timeText(t *machine.Time) string {
-	if t == nil {
-		return ""
-	}
-	about := ""
-	if t.About {
-		about = m.theme.about
-	}
-	return fmt.Sprintf("%s%.0f%%", about, t.Percent)
-}
-
-// shortTime renders nanoseconds for a column.
-func shortTime(ns uint64) string {
-	return strings.ReplaceAll(humanfmt.Span(time.Duration(ns)), " ", "")
-}
-
 // jobTime renders how much of a device's time the processes of a job had lately, together.
-func (m *Model) jobTime(j *machine.Job, device int) string {
+func jobTime(j *machine.Job, device int) string {
 	t := machine.Time{Percent: timeOn(j, device)}
 	if t.Percent < 0 {
 		return ""
@@ -67,5 +40,5 @@ func (m *Model) jobTime(j *machine.Job, device int) string {
 	t.About = anyHolding(j, func(_ machine.Process, h machine.Holding) bool {
 		return h.Device == device && h.Time != nil && h.Time.About
 	})
-	return m.timeText(&t)
+	return node.TimeText(&t)
 }

@@ -153,5 +153,5 @@ func (d *details) sparkLine(m *Model, name string, value func(point) float64, po
 	label := "  " + termtext.PadRight(name, 8)
 	width := max(1, m.width-len(label)-termtext.Width(full)-len(", last 99m ")-1)
 	span := points[len(points)-1].time.Sub(points[0].time).Round(time.Second)
-	return line{text: m.theme.faint.Render(label) + m.theme.ok.Render(m.sparkline(m.cells(points, value, width))) + " " + full + ", last " + shortTime(uint64(span))}
+	return line{text: m.theme.faint.Render(label) + m.theme.ok.Render(m.sparkline(m.cells(points, value, width))) + " " + full + ", last " + node.ShortTime(uint64(span))}
 }

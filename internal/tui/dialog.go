@@ -186,15 +186,15 @@ var signals = []struct {
 
 // signalQuestion asks whether a process is to get a signal.
 type signalQuestion struct {
-	pid     int     // of the row
-	process Process // nil until it is found
-	signal  int     // in signals
+	pid     int      // of the row
+	process *Process // nil until it is found
+	signal  int      // in signals
 }
 
 // processFound is the process of a question, or why there is none.
 type processFound struct {
 	question *signalQuestion
-	process  Process
+	process  *Process
 	err      error
 }
 
@@ -236,7 +236,7 @@ func (m *Model) askSignal(f processFound) {
 	left := m.dialog != f.question
 	switch {
 	case left && f.err == nil:
-		_ = f.process.Close()
+		_ = f.process.Handle.Close()
 	case left:
 	case f.err != nil:
 		m.dialog, m.message = nil, message{f.err.Error(), true}
@@ -260,23 +260,23 @@ func (q *signalQuestion) press(m *Model, key tea.KeyPressMsg) tea.Cmd {
 	default:
 		m.dialog = nil
 		if q.process != nil {
-			_ = q.process.Close()
+			_ = q.process.Handle.Close()
 		}
 	}
 	return nil
 }
 
 func (q *signalQuestion) send() tea.Msg {
-	defer q.process.Close()
+	defer q.process.Handle.Close()
 	s := signals[q.signal]
-	if err := q.process.Signal(s.number); err != nil {
+	if err := q.process.Handle.Signal(s.number); err != nil {
 		return signalSent{fmt.Sprintf("sending %s to %s: %v", s.name, q.subject(), err), true}
 	}
 	return signalSent{fmt.Sprintf("%s was sent to %s", s.name, q.subject()), false}
 }
 
 func (q *signalQuestion) subject() string {
-	return fmt.Sprintf("%s (pid %d) of user %s", q.process.Name(), q.process.PID(), q.process.User())
+	return fmt.Sprintf("%s (pid %d) of user %s", q.process.Name, q.process.PID, q.process.User)
 }
 
 func (q *signalQuestion) lines(m *Model) []string {

@@ -23,27 +23,25 @@ func (a *fakeActions) SetLimit(j machine.Job, arguments string) (string, error) 
 	return j.Name + ", device 0: the limit is 20 GiB now;\n  it was 10 GiB.\n", nil
 }
 
-func (a *fakeActions) Process(_ *machine.Job, p machine.Process) (Process, error) {
+func (a *fakeActions) Process(_ *machine.Job, p machine.Process) (*Process, error) {
 	if p.Name == "gone" {
 		return nil, errors.New("pid 9: it is no longer there")
 	}
-	return &fakeProcess{a, p}, nil
+	return &Process{p.HostPID, p.Name, p.User, fakeHandle{a, p.HostPID}}, nil
 }
 
-type fakeProcess struct {
+type fakeHandle struct {
 	actions *fakeActions
-	machine.Process
+	pid     int
 }
 
-func (p *fakeProcess) PID() int     { return p.HostPID }
-func (p *fakeProcess) Name() string { return p.Process.Name }
-func (p *fakeProcess) User() string { return p.Process.User }
-func (p *fakeProcess) Close() error {
-	p.actions.did = append(p.actions.did, fmt.Sprint("close ", p.HostPID))
+func (h fakeHandle) Close() error {
+	h.actions.did = append(h.actions.did, fmt.Sprint("close ", h.pid))
 	return nil
 }
-func (p *fakeProcess) Signal(s syscall.Signal) error {
-	p.actions.did = append(p.actions.did, fmt.Sprintf("signal %d to %d", s, p.HostPID))
+
+func (h fakeHandle) Signal(s syscall.Signal) error {
+	h.actions.did = append(h.actions.did, fmt.Sprintf("signal %d to %d", s, h.pid))
 	return nil
 }
 
@@ -99,7 +97,7 @@ func TestSignal(t *testing.T) {
 	m.Update(tea.KeyPressMsg{Code: 'k', Text: "k"})
 	q := m.dialog.(*signalQuestion)
 	press(t, m, "y", "esc")
-	m.Update(processFound{question: q, process: &fakeProcess{a, machine.Process{HostPID: 4711}}})
+	m.Update(processFound{question: q, process: &Process{Handle: fakeHandle{a, 4711}}})
 	if fmt.Sprint(a.did) != "[close 4711]" || m.dialog != nil {
 		t.Errorf("did %q, dialog %v", a.did, m.dialog)
 	}

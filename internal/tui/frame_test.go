@@ -66,7 +66,7 @@ func TestFrames(t *testing.T) {
 		{"columns", example(), []string{"c", "down", "space"}},
 		{"findings", wholeMachine(), []string{"f"}},
 		{"help", example(), []string{"?"}},
-		{"many", many(), []string{"down", "down", "down", "down", "down", "tab", "pgdown"}},
+		{"many", many(12, 40), []string{"down", "down", "down", "down", "down", "tab", "pgdown"}},
 		{"compute", computing(true), nil},
 		{"not-enforced", computing(false), []string{"down"}},
 		{"paused", example(), []string{"space"}},
@@ -232,12 +232,8 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll("testdata", 0o755))
+		must(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
 	want, err := os.ReadFile(path)

@@ -349,17 +349,13 @@ func TestSettings(t *testing.T) {
 	}
 	m := modelOf(example(), 80, 24)
 	press(t, m, "s", "r", "t", "m", "c", "down", "space", "esc", "/", "text:tr", "enter", "e", "tab", "s", "s")
-	if err := m.Settings.Save(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Settings.Save(path))
 	got := fmt.Sprintf("%+v", LoadSettings(path))
 	if want := "{Jobs:{Sort:bytes Reverse:true Hidden:[STATE]} Processes:{Sort:PID Reverse:false Hidden:[]} Tree:true NoMouse:true}"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	for _, text := range []string{"", "{", `{"jobs":{"sort":"colour"},"processes":7}`, "null", `{"jobs":{"sort":"\u001b[2J"}}`} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		if s := LoadSettings(path); s.Jobs.Sort != "busy" || s.Processes.Sort != "bytes" {
 			t.Errorf("%q: got %+v", text, s)
 		}
@@ -369,9 +365,7 @@ func TestSettings(t *testing.T) {
 	}
 	// A folder that others can write, or that is another user's, is not used.
 	shared := t.TempDir()
-	if err := os.Chmod(shared, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(shared, 0o777))
 	t.Setenv("XDG_CONFIG_HOME", shared)
 	if path := SettingsPath(); path != "" {
 		t.Errorf("settings in %s", path)
@@ -380,31 +374,15 @@ func TestSettings(t *testing.T) {
 		return
 	}
 	other := t.TempDir()
-	if err := os.Chown(other, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(other, 65534, 65534))
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(other, ".config"))
 	if path := SettingsPath(); path != "" {
 		t.Errorf("root's settings in %s, which is another user's", path)
 	}
 }
 
-// crowd is a machine with 200 jobs of 8 processes.
-func crowd() Sample {
-	s := Sample{Time: noon}
-	for j := range 200 {
-		job := machine.Job{Name: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j), Owner: fmt.Sprintf("user-%d", j%30), State: machine.Running,
-			Devices: []machine.Device{{Limited: true, Limit: 10 * gib, Used: uint64(j) * mib, Peak: gib}}}
-		for p := range 8 {
-			job.Processes = append(job.Processes, process(p, 1000+10*j+p, job.Owner, "worker", time.Hour, holds(0, mib, uint64(p)*mib)))
-		}
-		s.Jobs = append(s.Jobs, job)
-	}
-	return s
-}
-
 func BenchmarkUpdateAndFrame(b *testing.B) {
-	s := crowd()
+	s := many(200, 8)
 	m := modelOf(s, 120, 40)
 	for b.Loop() {
 		m.Update(s)

@@ -104,15 +104,15 @@ func press(t *testing.T, m *Model, keys ...string) {
 	}
 }
 
-// many is a sample with more jobs and processes than fit.
-func many() Sample {
+// many is a sample with more jobs, each with so many processes, than fit.
+func many(jobs, processes int) Sample {
 	s := Sample{Time: noon}
-	for j := range 12 {
+	for j := range jobs {
 		status := machine.Job{Name: fmt.Sprintf("job-%d", j), Path: fmt.Sprintf("/run/ration/job-%d/region", j), State: machine.Running}
 		for d := range 2 {
 			status.Devices = append(status.Devices, machine.Device{Device: d, Limited: true, Limit: 10 * gib, Used: uint64(j) * gib, Peak: 10 * gib})
 		}
-		for p := range 40 {
+		for p := range processes {
 			status.Processes = append(status.Processes, process(p, 1000*j+p, "dev", fmt.Sprintf("worker-%d", p), time.Duration(p)*time.Minute, holds(0, 0, uint64(p)*mib)))
 		}
 		s.Jobs = append(s.Jobs, status)
@@ -150,4 +150,12 @@ func computing(enforced bool) Sample {
 		serve.Processes[0].Holdings[0].Compute = &machine.ProcessCompute{State: machine.NotEnforced, Reason: "the driver refused the time slice"}
 	}
 	return s
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -26,14 +26,14 @@ type glyphs struct {
 	rule, ellipsis            string
 	down, up                  string // sort orders, and directions in which there is more
 	arrows, sides, dot, times string
-	atMost, about             string // of a share of time: a cap, and a figure that is not exact
+	atMost                    string // of a share of time: a cap
 }
 
 var (
 	unicodeGlyphs = glyphs{bar: termtext.Blocks, limit: "┃", peak: "│",
-		cursor: "▸", otherCursor: "▹", spark: strings.Split("▁▂▃▄▅▆▇█", ""), branch: "└ ", edit: "█", degree: "°", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", sides: "←→", dot: "·", times: "×", atMost: "≤", about: "~"}
+		cursor: "▸", otherCursor: "▹", spark: strings.Split("▁▂▃▄▅▆▇█", ""), branch: "└ ", edit: "█", degree: "°", rule: "─", ellipsis: "…", down: "▼", up: "▲", arrows: "↑↓", sides: "←→", dot: "·", times: "×", atMost: "≤"}
 	asciiGlyphs = glyphs{bar: termtext.ASCII, limit: "|", peak: ":",
-		cursor: ">", otherCursor: "*", spark: strings.Split("_.:-=+*#", ""), branch: "\\ ", edit: "_", degree: "", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", sides: "left/right", dot: "-", times: "x", atMost: "<=", about: "~"}
+		cursor: ">", otherCursor: "*", spark: strings.Split("_.:-=+*#", ""), branch: "\\ ", edit: "_", degree: "", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", sides: "left/right", dot: "-", times: "x", atMost: "<="}
 )
 
 // styles are the styles of a frame. Colours are the terminal's own sixteen, which its

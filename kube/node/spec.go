@@ -9,7 +9,6 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"ration/internal/cdi"
 	"ration/internal/launch"
 	"ration/internal/safepath"
 	"ration/kube/claim"
@@ -106,7 +105,7 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 			return out, err
 		}
 		for _, m := range s.Mappings {
-			edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: m.From, ContainerPath: m.To, Options: cdi.Options(m)})
+			edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: m.From, ContainerPath: m.To, Options: m.Options()})
 		}
 		out.Devices = append(out.Devices, specs.Device{Name: deviceName(p, i), ContainerEdits: edits})
 	}
