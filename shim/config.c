@@ -314,7 +314,7 @@ static bool config_find_users_job(struct config *c, bool quiet)
 	}
 	if (!quiet) {
 		log_set_job(c->path);
-		log_error("this machine's policy has every user in a job, and there is none for this one: %s", why);
+		log_error("this machine's policy gives every user a job, and yours could not be made: %s", why);
 	}
 	return false;
 }

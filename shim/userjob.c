@@ -166,13 +166,13 @@ static bool userjob_ask(char *why, size_t size)
 	unsigned low = region_take_low_fds();
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	region_free_low_fds(low);
-	snprintf(why, size, "ration-policy.service, which makes it, does not run (an administrator starts it)");
+	snprintf(why, size, "ration-policy.service does not run (an administrator starts it)");
 	if (fd < 0)
 		return false;
 	int n = snprintf(request, sizeof request, "%lu\n", userjob_uid());
 	bool sent = userjob_connect(fd) && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
 	if (sent && !userjob_receive(fd, answer, sizeof answer))
-		snprintf(why, size, "ration-policy.service, which makes it, did not answer");
+		snprintf(why, size, "ration-policy.service did not answer");
 	else if (sent)
 		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
 	close(fd);
@@ -184,7 +184,12 @@ enum userjob userjob_find(char *folder, size_t size, char *why, size_t why_size)
 	char region[64], line[sizeof USERJOB_OPEN_LINE];
 	userjob_path(folder, size, "");
 	userjob_path(region, sizeof region, "/created"); /* the last file that is made */
-	if (userjob_exists(region) || (userjob_ask(why, why_size) && userjob_exists(region)))
+	if (userjob_exists(region))
 		return USERJOB_FOUND;
+	if (userjob_ask(why, why_size)) {
+		if (userjob_exists(region))
+			return USERJOB_FOUND;
+		snprintf(why, why_size, "it was made, and removed again at once (try again)");
+	}
 	return userjob_read(USERJOB_IN_FORCE, line, sizeof line) && !strcmp(line, USERJOB_OPEN_LINE) ? USERJOB_OPEN : USERJOB_MISSING;
 }

@@ -1,14 +1,14 @@
-// Package policy gives every user of a machine a ration, whatever they start, by a file of the
-// operator's: /etc/ration/config.toml. docs/shared-server.md is for operators, and
-// docs/adr/0013-one-job-for-each-user.md says why it is as it is.
+// Package policy gives every user of a machine a ration, by a file that the operator writes. It holds for
+// every program of a user. docs/shared-server.md is for operators, and
+// docs/adr/0013-one-job-for-each-user.md gives the reasons.
 //
 //	/etc/ration/config.toml        what the operator writes
-//	/etc/ration/in-force.toml      what is in force: a copy of the last file that was right
+//	/etc/ration/in-force.toml      the policy in force: a copy of the last valid file
 //	/etc/ld.so.preload             names the library, for every program
 //	/run/ration/user-UID           the job of a user; a standing job of root's (package launch)
-//	/run/ration/policy.sock        makes the job of a user who has none yet (Keep)
+//	/run/ration/policy.sock        where the service makes the job of a user without one (Keep)
 //
-// The library decides by these paths, and by the kernel's word for who the user is: shim/userjob.c.
+// The library decides by these paths and by the UID that the kernel has for the process: shim/userjob.c.
 package policy
 
 import (
@@ -35,23 +35,23 @@ const (
 	InForceFile = launch.InForceFile
 )
 
-// What becomes of a user for whom there is no job, and none can be made.
+// How programs of a user start for whom no job can be made.
 const (
 	MissingClosed = "closed" // CUDA is refused
 	MissingOpen   = "open"   // nothing is limited
 )
 
-// Rule is what a user, a group or everybody else has.
+// Rule is the ration of a user, of each user of a group, or of everybody else.
 type Rule struct {
 	Source  string // users.anna, groups.students or everybody
 	Exempt  bool   // no job, no limit
 	Default limit.Limits
-	Largest limit.Limits // up to which the user may ask for more; what is not set in it is Default's
+	Largest limit.Limits // the most that the user may ask for; as Default where the file sets none
 
-	line int // where it begins: of two groups the first counts
+	line int // of its beginning: the first of a user's groups counts
 }
 
-// Policy is a configuration that is right.
+// Policy is a valid configuration.
 type Policy struct {
 	Overbook  bool   // rations may add up to more than a device has
 	Missing   string // MissingClosed or MissingOpen
@@ -61,14 +61,14 @@ type Policy struct {
 	Text      []byte // as it was read
 }
 
-// Problem is something wrong in the file.
+// Problem is an error in the file.
 type Problem struct {
 	Line   int    `json:"line"`
 	Column int    `json:"column"`
 	Text   string `json:"text"`
 }
 
-// ConfigError is a file that is wrong, with all that is known to be.
+// ConfigError has all problems of a file.
 type ConfigError struct {
 	File     string
 	Problems []Problem
@@ -92,11 +92,9 @@ type rationText struct {
 }
 
 type ruleText struct {
-	Memory     *string     `toml:"memory"`
-	Compute    *string     `toml:"compute"`
-	ComputeMax *string     `toml:"compute_max"`
-	Exempt     bool        `toml:"exempt"`
-	Largest    *rationText `toml:"largest"`
+	rationText
+	Exempt  bool        `toml:"exempt"`
+	Largest *rationText `toml:"largest"`
 }
 
 type configText struct {
@@ -119,16 +117,16 @@ func Read(file string) (*Policy, error) {
 	return Parse(file, text)
 }
 
-// maxConfig bounds a file, by far.
+// maxConfig is the size of the largest file, in bytes.
 const maxConfig = 1 << 20
 
-// Parse checks a file's text as a whole. file is for messages. Whether users and groups are there
-// is not asked: CheckNames does.
+// Parse checks a file's text, all of it even after a problem. file is for messages. It does not look up
+// users and groups: CheckNames does.
 func Parse(file string, text []byte) (*Policy, error) {
-	r := &reader{file: file, at: map[string]unstable.Position{}}
 	if len(text) > maxConfig {
 		return nil, fmt.Errorf("%s: %d bytes (a policy has at most %d)", file, len(text), maxConfig)
 	}
+	r := &reader{file: file}
 	var c configText
 	decoder := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil {
@@ -136,9 +134,9 @@ func Parse(file string, text []byte) (*Policy, error) {
 		if r.decodeError(err); !errors.As(err, &unknown) {
 			return nil, r.err()
 		}
-		// All else has been decoded: what is wrong there is told as well.
+		// The known keys have been decoded, and are checked as well.
 	}
-	r.locate(text)
+	r = newReader(file, text, r.problems...)
 	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: text}
 	if c.Missing != nil {
 		if p.Missing = *c.Missing; p.Missing != MissingClosed && p.Missing != MissingOpen {
@@ -152,7 +150,7 @@ func Parse(file string, text []byte) (*Policy, error) {
 		p.Groups[name] = r.rule("groups", name, rule, p.Overbook)
 	}
 	if c.Everybody == nil {
-		r.problems = append(r.problems, Problem{1, 1, "no [everybody]: it says what users have whom no other rule names (memory = \"8g\", or exempt = true for none)"})
+		r.problem("", "no [everybody]: it is for the users that no other rule names (memory = \"8g\", or exempt = true for no limit)")
 	} else {
 		p.Everybody = r.rule("", "everybody", c.Everybody, p.Overbook)
 	}
@@ -164,11 +162,18 @@ func Parse(file string, text []byte) (*Policy, error) {
 	return p, r.err()
 }
 
-// reader collects what is wrong.
+// reader collects the problems of a file.
 type reader struct {
 	file     string
-	at       map[string]unstable.Position // of keys, by their path
+	at       map[string]unstable.Position // of keys, by their path: names with a zero byte between them
 	problems []Problem
+}
+
+// newReader returns a reader that knows where the keys of a file are.
+func newReader(file string, text []byte, problems ...Problem) *reader {
+	r := &reader{file, map[string]unstable.Position{}, problems}
+	r.locate(text)
+	return r
 }
 
 func (r *reader) err() error {
@@ -186,18 +191,15 @@ func (r *reader) problem(path, format string, args ...any) {
 	r.problems = append(r.problems, Problem{at.Line, at.Column, fmt.Sprintf(format, args...)})
 }
 
-// position returns where a key is, or the one that it is in.
+// position returns where a key is, or the nearest key around it.
 func (r *reader) position(path string) unstable.Position {
-	for {
+	for path != "" {
 		if at, is := r.at[path]; is {
 			return at
 		}
-		cut := strings.LastIndexByte(path, '\x00')
-		if cut < 0 {
-			return unstable.Position{Line: 1, Column: 1}
-		}
-		path = path[:cut]
+		path = path[:max(strings.LastIndexByte(path, '\x00'), 0)]
 	}
+	return unstable.Position{Line: 1, Column: 1}
 }
 
 func (r *reader) decodeError(err error) {
@@ -218,7 +220,7 @@ func (r *reader) decodeError(err error) {
 	}
 }
 
-// locate finds where each key is. The text has been decoded without an error.
+// locate finds where each key is. The text is valid TOML.
 func (r *reader) locate(text []byte) {
 	var p unstable.Parser
 	p.Reset(text)
@@ -263,11 +265,10 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 		path, source = kind+"\x00"+name, kind+"."+name
 	}
 	out := &Rule{Source: source, Exempt: t.Exempt, line: r.position(path).Line}
-	out.Default = r.ration(path, rationText{t.Memory, t.Compute, t.ComputeMax})
+	out.Default = r.ration(path, t.rationText)
 	out.Largest = out.Default
-	set := t.Memory != nil || t.Compute != nil || t.ComputeMax != nil || t.Largest != nil
 	switch {
-	case t.Exempt && set:
+	case t.Exempt && (t.rationText != rationText{} || t.Largest != nil):
 		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
 	case t.Exempt:
 	case t.Memory == nil:
@@ -277,24 +278,9 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	}
 	if t.Largest != nil {
 		inside := path + "\x00largest"
-		largest := r.ration(inside, *t.Largest)
-		if t.Largest.Memory != nil {
-			out.Largest.Memory = largest.Memory
-			if moreMemory(out.Default.Memory, largest.Memory) {
-				r.problem(inside+"\x00memory", "%s: the largest memory, %s, is less than what the user has, %s", source, largest.Memory, out.Default.Memory)
-			}
-		}
-		if t.Largest.Compute != nil {
-			out.Largest.Compute = largest.Compute
-			if moreCompute(out.Default.Compute, largest.Compute, false) {
-				r.problem(inside+"\x00compute", "%s: the largest share, %s, is less than what the user has, %s", source, largest.Compute, out.Default.Compute)
-			}
-		}
-		if t.Largest.ComputeMax != nil {
-			out.Largest.ComputeMax = largest.ComputeMax
-			if moreCompute(out.Default.ComputeMax, largest.ComputeMax, true) {
-				r.problem(inside+"\x00compute_max", "%s: the largest cap, %s, is less than what the user has, %s", source, largest.ComputeMax, out.Default.ComputeMax)
-			}
+		out.Largest = r.ration(inside, *t.Largest).Or(out.Default)
+		for _, e := range excesses(out.Default, out.Largest, nil) {
+			r.problem(inside+"\x00"+e.key, "%s: the largest %s, %s, is less than what the user has, %s", source, e.name, e.most, e.has)
 		}
 	}
 	return out
@@ -349,14 +335,29 @@ func unlimited(m limit.Set[limit.Memory]) bool {
 	return false
 }
 
-// typicalTotal is what shares are compared with sizes by where the device is not known.
+// excess is a part of a ration that is more than allowed.
+type excess struct{ key, name, has, most string }
+
+// excesses compares a ration with the most that is allowed. totals are the sizes of the devices, as far
+// as they are known.
+func excesses(has, most limit.Limits, totals []limit.Size) (out []excess) {
+	if moreMemory(has.Memory, most.Memory, totals) {
+		out = append(out, excess{"memory", "memory", has.Memory.String(), most.Memory.String()})
+	}
+	if moreCompute(has.Compute, most.Compute, false) {
+		out = append(out, excess{"compute", "share", has.Compute.String(), most.Compute.String()})
+	}
+	if moreCompute(has.ComputeMax, most.ComputeMax, true) {
+		out = append(out, excess{"compute_max", "cap", has.ComputeMax.String(), most.ComputeMax.String()})
+	}
+	return out
+}
+
+// typicalTotal stands for the memory of an unknown device when a percentage is compared with a size.
 const typicalTotal = limit.Size(80) << 30
 
-// moreMemory reports whether a is more than b on a device. Nothing is no limit.
-func moreMemory(a, b limit.Set[limit.Memory]) bool { return moreMemoryOf(a, b, nil) }
-
-// moreMemoryOf is moreMemory with the sizes of the devices, as far as they are known.
-func moreMemoryOf(a, b limit.Set[limit.Memory], totals []limit.Size) bool {
+// moreMemory reports whether a is more than b on any device. An unset limit is no limit.
+func moreMemory(a, b limit.Set[limit.Memory], totals []limit.Size) bool {
 	for d := range limit.MaxDevices {
 		total := typicalTotal
 		if d < len(totals) {
@@ -371,7 +372,7 @@ func moreMemoryOf(a, b limit.Set[limit.Memory], totals []limit.Size) bool {
 	return false
 }
 
-// moreCompute reports whether a is more than b on a device. Nothing is no share, or no cap.
+// moreCompute reports whether a is more than b on any device. Unset is no share, or with caps no cap.
 func moreCompute(a, b limit.Set[limit.Compute], caps bool) bool {
 	for d := range limit.MaxDevices {
 		x, y := a.For(d).Percent(), b.For(d).Percent()
@@ -387,24 +388,24 @@ func planFor(ration limit.Limits, warn func(string)) launch.Plan {
 	return launch.Plan{Settings: limit.Settings{Limits: ration}, Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "compute_max"}, Warn: warn}
 }
 
-// CheckNames returns what is wrong with the names of users and groups: those that this machine
-// does not know.
+// CheckNames returns an error for users and groups that this machine does not know.
 func (p *Policy) CheckNames(file string) error {
-	r := &reader{file: file, at: map[string]unstable.Position{}}
-	r.locate(p.Text)
-	for name := range p.Users {
-		if _, err := names.uid(name); errors.Is(err, proc.ErrNoUser) {
-			r.problem("users\x00"+name, "users.%s: no such user on this machine", name)
-		} else if err != nil {
-			r.problem("users\x00"+name, "users.%s: %v", name, err)
+	r := newReader(file, p.Text)
+	check := func(kind, name string, err error) {
+		if errors.Is(err, proc.ErrNoUser) || errors.Is(err, errNoGroup) {
+			err = fmt.Errorf("no such %s on this machine", strings.TrimSuffix(kind, "s"))
+		}
+		if err != nil {
+			r.problem(kind+"\x00"+name, "%s.%s: %v", kind, name, err)
 		}
 	}
+	for name := range p.Users {
+		_, err := names.uid(name)
+		check("users", name, err)
+	}
 	for name := range p.Groups {
-		if _, err := names.gid(name); errors.Is(err, errNoGroup) {
-			r.problem("groups\x00"+name, "groups.%s: no such group on this machine", name)
-		} else if err != nil {
-			r.problem("groups\x00"+name, "groups.%s: %v", name, err)
-		}
+		_, err := names.gid(name)
+		check("groups", name, err)
 	}
 	return r.err()
 }

@@ -11,12 +11,13 @@ import (
 	"syscall"
 
 	"ration/internal/job"
+	"ration/internal/safepath"
 )
 
-// ErrDisabled is returned where no policy is in force.
+// ErrDisabled is returned if no policy is in force.
 var ErrDisabled = errors.New("no policy is in force")
 
-// firstLine begins the file that says what is in force: the library reads it (shim/userjob.c).
+// firstLine is the first line of InForceFile, which the library reads (shim/userjob.c).
 func (p *Policy) firstLine() string { return "# missing: " + p.Missing + "\n" }
 
 // InForce returns the policy that is in force, or ErrDisabled.
@@ -32,7 +33,7 @@ func InForce() (*Policy, error) {
 	return Parse(InForceFile, []byte(rest))
 }
 
-// Check reads a file and checks it for this machine: all that Enable and Apply refuse.
+// Check reads a file and checks it for this machine.
 func Check(file string) (*Policy, error) {
 	p, err := Read(file)
 	if err != nil {
@@ -41,10 +42,10 @@ func Check(file string) (*Policy, error) {
 	if err := p.CheckNames(file); err != nil {
 		return nil, err
 	}
-	return p, p.CheckRoom(file)
+	return p, p.checkCapacity(file)
 }
 
-// Trusted returns an error for a file that others than root can write: they would ration users.
+// Trusted returns an error for a file that users other than root can write.
 func Trusted(file string) error {
 	for _, path := range []string{filepath.Dir(file), file} {
 		st, err := os.Stat(path)
@@ -58,20 +59,21 @@ func Trusted(file string) error {
 	return nil
 }
 
-// Result is what was done for users.
+// Result is how a policy was applied.
 type Result struct {
-	Users  []int  // who have what the policy says
-	Failed []Fail // who have not
+	Users  []int // have the ration of their rule
+	Failed []Fail
 }
 
-// Fail is a user for whom the policy could not be applied, and why.
+// Fail is a user whose ration could not be made or changed.
 type Fail struct {
 	UID int
 	Err error
 }
 
-// apply gives all users whom the file names, and those who have a job already, what the policy
-// says; and users in more, and the agent's. Others have theirs made when they first need it (Keep). The lock is held.
+// apply makes or changes the jobs of the users that the file names, that have a job, or that are in more,
+// and exempts the agent's user. The service makes the jobs of other users when they first need one
+// (Keep). The caller has the lock of lockJobs.
 func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	r, err := p.open(warn)
 	if err != nil {
@@ -80,7 +82,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	defer r.close()
 	todo := append(Users(), more...)
 	if uid, is := agentUser(); is {
-		todo = append(todo, uid) // an agent may start where no keeper runs
+		todo = append(todo, uid) // it may need the exemption before the service runs
 	}
 	for name := range p.Users {
 		if uid, err := names.uid(name); err == nil {
@@ -91,7 +93,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	}
 	todo = sortedUsers(todo)
 	var out Result
-	for try := range 2 { // one may need the room that a later one gives up
+	for try := range 2 { // a user may need what a later one gives back
 		out.Failed = nil
 		var again []int
 		for _, uid := range todo {
@@ -115,15 +117,15 @@ func sortedUsers(uids []int) []int {
 	return slices.DeleteFunc(slices.Compact(uids), func(uid int) bool { return uid == 0 })
 }
 
-// putInForce makes this the policy that is in force, in one step.
+// putInForce replaces the policy in force.
 func (p *Policy) putInForce() error {
 	if err := os.MkdirAll(Folder, 0o755); err != nil {
 		return fmt.Errorf("making %s: %w", Folder, err)
 	}
-	return errors.Join(replace(InForceFile, append([]byte(p.firstLine()), p.Text...)), os.Chmod(InForceFile, 0o644))
+	return safepath.Replace(InForceFile, append([]byte(p.firstLine()), p.Text...), 0o644)
 }
 
-// Enable puts a policy in force. On an error nothing more is preloaded than before.
+// Enable puts a policy in force. After an error, programs preload what they did before.
 func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 	lock, err := lockJobs()
 	if err != nil {
@@ -133,8 +135,8 @@ func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 	return p.enable(more, warn)
 }
 
-// Apply puts a policy in the place of the one that is in force, and changes the limits of jobs
-// that run. The library becomes this program's.
+// Apply replaces the policy in force, changes the limits of running jobs, and installs the library of
+// this program.
 func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
 	lock, err := lockJobs()
 	if err != nil {
@@ -147,8 +149,8 @@ func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
 	return p.enable(more, warn)
 }
 
-// enable is Enable with the lock held: a Disable at the same time would remove the library, and
-// the list of preloads would name one that is not there.
+// enable is Enable by a caller that has the lock of lockJobs. Without it, a Disable at the same time could
+// remove the library while /etc/ld.so.preload names it.
 func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 	if err := installLibrary(); err != nil {
 		return Result{}, err
@@ -163,7 +165,7 @@ func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 	return out, err
 }
 
-// checkInForce returns ErrDisabled where no policy is in force. With the lock held none ends.
+// checkInForce returns ErrDisabled if no policy is in force. While the caller has the lock, that stays so.
 func checkInForce() error {
 	if _, err := os.Lstat(InForceFile); err != nil {
 		return fmt.Errorf("%w (ration policy enable puts one in force)", ErrDisabled)
@@ -171,8 +173,8 @@ func checkInForce() error {
 	return nil
 }
 
-// Disable ends the policy. Programs that run stay in their jobs until they end; those that start
-// are in none. It returns the users whose jobs are left, as they have processes.
+// Disable ends the policy. Running programs stay in their jobs, and new ones are in none. It returns the
+// users whose jobs still have processes.
 func Disable() (left []int, err error) {
 	lock, err := lockJobs()
 	if err != nil {

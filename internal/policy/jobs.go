@@ -21,24 +21,24 @@ import (
 )
 
 var (
-	// ErrNotRoot is returned to users who are not root.
+	// ErrNotRoot is returned to users other than root.
 	ErrNotRoot = errors.New("only root can do this")
-	// ErrOverbooked is returned for a ration that does not fit beside the others.
-	ErrOverbooked = errors.New("no room beside the rations of others")
-	// ErrTooMuch is returned for a ration that is more than a user may have.
+	// ErrOverbooked is returned for a ration that does not fit beside those of other users.
+	ErrOverbooked = errors.New("no room")
+	// ErrTooMuch is returned for a ration that is more than the rule's largest.
 	ErrTooMuch = errors.New("more than this user may have")
 )
 
-// rations makes and changes the jobs of users, under the lock that there is for it (lockJobs).
+// rations makes and changes the jobs of users. Its caller has the lock of lockJobs.
 type rations struct {
 	policy  *Policy
-	driver  *gpu.Driver // nil where there is none, for the reason missing
+	driver  *gpu.Driver // nil if there is none: missing says why
 	missing error
 	warn    func(string)
 }
 
-// lockJobs takes the lock under which jobs of users are made, and a policy begins, changes and ends. The
-// file is to be closed.
+// lockJobs takes the lock under which the jobs of users and the policy in force change. The caller closes
+// the file.
 func lockJobs() (*os.File, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNotRoot
@@ -62,7 +62,7 @@ func lockJobs() (*os.File, error) {
 	return lock, nil
 }
 
-// open looks for the devices. It changes nothing. The lock is held by who calls it.
+// open finds the devices. It changes nothing.
 func (p *Policy) open(warn func(string)) (*rations, error) {
 	r := &rations{policy: p, warn: warn}
 	if r.driver, r.missing = launch.KnownDevices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
@@ -81,7 +81,7 @@ func (r *rations) close() {
 func makeRunFolder() error {
 	err := os.MkdirAll(job.RootFolder, 0o755)
 	if err == nil {
-		err = os.Chmod(job.RootFolder, 0o755) // whatever the umask is, or who made it
+		err = os.Chmod(job.RootFolder, 0o755) // also with another umask, or if it was there
 	}
 	if err != nil {
 		return fmt.Errorf("making the folder of jobs: %w", err)
@@ -92,7 +92,7 @@ func makeRunFolder() error {
 // jobOf returns the job of a user, which need not exist.
 func jobOf(uid int) job.Job { return job.Job{Name: job.OfUser(uid), Path: job.OfUserPath(uid)} }
 
-// Users returns the users who have a job or a run, or are exempt, by their folders.
+// Users returns the users that have a job or a run, or are exempt, by their folders.
 func Users() (uids []int) {
 	entries, _ := os.ReadDir(job.RootFolder)
 	for _, e := range entries {
@@ -106,14 +106,13 @@ func Users() (uids []int) {
 	return slices.Compact(uids)
 }
 
-// limitsOf returns the limits that a ration is on this machine. A limit that the driver has no
-// device for is an error of the file.
+// limitsOf returns the limits of a ration on this machine's devices. It is an error if the ration names a
+// device that the machine does not have.
 func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
 	return planFor(ration, func(string) {}).Limits(r.driver, r.missing)
 }
 
-// ensure gives a user what the policy says: a job with these limits, or none. It changes the
-// limits of a job that is there.
+// ensure makes the job of a user by the policy, changes its limits, or exempts the user.
 func (r *rations) ensure(uid int) error {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
@@ -125,13 +124,19 @@ func (r *rations) ensure(uid int) error {
 	return r.give(uid, ration, rule)
 }
 
-// rationOf returns what a user has by the policy: what the user asked for, or else the rule's.
-func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error) {
-	if rule, err = r.policy.For(uid); err != nil {
-		return ration, nil, err
+// ruleOf returns the rule of a user. It is an error if the user has none.
+func (r *rations) ruleOf(uid int) (*Rule, error) {
+	rule, err := r.policy.For(uid)
+	if err == nil && rule == nil {
+		err = fmt.Errorf("user %d: root is not rationed", uid)
 	}
-	if rule == nil {
-		return ration, nil, fmt.Errorf("user %d: root is not rationed", uid)
+	return rule, err
+}
+
+// rationOf returns the ration of a user: the one that the user asked for, or the rule's.
+func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error) {
+	if rule, err = r.ruleOf(uid); err != nil {
+		return ration, nil, err
 	}
 	ration = rule.Default
 	if asked, err := readAsked(uid); err == nil && rule.allows(asked, r.totals()) == nil {
@@ -140,7 +145,7 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 	return ration, rule, nil
 }
 
-// give gives a user a job with a ration, less what the user's runs have of it.
+// give gives a user's job a ration, less the parts of the user's runs. It makes the job if needed.
 func (r *rations) give(uid int, ration limit.Limits, rule *Rule) error {
 	limits, err := r.limitsOf(ration)
 	if err != nil {
@@ -186,7 +191,7 @@ func usable(uid int) bool {
 	return reader.Created() == created
 }
 
-// create makes a job, in the place of one that cannot be used.
+// create makes a job, and removes one that cannot be used.
 func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) error {
 	if _, err := os.Lstat(folderOf(uid)); err == nil {
 		if err := job.Remove(jobOf(uid), true); err != nil && !errors.Is(err, job.ErrNoJob) {
@@ -196,7 +201,7 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) err
 	return planFor(ration, r.warn).CreateForUser(uid, limits)
 }
 
-// exempt lets a user's programs run without a job. Those that run are limited no longer.
+// exempt lets a user's programs run without a job, and takes the limits off a job that exists.
 func (r *rations) exempt(uid int) error {
 	folder := folderOf(uid)
 	err := os.Mkdir(folder, 0o755)
@@ -215,7 +220,7 @@ func (r *rations) exempt(uid int) error {
 	return nil
 }
 
-// linkExempt makes the link that says that a user is exempt, in one step.
+// linkExempt replaces the link that exempts a user, by a rename.
 func linkExempt(path string, uid int) error {
 	link := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -227,10 +232,11 @@ func linkExempt(path string, uid int) error {
 	return os.Rename(link, path)
 }
 
-// setLimits changes the limits of a user's job, each that is another.
+// setLimits changes the limits of a user's job.
 func setLimits(uid int, l region.Limits) error { return setLimitsAt(job.OfUserPath(uid), l) }
 
-// setLimitsAt changes the limits of a job of root's, by the path of its region.
+// setLimitsAt changes the limits of a user's job or run, by the path of its region. It writes those that
+// differ.
 func setLimitsAt(path string, l region.Limits) error {
 	o, err := region.OpenOperatorLimits(path)
 	if err != nil {
@@ -274,15 +280,11 @@ func (r *rations) totals() []limit.Size {
 
 // allows returns an error for a ration that is more than the rule's largest.
 func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
-	switch {
-	case rule.Exempt:
+	if rule.Exempt {
 		return fmt.Errorf("%w: %s is exempt, and has no ration", ErrTooMuch, rule.Source)
-	case moreMemoryOf(asked.Memory, rule.Largest.Memory, totals):
-		return fmt.Errorf("%w: memory %s, where %s is the largest (%s in %s)", ErrTooMuch, asked.Memory, rule.Largest.Memory, rule.Source, ConfigFile)
-	case moreCompute(asked.Compute, rule.Largest.Compute, false):
-		return fmt.Errorf("%w: a share of %s, where %s is the largest (%s in %s)", ErrTooMuch, asked.Compute, rule.Largest.Compute, rule.Source, ConfigFile)
-	case moreCompute(asked.ComputeMax, rule.Largest.ComputeMax, true):
-		return fmt.Errorf("%w: a cap of %s, where %s is the largest (%s in %s)", ErrTooMuch, asked.ComputeMax, rule.Largest.ComputeMax, rule.Source, ConfigFile)
+	}
+	for _, e := range excesses(asked, rule.Largest, totals) {
+		return fmt.Errorf("%w: %s %s, where %s is the largest (%s in %s)", ErrTooMuch, e.name, e.has, e.most, rule.Source, ConfigFile)
 	}
 	return nil
 }
@@ -290,7 +292,7 @@ func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
 // askedName is the file, in the folder of a user's job, with the ration that the user asked for.
 const askedName = "asked"
 
-// readAsked returns the ration that a user asked for, and has been given.
+// readAsked returns the ration that a user asked for and got.
 func readAsked(uid int) (limit.Limits, error) {
 	text, err := os.ReadFile(filepath.Join(folderOf(uid), askedName))
 	if err != nil {
@@ -299,14 +301,11 @@ func readAsked(uid int) (limit.Limits, error) {
 	return limit.ParseLimits(string(text))
 }
 
-// ask gives a user the ration that the user asks for; what is not set in it is the rule's.
+// ask gives a user the ration that the user asks for. A part that is not set is the rule's.
 func (r *rations) ask(uid int, asked limit.Limits) error {
-	rule, err := r.policy.For(uid)
+	rule, err := r.ruleOf(uid)
 	if err != nil {
 		return err
-	}
-	if rule == nil {
-		return fmt.Errorf("user %d: root is not rationed", uid)
 	}
 	asked = asked.Or(rule.Default)
 	if err := rule.allows(asked, r.totals()); err != nil {

@@ -27,32 +27,31 @@ import (
 	"ration/internal/safepath"
 )
 
-// ErrKept is returned where another process keeps the policy.
+// ErrKept is returned if another process keeps the policy.
 var ErrKept = errors.New("a policy is being kept already")
 
-// Socket is where the jobs of users are made on demand.
+// Socket is where users ask for their jobs.
 var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
 
 const (
 	requestTimeout = 5 * time.Second
 	maxRequest     = 512
-	maxRequests    = 64 // at once; beyond that one of each user
-	maxOfUser      = 8  // of one user
+	maxRequests    = 64 // of all users at once; a user without one may always make one
+	maxOfUser      = 8  // of one user at once
 	acceptPause    = 50 * time.Millisecond
 )
 
-// keeper keeps a policy: it applies the file when it changes, and makes jobs of users who need one.
+// keeper is the service of a policy.
 type keeper struct {
 	log *slog.Logger
 
 	mu     sync.Mutex // held while jobs are made or changed
 	policy *Policy    // in force; under mu
-
 }
 
-// Keep keeps the policy that is in force until the context ends, or the policy does: it makes the
-// job of a user who needs one, and puts the operator's file in force when it changes. Nothing of a
-// job depends on it once the job is there. ready is called when it answers.
+// Keep runs the service of the policy in force, until the context or the policy ends. It makes the job of
+// a user that needs one, and puts the operator's file in force when it changes. A job that exists does
+// not need it. Keep calls ready when it answers.
 func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	if os.Geteuid() != 0 {
 		return ErrNotRoot
@@ -76,7 +75,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	defer listener.Close()
 	k := &keeper{log: log, policy: p}
 	k.resume()
-	k.reload() // what changed while no process looked
+	k.reload() // the file may have changed before
 	go k.serve(listener)
 	ready()
 	for {
@@ -98,7 +97,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	}
 }
 
-// mayChangeConfig reports whether after an event the operator's file may be another.
+// mayChangeConfig reports whether the operator's file may have changed with an event.
 func mayChangeConfig(e inotify.Event) bool {
 	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
@@ -153,7 +152,7 @@ func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err 
 	return out, w.Close, nil
 }
 
-// reload puts the operator's file in force, if it is right. Otherwise what is in force stays.
+// reload puts the operator's file in force. If the file is not valid, the policy in force stays.
 func (k *keeper) reload() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -176,7 +175,7 @@ func (k *keeper) reload() {
 		return
 	}
 	defer lock.Close()
-	if err := checkInForce(); err != nil { // it was disabled meanwhile, and stays so
+	if err := checkInForce(); err != nil { // it was disabled meanwhile
 		k.log.Info("nothing was applied", "error", err)
 		return
 	}
@@ -205,7 +204,7 @@ func (k *keeper) serve(socket net.Listener) {
 			return
 		}
 		if err != nil {
-			k.log.Error("a request was not heard", "error", err)
+			k.log.Error("accepting a request", "error", err)
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -216,7 +215,7 @@ func (k *keeper) serve(socket net.Listener) {
 	}
 }
 
-// answer answers one request: a line with the user, and what is asked for; ok, or a sentence.
+// answer answers one request: it reads a line with the user and the request, and writes ok or an error.
 func (k *keeper) answer(c *connlimit.Conn) {
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
 	line, err := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
@@ -226,13 +225,13 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	var run *os.File
 	var created int64
 	c.User.Do(func() { run, created, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
-	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // however long it took
+	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also if the request took longer
 	switch {
 	case err != nil:
 		k.log.Warn("refused", "uid", c.UID, "error", err)
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case run != nil:
-		// Should nobody get it, the run is not in use when it is closed here.
+		// If the client does not get the file, the run is not in use after it is closed here.
 		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
 		_ = run.Close()
 	default:
@@ -240,14 +239,14 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	}
 }
 
-// handle does what a user asks for. For a run it returns the lock that says that it is in use.
+// handle does what the user peer asks for. For a run it returns the file whose lock keeps the run in use.
 func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return nil, 0, errors.New("nothing was asked for")
+		return nil, 0, errors.New("empty request")
 	}
-	// A set-uid program of root's runs for another user. Nobody else speaks for others: each job
-	// takes memory.
+	// A set-uid program of root's may ask for the user that it runs for. Other users may ask for
+	// themselves only, as each job takes memory.
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
 		return nil, 0, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
@@ -262,7 +261,7 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 	}
 	has := usable(uid)
 	if !has {
-		if err := checkKnown(uid); err != nil {
+		if err := checkSubordinate(uid); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -283,7 +282,7 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 	if name == "" {
 		return nil, 0, r.ask(uid, ration)
 	}
-	if err := checkKnown(uid); err != nil {
+	if err := checkSubordinate(uid); err != nil {
 		return nil, 0, err
 	}
 	if run, created, err = r.carve(uid, name, ration); err == nil {
@@ -293,11 +292,11 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 	return run, created, err
 }
 
-// resume ends the runs that ended while no process looked, and waits for the end of the others.
+// resume ends the runs that no process is in, and waits for the end of the others.
 func (k *keeper) resume() {
 	r, done, err := k.open()
 	if err != nil {
-		k.log.Error("runs could not be looked at", "error", err)
+		k.log.Error("reading the runs", "error", err)
 		return
 	}
 	defer done()
@@ -308,8 +307,8 @@ func (k *keeper) resume() {
 	}
 }
 
-// awaitEnd waits until no process is in a run, and gives its ration back to the user's job. It
-// takes a thread, which waits for the kernel's locks.
+// awaitEnd waits until no process is in a run, and gives its ration back to the user's job. It blocks a
+// thread, in the kernel's locks.
 func (k *keeper) awaitEnd(uid int, run job.Job) {
 	wait := func() error {
 		_, err := job.Wait(run)
@@ -326,10 +325,9 @@ func (k *keeper) awaitEnd(uid int, run job.Job) {
 	}
 }
 
-// endWhenUnused ends a run when it has waited for that, and again where a process has come in meanwhile.
-// Its user can have it wait for nothing and not be ended all the same, by a lock that comes and goes: the
-// tries take the lock of all users' jobs, so there are fewer and fewer. waited is false where it could
-// not wait.
+// endWhenUnused waits until a run is unused and ends it, and again if a process has joined it meanwhile.
+// With a lock that comes and goes the user can make every wait return at once and every end fail. Each
+// try takes the lock of all users' jobs, so the tries become rarer. waited is false if waiting failed.
 func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bool, err error) {
 	again := job.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Second}
 	for {
@@ -356,12 +354,12 @@ func (k *keeper) giveBack(uid int, run job.Job) error {
 		return err
 	}
 	if !usable(uid) || checkInForce() != nil {
-		return nil // it is made with all of its ration when it is needed, or no more
+		return nil // the job, if it is needed again, is made with the whole ration
 	}
 	return r.ensure(uid)
 }
 
-// open lets jobs of users be made and changed, by nobody else until done is called.
+// open returns what makes and changes the jobs of users. No other process or goroutine does, until done.
 func (k *keeper) open() (r *rations, done func(), err error) {
 	k.mu.Lock()
 	lock, err := lockJobs()

@@ -19,35 +19,34 @@ import (
 	"ration/internal/safepath"
 )
 
-// /etc/ld.so.preload is read by the dynamic linker for every program that starts, so what is wrong
-// in it is wrong for the whole machine. A library that is missing is harmless: the dynamic linker
-// says so on standard error, and goes on. One that crashes is not. So:
+// The dynamic linker reads /etc/ld.so.preload for every program that starts, so an error in it breaks the
+// whole machine. A missing library is harmless: the linker prints an error and goes on. A library that
+// crashes is not. So:
 //
-//   - the library is tried in a program before any other gets it;
-//   - all else that is in the file stays as it is;
-//   - no program ever finds half of a file: it is replaced by a rename. Where a mount namespace
-//     has another file mounted over it, as those of ration run --keep have, a rename would unmount
-//     that. There a line is appended, or blanked out, by one write of the file in place;
-//   - the line goes before the library goes;
-//   - what was made for it goes as well, and nothing that was there before: a list beside the library
-//     says which is which. deploy/prerm reads it, too.
+//   - the library is tried in a program first;
+//   - all other lines of the file stay as they are;
+//   - the file is replaced by a rename, so that no program reads half of it. If a mount namespace has
+//     another file mounted over it, as ration run --keep does, a rename would unmount that file. Then one
+//     write in place appends our line, or overwrites it with blanks;
+//   - the line is removed before the library;
+//   - folders and files that were made for the library are removed, and no others: madeFile lists
+//     them. deploy/prerm reads it, too.
 
-// Library is what is preloaded. Below /usr/lib, from where profiles of AppArmor and SELinux let
-// programs load libraries.
+// Library is the preloaded library. It is below /usr/lib because profiles of AppArmor and SELinux let
+// programs load libraries from there.
 const Library = launch.PolicyLibrary
 
-// madeFile lists the folders and the file that were made so that the library is preloaded, a line each,
-// the deepest first.
+// madeFile lists the folders and the file that were made for the library, one in a line, the deepest first.
 var madeFile = filepath.Join(filepath.Dir(Library), "made")
 
 // untried is where the library is until it has been tried.
 var untried = filepath.Join(filepath.Dir(Library), ".untried.so")
 
-// ErrProbe is returned for a library that programs do not run with.
+// ErrProbe is returned for a library with which programs do not run.
 var ErrProbe = errors.New("the library cannot be preloaded on this machine")
 
-// installLibrary puts the library of this program in its place, tried, by a rename: processes that
-// have the one that was there keep it.
+// installLibrary tries the library of this program, and renames it to Library. Processes that have loaded
+// the previous one keep it.
 func installLibrary() error {
 	dir, err := embedded.Ration.Unpack()
 	if err != nil {
@@ -78,8 +77,7 @@ func installLibrary() error {
 	return os.Rename(untried, Library)
 }
 
-// probe runs programs with a library preloaded. They must run, and the dynamic linker must have
-// nothing to say.
+// probe runs programs with a library preloaded. They must succeed, and the dynamic linker must print nothing.
 func probe(library string) error {
 	for _, command := range [][]string{{"/bin/true"}, {"/bin/sh", "-c", "true | cat"}} {
 		cmd := exec.Command(command[0], command[1:]...)
@@ -92,7 +90,7 @@ func probe(library string) error {
 	return nil
 }
 
-// missing returns those of the paths at which nothing is.
+// missing returns the paths that do not exist.
 func missing(paths ...string) (out []string) {
 	for _, path := range paths {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -102,19 +100,18 @@ func missing(paths ...string) (out []string) {
 	return out
 }
 
-// noteMade notes paths at which something is made for the library. They stay noted however often a
-// policy is put in force until it ends.
+// noteMade adds paths to madeFile, which keeps them until the policy ends.
 func noteMade(paths []string) error {
 	if before := readMade(); len(before) > 0 || len(paths) > 0 {
 		paths = append(slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(before, path) }), before...)
 		if err := safepath.Replace(madeFile, []byte(strings.Join(paths, "\n")+"\n"), 0o644); err != nil {
-			return fmt.Errorf("noting what is made for the library: %w", err)
+			return fmt.Errorf("writing %s: %w", madeFile, err)
 		}
 	}
 	return nil
 }
 
-// readMade returns what was made for the library, the deepest first.
+// readMade returns the paths in madeFile.
 func readMade() []string {
 	text, err := os.ReadFile(madeFile)
 	if err != nil {
@@ -123,8 +120,8 @@ func readMade() []string {
 	return strings.Fields(string(text))
 }
 
-// removeLibrary removes the library, which no line names any more, and what was made for it, unless
-// something else is in it by now.
+// removeLibrary removes the library, which no line names any more, and what was made for it, except folders
+// and a file that others use by now.
 func removeLibrary() error {
 	made := readMade()
 	for _, path := range []string{Library, untried, madeFile} {
@@ -169,7 +166,7 @@ func withoutLine(text []byte) []byte {
 	return []byte(strings.Join(slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), isLine), ""))
 }
 
-// blanked returns the text with blanks in place of our line, so that it keeps its length.
+// blanked returns the text with blanks in place of our line. It keeps its length.
 func blanked(text []byte) []byte {
 	lines := strings.SplitAfter(string(text), "\n")
 	for i, line := range lines {
@@ -182,7 +179,7 @@ func blanked(text []byte) []byte {
 
 func isLine(line string) bool { return strings.TrimSuffix(line, "\n") == Library }
 
-// preload lets programs load the library, or not.
+// preload adds our line to the file, or removes it.
 func preload(on bool) error {
 	text, err := os.ReadFile(launch.PreloadFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +215,7 @@ func preloadInPlace(text []byte, on bool) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// replace replaces a file by a rename, and keeps its mode.
+// replace replaces a file, and keeps its mode.
 func replace(path string, text []byte) error {
 	mode := fs.FileMode(0o644)
 	if st, err := os.Stat(path); err == nil {
@@ -227,14 +224,14 @@ func replace(path string, text []byte) error {
 	return safepath.Replace(path, text, mode)
 }
 
-// mountedOver reports whether a process, in whatever mount namespace, has something mounted on a
-// path. Where that cannot be known it may be so.
+// mountedOver reports whether any mount namespace has something mounted on a path, or true if it cannot be
+// found out.
 func mountedOver(path string) bool {
 	files, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	if err != nil || len(files) == 0 {
 		return true
 	}
-	seen := map[uint64]bool{} // mount namespaces that were looked at
+	seen := map[uint64]bool{} // mount namespaces
 	for _, file := range files {
 		var ns unix.Stat_t
 		if unix.Stat(filepath.Join(filepath.Dir(file), "ns/mnt"), &ns) == nil {

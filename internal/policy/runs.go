@@ -14,27 +14,23 @@ import (
 	"ration/internal/region"
 )
 
-// A run is a job of a user's beside the user's own, with a part of the user's ration: what ration
-// run --mem makes under a policy. PROTOCOL.md gives the invariant, the steps and
-// what a crash between any two of them leaves.
-//
-// All of it is done under the lock of rations.
+// A run is a second job of a user, with a part of the user's ration: ration run --mem makes one under a
+// policy. PROTOCOL.md gives the invariant, the steps and what a crash between any two of them leaves. The
+// caller of all this has the lock of lockJobs.
 
-// ErrRun is returned for a run that cannot be had.
+// ErrRun is returned for a run that cannot be made.
 var ErrRun = errors.New("no ration for this run")
 
-// How many runs there are at most: each takes memory, and the keeper a thread that waits for its
-// end.
+// Bounds on the number of runs: each takes memory, and a thread of the service that waits for its end.
 const (
 	maxRunsOfUser = 16
 	maxRuns       = 128
 )
 
-// passed marks a place between two steps. Tests end the process there.
+// passed is called between any two steps that change the limits of a run.
 var passed = func(step string) {}
 
-// OnStep has a function called between any two steps by which a run's limits change. It is for
-// tests, which end the process there.
+// OnStep replaces passed. It is for tests, which end the process there.
 func OnStep(f func(step string)) { passed = f }
 
 // runOf returns a run of a user's, which need not exist.
@@ -43,8 +39,8 @@ func runOf(uid int, name string) job.Job {
 	return job.Job{Name: full, Path: filepath.Join(job.RootFolder, full, job.RegionName)}
 }
 
-// ready returns when a run was made, and false for one that no process can be in: the keeper died
-// while it made it, or removed it.
+// ready returns when a run was made. It returns false if no process can be in the run, because the service
+// died while it made or removed it.
 func ready(run job.Job) (created int64, is bool) { return job.StandingSince(run) }
 
 // readyRuns returns the runs of a user that processes can be in, the oldest first.
@@ -81,8 +77,8 @@ func readLimits(path string) (out region.Limits, err error) {
 	return out, nil
 }
 
-// take takes the limits of a run out of left, those that are left of a ration, and returns what the
-// run can have of them: less than it has where there is not so much.
+// take subtracts the limits of a run from left, the rest of a ration, and returns them. If left has less
+// than the run, the run gets what is left.
 func take(left *region.Limits, run region.Limits) region.Limits {
 	for d := range abi.Devices {
 		if left.Memory[d].Limited() {
@@ -95,7 +91,7 @@ func take(left *region.Limits, run region.Limits) region.Limits {
 		share := uint64(abi.Percent(left.Compute[d]))
 		run.Compute[d] = min(uint64(abi.Percent(run.Compute[d])), share)
 		left.Compute[d] = share - run.Compute[d]
-		// A cap of nothing cannot be kept: one per cent is the least.
+		// One per cent is the smallest cap.
 		if most := uint64(abi.Percent(left.ComputeMax[d])); most != 0 {
 			if now := uint64(abi.Percent(run.ComputeMax[d])); now == 0 || now >= most {
 				run.ComputeMax[d] = max(most-1, 1)
@@ -106,12 +102,12 @@ func take(left *region.Limits, run region.Limits) region.Limits {
 	return run
 }
 
-// divide returns what a user's own job has of a ration: what the user's runs leave. Where they have
-// more than the ration, the youngest lose first.
+// divide returns what the user's runs leave of a ration for the user's own job. If the runs have more than
+// the ration, it lowers the limits of the youngest.
 func (r *rations) divide(uid int, ration region.Limits) (left region.Limits, err error) {
 	left = ration
 	for _, run := range job.RunsOf(uid) {
-		// What the keeper died over may have limits, and no process can be in it.
+		// The service died while it made or removed the run, which may have limits.
 		if _, is := ready(run); !is {
 			if err := r.endRun(run); err != nil {
 				return left, err
@@ -124,17 +120,16 @@ func (r *rations) divide(uid int, ration region.Limits) (left region.Limits, err
 			continue
 		}
 		if err != nil {
-			return left, fmt.Errorf("the limits of run %s: %w", run.Name, err)
+			return left, fmt.Errorf("reading the limits of run %s: %w", run.Name, err)
 		}
-		may := take(&left, has)
-		if err := setLimitsAt(run.Path, may); err != nil {
+		if err := setLimitsAt(run.Path, take(&left, has)); err != nil {
 			return left, err
 		}
 	}
 	return left, nil
 }
 
-// nothing returns limits that are none of anything which a ration limits.
+// nothing returns the smallest limits, for each device and kind that a ration limits.
 func nothing(ration region.Limits) (out region.Limits) {
 	out = ration
 	for d := range abi.Devices {
@@ -146,30 +141,30 @@ func nothing(ration region.Limits) (out region.Limits) {
 	return out
 }
 
-// checkRun returns an error for a run's limits that are not a part of what is left of a ration, and
-// sets those that are not given.
+// checkRun returns an error if the limits of a run exceed left, the rest of a ration. It sets memory that
+// the run does not ask for to 0.
 func checkRun(run *region.Limits, left region.Limits) error {
 	for d := range abi.Devices {
 		has := left.Memory[d]
 		switch asked := run.Memory[d]; {
 		case !asked.IsSet() && has.Limited():
-			run.Memory[d] = abi.MakeLimit(0) // it has nothing of that device
+			run.Memory[d] = abi.MakeLimit(0)
 		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
-			return fmt.Errorf("%w: more of device %d than the %s of your ration which no other run has (ration policy show)", ErrRun, d, limit.Size(has.Bytes()))
+			return fmt.Errorf("%w: it asks for more of GPU %d than the %s of your ration that no other run has (ration policy show)", ErrRun, d, limit.Size(has.Bytes()))
 		}
 		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
-			return fmt.Errorf("%w: a share of %d %% of device %d, where %d %% of your ration are left (ration policy show)", ErrRun, share, d, has)
+			return fmt.Errorf("%w: a share of %d %% of GPU %d, and %d %% of your ration are left (ration policy show)", ErrRun, share, d, has)
 		}
 		most, has2 := abi.Percent(run.ComputeMax[d]), abi.Percent(left.ComputeMax[d])
 		if has2 != 0 && (most == 0 || most >= has2) {
-			return fmt.Errorf("%w: your ration has at most %d %% of device %d's time, of which the run needs a part, and your other programs another (as --compute-max %d%%)", ErrRun, has2, d, max(has2/2, 1))
+			return fmt.Errorf("%w: your ration has at most %d %% of the time of GPU %d, and the run must leave a part to your other programs (as --compute-max %d%%)", ErrRun, has2, d, max(has2/2, 1))
 		}
 	}
 	return nil
 }
 
-// carve makes a run, and takes its ration out of the user's. The run is in use until the file, and
-// all its copies in other processes, are closed.
+// carve makes a run with a part of the user's ration. The run is in use until the file, and all copies of
+// it in other processes, are closed.
 func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
@@ -197,7 +192,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	if err := r.give(uid, ration, rule); err != nil { // the user's job as it should be
+	if err := r.give(uid, ration, rule); err != nil { // makes the user's job, or corrects its limits
 		return nil, 0, err
 	}
 	before, err := readLimits(job.OfUserPath(uid))
@@ -225,7 +220,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 		return nil, 0, err
 	}
 	passed("ready")
-	// Nobody else ends it before it is handed on: that needs the lock of rations.
+	// No other process ends the run before it is in use, as that needs the lock of lockJobs.
 	f, err := job.HandOn(run)
 	if err != nil {
 		return nil, 0, errors.Join(err, r.endRun(run), r.ensure(uid))
@@ -234,8 +229,8 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	return f, created, nil
 }
 
-// move lowers the limits of a user's job, and then raises those of a run that no process can be in
-// yet: only if what the user's job holds fits into the lower ones.
+// move lowers the limits of a user's job and then raises those of a new run. It does not if the user's job
+// holds more than its lower limits.
 func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits) error {
 	if err := setLimits(uid, after); err != nil {
 		return errors.Join(err, setLimits(uid, before))
@@ -246,7 +241,7 @@ func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits
 	}
 	passed("checked")
 	if err := setLimitsAt(run.Path, limits); err != nil {
-		// Some of it may be set. While it may be more than nothing, the user's job gets nothing back.
+		// Some limits of the run may be set. Before they are 0 again, the user's job gets nothing back.
 		if err2 := setLimitsAt(run.Path, nothing(limits)); err2 != nil {
 			return errors.Join(err, err2)
 		}
@@ -255,8 +250,8 @@ func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits
 	return nil
 }
 
-// checkHeld returns an error where a user's job holds more than limits that have just been set. A
-// request that has read the limits before is not granted any more: see region.Fence.
+// checkHeld returns an error if a user's job holds more than the limits after, which have just been set.
+// After region.Fence no request is granted by the limits before.
 func checkHeld(uid int, before, after region.Limits) error {
 	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
 	if err != nil {
@@ -272,23 +267,23 @@ func checkHeld(uid int, before, after region.Limits) error {
 			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
 		}
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			return fmt.Errorf("%w: %s of the %s of device %d that no run has are held by your other programs, so %s are free for a run (end some, or ask for less)",
+			return fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has, so %s are free for a run (end some, or ask for less)",
 				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)))
 		}
 	}
 	return nil
 }
 
-// endRun ends a run that no process is in: it gets nothing more, and then is removed. The user's own
-// job gets its ration when that job is given what is left the next time (ensure).
+// endRun ends a run that no process is in: it sets its limits to 0 and removes it. The next ensure gives
+// its ration back to the user's job.
 func (r *rations) endRun(run job.Job) error {
-	// One that is in use keeps its limits all the while: its programs would be refused for nothing.
+	// A run in use keeps its limits: otherwise its programs would be refused memory meanwhile.
 	if job.Running(run) || region.Locked(run.Path) {
 		return fmt.Errorf("ending %s: %w", run.Name, job.ErrInUse)
 	}
 	before, err := readLimits(run.Path)
 	if err == nil {
-		// Before its processes are looked for: one that comes after that gets nothing.
+		// Before job.Remove looks for processes: one that joins after that gets nothing.
 		if err := setLimitsAt(run.Path, nothing(before)); err != nil {
 			return err
 		}
@@ -296,7 +291,7 @@ func (r *rations) endRun(run job.Job) error {
 	passed("ended")
 	known := err == nil
 	if err := job.Remove(run, true); err != nil && !errors.Is(err, job.ErrNoJob) {
-		// The user's job has been given nothing of it meanwhile.
+		// A process has joined. The run gets its limits back, which no other job has got meanwhile.
 		if _, is := ready(run); is && known {
 			err = errors.Join(err, setLimitsAt(run.Path, before))
 		}

@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,42 +9,39 @@ import (
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/proc"
-	"ration/internal/region"
 )
 
-// Standing is what is in force for a user.
+// Standing is the ration of a user.
 type Standing struct {
 	UID     int           `json:"uid"`
 	User    string        `json:"user"`
-	Rule    string        `json:"rule"`            // that counts: users.anna, groups.students, everybody; root; empty where it cannot be known
-	Error   string        `json:"error,omitempty"` // why it cannot be known
+	Rule    string        `json:"rule"`            // users.anna, groups.students, everybody or root; empty if it is unknown
+	Error   string        `json:"error,omitempty"` // why the rule is unknown
 	Exempt  bool          `json:"exempt"`          // not rationed
 	Ration  limit.Limits  `json:"ration"`
 	Largest limit.Limits  `json:"largest"`
-	Asked   *limit.Limits `json:"asked,omitempty"` // what the user asked for, and has
-	Job     string        `json:"job,omitempty"`   // path of the region; empty while there is none
+	Asked   *limit.Limits `json:"asked,omitempty"` // the ration that the user asked for and got
+	Job     string        `json:"job,omitempty"`   // path of the region; empty if there is none
 	Limits  []DeviceLimit `json:"limits,omitempty"`
 }
 
-// RuleText is a rule as the file has it.
+// RuleText is a rule of the file.
 type RuleText struct {
 	Rule    string       `json:"rule"` // users.anna, groups.students, everybody
 	Exempt  bool         `json:"exempt"`
 	Ration  limit.Limits `json:"ration"`
-	Largest limit.Limits `json:"largest"` // up to which its users may ask for more
+	Largest limit.Limits `json:"largest"` // the most that its users may ask for
 }
 
-// Rules returns all rules, in the order in which they count: those of users, then those of groups as
-// they are in the file, and everybody's.
+// Rules returns all rules in the order in which they apply: users', groups' as in the file, everybody's.
 func (p *Policy) Rules() (out []RuleText) {
-	users := slices.SortedFunc(maps.Values(p.Users), func(a, b *Rule) int { return a.line - b.line })
-	for _, r := range slices.Concat(users, p.sortedGroups(), []*Rule{p.Everybody}) {
+	for _, r := range slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody}) {
 		out = append(out, RuleText{r.Source, r.Exempt, r.Default, r.Largest})
 	}
 	return out
 }
 
-// DeviceLimit is what a user's job has on a device, of those with a limit.
+// DeviceLimit is the limit of a user's job on a device.
 type DeviceLimit struct {
 	Device     int    `json:"device"`
 	Memory     uint64 `json:"memory"` // bytes; 0 for no limit
@@ -54,7 +49,7 @@ type DeviceLimit struct {
 	ComputeMax int    `json:"compute_max"`
 }
 
-// Show returns what is in force for a user.
+// Show returns the ration of a user.
 func (p *Policy) Show(uid int) Standing {
 	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Exempt: true}
 	rule, err := p.For(uid)
@@ -74,26 +69,23 @@ func (p *Policy) Show(uid int) Standing {
 		return out
 	}
 	out.Job = path
-	o, err := region.OpenOperatorLimits(path)
+	has, err := readLimits(path)
 	if err != nil {
 		return out
 	}
 	for d := range abi.Devices {
-		limit, err := o.Limit(d)
-		c, err2 := o.Compute(d)
-		if errors.Join(err, err2) != nil || !limit.Limited() && c.Share == 0 && c.Max == 0 {
-			continue
+		on := DeviceLimit{Device: d, Compute: int(has.Compute[d]), ComputeMax: int(has.ComputeMax[d])}
+		if has.Memory[d].Limited() {
+			on.Memory = has.Memory[d].Bytes()
 		}
-		on := DeviceLimit{Device: d, Compute: c.Share, ComputeMax: c.Max}
-		if limit.Limited() {
-			on.Memory = limit.Bytes()
+		if has.Memory[d].Limited() || on.Compute != 0 || on.ComputeMax != 0 {
+			out.Limits = append(out.Limits, on)
 		}
-		out.Limits = append(out.Limits, on)
 	}
 	return out
 }
 
-// Named returns the users whom the policy names, and those who have a job or are exempt.
+// Named returns the users that the policy names, that have a job, or that are exempt.
 func (p *Policy) Named() []int {
 	uids := Users()
 	for name := range p.Users {

@@ -6,14 +6,13 @@ import (
 	"testing"
 )
 
-// All UIDs of a range are one account, those of another range another, and nobody else's is touched by
-// either, nor by lines that are none.
-func TestLent(t *testing.T) {
-	ranges := parseLent(strings.NewReader("anna:100000:65536\n# no line\nbob:x:3\nbob:-5:3\nbob:7\n1001:165536:2 \neve:300000:0\n\n"))
+// All UIDs of a range have one owner and one line. Other UIDs have none, and invalid lines are skipped.
+func TestSubUIDs(t *testing.T) {
+	ranges := parseSubUIDs(strings.NewReader("anna:100000:65536\n# no line\nbob:x:3\nbob:-5:3\nbob:7\n1001:165536:2 \neve:300000:0\n\n"))
 	for uid, want := range map[int]string{99999: "", 100000: "anna", 165535: "anna", 165536: "1001", 165537: "1001", 165538: "", 300000: "", -1: "", 0: ""} {
-		r, line, is := findLent(ranges, uid)
+		r, line, is := findSubUID(ranges, uid)
 		if is != (want != "") || r.owner != want {
-			t.Errorf("%d is lent to %q", uid, r.owner)
+			t.Errorf("%d belongs to %q", uid, r.owner)
 		}
 		if is && (line == 0) != (want == "anna") {
 			t.Errorf("%d is of range %d", uid, line)
@@ -21,12 +20,12 @@ func TestLent(t *testing.T) {
 	}
 }
 
-// What is not lent is an account of its own.
+// A UID outside all ranges is an account of its own.
 func TestAccount(t *testing.T) {
-	text, _ := os.ReadFile(lentFile)
-	ranges := parseLent(strings.NewReader(string(text)))
+	text, _ := os.ReadFile(subUIDFile)
+	ranges := parseSubUIDs(strings.NewReader(string(text)))
 	for _, uid := range []int{-1, 0, 1, 1000, 65534, 100000, 1 << 30} {
-		_, line, is := findLent(ranges, uid)
+		_, line, is := findSubUID(ranges, uid)
 		want := uid
 		if is {
 			want = -2 - line

@@ -215,25 +215,9 @@ func TestForNumberThatIsName(t *testing.T) {
 	}
 }
 
-// Users leave only where that makes room, and no more of them than it takes.
-func TestMakeRoom(t *testing.T) {
+// The fewest users are removed, and none if all of them are not enough.
+func TestFewest(t *testing.T) {
 	has := map[int]int{1: 30, 2: 10, 3: 50}
-	room := func(free, need int) func([]int) error {
-		return func(without []int) error {
-			for _, uid := range without {
-				free += has[uid]
-			}
-			defer func() {
-				for _, uid := range without {
-					free -= has[uid]
-				}
-			}()
-			if free < need {
-				return ErrOverbooked
-			}
-			return nil
-		}
-	}
 	for _, c := range []struct {
 		free, need int
 		want       []int
@@ -245,9 +229,18 @@ func TestMakeRoom(t *testing.T) {
 		{0, 50, []int{3}, nil},
 		{45, 90, []int{3}, nil},
 	} {
-		leave, err := makeRoom([]int{1, 2, 3}, room(c.free, c.need))
-		if !slices.Equal(leave, c.want) || !errors.Is(err, c.err) {
-			t.Errorf("%d of %d: %v leave, %v, want %v", c.need, c.free, leave, err, c.want)
+		removed, err := fewest([]int{1, 2, 3}, func(without []int) error {
+			free := c.free
+			for _, uid := range without {
+				free += has[uid]
+			}
+			if free < c.need {
+				return ErrOverbooked
+			}
+			return nil
+		})
+		if !slices.Equal(removed, c.want) || !errors.Is(err, c.err) {
+			t.Errorf("%d of %d: %v are removed, %v, want %v", c.need, c.free, removed, err, c.want)
 		}
 	}
 }

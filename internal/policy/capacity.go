@@ -1,0 +1,187 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/limit"
+	"ration/internal/region"
+)
+
+// Without overbook = true, the rations of all users fit on the devices together.
+
+// booking is the sum of limits on each device: bytes, and per cent of its time.
+type booking struct{ memory, share [abi.Devices]uint64 }
+
+func (b *booking) add(l region.Limits) {
+	for d := range abi.Devices {
+		b.memory[d] += l.Memory[d].Bytes()
+		b.share[d] += uint64(abi.Percent(l.Compute[d]))
+	}
+}
+
+// fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them fit it
+// removes jobs without a process of users that the file does not name: as few as needed, and none if
+// that is not enough.
+func (r *rations) fits(uid int, l region.Limits) error {
+	if r.policy.Overbook {
+		return nil
+	}
+	keep := map[int]bool{uid: true}
+	for {
+		others := bookedByOthers(uid)
+		check := func(without []int) error { return r.checkBeside(l, others, without) }
+		if check(nil) == nil {
+			return nil
+		}
+		remove, err := fewest(r.removable(keep), check)
+		if err != nil {
+			return err
+		}
+		for _, other := range remove {
+			if job.Remove(jobOf(other), true) != nil { // a process has joined it meanwhile
+				keep[other] = true
+			}
+		}
+	}
+}
+
+// removable returns the users whose jobs no process is in, but for those in keep and those that the file
+// names. If the look-up of a user failed, the job stays: the file may name its owner.
+func (r *rations) removable(keep map[int]bool) (uids []int) {
+	for _, uid := range Users() {
+		if keep[uid] {
+			continue
+		}
+		rule, err := r.policy.For(uid)
+		if err != nil || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
+			continue
+		}
+		if _, err := os.Lstat(job.OfUserPath(uid)); err == nil && job.CheckRemovable(jobOf(uid), true) == nil {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}
+
+// fewest returns a part of the users without whom check returns nil, such that it needs each of them.
+// If all of them are not enough, it returns check's error.
+func fewest(users []int, check func(without []int) error) ([]int, error) {
+	if err := check(users); err != nil {
+		return nil, err
+	}
+	needed := users
+	for _, uid := range users {
+		rest := slices.DeleteFunc(slices.Clone(needed), func(other int) bool { return other == uid })
+		if check(rest) == nil {
+			needed = rest
+		}
+	}
+	return needed, nil
+}
+
+// booked is the job of a user, or a run, with its limits.
+type booked struct {
+	uid    int
+	run    bool
+	limits region.Limits
+}
+
+// bookedByOthers returns the jobs and runs of all users but one.
+func bookedByOthers(uid int) (out []booked) {
+	for _, other := range Users() {
+		if other == uid {
+			continue
+		}
+		if l, err := readLimits(jobOf(other).Path); err == nil {
+			out = append(out, booked{other, false, l})
+		}
+		for _, run := range job.RunsOf(other) {
+			if l, err := readLimits(run.Path); err == nil {
+				out = append(out, booked{other, true, l})
+			}
+		}
+	}
+	return out
+}
+
+// checkBeside returns ErrOverbooked if a device has less than the limits and those of others together.
+// The jobs of the users in without do not count, but their runs do.
+func (r *rations) checkBeside(l region.Limits, others []booked, without []int) error {
+	var held, all booking
+	for i := range others {
+		if o := &others[i]; o.run || !slices.Contains(without, o.uid) {
+			held.add(o.limits)
+		}
+	}
+	all = held
+	all.add(l)
+	for d, total := range r.totals() {
+		if all.memory[d] > uint64(total) {
+			less := ""
+			if free := total - min(limit.Size(held.memory[d]), total); free >= limit.Least {
+				less = ", or ask for less: ration policy ask --mem " + (free >> 20 << 20).Exact()
+			}
+			return fmt.Errorf("%w for %s on GPU %d: the rations of other users hold %s of its %s (try again later%s; the operator can set overbook = true)",
+				ErrOverbooked, limit.Size(l.Memory[d].Bytes()), d, limit.Size(held.memory[d]), total, less)
+		}
+		if all.share[d] > 100 {
+			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute; the operator can set overbook = true)",
+				ErrOverbooked, abi.Percent(l.Compute[d]), d, held.share[d])
+		}
+	}
+	return nil
+}
+
+// checkCapacity returns what is wrong with the rations of the users that the file names, taken together:
+// without overbook = true they must fit on the devices.
+func (p *Policy) checkCapacity(file string) error {
+	driver, missing := launch.KnownDevices()
+	if missing != nil && !errors.Is(missing, gpu.ErrNoDriver) {
+		return missing
+	}
+	if driver != nil {
+		defer driver.Close()
+	}
+	r := newReader(file, p.Text)
+	machine := &rations{policy: p, driver: driver, missing: missing}
+	rules := slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody})
+	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
+	var all booking
+	for _, rule := range rules {
+		if rule.Exempt {
+			continue
+		}
+		path := strings.Replace(rule.Source, ".", "\x00", 1)
+		limits, err := machine.limitsOf(rule.Default)
+		if err == nil {
+			_, err = machine.limitsOf(rule.Largest)
+		}
+		if err != nil {
+			r.problem(path, "%s: %v", rule.Source, err)
+			continue
+		}
+		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
+			continue
+		}
+		all.add(limits)
+		for d, total := range machine.totals() {
+			if all.memory[d] > uint64(total) {
+				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(all.memory[d]), d, total)
+				break
+			}
+			if all.share[d] > 100 {
+				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, all.share[d], d)
+				break
+			}
+		}
+	}
+	return r.err()
+}
