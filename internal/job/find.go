@@ -15,8 +15,7 @@ import (
 // ErrNoJob is returned for a name or path at which there is no region.
 var ErrNoJob = errors.New("no such job")
 
-// Find returns a job by its name or, where the argument has a slash in it, by the
-// path of its region.
+// Find returns a job by its name or, if the argument has a slash in it, by the path of its region.
 func Find(nameOrPath string) (Job, error) {
 	if strings.ContainsRune(nameOrPath, filepath.Separator) {
 		return findByPath(nameOrPath)
@@ -44,9 +43,8 @@ func Find(nameOrPath string) (Job, error) {
 	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
 }
 
-// findByPath returns the job whose region is at path. It has its name where it is one of
-// those in the folder of jobs, by whatever path, so that the checks for named jobs apply
-// to it.
+// findByPath returns the job whose region is at path. A job in the folder of jobs gets its name, so that
+// the checks for named jobs apply to it, also if path leads there by another way.
 func findByPath(path string) (Job, error) {
 	own, err := identityOf(path)
 	if err != nil {
@@ -64,10 +62,10 @@ func findByPath(path string) (Job, error) {
 	return Job{Path: path}, nil
 }
 
-// identity is a file, by whatever path.
+// identity identifies a file, which may have several paths.
 type identity struct{ dev, ino uint64 }
 
-// identityOf returns which file is at path: a link, if it is one.
+// identityOf returns the identity of the file at path. It does not follow a link.
 func identityOf(path string) (identity, error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -83,16 +81,13 @@ func identityIn(dir int, name string) (identity, error) {
 	return identity{uint64(st.Dev), st.Ino}, err
 }
 
-// Reserved reports whether ration uses that name in the folder of jobs for something
-// other than a job.
+// Reserved reports whether users cannot choose that name for a job.
 func Reserved(name string) bool {
-	if _, is := UserOf(name); is {
+	switch name {
+	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, PolicySocket, PolicyLock:
 		return true
 	}
-	if _, _, is := RunOf(name); is {
-		return true
-	}
-	return name == "lib" || name == "job" || name == AgentSocket || name == AgentLock || name == AgentJournal || name == AgentJournal+AgentJournalNew || name == PolicySocket || name == PolicyLock
+	return isOfPolicy(name)
 }
 
 // Names of the agent's files in the folder of jobs.
@@ -100,17 +95,17 @@ const (
 	AgentSocket  = "agent.sock"
 	AgentLock    = "agent.lock"
 	AgentJournal = "agent.journal"
-	// AgentJournalNew is what its name ends with while it is written anew.
+	// AgentJournalNew ends the name of its next version, while that is written.
 	AgentJournalNew = ".new"
 )
 
-// Names of a policy's files there.
+// Names of the policy's files there.
 const (
 	PolicySocket = "policy.sock"
 	PolicyLock   = "policy.lock"
 )
 
-// Title returns the job's name, or its path where it has no name.
+// Title returns the job's name, or its path if it has no name.
 func (j Job) Title() string {
 	if j.Name != "" {
 		return j.Name

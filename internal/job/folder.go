@@ -1,15 +1,15 @@
 // Package job finds, locks and removes jobs. Package machine reads them.
 //
-// A job's region is in a folder of its own, so that the folder as a whole can be
-// given to a container. It is in a folder that only the job's user can write:
+// A job's region is in a folder of its own, which can be mounted in a container. That is in a folder that
+// only the job's user can write:
 //
 //	/run/ration/JOB/region                    root's jobs
 //	$XDG_RUNTIME_DIR/ration/JOB/region        a user's
 //	${TMPDIR:-/tmp}/ration-UID/JOB/region     a user's, without XDG_RUNTIME_DIR
-//	$HOME/.local/state/ration/JOB/region      a user's, where another user has made that folder
+//	$HOME/.local/state/ration/JOB/region      a user's, if another user has made that folder
 //
-// RATION_DIR names another folder of jobs. Whichever it is, a folder that another
-// user can write is refused: regions hold the limits.
+// RATION_DIR names another folder of jobs. A folder that another user can write is refused, because
+// regions hold the limits.
 package job
 
 import (
@@ -35,8 +35,8 @@ const (
 // RegionName is the file name of a region in its job's folder.
 const RegionName = "region"
 
-// ErrFolder is returned for a folder of jobs that is a link or a file, or that
-// another user owns or can write.
+// ErrFolder is returned for a folder of jobs that is a link or a file, or that another user owns or can
+// write.
 var ErrFolder = errors.New("folder of jobs cannot be trusted")
 
 // Folder returns the folder of this user's jobs. It need not exist.
@@ -53,7 +53,7 @@ func Folder() string {
 	}
 	dir := filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(uid))
 	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
-		// Anybody can make a folder of that name there, and this user could not remove it.
+		// Every user can make a folder of that name in /tmp, and this user could not remove it.
 		if reason, err := UntrustedReason(dir); err == nil && reason != "" {
 			return filepath.Join(home, ".local", "state", "ration")
 		}
@@ -61,21 +61,20 @@ func Folder() string {
 	return dir
 }
 
-// AllUsers reports whether this process looks at the jobs of all users: for root, unless
-// EnvFolder names one folder.
+// AllUsers reports whether this process reads the jobs of all users: root's does, unless EnvFolder names
+// one folder.
 func AllUsers() bool { return User() == 0 && os.Getenv(EnvFolder) == "" }
 
-// AgentUser is the user as whom root's agent reads.
+// AgentUser is the user that root's agent reads as.
 const AgentUser = "ration"
 
-// lookForRoot is set by LookForRoot.
 var lookForRoot bool
 
-// LookForRoot makes this process, which is not root's, look at jobs for root: it can read what root can,
-// and write nothing. It is for the beginning of a process.
+// LookForRoot makes this process read jobs on behalf of root. It is another user's, with the right to read
+// all files. It is called once, at the start.
 func LookForRoot() { lookForRoot = true }
 
-// User returns the user for whom this process looks at jobs: its own, unless it does that for root.
+// User returns the user on whose behalf this process reads jobs: its own, or root after LookForRoot.
 func User() int {
 	if lookForRoot {
 		return 0
@@ -91,15 +90,15 @@ func RegionPath(name string) (string, error) {
 	return filepath.Join(Folder(), name, RegionName), nil
 }
 
-// MakeFolder makes a job's folder, for this user only, unless it exists, and returns
-// the path of the job's region.
+// MakeFolder makes a job's folder, for this user only, unless it exists. It returns the path of the job's
+// region.
 func MakeFolder(name string) (string, error) {
 	path, err := RegionPath(name)
 	if err != nil {
 		return "", err
 	}
 	folder := Folder()
-	if os.Geteuid() == 0 && !exists(folder) { // nothing is made where another user leads
+	if os.Geteuid() == 0 && !exists(folder) { // root makes nothing in a folder of another user
 		if err := untrusted(folder, func(string) (string, error) { return changeableBy(nearest(folder)) }); err != nil {
 			return "", err
 		}
@@ -120,7 +119,7 @@ func MakeFolder(name string) (string, error) {
 
 func checkTrusted(dir string) error { return untrusted(dir, UntrustedReason) }
 
-// untrusted returns an error for a folder for which there is a reason.
+// untrusted returns an error if reasonOf returns a reason for a folder.
 func untrusted(dir string, reasonOf func(string) (string, error)) error {
 	reason, err := reasonOf(dir)
 	if err != nil || reason == "" {
@@ -129,7 +128,7 @@ func untrusted(dir string, reasonOf func(string) (string, error)) error {
 	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, reason, ErrFolder, EnvFolder)
 }
 
-// nearest returns a folder, or the one above it that is there.
+// nearest returns the first of a folder and its parents that exists.
 func nearest(dir string) string {
 	for !exists(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
@@ -137,9 +136,8 @@ func nearest(dir string) string {
 	return dir
 }
 
-// UntrustedReason returns why a path must not be trusted: it is not a folder, another
-// user owns or can write it, or, for root, another user can put another folder in its
-// place. It returns "" for a folder that can be trusted.
+// UntrustedReason returns why a path must not be trusted, or "": it is not a folder, another user owns or
+// can write it, or, for root, another user can replace it.
 func UntrustedReason(dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -158,7 +156,7 @@ func UntrustedReason(dir string) (string, error) {
 	return "", nil
 }
 
-// changeableBy returns which users but root can change what is at a path, or "".
+// changeableBy says which users other than root can replace a folder, or returns "".
 func changeableBy(dir string) (string, error) {
 	fd, writer, err := safepath.OpenFolderOf(dir)
 	if errors.Is(err, safepath.ErrLink) {

@@ -3,6 +3,7 @@ package job
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,26 +17,25 @@ import (
 	"ration/internal/termtext"
 )
 
-// The file `info` in a job's folder says what was launched, in one line of JSON, and, in a
-// second one, how it ended. The first is written before the command starts. The second is
-// written by a launcher that waits for the command (ration run --summary); where the launcher
-// became the command, nobody is left to write it. A line without its newline does not count:
-// its writer died, or is writing it.
+// The file `info` in a job's folder has two lines of JSON: what was launched, and how it ended. The first
+// is written before the command starts. The second is written by a launcher that waits for the command
+// (ration run --summary). A launcher that became the command cannot write it. A line without its newline
+// does not count: its writer has died, or is writing it.
 //
-// The file is written in place and only made longer, so that a process that has it open reads
-// how the job ended also when the job has been removed. Like all of a job's folder it is the
-// word of the job's user, but for root's jobs with --keep, whose programs do not see the folder.
+// The file only grows, so a process that has it open can read how the job ended after the job was
+// removed. The job's user can write anything into it, except for root's jobs with --keep, whose programs
+// do not see the folder.
 
 const infoName = "info"
 
-// Bounds of the file, and of what is taken from it. A command line can be 2 MiB long.
+// Bounds of the file and of the command line in it, which could be 2 MiB long.
 const (
 	maxInfo     = 16 << 10
 	maxCommand  = 4 << 10 // bytes of all arguments together
 	cutArgument = "…"     // in place of those that are left out
 )
 
-// Info is what a launcher wrote when it started a job's command.
+// Info is what a launcher writes before it starts a job's command.
 type Info struct {
 	Command []string `json:"command"` // with its arguments, printable; a long one is cut
 	PID     int      `json:"pid"`     // of the launcher, in its own PID namespace
@@ -45,17 +45,17 @@ type Info struct {
 // End is how a job's command ended.
 type End struct {
 	Status int   `json:"status"` // exit status; 128 and the signal's number if one ended it
-	Signal int   `json:"signal"` // that ended it, or 0
+	Signal int   `json:"signal"` // the signal that ended it, or 0
 	Ended  int64 `json:"ended"`  // Unix nanoseconds
 }
 
-// WriteInfo writes what is launched. The lock must be exclusive.
+// WriteInfo records what is launched. The lock must be exclusive.
 func (l *Lock) WriteInfo(command []string) error {
 	info := Info{Command: cutCommand(command), PID: os.Getpid(), Started: time.Now().UnixNano()}
 	return l.writeInfo(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, info)
 }
 
-// WriteEnd writes how the command ended.
+// WriteEnd records how the command ended.
 func (l *Lock) WriteEnd(status, signal int) error {
 	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano()})
 }
@@ -66,21 +66,18 @@ func (l *Lock) writeInfo(flags int, v any) error {
 		return err
 	}
 	fd, err := safepath.Open(filepath.Join(l.Folder, infoName), flags, 0o600)
-	if err != nil {
-		return fmt.Errorf("writing down what job %s is: %w", l.Job.Name, err)
-	}
-	file := os.NewFile(uintptr(fd), infoName)
-	_, err = file.Write(append(line, '\n'))
-	if e := file.Close(); err == nil {
-		err = e
+	if err == nil {
+		file := os.NewFile(uintptr(fd), infoName)
+		_, err = file.Write(append(line, '\n'))
+		err = errors.Join(err, file.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("writing down what job %s is: %w", l.Job.Name, err)
+		return fmt.Errorf("recording the command of job %s: %w", l.Job.Name, err)
 	}
 	return nil
 }
 
-// cutCommand makes a command line printable, and not too long.
+// cutCommand makes a command line printable, and cuts a long one.
 func cutCommand(command []string) []string {
 	out, left := []string{}, maxCommand
 	for _, arg := range command {
@@ -93,27 +90,26 @@ func cutCommand(command []string) []string {
 	return out
 }
 
-// Launch is what a job's folder says of its launcher.
+// Launch is how a job was launched, by the files in its folder.
 type Launch struct {
-	Launched bool // by ration run: it has a file that launchers lock
-	Running  bool // a process of the command has that locked, or one that creates or removes the job
+	Launched bool // by ration run: there is a file that launchers lock
+	Running  bool // the command runs, or a process creates or removes the job
 	Standing bool // made by ration create, and not removed
-	UID      int  // of the launcher; -1 where that is not known
-	Info     Info // empty where there is none
-	End      *End // nil where that is not known
+	UID      int  // of the launcher; -1 if it is unknown
+	Info     Info // empty if there is none
+	End      *End // nil if it is unknown
 
-	Kubernetes *Kubernetes // nil for a job that was not made for a claim
+	Kubernetes *Kubernetes // nil for a job without a claim
 }
 
-// ReadLaunch reads it, by the descriptor of the job's folder. Nothing in there is trusted, and
-// only a bounded part read.
+// ReadLaunch reads it from a job's folder. It trusts nothing in there, and reads a bounded part.
 func ReadLaunch(dir int) Launch {
 	out := Launch{UID: -1}
 	fd, err := safepath.OpenAt(dir, aliveName, unix.O_RDONLY, 0)
 	if err == nil {
 		out.Launched, out.Running = true, inUseBy(fd)
 		_ = unix.Close(fd)
-	} else if err == unix.EAGAIN { // a lease on it
+	} else if err == unix.EAGAIN { // another process has a lease on the file
 		out.Launched, out.Running = true, true
 	}
 	_, out.Standing = standingIn(dir)
@@ -125,23 +121,21 @@ func ReadLaunch(dir int) Launch {
 	return out
 }
 
-// readInfo reads the file. Whose it is, the kernel says.
+// readInfo reads the file, and its owner from the kernel.
 func readInfo(fd int) (uid int, info Info, end *End) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return -1, info, nil
 	}
-	text, err := io.ReadAll(io.LimitReader(readerAt(fd), maxInfo))
-	if err != nil {
-		return -1, info, nil
-	}
-	info, end = parseInfo(text)
+	info, end = parseInfo(readStart(fd, maxInfo))
 	return int(st.Uid), info, end
 }
 
-// readerAt reads a file from its beginning, without moving the descriptor's place.
-func readerAt(fd int) io.Reader {
-	return io.NewSectionReader(preader(fd), 0, maxInfo)
+// readStart returns the first bytes of a file, so many at most, or what could be read before an error. It
+// does not move the descriptor's offset.
+func readStart(fd int, most int64) []byte {
+	text, _ := io.ReadAll(io.NewSectionReader(preader(fd), 0, most))
+	return text
 }
 
 type preader int
@@ -154,7 +148,7 @@ func (fd preader) ReadAt(b []byte, at int64) (int, error) {
 	return max(n, 0), err
 }
 
-// parseInfo parses what launchers write.
+// parseInfo parses the file.
 func parseInfo(text []byte) (info Info, end *End) {
 	first, rest, whole := bytes.Cut(text, []byte("\n"))
 	if !whole || json.Unmarshal(first, &info) != nil {

@@ -3,8 +3,6 @@ package job
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -14,39 +12,38 @@ import (
 	"ration/internal/termtext"
 )
 
-// The file `kubernetes` in a job's folder says which claim of Kubernetes the job was made for, and
-// which pods may use it, in one line of JSON. The kubelet plugin writes it, in one step. Tenants
-// do not see the folder, so what it says is the operator's word.
+// The file `kubernetes` in a job's folder has the claim that the job was made for and the pods that may use
+// it, in one line of JSON. The kubelet plugin writes it. Tenants do not see the folder.
 
 const kubernetesName = "kubernetes"
 
-// MaxPods is how many pods of a claim are written down.
+// MaxPods is how many pods of a claim are recorded.
 const MaxPods = 32
 
-// Other bounds of the file, and of what is taken from it. The pods' names fit in it always.
+// Other bounds of the file. The names of MaxPods pods always fit in it.
 const (
 	maxKubernetes = 16 << 10
 	maxContainers = 32
 	maxKubeName   = 253 // of an object
 )
 
-// Kubernetes is what a job is in a cluster.
+// Kubernetes is the claim and the pods of a job.
 type Kubernetes struct {
 	Namespace string `json:"namespace"`
 	Claim     string `json:"claim"` // name of the ResourceClaim
 	ClaimUID  string `json:"claim_uid"`
-	Pods      []Pod  `json:"pods"` // for which the claim was reserved when it was last prepared
+	Pods      []Pod  `json:"pods"` // that the claim was reserved for when it was last prepared
 }
 
 // Pod is a pod that may use the job.
 type Pod struct {
 	Name       string   `json:"name"`
 	UID        string   `json:"uid"`
-	Containers []string `json:"containers,omitempty"` // that use the claim; empty where that is not known
+	Containers []string `json:"containers,omitempty"` // that use the claim; empty if they are unknown
 }
 
-// WriteKubernetes writes what a job is in a cluster: of a claim with many pods, or with many containers, a part. What does not fit
-// would not be read.
+// WriteKubernetes records the claim and the pods of a job. If they are too many for the file, it leaves out
+// pods beyond MaxPods, and the containers of the last ones.
 func WriteKubernetes(j Job, k Kubernetes) error {
 	k.Pods = slices.Clone(k.Pods[:min(len(k.Pods), MaxPods)])
 	line, err := json.Marshal(k)
@@ -63,7 +60,7 @@ func WriteKubernetes(j Job, k Kubernetes) error {
 	return nil
 }
 
-// ReadKubernetes reads what one of this user's jobs is in a cluster; nil where it is nothing.
+// ReadKubernetes returns the claim and the pods of one of this user's jobs, or nil.
 func ReadKubernetes(name string) *Kubernetes {
 	dir, err := safepath.OpenFolder(filepath.Join(Folder(), name))
 	if err != nil {
@@ -73,26 +70,21 @@ func ReadKubernetes(name string) *Kubernetes {
 	return readKubernetes(dir)
 }
 
-// readKubernetes reads it, by the descriptor of the job's folder; nil where there is none.
+// readKubernetes is ReadKubernetes by the descriptor of the job's folder.
 func readKubernetes(dir int) *Kubernetes {
 	fd, err := safepath.OpenAt(dir, kubernetesName, unix.O_RDONLY, 0)
 	if err != nil {
 		return nil
 	}
-	file := os.NewFile(uintptr(fd), kubernetesName)
-	defer file.Close()
+	defer unix.Close(fd)
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 {
-		return nil // a user can write one into the folder of a job of his own
+		return nil // users can write such a file into the folders of their own jobs
 	}
-	text, err := io.ReadAll(io.LimitReader(file, maxKubernetes))
-	if err != nil {
-		return nil
-	}
-	return parseKubernetes(text)
+	return parseKubernetes(readStart(fd, maxKubernetes))
 }
 
-// parseKubernetes makes what the file says printable, and not too long.
+// parseKubernetes parses the file, makes it printable and bounds it.
 func parseKubernetes(text []byte) *Kubernetes {
 	var k Kubernetes
 	if json.Unmarshal(text, &k) != nil || k.Claim == "" {

@@ -17,12 +17,11 @@ type Job struct {
 	Path string // of its region
 }
 
-// WellKnown is the folder in which a program finds its job where ration run --keep put it.
+// WellKnown is the folder in which a program finds its job under ration run --keep.
 const WellKnown = "/run/ration/job"
 
-// List returns this user's jobs, and the one that this process is in: its region is named
-// by EnvRegion, or is where WellKnown says, or where a policy has this user's processes;
-// and this user's runs there.
+// List returns this user's jobs, and others that this process may be in: at EnvRegion, at WellKnown, and
+// this user's job and runs under a policy.
 func List() ([]Job, error) {
 	var jobs []Job
 	folder := Folder()
@@ -54,9 +53,8 @@ func List() ([]Job, error) {
 	return jobs, nil
 }
 
-// EndedOrNotBegun reports whether the error of opening a region means that its job has
-// ended and was removed, or has not begun: the region does not exist, or no process has
-// initialised it.
+// EndedOrNotBegun reports whether the error of opening a region means that its job was removed or has not
+// begun: the region does not exist, or no process has initialised it.
 func EndedOrNotBegun(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, region.ErrInit)
 }

@@ -11,20 +11,18 @@ import (
 	"ration/internal/safepath"
 )
 
-// A standing job is one that `ration create` made. It has no command whose end would be its
-// own: programs join it where an operator puts it (a container, a batch system), and it stays
-// until `ration rm`. The file CreatedName in its folder makes it one. The file has the time at
-// which the region was made, as the file of that name at the well-known path, where it is
-// mounted: a process that finds another region there is refused.
+// A standing job is made by `ration create`. It does not end with a command: programs join it where an
+// operator mounts it (a container, a batch system), and it stays until `ration rm`. The file CreatedName
+// in its folder makes it a standing job. The file has the time at which the region was made. It is
+// mounted with the region at the well-known path, where a process that finds another region is refused.
 //
-// Stand writes the file last, under the lock of the creator. So a job without it, whatever its
-// creator died of, is one that has ended, and is removed as such.
+// Stand writes the file last, under the creator's lock. So a job without it, if its creator has died, has
+// ended and is removed.
 
 // CreatedName is the name of that file.
 const CreatedName = "created"
 
-// PreloadsName is the file beside it with the list of libraries that programs in a container
-// preload.
+// PreloadsName is the file beside it that becomes /etc/ld.so.preload in a container.
 const PreloadsName = "ld.so.preload"
 
 // Stand makes the job a standing one. library is the path of the library in a container.
@@ -39,8 +37,8 @@ func (l *Lock) Stand(created int64, library string) error {
 	return nil
 }
 
-// StandingSince returns when a standing job's region was made, in Unix nanoseconds, and false
-// for a job that is none.
+// StandingSince returns when a standing job's region was made, in Unix nanoseconds, and false for any other
+// job.
 func StandingSince(j Job) (created int64, standing bool) {
 	if j.Name == "" {
 		return 0, false
@@ -60,9 +58,7 @@ func standingIn(dir int) (created int64, standing bool) {
 		return 0, false
 	}
 	defer unix.Close(fd)
-	var buf [32]byte
-	n, _ := unix.Pread(fd, buf[:], 0)
-	created, err = strconv.ParseInt(strings.TrimSuffix(string(buf[:max(n, 0)]), "\n"), 10, 64)
+	created, err = strconv.ParseInt(strings.TrimSuffix(string(readStart(fd, 32)), "\n"), 10, 64)
 	return created, err == nil
 }
 
