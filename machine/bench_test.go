@@ -145,7 +145,7 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 		b.Skip(err)
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc", Home: func(int) string { return "" }}
+	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc", Home: func(int) string { return "" }}
 	for uid := range users {
 		var paths []string
 		for i := range perUser {

@@ -105,7 +105,7 @@ func claimAll(t *testing.T, path string) {
 // A look at all users' jobs is bounded for each, says so, and a look at one job is not.
 func TestFloodOfJobs(t *testing.T) {
 	dir, _ := shared(t)
-	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	const jobs = userRows/abi.FenceSlot + 3
 	path := ""
 	for n := range jobs {
@@ -187,7 +187,7 @@ func TestFloodOfLocked(t *testing.T) {
 // A user of whom nothing more is kept is not read to the end, once that has taken long enough.
 func TestSpentQuota(t *testing.T) {
 	dir := t.TempDir()
-	places := job.Places{Runtime: dir, Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc")}
+	places := job.Paths{Runtime: dir, Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc")}
 	for n := range 5 {
 		folder := filepath.Join(dir, fmt.Sprint(os.Geteuid()), "ration", fmt.Sprint("job-", n))
 		if err := os.MkdirAll(folder, 0o700); err != nil {

@@ -50,7 +50,7 @@ type scanner struct {
 	hintMu sync.Mutex
 	hints  map[string]bool // under hintMu: folders in which something has happened
 
-	places   job.Places
+	places   job.Paths
 	allUsers func() bool
 	now      func() time.Time
 	patience time.Duration // how long a Scan waits for all users together
@@ -91,7 +91,7 @@ func newScanner(opts scan.Options) *scanner {
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
 		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
-		places: job.AllPlaces, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
+		places: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
 	if opts.Once {
 		s.active = math.MaxInt
 	}

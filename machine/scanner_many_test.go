@@ -135,7 +135,7 @@ func TestScannerShowsStandingJobs(t *testing.T) {
 // A user who is not there any more is forgotten, with the jobs; one who does not answer is not.
 func TestScannerForgetsUsers(t *testing.T) {
 	r, dir := scannerAt(t)
-	r.places = job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.places = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.allUsers = func() bool { return true }
 	folder := filepath.Join(r.places.Runtime, "61000", "ration", "train")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -170,7 +170,7 @@ func TestScannerForgetsUsers(t *testing.T) {
 // not called by the folder's name: who asks for that user's job by its name would get another's.
 func TestScannerCallsNoOthersJobByTheFolder(t *testing.T) {
 	r, dir := scannerAt(t)
-	r.places = job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.places = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.allUsers = func() bool { return true }
 	own, other := unix.Geteuid(), unix.Geteuid()+61000
 	for _, uid := range []int{own, other} { // the regions of both folders are this user's

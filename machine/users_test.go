@@ -70,7 +70,7 @@ func makeDir(t *testing.T, uid int, path string) string {
 }
 
 // readUsers reads the jobs of all users once, as Read does for root.
-func readUsers(t testing.TB, places job.Places, patience time.Duration) Machine {
+func readUsers(t testing.TB, places job.Paths, patience time.Duration) Machine {
 	t.Helper()
 	s := newScanner(scan.Options{Once: true})
 	defer s.Close()
@@ -90,7 +90,7 @@ func TestAllUsers(t *testing.T) {
 	}
 	const alice, bob, carol = 61001, 61002, 61003
 	dir, program := shared(t)
-	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc",
+	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc",
 		Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
 	for _, parent := range []string{places.Runtime, places.Temp, filepath.Join(dir, "home")} {
 		if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -205,7 +205,7 @@ func TestUserWhoNeverAnswers(t *testing.T) {
 	uid := os.Geteuid() + 1 // of whom nothing but this is known
 	block := make(chan struct{})
 	defer close(block)
-	places := job.Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { <-block; return "" }}
+	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { <-block; return "" }}
 	if err := errors.Join(os.MkdirAll(filepath.Join(places.Runtime, fmt.Sprint(os.Geteuid()), "ration", "train"), 0o700),
 		os.MkdirAll(filepath.Join(places.Proc, "7"), 0o755)); err != nil {
 		t.Fatal(err)

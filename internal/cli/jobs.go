@@ -190,7 +190,7 @@ func jobOfUser(argument, user, name string) (job.Job, error) {
 		return job.Job{}, fmt.Errorf("%s: %w (name the path of its region)", argument, err)
 	}
 	named := make(chan []job.Job, 1)
-	go func() { named <- job.AllPlaces.Named(uid, name) }()
+	go func() { named <- job.SystemPaths.Named(uid, name) }()
 	select {
 	case found := <-named:
 		if len(found) == 1 {

@@ -144,7 +144,7 @@ func TestFoldersOfOthers(t *testing.T) {
 	for uid := own; uid < own+100; uid++ {
 		must(t, os.Mkdir(filepath.Join(temp, fmt.Sprintf("ration-%d", uid)), 0o700))
 	}
-	p := Places{Temp: temp, Home: func(int) string { return "" }}
+	p := Paths{Temp: temp, Home: func(int) string { return "" }}
 	found, all := p.Folders()
 	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 || !all {
 		t.Errorf("got %+v, %v", found, all)
@@ -159,7 +159,7 @@ func TestNamed(t *testing.T) {
 	}
 	const alice, bob = 61011, 61012
 	dir := t.TempDir()
-	p := Places{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
+	p := Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
 	put := func(uid int, folder, name string) {
 		must(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
 		must(t, os.Chown(folder, uid, uid))
@@ -199,7 +199,7 @@ func TestFoldersInFlood(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes folders and processes of other users")
 	}
-	p := Places{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: 10}
+	p := Paths{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: 10}
 	want := map[int]bool{}
 	for n := range 20 {
 		uid := 61000 + n
@@ -229,7 +229,7 @@ func TestFoldersOfManyUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes folders and processes of other users")
 	}
-	p := Places{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, strange: 5}
+	p := Paths{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, strange: 5}
 	for n := range 50 {
 		dir := filepath.Join(p.Temp, fmt.Sprint("ration-", 61000+n))
 		must(t, os.Mkdir(dir, 0o755))

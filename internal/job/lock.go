@@ -17,23 +17,19 @@ import (
 	"ration/internal/safepath"
 )
 
-// A job is more than the processes that have slots: a program may spend minutes on
-// its imports before it first uses a device. So the process that launches a job
-// locks the file `alive` in its folder, through a descriptor that the command and
-// its children inherit. The lock belongs to the open file (F_OFD_SETLK): it survives
-// fork and exec, and the kernel drops it when the last process that has the
-// descriptor ends, however it ended.
+// A program may spend minutes on its imports before it first uses a device and gets a slot. So the
+// process that launches a job locks the file `alive` in its folder, through a descriptor that the command
+// and its children inherit. The lock belongs to the open file (F_OFD_SETLK): it survives fork and exec,
+// and the kernel drops it when the last process with the descriptor ends, also if it is killed.
 //
 //	exclusive  the job is being created or removed
 //	shared     the job is in use
 //
-// The kernel converts one into the other in one step, so no other process can take
-// the lock in between.
+// The kernel converts one into the other in one step, so no other process can take the lock in between.
 //
-// A process that waits for the job's end (Wait) waits for an exclusive lock of one byte, far
-// behind all others, and drops it when it has it. While it has it no other process has a lock,
-// as all others are of the whole file. So whoever meets that lock goes on as if there were
-// none, or tries again.
+// A process that waits for the job's end (Wait) waits for an exclusive lock of one byte, waitByte, and
+// drops it at once. While it has that lock there is no other, as all others are of the whole file. So
+// a process that finds this lock ignores it, or tries again.
 
 // ErrInUse is returned for a job that a process has locked or joined.
 var ErrInUse = errors.New("in use")
@@ -44,12 +40,12 @@ const (
 	shared    = unix.F_RDLCK
 )
 
-// minInheritedFD is the lowest number of an inherited descriptor. Programs may rely
-// on the small numbers being theirs. The kernel's first table has 64: a larger one for a
-// process with threads took it 25 ms on a machine with 16 processors.
+// minInheritedFD is the lowest number of an inherited descriptor. Programs may rely on the small numbers
+// being free. It is below 64, the size of the kernel's first table: making a larger one for a process
+// with threads took 25 ms on a machine with 16 processors.
 const minInheritedFD = 56
 
-// firstInheritedFD is the lowest where there are fewer: all but the standard ones.
+// firstInheritedFD is the lowest number if RLIMIT_NOFILE is lower.
 const firstInheritedFD = 3
 
 // Lock is this process's lock on a job.
@@ -59,8 +55,8 @@ type Lock struct {
 	file   *os.File // `alive`; the lock lasts as long as it is open
 }
 
-// Create takes an exclusive lock on the job of that name, which no process may be
-// using, and removes what an ended job of that name has left.
+// Create takes an exclusive lock on the job of that name, and removes the files of an ended job of that
+// name. It is an error if a process uses the job.
 func Create(name string) (*Lock, error) {
 	l, err := acquire(name, exclusive)
 	if err != nil {
@@ -88,8 +84,7 @@ func Create(name string) (*Lock, error) {
 // joinTimeout is how long Join waits while another process creates the job.
 const joinTimeout = 10 * time.Second
 
-// Join takes a shared lock on a job that is in use. It returns ErrNoJob where none
-// of that name is; the caller may then Create it.
+// Join takes a shared lock on a job that is in use, or returns ErrNoJob; the caller may then Create it.
 func Join(name string) (*Lock, error) {
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		l, err := acquire(name, shared)
@@ -106,15 +101,14 @@ func Join(name string) (*Lock, error) {
 	}
 }
 
-// Running reports whether any process has the job locked: its launcher, the command
-// that the launcher became, or a child of either.
+// Running reports whether any process has the job locked: its launcher, the command that the launcher
+// became, or a child of either.
 func Running(j Job) bool {
 	running, _ := runningBy(j)
 	return running
 }
 
-// runningBy is Running, and also returns which processes have the job locked, as readPID
-// does.
+// runningBy is Running, and also names the processes, as launcherText does.
 func runningBy(j Job) (running bool, by string) {
 	fd, err := safepath.Open(filepath.Join(filepath.Dir(j.Path), aliveName), unix.O_RDONLY, 0)
 	if err != nil {
@@ -127,8 +121,7 @@ func runningBy(j Job) (running bool, by string) {
 	return true, launcherText(fd)
 }
 
-// inUseBy reports whether a process uses the job, or creates or removes it, by a descriptor of
-// the file.
+// inUseBy reports whether a process uses, creates or removes the job, by a descriptor of the file.
 func inUseBy(fd int) bool {
 	l := wholeFile(exclusive)
 	return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK && !isWaiters(&l)
@@ -137,7 +130,7 @@ func inUseBy(fd int) bool {
 // waitByte is the byte that Wait locks.
 const waitByte = 1 << 40
 
-// isWaiters reports whether a lock is that of Wait.
+// isWaiters reports whether a lock is one of Wait.
 func isWaiters(l *unix.Flock_t) bool { return l.Type == exclusive && l.Start == waitByte && l.Len == 1 }
 
 func wholeFile(kind int16) unix.Flock_t { return unix.Flock_t{Type: kind, Whence: 0} }
@@ -164,16 +157,16 @@ func acquire(name string, kind int16) (*Lock, error) {
 		l := &Lock{Job{name, region}, folder, os.NewFile(uintptr(fd), path)}
 		err = l.set(kind)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			owner := l.readPID()
+			by := launcherText(int(l.file.Fd()))
 			l.Release()
-			return nil, inUse(name, owner)
+			return nil, inUse(name, by)
 		}
 		if err != nil {
 			l.Release()
 			return nil, fmt.Errorf("locking job %s: %w (does the file system of %s have locks?)", name, err, folder)
 		}
-		// Another process may have removed the folder between the open and the lock;
-		// then this lock is on a file that no other process will find.
+		// If another process has removed the folder between the open and the lock, this lock is on a
+		// file that no other process will find.
 		own, err := l.file.Stat()
 		current, err2 := os.Lstat(path)
 		if err == nil && err2 == nil && os.SameFile(own, current) {
@@ -183,8 +176,8 @@ func acquire(name string, kind int16) (*Lock, error) {
 	}
 }
 
-// set locks the file, or converts the lock. It waits for no process that uses the job, and for
-// a moment for one that has waited for its end.
+// set locks the file, or converts the lock. It does not wait for processes that use the job, only for the
+// short lock of Wait.
 func (l *Lock) set(kind int16) error {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		lock := wholeFile(kind)
@@ -194,7 +187,7 @@ func (l *Lock) set(kind int16) error {
 		}
 		if unix.FcntlFlock(l.file.Fd(), unix.F_OFD_GETLK, &lock) != nil || lock.Type != unix.F_UNLCK && !isWaiters(&lock) {
 			return err
-		} // UNLCK: it has gone meanwhile
+		} // UNLCK: that lock was dropped meanwhile
 	}
 }
 
@@ -210,29 +203,24 @@ func (l *Lock) writePID() error {
 	if err := l.file.Truncate(0); err != nil {
 		return fmt.Errorf("locking job %s: %w", l.Job.Name, err)
 	}
-	start, _ := proc.Started(os.Getpid()) // 0: nobody will find it running
+	start, _ := proc.Started(os.Getpid()) // 0 matches no process
 	if _, err := l.file.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), start), 0); err != nil {
 		return fmt.Errorf("locking job %s: %w", l.Job.Name, err)
 	}
 	return nil
 }
 
-// readPID returns which processes use the job, by what writePID left, or "". A process that
-// has ended is not named: its PID may be another's.
-func (l *Lock) readPID() string { return launcherText(int(l.file.Fd())) }
-
-// launcherText is readPID by a descriptor of the file.
+// launcherText says which processes use the job, by what writePID wrote, or returns "". It does not name a
+// process that has ended: another may have its PID.
 func launcherText(fd int) string {
-	var buf [48]byte
-	n, _ := unix.Pread(fd, buf[:], 0)
-	pid, start, err := parseLauncher(string(buf[:max(n, 0)]))
+	pid, start, err := parseLauncher(string(readStart(fd, 48)))
 	if err != nil {
 		return ""
 	}
 	if now, err := proc.Started(pid); err != nil || now != start {
 		return "by processes of a command whose ration run has ended"
 	}
-	// Another user can have written down any process that runs.
+	// If the file is another user's, the PID may be any running process's.
 	var st unix.Stat_t
 	own := unix.Fstat(fd, &st) == nil && (st.Uid == 0 || int(st.Uid) == os.Geteuid())
 	return fmt.Sprintf("by a command that pid %s started", humanfmt.Claim(strconv.Itoa(pid), own))
@@ -248,8 +236,7 @@ func parseLauncher(text string) (pid int, start uint64, err error) {
 	return pid, start, err
 }
 
-// removeContents removes everything in the job's folder but the locked file. The
-// lock must be exclusive.
+// removeContents removes everything in the job's folder but the locked file. The lock must be exclusive.
 func (l *Lock) removeContents() error {
 	endLimits(l.Folder)
 	unmount(l.Folder)
@@ -276,9 +263,9 @@ func (l *Lock) Share() error {
 	return nil
 }
 
-// Inherit opens a descriptor with a shared lock that every program which this
-// process starts or becomes inherits, until stop is called. It is a lock of its
-// own, apart from l, so that RemoveIfUnused can tell whether one of them still runs.
+// Inherit opens a descriptor with a shared lock, which all programs that this process starts or becomes
+// inherit until stop is called. The lock is not l, so that RemoveIfUnused can find whether one of them
+// still runs.
 func (l *Lock) Inherit() (stop func(), err error) {
 	f, err := HandOn(l.Job)
 	if err != nil {
@@ -288,10 +275,10 @@ func (l *Lock) Inherit() (stop func(), err error) {
 	return InheritFile(f)
 }
 
-// HandOn opens a descriptor with a shared lock on a job. The job is in use until the last process
-// that has the descriptor, however it got it, has closed it.
+// HandOn opens a descriptor with a shared lock on a job. The job is in use until all copies of the
+// descriptor, in any process, are closed.
 func HandOn(j Job) (*os.File, error) {
-	// For reading: the command must not be able to write into the folder of jobs.
+	// Read-only: the command must not be able to write into the folder of jobs.
 	path := filepath.Join(filepath.Dir(j.Path), aliveName)
 	fd, err := safepath.Open(path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -305,11 +292,10 @@ func HandOn(j Job) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// InheritFile lets every program which this process starts or becomes inherit a file, until stop
-// is called.
+// InheritFile makes all programs that this process starts or becomes inherit a file, until stop is called.
 func InheritFile(f *os.File) (stop func(), err error) {
 	inherited, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, minInheritedFD)
-	if errors.Is(err, unix.EINVAL) { // there is no such number: RLIMIT_NOFILE is low
+	if errors.Is(err, unix.EINVAL) { // RLIMIT_NOFILE is lower
 		inherited, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD, firstInheritedFD)
 	}
 	if err != nil {
@@ -321,8 +307,8 @@ func InheritFile(f *os.File) (stop func(), err error) {
 // Release drops the lock and leaves the job as it is.
 func (l *Lock) Release() { _ = l.file.Close() }
 
-// RemoveIfUnused drops the lock, removes the job if no other process uses it and it is no
-// standing one, and reports whether it did.
+// RemoveIfUnused drops the lock, and removes the job if no other process uses it and it is not a standing
+// one. It reports whether it removed the job.
 func (l *Lock) RemoveIfUnused() bool {
 	defer l.Release()
 	if l.set(exclusive) != nil {

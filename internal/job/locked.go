@@ -18,39 +18,39 @@ import (
 	"ration/internal/safepath"
 )
 
-// A region can be anywhere: a container's is at a path that only the container has. But every
-// process of a job has its slot's byte of the file locked, and the kernel lists all locks, with
-// the file's device and inode and the process. The process's descriptors lead to the file.
+// A region can be anywhere: in a container it may be at a path that no other process has. But every process
+// of a job has its slot's byte of the file locked. The kernel lists all locks with the device and inode of
+// the file and the PID, and the descriptors of that process lead to the file.
 
-// Bounds of what is taken from the kernel's list. Whoever takes locks makes it longer.
+// Bounds on what is read, as any user can make the kernel's list of locks longer.
 const (
 	maxLockList   = 8 << 20
 	maxLockedFile = 1024 // files that may be regions
-	maxLockedPIDs = 4    // of each file: processes through which it is looked for
-	maxLockedFDs  = 4096 // descriptors of each process that are looked at
+	maxLockedPIDs = 4    // of each file: processes whose descriptors are searched for it
+	maxLockedFDs  = 4096 // of each of these processes
 )
 
-// FileID is a file, by whatever path.
+// FileID identifies a file, which may have several paths.
 type FileID = identity
 
-// FileOf returns which file it is of which a process has asked the kernel.
+// FileOf returns the identity of the file that st is of.
 func FileOf(st *unix.Stat_t) FileID { return FileID{uint64(st.Dev), st.Ino} }
 
-// IsRegionPath reports whether a path is called as those of regions are, as far as that can be
-// said of a file that is gone.
+// IsRegionPath reports whether a path, as the kernel writes it also for a deleted file, has the name of
+// regions.
 func IsRegionPath(path string) bool {
 	return filepath.Base(strings.TrimSuffix(path, " (deleted)")) == RegionName
 }
 
-// LockedFile is a file with a lock where a region has those of its slots.
+// LockedFile is a file with a lock on a byte that a region uses for a slot.
 type LockedFile struct {
 	ID   FileID
-	PIDs []int // that hold such locks
+	PIDs []int // of the processes that hold such locks
 }
 
-// LockedFiles returns the files that may be regions, of all processes that this one sees,
-// and whether these are all. Who has many locks makes the kernel's list long, and reading it
-// slower than it is long: it is read until end.
+// LockedFiles returns the locked files of all visible processes that may be regions, and whether these are
+// all. It reads until end: many locks make the kernel's list long, and reading takes more than linear
+// time.
 func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
@@ -62,7 +62,7 @@ func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) 
 	return files, all && whole, err
 }
 
-// readUntil reads so many bytes at most, until end, and whether that is all there is.
+// readUntil reads at most so many bytes, until end. all is false if there is more.
 func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all bool, err error) {
 	part := make([]byte, 64<<10)
 	for len(text) < most {
@@ -83,7 +83,7 @@ func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all boo
 	return text, false, nil
 }
 
-// parseLocks takes the locks of slots from the kernel's list:
+// parseLocks returns the files with locks of slots in the kernel's list:
 //
 //	12: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
 func parseLocks(text []byte) (out []LockedFile) {
@@ -114,8 +114,8 @@ func parseLocks(text []byte) (out []LockedFile) {
 	return out
 }
 
-// divideLocked returns so many of the files at most, and whether these are all. Where there are more,
-// the users who have them locked take turns: one who locks thousands hides no other's.
+// divideLocked returns at most so many of the files, and whether these are all. If there are more, it
+// takes one of each user in turn, so that a user with thousands hides no file of another.
 func divideLocked(files []LockedFile, most int, owner func(pid int) int) (out []LockedFile, all bool) {
 	if len(files) <= most {
 		return files, true
@@ -160,10 +160,9 @@ func parseFileID(text string) (id FileID, err error) {
 	return FileID{unix.Mkdev(uint32(major), uint32(minor)), ino}, errors.Join(err, err2, err3)
 }
 
-// OpenFolder opens the folder of the file, as a process that has the file locked sees it, and
-// returns the file's name in it and a path for people. What is there has been compared: it is
-// that file, and it was made as a region. The error is for a file that is none, or cannot be
-// reached.
+// OpenFolder opens the folder of the file, as a process that has the file locked sees it. It returns the
+// file's name in the folder, and a path for messages. It checks that this name is that file, and that the
+// file is a region.
 func (f LockedFile) OpenFolder() (dir int, name, path string, err error) {
 	err = fmt.Errorf("no process has it open")
 	for _, pid := range f.PIDs {
@@ -175,7 +174,7 @@ func (f LockedFile) OpenFolder() (dir int, name, path string, err error) {
 }
 
 func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error) {
-	// By one descriptor of its folder: it stays that process's when the PID is another's.
+	// One descriptor of /proc/PID for all: it stays that process's when the PID becomes another's.
 	process, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, "", "", err
@@ -186,14 +185,14 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 		return -1, "", "", err
 	}
 	if !filepath.IsAbs(path) || strings.HasSuffix(path, " (deleted)") {
-		return -1, "", path, fmt.Errorf("%s: its file was removed, and processes go on with it", path)
+		return -1, "", path, fmt.Errorf("%s: the file was removed while processes use it", path)
 	}
 	root, err := unix.Openat(process, "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, "", path, err
 	}
 	defer unix.Close(root)
-	// Below the process's own root, whatever the path says, and through no link at all.
+	// Below the process's own root, and through no link.
 	dir, err = safepath.OpenFolderBelow(root, filepath.Dir(path))
 	if err != nil {
 		return -1, "", path, fmt.Errorf("opening the folder of %s: %w", path, err)
@@ -208,12 +207,12 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 		return -1, "", path, err
 	}
 	if id, err := identityOf(path); err != nil || id != f.ID {
-		path = fmt.Sprintf("/proc/%d/root%s", pid, path) // not by that path from here
+		path = fmt.Sprintf("/proc/%d/root%s", pid, path) // this process sees another file at path
 	}
 	return dir, name, path, nil
 }
 
-// pathIn returns the path of the file, by a descriptor of it that a process has.
+// pathIn returns the path of the file, from the process's descriptors.
 func (f LockedFile) pathIn(process int) (string, error) {
 	fd, err := unix.Openat(process, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -225,7 +224,7 @@ func (f LockedFile) pathIn(process int) (string, error) {
 		some, err := list.Readdirnames(64)
 		for _, name := range some {
 			looked++
-			// Without asking the file's own system, which may be one of the tenant's and never answer.
+			// DONT_SYNC: a tenant's own file system may never answer.
 			var st unix.Statx_t
 			if unix.Statx(fd, name, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil ||
 				(FileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) != f.ID {
@@ -239,5 +238,5 @@ func (f LockedFile) pathIn(process int) (string, error) {
 			break
 		}
 	}
-	return "", errors.New("no process that has it locked has it open")
+	return "", errors.New("the process with the lock does not have the file open")
 }

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// A policy has all processes of a user in one job, which is in root's folder of jobs whatever
-// EnvFolder says: the library looks for it there (shim/userjob.c). Package policy makes it.
+// Under a policy all processes of a user are in one job, which package policy makes. It is in root's folder
+// of jobs, also if EnvFolder is set: the library looks for it there (shim/userjob.c).
 
 // RootFolder is root's folder of jobs.
 const RootFolder = "/run/ration"
 
-// ExemptName is a symbolic link, in the folder of a user's job, that says that the policy does not
-// ration this user. It leads nowhere. It is the user's own, which shows in every user namespace whose it
-// is; and unlike a file of the user's nothing can be written into it.
+// ExemptName is a symbolic link in the folder of a user's job that exempts this user from the policy. It
+// leads nowhere. It belongs to the user, so that its owner can be checked in any user namespace; and the
+// user cannot write into a link.
 const ExemptName = "exempt"
 
 const ofUserPrefix = "user-"
@@ -23,7 +23,7 @@ const ofUserPrefix = "user-"
 // OfUser returns the name of a user's job.
 func OfUser(uid int) string { return ofUserPrefix + strconv.Itoa(uid) }
 
-// UserOf returns whose job has a name.
+// UserOf returns the user whose job has that name.
 func UserOf(name string) (uid int, is bool) {
 	digits, is := strings.CutPrefix(name, ofUserPrefix)
 	if !is {
@@ -32,8 +32,8 @@ func UserOf(name string) (uid int, is bool) {
 	return parseUID(digits)
 }
 
-// RunOf returns whose run has a name: a job of a user's own, whose limits are taken out of those of
-// the user's job.
+// RunOf returns the user and the run of a job's name. A run is a second job of a user, with a part of the
+// limits of the user's job.
 func RunOf(name string) (uid int, run string, is bool) {
 	rest, is := strings.CutPrefix(name, ofUserPrefix)
 	digits, run, cut := strings.Cut(rest, "-")
@@ -44,8 +44,8 @@ func RunOf(name string) (uid int, run string, is bool) {
 	return uid, run, is
 }
 
-// isOfPolicy reports whether a name in root's folder of jobs is that of a user's job or run: nobody can choose
-// one, and they are jobs like any other for who looks.
+// isOfPolicy reports whether a name is that of a user's job or run. Users cannot choose such names, but they
+// are listed like other jobs.
 func isOfPolicy(name string) bool {
 	_, user := UserOf(name)
 	_, _, run := RunOf(name)
@@ -55,7 +55,7 @@ func isOfPolicy(name string) bool {
 // RunOfUser returns the name of a user's run.
 func RunOfUser(uid int, run string) string { return OfUser(uid) + "-" + run }
 
-// RunsOf returns the runs of a user, or of all users where uid is negative, by their folders.
+// RunsOf returns the runs of a user, or of all users if uid is negative, by their folders.
 func RunsOf(uid int) (runs []Job) {
 	entries, _ := os.ReadDir(RootFolder)
 	for _, e := range entries {

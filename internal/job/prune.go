@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// Kept is how many ended jobs Prune keeps at least, for questions after the fact.
+// Kept is how many ended jobs Prune keeps, so that people can look at them later.
 const Kept = 16
 
-// Prune removes this user's launched jobs that have ended, except for the latest
-// Kept. To look at each costs what a start of a job can spare only now and then: it does so
-// when there are twice as many. It reports no errors: the caller launches a job, and can do so
-// without it.
+// Prune removes this user's launched jobs that have ended, except for the latest Kept. It does nothing if
+// there are less than twice as many, because reading each delays the start of a job. It reports no errors:
+// its caller can launch a job without it.
 func Prune() {
 	entries, err := os.ReadDir(Folder())
 	if err != nil || len(entries) <= 2*Kept || checkTrusted(Folder()) != nil {
@@ -38,7 +37,7 @@ func Prune() {
 	slices.SortFunc(ended, func(a, b endedJob) int { return cmp.Or(b.created.Compare(a.created), cmp.Compare(a.name, b.name)) })
 	for _, e := range ended[min(Kept, len(ended)):] {
 		if l, err := acquire(e.name, exclusive); err == nil {
-			l.RemoveIfUnused() // unless it was begun again
+			l.RemoveIfUnused()
 		}
 	}
 }

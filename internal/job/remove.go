@@ -22,8 +22,7 @@ import (
 var (
 	// ErrLiving is returned, as a *LivingError, for a job with living processes.
 	ErrLiving = errors.New("job has living processes")
-	// ErrNotBegun is returned for a job that no process has joined yet: it may be
-	// about to begin.
+	// ErrNotBegun is returned for a job that no process has joined yet.
 	ErrNotBegun = errors.New("no process has joined the job yet")
 )
 
@@ -35,7 +34,7 @@ type LivingError struct {
 
 func (e *LivingError) Error() string {
 	var living []string
-	named := map[int]bool{} // one process may have many slots, and must not hide the others by them
+	named := map[int]bool{} // a process with many slots must not hide others
 	others := 0
 	for _, p := range e.Living {
 		if p.Seen != 0 && named[p.Seen] {
@@ -56,8 +55,8 @@ func (e *LivingError) Error() string {
 // maxNamed is how many processes a message names.
 const maxNamed = 8
 
-// processText names a living process by the PID and the name that the kernel gives: somebody
-// may be about to end it, and a job could claim to be any process.
+// processText names a living process by the kernel's PID and name. The reader may be about to kill it, and
+// the job's own region could name any process.
 func processText(p region.Process) string {
 	if p.Seen == 0 {
 		return fmt.Sprintf("one that cannot be seen from here (it calls itself pid %d, %s)", p.PID, p.Name)
@@ -73,10 +72,9 @@ func processText(p region.Process) string {
 
 func (e *LivingError) Unwrap() error { return ErrLiving }
 
-// Remove removes a job that has ended: its folder, or for a job without a name its
-// region and the limits file beside it. force also removes a job that no process has
-// joined, or that cannot be read; never one with living processes, which would keep
-// a limit of their own beside that of the next job with the name.
+// Remove removes a job that has ended: its folder, or for a job without a name its region and the limits
+// file beside it. force also removes a job that no process has joined, or that cannot be read. It never
+// removes a job with living processes: they would go on under its limit beside the next job of that name.
 func Remove(j Job, force bool) error {
 	if err := CheckRemovable(j, force); err != nil {
 		return err
@@ -86,7 +84,7 @@ func Remove(j Job, force bool) error {
 	}
 	l, err := acquire(j.Name, exclusive) // no command is launched in it from now on
 	if force && (errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)) {
-		// What is there is no file, so no process has it locked.
+		// It is not a file, so no process has it locked.
 		_ = os.RemoveAll(filepath.Join(filepath.Dir(j.Path), aliveName))
 		l, err = acquire(j.Name, exclusive)
 	}
@@ -107,11 +105,11 @@ func Remove(j Job, force bool) error {
 	return nil
 }
 
-// removal is how a job's folder is removed, step by step. What says that it is a standing job goes first: one whose removal was cut short,
-// without its region or with limits that have ended, must not be taken for one that programs can be put into.
+// removal has the steps that remove a job's folder. The file of a standing job is first: if the removal is
+// cut short, the rest must not look like a job that programs can join.
 var removal = []func(folder string) error{
 	func(folder string) error {
-		_ = os.Remove(filepath.Join(folder, CreatedName)) // where that fails, removing the folder says why
+		_ = os.Remove(filepath.Join(folder, CreatedName)) // an error comes back when the folder is removed
 		return nil
 	},
 	func(folder string) error { endLimits(folder); return nil },
@@ -129,18 +127,17 @@ func removeFolder(folder string) error {
 	return nil
 }
 
-// endLimits lets processes that are left of a job get nothing more, where an operator's file has
-// its limits. A process that has closed what it inherited, and not joined yet, is not known to be
-// of the job; the files are mounted in its namespace, and stay there.
+// endLimits sets an operator's limits to 0, so that processes of the job that are unknown get nothing more:
+// those that have closed the inherited descriptor and not joined yet. They may have the files mounted in
+// their namespace.
 func endLimits(folder string) {
 	if l, err := region.OpenOperatorLimits(filepath.Join(folder, RegionName)); err == nil {
-		_ = l.End() // who may not write them may not remove them either, or has none left
+		_ = l.End() // a user who may not write them may not remove them either
 	}
 }
 
-// removeRegion removes a region outside the folder of jobs, and the limits beside it, by
-// the descriptor of their folder: whatever happens to the path meanwhile, what is removed
-// is what was looked at.
+// removeRegion removes a region outside the folder of jobs, and the limits beside it. It uses one
+// descriptor of their folder, so that it removes the files that it has checked.
 func removeRegion(path string) error {
 	dir, writer, err := safepath.OpenFolderOf(filepath.Dir(path))
 	if err != nil {
@@ -148,8 +145,7 @@ func removeRegion(path string) error {
 	}
 	defer unix.Close(dir)
 	base := filepath.Base(path)
-	// A path may be of any file: force is for damaged regions, not for files that are not
-	// regions.
+	// The path may be of any file: force is for damaged regions, not for other files.
 	if err := region.CheckRemovable(dir, base); err != nil {
 		return fmt.Errorf("removing %s: %w (ration removes only what it made)", path, err)
 	}
@@ -165,9 +161,8 @@ func removeRegion(path string) error {
 	return nil
 }
 
-// checkFolderOf refuses to root what another user could have led it to: where one user
-// can change the path, the folder and the file must be that user's; where several can,
-// nothing is removed.
+// checkFolderOf keeps root from removing a file that another user has led it to. If one user can change the
+// path, the folder and the file must be that user's. If several can, nothing is removed.
 func checkFolderOf(base string, dir, writer int) error {
 	var folder, file unix.Stat_t
 	if err := errors.Join(unix.Fstat(dir, &folder), unix.Fstatat(dir, base, &file, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
@@ -187,7 +182,7 @@ func removeInUse(j Job, by string) error {
 	return fmt.Errorf("removing %s: %w %s (end them first)", j.Title(), ErrInUse, cmp.Or(by, "by a command of ration run"))
 }
 
-// CheckRemovable returns why a job must not be removed, or nil: the errors of Remove.
+// CheckRemovable returns the error that Remove would, or nil.
 func CheckRemovable(j Job, force bool) error {
 	u, err := inspect(j)
 	running, by := false, ""
@@ -198,7 +193,7 @@ func CheckRemovable(j Job, force bool) error {
 	case len(u.living) > 0:
 		return &LivingError{j, u.living}
 	case u.locked:
-		return fmt.Errorf("removing %s: %w: one has its region locked, which does not say which (end it first)", j.Title(), ErrLiving)
+		return fmt.Errorf("removing %s: %w: an unknown one has its region locked (end it first)", j.Title(), ErrLiving)
 	case running:
 		return removeInUse(j, by)
 	case force:
@@ -206,7 +201,7 @@ func CheckRemovable(j Job, force bool) error {
 	case errors.Is(err, region.ErrForeign) && j.Name == "":
 		return fmt.Errorf("removing %s: %w", j.Title(), err)
 	case errors.Is(err, region.ErrVersion):
-		return nil // every version's processes lock the region, and launchers the job
+		return nil // in every version processes lock the region, and launchers the job
 	case err != nil && !EndedOrNotBegun(err):
 		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), err)
 	case !u.begun:
@@ -215,8 +210,8 @@ func CheckRemovable(j Job, force bool) error {
 	return nil
 }
 
-// StartTimeout is how long a job that has not begun may still be about to begin: a
-// program can spend minutes on its imports before it first uses a device.
+// StartTimeout is how long a job without a process may still begin: a program can spend minutes on its
+// imports before it first uses a device.
 const StartTimeout = time.Hour
 
 // Ended reports whether the job has ended and only its region is left.
@@ -225,13 +220,13 @@ func Ended(j Job, now time.Time) bool {
 	if u.locked || len(u.living) > 0 || Running(j) || isStanding(j) {
 		return false
 	}
-	if err != nil { // what a job has left need not be in order
+	if err != nil { // the region of an ended job may be damaged
 		return j.Name != "" && u.begun
 	}
 	return u.begun || now.Sub(u.created) > StartTimeout
 }
 
-// use is what decides whether a job may be removed.
+// use decides whether a job may be removed.
 type use struct {
 	living  []region.Process // those that are not dead
 	locked  bool             // a process has a byte of the region locked
@@ -239,8 +234,7 @@ type use struct {
 	created time.Time
 }
 
-// holders returns the processes that have bytes of a region locked which cannot be read, as
-// far as the kernel says which.
+// holders returns the processes that the kernel names for the locks of a region that cannot be read.
 func holders(path string) (out []region.Process) {
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -256,8 +250,7 @@ func holders(path string) (out []region.Process) {
 	return out
 }
 
-// inspect returns what the job's region says of its use. Where it cannot be read,
-// only begun is known, and who has it locked.
+// inspect returns how the job is used. If its region cannot be read, it knows begun and the locks.
 func inspect(j Job) (use, error) { return inspectWith(j, nil) }
 
 // inspectWith asks the kernel for the processes for as long as patient says; nil is as long as a

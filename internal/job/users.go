@@ -15,40 +15,37 @@ import (
 	"ration/internal/safepath"
 )
 
-// Root looks at the jobs of all users. Their folders are theirs: nothing in one is trusted, no
-// link of theirs is followed, no more than a bounded part of it read. A folder can even be made
-// to never answer (a file system of its user's), so the caller reads each by itself and waits for
-// none longer than for a deadline.
+// Root reads the jobs of all users. Each user controls the folders of its own jobs: nothing in them is
+// trusted, no link of another user is followed, and a bounded part is read. A folder may even never
+// answer, on a file system of its user. So the caller reads each folder by itself, with a deadline.
 
-// maxUserJobs bounds how many jobs of one folder are looked at.
+// maxUserJobs bounds how many jobs of one folder are read.
 const maxUserJobs = 4096
 
-// maxTempNames bounds how many names in the folder of temporary files are listed: every user can
-// make any number.
+// maxTempNames bounds how many names in /tmp are read: every user can make any number.
 const maxTempNames = 1 << 15
 
-// maxTempUsers bounds how many users are looked at of whom only such a name is known. A user to whom
-// the system lends a range of UIDs (/etc/subuid) can make folders of thousands.
+// maxTempUsers bounds how many users are read that have only a folder in /tmp. A user with a range of
+// /etc/subuid can make folders for thousands of UIDs.
 const maxTempUsers = 1024
 
-// Places is where the folders of other users' jobs are looked for.
-type Places struct {
+// Paths are where other users' jobs are searched for.
+type Paths struct {
 	Runtime string // holds a folder for each user, by UID: /run/user
 	Temp    string // holds ration-UID: /tmp
 	Proc    string // holds a folder for each process: /proc
 	Home    func(uid int) string
-	listed  int // names of Temp that are listed at most; 0 is maxTempNames
-	strange int // users of whom only a name in Temp is known, at most; 0 is maxTempUsers
+	listed  int // bound on names in Temp; 0 is maxTempNames
+	strange int // bound on users that only have a folder in Temp; 0 is maxTempUsers
 }
 
-// AllPlaces are those of this machine.
-var AllPlaces = Places{Runtime: "/run/user", Temp: "/tmp", Proc: "/proc", Home: proc.Home}
+// SystemPaths are those of this machine.
+var SystemPaths = Paths{Runtime: "/run/user", Temp: "/tmp", Proc: "/proc", Home: proc.Home}
 
-// Folders returns paths at which other users' jobs may be; some need not exist. all is false
-// where there are more names, or users, in Temp than are looked at. A user with a process or a folder in
-// Runtime is found all the same, so only jobs of users without any, which have ended, may be
-// missing then.
-func (p Places) Folders() (out []Folders, all bool) {
+// Folders returns the users that may have jobs, with their folders, which need not exist. all is false if
+// Temp has more names or users than the bounds. Users with a process or with a folder in Runtime are not
+// bounded, so only ended jobs may be missing then.
+func (p Paths) Folders() (out []Folders, all bool) {
 	byUser := map[int]*Folders{}
 	user := func(uid int) *Folders {
 		if byUser[uid] == nil {
@@ -103,10 +100,10 @@ func (p Places) Folders() (out []Folders, all bool) {
 	return out, all
 }
 
-// tempPrefix is what the name of a user's folder in Temp has before the UID.
+// tempPrefix is before the UID in the name of a user's folder in Temp.
 const tempPrefix = "ration-"
 
-// parseUID parses the number of a user as it is written, so that each has one name.
+// parseUID parses a UID without leading zeros or sign, so that each has one name.
 func parseUID(text string) (uid int, is bool) {
 	uid, err := strconv.Atoi(text)
 	return uid, err == nil && uid >= 0 && strconv.Itoa(uid) == text
@@ -122,7 +119,7 @@ type Folders struct {
 
 // Paths returns the folders. It may ask a directory service for the user's home.
 func (f Folders) Paths() []string {
-	if f.withProcesses { // only these can have a job in their home
+	if f.withProcesses { // otherwise no job in the home can run
 		if home := f.home(f.UID); filepath.IsAbs(home) {
 			return append(slices.Clone(f.paths), filepath.Join(home, ".local", "state", "ration"))
 		}
@@ -130,9 +127,9 @@ func (f Folders) Paths() []string {
 	return f.paths
 }
 
-// Named returns the jobs of a name that a user has: each of the folders may have one. It may ask a
-// directory service for the user's home, and does not return where a folder does not answer.
-func (p Places) Named(uid int, name string) (out []Job) {
+// Named returns a user's jobs of a name, of which each folder may have one. It may ask a directory service
+// for the user's home, and blocks if a folder does not answer.
+func (p Paths) Named(uid int, name string) (out []Job) {
 	if !isJobName(name) {
 		return nil
 	}
@@ -144,7 +141,7 @@ func (p Places) Named(uid int, name string) (out []Job) {
 		path := filepath.Join(folder, name, RegionName)
 		dir, err := safepath.OpenFolder(filepath.Dir(path))
 		if err != nil {
-			continue // there is none, or a link that is not followed
+			continue
 		}
 		var st unix.Stat_t
 		if unix.Fstatat(dir, RegionName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && int(st.Uid) == uid {
@@ -155,8 +152,8 @@ func (p Places) Named(uid int, name string) (out []Job) {
 	return out
 }
 
-// each calls visit for each name in a folder, if there is one, until that returns false. It
-// reports whether it saw all of them.
+// each calls visit for each name in a folder until it returns false. It returns whether it has seen all. A
+// missing folder has no names.
 func each(dir string, visit func(name string) bool) (all bool) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -164,7 +161,7 @@ func each(dir string, visit func(name string) bool) (all bool) {
 	}
 	defer f.Close()
 	for {
-		some, err := f.Readdirnames(1024) // others may have made any number
+		some, err := f.Readdirnames(1024)
 		for _, name := range some {
 			if !visit(name) {
 				return false
@@ -176,10 +173,9 @@ func each(dir string, visit func(name string) bool) (all bool) {
 	}
 }
 
-// ownedBy reports whether a folder belongs to a user: anybody can make one of any name in /tmp,
-// and no job is kept in one of another user's. The file system that the folder is on may be a
-// tenant's, and is not asked; where the kernel cannot say without, it may be that user's. One that
-// does not exist is nobody's.
+// ownedBy reports whether a folder exists and belongs to a user: every user can make a folder of any name in
+// /tmp. It does not ask the folder's file system, which may be a tenant's. If the kernel does not know the
+// owner without, it returns true.
 func ownedBy(path string, uid int) bool {
 	var st unix.Statx_t
 	const flags, want = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC, unix.STATX_UID
@@ -187,20 +183,15 @@ func ownedBy(path string, uid int) bool {
 	return err != nil && err != unix.ENOENT || err == nil && (st.Mask&want == 0 || int(st.Uid) == uid)
 }
 
-// isJobName reports whether what is in a folder of jobs may be a job, by its name.
+// isJobName reports whether users can choose that name for a job.
 func isJobName(name string) bool { return limit.CheckName("job", name) == nil && !Reserved(name) }
 
-// EachIn calls visit for each job in a folder of another user's, with the descriptor of the
-// job's own folder, until that returns false. It reports whether it saw all of them.
+// EachIn calls visit for each job in a folder of another user, with the descriptor of the job's own folder,
+// until visit returns false. It returns whether it has seen all.
 func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
-	top, err := safepath.OpenFolder(folder)
+	fd, err := openList(folder)
 	if err != nil {
-		return true // there is none, or a link that is not followed
-	}
-	defer unix.Close(top)
-	fd, err := safepath.OpenAt(top, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return true
+		return true // it does not exist, or is a link that is not followed
 	}
 	list := os.NewFile(uintptr(fd), folder)
 	defer list.Close()
@@ -213,7 +204,7 @@ func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 			if !isJobName(name) {
 				continue
 			}
-			dir, err := safepath.OpenAt(top, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+			dir, err := safepath.OpenAt(fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 			if err != nil {
 				continue
 			}

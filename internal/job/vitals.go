@@ -9,16 +9,15 @@ import (
 	"ration/internal/safepath"
 )
 
-// Vitals are what a process that looks again and again keeps open of a job's folder, to see
-// whether the job's command runs and whether anything else was written down of it. It takes no
-// lock.
+// Vitals has the open files of a job's folder by which a process that reads the job repeatedly finds whether
+// the job's command runs, and whether files have changed. It takes no lock.
 type Vitals struct {
 	dir   int    // the job's folder; not closed with the rest
 	name  string // of the region in it
-	alive int    // the file that launchers lock; -1 where there is none, or it cannot be opened
+	alive int    // the file that launchers lock; -1 if it cannot be opened
 }
 
-// OpenVitals opens them by the descriptor of the job's folder, which must stay open as long.
+// OpenVitals opens them by the descriptor of the job's folder, which must stay open until Close.
 func OpenVitals(dir int, region string) Vitals {
 	fd, err := safepath.OpenAt(dir, aliveName, unix.O_RDONLY, 0)
 	if err != nil {
@@ -27,7 +26,7 @@ func OpenVitals(dir int, region string) Vitals {
 	return Vitals{dir, region, fd}
 }
 
-// Standing reports whether the job is one that `ration create` made, and that was not removed.
+// Standing reports whether the job is a standing one.
 func (v Vitals) Standing() bool {
 	_, standing := standingIn(v.dir)
 	return standing
@@ -36,19 +35,18 @@ func (v Vitals) Standing() bool {
 // Close closes them.
 func (v Vitals) Close() { closeIf(v.alive) }
 
-// Vital is how things are with a job. It is the same as before if nothing has changed but what
-// is in its region.
+// Vital is the state of a job outside its region. Two are equal if nothing there has changed.
 type Vital struct {
 	Launched bool
-	Running  bool          // a process of the command has the job locked, or one that creates or removes it
-	Region   FileID        // zero where there is none
-	folder   unix.Timespec // when something in the folder was made or removed
+	Running  bool          // the command runs, or a process creates or removes the job
+	Region   FileID        // zero if there is none
+	folder   unix.Timespec // time of the last file made or removed in the folder
 	info     unix.Timespec
 	size     int64
 }
 
-// Look returns it, and whether the folder is still there: one that was removed has no name, and
-// a job of the same name is in another. before is what an earlier look returned.
+// Look returns the state, and whether the folder still exists: another job of the same name has another
+// folder. before is what an earlier Look returned.
 func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	var st unix.Stat_t
 	if unix.Fstat(v.dir, &st) != nil || st.Nlink == 0 {
@@ -56,11 +54,11 @@ func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	}
 	out.folder = st.Mtim
 	if out.Launched = v.alive >= 0; out.Launched {
-		// A launcher replaces neither the file nor the folder.
+		// Launchers never replace the file.
 		out.Running = inUseBy(v.alive)
 	}
-	// What was made within a tick of the kernel's clock after the look before is found when the
-	// job is read, which is from time to time in any case.
+	// A file that was made in the same tick of the kernel's clock as the Look before is found by the
+	// next full reading of the job.
 	if out.folder == before.folder && before.Region != (FileID{}) {
 		out.Region = before.Region
 	} else if id, err := identityIn(v.dir, v.name); err == nil {
@@ -72,11 +70,11 @@ func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	return out, true
 }
 
-// FolderChanged reports whether something in the folder was made or removed between two looks.
+// FolderChanged reports whether a file in the folder was made or removed between two Looks.
 func (v Vital) FolderChanged(since Vital) bool { return v.folder != since.folder }
 
-// Names lists the folders of a folder of jobs that may be jobs: so many at most. changed is when
-// the folder itself was last changed, by which it is known whether another list would differ.
+// Names returns the names in a folder of jobs that may be jobs, at most so many. changed is the folder's
+// time of modification: while that stays, so do the names.
 func Names(folder string, most int) (names []string, changed unix.Timespec, all bool, err error) {
 	fd, err := openList(folder)
 	if err != nil {
@@ -85,7 +83,7 @@ func Names(folder string, most int) (names []string, changed unix.Timespec, all 
 	list := os.NewFile(uintptr(fd), folder)
 	defer list.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil { // before it is read: what comes later is seen the next time
+	if err := unix.Fstat(fd, &st); err != nil { // before reading the names, so that later ones change the time
 		return nil, changed, true, err
 	}
 	for {
@@ -129,10 +127,10 @@ func openList(folder string) (int, error) {
 	return fd, nil
 }
 
-// TellsOfJoin reports whether a file in a job's folder is one that a process opens when it joins the
-// job. Who reads the job opens the other files as well.
+// TellsOfJoin reports whether a process that joins the job opens that file of the job's folder. A process
+// that only reads the job opens others as well.
 func TellsOfJoin(name string) bool { return name == RegionName }
 
-// TellsOfEnd reports whether it is one that a process of the job, or its launcher, has open for
-// writing until it ends.
+// TellsOfEnd reports whether processes of the job, or its launcher, have that file open for writing until
+// they end.
 func TellsOfEnd(name string) bool { return name == RegionName || name == aliveName }

@@ -13,92 +13,86 @@ import (
 	"ration/internal/safepath"
 )
 
-// Wait returns when the job has ended: no process of its command runs, and none that has
-// joined it lives. It waits in the kernel, for the locks that those processes hold. end is how
-// the command ended, or nil where no launcher stayed to see it. A later job of the same name is
-// another one.
+// Wait returns when the job has ended: no process of its command runs, and no process that has joined it
+// lives. It waits in the kernel, for the locks that those processes hold. end is how the command ended, or
+// nil if no launcher stayed to see it. A later job of the same name is another job.
 func Wait(j Job) (end *End, err error) {
-	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
-	if err != nil {
+	if end, err = wait(j); err != nil {
 		return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-	}
-	defer unix.Close(dir)
-	name := filepath.Base(j.Path)
-	// All are opened first: they say what there is to know when the job has been removed, and
-	// while one is open, no other file has its number.
-	open := func(name string, flags int) (int, error) {
-		fd, err := safepath.OpenAt(dir, name, flags, 0)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return -1, fmt.Errorf("waiting for %s: opening %s: %w", j.Title(), name, err)
-		}
-		return fd, nil
-	}
-	file, err := open(name, unix.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer closeIf(file)
-	alive, err := open(aliveName, unix.O_RDWR) // an exclusive lock needs the right to write
-	if err != nil {
-		return nil, err
-	}
-	defer closeIf(alive)
-	info, err := open(infoName, unix.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer closeIf(info)
-	var st unix.Stat_t
-	if file >= 0 {
-		if err := unix.Fstat(file, &st); err != nil {
-			return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-		}
-	}
-	if file >= 0 {
-		replaced, stop, err := watchRemovals(dir)
-		if err != nil {
-			return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-		}
-		defer stop()
-		same := func() bool {
-			current, err := identityIn(dir, name)
-			return err == nil && current == FileOf(&st)
-		}
-		unlocked := make(chan error, 1)
-		lockedFile, err := dup(file)
-		if err != nil {
-			return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-		}
-		lockedAlive, err := dup(alive)
-		if err != nil {
-			closeIf(lockedFile)
-			return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-		}
-		go func() { unlocked <- waitUnused(lockedAlive, lockedFile, same) }()
-		for done := false; !done && same(); {
-			select {
-			case err := <-unlocked:
-				if err != nil {
-					return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-				}
-				done = true
-			case <-replaced: // something in the folder was removed: look again
-			}
-		}
-	} else if alive >= 0 {
-		if err := waitFor(alive); err != nil {
-			return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
-		}
-	}
-	if info >= 0 {
-		_, _, end = readInfo(info)
 	}
 	return end, nil
 }
 
-// waitUnused returns when no process uses the job and none has its region locked, or when the
-// region is another by then. It closes the descriptors: it may go on waiting, for the next job of
-// the name, when nobody waits for it any more.
+func wait(j Job) (end *End, err error) {
+	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	// All files are opened first: they can be read after the job was removed, and no other file gets their
+	// inode numbers while they are open. An exclusive lock of alive needs the right to write.
+	var fds [3]int
+	name := filepath.Base(j.Path)
+	for i, file := range []struct {
+		name  string
+		flags int
+	}{{name, unix.O_RDONLY}, {aliveName, unix.O_RDWR}, {infoName, unix.O_RDONLY}} {
+		fds[i], err = safepath.OpenAt(dir, file.name, file.flags, 0)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("opening %s: %w", file.name, err)
+		}
+		defer closeIf(fds[i])
+	}
+	file, alive, info := fds[0], fds[1], fds[2]
+	if file >= 0 {
+		err = waitRegion(dir, name, alive, file)
+	} else if alive >= 0 {
+		err = waitFor(alive)
+	}
+	if err == nil && info >= 0 {
+		_, _, end = readInfo(info)
+	}
+	return end, err
+}
+
+// waitRegion waits until no process uses the job, or until its region was removed or replaced.
+func waitRegion(dir int, name string, alive, file int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(file, &st); err != nil {
+		return err
+	}
+	removed, stop, err := watchRemovals(dir)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	same := func() bool {
+		current, err := identityIn(dir, name)
+		return err == nil && current == FileOf(&st)
+	}
+	lockedFile, err := dup(file)
+	if err != nil {
+		return err
+	}
+	lockedAlive, err := dup(alive)
+	if err != nil {
+		closeIf(lockedFile)
+		return err
+	}
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- waitUnused(lockedAlive, lockedFile, same) }()
+	for same() {
+		select {
+		case err := <-unlocked:
+			return err
+		case <-removed:
+		}
+	}
+	return nil
+}
+
+// waitUnused returns when no process uses the job or has its region locked, or when the region was replaced.
+// It closes the descriptors: after its caller has returned it may still wait, for the next job of the name.
 func waitUnused(alive, file int, same func() bool) error {
 	defer closeIf(alive)
 	defer closeIf(file)
@@ -113,18 +107,18 @@ func waitUnused(alive, file int, same func() bool) error {
 		if err := region.WaitUnlocked(file); err != nil {
 			return err
 		}
-		// A process of the command may have joined, or another been launched in the job
-		// (--join), while the other lock was waited for.
+		// While it waited for the second lock, a process may have joined, or another command may have been
+		// launched in the job (--join).
 		if !same() || (alive < 0 || !inUseBy(alive)) && !region.LockedFD(file) {
 			return nil
 		}
-		// Whoever was handed a descriptor of a file can lock just what is not waited for here, such as
-		// all but waitByte. Then the kernel lets nobody wait, and it is looked again.
+		// A process with a descriptor of a file can lock all of it but the bytes that are waited for here.
+		// Then waiting returns at once.
 		sleep(again.After(time.Since(began)))
 	}
 }
 
-// sleep is another one in tests.
+// sleep is replaced in tests.
 var sleep = time.Sleep
 
 // watchRemovals sends a value after something in a folder, or the folder itself, was removed. Waiting
@@ -153,7 +147,7 @@ func watchRemovals(dir int) (removed <-chan struct{}, stop func(), err error) {
 	return out, w.Close, nil
 }
 
-// dup returns another descriptor of the same open file; -1 for -1.
+// dup duplicates a descriptor; -1 stays -1.
 func dup(fd int) (int, error) {
 	if fd < 0 {
 		return -1, nil
@@ -167,8 +161,8 @@ func closeIf(fd int) {
 	}
 }
 
-// waitFor returns when no process uses the job, creates or removes it, by a descriptor of the
-// file that those lock.
+// waitFor returns when no process uses, creates or removes the job, by a descriptor of the file that they
+// lock.
 func waitFor(fd int) error {
 	lock := unix.Flock_t{Type: exclusive, Start: waitByte, Len: 1}
 	for {
