@@ -26,19 +26,18 @@ import (
 func listenAt(t *testing.T, folder string) (*os.File, string) {
 	t.Helper()
 	path := filepath.Join(folder, job.AgentSocket)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return fileOf(t, l), path
+	l := opened(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
+	return opened(l.File())(t), path
 }
 
-// fileOf returns the descriptor of a socket.
-func fileOf(t *testing.T, socket interface{ File() (*os.File, error) }) *os.File {
-	t.Helper()
-	file, err := socket.File()
-	must(t, err)
-	t.Cleanup(func() { _ = file.Close() })
-	return file
+// opened returns what was opened, and closes it when the test has ended.
+func opened[C io.Closer](c C, err error) func(t *testing.T) C {
+	return func(t *testing.T) C {
+		t.Helper()
+		must(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
 }
 
 // noAddress ends an agent that should have ended before.
@@ -75,12 +74,9 @@ type question struct {
 
 func ask(t *testing.T, path string) question {
 	t.Helper()
-	c, err := net.Dial("unix", path)
+	c := opened(net.Dial("unix", path))(t)
+	_, err := io.WriteString(c, "GET /v1/machine HTTP/1.0\r\n\r\n")
 	must(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	if _, err := io.WriteString(c, "GET /v1/machine HTTP/1.0\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
 	return question{t, c}
 }
 
@@ -158,27 +154,17 @@ func wantNoneInherited(t *testing.T, pid int) {
 func TestAgentRefusesPassedSocket(t *testing.T) {
 	folder := agentFolder(t)
 	right, path := listenAt(t, folder)
-	other, err := net.Listen("unix", filepath.Join(folder, "other.sock"))
-	must(t, err)
-	defer other.Close()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer tcp.Close()
-	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(folder, "datagrams.sock"), Net: "unixgram"})
-	must(t, err)
-	defer datagrams.Close()
-	connected, err := net.Dial("unix", path)
-	must(t, err)
-	defer connected.Close()
-	file, err := os.Open(os.DevNull)
-	must(t, err)
-	defer file.Close()
+	other := opened(net.Listen("unix", filepath.Join(folder, "other.sock")))(t)
+	tcp := opened(net.Listen("tcp", "127.0.0.1:0"))(t)
+	datagrams := opened(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(folder, "datagrams.sock"), Net: "unixgram"}))(t)
+	connected := opened(net.Dial("unix", path))(t)
+	file := opened(os.Open(os.DevNull))(t)
 	for want, sockets := range map[string][]*os.File{
 		"the agent takes one socket": {right, right},
-		`other.sock"`:                {fileOf(t, other.(*net.UnixListener))},
-		"it is not a Unix socket":    {fileOf(t, tcp.(*net.TCPListener))},
-		"it is not a stream":         {fileOf(t, datagrams)},
-		"it does not listen":         {fileOf(t, connected.(*net.UnixConn))},
+		`other.sock"`:                {opened(other.(*net.UnixListener).File())(t)},
+		"it is not a Unix socket":    {opened(tcp.(*net.TCPListener).File())(t)},
+		"it is not a stream":         {opened(datagrams.File())(t)},
+		"it does not listen":         {opened(connected.(*net.UnixConn).File())(t)},
 		"socket operation on":        {file},
 	} {
 		out, err := passedAgent(folder, noAddress, sockets...).CombinedOutput()

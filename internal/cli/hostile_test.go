@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"time"
@@ -24,7 +23,7 @@ import (
 //	joins    new processes in all slots, on all devices, again and again
 func hostile(args []string) int {
 	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins}
-	err := func() error {
+	return exitWith(func() error {
 		f, err := os.OpenFile(job.WellKnown+"/region", os.O_RDWR, 0)
 		if err != nil {
 			return err
@@ -49,12 +48,7 @@ func hostile(args []string) int {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-	}()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
+	}())
 }
 
 // evil is a name that moves cursors, sets a terminal's title, and turns the direction of text.

@@ -29,10 +29,7 @@ import (
 )
 
 // limits REGION SIZE writes a limits file with a limit on device 0 beside a region.
-func writeLimits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 2 {
-		ts.Fatalf("usage: limits region size")
-	}
+func writeLimits(ts *testscript.TestScript, args []string) {
 	size, err := limit.ParseSize(args[1])
 	ts.Check(err)
 	var l region.Limits
@@ -42,10 +39,7 @@ func writeLimits(ts *testscript.TestScript, neg bool, args []string) {
 
 // total REGION DEVICE BYTES records the size of a device in a region, as a process of
 // the job does.
-func recordTotal(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 {
-		ts.Fatalf("usage: total region device bytes")
-	}
+func recordTotal(ts *testscript.TestScript, args []string) {
 	device, err := strconv.Atoi(args[1])
 	ts.Check(err)
 	bytes, err := strconv.ParseUint(args[2], 10, 64)
@@ -76,10 +70,7 @@ func publishCompute(path string, slot int, text string) error {
 }
 
 // tenant lets other users read this script's jobs, and run the programs.
-func allowTenant(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: tenant")
-	}
+func allowTenant(ts *testscript.TestScript, args []string) {
 	program, err := exec.LookPath("ration")
 	ts.Check(err)
 	ts.Check(errors.Join(openParents(ts.MkAbs(".")), openParents(filepath.Dir(program))))
@@ -118,10 +109,7 @@ func asUser(args []string) int {
 }
 
 // waitevent KIND waits until the agent of this script's folder knows an event of a kind.
-func waitEvent(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: waitevent kind")
-	}
+func waitEvent(ts *testscript.TestScript, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	found := errors.New("found")
@@ -153,9 +141,5 @@ func askSocket(args []string) int {
 		}
 		_ = answer.Body.Close()
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
+	return exitWith(err)
 }

@@ -112,16 +112,24 @@ func runScripts(t *testing.T, dir string, setUp func(*testscript.Env) error) {
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": checkJSON, "limits": writeLimits, "patch": patch,
-			"tenant": allowTenant, "total": recordTotal, "waitevent": waitEvent, "waitfile": waitFile, "word": writeWord},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": taking(2, exits), "json": taking(1, checkJSON), "limits": taking(2, writeLimits), "patch": taking(3, patch), "tenant": taking(0, allowTenant),
+			"total": taking(3, recordTotal), "waitevent": taking(1, waitEvent), "waitfile": taking(1, waitFile), "word": taking(3, writeWord)},
 	})
 }
 
-// exits STATUS COMMAND... runs a command and checks its exit status.
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits status command...")
+// taking makes a command of scripts that takes at least so many arguments, and no !.
+func taking(least int, run func(*testscript.TestScript, []string)) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) < least {
+			ts.Fatalf("it takes %d arguments, and no !", least)
+		}
+		run(ts, args)
 	}
+}
+
+// exits STATUS COMMAND... runs a command and checks its exit status.
+func exits(ts *testscript.TestScript, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	got, exit := 0, (*exec.ExitError)(nil)
@@ -138,9 +146,9 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 // json COMMAND checks that the last standard output is one JSON value of the type that
 // this command prints, without fields that the type does not have.
-func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 || outputs[args[0]] == nil {
-		ts.Fatalf("usage: json command")
+func checkJSON(ts *testscript.TestScript, args []string) {
+	if outputs[args[0]] == nil {
+		ts.Fatalf("no command %s prints JSON", args[0])
 	}
 	dec := json.NewDecoder(bytes.NewReader([]byte(ts.ReadFile("stdout"))))
 	dec.DisallowUnknownFields()
@@ -151,10 +159,7 @@ func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // patch FILE OFFSET HEX overwrites bytes of a file.
-func patch(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 {
-		ts.Fatalf("usage: patch file offset hex")
-	}
+func patch(ts *testscript.TestScript, args []string) {
 	at, err := strconv.ParseInt(args[1], 0, 64)
 	ts.Check(err)
 	b, err := hex.DecodeString(args[2])
@@ -166,10 +171,7 @@ func patch(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // word REGION VALUE FIELD... writes a word of a region, which is named by the layout's fields.
-func writeWord(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 3 {
-		ts.Fatalf("usage: word region value field...")
-	}
+func writeWord(ts *testscript.TestScript, args []string) {
 	value, err := strconv.ParseUint(args[1], 0, 64)
 	ts.Check(err)
 	var field []any
@@ -187,7 +189,7 @@ func writeWord(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // waitfile PATTERN waits until a file exists.
-func waitFile(ts *testscript.TestScript, neg bool, args []string) {
+func waitFile(ts *testscript.TestScript, args []string) {
 	for range 6000 {
 		if found, err := filepath.Glob(ts.MkAbs(args[0])); err == nil && len(found) > 0 {
 			return
@@ -209,7 +211,7 @@ func hold(args []string) int {
 		}
 		return uint64(n)
 	}
-	err := func() error {
+	return exitWith(func() error {
 		var opt region.Options
 		opt.Limits.Memory[0] = abi.MakeLimit(size(1))
 		r, err := region.Open(args[0], opt)
@@ -256,7 +258,11 @@ func hold(args []string) int {
 			time.Sleep(10 * time.Minute)
 		}
 		return nil
-	}()
+	}())
+}
+
+// exitWith returns the exit status of a program that ends with an error, which it prints.
+func exitWith(err error) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
