@@ -23,10 +23,10 @@ func isInstalled(unit string) bool {
 	return slices.ContainsFunc(unitFolders, func(folder string) bool { return isThere(filepath.Join(folder, unit)) })
 }
 
-// restartAgent is what to do about an agent that does not do what it should.
+// restartAgent is the remedy for an agent that does not work.
 const restartAgent = "start it again: systemctl restart ration-agent, or ration agent"
 
-// checkAgent looks for an agent, and asks it; and for its unit, where systemd runs.
+// checkAgent checks the agent's socket and, where systemd runs, its units.
 func (c *checker) checkAgent() {
 	c.checkSocket()
 	byUnit := isInstalled("ration-agent.service") && isThere("/run/systemd/system")
@@ -53,7 +53,7 @@ func (c *checker) checkAgent() {
 	}
 }
 
-// checkAgentUser checks that there is the user as whom root's agent reads, on a machine that has an agent.
+// checkAgentUser checks that the user exists that root's agent reads as, if the machine has an agent.
 func (c *checker) checkAgentUser(name string) {
 	uid, _, err := proc.LocalUser(name)
 	switch {
@@ -68,7 +68,7 @@ func (c *checker) checkAgentUser(name string) {
 	}
 }
 
-// agentUserCheck is the name of the check of the user as whom root's agent reads.
+// agentUserCheck is the name of that check.
 const agentUserCheck = "agent's user"
 
 func isThere(path string) bool {
@@ -76,7 +76,7 @@ func isThere(path string) bool {
 	return err == nil
 }
 
-// checkSocket asks the agent behind the first socket that there is.
+// checkSocket asks the agent behind the first socket that exists.
 func (c *checker) checkSocket() {
 	for _, path := range agent.Sockets() {
 		_, err := os.Lstat(path)
@@ -108,7 +108,7 @@ func (c *checker) checkSocket() {
 	c.pass("agent", "none runs, and none is needed")
 }
 
-// unitState is what systemd says of a unit, by property.
+// unitState has the properties of a unit, as systemd shows them.
 type unitState map[string]string
 
 func parseUnit(shown string) unitState {
@@ -120,7 +120,7 @@ func parseUnit(shown string) unitState {
 	return is
 }
 
-// systemctlShow returns what systemd says of a unit.
+// systemctlShow asks systemd for the properties of a unit.
 func systemctlShow(unit string) (unitState, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -131,8 +131,7 @@ func systemctlShow(unit string) (unitState, error) {
 // agentUnit is the name of the check of the agent's units.
 const agentUnit = "agent's unit"
 
-// checkUnits checks the agent's units, which are installed, by what systemd says of them. socket is nil
-// for a unit of an administrator's own, without a socket.
+// checkUnits checks the agent's installed units. socket is nil for an administrator's own unit without one.
 func (c *checker) checkUnits(service, socket unitState) {
 	if !c.checkUnit("ration-agent.service", service) || socket != nil && !c.checkUnit("ration-agent.socket", socket) {
 		return
@@ -154,7 +153,7 @@ func (c *checker) checkUnits(service, socket unitState) {
 	}
 }
 
-// checkUnit reports whether nothing is wrong with one of them by itself.
+// checkUnit checks one of them, and reports whether it is in order.
 func (c *checker) checkUnit(unit string, is unitState) bool {
 	switch {
 	case is["LoadState"] == "masked":

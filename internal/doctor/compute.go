@@ -18,8 +18,8 @@ import (
 	"ration/machine"
 )
 
-// checkCompute makes a context in a job with a share of device 0's time, and checks whether
-// the driver has the time slice of it.
+// checkCompute makes a context in a job with a share of device 0's time, and checks that the driver has set
+// its time slice.
 func (c *checker) checkCompute() {
 	const name = "compute shares"
 	if c.library == "" || c.bare["init"] != "0" || launch.Ruled() {
@@ -43,8 +43,8 @@ func (c *checker) checkCompute() {
 	}
 }
 
-// tryShare runs the probe in a job with half of each device's time, and reads from outside
-// what its context has of it. result is what the driver answered.
+// tryShare runs the probe in a job with half of each device's time, and reads from outside which part its
+// context has. result is the driver's answer.
 func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err error) {
 	dir, err := embedded.Probe.Unpack()
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err er
 	}
 	defer func() {
 		_ = in.Close() // it ends then
-		_ = cmd.Wait() // its output has said what is to be known
+		_ = cmd.Wait() // its output has the result
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	word, result, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -1,7 +1,6 @@
-// Package doctor checks whether ration works on a machine, and says what to do where
-// it does not. It checks with real parts: the library that jobs get, a region in the
-// folder of jobs, and a C program that reaches the driver in each way that programs
-// do.
+// Package doctor checks whether ration works on a machine, and says how to repair it. It uses the real parts:
+// the library of jobs, a region in the folder of jobs, and a C program that finds the driver's calls in all
+// the ways that programs do.
 package doctor
 
 import (
@@ -34,7 +33,7 @@ type Report struct {
 	Status *int `json:"status,omitempty"`
 }
 
-// Options say what to check.
+// Options select the checks.
 type Options struct {
 	Fix     bool
 	FakeGPU string   // check a stand-in machine instead of the driver

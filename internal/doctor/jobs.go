@@ -94,7 +94,7 @@ const (
 	jobReported // in a check of its own
 )
 
-// checkJob checks one job, and reports what is wrong with it.
+// checkJob checks one job, and reports its problems.
 func (c *checker) checkJob(j job.Job) int {
 	name := "job " + j.Title()
 	s := node.ReadJob(j, node.Options{ReadOnly: !c.Fix})

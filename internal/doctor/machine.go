@@ -69,8 +69,8 @@ func (c *checker) checkJobFolder() {
 	c.pass("locks", "the kernel keeps them there, and shows them to other processes")
 }
 
-// checkLocks checks that a lock of one descriptor conflicts with another's: that is
-// how processes know which others live.
+// checkLocks checks that the locks of two descriptors conflict. By these locks processes know which others
+// live.
 func checkLocks(folder string) error {
 	path := filepath.Join(folder, "lock")
 	var fds [2]int
@@ -96,8 +96,8 @@ func checkLocks(folder string) error {
 	return nil
 }
 
-// unpackLibrary unpacks the library, and the stand-in driver if one was asked for. It
-// returns an error only where there is no such stand-in.
+// unpackLibrary unpacks the library, and the stand-in driver if one was asked for. It returns an error only if
+// there is no such stand-in.
 func (c *checker) unpackLibrary() error {
 	dir, err := embedded.Ration.Unpack()
 	switch {

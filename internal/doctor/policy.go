@@ -10,10 +10,10 @@ import (
 	"ration/internal/proc"
 )
 
-// keeperService is the unit that keeps a policy.
+// keeperService is the unit of the policy's service.
 const keeperService = "ration-policy.service"
 
-// keeperUnit returns what systemd says of the policy's unit, or nil where there is none or it cannot be asked.
+// keeperUnit returns the properties of the policy's unit, or nil.
 func keeperUnit() unitState {
 	if !isInstalled(keeperService) || !isThere("/run/systemd/system") {
 		return nil

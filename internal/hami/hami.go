@@ -1,9 +1,8 @@
-// Package hami turns manifests that ask for GPUs as HAMi has it (nvidia.com/gpu, gpumem, gpucores,
-// gpumem-percentage) into ones that claim a ration by Dynamic Resource Allocation.
+// Package hami converts manifests that ask for GPUs by HAMi's resources (nvidia.com/gpu, gpumem, gpucores,
+// gpumem-percentage) into manifests that claim a ration by Dynamic Resource Allocation.
 //
-// It changes what it understands and leaves the rest of a manifest as it is, comments included. An object of
-// which it cannot convert something stays as it is as a whole: half of it would be a pod that neither
-// scheduler places.
+// It leaves all other parts of a manifest as they are, comments included. If it cannot convert a part of an
+// object, the whole object stays: neither scheduler would place a pod that is half converted.
 package hami
 
 import (
@@ -19,7 +18,7 @@ import (
 	"ration/internal/limit"
 )
 
-// Options are what a manifest does not say.
+// Options have the facts that are not in a manifest.
 type Options struct {
 	Class        string     // the device class; empty: gpu.ration
 	DeviceMemory limit.Size // of each GPU, for percentages; 0: not known
@@ -28,7 +27,7 @@ type Options struct {
 // driver is the DRA driver, and its device class.
 const driver = "gpu.ration"
 
-// Note is what a person has to know of a manifest that was converted.
+// Note tells a person about a converted manifest.
 type Note struct {
 	Line   int    // in the input
 	Where  string // Deployment train, container main
@@ -98,7 +97,7 @@ func read(in []byte) (out []*yaml.Node, err error) {
 	}
 }
 
-// items returns the objects of a List, or nil for what is none.
+// items returns the objects of a List, or nil for another object.
 func items(n *yaml.Node) *yaml.Node {
 	if list := get(n, "items"); strings.HasSuffix(text(get(n, "kind")), "List") && list != nil && list.Kind == yaml.SequenceNode {
 		return list
@@ -106,7 +105,7 @@ func items(n *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// know remembers the names of templates that are there already.
+// know remembers the names of existing templates.
 func (v *Converter) know(n *yaml.Node) {
 	if list := items(n); list != nil {
 		for _, item := range list.Content {
@@ -129,7 +128,7 @@ type object struct {
 	notes     []Note
 }
 
-// note says something of the object, at the line of a node.
+// note adds a note about the object, with the line of a node.
 func (o *object) note(at *yaml.Node, container, format string, args ...any) {
 	where := o.where
 	if container != "" {
@@ -138,13 +137,13 @@ func (o *object) note(at *yaml.Node, container, format string, args ...any) {
 	o.notes = append(o.notes, Note{Line: at.Line, Where: where, Text: fmt.Sprintf(format, args...)})
 }
 
-// fail says why the object cannot be converted.
+// fail adds a note with the reason why the object cannot be converted.
 func (o *object) fail(at *yaml.Node, container, format string, args ...any) {
 	o.note(at, container, format, args...)
 	o.notes[len(o.notes)-1].Failed = true
 }
 
-// convert returns what an object becomes, or each of a List. One that cannot be converted stays as it is.
+// convert converts an object, or each object of a List. An object that cannot be converted stays as it is.
 func (o *object) convert(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return n
@@ -194,7 +193,7 @@ func (o *object) failed() bool {
 	return slices.ContainsFunc(o.notes, func(n Note) bool { return n.Failed })
 }
 
-// forgotten looks for what is of HAMi still: the object fails where that is what a container asks for.
+// forgotten looks for remaining keys of HAMi. The object fails if a container still asks for one.
 func (o *object) forgotten(n *yaml.Node, under string) {
 	for i, child := range n.Content {
 		if n.Kind != yaml.MappingNode {
@@ -219,14 +218,13 @@ func (o *object) forgotten(n *yaml.Node, under string) {
 	}
 }
 
-// quotaOf returns which resource a key of a ResourceQuota is of.
+// quotaOf returns the resource of a key of a ResourceQuota.
 func quotaOf(key string) string {
 	_, name, _ := strings.Cut(key, ".")
 	return name
 }
 
-// walk looks for pods at any depth: in a Pod, in the template of a workload, also of kinds that are
-// not known here.
+// walk looks for pods at any depth: in a Pod, or in the template of a workload of any kind.
 func (o *object) walk(n *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
 		if spec := get(n, "spec"); spec != nil && get(spec, "containers") != nil && get(spec, "containers").Kind == yaml.SequenceNode {
@@ -297,7 +295,7 @@ func unused(name string, taken func(string) bool) string {
 	}
 }
 
-// podSettings removes what is for HAMi, or would bring all GPUs into the pod.
+// podSettings removes settings for HAMi, and those that would give the pod all GPUs.
 func (o *object) podSettings(spec *yaml.Node) {
 	if n := get(spec, "schedulerName"); text(n) == "hami-scheduler" {
 		remove(spec, "schedulerName")
@@ -309,7 +307,7 @@ func (o *object) podSettings(spec *yaml.Node) {
 	}
 }
 
-// selectors returns what HAMi's annotations say of the devices, as expressions.
+// selectors returns HAMi's annotations about devices as expressions.
 func (o *object) selectors(metadata *yaml.Node) (out []string) {
 	annotations := get(metadata, "annotations")
 	if annotations == nil {
@@ -335,7 +333,7 @@ func (o *object) selectors(metadata *yaml.Node) (out []string) {
 	return out
 }
 
-// selector returns HAMi's annotation as an expression; known is true for one that has none.
+// selector returns one of HAMi's annotations as an expression. known is true for one without an expression.
 func selector(key, value string) (expression string, known bool) {
 	var values []string
 	for part := range strings.SplitSeq(value, ",") {

@@ -26,10 +26,10 @@ var resources = []string{resourceGPU, resourceMemory, resourcePercent, resourceC
 // maxMiB is more memory than a GPU has.
 const maxMiB = 1 << 24
 
-// envPolicy says what HAMi's gpucores are: by default a share, with force a cap.
+// envPolicy decides what HAMi's gpucores mean: by default a share, with force a cap.
 const envPolicy = limit.EnvPolicy
 
-// request is what a container asks for.
+// request has the resources that a container asks for.
 type request struct {
 	container  string
 	count      int
@@ -38,8 +38,8 @@ type request struct {
 	computeMax int        // cap on each
 }
 
-// read reads what a container asks for, and removes it where it is understood. Limits count before
-// requests, which have to be the same in Kubernetes. ok is false where there is nothing to convert.
+// read reads a container's resources of HAMi, and removes those that it understands. Limits count before
+// requests, which must be equal in Kubernetes. ok is false if there is nothing to convert.
 func (o *object) read(container *yaml.Node) (r request, ok bool) {
 	r.container = text(get(container, "name"))
 	own := get(container, "resources")
@@ -91,13 +91,13 @@ func (o *object) read(container *yaml.Node) (r request, ok bool) {
 	return r, r.count > 0
 }
 
-// number is what a manifest says of a resource, and where.
+// number is the value of a resource, with its place in the manifest.
 type number struct {
 	at    *yaml.Node
 	value int
 }
 
-// amounts fills in a request from HAMi's numbers. It returns false where that cannot be.
+// amounts fills in a request from HAMi's numbers. It returns false if they are not valid.
 func (o *object) amounts(r *request, numbers map[string]*number) bool {
 	value := func(name string) int {
 		if n := numbers[name]; n != nil {
@@ -140,7 +140,7 @@ func (o *object) amounts(r *request, numbers map[string]*number) bool {
 	return true
 }
 
-// environment applies HAMi's policy for cores, and says which variables have another meaning now.
+// environment applies HAMi's policy for cores, and adds notes about variables that have another meaning now.
 func (o *object) environment(container *yaml.Node, r *request) {
 	env := get(container, "env")
 	if env == nil {
@@ -210,7 +210,7 @@ func (o *object) template(name string, r request, selectors []string) *yaml.Node
 		"metadata", metadata, "spec", mapping("spec", mapping("devices", devices)))}}
 }
 
-// quantity renders a size as Kubernetes has it.
+// quantity renders a size in the form of Kubernetes.
 func quantity(s limit.Size) string {
 	if s%limit.GiB == 0 {
 		return fmt.Sprintf("%dGi", uint64(s/limit.GiB))

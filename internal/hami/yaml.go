@@ -6,11 +6,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxNodes is how large an object may be with its aliases written out: much larger than what an API server takes.
+// maxNodes bounds an object after its aliases are expanded. It is much larger than an API server accepts.
 const maxNodes = 1 << 17
 
-// expand returns a copy of a node, with aliases written out, as what is converted at one place is not the same at
-// another; ok is false where that is too much.
+// expand returns a copy of a node with its aliases expanded, because each use of an alias may be converted
+// differently. ok is false if the copy is too large.
 func expand(n *yaml.Node) (_ *yaml.Node, ok bool) {
 	left := maxNodes
 	out := copyNode(n, &left)

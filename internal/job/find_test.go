@@ -19,20 +19,14 @@ import (
 func used(t *testing.T, name string) (Job, *region.Slot) {
 	t.Helper()
 	path, err := MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var opt region.Options
 	opt.Limits.Memory[0] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	slot, err := r.Claim("me")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return Job{name, path}, slot
 }
 
@@ -98,13 +92,9 @@ func TestRemove(t *testing.T) {
 			t.Errorf("force %v: got %v, want the living process", force, err)
 		}
 	}
-	if err := slot.Leave(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slot.Leave())
 	h, err := Join("train") // as what was launched in it does
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := Remove(j, true); !errors.Is(err, ErrInUse) {
 		t.Errorf("got %v while something runs in it", err)
 	}
@@ -125,11 +115,7 @@ func TestRemove(t *testing.T) {
 
 // A command of ration run may end before there is a region.
 func TestRemoveWithoutRegion(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
 	l.Release()
 	if err := Remove(l.Job, false); err != nil || exists(l.Folder) {
 		t.Errorf("not removed: %v", err)
@@ -193,56 +179,45 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// However many names others make in /tmp, a bounded number is listed, and a user with a process,
-// who may have no other entry anywhere, is found without the list.
+// However many names, or users with a folder and nothing else, there are in /tmp, a bounded number is read. A
+// user with a process is found without.
 func TestFoldersInFlood(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes folders and processes of other users")
 	}
-	p := Paths{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: 10}
-	want := map[int]bool{}
-	for n := range 20 {
-		uid := 61000 + n
-		want[uid] = true
-		for _, dir := range []string{filepath.Join(p.Temp, fmt.Sprint("ration-", uid)), filepath.Join(p.Proc, fmt.Sprint(1+n))} {
-			must(t, os.Mkdir(dir, 0o755))
-			must(t, os.Chown(dir, uid, uid))
+	const first, users = 61000, 50
+	for name, c := range map[string]struct {
+		listed, strange, floods int
+		withProcess             []int // users that have one
+		want                    int
+	}{
+		"names": {listed: 10, floods: 100, withProcess: []int{first, first + 1, first + users - 1}, want: 3},
+		"users": {strange: 5, withProcess: []int{first, first + users - 1}, want: 7},
+	} {
+		p := Paths{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: c.listed, strange: c.strange}
+		own := func(uid int, dir string) { must(t, errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, uid, uid))) }
+		for uid := first; uid < first+users; uid++ {
+			own(uid, filepath.Join(p.Temp, fmt.Sprint("ration-", uid)))
 		}
-	}
-	for n := range 100 {
-		must(t, os.WriteFile(filepath.Join(p.Temp, fmt.Sprint("flood", n)), nil, 0o600))
-	}
-	found, all := p.Folders()
-	for _, f := range found {
-		if len(f.Paths()) == 1 {
-			delete(want, f.UID)
+		for _, uid := range c.withProcess {
+			own(uid, filepath.Join(p.Proc, fmt.Sprint(uid)))
 		}
-	}
-	if all || len(want) > 0 || len(found) != 20 {
-		t.Errorf("without %v: %+v, %v", want, found, all)
-	}
-}
-
-// However many users have a folder in /tmp and nothing else, a bounded number of them is looked at:
-// one user with a range of UIDs makes thousands. A user with a process is found all the same.
-func TestFoldersOfManyUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root makes folders and processes of other users")
-	}
-	p := Paths{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, strange: 5}
-	for n := range 50 {
-		dir := filepath.Join(p.Temp, fmt.Sprint("ration-", 61000+n))
-		must(t, os.Mkdir(dir, 0o755))
-		must(t, os.Chown(dir, 61000+n, 61000+n))
-	}
-	for _, uid := range []int{61000, 61049} {
-		dir := filepath.Join(p.Proc, fmt.Sprint(uid))
-		must(t, os.Mkdir(dir, 0o755))
-		must(t, os.Chown(dir, uid, uid))
-	}
-	found, all := p.Folders()
-	if all || len(found) != 7 || found[0].UID != 61000 || found[6].UID != 61049 || len(found[0].Paths()) != 1 || len(found[6].Paths()) != 1 {
-		t.Errorf("got %+v, %v", found, all)
+		for n := range c.floods {
+			must(t, os.WriteFile(filepath.Join(p.Temp, fmt.Sprint("flood", n)), nil, 0o600))
+		}
+		found, all := p.Folders()
+		missing := map[int]bool{}
+		for _, uid := range c.withProcess {
+			missing[uid] = true
+		}
+		for _, f := range found {
+			if len(f.Paths()) == 1 {
+				delete(missing, f.UID)
+			}
+		}
+		if most := c.want + c.listed; all || len(missing) > 0 || len(found) < c.want || len(found) > most {
+			t.Errorf("%s: without %v: %+v, %v", name, missing, found, all)
+		}
 	}
 }
 

@@ -100,9 +100,7 @@ func TestRemoveInAFolderOfOthers(t *testing.T) {
 
 // A lease on a job's file delays nobody, and a job that cannot be asked is in use.
 func TestLease(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	must(t, err)
+	l := locked(t)
 	l.Release()
 	path := filepath.Join(l.Folder, aliveName)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -126,9 +124,7 @@ func TestLease(t *testing.T) {
 
 // What a command inherits can be read, and no more.
 func TestInheritedDescriptor(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	must(t, err)
+	l := locked(t)
 	must(t, l.Share())
 	for _, most := range []uint64{0, 64} {
 		var before unix.Rlimit
@@ -317,9 +313,7 @@ func TestLauncherOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root has files of two users")
 	}
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	must(t, err)
+	l := locked(t)
 	defer l.RemoveIfUnused()
 	must(t, l.Share())
 	for uid, want := range map[int]string{0: "pid %d started", 12345: "pid ?%d started"} {

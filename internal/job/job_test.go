@@ -57,9 +57,7 @@ func TestMakeRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "jobs")
 			t.Setenv(EnvFolder, folder)
-			if err := plant(folder); err != nil {
-				t.Fatal(err)
-			}
+			must(t, plant(folder))
 			if path, err := MakeFolder("train"); !errors.Is(err, ErrFolder) {
 				t.Errorf("got %s, %v, want ErrFolder", path, err)
 			}
@@ -77,14 +75,10 @@ func TestList(t *testing.T) {
 	var paths []string
 	for _, name := range []string{"a", "b"} {
 		path, err := MakeFolder(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		paths = append(paths, path)
 	}
-	if err := os.WriteFile(paths[1], nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(paths[1], nil, 0o600))
 	t.Setenv(EnvRegion, paths[1])
 	jobs, err := List()
 	if err != nil || len(jobs) != 1 || jobs[0] != (Job{"b", paths[1]}) {
@@ -95,17 +89,13 @@ func TestList(t *testing.T) {
 func TestScratch(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	path, remove, err := Scratch()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if st, err := os.Stat(filepath.Dir(path)); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("got %v, %v", st, err)
 	}
 	remove()
 	left, _, err := Scratch()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	RemoveScratch()
 	for _, p := range []string{path, left} {
 		if _, err := os.Stat(filepath.Dir(p)); !errors.Is(err, fs.ErrNotExist) {

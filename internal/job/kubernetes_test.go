@@ -16,17 +16,13 @@ func TestKubernetes(t *testing.T) {
 	}
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	l, err := Create("k8s-1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Release()
 	if k := ReadKubernetes("k8s-1"); k != nil {
 		t.Errorf("a job of no claim has %+v", k)
 	}
 	want := Kubernetes{Namespace: "team", Claim: "gpu", ClaimUID: "u", Pods: []Pod{{Name: "train", UID: "v", Containers: []string{"main"}}}}
-	if err := WriteKubernetes(l.Job, want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteKubernetes(l.Job, want))
 	if k := ReadKubernetes("k8s-1"); k == nil || !reflect.DeepEqual(*k, want) {
 		t.Errorf("got %+v", k)
 	}
@@ -35,16 +31,12 @@ func TestKubernetes(t *testing.T) {
 	for range 256 {
 		many.Pods = append(many.Pods, Pod{Name: strings.Repeat("p", 253), UID: strings.Repeat("u", 36), Containers: slices.Repeat([]string{strings.Repeat("c", 63)}, 40)})
 	}
-	if err := WriteKubernetes(l.Job, many); err != nil {
-		t.Fatal(err)
-	}
+	must(t, WriteKubernetes(l.Job, many))
 	if k := ReadKubernetes("k8s-1"); k == nil || k.Claim != many.Claim || len(k.Pods) != MaxPods || len(k.Pods[0].Containers) == 0 {
 		t.Errorf("got %+v", k)
 	}
 	// A user's own word is not taken for the operator's.
-	if err := os.Chown(filepath.Join(l.Folder, kubernetesName), 1000, 1000); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(filepath.Join(l.Folder, kubernetesName), 1000, 1000))
 	if k := ReadKubernetes("k8s-1"); k != nil {
 		t.Errorf("a user wrote %+v, and it is believed", k)
 	}

@@ -23,19 +23,13 @@ func TestLock(t *testing.T) {
 		t.Fatalf("joined a job that does not exist: %v", err)
 	}
 	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
 		t.Errorf("created twice: %v", err)
 	}
-	if err := errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
 	other, err := Join("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if l.Release(); !Running(other.Job) {
 		t.Error("not running after the first of two released it")
 	}
@@ -47,9 +41,7 @@ func TestLock(t *testing.T) {
 	}
 	// Create removes what the ended job left.
 	again, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if exists(again.Job.Path) {
 		t.Error("the old region is still there")
 	}
@@ -59,26 +51,14 @@ func TestLock(t *testing.T) {
 }
 
 func TestLockIsInherited(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Share(); err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
+	must(t, l.Share())
 	stop, err := l.Inherit()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	child := exec.Command("cat")
 	stdin, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, child.Start())
 	stop()
 	if l.RemoveIfUnused() {
 		t.Error("removed while the child runs")
@@ -86,9 +66,7 @@ func TestLockIsInherited(t *testing.T) {
 	if !Running(l.Job) {
 		t.Error("not running while the child runs")
 	}
-	if err := errors.Join(stdin.Close(), child.Wait()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(stdin.Close(), child.Wait()))
 	if Running(l.Job) {
 		t.Error("running after all released it")
 	}
@@ -96,16 +74,10 @@ func TestLockIsInherited(t *testing.T) {
 
 // Who uses a job is named by the PID of its launcher as long as that runs.
 func TestLauncherThatHasEnded(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
 	defer l.RemoveIfUnused()
 	start, err := proc.Started(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for text, want := range map[string]string{
 		fmt.Sprintf("%d %d\n", os.Getpid(), start):   fmt.Sprintf("in use by a command that pid %d started", os.Getpid()),
 		fmt.Sprintf("%d %d\n", os.Getpid(), start+1): "in use by processes of a command whose ration run has ended", // its PID is another's
@@ -115,9 +87,7 @@ func TestLauncherThatHasEnded(t *testing.T) {
 		"1\n":                                        "in use (choose",
 		"1 2 3 4":                                    "in use (choose",
 	} {
-		if err := errors.Join(l.file.Truncate(0), os.WriteFile(l.file.Name(), []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(l.file.Truncate(0), os.WriteFile(l.file.Name(), []byte(text), 0o600)))
 		if _, err := Create("train"); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
@@ -130,9 +100,7 @@ func TestLauncherThatHasEnded(t *testing.T) {
 func TestPrune(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	living, err := Create("living")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer living.RemoveIfUnused()
 	if path, err := MakeFolder("by-hand"); err != nil {
 		t.Fatal(err)
@@ -144,13 +112,9 @@ func TestPrune(t *testing.T) {
 			Prune() // not yet: with the others there are twice as many
 		}
 		l, err := Create(fmt.Sprint("ended-", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		then := time.Unix(int64(i), 0)
-		if err := os.Chtimes(filepath.Join(l.Folder, aliveName), then, then); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(filepath.Join(l.Folder, aliveName), then, then))
 		l.Release()
 	}
 	Prune()
@@ -192,24 +156,16 @@ func TestRemovedJobGrantsNothing(t *testing.T) {
 		},
 	} {
 		path, err := MakeFolder("gone")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var limits region.Limits
 		limits.Memory[0], limits.Memory[1] = abi.MakeLimit(1<<30), abi.Unlimited
 		// Whose limits count is said by whose the region is.
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), region.WriteLimitsFile(path, limits)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.WriteFile(path, nil, 0o600), region.WriteLimitsFile(path, limits)))
 		// As the library has it, whatever becomes of the name.
 		f, err := os.Open(path + region.LimitsSuffix)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
-		if err := remove(Job{"gone", path}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, remove(Job{"gone", path}))
 		if _, err := os.Lstat(path + region.LimitsSuffix); err == nil {
 			t.Errorf("%s: the file is still there", how)
 		}

@@ -15,28 +15,18 @@ func TestRemovalCutShort(t *testing.T) {
 	for n := range removal {
 		t.Run(fmt.Sprint(n+1), func(t *testing.T) {
 			l, err := Create("standing")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r, err := region.Open(l.Job.Path, region.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			created := r.Created()
-			if err := r.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if err := l.Stand(created, "/lib"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Close())
+			must(t, l.Stand(created, "/lib"))
 			l.Release()
 			if _, standing := StandingSince(l.Job); !standing {
 				t.Fatal("it does not stand")
 			}
 			for _, step := range removal[:n+1] {
-				if err := step(l.Folder); err != nil {
-					t.Fatal(err)
-				}
+				must(t, step(l.Folder))
 			}
 			if _, standing := StandingSince(l.Job); standing {
 				t.Error("it stands, after a part of it was removed")

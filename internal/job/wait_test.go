@@ -55,9 +55,7 @@ func startMember(t *testing.T, path string, at int) (end func(), pid int) {
 	member.Env = append(os.Environ(), envMember+"="+path, fmt.Sprint(envByte, "=", at))
 	stdin, err := member.StdinPipe()
 	stdout, err2 := member.StdoutPipe()
-	if err := errors.Join(err, err2, member.Start()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, err2, member.Start()))
 	end = sync.OnceFunc(func() { _, _ = stdin.Close(), member.Wait() })
 	t.Cleanup(end)
 	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
@@ -66,13 +64,10 @@ func startMember(t *testing.T, path string, at int) (end func(), pid int) {
 	return end, member.Process.Pid
 }
 
-// All who have bytes of a file locked are found, in whatever order the kernel names them: that
-// of the first lock of each.
+// All processes with locks on a file are found, in any order of the kernel's list.
 func TestHolders(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
 	want := map[int]bool{}
 	for _, at := range []int{60, 40, 50, 70} {
 		_, pid := startMember(t, path, at)
@@ -87,20 +82,15 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// waiting returns when the kernel lists somebody who waits for a lock of a file: there is a line
-// with an arrow for each.
+// waiting returns when the kernel lists a process that waits for a lock of a file, by a line with an arrow.
 func waiting(t *testing.T, path string, from string) {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Stat(path, &st))
 	file := fmt.Appendf(nil, "%02x:%02x:%d %s", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino, from)
 	for range 6000 {
 		list, err := os.ReadFile("/proc/locks")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for line := range bytes.Lines(list) {
 			if bytes.Contains(line, []byte("->")) && bytes.Contains(line, file) {
 				return
@@ -134,27 +124,27 @@ func mustWait(t *testing.T, result chan waited) {
 	}
 }
 
-// created returns a job in a folder of its own, and its region.
-func created(t *testing.T) (*Lock, *region.Region) {
+// locked returns an exclusive lock on a new job, in a folder of jobs of its own.
+func locked(t *testing.T) *Lock {
 	t.Helper()
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := region.Open(l.Job.Path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l, r
+	must(t, err)
+	return l
 }
 
-// Wait ends when the job has, and knows how, though the job is removed by then.
+// begin makes the region of a job, records its command and shares the lock.
+func begin(t *testing.T, l *Lock, command ...string) {
+	t.Helper()
+	r, err := region.Open(l.Job.Path, region.Options{})
+	must(t, err)
+	must(t, errors.Join(l.WriteInfo(command), r.Close(), l.Share()))
+}
+
+// Wait returns after the job has ended, with its status, also if the job is removed by then.
 func TestWait(t *testing.T) {
-	l, r := created(t)
-	if err := errors.Join(l.WriteInfo([]string{"sh", "\x1b[2J"}), r.Close(), l.Share()); err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
+	begin(t, l, "sh", "\x1b[2J")
 	alive := filepath.Join(l.Folder, aliveName)
 	result := startWait(l.Job)
 	waiting(t, alive, fmt.Sprint(waitByte))
@@ -162,9 +152,7 @@ func TestWait(t *testing.T) {
 	if !Running(l.Job) {
 		t.Error("one that waits makes the job look ended")
 	}
-	if err := l.WriteEnd(0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.WriteEnd(0, 0))
 	mustWait(t, result)
 	if !l.RemoveIfUnused() {
 		t.Error("one that waits keeps the job from being removed")
@@ -177,52 +165,32 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// The next job of the name is another one. How one ended that nobody saw is not known.
+// The next job of the name is another one. If no launcher saw how a job ended, it is unknown.
 func TestWaitForOneOfTwo(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	make := func() *Lock {
-		l, err := Create("train")
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := region.Open(l.Job.Path, region.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(l.WriteInfo([]string{"true"}), r.Close(), l.Share()); err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	first := make()
+	first := locked(t)
+	begin(t, first, "true")
 	result := startWait(first.Job)
 	waiting(t, filepath.Join(first.Folder, aliveName), fmt.Sprint(waitByte))
 	first.Release()
-	second := make() // which the one that waits must not hinder
+	second, err := Create("train") // the waiting process does not delay it
+	must(t, err)
+	begin(t, second, "true")
 	defer second.Release()
 	if w := <-result; w.err != nil || w.end != nil {
 		t.Errorf("got %+v, %+v", w.end, w.err)
 	}
 }
 
-// So it is where the next one has the lock before the one that waits: here, without letting go of
-// it in between.
+// The same holds if the next job has the lock before the waiting process gets it: here it is never
+// released in between.
 func TestWaitIsOvertaken(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
 	defer l.Release()
-	if err := errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
 	result := startWait(l.Job)
 	waiting(t, filepath.Join(l.Folder, aliveName), fmt.Sprint(waitByte))
 	mustWait(t, result)
-	if err := errors.Join(l.set(exclusive), l.removeContents(), os.WriteFile(l.Job.Path, nil, 0o600), l.Share()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(l.set(exclusive), l.removeContents(), os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
 	if w := <-result; w.err != nil || w.end != nil {
 		t.Errorf("got %+v, %+v", w.end, w.err)
 	}
@@ -232,12 +200,8 @@ func TestWaitIsOvertaken(t *testing.T) {
 func TestWaitForMember(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	path, err := MakeFolder("train")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, make([]byte, 100), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
 	end, _ := startMember(t, path, 50)
 	result := startWait(Job{"train", path})
 	waiting(t, path, "50 50") // for that byte alone
@@ -248,24 +212,15 @@ func TestWaitForMember(t *testing.T) {
 	}
 }
 
-// What has the waiting byte locked, at the end of its wait, is nobody who uses the job, and the
-// next job is made as soon as it is gone.
+// The lock of a process that has just waited is no use of the job. The next job is made once it is gone.
 func TestWaitersLock(t *testing.T) {
-	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	l, err := Create("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
 	l.Release()
 	f, err := os.OpenFile(filepath.Join(l.Folder, aliveName), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	lock := unix.Flock_t{Type: exclusive, Start: waitByte, Len: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
 	if Running(l.Job) {
 		t.Error("the job looks as if it ran")
 	}
@@ -283,9 +238,7 @@ func TestWaitersLock(t *testing.T) {
 	case <-time.After(20 * time.Millisecond): // no proof that it waits, but it must not fail
 	}
 	lock.Type = unix.F_UNLCK
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
 	if err := <-made; err != nil {
 		t.Error(err)
 	}
@@ -329,37 +282,26 @@ func TestParseInfo(t *testing.T) {
 	}
 }
 
-// A command that was handed the descriptor by which its job is in use can lock just what Wait does not
-// wait for; and any process of the user's can lock the region for reading. Wait looks again, less and
-// less often, and does not use up a processor.
+// With the inherited descriptor a command can lock all bytes but the one that Wait waits for, and any
+// process of the user can lock the region for reading. Then Wait tries again, more and more rarely.
 func TestWaitDoesNotSpin(t *testing.T) {
-	l, r := created(t)
-	if err := errors.Join(r.Close(), l.Share()); err != nil {
-		t.Fatal(err)
-	}
+	l := locked(t)
+	begin(t, l)
 	handed, err := HandOn(l.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer handed.Close()
 	l.Release()
 	set := func(kind int16, length int64) {
 		t.Helper()
 		part := unix.Flock_t{Type: kind, Len: length}
-		if err := unix.FcntlFlock(handed.Fd(), unix.F_OFD_SETLK, &part); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.FcntlFlock(handed.Fd(), unix.F_OFD_SETLK, &part))
 	}
 	set(unix.F_UNLCK, 0)
 	set(shared, 10)
 	alive, err := unix.Open(filepath.Join(l.Folder, aliveName), unix.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file, err := unix.Open(l.Job.Path, unix.O_RDONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var pauses []time.Duration
 	sleep = func(d time.Duration) {
 		if pauses = append(pauses, d); len(pauses) == 5 {

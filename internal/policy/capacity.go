@@ -71,8 +71,8 @@ func (r *rations) removable(keep map[int]bool) (uids []int) {
 	return uids
 }
 
-// fewest returns a part of the users without whom check returns nil, such that it needs each of them.
-// If all of them are not enough, it returns check's error.
+// fewest returns users such that check returns nil without them, and not without fewer of them. If all users
+// are not enough, it returns check's error.
 func fewest(users []int, check func(without []int) error) ([]int, error) {
 	if err := check(users); err != nil {
 		return nil, err
@@ -140,8 +140,8 @@ func (r *rations) checkBeside(l region.Limits, others []booked, without []int) e
 	return nil
 }
 
-// checkCapacity returns what is wrong with the rations of the users that the file names, taken together:
-// without overbook = true they must fit on the devices.
+// checkCapacity checks the rations of the users that the file names: without overbook = true they must fit on
+// the devices together.
 func (p *Policy) checkCapacity(file string) error {
 	driver, missing := launch.KnownDevices()
 	if missing != nil && !errors.Is(missing, gpu.ErrNoDriver) {

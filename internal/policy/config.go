@@ -2,7 +2,7 @@
 // every program of a user. docs/shared-server.md is for operators, and
 // docs/adr/0013-one-job-for-each-user.md gives the reasons.
 //
-//	/etc/ration/config.toml        what the operator writes
+//	/etc/ration/config.toml        the operator's file
 //	/etc/ration/in-force.toml      the policy in force: a copy of the last valid file
 //	/etc/ld.so.preload             names the library, for every program
 //	/run/ration/user-UID           the job of a user; a standing job of root's (package launch)
@@ -35,7 +35,7 @@ const (
 	InForceFile = launch.InForceFile
 )
 
-// How programs of a user start for whom no job can be made.
+// Values of missing: how programs start if no job can be made for their user.
 const (
 	MissingClosed = "closed" // CUDA is refused
 	MissingOpen   = "open"   // nothing is limited

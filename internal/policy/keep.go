@@ -122,7 +122,7 @@ func listen() (net.Listener, error) {
 	return l, nil
 }
 
-// watchFolder watches the folder of the operator's file, and sends what changes in it. The channel is
+// watchFolder watches the folder of the operator's file, and sends its events. The channel is
 // closed after stop.
 func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err error) {
 	dir, err := safepath.OpenFolder(path)
@@ -239,7 +239,7 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	}
 }
 
-// handle does what the user peer asks for. For a run it returns the file whose lock keeps the run in use.
+// handle handles a request of the user peer. For a run it returns the file whose lock keeps the run in use.
 func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
@@ -359,7 +359,7 @@ func (k *keeper) giveBack(uid int, run job.Job) error {
 	return r.ensure(uid)
 }
 
-// open returns what makes and changes the jobs of users. No other process or goroutine does, until done.
+// open takes the locks under which the jobs of users change. done releases them.
 func (k *keeper) open() (r *rations, done func(), err error) {
 	k.mu.Lock()
 	lock, err := lockJobs()

@@ -12,10 +12,9 @@ import (
 // ErrEnded is returned for a process that has ended.
 var ErrEnded = errors.New("the process has ended")
 
-// Handle is a process, and never another: when it has ended and its PID has gone to a new one, a
-// signal to the handle reaches neither. What was found out about the PID while the handle was
-// open is about this process if Alive says afterwards that it still lives, as it had the PID all
-// the while.
+// Handle is one process: when it has ended and another process has its PID, a signal to the handle reaches
+// neither. Facts that were read by PID while the handle was open are this process's if Alive is true
+// afterwards.
 type Handle struct {
 	pid, fd int
 }
@@ -35,7 +34,7 @@ func Open(pid int) (*Handle, error) {
 // PID returns the PID that the process was opened by.
 func (h *Handle) PID() int { return h.pid }
 
-// Alive reports whether the process lives: it can be another's, and a zombie does not.
+// Alive reports whether the process lives, also a process of another user. A zombie does not.
 func (h *Handle) Alive() bool {
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 	for {
@@ -58,5 +57,5 @@ func (h *Handle) Signal(signal syscall.Signal) error {
 	return err
 }
 
-// Close gives the handle up.
+// Close closes the handle.
 func (h *Handle) Close() error { return unix.Close(h.fd) }

@@ -11,9 +11,8 @@ import (
 // passwd is the machine's own list of users.
 var passwd = "/etc/passwd"
 
-// LocalUser returns the number and the group of a user in the machine's own list: no directory service is
-// asked, which may not answer, and may have a person of that name. It returns ErrNoUser where there is
-// none.
+// LocalUser returns the number and the group of a user in /etc/passwd, or ErrNoUser. It asks no directory
+// service, which may not answer, and may have a person of that name.
 func LocalUser(name string) (uid, gid uint32, err error) {
 	f, err := os.Open(passwd)
 	if err != nil {

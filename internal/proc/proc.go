@@ -22,8 +22,7 @@ func Stopped(pid int) bool {
 	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
 }
 
-// Started returns when a process started, in clock ticks since boot: with its PID that names
-// it for good.
+// Started returns when a process started, in clock ticks since boot. With the PID this identifies a process.
 func Started(pid int) (ticks uint64, err error) {
 	stat, err := readStart("/proc/"+strconv.Itoa(pid)+"/stat", 1024)
 	if err != nil {
@@ -40,8 +39,8 @@ func Started(pid int) (ticks uint64, err error) {
 // maxName is how much the kernel keeps of a process's name.
 const maxName = 15
 
-// CalledBy reports whether a process goes by that name: it is the kernel's name for it,
-// as far as that goes, or the one that it was started by.
+// CalledBy reports whether a process has that name: the kernel's, which is cut to maxName bytes, or that of its
+// command line.
 func CalledBy(pid int, name, kernel string) bool {
 	if name == "" || name[:min(len(name), maxName)] == kernel {
 		return name != ""
@@ -51,8 +50,8 @@ func CalledBy(pid int, name, kernel string) bool {
 	return err == nil && filepath.Base(string(first)) == name
 }
 
-// maxStatus is more than what the kernel says of a process with 65,536 groups, the most there can be.
-// The PIDs come after these.
+// maxStatus is more than the length of /proc/PID/status with 65,536 groups, the most that a process can have.
+// The PIDs are after the groups.
 const maxStatus = 1 << 20
 
 // Owner returns the UID and the name of a process, and its PID in its own PID namespace (0
@@ -69,8 +68,8 @@ func Owner(pid int) (uid int, name string, own int, err error) {
 	return uid, strings.TrimSuffix(string(comm), "\n"), own, err
 }
 
-// parseStatus takes the real UID, and the PID in the innermost namespace, from what
-// /proc/PID/status says. The process's name, in the first line, holds no bare newline.
+// parseStatus returns the real UID and the PID in the innermost namespace from /proc/PID/status. The
+// process's name, in the first line, has no bare newline.
 func parseStatus(status []byte) (uid, own int, err error) {
 	_, line, _ := bytes.Cut(status, []byte("\nUid:\t"))
 	real, _, _ := bytes.Cut(line, []byte("\t"))
@@ -85,7 +84,7 @@ func parseStatus(status []byte) (uid, own int, err error) {
 	return uid, own, nil
 }
 
-// readStart reads a file's first bytes, so many at most.
+// readStart returns the first bytes of a file, at most so many.
 func readStart(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -95,14 +94,13 @@ func readStart(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// UserName returns a user's name, or the UID where it has none. It asks once for
-// each user: a program that reads every second must not query a directory service
-// as often. What it remembers is bounded.
+// UserName returns a user's name, or the UID if there is none. It remembers a bounded number of users, so that
+// a program that reads every second does not query a directory service as often.
 func UserName(uid int) string { return lookUp(uid).name }
 
-// UID returns the number of a user who is named, or numbered as others are shown who have no name. A
-// name may be a number, and another user's: then it is the name, as for chown. It may ask a directory
-// service; while that fails nobody knows whose name a number is.
+// UID returns the number of a user, by name or number. As for chown, a number that is the name of a user is
+// that user. UID may ask a directory service. If that fails, it returns an error also for a number, which
+// may be a name.
 func UID(user string) (uid int, err error) {
 	number, err := UserNamed(user)
 	if !errors.Is(err, ErrNoUser) {
@@ -130,12 +128,12 @@ func UserNamed(name string) (uid int, err error) {
 	return strconv.Atoi(u.Uid)
 }
 
-// Home returns a user's home, or "" where it has none. It asks as UserName does.
+// Home returns a user's home, or "". It remembers as UserName does.
 func Home(uid int) string { return lookUp(uid).home }
 
 type userEntry struct{ name, home string }
 
-// lookUp asks without the lock: a directory service may not answer.
+// lookUp queries without the lock, as a directory service may not answer.
 func lookUp(uid int) userEntry {
 	users.Lock()
 	entry, known := users.of[uid]

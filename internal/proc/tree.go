@@ -11,7 +11,7 @@ import (
 	"ration/internal/termtext"
 )
 
-// Parent returns the PID of a process's parent, or 0 where that is not known.
+// Parent returns the PID of a process's parent, or 0.
 func Parent(pid int) int {
 	stat, err := readStart("/proc/"+strconv.Itoa(pid)+"/stat", 1024)
 	if err != nil {
@@ -48,8 +48,8 @@ func Ancestor(pid int, is func(pid int) bool) int {
 	return 0
 }
 
-// Cgroup returns the path of a process's control group, and the container or batch job that it
-// names, as parseCgroup does; "" where that is not known.
+// Cgroup returns the path of a process's control group, and the container or batch job that it names, as
+// parseCgroup does; "" if it is unknown.
 func Cgroup(pid int) (group, container string) {
 	text, err := readStart("/proc/"+strconv.Itoa(pid)+"/cgroup", 16<<10)
 	if err != nil {
@@ -58,13 +58,13 @@ func Cgroup(pid int) (group, container string) {
 	return parseCgroup(string(text))
 }
 
-// containerID finds what engines call the control group of a container: a name of theirs, and
-// 64 hexadecimal digits.
+// containerID matches the name that engines give a container's control group: a prefix and 64 hexadecimal
+// digits.
 var containerID = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:([a-z-]+)[-:])?([0-9a-f]{64})(?:\.scope)?$`)
 })
 
-// engines are the names that prefixes of control groups stand for.
+// engines has the name of the engine by the prefix of its control groups.
 var engines = map[string]string{
 	"docker": "docker", "cri-containerd": "containerd", "containerd": "containerd", "crio": "cri-o", "crio-conmon": "cri-o",
 	"libpod": "podman", "libpod-conmon": "podman",
@@ -80,8 +80,8 @@ var lxcName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`/lxc(?:\.payload)?[./]([A-Za-z0-9_.-]+)`)
 })
 
-// parseCgroup takes the path from what /proc/PID/cgroup says: that of version 2, or the first
-// that names a container, or the first. The container is as in docker/0123456789ab,
+// parseCgroup returns a path from /proc/PID/cgroup: the first that names a container, or that of version 2,
+// or the first. The container is as in docker/0123456789ab,
 // containerd/…, kubernetes/…, podman/…, cri-o/…, lxc/NAME, slurm/JOB.STEP.
 func parseCgroup(text string) (group, container string) {
 	for line := range strings.Lines(text) {

@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotYours is returned for a file that another user has put in the place of one to write.
+// ErrNotYours is returned by Create for a file that another user can have made.
 var ErrNotYours = errors.New("another user can have put it there")
 
-// Create is os.Create for a process with more rights than those who can write the path's
-// folders. It follows no link that another user can have put there; it empties no file that
-// has a second name, and in a folder that others can write none of theirs; it opens no pipe or
-// device of theirs; and it waits for no lease. A file is looked at before it is opened, by
-// what it is then opened by.
+// Create is os.Create for a process with more rights than the users that can write the path's folders. It
+// does not follow a link that another user can have made, does not empty a file with a second name or,
+// in a folder that others can write, a file of theirs, does not open a pipe or device of theirs, and does
+// not wait for a lease. It checks a file by a descriptor (O_PATH), and opens it by the same.
 func Create(path string) (*os.File, error) {
 	f, err := create(path)
 	if err != nil {
@@ -46,7 +45,7 @@ func create(path string) (*os.File, error) {
 		f, link, err := w.createIn(dir, filepath.Base(at))
 		_ = unix.Close(dir)
 		switch {
-		case errors.Is(err, unix.EEXIST): // made meanwhile: look at what it is
+		case errors.Is(err, unix.EEXIST): // another process has made it: check it
 			continue
 		case link == "":
 			return f, err
@@ -59,9 +58,9 @@ func create(path string) (*os.File, error) {
 	return nil, unix.ELOOP
 }
 
-// createIn opens a name in a folder, or makes it. Where it is a link, it returns what that says.
+// createIn opens a name in a folder, or makes it. For a link it returns the link's text.
 func (w *walker) createIn(dir int, name string) (f *os.File, link string, err error) {
-	// This opens nothing: it breaks no lease, and waits at no pipe.
+	// O_PATH opens nothing: it breaks no lease, and waits at no pipe.
 	look, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		fd, err := openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o666)
@@ -104,7 +103,7 @@ func (w *walker) createIn(dir int, name string) (f *os.File, link string, err er
 	return f, "", err
 }
 
-// ownDescriptor returns the number of a path that is of a descriptor of this process.
+// ownDescriptor returns the number in a path like /dev/fd/2 or /proc/self/fd/2.
 func ownDescriptor(path string) (n int, is bool) {
 	for _, folder := range []string{"/proc/self/fd/", "/dev/fd/"} {
 		if digits, is := strings.CutPrefix(path, folder); is {

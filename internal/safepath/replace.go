@@ -44,7 +44,7 @@ func Replace(path string, content []byte, mode os.FileMode) (err error) {
 	return syncFolder(dir)
 }
 
-// SyncFolder syncs a folder, so that what was made, renamed or removed in it survives a crash of the
+// SyncFolder syncs a folder, so that files made, renamed or removed in it are so after a crash of the
 // machine.
 func SyncFolder(path string) error {
 	dir, err := OpenFolder(path)

@@ -1,16 +1,13 @@
-// Package safepath opens files by paths of which other users can write a part. A user
-// who can write a folder can put a symbolic link into it, or swap a folder for a link
-// while the path is being followed, and so lead a process with more rights to a file
-// that only that process may touch.
+// Package safepath opens and replaces files by paths in which other users can write a folder. Such a user can
+// make a symbolic link in the folder, or swap a folder for a link while the path is followed, and so lead
+// a process with more rights to a file that the user may not touch.
 //
-// A path is therefore walked folder by folder, by descriptor. A symbolic link is
-// followed only where nobody but root and this process's user can have put it: in a
-// folder that only they can write, or as a link of theirs in a folder like /tmp, where
-// users cannot remove each other's files.
+// So a path is walked folder by folder, by descriptor. A symbolic link is followed only if no user other
+// than root and this process's can have made it: in a folder that only they can write, or as a link of
+// theirs in a folder like /tmp, where users cannot remove each other's files.
 //
-// A link of /proc/PID leads into that process's own view of the file system (root, cwd). The
-// kernel follows it, and from there on no link is followed at all: what is there is the
-// process's to arrange.
+// A link of /proc/PID leads into that process's own view of the file system (root, cwd). The kernel follows
+// it. After it no link is followed, as that process can make any.
 package safepath
 
 import (
@@ -22,15 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLink is returned for a symbolic link that another user can have put there.
+// ErrLink is returned for a symbolic link that another user can have made.
 var ErrLink = errors.New("symbolic link that another user can change")
 
 // maxLinks is how many links are followed, as many as the kernel follows.
 const maxLinks = 40
 
-// Open opens a file like open(2) with O_CLOEXEC, without following a link to it (the
-// error is then ELOOP). It opens a pipe, and a file with a lease, without waiting. The
-// error is the bare one.
+// Open opens a file like open(2) with O_CLOEXEC. It does not follow a link to the file (the error is ELOOP),
+// and does not wait for a pipe or a lease. The error does not name the path.
 func Open(path string, flags int, mode uint32) (fd int, err error) {
 	dir, err := OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -45,24 +41,23 @@ func OpenAt(dir int, name string, flags int, mode uint32) (fd int, err error) {
 	return openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 }
 
-// OpenFolder opens a folder, for what takes a descriptor of one (O_PATH).
+// OpenFolder opens a folder with O_PATH.
 func OpenFolder(path string) (fd int, err error) {
 	fd, _, err = OpenFolderOf(path)
 	return fd, err
 }
 
-// OpenFolderOf is OpenFolder, and also returns who else could have led the path
-// elsewhere: the UID of the one user but root who can write a folder on it, 0 where
-// there is none, and Several where there are more.
+// OpenFolderOf is OpenFolder, and also returns the user other than root that can write a folder of the path,
+// and so lead it elsewhere: its UID, 0 if there is none, or Several.
 func OpenFolderOf(path string) (fd int, writer int, err error) {
 	w := walker{path: path}
 	fd, err = w.walk()
 	return fd, w.writer, err
 }
 
-// OpenFolderBelow opens the folder of a path below another one, by that one's descriptor: through no link
-// at all, and to nothing above it. A name at a time: openat2(2), which could do it at once, is forbidden
-// where a service may make no set-user-ID files, as its arguments are not seen.
+// OpenFolderBelow opens a folder by its path below root, through no link and not above root. It opens one
+// name at a time: systemd forbids openat2(2), which could do it at once, to services that may not make
+// set-user-ID files, because a filter of system calls cannot see its arguments.
 func OpenFolderBelow(root int, path string) (fd int, err error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
 	if fd, err = openat(root, ".", flags, 0); err != nil {
@@ -120,8 +115,8 @@ func (w *walker) walk() (fd int, err error) {
 	return w.fd, nil
 }
 
-// split returns the parts of a path. Blank ones, and ".", are left out; ".." is not:
-// behind a link it means another folder.
+// split returns the parts of a path without empty ones and ".". It keeps "..", which after a link is another
+// folder.
 func split(path string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(path, "/") {
@@ -132,10 +127,10 @@ func split(path string) []string {
 	return parts
 }
 
-// walker is on its way along a path.
+// walker follows a path.
 type walker struct {
 	path   string // as it was given, for messages
-	fd     int    // the folder it has come to
+	fd     int    // the folder that it has reached
 	writer int    // as of OpenFolderOf
 	links  int    // followed
 	inside bool   // of a process's own view of the file system: no link is followed
@@ -146,8 +141,7 @@ func (w *walker) start() (err error) {
 	return err
 }
 
-// enter goes into the folder of that name. Where the name is a link, it stays and
-// returns what the link says.
+// enter goes into the folder of that name. For a link it stays, and returns the link's text.
 func (w *walker) enter(name string) (link string, err error) {
 	next, err := openat(w.fd, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -172,7 +166,7 @@ func (w *walker) enter(name string) (link string, err error) {
 	return "", unix.ENOTDIR
 }
 
-// passed adds a folder's writers to those of the path. In a folder like /tmp users cannot
+// passed adds the users that can write a folder to those of the path. In a folder like /tmp users cannot
 // replace each other's folders.
 func (w *walker) passed(st *unix.Stat_t) {
 	if w.inside || st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 || w.writer != 0 && st.Uid != 0 && int(st.Uid) != w.writer {
@@ -182,7 +176,7 @@ func (w *walker) passed(st *unix.Stat_t) {
 	}
 }
 
-// follow reads a link, by the descriptor that was checked.
+// follow checks and reads a link, by one descriptor.
 func (w *walker) follow(fd int, name string, link *unix.Stat_t) (string, error) {
 	var folder unix.Stat_t
 	var fs unix.Statfs_t
@@ -211,7 +205,7 @@ func (w *walker) follow(fd int, name string, link *unix.Stat_t) (string, error) 
 	return string(buf[:n]), nil
 }
 
-// enterProcess goes where a link of /proc leads, which its text does not say.
+// enterProcess follows a link of /proc. The kernel does it, as the link's text need not be a path.
 func (w *walker) enterProcess(name string) error {
 	next, err := openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
