@@ -57,7 +57,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -118,17 +118,13 @@ lint-modules: build/staticcheck ## go vet and staticcheck for the modules of the
 	$(call lint-module,check/web,-mod=mod)
 lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
 
-# Each part prints a line, and its output goes to build/log. What takes minutes is in test-slow.
+# Each part prints a line, and its output goes to build/log.
 MAKE_QUIET := $(MAKE) --no-print-directory
-test: ## everything that runs without a GPU in a few minutes: start here
+test: ## everything that runs without a GPU: start here
 	@scripts/need spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
 	@scripts/steps $@ 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
-		'models=models/run' 'go=go test -short ./...' \
-		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test QUICK=1')
-
-test-slow: native ## what make test leaves out: larger models, random walks, tests of minutes
-	@scripts/need spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
-	@scripts/steps $@ 'models-full=models/run --full' 'go=go test ./...' 'shim=$(MAKE_QUIET) -j$(CORES) -C shim test'
+		'models=models/run' 'go=go test ./...' \
+		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test')
 
 # What was there must be what make generate writes.
 .PHONY: generated

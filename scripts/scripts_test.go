@@ -167,9 +167,9 @@ func TestBenchCompare(t *testing.T) {
 	}
 	for _, want := range []string{
 		"v0.2.0 against 0.3.0, medians of 3 in turn:",
-		"update charge 50.0 60.0 ns +20 %",
-		"update old 7.0 -",
-		"update new - 7.0",
+		"update charge, Go 50.0 60.0 ns +20 %",
+		"update old, Go 7.0 -",
+		"update new, Go - 7.0",
 		"the same in C",
 	} {
 		if !slices.Contains(lines, want) {
