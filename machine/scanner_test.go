@@ -59,8 +59,8 @@ func member(t *testing.T, name string) (*region.Region, *region.Slot) {
 	return reg, s
 }
 
-func (r *scanner) readsOf(name string) int {
-	for _, w := range r.users[ownUser].state.jobs {
+func (s *scanner) readsOf(name string) int {
+	for _, w := range s.users[ownUser].state.jobs {
 		if w.name == name {
 			return w.reads
 		}

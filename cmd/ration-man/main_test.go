@@ -61,8 +61,8 @@ func TestJSONShape(t *testing.T) {
 		First   *inner         `json:"first,omitempty"`
 		Values  map[string]int `json:"values"`
 		Names   []string       `json:"names"`
-		hidden  int
-		Skipped int `json:"-"`
+		_       int            // not exported, so not printed
+		Skipped int            `json:"-"`
 	}
 	want := `    {"path", "values", "names",
       "devices": [{"bytes", "at"}],

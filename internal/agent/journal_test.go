@@ -107,15 +107,15 @@ func reopen(t *testing.T, folder string) *journal {
 	return list
 }
 
-func (t *journal) has(e *machine.Event) bool { return len(t.unlogged([]machine.Event{*e})) == 0 }
+func (l *journal) has(e *machine.Event) bool { return len(l.unlogged([]machine.Event{*e})) == 0 }
 
-func (t *journal) tell(test *testing.T, events ...*machine.Event) {
-	test.Helper()
+func (l *journal) tell(t *testing.T, events ...*machine.Event) {
+	t.Helper()
 	for _, e := range events {
-		t.put(entryOf(e, nil))
+		l.put(entryOf(e, nil))
 	}
-	if err := t.save(&machine.Machine{}); err != nil {
-		test.Fatal(err)
+	if err := l.save(&machine.Machine{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
