@@ -109,7 +109,7 @@ func (l *lesson) prompt(t task) error {
 			return ErrLeft
 		}
 		l.answer = ""
-		patience := time.Duration(0)
+		timeout := time.Duration(0)
 		switch line = strings.TrimSpace(line); line {
 		case "": // look again
 		case "hint", "help", "?":
@@ -127,13 +127,13 @@ func (l *lesson) prompt(t task) error {
 				break
 			}
 			if strings.HasSuffix(line, "&") {
-				patience = promptWithin
+				timeout = promptWithin
 			}
 			if err := l.shell.run(line); err != nil {
 				l.say("%s", l.Dim(err.Error()))
 			}
 		}
-		if l.waitUntilDone(t, patience) {
+		if l.waitUntilDone(t, timeout) {
 			return nil
 		}
 		l.show()
@@ -157,8 +157,8 @@ func (l *lesson) perform(t task) error {
 	return nil
 }
 
-// waitUntilDone looks until a task is done, and says so. It gives up after some patience.
-func (l *lesson) waitUntilDone(t task, patience time.Duration) bool {
+// waitUntilDone looks until a task is done, and says so. It gives up after timeout.
+func (l *lesson) waitUntilDone(t task, timeout time.Duration) bool {
 	for began := time.Now(); ; time.Sleep(lookEvery) {
 		if done := t.done(l); done != "" {
 			time.Sleep(printWithin)
@@ -166,7 +166,7 @@ func (l *lesson) waitUntilDone(t task, patience time.Duration) bool {
 			l.say("%s %s", l.Bold("Done."), done)
 			return true
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > timeout {
 			return false
 		}
 	}
@@ -186,7 +186,7 @@ func (l *lesson) show() {
 	}
 }
 
-// lessonJob is a job, and what it has of the first device.
+// lessonJob is a job with its use of the first device.
 type lessonJob struct {
 	machine.Job
 	device machine.Device

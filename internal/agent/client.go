@@ -35,8 +35,8 @@ var ErrSilent = errors.New("the agent does not answer")
 // How long a client waits for an agent. All commands work without one.
 const (
 	dialTimeout = 200 * time.Millisecond
-	// patience is for a whole answer, and for the first line of a stream.
-	patience = time.Second
+	// timeout bounds a whole answer, and for the first line of a stream.
+	timeout = time.Second
 	// silence is for each further line of a stream.
 	silence   = 3 * aliveInterval
 	maxAnswer = 64 << 20
@@ -65,7 +65,7 @@ type Client struct {
 	http    *http.Client
 	version atomic.Pointer[string] // as of the last answer; nil before the first
 
-	patience, silence time.Duration
+	timeout, silence time.Duration
 }
 
 // Version returns the agent's version by its last answer; empty for agents before 0.2, which do not say.
@@ -91,7 +91,7 @@ func Find() (*Client, error) {
 
 // NewClient returns a client of the agent at a socket.
 func NewClient(path string) *Client {
-	return &Client{path: path, patience: patience, silence: silence, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+	return &Client{path: path, timeout: timeout, silence: silence, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(path) }}}}
 }
 
@@ -138,11 +138,11 @@ func (c *Client) get(path string, out any) error {
 }
 
 // ask sends a request and calls read with the answer. An answer must be whole, and a stream have its first
-// line, within the client's patience. For a stream read calls alive at each line.
+// line, within the client's timeout. For a stream read calls alive at each line.
 func (c *Client) ask(ctx context.Context, path string, stream bool, read func(body io.Reader, alive func()) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent := time.AfterFunc(c.patience, func() { cancel(ErrSilent) })
+	silent := time.AfterFunc(c.timeout, func() { cancel(ErrSilent) })
 	defer silent.Stop()
 	alive := func() {
 		if stream {

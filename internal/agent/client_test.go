@@ -30,8 +30,8 @@ func TestSilentAgent(t *testing.T) {
 		opened = head + "Transfer-Encoding: chunked\r\n\r\n"
 	)
 	chunk := func(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
-	if patience != time.Second || silence != 3*aliveInterval {
-		t.Errorf("it waits %v, and %v (docs/monitoring.md)", patience, silence)
+	if timeout != time.Second || silence != 3*aliveInterval {
+		t.Errorf("it waits %v, and %v (docs/monitoring.md)", timeout, silence)
 	}
 	for name, c := range map[string]struct {
 		answer string
@@ -71,10 +71,10 @@ func TestSilentAgent(t *testing.T) {
 			} {
 				// The bound that is not the one in question never ends.
 				stream := what == "follow" || what == "watch"
-				client.patience, client.silence = time.Millisecond, time.Hour
+				client.timeout, client.silence = time.Millisecond, time.Hour
 				switch {
 				case stream && c.lines > 0:
-					client.patience = time.Hour
+					client.timeout = time.Hour
 				case c.lines > 0 && what != "events":
 					continue // that is an answer
 				}
@@ -98,7 +98,7 @@ func TestStreamAlive(t *testing.T) {
 	a := startAgent(t, Options{})
 	stop, served := serveAgent(t, a, folder)
 	client := NewClient(filepath.Join(folder, job.AgentSocket))
-	client.patience, client.silence = time.Hour, time.Hour
+	client.timeout, client.silence = time.Hour, time.Hour
 	body, err := client.open(t.Context(), "/v1/events?follow")
 	if err != nil {
 		t.Fatal(err)
