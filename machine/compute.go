@@ -11,42 +11,42 @@ import (
 	"ration/internal/region"
 )
 
-// Compute is a job's ration of one device's time, which all its processes have together.
+// Compute is a job's ration of one device's time, shared by all processes of the job.
 type Compute struct {
-	Share   int    `json:"share"`     // per cent that the job has at least while it has work; 0 without a share
-	Max     int    `json:"max"`       // per cent that the job has at most; 0 without a cap
-	Round   uint64 `json:"round_us"`  // microseconds that shares are slices of
-	Working int    `json:"working"`   // contexts with work, of all its processes
-	Used    uint64 `json:"used_ns"`   // nanoseconds of the device's time, where there is or was a cap
-	Waited  uint64 `json:"waited_ns"` // nanoseconds that launches waited for the cap, over all threads
+	Share   int    `json:"share"`     // per cent that the job gets at least while it has work; 0 without a share
+	Max     int    `json:"max"`       // per cent that the job gets at most; 0 without a cap
+	Round   uint64 `json:"round_us"`  // microseconds of a round, of which each share is a slice
+	Working int    `json:"working"`   // contexts with work, of all processes
+	Used    uint64 `json:"used_ns"`   // nanoseconds of the device's time; measured only while there is a cap
+	Waited  uint64 `json:"waited_ns"` // nanoseconds that launches waited because of the cap, summed over all threads
 }
 
-// States of a process's share: ProcessCompute.State.
+// Values of ProcessCompute.State.
 const (
-	Kept        = "kept"         // the driver has the slice that was asked for
+	Kept        = "kept"         // the driver uses the slice that was requested
 	NotEnforced = "not enforced" // Reason says why
 )
 
-// ProcessCompute is what a process has of a device's time in a job with a share or a cap.
+// ProcessCompute is the use of a device's time by one process of a job with a share or a cap.
 type ProcessCompute struct {
 	State   string `json:"state"`            // Kept, NotEnforced, or empty: no share, or no context yet
 	Reason  string `json:"reason,omitempty"` // why a share is not enforced
-	Slice   uint64 `json:"slice_us"`         // microseconds of each of its contexts in a round; 0 while unknown
+	Slice   uint64 `json:"slice_us"`         // microseconds of each of its contexts in a round; 0 if unknown
 	Working int    `json:"working"`          // contexts with work
 	Waiting bool   `json:"waiting"`          // a thread waits for the device
-	Used    uint64 `json:"used_ns"`          // nanoseconds of the device's time, as measured for a cap
-	Waited  uint64 `json:"waited_ns"`        // nanoseconds that its launches waited for a cap
-	Held    bool   `json:"held"`             // to shares and caps: it has a context, and began when the job had one of them, of any device
+	Used    uint64 `json:"used_ns"`          // nanoseconds of the device's time, measured for a cap
+	Waited  uint64 `json:"waited_ns"`        // nanoseconds that its launches waited because of a cap
+	Held    bool   `json:"held"`             // it has a context, and it started when the job had a share or a cap on some device
 }
 
-// Time is how much of a device's time a process had lately.
+// Time is the recent share of a device's time that a process had.
 type Time struct {
 	Percent float64 `json:"percent"`
-	Seconds float64 `json:"seconds"` // over which
-	About   bool    `json:"about"`   // by the driver's samples, which may be wrong by several points; otherwise measured for a cap
+	Seconds float64 `json:"seconds"` // length of the period it was measured over
+	About   bool    `json:"about"`   // from the driver's samples, which may be wrong by several points; false: measured for a cap
 }
 
-// Short renders a share and a cap in few letters: 30%, 30%≤50%, ≤50%.
+// Short formats a share and a cap briefly: 30%, 30%≤50%, ≤50%.
 func (c *Compute) Short() string {
 	switch {
 	case c == nil:
@@ -59,7 +59,8 @@ func (c *Compute) Short() string {
 	return fmt.Sprintf("%d%%≤%d%%", c.Share, c.Max)
 }
 
-// Sentence says in words what the job may have, and what it has had: without a period.
+// Sentence describes the share and the cap, and how much of the device's time was used. It has no
+// period.
 func (c *Compute) Sentence() string {
 	text := ""
 	if c.Share != 0 {
@@ -91,8 +92,8 @@ func readCompute(r *region.Region, device int) (*Compute, error) {
 	return &Compute{Share: c.Share, Max: c.Max, Round: c.Round, Used: c.Used, Waited: c.Waited}, nil
 }
 
-// readProcessCompute reads what a process has of a device's time, at a time of the
-// monotonic clock in microseconds. alive says whether the process is.
+// readProcessCompute reads a process's use of a device's time. now is the monotonic clock in
+// microseconds. alive says whether the process is alive.
 func readProcessCompute(r *region.Region, job *Compute, h Holding, slot int, alive bool, now uint64) (*ProcessCompute, error) {
 	c, err := r.ProcessCompute(h.Device, slot)
 	if err != nil {
@@ -115,14 +116,14 @@ func readProcessCompute(r *region.Region, job *Compute, h Holding, slot int, ali
 	return out, nil
 }
 
-// hasWork reports whether a sign of work counts at a time of the monotonic clock: for a
-// while, and longer while a thread waits for the device. A sign from the future, which a
-// job could have written, counts as one of now.
+// hasWork reports whether a sign of work still counts. now is the monotonic clock in microseconds.
+// A sign counts for a short time, and longer while a thread waits for the device. A sign from the
+// future, which a job could have written, counts as new.
 func hasWork(w abi.Work, now uint64) bool {
 	return w != 0 && (w.Waiting() != 0 || w.Time()+abi.WorkLeaseUS > now)
 }
 
-// monotonic returns the clock of signs of work, in microseconds.
+// monotonic returns the clock that signs of work use, in microseconds.
 func monotonic() uint64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

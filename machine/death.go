@@ -8,27 +8,27 @@ import (
 	"ration/internal/region"
 )
 
-// Death is a process that ended without leaving the job, and whose memory another process
-// returned to the job. Sizes are bytes.
+// Death is a process that ended without leaving the job. Another process returned its memory to the
+// job. Sizes are bytes.
 type Death struct {
-	Time    time.Time   `json:"at,omitzero"` // when it was noticed
-	Slot    int         `json:"slot"`        // of the dead process
+	Time    time.Time   `json:"at,omitzero"` // when another process noticed it
+	Slot    int         `json:"slot"`        // slot of the dead process
 	PID     int         `json:"pid"`         // in its own PID namespace
 	HostPID int         `json:"host_pid"`
-	Name    string      `json:"name"` // of its program
+	Name    string      `json:"name"` // name of its program
 	Joined  time.Time   `json:"joined_at,omitzero"`
-	Reaper  int         `json:"reaper"`  // PID of the process that noticed it, in that one's PID namespace
-	Noticed string      `json:"noticed"` // how
-	Held    []DeathHeld `json:"held"`    // what it held, of each device of which it held anything
+	Reaper  int         `json:"reaper"`  // PID of the process that noticed the death, in that process's PID namespace
+	Noticed string      `json:"noticed"` // how the death was noticed
+	Held    []DeathHeld `json:"held"`    // for each device of which it held memory
 }
 
-// DeathHeld is what a dead process held of one device.
+// DeathHeld is the memory of one device that a dead process held.
 type DeathHeld struct {
 	Device int    `json:"device"`
 	Bytes  uint64 `json:"bytes"`
 }
 
-// Total returns what the process held of all devices.
+// Total returns the bytes that the process held on all devices.
 func (d *Death) Total() (bytes uint64) {
 	for _, h := range d.Held {
 		bytes += h.Bytes
@@ -36,8 +36,8 @@ func (d *Death) Total() (bytes uint64) {
 	return bytes
 }
 
-// Sentence says which process died, what it held, and how that was noticed. Its PID has a question mark:
-// nothing confirms it any more.
+// Sentence says which process died, how much it held, and how the death was noticed. It marks the
+// PID with a question mark, because the kernel can no longer confirm it.
 func (d *Death) Sentence() string {
 	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()), d.Noticed)
 }

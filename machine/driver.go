@@ -13,27 +13,28 @@ import (
 )
 
 const (
-	driverInterval = 5 * time.Second  // how often driverPoll asks the driver
-	driverRetry    = 30 * time.Second // how often it looks for a driver where there is none
-	driverPatience = 15 * time.Second // how long an answer is shown
+	driverInterval = 5 * time.Second  // how often driverPoll queries the driver
+	driverRetry    = 30 * time.Second // how often driverPoll tries to load a driver if there is none
+	driverMaxAge   = 15 * time.Second // how long an answer stays valid
 )
 
-// driverAnswer is what the driver said at one time.
+// driverAnswer is one answer of the driver.
 type driverAnswer struct {
 	devices   []gpu.Device
-	status    map[int]gpu.Status // of the devices that have one
+	status    map[int]gpu.Status // of the devices that report one
 	processes []gpu.Process
 	err       error // why there is no list of processes
 }
 
-// driver is what is asked of a gpu.Driver.
+// driver is the part of gpu.Driver that this package uses.
 type driver interface {
 	Describe() []gpu.Device
 	Status(device int) (gpu.Status, error)
 	Processes() ([]gpu.Process, error)
 }
 
-// askDriver asks a driver, and returns nil where there is none. NVML is started by one goroutine at a time.
+// askDriver queries a driver. It returns nil if there is none. Only one goroutine at a time starts
+// NVML.
 func askDriver(session *gpu.Session) *driverAnswer {
 	nvml.Lock()
 	defer nvml.Unlock()
@@ -61,24 +62,26 @@ func answerOf(d driver) *driverAnswer {
 	return a
 }
 
-// driverPoll asks the driver every few seconds in a goroutine of its own, as the driver may not answer.
+// driverPoll queries the driver every few seconds. It has a goroutine of its own, because the
+// driver may not respond.
 type driverPoll struct {
 	stop chan struct{}
 
 	mu   sync.Mutex
-	last *driverAnswer // under mu; nil while there is none
-	news bool          // under mu: isNew has not returned it yet
-	at   time.Time     // under mu
+	last *driverAnswer // guarded by mu; nil before the first answer
+	news bool          // guarded by mu: isNew has not reported this answer yet
+	at   time.Time     // guarded by mu
 }
 
-// pollDriver starts one that calls wake after each answer.
+// pollDriver starts a driverPoll that calls wake after each answer.
 func pollDriver(wake func()) *driverPoll {
 	p := &driverPoll{stop: make(chan struct{})}
 	go p.run(wake)
 	return p
 }
 
-// run keeps the driver open. A driver that does not answer, as after it was loaded again, is opened anew.
+// run keeps the driver open. It opens the driver again if it stops responding, for example after a
+// reload.
 func (p *driverPoll) run(wake func()) {
 	var session gpu.Session
 	defer session.Close()
@@ -99,7 +102,8 @@ func (p *driverPoll) run(wake func()) {
 	}
 }
 
-// isNew reports whether there is an answer that it was not asked about yet, or the last one is too old.
+// isNew reports whether there is a new answer since the last call, or the last answer has become
+// too old.
 func (p *driverPoll) isNew() bool {
 	if p == nil {
 		return false
@@ -108,7 +112,7 @@ func (p *driverPoll) isNew() bool {
 	defer p.mu.Unlock()
 	news := p.news
 	p.news = false
-	if p.last != nil && time.Since(p.at) > driverPatience {
+	if p.last != nil && time.Since(p.at) > driverMaxAge {
 		p.last, news = nil, true
 	}
 	return news
@@ -126,7 +130,7 @@ func (p *driverPoll) close() {
 	}
 }
 
-// addDriver adds what the driver says.
+// addDriver adds the driver's latest answer.
 func (s *scanner) addDriver(m *Machine) {
 	var a *driverAnswer
 	switch {
@@ -140,12 +144,12 @@ func (s *scanner) addDriver(m *Machine) {
 	}
 	m.addDriver(a)
 	if s.opts.Only != "" {
-		m.Outside = []Outside{} // they may be in the other jobs
+		m.Outside = []Outside{} // they may belong to jobs that were not read
 	}
 }
 
-// addDriver adds the devices, what the driver counts for each process of a job, and the processes that
-// are in no job.
+// addDriver adds the devices, the driver's count for each process of a job, and the processes that
+// belong to no job.
 func (m *Machine) addDriver(a *driverAnswer) {
 	for _, d := range a.devices {
 		s := a.status[d.Index]
@@ -161,8 +165,8 @@ func (m *Machine) addDriver(a *driverAnswer) {
 	m.addProcesses(a.processes)
 }
 
-// DeviceOf returns the index in m.Devices of a job's device, or -1: by its UUID or, while no process of the
-// job has found that out, by its number.
+// DeviceOf returns the index in m.Devices of a job's device, or -1. It compares UUIDs or, until a
+// process of the job has found out the UUID, numbers.
 func (m *Machine) DeviceOf(d *Device) int {
 	return slices.IndexFunc(m.Devices, func(g GPU) bool {
 		if d.UUID != "" {
@@ -185,7 +189,7 @@ func (m *Machine) addRations() {
 			switch {
 			case at < 0:
 			case d.Limited:
-				m.Devices[at].Rations += min(d.Limit, ^m.Devices[at].Rations) // a job may claim any limit
+				m.Devices[at].Rations += min(d.Limit, ^m.Devices[at].Rations) // saturates: a job may claim any limit
 				m.Devices[at].Jobs++
 			case d.Used > 0:
 				m.Devices[at].Unlimited++
@@ -194,20 +198,21 @@ func (m *Machine) addRations() {
 	}
 }
 
-// addProcesses adds what the driver counts for processes of jobs, and the processes of no job.
+// addProcesses adds the driver's counts for processes of jobs, and the processes that belong to no
+// job.
 func (m *Machine) addProcesses(reported []gpu.Process) {
 	type use struct{ device, pid int }
 	ours := map[use]*Holding{}
-	inJob := map[int]bool{} // PIDs of processes that are in a job, by the kernel's word
+	inJob := map[int]bool{} // PIDs of processes that are in a job, confirmed by the kernel
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		number := map[int]int{} // the machine's number of a job's device
+		number := map[int]int{} // maps the number of a device in the job to that on the machine
 		for n := range j.Devices {
 			if at := m.DeviceOf(&j.Devices[n]); at >= 0 {
 				number[j.Devices[n].Device] = m.Devices[at].Device
 			}
 		}
-		for _, pid := range j.hostPIDs() { // a mere claim must not take another process off the list
+		for _, pid := range j.hostPIDs() { // only confirmed PIDs: a claim must not remove another process from the list
 			inJob[pid] = true
 		}
 		for _, p := range j.Processes {
@@ -216,7 +221,7 @@ func (m *Machine) addProcesses(reported []gpu.Process) {
 			}
 			for n := range p.Holdings {
 				device, known := number[p.Holdings[n].Device]
-				// Nor must a claim take from another process what the driver counts for it.
+				// A claim must not take the driver's count for another process either.
 				if of := (use{device, p.HostPID}); known && (p.Verified || ours[of] == nil) {
 					ours[of] = &p.Holdings[n]
 				}
@@ -235,7 +240,8 @@ func (m *Machine) addProcesses(reported []gpu.Process) {
 			out.UID, out.User, out.Name = uid, proc.UserName(uid), termtext.Printable(name)
 			out.Cgroup, out.Container = proc.Cgroup(r.PID)
 		}
-		// An ordinary user's scan has no other users' jobs, so their processes may be in one.
+		// An ordinary user's scan does not see other users' jobs, so this process may belong to one
+		// of them.
 		if !job.AllUsers() && out.UID != os.Geteuid() {
 			continue
 		}

@@ -8,50 +8,52 @@ import (
 	"time"
 )
 
-// Kinds of events: Event.Kind.
+// Values of Event.Kind.
 const (
 	JobStarted     = "start"   // a job was made
-	JobEnded       = "end"     // a job's command has ended, and no process of it lives; or it was removed
+	JobEnded       = "end"     // the job's command and all its processes have ended, or the job was removed
 	RequestRefused = "refusal" // a request was refused
-	ProcessDied    = "death"   // a process died without leaving, and what it held went back to the job
-	Changed        = "change"  // Machine has changed; only from Watch, after the events that happened with it
+	ProcessDied    = "death"   // a process died without leaving, and its memory was returned to the job
+	Changed        = "change"  // Machine has changed; only from Watch, after the events of the same read
 )
 
-// EventKinds are the kinds of what happens to jobs: all but Changed.
+// EventKinds lists the kinds of events of jobs: all but Changed.
 var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied}
 
-// Event is something that has happened to a job, or the machine as it is now (Changed).
+// Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
-	Time    time.Time `json:"at"` // not later than it was noticed
+	Time    time.Time `json:"at"` // not later than the read that noticed it
 	Kind    string    `json:"kind"`
 	Job     string    `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path    string    `json:"path"`          // of the region
+	Path    string    `json:"path"`          // path of the region
 	Owner   string    `json:"owner"`
-	UID     int       `json:"uid"`                 // of the owner; -1 where that is not known
-	Created time.Time `json:"created_at,omitzero"` // when the job was made
-	Exit    *Exit     `json:"exit,omitempty"`      // of the end of a job, where it is known
+	UID     int       `json:"uid"`                 // the owner's UID; -1 if unknown
+	Created time.Time `json:"created_at,omitzero"` // creation time of the job
+	Exit    *Exit     `json:"exit,omitempty"`      // for the end of a job, if known
 	Refusal *Refusal  `json:"refusal,omitempty"`
 	Death   *Death    `json:"death,omitempty"`
-	Missed  uint64    `json:"missed,omitempty"` // refusals before this one that are not known: there were more than a region keeps
-	Text    string    `json:"text"`             // a sentence without its period
+	Missed  uint64    `json:"missed,omitempty"` // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`             // a sentence without a period
 
-	// Machine is the machine as it was read when the event was noticed; nil but from Watch. Several events
-	// share it: do not change it.
+	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
+	// events share it: do not modify it.
 	Machine *Machine `json:"-"`
 }
 
-// EventID identifies an event, however often it is noticed and by which process.
+// EventID identifies an event. It is the same however often and by which process the event is
+// noticed.
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal or death
+	Time      time.Time // of a refusal or a death
 	Slot, PID int
 }
 
-// JobID returns the identity of the job to which it happened.
+// JobID returns the identity of the event's job.
 func (e *Event) JobID() JobID { return JobID{e.Path, e.Created} }
 
-// ID returns the event's identity. A job starts and ends once, whatever time the event has.
+// ID returns the event's identity. A job has one start and one end, so their time is not part of
+// it.
 func (e *Event) ID() EventID {
 	id := EventID{Kind: e.Kind, Job: e.JobID()}
 	switch {
@@ -63,9 +65,9 @@ func (e *Event) ID() EventID {
 	return id
 }
 
-// Events returns what has happened between two reads of the machine, the earliest first. With an empty
-// machine before, these are all events that the jobs still know. now is the time of the later read: a job
-// whose end no launcher saw has ended then, and no event is later.
+// Events returns the events between two reads of the machine, oldest first. With an empty machine
+// before, it returns all events that the regions still have. now is the time of the later read. It
+// is used as the end time of a job whose end no launcher saw, and no event gets a later time.
 func Events(before, after *Machine, now time.Time) (out []Event) {
 	now = now.UTC()
 	was := map[JobID]*Job{}
@@ -74,7 +76,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 	}
 	for i := range after.Jobs {
 		j := &after.Jobs[i]
-		if j.Error == "" { // otherwise its events are not known now
+		if j.Error == "" { // otherwise its events are unknown now
 			out = append(out, eventsOf(was[j.ID()], j, now)...)
 		}
 		delete(was, j.ID())
@@ -104,7 +106,7 @@ func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
-// eventsOf returns what has happened to a job since an earlier read; nil for none.
+// eventsOf returns the events of a job since an earlier read. before is nil if there was none.
 func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
 		before = &Job{}
@@ -132,7 +134,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 		return out
 	}
 	if after.Ended.IsZero() && before.State == "" {
-		return out // it ended at an unknown time
+		return out // the time of its end is unknown
 	}
 	e := after.event(JobEnded, cmp.Or(after.Ended, now))
 	e.Exit, e.Text = after.Exit, fmt.Sprintf("job %s has ended", after.Title())
@@ -145,7 +147,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	return append(out, e)
 }
 
-// refusalsSince returns the new refusals. A region keeps the latest ones, and counts all.
+// refusalsSince returns the new refusals. A region keeps only the latest refusals, but counts all.
 func refusalsSince(before, after *Job) (out []Event) {
 	type key struct {
 		time              time.Time
@@ -168,12 +170,12 @@ func refusalsSince(before, after *Job) (out []Event) {
 		return nil
 	}
 	if count := after.Refused() - min(after.Refused(), before.Refused()); count > uint64(len(out)) {
-		out[len(out)-1].Missed = count - uint64(len(out)) // the earliest of them
+		out[len(out)-1].Missed = count - uint64(len(out)) // out[len(out)-1] is the oldest
 	}
 	return out
 }
 
-// Refused returns how many requests were refused, on all devices.
+// Refused returns the number of refused requests, on all devices.
 func (j *Job) Refused() (n uint64) {
 	for i := range j.Devices {
 		n += j.Devices[i].Refused

@@ -11,18 +11,18 @@ import (
 	"ration/internal/termtext"
 )
 
-// Bounds below which there is no finding.
+// Smaller differences and amounts are not reported.
 const (
-	minDrift    = 64 << 20 // bytes; or driftShare of what the process holds, if that is more
+	minDrift    = 64 << 20 // bytes, or the share of the process's memory below if that is more
 	driftShare  = 50       // 2 %
-	minOutside  = 64 << 20 // bytes that a process of no job holds
-	maxFindings = 64       // of one kind and one user
+	minOutside  = 64 << 20 // bytes held by a process of no job
+	maxFindings = 64       // for one kind and one user
 )
 
-// driftBound is how far the driver's count may be from ours.
+// driftBound returns how much the driver's count may differ from the job's.
 func driftBound(held uint64) uint64 { return max(minDrift, held/driftShare) }
 
-// findingsOf returns what an operator should know of a machine.
+// findingsOf returns the findings about a machine.
 func findingsOf(m *Machine) (out []Finding) {
 	type of struct {
 		kind    string
@@ -37,7 +37,7 @@ func findingsOf(m *Machine) (out []Finding) {
 			}
 		}
 	}
-	add := addOf(0) // of the machine itself
+	add := addOf(0) // for the machine itself
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, job.User())) {
@@ -63,12 +63,13 @@ func findingsOf(m *Machine) (out []Finding) {
 	return out
 }
 
-// accountOf is replaced by tests.
+// accountOf is a variable for tests.
 var accountOf = proc.Account
 
-// knownTotal returns the size of a device as jobs know it, or 0. Under a policy, the driver reports to an
-// ordinary user's programs, and so to this one, their job's limit as the size of the device. To root it
-// reports the true size, and what jobs claim must not hide from root that they hold more.
+// knownTotal returns the size of a device as recorded by jobs, or 0. Under a policy, the driver
+// tells an ordinary user's programs, and so this one, their job's limit instead of the device's
+// size. To root it tells the true size, so root does not use the jobs' values: jobs must not be
+// able to hide that they hold more.
 func knownTotal(m *Machine, uuid string, viewer int) (total uint64) {
 	if viewer == 0 {
 		return 0
@@ -93,7 +94,7 @@ func outsideName(o Outside) string {
 	return fmt.Sprintf("%s (pid %d) of user %s", o.Name, o.PID, o.User)
 }
 
-// jobFindings adds the findings of one job.
+// jobFindings adds the findings about one job.
 func jobFindings(j *Job, add func(Finding)) {
 	of := Finding{Device: -1, Job: j.Title(), Path: j.Path}
 	if j.Err() != nil {
@@ -162,7 +163,7 @@ func addDrift(of Finding, p Process, h Holding, add func(Finding)) {
 	add(f)
 }
 
-// unkept returns why the share of a job is not enforced in one of its processes; "" if it is.
+// unkept returns why a job's share is not enforced in one of its processes, or "".
 func unkept(j *Job, device int) string {
 	for _, p := range j.Processes {
 		i := slices.IndexFunc(p.Holdings, func(h Holding) bool {

@@ -14,7 +14,7 @@ import (
 
 func TestReadRegion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	if s, err := readRegion(path, patienceForAll()); !errors.Is(err, fs.ErrNotExist) || s.Err() != err || s.Error == "" || s.Path != path {
+	if s, err := readRegion(path, budgetForAll()); !errors.Is(err, fs.ErrNotExist) || s.Err() != err || s.Error == "" || s.Path != path {
 		t.Errorf("got %+v, %v for a missing region", s, err)
 	}
 	var opt region.Options

@@ -11,26 +11,28 @@ import (
 	"ration/internal/proc"
 )
 
-// A user can have thousands of regions, and one process can fill all slots, refusals and deaths of each. So
-// a scan keeps a bounded part of each user's jobs, whatever is in the regions, and counts the rest
-// (Job.Omitted). A job that is read alone is whole, and so are the jobs in this user's own folder.
+// A user can have thousands of regions, and one process can fill all slots, refusals and deaths of
+// each. So a scan keeps a bounded part of each user's jobs, whatever the regions contain, and
+// counts the rest (Job.Omitted). Nothing is left out of a job that is read alone, nor of the jobs
+// in this user's own folder.
 const (
-	userRows  = 8192 // processes and their holdings, of all jobs of a user
-	userTexts = 2048 // refusals and deaths, of all jobs of a user
-	// Each job has so many beside these: a process, a refusal and a death.
+	userRows  = 8192 // processes and their holdings, for all jobs of a user together
+	userTexts = 2048 // refusals and deaths, for all jobs of a user together
+	// Beyond these, each job may have one process, one refusal and one death.
 	jobRows  = 1 + abi.Devices
 	jobTexts = 2
 )
 
-// Omitted counts what is left out of a job, as the jobs of its user hold very much. ReadJob returns all.
+// Omitted counts the parts of a job that were left out, because the jobs of its user are very
+// large. ReadJob returns all parts.
 type Omitted struct {
-	Processes int `json:"processes"` // those that hold least
-	Dead      int `json:"dead"`      // of these processes
-	Refusals  int `json:"refusals"`  // the oldest
-	Deaths    int `json:"deaths"`    // the oldest
+	Processes int `json:"processes"` // those that hold the least
+	Dead      int `json:"dead"`      // dead processes among them
+	Refusals  int `json:"refusals"`  // the oldest ones
+	Deaths    int `json:"deaths"`    // the oldest ones
 }
 
-// ProcessCount returns how many processes the job has, with omitted ones.
+// ProcessCount returns the number of the job's processes, including omitted ones.
 func (j *Job) ProcessCount() int {
 	if j.Omitted == nil {
 		return len(j.Processes)
@@ -38,7 +40,7 @@ func (j *Job) ProcessCount() int {
 	return len(j.Processes) + j.Omitted.Processes
 }
 
-// LivingCount returns how many processes of the job are not dead, with omitted ones.
+// LivingCount returns the number of the job's processes that are not dead, including omitted ones.
 func (j *Job) LivingCount() (n int) {
 	for i := range j.Processes {
 		if j.Processes[i].State != Dead {
@@ -51,8 +53,8 @@ func (j *Job) LivingCount() (n int) {
 	return n
 }
 
-// hostPIDs returns the PIDs on the host of the verified processes, with omitted ones unless the job was
-// decoded from JSON.
+// hostPIDs returns the host PIDs of the verified processes. It includes omitted ones, unless the
+// job was decoded from JSON.
 func (j *Job) hostPIDs() []int {
 	out := slices.Clone(j.omittedPIDs)
 	for i := range j.Processes {
@@ -63,8 +65,9 @@ func (j *Job) hostPIDs() []int {
 	return out
 }
 
-// Shorten returns the job with no more processes than fit into so many rows. A process takes one row, and
-// one for each holding. Verified processes come first, and of these the ones that hold most.
+// Shorten returns the job with as many processes as fit into the given number of rows. A process
+// takes one row, and one row for each holding. Verified processes come first, and among them those
+// that hold most.
 func (j Job) Shorten(rows int) Job {
 	if rowsOf(j.Processes...) <= rows {
 		return j
@@ -95,7 +98,7 @@ func (j Job) Shorten(rows int) Job {
 		out = *j.Omitted
 	}
 	known := map[int]bool{}
-	pids, processes := slices.Clone(j.omittedPIDs), []Process{} // new ones, to free the memory of the rest
+	pids, processes := slices.Clone(j.omittedPIDs), []Process{} // a new slice frees the memory of the omitted processes
 	for i := range j.Processes {
 		p := &j.Processes[i]
 		if keep[i] {
@@ -106,7 +109,7 @@ func (j Job) Shorten(rows int) Job {
 		if p.State == Dead {
 			out.Dead++
 		}
-		if p.Verified && p.HostPID != 0 && !known[p.HostPID] { // one process may have all slots
+		if p.Verified && p.HostPID != 0 && !known[p.HostPID] { // one process may have several slots
 			known[p.HostPID] = true
 			pids = append(pids, p.HostPID)
 		}
@@ -122,20 +125,21 @@ func rowsOf(all ...Process) (n int) {
 	return n
 }
 
-// quota bounds what is kept of all jobs of one user. A nil quota has no bounds.
+// quota bounds how much is kept of all jobs of one user. A nil quota has no bounds.
 type quota struct {
-	turn sync.Mutex  // held while one of the user's regions is read: each is copied, and is large
-	left func() bool // whether there is time to count what is not kept; nil: always
+	turn sync.Mutex  // held while one of the user's regions is read, because each copy is large
+	left func() bool // whether there is time left to count omitted parts; nil means always
 
 	mu sync.Mutex
 	used
 }
 
-// used is what one job, or all, use of a quota beside each job's own part. A quota's is under its mu.
+// used is the part of a quota that one job uses, or all jobs together, beyond each job's own
+// allowance. In a quota it is guarded by mu.
 type used struct{ rows, texts int }
 
-// cut cuts a job to what is left of the quota, and returns what the job uses of it. before is what an
-// earlier read of the job used.
+// cut shortens a job to what the quota has left, and returns how much of the quota the job uses.
+// before is how much an earlier read of the job used.
 func (q *quota) cut(j *Job, before used) (has used) {
 	if q == nil {
 		return used{}
@@ -148,7 +152,7 @@ func (q *quota) cut(j *Job, before used) (has used) {
 	q.rows += has.rows
 	refusals, deaths := len(j.Refusals), len(j.Deaths)
 	if most := jobTexts + userTexts - q.texts; refusals+deaths > most {
-		// Keep some of both: many refusals must not hide the deaths.
+		// Keep some of both, so that many refusals do not hide the deaths.
 		deaths = min(deaths, max(most/2, most-refusals))
 		refusals = min(refusals, most-deaths)
 		if j.Omitted == nil {
@@ -162,11 +166,11 @@ func (q *quota) cut(j *Job, before used) (has used) {
 	return has
 }
 
-// giveBack is cut for a job of which nothing is kept any more.
+// giveBack releases the quota of a job that is not kept any more.
 func (q *quota) giveBack(before used) { q.cut(&Job{}, before) }
 
-// isSpent reports whether nothing more need be read of a user: nothing of it would be kept, and the time
-// to count the rest is over.
+// isSpent reports whether reading more of a user's jobs is useless: nothing more would be kept, and
+// there is no time left to count it.
 func (q *quota) isSpent() bool {
 	if q == nil || q.left == nil || q.left() {
 		return false
@@ -176,7 +180,7 @@ func (q *quota) isSpent() bool {
 	return q.rows+jobRows > userRows || q.texts+jobTexts > userTexts
 }
 
-// addFloods adds a finding for each user whose jobs are not shown whole.
+// addFloods adds a finding for each user whose jobs are shortened.
 func (m *Machine) addFloods() {
 	type flood struct {
 		Omitted
@@ -206,7 +210,7 @@ func (m *Machine) addFloods() {
 	}
 }
 
-// addFinding adds a finding unless it is there: a user could cause any number of equal ones.
+// addFinding adds a finding, unless an equal one exists: a user could cause any number of them.
 func (m *Machine) addFinding(f Finding) {
 	if !slices.Contains(m.Findings, f) {
 		m.Findings = append(m.Findings, f)

@@ -15,9 +15,9 @@ import (
 
 // readOnce reads all jobs of the user, and keeps no file open.
 func (u *userScan) readOnce() userResult {
-	p := patienceForAll()
+	p := budgetForAll()
 	add := func(name string, j Job, err error) {
-		if u.uid == ownUser || j.UID == u.uid { // do not give another user's job the name that a link to it has
+		if u.uid == ownUser || j.UID == u.uid { // another user's job must not get the name of a link to it
 			j.Name = name
 		}
 		if name == "" || j.State == Running || !job.EndedOrNotBegun(err) {
@@ -61,7 +61,7 @@ func (u *userScan) readOnce() userResult {
 	return out
 }
 
-// readLocked reads a region that was found by its lock. shown is false where the file is not a region.
+// readLocked reads a region that was found by its lock. shown is false if the file is not a region.
 func readLocked(f job.LockedFile) (j Job, shown bool) {
 	dir, name, path, err := f.OpenFolder()
 	if err != nil {
@@ -76,6 +76,6 @@ func readLocked(f job.LockedFile) (j Job, shown bool) {
 		return j, true
 	}
 	defer unix.Close(dir)
-	j, err = readRegionAt(dir, name, path, patienceForAll(), true)
+	j, err = readRegionAt(dir, name, path, budgetForAll(), true)
 	return j, !job.EndedOrNotBegun(err) || j.State == Running
 }

@@ -2,15 +2,15 @@ package machine
 
 import "sync/atomic"
 
-// maxScans is how many scans have a thread at once: a user with a thousand locked regions gets no thousand
-// threads. A scan that missed its deadline does not count.
+// maxScans bounds the scans that have a thread at the same time, so that a user with a thousand
+// locked regions does not get a thousand threads. A scan that missed its deadline does not count.
 const maxScans = 64
 
 // permit lets one scan run.
 type permit struct {
-	all   chan struct{} // has an element for each permit that is taken
-	over  chan struct{} // closed if the scan misses its deadline before it has a permit
-	state atomic.Int32  // 0 before take, 1 while it is taken, 2 after leave
+	all   chan struct{} // holds an element for each permit in use
+	over  chan struct{} // closed if the scan misses its deadline while it waits for a permit
+	state atomic.Int32  // 0 before take, 1 after take, 2 after leave
 }
 
 // take waits for a permit, or until the scan has missed its deadline.
@@ -24,7 +24,7 @@ func (p *permit) take() {
 	}
 }
 
-// leave gives it back, once.
+// leave returns the permit, once.
 func (p *permit) leave() {
 	switch p.state.Swap(2) {
 	case 0:

@@ -20,13 +20,14 @@ import (
 	"ration/internal/termtext"
 )
 
-// Read reads the devices, this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE names if
-// it exists. As root it reads the jobs of all users, unless RATION_DIR names one folder: the Findings name
-// a user whose folder does not answer within two seconds, and one whose jobs are not all shown (Omitted). A
-// region that cannot be read is a Job with an Error. Jobs that ended meanwhile, or have not begun, are left
-// out. The error says why the jobs could not be listed.
+// Read reads the devices, this user's jobs, and the region that CUDA_DEVICE_MEMORY_SHARED_CACHE
+// names if it exists. As root it reads the jobs of all users, unless RATION_DIR names one folder.
+// Then Findings name each user whose folder does not respond within two seconds, and each user
+// whose jobs are shortened (Omitted). A region that cannot be read is a Job with an Error. Jobs
+// that were removed during the read, or have not started, are left out. Read returns an error if
+// the jobs could not be listed.
 //
-// To start NVML takes some 50 ms. A program that reads again and again uses [Watch].
+// Starting NVML takes about 50 ms. A program that reads repeatedly should use [Watch].
 func Read() (Machine, error) {
 	var session gpu.Session
 	defer session.Close()
@@ -36,14 +37,15 @@ func Read() (Machine, error) {
 	return *r.Machine, err
 }
 
-// ReadJob reads one job, by its name or, where the argument has a slash in it, by the path of its region. A
-// job that was found and could not be read is returned with the error, which Job.Err returns too.
+// ReadJob reads one job by its name or, if the argument contains a slash, by the path of its
+// region. If a job exists but could not be read, ReadJob returns it together with the error, which
+// Job.Err returns too.
 func ReadJob(nameOrPath string) (Job, error) {
 	found, err := job.Find(nameOrPath)
 	if err != nil {
 		return Job{}, err
 	}
-	j, err := readRegion(found.Path, patienceForAll())
+	j, err := readRegion(found.Path, budgetForAll())
 	j.Name = found.Name
 	return j, err
 }
@@ -57,7 +59,7 @@ func readRegion(path string, p budget.Budget) (Job, error) {
 	return readRegionAt(dir, filepath.Base(path), path, p, true)
 }
 
-// emptyJob returns a job of which only the path of its region is known.
+// emptyJob returns a job with nothing but the path of its region.
 func emptyJob(path string) Job {
 	return Job{Path: path, UID: -1, Command: []string{}, ReadOnly: true, Devices: []Device{}, Processes: []Process{}, Reaped: []Process{},
 		Refusals: []Refusal{}, Deaths: []Death{}}
@@ -69,15 +71,15 @@ func unreadable(path string, err error) (Job, error) {
 	return j, err
 }
 
-// readRegionAt reads a region by its name in the folder with a descriptor. keepers says whether to ask
-// which processes keep the files of those that are ending.
+// readRegionAt reads the region called name in the folder with descriptor dir. keepers says whether
+// to find the processes that keep the files of ending processes open.
 func readRegionAt(dir int, name, path string, p budget.Budget, keepers bool) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
-		launch.Running = true // this process is in it: no other one finds a job there
+		launch.Running = true // this process is in the job, so the job is running
 	}
-	err := j.read(dir, name, p.Part(jobPatience), keepers)
+	err := j.read(dir, name, p.Part(jobBudget), keepers)
 	if err != nil {
 		j, _ = unreadable(path, err)
 		j.addHolders(dir, name)
@@ -102,15 +104,16 @@ func (j *Job) read(dir int, name string, p budget.Budget, keepers bool) error {
 	if keepers {
 		j.addKeepers(r, forIdentities(p))
 	}
-	// A lock counts also if the region does not show its process: a job must not hide itself.
+	// A lock counts even if the region shows no process for it: a job must not be able to hide
+	// itself.
 	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {
 		j.State = Running
 	}
 	return nil
 }
 
-// dropUnknown drops the numbers that have no device: a default limit is set for every possible number, and
-// once the size of one device is known, those without a size do not exist.
+// dropUnknown drops device numbers without a device. A default limit is set for every possible
+// number; once the size of one device is known, numbers without a size have no device.
 func (j *Job) dropUnknown() {
 	if slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Total > 0 }) {
 		j.Devices = slices.DeleteFunc(j.Devices, func(d Device) bool { return d.Total == 0 && d.Used == 0 && d.Peak == 0 })
@@ -141,19 +144,19 @@ func (j *Job) readHistory(r *region.Region) error {
 	return err
 }
 
-// owner is the identity of a process by the kernel's word.
+// owner is the identity of a process, as the kernel reports it.
 type owner struct {
-	uid, pid         int // pid is its own, or 0 where that is not known
+	uid, pid         int // pid is in its own namespace; 0 if unknown
 	name             string
 	group, container string
 	stopped          bool
 	err              error
 }
 
-// owners has the identities of processes. One process may have many slots, and is asked for once.
+// owners caches the identities of processes, because one process may have many slots.
 type owners map[int]owner // by PID as seen from here
 
-// ask asks the kernel for the identity of a process, unless it is known.
+// ask adds the identity of a process, unless it is known.
 func (all owners) ask(pid int) {
 	if _, known := all[pid]; known {
 		return
@@ -165,15 +168,15 @@ func (all owners) ask(pid int) {
 	all[pid] = o
 }
 
-// claimed returns the identity that a process claims. A claimed user's name is not looked up: a job could
-// claim any number of users.
+// claimed returns the identity that a process claims. It does not look up the name of a claimed
+// user, because a job could claim any number of users.
 func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
 		State: Live, Joined: timeOf(p.Joined), Holdings: []Holding{},
 	}
 	if p.UID < 0 {
-		out.User = "?" // what it says is no user
+		out.User = "?" // the claimed number is not a user
 	}
 	switch {
 	case p.Dead:
@@ -181,7 +184,7 @@ func claimed(p region.Process) Process {
 	case p.Ending:
 		out.State = Ending
 	}
-	switch { // the kernel's word counts before the job's, though this one may be of the past
+	switch { // the kernel's answer comes before the job's claim, even if it may be outdated
 	case p.Named == 0:
 	case region.OnHost():
 		out.HostPID = p.Named
@@ -191,35 +194,36 @@ func claimed(p region.Process) Process {
 	return out
 }
 
-// identify replaces a claimed identity by the kernel's, if the lock names a process that can be seen from
-// here. all was asked before this asks for the lock again.
+// identify replaces a claimed identity by the kernel's, if this process can see the process that
+// holds the lock. The caller has filled all before; identify then checks that the same process
+// still holds the lock.
 func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	o, asked := all[slot.Seen]
-	if !asked { // it cannot be seen from here, or the time was over
+	if !asked { // this process cannot see it, or the time was used up
 		return
 	}
-	if o.stopped && !slot.Dead { // where Seen is 0 it is alive by its lock, and more cannot be seen from here
+	if o.stopped && !slot.Dead { // if Seen is 0, its lock shows that it is alive, and no more is visible from here
 		p.State = Stopped
 	}
-	// It may have ended, and its PID been given to another process.
+	// It may have ended, and another process may have its PID now.
 	if o.err != nil || r.LockedBy(slot.Slot) != slot.Seen {
 		return
 	}
 	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
 	p.Cgroup, p.Container = o.group, o.container
-	// The kernel's word for its own PID or, if there is none, for the one seen from here. The region's is only a
-	// claim.
+	// Use the PID that the kernel reports or, if it reports none, the PID as seen from here. The
+	// PID in the region is only a claim.
 	p.PID = cmp.Or(o.pid, slot.Seen)
-	// A program that reads its own job may have given itself another name there.
+	// A program that reads its own job may have chosen another name there.
 	if slot.Seen != os.Getpid() && !proc.CalledBy(slot.Seen, slot.Name, o.name) {
 		p.Name = termtext.Printable(o.name)
 	}
 }
 
-// reap has what dead processes hold returned to the job, and reads the job again, if no other user can
-// write its region. A nil function changes nothing. It is also called for processes of other PID namespaces:
-// it writes down the host PIDs that this process sees, which they need to find themselves in the driver's
-// list.
+// reap calls its argument to return the memory of dead processes to the job, and reads the job
+// again, if no other user can write the job's region. A nil function changes nothing. reap also
+// helps processes of other PID namespaces: it records the host PIDs that this process sees, by
+// which they find themselves in the driver's list.
 func (j *Job) reap(reap func(path string) (int, error)) {
 	var st unix.Stat_t
 	if reap == nil || j.Err() != nil || unix.Lstat(j.Path, &st) != nil || st.Uid != uint32(unix.Geteuid()) || st.Mode&0o022 != 0 {
@@ -232,12 +236,12 @@ func (j *Job) reap(reap func(path string) (int, error)) {
 	}
 	n, err := reap(j.Path)
 	if err != nil {
-		j.ReadOnly = true // the dead are shown as they are
+		j.ReadOnly = true // dead processes stay in the list
 	}
 	if err != nil || n == 0 {
 		return
 	}
-	after, err := readRegion(j.Path, patienceForAll())
+	after, err := readRegion(j.Path, budgetForAll())
 	if after.Name, after.ReadOnly = j.Name, false; err == nil {
 		after.Reaped = dead
 	}

@@ -14,13 +14,13 @@ import (
 type Refusal struct {
 	Time   time.Time `json:"at,omitzero"`
 	Device int       `json:"device"` // its number in this job
-	Slot   int       `json:"slot"`   // of the process that was refused
-	PID    int       `json:"pid"`    // of the process that was refused, in its own PID namespace
+	Slot   int       `json:"slot"`   // slot of the refused process
+	PID    int       `json:"pid"`    // PID of the refused process, in its own PID namespace
 	Asked  uint64    `json:"asked"`
-	Held   uint64    `json:"held"` // by all processes of the job, at that moment
+	Held   uint64    `json:"held"` // by all processes of the job at that time
 	Limit  uint64    `json:"limit"`
-	Own    uint64    `json:"own"` // held by the process that was refused
-	Top    []Holder  `json:"top"` // the processes that held most, the largest first
+	Own    uint64    `json:"own"` // held by the refused process
+	Top    []Holder  `json:"top"` // the processes that held most, largest first
 }
 
 // Holder is a process that held much of a device when a request was refused.
@@ -29,12 +29,12 @@ type Holder struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// anySlot is for processName where the slot is not known.
+// anySlot tells processName that the slot is unknown.
 const anySlot = -1
 
-// processName returns the name of the process that had a PID at a time, or "" unless
-// exactly one name fits: PIDs are reused, and containers have the same ones. verified says
-// whether there is such a process by the kernel's word.
+// processName returns the name of the process that had a PID at a time. It returns "" unless
+// exactly one name fits, because PIDs are reused and are not unique across containers. verified
+// reports whether the kernel confirms such a process.
 func processName(processes []Process, pid, slot int, at time.Time) (name string, verified bool) {
 	found := false
 	for _, p := range processes {
@@ -49,40 +49,38 @@ func processName(processes []Process, pid, slot int, at time.Time) (name string,
 	return name, verified
 }
 
-// RequesterName returns the name of the process that was refused, or "" where it is
-// not one of processes.
+// RequesterName returns the name of the refused process, or "" if it is not in processes.
 func (f *Refusal) RequesterName(processes []Process) string {
 	name, _ := processName(processes, f.PID, f.Slot, f.Time)
 	return name
 }
 
-// HolderName returns the name of f.Top[i], or "" where it is not one of processes.
+// HolderName returns the name of f.Top[i], or "" if it is not in processes.
 func (f *Refusal) HolderName(i int, processes []Process) string {
 	name, _ := processName(processes, f.Top[i].PID, anySlot, f.Time)
 	return name
 }
 
-// Requester returns the process that was refused, by its name where it is one of processes,
-// and its PID. A PID that the kernel does not confirm is marked with a question mark.
+// Requester returns the name of the refused process, if it is in processes, and its PID. A PID that
+// the kernel does not confirm gets a question mark.
 func (f *Refusal) Requester(processes []Process) string {
 	name, verified := processName(processes, f.PID, f.Slot, f.Time)
 	return nameAndPID(name, f.PID, verified)
 }
 
-// Holder returns f.Top[i] as Requester does.
+// Holder returns the name and PID of f.Top[i], as Requester does.
 func (f *Refusal) Holder(i int, processes []Process) string {
 	name, verified := processName(processes, f.Top[i].PID, anySlot, f.Time)
 	return nameAndPID(name, f.Top[i].PID, verified)
 }
 
-// Free returns the bytes that were left of the limit.
+// Free returns how many bytes of the limit were free.
 func (f *Refusal) Free() uint64 {
 	return f.Limit - min(f.Held, f.Limit)
 }
 
-// Sentence says in one line which process was refused, and why. Processes that are
-// in the list are called by their names. PIDs that the kernel does not confirm are marked
-// with a question mark.
+// Sentence says in one line which process was refused, and why. It uses the names of the processes
+// in the list. PIDs that the kernel does not confirm get a question mark.
 func (f *Refusal) Sentence(processes []Process) string {
 	var top []humanfmt.Holder
 	listed := false
@@ -103,8 +101,8 @@ func (f *Refusal) Sentence(processes []Process) string {
 	return text
 }
 
-// WhyEnding says, of a process that is Ending, why it still holds what it held: as in "has ended;
-// its fork child, pid 15, has its files of the driver open". The PIDs are the kernel's word.
+// WhyEnding says why a process in state Ending still holds its memory, as in "has ended; its fork
+// child, pid 15, has its files of the driver open". These PIDs come from the kernel.
 func (p *Process) WhyEnding() string {
 	switch len(p.KeptBy) {
 	case 0:
@@ -127,16 +125,16 @@ func nameAndPID(name string, pid int, verified bool) string {
 	return name + " (pid " + text + ")"
 }
 
-// RepeatedRefusal is a request that was refused several times in a row: programs
-// try again.
+// RepeatedRefusal is a request that was refused several times in a row, because the program tried
+// again.
 type RepeatedRefusal struct {
 	Refusal           // the latest
 	Times   int       // at least 1
 	First   time.Time // of the earliest
 }
 
-// GroupRefusals joins consecutive refusals, the newest first, of the same request by
-// the same process.
+// GroupRefusals joins consecutive refusals of the same request by the same process. It expects the
+// newest refusal first.
 func GroupRefusals(refusals []Refusal) (out []RepeatedRefusal) {
 	for _, f := range refusals {
 		if n := len(out); n > 0 {

@@ -24,13 +24,14 @@ func init() {
 	scan.New = func(opts scan.Options) scan.Scanner[Machine, Event] { return newScanner(opts) }
 }
 
-// scanner reads the machine, once or again and again (package scan has its interface). It reads again only
-// the jobs that have changed. Of the jobs that have ended it returns the latest few of each user, and
-// counts the others (Machine.Hidden).
+// scanner scans the machine, once or repeatedly. Package scan declares its interface. A scan reads
+// only the jobs that have changed. It returns the latest few ended jobs of each user, and counts
+// the others (Machine.Hidden).
 //
-// It keeps files of jobs that have not ended open, takes no lock and writes nothing. Each user's jobs are
-// scanned in a goroutine of their own: a user whose folder does not answer delays one Scan by two seconds,
-// is named in the Findings, and is not scanned again before the folder answers.
+// The scanner keeps the files of unfinished jobs open, takes no lock and writes nothing. It scans
+// each user's jobs in a goroutine of their own. A user whose folder does not respond delays one
+// Scan by two seconds, is named in the Findings, and is not scanned again until the folder
+// responds.
 type scanner struct {
 	opts    scan.Options
 	mu      sync.Mutex        // held during a Scan
@@ -38,51 +39,54 @@ type scanner struct {
 	outside map[job.FileID]*userScan
 	quotas  map[int]*quota // by account, for users and outside together
 	found   time.Time      // when the users' folders and the kernel's locks were last read
-	notes   []Finding      // of that
-	due     time.Time      // when deferred work is due; zero for none
+	notes   []Finding      // findings of that read
+	due     time.Time      // when deferred work is due; zero if there is none
 	permits chan struct{}  // see permit
 
 	driver   *driverPoll
-	base     Machine   // the jobs of the last Scan, without the driver's part
-	findings []Finding // of reading them
-	last     *Machine  // the result of the last Scan
+	base     Machine   // result of the last Scan, without the driver's part
+	findings []Finding // findings about reading the jobs
+	last     *Machine  // result of the last Scan
 
 	hintMu sync.Mutex
-	hints  map[string]bool // under hintMu: folders in which something has happened
+	hints  map[string]bool // guarded by hintMu: folders in which something has happened
 
 	places   job.Paths
 	allUsers func() bool
 	now      func() time.Time
-	patience time.Duration // how long a Scan waits for all users together
-	files    int           // how many files of jobs may be open, of all users together
+	timeout  time.Duration // how long a Scan waits for all users together
+	files    int           // how many files of jobs may be open, for all users together
 	active   int           // how many unfinished jobs of one user are scanned
 }
 
 const (
 	ownUser = -1
-	// userPatience is how long a Scan waits for the other users' jobs. All users are scanned at once.
-	userPatience = 2 * time.Second
-	// lockPatience is how long reading the kernel's list of locks may take.
-	lockPatience = 300 * time.Millisecond
-	// findAge is how often the scanner looks for new users, and for locked regions outside their folders.
+	// userTimeout is how long a Scan waits for the other users' jobs. All users are scanned in
+	// parallel.
+	userTimeout = 2 * time.Second
+	// lockTimeout is how long reading the kernel's list of locks may take.
+	lockTimeout = 300 * time.Millisecond
+	// findAge is how often the scanner searches for new users, and for locked regions outside their
+	// folders.
 	findAge = 5 * time.Second
-	// listAge is how often a folder is listed although its modification time is unchanged.
+	// listAge is how often a folder is listed even if its modification time is unchanged.
 	listAge = time.Minute
-	// endedRounds is in how many full Scans each ended job is looked at once: a new job may start in its
+	// Each ended job is checked once in endedRounds full Scans, because a new job may start in its
 	// folder without a hint.
 	endedRounds = 600
-	// keptEnded is how many ended jobs of a user are returned.
+	// keptEnded is how many ended jobs of each user are returned.
 	keptEnded = job.Kept
-	// maxListed bounds how many folders of one user are known, and maxActive how many unfinished jobs
-	// among them are read.
+	// maxListed bounds the folders of one user that are tracked, and maxActive the unfinished jobs
+	// among them that are read.
 	maxListed = 16384
 	maxActive = 2048
-	// jobFiles is how many files one job has open. Half of this process's file limit is for jobs, divided
-	// equally among the users that have jobs. Further jobs are opened for each Scan.
+	// jobFiles is how many open files one job needs. Half of this process's file limit is for jobs,
+	// divided equally among the users with jobs. The files of further jobs are opened for each
+	// Scan.
 	jobFiles = 3
 	minOpen  = 8
-	// maxOutside bounds how many regions outside the users' folders are kept that are not in the
-	// kernel's present list of locks.
+	// maxOutside bounds the regions outside the users' folders that are kept although the kernel
+	// does not list a lock on them now.
 	maxOutside = 1280
 )
 
@@ -91,7 +95,7 @@ func newScanner(opts scan.Options) *scanner {
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
 		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
-		places: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, patience: userPatience}
+		places: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, timeout: userTimeout}
 	if opts.Once {
 		s.active = math.MaxInt
 	}
@@ -101,14 +105,14 @@ func newScanner(opts scan.Options) *scanner {
 	return s
 }
 
-// Hint says that something has happened in a folder.
+// Hint tells the scanner that something has happened in a folder.
 func (s *scanner) Hint(folder string) {
 	s.hintMu.Lock()
 	defer s.hintMu.Unlock()
 	s.hints[folder] = true
 }
 
-// Deferred returns when the next Scan is due although nothing happens, or the zero time.
+// Deferred returns when the next Scan is due even if nothing happens, or the zero time.
 func (s *scanner) Deferred() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +131,7 @@ func (s *scanner) Close() {
 	s.driver.close()
 }
 
-// all returns the users in order, and then the regions outside their folders.
+// all returns the users in order, followed by the regions outside their folders.
 func (s *scanner) all() (out []*userScan) {
 	for _, u := range s.users {
 		out = append(out, u)
@@ -139,7 +143,7 @@ func (s *scanner) all() (out []*userScan) {
 	return out
 }
 
-// Folders returns the folders worth watching.
+// Folders returns the folders to watch.
 func (s *scanner) Folders() (bases, active, opened []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,12 +153,13 @@ func (s *scanner) Folders() (bases, active, opened []string) {
 	return bases, active, opened
 }
 
-// emptyMachine is a machine of which nothing is known. Its lists are empty, not nil, in JSON.
+// emptyMachine returns a machine without content. Its lists are not nil, so that JSON has [] and
+// not null.
 func emptyMachine() Machine {
 	return Machine{Folder: job.Folder(), Devices: []GPU{}, Jobs: []Job{}, Outside: []Outside{}, Findings: []Finding{}}
 }
 
-// Scan reads the machine, and compares it with the Scan before.
+// Scan reads the machine, and compares it with the last Scan.
 func (s *scanner) Scan(all bool) (out scan.Result[Machine, Event], err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,15 +193,16 @@ func (s *scanner) Scan(all bool) (out scan.Result[Machine, Event], err error) {
 	return out, nil
 }
 
-// readOnly reads the job that the options name.
+// readOnly reads the only job that the options name.
 func (s *scanner) readOnly() Job {
-	j, _ := readRegion(s.opts.Only, patienceForAll()) // Job.Err returns the error
+	j, _ := readRegion(s.opts.Only, budgetForAll()) // Job.Err returns the error
 	j.Name = s.opts.Name
 	j.reap(s.opts.Reap)
 	return j
 }
 
-// scan reads all jobs, or those that have a hint. changed is false where all are as in the scan before.
+// scan reads all jobs, or those with a hint. changed is false if nothing differs from the last
+// scan.
 func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	m = emptyMachine()
 	if reason, err := job.UntrustedReason(m.Folder); err == nil && reason != "" || err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +217,8 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	known := map[job.FileID]bool{}
 	users := s.all()
 	if changed = s.gather(users, &m, known, now, hints, all) || changed; s.opts.Once && s.allUsers() {
-		// With a deadline of its own: a user that used up the first one must not hide these.
+		// This has a deadline of its own: a user that used up the first one must not hide these
+		// regions.
 		s.findLocked(known)
 		s.gather(s.all()[len(users):], &m, known, now, hints, all)
 	}
@@ -220,9 +227,9 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	return m, changed, nil
 }
 
-// gather scans the jobs of users at once, and adds those that are not known.
+// gather scans the jobs of several users in parallel, and adds those that are not known yet.
 func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]bool, now time.Time, hints map[string]bool, all bool) (changed bool) {
-	deadline, stop := within(s.patience)
+	deadline, stop := within(s.timeout)
 	defer stop()
 	most := bounds{s.active, s.openOfEach(users)}
 	for _, u := range users {
@@ -231,7 +238,7 @@ func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]boo
 	for _, u := range users {
 		wait := deadline
 		if s.opts.Once && u.uid == ownUser {
-			wait = nil // it is worth any time
+			wait = nil // this user's own jobs may take any time
 		}
 		answered, news := u.wait(wait)
 		changed = changed || news
@@ -247,7 +254,7 @@ func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]boo
 		m.Hidden += u.last.hidden
 		if !answered {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1,
-				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old, or not all", u.what, humanfmt.Span(s.patience)),
+				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old, or not all", u.what, humanfmt.Span(s.timeout)),
 				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if u.last.cut {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
@@ -257,7 +264,7 @@ func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]boo
 	return changed
 }
 
-// within returns a channel that is closed after a while, unless stop is called before.
+// within returns a channel that is closed after d, unless stop is called earlier.
 func within(d time.Duration) (end <-chan struct{}, stop func()) {
 	out := make(chan struct{})
 	timer := time.AfterFunc(d, func() { close(out) })
@@ -272,7 +279,7 @@ func (s *scanner) takeHints() map[string]bool {
 	return hints
 }
 
-// openOfEach returns how many jobs of each user may have open files.
+// openOfEach returns how many jobs of each user may keep their files open.
 func (s *scanner) openOfEach(all []*userScan) int {
 	users := 1
 	for _, u := range all {
@@ -283,8 +290,8 @@ func (s *scanner) openOfEach(all []*userScan) int {
 	return max(minOpen, s.files/jobFiles/users)
 }
 
-// find finds the users that have jobs, and regions that are locked outside their folders. It reports
-// whether jobs are gone with their user.
+// find finds the users that have jobs, and locked regions outside their folders. It reports whether
+// jobs disappeared with their user.
 func (s *scanner) find(now time.Time, folder string) (gone bool) {
 	own := s.users[ownUser]
 	if own == nil {
@@ -295,7 +302,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 	}
 	var fixed []string
 	others := []string{os.Getenv(job.EnvRegion), filepath.Join(job.WellKnown, job.RegionName)}
-	if folder != job.RootFolder { // of a policy; root finds them as all users' jobs
+	if folder != job.RootFolder { // jobs of a policy; root finds them among all users' jobs
 		others = append(others, job.OfUserPath(os.Getuid()))
 		for _, run := range job.RunsOf(os.Getuid()) {
 			others = append(others, run.Path)
@@ -327,7 +334,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 		s.users[f.UID].setPaths(f.Paths, nil)
 	}
 	for uid, u := range s.users {
-		// Keep a user that does not answer, so that no second goroutine scans it.
+		// Keep a user whose scan does not end, so that no second goroutine scans it.
 		if !there[uid] && !u.isScanning() {
 			gone = gone || len(u.last.jobs) > 0
 			u.end()
@@ -336,7 +343,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 		}
 	}
 	if s.opts.Once {
-		return gone // scan looks for locked regions when it knows all others
+		return gone // scan searches for locked regions after it has found all others
 	}
 	known := map[job.FileID]bool{}
 	for _, u := range s.users {
@@ -347,20 +354,20 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 	return s.findLocked(known) || gone
 }
 
-// quotaOf returns the quota of an account: of a user with all UIDs that are delegated to it.
+// quotaOf returns the quota of an account, which is a user with all UIDs delegated to that user.
 func (s *scanner) quotaOf(account int) *quota {
 	if s.quotas[account] == nil {
 		s.quotas[account] = &quota{}
 		if s.opts.Once {
-			s.quotas[account].left = patienceForAll().Left
+			s.quotas[account].left = budgetForAll().Left
 		}
 	}
 	return s.quotas[account]
 }
 
-// findLocked finds regions by their locks, and reports whether jobs are gone.
+// findLocked finds regions by their locks, and reports whether jobs have disappeared.
 func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
-	deadline, stop := within(lockPatience)
+	deadline, stop := within(lockTimeout)
 	defer stop()
 	files, all, err := job.LockedFiles(deadline)
 	if err != nil {
@@ -387,8 +394,8 @@ func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 	return s.forgetOutside(known, locked, all)
 }
 
-// forgetOutside drops regions that are known by another path, or not locked any more. complete says
-// whether locked has all locked files. It reports whether jobs are gone.
+// forgetOutside drops regions that are known by another path, or are not locked any more. complete
+// says whether locked has all locked files. It reports whether jobs have disappeared.
 func (s *scanner) forgetOutside(known, locked map[job.FileID]bool, complete bool) (gone bool) {
 	for id, u := range s.outside {
 		ended := !locked[id] && (complete || !u.isRunning() || len(s.outside) > maxOutside)

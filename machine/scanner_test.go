@@ -19,14 +19,14 @@ import (
 	"ration/internal/scan"
 )
 
-// scannerAt returns a scanner of an empty folder of jobs, with patience for a slow machine.
+// scannerAt returns a scanner of an empty folder of jobs, with a timeout for a slow machine.
 func scannerAt(t *testing.T) (*scanner, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "jobs")
 	t.Setenv(job.EnvFolder, dir)
 	t.Setenv(job.EnvRegion, "")
 	r := newScanner(scan.Options{})
-	r.patience = time.Minute
+	r.timeout = time.Minute
 	t.Cleanup(r.Close)
 	return r, dir
 }
@@ -354,7 +354,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	u := newUserScan(61000, "the folder of jobs of user 61000", nil)
 	u.setPaths(func() []string { <-gate; return []string{theirs} }, nil)
 	r.users[61000] = u
-	r.patience = time.Second / 10
+	r.timeout = time.Second / 10
 	silent := func() bool {
 		m, _ := mustScan(t, r)
 		return len(m.Jobs) > 0 && m.Jobs[0].Name == "mine" &&
@@ -380,12 +380,12 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	if !silent() {
 		t.Fatal("a user who does not answer is not named")
 	}
-	if took := time.Since(begin); took < r.patience {
+	if took := time.Since(begin); took < r.timeout {
 		t.Errorf("took %v", took)
 	}
 	close(gate)
 	<-u.done // and nobody has waited for it
-	r.patience = time.Minute
+	r.timeout = time.Minute
 	if ended, _, changed := states(); ended != 4 || !changed {
 		t.Errorf("%d jobs were found late, changed %v", ended, changed)
 	}
@@ -396,7 +396,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	// Each look looks at one job that has ended: this is the last to be its turn.
 	begins := u.state.ended[u.state.turn].path
 	gate = make(chan struct{})
-	if r.patience = time.Second / 10; !silent() {
+	if r.timeout = time.Second / 10; !silent() {
 		t.Fatal("a user who does not answer any more is not named")
 	}
 	reg, err := region.Open(begins, region.Options{})
@@ -413,7 +413,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	}
 	close(gate)
 	<-u.done
-	r.patience = time.Minute
+	r.timeout = time.Minute
 	ended, running, _ := states()
 	for ; !r.due.IsZero(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
 		u.state.rested = time.Time{}

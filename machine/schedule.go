@@ -9,7 +9,7 @@ import (
 	"ration/internal/job"
 )
 
-// takeDeferred returns the hints for this user's folders, together with the deferred ones.
+// takeDeferred returns the hints for this user's folders, including deferred ones.
 func (s *userState) takeDeferred(hints map[string]bool) map[string]bool {
 	out := s.ownOf(hints)
 	maps.Copy(out, s.deferred)
@@ -28,15 +28,15 @@ func (s *userState) ownOf(hints map[string]bool) map[string]bool {
 	return out
 }
 
-// deferJob leaves a job for a scan at a time.
+// deferJob defers a job to a scan at the given time.
 func (s *userState) deferJob(folder string, due time.Time) {
 	s.deferred[folder], s.deferredDue = true, earlier(s.deferredDue, due)
 }
 
-// soonGap is how long deferred work waits at least.
+// soonGap is the shortest delay of deferred work.
 const soonGap = 40 * time.Millisecond
 
-// earlier returns the earlier of two times. The zero time is never.
+// earlier returns the earlier of two times. The zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -51,20 +51,20 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// restShare is how many times the cost of one job all jobs of a user may have.
+// All jobs of a user together may cost restShare times as much as one job.
 const restShare = 4
 
-// rest sets when the next full scan may start: a user with very many jobs costs no more than a part of
-// one processor's time.
+// rest sets when the next full scan may start, so that a user with very many jobs uses only a
+// fraction of one processor.
 func (s *userState) rest(began time.Duration) {
 	if took := s.cost() - began; took > 50*time.Millisecond {
 		s.rested = time.Now().Add(readShare / restShare * took)
 	}
 }
 
-// scanForDeaths looks for processes that have ended while the user's jobs rest: in folders with a new hint,
-// and where a process was about to end. All other hints wait. It may use as much processor time as the
-// full scans do.
+// scanForDeaths finds processes that have ended, while the user's jobs rest. It checks folders with
+// a new hint, and jobs with a process that was about to end. All other hints wait. It may use as
+// much processor time as the full scans do.
 func (u *userScan) scanForDeaths(now time.Time, hints map[string]bool) userResult {
 	s := &u.state
 	deferred, dying := s.deferred, s.dying
@@ -76,7 +76,7 @@ func (u *userScan) scanForDeaths(now time.Time, hints map[string]bool) userResul
 		s.dying = fresh
 		return u.last.again(s.untilDeaths(now))
 	}
-	began, changed, p := s.cost(), false, patienceForAll()
+	began, changed, p := s.cost(), false, budgetForAll()
 	for folder := range fresh {
 		t := s.jobs[filepath.Join(folder, job.RegionName)]
 		if t == nil || t.ended || !t.known {
@@ -91,7 +91,7 @@ func (u *userScan) scanForDeaths(now time.Time, hints map[string]bool) userResul
 		if !open {
 			t.close()
 		}
-		changed = changed || news && there // the next full scan notices a folder that is gone
+		changed = changed || news && there // the next full scan notices a removed folder
 		if there && !t.endingSince.IsZero() && (t.late || t.soon(now)) {
 			s.dying[folder] = true
 		}
@@ -117,15 +117,16 @@ func (s *userState) untilDeaths(now time.Time) (due time.Time) {
 	return due
 }
 
-// renewCost and deathsCost bound the thread time that a scan spends on reading old jobs again, and on
-// looking for deaths while the others rest. A death that happens meanwhile waits no longer than that.
+// renewCost and deathsCost bound the thread time that one scan spends on reading old jobs again,
+// and on finding deaths while the other jobs rest. A death that happens meanwhile waits no longer
+// than that.
 const (
 	renewCost  = 20 * time.Millisecond
 	deathsCost = 20 * time.Millisecond
 )
 
-// renew reads the jobs that were read longest ago, a few in each scan. All were found at once, and to read
-// all of them at once would delay other changes again and again.
+// renew reads the jobs that were read longest ago, a few in each scan. Reading all of them in one
+// scan would delay other changes.
 func (s *userState) renew(now time.Time, read func(t *tracked)) {
 	var old []*tracked
 	for _, t := range s.scannedJobs() {

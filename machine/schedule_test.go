@@ -148,7 +148,7 @@ func TestAskingDelaysNoRead(t *testing.T) {
 		t.Fatalf("it is %s", w.job.Processes[0].State)
 	}
 	due := w.due
-	w.askKeepers(patienceForAll())
+	w.askKeepers(budgetForAll())
 	if w.asked != 1 || w.due != due {
 		t.Errorf("asked %d times, due %v later", w.asked, w.due.Sub(due))
 	}

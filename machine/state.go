@@ -11,8 +11,8 @@ import (
 	"ration/internal/termtext"
 )
 
-// addLaunch adds what the job's folder says: the owner and the launching user, which is the kernel's word,
-// and the command and how it ended, which is the launcher's.
+// addLaunch adds the content of the job's folder. The owner and the launching user come from the
+// kernel; the command and its result were written by the launcher.
 func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	var st unix.Stat_t
 	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
@@ -33,7 +33,7 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	}
 }
 
-// stateWith returns the job's state. It is Running already where a process holds a lock of
+// stateWith returns the job's state. The caller has set it to Running if a process holds a lock of
 // the region.
 func (j *Job) stateWith(l job.Launch, now time.Time) string {
 	switch {
@@ -46,12 +46,12 @@ func (j *Job) stateWith(l job.Launch, now time.Time) string {
 	case l.Launched || j.Claims > 0 || j.err != nil:
 		return Ended
 	case now.Sub(j.Created) < job.StartTimeout:
-		return Starting // made by another than ration run: a program may be about to join
+		return Starting // not made by ration run: a program may be about to join
 	}
 	return Ended
 }
 
-// addHolders adds the processes that have locked a region which cannot be read, such as one of another
+// addHolders adds the processes that hold locks of an unreadable region, for example one of another
 // version.
 func (j *Job) addHolders(dir int, name string) {
 	holders, err := region.LockHolders(dir, name, j.Path)
@@ -71,7 +71,7 @@ func (j *Job) addHolders(dir int, name string) {
 	}
 }
 
-// timeOf returns a time given as Unix nanoseconds, and the zero time for 0.
+// timeOf converts Unix nanoseconds to a time. It returns the zero time for 0.
 func timeOf(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

@@ -15,73 +15,75 @@ import (
 )
 
 const (
-	// fullAge is after how long a job is read again although its words and locks are unchanged: they do
-	// not show whether a process is stopped, nor its present name.
+	// fullAge is when a job is read again even if its words and locks are unchanged, because they
+	// do not show whether a process is stopped, or what its current name is.
 	fullAge = 2 * time.Minute
-	// readShare bounds what one job costs that changes all the time, or takes long to read: one part in
-	// readShare of one processor's time.
+	// readShare bounds the cost of a job that changes all the time or takes long to read, to
+	// 1/readShare of one processor.
 	readShare = 20
-	// readAhead is how much of that a job may use at once after a quiet moment: what happens to a job is
-	// often several changes, a few milliseconds apart.
+	// readAhead is how much of that time a job may use at once after a quiet moment, because
+	// changes of a job often come in groups, a few milliseconds apart.
 	readAhead = 200 * time.Millisecond
 )
 
-// tracked is a job that a scanner looks at again and again. One goroutine uses it.
+// tracked is a job that a scanner scans repeatedly. It is not safe for concurrent use.
 type tracked struct {
-	name   string // of the job's folder; empty for a region outside the folders of jobs
-	owner  int    // the UID whose folder of jobs it is in; ownUser for this user's, which may hold others' regions
+	name   string // name of the job's folder; empty for a region outside the folders of jobs
+	owner  int    // UID of the folder of jobs it is in; ownUser for this user's folder, which may hold others' regions
 	path   string
-	folder string // of path
-	region string // name of the file in its folder
+	folder string // folder of path
+	region string // file name in that folder
 
-	dir    int           // descriptor of the job's folder; -1 while closed
-	vitals job.Vitals    // open while dir is
-	pulse  *region.Pulse // nil while there is no region, or it is closed
+	dir    int           // descriptor of the job's folder; -1 if closed
+	vitals job.Vitals    // open if dir is
+	pulse  *region.Pulse // nil if there is no region, or it is closed
 
-	// The state when the job was read: what the folder showed, a sum over the region's words and locks,
-	// and whether an equal sum means that nothing has changed.
+	// The state when the job was read: the state of its folder, a checksum of the region's words
+	// and locks, and whether an equal checksum proves that nothing has changed.
 	vital job.Vital
 	sum   uint64
 	exact bool
 
-	quota   *quota // of its user
-	has     used   // of the quota
+	quota   *quota // quota of its user
+	has     used   // part of the quota that it uses
 	job     Job
-	known   bool // job is what was read
+	known   bool // job has been read
 	shown   bool // it is a job, or may be one
 	ended   bool
-	created time.Time // of a job that has ended
+	created time.Time // for an ended job
 	read    time.Time // when job was read
-	due     time.Time // not to be read before
-	late    bool      // it has changed, and was not due
-	// endingSince is since when a process has no lock and is not known to be dead. It is about to end, and
-	// no word or lock will show that it has. ending is how many such processes there are.
+	due     time.Time // must not be read earlier
+	late    bool      // it has changed, but was not due
+	// endingSince is since when a process has had no lock without being known as dead. It is about
+	// to end, and no word or lock will show when it has ended. ending is the number of such
+	// processes.
 	endingSince time.Time
 	ending      int
-	// writingSince is since when one more refusal or death was being written. Nothing shows its end either.
+	// writingSince is since when one more refusal or death was being written. Nothing shows when
+	// that is done either.
 	writingSince time.Time
-	askDue       time.Time // not to ask before which processes keep the files of those that are ending
-	fixed        bool      // it never changes, and is not looked at again
-	reads        int       // how often it was read, for tests
-	asked        int       // how often it was asked for keepers, for tests
+	askDue       time.Time // earliest time to ask again which processes keep the files of ending ones open
+	fixed        bool      // it never changes, and is not checked again
+	reads        int       // number of reads, for tests
+	asked        int       // number of queries for keepers, for tests
 }
 
 func track(name, path string, owner int, q *quota) *tracked {
 	return &tracked{name: name, path: path, folder: filepath.Dir(path), owner: owner, quota: q, region: filepath.Base(path), dir: -1}
 }
 
-// reason is why a job is looked at.
+// reason is why a job is checked.
 type reason int
 
 const (
-	clock     reason = iota // it is its turn
-	hint                    // something has happened in its folder
-	onlyDeath               // something has happened, and the user's jobs rest: look for deaths, and read nothing else
-	age                     // what was read of it is old
+	clock     reason = iota // the timer
+	hint                    // something happened in its folder
+	onlyDeath               // something happened, but the user's jobs rest: find deaths, and read nothing else
+	age                     // the last read is old
 )
 
-// look looks at the job, reads it if that is needed, and reports whether it has changed. there is false if
-// its folder is gone.
+// look checks the job, reads it if necessary, and reports whether it has changed. there is false if
+// its folder was removed.
 func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there bool) {
 	if t.fixed {
 		return false, true
@@ -103,10 +105,10 @@ func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there 
 	if why == onlyDeath && t.endingSince.IsZero() {
 		return false, true
 	}
-	// The hint may be about the end of a process that was ending.
+	// The hint may mean that a process which was ending has ended.
 	ended := (why == hint || why == onlyDeath) && !t.endingSince.IsZero()
 	if t.known && exact && t.exact && !t.again(now) && !ended && sum == t.sum && vital == t.vital && !old {
-		t.late = false // it is as it was when it was read
+		t.late = false // unchanged since it was read
 		return false, true
 	}
 	if !t.known && t.hasEnded(vital) {
@@ -118,7 +120,7 @@ func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there 
 	if t.late = now.Before(t.due); t.late {
 		return false, true
 	}
-	t.vital, t.sum, t.exact = vital, sum, exact // from before the read, so that the next look sees a change during it
+	t.vital, t.sum, t.exact = vital, sum, exact // from before the read, so that the next check sees a change during the read
 	was := tracked{shown: t.shown, known: t.known, job: t.job}
 	asks := why != onlyDeath && t.asks(now)
 	t.readAll(p)
@@ -134,9 +136,10 @@ func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there 
 	return !was.same(t), true
 }
 
-// settleTime is how long a process usually takes to end. Until then its job is read in each scan, and
-// nothing is asked about keepers, as the process still has its own files. After that, as a fork child keeps
-// the files, the job is read and asked about only every endingAge: that is a question to every process.
+// settleTime is how long a process usually takes to end. Until then its job is read in each scan,
+// without a query for keepers, because the process still has its own files. After that, a fork
+// child probably keeps the files open. Then the job is read and queried only every endingAge,
+// because the query inspects every process of the machine.
 const (
 	settleTime = 2 * time.Second
 	endingAge  = 5 * time.Second
@@ -147,27 +150,27 @@ func (t *tracked) again(now time.Time) bool {
 	return t.soon(now) || t.asks(now)
 }
 
-// asks reports whether it is time to ask which processes keep the files of those that are ending.
+// asks reports whether it is time to ask which processes keep the files of ending ones open.
 func (t *tracked) asks(now time.Time) bool {
 	return !t.endingSince.IsZero() && !t.soon(now) && !now.Before(t.askDue)
 }
 
-// soon reports whether the job must be looked at again soon: a process is about to end, or a record is
-// being written.
+// soon reports whether the job must be checked again soon: a process is about to end, or a record
+// is being written.
 func (t *tracked) soon(now time.Time) bool {
 	return now.Sub(t.endingSince) < settleTime || now.Sub(t.writingSince) < settleTime
 }
 
-// wants reports whether the job must be looked at without a hint: it is not known yet, or known to be old,
-// or its folder is not watched.
+// wants reports whether the job must be checked without a hint: it has not been read, it is known
+// to be out of date, or its folder is not watched.
 func (t *tracked) wants(now time.Time) bool {
 	return !t.known || t.late || t.soon(now) || t.name == ""
 }
 
-// setUnlocked sets how many processes have no lock. Another one that is about to end is news, even if an
-// earlier one takes long.
+// setUnlocked sets how many processes have no lock. One more process that is about to end is a
+// change, even if an earlier one takes long to end.
 func (t *tracked) setUnlocked(n int, now time.Time) {
-	if n > 0 { // as a rule all have theirs
+	if n > 0 { // usually every process has a lock
 		n -= t.withoutLock()
 	}
 	if n <= 0 {
@@ -178,8 +181,9 @@ func (t *tracked) setUnlocked(n int, now time.Time) {
 	t.ending = max(n, 0)
 }
 
-// withoutLock counts the processes without a lock that are no news: dead ones, slots out of use, and this
-// process, whose own locks the kernel does not report to it. Omitted processes count too.
+// withoutLock counts processes that are expected to have no lock: dead ones, slots out of use, and
+// this process, because the kernel does not report a process's own locks to it. It includes omitted
+// processes.
 func (t *tracked) withoutLock() int {
 	n := int(t.job.Damaged) + t.job.ProcessCount() - len(t.job.Processes)
 	for i := range t.job.Processes {
@@ -190,13 +194,13 @@ func (t *tracked) withoutLock() int {
 	return n
 }
 
-// same reports whether the same is shown of a job.
+// same reports whether two reads of a job show the same.
 func (t *tracked) same(as *tracked) bool {
 	return t.known && t.shown == as.shown && (!t.shown || t.job.Same(&as.job))
 }
 
-// hasEnded reports whether a job has ended, as far as that is known without reading it: it was launched, no
-// process has a lock, and it does not exist on its own (ration create).
+// hasEnded reports whether a job has ended, as far as its folder and locks show it: it was started,
+// no process holds a lock, and ration create did not make it.
 func (t *tracked) hasEnded(v job.Vital) bool {
 	if !v.Launched || v.Running || t.pulse == nil || t.pulse.Locked() || t.vitals.Standing() {
 		return false
@@ -211,7 +215,7 @@ func (t *tracked) readAll(p budget.Budget) {
 	t.reads++
 	j, err := readRegionAt(t.dir, t.region, t.path, p, false)
 	j.takeKeepers(&t.job)
-	if t.owner == ownUser || j.UID == t.owner { // do not give another user's job the name that a link to it has
+	if t.owner == ownUser || j.UID == t.owner { // another user's job must not get the name of a link to it
 		j.Name = t.name
 	}
 	t.has = t.quota.cut(&j, t.has)
@@ -224,8 +228,8 @@ func (t *tracked) readAll(p budget.Budget) {
 	}
 }
 
-// askKeepers asks which processes keep the files of those that are ending. Its cost does not delay the next
-// read of the job, so that the end of a process is noticed.
+// askKeepers finds the processes that keep the files of ending ones open. Its cost does not delay
+// the next read of the job, so the end of a process is noticed in time.
 func (t *tracked) askKeepers(p budget.Budget) {
 	if !slices.ContainsFunc(t.job.Processes, func(p Process) bool { return p.State == Ending }) {
 		return
@@ -241,7 +245,7 @@ func (t *tracked) askKeepers(p budget.Budget) {
 	t.askDue = p.Now().Add(max(endingAge, readShare*(threadTime()-began)))
 }
 
-// takeKeepers copies KeptBy of processes that are still ending from an earlier read.
+// takeKeepers copies KeptBy from an earlier read, for processes that are still ending.
 func (j *Job) takeKeepers(before *Job) {
 	was := map[int]*Process{} // by slot
 	for i := range before.Processes {
@@ -257,10 +261,11 @@ func (j *Job) takeKeepers(before *Job) {
 	}
 }
 
-// isOld reports whether the job must be read only because of its age.
+// isOld reports whether the job must be read again only because the last read is old.
 func (t *tracked) isOld(now time.Time) bool { return t.known && !t.fixed && now.Sub(t.read) >= fullAge }
 
-// dueAfter returns when a job may be read again, after a read that was due at a time and had a cost.
+// dueAfter returns when a job may be read again, given when the last read was due and how much it
+// cost.
 func dueAfter(due, now time.Time, cost time.Duration) time.Time {
 	if earliest := now.Add(-readAhead); due.Before(earliest) {
 		due = earliest
@@ -268,7 +273,7 @@ func dueAfter(due, now time.Time, cost time.Duration) time.Time {
 	return due.Add(readShare * cost)
 }
 
-// drop drops what was read of the job.
+// drop discards the result of the last read.
 func (t *tracked) drop() {
 	t.quota.giveBack(t.has)
 	t.job, t.known, t.has = Job{}, false, used{}
@@ -277,8 +282,8 @@ func (t *tracked) drop() {
 // open opens the job's files.
 func (t *tracked) open() (vital job.Vital, there bool) { return t.openSince(job.Vital{}) }
 
-// openSince opens the job's files, unless they are open, and looks at the folder. before is what the folder
-// showed at the last look.
+// openSince opens the job's files, unless they are open, and checks the folder. before is the state
+// of the folder at the last check.
 func (t *tracked) openSince(before job.Vital) (vital job.Vital, there bool) {
 	for range 2 {
 		if t.dir < 0 {
@@ -291,12 +296,12 @@ func (t *tracked) openSince(before job.Vital) (vital job.Vital, there bool) {
 		if vital, there = t.vitals.Look(before); there {
 			break
 		}
-		t.close() // a folder of the same name may be there
+		t.close() // another folder may have the same name now
 	}
 	if !there {
 		return vital, false
 	}
-	if !vital.Launched && vital.FolderChanged(before) { // the file may be there by now
+	if !vital.Launched && vital.FolderChanged(before) { // the file may exist by now
 		t.vitals = job.OpenVitals(t.dir, t.region)
 		vital, _ = t.vitals.Look(job.Vital{})
 	}
@@ -310,7 +315,7 @@ func (t *tracked) openSince(before job.Vital) (vital job.Vital, there bool) {
 	return vital, true
 }
 
-// close closes the job's files, and keeps what was read.
+// close closes the job's files, and keeps the result of the last read.
 func (t *tracked) close() {
 	if t.pulse != nil {
 		t.pulse.Close()
@@ -323,7 +328,7 @@ func (t *tracked) close() {
 	}
 }
 
-// threadTime returns the processor time that this thread has used, or 0 if the kernel does not say. The
+// threadTime returns the processor time of this thread, or 0 if the kernel does not report it. The
 // caller has locked the goroutine to its thread.
 func threadTime() time.Duration {
 	var t unix.Timespec

@@ -12,33 +12,36 @@ import (
 	"ration/internal/region"
 )
 
-// maxTries is how often a device is read until its use is the sum of what the processes hold, so that both are
-// of one instant: the ledger is one word, and each account is read in one piece, but one after the other.
-// After that the last result stands, and the device is marked (Device.Inexact).
+// maxTries bounds how often a device is read until its use equals the sum over its processes, so
+// that both are from the same instant: the ledger is one word, and each account is read atomically,
+// but one after the other. After maxTries the last result is used, and the device is marked
+// (Device.Inexact).
 const maxTries = 100
 
-// Bounds of the time for one job, and for all together, after which each is read once: a job that writes
-// without pause, or whose region contradicts itself, must not delay the others.
+// These bound the time for one job, and for all jobs together. After that each job is read only
+// once: a job that writes without pause, or whose region contradicts itself, must not delay the
+// others.
 const (
-	jobPatience = 200 * time.Millisecond
-	allPatience = 500 * time.Millisecond
-	// Asking the kernel for a few processes takes well under a millisecond.
-	identityPatience = 10 * time.Millisecond
+	jobBudget = 200 * time.Millisecond
+	allBudget = 500 * time.Millisecond
+	// Querying the kernel about a few processes takes well under a millisecond.
+	identityBudget = 10 * time.Millisecond
 )
 
-// patienceForAll returns the time for all jobs together, from now on.
-func patienceForAll() budget.Budget { return budget.Real.For(allPatience) }
+// budgetForAll returns the time budget for all jobs together, starting now.
+func budgetForAll() budget.Budget { return budget.Real.For(allBudget) }
 
-// forIdentities returns the time to ask the kernel for the identities of a job's processes, from now on: the
-// time of a job, or a moment if p is used up. So every job gets some.
+// forIdentities returns the time budget for querying the identities of a job's processes, starting
+// now. If p is used up, it returns a short budget, so that every job gets some.
 func forIdentities(p budget.Budget) budget.Budget {
 	if p.Left() {
-		return p.Again(jobPatience)
+		return p.Again(jobBudget)
 	}
-	return p.Again(identityPatience)
+	return p.Again(identityBudget)
 }
 
-// until calls look until it agrees, at most so many times and while there is time. It returns whether it did.
+// until calls look until it agrees, at most most times and while there is time left. It reports
+// whether it agreed.
 func until(p budget.Budget, most int, look func() (agrees bool, err error)) (bool, error) {
 	for n := 0; n < most && (n == 0 || p.Left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
@@ -48,12 +51,12 @@ func until(p budget.Budget, most int, look func() (agrees bool, err error)) (boo
 	return false, nil
 }
 
-// readUsage reads the processes, what they hold, and what is used of each device.
+// readUsage reads the processes, the memory that they hold, and the use of each device.
 func (j *Job) readUsage(r *region.Region, p budget.Budget) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
-	// For processes that join or leave meanwhile all are asked for again. That asks the kernel too, so it is
-	// done less often.
+	// If processes join or leave during the read, it lists all of them again. That also queries the
+	// kernel, so it is done less often.
 	opened := true // the region was just copied
 	_, err := until(p, 3, func() (bool, error) {
 		if err := refreshUnless(opened, r); err != nil {
@@ -101,8 +104,9 @@ func refreshUnless(fresh bool, r *region.Region) error {
 	return r.Refresh()
 }
 
-// readDevice reads the use of a device, and adds what each process holds of it. index has the processes by
-// their slots. What processes in ended held is free, though no process has needed it yet.
+// readDevice reads the use of a device, and adds how much of it each process holds. index maps
+// slots to processes. Memory of the processes in ended is free, even if no process has claimed it
+// yet.
 func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
 	exact, err := until(p, maxTries, func() (agrees bool, err error) {
@@ -129,7 +133,7 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 				}
 			}
 		}
-		*out = Device{Device: device, Used: used, Peak: max(peak, living)} // the peak is written a little later
+		*out = Device{Device: device, Used: used, Peak: max(peak, living)} // the peak is written a little later than the use
 		return stable && sum == used, nil
 	})
 	if err != nil {
@@ -160,7 +164,7 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 	return exact, err
 }
 
-// addCompute adds shares and caps, and each process's part of them.
+// addCompute adds shares and caps, and the part of each process.
 func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err error) {
 	now := monotonic()
 	for d := range devices {
@@ -188,10 +192,10 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 	return nil
 }
 
-// readProcesses lists the processes that have a slot, with an index by slot. Processes that left, and whose slots
-// no process has needed yet, are in ended and not in the list.
-func readProcesses(r *region.Region, patient budget.Budget) (out []Process, index map[int]int, ended map[int]bool, err error) {
-	r.SetAskBudget(patient.Left)
+// readProcesses lists the processes that have a slot, with an index by slot. ended has the
+// processes that left, if no other process has needed their slots yet; they are not in the list.
+func readProcesses(r *region.Region, asking budget.Budget) (out []Process, index map[int]int, ended map[int]bool, err error) {
+	r.SetAskBudget(asking.Left)
 	all, err := r.Processes()
 	if err != nil {
 		return nil, nil, nil, err
@@ -208,11 +212,11 @@ func readProcesses(r *region.Region, patient budget.Budget) (out []Process, inde
 	for i, p := range all {
 		out[i] = claimed(p)
 		index[p.Slot] = i
-		if p.Seen != 0 && patient.Left() {
+		if p.Seen != 0 && asking.Left() {
 			asked.ask(p.Seen)
 		}
 	}
-	r.AskAgain() // after that, as a PID may have been given to another process
+	r.AskAgain() // after the identities, because a PID may have been reused
 	for i, p := range all {
 		out[i].identify(r, p, asked)
 	}
@@ -220,17 +224,18 @@ func readProcesses(r *region.Region, patient budget.Budget) (out []Process, inde
 	return out, index, ended, nil
 }
 
-// addKeepers adds which processes keep the files of those that are ending. It reads the mappings of every
-// process of the machine: with thousands of them it takes a hundred times as long as all the rest.
-func (j *Job) addKeepers(r *region.Region, patient budget.Budget) {
+// addKeepers finds the processes that keep the files of ending ones open. It reads the mappings of
+// every process of the machine: with thousands of processes it takes a hundred times as long as
+// everything else.
+func (j *Job) addKeepers(r *region.Region, asking budget.Budget) {
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.State == Ending {
-			p.KeptBy = r.KeptBy(p.Slot, patient.Left)
+			p.KeptBy = r.KeptBy(p.Slot, asking.Left)
 		}
 	}
 }
 
-// addParents adds which processes were started by others of the job.
+// addParents finds out which processes were started by others of the job.
 func addParents(all []Process) {
 	if len(all) < 2 {
 		return
@@ -256,7 +261,7 @@ func addParents(all []Process) {
 	}
 }
 
-// uuidText renders a UUID as the driver does; "" for none.
+// uuidText formats a UUID as the driver does; "" for none.
 func uuidText(words [2]uint64) string {
 	if words == [2]uint64{} {
 		return ""

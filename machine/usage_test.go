@@ -83,11 +83,11 @@ func impossible(t *testing.T, name string) string {
 
 // A job that never agrees is looked at for as long as one job may be, then each of its
 // devices once, and marked.
-func TestPatienceWithOneJob(t *testing.T) {
+func TestBudgetWithOneJob(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	path := impossible(t, "scribbles")
 	clock := &stepClock{step: 10 * time.Millisecond}
-	j, err := readRegion(path, budget.Clock{Now: clock.now}.For(allPatience))
+	j, err := readRegion(path, budget.Clock{Now: clock.now}.For(allBudget))
 	if err != nil || len(j.Devices) != abi.Devices {
 		t.Fatalf("got %+v, %v", j, err)
 	}
@@ -97,21 +97,21 @@ func TestPatienceWithOneJob(t *testing.T) {
 		}
 	}
 	// A look asks the clock once, but for the first at each device.
-	if most := uint64(jobPatience/clock.step) + abi.Devices; j.Reads.Reads > most {
+	if most := uint64(jobBudget/clock.step) + abi.Devices; j.Reads.Reads > most {
 		t.Errorf("looked %d times, and %d are enough", j.Reads.Reads, most)
 	}
 	clock.step = 0
-	j, err = readRegion(path, budget.Clock{Now: clock.now}.For(allPatience))
+	j, err = readRegion(path, budget.Clock{Now: clock.now}.For(allBudget))
 	if err != nil || j.Reads.Reads != 3*maxTries*abi.Devices {
-		t.Errorf("with patience: looked %d times, %v", j.Reads.Reads, err)
+		t.Errorf("with timeout: looked %d times, %v", j.Reads.Reads, err)
 	}
 }
 
 // Many such jobs are looked at for as long as all jobs may be, then each of them once.
-func TestPatienceWithManyJobs(t *testing.T) {
+func TestBudgetWithManyJobs(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	clock := &stepClock{step: 10 * time.Millisecond}
-	p := budget.Clock{Now: clock.now}.For(allPatience)
+	p := budget.Clock{Now: clock.now}.For(allBudget)
 	const jobs = 10
 	looked := uint64(0)
 	for i := range jobs {
@@ -121,14 +121,14 @@ func TestPatienceWithManyJobs(t *testing.T) {
 		}
 		looked += j.Reads.Reads
 	}
-	if most := uint64(allPatience/clock.step) + jobs*abi.Devices; looked > most {
+	if most := uint64(allBudget/clock.step) + jobs*abi.Devices; looked > most {
 		t.Errorf("looked %d times, and %d are enough", looked, most)
 	}
 }
 
-// A process of a job that is looked at when other jobs have used up the patience is confirmed
+// A process of a job that is looked at when other jobs have used up the budget is confirmed
 // all the same; one of a job that uses up its own is shown as a claim, and alive.
-func TestPatienceWithIdentities(t *testing.T) {
+func TestBudgetWithIdentities(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	path := impossible(t, "late")
 	for _, c := range []struct {
@@ -136,8 +136,8 @@ func TestPatienceWithIdentities(t *testing.T) {
 		step     time.Duration
 		verified bool
 	}{
-		{"a moment for each job", identityPatience / 100, true},
-		{"no longer than that", identityPatience, false},
+		{"a moment for each job", identityBudget / 100, true},
+		{"no longer than that", identityBudget, false},
 	} {
 		clock := &stepClock{step: c.step}
 		p := budget.Clock{Now: clock.now}.For(0)

@@ -70,11 +70,11 @@ func makeDir(t *testing.T, uid int, path string) string {
 }
 
 // readUsers reads the jobs of all users once, as Read does for root.
-func readUsers(t testing.TB, places job.Paths, patience time.Duration) Machine {
+func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 	t.Helper()
 	s := newScanner(scan.Options{Once: true})
 	defer s.Close()
-	s.places, s.allUsers, s.patience = places, func() bool { return true }, patience
+	s.places, s.allUsers, s.timeout = places, func() bool { return true }, timeout
 	m, _, err := s.scan(true)
 	if err != nil {
 		t.Fatal(err)

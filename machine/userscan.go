@@ -17,71 +17,71 @@ import (
 	"ration/internal/region"
 )
 
-// userScan scans the jobs of one user, in a new goroutine each time. A scan may never end, and then no
-// other one starts.
+// userScan scans the jobs of one user, in a new goroutine each time. A scan may hang forever; then
+// no other scan of that user starts.
 type userScan struct {
 	uid   int
-	what  string // its name in findings
+	what  string // the user's name in findings
 	quota *quota
 	once  bool
-	reap  func(path string) (int, error) // nil: change nothing
+	reap  func(path string) (int, error) // nil to change nothing
 
-	paths  func() []string // the folders of jobs; may ask a directory service
-	fixed  []string        // paths of regions outside them
+	paths  func() []string // the folders of jobs; may query a directory service
+	fixed  []string        // paths of regions outside those folders
 	locked *job.LockedFile // instead of both: a region that was found by its lock
 
 	mu      sync.Mutex
-	running bool            // under mu: a scan is in progress
-	over    bool            // under mu: no result is wanted any more
+	running bool            // guarded by mu: a scan is in progress
+	over    bool            // guarded by mu: no result is needed any more
 	done    chan struct{}   // closed when the scan has ended
-	permit  *permit         // of the scan in progress
-	partial []Job           // under mu: what the first scan has read so far
-	next    userResult      // of the scan that has ended
-	untaken bool            // under mu: next is not in last yet
-	last    userResult      // with which the next scan starts
-	news    bool            // last differs from what wait has returned
-	hints   map[string]bool // that came during a scan
+	permit  *permit         // permit of the scan in progress
+	partial []Job           // guarded by mu: jobs read so far by the first scan
+	next    userResult      // result of the scan that finished last
+	untaken bool            // guarded by mu: next is not in last yet
+	last    userResult      // the result that the next scan starts with
+	news    bool            // last differs from the result that wait returned
+	hints   map[string]bool // hints that arrived during a scan
 
-	state userState // used by the goroutine
+	state userState // only for the scanning goroutine
 }
 
-// userResult is what a scan has found. Nothing changes it later.
+// userResult is the result of a scan. It is never modified later.
 type userResult struct {
 	jobs    []Job
 	hidden  int
 	cut     bool // the user has more jobs than are read
 	changed bool
-	due     time.Time // when deferred work is due; zero for none
+	due     time.Time // when deferred work is due; zero if there is none
 
 	bases, active, opened []string // folders of jobs, of unfinished jobs, and of jobs without open files
 }
 
-// again is the same result, from another scan.
+// again returns the same result for another scan.
 func (r userResult) again(due time.Time) userResult {
 	r.changed, r.due = false, due
 	return r
 }
 
-// userState is what the scans of one user keep for the next one.
+// userState is kept between the scans of one user.
 type userState struct {
 	uid    int
 	most   bounds
 	quota  *quota
 	lists  map[string]*listing // by path
 	jobs   map[string]*tracked // by path of the region
-	active []*tracked          // those that have not ended
+	active []*tracked          // unfinished jobs
 	ended  []*tracked
 	turn   int       // index into ended
-	rested time.Time // no full scan before
-	// Jobs with hints, and with processes about to end, that a later scan reads.
+	rested time.Time // earliest time of the next full scan
+	// Jobs with hints, and with processes about to end, that are left for a later scan.
 	deferred    map[string]bool
 	deferredDue time.Time // when the first of them is due
-	// Deaths are noticed also before rested (scanForDeaths).
+	// Deaths are also noticed before rested (scanForDeaths).
 	dying    map[string]bool      // those of deferred in which a process is about to end
-	dyingDue time.Time            // not before
+	dyingDue time.Time            // earliest time to check dying
 	cost     func() time.Duration // threadTime
-	scanned  bool                 // there was a scan
-	buf      []byte               // nil while there are no jobs
+	scanned  bool                 // there has been a scan
+	buf      []byte               // nil if there are no jobs
 }
 
 // listing is the content of a folder of jobs.
@@ -97,7 +97,7 @@ func newUserScan(uid int, what string, q *quota) *userScan {
 		state: userState{cost: threadTime, uid: uid, quota: q, lists: map[string]*listing{}, jobs: map[string]*tracked{}}}
 }
 
-// setPaths sets the folders and regions, unless a scan is in progress, which uses them.
+// setPaths sets the folders and regions, unless a scan is using them.
 func (u *userScan) setPaths(paths func() []string, fixed []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -106,13 +106,14 @@ func (u *userScan) setPaths(paths func() []string, fixed []string) {
 	}
 }
 
-// maxHints bounds how many hints are kept for a user whose scan does not end.
+// maxHints bounds the hints that are kept for a user whose scan does not end.
 const maxHints = 4096
 
-// bounds says how many unfinished jobs of a user are scanned, and how many of these may have open files.
+// bounds are how many unfinished jobs of a user are scanned, and how many of these may have open
+// files.
 type bounds struct{ active, open int }
 
-// start starts a scan of all jobs, or of those with a hint, unless one is in progress.
+// start starts a scan of all jobs, or of those with a hint, unless a scan is in progress.
 func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all bool, permits chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -125,13 +126,13 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 		return
 	}
 	u.hints = nil
-	u.take() // the result of a scan that ended after its deadline
+	u.take() // of a scan that finished after its deadline
 	u.running, u.done = true, make(chan struct{})
 	done := u.done
 	p := &permit{all: permits, over: make(chan struct{})}
 	u.permit = p
 	go func() {
-		if u.locked != nil && u.quota != nil { // one region of a user at a time: each is copied, and is large
+		if u.locked != nil && u.quota != nil { // read one region of a user at a time, because each copy is large
 			u.quota.turn.Lock()
 			defer u.quota.turn.Unlock()
 		}
@@ -155,7 +156,7 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 	}()
 }
 
-// take makes the result of the scan that ended last the one that wait returns. mu is held.
+// take publishes the result of the scan that finished last. The caller holds u.mu.
 func (u *userScan) take() {
 	if u.untaken {
 		u.last, u.untaken, u.partial = u.next, false, nil
@@ -163,8 +164,8 @@ func (u *userScan) take() {
 	}
 }
 
-// wait waits for the scan until the deadline. It reports whether the scan has ended, and whether last
-// differs from what it was after the previous wait.
+// wait waits for the scan until the deadline. It reports whether the scan has finished, and whether
+// last has changed since the previous wait.
 func (u *userScan) wait(deadline <-chan struct{}) (answered, changed bool) {
 	select {
 	case <-u.done:
@@ -181,7 +182,7 @@ func (u *userScan) wait(deadline <-chan struct{}) (answered, changed bool) {
 	if answered {
 		u.take()
 	} else {
-		u.permit.leave() // another scan may have it
+		u.permit.leave() // so that another scan can start
 		if len(u.partial) > 0 {
 			u.last.jobs, u.news = slices.Clone(u.partial), true
 		}
@@ -190,7 +191,7 @@ func (u *userScan) wait(deadline <-chan struct{}) (answered, changed bool) {
 	return answered, changed
 }
 
-// isRunning reports whether a process of a job had a lock in the last scan.
+// isRunning reports whether a process of the user held a lock at the last scan.
 func (u *userScan) isRunning() bool {
 	return slices.ContainsFunc(u.last.jobs, func(j Job) bool { return j.State == Running })
 }
@@ -201,7 +202,7 @@ func (u *userScan) isScanning() bool {
 	return u.running
 }
 
-// end closes all files, now or when the scan in progress ends.
+// end closes all files, now or after the scan in progress.
 func (u *userScan) end() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -211,7 +212,7 @@ func (u *userScan) end() {
 	}
 }
 
-// isOver reports whether no result is wanted any more.
+// isOver reports whether no result is needed any more.
 func (u *userScan) isOver() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -225,7 +226,7 @@ func (s *userState) close() {
 	}
 }
 
-// scan looks at the jobs of the user: at all of them, or at those with a hint.
+// scan checks all jobs of the user, or those with a hint.
 func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all bool) userResult {
 	s := &u.state
 	s.most = most
@@ -255,10 +256,10 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 	if changed {
 		s.divide()
 	}
-	if s.buf == nil && len(s.jobs) > 0 { // most users have none
+	if s.buf == nil && len(s.jobs) > 0 { // most users have no jobs
 		s.buf = make([]byte, region.PulseSize)
 	}
-	p := patienceForAll()
+	p := budgetForAll()
 	check := func(t *tracked, why reason) {
 		news, there := t.look(p, s.buf, why)
 		if !there {
@@ -323,18 +324,18 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 	return out
 }
 
-// list lists a folder again if it has changed, and reports whether it has.
+// list reads a folder again if it has changed, and reports whether it has.
 func (s *userState) list(folder string, now time.Time, hinted bool) (changed bool) {
 	l := s.lists[folder]
 	at, err := job.Changed(folder)
-	// A modification time is as coarse as the kernel's clock: a change just after the listing may have the
-	// same one.
+	// A modification time is only as precise as the kernel's clock: a change right after the
+	// listing may have the same time.
 	fresh := l != nil && l.at.Sub(time.Unix(at.Unix())) > time.Second
 	if l != nil && err == nil && l.changed == at && fresh && now.Sub(l.at) < listAge && !hinted {
 		return false
 	}
 	listed := time.Now()
-	most := maxListed // of all folders together
+	most := maxListed // for all folders together
 	for other, l := range s.lists {
 		if other != folder {
 			most -= len(l.names)
@@ -366,7 +367,7 @@ func (s *userState) list(folder string, now time.Time, hinted bool) (changed boo
 	return changed
 }
 
-// forget ends the tracking of a job.
+// forget stops tracking a job.
 func (s *userState) forget(t *tracked) {
 	t.close()
 	t.drop()
@@ -385,7 +386,7 @@ func (s *userState) isCut() bool {
 	return cut
 }
 
-// divide divides the jobs into ended and unfinished ones.
+// divide sorts the jobs into ended and unfinished ones.
 func (s *userState) divide() {
 	s.active, s.ended = s.active[:0], s.ended[:0]
 	for _, t := range s.jobs {
@@ -397,7 +398,7 @@ func (s *userState) divide() {
 	}
 	byPath := func(a, b *tracked) int { return cmp.Compare(a.path, b.path) }
 	slices.SortFunc(s.active, byPath)
-	if len(s.active) > s.most.active { // those that are shown stay
+	if len(s.active) > s.most.active { // jobs that are shown already stay
 		slices.SortStableFunc(s.active, func(a, b *tracked) int {
 			switch {
 			case a.known == b.known:
@@ -414,7 +415,8 @@ func (s *userState) divide() {
 	})
 }
 
-// collect returns the jobs. It reads the latest ended ones, and drops what was read of the others.
+// collect returns the jobs. It reads the latest ended ones, and discards earlier reads of the
+// others.
 func (s *userState) collect(p budget.Budget, paths []string) userResult {
 	out := userResult{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, t := range s.ended {
@@ -449,7 +451,7 @@ func (u *userScan) openLocked() (changed bool) {
 	}
 	dir, name, path, err := u.locked.OpenFolder()
 	if err != nil {
-		if j, shown := readLocked(*u.locked); shown { // its file was removed: show that, and do not look again
+		if j, shown := readLocked(*u.locked); shown { // its file was removed: show the job once more, and do not check it again
 			u.state.jobs[path] = &tracked{path: j.Path, folder: filepath.Dir(j.Path), dir: -1, job: j, known: true, shown: true, fixed: true}
 		}
 		return true

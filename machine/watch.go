@@ -8,23 +8,24 @@ import (
 	"ration/internal/scan"
 )
 
-// watchInterval is how often Watch reads the machine where nothing is due earlier.
+// watchInterval is how often Watch reads the machine if nothing is due earlier.
 const watchInterval = time.Second
 
-// Watch follows the machine until the context ends. It returns first the events that the jobs still know,
-// and then what happens; after the events of each read, and when anything else has changed, it returns one
-// of kind Changed. Each event has the Machine as it was read. An error says why the jobs could not be
-// listed: Watch goes on, and returns the next one when the reason changes.
+// Watch follows the machine until the context ends. It first returns the events that the regions
+// still have, and then new events. After the events of each read, and when anything else has
+// changed, it returns an event of kind Changed. Each event has the Machine as of that read. An
+// error says why the jobs could not be listed. Watch continues after an error, and returns another
+// one only when the reason changes.
 //
-// Watch reads a job again only if it has changed. Of the jobs that have ended, Machine has the latest few
-// of each user, and counts the others (Hidden).
+// Watch reads a job again only if it has changed. Machine has the latest few ended jobs of each
+// user, and counts the others (Hidden).
 func Watch(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		wake := make(chan struct{}, 1)
 		s := newScanner(scan.Options{Background: true, Wake: func() {
 			select {
 			case wake <- struct{}{}:
-			default: // it is going to wake up
+			default: // a wake-up is pending
 			}
 		}})
 		defer s.Close()

@@ -187,7 +187,7 @@ var unused = []string{
 	"Due.Time", "Due.Cap", "TimePart.Number", "TimePart.Used", "Work.Time", "Work.Contexts", "Work.Waiting", "Slice.Time", "Slice.State",
 	"DefaultRound", "MinRound", "MaxRound", "ComputeNone", "WorkLeaseUS", "DueTimeBits", "DueCapBits", "PartUsedBits", "PartNumberBits", "PartNS", "Parts", "WorkTimeBits", "WorkContextBits", "WorkWaitingBit", "SliceTimeBits", "SliceStateBits",
 	"SliceNone", "SliceKept", "SliceUnseen", "SliceUnknown", "SliceRefused", "SliceLost", "SliceCrowded", "SliceReady",
-	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "ReapTries", "InitPatienceNS",
+	"Slots", "PageSize", "NameLen", "Holders", "StateUninit", "StateInProgress", "Kinds", "ReadTries", "ReapTries", "InitTimeoutNS",
 	"DoneRefresh", "ClaimWindow", "PeakStep", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
 	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"Unlimited",

@@ -302,16 +302,16 @@ type Tail struct {
 
 // Bounds of the protocols, the same in both languages.
 const (
-	ReadTries      = 100       // consistent reads, before best effort
-	ReapTries      = 4096      // steps of settling a dead process's account, before it is left to the next
-	InitPatienceNS = 5_000_000 // nanoseconds a waiter leaves to the initialiser
-	DoneRefresh    = 1 << 16   // changes after which an owner rewrites its own Done
-	ClaimWindow    = 64        // slots tried first; doubled when none is free
-	PeakStep       = 64        // a growing device's Peak is written when it is exceeded by one part in so many
-	DefaultRound   = 20_000    // microseconds: Limits.Round where none is set, or one out of bounds
-	MinRound       = 1_000     // microseconds: the least Limits.Round
-	MaxRound       = 200_000   // microseconds: the greatest Limits.Round
-	WorkLeaseUS    = 100_000   // microseconds for which a sign of work counts
-	PartNS         = 1 << 20   // nanoseconds of the clock in one TimePart
-	Parts          = 1024      // latest ones kept
+	ReadTries     = 100       // consistent reads, before best effort
+	ReapTries     = 4096      // steps of settling a dead process's account, before it is left to the next
+	InitTimeoutNS = 5_000_000 // nanoseconds a waiter leaves to the initialiser
+	DoneRefresh   = 1 << 16   // changes after which an owner rewrites its own Done
+	ClaimWindow   = 64        // slots tried first; doubled when none is free
+	PeakStep      = 64        // a growing device's Peak is written when it is exceeded by one part in so many
+	DefaultRound  = 20_000    // microseconds: Limits.Round where none is set, or one out of bounds
+	MinRound      = 1_000     // microseconds: the least Limits.Round
+	MaxRound      = 200_000   // microseconds: the greatest Limits.Round
+	WorkLeaseUS   = 100_000   // microseconds for which a sign of work counts
+	PartNS        = 1 << 20   // nanoseconds of the clock in one TimePart
+	Parts         = 1024      // latest ones kept
 )

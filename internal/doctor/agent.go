@@ -16,7 +16,8 @@ import (
 	"ration/internal/proc"
 )
 
-// unitFolders are where packages, make install and administrators put the agent's units.
+// unitFolders are the folders in which packages, make install and administrators install the
+// agent's units.
 var unitFolders = []string{"/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/usr/local/lib/systemd/system"}
 
 func isInstalled(unit string) bool {
@@ -53,7 +54,7 @@ func (c *checker) checkAgent() {
 	}
 }
 
-// checkAgentUser checks that the user exists that root's agent reads as, if the machine has an agent.
+// checkAgentUser checks that the user of root's agent exists, if the machine has an agent.
 func (c *checker) checkAgentUser(name string) {
 	uid, _, err := proc.LocalUser(name)
 	switch {
@@ -76,7 +77,7 @@ func isThere(path string) bool {
 	return err == nil
 }
 
-// checkSocket asks the agent behind the first socket that exists.
+// checkSocket sends a request to the agent at the first socket that exists.
 func (c *checker) checkSocket() {
 	for _, path := range agent.Sockets() {
 		_, err := os.Lstat(path)
@@ -131,7 +132,8 @@ func systemctlShow(unit string) (unitState, error) {
 // agentUnit is the name of the check of the agent's units.
 const agentUnit = "agent's unit"
 
-// checkUnits checks the agent's installed units. socket is nil for an administrator's own unit without one.
+// checkUnits checks the agent's installed units. socket is nil if an administrator's own unit has
+// no socket.
 func (c *checker) checkUnits(service, socket unitState) {
 	if !c.checkUnit("ration-agent.service", service) || socket != nil && !c.checkUnit("ration-agent.socket", socket) {
 		return
@@ -153,7 +155,7 @@ func (c *checker) checkUnits(service, socket unitState) {
 	}
 }
 
-// checkUnit checks one of them, and reports whether it is in order.
+// checkUnit checks one unit, and reports whether it is in order.
 func (c *checker) checkUnit(unit string, is unitState) bool {
 	switch {
 	case is["LoadState"] == "masked":

@@ -18,8 +18,8 @@ import (
 	"ration/machine"
 )
 
-// checkCompute makes a context in a job with a share of device 0's time, and checks that the driver has set
-// its time slice.
+// checkCompute creates a context in a job with a share of device 0's time, and checks that the
+// driver has set its time slice.
 func (c *checker) checkCompute() {
 	const name = "compute shares"
 	if c.library == "" || c.bare["init"] != "0" || launch.Ruled() {
@@ -43,8 +43,8 @@ func (c *checker) checkCompute() {
 	}
 }
 
-// tryShare runs the probe in a job with half of each device's time, and reads from outside which part its
-// context has. result is the driver's answer.
+// tryShare runs the probe in a job with half of each device's time, and reads the share of its
+// context from outside. result is the driver's answer.
 func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err error) {
 	dir, err := embedded.Probe.Unpack()
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err er
 		return nil, "", fmt.Errorf("starting the probe: %w", err)
 	}
 	defer func() {
-		_ = in.Close() // it ends then
+		_ = in.Close() // this ends the probe
 		_ = cmd.Wait() // its output has the result
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')

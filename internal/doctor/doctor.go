@@ -1,6 +1,6 @@
-// Package doctor checks whether ration works on a machine, and says how to repair it. It uses the real parts:
-// the library of jobs, a region in the folder of jobs, and a C program that finds the driver's calls in all
-// the ways that programs do.
+// Package doctor checks whether ration works on a machine, and says how to repair it. It uses the
+// real parts: the preloaded library, a region in the folder of jobs, and a C program that looks up
+// driver functions in all the ways that programs do.
 package doctor
 
 import (
@@ -16,18 +16,18 @@ const (
 	Skip = "skip" // cannot be checked here
 )
 
-// Check is the result of one check.
+// Check is the result of one check of ration doctor.
 type Check struct {
 	Name    string `json:"name"`
 	Verdict string `json:"verdict"`
 	Text    string `json:"text"`             // what was found
-	Remedy  string `json:"remedy,omitempty"` // what to do, after a warning or failure
-	Fixed   bool   `json:"fixed,omitempty"`  // this run has repaired it
+	Remedy  string `json:"remedy,omitempty"` // what to do about it
+	Fixed   bool   `json:"fixed,omitempty"`  // ration doctor --fix has repaired it
 }
 
 // Report is what `ration doctor --json` prints.
 type Report struct {
-	Passed bool    `json:"passed"` // nothing failed
+	Passed bool    `json:"passed"` // no check failed
 	Checks []Check `json:"checks"`
 	// Status is the exit status of the program that was tried, if any.
 	Status *int `json:"status,omitempty"`
@@ -45,11 +45,11 @@ type Options struct {
 type checker struct {
 	Options
 	report  Report
-	scratch string      // a folder that is removed in the end
+	scratch string      // a folder that is removed at the end
 	library string      // path of libration.so; empty if it cannot be used
-	fakeGPU string      // folder of the stand-in driver; empty: the real one
-	bare    probeOutput // without the library
-	hasJobs bool        // jobs can be made
+	fakeGPU string      // folder of the stand-in driver; empty for the real one
+	bare    probeOutput // output of the probe without the library
+	hasJobs bool        // jobs can be created
 }
 
 // Run makes all checks.

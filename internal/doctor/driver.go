@@ -18,7 +18,7 @@ import (
 	"ration/internal/limit"
 )
 
-// probeOutput is what the probe prints: a key and a value in each line.
+// probeOutput is the output of the probe: a key and a value in each line.
 type probeOutput map[string]string
 
 func (p probeOutput) size(key string) (limit.Size, bool) {
@@ -26,14 +26,14 @@ func (p probeOutput) size(key string) (limit.Size, bool) {
 	return limit.Size(n), err == nil
 }
 
-// lookups are the keys of the ways in which programs find a call: the size of device 0
-// that the probe reads by each.
+// lookups are the ways in which programs find a driver function. The probe prints for each the size
+// of device 0 that it gets.
 var lookups = []string{"link", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", "nvmlDeviceGetMemoryInfo"}
 
-// probeTimeout is how long the probe may run: a driver takes long to start.
+// probeTimeout is how long the probe may run; a driver can take long to start.
 const probeTimeout = time.Minute
 
-// runProbe runs the probe, with settings added to an environment without ration's.
+// runProbe runs the probe in an environment without ration's variables, with settings added.
 func (c *checker) runProbe(settings ...string) (output probeOutput, stderr string, err error) {
 	dir, err := embedded.Probe.Unpack()
 	if err != nil {
@@ -49,20 +49,20 @@ func (c *checker) runProbe(settings ...string) (output probeOutput, stderr strin
 	output = probeOutput{}
 	for line := range strings.Lines(out.String()) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			if _, has := output[key]; !has { // of several libraries the first one: where a policy is in force its own comes after it
+			if _, has := output[key]; !has { // keep the first of several libraries: the one of a policy in force comes after it
 				output[key] = value
 			}
 		}
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
-		err = nil // its output says why
+		err = nil // the output says why
 	}
 	return output, strings.TrimSpace(errText.String()), err
 }
 
-// environ returns this process's environment without settings of a job, and with the
-// stand-in driver if one was asked for.
+// environ returns this process's environment without the variables of a job, and with the stand-in
+// driver if it is used.
 func (c *checker) environ() (out []string) {
 	for _, entry := range os.Environ() {
 		key, _, _ := strings.Cut(entry, "=")
@@ -129,8 +129,8 @@ func orUnknown(text string) string {
 	return text
 }
 
-// checkInterception runs the probe with half of a device, and checks that it sees just
-// that by each way.
+// checkInterception runs the probe with a limit of half a device, and checks that every way of
+// finding the functions reports that size.
 func (c *checker) checkInterception() {
 	const name = "interception"
 	total, ok := c.bare.size("dlsym")
@@ -154,7 +154,7 @@ func (c *checker) checkInterception() {
 	var intercepted, missed []string
 	for _, way := range lookups {
 		if _, known := c.bare.size(way); !known {
-			continue // this driver does not have it
+			continue // this driver does not have the function
 		}
 		if size, ok := inJob.size(way); ok && size == half {
 			intercepted = append(intercepted, way)

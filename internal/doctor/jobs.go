@@ -53,7 +53,7 @@ func (c *checker) checkJobs() {
 		return
 	}
 	healthy, ended := 0, 0
-	left := checkUntil(time.Now, jobsPatience, all, func(j job.Job) {
+	left := checkUntil(time.Now, jobsBudget, all, func(j job.Job) {
 		switch c.checkJob(j) {
 		case jobHealthy:
 			healthy++
@@ -62,7 +62,7 @@ func (c *checker) checkJobs() {
 		}
 	})
 	if left > 0 {
-		c.warn("jobs", "ration ps shows them; end those that take long", "%s not checked: the others took %v", humanfmt.Plural(left, "was", "were"), jobsPatience)
+		c.warn("jobs", "ration ps shows them; end those that take long", "%s not checked: the others took %v", humanfmt.Plural(left, "was", "were"), jobsBudget)
 	}
 	text := fmt.Sprintf("%d in good order", healthy)
 	if ended > 0 {
@@ -71,11 +71,11 @@ func (c *checker) checkJobs() {
 	c.pass("jobs", "%s", text)
 }
 
-// jobsPatience is how long all jobs are checked together, until each further one is left out:
-// each can take half a second if its processes mean it to.
-const jobsPatience = 5 * time.Second
+// jobsBudget bounds the time for checking all jobs; the remaining ones are skipped. A hostile job
+// can take half a second.
+const jobsBudget = 5 * time.Second
 
-// checkUntil checks jobs, and returns how many were left when the time was over.
+// checkUntil checks jobs, and returns how many were skipped because the time was used up.
 func checkUntil(now func() time.Time, most time.Duration, jobs []job.Job, check func(job.Job)) (left int) {
 	end := now().Add(most)
 	for i, j := range jobs {
@@ -90,8 +90,8 @@ func checkUntil(now func() time.Time, most time.Duration, jobs []job.Job, check 
 // Results of checkJob.
 const (
 	jobHealthy  = iota
-	jobEnded    // and is kept
-	jobReported // in a check of its own
+	jobEnded    // and its region is kept
+	jobReported // it has a check of its own in the report
 )
 
 // checkJob checks one job, and reports its problems.
@@ -100,7 +100,7 @@ func (c *checker) checkJob(j job.Job) int {
 	s := node.ReadJob(j, node.Options{ReadOnly: !c.Fix})
 	switch {
 	case errors.Is(s.Err(), fs.ErrNotExist):
-		return jobHealthy // it ended in the meantime
+		return jobHealthy // it has ended since
 	case s.Err() != nil:
 		c.fail(name, fmt.Sprintf("end its processes, then ration rm --force %s", j.Title()), "%v", s.Err())
 		return jobReported

@@ -8,11 +8,11 @@ import (
 )
 
 // Jobs that take long do not keep the doctor: those after them are counted.
-func TestJobsPatience(t *testing.T) {
+func TestJobsBudget(t *testing.T) {
 	clock := time.Time{}
-	for each, want := range map[time.Duration]int{0: 10, jobsPatience / 4: 4, 2 * jobsPatience: 1} {
+	for each, want := range map[time.Duration]int{0: 10, jobsBudget / 4: 4, 2 * jobsBudget: 1} {
 		checked := 0
-		left := checkUntil(func() time.Time { return clock }, jobsPatience, make([]job.Job, 10), func(job.Job) {
+		left := checkUntil(func() time.Time { return clock }, jobsBudget, make([]job.Job, 10), func(job.Job) {
 			checked++
 			clock = clock.Add(each)
 		})

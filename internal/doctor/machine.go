@@ -42,7 +42,7 @@ func parseVersion(text string) (major, minor int) {
 	return major, minor
 }
 
-// checkJobFolder creates a job, with a region, and removes it.
+// checkJobFolder creates a job with a region, and removes it.
 func (c *checker) checkJobFolder() {
 	const remedy = "name another folder in " + job.EnvFolder
 	if path := os.Getenv(launch.EnvRegion); path != "" {
@@ -69,8 +69,8 @@ func (c *checker) checkJobFolder() {
 	c.pass("locks", "the kernel keeps them there, and shows them to other processes")
 }
 
-// checkLocks checks that the locks of two descriptors conflict. By these locks processes know which others
-// live.
+// checkLocks checks that locks of two descriptors conflict. Processes use these locks to know which
+// others are alive.
 func checkLocks(folder string) error {
 	path := filepath.Join(folder, "lock")
 	var fds [2]int
@@ -96,8 +96,8 @@ func checkLocks(folder string) error {
 	return nil
 }
 
-// unpackLibrary unpacks the library, and the stand-in driver if one was asked for. It returns an error only if
-// there is no such stand-in.
+// unpackLibrary unpacks the library, and the stand-in driver if it is used. It returns an error
+// only if the stand-in does not exist.
 func (c *checker) unpackLibrary() error {
 	dir, err := embedded.Ration.Unpack()
 	switch {

@@ -25,7 +25,7 @@ func keeperUnit() unitState {
 	return unit
 }
 
-// checkPolicy checks whether a policy that is in force reaches programs and users.
+// checkPolicy checks whether the policy in force applies to programs and users.
 func (c *checker) checkPolicy() {
 	p, err := policy.InForce()
 	preloaded := policy.Preloaded()
@@ -34,7 +34,7 @@ func (c *checker) checkPolicy() {
 		c.warn("policy", "ration policy disable takes it out", "none is in force, and every program loads %s", policy.Library)
 		return
 	case errors.Is(err, policy.ErrDisabled):
-		return // as on most machines
+		return // no policy, as on most machines
 	case err != nil:
 		c.fail("policy", "ration policy enable writes it again", "%v", err)
 		return

@@ -25,7 +25,7 @@ var allocating = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^cu(Mem(Alloc|Create|Pool(Create|Alloc)|.*Alloc)|(Mipmapped)?Array3?D?Create|(Module|Library)Load|GraphAddMemAlloc|(Green)?Ctx.*Create|DevicePrimaryCtxRetain)`)
 })
 
-// notAllocating matches calls that allocating matches, and that allocate none.
+// notAllocating matches exceptions: names that allocating matches, of calls that do not allocate.
 var notAllocating = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^cu(MemHostAlloc|MemAllocHost|MemPoolGet|MemPoolSet|.*(Export|Import|GetAccess|SetAccess|GetAttribute|Properties|Free))`)
 })
@@ -64,8 +64,8 @@ func (c *checker) checkProgram() {
 	}
 }
 
-// checkCounted checks whether any process of the command used the library. ended says
-// how the command ended.
+// checkCounted checks whether any process of the command used the library. ended says how the
+// command ended.
 func (c *checker) checkCounted(s machine.Job, ended string) {
 	switch {
 	case s.Err() == nil && s.Claims > 0:
@@ -82,7 +82,7 @@ func (c *checker) checkCounted(s machine.Job, ended string) {
 	}
 }
 
-// checkCalls checks, by the library's log, which calls the program has looked up.
+// checkCalls reads in the library's log which calls the program has looked up, and checks them.
 func (c *checker) checkCalls(log io.Reader) {
 	const name = "calls"
 	counted, ignored, missed := map[string]bool{}, map[string]bool{}, map[string]bool{}

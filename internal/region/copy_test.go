@@ -97,7 +97,7 @@ func TestCopyOfAnAccountThatChanges(t *testing.T) {
 }
 
 // A caller that has nothing left of its budget gets the account as it was, marked, after one try.
-func TestCopyWithoutPatience(t *testing.T) {
+func TestCopyWithoutTime(t *testing.T) {
 	r := open(t, 1<<30)
 	s := claim(t, r)
 	must(t, s.Charge(0, abi.Data, MiB))

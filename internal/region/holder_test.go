@@ -50,7 +50,7 @@ func TestHolderIsLookedIntoOnce(t *testing.T) {
 
 // No process is looked into, and no descriptor looked at, once the budget is spent; and what
 // was found before stays found.
-func TestHolderPatience(t *testing.T) {
+func TestHolderBudget(t *testing.T) {
 	r := open(t, MiB)
 	claim(t, r)
 	clock, step := time.Time{}, time.Duration(0)

@@ -200,7 +200,7 @@ func (r *Region) initialise(opt Options, made bool) (Role, error) {
 		if atomic.LoadUint64(state) == abi.StateComplete {
 			return Waited, nil
 		}
-		if time.Since(start) > abi.InitPatienceNS {
+		if time.Since(start) > abi.InitTimeoutNS {
 			if err := r.complete(opt); err != nil {
 				return Helped, err
 			}

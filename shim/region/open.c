@@ -71,7 +71,7 @@ static int open_initialise(struct region *r, const struct region_limits *own)
 			r->role = ROLE_WAITED;
 			return REGION_OK;
 		}
-		if (now_ns(CLOCK_MONOTONIC) - start > RATION_INIT_PATIENCE_NS) {
+		if (now_ns(CLOCK_MONOTONIC) - start > RATION_INIT_TIMEOUT_NS) {
 			int err = open_complete(r, own);
 			if (err)
 				return err;
