@@ -1,22 +1,24 @@
-// Package agent is the daemon that watches a machine: it notices what happens to jobs, has what dead
-// processes hold returned to their jobs at once, keeps a short history, and answers questions over a
-// socket.
+// Package agent is the daemon that watches a machine. It notices what happens to jobs, lets the
+// memory of dead processes be returned to their jobs at once, keeps a short history, and answers
+// requests on a socket.
 //
-// It is never in the way of a job. It takes no lock of a job and maps no region; package machine reads them,
-// with deadlines, and each user's jobs apart from the others'. What has to be written, the return of what
-// dead processes hold, a process of the region's own user does. All that matters is in the regions: an agent
-// that is killed loses its history, and the next one reads the events that are still known from there.
+// The agent never delays a job. It takes no lock of a job and maps no region: package machine reads
+// the regions, with timeouts, and reads each user's jobs separately. Returning memory needs a
+// write; a process of the job's own user does it (ration reap). All lasting state is in the
+// regions. An agent that is killed loses its history, and the next agent reads the recent events
+// from the regions again.
 //
-// What makes it scan:
+// These make the agent scan:
 //
-//	inotify    something is made, removed, opened or closed in a folder of jobs, or in a job's own:
-//	           jobs start and end, processes join
-//	pidfd      a process of a job has ended
-//	a second   has passed: regions change without any sign from the kernel
-//	deferred   a job is due that was read a moment before, or a process was about to end
+//	inotify    a file was made, removed, opened or closed in a folder of jobs or in a job's folder:
+//	           a job started or ended, or a process joined
+//	pidfd      a process of a job ended
+//	timer      a second has passed; the kernel does not report a change of a region's memory
+//	deferred   a job is due that the last scan left out, because it had just been read or because
+//	           a process of it was about to end
 //
-// After a second it scans all jobs, otherwise those with a hint. An idle job costs a scan one read and one
-// question for each of its locks.
+// The timer makes it scan all jobs. Otherwise it scans the jobs with a hint. An idle job costs a
+// scan one read, and one query for each of its locks.
 package agent
 
 import (
@@ -41,26 +43,27 @@ import (
 const (
 	// Interval is how often the agent scans all jobs.
 	Interval = time.Second
-	// It scans once in gap if something happens all the time, and rests for as long as a scan took. After
-	// a quiet moment it scans at once, maxLooks times.
+	// gap is the shortest time between two scans when events never stop; a pause is also at least
+	// as long as the scan before it took. After a quiet moment maxScans scans may follow each other
+	// without a pause.
 	gap      = 20 * time.Millisecond
-	maxLooks = 4
+	maxScans = 4
 )
 
-// Options say how an agent runs.
+// Options are the settings of an agent.
 type Options struct {
-	Folder     string // of its journal; empty for none, as an agent without a log must keep none
-	Listen     string // address at which metrics are served; empty for none
-	JobMetrics bool   // also with those of each job
+	Folder     string // folder of the journal; empty to keep no journal (an agent without a log must not have one)
+	Listen     string // address that serves metrics; empty for no metrics
+	JobMetrics bool   // serve the metrics of each job too
 	Version    string
 	Log        *slog.Logger
-	Interval   time.Duration // Interval if 0
-	// Reap returns what dead processes hold to the jobs with those regions, by a process of that user, and
-	// waits for it. nil: nothing is returned.
+	Interval   time.Duration // 0 means Interval
+	// Reap runs ration reap as the given user, for the regions at paths, and waits for it. With
+	// nil, the agent returns no memory of dead processes.
 	Reap func(ctx context.Context, paths []string, uid int) error
 }
 
-// Agent is a running agent.
+// Agent watches one machine.
 type Agent struct {
 	opts    Options
 	scanner node.Scanner
@@ -69,27 +72,27 @@ type Agent struct {
 	reaper  *reaper
 	history *history
 	events  *eventRing
-	feed    *feed.Feed // of snapshots, with their events
+	feed    *feed.Feed // its version advances with each snapshot or event
 
-	// Used by the loop only.
+	// Only the goroutine of Run uses these.
 	log      eventLog
 	journal  *journal
-	unsaved  bool             // the journal could not be saved the last time
-	deferred <-chan time.Time // when deferred jobs are due; nil for never
+	unsaved  bool             // the last attempt to save the journal failed
+	deferred <-chan time.Time // fires when deferred jobs are due; nil if there are none
 
-	wake     chan struct{} // something has happened
-	looked   chan struct{} // closed after the first scan
-	all      atomic.Bool   // the next scan is of all jobs, and not only of those with hints
+	wake     chan struct{} // a scan is wanted
+	scanned  chan struct{} // closed after the first scan
+	all      atomic.Bool   // the next scan is of all jobs, not only of those with hints
 	snapshot atomic.Pointer[snapshot]
 
 	mu    sync.Mutex
-	stats metrics.Agent // under mu
+	stats metrics.Agent // guarded by mu
 }
 
 // New returns an agent that has not scanned yet.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{opts: opts, history: newHistory(), events: newEventRing(), feed: feed.New(),
-		wake: make(chan struct{}, 1), looked: make(chan struct{}), log: eventLog{log: opts.Log, own: job.User(), lines: map[int]*logLines{}}}
+		wake: make(chan struct{}, 1), scanned: make(chan struct{}), log: eventLog{log: opts.Log, own: job.User(), lines: map[int]*logLines{}}}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
@@ -99,7 +102,7 @@ func New(opts Options) (*Agent, error) {
 		if folder != "" {
 			a.scanner.Hint(folder)
 		}
-		a.lookSoon()
+		a.scanSoon()
 	}
 	var err error
 	if a.watcher, err = newWatcher(hint); err != nil {
@@ -124,14 +127,14 @@ func New(opts Options) (*Agent, error) {
 // Wake makes the agent scan all jobs soon.
 func (a *Agent) Wake() {
 	a.all.Store(true)
-	a.lookSoon()
+	a.scanSoon()
 }
 
-// lookSoon makes the agent scan soon.
-func (a *Agent) lookSoon() {
+// scanSoon makes the agent scan soon.
+func (a *Agent) scanSoon() {
 	select {
 	case a.wake <- struct{}{}:
-	default: // it will already
+	default: // a scan is already wanted
 	}
 }
 
@@ -144,11 +147,11 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer timer.Stop()
 	var failed error
 	first := true
-	looks := rate.NewLimiter(rate.Every(gap), maxLooks)
+	scans := rate.NewLimiter(rate.Every(gap), maxScans)
 	a.all.Store(true)
 	for {
 		began := time.Now()
-		if err := a.look(); err != nil && (failed == nil || failed.Error() != err.Error()) {
+		if err := a.scan(); err != nil && (failed == nil || failed.Error() != err.Error()) {
 			a.opts.Log.Error("the jobs could not be listed", "error", err)
 			failed = err
 		} else if err == nil {
@@ -156,7 +159,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		}
 		if first {
 			first = false
-			close(a.looked)
+			close(a.scanned)
 			if ready != nil {
 				ready()
 			}
@@ -164,7 +167,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(looks.ReserveN(began, 1).DelayFrom(time.Now()), time.Since(began))):
+		case <-time.After(max(scans.ReserveN(began, 1).DelayFrom(time.Now()), time.Since(began))):
 		}
 		select {
 		case <-ctx.Done():
@@ -186,8 +189,8 @@ func (a *Agent) close() {
 	a.journal.close()
 }
 
-// look scans the machine once.
-func (a *Agent) look() error {
+// scan scans the machine once.
+func (a *Agent) scan() error {
 	began := time.Now()
 	r, err := a.scanner.Scan(a.all.Swap(false))
 	if err != nil {
@@ -196,7 +199,7 @@ func (a *Agent) look() error {
 	if a.deferred = nil; !a.scanner.Deferred().IsZero() {
 		a.deferred = time.After(time.Until(a.scanner.Deferred()))
 	}
-	a.reaper.reap(r.Machine.Jobs) // first, as it takes longest: the rest is done meanwhile
+	a.reaper.reap(r.Machine.Jobs) // first, because it takes longest and runs in the background
 	if r.Changed {
 		a.watcher.set(a.scanner.Folders())
 		a.pids.set(r.Machine.Jobs)
@@ -204,14 +207,14 @@ func (a *Agent) look() error {
 	}
 	fresh := a.events.add(append(r.Events, a.journal.ends(r.Machine, began)...))
 	if r.Changed || len(fresh) > 0 {
-		a.feed.Advance() // now followers find both
+		a.feed.Advance() // followers now see the snapshot and the events
 	}
 	a.record(fresh)
 	a.history.add(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.stats.Looks++
-	a.stats.LookSeconds, a.stats.Looked = time.Since(began).Seconds(), began.UnixNano()
+	a.stats.Scans++
+	a.stats.ScanSeconds, a.stats.Scanned = time.Since(began).Seconds(), began.UnixNano()
 	return nil
 }
 

@@ -326,7 +326,7 @@ func TestLooksWhereThereWasASign(t *testing.T) {
 	one(2 << 20)
 	two(2 << 20)
 	a.scanner.Hint(filepath.Join(folder, "one"))
-	a.lookSoon()
+	a.scanSoon()
 	a.awaitLimit(t, "one", 2<<20)
 	if got := limitOf(a.Machine(), "two"); got != 1<<20 {
 		t.Errorf("it has looked at the other: %d", got)
@@ -352,12 +352,12 @@ func TestLooksSteadily(t *testing.T) {
 	testFolder(t)
 	a := startAgent(t, Options{})
 	const looks = 15
-	began, first := time.Now(), a.Stats().Looks
-	for a.Stats().Looks < first+looks {
-		a.lookSoon()
+	began, first := time.Now(), a.Stats().Scans
+	for a.Stats().Scans < first+looks {
+		a.scanSoon()
 	}
 	// One may have been under way, and the first may be at once.
-	if took := time.Since(began); took < (looks-2-maxLooks)*gap {
+	if took := time.Since(began); took < (looks-2-maxScans)*gap {
 		t.Errorf("%d looks within %v", looks, took)
 	}
 }

@@ -22,33 +22,33 @@ import (
 	"ration/machine"
 )
 
-// ErrNone is returned if there is no agent of root or of this user.
+// ErrNone is returned if neither root nor this user has an agent.
 var ErrNone = errors.New("there is no agent")
 
-// ErrVersion is returned if the agent does not know the request: it is of an earlier version.
+// ErrVersion is returned if the agent does not know the request, because its version is older.
 var ErrVersion = errors.New("the agent is of an earlier version (start it again)")
 
-// ErrSilent is returned if an agent does not answer in time: it is stopped, hangs, or the machine is very
-// busy.
+// ErrSilent is returned if an agent does not answer in time: it is stopped, it hangs, or the
+// machine is very busy.
 var ErrSilent = errors.New("the agent does not answer")
 
-// How long a client waits for an agent. All commands work without one.
+// These bound how long a client waits for an agent. All commands also work without an agent.
 const (
 	dialTimeout = 200 * time.Millisecond
-	// timeout bounds a whole answer, and for the first line of a stream.
+	// timeout is for a whole answer, or for the first line of a stream.
 	timeout = time.Second
-	// silence is for each further line of a stream.
+	// silence is for each later line of a stream.
 	silence   = 3 * aliveInterval
 	maxAnswer = 64 << 20
-	// Rest is how long a command that asks again and again waits after an agent did not answer.
+	// Rest is how long a command that polls the agent waits after a request without an answer.
 	Rest = 10 * time.Second
 )
 
-// rootFolder is where root's agent has its socket.
+// rootFolder holds the socket of root's agent.
 const rootFolder = "/run/ration"
 
-// Sockets returns the paths of the sockets of root's agent, which sees the whole machine, and of this
-// user's own.
+// Sockets returns the paths of two sockets: that of root's agent, which sees the whole machine, and
+// that of this user's own agent.
 func Sockets() []string {
 	own := filepath.Join(job.Folder(), job.AgentSocket)
 	if os.Getenv(job.EnvFolder) != "" || job.Folder() == rootFolder {
@@ -57,18 +57,19 @@ func Sockets() []string {
 	return []string{filepath.Join(rootFolder, job.AgentSocket), own}
 }
 
-// Client asks an agent of root or of this user. The socket's file and the listening process must belong to
-// one of the two, by the kernel's word. Where systemd made the socket, the listening process is systemd,
-// which passes it only to the agent's unit.
+// Client sends requests to an agent of root or of this user. The kernel must report one of these
+// two as the owner of the socket file and of the listening process. If systemd made the socket, the
+// listening process is systemd, which passes the socket only to the agent's unit.
 type Client struct {
 	path    string
 	http    *http.Client
-	version atomic.Pointer[string] // as of the last answer; nil before the first
+	version atomic.Pointer[string] // from the last answer; nil before the first
 
 	timeout, silence time.Duration
 }
 
-// Version returns the agent's version by its last answer; empty for agents before 0.2, which do not say.
+// Version returns the agent's version, as of its last answer. It is empty for agents before 0.2,
+// which do not send it.
 func (c *Client) Version() string {
 	if v := c.version.Load(); v != nil {
 		return *v
@@ -76,7 +77,7 @@ func (c *Client) Version() string {
 	return ""
 }
 
-// Find returns a client of the first agent that listens, or ErrNone.
+// Find returns a client of the first agent that is listening, or ErrNone.
 func Find() (*Client, error) {
 	for _, path := range Sockets() {
 		c, err := dial(path)
@@ -118,12 +119,12 @@ func dial(path string) (net.Conn, error) {
 
 func believed(uid int) bool { return uid == 0 || uid == os.Geteuid() }
 
-// Machine returns the latest snapshot, as far as this user may see it.
+// Machine returns the part of the latest snapshot that this user may see.
 func (c *Client) Machine() (m machine.Machine, err error) {
 	return m, c.get("/v1/machine", &m)
 }
 
-// History returns the last minutes.
+// History returns the history of the last minutes.
 func (c *Client) History() (h node.History, err error) {
 	return h, c.get("/v1/history", &h)
 }
@@ -137,8 +138,8 @@ func (c *Client) get(path string, out any) error {
 	})
 }
 
-// ask sends a request and calls read with the answer. An answer must be whole, and a stream have its first
-// line, within the client's timeout. For a stream read calls alive at each line.
+// ask sends a request and calls read with the answer's body. A whole answer, or the first line of a
+// stream, must arrive within the client's timeout. For a stream, read must call alive at each line.
 func (c *Client) ask(ctx context.Context, path string, stream bool, read func(body io.Reader, alive func()) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -182,8 +183,9 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 	return answer.Body, nil
 }
 
-// Events calls visit for the events that the agent keeps and, with follow, for those that happen, until the
-// context ends, visit returns an error, or the agent is silent (ErrSilent).
+// Events calls visit for each event that the agent keeps and, with follow, for each new event. It
+// returns when the context ends, when visit returns an error, or when the agent is silent
+// (ErrSilent).
 func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Event) error) error {
 	path := "/v1/events"
 	if follow {
@@ -207,7 +209,7 @@ func (c *Client) Events(ctx context.Context, follow bool, visit func(machine.Eve
 	})
 }
 
-// scanLines returns the lines of a stream, without a last one that was cut.
+// scanLines splits a stream into lines. It drops an incomplete last line.
 func scanLines(body io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxAnswer)

@@ -12,22 +12,22 @@ import (
 	"ration/machine"
 )
 
-// maxEvents is how many events are kept, of all jobs together.
+// maxEvents bounds the events that are kept, for all jobs together.
 const maxEvents = 4096
 
-// eventRing keeps the latest events, each once however often it was noticed. When there are too many, it
-// drops the earliest of the user that has most, so that a user with thousands of events hides no other's. A
-// user and all UIDs delegated to it count as one (proc.Account).
+// eventRing keeps the latest events, each only once. When it is full, it drops the oldest event of
+// the user with the most events, so that one user's thousands of events cannot push out another
+// user's. A user and the UIDs delegated to that user count as one account (proc.Account).
 type eventRing struct {
 	mu     sync.Mutex
-	events []numberedEvent // the earliest first
-	next   uint64          // number of the event that comes next
-	byUser map[int]int     // how many of events each account has
+	events []numberedEvent // oldest first
+	next   uint64          // number of the next event
+	byUser map[int]int     // number of kept events by account
 	known  map[machine.EventID]bool
 }
 
 type numberedEvent struct {
-	number  uint64 // in the order in which they were added
+	number  uint64 // counts up as events are added
 	account int
 	event   machine.Event
 }
@@ -36,7 +36,7 @@ func newEventRing() *eventRing {
 	return &eventRing{byUser: map[int]int{}, known: map[machine.EventID]bool{}}
 }
 
-// add adds events, and returns those that are new.
+// add adds events, and returns those that it did not know.
 func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,12 +56,12 @@ func (r *eventRing) add(happened []machine.Event) (fresh []machine.Event) {
 	return fresh
 }
 
-// drop drops so many events. The lock is held.
+// drop drops that many events. The caller holds r.mu.
 func (r *eventRing) drop(over int) {
 	if over <= 0 {
 		return
 	}
-	drop := map[int]int{} // by account
+	drop := map[int]int{} // number of events to drop, by account
 	for range over {
 		account := mostOf(r.byUser)
 		drop[account]++
@@ -79,7 +79,7 @@ func (r *eventRing) drop(over int) {
 	})
 }
 
-// since returns the events from a number on, and the number of the next one.
+// since returns the events with this number and higher, and the number of the next event.
 func (r *eventRing) since(number uint64) (events []machine.Event, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,10 +90,11 @@ func (r *eventRing) since(number uint64) (events []machine.Event, next uint64) {
 	return events, r.next
 }
 
-// accountOf is replaced by tests.
+// accountOf is a variable for tests.
 var accountOf = proc.Account
 
-// mostOf returns the account that has most; of several the one with the highest number.
+// mostOf returns the account with the most events. If several have the same number, it returns the
+// highest UID.
 func mostOf(byUser map[int]int) (uid int) {
 	most := 0
 	for u, n := range byUser {
@@ -104,8 +105,8 @@ func mostOf(byUser map[int]int) (uid int) {
 	return uid
 }
 
-// maxLines bounds how many lines the log gets in logSpan for one user's jobs: a user can have any number of
-// jobs start and end, and processes die.
+// maxLines bounds the lines that one user's jobs get in the log per logSpan: a user can start and
+// end any number of jobs and processes.
 const (
 	logSpan  = time.Minute
 	maxLines = 120
@@ -114,19 +115,19 @@ const (
 // eventLog writes events to a log.
 type eventLog struct {
 	log   *slog.Logger
-	own   int               // the user of this process, which has no bound
+	own   int               // the agent's own user, which has no such bound
 	lines map[int]*logLines // by account
 }
 
-// logLines is what the log has of one account.
+// logLines counts the log lines of one account.
 type logLines struct {
 	owner   string
 	since   time.Time
 	written int
-	left    int // how many were not written
+	left    int // events that were not logged
 }
 
-// begin is called before the events of a scan.
+// begin must be called before the events of each scan.
 func (l *eventLog) begin(now time.Time) {
 	for uid, u := range l.lines {
 		if now.Sub(u.since) >= logSpan {
@@ -136,14 +137,14 @@ func (l *eventLog) begin(now time.Time) {
 	}
 }
 
-// end is called after the last event.
+// end must be called after the last event.
 func (l *eventLog) end() {
 	for _, u := range l.lines {
 		l.writeLeft(u)
 	}
 }
 
-// writeLeft says how many events of an account were not written.
+// writeLeft logs how many events of an account were left out.
 func (l *eventLog) writeLeft(u *logLines) {
 	if u.left > 0 {
 		l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
@@ -151,9 +152,9 @@ func (l *eventLog) writeLeft(u *logLines) {
 	}
 }
 
-// write writes an event, unless its account has used up its lines.
+// write logs an event, unless its account has used up its lines.
 func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
-	if e.Kind == machine.RequestRefused { // a program that tries again and again must not fill the log
+	if e.Kind == machine.RequestRefused { // a program that retries forever must not fill the log
 		return false
 	}
 	if e.UID != l.own {
@@ -172,8 +173,8 @@ func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 	return true
 }
 
-// record logs and counts the events that no earlier agent has, and enters them into the journal. Each line of
-// the log is saved there before the next one is written.
+// record logs and counts the events that no earlier agent has logged, and enters them into the
+// journal. It saves the journal after each line of the log, before it writes the next line.
 func (a *Agent) record(happened []machine.Event) {
 	now := time.Now()
 	a.log.begin(now)
@@ -201,7 +202,8 @@ func (a *Agent) record(happened []machine.Event) {
 	a.saveJournal()
 }
 
-// count counts events, and returns the entries with the numbers of refusals.
+// count updates the counters of events. It returns journal entries with the number of refusals of
+// each job.
 func (a *Agent) count(fresh []machine.Event, jobs map[machine.JobID]*machine.Job) (entries []entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -222,7 +224,7 @@ func (a *Agent) count(fresh []machine.Event, jobs map[machine.JobID]*machine.Job
 	return entries
 }
 
-// saveJournal saves the journal. If it cannot, it says so once.
+// saveJournal saves the journal. It warns once if that starts to fail.
 func (a *Agent) saveJournal() {
 	err := a.journal.save(a.Machine())
 	if err != nil && !a.unsaved {

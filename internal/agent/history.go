@@ -8,8 +8,8 @@ import (
 	"ration/machine"
 )
 
-// The history has 15 minutes, a value every five seconds, of at most maxHistory devices of jobs. That is 180
-// values of four kinds for each, 3 MiB at most.
+// The history covers 15 minutes in steps of five seconds, for at most maxHistory pairs of a job and
+// a device. Each has 180 values of four kinds; all together they need at most 3 MiB.
 const (
 	historyInterval = 5 * time.Second
 	historyLength   = 180
@@ -21,11 +21,11 @@ type historyKey struct {
 	device int
 }
 
-// jobSeries is the values of one device of a job.
+// jobSeries holds the values of a job on one device.
 type jobSeries struct {
-	of      node.JobHistory // without values
-	account int             // by which it counts
-	first   int             // number of the first value
+	of      node.JobHistory // all but the values
+	account int             // account that this series counts for
+	first   int             // index of the first value, counted from the agent's start
 	values  [][4]uint64     // used, refused, died, compute
 }
 
@@ -39,7 +39,7 @@ type deviceSeries struct {
 	values []deviceValue
 }
 
-// history keeps the values of the last minutes.
+// history keeps the values of the last minutes. Values are numbered from the agent's start.
 type history struct {
 	mu      sync.Mutex
 	last    time.Time
@@ -53,7 +53,7 @@ func newHistory() *history {
 	return &history{jobs: map[historyKey]*jobSeries{}, devices: map[int]*deviceSeries{}}
 }
 
-// add adds the values of a time, if the last ones are old enough.
+// add adds the current values if historyInterval has passed since the last time.
 func (h *history) add(m *machine.Machine, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +71,7 @@ func (h *history) add(m *machine.Machine, now time.Time) {
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		s := h.devices[g.Device]
-		if s == nil || s.first+len(s.values) != number { // after a gap it begins anew
+		if s == nil || s.first+len(s.values) != number { // start a new series after a gap
 			s = &deviceSeries{first: number}
 			h.devices[g.Device] = s
 		}
@@ -93,7 +93,7 @@ func (h *history) addJob(j *machine.Job, number int) {
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		if d.Used == 0 && d.Peak == 0 && d.Refused == 0 {
-			continue // it has a limit, and the device may not exist
+			continue // the limit may be for a device that does not exist
 		}
 		key := historyKey{j.ID(), d.Device}
 		s := h.jobs[key]
@@ -112,8 +112,8 @@ func (h *history) addJob(j *machine.Job, number int) {
 	}
 }
 
-// makeRoom drops the newest series of the account that has most, if account has fewer, and reports whether
-// it did: no user's jobs take all the room.
+// makeRoom drops the newest series of the account with the most series, if the given account has
+// fewer, and reports whether it dropped one. So no user can use up the whole history.
 func (h *history) makeRoom(account int) bool {
 	byUser := map[int]int{}
 	for _, s := range h.jobs {
@@ -133,7 +133,7 @@ func (h *history) makeRoom(account int) bool {
 	return true
 }
 
-// forget drops values that are older than the times.
+// forget drops values that are older than the oldest time.
 func (h *history) forget() {
 	for key, s := range h.jobs {
 		if over := h.first - s.first; over >= len(s.values) {
@@ -151,7 +151,7 @@ func (h *history) forget() {
 	}
 }
 
-// read returns the history, with the jobs of users for which visible returns true.
+// read returns the history of all devices, and of the jobs whose UID visible accepts.
 func (h *history) read(visible func(uid int) bool) node.History {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -19,46 +19,47 @@ import (
 	"ration/machine"
 )
 
-// journal is the list of events that the agents of this folder have logged and counted. The next agent,
-// which reads the same events from the regions, logs only those that are not in it (PROTOCOL.md).
+// journal lists the events that agents of this folder have logged and counted. The next agent reads
+// the same events from the regions, and logs only those that are not in the journal (PROTOCOL.md).
 //
-// Every event in the journal file has been logged. An agent logs an event first and enters it then, one
-// line of the log at a time: if it is killed in between, the next agent logs that one line again, and none
-// is lost. No clock decides anything: an event is known by its identity, not by its time, as an earlier
-// event can be seen after a later one.
+// Every event in the journal file has been logged. An agent writes one line to the log, then enters
+// the event into the file, and only then writes the next line. If it is killed in between, the next
+// agent logs that one line again, and no event is lost. Events are compared by identity, not by
+// time, because an older event can become visible after a newer one. So no clock matters.
 //
-// The file is beside the socket, a line of JSON for each entry. A line is whole or does not count. New lines
-// are appended, and now and then the file is written anew beside the old one and renamed. Only the agent that
-// has the lock of the folder writes it. If it cannot be written, all that it lacks is written as soon as
-// that is possible. It is no part of any job: without it, as after a boot, all known events are logged
-// once.
+// The file is beside the socket and has one line of JSON for each entry. An incomplete line does
+// not count. New lines are appended; from time to time the whole file is written again beside the
+// old one and renamed. Only the agent that holds the folder's lock writes it. Entries that could
+// not be written are kept in memory, and written with the next save that succeeds. No job depends
+// on the file. Without it, for example after a boot, all events in the regions are logged once
+// more.
 //
-// Only the agent's loop uses it.
+// Only the agent's loop uses a journal.
 type journal struct {
-	path    string   // empty: nothing is kept
-	file    *os.File // nil if it could not be opened: the next save makes another
-	torn    bool     // it may end with half a line
+	path    string   // empty if nothing is saved
+	file    *os.File // nil if it could not be opened; the next save makes a new file
+	torn    bool     // the file may end with an incomplete line
 	entries []entry
-	saved   int            // how many of them are in the file
-	known   map[uint64]int // index of the latest entry by key
-	size    int            // of the entries as text
-	most    int            // the size at which it is trimmed
+	saved   int            // number of entries that are in the file
+	known   map[uint64]int // index in entries of the latest entry with a key
+	size    int            // bytes of the entries as text
+	most    int            // size at which the journal is trimmed
 
-	// orphans are jobs that ran when an earlier agent logged their start, whose end is not in the journal,
-	// and that this agent has not seen yet.
+	// orphans are jobs that ran when an earlier agent logged their start. The journal does not have
+	// their end, and this agent has not seen them yet.
 	orphans []machine.Job
 }
 
-// entry says that an event was logged, or how many refusals of a job were counted.
+// entry records that an event was logged, or how many refusals of a job were counted.
 type entry struct {
 	Key     uint64      `json:"key"`
 	UID     int         `json:"uid"`
-	Ran     *journalJob `json:"ran,omitempty"`     // of a start: the job, if it had not ended then
-	Counted uint64      `json:"counted,omitempty"` // of refusals
-	Seen    uint64      `json:"seen,omitempty"`    // how many of these were seen one by one
+	Ran     *journalJob `json:"ran,omitempty"`     // for a start: the job, unless it had ended by then
+	Counted uint64      `json:"counted,omitempty"` // number of refusals
+	Seen    uint64      `json:"seen,omitempty"`    // how many of these refusals were seen as events
 }
 
-// journalJob is what an agent needs to log a job's end.
+// journalJob is the part of a job that the next agent needs to log the job's end.
 type journalJob struct {
 	Name    string    `json:"name,omitempty"`
 	Path    string    `json:"path"`
@@ -67,20 +68,20 @@ type journalJob struct {
 }
 
 const (
-	// maxEntriesOfUser bounds the entries of one user's jobs. It is more than the regions can show at a
-	// time, which are 2064 jobs and 2048 refusals and deaths.
+	// maxEntriesOfUser bounds the entries for one user's jobs. It is more than the regions of a
+	// user can show at a time: 2064 jobs, and 2048 refusals and deaths.
 	maxEntriesOfUser = 8192
-	// maxJournal bounds how much of the file is read, if something else has filled it.
+	// maxJournal bounds how much of the file is read, in case another program has filled it.
 	maxJournal = 64 << 20
 )
 
-// minJournal is the size up to which the file is not trimmed. Tests set it.
+// minJournal is the size up to which the file is not trimmed. Tests change it.
 var minJournal = 256 << 10
 
-// atStep is called before each step that a kill can come before. Tests set it.
+// atStep is called before each step. Tests use it to kill the agent there.
 var atStep = func(step string) {}
 
-// openJournal reads the journal of a folder. If it cannot be read, it is empty.
+// openJournal reads the journal of a folder. On an error it returns an empty journal.
 func openJournal(folder string) (*journal, error) {
 	l := &journal{known: map[uint64]int{}, most: minJournal}
 	if folder == "" {
@@ -117,7 +118,7 @@ func openJournal(folder string) (*journal, error) {
 	return l, nil
 }
 
-// put adds an entry, which the next save writes.
+// put adds an entry. The next save writes it.
 func (l *journal) put(e entry) {
 	if l.path == "" {
 		return
@@ -128,11 +129,11 @@ func (l *journal) put(e entry) {
 }
 
 func (e *entry) text() []byte {
-	text, _ := json.Marshal(e) // numbers and strings
+	text, _ := json.Marshal(e) // cannot fail: an entry has only numbers and strings
 	return append(text, '\n')
 }
 
-// running returns the keys of starts of jobs whose end was not logged.
+// running returns the keys of the starts of jobs whose end was not logged.
 func (l *journal) running() map[uint64]bool {
 	out := map[uint64]bool{}
 	for key, i := range l.known {
@@ -146,8 +147,8 @@ func (l *journal) running() map[uint64]bool {
 	return out
 }
 
-// ends returns the ends of orphans that do not run any more. Nothing else shows their end, if no launcher
-// saw it. A job that is missing from a scan which is not complete may still run.
+// ends returns an event for each orphan that does not run any more. No region shows that end,
+// unless a launcher saw it. A job that is missing from an incomplete scan may still run.
 func (l *journal) ends(m *machine.Machine, now time.Time) (out []machine.Event) {
 	if len(l.orphans) == 0 {
 		return nil
@@ -184,7 +185,7 @@ func (l *journal) unlogged(events []machine.Event) (out []machine.Event) {
 	return out
 }
 
-// entryOf returns the entry of an event. j is its job, or nil if that is gone.
+// entryOf returns the entry of an event. j is its job, or nil if the job was removed.
 func entryOf(e *machine.Event, j *machine.Job) entry {
 	out := entry{Key: eventKey(e), UID: e.UID}
 	if e.Kind == machine.JobStarted && j != nil && j.State != machine.Ended {
@@ -193,9 +194,9 @@ func entryOf(e *machine.Event, j *machine.Job) entry {
 	return out
 }
 
-// count returns how many more refusals of a job there are than the journal has, and the entry with their
-// number. seen is how many were seen now, one by one. The region's own number can be less than all that
-// were seen, or more: the greater one is true.
+// count returns how many refusals of a job the journal has not counted yet, and an entry with the
+// new number. seen is how many refusals this scan saw as events. The region's own counter can be
+// lower or higher than the number of events seen; the higher number is right.
 func (l *journal) count(j *machine.Job, seen uint64) (n uint64, e entry) {
 	e = entry{Key: jobKey("refusals", j.ID()), UID: j.UID}
 	if i, is := l.known[e.Key]; is {
@@ -207,7 +208,7 @@ func (l *journal) count(j *machine.Job, seen uint64) (n uint64, e entry) {
 	return e.Counted - before, e
 }
 
-// save writes new entries to the file. m is the machine of the latest scan.
+// save writes new entries to the file. m is the machine as of the latest scan.
 func (l *journal) save(m *machine.Machine) (err error) {
 	if l.path == "" || l.saved == len(l.entries) {
 		return nil
@@ -217,7 +218,7 @@ func (l *journal) save(m *machine.Machine) (err error) {
 	case l.size > l.most:
 		l.trim(m)
 		err = l.rewrite()
-	case l.file == nil || unix.Fstat(int(l.file.Fd()), &st) != nil || st.Nlink == 0: // it was removed
+	case l.file == nil || unix.Fstat(int(l.file.Fd()), &st) != nil || st.Nlink == 0: // the file was removed
 		err = l.rewrite()
 	default:
 		err = l.append()
@@ -232,7 +233,7 @@ func (l *journal) save(m *machine.Machine) (err error) {
 func (l *journal) append() error {
 	var text []byte
 	if l.torn {
-		text = append(text, '\n') // half a line stays one
+		text = append(text, '\n') // end the incomplete line
 	}
 	for i := range l.entries[l.saved:] {
 		text = append(text, l.entries[l.saved+i].text()...)
@@ -247,7 +248,7 @@ func (l *journal) append() error {
 	return nil
 }
 
-// rewrite writes the whole file anew, and renames it into place.
+// rewrite writes a new file and renames it over the old one.
 func (l *journal) rewrite() (err error) {
 	beside := l.path + job.AgentJournalNew
 	_ = os.Remove(beside)
@@ -273,8 +274,8 @@ func (l *journal) rewrite() (err error) {
 	return nil
 }
 
-// trim drops the oldest entries of each user, but for those that the next agent needs: of jobs that run,
-// and of events that the regions still show.
+// trim drops the oldest entries of each user. It keeps entries that the next agent needs: those of
+// running jobs, and those of events that the regions still show.
 func (l *journal) trim(m *machine.Machine) {
 	keep := l.running()
 	events := machine.Events(&machine.Machine{}, m, time.Time{})
@@ -284,17 +285,17 @@ func (l *journal) trim(m *machine.Machine) {
 	for i := range m.Jobs {
 		keep[jobKey("refusals", m.Jobs[i].ID())] = true
 	}
-	room := map[int]int{} // how many are kept of each account
+	room := map[int]int{} // number of entries to keep, by account
 	for key := range keep {
 		if i, is := l.known[key]; is {
 			room[accountOf(l.entries[i].UID)]++
 		}
 	}
 	var kept []entry
-	for i := len(l.entries) - 1; i >= 0; i-- { // the latest first
+	for i := len(l.entries) - 1; i >= 0; i-- { // latest first
 		e := l.entries[i]
 		if l.known[e.Key] != i {
-			continue // there is a later entry
+			continue // superseded by a later entry
 		}
 		if !keep[e.Key] {
 			account := accountOf(e.UID)
@@ -319,7 +320,7 @@ func (l *journal) close() {
 	}
 }
 
-// eventKey identifies an event in eight bytes, the same in all agents.
+// eventKey returns a hash that identifies an event. It is the same in all agents.
 func eventKey(e *machine.Event) uint64 {
 	id := e.ID()
 	return jobKey(id.Kind, id.Job, id.Time.UnixNano(), int64(id.Slot), int64(id.PID))

@@ -80,7 +80,7 @@ func TestToldNowhere(t *testing.T) {
 	}
 	defer a.close()
 	a.all.Store(true)
-	if err := a.look(); err != nil {
+	if err := a.scan(); err != nil {
 		t.Fatal(err)
 	}
 	a.await(t, machine.JobStarted, 1)

@@ -5,14 +5,14 @@ import (
 	"os"
 )
 
-// Notify tells systemd how it is with this service, where systemd has started it and wants to
-// know (sd_notify(3)).
+// Notify tells systemd the state of this service, if systemd started it and asked for that
+// (sd_notify(3)).
 func Notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return
 	}
-	// A name that begins with @ is in the abstract namespace, for systemd and for Go.
+	// systemd and Go both take a name that begins with @ as one in the abstract namespace.
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return

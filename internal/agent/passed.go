@@ -16,10 +16,11 @@ import (
 // firstPassed is the first descriptor that systemd passes.
 const firstPassed = 3
 
-// passedSocket returns the listening socket that systemd has passed to this process (sd_listen_fds(3)), or
-// nil if there is none. It must be the one at path: clients use no other. systemd made the file and keeps
-// the socket open: closing the listener does not remove the file, and clients that connect afterwards wait
-// for the next agent. It removes the variables, so that child processes do not see them.
+// passedSocket returns the listening socket that systemd has passed to this process
+// (sd_listen_fds(3)), or nil if systemd passed none. It must be the socket at path, because clients
+// use no other. systemd made the file and keeps the socket open: closing the listener does not
+// remove the file, and clients that connect later wait for the next agent. passedSocket removes
+// systemd's environment variables, so that child processes do not see them.
 func passedSocket(path string) (*net.UnixListener, error) {
 	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
@@ -28,7 +29,7 @@ func passedSocket(path string) (*net.UnixListener, error) {
 		}
 	}
 	if pid != strconv.Itoa(os.Getpid()) || count == "0" {
-		return nil, nil // for another process, from which this one has inherited the variables
+		return nil, nil // inherited variables: they were meant for another process
 	}
 	if count != "1" {
 		return nil, fmt.Errorf("taking the socket from systemd: LISTEN_FDS=%q: the agent takes one socket (ration-agent.socket has one ListenStream)", count)
@@ -44,7 +45,7 @@ func passedSocket(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// listenerOf returns a listener with a copy of a descriptor, which it closes.
+// listenerOf returns a listener on a copy of fd. It closes fd.
 func listenerOf(fd int, path string) (*net.UnixListener, error) {
 	file := os.NewFile(uintptr(fd), path)
 	defer file.Close()
@@ -55,8 +56,8 @@ func listenerOf(fd int, path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// ListenAt returns the agent's socket of a folder from a descriptor that the parent process has passed. The
-// parent removes the file.
+// ListenAt returns the agent's socket from a descriptor that the parent process has passed. The
+// parent removes the file later.
 func ListenAt(fd int, folder string) (net.Listener, error) {
 	path := filepath.Join(folder, job.AgentSocket)
 	unix.CloseOnExec(fd)
@@ -70,7 +71,7 @@ func ListenAt(fd int, folder string) (net.Listener, error) {
 	return newListener(l), nil
 }
 
-// checkPassed returns what is wrong with a socket that should listen at path.
+// checkPassed returns an error if fd is not a socket that listens at path.
 func checkPassed(fd int, path string) error {
 	for _, option := range []struct {
 		name, want int
@@ -108,6 +109,6 @@ func isListening(path string) bool {
 	if err == nil {
 		_ = c.Close()
 	}
-	// EAGAIN: a process listens, and its queue is full.
+	// EAGAIN means that a process listens and that its queue is full.
 	return err == nil || errors.Is(err, unix.EAGAIN)
 }

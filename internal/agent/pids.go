@@ -11,26 +11,26 @@ import (
 	"ration/machine"
 )
 
-// maxPIDs bounds how many processes are watched, and so does a quarter of this process's file limit. The end
-// of other processes is noticed by the next scan.
+// maxPIDs bounds how many processes are watched; a quarter of this process's file limit is a second
+// bound. For a process beyond them, the next scan notices the end.
 const maxPIDs = 8192
 
 // pidWatch reports the ends of processes of jobs.
 type pidWatch struct {
 	hint  func(folder string)
 	epoll int
-	stop  int // an eventfd that ends run
-	most  int // processes
+	stop  int // an eventfd that makes run return
+	most  int // most processes to watch
 
 	mu     sync.Mutex
 	closed bool
 	open   map[int]*ending // by PID
 }
 
-// ending is a process that is watched.
+// ending is a watched process.
 type ending struct {
 	fd     int
-	folder string // of its job
+	folder string // folder of its job
 }
 
 func newPIDWatch(hint func(string)) (*pidWatch, error) {
@@ -51,7 +51,7 @@ func newPIDWatch(hint func(string)) (*pidWatch, error) {
 	return &pidWatch{most: int(min(maxPIDs, files.Cur/4)), hint: hint, epoll: epoll, stop: stop, open: map[int]*ending{}}, nil
 }
 
-// set sets the jobs whose verified processes are watched.
+// set sets the jobs to watch. Only processes whose PID is verified are watched.
 func (w *pidWatch) set(jobs []machine.Job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,9 +62,9 @@ func (w *pidWatch) set(jobs []machine.Job) {
 	for i := range jobs {
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
-			pid := cmp.Or(p.HostPID, p.PID) // in a container the host PID is not known, and neighbours see the process's own
+			pid := cmp.Or(p.HostPID, p.PID) // the host PID is unknown in a container, where other processes see the process by its PID
 			if w.open[pid] != nil {
-				wanted[pid] = true // also without a lock: it may not have ended yet
+				wanted[pid] = true // even if its lock is free: it may still be ending
 				continue
 			}
 			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= w.most {
@@ -76,7 +76,7 @@ func (w *pidWatch) set(jobs []machine.Job) {
 	}
 	for pid, e := range w.open {
 		if !wanted[pid] {
-			_ = unix.Close(e.fd) // and with it its place in epoll
+			_ = unix.Close(e.fd) // this also removes it from epoll
 			delete(w.open, pid)
 		}
 	}
@@ -85,7 +85,7 @@ func (w *pidWatch) set(jobs []machine.Job) {
 func (w *pidWatch) add(pid int, folder string) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // it has ended, which the next scan notices; or the kernel is older than 5.3
+		return // it has ended, and the next scan notices that; or the kernel is older than 5.3
 	}
 	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pid)}); err != nil {
 		_ = unix.Close(fd)
@@ -94,7 +94,7 @@ func (w *pidWatch) add(pid int, folder string) {
 	w.open[pid] = &ending{fd, folder}
 }
 
-// run calls hint with the folder of each job that loses a process, until close.
+// run calls hint with the folder of each job that loses a process. close ends it.
 func (w *pidWatch) run() {
 	events := make([]unix.EpollEvent, 64)
 	for {

@@ -14,22 +14,24 @@ import (
 )
 
 const (
-	reapTimeout = 5 * time.Second // after which ration reap is killed
+	reapTimeout = 5 * time.Second // a ration reap that runs longer is killed
 	maxReaping  = privsep.MaxReaping
 	maxReapJobs = privsep.MaxPaths
-	// After a ration reap, its user gets no other for reapRest times as long as it took, which is about
-	// 10 ms, and for maxReapRest at most, unless it had to be killed. After a quiet moment a user may use
-	// reapAhead of that at once: processes are often killed one after the other.
+	// After a ration reap, its user must wait reapRest times as long as it took, which is about 10
+	// ms, before the next one starts, but at most maxReapRest. (After one that was killed, the wait
+	// has no maximum.) After a quiet time, reapAhead of this wait is forgiven, because processes
+	// are often killed one after the other.
 	reapRest    = 10
 	maxReapRest = time.Second / 2
 	reapAhead   = 2 * time.Second
-	// If dead processes are left, the job is tried again after firstRetry, and then after twice as long each
-	// time.
+	// If dead processes remain, the job is retried after firstRetry. The time doubles with each
+	// retry, up to lastRetry.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// reaper has what dead processes hold returned to their jobs. A process that maps a region follows what the
-// region says, so the region's own user runs it, and could start it as well.
+// reaper returns the memory of dead processes to their jobs. It never maps a region itself: a
+// region can mislead a process that maps it. So it runs ration reap as the region's own user, which
+// that user could do too.
 type reaper struct {
 	do   func(ctx context.Context, paths []string, uid int) error
 	hint func(folder string)
@@ -40,18 +42,18 @@ type reaper struct {
 	wait   sync.WaitGroup
 
 	mu    sync.Mutex
-	busy  map[int]bool      // by account: ration reap runs
-	due   map[int]time.Time // by account: no other before
-	tried map[string]retry  // by path, of jobs with dead processes at the last scan
+	busy  map[int]bool      // accounts with a ration reap in progress
+	due   map[int]time.Time // by account: when the next ration reap may start
+	tried map[string]retry  // by path: jobs that had dead processes at the last scan
 	ended map[string]bool   // by folder of such jobs: a process has ended since the last try began
 
-	again   *time.Timer // for jobs that have to wait
+	again   *time.Timer // wakes the agent for jobs that have to wait
 	againAt time.Time
 }
 
-// retry says when a job may be tried again.
+// retry is when to retry a job.
 type retry struct {
-	dead string // which processes were dead
+	dead string // the dead processes of the last try
 	due  time.Time
 	wait time.Duration
 }
@@ -61,7 +63,7 @@ func newReaper(do func(context.Context, []string, int) error, hint func(string),
 	return &reaper{do: do, hint: hint, log: log, ctx: ctx, cancel: cancel, busy: map[int]bool{}, due: map[int]time.Time{}, tried: map[string]retry{}, ended: map[string]bool{}}
 }
 
-// reap starts ration reap for jobs with dead processes, and does not wait for it.
+// reap starts ration reap for jobs with dead processes. It does not wait for it.
 func (r *reaper) reap(jobs []machine.Job) {
 	if r.do == nil {
 		return
@@ -73,7 +75,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 	for i := range jobs {
 		j := &jobs[i]
 		if j.Name == "" || j.UID < 0 || j.Error != "" {
-			continue // a job without a name is elsewhere, such as in a container
+			continue // a job without a name is elsewhere, for example in a container
 		}
 		t := r.tried[j.Path]
 		switch which := deadOf(j); which {
@@ -100,7 +102,7 @@ func (r *reaper) reap(jobs []machine.Job) {
 			r.wakeIn(wait)
 		} else if !r.busy[account] && len(r.busy) < maxReaping {
 			r.begin(paths, uid)
-		} // otherwise when one of those has ended
+		} // otherwise it starts after a running one has ended
 	}
 	for account, due := range r.due {
 		if now.Sub(due) > reapAhead {
@@ -109,17 +111,18 @@ func (r *reaper) reap(jobs []machine.Job) {
 	}
 }
 
-// hasEnded says that a process of the job in a folder has ended. A process that is dead by its locks may still
-// be ending, while the driver frees its memory: a try before that has returned nothing.
+// hasEnded records that a process of the job in a folder has ended. A process whose lock is free
+// may still be ending, while the driver frees its memory. ration reap returns nothing before it has
+// ended, so the job must be tried again now.
 func (r *reaper) hasEnded(folder string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.do != nil { // otherwise nothing removes it
+	if r.do != nil { // with no do, nothing would remove the entry
 		r.ended[folder] = true
 	}
 }
 
-// wakeIn makes the agent scan after a while. The lock is held.
+// wakeIn makes the agent scan after a while. The caller holds r.mu.
 func (r *reaper) wakeIn(wait time.Duration) {
 	at := time.Now().Add(wait)
 	if r.again != nil {
@@ -131,7 +134,7 @@ func (r *reaper) wakeIn(wait time.Duration) {
 	r.again, r.againAt = time.AfterFunc(wait, func() { r.hint("") }), at
 }
 
-// deadOf identifies the dead processes of a job; "" for none.
+// deadOf returns a text that identifies the dead processes of a job; "" for none.
 func deadOf(j *machine.Job) string {
 	var out strings.Builder
 	for i := range j.Processes {
@@ -142,7 +145,7 @@ func deadOf(j *machine.Job) string {
 	return out.String()
 }
 
-// begin starts ration reap for jobs of one user. The lock is held.
+// begin starts ration reap for jobs of one user. The caller holds r.mu.
 func (r *reaper) begin(paths []string, uid int) {
 	account := accountOf(uid)
 	r.busy[account] = true
@@ -159,7 +162,7 @@ func (r *reaper) begin(paths []string, uid int) {
 		delete(r.busy, account)
 		r.due[account] = reapDueAfter(r.due[account], now, now.Sub(began))
 		news := false
-		for _, path := range paths { // for the case that dead processes are left
+		for _, path := range paths { // in case dead processes remain
 			t := r.tried[path]
 			news = news || t.wait == 0
 			t.wait = min(max(2*t.wait, firstRetry), lastRetry)
@@ -176,9 +179,9 @@ func (r *reaper) begin(paths []string, uid int) {
 	})
 }
 
-// reapDueAfter returns when a user may have another ration reap, after one that was due at a time and took so
-// long. One that had to be killed was stopped by its user, or its region did not answer: as it took a place
-// from others all that time, its rest has no upper bound.
+// reapDueAfter returns when a user may have the next ration reap, given when the last one was due
+// and how long it took. If it had to be killed, the user stopped it or the region did not respond.
+// It blocked other users' requests all that time, so the wait has no maximum.
 func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
 	rest := reapRest * took
 	if took < reapTimeout {
@@ -190,7 +193,7 @@ func reapDueAfter(due, now time.Time, took time.Duration) time.Time {
 	return due.Add(rest)
 }
 
-// close kills those that run: half done is as good as not started.
+// close kills each ration reap that runs. It may be killed at any point without harm.
 func (r *reaper) close() {
 	r.cancel()
 	r.wait.Wait()

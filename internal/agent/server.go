@@ -31,37 +31,38 @@ const (
 	maxConns       = 128
 	maxConnsOfUser = 16
 	maxHeader      = 16 << 10
-	maxPublic      = 64 // connections to the port at once
-	// maxPublicStreams is how many of these may be pages that stay: the rest is for Prometheus.
+	maxPublic      = 64 // simultaneous connections to the TCP port
+	// maxPublicStreams is how many of them may be streams of a page. The rest stay free for
+	// Prometheus.
 	maxPublicStreams = 24
 )
 
 // peer is the user at the other end of a connection.
 type peer struct {
 	uid  int
-	all  bool            // may see everything
+	all  bool            // may see all users' jobs
 	user *connlimit.User // nil in tests
 }
 
 type peerKey struct{}
 
-// Claim is the right to be the agent of a folder of jobs.
+// Claim makes this process the only agent of a folder.
 type Claim struct {
 	Socket *net.UnixListener
-	Lock   *os.File // has the lock, until all processes that have the file open have closed it
+	Lock   *os.File // holds the lock until every process that has this file open has closed it
 }
 
 // Listener returns a listener at the claim's socket.
 func (c *Claim) Listener() net.Listener { return newListener(c.Socket) }
 
-// Release closes the socket, and removes it if it is new.
+// Release closes the socket, and removes its file unless systemd made it.
 func (c *Claim) Release() { _, _ = c.Socket.Close(), c.Lock.Close() }
 
-// ClaimFolder claims a folder of jobs, with the agent's socket in it: the one that systemd has passed,
-// or a new one. Until the claim is released, no other agent serves that folder.
+// ClaimFolder claims a folder of jobs. It uses the agent's socket that systemd has passed, or makes
+// a new one. Until the claim is released, no other agent can serve that folder.
 func ClaimFolder(folder string) (c *Claim, err error) {
 	path := filepath.Join(folder, job.AgentSocket)
-	passed, err := passedSocket(path) // first, as it removes the variables
+	passed, err := passedSocket(path) // first, because it also removes systemd's variables
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +97,10 @@ func newListener(socket net.Listener) net.Listener {
 	return connlimit.Listen(socket, connlimit.New(maxConnsOfUser, maxConns))
 }
 
-// makeSocket makes a socket at path, and replaces one that a killed agent left. The caller has the lock.
+// makeSocket makes a socket at path, and replaces the socket of a killed agent. The caller holds
+// the lock.
 func makeSocket(path string) (*net.UnixListener, error) {
-	if isListening(path) { // systemd, for an agent that it will start: that one would get no clients
+	if isListening(path) { // systemd listens for an agent that it will start: a new socket would take that agent's clients
 		return nil, fmt.Errorf("making the agent's socket: %s: %w, or systemd listens for one (systemctl start ration-agent)", path, ErrRunning)
 	}
 	_ = os.Remove(path)
@@ -106,7 +108,7 @@ func makeSocket(path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the agent's socket: %w", err)
 	}
-	// Every user may ask. The answer depends on the user.
+	// Every user may connect. The answer depends on the user.
 	mode := os.FileMode(0o600)
 	if os.Geteuid() == 0 {
 		mode = 0o666
@@ -118,8 +120,9 @@ func makeSocket(path string) (*net.UnixListener, error) {
 	return socket, nil
 }
 
-// Serve answers on the socket and, if the options say so, to Prometheus, until the context ends. Requests
-// before the first scan wait for it: systemd starts an agent because of a request.
+// Serve answers requests on the socket and, if the options say so, serves metrics, until the
+// context ends. Requests wait for the first scan, because systemd may have started the agent for
+// this request.
 func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machine", func(w http.ResponseWriter, r *http.Request) {
@@ -137,11 +140,11 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = p.answer(w, func(out io.Writer) error { // the client may be gone
+		_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected
 			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
 		})
 	})
-	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterLook(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
+	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterFirstScan(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			client := c.(*connlimit.Conn)
@@ -149,7 +152,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}}
 	failed := make(chan error, 2)
 	servers := []*http.Server{api}
-	accepted := make(chan struct{}) // closed when the socket's server has stopped accepting connections
+	accepted := make(chan struct{}) // closed when the server of the socket has stopped accepting connections
 	go func() {
 		err := api.Serve(socket)
 		close(accepted)
@@ -176,8 +179,8 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		}
 	case <-ctx.Done():
 	}
-	// A server knows all its connections only after it has stopped accepting them: Shutdown would drop one that
-	// was just accepted without an answer.
+	// A server knows all its connections only after it has stopped accepting: Shutdown could close
+	// a connection that was accepted at that moment, without an answer.
 	_ = socket.Close()
 	<-accepted
 	end, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -190,11 +193,11 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	return nil
 }
 
-// portAgain is how often an address is tried that another process uses. Tests set it.
+// portAgain is how often the agent retries an address that another process uses. Tests set it.
 var portAgain = 5 * time.Second
 
-// servePublic serves what everybody may know. Any user of the machine can take the port before the agent: then
-// l is nil, all else goes on, and the port is tried again and again.
+// servePublic serves the data that every user may see. Any user of the machine can take the port
+// before the agent does. Then l is nil: the agent works without the port, and retries it.
 func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.Listener) error {
 	for told := false; l == nil; told = true {
 		if !told {
@@ -210,21 +213,21 @@ func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.List
 			return fmt.Errorf("serving metrics: %w", err)
 		}
 	}
-	server.Handler = a.afterLook(a.publicHandler(l.Addr()))
+	server.Handler = a.afterFirstScan(a.publicHandler(l.Addr()))
 	connlimit.Attach(server)
-	server.SetKeepAlivesEnabled(false) // so that no client keeps a connection
+	server.SetKeepAlivesEnabled(false) // no client may keep a connection
 	a.opts.Log.Info("serving metrics", "address", l.Addr().String())
 	return server.Serve(connlimit.NewEvicting(l, maxPublic)) // every user of the machine can connect
 }
 
-// afterLook returns a handler whose requests wait for the first scan.
-func (a *Agent) afterLook(next http.Handler) http.Handler {
+// afterFirstScan returns a handler whose requests wait for the first scan.
+func (a *Agent) afterFirstScan(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case <-a.looked:
+		case <-a.scanned:
 		case <-r.Context().Done():
 			select {
-			case <-a.looked: // the agent ends, and answers the requests that it has
+			case <-a.scanned: // the agent is ending, and answers the pending requests
 			default:
 				return
 			}
@@ -233,7 +236,7 @@ func (a *Agent) afterLook(next http.Handler) http.Handler {
 	})
 }
 
-// publicHandler serves what everybody may know.
+// publicHandler serves the data that every user may see.
 func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics}),
@@ -254,7 +257,7 @@ func isLoopback(at net.Addr) bool {
 	return is && tcp.IP.IsLoopback()
 }
 
-// askerOf returns the client of a request.
+// askerOf returns the user that sent a request.
 func askerOf(r *http.Request) peer {
 	p, known := r.Context().Value(peerKey{}).(peer)
 	if !known {
@@ -263,8 +266,8 @@ func askerOf(r *http.Request) peer {
 	return p
 }
 
-// answer makes an answer in the user's turn and writes it afterwards, so that a client that does not read
-// delays no other request of its user.
+// answer builds an answer in this user's turn, and writes it after the turn. So a client that does
+// not read delays no other request of its user.
 func (p peer) answer(w io.Writer, make func(out io.Writer) error) error {
 	var out bytes.Buffer
 	var err error
@@ -277,5 +280,5 @@ func (p peer) answer(w io.Writer, make func(out io.Writer) error) error {
 
 func writeJSON(w http.ResponseWriter, p peer, make func() any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = p.answer(w, func(out io.Writer) error { return json.NewEncoder(out).Encode(make()) }) // the client may be gone
+	_ = p.answer(w, func(out io.Writer) error { return json.NewEncoder(out).Encode(make()) }) // fails if the client has disconnected
 }

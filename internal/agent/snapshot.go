@@ -2,18 +2,18 @@ package agent
 
 import "ration/machine"
 
-// snapshot is the machine as it was at a scan. Nothing changes it later.
+// snapshot is the machine as of one scan. It is never changed.
 //
-// Each job has a serial. A job that is unchanged since the scan before keeps its serial, and any other gets
-// a new one, higher than all before. A client that has the previous snapshot needs only the serials of all
-// jobs, and the jobs with new ones.
+// Each job has a serial number. A job that has not changed since the last scan keeps its serial; a
+// changed job gets a new serial, higher than all before. A client that has the previous snapshot
+// needs only the serials of all jobs, and the jobs with new serials.
 type snapshot struct {
 	machine.Machine
-	serials []uint64 // of each job
-	last    uint64   // the highest so far
+	serials []uint64 // one for each job
+	last    uint64   // the highest serial so far
 }
 
-// newSnapshot gives serials to the jobs of a machine.
+// newSnapshot assigns serials to the jobs of a machine.
 func newSnapshot(m machine.Machine, before *snapshot) *snapshot {
 	s := &snapshot{m, make([]uint64, len(m.Jobs)), before.last}
 	was := make(map[machine.JobID]int, len(before.Jobs))
@@ -31,18 +31,18 @@ func newSnapshot(m machine.Machine, before *snapshot) *snapshot {
 	return s
 }
 
-// delta is what a client is sent: the machine as its user may see it, without the jobs that it has, and the
-// events that it has not.
+// delta is the message to a client: the part of the machine that its user may see, without the jobs
+// that the client has, and the new events.
 type delta struct {
 	machine.Machine
-	Serials []uint64        `json:"serials"` // of all jobs, in their order; those in Jobs are new
+	Serials []uint64        `json:"serials"` // of all jobs, in order; Jobs has those with new serials
 	Events  []machine.Event `json:"events,omitempty"`
 }
 
-// since returns the delta for a client that has the serials up to a number, 0 for none. It decides first
-// what the client may see, so that no delta has anything that the whole has not.
-func (s *snapshot) since(number uint64, who peer) delta {
-	m, which := visible(&s.Machine, who.uid, who.all)
+// since returns the delta for a client that has all serials up to number (0 for none). It first
+// removes everything the client may not see, so a delta never has more than a full snapshot.
+func (s *snapshot) since(number uint64, client peer) delta {
+	m, which := visible(&s.Machine, client.uid, client.all)
 	out := delta{Machine: *m, Serials: make([]uint64, len(which))}
 	out.Jobs = []machine.Job{}
 	for i, at := range which {
@@ -54,11 +54,11 @@ func (s *snapshot) since(number uint64, who peer) delta {
 	return out
 }
 
-// jobsBySerial is what a client keeps of the previous delta.
+// jobsBySerial is the part of the previous delta that a client keeps.
 type jobsBySerial map[uint64]machine.Job
 
-// apply completes the jobs of a delta with those that the client has, and returns what to keep for the next
-// one. ok is false for a delta that contradicts itself.
+// apply fills in the jobs of a delta that the client has already. It returns the jobs to keep for
+// the next delta. ok is false if the delta contradicts itself.
 func (have jobsBySerial) apply(d *delta) (next jobsBySerial, ok bool) {
 	next, all := make(jobsBySerial, len(d.Serials)), make([]machine.Job, len(d.Serials))
 	fresh := d.Jobs

@@ -12,30 +12,30 @@ import (
 	"ration/machine"
 )
 
-// findInterval is how often a Source without an agent looks for one. Tests set it.
+// findInterval is how often a Source without an agent tries to find one. Tests set it.
 var findInterval = 2 * time.Second
 
-// Source is the machine for a page: as an agent sees it or, while there is none that answers, an agent in this
-// process. When the agent ends or another one starts, the page goes on.
+// Source gives a page the machine as an agent sees it. While no agent answers, it runs an agent in
+// this process. The page continues when the agent ends or another one starts.
 type Source struct {
 	ctx     context.Context
-	own     Options // of the agent in this process
+	own     Options // options of the agent in this process
 	noAgent bool
 	warn    func(error)
 	ended   chan struct{}
 	feed    *feed.Feed
-	ring    *eventRing // no event twice, whichever agent tells it
+	ring    *eventRing // drops events that another agent has sent already
 
-	mu      sync.Mutex // for all below
+	mu      sync.Mutex // guards the fields below
 	machine *machine.Machine
 	events  []machine.Event
 	history func() (node.History, error)
 	local   bool // the agent is in this process
-	silent  bool // there is an agent that does not answer
+	silent  bool // an agent exists but does not answer
 }
 
-// NewSource returns a Source with something to show, until the context ends. It asks no other agent with
-// noAgent, and calls warn when one does not answer.
+// NewSource returns a Source that has a first snapshot. It lasts until the context ends. With
+// noAgent it connects to no other agent. It calls warn when an agent does not answer.
 func NewSource(ctx context.Context, own Options, noAgent bool, warn func(error)) (*Source, error) {
 	s := &Source{ctx: ctx, own: own, noAgent: noAgent, warn: warn, ended: make(chan struct{}), feed: feed.New(), ring: newEventRing()}
 	first := make(chan error, 1)
@@ -43,14 +43,14 @@ func NewSource(ctx context.Context, own Options, noAgent bool, warn func(error))
 	return s, <-first
 }
 
-// Close waits for the end of the agent in this process. The context has ended.
+// Close waits until the agent in this process has ended. The context must have ended.
 func (s *Source) Close() { <-s.ended }
 
-// run follows an agent while there is one that answers, and otherwise one in this process.
+// run follows an agent while one answers, and otherwise an agent in this process.
 func (s *Source) run(begun func(), first chan<- error) {
 	defer close(s.ended)
 	defer begun()
-	stop := func() {} // ends the agent in this process
+	stop := func() {} // stops the agent in this process
 	defer func() { stop() }()
 	local := false
 	for s.ctx.Err() == nil {
@@ -87,7 +87,7 @@ func (s *Source) run(begun func(), first chan<- error) {
 	}
 }
 
-// follow follows an agent until it ends. It calls answers at its first answer.
+// follow follows an agent until that agent ends. It calls answers at the first answer.
 func (s *Source) follow(answers, begun func()) error {
 	c, err := Find()
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Source) follow(answers, begun func()) error {
 	return nil
 }
 
-// start starts an agent in this process, and follows it until stop.
+// start starts an agent in this process and follows it until stop is called.
 func (s *Source) start(begun func()) (stop func(), err error) {
 	a, err := New(s.own)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Source) start(begun func()) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var all sync.WaitGroup
 	ready := make(chan struct{})
-	all.Go(func() { _ = a.Run(ctx, func() { close(ready) }) }) // it fails in New or not at all
+	all.Go(func() { _ = a.Run(ctx, func() { close(ready) }) }) // New has returned every error that is possible
 	<-ready
 	all.Go(func() {
 		for u := range a.Watch(ctx) {
@@ -138,8 +138,8 @@ func (s *Source) set(u Update, history func() (node.History, error), local bool)
 	s.feed.Advance()
 }
 
-// Latest returns the machine, the latest events, and a channel that is closed when there is something new.
-// Nothing changes either of the two.
+// Latest returns the machine, the latest events, and a channel that is closed when either changes.
+// Neither is modified later.
 func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
 	return s.machine, s.events, next
 }
 
-// History returns the last minutes.
+// History returns the history of the last minutes.
 func (s *Source) History() (node.History, error) {
 	s.mu.Lock()
 	history := s.history
@@ -155,7 +155,7 @@ func (s *Source) History() (node.History, error) {
 	return history()
 }
 
-// Note says that there is no agent: the history is shorter then.
+// Note returns a remark for the page if there is no agent, because the history is shorter then.
 func (s *Source) Note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,15 +9,16 @@ import (
 	"ration/machine"
 )
 
-// Totals adds what all users' jobs have of each device to the machine of an ordinary user, from an agent that
-// sees the whole machine. One goroutine may use it. Its zero value is ready.
+// Totals adds the totals of all users' jobs to an ordinary user's view of the devices. It gets them
+// from an agent that sees the whole machine. The zero value is ready. It is not safe for concurrent
+// use.
 type Totals struct{ rest time.Time }
 
-// Add adds the totals. Without an agent that answers, it changes nothing; the error is ErrSilent if one was
-// asked now and did not answer.
+// Add adds the totals to m. Without an agent that answers, it changes nothing. It returns ErrSilent
+// if it asked an agent now and got no answer.
 func (t *Totals) Add(m *machine.Machine) error {
 	if job.AllUsers() || t.Resting() {
-		return nil // this process sees as much, or has waited a moment ago
+		return nil // this process sees all jobs itself, or has waited in vain a moment ago
 	}
 	c, err := Find()
 	if err != nil {
@@ -32,11 +33,11 @@ func (t *Totals) Add(m *machine.Machine) error {
 	return nil
 }
 
-// Resting reports whether the agent has not answered lately, and is not asked.
+// Resting reports whether the agent did not answer lately and is not asked for now.
 func (t *Totals) Resting() bool { return time.Now().Before(t.rest) }
 
-// onlySilent returns an error only if it is ErrSilent. Other errors are of no use to a command, which works
-// without the agent.
+// onlySilent returns err if it is ErrSilent, and nil otherwise: a command works without the agent,
+// so other errors do not matter to it.
 func onlySilent(err error) error {
 	if errors.Is(err, ErrSilent) {
 		return err
@@ -45,7 +46,7 @@ func onlySilent(err error) error {
 }
 
 func addTotals(m, theirs *machine.Machine) {
-	if len(m.Devices) == 0 { // this program can load no driver
+	if len(m.Devices) == 0 { // this program cannot load the driver library
 		m.Devices = theirs.Devices
 	}
 	for i := range m.Devices {
@@ -61,16 +62,17 @@ func addTotals(m, theirs *machine.Machine) {
 		}
 		same := func(own machine.Finding) bool { return own.Kind == f.Kind && own.Device == f.Device }
 		if at := slices.IndexFunc(m.Findings, same); at >= 0 {
-			m.Findings[at] = f // of all users' jobs, not of this one's alone
+			m.Findings[at] = f // the agent's finding covers all users' jobs
 		} else {
 			m.Findings = append(m.Findings, f)
 		}
 	}
 }
 
-// Booked returns the devices of a job as an agent knows them, by their numbers in the job, with the limits of
-// all jobs on each. This job's limits are those of j, whether the agent has seen them or not. Devices that no
-// agent sees are missing; the error is ErrSilent if an agent does not answer.
+// Booked returns the devices of a job as an agent sees them, by their number in the job, with the
+// limits of all jobs on each. For this job it uses the limits in j, because the agent may not have
+// seen them yet. A device that the agent does not see is missing. The error is ErrSilent if an
+// agent does not answer.
 func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 	c, err := Find()
 	if err != nil {
@@ -86,7 +88,7 @@ func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
 	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.ID() == j.ID() })
 	if at < 0 || m.Jobs[at].State == machine.Ended {
-		return nil // the totals do not include it
+		return nil // the totals do not include this job yet
 	}
 	out := map[int]machine.GPU{}
 	for _, d := range j.Devices {

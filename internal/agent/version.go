@@ -2,11 +2,12 @@ package agent
 
 import "net/http"
 
-// The API is versioned by its paths: in /v1/... fields are only added, so that commands and agents of different
-// versions understand each other. If an agent does not know a path, commands work without it.
+// The API is versioned by its paths. Fields are only added under /v1/, so commands and agents of
+// different versions understand each other. If an agent does not know a path, a command works
+// without the agent.
 //
-// headerVersion has the agent's version in each answer, for ration doctor: after an upgrade an agent goes on
-// as it was until it is started again.
+// headerVersion is the header with the agent's version, for ration doctor: after an upgrade, the
+// old agent keeps running until it is restarted.
 const headerVersion = "Ration-Version"
 
 // withVersion adds the version to each answer.

@@ -6,14 +6,14 @@ import (
 	"ration/machine"
 )
 
-// Visible returns what a user may see of a machine: its own jobs in full, and of the others only their totals
-// on each device. Root and the agent's own user see all.
+// Visible returns the part of a machine that a user may see: the user's own jobs in full, and only
+// totals of the others on each device. Root and the agent's own user see everything.
 func Visible(m *machine.Machine, uid int, all bool) *machine.Machine {
 	out, _ := visible(m, uid, all)
 	return out
 }
 
-// visible is Visible, and returns the indices of the jobs that are seen.
+// visible is Visible, and also returns the indices of the jobs that are kept.
 func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, which []int) {
 	if all {
 		for i := range m.Jobs {
@@ -22,7 +22,7 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 		return m, which
 	}
 	out := machine.Machine{Devices: m.Devices, Jobs: []machine.Job{}, Outside: []machine.Outside{}, Findings: []machine.Finding{}}
-	if uid < 0 { // an unknown client, which must not match a job of unknown owner
+	if uid < 0 { // an unknown user, which must not match a job whose owner is unknown
 		return &out, nil
 	}
 	own := map[string]bool{}
@@ -39,7 +39,8 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 		}
 	}
 	for _, f := range m.Findings {
-		// Findings of a device, with numbers only, and those of the user's own jobs and processes.
+		// Keep findings of a device, which have only numbers, and findings of the user's own jobs
+		// and processes.
 		if f.Kind == machine.Overbooked || f.Path != "" && own[f.Path] || f.Kind == machine.OutsideJobs && hasPID(out.Outside, f.PID) {
 			out.Findings = append(out.Findings, f)
 		}
@@ -47,7 +48,8 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 	return &out, which
 }
 
-// Public returns what everybody may know: the devices, and findings without a name that a user chose.
+// Public returns the data that every user may see: the devices, and findings without a name that a
+// user chose.
 func Public(m *machine.Machine) *machine.Machine {
 	out := Visible(m, -1, false)
 	for _, f := range m.Findings {

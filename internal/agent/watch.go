@@ -16,14 +16,14 @@ import (
 	"ration/machine"
 )
 
-// Update is the machine, and what has happened since the update before. Nothing changes either later.
+// Update is the machine, and the events since the last update. Neither is modified later.
 type Update struct {
 	Machine *machine.Machine
-	Events  []machine.Event // the first update has all that are kept
+	Events  []machine.Event // in the first update: all events that are kept
 }
 
-// Watch returns an Update at once, and whenever the agent has a new snapshot, until the context ends. Who
-// is slow gets the latest one.
+// Watch returns an Update at once and then one for each new snapshot, until the context ends. A
+// slow reader skips to the latest snapshot.
 func (a *Agent) Watch(ctx context.Context) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
 		for number := uint64(0); ; {
@@ -42,31 +42,30 @@ func (a *Agent) Watch(ctx context.Context) iter.Seq2[Update, error] {
 	}
 }
 
-// History returns the last minutes of all jobs and devices.
+// History returns the history of the last minutes, with all jobs and devices.
 func (a *Agent) History() (node.History, error) {
 	return a.history.read(func(int) bool { return true }), nil
 }
 
-// aliveInterval is how often a stream on which nothing happens has an empty line, to show that there is an
-// agent.
+// aliveInterval is how often an idle stream gets an empty line, to show that the agent is alive.
 const aliveInterval = 2 * time.Second
 
-// aliveEvery is the same. Tests set it.
+// aliveEvery is aliveInterval. Tests set it.
 var aliveEvery = aliveInterval
 
-// A stream has a part once in streamGap if something happens all the time. After a quiet moment the first
-// maxAtOnce changes are written at once.
+// streamGap is the shortest time between two parts of a stream while changes never stop. After a
+// quiet moment the first maxAtOnce changes are sent at once.
 const (
 	streamGap = 100 * time.Millisecond
 	maxAtOnce = 5
 )
 
-// stream calls write at once and after each snapshot, until write fails or the client is gone, and writes
-// empty lines in between. With once it calls write once.
+// stream calls write at once and after each snapshot, until write fails or the client disconnects.
+// In between it sends empty lines. With once, it calls write once and returns.
 func (a *Agent) stream(w http.ResponseWriter, r *http.Request, once bool, write func() error) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // that was for the request, which is read
+	_ = control.SetReadDeadline(time.Time{}) // the deadline was for the request, which has been read
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
 	lines := rate.NewLimiter(rate.Every(streamGap), maxAtOnce)
@@ -103,7 +102,7 @@ func (a *Agent) stream(w http.ResponseWriter, r *http.Request, once bool, write 
 	}
 }
 
-// serveWatch writes a delta for each snapshot, a line each. The first has everything.
+// serveWatch sends one line of JSON, a delta, for each snapshot. The first delta has everything.
 func (a *Agent) serveWatch(w http.ResponseWriter, r *http.Request) {
 	p := askerOf(r)
 	serial, number := uint64(0), uint64(0)
@@ -120,8 +119,8 @@ func (a *Agent) serveWatch(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serveEvents writes the events that are kept, a line of JSON each, and with follow those that happen from
-// then on.
+// serveEvents sends the events that are kept, one line of JSON each. With follow it goes on with
+// new events.
 func (a *Agent) serveEvents(w http.ResponseWriter, r *http.Request) {
 	p := askerOf(r)
 	number := uint64(0)
@@ -148,9 +147,9 @@ func (p peer) visible(events []machine.Event) (out []machine.Event) {
 	return out
 }
 
-// Watch returns an Update at once, and whenever the agent has a new snapshot, until the context ends or the
-// agent does: the last error says why, and is ErrSilent for one that does not answer. Jobs that are
-// unchanged are those of the update before.
+// Watch returns an Update at once and then one for each new snapshot, until the context or the
+// agent ends. The last error says why; it is ErrSilent if the agent does not answer. Unchanged jobs
+// are shared with the previous update.
 func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
 		over := errors.New("over")
@@ -176,7 +175,7 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
 			if err := lines.Err(); err != nil {
 				return err
 			}
-			return ErrNone // it has ended
+			return ErrNone // the agent has ended
 		})
 		if !errors.Is(err, over) {
 			yield(Update{}, err)
@@ -184,7 +183,7 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
 	}
 }
 
-// publicSource is what everybody may know, for the page at the port.
+// publicSource gives the page on the TCP port the data that every user may see.
 type publicSource struct{ a *Agent }
 
 func (s publicSource) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {

@@ -12,37 +12,37 @@ import (
 )
 
 const (
-	// maxWatches bounds how many folders are watched; the kernel's own bound may be lower. A folder
-	// without a watch is read at intervals only.
+	// maxWatches bounds the folders that are watched; the kernel's own limit may be lower. A folder
+	// without a watch is only read by the scan of all jobs.
 	maxWatches = 4096
-	// A folder with more than maxWatchEvents in floodSpan is not watched for floodRest, so that a
-	// user who makes files without pause does not keep the agent busy.
+	// A folder with more than maxWatchEvents in floodSpan is not watched for floodRest. So a user
+	// that makes files without pause cannot keep the agent busy.
 	maxWatchEvents = 256
 	floodSpan      = time.Second
 	floodRest      = 10 * time.Second
 )
 
-// The events that are watched for. watchNames is for folders in which the agent itself opens files
-// whenever it reads them, as those of jobs that have ended: there IN_OPEN would report the agent.
+// Masks of inotify events. watchNames is for folders in which the agent itself opens files at each
+// scan, such as those of ended jobs: there IN_OPEN would report the agent itself.
 const (
 	watchNames  = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 	watchActive = watchNames | unix.IN_OPEN | unix.IN_CLOSE_WRITE
 )
 
-// watcher calls hint when a folder should be read again.
+// watcher calls hint when a folder should be scanned again.
 type watcher struct {
 	hint   func(folder string)
 	kernel *inotify.Watcher
 
 	mu      sync.Mutex
 	closed  bool
-	setting bool              // a goroutine adds watches: opening a folder may block
-	wanted  map[string]uint32 // mask by folder
-	watched map[string]int    // watch of the kernel by folder
+	setting bool              // a goroutine is adding watches, because opening a folder may block
+	wanted  map[string]uint32 // inotify mask by folder
+	watched map[string]int    // inotify watch by folder
 	folders map[int]*watch
 }
 
-// watch is a folder that is watched.
+// watch is a watched folder.
 type watch struct {
 	folder string
 	mask   uint32
@@ -65,8 +65,8 @@ func (w *watcher) close() {
 	w.kernel.Close()
 }
 
-// set sets which folders are watched: base folders, folders of active jobs, and those of jobs that
-// the agent opens anew for each reading.
+// set sets the folders to watch: the base folders, the folders of active jobs, and the folders in
+// which the agent opens files at each scan.
 func (w *watcher) set(bases, active, opened []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,14 +92,14 @@ func (w *watcher) set(bases, active, opened []string) {
 	}
 }
 
-// drop ends a watch. The caller holds w.mu.
+// drop removes a watch. The caller holds w.mu.
 func (w *watcher) drop(folder string, wd int) {
 	w.kernel.Remove(wd)
 	delete(w.watched, folder)
 	delete(w.folders, wd)
 }
 
-// missing returns a folder that is wanted, not watched and not tried yet, or "".
+// missing returns a folder that is wanted, not watched, and not in tried; or "".
 func (w *watcher) missing(tried map[string]bool) (folder string, mask uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,8 +112,8 @@ func (w *watcher) missing(tried map[string]bool) (folder string, mask uint32) {
 	return "", 0
 }
 
-// add adds the watches that are missing. It hints at each folder, as no event tells of files that were
-// made before the watch.
+// add adds the missing watches. It hints at each folder, because inotify does not report files that
+// were made before the watch.
 func (w *watcher) add() {
 	tried := map[string]bool{}
 	for {
@@ -141,7 +141,7 @@ func (w *watcher) add() {
 	}
 }
 
-// run calls hint for the kernel's events, until close.
+// run calls hint for inotify events until close.
 func (w *watcher) run() {
 	for {
 		events, err := w.kernel.Read()
@@ -151,7 +151,7 @@ func (w *watcher) run() {
 		hinted := map[string]bool{}
 		for _, e := range events {
 			folders := []string{w.folderOf(e)}
-			if e.Mask&unix.IN_Q_OVERFLOW != 0 { // events of any folder are lost
+			if e.Mask&unix.IN_Q_OVERFLOW != 0 { // the kernel has dropped events, of any folder
 				folders = w.all()
 			}
 			for _, folder := range folders {
@@ -164,7 +164,7 @@ func (w *watcher) run() {
 	}
 }
 
-// all returns the folders that are watched.
+// all returns the watched folders.
 func (w *watcher) all() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +174,7 @@ func (w *watcher) all() (out []string) {
 	return out
 }
 
-// folderOf returns the folder that should be read again after an event, or "".
+// folderOf returns the folder to scan again after an event, or "".
 func (w *watcher) folderOf(e inotify.Event) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,7 +182,7 @@ func (w *watcher) folderOf(e inotify.Event) string {
 	if f == nil {
 		return ""
 	}
-	if e.Mask&unix.IN_IGNORED != 0 { // the folder is gone
+	if e.Mask&unix.IN_IGNORED != 0 { // the folder was removed
 		delete(w.watched, f.folder)
 		delete(w.folders, e.Watch)
 		return f.folder
@@ -206,13 +206,13 @@ func (w *watcher) folderOf(e inotify.Event) string {
 	return f.folder
 }
 
-// joinTimes is how long after opening the region a process has joined the job: usually, and on a busy
-// machine. A process that takes longer is seen by the next reading at intervals.
+// joinTimes are the usual time and the time on a busy machine that a process needs to join a job
+// after it has opened the region. The next scan of all jobs sees slower processes.
 var joinTimes = []time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
-// rest ends the watch of a folder until floodRest is over. The caller holds w.mu.
+// rest removes the watch of a folder until floodRest has passed. The caller holds w.mu.
 func (w *watcher) rest(f *watch, wd int) {
 	w.drop(f.folder, wd)
 	delete(w.wanted, f.folder)
-	time.AfterFunc(floodRest, func() { w.hint(f.folder) }) // the reading that follows wants the watch again
+	time.AfterFunc(floodRest, func() { w.hint(f.folder) }) // the scan that follows asks for the watch again
 }

@@ -1,4 +1,5 @@
-// Package feed numbers the versions of something that changes, and wakes those that wait for the next one.
+// Package feed counts the versions of data that changes, and wakes goroutines that wait for the
+// next version.
 package feed
 
 import (
@@ -8,20 +9,20 @@ import (
 	"sync"
 )
 
-// Feed is the version of something that changes. A slow follower holds up nobody and nothing is queued: when
-// it comes back, it reads the version that there is then. Several goroutines may use a Feed.
+// Feed is the version number of some data. A slow follower delays nothing, and nothing is queued
+// for it: it continues with the version that is current then. A Feed is safe for concurrent use.
 type Feed struct {
-	mark string // of this Feed in tokens
+	mark string // this Feed's prefix of tokens
 
 	mu     sync.Mutex
-	number uint64        // under mu
-	next   chan struct{} // under mu: closed when there is another version
+	number uint64        // guarded by mu
+	next   chan struct{} // closed at the next version; guarded by mu
 }
 
-// New returns a Feed of version 0.
+// New returns a Feed at version 0.
 func New() *Feed { return &Feed{mark: rand.Text()[:10] + "-", next: make(chan struct{})} }
 
-// Advance makes the next version, and wakes all that wait for it.
+// Advance starts the next version, and wakes all followers that wait for it.
 func (f *Feed) Advance() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,18 +32,18 @@ func (f *Feed) Advance() uint64 {
 	return f.number
 }
 
-// Latest returns the version that there is, and a channel that is closed when there is another. A follower
-// calls it before it reads what changes, so that it misses nothing.
+// Latest returns the current version, and a channel that is closed at the next one. A follower must
+// call it before it reads the data, so that it misses no change.
 func (f *Feed) Latest() (uint64, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.number, f.next
 }
 
-// Token returns a version as text for a client that may come back, perhaps to another process.
+// Token returns a version as text, for a client that may reconnect, perhaps to another process.
 func (f *Feed) Token(number uint64) string { return f.mark + strconv.FormatUint(number, 10) }
 
-// Parse returns the version of a token, or 0 for a token of another Feed.
+// Parse returns the version of a token, or 0 if another Feed made the token.
 func (f *Feed) Parse(token string) uint64 {
 	digits, ours := strings.CutPrefix(token, f.mark)
 	if !ours {

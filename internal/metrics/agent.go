@@ -2,25 +2,25 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Of the agent.
+// Metrics of the agent itself.
 var (
-	agentEvents = desc("agent_events_total", "Events that the agent has seen since it started, by kind.", "kind")
-	agentLooks  = desc("agent_looks_total", "Looks at the machine since the agent started.")
-	agentLook   = desc("agent_look_seconds", "How long the latest look at the machine took.")
-	agentLooked = desc("agent_look_time_seconds", "When the latest look at the machine was made, in seconds since 1970.")
+	agentEvents  = desc("agent_events_total", "Events that the agent has seen since it started, by kind.", "kind")
+	agentScans   = desc("agent_looks_total", "Scans of the machine since the agent started.")
+	agentScan    = desc("agent_look_seconds", "Duration of the latest scan of the machine.")
+	agentScanned = desc("agent_look_time_seconds", "Time of the latest scan of the machine, in seconds since 1970.")
 )
 
-var ofAgent = []*prometheus.Desc{agentEvents, agentLooks, agentLook, agentLooked}
+var ofAgent = []*prometheus.Desc{agentEvents, agentScans, agentScan, agentScanned}
 
-// Agent is what an agent says of itself.
+// Agent holds an agent's own metrics.
 type Agent struct {
 	Events      map[string]uint64 // by kind
-	Looks       uint64
-	LookSeconds float64
-	Looked      int64 // Unix nanoseconds; 0 before the first look
+	Scans       uint64
+	ScanSeconds float64
+	Scanned     int64 // Unix nanoseconds; 0 before the first scan
 }
 
-// AgentCollector returns a collector of what an agent says of itself.
+// AgentCollector returns a collector of an agent's own metrics.
 func AgentCollector(read func() Agent) prometheus.Collector { return agentCollector(read) }
 
 type agentCollector func() Agent
@@ -38,7 +38,7 @@ func (c agentCollector) Collect(out chan<- prometheus.Metric) {
 	for kind, n := range a.Events {
 		e.counter(agentEvents, float64(n), kind)
 	}
-	e.counter(agentLooks, float64(a.Looks))
-	e.gauge(agentLook, a.LookSeconds)
-	e.gauge(agentLooked, float64(a.Looked)/1e9)
+	e.counter(agentScans, float64(a.Scans))
+	e.gauge(agentScan, a.ScanSeconds)
+	e.gauge(agentScanned, float64(a.Scanned)/1e9)
 }

@@ -1,10 +1,10 @@
-// Package metrics says what a machine is doing in the words of Prometheus: its devices, its
-// jobs, and what an operator should know of them. docs/monitoring.md lists the metrics.
+// Package metrics exports the state of a machine to Prometheus: its devices, its jobs, and findings
+// for the operator. docs/monitoring.md lists the metrics.
 //
-// Every series costs the one who stores it, and tenants choose the names of jobs. So the
-// number of series is bounded, whatever tenants do: MaxJobs jobs have series of their own, the
-// users' turn by turn, and the others are added up in one. Labels are printable, valid UTF-8
-// and no longer than MaxLabel bytes.
+// Every series uses storage of the Prometheus server, and tenants choose the names of jobs. So the
+// number of series is bounded, whatever tenants do: at most MaxJobs jobs have series of their own,
+// selected in turn from all users, and one series has the sum of the other jobs. Labels are
+// printable, valid UTF-8 and at most MaxLabel bytes long.
 package metrics
 
 import (
@@ -19,13 +19,13 @@ import (
 	"ration/machine"
 )
 
-// Options say what is shown.
+// Options select what is exported.
 type Options struct {
-	Version string // of ration
-	Jobs    bool   // series of each job, with its name and its user
+	Version string // version of ration
+	Jobs    bool   // export series of each job, with its name and its user
 }
 
-// Write writes the metrics of a machine as Prometheus reads them.
+// Write writes the metrics of a machine in the text format of Prometheus.
 func Write(w io.Writer, m *machine.Machine, opts Options) error {
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(Collector(func() *machine.Machine { return m }, opts)); err != nil {
@@ -43,8 +43,8 @@ func Write(w io.Writer, m *machine.Machine, opts Options) error {
 	return nil
 }
 
-// Collector returns a collector for a registry that is asked again and again. read returns the
-// machine as it is then.
+// Collector returns a collector for a registry that is scraped repeatedly. read returns the current
+// machine.
 func Collector(read func() *machine.Machine, opts Options) prometheus.Collector {
 	return &collector{read, opts}
 }
@@ -54,7 +54,7 @@ type collector struct {
 	opts Options
 }
 
-// names are those of all metrics: docs, rules and dashboards are compared with them.
+// names has the name of every metric. Tests compare docs, rules and dashboards with it.
 var names []string
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -62,7 +62,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("ration_"+name, help, labels, nil)
 }
 
-// Of the machine.
+// Metrics of the machine.
 var (
 	buildInfo = desc("build_info", "The version of ration that reports; always 1.", "version")
 
@@ -83,7 +83,7 @@ var (
 	findings          = desc("findings", "What an operator should know of the machine, by kind: ration ps says it in sentences.", "kind")
 )
 
-// Of a job.
+// Metrics of a job.
 var (
 	jobUsed          = desc("job_memory_used_bytes", "Memory of the device that the job's processes hold.", "user", "job_name", "device")
 	jobLimit         = desc("job_memory_limit_bytes", "The job's limit on the device; missing without one.", "user", "job_name", "device")
@@ -134,7 +134,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// emitter hands metrics to the registry.
+// emitter sends metrics to the registry.
 type emitter struct{ out chan<- prometheus.Metric }
 
 func (e emitter) gauge(d *prometheus.Desc, value float64, labels ...string) {
@@ -174,7 +174,7 @@ func (e emitter) devices(m *machine.Machine) {
 	}
 }
 
-// kinds are those of findings, so that each is there before there is one.
+// kinds lists all kinds of findings, so that a kind without a finding is exported as 0.
 var kinds = []string{machine.Overbooked, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
 	machine.Unanswering, machine.Flood, machine.DriverSilent}
 
@@ -200,7 +200,7 @@ func (e emitter) states(m *machine.Machine) {
 	}
 }
 
-// kindLabel is a kind of finding as a label's value.
+// kindLabel returns a kind of finding as a label value.
 func kindLabel(kind string) string { return strings.ReplaceAll(kind, "-", "_") }
 
 func (e emitter) job(s *series) {
@@ -218,7 +218,7 @@ func (e emitter) job(s *series) {
 		if d.limited {
 			e.gauge(jobLimit, float64(d.limit), labels...)
 		}
-		if s.others { // the sum over changing jobs is no counter, and peaks do not add up
+		if s.others { // skip counters and peaks: the sum over a changing set of jobs is not a counter, and peaks cannot be added
 			continue
 		}
 		e.gauge(jobPeak, float64(d.peak), labels...)

@@ -86,7 +86,7 @@ func TestGoldenScrape(t *testing.T) {
 // What the agent says of itself is as Prometheus would have it, too.
 func TestAgentMetrics(t *testing.T) {
 	c := AgentCollector(func() Agent {
-		return Agent{Events: map[string]uint64{"start": 2, "death": 1}, Looks: 3, LookSeconds: 0.25, Looked: 1e18}
+		return Agent{Events: map[string]uint64{"start": 2, "death": 1}, Scans: 3, ScanSeconds: 0.25, Scanned: 1e18}
 	})
 	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// MaxJobs is how many jobs have series of their own.
+	// MaxJobs bounds the jobs with series of their own.
 	MaxJobs = 256
-	// MaxLabel is how many bytes of a name are kept in a label.
+	// MaxLabel bounds the bytes of a label value.
 	MaxLabel = 128
-	// Others is the user and the name in the labels of the jobs that have none. No job can have
-	// that name.
+	// Others is the user label and the name label of the series with the sum of all other jobs. No
+	// job can have this name.
 	Others = "(others)"
 )
 
-// label makes what another user chose a label's value.
+// label turns a text that another user chose into a label value.
 func label(text string) string {
 	text = termtext.Printable(strings.ToValidUTF8(text, "?"))
 	if len(text) <= MaxLabel {
@@ -37,7 +37,8 @@ func label(text string) string {
 	return text[:cut] + mark
 }
 
-// podLabel names a job's pod: one series for each job, however many pods there are.
+// podLabel names the pods of a job in one label, so that a job has one series however many pods it
+// has.
 func podLabel(k *machine.Kubernetes) string {
 	switch len(k.Pods) {
 	case 0:
@@ -48,19 +49,19 @@ func podLabel(k *machine.Kubernetes) string {
 	return "(several)"
 }
 
-// series is what has the same labels: a job, or several of one name. A user can have them in
-// several folders.
+// series has the values of one set of labels: of a job, or of several jobs with one name, because a
+// user can have jobs in several folders.
 type series struct {
 	user, name string
 	others     bool
 	processes  int
 	deaths     uint64
-	created    time.Time // of the earliest
+	created    time.Time // of the oldest job
 	kubernetes *machine.Kubernetes
 	devices    map[int]*deviceSeries
 }
 
-// deviceSeries is its use of one device.
+// deviceSeries has the values of one device.
 type deviceSeries struct {
 	limited                    bool
 	used, limit, peak, refused uint64
@@ -68,7 +69,7 @@ type deviceSeries struct {
 	computeUsed, computeWaited uint64
 }
 
-// createdSeconds returns when the earliest job was made, in Unix seconds; 0 where that is not known.
+// createdSeconds returns the creation time of the oldest job in Unix seconds; 0 if it is unknown.
 func (s *series) createdSeconds() float64 {
 	if s.created.IsZero() {
 		return 0
@@ -76,8 +77,8 @@ func (s *series) createdSeconds() float64 {
 	return float64(s.created.UnixNano()) / 1e9
 }
 
-// group divides the jobs that have not ended into series. It returns how many have none of
-// their own.
+// group divides the unfinished jobs into series. It also returns how many jobs are in the series
+// Others.
 func group(m *machine.Machine) (out []series, others int) {
 	number := map[string]int{}
 	for i := range m.Devices {
@@ -106,12 +107,12 @@ func group(m *machine.Machine) (out []series, others int) {
 	return out, others
 }
 
-// accountOf is replaced by tests.
+// accountOf is a variable for tests.
 var accountOf = proc.Account
 
-// byTurns returns the jobs that have not ended: the oldest of each user, then the second
-// oldest, and so on. So a job that has series keeps them while older ones go, and a user with
-// thousands of jobs, or of delegated UIDs, takes none from other users.
+// byTurns returns the unfinished jobs in this order: the oldest job of each user, then the second
+// oldest of each, and so on. So a job keeps its series when older jobs end, and a user with
+// thousands of jobs, or of delegated UIDs, takes no series from other users.
 func byTurns(jobs []machine.Job) []*machine.Job {
 	var out []*machine.Job
 	for i := range jobs {
@@ -127,7 +128,7 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 	for _, j := range out {
 		user := j.Owner
 		if account := accountOf(j.UID); account != j.UID {
-			user = fmt.Sprint("account ", account) // no user has a name with a space
+			user = fmt.Sprint("account ", account) // no user name contains a space
 		}
 		turn[j] = next[user]
 		next[user]++
@@ -136,7 +137,7 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 	return out
 }
 
-// add adds a job. number is the machine's numbers of its devices.
+// add adds a job. number maps the UUID of a device to its number on the machine.
 func (s *series) add(j *machine.Job, number map[string]int) {
 	s.processes += j.LivingCount()
 	s.deaths += j.Died

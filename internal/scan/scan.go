@@ -1,8 +1,9 @@
-// Package scan gives the agent and the commands the scanner of package machine, without making it a part
-// of machine's public API: when to read which job is of no use outside this module.
+// Package scan declares the scanner of package machine for the agent and the commands. It keeps the
+// scanner out of machine's public API, because scheduling of reads is of no use outside this
+// module.
 //
-// Package machine imports this package and sets New. So this package cannot name machine's types, and has
-// type parameters in their place. Use the scanner through package node, which has the types.
+// Package machine imports this package and sets New. So this package cannot use machine's types,
+// and has type parameters instead. Use the scanner through package node, which fills in the types.
 package scan
 
 import (
@@ -11,43 +12,45 @@ import (
 	"ration/internal/gpu"
 )
 
-// Options say what a scanner reads.
+// Options are the settings of a scanner.
 type Options struct {
-	// Once is for a scanner that is used once. It reads all jobs that have ended, and keeps no file open.
+	// Once is for a scanner that scans once. It reads all ended jobs, and keeps no file open.
 	Once bool
-	// Only is the path of a region. The scanner reads this job alone, and Name is the job's name.
+	// Only is the path of a region. The scanner reads only this job, whose name is Name.
 	Only, Name string
-	// Driver is asked in each Scan; nil for no driver.
+	// Driver is queried in each Scan; nil for no driver.
 	Driver *gpu.Session
-	// Background asks the driver every few seconds in a goroutine, which calls Wake after each answer.
+	// Background queries the driver every few seconds in a goroutine, which calls Wake after each
+	// answer.
 	Background bool
 	Wake       func()
-	// Reap returns what dead processes hold to the job of a region, and says of how many. It is called for
-	// regions that no other user can write; nil leaves all regions as they are. Only for Once and Only.
+	// Reap returns the memory of dead processes to the job of a region, and returns how many
+	// processes that were. It is called for regions that no other user can write. With nil, no
+	// region is changed. It is used only with Once or Only.
 	Reap func(path string) (n int, err error)
 }
 
-// Result is what a scan found. M is machine.Machine, and E is machine.Event.
+// Result is the result of a scan. M is machine.Machine, and E is machine.Event.
 type Result[M, E any] struct {
-	Machine *M   // nothing changes it later
-	Events  []E  // what has happened since the scan before, the earliest first
-	Changed bool // Machine differs from the one of the scan before
+	Machine *M   // never modified later
+	Events  []E  // events since the last scan, oldest first
+	Changed bool // Machine differs from that of the last scan
 }
 
-// Scanner reads the machine again and again. A Scan reads only the jobs that have changed.
+// Scanner scans the machine repeatedly. Each Scan reads only the jobs that have changed.
 type Scanner[M, E any] interface {
-	// Scan looks at all jobs, or, where all is false, only at those that have a hint or were deferred.
+	// Scan checks all jobs or, if all is false, only jobs with a hint and deferred jobs.
 	Scan(all bool) (Result[M, E], error)
-	// Hint says that something has happened in a folder: a job's own, or a folder of jobs. It does not
+	// Hint says that something has happened in a job's folder or in a folder of jobs. It does not
 	// wait for a Scan in progress.
 	Hint(folder string)
-	// Deferred returns when the next Scan is due although nothing happens, or the zero time: the last Scan
-	// deferred a job that it had read a moment before, or a process is about to end.
+	// Deferred returns when the next Scan is due even if nothing happens, or the zero time. A Scan
+	// defers a job that it has read a moment before, or with a process that is about to end.
 	Deferred() time.Time
-	// Folders returns the folders worth watching: those in which jobs are made and removed, those of jobs
-	// that have not ended, and those of jobs whose files are opened in each Scan.
+	// Folders returns the folders to watch: base folders, in which jobs are made and removed;
+	// folders of active jobs; and folders of jobs whose files are opened in each Scan.
 	Folders() (bases, active, opened []string)
-	// Close closes all files. Those of a user whose files do not answer are closed when they do.
+	// Close closes all files. If a user's files do not respond, it closes them as soon as they do.
 	Close()
 }
 

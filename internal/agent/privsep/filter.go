@@ -6,12 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reader needs CAP_SYS_PTRACE to see the open and mapped files of other processes. The capability also lets
-// it attach to any process, write its memory and take its descriptors, and so become root. It needs
-// CAP_DAC_READ_SEARCH to search all folders, which also lets it open any file by a handle, even outside its
-// root. The kernel has no narrower capabilities, but each of these dangers has a system call of its own, and
-// the filter denies them. It also denies those that give capabilities in a new namespace, or that reach the
-// kernel past the filter.
+// The reader needs CAP_SYS_PTRACE to see the open and mapped files of other processes. The same
+// capability would let it attach to any process, write that process's memory and take its
+// descriptors, and so become root. The reader also needs CAP_DAC_READ_SEARCH to search all folders,
+// which would let it open any file by a handle, even outside its root. The kernel has no narrower
+// capabilities. But each of these dangers needs a system call of its own, and the filter denies
+// those calls. It also denies calls that give capabilities in a new namespace, and calls that reach
+// the kernel past the filter.
 var denied = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 	unix.SYS_PERF_EVENT_OPEN, unix.SYS_OPEN_BY_HANDLE_AT,
@@ -22,15 +23,15 @@ var denied = []uint32{
 const (
 	offNumber   = 0
 	offArch     = 4
-	offFirstArg = 16 // its lower half: both processors are little endian
+	offFirstArg = 16 // the lower half of the argument: both processors are little-endian
 )
 
 // x32Bit is set in the numbers of system calls of the x32 ABI.
 const x32Bit = 0x40000000
 
-// newFilter returns the filter for a processor. System calls of another ABI, such as the 32-bit one, have other
-// numbers: all of them are denied. clone3, whose flags are in memory, fails as on an old kernel, and clone
-// makes no namespace.
+// newFilter returns the filter for a processor. It denies all system calls of another ABI, such as
+// the 32-bit one, because their numbers differ. clone3 fails as on an old kernel, because its flags
+// are in memory where the filter cannot see them. clone may not make a namespace.
 func newFilter(arch string) ([]unix.SockFilter, error) {
 	number, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[arch]
 	if !known {
@@ -40,7 +41,7 @@ func newFilter(arch string) ([]unix.SockFilter, error) {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
 	result := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
-	// skip skips n instructions if a test is true.
+	// skip returns an instruction that skips n instructions if a test is true.
 	skip := func(test uint16, k uint32, n uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | test, K: k, Jt: n}
 	}

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readerCaps are the capabilities of the reader.
+// readerCaps are the capabilities that the reader keeps.
 var readerCaps = []uintptr{unix.CAP_DAC_READ_SEARCH, unix.CAP_SYS_PTRACE}
 
-// confine drops rights of this thread, and of the processes that it starts, for good: rights of setuid programs
-// (no_new_privs), the capabilities that a reader does not have, if this process may drop them, and the system
-// calls of the filter. If it may not, no_new_privs is enough: no program brings a capability.
+// confine drops rights of this thread and of all processes that it starts. It cannot be undone. It
+// drops the rights of setuid programs (no_new_privs), the capabilities that the reader does not
+// need, and the system calls that the filter denies. A process without CAP_SETPCAP cannot drop
+// capabilities; then no_new_privs is enough, because no program that it starts can gain one.
 func confine() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)
@@ -24,7 +25,7 @@ func confine() error {
 			continue
 		}
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) { // the kernel has no more; it needs CAP_SETPCAP
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) { // EINVAL: this was the last capability; EPERM: it lacks CAP_SETPCAP
 			break
 		}
 		if err != nil {
@@ -36,7 +37,7 @@ func confine() error {
 		return err
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// The kernel copies it.
+	// The kernel copies the filter.
 	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0); err != nil {
 		return fmt.Errorf("setting the filter of system calls: %w", err)
 	}

@@ -20,30 +20,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say how the parent runs its reader.
+// Options are the settings of the parent.
 type Options struct {
 	UID, GID uint32
-	Groups   []uint32 // further ones
-	Args     []string // with which the reader, which is this program, begins
-	Socket   *os.File // the agent's, which listens
-	Lock     *os.File // of the agent's folder
-	// Reap runs ration reap for those regions as that user, until the context ends.
+	Groups   []uint32 // supplementary groups of the reader
+	Args     []string // first arguments of the reader, which is this same program
+	Socket   *os.File // the agent's listening socket
+	Lock     *os.File // file with the lock of the agent's folder
+	// Reap runs ration reap as the given user, for the regions at paths. It ends with the context.
 	Reap func(ctx context.Context, paths []string, uid int) error
-	// Ready is called when the reader has scanned once, and Stopping, once, when it shall end or has ended.
+	// Ready is called after the reader's first scan. Stopping is called once, when the reader is
+	// asked to end or has ended.
 	Ready, Stopping func()
 }
 
 // ErrNotStarted is returned if the reader could not be started.
 var ErrNotStarted = errors.New("the reader could not be started")
 
-// ErrBroken is returned if the reader has sent something that is not a message, and was killed.
+// ErrBroken is returned if the reader sent something that is not a message. It was killed.
 var ErrBroken = errors.New("the reader has sent what is no message")
 
-// ErrLate is returned if the reader did not end when it was asked to, and was killed.
+// ErrLate is returned if the reader did not end when it was asked to. It was killed.
 var ErrLate = errors.New("the reader did not end when it was asked to")
 
-// Run starts a reader, and serves its requests until it has ended. When the context ends, it asks the reader to
-// end. The error is an *exec.ExitError if the reader failed.
+// Run starts a reader and serves its requests until the reader has ended. When the context ends, it
+// asks the reader to end. The error is an *exec.ExitError if the reader failed.
 func Run(ctx context.Context, opts Options) error {
 	own, theirs, err := pair()
 	if err != nil {
@@ -56,7 +57,7 @@ func Run(ctx context.Context, opts Options) error {
 		Credential:  &syscall.Credential{Uid: opts.UID, Gid: opts.GID, Groups: opts.Groups},
 		AmbientCaps: readerCaps,
 		Pdeathsig:   syscall.SIGKILL,
-		Setsid:      true, // so that it cannot write to the input of root's terminal
+		Setsid:      true, // without the parent's terminal, the reader cannot insert input there
 	}
 	ended, err := start(cmd)
 	_ = theirs.Close()
@@ -67,14 +68,14 @@ func Run(ctx context.Context, opts Options) error {
 	return attend(ctx, own, opts, ended, cmd.Process.Kill)
 }
 
-// pair returns the two ends of the channel.
+// pair returns the two ends of the connection between parent and reader.
 func pair() (own *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}
 	file := os.NewFile(uintptr(fds[0]), "channel")
-	defer file.Close() // the connection has its own
+	defer file.Close() // net.FileConn made a copy
 	theirs = os.NewFile(uintptr(fds[1]), "channel")
 	c, err := net.FileConn(file)
 	if err != nil {
@@ -84,18 +85,19 @@ func pair() (own *net.UnixConn, theirs *os.File, err error) {
 	return c.(*net.UnixConn), theirs, nil
 }
 
-// environ returns the reader's environment. Only the parent talks to systemd.
+// environ returns the reader's environment, without systemd's variables: only the parent talks to
+// systemd.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
 }
 
-// start starts the reader, and returns a channel with its result. It does so on a thread that lasts as long as
-// the reader: the reader inherits what that thread has dropped, and the kernel kills the reader when the
-// thread that started it ends.
+// start starts the reader, and returns a channel that gets the reader's result. It uses a thread of
+// its own, which ends only after the reader, for two reasons: the reader inherits the thread's
+// dropped rights, and the kernel kills the reader when the thread that started it ends.
 func start(cmd *exec.Cmd) (ended <-chan error, err error) {
 	begun, end := make(chan error), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this function
+		runtime.LockOSThread() // never unlocked: the thread ends with this function
 		err := confine()
 		if err == nil {
 			err = cmd.Start()
@@ -127,7 +129,7 @@ func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan e
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-	case <-over: // it has ended, or closed its half
+	case <-over: // the reader has ended, or has closed its end
 		if broken != nil {
 			return endBy(kill, ended, broken)
 		}
@@ -142,7 +144,7 @@ func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan e
 	}
 }
 
-// endBy kills a reader, and returns the reason.
+// endBy kills the reader and returns why.
 func endBy(kill func() error, ended <-chan error, why error) error {
 	if err := kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return errors.Join(why, err) // the kernel kills it when this process ends
@@ -151,17 +153,17 @@ func endBy(kill func() error, ended <-chan error, why error) error {
 	return why
 }
 
-// serve serves the requests of a connection until its other end is closed or the context ends. It returns an
-// error for something that is not a message.
+// serve serves the requests of a connection until the reader closes it or the context ends. It
+// returns an error for a line that is not a message.
 func serve(ctx context.Context, own net.Conn, opts Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	defer func() { // kills ration reap: half done is as good as not started
+	defer func() { // this kills ration reap, which may stop at any point without harm
 		cancel()
 		_ = own.Close()
 		wait.Wait()
 	}()
-	writing := make(chan struct{}, 1) // one line after the other
+	writing := make(chan struct{}, 1) // one answer is written at a time
 	ready := sync.OnceFunc(opts.Ready)
 	slots := make(chan struct{}, MaxReaping)
 	lines := bufio.NewScanner(own)
@@ -194,10 +196,10 @@ func serve(ctx context.Context, own net.Conn, opts Options) error {
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
 		return fmt.Errorf("%w: a line of more than %d bytes", ErrBroken, maxLine)
 	}
-	return nil // any other error means that the reader has ended, or this process ends
+	return nil // any other error means that the reader has ended, or that this process is ending
 }
 
-// reap runs ration reap for a request that is valid.
+// reap runs ration reap for a valid request.
 func (m *message) reap(ctx context.Context, opts Options) error {
 	if err := m.check(); err != nil {
 		return err
@@ -207,7 +209,7 @@ func (m *message) reap(ctx context.Context, opts Options) error {
 	return opts.Reap(ctx, m.Paths, int(m.UID))
 }
 
-// firstOf returns the first maxError bytes of a text, in whole characters.
+// firstOf returns at most maxError bytes of a text, without cutting a character.
 func firstOf(text string) string {
 	if len(text) <= maxError {
 		return text

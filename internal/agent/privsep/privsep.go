@@ -1,34 +1,35 @@
-// Package privsep divides root's agent into two processes, so that the one that reads what tenants write, and
-// answers them, can neither write their files nor become another user.
+// Package privsep splits root's agent into two processes. The process that reads files of tenants,
+// and answers their requests, can neither write those files nor become another user.
 //
-//	parent   is root. It has claimed the agent's socket, runs ration reap as users, and reads nothing
-//	         of a tenant's.
-//	reader   is of a user of its own, with two capabilities: to read all files (CAP_DAC_READ_SEARCH) and
-//	         to look into all processes (CAP_SYS_PTRACE). It does all else that an agent does. A filter
-//	         of system calls takes from the second what writes (filter.go).
+//	parent   runs as root. It has claimed the agent's socket, runs ration reap as the users, and reads
+//	         no file of a tenant.
+//	reader   runs as a user of its own, with two capabilities: to read all files (CAP_DAC_READ_SEARCH)
+//	         and to inspect all processes (CAP_SYS_PTRACE). It does everything else that an agent
+//	         does. A filter of system calls denies the calls with which the second capability could
+//	         write (filter.go).
 //
-// They are connected by a pair of sockets. Each message is a line of JSON:
+// They talk over a pair of sockets. Each message is a line of JSON:
 //
-//	reader   {"ready":true}                          it has scanned once
-//	         {"id":7,"uid":1000,"paths":["/..."]}    have the dead of these regions returned, as that user
-//	parent   {"id":7,"error":"..."}                  that is done, or why not
+//	reader   {"ready":true}                          the first scan is done
+//	         {"id":7,"uid":1000,"paths":["/..."]}    run ration reap for these regions, as that user
+//	parent   {"id":7,"error":"..."}                  ration reap has ended, with or without an error
 //
-// The parent treats each request as if an attacker had taken over the reader: all of it is bounded, and the
-// result is something that any user could do to its own jobs. The parent works on at most MaxReaping requests
-// at a time, and reads the next one after that. So a reader that asks without end, or never reads an answer,
-// only delays itself.
+// The parent treats each request as if an attacker had taken over the reader. It bounds every
+// field, and does nothing that a user could not do to that user's own jobs. It works on at most
+// MaxReaping requests at a time, and reads the next request after that. So a reader that sends
+// requests without end, or never reads an answer, delays only itself.
 //
-// Neither lives without the other:
+// Each process ends when the other does:
 //
-//	the parent is asked to end   it closes its half of the pair, which asks the reader to; then it waits
-//	the parent is killed         the kernel kills the reader (PR_SET_PDEATHSIG)
-//	the reader ends, or is       the parent ends, with the same status
-//	killed
-//	the reader breaks the        the parent kills it
-//	rules, or does not end
+//	the parent is asked to end      it closes its end of the pair, which asks the reader to end,
+//	                                and waits for the reader
+//	the parent is killed            the kernel kills the reader (PR_SET_PDEATHSIG)
+//	the reader ends or is killed    the parent ends with the same status
+//	the reader sends something      the parent kills it
+//	else, or does not end in time
 //
-// The lock on the agent's folder belongs to a file that both have open: the next agent begins after the
-// last of the two.
+// Both processes have the file with the lock of the agent's folder open. So the next agent can
+// start only after both have ended.
 package privsep
 
 import (
@@ -42,22 +43,23 @@ import (
 )
 
 const (
-	// MaxReaping is how many ration reap run at once, and MaxPaths how many regions each gets.
+	// MaxReaping bounds the ration reap processes that run at once, and MaxPaths the regions of
+	// each.
 	MaxReaping = 4
 	MaxPaths   = 64
-	// maxPath is the kernel's bound of a path, and maxLine the bound of a request with MaxPaths of them.
+	// maxPath is the kernel's limit on a path. maxLine has room for a request with MaxPaths paths.
 	maxPath = 4096
 	maxLine = MaxPaths*(maxPath+16) + 1024
-	// maxError is how much of an error is passed on.
+	// maxError bounds the text of an error in an answer.
 	maxError = 1024
-	// reapTimeout is after how long ration reap is killed.
+	// reapTimeout is how long a ration reap may run before it is killed.
 	reapTimeout = 5 * time.Second
-	// endTimeout is after how long a reader that was asked to end is killed. It takes one second if its
-	// clients do not read their answers.
+	// endTimeout is how long a reader may take to end before it is killed. A reader takes one
+	// second if its clients do not read their answers.
 	endTimeout = 10 * time.Second
 )
 
-// Descriptors of the reader. Its standard ones are the parent's.
+// Descriptors of the reader. Its stdin, stdout and stderr are those of the parent.
 const (
 	channelFD = 3 + iota
 	SocketFD  // the agent's socket
@@ -81,9 +83,9 @@ type answer struct {
 // ErrRefused is returned for a request that the parent refuses.
 var ErrRefused = errors.New("refused")
 
-// check returns what is wrong with a request, which may be an attacker's.
+// check validates a request, which an attacker may have sent.
 func (m *message) check() error {
-	if m.UID < 0 || m.UID >= math.MaxUint32 { // the last one means none to the kernel
+	if m.UID < 0 || m.UID >= math.MaxUint32 { // the kernel takes the highest number as "no user"
 		return fmt.Errorf("%w: there is no user %d", ErrRefused, m.UID)
 	}
 	if len(m.Paths) == 0 || len(m.Paths) > MaxPaths {
@@ -97,8 +99,8 @@ func (m *message) check() error {
 	return nil
 }
 
-// checkPath refuses a path that is not that of a region. Root's regions are only in root's folder, which no
-// other user can write: an attacker must not lead root's process anywhere else.
+// checkPath refuses a path that cannot be a region's. For root it accepts only root's own folder,
+// which no other user can write: an attacker must not send root's process elsewhere.
 func checkPath(path string, root bool) error {
 	switch {
 	case len(path) > maxPath:

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoParent is returned to a process that no parent has started.
+// ErrNoParent is returned if this process was not started by a parent.
 var ErrNoParent = errors.New("this is no process that an agent has started to read")
 
 // Channel is the reader's end of the connection.
@@ -22,8 +22,8 @@ type Channel struct {
 	ended chan struct{}
 
 	mu      sync.Mutex
-	next    uint64                  // under mu: the ID of the next request
-	waiting map[uint64]chan<- error // under mu, by ID
+	next    uint64                  // ID of the next request; guarded by mu
+	waiting map[uint64]chan<- error // by ID; guarded by mu
 	writing sync.Mutex
 }
 
@@ -44,7 +44,7 @@ func Open() (*Channel, error) {
 		_ = c.Close()
 		return nil, ErrNoParent
 	}
-	_ = file.Close() // the connection has its own
+	_ = file.Close() // net.FileConn made a copy
 	return newChannel(conn), nil
 }
 
@@ -54,13 +54,14 @@ func newChannel(conn *net.UnixConn) *Channel {
 	return c
 }
 
-// Ended returns a channel that is closed when the parent asks this process to end, or has ended.
+// Ended returns a channel that is closed when the parent has asked this process to end, or has
+// ended.
 func (c *Channel) Ended() <-chan struct{} { return c.ended }
 
-// Ready tells the parent that this process has scanned once.
+// Ready tells the parent that the first scan is done.
 func (c *Channel) Ready() { _ = c.send(message{Ready: true}) } // fails if the parent has ended
 
-// Reap has the parent run ration reap for those regions as that user.
+// Reap asks the parent to run ration reap as the given user, for the regions at paths.
 func (c *Channel) Reap(ctx context.Context, paths []string, uid int) error {
 	done := make(chan error, 1)
 	c.mu.Lock()
@@ -84,7 +85,7 @@ func (c *Channel) Reap(ctx context.Context, paths []string, uid int) error {
 	}
 }
 
-// send sends a whole message. It waits while the parent is busy, which is bounded.
+// send sends a whole message. It waits while the parent is busy; that time is bounded.
 func (c *Channel) send(m message) error {
 	line, err := json.Marshal(m)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Channel) send(m message) error {
 	return err
 }
 
-// read passes on the answers until the parent closes its half.
+// read delivers answers until the parent closes its end.
 func (c *Channel) read() {
 	defer close(c.ended)
 	lines := bufio.NewScanner(c.conn)
@@ -113,7 +114,7 @@ func (c *Channel) read() {
 		delete(c.waiting, a.ID)
 		c.mu.Unlock()
 		switch {
-		case done == nil: // Reap does not wait any more
+		case done == nil: // Reap has stopped waiting
 		case a.Error != "":
 			done <- errors.New(a.Error)
 		default:
