@@ -11,10 +11,11 @@ import (
 	"ration/internal/region"
 )
 
-// Confine puts an empty file for the job's region on a file system of its own, which has no room for
-// more. Programs of any user write that file, and could otherwise fill the file system of the folder of
-// jobs, /run, for the whole machine. The file is mounted at the region's path, and unmounted when the
-// job is removed. Only root may do this. On kernels before 5.2 the region is an ordinary file.
+// Confine puts an empty file for the job's region on a file system of its own, which has no space
+// for more. Programs of any user write that file, and could otherwise fill the file system of the
+// folder of jobs, /run, for the whole machine. The file is mounted at the region's path, and
+// unmounted when the job is removed. Only root may do this. On kernels before 5.2 the region is an
+// ordinary file.
 func (l *Lock) Confine() error {
 	return l.mountOwn("region", region.FileSize, 2, func(own int) error {
 		file, err := unix.Openat(own, RegionName, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
@@ -27,25 +28,26 @@ func (l *Lock) Confine() error {
 			return err
 		}
 		defer unix.Close(tree)
-		if err := os.WriteFile(l.Job.Path, nil, 0o600); err != nil { // to mount on
+		if err := os.WriteFile(l.Job.Path, nil, 0o600); err != nil { // the mount point
 			return err
 		}
 		return unix.MoveMount(tree, "", unix.AT_FDCWD, l.Job.Path, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	})
 }
 
-// MachineName is the folder, in a job's, with the state of its stand-in machine. Programs of any user
-// write in it if the job is root's.
+// MachineName is the folder, inside a job's folder, with the state of its stand-in machine. If the
+// job is root's, programs of any user write in it.
 const MachineName = "gpu"
 
-// Bounds of a stand-in machine: its file, which takes memory as it is used, a second one while that is
-// made, and a few more.
+// Bounds of a stand-in machine: space for its file, which uses memory as it fills, for a second
+// file while that one is made, and for a few more.
 const (
 	machineSize   = 96 << 20
 	machineInodes = 64
 )
 
-// ConfineMachine makes the folder of a stand-in machine, on a file system of its own as Confine does.
+// ConfineMachine makes the folder of a stand-in machine on a file system of its own, as Confine
+// does.
 func (l *Lock) ConfineMachine() error {
 	return l.mountOwn("stand-in machine", machineSize, machineInodes, func(own int) error {
 		folder := filepath.Join(l.Folder, MachineName)
@@ -56,7 +58,7 @@ func (l *Lock) ConfineMachine() error {
 	})
 }
 
-// mountOwn makes a file system and has it mounted. what is for messages.
+// mountOwn makes a file system and mounts it with the given function. what is for messages.
 func (l *Lock) mountOwn(what string, size, inodes int64, mount func(own int) error) error {
 	own, err := newFileSystem(size, inodes)
 	if errors.Is(err, unix.ENOSYS) {
@@ -72,7 +74,8 @@ func (l *Lock) mountOwn(what string, size, inodes int64, mount func(own int) err
 	return nil
 }
 
-// newFileSystem makes a tmpfs for so many bytes and inodes, its folder's among them. It is not mounted.
+// newFileSystem makes a tmpfs with the given number of bytes and inodes (one inode is its root
+// folder). It does not mount it.
 func newFileSystem(size, inodes int64) (mount int, err error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -91,7 +94,8 @@ func newFileSystem(size, inodes int64) (mount int, err error) {
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 }
 
-// unmount undoes Confine and ConfineMachine, in this mount namespace. Without a mount it does nothing.
+// unmount reverts Confine and ConfineMachine in this mount namespace. Without a mount it does
+// nothing.
 func unmount(folder string) {
 	for _, name := range []string{RegionName, MachineName} {
 		_ = unix.Unmount(filepath.Join(folder, name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -12,10 +12,10 @@ import (
 	"ration/internal/safepath"
 )
 
-// ErrNoJob is returned for a name or path at which there is no region.
+// ErrNoJob is returned if there is no region of that name or at that path.
 var ErrNoJob = errors.New("no such job")
 
-// Find returns a job by its name or, if the argument has a slash in it, by the path of its region.
+// Find returns a job by its name or, if the argument contains a slash, by the path of its region.
 func Find(nameOrPath string) (Job, error) {
 	if strings.ContainsRune(nameOrPath, filepath.Separator) {
 		return findByPath(nameOrPath)
@@ -43,8 +43,8 @@ func Find(nameOrPath string) (Job, error) {
 	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
 }
 
-// findByPath returns the job whose region is at path. A job in the folder of jobs gets its name, so that
-// the checks for named jobs apply to it, also if path leads there by another way.
+// findByPath returns the job whose region is at path. A job in the folder of jobs gets its name,
+// even if path leads there in another way, so that the checks for named jobs apply to it.
 func findByPath(path string) (Job, error) {
 	own, err := identityOf(path)
 	if err != nil {
@@ -95,11 +95,11 @@ const (
 	AgentSocket  = "agent.sock"
 	AgentLock    = "agent.lock"
 	AgentJournal = "agent.journal"
-	// AgentJournalNew ends the name of its next version, while that is written.
+	// AgentJournalNew is the suffix of the next version of the journal while it is written.
 	AgentJournalNew = ".new"
 )
 
-// Names of the policy's files there.
+// Names of the policy's files in the folder of jobs.
 const (
 	PolicySocket = "policy.sock"
 	PolicyLock   = "policy.lock"
@@ -113,7 +113,7 @@ func (j Job) Title() string {
 	return j.Path
 }
 
-// FindFolder is Find, and also finds a job that has a folder but no region yet.
+// FindFolder is like Find, and also finds a job that has a folder but no region yet.
 func FindFolder(nameOrPath string) (Job, error) {
 	j, err := Find(nameOrPath)
 	if errors.Is(err, ErrNoJob) && !strings.ContainsRune(nameOrPath, filepath.Separator) && !Reserved(nameOrPath) {

@@ -65,7 +65,7 @@ func TestFind(t *testing.T) {
 // removed on a busy machine.
 func TestUnlockedHasNoLiving(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	impatient := func() bool { return false }
+	noTime := func() bool { return false }
 	j, slot := used(t, "train")
 	defer slot.Leave()
 	content, err := os.ReadFile(j.Path)
@@ -77,7 +77,7 @@ func TestUnlockedHasNoLiving(t *testing.T) {
 		job    Job
 		living int
 	}{"locked": {j, 1}, "not locked": {Job{"dead", path}, 0}} {
-		if u, err := inspectWith(c.job, impatient); err != nil || len(u.living) != c.living || u.locked != (c.living > 0) {
+		if u, err := inspectWith(c.job, noTime); err != nil || len(u.living) != c.living || u.locked != (c.living > 0) {
 			t.Errorf("%s: %+v, %v", name, u, err)
 		}
 	}

@@ -70,8 +70,8 @@ const AgentUser = "ration"
 
 var lookForRoot bool
 
-// LookForRoot makes this process read jobs on behalf of root. It is another user's, with the right to read
-// all files. It is called once, at the start.
+// LookForRoot makes this process read jobs on behalf of root. The process runs as another user,
+// with the right to read all files. Call it once, at the start.
 func LookForRoot() { lookForRoot = true }
 
 // User returns the user on whose behalf this process reads jobs: its own, or root after LookForRoot.
@@ -98,7 +98,7 @@ func MakeFolder(name string) (string, error) {
 		return "", err
 	}
 	folder := Folder()
-	if os.Geteuid() == 0 && !exists(folder) { // root makes nothing in a folder of another user
+	if os.Geteuid() == 0 && !exists(folder) { // root makes nothing in another user's folder
 		if err := untrusted(folder, func(string) (string, error) { return changeableBy(nearest(folder)) }); err != nil {
 			return "", err
 		}

@@ -102,7 +102,8 @@ type Launch struct {
 	Kubernetes *Kubernetes // nil for a job without a claim
 }
 
-// ReadLaunch reads it from a job's folder. It trusts nothing in there, and reads a bounded part.
+// ReadLaunch reads how a job was launched from its folder. It trusts nothing in the folder, and
+// reads a bounded part of each file.
 func ReadLaunch(dir int) Launch {
 	out := Launch{UID: -1}
 	fd, err := safepath.OpenAt(dir, aliveName, unix.O_RDONLY, 0)
@@ -121,7 +122,7 @@ func ReadLaunch(dir int) Launch {
 	return out
 }
 
-// readInfo reads the file, and its owner from the kernel.
+// readInfo reads the file, and gets its owner from the kernel.
 func readInfo(fd int) (uid int, info Info, end *End) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -131,7 +132,7 @@ func readInfo(fd int) (uid int, info Info, end *End) {
 	return int(st.Uid), info, end
 }
 
-// readStart returns the first bytes of a file, so many at most, or what could be read before an error. It
+// readStart returns the first bytes of a file, at most most, or the part before a read error. It
 // does not move the descriptor's offset.
 func readStart(fd int, most int64) []byte {
 	text, _ := io.ReadAll(io.NewSectionReader(preader(fd), 0, most))

@@ -17,7 +17,7 @@ import (
 
 const kubernetesName = "kubernetes"
 
-// MaxPods is how many pods of a claim are recorded.
+// MaxPods bounds the pods of a claim that are recorded.
 const MaxPods = 32
 
 // Other bounds of the file. The names of MaxPods pods always fit in it.

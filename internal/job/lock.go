@@ -187,7 +187,7 @@ func (l *Lock) set(kind int16) error {
 		}
 		if unix.FcntlFlock(l.file.Fd(), unix.F_OFD_GETLK, &lock) != nil || lock.Type != unix.F_UNLCK && !isWaiters(&lock) {
 			return err
-		} // UNLCK: that lock was dropped meanwhile
+		} // UNLCK: that lock has been dropped
 	}
 }
 
@@ -236,7 +236,8 @@ func parseLauncher(text string) (pid int, start uint64, err error) {
 	return pid, start, err
 }
 
-// removeContents removes everything in the job's folder but the locked file. The lock must be exclusive.
+// removeContents removes everything from the job's folder except the locked file. The lock must be
+// exclusive.
 func (l *Lock) removeContents() error {
 	endLimits(l.Folder)
 	unmount(l.Folder)

@@ -18,26 +18,26 @@ import (
 	"ration/internal/safepath"
 )
 
-// A region can be anywhere: in a container it may be at a path that no other process has. But every process
-// of a job has its slot's byte of the file locked. The kernel lists all locks with the device and inode of
-// the file and the PID, and the descriptors of that process lead to the file.
+// A region can be anywhere: in a container it may have a path that no other process has. But every
+// process of a job holds a lock on its slot's byte of the file. The kernel lists all locks with the
+// file's device and inode and the PID, and the descriptors of that process lead to the file.
 
-// Bounds on what is read, as any user can make the kernel's list of locks longer.
+// Bounds on reading, because any user can make the kernel's list of locks longer.
 const (
 	maxLockList   = 8 << 20
 	maxLockedFile = 1024 // files that may be regions
-	maxLockedPIDs = 4    // of each file: processes whose descriptors are searched for it
-	maxLockedFDs  = 4096 // of each of these processes
+	maxLockedPIDs = 4    // processes per file whose descriptors are searched for it
+	maxLockedFDs  = 4096 // descriptors of each of these processes
 )
 
 // FileID identifies a file, which may have several paths.
 type FileID = identity
 
-// FileOf returns the identity of the file that st is of.
+// FileOf returns the identity of the file that st describes.
 func FileOf(st *unix.Stat_t) FileID { return FileID{uint64(st.Dev), st.Ino} }
 
-// IsRegionPath reports whether a path, as the kernel writes it also for a deleted file, has the name of
-// regions.
+// IsRegionPath reports whether a path ends with the file name of regions. It accepts the form in
+// which the kernel writes the path of a deleted file.
 func IsRegionPath(path string) bool {
 	return filepath.Base(strings.TrimSuffix(path, " (deleted)")) == RegionName
 }
@@ -48,9 +48,9 @@ type LockedFile struct {
 	PIDs []int // of the processes that hold such locks
 }
 
-// LockedFiles returns the locked files of all visible processes that may be regions, and whether these are
-// all. It reads until end: many locks make the kernel's list long, and reading takes more than linear
-// time.
+// LockedFiles returns the files with locks, of all visible processes, that may be regions. all is
+// true if there are no others. It stops reading at end: many locks make the kernel's list long, and
+// the time to read it grows faster than its length.
 func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
@@ -62,7 +62,7 @@ func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) 
 	return files, all && whole, err
 }
 
-// readUntil reads at most so many bytes, until end. all is false if there is more.
+// readUntil reads at most most bytes, until end is closed. all is false if there is more.
 func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all bool, err error) {
 	part := make([]byte, 64<<10)
 	for len(text) < most {
@@ -114,8 +114,9 @@ func parseLocks(text []byte) (out []LockedFile) {
 	return out
 }
 
-// divideLocked returns at most so many of the files, and whether these are all. If there are more, it
-// takes one of each user in turn, so that a user with thousands hides no file of another.
+// divideLocked returns at most most of the files, and whether that is all of them. If there are
+// more, it takes one file of each user in turn, so that a user with thousands of files hides no
+// file of another user.
 func divideLocked(files []LockedFile, most int, owner func(pid int) int) (out []LockedFile, all bool) {
 	if len(files) <= most {
 		return files, true
@@ -160,9 +161,9 @@ func parseFileID(text string) (id FileID, err error) {
 	return FileID{unix.Mkdev(uint32(major), uint32(minor)), ino}, errors.Join(err, err2, err3)
 }
 
-// OpenFolder opens the folder of the file, as a process that has the file locked sees it. It returns the
-// file's name in the folder, and a path for messages. It checks that this name is that file, and that the
-// file is a region.
+// OpenFolder opens the folder of the file, as seen by a process that holds the file's lock. It
+// returns the file's name in the folder, and a path for messages. It checks that the name leads to
+// that file, and that the file is a region.
 func (f LockedFile) OpenFolder() (dir int, name, path string, err error) {
 	err = fmt.Errorf("no process has it open")
 	for _, pid := range f.PIDs {
@@ -174,7 +175,8 @@ func (f LockedFile) OpenFolder() (dir int, name, path string, err error) {
 }
 
 func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error) {
-	// One descriptor of /proc/PID for all: it stays that process's when the PID becomes another's.
+	// Use one descriptor of /proc/PID for everything: it keeps referring to that process even if
+	// the PID is reused.
 	process, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, "", "", err
@@ -192,7 +194,7 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 		return -1, "", path, err
 	}
 	defer unix.Close(root)
-	// Below the process's own root, and through no link.
+	// Open it below the process's own root, and follow no link.
 	dir, err = safepath.OpenFolderBelow(root, filepath.Dir(path))
 	if err != nil {
 		return -1, "", path, fmt.Errorf("opening the folder of %s: %w", path, err)
@@ -207,7 +209,7 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 		return -1, "", path, err
 	}
 	if id, err := identityOf(path); err != nil || id != f.ID {
-		path = fmt.Sprintf("/proc/%d/root%s", pid, path) // this process sees another file at path
+		path = fmt.Sprintf("/proc/%d/root%s", pid, path) // the same path is another file for this process
 	}
 	return dir, name, path, nil
 }
@@ -224,7 +226,7 @@ func (f LockedFile) pathIn(process int) (string, error) {
 		some, err := list.Readdirnames(64)
 		for _, name := range some {
 			looked++
-			// DONT_SYNC: a tenant's own file system may never answer.
+			// DONT_SYNC: a tenant's own file system may never respond.
 			var st unix.Statx_t
 			if unix.Statx(fd, name, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil ||
 				(FileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) != f.ID {

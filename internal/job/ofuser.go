@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// Under a policy all processes of a user are in one job, which package policy makes. It is in root's folder
-// of jobs, also if EnvFolder is set: the library looks for it there (shim/userjob.c).
+// Under a policy all processes of a user are in one job, which package policy makes. It is in
+// root's folder of jobs even if EnvFolder is set, because the library searches there
+// (shim/userjob.c).
 
 // RootFolder is root's folder of jobs.
 const RootFolder = "/run/ration"
 
-// ExemptName is a symbolic link in the folder of a user's job that exempts this user from the policy. It
-// leads nowhere. It belongs to the user, so that its owner can be checked in any user namespace; and the
-// user cannot write into a link.
+// ExemptName is a symbolic link in the folder of a user's job that exempts this user from the
+// policy. Its target does not exist. A link is used because its owner can be checked in any user
+// namespace, and because the user, who owns it, cannot write into it.
 const ExemptName = "exempt"
 
 const ofUserPrefix = "user-"

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Kept is how many ended jobs Prune keeps, so that people can look at them later.
+// Kept is how many ended jobs Prune keeps, so that people can inspect them later.
 const Kept = 16
 
-// Prune removes this user's launched jobs that have ended, except for the latest Kept. It does nothing if
-// there are less than twice as many, because reading each delays the start of a job. It reports no errors:
-// its caller can launch a job without it.
+// Prune removes this user's launched jobs that have ended, except for the latest Kept. It does
+// nothing if there are fewer than twice as many, because reading them delays the start of a job. It
+// returns no error, because a job can be launched without it.
 func Prune() {
 	entries, err := os.ReadDir(Folder())
 	if err != nil || len(entries) <= 2*Kept || checkTrusted(Folder()) != nil {

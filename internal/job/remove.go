@@ -55,8 +55,8 @@ func (e *LivingError) Error() string {
 // maxNamed is how many processes a message names.
 const maxNamed = 8
 
-// processText names a living process by the kernel's PID and name. The reader may be about to kill it, and
-// the job's own region could name any process.
+// processText describes a living process by the PID and name from the kernel. The reader of the
+// message may be about to kill it, and a job's region could name any process.
 func processText(p region.Process) string {
 	if p.Seen == 0 {
 		return fmt.Sprintf("one that cannot be seen from here (it calls itself pid %d, %s)", p.PID, p.Name)
@@ -72,9 +72,10 @@ func processText(p region.Process) string {
 
 func (e *LivingError) Unwrap() error { return ErrLiving }
 
-// Remove removes a job that has ended: its folder, or for a job without a name its region and the limits
-// file beside it. force also removes a job that no process has joined, or that cannot be read. It never
-// removes a job with living processes: they would go on under its limit beside the next job of that name.
+// Remove removes an ended job: its folder or, for a job without a name, its region and the limits
+// file beside it. With force it also removes a job that no process has joined, or that cannot be
+// read. It never removes a job with living processes: they would keep using its limit beside the
+// next job of that name.
 func Remove(j Job, force bool) error {
 	if err := CheckRemovable(j, force); err != nil {
 		return err
@@ -82,13 +83,13 @@ func Remove(j Job, force bool) error {
 	if j.Name == "" {
 		return removeRegion(j.Path)
 	}
-	l, err := acquire(j.Name, exclusive) // no command is launched in it from now on
+	l, err := acquire(j.Name, exclusive) // from now on no command can be launched in it
 	if force && (errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)) {
-		// It is not a file, so no process has it locked.
+		// It is not a regular file, so no process holds a lock on it.
 		_ = os.RemoveAll(filepath.Join(filepath.Dir(j.Path), aliveName))
 		l, err = acquire(j.Name, exclusive)
 	}
-	if errors.Is(err, ErrInUse) { // since the check
+	if errors.Is(err, ErrInUse) { // the job came into use after the check
 		_, by := runningBy(j)
 		return removeInUse(j, by)
 	}
@@ -96,7 +97,7 @@ func Remove(j Job, force bool) error {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
 	}
 	defer l.Release()
-	if u, _ := inspect(j); len(u.living) > 0 || u.locked { // joined since the check
+	if u, _ := inspect(j); len(u.living) > 0 || u.locked { // a process joined after the check
 		return &LivingError{j, u.living}
 	}
 	if err := removeFolder(l.Folder); err != nil {
@@ -105,11 +106,12 @@ func Remove(j Job, force bool) error {
 	return nil
 }
 
-// removal has the steps that remove a job's folder. The file of a standing job is first: if the removal is
-// cut short, the rest must not look like a job that programs can join.
+// removal lists the steps that remove a job's folder. The file that makes it a standing job is
+// removed first: if the removal is interrupted, the rest must not look like a job that programs can
+// join.
 var removal = []func(folder string) error{
 	func(folder string) error {
-		_ = os.Remove(filepath.Join(folder, CreatedName)) // an error comes back when the folder is removed
+		_ = os.Remove(filepath.Join(folder, CreatedName)) // if this fails, removing the folder fails too
 		return nil
 	},
 	func(folder string) error { endLimits(folder); return nil },
@@ -127,12 +129,12 @@ func removeFolder(folder string) error {
 	return nil
 }
 
-// endLimits sets an operator's limits to 0, so that processes of the job that are unknown get nothing more:
-// those that have closed the inherited descriptor and not joined yet. They may have the files mounted in
-// their namespace.
+// endLimits sets an operator's limits to 0, so that unknown processes of the job get no more
+// memory: processes that have closed the inherited descriptor and have not joined yet. They may
+// have the files mounted in their namespace.
 func endLimits(folder string) {
 	if l, err := region.OpenOperatorLimits(filepath.Join(folder, RegionName)); err == nil {
-		_ = l.End() // a user who may not write them may not remove them either
+		_ = l.End() // a user without the right to write the limits cannot remove them either
 	}
 }
 
@@ -145,7 +147,7 @@ func removeRegion(path string) error {
 	}
 	defer unix.Close(dir)
 	base := filepath.Base(path)
-	// The path may be of any file: force is for damaged regions, not for other files.
+	// The path may lead to any file: force is for damaged regions, not for other files.
 	if err := region.CheckRemovable(dir, base); err != nil {
 		return fmt.Errorf("removing %s: %w (ration removes only what it made)", path, err)
 	}
@@ -161,8 +163,8 @@ func removeRegion(path string) error {
 	return nil
 }
 
-// checkFolderOf keeps root from removing a file that another user has led it to. If one user can change the
-// path, the folder and the file must be that user's. If several can, nothing is removed.
+// checkFolderOf keeps root from removing a file that another user chose. If one user can change the
+// path, the folder and the file must belong to that user. If several can, nothing is removed.
 func checkFolderOf(base string, dir, writer int) error {
 	var folder, file unix.Stat_t
 	if err := errors.Join(unix.Fstat(dir, &folder), unix.Fstatat(dir, base, &file, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
@@ -201,7 +203,7 @@ func CheckRemovable(j Job, force bool) error {
 	case errors.Is(err, region.ErrForeign) && j.Name == "":
 		return fmt.Errorf("removing %s: %w", j.Title(), err)
 	case errors.Is(err, region.ErrVersion):
-		return nil // in every version processes lock the region, and launchers the job
+		return nil // in all versions, processes lock the region and launchers lock the job
 	case err != nil && !EndedOrNotBegun(err):
 		return fmt.Errorf("removing %s: %w (--force removes it all the same)", j.Title(), err)
 	case !u.begun:
@@ -210,8 +212,8 @@ func CheckRemovable(j Job, force bool) error {
 	return nil
 }
 
-// StartTimeout is how long a job without a process may still begin: a program can spend minutes on its
-// imports before it first uses a device.
+// StartTimeout is how long a job without a process counts as starting: a program can spend minutes
+// on its imports before it first uses a device.
 const StartTimeout = time.Hour
 
 // Ended reports whether the job has ended and only its region is left.
@@ -226,7 +228,7 @@ func Ended(j Job, now time.Time) bool {
 	return u.begun || now.Sub(u.created) > StartTimeout
 }
 
-// use decides whether a job may be removed.
+// use is what decides whether a job may be removed.
 type use struct {
 	living  []region.Process // those that are not dead
 	locked  bool             // a process has a byte of the region locked
@@ -234,7 +236,7 @@ type use struct {
 	created time.Time
 }
 
-// holders returns the processes that the kernel names for the locks of a region that cannot be read.
+// holders returns the processes that hold locks of an unreadable region, as listed by the kernel.
 func holders(path string) (out []region.Process) {
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -250,12 +252,13 @@ func holders(path string) (out []region.Process) {
 	return out
 }
 
-// inspect returns how the job is used. If its region cannot be read, it knows begun and the locks.
+// inspect returns how the job is used. If its region cannot be read, it sets only begun and the
+// locks.
 func inspect(j Job) (use, error) { return inspectWith(j, nil) }
 
-// inspectWith asks the kernel for the processes for as long as patient says; nil is as long as a
-// region is.
-func inspectWith(j Job, patient func() bool) (u use, err error) {
+// inspectWith is inspect, and queries the kernel about processes while left returns true. nil means
+// the default of a region.
+func inspectWith(j Job, left func() bool) (u use, err error) {
 	u.begun = j.Name != "" && exists(filepath.Join(filepath.Dir(j.Path), aliveName))
 	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
@@ -266,14 +269,14 @@ func inspectWith(j Job, patient func() bool) (u use, err error) {
 		return u, err
 	}
 	defer r.Close()
-	r.SetAskBudget(patient)
+	r.SetAskBudget(left)
 	all, err := r.Processes()
 	if err != nil {
 		return u, err
 	}
-	u.locked = region.Locked(j.Path) // also by a slot that the region does not show
+	u.locked = region.Locked(j.Path) // also counts a lock on a slot that the region does not show
 	c, err := r.Counters()
-	if u.locked { // otherwise none lives, and those of thousands that could not be asked for in time do not either
+	if u.locked { // without a lock no process lives, not even one that could not be queried in time
 		u.living = slices.DeleteFunc(all, func(p region.Process) bool { return p.Dead })
 	}
 	u.begun, u.created = u.begun || c.Claims > 0, time.Unix(0, r.Created())

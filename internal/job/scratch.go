@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch makes a folder for a temporary region, and returns the path for the region and a function that
-// removes the folder. The folder is on a tmpfs if there is one, as the regions of real jobs are, so that
+// Scratch makes a folder for a temporary region. It returns the path for the region, and a function
+// that removes the folder. It uses a tmpfs if there is one, as the regions of real jobs do, so that
 // benchmarks do not measure a disk.
 func Scratch() (path string, remove func(), err error) {
 	parent := os.Getenv("TMPDIR")
 	if parent == "" && unix.Access("/dev/shm", unix.W_OK|unix.X_OK) == nil {
 		parent = "/dev/shm"
 	}
-	scratch.Lock() // before the folder is made, so that RemoveScratch misses none
+	scratch.Lock() // before the folder is made, so that RemoveScratch does not miss it
 	defer scratch.Unlock()
 	dir, err := os.MkdirTemp(parent, "ration-")
 	if err != nil {
@@ -32,14 +32,14 @@ func Scratch() (path string, remove func(), err error) {
 	}, nil
 }
 
-// scratch has the folders that Scratch made and that were not removed yet.
+// scratch has the folders of Scratch that were not removed yet.
 var scratch = struct {
 	sync.Mutex
-	dirs map[string]bool // under the mutex
+	dirs map[string]bool // guarded by the mutex
 }{dirs: map[string]bool{}}
 
-// RemoveScratch removes all folders of Scratch. It is for a program that was interrupted and is about to
-// end.
+// RemoveScratch removes all folders of Scratch. It is for a program that is about to end after an
+// interrupt.
 func RemoveScratch() {
 	const tries = 100 // other goroutines may still make files in the folder
 	scratch.Lock()

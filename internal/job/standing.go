@@ -11,13 +11,14 @@ import (
 	"ration/internal/safepath"
 )
 
-// A standing job is made by `ration create`. It does not end with a command: programs join it where an
-// operator mounts it (a container, a batch system), and it stays until `ration rm`. The file CreatedName
-// in its folder makes it a standing job. The file has the time at which the region was made. It is
-// mounted with the region at the well-known path, where a process that finds another region is refused.
+// A standing job is made by `ration create`. It does not end with a command: programs join it where
+// an operator mounts it (a container, a batch system), and it stays until `ration rm`. The file
+// CreatedName in its folder makes it a standing job. The file contains the creation time of the
+// region. It is mounted with the region at the well-known path; a process that finds another region
+// there is refused.
 //
-// Stand writes the file last, under the creator's lock. So a job without it, if its creator has died, has
-// ended and is removed.
+// Stand writes the file last, under the creator's lock. If a creator dies before that, its job
+// counts as ended and is removed.
 
 // CreatedName is the name of that file.
 const CreatedName = "created"

@@ -15,9 +15,10 @@ import (
 	"ration/internal/safepath"
 )
 
-// Root reads the jobs of all users. Each user controls the folders of its own jobs: nothing in them is
-// trusted, no link of another user is followed, and a bounded part is read. A folder may even never
-// answer, on a file system of its user. So the caller reads each folder by itself, with a deadline.
+// Root reads the jobs of all users. Each user controls the folders of that user's jobs, so nothing
+// in them is trusted, no link of another user is followed, and a bounded part is read. A folder may
+// even hang forever, on a file system that its user provides. So the caller reads each folder
+// separately, with a deadline.
 
 // maxUserJobs bounds how many jobs of one folder are read.
 const maxUserJobs = 4096
@@ -25,26 +26,26 @@ const maxUserJobs = 4096
 // maxTempNames bounds how many names in /tmp are read: every user can make any number.
 const maxTempNames = 1 << 15
 
-// maxTempUsers bounds how many users are read that have only a folder in /tmp. A user with a range of
-// /etc/subuid can make folders for thousands of UIDs.
+// maxTempUsers bounds how many users are read that have nothing but a folder in /tmp. A user with a
+// range in /etc/subuid can make folders for thousands of UIDs.
 const maxTempUsers = 1024
 
-// Paths are where other users' jobs are searched for.
+// Paths are the places to search for other users' jobs.
 type Paths struct {
 	Runtime string // holds a folder for each user, by UID: /run/user
 	Temp    string // holds ration-UID: /tmp
 	Proc    string // holds a folder for each process: /proc
 	Home    func(uid int) string
-	listed  int // bound on names in Temp; 0 is maxTempNames
-	strange int // bound on users that only have a folder in Temp; 0 is maxTempUsers
+	listed  int // bound on names in Temp; 0 means maxTempNames
+	strange int // bound on users with nothing but a folder in Temp; 0 means maxTempUsers
 }
 
 // SystemPaths are those of this machine.
 var SystemPaths = Paths{Runtime: "/run/user", Temp: "/tmp", Proc: "/proc", Home: proc.Home}
 
-// Folders returns the users that may have jobs, with their folders, which need not exist. all is false if
-// Temp has more names or users than the bounds. Users with a process or with a folder in Runtime are not
-// bounded, so only ended jobs may be missing then.
+// Folders returns the users that may have jobs, with their folders, which need not exist. all is
+// false if Temp exceeds the bounds on names or users. Users with a process, or with a folder in
+// Runtime, are not bounded. So at most ended jobs are missing then.
 func (p Paths) Folders() (out []Folders, all bool) {
 	byUser := map[int]*Folders{}
 	user := func(uid int) *Folders {
@@ -117,9 +118,9 @@ type Folders struct {
 	home          func(uid int) string
 }
 
-// Paths returns the folders. It may ask a directory service for the user's home.
+// Paths returns the folders. It may query a directory service for the user's home.
 func (f Folders) Paths() []string {
-	if f.withProcesses { // otherwise no job in the home can run
+	if f.withProcesses { // without a process no job in the home can run
 		if home := f.home(f.UID); filepath.IsAbs(home) {
 			return append(slices.Clone(f.paths), filepath.Join(home, ".local", "state", "ration"))
 		}
@@ -127,8 +128,8 @@ func (f Folders) Paths() []string {
 	return f.paths
 }
 
-// Named returns a user's jobs of a name, of which each folder may have one. It may ask a directory service
-// for the user's home, and blocks if a folder does not answer.
+// Named returns the jobs of a user with a given name; each of the user's folders may have one. It
+// may query a directory service for the user's home, and blocks if a folder does not respond.
 func (p Paths) Named(uid int, name string) (out []Job) {
 	if !isJobName(name) {
 		return nil
@@ -152,8 +153,8 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 	return out
 }
 
-// each calls visit for each name in a folder until it returns false. It returns whether it has seen all. A
-// missing folder has no names.
+// each calls visit for each name in a folder until visit returns false. It reports whether it has
+// visited all names. A missing folder has no names.
 func each(dir string, visit func(name string) bool) (all bool) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -173,9 +174,9 @@ func each(dir string, visit func(name string) bool) (all bool) {
 	}
 }
 
-// ownedBy reports whether a folder exists and belongs to a user: every user can make a folder of any name in
-// /tmp. It does not ask the folder's file system, which may be a tenant's. If the kernel does not know the
-// owner without, it returns true.
+// ownedBy reports whether a folder exists and belongs to a user, because every user can make a
+// folder of any name in /tmp. It does not query the folder's file system, which a tenant may
+// provide. If the kernel does not know the owner without a query, it returns true.
 func ownedBy(path string, uid int) bool {
 	var st unix.Statx_t
 	const flags, want = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC, unix.STATX_UID
@@ -186,12 +187,12 @@ func ownedBy(path string, uid int) bool {
 // isJobName reports whether users can choose that name for a job.
 func isJobName(name string) bool { return limit.CheckName("job", name) == nil && !Reserved(name) }
 
-// EachIn calls visit for each job in a folder of another user, with the descriptor of the job's own folder,
-// until visit returns false. It returns whether it has seen all.
+// EachIn calls visit for each job in a folder of another user, with a descriptor of the job's
+// folder, until visit returns false. It reports whether it has visited all jobs.
 func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 	fd, err := openList(folder)
 	if err != nil {
-		return true // it does not exist, or is a link that is not followed
+		return true // missing, or a link, which is not followed
 	}
 	list := os.NewFile(uintptr(fd), folder)
 	defer list.Close()

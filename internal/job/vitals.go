@@ -9,15 +9,15 @@ import (
 	"ration/internal/safepath"
 )
 
-// Vitals has the open files of a job's folder by which a process that reads the job repeatedly finds whether
-// the job's command runs, and whether files have changed. It takes no lock.
+// Vitals has open files of a job's folder. They show a process that reads the job repeatedly
+// whether the job's command runs, and whether files have changed. It takes no lock.
 type Vitals struct {
-	dir   int    // the job's folder; not closed with the rest
-	name  string // of the region in it
+	dir   int    // the job's folder; Close leaves it open
+	name  string // file name of the region
 	alive int    // the file that launchers lock; -1 if it cannot be opened
 }
 
-// OpenVitals opens them by the descriptor of the job's folder, which must stay open until Close.
+// OpenVitals opens the files by a descriptor of the job's folder, which must stay open until Close.
 func OpenVitals(dir int, region string) Vitals {
 	fd, err := safepath.OpenAt(dir, aliveName, unix.O_RDONLY, 0)
 	if err != nil {
@@ -32,10 +32,11 @@ func (v Vitals) Standing() bool {
 	return standing
 }
 
-// Close closes them.
+// Close closes the files.
 func (v Vitals) Close() { closeIf(v.alive) }
 
-// Vital is the state of a job outside its region. Two are equal if nothing there has changed.
+// Vital is the state of a job outside its region. Two values are equal if nothing has changed in
+// between.
 type Vital struct {
 	Launched bool
 	Running  bool          // the command runs, or a process creates or removes the job
@@ -45,8 +46,8 @@ type Vital struct {
 	size     int64
 }
 
-// Look returns the state, and whether the folder still exists: another job of the same name has another
-// folder. before is what an earlier Look returned.
+// Look returns the current state, and whether the folder still exists: another job of the same name
+// has another folder. before is the result of an earlier Look.
 func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	var st unix.Stat_t
 	if unix.Fstat(v.dir, &st) != nil || st.Nlink == 0 {
@@ -57,8 +58,8 @@ func (v Vitals) Look(before Vital) (out Vital, there bool) {
 		// Launchers never replace the file.
 		out.Running = inUseBy(v.alive)
 	}
-	// A file that was made in the same tick of the kernel's clock as the Look before is found by the
-	// next full reading of the job.
+	// A file that was made in the same tick of the kernel's clock as the last Look is found by the
+	// next full read of the job.
 	if out.folder == before.folder && before.Region != (FileID{}) {
 		out.Region = before.Region
 	} else if id, err := identityIn(v.dir, v.name); err == nil {
@@ -73,8 +74,8 @@ func (v Vitals) Look(before Vital) (out Vital, there bool) {
 // FolderChanged reports whether a file in the folder was made or removed between two Looks.
 func (v Vital) FolderChanged(since Vital) bool { return v.folder != since.folder }
 
-// Names returns the names in a folder of jobs that may be jobs, at most so many. changed is the folder's
-// time of modification: while that stays, so do the names.
+// Names returns at most most names in a folder of jobs that may be jobs. changed is the folder's
+// modification time: as long as that is the same, so are the names.
 func Names(folder string, most int) (names []string, changed unix.Timespec, all bool, err error) {
 	fd, err := openList(folder)
 	if err != nil {
@@ -83,7 +84,7 @@ func Names(folder string, most int) (names []string, changed unix.Timespec, all 
 	list := os.NewFile(uintptr(fd), folder)
 	defer list.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil { // before reading the names, so that later ones change the time
+	if err := unix.Fstat(fd, &st); err != nil { // before reading the names, so that a later change has a later time
 		return nil, changed, true, err
 	}
 	for {
@@ -127,10 +128,10 @@ func openList(folder string) (int, error) {
 	return fd, nil
 }
 
-// TellsOfJoin reports whether a process that joins the job opens that file of the job's folder. A process
-// that only reads the job opens others as well.
+// TellsOfJoin reports whether a process opens that file of the job's folder when it joins the job.
+// A process that only reads the job opens other files as well.
 func TellsOfJoin(name string) bool { return name == RegionName }
 
-// TellsOfEnd reports whether processes of the job, or its launcher, have that file open for writing until
-// they end.
+// TellsOfEnd reports whether the job's processes, or its launcher, keep that file open for writing
+// until they end.
 func TellsOfEnd(name string) bool { return name == RegionName || name == aliveName }

@@ -13,9 +13,9 @@ import (
 	"ration/internal/safepath"
 )
 
-// Wait returns when the job has ended: no process of its command runs, and no process that has joined it
-// lives. It waits in the kernel, for the locks that those processes hold. end is how the command ended, or
-// nil if no launcher stayed to see it. A later job of the same name is another job.
+// Wait returns when the job has ended: no process of its command runs, and no process that has
+// joined it is alive. It blocks on the locks that those processes hold. end is how the command
+// ended, or nil if no launcher waited for it. A later job of the same name is another job.
 func Wait(j Job) (end *End, err error) {
 	if end, err = wait(j); err != nil {
 		return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
@@ -29,8 +29,8 @@ func wait(j Job) (end *End, err error) {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	// All files are opened first: they can be read after the job was removed, and no other file gets their
-	// inode numbers while they are open. An exclusive lock of alive needs the right to write.
+	// Open all files first: they can be read after the job was removed, and no other file gets
+	// their inode numbers while they are open. An exclusive lock on alive needs write permission.
 	var fds [3]int
 	name := filepath.Base(j.Path)
 	for i, file := range []struct {
@@ -91,8 +91,9 @@ func waitRegion(dir int, name string, alive, file int) error {
 	return nil
 }
 
-// waitUnused returns when no process uses the job or has its region locked, or when the region was replaced.
-// It closes the descriptors: after its caller has returned it may still wait, for the next job of the name.
+// waitUnused returns when no process uses the job or holds a lock of its region, or when the region
+// was replaced. It closes the descriptors itself, because it may still be blocked after its caller
+// has returned, waiting for the next job of that name.
 func waitUnused(alive, file int, same func() bool) error {
 	defer closeIf(alive)
 	defer closeIf(file)
@@ -107,22 +108,22 @@ func waitUnused(alive, file int, same func() bool) error {
 		if err := region.WaitUnlocked(file); err != nil {
 			return err
 		}
-		// While it waited for the second lock, a process may have joined, or another command may have been
-		// launched in the job (--join).
+		// While it waited for the second lock, a process may have joined, or another command may
+		// have been launched in the job (--join).
 		if !same() || (alive < 0 || !inUseBy(alive)) && !region.LockedFD(file) {
 			return nil
 		}
-		// A process with a descriptor of a file can lock all of it but the bytes that are waited for here.
-		// Then waiting returns at once.
+		// A process with a descriptor of a file can lock everything except the bytes that this
+		// function waits for. Then waiting returns at once, and this pause prevents a busy loop.
 		sleep(again.After(time.Since(began)))
 	}
 }
 
-// sleep is replaced in tests.
+// sleep is a variable for tests.
 var sleep = time.Sleep
 
-// watchRemovals sends a value after something in a folder, or the folder itself, was removed. Waiting
-// for the locks is not enough: the next job of the name may lock its files first.
+// watchRemovals sends a value after the folder or something in it was removed. Waiting for the
+// locks is not enough, because the next job of that name may lock its files first.
 func watchRemovals(dir int) (removed <-chan struct{}, stop func(), err error) {
 	w, err := inotify.New()
 	if err != nil {
@@ -140,7 +141,7 @@ func watchRemovals(dir int) (removed <-chan struct{}, stop func(), err error) {
 			}
 			select {
 			case out <- struct{}{}:
-			default: // the receiver has not looked since the last value
+			default: // the receiver has not read the last value yet
 			}
 		}
 	}()
@@ -161,8 +162,8 @@ func closeIf(fd int) {
 	}
 }
 
-// waitFor returns when no process uses, creates or removes the job, by a descriptor of the file that they
-// lock.
+// waitFor returns when no process uses, creates or removes the job. fd is the file that those
+// processes lock.
 func waitFor(fd int) error {
 	lock := unix.Flock_t{Type: exclusive, Start: waitByte, Len: 1}
 	for {

@@ -9,17 +9,17 @@ import (
 // (Docker, Podman, containerd, CRI-O) puts a container into a job: the device ration/job=NAME.
 const CDIKind = "ration/job"
 
-// ErrCDIName is returned for a job whose name no CDI device can have.
+// ErrCDIName is returned if the job's name is not valid for a CDI device.
 var ErrCDIName = errors.New("not a name for a CDI device")
 
-// CDISpec is a CDI spec, as far as it is used here.
+// CDISpec is a CDI spec, with the fields that ration uses.
 type CDISpec struct {
 	Version string      `json:"cdiVersion"`
 	Kind    string      `json:"kind"`
 	Devices []CDIDevice `json:"devices"`
 }
 
-// CDIDevice is a device of a CDISpec, with what is changed in a container that gets it.
+// CDIDevice is a device of a CDISpec, with its changes to a container.
 type CDIDevice struct {
 	Name  string `json:"name"`
 	Edits struct {
@@ -35,7 +35,7 @@ type CDIMount struct {
 	Options       []string `json:"options"`
 }
 
-// CDI returns the spec by which containers join the job.
+// CDI returns the spec with which containers join the job.
 func (s *Standing) CDI() (CDISpec, error) {
 	if last := s.Name[len(s.Name)-1]; last == '.' || last == '_' || last == '-' || s.Name[0] == '_' {
 		return CDISpec{}, fmt.Errorf("%s: %w: it begins and ends with a letter or digit (create the job by another name)", s.Name, ErrCDIName)
@@ -45,12 +45,12 @@ func (s *Standing) CDI() (CDISpec, error) {
 	for _, m := range s.Mappings {
 		d.Edits.Mounts = append(d.Edits.Mounts, CDIMount{m.From, m.To, m.Options()})
 	}
-	// The oldest version that allows names of devices that begin with a digit. Engines read all
-	// versions up to the newest that they know.
+	// 0.5.0 is the oldest version that allows device names which begin with a digit. Engines read
+	// all versions up to the newest that they know.
 	return CDISpec{"0.5.0", CDIKind, []CDIDevice{d}}, nil
 }
 
-// Options returns how the file or folder is mounted.
+// Options returns the options for mounting the file or folder.
 func (m Mapping) Options() []string {
 	out := []string{"bind", "nosuid", "nodev"}
 	if !m.Programs {

@@ -12,16 +12,15 @@ import (
 	"ration/internal/region"
 )
 
-// The memory of a context is measured by the first process of a job, which has to
-// start NVML for it, and may make a context that does not fit. A new job gets the
-// costs that earlier jobs have measured, so that only the first job on a machine
-// measures them. They are hints: errors here are ignored.
+// The first process of a job measures the memory of a context. For that it must start NVML, and may
+// create a context that does not fit. A new job gets the sizes that earlier jobs have measured, so
+// that only the first job on a machine measures them. They are hints: errors here are ignored.
 
-// maxCostRegions is how many regions are read for costs.
+// maxCostRegions bounds the regions that are read for measured sizes.
 const maxCostRegions = 4
 
-// earlierCosts returns the costs in the regions of this user's newest jobs. It must be
-// called before a job is created, which removes an ended job of the same name.
+// earlierCosts returns the measured sizes in the regions of this user's newest jobs. Call it before
+// a job is created, because that removes an ended job of the same name.
 func earlierCosts() []region.Costs {
 	jobs, err := job.List()
 	if err != nil {
@@ -49,9 +48,9 @@ func earlierCosts() []region.Costs {
 	return costs
 }
 
-// mergeCosts returns for each device the newest cost with its UUID, whatever number it
-// had in that region. Without a driver the UUIDs are not known here: then each device
-// number gets the newest cost of that number, and the processes compare the UUID.
+// mergeCosts returns for each device the newest size that was measured for its UUID, whatever its
+// number was in that region. Without a driver the UUIDs are unknown here: then each device number
+// gets the newest size of that number, and the processes compare the UUID.
 func mergeCosts(costs []region.Costs, driver *gpu.Driver) (out region.Costs) {
 	for _, c := range slices.Backward(costs) {
 		for d, cost := range c.Device {

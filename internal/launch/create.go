@@ -21,12 +21,12 @@ var (
 	ErrMachine = errors.New("this is the mount namespace of the machine")
 )
 
-// containerLibrary is where programs in a container find the library.
+// containerLibrary is the path of the library in a container.
 const containerLibrary = LibraryFolder + "/libration.so"
 
-// Create makes a standing job: one without a command, that programs join where an operator
-// puts it, in a container (FindStanding) or a mount namespace (Mount). It is there until it is
-// removed. Root's is for programs of all users, and its limits are root's, as with Keep.
+// Create makes a standing job, which has no command. Programs join it in a container (FindStanding)
+// or in a mount namespace (Mount). It exists until it is removed. A standing job of root is for
+// programs of all users, and only root can change its limits, as with Keep.
 func (p Plan) Create() error {
 	if err := checkNotNested(); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (p Plan) Create() error {
 	return j.standAfter(makeMountPoints(j.Lock.Folder))
 }
 
-// standAfter lets processes into a job that is made, unless what had to be done before failed, and
-// drops this process's lock. Where it fails the job is discarded.
+// standAfter lets processes join a new job, unless err says that an earlier step failed. Then it
+// discards the job. It drops this process's lock.
 func (j *Job) standAfter(err error) error {
 	if err == nil {
 		err = j.Lock.Stand(j.created, containerLibrary)
@@ -56,9 +56,9 @@ func (j *Job) standAfter(err error) error {
 	return nil
 }
 
-// mountPoints is the folder, in a standing job's, that is runFolder in a container, for reading: what
-// the other files are mounted on. Root in a container can rename a folder in which something
-// is mounted, unless that is in a file system for reading.
+// mountPoints is a folder inside a standing job's folder. A container sees it as runFolder,
+// read-only, and the other files are mounted on it. It must be on a read-only file system, because
+// root in a container could otherwise rename a folder with a mount in it.
 const mountPoints = "mounts"
 
 func makeMountPoints(folder string) error {
@@ -73,7 +73,7 @@ func makeMountPoints(folder string) error {
 	}
 	var err error
 	for _, path := range folders {
-		err = errors.Join(err, os.Mkdir(path, 0o755), os.Chmod(path, 0o755)) // whatever the umask is
+		err = errors.Join(err, os.Mkdir(path, 0o755), os.Chmod(path, 0o755)) // whatever the umask
 	}
 	for _, path := range files {
 		err = errors.Join(err, os.WriteFile(filepath.Join(points, path), nil, 0o644))
@@ -84,24 +84,24 @@ func makeMountPoints(folder string) error {
 	return nil
 }
 
-// fakeFolder is the folder of the stand-in driver in that of libraries.
+// fakeFolder is the folder of the stand-in driver inside the folder of libraries.
 const fakeFolder = "fakegpu"
 
-// Standing is what a program in a container needs to be in a standing job.
+// Standing has everything that puts a program in a container into a standing job.
 type Standing struct {
 	Name     string
 	Mappings []Mapping
-	Environ  []string // what is at the well-known path counts before it
+	Environ  []string // overridden by files at the well-known path
 }
 
-// Mapping is a file or folder of the machine, and where programs of a job find it.
+// Mapping is a file or folder of the machine, and its path for programs of a job.
 type Mapping struct {
 	From, To string
 	Writable bool
-	Programs bool // it is, or holds, what programs execute or load
+	Programs bool // it is, or contains, a file that programs execute or load
 }
 
-// FindStanding returns what a program needs to be in a standing job. It unpacks the library.
+// FindStanding returns the mounts and variables of a standing job. It unpacks the library.
 func FindStanding(name string) (*Standing, error) {
 	found, created, err := findStanding(name)
 	if err != nil {
@@ -151,13 +151,13 @@ func findStanding(name string) (found job.Job, created int64, err error) {
 	if !standing {
 		return found, 0, fmt.Errorf("%s: %w (make one with ration create)", found.Title(), ErrNotStanding)
 	}
-	// A user's job has its limits in the region. Root's never: without its file the job of a
-	// tenant would have those that the tenant writes.
+	// A user's job may have its limits in the region. Root's may not: without its limits file, the
+	// job would use limits that a tenant can write.
 	if _, err := os.Lstat(found.Path + region.LimitsSuffix); err != nil && (os.Geteuid() == 0 || !errors.Is(err, os.ErrNotExist)) {
 		return found, 0, fmt.Errorf("looking for the limits of job %s: %w (remove the job, and create it again)", found.Name, err)
 	}
-	// Root's region is a mount, which is missing where the job was created in another mount
-	// namespace. What it is mounted on is an empty file.
+	// Root's region is a mount. It is missing if the job was created in another mount namespace;
+	// then there is only an empty file, the mount point.
 	r, err := region.OpenReadOnly(found.Path)
 	if err != nil {
 		return found, 0, fmt.Errorf("%w (was job %s created in another mount namespace?)", err, found.Name)
@@ -165,9 +165,9 @@ func findStanding(name string) (found job.Job, created int64, err error) {
 	return found, created, r.Close()
 }
 
-// hasOwnMounts reports whether this process has another mount namespace than the process that
-// started it, or one that started that. Where it has not, the namespace is the machine's, as far
-// as can be known: not everybody may look at process 1.
+// hasOwnMounts reports whether this process has another mount namespace than one of its ancestors.
+// If not, the namespace is assumed to be the machine's, because ordinary users cannot inspect
+// process 1.
 func hasOwnMounts() bool {
 	var own unix.Stat_t
 	if unix.Stat("/proc/self/ns/mnt", &own) != nil {
@@ -180,8 +180,8 @@ func hasOwnMounts() bool {
 	return hasOther(1) || proc.Ancestor(os.Getpid(), hasOther) != 0
 }
 
-// Mount puts a standing job where all programs of this process's mount namespace find it, as
-// Keep does. The namespace must not be that of the machine, all of whose programs would be in
+// Mount puts all programs of this process's mount namespace into a standing job, as Keep does. The
+// namespace must not be that of the machine, because then all programs of the machine would be in
 // the job.
 func Mount(name string) error {
 	if err := checkNotNested(); err != nil {

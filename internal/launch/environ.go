@@ -11,12 +11,13 @@ import (
 	"ration/internal/limit"
 )
 
-// The lists of libraries that the dynamic linker preloads.
+// Lists of libraries that the dynamic linker preloads.
 const (
 	PreloadVariable = "LD_PRELOAD"
 	PreloadFile     = "/etc/ld.so.preload"
-	// PolicyLibrary is the library that a policy puts into that file, for every program. A second
-	// copy of the library beside it counts nothing: the first one calls the driver itself.
+	// PolicyLibrary is the library that a policy names in that file, for every program. If a
+	// program has a second copy of the library too, that copy counts nothing: the first one calls
+	// the driver directly.
 	PolicyLibrary = "/usr/lib/ration/policy/libration.so"
 )
 
@@ -25,16 +26,16 @@ func SplitPreloads(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(" :\t\n", r) })
 }
 
-// rationing are the libraries that count memory; with two of them it counts twice.
+// rationing lists libraries that count memory. With two of them memory would be counted twice.
 var rationing = []string{"libvgpu.so", "libration.so"}
 
-// environ returns the command's environment. The limits are not in it but in the
-// region, so that a child without a variable still has them.
+// environ returns the command's environment. It does not contain the limits, which are in the
+// region, so that a child that loses a variable still has them.
 func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	e := environment(os.Environ())
 	e.drop(func(key string) bool { return limit.IsVariable(key) || key == job.EnvRegion || key == EnvCreated })
 	if driver != nil && hasMIG(driver) {
-		// Only a process finds out the size of its MIG device.
+		// Only a process can find out the size of its MIG device.
 		for _, setting := range p.Settings.Environ() {
 			key, value, _ := strings.Cut(setting, "=")
 			e.set(key, value)
@@ -60,8 +61,8 @@ func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	return e
 }
 
-// pathInside returns the path by which the command finds a file of the job or a
-// library: another one where it has a mount namespace of its own.
+// pathInside returns the path of a job's file or of a library as the command sees it. It differs if
+// the command has a mount namespace of its own.
 func (j *Job) pathInside(path string) string {
 	if !j.keep {
 		return path
@@ -74,7 +75,7 @@ func (j *Job) pathInside(path string) string {
 	return path
 }
 
-// warnOfRationing warns of another library in a list of preloads that counts memory.
+// warnOfRationing warns if a list of preloads contains another library that counts memory.
 func (p Plan) warnOfRationing(where, list string) {
 	for _, path := range SplitPreloads(list) {
 		if slices.Contains(rationing, filepath.Base(path)) && path != PolicyLibrary {
@@ -83,8 +84,8 @@ func (p Plan) warnOfRationing(where, list string) {
 	}
 }
 
-// joinPaths joins two lists of paths, without an empty element, which would mean the
-// current folder.
+// joinPaths joins two lists of paths. It avoids an empty element, which would mean the current
+// folder.
 func joinPaths(first, second string) string {
 	if first == "" || second == "" {
 		return first + second

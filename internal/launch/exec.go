@@ -10,8 +10,8 @@ import (
 	"ration/internal/job"
 )
 
-// Exec replaces this process by the command, so that the exit status and the signals
-// are the command's own. It returns only if that fails.
+// Exec replaces this process by the command, so that the exit status and signals are the command's
+// own. It returns only on an error.
 func (j *Job) Exec() error {
 	if j.ruled {
 		if j.run != nil {
@@ -29,7 +29,7 @@ func (j *Job) Exec() error {
 		return err
 	}
 	if j.keep {
-		err = j.enterNamespace() // of this thread only, which execs below
+		err = j.enterNamespace() // changes only this thread, which calls exec below
 	}
 	if err == nil {
 		err = execCommand(j.path, j.args, j.environ)
@@ -40,7 +40,7 @@ func (j *Job) Exec() error {
 }
 
 func execCommand(path string, args, environ []string) error {
-	err := syscall.Exec(path, args, environ) // which also restores the limit on open files that Go raised
+	err := syscall.Exec(path, args, environ) // this also restores the limit on open files that Go raised
 	return notRunnable(path, err)
 }
 

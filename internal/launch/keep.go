@@ -29,19 +29,19 @@ import (
 // user exists; /etc/ld.so.preload and /run/ration must exist already, and the packages
 // make them.
 
-// Inside is the command of ration that mounts in such a user namespace.
+// Inside is the name of the ration command that mounts in such a user namespace.
 const Inside = "inside"
 
 const (
 	runFolder = "/run/ration"
-	// LibraryFolder is where programs of such a job find the library.
+	// LibraryFolder is the path of the library's folder for programs of such a job.
 	LibraryFolder = runFolder + "/" + embedded.FolderName
 )
 
-// ErrKeep is returned where the kernel or the machine does not allow Plan.Keep.
+// ErrKeep is returned if the kernel or the machine does not allow Plan.Keep.
 var ErrKeep = errors.New("limits cannot be kept from here")
 
-// namespaceTask is what a mount namespace is set up for. Enter gets it as JSON.
+// namespaceTask describes how to set up a mount namespace. Enter gets it as JSON.
 type namespaceTask struct {
 	Job     string // folder of the job
 	Lib     string // folder of libraries
@@ -58,16 +58,16 @@ func (j *Job) namespaceTask() namespaceTask {
 // libraryFolder returns the folder of all unpacked libraries.
 func (j *Job) libraryFolder() string { return filepath.Dir(filepath.Dir(j.library)) }
 
-// checkKeep returns an error if it is known already that Keep cannot work. It makes
-// what it mounts on, where it may.
+// checkKeep returns an error if Keep is known not to work here. It makes the mount points if it has
+// the rights.
 func checkKeep() error {
 	root := os.Geteuid() == 0
 	if root {
 		if err := os.MkdirAll(runFolder, 0o755); err != nil {
 			return fmt.Errorf("making %s: %w: %w", runFolder, ErrKeep, err)
 		}
-		// The file is not removed again: empty it has no effect, and removing it would
-		// unmount it in the namespaces of running jobs.
+		// The file is not removed later: an empty file has no effect, and removing it would unmount
+		// it in the namespaces of running jobs.
 		f, err := os.OpenFile(PreloadFile, os.O_RDONLY|os.O_CREATE, 0o644)
 		if err != nil {
 			return fmt.Errorf("making %s: %w: %w", PreloadFile, ErrKeep, err)
@@ -96,8 +96,8 @@ func namespaceError(err error) error {
 	return fmt.Errorf("making a mount namespace: %w: %w (in a container it needs CAP_SYS_ADMIN; without --keep only the environment carries the limits)", ErrKeep, err)
 }
 
-// mount mounts everything in this thread's namespace. It opens all sources first: they
-// may be in the folder that the first mount hides.
+// mount mounts everything in this thread's namespace. It opens all sources first, because the first
+// mount may hide their folder.
 func (t namespaceTask) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return namespaceError(err)
@@ -123,7 +123,7 @@ func (t namespaceTask) mount() error {
 			return fmt.Errorf("opening %s: %w", s.from, err)
 		}
 		binds = append(binds, bindMount{fd, s.to})
-		if strings.HasSuffix(s.to, region.LimitsSuffix) { // not even for root in the job
+		if strings.HasSuffix(s.to, region.LimitsSuffix) { // read-only even for root in the job
 			readOnly = append(readOnly, s.to)
 		}
 	}
@@ -144,7 +144,7 @@ func (t namespaceTask) mount() error {
 		return fmt.Errorf("writing %s: %w", made, err)
 	}
 	list := runFolder + "/ld.so.preload"
-	// A policy's library is of the machine, and may be another version than the job's.
+	// The policy's library belongs to the machine, and its version may differ from the job's.
 	others := strings.ReplaceAll(string(preloads), PolicyLibrary+"\n", "")
 	text := strings.TrimRight(others, "\n") + "\n" + t.Library + "\n"
 	if err := errors.Join(os.WriteFile(list, []byte(strings.TrimLeft(text, "\n")), 0o644), os.Chmod(list, 0o644)); err != nil {
@@ -153,8 +153,8 @@ func (t namespaceTask) mount() error {
 	if err := unix.Mount(list, PreloadFile, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mounting on %s: %w: %w", PreloadFile, ErrKeep, err)
 	}
-	// Read-only, so that no process of the job can change them, not even one of the files' owner:
-	// each mount by itself, as they share a file system.
+	// Make the mounts read-only, so that no process of the job can change the files, not even their
+	// owner. Each mount needs its own call, because they share a file system.
 	for _, path := range append(readOnly, PreloadFile, runFolder) {
 		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			return fmt.Errorf("closing %s: %w: %w", path, ErrKeep, err)
@@ -195,8 +195,8 @@ func makePublicFolder(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// Enter does the work of the command Inside, in the namespaces that it was started in:
-// it mounts, gives up the capability to mount, and becomes the command.
+// Enter is the command Inside. It runs in the namespaces that it was started in: it mounts, drops
+// the capability to mount, and becomes the command.
 func Enter(task string) error {
 	var t namespaceTask
 	if err := json.Unmarshal([]byte(task), &t); err != nil {

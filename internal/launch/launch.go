@@ -1,9 +1,9 @@
 // Package launch starts a command as a job: `ration run`.
 //
-// It makes the job's region before the command starts, with the devices and the limit
-// on each. The command then only needs the library and the path of the region. They
-// are in its environment or, where a program may lose that, at fixed paths in a mount
-// namespace of its own (see keep.go).
+// It creates the job's region before the command starts, with the devices and their limits. The
+// command then needs only the library and the path of the region. These are in its environment or,
+// if a program may lose its environment, at fixed paths in a mount namespace of its own (see
+// keep.go).
 package launch
 
 import (
@@ -26,9 +26,9 @@ import (
 var (
 	// ErrNotFound is returned for a command that does not exist.
 	ErrNotFound = errors.New("command not found")
-	// ErrNotRunnable is returned for a command that exists and cannot be run.
+	// ErrNotRunnable is returned for a command that exists but cannot be run.
 	ErrNotRunnable = errors.New("command cannot be run")
-	// ErrNested is returned inside a job: a job inside it would evade its limit.
+	// ErrNested is returned inside a job, because a job inside it would evade its limit.
 	ErrNested = errors.New("already inside a job")
 )
 
@@ -36,30 +36,30 @@ var (
 const (
 	// EnvRegion is the path of the region.
 	EnvRegion = "RATION_REGION"
-	// EnvJob is the name of the job. A process that has it treats a missing region as an error,
-	// and does not make a new one without limits.
+	// EnvJob is the name of the job. A process with this variable treats a missing region as an
+	// error, and does not create a new one without limits.
 	EnvJob = "RATION_JOB"
-	// EnvCreated is the time at which the job was made. A process that has it treats another job
+	// EnvCreated is the creation time of the job. A process with this variable treats another job
 	// of the same name as an error.
 	EnvCreated = "RATION_JOB_CREATED"
 )
 
-// Plan is what a job is to be.
+// Plan describes a job to start.
 type Plan struct {
-	Name     string // empty: made from the command
+	Name     string // empty to derive it from the command
 	Join     bool   // share the job of that name, if it is in use
 	Settings limit.Settings
 	Sources  Sources
-	FakeGPU  string       // a stand-in machine, as h200x2; empty: the driver
-	Present  []string     // UUIDs of the devices that there are where programs run; nil: all
-	Driver   *gpu.Driver  // its devices, where the caller has them; nil: they are looked for
-	Keep     bool         // limits survive the loss of the environment
+	FakeGPU  string       // a stand-in machine, such as h200x2; empty for the driver
+	Present  []string     // UUIDs of the devices that exist where programs run; nil for all
+	Driver   *gpu.Driver  // driver with its devices, if the caller has it; nil to open it
+	Keep     bool         // limits stay in force if a program loses its environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 
-	standing bool           // Create makes it, without a command
-	owner    int            // the only user whose programs are in it (CreateForUser); 0: all users
-	given    *region.Limits // those of the job, whatever the settings are (CreateForUser)
+	standing bool           // made by Create, without a command
+	owner    int            // the only user whose programs are in it (CreateForUser); 0 for all users
+	given    *region.Limits // limits of the job, whatever the settings (CreateForUser)
 }
 
 // Sources are the flags or variables that limits came from, for messages.
@@ -69,20 +69,20 @@ type Sources struct{ Memory, Compute, ComputeMax string }
 type Job struct {
 	Lock    *job.Lock
 	Joined  bool     // another process created it
-	path    string   // of the command
-	args    []string // of the command, with its name
-	environ []string // of the command
+	path    string   // path of the command
+	args    []string // arguments of the command, beginning with its name
+	environ []string // environment of the command
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
-	ruled   bool           // the command is in its user's job, by a policy, or in a run: there is no Lock
-	run     *os.File       // the lock of the run that the command is in, by a policy
+	ruled   bool           // under a policy the command is in its user's job, or in a run: then there is no Lock
+	run     *os.File       // under a policy: the lock of the run that the command is in
 	created int64          // when its region was made, in Unix nanoseconds
-	costs   []region.Costs // of contexts, measured by earlier jobs
+	costs   []region.Costs // measured sizes of contexts, from earlier jobs
 }
 
-// Prepare creates or joins the job, so that starting the command is all that is left.
-// On an error it removes what it has made.
+// Prepare creates or joins the job; then the command can be started. On an error it removes
+// everything that it has made.
 func (p Plan) Prepare() (_ *Job, err error) {
 	j := &Job{args: p.Command, keep: p.Keep}
 	if err := checkNotNested(); err != nil {
@@ -111,10 +111,10 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	return j, nil
 }
 
-// make creates or joins the job. On an error it removes what it has made.
+// make creates or joins the job. On an error it removes everything that it has made.
 func (p Plan) make(j *Job) error {
-	// The limits are checked against the devices before a job is created. A stand-in
-	// machine has its state in the job's folder, so there the job is created first.
+	// The limits are checked against the devices before a job is created. But a stand-in machine
+	// has its state in the job's folder, so for it the job is created first.
 	if p.FakeGPU == "" {
 		driver, err := p.Driver, error(nil)
 		if driver == nil {
@@ -135,7 +135,7 @@ func (p Plan) make(j *Job) error {
 	return nil
 }
 
-// DevicesFile is where the devices are remembered.
+// DevicesFile is the cache of the machine's devices.
 func DevicesFile() string { return filepath.Join(job.Folder(), ".devices") }
 
 // unpack unpacks the libraries.
@@ -154,7 +154,7 @@ func (p Plan) unpack(j *Job) error {
 	if j.fakeGPU, err = embedded.FakeGPU.Unpack(); err != nil {
 		return err
 	}
-	return os.Setenv("PATH", joinPaths(os.Getenv("PATH"), j.fakeGPU)) // where fake-smi and fake-train are
+	return os.Setenv("PATH", joinPaths(os.Getenv("PATH"), j.fakeGPU)) // the folder has fake-smi and fake-train
 }
 
 // lockJob creates or joins the job.
@@ -165,7 +165,7 @@ func (p Plan) lockJob(j *Job) (err error) {
 	}
 	job.Prune()
 	for range 10 {
-		// First: a job that has ended is created again, with the limits of this plan.
+		// First try to create it: an ended job is created again, with the limits of this plan.
 		j.Lock, err = job.Create(name)
 		if !p.Join || !errors.Is(err, job.ErrInUse) {
 			return err
@@ -190,7 +190,7 @@ func (p Plan) setUpFake(j *Job) error {
 	if err != nil {
 		return err
 	}
-	if p.Present != nil { // the limits are on all devices, which the driver has just listed
+	if p.Present != nil { // the limits refer to all devices, which the driver has just listed
 		if err := os.WriteFile(filepath.Join(state, "present"), []byte(strings.Join(p.Present, "\n")+"\n"), 0o644); err != nil {
 			return fmt.Errorf("saying which devices are present: %w", err)
 		}
@@ -217,19 +217,18 @@ func openToAll(folder string) error {
 	return os.Chmod(folder, 0o777)
 }
 
-// forAllUsers reports whether programs of the job may run as any user. The job's folder
-// keeps out all other processes.
+// forAllUsers reports whether programs of the job may run as any user. The permissions of the job's
+// folder keep out all other processes.
 func (p Plan) forAllUsers() bool { return p.Keep && os.Geteuid() == 0 }
 
-// fakeEnviron returns the variables of the stand-in machine, whose state is removed
-// with the job.
+// fakeEnviron returns the environment variables of the stand-in machine. Its state is removed with
+// the job.
 func (p Plan) fakeEnviron(j *Job) map[string]string {
 	return map[string]string{"FAKEGPU": p.FakeGPU, "FAKEGPU_STATE": filepath.Join(j.Lock.Folder, job.MachineName)}
 }
 
-// setUp makes the region, or compares the limits with those of the job that was
-// joined, and sets the command's environment. It closes the driver; missing is why
-// there is none.
+// setUp creates the region, or compares the limits with those of the job that was joined, and sets
+// the command's environment. It closes the driver. If there is no driver, missing says why.
 func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	limits, err := p.limits(driver, missing)
 	if err != nil {
@@ -242,7 +241,7 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 		defer driver.Close()
 	}
 	if j.Lock == nil {
-		// Costs are not for a stand-in machine: its contexts have other sizes.
+		// A stand-in machine does not use measured sizes, because its contexts have other sizes.
 		j.costs = earlierCosts()
 		if err := p.lockJob(j); err != nil {
 			return err
@@ -275,7 +274,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 	opt := region.Options{Limits: limits}
 	path := j.Lock.Job.Path
 	if p.forAllUsers() {
-		// They all write the region; only root can write the limits.
+		// All users write the region; only root can write the limits.
 		opt.Mode = 0o666
 		if err := j.Lock.Confine(); err != nil {
 			return err
@@ -303,7 +302,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		for _, d := range driver.Devices {
 			words, ok := d.UUIDWords()
 			if !ok || d.Index >= limit.MaxDevices || hasMIG(driver) && !slices.Contains(p.Present, d.UUID) {
-				continue // the processes will give the device a number
+				continue // the processes will find the device's number
 			}
 			if err := r.NameDevice(d.Index, words, uint64(d.Total)); err != nil {
 				return err
@@ -311,8 +310,8 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(p.Command)               // a job without it works as well
-	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without them a process measures
+	_ = j.Lock.WriteInfo(p.Command)               // a job works without it
+	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without it a process measures
 	return j.Lock.Share()
 }
 
@@ -356,7 +355,7 @@ func findCommand(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w: %w", name, ErrNotRunnable, err)
 }
 
-// defaultName returns a name for a job: its command's, and the PID that it will have.
+// defaultName returns a name for a job, from the command's name and its future PID.
 func defaultName(command string) string {
 	base := strings.Map(func(r rune) rune {
 		switch {

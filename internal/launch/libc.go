@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// ErrOtherLibc is returned for a command into which the library cannot be loaded, as it
-// needs glibc. CUDA needs it as well, so nothing is lost by not starting it.
+// ErrOtherLibc is returned for a command that cannot load the library, because the library needs
+// glibc. CUDA needs glibc too, so such a command could not use a GPU anyway.
 var ErrOtherLibc = errors.New("the library needs glibc, as CUDA does")
 
-// checkLibc returns ErrOtherLibc if the command is of another C library, which would not
-// start with the library preloaded, or if this machine has no glibc.
+// checkLibc returns ErrOtherLibc if the command uses another C library, because it would not start
+// with the library preloaded, or if this machine has no glibc.
 func checkLibc(path string) error {
 	const runIt = "start it without ration run"
 	switch loader := loaderOf(path); {
@@ -35,8 +35,8 @@ func CheckGlibc() error {
 	return fmt.Errorf("%w, and this machine has none", ErrOtherLibc)
 }
 
-// hasGlibc reports whether programs of glibc can run here: its loader is where programs look
-// for it, or the shell uses one elsewhere, as on systems that keep every package apart.
+// hasGlibc reports whether programs of glibc can run here: its loader is at the standard path, or
+// the shell uses a loader elsewhere, as on systems that keep every package in a folder of its own.
 func hasGlibc() bool {
 	for _, loader := range []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"} {
 		if _, err := os.Stat(loader); err == nil {
@@ -46,11 +46,11 @@ func hasGlibc() bool {
 	return strings.HasPrefix(filepath.Base(loaderOf("/bin/sh")), "ld-linux")
 }
 
-// maxScripts is how many scripts the kernel follows from one to the next.
+// maxScripts is how many scripts the kernel follows if one names another as its interpreter.
 const maxScripts = 5
 
-// loaderOf returns the loader that a program names, and that of its interpreter for a
-// script; "" for a static program, or what cannot be read.
+// loaderOf returns the loader of a program, or of a script's interpreter. It returns "" for a
+// static program or an unreadable file.
 func loaderOf(path string) string {
 	for range maxScripts {
 		interpreter, is := scriptInterpreter(path)
@@ -76,7 +76,7 @@ func loaderOf(path string) string {
 	return ""
 }
 
-// scriptInterpreter returns the program that a script names in its first line.
+// scriptInterpreter returns the interpreter in the first line of a script.
 func scriptInterpreter(path string) (string, bool) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"ration/internal/region"
 )
 
-// hasMIG reports whether a device is divided into MIG devices, which CUDA counts as
-// devices of their own. NVML's numbers and sizes are not those of MIG devices, so only
-// the processes can resolve a share of one.
+// hasMIG reports whether a device is divided into MIG instances, which CUDA counts as devices.
+// NVML's numbers and sizes are not those of MIG instances, so only the processes can resolve a
+// percentage of one.
 func hasMIG(d *gpu.Driver) bool {
 	return slices.ContainsFunc(d.Devices, func(dev gpu.Device) bool { return dev.MIG })
 }
 
-// limits returns the job's limits, checked against the devices that there are. Where those are not known
-// here, they are limits on every device number. missing is why there is no driver.
+// limits returns the job's limits, checked against the existing devices. If the devices are unknown
+// here, it returns limits for every device number. If there is no driver, missing says why.
 func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err error) {
 	for i := range limit.MaxDevices {
-		size, _ := p.Settings.Memory.For(i).Of(0) // nothing of what is a share
+		size, _ := p.Settings.Memory.For(i).Of(0) // 0 for a percentage
 		if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
 			return out, err
 		}
@@ -47,8 +47,8 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 		case known && size > total:
 			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, total), fmt.Sprintf("at most %s, or a percentage", total.Exact()))
 		case errors.Is(err, limit.ErrNoMemory) && driver != nil && !p.standing:
-			// The processes resolve a share of a MIG device, from their environment (environ.go). A
-			// standing job does not know which program starts them.
+			// The processes resolve a percentage of a MIG instance, from their environment
+			// (environ.go). A standing job does not know which program starts them.
 			continue
 		case err != nil:
 			err = p.memoryError(errors.New("a share of a device whose size is not known"), "bytes, like 10g")
@@ -74,7 +74,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 
 const useListed = "a device that nvidia-smi -L lists"
 
-// checkDevices returns an error for limits on devices that are not there.
+// checkDevices returns an error for limits on devices that do not exist.
 func (p Plan) checkDevices(n int) error {
 	if err := p.Settings.Memory.CheckDevices(n); err != nil {
 		return p.memoryError(fmt.Errorf("memory limit %w", err), useListed)
@@ -87,12 +87,12 @@ func (p Plan) checkDevices(n int) error {
 	return nil
 }
 
-// memoryError is an error in the memory limits, which names where they came from.
+// memoryError returns an error in the memory limits that says where they came from.
 func (p Plan) memoryError(err error, use string) error {
 	return &limit.InputError{Source: p.Sources.Memory, Value: p.Settings.Memory.String(), Err: err, Use: use}
 }
 
-// warnOfOtherLimits warns if the job that was joined has other limits than the plan.
+// warnOfOtherLimits warns if the limits of the joined job differ from the plan's.
 func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 	r, err := region.Open(j.Lock.Job.Path, region.Options{NoCreate: true})
 	if err != nil {
@@ -127,7 +127,7 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 	return nil
 }
 
-// computeText renders a share and a cap in a sentence.
+// computeText describes a share and a cap for a sentence.
 func computeText(c region.Compute) string {
 	switch {
 	case c.Share != 0 && c.Max != 0:

@@ -17,14 +17,14 @@ import (
 	"ration/internal/region"
 )
 
-// InForceFile is there while a policy is in force. Package policy writes it, and the library looks
+// InForceFile exists while a policy is in force. Package policy writes it, and the library checks
 // for it (shim/userjob.c).
 const InForceFile = "/etc/ration/in-force.toml"
 
-// Ruled reports whether a policy has all programs of this process's user in one job, as
-// userjob_ruled does in the library.
+// Ruled reports whether a policy puts all programs of this user into one job. userjob_ruled in the
+// library does the same.
 func Ruled() bool {
-	inForce := unix.Stat_t{Uid: ^uint32(0)} // where it cannot be asked
+	inForce := unix.Stat_t{Uid: ^uint32(0)} // no owner, in case it cannot be read
 	if err := unix.Lstat(InForceFile, &inForce); errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
@@ -34,15 +34,15 @@ func Ruled() bool {
 	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
 }
 
-// RunRequest is the word by which a user asks for a run: UID run NAME RATION.
+// RunRequest is the word with which a user requests a run: UID run NAME RATION.
 const RunRequest = "run"
 
-// runTimeout is how long to wait for a run, which is made in milliseconds as a rule.
+// runTimeout bounds the wait for a run, which usually takes milliseconds.
 const runTimeout = 10 * time.Second
 
-// joinUsers prepares a command of a user under a policy. The command is in the user's job, as all
-// programs of the user are. With limits of its own it is in a run, which takes them out of the
-// user's ration (docs/adr/0013-one-job-for-each-user.md).
+// joinUsers prepares a command of a user under a policy. The command is in the user's job, like all
+// programs of the user. With limits of its own it is in a run, which takes them from the user's
+// ration (docs/adr/0013-one-job-for-each-user.md).
 func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	limited := p.Settings.Memory.IsSet()
 	switch {
@@ -73,19 +73,19 @@ func ruledError(what string) error {
 	return fmt.Errorf("%w: this machine's policy has all your programs in one, with one ration (ration policy show), which a job with %s would evade (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
 }
 
-// takeRun asks for a run, and puts it into the command's environment.
+// takeRun requests a run, and adds it to the command's environment.
 func (p Plan) takeRun(j *Job) error {
 	uid := os.Getuid()
 	name := p.Name
 	if name == "" {
 		name = defaultName(p.Command[0])
-		if over := len(job.RunOfUser(uid, name)) - limit.MaxName; over > 0 { // the PID is at its end
+		if over := len(job.RunOfUser(uid, name)) - limit.MaxName; over > 0 { // the PID is at the end of the name
 			name = strings.TrimLeft(name[over:], ".-")
 		}
 	}
-	// What dead processes hold would count as held outside the run.
+	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
-		_, _ = r.Reap() // the keeper says what is held
+		_, _ = r.Reap() // ignored: the service checks how much is held
 		_ = r.Close()
 	}
 	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, name, p.Settings.Limits)
@@ -105,11 +105,11 @@ func (p Plan) takeRun(j *Job) error {
 	return nil
 }
 
-// ErrRefused is returned for a run whose ration cannot be had.
+// ErrRefused is returned if the policy does not grant the run.
 var ErrRefused = errors.New("refused")
 
-// askPolicy sends a line to the service that keeps the policy, and returns its answer, and the file
-// that came with it.
+// askPolicy sends a line to the policy's service. It returns the answer, and the file that came
+// with it.
 func askPolicy(line string) (answer string, file *os.File, err error) {
 	dialed, err := net.DialTimeout("unix", filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
 	if err != nil {

@@ -2,10 +2,10 @@
 
 package launch
 
-// Go installs handlers for most signals before main, and an exec resets those to the
-// default action. A parent that started ration with a signal ignored (a shell that
-// starts jobs in the background, systemd) meant it for the command. So a constructor,
-// which runs before Go, records which signals were ignored.
+// Go installs handlers for most signals before main, and exec resets those to the default action.
+// But a parent that started ration with a signal ignored (a shell that starts jobs in the
+// background, systemd) meant the command to ignore it. So a constructor, which runs before Go,
+// records which signals were ignored.
 
 /*
 #include <signal.h>
@@ -29,8 +29,8 @@ import (
 	"syscall"
 )
 
-// RestoreIgnoredSignals makes this process ignore the signals again that it was
-// started with ignored, and with it the programs that it starts or becomes.
+// RestoreIgnoredSignals makes this process, and the programs that it starts or becomes, ignore the
+// signals that were ignored when it was started.
 func RestoreIgnoredSignals() {
 	for s, mask := syscall.Signal(1), uint64(C.ration_ignored()); s < 32; s++ {
 		// A process that ignores SIGCHLD cannot wait for its children.

@@ -2,6 +2,6 @@
 
 package launch
 
-// RestoreIgnoredSignals does nothing: without C nothing runs before Go, which itself
-// leaves SIGHUP and SIGINT ignored, the ones that nohup and a shell's & are about.
+// RestoreIgnoredSignals does nothing: without C no code runs before Go. Go itself leaves SIGHUP and
+// SIGINT ignored, which are the signals of nohup and of a shell's &.
 func RestoreIgnoredSignals() {}

@@ -13,19 +13,19 @@ import (
 	"ration/machine"
 )
 
-// Summary is what a supervised job has used. Sizes are bytes.
+// Summary is the resource use of a supervised job. Sizes are bytes.
 type Summary struct {
 	Job        string          `json:"job"`
-	Status     int             `json:"status"`           // the command's; 128 and the signal if one ended it
-	Signal     int             `json:"signal,omitempty"` // that ended the command
+	Status     int             `json:"status"`           // exit status of the command; 128 plus the signal's number after a signal
+	Signal     int             `json:"signal,omitempty"` // signal that ended the command
 	Seconds    float64         `json:"seconds"`
 	Devices    []DeviceSummary `json:"devices"`
 	Processes  []Peak          `json:"processes"`
-	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples, or beyond maxRecorded
+	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples, or exceeded maxRecorded
 	Error      string          `json:"error,omitempty"`
 }
 
-// Refused returns how many requests were refused, on all devices.
+// Refused returns the number of refused requests, on all devices.
 func (s Summary) Refused() (n uint64) {
 	for _, d := range s.Devices {
 		n += d.Refused
@@ -33,25 +33,25 @@ func (s Summary) Refused() (n uint64) {
 	return n
 }
 
-// DeviceSummary is what the job has used of one device. All but AtLimit is exact.
+// DeviceSummary is the job's use of one device. All values but AtLimit are exact.
 type DeviceSummary struct {
 	Device  int     `json:"device"`
 	Limited bool    `json:"limited"`
 	Limit   uint64  `json:"limit"`
 	Peak    uint64  `json:"peak"`
 	Refused uint64  `json:"refused"`
-	AtLimit float64 `json:"at_limit"` // seconds in which requests were refused, or less than a fiftieth was free
+	AtLimit float64 `json:"at_limit"` // seconds in which requests were refused, or less than 2 % was free
 
 	Compute *machine.Compute `json:"compute,omitempty"` // at the end; nil for a job with neither a share nor a cap
 }
 
-// Peak is the most that one process held of one device, in all and of each kind. Each
-// is a maximum of its own. The kinds are those in the samples while the process lived:
-// they are 0 for a process that lived between two samples.
+// Peak is the most memory that one process held on one device, in total and of each kind. Each
+// value is a separate maximum. The kinds come from samples, so they are 0 for a process that lived
+// only between two samples.
 type Peak struct {
 	PID      int    `json:"pid"`
 	Name     string `json:"name"`
-	Verified bool   `json:"verified"` // the kernel confirmed PID and Name while it lived; otherwise they are the job's word
+	Verified bool   `json:"verified"` // the kernel confirmed PID and Name while it lived; otherwise the job claims them
 	Device   int    `json:"device"`
 	Total    uint64 `json:"total"`
 	Context  uint64 `json:"context"`
@@ -59,34 +59,34 @@ type Peak struct {
 	Data     uint64 `json:"data"`
 	Overhead uint64 `json:"overhead"`
 
-	// In a job with a share or a cap, as it was at the latest sample.
+	// As of the latest sample, in a job with a share or a cap.
 	Slice       uint64 `json:"slice_us,omitempty"`     // microseconds of each context in a round
-	NotEnforced string `json:"not_enforced,omitempty"` // why its share is not, if it is not
+	NotEnforced string `json:"not_enforced,omitempty"` // why its share is not enforced; empty if it is
 	TimeUsed    uint64 `json:"time_used_ns,omitempty"`
 	TimeWaited  uint64 `json:"time_waited_ns,omitempty"`
 }
 
-// sampleInterval is how often a recorder reads the region: a few words of memory.
+// sampleInterval is how often a recorder reads the region; a sample reads a few words of memory.
 const sampleInterval = 20 * time.Millisecond
 
-// pauseAfter returns how long a recorder waits after a sample that took so long. A job can make
-// samples slow, and must not keep this process busy with them.
+// pauseAfter returns the pause after a sample that took the given time. A job can make samples
+// slow, and must not keep this process busy.
 func pauseAfter(took time.Duration) time.Duration { return max(sampleInterval, 9*took) }
 
-// maxRecorded bounds how many processes, and how many peaks of them, are kept: a job could claim
-// a thousand new ones for each sample.
+// maxRecorded bounds the processes and peaks that are kept: a job could claim a thousand new
+// processes for each sample.
 const maxRecorded = 4096
 
-// recorder samples a region from a goroutine of its own, and keeps the peaks. Its
-// fields belong to that goroutine until done is closed.
+// recorder samples a region in a goroutine of its own, and keeps the peaks. Only that goroutine may
+// use its fields until done is closed.
 type recorder struct {
 	r        *region.Region
 	err      error
 	started  time.Time
-	last     time.Time // of the latest sample
+	last     time.Time // time of the latest sample
 	recorded map[owner]*member
-	dropped  int // the most processes or peaks beyond maxRecorded in one sample
-	excess   int // those in this sample
+	dropped  int // most processes or peaks beyond maxRecorded in one sample
+	excess   int // the same for the current sample
 	peaks    map[account]*Peak
 	device   [abi.Devices]deviceRecord
 	holdings []region.Holding  // reused by each sample
@@ -96,17 +96,17 @@ type recorder struct {
 }
 
 type deviceRecord struct {
-	refused uint64        // requests, at the latest sample
+	refused uint64        // refused requests at the latest sample
 	atLimit time.Duration // so far
 }
 
-// owner identifies a process: a slot is reused, but not at the same time.
+// owner identifies a process. A slot is reused, but never at the same time.
 type owner struct {
 	slot   int
 	joined int64 // Unix nanoseconds
 }
 
-// who is a process: by the job's word, or by the kernel's.
+// member is the identity of a process, as claimed by the job or confirmed by the kernel.
 type member struct {
 	pid      int
 	name     string
@@ -176,7 +176,7 @@ func (rec *recorder) sample() {
 		used := rec.r.Used(d)
 		for _, h := range rec.holdings {
 			p, found := bySlot[h.Slot]
-			if p.Dead { // and no process has needed its bytes yet
+			if p.Dead { // no process has claimed its bytes yet
 				used -= min(used, h.Total)
 			}
 			if !found || h.Peak == 0 {
@@ -198,8 +198,8 @@ func (rec *recorder) sample() {
 	rec.last = now
 }
 
-// addDeparted adds the processes that left since the sample before. Their kinds are
-// not known.
+// addDeparted adds the processes that left since the last sample. Their kinds of memory are
+// unknown.
 func (rec *recorder) addDeparted(device int) (err error) {
 	if rec.departed, err = rec.r.Departed(device, rec.departed[:0]); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (rec *recorder) addDeparted(device int) (err error) {
 	return nil
 }
 
-// record remembers a process, unless there are maxRecorded already.
+// record adds a process, unless there are maxRecorded already.
 func (rec *recorder) record(o owner, pid int, name string) {
 	switch {
 	case rec.recorded[o] != nil:
@@ -225,7 +225,7 @@ func (rec *recorder) record(o owner, pid int, name string) {
 	}
 }
 
-// peak returns the record of a process and a device, or nil if there are maxRecorded already.
+// peak returns the record of a process on a device, or nil if there are maxRecorded already.
 func (rec *recorder) peak(key account) *Peak {
 	peak := rec.peaks[key]
 	if peak == nil && len(rec.peaks) < maxRecorded && rec.recorded[key.owner] != nil {
@@ -235,13 +235,13 @@ func (rec *recorder) peak(key account) *Peak {
 	return peak
 }
 
-// confirm replaces what the job says of its living processes by what the kernel says.
+// confirm replaces the claimed identities of living processes by the kernel's.
 func (rec *recorder) confirm(processes []region.Process) {
 	type answer struct {
 		*member
 		p     region.Process
 		comm  string
-		inner int // its own PID
+		inner int // PID in its own namespace
 	}
 	var asked []answer
 	for _, p := range processes {
@@ -253,7 +253,7 @@ func (rec *recorder) confirm(processes []region.Process) {
 			asked = append(asked, answer{w, p, comm, inner})
 		}
 	}
-	rec.r.AskAgain() // after all have been asked for: a PID may have been given to another process
+	rec.r.AskAgain() // after all queries, because a PID may have been reused
 	for _, a := range asked {
 		if rec.r.LockedBy(a.p.Slot) != a.p.Seen {
 			continue
@@ -265,7 +265,7 @@ func (rec *recorder) confirm(processes []region.Process) {
 	}
 }
 
-// addCompute records what a process has of a device's time in a job with a share or a cap.
+// addCompute records a process's use of a device's time, in a job with a share or a cap.
 func (rec *recorder) addCompute(peak *Peak, job region.Compute, device int, h region.Holding) error {
 	c, err := rec.r.ProcessCompute(device, h.Slot)
 	if err != nil {
@@ -309,7 +309,7 @@ func (rec *recorder) stop() Summary {
 	<-rec.done
 	s := Summary{Devices: []DeviceSummary{}, Processes: []Peak{}, Seconds: time.Since(rec.started).Seconds()}
 	if rec.r != nil && rec.err == nil {
-		rec.sample() // of processes that ended without returning what they held
+		rec.sample() // includes processes that ended without returning their memory
 		rec.err = rec.summarise(&s)
 		_ = rec.r.Close() // it was only read
 	}

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NeedsParent reports whether the command cannot replace this process, but must be its
-// child: only a child can be started in a new user namespace.
+// NeedsParent reports whether the command must be a child of this process instead of replacing it:
+// only a child can be started in a new user namespace.
 func (j *Job) NeedsParent() bool { return j.keep && os.Geteuid() != 0 }
 
-// Supervise starts the command, records what its job uses, and returns how it ended.
+// Supervise starts the command, records the resource use of its job, and returns how it ended.
 func (j *Job) Supervise() (Summary, error) {
 	stop, err := j.Lock.Inherit()
 	if err != nil {
@@ -56,10 +56,10 @@ func (j *Job) Supervise() (Summary, error) {
 		s.Status = 128 + s.Signal
 	}
 	if !j.Joined { // the job's command is that of its first launcher
-		_ = j.Lock.WriteEnd(s.Status, s.Signal) // a job without it has ended as well
+		_ = j.Lock.WriteEnd(s.Status, s.Signal) // the job has ended even without this record
 	}
-	// A job that people will ask about stays, as it does without a supervisor: until the next
-	// job of its name, ration rm, or job.Kept younger ones.
+	// A job that people may ask about is kept, as without a supervisor: until the next job of that
+	// name, ration rm, or job.Kept younger jobs.
 	if s.Status != 0 || s.Refused() > 0 {
 		j.Lock.Release()
 	} else {
@@ -127,8 +127,8 @@ func newNamespaces() *syscall.SysProcAttr {
 	return attr
 }
 
-// EndAsCommand ends this process by the signal that ended the command, without a core
-// dump of its own. If there was none, it returns the command's exit status.
+// EndAsCommand ends this process with the signal that ended the command, without a core dump of its
+// own. If there was no signal, it returns the command's exit status.
 func (s Summary) EndAsCommand() int {
 	if s.Signal == 0 {
 		return s.Status

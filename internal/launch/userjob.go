@@ -9,11 +9,11 @@ import (
 	"ration/internal/region"
 )
 
-// CreateForUser makes the job in which a policy has all programs of a user: a standing job of
-// root's, whose limits only root can write. Its folder is one that all users can enter and none
-// can write, and its region is the user's alone. The library finds it by the user
-// (shim/userjob.h); nothing is mounted, and no variable names it. The job has these limits, which
-// may be less than the plan's.
+// CreateForUser makes the job that a policy uses for all programs of a user. It is a standing job
+// of root, whose limits only root can write. All users can enter its folder, none can write it, and
+// only the user can access its region. The library finds the job by the UID (shim/userjob.h);
+// nothing is mounted, and no variable names it. The given limits apply, which may be less than the
+// plan's.
 func (p Plan) CreateForUser(uid int, limits region.Limits) error {
 	j, err := p.createFor(uid, job.OfUser(uid), limits)
 	if err != nil {
@@ -22,8 +22,8 @@ func (p Plan) CreateForUser(uid int, limits region.Limits) error {
 	return j.Stand()
 }
 
-// CreateRun makes a job beside the user's, in the same way, for what a user starts with a ration of
-// its own. No process can be in it before Stand.
+// CreateRun makes a job like the user's beside it, for programs that the user starts with a
+// separate ration. No process can be in it before Stand.
 func (p Plan) CreateRun(uid int, name string, limits region.Limits) (*Job, error) {
 	return p.createFor(uid, job.RunOfUser(uid, name), limits)
 }
@@ -41,20 +41,20 @@ func (p Plan) createFor(uid int, name string, limits region.Limits) (*Job, error
 	return j, nil
 }
 
-// Stand lets processes into a job that is made, and drops this process's lock.
+// Stand lets processes join a new job, and drops this process's lock.
 func (j *Job) Stand() error {
-	// The folder first: a process that finds the job made, by the last file that Stand writes, can
-	// enter it.
+	// Change the folder first: a process that sees the last file of Stand must be able to enter the
+	// folder.
 	return j.standAfter(os.Chmod(j.Lock.Folder, 0o755))
 }
 
-// Limits returns the limits that the plan gives a job on this machine. driver is nil where there
-// is none, for the reason missing.
+// Limits returns the limits that the plan gives a job on this machine. driver is nil if there is
+// none; then missing says why.
 func (p Plan) Limits(driver *gpu.Driver, missing error) (region.Limits, error) {
 	p.standing = true
 	return p.limits(driver, missing)
 }
 
-// KnownDevices returns the devices of this machine, as they are remembered. The error is
-// gpu.ErrNoDriver where there are none.
+// KnownDevices returns the cached list of this machine's devices. The error is gpu.ErrNoDriver if
+// there is none.
 func KnownDevices() (*gpu.Driver, error) { return gpu.Known(DevicesFile()) }

@@ -2,12 +2,12 @@ package node
 
 import "time"
 
-// History is what jobs and devices had over the last minutes, as an agent keeps it. All series have the
-// same times: each has as many values as Times. A value of a time before the job was made, or after it was
-// gone, is missing (null in JSON).
+// History has the values of jobs and devices over the last minutes, as kept by an agent. All series
+// have one value for each element of Times. A value is missing (null in JSON) if the job or device
+// did not exist at that time.
 type History struct {
 	Interval time.Duration   `json:"interval_ns"` // between two times
-	Times    []time.Time     `json:"times"`       // the earliest first
+	Times    []time.Time     `json:"times"`       // oldest first
 	Devices  []DeviceHistory `json:"devices"`
 	Jobs     []JobHistory    `json:"jobs"`
 }
@@ -20,7 +20,7 @@ type DeviceHistory struct {
 	Utilization []*float64 `json:"utilization_percent"`
 }
 
-// JobHistory is what a job had of one device.
+// JobHistory has the values of a job on one device.
 type JobHistory struct {
 	Job     string    `json:"job,omitempty"`
 	Path    string    `json:"path"`

@@ -8,57 +8,57 @@ import (
 	"ration/machine"
 )
 
-// minSamples is the time over which the driver's samples are averaged at least, and window how far back an
-// average goes. An average over less than five seconds says little, and a longer one may still be wrong by
-// several points: it is marked (Time.About).
+// An average of the driver's samples covers at least minSamples, because a shorter one says little,
+// and at most window. Even then it may be wrong by several percentage points, so it is marked
+// (Time.About).
 const (
 	minSamples = 5 * time.Second
 	window     = 2 * minSamples
 )
 
-// sampler is what a meter needs of a driver.
+// sampler is the part of a driver that a meter uses.
 type sampler interface {
 	Samples(device int, since uint64) ([]gpu.Sample, error)
 }
 
-// meter measures how much of a device's time each process had lately. Where a job has a cap, the library
-// measures that time, and its rate is exact. Otherwise it takes the driver's samples.
+// meter measures how much of a device's time each process had lately. For a job with a cap, the
+// library has measured that time exactly. For other jobs the meter uses the driver's samples.
 type meter struct {
-	since map[int]uint64 // by device: the driver's time of the newest sample
-	looks []look         // at the driver's samples, the oldest first
+	since map[int]uint64 // by device: timestamp of the newest sample, on the driver's clock
+	looks []look         // samples of the driver, oldest first
 	used  map[account][]reading
 }
 
-// onDevice is a process, by its PID on the host, and a device.
+// onDevice is a process, by its host PID, and a device.
 type onDevice struct{ device, pid int }
 
-// look is what the driver's samples said since the look before.
+// look holds the driver's samples since the previous look.
 type look struct {
 	at      time.Time
-	percent map[onDevice]float64 // a process that is missing had nothing
-	missing map[int]bool         // devices that could not be asked
+	percent map[onDevice]float64 // a missing process had no time
+	missing map[int]bool         // devices whose samples could not be read
 }
 
-// account is a process's account of one device.
+// account identifies the account of a process for one device.
 type account struct {
 	path         string
 	slot, device int
 	joined       time.Time
 }
 
-// reading is what had been measured of an account at a time.
+// reading is the measured total of an account at one time.
 type reading struct {
 	at   time.Time
 	used uint64 // nanoseconds
 }
 
-// add asks for new samples, and adds to each holding what its process had of the device's time, where that
-// is known by now. driver is nil where there is none, and devices are the driver's.
+// add reads new samples and sets Holding.Time of each process whose rate is known by now. driver is
+// nil if there is no driver. devices are the driver's devices.
 func (m *meter) add(driver sampler, devices []gpu.Device, jobs []machine.Job, now time.Time) {
 	if driver != nil {
 		m.sample(driver, devices, now)
 	}
-	used := map[account][]reading{} // without those that are gone
+	used := map[account][]reading{} // only accounts that still exist
 	for i := range jobs {
 		for _, p := range jobs[i].Processes {
 			for n := range p.Holdings {
@@ -76,8 +76,9 @@ func (m *meter) add(driver sampler, devices []gpu.Device, jobs []machine.Job, no
 	m.used = used
 }
 
-// deviceOf returns the machine's number of a job's device, which may have another number in the job
-// (CUDA_VISIBLE_DEVICES), or -1. Until a process has found out its UUID, the numbers are taken as equal.
+// deviceOf returns the machine's number of a job's device, or -1. A job may number devices
+// differently (CUDA_VISIBLE_DEVICES). Until a process has found out the device's UUID, the two
+// numbers are assumed to be equal.
 func deviceOf(devices []gpu.Device, j *machine.Job, device int) int {
 	for _, d := range j.Devices {
 		if d.Device == device && d.UUID != "" {
@@ -87,7 +88,7 @@ func deviceOf(devices []gpu.Device, j *machine.Job, device int) int {
 	return device
 }
 
-// sample asks the driver for its new samples.
+// sample reads the driver's new samples.
 func (m *meter) sample(driver sampler, devices []gpu.Device, now time.Time) {
 	l := look{now, map[onDevice]float64{}, map[int]bool{}}
 	count := map[onDevice]float64{}
@@ -113,7 +114,7 @@ func (m *meter) sample(driver sampler, devices []gpu.Device, now time.Time) {
 	m.looks = recent(append(m.looks, l), now, func(l look) time.Time { return l.at })
 }
 
-// recent drops what is older than the window, except the newest of these.
+// recent drops elements that are older than the window, except the newest of them.
 func recent[T any](all []T, now time.Time, at func(T) time.Time) []T {
 	for len(all) > 1 && now.Sub(at(all[1])) >= window {
 		all = all[1:]
@@ -121,8 +122,8 @@ func recent[T any](all []T, now time.Time, at func(T) time.Time) []T {
 	return all
 }
 
-// about returns the average of the driver's samples of a process, or nil while they are too few. The first
-// look does not count: the time that its samples cover is not known.
+// about returns the average of the driver's samples of a process, or nil if there are too few. It
+// ignores the first look, because the time that its samples cover is unknown.
 func (m *meter) about(key onDevice) *machine.Time {
 	if len(m.looks) == 0 || key.pid == 0 || key.device < 0 {
 		return nil
@@ -141,7 +142,7 @@ func (m *meter) about(key onDevice) *machine.Time {
 	return &machine.Time{Percent: sum / float64(span), Seconds: span.Seconds(), About: true}
 }
 
-// rate returns what was measured between the first reading and the last one.
+// rate returns the rate between the first and the last reading.
 func rate(all []reading) *machine.Time {
 	first, last := all[0], all[len(all)-1]
 	span := last.at.Sub(first.at)

@@ -1,6 +1,6 @@
-// Package node reads the machine for the commands of ration and for the agent: as package machine does, and
-// more. Commands return what dead processes hold to their jobs when they read them, keep the driver open
-// between two reads, and measure how much of a device's time each process had.
+// Package node reads the machine for the commands and for the agent. It adds to package machine
+// what only ration itself does: return the memory of dead processes to their jobs, keep the driver
+// open between two reads, and measure how much of a device's time each process had.
 package node
 
 import (
@@ -22,11 +22,11 @@ type Scanner = scan.Scanner[machine.Machine, machine.Event]
 // NewScanner returns a scanner.
 func NewScanner(opts scan.Options) Scanner { return scan.New.(func(scan.Options) Scanner)(opts) }
 
-// Options say how to read.
+// Options are the settings of a read.
 type Options struct {
-	ReadOnly bool // leave every region as it is
-	// Full says which jobs are wanted whole: those that are not (machine.Omitted) are read again, each
-	// alone. nil is none.
+	ReadOnly bool // change no region
+	// Full selects jobs to read completely: if such a job is shortened (machine.Omitted), it is
+	// read again alone. nil selects none.
 	Full func(j *machine.Job) bool
 }
 
@@ -39,26 +39,27 @@ func (o Options) scan(driver *gpu.Session) scan.Options {
 	return out
 }
 
-// Reader reads the machine again and again, and keeps the driver open in between. One goroutine may use it.
-// Its zero value is ready.
+// Reader reads the machine repeatedly, and keeps the driver open in between. The zero value is
+// ready. It is not safe for concurrent use.
 type Reader struct {
 	session gpu.Session
 	meter   meter
 }
 
-// Close ends the use of the driver.
+// Close closes the driver.
 func (r *Reader) Close() { r.session.Close() }
 
-// Read reads the machine. The error says why the jobs could not be listed.
+// Read reads the machine. It returns an error if the jobs could not be listed.
 func (r *Reader) Read(opts Options) (machine.Machine, error) { return read(opts, &r.session) }
 
-// ReadJob reads one job, with what the driver counts for it. Processes outside of jobs are not known then.
+// ReadJob reads one job, with the driver's counts for it. It does not find processes outside of
+// jobs.
 func (r *Reader) ReadJob(j job.Job, opts Options) machine.Machine {
 	return readJob(j, opts, &r.session)
 }
 
-// AddTimes adds to each holding how much of the device's time its process had lately, where that is known
-// by now.
+// AddTimes sets Holding.Time, how much of the device's time each process had lately, as far as it
+// is known by now.
 func (r *Reader) AddTimes(jobs []machine.Job, now time.Time) {
 	var samples sampler
 	var devices []gpu.Device
@@ -68,14 +69,14 @@ func (r *Reader) AddTimes(jobs []machine.Job, now time.Time) {
 	r.meter.add(samples, devices, jobs, now)
 }
 
-// Read is Reader.Read, once.
+// Read reads the machine once, as Reader.Read does.
 func Read(opts Options) (machine.Machine, error) {
 	var r Reader
 	defer r.Close()
 	return r.Read(opts)
 }
 
-// Jobs reads the jobs and leaves them as they are. It does not ask the driver, as that takes some 50 ms.
+// Jobs reads the jobs and changes none. It does not query the driver, which would take about 50 ms.
 func Jobs() (machine.Machine, error) { return read(Options{ReadOnly: true}, nil) }
 
 func read(opts Options, driver *gpu.Session) (machine.Machine, error) {
@@ -90,7 +91,7 @@ func read(opts Options, driver *gpu.Session) (machine.Machine, error) {
 	return *r.Machine, err
 }
 
-// ReadJob reads a job that has been found. Its Err returns why it could not be read.
+// ReadJob reads one job. Job.Err returns why it could not be read.
 func ReadJob(j job.Job, opts Options) machine.Job { return readJob(j, opts, nil).Jobs[0] }
 
 func readJob(j job.Job, opts Options, driver *gpu.Session) machine.Machine {
@@ -98,14 +99,14 @@ func readJob(j job.Job, opts Options, driver *gpu.Session) machine.Machine {
 	o.Only, o.Name = j.Path, j.Name
 	s := NewScanner(o)
 	defer s.Close()
-	r, _ := s.Scan(true) // Job.Err has the error
+	r, _ := s.Scan(true) // Job.Err returns the error
 	return *r.Machine
 }
 
-// Return returns what dead processes hold to a job, if no other user can write its region, and writes down
-// host PIDs. It does not read the job.
+// Return returns the memory of dead processes to a job and records host PIDs, if no other user can
+// write the job's region. It does not read the job.
 func Return(path string) error {
-	r, err := region.OpenMapped(path) // only if it is complete: Return must not make a region
+	r, err := region.OpenMapped(path) // OpenMapped opens only a complete region: Return must not initialise one
 	if err != nil {
 		return err
 	}
@@ -118,15 +119,16 @@ func Return(path string) error {
 	return err
 }
 
-// reapRegion maps a region and returns what dead processes hold. Whoever maps a region follows what it
-// says, so the caller has checked that no other user can write it.
+// reapRegion maps a region and returns the memory of its dead processes. The content of a region
+// can mislead a process that maps it, so the caller must have checked that no other user can write
+// it.
 func reapRegion(path string) (n int, err error) {
 	r, err := region.Open(path, region.Options{NoCreate: true})
 	if err != nil {
 		return 0, err
 	}
 	defer r.Close()
-	if _, err := r.Processes(); err != nil { // writes down host PIDs
+	if _, err := r.Processes(); err != nil { // records host PIDs
 		return 0, err
 	}
 	return r.Reap()

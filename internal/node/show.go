@@ -11,9 +11,9 @@ import (
 	"ration/machine"
 )
 
-// Tree returns the processes in their order, each after its parent, with its depth in the tree.
+// Tree returns the processes in order, each after its parent, with its depth in the tree.
 func Tree(all []machine.Process) iter.Seq2[machine.Process, int] {
-	children := map[int][]machine.Process{} // by host PID of the parent
+	children := map[int][]machine.Process{} // by the parent's host PID
 	listed := map[int]bool{}
 	for _, p := range all {
 		listed[p.HostPID] = p.HostPID != 0
@@ -29,7 +29,7 @@ func Tree(all []machine.Process) iter.Seq2[machine.Process, int] {
 		var walk func(parent, depth int) bool
 		walk = func(parent, depth int) bool {
 			below := children[parent]
-			delete(children, parent) // parents in a circle, which the kernel never says, end here
+			delete(children, parent) // ends a circle of parents, which the kernel never reports
 			for _, p := range below {
 				if !yield(p, depth) || p.HostPID != 0 && !walk(p.HostPID, depth+1) {
 					return false
@@ -47,13 +47,13 @@ func Tree(all []machine.Process) iter.Seq2[machine.Process, int] {
 	}
 }
 
-// DeviceRange is a device of a job, or several that differ by their numbers only.
+// DeviceRange is a device of a job, or several devices that differ only in their numbers.
 type DeviceRange struct {
 	machine.Device
-	Last int // number of the last of them
+	Last int // number of the last device
 }
 
-// String renders the numbers: 0, or 0-15.
+// String returns the numbers, as in 0 or 0-15.
 func (r DeviceRange) String() string {
 	if r.Last > r.Device.Device {
 		return fmt.Sprintf("%d-%d", r.Device.Device, r.Last)
@@ -61,14 +61,14 @@ func (r DeviceRange) String() string {
 	return fmt.Sprint(r.Device.Device)
 }
 
-// Unused reports whether nothing was ever requested of it.
+// Unused reports whether no process ever requested memory of it.
 func (r DeviceRange) Unused() bool { return unused(r.Device) }
 
 func unused(d machine.Device) bool { return d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
 
-// DeviceRanges returns the devices that are there, were used or have a limit. Those of which nothing
-// was ever asked for, with the same limits, are one range: a limit for all devices is one before any
-// process has found out which there are, and most of a machine's are of no interest to most jobs.
+// DeviceRanges returns the devices that exist, were used, or have a limit. It joins unused devices
+// with equal limits into one range. A limit for all devices is one range until a process has found
+// out which devices exist, and later most jobs use few of a machine's devices.
 func DeviceRanges(devices []machine.Device) (out []DeviceRange) {
 	for i := 0; i < len(devices); i++ {
 		d := devices[i]
@@ -85,14 +85,14 @@ func DeviceRanges(devices []machine.Device) (out []DeviceRange) {
 	return out
 }
 
-// sameLimits reports whether a device differs from another by its number and UUID only.
+// sameLimits reports whether two devices differ only in number and UUID.
 func sameLimits(a, b machine.Device) bool {
 	same := a.Compute == nil && b.Compute == nil || a.Compute != nil && b.Compute != nil && *a.Compute == *b.Compute
 	a.Device, a.UUID, a.Compute, b.Compute = b.Device, b.UUID, nil, nil
 	return same && a == b
 }
 
-// StateText renders a job's state: running 3m, ended 5m ago with exit status 1.
+// StateText formats a job's state, as in "running 3m" or "ended 5m ago with exit status 1".
 func StateText(s machine.Job, now time.Time) string {
 	text := s.State
 	if s.State != machine.Ended {
@@ -112,7 +112,7 @@ func StateText(s machine.Job, now time.Time) string {
 	return text
 }
 
-// agoText renders a duration in one unit.
+// agoText formats a duration in one unit.
 func agoText(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 2*time.Minute:
@@ -125,13 +125,13 @@ func agoText(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
-// ShortTime renders nanoseconds for a column.
+// ShortTime formats nanoseconds for a column.
 func ShortTime(ns uint64) string {
 	return strings.ReplaceAll(humanfmt.Span(time.Duration(ns)), " ", "")
 }
 
-// SliceText renders the time slice of a process for a column, or that its share is not enforced. It is
-// empty where the process has neither.
+// SliceText formats the time slice of a process for a column, or says that its share is not
+// enforced. It is empty if the process has neither.
 func SliceText(c *machine.ProcessCompute) string {
 	switch {
 	case c == nil:
@@ -142,8 +142,8 @@ func SliceText(c *machine.ProcessCompute) string {
 	return ShortTime(c.Slice * uint64(time.Microsecond))
 }
 
-// TimeText renders a share of a device's time for a column: ~ marks one that is not exact, and it is empty
-// where that is not known.
+// TimeText formats a share of a device's time for a column, with a ~ if it is not exact. It is
+// empty if the share is unknown.
 func TimeText(t *machine.Time) string {
 	switch {
 	case t == nil:

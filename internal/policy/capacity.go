@@ -15,9 +15,9 @@ import (
 	"ration/internal/region"
 )
 
-// Without overbook = true, the rations of all users fit on the devices together.
+// Without overbook = true, the rations of all users together must fit on the devices.
 
-// booking is the sum of limits on each device: bytes, and per cent of its time.
+// booking is the sum of limits on each device: bytes of memory, and per cent of time.
 type booking struct{ memory, share [abi.Devices]uint64 }
 
 func (b *booking) add(l region.Limits) {
@@ -27,9 +27,9 @@ func (b *booking) add(l region.Limits) {
 	}
 }
 
-// fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them fit it
-// removes jobs without a process of users that the file does not name: as few as needed, and none if
-// that is not enough.
+// fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
+// fit it may remove jobs that have no process and whose users the file does not name: as few as
+// necessary, and none if that would not be enough.
 func (r *rations) fits(uid int, l region.Limits) error {
 	if r.policy.Overbook {
 		return nil
@@ -46,15 +46,15 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			return err
 		}
 		for _, other := range remove {
-			if job.Remove(jobOf(other), true) != nil { // a process has joined it meanwhile
+			if job.Remove(jobOf(other), true) != nil { // a process has joined the job since
 				keep[other] = true
 			}
 		}
 	}
 }
 
-// removable returns the users whose jobs no process is in, but for those in keep and those that the file
-// names. If the look-up of a user failed, the job stays: the file may name its owner.
+// removable returns the users whose jobs have no process, except users in keep and users that the
+// file names. If the look-up of a user failed, the job stays, because the file may name its owner.
 func (r *rations) removable(keep map[int]bool) (uids []int) {
 	for _, uid := range Users() {
 		if keep[uid] {
@@ -71,8 +71,8 @@ func (r *rations) removable(keep map[int]bool) (uids []int) {
 	return uids
 }
 
-// fewest returns users such that check returns nil without them, and not without fewer of them. If all users
-// are not enough, it returns check's error.
+// fewest returns a smallest set of users without which check returns nil. If check fails even
+// without all users, it returns check's error.
 func fewest(users []int, check func(without []int) error) ([]int, error) {
 	if err := check(users); err != nil {
 		return nil, err
@@ -87,14 +87,14 @@ func fewest(users []int, check func(without []int) error) ([]int, error) {
 	return needed, nil
 }
 
-// booked is the job of a user, or a run, with its limits.
+// booked is a user's job or run, with its limits.
 type booked struct {
 	uid    int
 	run    bool
 	limits region.Limits
 }
 
-// bookedByOthers returns the jobs and runs of all users but one.
+// bookedByOthers returns the jobs and runs of all users except one.
 func bookedByOthers(uid int) (out []booked) {
 	for _, other := range Users() {
 		if other == uid {
@@ -112,7 +112,7 @@ func bookedByOthers(uid int) (out []booked) {
 	return out
 }
 
-// checkBeside returns ErrOverbooked if a device has less than the limits and those of others together.
+// checkBeside returns ErrOverbooked if the limits, together with those of others, exceed a device.
 // The jobs of the users in without do not count, but their runs do.
 func (r *rations) checkBeside(l region.Limits, others []booked, without []int) error {
 	var held, all booking
@@ -140,8 +140,8 @@ func (r *rations) checkBeside(l region.Limits, others []booked, without []int) e
 	return nil
 }
 
-// checkCapacity checks the rations of the users that the file names: without overbook = true they must fit on
-// the devices together.
+// checkCapacity checks the rations of the users that the file names: without overbook = true they
+// must fit on the devices together.
 func (p *Policy) checkCapacity(file string) error {
 	driver, missing := launch.KnownDevices()
 	if missing != nil && !errors.Is(missing, gpu.ErrNoDriver) {

@@ -46,9 +46,9 @@ type Rule struct {
 	Source  string // users.anna, groups.students or everybody
 	Exempt  bool   // no job, no limit
 	Default limit.Limits
-	Largest limit.Limits // the most that the user may ask for; as Default where the file sets none
+	Largest limit.Limits // the most that the user may ask for; equal to Default if the file sets none
 
-	line int // of its beginning: the first of a user's groups counts
+	line int // line where the rule begins: the first of a user's groups applies
 }
 
 // Policy is a valid configuration.
@@ -58,7 +58,7 @@ type Policy struct {
 	Users     map[string]*Rule
 	Groups    map[string]*Rule
 	Everybody *Rule
-	Text      []byte // as it was read
+	Text      []byte // text of the file
 }
 
 // Problem is an error in the file.
@@ -68,7 +68,7 @@ type Problem struct {
 	Text   string `json:"text"`
 }
 
-// ConfigError has all problems of a file.
+// ConfigError lists all problems of a file.
 type ConfigError struct {
 	File     string
 	Problems []Problem
@@ -84,7 +84,7 @@ func (e *ConfigError) Unwrap() (all []error) {
 	return all
 }
 
-// The file's form.
+// These types describe the file's format.
 type rationText struct {
 	Memory     *string `toml:"memory"`
 	Compute    *string `toml:"compute"`
@@ -117,11 +117,11 @@ func Read(file string) (*Policy, error) {
 	return Parse(file, text)
 }
 
-// maxConfig is the size of the largest file, in bytes.
+// maxConfig bounds the size of the file, in bytes.
 const maxConfig = 1 << 20
 
-// Parse checks a file's text, all of it even after a problem. file is for messages. It does not look up
-// users and groups: CheckNames does.
+// Parse checks the text of a file and reports all problems, not only the first. file is for
+// messages. Parse does not look up users and groups; CheckNames does.
 func Parse(file string, text []byte) (*Policy, error) {
 	if len(text) > maxConfig {
 		return nil, fmt.Errorf("%s: %d bytes (a policy has at most %d)", file, len(text), maxConfig)
@@ -134,7 +134,7 @@ func Parse(file string, text []byte) (*Policy, error) {
 		if r.decodeError(err); !errors.As(err, &unknown) {
 			return nil, r.err()
 		}
-		// The known keys have been decoded, and are checked as well.
+		// The known keys have been decoded, and are checked too.
 	}
 	r = newReader(file, text, r.problems...)
 	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: text}
@@ -165,7 +165,7 @@ func Parse(file string, text []byte) (*Policy, error) {
 // reader collects the problems of a file.
 type reader struct {
 	file     string
-	at       map[string]unstable.Position // of keys, by their path: names with a zero byte between them
+	at       map[string]unstable.Position // position of each key, by its path: names joined with zero bytes
 	problems []Problem
 }
 
@@ -191,7 +191,7 @@ func (r *reader) problem(path, format string, args ...any) {
 	r.problems = append(r.problems, Problem{at.Line, at.Column, fmt.Sprintf(format, args...)})
 }
 
-// position returns where a key is, or the nearest key around it.
+// position returns the position of a key, or of the nearest key that contains it.
 func (r *reader) position(path string) unstable.Position {
 	for path != "" {
 		if at, is := r.at[path]; is {
@@ -220,7 +220,7 @@ func (r *reader) decodeError(err error) {
 	}
 }
 
-// locate finds where each key is. The text is valid TOML.
+// locate finds the position of each key. The text must be valid TOML.
 func (r *reader) locate(text []byte) {
 	var p unstable.Parser
 	p.Reset(text)
@@ -335,11 +335,11 @@ func unlimited(m limit.Set[limit.Memory]) bool {
 	return false
 }
 
-// excess is a part of a ration that is more than allowed.
+// excess is a part of a ration that exceeds the allowed one.
 type excess struct{ key, name, has, most string }
 
-// excesses compares a ration with the most that is allowed. totals are the sizes of the devices, as far
-// as they are known.
+// excesses compares a ration with the largest allowed one. totals are the sizes of the devices, if
+// known.
 func excesses(has, most limit.Limits, totals []limit.Size) (out []excess) {
 	if moreMemory(has.Memory, most.Memory, totals) {
 		out = append(out, excess{"memory", "memory", has.Memory.String(), most.Memory.String()})
@@ -353,7 +353,7 @@ func excesses(has, most limit.Limits, totals []limit.Size) (out []excess) {
 	return out
 }
 
-// typicalTotal stands for the memory of an unknown device when a percentage is compared with a size.
+// typicalTotal is the assumed size of an unknown device when a percentage is compared with a size.
 const typicalTotal = limit.Size(80) << 30
 
 // moreMemory reports whether a is more than b on any device. An unset limit is no limit.

@@ -65,15 +65,15 @@ type Result struct {
 	Failed []Fail
 }
 
-// Fail is a user whose ration could not be made or changed.
+// Fail is a user whose ration could not be created or changed.
 type Fail struct {
 	UID int
 	Err error
 }
 
-// apply makes or changes the jobs of the users that the file names, that have a job, or that are in more,
-// and exempts the agent's user. The service makes the jobs of other users when they first need one
-// (Keep). The caller has the lock of lockJobs.
+// apply creates or changes the jobs of three kinds of users: those that the file names, those that
+// have a job, and those in more. It also exempts the agent's user. The service creates the jobs of
+// other users when they first need one (Keep). The caller holds the lock of lockJobs.
 func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	r, err := p.open(warn)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	defer r.close()
 	todo := append(Users(), more...)
 	if uid, is := agentUser(); is {
-		todo = append(todo, uid) // it may need the exemption before the service runs
+		todo = append(todo, uid) // it may need the exemption before the service starts
 	}
 	for name := range p.Users {
 		if uid, err := names.uid(name); err == nil {
@@ -93,7 +93,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	}
 	todo = sortedUsers(todo)
 	var out Result
-	for try := range 2 { // a user may need what a later one gives back
+	for try := range 2 { // a user may need capacity that a later user releases
 		out.Failed = nil
 		var again []int
 		for _, uid := range todo {
@@ -125,7 +125,7 @@ func (p *Policy) putInForce() error {
 	return safepath.Replace(InForceFile, append([]byte(p.firstLine()), p.Text...), 0o644)
 }
 
-// Enable puts a policy in force. After an error, programs preload what they did before.
+// Enable puts a policy in force. If it fails, programs preload the same as before.
 func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 	lock, err := lockJobs()
 	if err != nil {
@@ -149,8 +149,8 @@ func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
 	return p.enable(more, warn)
 }
 
-// enable is Enable by a caller that has the lock of lockJobs. Without it, a Disable at the same time could
-// remove the library while /etc/ld.so.preload names it.
+// enable is Enable for a caller that holds the lock of lockJobs. Without the lock, a concurrent
+// Disable could remove the library while /etc/ld.so.preload names it.
 func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 	if err := installLibrary(); err != nil {
 		return Result{}, err
@@ -165,7 +165,8 @@ func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 	return out, err
 }
 
-// checkInForce returns ErrDisabled if no policy is in force. While the caller has the lock, that stays so.
+// checkInForce returns ErrDisabled if no policy is in force. The result stays valid while the
+// caller holds the lock.
 func checkInForce() error {
 	if _, err := os.Lstat(InForceFile); err != nil {
 		return fmt.Errorf("%w (ration policy enable puts one in force)", ErrDisabled)
@@ -173,8 +174,8 @@ func checkInForce() error {
 	return nil
 }
 
-// Disable ends the policy. Running programs stay in their jobs, and new ones are in none. It returns the
-// users whose jobs still have processes.
+// Disable ends the policy. Running programs stay in their jobs; programs that start later are in no
+// job. It returns the users whose jobs still have processes.
 func Disable() (left []int, err error) {
 	lock, err := lockJobs()
 	if err != nil {
@@ -191,7 +192,7 @@ func Disable() (left []int, err error) {
 		return nil, fmt.Errorf("removing the library: %w", err)
 	}
 	for _, run := range job.RunsOf(-1) {
-		_ = job.Remove(run, true) // those with processes stay until they end
+		_ = job.Remove(run, true) // runs with processes stay until these end
 	}
 	for _, uid := range Users() {
 		_ = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))

@@ -15,17 +15,18 @@ import (
 	"ration/internal/proc"
 )
 
-// The rule of a user depends on the machine's lists of users and groups, which a directory service may
-// keep. The service may fail. A user must not get another rule by that, neither a larger ration nor one
-// that changes as the service comes and goes. So if the rule of a user is unknown, there is an error:
+// The rule of a user depends on the machine's lists of users and groups, which a directory service
+// may provide. The service may fail. A failure must not change a user's rule: neither to a larger
+// ration, nor back and forth as the service fails and recovers. So if the rule of a user is
+// unknown, that is an error, and:
 //
-//   - a job that exists keeps its limits, those of the last rule that was known;
-//   - no job is made for a user without one. The operator says whether CUDA is refused to that user:
-//     missing = "closed" or "open".
+//   - a job that exists keeps the limits of the last known rule;
+//   - no job is made for a user without one. The operator decides whether CUDA is refused to that
+//     user: missing = "closed" or "open".
 //
-// A service that is down often looks like one that does not know a name. But a file with unknown names
-// is never put in force (CheckNames). So if a name of the file is unknown now, the rules that depend on
-// it are unknown as well.
+// A service that is down often looks like a service that does not know a name. But a file with
+// unknown names is never put in force (CheckNames). So if a name in the file is unknown now, the
+// rules that depend on it are unknown too.
 
 // ErrRule is returned, wrapped, if the rule of a user is unknown.
 var ErrRule = errors.New("which rule is this user's cannot be known")
@@ -33,7 +34,7 @@ var ErrRule = errors.New("which rule is this user's cannot be known")
 // errNoGroup is returned for a name that no group has.
 var errNoGroup = errors.New("no such group")
 
-// directory looks up users and groups. Tests have one that fails.
+// directory looks up users and groups. Tests replace it with one that fails.
 type directory struct {
 	uid    func(user string) (int, error)      // by name or number (proc.UID)
 	name   func(uid int) (string, error)       // or proc.ErrNoUser
@@ -88,7 +89,7 @@ func (p *Policy) For(uid int) (*Rule, error) {
 		return agentRule, nil
 	}
 	if len(p.Users)+len(p.Groups) == 0 {
-		return p.Everybody, nil // without a look-up that may fail
+		return p.Everybody, nil // this avoids a look-up that may fail
 	}
 	rule, err := p.ruleByName(uid)
 	if err != nil {
@@ -121,15 +122,15 @@ func (p *Policy) ruleByName(uid int) (*Rule, error) {
 	}
 	number := strconv.Itoa(uid)
 	if rule := p.Users[number]; rule != nil {
-		if other, err := names.uid(number); err != nil || other == uid { // the number may be another user's name
+		if other, err := names.uid(number); err != nil || other == uid { // a number may also be another user's name
 			return rule, err
 		}
 	}
 	return p.ruleByGroup(name)
 }
 
-// ruleWithoutName returns the rule of a user whose name is unknown. The user may be any in the file,
-// unless the look-up of each of them says that it is another.
+// ruleWithoutName returns the rule of a user whose name is unknown. The user may be any of the
+// users in the file, unless the look-up of each name returns another UID.
 func (p *Policy) ruleWithoutName(uid int) (rule *Rule, err error) {
 	for _, name := range slices.Sorted(maps.Keys(p.Users)) {
 		switch named, missing := names.uid(name); {
@@ -161,7 +162,7 @@ func (p *Policy) ruleByGroup(name string) (*Rule, error) {
 	}
 	for _, rule := range byLine(p.Groups) {
 		id, err := names.gid(rule.name())
-		if err != nil { // later groups do not count if the user is in this one
+		if err != nil { // a later group does not apply if the user is in this one
 			return nil, fmt.Errorf("%s: %w (does the directory service answer? if the group is gone, take it out of %s)", rule.Source, err, ConfigFile)
 		}
 		if slices.Contains(ids, id) {

@@ -29,16 +29,16 @@ var (
 	ErrTooMuch = errors.New("more than this user may have")
 )
 
-// rations makes and changes the jobs of users. Its caller has the lock of lockJobs.
+// rations creates and changes the jobs of users. Its caller holds the lock of lockJobs.
 type rations struct {
 	policy  *Policy
-	driver  *gpu.Driver // nil if there is none: missing says why
+	driver  *gpu.Driver // nil if there is none; missing says why
 	missing error
 	warn    func(string)
 }
 
-// lockJobs takes the lock under which the jobs of users and the policy in force change. The caller closes
-// the file.
+// lockJobs takes the lock that protects the jobs of users and the policy in force. The caller must
+// close the file.
 func lockJobs() (*os.File, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNotRoot
@@ -81,7 +81,7 @@ func (r *rations) close() {
 func makeRunFolder() error {
 	err := os.MkdirAll(job.RootFolder, 0o755)
 	if err == nil {
-		err = os.Chmod(job.RootFolder, 0o755) // also with another umask, or if it was there
+		err = os.Chmod(job.RootFolder, 0o755) // in case of another umask, or if the folder existed
 	}
 	if err != nil {
 		return fmt.Errorf("making the folder of jobs: %w", err)
@@ -92,7 +92,7 @@ func makeRunFolder() error {
 // jobOf returns the job of a user, which need not exist.
 func jobOf(uid int) job.Job { return job.Job{Name: job.OfUser(uid), Path: job.OfUserPath(uid)} }
 
-// Users returns the users that have a job or a run, or are exempt, by their folders.
+// Users returns the users that have a folder: for a job, for a run, or for an exemption.
 func Users() (uids []int) {
 	entries, _ := os.ReadDir(job.RootFolder)
 	for _, e := range entries {
@@ -112,7 +112,7 @@ func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
 	return planFor(ration, func(string) {}).Limits(r.driver, r.missing)
 }
 
-// ensure makes the job of a user by the policy, changes its limits, or exempts the user.
+// ensure creates the job of a user, or changes its limits, or exempts the user, as the policy says.
 func (r *rations) ensure(uid int) error {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *rations) ruleOf(uid int) (*Rule, error) {
 	return rule, err
 }
 
-// rationOf returns the ration of a user: the one that the user asked for, or the rule's.
+// rationOf returns the ration of a user: the ration that the user asked for, or that of the rule.
 func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error) {
 	if rule, err = r.ruleOf(uid); err != nil {
 		return ration, nil, err
@@ -145,7 +145,8 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 	return ration, rule, nil
 }
 
-// give gives a user's job a ration, less the parts of the user's runs. It makes the job if needed.
+// give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
+// necessary.
 func (r *rations) give(uid int, ration limit.Limits, rule *Rule) error {
 	limits, err := r.limitsOf(ration)
 	if err != nil {
@@ -191,7 +192,7 @@ func usable(uid int) bool {
 	return reader.Created() == created
 }
 
-// create makes a job, and removes one that cannot be used.
+// create makes a job, after it has removed one that cannot be used.
 func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) error {
 	if _, err := os.Lstat(folderOf(uid)); err == nil {
 		if err := job.Remove(jobOf(uid), true); err != nil && !errors.Is(err, job.ErrNoJob) {
@@ -201,7 +202,7 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) err
 	return planFor(ration, r.warn).CreateForUser(uid, limits)
 }
 
-// exempt lets a user's programs run without a job, and takes the limits off a job that exists.
+// exempt lets a user's programs run without a job, and removes the limits of a job that exists.
 func (r *rations) exempt(uid int) error {
 	folder := folderOf(uid)
 	err := os.Mkdir(folder, 0o755)
@@ -235,8 +236,8 @@ func linkExempt(path string, uid int) error {
 // setLimits changes the limits of a user's job.
 func setLimits(uid int, l region.Limits) error { return setLimitsAt(job.OfUserPath(uid), l) }
 
-// setLimitsAt changes the limits of a user's job or run, by the path of its region. It writes those that
-// differ.
+// setLimitsAt changes the limits of a user's job or run, given the path of its region. It writes
+// only limits that differ.
 func setLimitsAt(path string, l region.Limits) error {
 	o, err := region.OpenOperatorLimits(path)
 	if err != nil {
@@ -301,7 +302,8 @@ func readAsked(uid int) (limit.Limits, error) {
 	return limit.ParseLimits(string(text))
 }
 
-// ask gives a user the ration that the user asks for. A part that is not set is the rule's.
+// ask gives a user the ration that the user asks for. The rule sets the parts that the user did not
+// ask for.
 func (r *rations) ask(uid int, asked limit.Limits) error {
 	rule, err := r.ruleOf(uid)
 	if err != nil {
@@ -320,7 +322,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	return nil
 }
 
-// ownedBy reports whether the region of a user's job is that user's.
+// ownedBy reports whether the region of a user's job belongs to that user.
 func ownedBy(uid int) bool {
 	var st unix.Stat_t
 	return unix.Lstat(job.OfUserPath(uid), &st) == nil && st.Uid == uint32(uid)

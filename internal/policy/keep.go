@@ -27,16 +27,16 @@ import (
 	"ration/internal/safepath"
 )
 
-// ErrKept is returned if another process keeps the policy.
+// ErrKept is returned if another process runs the service of the policy.
 var ErrKept = errors.New("a policy is being kept already")
 
-// Socket is where users ask for their jobs.
+// Socket is where users request their jobs.
 var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
 
 const (
 	requestTimeout = 5 * time.Second
 	maxRequest     = 512
-	maxRequests    = 64 // of all users at once; a user without one may always make one
+	maxRequests    = 64 // of all users at once; a user without a request may always make one
 	maxOfUser      = 8  // of one user at once
 	acceptPause    = 50 * time.Millisecond
 )
@@ -46,12 +46,12 @@ type keeper struct {
 	log *slog.Logger
 
 	mu     sync.Mutex // held while jobs are made or changed
-	policy *Policy    // in force; under mu
+	policy *Policy    // in force; guarded by mu
 }
 
-// Keep runs the service of the policy in force, until the context or the policy ends. It makes the job of
-// a user that needs one, and puts the operator's file in force when it changes. A job that exists does
-// not need it. Keep calls ready when it answers.
+// Keep runs the service of the policy in force, until the context or the policy ends. It creates
+// jobs for users that need one, and puts the operator's file in force when it changes. Existing
+// jobs do not depend on the service. Keep calls ready when it accepts requests.
 func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	if os.Geteuid() != 0 {
 		return ErrNotRoot
@@ -75,7 +75,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	defer listener.Close()
 	k := &keeper{log: log, policy: p}
 	k.resume()
-	k.reload() // the file may have changed before
+	k.reload() // the file may have changed earlier
 	go k.serve(listener)
 	ready()
 	for {
@@ -97,7 +97,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	}
 }
 
-// mayChangeConfig reports whether the operator's file may have changed with an event.
+// mayChangeConfig reports whether an event may mean that the operator's file has changed.
 func mayChangeConfig(e inotify.Event) bool {
 	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
@@ -122,8 +122,8 @@ func listen() (net.Listener, error) {
 	return l, nil
 }
 
-// watchFolder watches the folder of the operator's file, and sends its events. The channel is
-// closed after stop.
+// watchFolder watches the folder of the operator's file, and sends its events. stop closes the
+// channel.
 func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err error) {
 	dir, err := safepath.OpenFolder(path)
 	if err != nil {
@@ -152,7 +152,7 @@ func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err 
 	return out, w.Close, nil
 }
 
-// reload puts the operator's file in force. If the file is not valid, the policy in force stays.
+// reload puts the operator's file in force. If the file is not valid, the current policy stays.
 func (k *keeper) reload() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -175,7 +175,7 @@ func (k *keeper) reload() {
 		return
 	}
 	defer lock.Close()
-	if err := checkInForce(); err != nil { // it was disabled meanwhile
+	if err := checkInForce(); err != nil { // it has been disabled since
 		k.log.Info("nothing was applied", "error", err)
 		return
 	}
@@ -194,8 +194,8 @@ func (k *keeper) reload() {
 	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
 }
 
-// serve answers until the listener is closed. It goes on after any other error, such as too many open
-// files: otherwise all new users would be refused from then on.
+// serve answers requests until the listener is closed. It continues after any other error, such as
+// too many open files: otherwise all new users would be refused from then on.
 func (k *keeper) serve(socket net.Listener) {
 	l := connlimit.Listen(socket, connlimit.New(maxOfUser, maxRequests))
 	for {
@@ -225,13 +225,13 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	var run *os.File
 	var created int64
 	c.User.Do(func() { run, created, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
-	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also if the request took longer
+	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also after a request that took longer
 	switch {
 	case err != nil:
 		k.log.Warn("refused", "uid", c.UID, "error", err)
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case run != nil:
-		// If the client does not get the file, the run is not in use after it is closed here.
+		// If the client does not receive the file, closing it here ends the use of the run.
 		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
 		_ = run.Close()
 	default:
@@ -239,14 +239,15 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	}
 }
 
-// handle handles a request of the user peer. For a run it returns the file whose lock keeps the run in use.
+// handle handles a request of user peer. For a run it returns the file whose lock keeps the run in
+// use.
 func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
 		return nil, 0, errors.New("empty request")
 	}
-	// A set-uid program of root's may ask for the user that it runs for. Other users may ask for
-	// themselves only, as each job takes memory.
+	// A set-uid program of root may make a request for the user that it runs for. Other users may
+	// make requests only for themselves, because each job uses memory.
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
 		return nil, 0, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
@@ -292,7 +293,7 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 	return run, created, err
 }
 
-// resume ends the runs that no process is in, and waits for the end of the others.
+// resume ends the runs without processes, and waits for the end of the others.
 func (k *keeper) resume() {
 	r, done, err := k.open()
 	if err != nil {
@@ -307,8 +308,8 @@ func (k *keeper) resume() {
 	}
 }
 
-// awaitEnd waits until no process is in a run, and gives its ration back to the user's job. It blocks a
-// thread, in the kernel's locks.
+// awaitEnd waits until a run has no process, and returns its ration to the user's job. It blocks a
+// thread, because it waits for locks.
 func (k *keeper) awaitEnd(uid int, run job.Job) {
 	wait := func() error {
 		_, err := job.Wait(run)
@@ -325,9 +326,10 @@ func (k *keeper) awaitEnd(uid int, run job.Job) {
 	}
 }
 
-// endWhenUnused waits until a run is unused and ends it, and again if a process has joined it meanwhile.
-// With a lock that comes and goes the user can make every wait return at once and every end fail. Each
-// try takes the lock of all users' jobs, so the tries become rarer. waited is false if waiting failed.
+// endWhenUnused waits until a run is unused and ends it. It tries again if a process has joined the
+// run in between. By taking and dropping a lock, a user can make every wait return at once and
+// every end fail. Each try takes the lock of all users' jobs, so the tries become less frequent.
+// waited is false if waiting failed.
 func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bool, err error) {
 	again := job.Backoff{First: 10 * time.Millisecond, Last: 10 * time.Second}
 	for {
@@ -343,7 +345,7 @@ func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bo
 	}
 }
 
-// giveBack ends a run that no process is in, and gives the user's job its ration.
+// giveBack ends a run without processes, and returns its ration to the user's job.
 func (k *keeper) giveBack(uid int, run job.Job) error {
 	r, done, err := k.open()
 	if err != nil {
@@ -354,12 +356,12 @@ func (k *keeper) giveBack(uid int, run job.Job) error {
 		return err
 	}
 	if !usable(uid) || checkInForce() != nil {
-		return nil // the job, if it is needed again, is made with the whole ration
+		return nil // if the job is needed again, it is created with the whole ration
 	}
 	return r.ensure(uid)
 }
 
-// open takes the locks under which the jobs of users change. done releases them.
+// open takes the locks that protect the jobs of users. done releases them.
 func (k *keeper) open() (r *rations, done func(), err error) {
 	k.mu.Lock()
 	lock, err := lockJobs()
@@ -379,7 +381,7 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 	}, nil
 }
 
-// Ask asks for a ration for this user, up to the largest that the policy allows.
+// Ask requests a ration for this user, up to the largest that the policy allows.
 func Ask(r limit.Limits) error {
 	c, err := net.DialTimeout("unix", Socket, requestTimeout)
 	if err != nil {

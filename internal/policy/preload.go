@@ -19,34 +19,35 @@ import (
 	"ration/internal/safepath"
 )
 
-// The dynamic linker reads /etc/ld.so.preload for every program that starts, so an error in it breaks the
-// whole machine. A missing library is harmless: the linker prints an error and goes on. A library that
-// crashes is not. So:
+// The dynamic linker reads /etc/ld.so.preload for every program that starts, so an error in it
+// breaks the whole machine. A missing library is harmless: the linker prints an error and
+// continues. A library that crashes is not. So:
 //
-//   - the library is tried in a program first;
-//   - all other lines of the file stay as they are;
+//   - the library is first tried in a program;
+//   - all other lines of the file are kept;
 //   - the file is replaced by a rename, so that no program reads half of it. If a mount namespace has
-//     another file mounted over it, as ration run --keep does, a rename would unmount that file. Then one
-//     write in place appends our line, or overwrites it with blanks;
+//     another file mounted over it, as ration run --keep does, a rename would unmount that file. Then
+//     one write in place appends our line, or overwrites it with blanks;
 //   - the line is removed before the library;
 //   - folders and files that were made for the library are removed, and no others: madeFile lists
 //     them. deploy/prerm reads it, too.
 
-// Library is the preloaded library. It is below /usr/lib because profiles of AppArmor and SELinux let
-// programs load libraries from there.
+// Library is the path of the preloaded library. It is below /usr/lib because profiles of AppArmor
+// and SELinux let programs load libraries from there.
 const Library = launch.PolicyLibrary
 
-// madeFile lists the folders and the file that were made for the library, one in a line, the deepest first.
+// madeFile lists the folders and the file that were made for the library, one per line, the deepest
+// first.
 var madeFile = filepath.Join(filepath.Dir(Library), "made")
 
-// untried is where the library is until it has been tried.
+// untried is the path of the library until it has been tried.
 var untried = filepath.Join(filepath.Dir(Library), ".untried.so")
 
-// ErrProbe is returned for a library with which programs do not run.
+// ErrProbe is returned if programs do not run with the library.
 var ErrProbe = errors.New("the library cannot be preloaded on this machine")
 
-// installLibrary tries the library of this program, and renames it to Library. Processes that have loaded
-// the previous one keep it.
+// installLibrary tries the library of this program, and renames it to Library. Processes that have
+// loaded the previous one keep it.
 func installLibrary() error {
 	dir, err := embedded.Ration.Unpack()
 	if err != nil {
@@ -77,7 +78,8 @@ func installLibrary() error {
 	return os.Rename(untried, Library)
 }
 
-// probe runs programs with a library preloaded. They must succeed, and the dynamic linker must print nothing.
+// probe runs programs with a library preloaded. They must succeed, and the dynamic linker must
+// print nothing.
 func probe(library string) error {
 	for _, command := range [][]string{{"/bin/true"}, {"/bin/sh", "-c", "true | cat"}} {
 		cmd := exec.Command(command[0], command[1:]...)
@@ -100,7 +102,7 @@ func missing(paths ...string) (out []string) {
 	return out
 }
 
-// noteMade adds paths to madeFile, which keeps them until the policy ends.
+// noteMade adds paths to madeFile.
 func noteMade(paths []string) error {
 	if before := readMade(); len(before) > 0 || len(paths) > 0 {
 		paths = append(slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(before, path) }), before...)
@@ -120,8 +122,8 @@ func readMade() []string {
 	return strings.Fields(string(text))
 }
 
-// removeLibrary removes the library, which no line names any more, and what was made for it, except folders
-// and a file that others use by now.
+// removeLibrary removes the library, after its line has been removed, and everything that was made
+// for it, except folders and a file that other programs use by now.
 func removeLibrary() error {
 	made := readMade()
 	for _, path := range []string{Library, untried, madeFile} {
@@ -161,12 +163,12 @@ func withLine(text []byte) []byte {
 	return append(out, Library+"\n"...)
 }
 
-// withoutLine returns the text without our line, and otherwise as it is.
+// withoutLine returns the text without our line and otherwise unchanged.
 func withoutLine(text []byte) []byte {
 	return []byte(strings.Join(slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), isLine), ""))
 }
 
-// blanked returns the text with blanks in place of our line. It keeps its length.
+// blanked returns the text with our line replaced by blanks of the same length.
 func blanked(text []byte) []byte {
 	lines := strings.SplitAfter(string(text), "\n")
 	for i, line := range lines {
@@ -224,8 +226,8 @@ func replace(path string, text []byte) error {
 	return safepath.Replace(path, text, mode)
 }
 
-// mountedOver reports whether any mount namespace has something mounted on a path, or true if it cannot be
-// found out.
+// mountedOver reports whether any mount namespace has a mount on a path. It returns true if that is
+// unknown.
 func mountedOver(path string) bool {
 	files, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	if err != nil || len(files) == 0 {

@@ -14,9 +14,9 @@ import (
 	"ration/internal/region"
 )
 
-// A run is a second job of a user, with a part of the user's ration: ration run --mem makes one under a
-// policy. PROTOCOL.md gives the invariant, the steps and what a crash between any two of them leaves. The
-// caller of all this has the lock of lockJobs.
+// A run is a second job of a user, with a part of the user's ration: ration run --mem makes one
+// under a policy. PROTOCOL.md gives the invariant, the steps, and the state after a crash between
+// any two steps. Callers of these functions hold the lock of lockJobs.
 
 // ErrRun is returned for a run that cannot be made.
 var ErrRun = errors.New("no ration for this run")
@@ -39,11 +39,11 @@ func runOf(uid int, name string) job.Job {
 	return job.Job{Name: full, Path: filepath.Join(job.RootFolder, full, job.RegionName)}
 }
 
-// ready returns when a run was made. It returns false if no process can be in the run, because the service
-// died while it made or removed it.
+// ready returns when a run was created. is is false if the run can have no process, because the
+// service died while it created or removed the run.
 func ready(run job.Job) (created int64, is bool) { return job.StandingSince(run) }
 
-// readyRuns returns the runs of a user that processes can be in, the oldest first.
+// readyRuns returns the runs of a user that can have processes, oldest first.
 func readyRuns(uid int) []job.Job {
 	made := map[string]int64{}
 	runs := slices.DeleteFunc(job.RunsOf(uid), func(run job.Job) bool {
@@ -77,8 +77,8 @@ func readLimits(path string) (out region.Limits, err error) {
 	return out, nil
 }
 
-// take subtracts the limits of a run from left, the rest of a ration, and returns them. If left has less
-// than the run, the run gets what is left.
+// take subtracts the limits of a run from left, the rest of a ration, and returns them. If left is
+// smaller than the run, the run gets all of left.
 func take(left *region.Limits, run region.Limits) region.Limits {
 	for d := range abi.Devices {
 		if left.Memory[d].Limited() {
@@ -102,12 +102,12 @@ func take(left *region.Limits, run region.Limits) region.Limits {
 	return run
 }
 
-// divide returns what the user's runs leave of a ration for the user's own job. If the runs have more than
-// the ration, it lowers the limits of the youngest.
+// divide returns the rest of a ration for the user's own job, after the user's runs. If the runs
+// exceed the ration, it lowers the limits of the youngest.
 func (r *rations) divide(uid int, ration region.Limits) (left region.Limits, err error) {
 	left = ration
 	for _, run := range job.RunsOf(uid) {
-		// The service died while it made or removed the run, which may have limits.
+		// The service died while it created or removed this run, which may have limits.
 		if _, is := ready(run); !is {
 			if err := r.endRun(run); err != nil {
 				return left, err
@@ -163,8 +163,8 @@ func checkRun(run *region.Limits, left region.Limits) error {
 	return nil
 }
 
-// carve makes a run with a part of the user's ration. The run is in use until the file, and all copies of
-// it in other processes, are closed.
+// carve creates a run with a part of the user's ration. The run is in use until the file, and all
+// copies of it in other processes, are closed.
 func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
@@ -192,7 +192,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	if err := r.give(uid, ration, rule); err != nil { // makes the user's job, or corrects its limits
+	if err := r.give(uid, ration, rule); err != nil { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}
 	before, err := readLimits(job.OfUserPath(uid))
@@ -220,7 +220,8 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 		return nil, 0, err
 	}
 	passed("ready")
-	// No other process ends the run before it is in use, as that needs the lock of lockJobs.
+	// No other process can end the run before it is in use, because that needs the lock of
+	// lockJobs.
 	f, err := job.HandOn(run)
 	if err != nil {
 		return nil, 0, errors.Join(err, r.endRun(run), r.ensure(uid))
@@ -229,8 +230,8 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	return f, created, nil
 }
 
-// move lowers the limits of a user's job and then raises those of a new run. It does not if the user's job
-// holds more than its lower limits.
+// move lowers the limits of a user's job and then raises those of a new run. It fails if the user's
+// job holds more than its lower limits.
 func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits) error {
 	if err := setLimits(uid, after); err != nil {
 		return errors.Join(err, setLimits(uid, before))
@@ -241,7 +242,8 @@ func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits
 	}
 	passed("checked")
 	if err := setLimitsAt(run.Path, limits); err != nil {
-		// Some limits of the run may be set. Before they are 0 again, the user's job gets nothing back.
+		// Some limits of the run may be set already. The user's job gets nothing back until they
+		// are 0 again.
 		if err2 := setLimitsAt(run.Path, nothing(limits)); err2 != nil {
 			return errors.Join(err, err2)
 		}
@@ -250,8 +252,8 @@ func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits
 	return nil
 }
 
-// checkHeld returns an error if a user's job holds more than the limits after, which have just been set.
-// After region.Fence no request is granted by the limits before.
+// checkHeld returns an error if a user's job holds more than after, the limits that have just been
+// set. After region.Fence, no request is granted under the old limits.
 func checkHeld(uid int, before, after region.Limits) error {
 	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
 	if err != nil {
@@ -274,16 +276,17 @@ func checkHeld(uid int, before, after region.Limits) error {
 	return nil
 }
 
-// endRun ends a run that no process is in: it sets its limits to 0 and removes it. The next ensure gives
-// its ration back to the user's job.
+// endRun ends a run without processes: it sets the run's limits to 0 and removes it. The next
+// ensure returns its ration to the user's job.
 func (r *rations) endRun(run job.Job) error {
-	// A run in use keeps its limits: otherwise its programs would be refused memory meanwhile.
+	// A run in use keeps its limits, so that its programs are not refused memory here.
 	if job.Running(run) || region.Locked(run.Path) {
 		return fmt.Errorf("ending %s: %w", run.Name, job.ErrInUse)
 	}
 	before, err := readLimits(run.Path)
 	if err == nil {
-		// Before job.Remove looks for processes: one that joins after that gets nothing.
+		// Do this before job.Remove checks for processes, so that a process that joins later gets
+		// nothing.
 		if err := setLimitsAt(run.Path, nothing(before)); err != nil {
 			return err
 		}
@@ -291,7 +294,7 @@ func (r *rations) endRun(run job.Job) error {
 	passed("ended")
 	known := err == nil
 	if err := job.Remove(run, true); err != nil && !errors.Is(err, job.ErrNoJob) {
-		// A process has joined. The run gets its limits back, which no other job has got meanwhile.
+		// A process has joined. The run gets its limits back; no other job has got them in between.
 		if _, is := ready(run); is && known {
 			err = errors.Join(err, setLimitsAt(run.Path, before))
 		}

@@ -11,23 +11,23 @@ import (
 	"ration/machine"
 )
 
-// The chart is of the last 15 minutes, a value every five seconds, as an agent keeps them.
+// The chart shows the last 15 minutes in steps of five seconds, as an agent keeps them.
 const (
 	slotTime  = 5 * time.Second
 	slotCount = 180
-	chartTop  = 1000 // height of a chart, in the units of its drawing; its width is slotCount
+	chartTop  = 1000 // height of a chart, in SVG units; its width is slotCount
 )
 
-// deviceSample is what was held of a device at one time.
+// deviceSample is the use of a device at one time.
 type deviceSample struct {
-	used    uint64 // as the driver counts it, and no less than the jobs hold
-	outside uint64 // by processes of no job
+	used    uint64 // by the driver's count, but at least as much as the jobs hold
+	outside uint64 // held by processes of no job
 	jobs    map[machine.JobID]uint64
 }
 
-// sample is the devices at one time, by their numbers.
+// sample is the use of all devices at one time, by device number.
 type sample struct {
-	slot    int64 // its time, in slotTime
+	slot    int64 // its time, in units of slotTime
 	devices map[int]*deviceSample
 }
 
@@ -40,9 +40,9 @@ func (s *sample) device(number int) *deviceSample {
 	return d
 }
 
-// chart keeps what was, for as long as it is shown.
+// chart keeps the samples that are shown.
 type chart struct {
-	samples []*sample // the earliest first
+	samples []*sample // oldest first
 }
 
 func newChart() *chart { return &chart{} }
@@ -59,7 +59,7 @@ func (c *chart) last() int64 {
 
 func (c *chart) isDue(now time.Time) bool { return slotOf(now) > c.last() }
 
-// due returns when the next sample is to be taken.
+// due returns when to take the next sample.
 func (c *chart) due(now time.Time) time.Time {
 	return time.Unix(0, (slotOf(now)+1)*int64(slotTime))
 }
@@ -67,9 +67,9 @@ func (c *chart) due(now time.Time) time.Time {
 // stale reports whether samples are missing that an agent may have.
 func (c *chart) stale(now time.Time) bool { return slotOf(now)-c.last() > 3 }
 
-// seed takes what was before the page was opened.
+// seed adds the samples from before the page was opened.
 func (c *chart) seed(m *machine.Machine, past node.History) {
-	numbers := map[machine.JobID]map[int]int{} // the machine's number of a job's device
+	numbers := map[machine.JobID]map[int]int{} // maps the number of a device in the job to that on the machine
 	for i := range m.Jobs {
 		of := map[int]int{}
 		for n := range m.Jobs[i].Devices {
@@ -106,7 +106,7 @@ func (c *chart) seed(m *machine.Machine, past node.History) {
 	}
 }
 
-// add takes a sample, if it is due.
+// add takes a sample if one is due.
 func (c *chart) add(m *machine.Machine, now time.Time) {
 	slot := slotOf(now)
 	if slot <= c.last() {
@@ -136,18 +136,18 @@ func (c *chart) add(m *machine.Machine, now time.Time) {
 // chartView is the chart of a device.
 type chartView struct {
 	ID, Summary      string
-	Full, Half       string // sizes at the top and in the middle
-	Areas            []area // the topmost first: each is drawn over the one before
-	From             string // when it begins
+	Full, Half       string // labels at the top and in the middle
+	Areas            []area // topmost first; each is drawn over the previous one
+	From             string // time of the left edge
 	Width, Height    int
 	Empty            bool
 	NowUsed, MostHad string
 }
 
-// area is everything up to the upper edge of one layer.
+// area is the shape below the upper edge of one layer.
 type area struct{ Class, Path string }
 
-// layers of a chart above the jobs that have colours.
+// Layers of a chart above the jobs that have a colour.
 const (
 	layerOthers = colourCount + iota
 	layerOutside
@@ -157,7 +157,7 @@ const (
 
 var layerClasses = [layerCount]string{layerOthers: noColour, layerOutside: "outside", layerRest: "rest"}
 
-// view draws a device's chart, with the colours that jobs have now.
+// view draws the chart of a device, with the current colours of the jobs.
 func (c *chart) view(g *machine.GPU, col *colours) chartView {
 	v := chartView{ID: fmt.Sprintf("chart-%d", g.Device), Full: humanfmt.Bytes(g.Total), Half: humanfmt.Bytes(g.Total / 2), Width: slotCount, Height: chartTop}
 	first := c.last() - slotCount + 1
@@ -198,7 +198,7 @@ func (c *chart) view(g *machine.GPU, col *colours) chartView {
 	below := ""
 	for n := range edges {
 		path := pathOf(edges[n])
-		if path == below || path == "" { // it adds nothing
+		if path == below || path == "" { // the layer is empty
 			continue
 		}
 		below = path
@@ -211,7 +211,7 @@ func (c *chart) view(g *machine.GPU, col *colours) chartView {
 	return v
 }
 
-// point is a point of an upper edge: its slot, and how far down from the top.
+// point is a point of an upper edge: its slot, and its distance from the top.
 type point struct{ x, y int }
 
 func height(bytes, total uint64) int {
@@ -221,8 +221,8 @@ func height(bytes, total uint64) int {
 	return chartTop - int(math.Round(float64(chartTop)*min(1, float64(bytes)/float64(total))))
 }
 
-// pathOf draws an edge and what is below it: each run of samples without a gap for itself. What
-// stays the same is one step, so that a quiet machine has a short path.
+// pathOf draws an edge and the area below it. Each sequence of samples without a gap is a shape of
+// its own. Equal values are joined into one step, so that a quiet machine has a short path.
 func pathOf(edge []point) string {
 	var out strings.Builder
 	for i := 0; i < len(edge); {

@@ -9,16 +9,18 @@ import (
 	"ration/machine"
 )
 
-// Colours are for the jobs that hold most. All others are grey, together: more would not be told
-// apart. A job keeps its colour while it is among twice as many, and none that has no colour holds
-// twice as much: so that it does not flicker between two that hold about the same.
+// The jobs that hold the most memory get a colour. All others share one grey, because more colours
+// could not be distinguished. A job keeps its colour while it is among the first 2*colourCount, and
+// while no job without a colour holds twice as much. So colours do not flicker between two jobs of
+// about the same size.
 const (
 	colourCount = 8
 	noColour    = "cx"
 )
 
-// elementID returns the id of a job's element. Of two elements with one id the second is not shown. Other
-// users choose paths and times, and must not be able to make the id of another user's job.
+// elementID returns the id of a job's element. If two elements have the same id, the second is not
+// shown. Users choose paths and times of their jobs, and must not be able to produce the id of
+// another user's job.
 func elementID(id machine.JobID) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", id.Path, id.Created.UnixNano()))
 	return fmt.Sprintf("job-%x", sum[:12])
@@ -30,7 +32,7 @@ type colours struct {
 
 func newColours() *colours { return &colours{of: map[machine.JobID]int{}} }
 
-// assign gives colours to the jobs that hold most.
+// assign gives colours to the jobs that hold the most.
 func (c *colours) assign(jobs []machine.Job) {
 	var all []*machine.Job
 	held := map[machine.JobID]uint64{}
@@ -59,7 +61,7 @@ func (c *colours) assign(jobs []machine.Job) {
 			continue
 		}
 		n := slices.Index(owner[:], nil)
-		if n < 0 { // the one that holds least gives its colour up, if that is little
+		if n < 0 { // the job with a colour that holds least loses it, if it holds much less
 			n = 0
 			for i := range owner {
 				if rank[*owner[i]] > rank[*owner[n]] {

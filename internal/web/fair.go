@@ -2,10 +2,10 @@ package web
 
 import "ration/internal/proc"
 
-// accountOf is another one in tests.
+// accountOf is a variable for tests.
 var accountOf = proc.Account
 
-// accounts returns accountOf for a drawing: it asks once for each user.
+// accounts returns a cached accountOf, for one drawing.
 func accounts() func(uid int) int {
 	known := map[int]int{}
 	return func(uid int) int {
@@ -18,12 +18,12 @@ func accounts() func(uid int) int {
 	}
 }
 
-// fairShare returns how many of each user's are shown where there is room for so many, so that no user's
-// are missing for another's: all of those who have no more than that. counts is how many each has, by
-// account.
+// fairShare returns how many entries of each user to show if there is space for room entries, so
+// that no user's entries push out another's. Users with fewer entries than that are shown
+// completely. counts is the number of entries by account.
 func fairShare(counts map[int]int, room int) (share int) {
 	for {
-		left, more := room, 0 // what is left with that share, and users who have more
+		left, more := room, 0 // left: space left with that share; more: users with more entries
 		for _, n := range counts {
 			left -= min(n, share)
 			if n > share {

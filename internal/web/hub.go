@@ -17,39 +17,39 @@ import (
 )
 
 const (
-	// It is drawn once in drawTime where it changes all the time, and what happens meanwhile is in
-	// the next drawing. After a quiet moment each of the first maxDraws changes is drawn at once: a
-	// death is two of them, a process that has gone and what it held that goes back to the job.
+	// The page is drawn at most once in drawTime while the machine changes all the time. After a
+	// quiet moment each of the first maxDraws changes is drawn at once. (A death is two changes:
+	// the process disappears, and its memory returns to the job.)
 	drawTime = 100 * time.Millisecond
 	maxDraws = 5
-	// maxAge is how old what a page is opened with may be, where nobody follows the machine.
+	// maxAge is how old the content of a new page may be if no viewer follows the machine.
 	maxAge = time.Second
 )
 
 // fragment is an element of the page.
 type fragment struct {
 	html    string
-	changed uint64 // version with which it became this
+	changed uint64 // version in which it last changed
 }
 
-// list is elements of the page that come and go, in the order in which they are shown.
+// list is a group of elements that are added and removed, in display order.
 type list struct {
 	ids     []string
 	changed uint64
 }
 
-// drawnJob is a job as it was when its fragment was drawn.
+// drawnJob is a job as of the last drawing of its fragment.
 type drawnJob struct {
 	job       machine.Job
 	colour    string
 	mayChange bool
 }
 
-// hub draws the machine when it changes, once for all who look.
+// hub draws the machine when it changes, once for all viewers.
 type hub struct {
 	opts Options
 	host string
-	feed *feed.Feed // of its versions
+	feed *feed.Feed // versions of the page
 
 	draw    sync.Mutex // held while it reads and draws
 	fresh   <-chan struct{}
@@ -58,13 +58,13 @@ type hub struct {
 	chart   *chart
 	events  *timeline
 	jobs    map[string]drawnJob // by id
-	devices string              // which there were, by which jobs' own numbers are found
+	devices string              // the devices of the last drawing, which map the jobs' own numbers
 
 	mu        sync.Mutex
-	fragments map[string]fragment // under mu, as all below; by id
+	fragments map[string]fragment // by id; mu guards this and everything below
 	lists     map[string]list     // by id
 	viewers   int
-	stop      context.CancelFunc // ends what follows the machine
+	stop      context.CancelFunc // stops following the machine
 }
 
 func newHub(opts Options) *hub {
@@ -72,7 +72,7 @@ func newHub(opts Options) *hub {
 		fragments: map[string]fragment{}, lists: map[string]list{}}
 }
 
-// enter begins to follow the machine, with the first viewer.
+// enter starts following the machine, for the first viewer.
 func (h *hub) enter() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *hub) leave() {
 	}
 }
 
-// follow draws the machine whenever it changes, and when the chart has to move on.
+// follow draws the machine whenever it changes, and whenever the chart needs a new sample.
 func (h *hub) follow(ctx context.Context) {
 	draws := rate.NewLimiter(rate.Every(drawTime), maxDraws)
 	for draws.Wait(ctx) == nil {
@@ -105,7 +105,7 @@ func (h *hub) follow(ctx context.Context) {
 	}
 }
 
-// refresh draws what has changed, and returns a channel that is closed when there is more.
+// refresh draws the changes, and returns a channel that is closed at the next change.
 func (h *hub) refresh() <-chan struct{} {
 	h.draw.Lock()
 	defer h.draw.Unlock()
@@ -130,8 +130,8 @@ func (h *hub) refresh() <-chan struct{} {
 	return h.fresh
 }
 
-// publish makes fragments and lists those of a version, if any is another than before. A fragment
-// that is in no list and was not given is as it was.
+// publish makes a new version of the page, if any fragment or list has changed. A fragment that is
+// in no list and not in fragments stays unchanged.
 func (h *hub) publish(fragments map[string]string, lists map[string][]string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,14 +168,14 @@ func (h *hub) publish(fragments map[string]string, lists map[string][]string) {
 	}
 }
 
-// update is what a client has to change.
+// update has the changes for a client.
 type update struct {
 	Set   map[string]string   `json:"set,omitempty"`   // elements by id
 	Lists map[string][]string `json:"lists,omitempty"` // ids of the elements of each list
 }
 
-// since returns what has changed after a version, the version that this is, and a channel that is
-// closed when there is another.
+// since returns the changes after a version, the current version, and a channel that is closed at
+// the next version.
 func (h *hub) since(version uint64) (out update, now uint64, next <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +194,7 @@ func (h *hub) since(version uint64) (out update, now uint64, next <-chan struct{
 	return out, now, next
 }
 
-// all returns the fragments and lists of the newest version, for a page.
+// all returns the fragments and lists of the current version, for a whole page.
 func (h *hub) all() (fragments map[string]string, lists map[string][]string, version uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,8 +209,8 @@ func (h *hub) all() (fragments map[string]string, lists map[string][]string, ver
 	return fragments, lists, version
 }
 
-// render executes a template. The data is ours, so that it cannot fail but by a mistake in the
-// template, which every test would find.
+// render executes a template. It can only fail because of a mistake in the template, which every
+// test would find.
 func render(name string, data any) string {
 	var out bytes.Buffer
 	if err := templates().ExecuteTemplate(&out, name, data); err != nil {
@@ -219,7 +219,7 @@ func render(name string, data any) string {
 	return strings.TrimSpace(out.String())
 }
 
-// same reports whether a job looks as it did.
+// same reports whether a job would be drawn the same again.
 func (d *drawnJob) same(j *machine.Job, colour string, mayChange bool) bool {
 	if d.colour != colour || d.mayChange != mayChange {
 		return false

@@ -14,14 +14,14 @@ import (
 	"ration/machine"
 )
 
-// answer is what a script is told of a form.
+// answer is the answer to a form that was sent by the script.
 type answer struct {
 	OK   bool   `json:"ok"`
 	Text string `json:"text"`
 }
 
-// serveLimit changes a job's limit, as ration limit does, with the rights of the process that
-// serves the page.
+// serveLimit changes a job's limit like ration limit, with the rights of the process that serves
+// the page.
 func (s *server) serveLimit(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
@@ -37,7 +37,7 @@ func (s *server) serveLimit(w http.ResponseWriter, r *http.Request) {
 		text = err.Error()
 	}
 	text = termtext.Printable(strings.Join(strings.Fields(text), " "))
-	if r.Header.Get("Accept") != "application/json" { // without the script
+	if r.Header.Get("Accept") != "application/json" { // sent without the script
 		s.writePage(w, r, text, err != nil)
 		return
 	}
@@ -71,7 +71,7 @@ func (s *server) setLimit(r *http.Request) (string, error) {
 	return s.opts.SetLimit(j, change)
 }
 
-// findJob finds a job that is shown by the id of its element.
+// findJob returns the shown job with that element id.
 func (h *hub) findJob(id string) (machine.Job, bool) {
 	h.draw.Lock()
 	defer h.draw.Unlock()

@@ -18,21 +18,23 @@ import (
 
 const (
 	writeTimeout  = 10 * time.Second // for one part of a stream
-	aliveInterval = 10 * time.Second // how often a stream shows that it is there
-	// streamTime is how long a stream lasts at most. The browser asks for another then, and for
-	// no more than it has missed: whoever has left without a word is forgotten.
+	aliveInterval = 10 * time.Second // how often an idle stream sends a sign of life
+	// streamTime is the maximum length of a stream. The browser then connects again, and gets only
+	// what it has missed. So the server does not keep a client that has disappeared without closing
+	// its connection.
 	streamTime = 30 * time.Minute
 	maxForm    = 4 << 10
 	cookieName = "ration"
 )
 
-// policy lets the page load its own script and style, ask its own server, and nothing else.
+// policy lets the page load its own script and style and connect to its own server, and nothing
+// else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 type server struct {
 	opts    Options
 	hub     *hub
-	prefix  string // of all paths
+	prefix  string // prefix of all paths
 	streams chan struct{}
 }
 
@@ -46,7 +48,7 @@ func (s *server) routes() http.Handler {
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
 		text, err := files.ReadFile("files/" + name)
 		if err != nil {
-			panic(err) // it is embedded
+			panic(err) // cannot happen: the files are embedded
 		}
 		mux.HandleFunc("GET "+s.prefix+name, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
@@ -57,14 +59,15 @@ func (s *server) routes() http.Handler {
 	return s.guarded(mux)
 }
 
-// guarded sets what every answer says, and refuses who came by a name that is not this machine's:
-// a page of another site, whose name was made to lead here (DNS rebinding), has its own in Host.
+// guarded sets the headers of every answer. It refuses a request whose Host header is not a name of
+// this machine. A page of another site that uses DNS rebinding to reach this server has its own
+// name there.
 func (s *server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer") // the address has the token in it
+		h.Set("Referrer-Policy", "no-referrer") // the address contains the token
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -84,8 +87,8 @@ func refuse(w http.ResponseWriter, text string) {
 	http.Error(w, "ration: "+text, http.StatusForbidden)
 }
 
-// isLocalName reports whether a Host header is an address or localhost: nobody can make these
-// lead elsewhere. The port may be another, as with ssh -L.
+// isLocalName reports whether a Host header is an IP address or localhost, because these cannot be
+// redirected to another host. The port may differ, as with ssh -L.
 func isLocalName(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -98,8 +101,8 @@ func isLocalName(host string) bool {
 	return name == "localhost" || strings.HasSuffix(name, ".localhost")
 }
 
-// sameOrigin reports whether a request may come from the page itself: browsers say where one that
-// changes something comes from, and new ones say it of every request.
+// sameOrigin reports whether a request may come from the page itself. All browsers send the origin
+// of a request that changes something; new browsers send it with every request.
 func sameOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin != "" {
@@ -112,12 +115,12 @@ func sameOrigin(r *http.Request) bool {
 	}
 	site := r.Header.Get("Sec-Fetch-Site")
 	navigates := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate"
-	return site == "" || site == "same-origin" || site == "none" || navigates // a link to the page
+	return site == "" || site == "same-origin" || site == "none" || navigates // navigates: a link to the page
 }
 
-// allowed lets those pass who have the token: in the address the first time, in a cookie after
-// that. The cookie is of the page's own folder, whose name nobody else knows: other servers on
-// this machine, at other ports, never see it.
+// allowed passes on requests that carry the token: in the address the first time, and in a cookie
+// after that. The cookie is limited to the page's own path, whose name is secret. So other servers
+// on this machine, on other ports, never receive it.
 func (s *server) allowed(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.opts.Public {
@@ -145,7 +148,7 @@ func (s *server) isToken(text string) bool {
 	return s.opts.Token != "" && subtle.ConstantTimeCompare([]byte(text), []byte(s.opts.Token)) == 1
 }
 
-// pageView is the page around the fragments.
+// pageView is the data of the page around the fragments.
 type pageView struct {
 	Host, Viewer, Version, At string
 	Public                    bool
@@ -155,7 +158,7 @@ type pageView struct {
 	JobsHead, EndedHead       template.HTML
 	Jobs, Ended               []template.HTML
 	Outside, Events           template.HTML
-	Answer                    string // to a form
+	Answer                    string // answer to a form
 	Failed                    bool
 }
 
@@ -185,7 +188,7 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if s.opts.Public { // a client that does not read the page keeps nobody out
+	if s.opts.Public { // a client that does not read the page must not keep others out
 		connlimit.Unprotect(r)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -195,8 +198,8 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 	_, _ = w.Write(out.Bytes())
 }
 
-// serveStream sends what changes, as server-sent events. The id of an event is the version that a
-// browser has then, and which it gives back when it connects again.
+// serveStream sends changes as server-sent events. The id of an event is the version that the
+// browser has then; the browser sends it when it connects again.
 func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.streams <- struct{}{}:
@@ -210,7 +213,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	defer s.hub.leave()
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // of the request, which is over
+	_ = control.SetReadDeadline(time.Time{}) // the deadline was for the request, which has been read
 	seen := r.Header.Get("Last-Event-ID")
 	if seen == "" {
 		seen = r.URL.Query().Get("since")
@@ -249,8 +252,8 @@ func (s *server) message(u update, version uint64) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "id: %s\ndata: ", s.hub.feed.Token(version))
 	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false) // it is not in HTML, and would be half as long again
-	_ = enc.Encode(u)        // maps and strings; it ends its line
+	enc.SetEscapeHTML(false) // it is not part of HTML, and escaping makes it half as long again
+	_ = enc.Encode(u)        // cannot fail: only maps and strings; it ends the line
 	out.WriteByte('\n')
 	return out.Bytes()
 }

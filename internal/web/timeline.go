@@ -13,36 +13,36 @@ import (
 // shownEvents is how many of the latest events are shown.
 const shownEvents = 50
 
-// timeline shows the latest events. Of those that are shown each user has a fair share: one with thousands
-// of events hides no other's.
+// timeline shows the latest events. Each user gets a fair share of the lines, so that a user with
+// thousands of events hides no other user's.
 type timeline struct {
 	given  []machine.Event // the last argument of set
-	events []machine.Event // the latest last
+	events []machine.Event // latest last
 }
 
 // set sets the events, in any order.
 func (t *timeline) set(events []machine.Event) {
 	if len(events) == len(t.given) && (len(events) == 0 || &events[0] == &t.given[0]) {
-		return // they are the same
+		return // unchanged
 	}
 	t.given, t.events = events, slices.Clone(events)
 	slices.SortStableFunc(t.events, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 }
 
-// eventView is an event, as it is shown.
+// eventView is an event for the template.
 type eventView struct {
 	Kind, Word  string
-	Job, Href   string // its title, and where it is on the page, if it is there
+	Job, Href   string // title of the job, and its link on the page if it is there
 	Owner       string
 	Text        string
 	Clock, When string // for people, and for programs
-	Times       int    // of a request that was refused again and again
+	Times       int    // how often a request was refused in a row
 }
 
 var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died"}
 
-// fairly returns the events for which there is room, by their indices with the newest first: the newest ones
-// of each user.
+// fairly selects the newest events of each user, as many as there is space for. It takes and
+// returns indices, newest first.
 func (t *timeline) fairly(newest []int, room int) (out []int) {
 	counts, taken, account := map[int]int{}, map[int]int{}, accounts()
 	for _, at := range newest {
@@ -58,8 +58,8 @@ func (t *timeline) fairly(newest []int, room int) (out []int) {
 	return out
 }
 
-// lines returns the events that have a line, by their indices with the newest first, and how often each
-// happened. A request that is refused again and again has one line.
+// lines returns the indices of the events that get a line, newest first, and how often each
+// happened. A request that is refused repeatedly has one line.
 func (t *timeline) lines() (newest []int, times map[int]int) {
 	times = map[int]int{}
 	var before *machine.Event
@@ -75,7 +75,7 @@ func (t *timeline) lines() (newest []int, times map[int]int) {
 	return newest, times
 }
 
-// view returns the latest, the newest first.
+// view returns the latest events, newest first.
 func (t *timeline) view(m *machine.Machine, owners bool) (out []eventView) {
 	there := map[machine.JobID]bool{}
 	for i := range m.Jobs {
@@ -101,10 +101,10 @@ func sameRequest(a, b *machine.Refusal) bool {
 	return a.PID == b.PID && a.Slot == b.Slot && a.Device == b.Device && a.Asked == b.Asked
 }
 
-// sentence makes a text of a job's one line with its period.
+// sentence makes a printable sentence of a text without its period.
 func sentence(text string) string { return termtext.Printable(text) + "." }
 
-// clock renders a time.
+// clock formats a time.
 func clock(t time.Time) (people, programs string) {
 	if t.IsZero() {
 		return "", ""

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxJobs is how many jobs are shown of each list: a tenant can make as many as there is room for.
+	// maxJobs bounds the jobs in each list, because a tenant can make any number.
 	maxJobs = 400
-	// maxDerived is how many devices are shown that only jobs say there are.
+	// maxDerived bounds the devices that are known only from jobs.
 	maxDerived = 64
 )
 
@@ -27,13 +27,13 @@ type topView struct {
 	Figures    []figure
 }
 
-// figure is a number that stands for the whole machine.
+// figure is a number about the whole machine.
 type figure struct{ Value, Name string }
 
-// findingView is something that an operator should know.
+// findingView is a finding for the template.
 type findingView struct{ Text, Remedy, Href string }
 
-// view draws a machine. Jobs that look as they did are not drawn again.
+// view draws a machine. It does not draw unchanged jobs again.
 func (h *hub) view(m *machine.Machine, now time.Time) (fragments map[string]string, lists map[string][]string) {
 	fragments, lists = map[string]string{}, map[string][]string{}
 	m, derived := withDevices(m)
@@ -59,8 +59,8 @@ func (h *hub) view(m *machine.Machine, now time.Time) (fragments map[string]stri
 	return fragments, lists
 }
 
-// withDevices returns the machine with the devices that its jobs know, where there is no driver
-// that would say which there are.
+// withDevices returns the machine with the devices that its jobs have recorded, if no driver
+// reports any.
 func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 	if len(m.Devices) > 0 {
 		return m, false
@@ -80,7 +80,7 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 			if at < 0 {
 				number := d.Device
 				for slices.ContainsFunc(out.Devices, func(g machine.GPU) bool { return g.Device == number }) {
-					number++ // another with the same number in another job
+					number++ // another job uses the same number for another device
 				}
 				out.Devices = append(out.Devices, machine.GPU{Device: number, UUID: d.UUID, Total: d.Total})
 				at = len(out.Devices) - 1
@@ -159,24 +159,24 @@ func upperFirst(text string) string {
 	return strings.ToUpper(string(r)) + text[size:]
 }
 
-// part is a part of a bar. X and W are of its width.
+// part is a part of a bar. X and W are fractions of the bar's width.
 type part struct {
 	Class, Label, Title, Href string
 	X, W                      string
-	Fits                      string // class that says how wide the bar must be for the label
+	Fits                      string // CSS class that says how wide the bar must be for the label
 	bytes                     uint64
 }
 
-// gpuView is a device.
+// gpuView is a device for the template.
 type gpuView struct {
 	ID, ChartID, Name, Model string
 	Used, Total, Percent     string
-	Facts                    []string // what the driver says of it
+	Facts                    []string // from the driver
 	HandedOut                string
-	Over                     bool // more is handed out than there is
+	Over                     bool // the limits exceed the device's memory
 	Bar, Rations             []part
-	CardAt                   string // where the device ends, if that is not the end of the bar
-	Cut                      bool   // more is handed out than the bar shows
+	CardAt                   string // where the device's memory ends, if not at the end of the bar
+	Cut                      bool   // the limits exceed what the bar shows
 	Legend                   []part
 	Summary                  string
 }
@@ -195,7 +195,7 @@ func (h *hub) gpu(m *machine.Machine, g *machine.GPU, derived bool) gpuView {
 	if g.Total > 0 {
 		v.Percent = fmt.Sprintf("%.0f %%", 100*float64(inUse)/float64(g.Total))
 	}
-	if h.opts.Public || h.opts.Viewer != "" { // what is handed out to others is known together
+	if h.opts.Public || h.opts.Viewer != "" { // only the total of other users' limits is known
 		rations = append(rations, part{Class: "rest", Label: h.restLabel(), bytes: g.Rations - min(g.Rations, sum(rations))})
 	}
 	v.HandedOut = "nothing handed out"
@@ -214,21 +214,22 @@ func (h *hub) gpu(m *machine.Machine, g *machine.GPU, derived bool) gpuView {
 	if g.Power != nil {
 		v.Facts = append(v.Facts, fmt.Sprintf("%.0f W", *g.Power))
 	}
-	// The bar is as long as the device, or as what is handed out, up to half as much again.
+	// The bar is as long as the device or as the sum of the limits, but at most half as long again
+	// as the device.
 	scale := max(g.Total, inUse, min(g.Rations, g.Total+g.Total/2))
 	v.Bar, v.Rations = place(used, scale), place(rations, scale)
 	v.Cut = g.Rations > scale
 	if scale > g.Total {
 		v.CardAt = percent(float64(g.Total) / float64(scale))
 	}
-	if !h.opts.Public { // there is nothing to tell apart
+	if !h.opts.Public { // there are no jobs to distinguish
 		v.Legend = v.Bar
 	}
 	v.Summary = barSummary(&v, g)
 	return v
 }
 
-// restLabel is what the rest of a device's memory is called.
+// restLabel returns the label for the rest of a device's memory.
 func (h *hub) restLabel() string {
 	switch {
 	case h.opts.Public:
@@ -239,8 +240,8 @@ func (h *hub) restLabel() string {
 	return "the driver, and not counted"
 }
 
-// parts returns what jobs hold of a device and have of it, those with colours first, and what is
-// held outside of jobs.
+// parts returns how much each job uses of a device, and its limit there, jobs with colours first;
+// and the memory held outside of jobs.
 func (h *hub) parts(m *machine.Machine, g *machine.GPU) (used, rations []part) {
 	others, othersRation, count := uint64(0), uint64(0), 0
 	for i := range m.Jobs {
@@ -289,7 +290,7 @@ func sum(parts []part) (n uint64) {
 	return n
 }
 
-// place puts parts side by side in a bar of a scale, and leaves out those that are nothing.
+// place arranges parts side by side in a bar of the given scale. It leaves out empty parts.
 func place(parts []part, scale uint64) (out []part) {
 	at := uint64(0)
 	for _, p := range parts {
@@ -306,8 +307,8 @@ func place(parts []part, scale uint64) (out []part) {
 	return out
 }
 
-// fits returns a class that says in which width of the bar a label fits into its part: about 8
-// pixels a letter.
+// fits returns a CSS class for the bar width at which a label fits into its part, at about 8 pixels
+// per letter.
 func fits(label string, width float64) string {
 	need := float64(8*utf8.RuneCountInString(label)+16) / width
 	switch {
@@ -321,14 +322,14 @@ func fits(label string, width float64) string {
 	return ""
 }
 
-// Bytes is for the legend.
+// Bytes returns the size for the legend.
 func (p part) Bytes() string { return humanfmt.Bytes(p.bytes) }
 
 func percent(share float64) string {
 	return fmt.Sprintf("%.2f%%", 100*math.Min(1, math.Max(0, share)))
 }
 
-// barSummary says what a bar shows, for those who do not see it.
+// barSummary describes a bar in words, for screen readers.
 func barSummary(v *gpuView, g *machine.GPU) string {
 	parts := make([]string, len(v.Bar))
 	for i, p := range v.Bar {
@@ -341,7 +342,7 @@ func barSummary(v *gpuView, g *machine.GPU) string {
 	return text + "; " + v.HandedOut
 }
 
-// outsideView is the processes that hold memory and are in no job.
+// outsideView has the processes that hold memory and are in no job.
 type outsideView struct {
 	Rows  []outsideRow
 	Count int

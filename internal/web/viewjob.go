@@ -14,7 +14,7 @@ import (
 	"ration/machine"
 )
 
-// Bounds of what is shown of one job; ration ps and ration why show all.
+// Bounds of the details of one job; ration ps and ration why show everything.
 const (
 	maxProcesses = 64
 	maxRefusals  = 8
@@ -22,23 +22,23 @@ const (
 	maxLines     = 4 // devices beside the name; the others are below it
 )
 
-// lineEnd is where a bar ends that is full: the mark of the limit is there.
+// lineEnd is where a full bar ends: the mark of the limit is there.
 const lineEnd = 0.98
 
-// jobLine is a job's use of one device.
+// jobLine is a job's use of one device, for the template.
 type jobLine struct {
 	Label         string
 	Used, Of      string
-	Share         string // of the limit; empty without one
-	Full          bool   // nearly all of the limit
-	W, Limit      string // of the bar: what is used, and where the limit is
-	Peak          string // where it is in the bar; empty where it is what is used
+	Share         string // per cent of the limit; empty without a limit
+	Full          bool   // nearly the whole limit is used
+	W, Limit      string // of the bar: the used part, and the position of the limit
+	Peak          string // position of the peak in the bar; empty if it is the current use
 	Summary       string
 	Compute       string
 	ComputeDetail string
 }
 
-// processRow is a process, and what it holds of one device.
+// processRow is a process and its use of one device, for the template.
 type processRow struct {
 	Depth                          int
 	Indent                         string
@@ -54,26 +54,26 @@ type saidRow struct {
 	Times             int
 }
 
-// jobView is a job.
+// jobView is a job for the template.
 type jobView struct {
 	ID, Colour, Name, Owner string
 	State, StateWord        string
-	Since, SinceWhen        string // when it began, or ended
+	Since, SinceWhen        string // when it started or ended
 	Ending                  string // how it ended
 	Error                   string
 	Lines, More             []jobLine
 	Processes               string
-	Refused, Died           string // with their words; empty for none
+	Refused, Died           string // number and noun; empty for 0
 	Command, Path           string
 	Rows                    []processRow
 	HasDevice, HasHost      bool
 	HasIn, HasCompute       bool
 	Hidden                  int // processes that are not shown
 	Refusals, Deaths        []saidRow
-	Claims                  string // what the question mark means, where there is one
+	Claims                  string // explains the question mark, if there is one
 	MayChange               bool
 	Key, Form               string
-	Devices                 []int // that a limit can be changed of, by the job's own numbers
+	Devices                 []int // devices whose limit can be changed, by the job's own numbers
 	Damaged                 uint64
 	Searchable              string
 }
@@ -81,8 +81,9 @@ type jobView struct {
 // jobOrder is the order of jobs by their states.
 var jobOrder = map[string]int{machine.Running: 0, machine.Idle: 1, machine.Starting: 2, machine.Ended: 3}
 
-// drawJobs draws the jobs that have changed, and lists all: what runs with the busiest first, by
-// powers of two, so that two of about the same size do not change places all the time.
+// drawJobs draws the jobs that have changed, and lists all. Running jobs come first, those that
+// hold most at the top. Sizes are compared by powers of two, so that two jobs of about the same
+// size do not swap places all the time.
 func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists map[string][]string) {
 	jobs := make([]*machine.Job, len(m.Jobs))
 	for i := range m.Jobs {
@@ -98,7 +99,7 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 	for _, g := range m.Devices {
 		devices += fmt.Sprintf("%d %s\n", g.Device, g.UUID)
 	}
-	if devices != h.devices { // they are called by other numbers now
+	if devices != h.devices { // the devices have other numbers now
 		h.jobs, h.devices = map[string]drawnJob{}, devices
 	}
 	lists["jobs"], lists["ended"] = []string{}, []string{}
@@ -118,7 +119,7 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 			live++
 		}
 	}
-	// What a job holds is the word of its user, who can have any number of them.
+	// The size of a job is a claim of its user, who can have any number of jobs.
 	share := map[string]int{"jobs": fairShare(counts["jobs"], maxJobs), "ended": fairShare(counts["ended"], maxJobs)}
 	shown := map[string]map[int]int{"jobs": {}, "ended": {}}
 	drawn := map[string]drawnJob{}
@@ -173,7 +174,7 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, colour string, mayChange b
 		line := h.line(m, &d)
 		refused += d.Refused
 		v.Devices = append(v.Devices, d.Device.Device)
-		// Of a device that was never used there is nothing to see but its limit.
+		// For a device that was never used, only its limit is shown.
 		if len(v.Lines) < maxLines && (d.Peak > 0 || d.Used > 0 || d.Refused > 0) {
 			v.Lines = append(v.Lines, line)
 		} else {
@@ -205,7 +206,7 @@ func endingOf(e *machine.Exit) string {
 	return fmt.Sprintf("exit status %d", e.Status)
 }
 
-// deviceLabel calls a job's device what the machine calls it.
+// deviceLabel returns the machine's name for a job's device.
 func deviceLabel(m *machine.Machine, d *node.DeviceRange) string {
 	if d.Last > d.Device.Device {
 		return "GPU " + strings.ReplaceAll(d.String(), "-", "–")
@@ -216,8 +217,8 @@ func deviceLabel(m *machine.Machine, d *node.DeviceRange) string {
 	return fmt.Sprintf("GPU %d", d.Device.Device)
 }
 
-// line draws a job's use of a device: the bar is as long as the limit, or the peak if that is
-// more, or the device where there is no limit.
+// line draws a job's use of a device. The bar is as long as the limit, or as the peak if that is
+// higher, or as the device if there is no limit.
 func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
 	out := jobLine{Label: deviceLabel(m, d), Used: humanfmt.Bytes(d.Used), Of: "no limit"}
 	scale := max(d.Used, d.Peak)
@@ -249,7 +250,7 @@ func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
 	return out
 }
 
-// addRows adds the processes as a tree, a row for each device of which one holds something.
+// addRows adds the processes as a tree, with a row for each device of which a process holds memory.
 func (h *hub) addRows(v *jobView, m *machine.Machine, j *machine.Job) {
 	label := map[int]string{}
 	for i := range j.Devices {
@@ -297,7 +298,7 @@ func (h *hub) addRows(v *jobView, m *machine.Machine, j *machine.Job) {
 	v.HasDevice = len(devices) > 1
 }
 
-// drift is how much more, or less, the driver counts than the job does.
+// drift describes how much more or less the driver counts than the job.
 func drift(h *machine.Holding) string {
 	switch {
 	case !h.DriverNow:
@@ -310,7 +311,7 @@ func drift(h *machine.Holding) string {
 	return "−" + humanfmt.Short(h.Total-h.Driver)
 }
 
-// addSaid adds refusals, each with its sentence, and deaths.
+// addSaid adds the refusals and the deaths as sentences.
 func (h *hub) addSaid(v *jobView, j *machine.Job) {
 	for _, f := range machine.GroupRefusals(j.Refusals) {
 		if len(v.Refusals) == maxRefusals {
