@@ -1,10 +1,9 @@
-// Package claim reads what the scheduler has allocated to a ResourceClaim, and says of which jobs
-// it consists. It does no I/O.
+// Package claim reads the allocation of a ResourceClaim, and divides it into jobs. It does no I/O.
 //
-// The scheduler has checked most of it already. It is all checked again, since what is not
-// enforced on the node is enforced nowhere: with the feature DRAConsumableCapacity turned off the
-// API server drops the fields that say how much was allocated, without an error, and the first
-// pod would have the whole device.
+// The scheduler has checked most of the allocation already. This package checks all of it again,
+// because only the node enforces limits. For example, if the feature DRAConsumableCapacity is off,
+// the API server silently drops the fields that say how much was allocated, and the first pod would
+// get the whole device.
 package claim
 
 import (
@@ -18,12 +17,12 @@ import (
 	"ration/kube/slices"
 )
 
-// Plan is what a claim consists of on this node.
+// Plan is the content of a claim on this node.
 type Plan struct {
 	UID       string   `json:"uid"`
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
-	Pods      []Pod    `json:"pods"` // for which it is reserved
+	Pods      []Pod    `json:"pods"` // pods that it is reserved for
 	Rations   []Ration `json:"rations"`
 	Results   []Result `json:"results"`
 }
@@ -34,15 +33,15 @@ type Pod struct {
 	UID  string `json:"uid"`
 }
 
-// Ration is a part of a claim that is one job: what all containers share that get it.
+// Ration is a part of a claim that becomes one job. All containers that get it share it.
 type Ration struct {
-	Request string  `json:"request,omitempty"` // of which it is; empty: of all
+	Request string  `json:"request,omitempty"` // request that it belongs to; empty for all requests
 	Shares  []Share `json:"shares"`
 }
 
 // Share is a part of a device.
 type Share struct {
-	Index      int    `json:"index"` // NVML's
+	Index      int    `json:"index"` // NVML's index
 	UUID       string `json:"uuid"`
 	Device     string `json:"device"` // its name in the pool
 	Memory     uint64 `json:"memory"` // bytes
@@ -50,7 +49,7 @@ type Share struct {
 	ComputeMax int    `json:"compute_max,omitempty"`
 }
 
-// Result is one allocated device, as the kubelet is told of it.
+// Result is one allocated device, as reported to the kubelet.
 type Result struct {
 	Request string `json:"request"`
 	Pool    string `json:"pool"`
@@ -61,7 +60,7 @@ type Result struct {
 
 var validUID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z-]{0,48}[0-9A-Za-z]$`)
 
-// CheckUID returns an error unless a UID can be part of a file's name.
+// CheckUID returns an error unless the UID is safe as part of a file name.
 func CheckUID(uid string) error {
 	if !validUID.MatchString(uid) {
 		return fmt.Errorf("claim UID %.64q is not one", uid)
@@ -69,8 +68,8 @@ func CheckUID(uid string) error {
 	return nil
 }
 
-// Read returns what a claim consists of, or why it must not be prepared: a sentence that becomes
-// an event of the pod.
+// Read returns the content of a claim, or an error that says why it must not be prepared. The error
+// text becomes an event of the pod.
 func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, error) {
 	p := Plan{UID: string(c.UID), Namespace: c.Namespace, Name: c.Name}
 	if err := CheckUID(p.UID); err != nil {
@@ -111,7 +110,7 @@ func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, e
 	return p, p.check(gpus)
 }
 
-// ration returns the index of the ration that a request is part of.
+// ration returns the index of the ration that a request belongs to.
 func (p *Plan) ration(s settings, request string) int {
 	name := ""
 	if s.perRequest {
@@ -126,7 +125,7 @@ func (p *Plan) ration(s settings, request string) int {
 	return len(p.Rations) - 1
 }
 
-// add adds a share. Two shares of one device are one that is as large as both.
+// add adds a share. It joins two shares of one device into one of their sum.
 func (r *Ration) add(s Share) {
 	for i := range r.Shares {
 		if own := &r.Shares[i]; own.Device == s.Device {
@@ -139,7 +138,7 @@ func (r *Ration) add(s Share) {
 	r.Shares = append(r.Shares, s)
 }
 
-// mergeCaps adds two caps on a device's time; 0 is none.
+// mergeCaps adds two caps on a device's time; 0 means no cap.
 func mergeCaps(a, b int) int {
 	if a == 0 || b == 0 {
 		return 0
@@ -147,7 +146,7 @@ func mergeCaps(a, b int) int {
 	return min(100, a+b)
 }
 
-// check returns an error for shares that are more than the device together.
+// check returns an error if the shares of a device exceed it.
 func (p *Plan) check(gpus []slices.GPU) error {
 	for _, g := range gpus {
 		memory, compute := p.Of(g.Name())
@@ -159,7 +158,7 @@ func (p *Plan) check(gpus []slices.GPU) error {
 	return nil
 }
 
-// Of returns how much a claim has of a device.
+// Of returns how much of a device a claim has.
 func (p *Plan) Of(device string) (memory uint64, compute int) {
 	for _, r := range p.Rations {
 		for _, s := range r.Shares {
@@ -209,7 +208,7 @@ func shareOf(g slices.GPU, consumed map[resourceapi.QualifiedName]resource.Quant
 	return Share{Index: g.Index, UUID: g.UUID, Device: g.Name(), Memory: memory, Compute: int(compute)}, nil
 }
 
-// whole returns a quantity that is a whole number within bounds.
+// whole returns a quantity as a whole number within bounds.
 func whole(q resource.Quantity, least, most uint64) (uint64, error) {
 	n, ok := q.AsInt64()
 	if !ok { // a fraction, or beyond 64 bits

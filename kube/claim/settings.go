@@ -11,23 +11,23 @@ import (
 	"ration/kube/slices"
 )
 
-// The version and kind of what a claim can say in its config for this driver.
+// API version and kind of a claim's config for this driver.
 const (
 	ConfigVersion = slices.Driver + "/v1"
 	ConfigKind    = "RationConfig"
 )
 
-// Config is what a claim or a device class can say in `config.opaque.parameters`.
+// Config is the content of `config.opaque.parameters` of a claim or device class.
 type Config struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// Sharing says who shares a ration. Claim (the default): all containers that use the claim,
-	// and the requests are devices of one job. Request: each request is a job of its own, for
-	// containers that name it (resources.claims[].request).
+	// Sharing selects the containers that share a ration. Claim (the default): all containers that
+	// use the claim; its requests are devices of one job. Request: each request is a job of its
+	// own, for containers that name it (resources.claims[].request).
 	Sharing string `json:"sharing,omitempty"`
 
-	// ComputeMax is the most of a device's time, in per cent, that the requests get: a cap.
+	// ComputeMax is a cap: the most of a device's time, in per cent, that the requests get.
 	ComputeMax int `json:"computeMax,omitempty"`
 }
 
@@ -37,14 +37,14 @@ const (
 	ShareByRequest = "Request"
 )
 
-// settings are all configs of a claim.
+// settings merges all configs of a claim.
 type settings struct {
 	perRequest bool
-	caps       map[string]int // by request; "" is all
+	caps       map[string]int // by request; "" means all requests
 }
 
-// readSettings reads the configs for this driver. Those of the class come first, so that the claim's
-// count before them. One that is not understood is an error: it may ask for less.
+// readSettings reads the configs for this driver. Those of the class come first, so that those of
+// the claim override them. An unknown setting is an error, because it may ask for less.
 func readSettings(configs []resourceapi.DeviceAllocationConfiguration) (settings, error) {
 	s := settings{caps: map[string]int{}}
 	for _, source := range []resourceapi.AllocationConfigSource{resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim} {
@@ -91,7 +91,7 @@ func (s *settings) add(requests []string, parameters []byte) error {
 	return nil
 }
 
-// computeMax returns the cap of a request, or of its parent for a subrequest; 0 is none.
+// computeMax returns the cap of a request, or of its parent for a subrequest; 0 means no cap.
 func (s settings) computeMax(request string) int {
 	parent, _, _ := strings.Cut(request, "/")
 	for _, name := range []string{request, parent, ""} {

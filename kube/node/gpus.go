@@ -9,7 +9,7 @@ import (
 	"ration/kube/slices"
 )
 
-// GPUs returns the devices of a driver as they are published.
+// GPUs returns the devices of a driver in the form in which they are published.
 func GPUs(d *gpu.Driver) (out []slices.GPU) {
 	for _, dev := range d.Devices {
 		out = append(out, slices.GPU{Index: dev.Index, UUID: dev.UUID, Model: dev.Name, Capability: dev.Capability,
@@ -18,8 +18,8 @@ func GPUs(d *gpu.Driver) (out []slices.GPU) {
 	return out
 }
 
-// FakeGPUs returns the devices of a stand-in machine, as h200x2. Each job has a machine of its own
-// of that kind, whose devices have the same UUIDs.
+// FakeGPUs returns the devices of a stand-in machine, such as h200x2. Each job has such a machine
+// of its own, with the same UUIDs.
 func FakeGPUs(machine string) ([]slices.GPU, error) {
 	folder, err := embedded.FakeGPU.Unpack()
 	if err != nil {

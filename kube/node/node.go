@@ -1,18 +1,18 @@
-// Package node prepares claims on a node: a job for each ration of the claim, and a CDI spec by
-// which containers of the claim's pods are put into it.
+// Package node prepares claims on a node: it makes a job for each ration of the claim, and a CDI
+// spec that puts containers of the claim's pods into it.
 //
-// The kubelet asks for it, and may ask again for what is done already. This process and the kubelet
-// may die at any point, so what is on disk decides (kube/node/PROTOCOL.md, and
+// The kubelet requests this, and may repeat a request that is done already. This process and the
+// kubelet may die at any point. So the state on disk decides (kube/node/PROTOCOL.md and
 // models/claim.pml):
 //
-//	STATE/UID.json                   the record: what the claim consists of. It is written before
-//	                                 anything is made and removed after everything is gone, so
-//	                                 that nothing is without one
+//	STATE/UID.json                   the record: the content of the claim. It is written before anything
+//	                                 is made, and removed after everything else, so that nothing exists
+//	                                 without a record
 //	/run/ration/k8s-UID              the job, with the region, the limits and the list of preloads
-//	CDI/gpu.ration-claim-UID.json    the CDI spec: a container can be started while it is there
+//	CDI/gpu.ration-claim-UID.json    the CDI spec: containers can be started while it exists
 //
-// All that changes them holds a lock on STATE: the plugin of the last version and of the next may
-// run at once.
+// Every process that changes these files holds a lock on STATE, because the plugins of two versions
+// may run at the same time during an upgrade.
 package node
 
 import (
@@ -34,42 +34,43 @@ import (
 	"ration/kube/slices"
 )
 
-// JobPrefix begins the names of jobs that were made for claims.
+// JobPrefix is the prefix of names of jobs for claims.
 const JobPrefix = "k8s-"
 
-// Node is a node's GPUs, and where it keeps what it has prepared.
+// Node prepares claims on a node with GPUs.
 type Node struct {
 	GPUs    []slices.GPU
 	Driver  *gpu.Driver // the devices, for the jobs' limits; nil with FakeGPU
-	FakeGPU string      // a stand-in machine, as h200x2, of which each job has its own
+	FakeGPU string      // a stand-in machine, such as h200x2; each job has its own
 	State   string      // folder of the records
 	CDI     string      // folder of the CDI specs
 
-	// Hardware returns what a container needs to use these GPUs: device nodes, and files of the
-	// driver. nil with FakeGPU.
+	// Hardware returns the edits that let a container use these GPUs: device nodes, and files of
+	// the driver. nil with FakeGPU.
 	Hardware func(uuids []string) (specs.ContainerEdits, error)
 
-	// Containers returns which containers of pods use a claim, by the pods' UIDs, as far as that is known. It
-	// is asked without the lock, once for each pod, as the answer may take long. It may be nil.
+	// Containers returns the containers of pods that use a claim, by the pods' UIDs, as far as they
+	// are known. It is called without the lock, once for each pod, because it may take long. It may
+	// be nil.
 	Containers func(namespace, claim string, pods []claim.Pod) map[string][]string
 
-	// Reached is called at each point at which the process may be killed. Tests do it there.
+	// Reached is called at each point at which a test may kill the process.
 	Reached func(point string)
 }
 
-// Points at which a process may be killed, in the order of Prepare and Unprepare. What was done
-// before a point is on disk.
+// Points at which a process may be killed, in the order of Prepare and Unprepare. Everything before
+// a point is on disk.
 const (
-	PointRecorded    = "recorded"     // that the claim is being prepared
-	PointJob         = "job made"     // each of them
+	PointRecorded    = "recorded"     // the record says that the claim is being prepared
+	PointJob         = "job made"     // after each job
 	PointSpec        = "spec written" // containers can be started
-	PointPrepared    = "prepared"     // and recorded as such; the kubelet has no answer yet
+	PointPrepared    = "prepared"     // the record says so; the kubelet has no answer yet
 	PointSpecRemoved = "spec removed"
-	PointJobRemoved  = "job removed" // each of them
+	PointJobRemoved  = "job removed" // after each job
 	PointForgotten   = "record removed"
 )
 
-// Points lists them.
+// Points lists all of them.
 var Points = []string{PointRecorded, PointJob, PointSpec, PointPrepared, PointSpecRemoved, PointJobRemoved, PointForgotten}
 
 func (n *Node) reached(point string) {
@@ -84,7 +85,7 @@ type Device struct {
 	CDI string // the qualified name
 }
 
-// Prepare makes a claim's jobs and its CDI spec, unless they are there, and returns the devices.
+// Prepare makes a claim's jobs and its CDI spec, unless they exist, and returns the devices.
 func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := claim.CheckUID(p.UID); err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	case err != nil && !errors.Is(err, ErrRecord):
 		return nil, err
 	case err != nil || !r.consistsOf(p):
-		// It was allocated anew, and the end of the last allocation was missed; or the record is
-		// of another version, and what the jobs are is not known.
+		// The claim was allocated again after an end that was missed; or the record is of another
+		// version, and the meaning of its jobs is unknown.
 		if err := n.remove(&Record{Plan: p}); err != nil {
 			return nil, fmt.Errorf("removing what claim %s/%s had before: %w", p.Namespace, p.Name, err)
 		}
@@ -134,7 +135,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	return devices(p), nil
 }
 
-// devices returns what the kubelet is told of a claim.
+// devices returns the devices of a claim, as reported to the kubelet.
 func devices(p claim.Plan) (out []Device) {
 	for _, r := range p.Results {
 		out = append(out, Device{r, Kind + "=" + deviceName(p, r.Ration)})
@@ -142,8 +143,8 @@ func devices(p claim.Plan) (out []Device) {
 	return out
 }
 
-// Unprepare removes what Prepare made, if anything. Only the UID is looked at: the claim, and
-// another of its name, may be anything by now.
+// Unprepare removes everything that Prepare made. It uses only the UID, because the claim may not
+// exist any more, and another claim may have its name.
 func (n *Node) Unprepare(uid string) error {
 	if err := claim.CheckUID(uid); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (n *Node) unprepare(uid string) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, ErrRecord):
-		// What it says is lost, but not what it is of: its job and its spec have the UID in their names.
+		// The content of the record is lost, but its job and its spec have the UID in their names.
 		r = &Record{Plan: claim.Plan{UID: uid}}
 	default:
 		return err
@@ -169,8 +170,8 @@ func (n *Node) unprepare(uid string) error {
 	return n.remove(r)
 }
 
-// remove removes the spec first, so that no container is started in a job that is about to go, and
-// the record last.
+// remove removes the spec first, so that no container is started in a job that is being removed,
+// and the record last.
 func (n *Node) remove(r *Record) error {
 	if err := removeFile(n.specFile(r.Plan.UID)); err != nil {
 		return err
@@ -193,7 +194,7 @@ func (n *Node) remove(r *Record) error {
 	return nil
 }
 
-// jobsOf returns the jobs of a claim, in any state: also one whose making was cut short.
+// jobsOf returns the jobs of a claim in any state, including incomplete ones.
 func jobsOf(uid string) (out []job.Job, err error) {
 	entries, err := os.ReadDir(job.Folder())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -207,7 +208,8 @@ func jobsOf(uid string) (out []job.Job, err error) {
 	return out, nil
 }
 
-// separator is between a claim's UID and a request's number in the name of a job. No UID has it.
+// separator separates a claim's UID from a request's number in the name of a job. No UID contains
+// it.
 const separator = "."
 
 // jobName returns the name of the job of a claim's ration.
@@ -221,14 +223,14 @@ func deviceName(p claim.Plan, ration int) string {
 	return fmt.Sprintf("%s%s%d", p.UID, separator, ration)
 }
 
-// claimOf returns the UID of the claim that a job is of.
+// claimOf returns the UID of the claim that a job belongs to.
 func claimOf(name string) (uid string, ok bool) {
 	uid, ok = strings.CutPrefix(name, JobPrefix)
 	uid, _, _ = strings.Cut(uid, separator)
 	return uid, ok && claim.CheckUID(uid) == nil
 }
 
-// makeJobs makes the jobs of a record that are missing, and writes down whose they are.
+// makeJobs makes the missing jobs of a record, and records their claim and pods.
 func (n *Node) makeJobs(r *Record, k job.Kubernetes) error {
 	created := make([]int64, len(r.Plan.Rations))
 	for i := range r.Plan.Rations {
@@ -236,7 +238,8 @@ func (n *Node) makeJobs(r *Record, k job.Kubernetes) error {
 		j.Path = filepath.Join(job.Folder(), j.Name, job.RegionName)
 		since, standing := job.StandingSince(j)
 		if known := r.created(i); standing && (known != 0 && known != since || !usableJob(j.Name)) {
-			// It is not the one that was made here, so its limits may be any; or no program can be put into it.
+			// This is not the job that was made here, so its limits are unknown; or no program can
+			// join it.
 			if err := job.Remove(j, true); err != nil {
 				return err
 			}
@@ -265,10 +268,11 @@ func usableJob(name string) bool {
 	return err == nil
 }
 
-// closed is the limit of devices that a claim has nothing of: no program can use a device with it.
+// closed is the limit on devices that are not part of the claim: no program can use a device with
+// it.
 const closed = limit.Least
 
-// makeJob makes a job with the limits of a ration, which are root's.
+// makeJob makes a job with the limits of a ration. Only root can change them.
 func (n *Node) makeJob(name string, ration claim.Ration) error {
 	var warnings []string
 	plan := launch.Plan{Name: name, FakeGPU: n.FakeGPU, Driver: n.Driver, Warn: func(text string) { warnings = append(warnings, text) },
@@ -297,8 +301,8 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 	return nil
 }
 
-// containers returns the containers of a claim's pods, by the pods' UIDs: those that its job knows of, and the answer for
-// the others.
+// containers returns the containers of a claim's pods, by the pods' UIDs: those that its job has
+// recorded, and the answer of Containers for the others.
 func (n *Node) containers(p claim.Plan) map[string][]string {
 	if n.Containers == nil {
 		return nil
@@ -312,7 +316,7 @@ func (n *Node) containers(p claim.Plan) map[string][]string {
 		}
 	}
 	var unknown []claim.Pod
-	for _, pod := range p.Pods[:min(len(p.Pods), job.MaxPods)] { // of more it is not written down
+	for _, pod := range p.Pods[:min(len(p.Pods), job.MaxPods)] { // no more pods are recorded
 		if known[pod.UID] == nil {
 			unknown = append(unknown, pod)
 		}
@@ -331,11 +335,11 @@ func kubernetes(p claim.Plan, containers map[string][]string) job.Kubernetes {
 	return k
 }
 
-// ErrOverbooked is returned for a claim for which there is no room beside those that are prepared.
+// ErrOverbooked is returned for a claim that does not fit beside those that are prepared.
 var ErrOverbooked = errors.New("overbooked")
 
-// checkRoom returns an error if a device has not enough for a claim beside what is prepared. The
-// scheduler sees to that; this is for the day when it does not.
+// checkRoom returns an error if a device has too little left for a claim beside the prepared ones.
+// The scheduler should prevent that; this check is for the case that it does not.
 func (n *Node) checkRoom(p claim.Plan) error {
 	records, err := n.Records()
 	if err != nil {
@@ -361,7 +365,7 @@ func (n *Node) checkRoom(p claim.Plan) error {
 	return nil
 }
 
-// lock takes the lock on the state, and returns what drops it.
+// lock takes the lock on the state, and returns a function that drops it.
 func (n *Node) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(n.State, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of claims: %w", err)

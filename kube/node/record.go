@@ -14,15 +14,15 @@ import (
 	"ration/kube/claim"
 )
 
-// Record is what is known of a claim that is prepared, or is being prepared or unprepared.
+// Record describes a claim that is prepared, or is being prepared or unprepared.
 type Record struct {
 	Version int        `json:"version"`
 	Plan    claim.Plan `json:"plan"`
-	// Created is when each job was made, in Unix nanoseconds; empty while the claim is not
+	// Created has the creation time of each job in Unix nanoseconds; it is empty until the claim is
 	// prepared.
 	Created []int64 `json:"created,omitempty"`
-	// Nonce is another one in each record that is written. It tells Sweep that a claim which it has
-	// asked about was prepared since, perhaps after it was unprepared.
+	// Nonce differs in each record that is written. It tells Sweep whether a claim was prepared
+	// again after Sweep had read the record.
 	Nonce string `json:"nonce"`
 }
 
@@ -39,8 +39,8 @@ func (r *Record) created(ration int) int64 {
 	return r.Created[ration]
 }
 
-// consistsOf reports whether the record is of the same allocation. Which pods it is reserved for may
-// change while it is.
+// consistsOf reports whether the record describes the same allocation. The pods that it is reserved
+// for may differ.
 func (r *Record) consistsOf(p claim.Plan) bool {
 	own := r.Plan
 	own.Pods, p.Pods = nil, nil
@@ -83,7 +83,7 @@ func (n *Node) Record(uid string) (*Record, error) {
 	return n.read(uid)
 }
 
-// Records returns all records that can be understood.
+// Records returns all valid records.
 func (n *Node) Records() (out []*Record, err error) {
 	uids, err := n.recorded()
 	for _, uid := range uids {

@@ -25,9 +25,9 @@ const (
 
 func (n *Node) specFile(uid string) string { return filepath.Join(n.CDI, specPrefix+uid+specSuffix) }
 
-// writeSpec writes the CDI spec of a record. One that is there is left as it is while all that it
-// names is there: after an upgrade the containers that are started again go on with the library
-// that their job was made with.
+// writeSpec writes the CDI spec of a record. It keeps an existing spec if every file that the spec
+// names exists. So after an upgrade, restarted containers keep the library that their job was made
+// with.
 func (n *Node) writeSpec(r *Record) error {
 	spec, err := n.spec(r.Plan)
 	if err != nil {
@@ -49,8 +49,8 @@ func (n *Node) writeSpec(r *Record) error {
 	return nil
 }
 
-// usable reports whether the spec that is there can be used for the same devices and jobs: it
-// differs from the one that would be written in the library only, and all that it names exists.
+// usable reports whether the existing spec can be used for the same devices and jobs: it may differ
+// from the new one only in the library, and every file that it names must exist.
 func (n *Node) usable(r *Record, want specs.Spec) bool {
 	text, err := os.ReadFile(n.specFile(r.Plan.UID))
 	var have specs.Spec
@@ -94,8 +94,9 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 		if err != nil {
 			return out, err
 		}
-		// The environment is not needed, and one container may have two claims: what is at the
-		// well-known path counts. Only the stand-in driver is found by it, which is the same for all.
+		// The environment is not needed, because files at the well-known path override it, and one
+		// container may have two claims. Only the stand-in driver is found through the environment,
+		// and it is the same for all claims.
 		for _, entry := range s.Environ {
 			if strings.HasPrefix(entry, "FAKEGPU_") || strings.HasPrefix(entry, "LD_LIBRARY_PATH=") {
 				edits.Env = append(edits.Env, entry)
@@ -109,7 +110,7 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 		}
 		out.Devices = append(out.Devices, specs.Device{Name: deviceName(p, i), ContainerEdits: edits})
 	}
-	version, err := specs.MinimumRequiredVersion(&out) // engines read all versions up to the one that they know
+	version, err := specs.MinimumRequiredVersion(&out) // engines read all versions up to the newest that they know
 	if err != nil {
 		return out, fmt.Errorf("finding the version of the CDI spec: %w", err)
 	}
@@ -117,7 +118,7 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 	return out, nil
 }
 
-// checkHardware refuses mounts of the driver's that would come before the job's own.
+// checkHardware refuses mounts of the driver that would override the job's own.
 func checkHardware(edits specs.ContainerEdits) error {
 	for _, m := range edits.Mounts {
 		if m.ContainerPath == launch.PreloadFile || m.ContainerPath == "/etc" || strings.HasPrefix(m.ContainerPath+"/", "/run/ration/") {

@@ -12,11 +12,12 @@ import (
 	"ration/kube/claim"
 )
 
-// Sweep removes what is left of claims that are gone: the kubelet was told to forget them, or died
-// before it had them unprepared. gone is asked for each claim on this node, without the lock, as the
-// answer may take long; a claim that was prepared since then is kept. It is also kept where gone has an
-// error, and where a process lives in a job of it: then the answer was wrong, or the process outlived
-// its pod. Sweep also removes files that were being written when their writer died.
+// Sweep removes the remains of claims that do not exist any more: the kubelet was told to forget
+// them, or died before it unprepared them. It calls gone for each claim on this node, without the
+// lock, because the answer may take long. It keeps a claim that was prepared in the meantime, a
+// claim for which gone returns an error, and a claim with a living process in its job: then the
+// answer was wrong, or the process outlived its pod. Sweep also removes temporary files whose
+// writer died.
 func (n *Node) Sweep(gone func(claim.Plan) (bool, error)) (removed []string, err error) {
 	all, err := n.look()
 	for uid, seen := range all {
@@ -33,14 +34,14 @@ func (n *Node) Sweep(gone func(claim.Plan) (bool, error)) (removed []string, err
 	return removed, err
 }
 
-// seen is a claim of which something is on this node. One whose record is missing or cannot be
-// understood has its name from its job, or none.
+// seen is a claim with remains on this node. If its record is missing or invalid, its name comes
+// from its job, or is unknown.
 type seen struct {
 	plan   claim.Plan
-	record string // as it is on disk; empty where there is none
+	record string // content of the record file; empty if there is none
 }
 
-// look returns all claims of which something is on this node, by UID.
+// look returns all claims with remains on this node, by UID.
 func (n *Node) look() (map[string]seen, error) {
 	unlock, err := n.lock()
 	if err != nil {
@@ -59,7 +60,7 @@ func (n *Node) look() (map[string]seen, error) {
 	return out, errors.Join(err, e)
 }
 
-// removeUnchanged removes what is left of a claim, unless it was prepared since it was seen.
+// removeUnchanged removes the remains of a claim, unless it was prepared again after it was seen.
 func (n *Node) removeUnchanged(uid string, s seen) (removed bool, err error) {
 	unlock, err := n.lock()
 	if err != nil {
@@ -80,7 +81,7 @@ func (n *Node) recordText(uid string) (string, error) {
 	return string(text), err
 }
 
-// known is look without the lock, and without the records as they are.
+// known is look without the lock and without the content of the records.
 func (n *Node) known() (map[string]claim.Plan, error) {
 	out := map[string]claim.Plan{}
 	uids, err := n.recorded()

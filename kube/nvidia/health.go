@@ -6,9 +6,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Sick returns which of the GPUs with these UUIDs do not work, and why: those that NVML does not find any more, or that
-// do not answer, as when they have fallen off the bus. NVML is open for no longer than that, as the driver cannot be
-// replaced while it is.
+// Sick returns which of the GPUs with these UUIDs do not work, and why. NVML does not find them any
+// more, or they do not respond, for example because they have fallen off the bus. NVML is open only
+// during the call, because the driver cannot be replaced while it is open.
 func (d Driver) Sick(uuids []string) map[string]string {
 	library, err := d.NVML()
 	if err != nil {

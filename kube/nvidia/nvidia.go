@@ -1,5 +1,5 @@
-// Package nvidia says what a container needs to use NVIDIA GPUs: device nodes, the driver's libraries
-// and NVIDIA's hooks. NVIDIA's own library for CDI finds them.
+// Package nvidia finds the files that a container needs to use NVIDIA GPUs: device nodes, the
+// driver's libraries and NVIDIA's hooks. It uses NVIDIA's own library for CDI.
 package nvidia
 
 import (
@@ -15,17 +15,17 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Driver is where the machine's driver is.
+// Driver is the location of the machine's driver.
 type Driver struct {
-	Root     string // of the file system that has the driver, as this process sees it
-	HostRoot string // the same, as the container engine sees it
-	Hook     string // nvidia-cdi-hook, as the container engine sees it
+	Root     string // root of the file system with the driver, as seen by this process
+	HostRoot string // the same root, as seen by the container engine
+	Hook     string // nvidia-cdi-hook, as seen by the container engine
 }
 
-// ErrLibrary is returned where a driver root has no NVML.
+// ErrLibrary is returned if a driver root has no NVML.
 var ErrLibrary = errors.New("no libnvidia-ml.so.1")
 
-// libraryFolders are where distributions, and NVIDIA's container with the driver, have libraries.
+// libraryFolders are the library folders of distributions and of NVIDIA's driver container.
 var libraryFolders = []string{"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64", "lib"}
 
 // NVML returns the path of the driver's NVML.
@@ -39,11 +39,11 @@ func (d Driver) NVML() (string, error) {
 	return "", fmt.Errorf("looking in %s: %w (install the driver on the node, or say where it is with --driver-root)", d.Root, ErrLibrary)
 }
 
-// starting is held while NVML is started, used and shut down: NVIDIA's package has one set of its functions, whatever the library, and starting and
-// shutting down change it.
+// starting is held while NVML is started, used and shut down. NVIDIA's package has one global set
+// of functions, whatever the library, and starting and shutting down change it.
 var starting sync.Mutex
 
-// Edits returns what a container needs to use the GPUs with these UUIDs.
+// Edits returns the edits that let a container use the GPUs with these UUIDs.
 func (d Driver) Edits(uuids []string) (specs.ContainerEdits, error) {
 	library, err := d.NVML()
 	if err != nil {
@@ -70,7 +70,7 @@ func (d Driver) edits(library nvml.Interface, uuids []string) (out specs.Contain
 	if len(devices) != len(uuids) {
 		return out, fmt.Errorf("looking for the device nodes of %v: there are %d", uuids, len(devices))
 	}
-	// One set of edits: the driver's files and those of all devices.
+	// Merge the driver's files and those of all devices into one set of edits.
 	for _, device := range devices {
 		common.ContainerEdits = merge(common.ContainerEdits, device.ContainerEdits)
 	}
@@ -81,7 +81,7 @@ func (d Driver) edits(library nvml.Interface, uuids []string) (out specs.Contain
 	return spec.ContainerEdits, nil
 }
 
-// transform makes paths of this process paths of the engine.
+// transform changes paths of this process into paths of the container engine.
 func (d Driver) transform(spec *specs.Spec) error {
 	if d.Root == d.HostRoot {
 		return nil
@@ -113,7 +113,8 @@ func (d Driver) Check() error {
 	return nil
 }
 
-// quiet drops what the library says of each file that a machine does not have: most have no display.
+// quiet drops the library's messages about files that a machine does not have; for example, most
+// have no display.
 type quiet struct{}
 
 func (quiet) Debugf(string, ...any)   {}

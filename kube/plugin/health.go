@@ -7,15 +7,15 @@ import (
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 )
 
-// How often the kubelet is told of the GPUs' health, and after how long it takes what it was told for
-// unknown.
+// How often the kubelet gets the health of the GPUs, and when it must treat the last report as
+// outdated.
 const (
 	healthPeriod  = time.Minute
 	healthTimeout = 3 * healthPeriod
 )
 
-// NodeWatchResources tells the kubelet of the health of all GPUs, until one of both ends, which ends the stream: it becomes part of
-// the status of the pods that have them.
+// NodeWatchResources reports the health of all GPUs to the kubelet until either side ends the
+// stream. The kubelet adds it to the status of the pods that use them.
 func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[health.NodeWatchResourcesResponse]) error {
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()

@@ -1,5 +1,10 @@
-// Package plugin is the DRA driver on a node: it tells the kubelet and the API server of each other's
-// wishes, and package node does what they want.
+// Package plugin is the DRA driver on a node. It serves the kubelet's calls with package node,
+// publishes the GPUs to the API server, and reports refused memory as events of pods.
+//
+// These events are not machine's stream of events (machine.Watch). A pod gets at most one event a
+// minute with the number of refusals since the last one. And it must get the last one before the
+// claim's job is removed, when a stream that runs beside it may not have read the job yet. So the
+// plugin reads the counters of the claim's jobs itself (refusals.go).
 package plugin
 
 import (
@@ -27,37 +32,37 @@ import (
 	"ration/kube/slices"
 )
 
-// Config is what a plugin is to do.
+// Config has the settings of a plugin.
 type Config struct {
 	Node        *node.Node
 	NodeName    string
-	PodUID      string // of the plugin's own pod, where two of them may run at once; or empty
+	PodUID      string // UID of the plugin's own pod, if two plugins may run at the same time; or empty
 	KubeletRoot string // /var/lib/kubelet
 	Client      kubernetes.Interface
 	Options     slices.Options
 
-	// Sick returns which GPUs do not work, by UUID, and why. nil: all do.
+	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
 
-	Pods         bool          // it may read pods, to know their containers
-	EventsPeriod time.Duration // how often refusals are looked for; 0: never
+	Pods         bool          // it may read pods, to find their containers
+	EventsPeriod time.Duration // how often to check for refusals; 0 for never
 }
 
 // Plugin is a running driver.
 type Plugin struct {
 	Config
-	health.UnimplementedDRAResourceHealthServer // of what is not in the version that this was made for
+	health.UnimplementedDRAResourceHealthServer // for calls that this version does not know
 
 	helper  *kubeletplugin.Helper
-	running context.Context // done when it stops
+	running context.Context // ends when the plugin stops
 	stop    context.CancelCauseFunc
-	work    sync.WaitGroup // what runs in the background
-	sweep   chan struct{}  // has an element when Sweep is to be called
+	work    sync.WaitGroup // background goroutines
+	sweep   chan struct{}  // has an element if Sweep should be called
 	seen    refusals
 }
 
-// Start starts a driver. It serves the kubelet when it returns. Done of the context that it returns says
-// that it cannot go on, and context.Cause why.
+// Start starts a driver. The driver serves the kubelet when Start returns. The returned context
+// ends if the driver cannot continue; context.Cause says why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1)}
@@ -88,7 +93,8 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	return p, ctx, nil
 }
 
-// publish publishes the GPUs. It waits for the API server, without which pods that run can still be ended.
+// publish publishes the GPUs. It waits for the API server; meanwhile running pods can still be
+// ended.
 func (p *Plugin) publish(ctx context.Context) {
 	err := p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, p.Node.GPUs))
 	if err != nil && ctx.Err() == nil {
@@ -107,8 +113,8 @@ func (p *Plugin) Stop() {
 	p.work.Wait()
 }
 
-// PrepareResourceClaims makes what pods need that are about to start. An error becomes an event of the
-// pod, and the kubelet asks again.
+// PrepareResourceClaims makes the jobs for pods that are about to start. An error becomes an event
+// of the pod, and the kubelet tries again.
 func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	out := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
@@ -130,7 +136,7 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	}
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {
-		p.sweepSoon() // the kubelet asks again
+		p.sweepSoon() // the kubelet tries again
 	}
 	if err != nil {
 		return nil, err
@@ -146,7 +152,7 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	return out, nil
 }
 
-// UnprepareResourceClaims removes what was made for pods that have ended.
+// UnprepareResourceClaims removes the jobs of pods that have ended.
 func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	out := map[types.UID]error{}
 	for _, c := range claims {
@@ -162,17 +168,17 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	return out, nil
 }
 
-// ErrGate is why a plugin stops where the API server does not know shared devices.
+// ErrGate is why a plugin stops if the API server does not support shared devices.
 var ErrGate = errors.New("the API server dropped fields of the ResourceSlice: turn on the feature gate DRAConsumableCapacity in the API server, " +
 	"the scheduler and the controller manager (it is on from Kubernetes 1.36)")
 
-// HandleError is told of errors in the background. Those that come again at each try end the plugin,
-// so that they are seen: its pod fails, with the reason in its log.
+// HandleError handles errors of background goroutines. A persistent error stops the plugin, so that
+// it is seen: its pod fails, with the reason in its log.
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	var dropped *resourceslice.DroppedFieldsError
 	switch {
 	case errors.As(err, &dropped):
-		// The slices that were published without them would hand out each device as a whole.
+		// Slices that were published without these fields would allocate each device as a whole.
 		p.stop(fmt.Errorf("%w: %w", ErrGate, err))
 	case !errors.Is(err, kubeletplugin.ErrRecoverable), apierrors.IsInvalid(err):
 		p.stop(fmt.Errorf("%s: %w", msg, err))
@@ -181,19 +187,20 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// sweepRetry is how long it is waited before the API server is asked again.
+// sweepRetry is the pause before the API server is asked again.
 const sweepRetry = 30 * time.Second
 
-// sweepSoon lets what is left of claims that are gone be removed.
+// sweepSoon requests a sweep of claims that do not exist any more.
 func (p *Plugin) sweepSoon() {
 	select {
 	case p.sweep <- struct{}{}:
-	default: // it will be
+	default: // a sweep is already requested
 	}
 }
 
-// sweepWhenAsked removes what is left of claims that are gone, once after each start and when there is no room for a claim.
-// What the API server or a living process keeps from that is tried again.
+// sweepWhenAsked removes the remains of claims that do not exist any more, once after each start
+// and whenever a claim does not fit. If the API server or a living process prevents that, it tries
+// again later.
 func (p *Plugin) sweepWhenAsked(ctx context.Context) {
 	p.sweepSoon()
 	for {
@@ -218,10 +225,11 @@ func (p *Plugin) sweepWhenAsked(ctx context.Context) {
 	}
 }
 
-// gone reports whether a claim does not exist any more, or has nothing of this node, so that no pod here can use it.
+// gone reports whether no pod here can use a claim, because it does not exist any more or has no
+// device of this node.
 func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 	if c.Name == "" {
-		return true, nil // nothing says whose it is
+		return true, nil // its namespace and name are unknown
 	}
 	now, err := p.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -238,10 +246,11 @@ func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 			return false, nil
 		}
 	}
-	return true, nil // it was allocated anew, on another node
+	return true, nil // it was allocated again, on another node
 }
 
-// podsWithin bounds how long a claim waits for what the API server knows of its pods, which is only for people to see.
+// podsWithin bounds how long a claim waits for the API server's list of its pods, which is only for
+// display.
 const podsWithin = 5 * time.Second
 
 // containers returns the containers of pods that use a claim, by the pods' UIDs.

@@ -18,27 +18,28 @@ import (
 	"ration/machine"
 )
 
-// Reason is the reason of the events that tell of refused memory.
+// Reason is the reason of the events about refused memory.
 const Reason = "GPUMemoryRefused"
 
-// eventPeriod is how often a claim's pods get an event: a program that asks in a loop must not fill the
-// API server.
+// eventPeriod is how often the pods of a claim get an event: a program that retries in a loop must
+// not flood the API server.
 const eventPeriod = time.Minute
 
-// refusals is what has been said of each claim's refusals. It may be used by several goroutines.
+// refusals remembers which refusals of each claim were reported. It is safe for concurrent use.
 type refusals struct {
 	lock    sync.Mutex
 	said    map[string]*saidOf // by UID
-	started bool               // a first look has found the claims that there were before
+	started bool               // the first check has found the claims from before the start
 }
 
 type saidOf struct {
 	refused uint64
-	at      time.Time // of the last event
+	at      time.Time // time of the last event
 }
 
-// news returns how many requests of a claim were refused since that was last said, if it is time to say
-// it, which it always is with last. What was refused before the first look has been said by an earlier plugin, or is old.
+// news returns how many refusals of a claim have not been reported. It returns 0 if the last event
+// was too recent, unless last is set. Refusals from before the first check do not count: an earlier
+// plugin has reported them, or they are old.
 func (r *refusals) news(uid string, refused uint64, now time.Time, last bool) uint64 {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -53,7 +54,7 @@ func (r *refusals) news(uid string, refused uint64, now time.Time, last bool) ui
 		}
 		r.said[uid] = s
 	}
-	if refused < s.refused { // another job
+	if refused < s.refused { // the job was replaced
 		s.refused = refused
 	}
 	if refused == s.refused || !last && now.Sub(s.at) < eventPeriod {
@@ -64,7 +65,7 @@ func (r *refusals) news(uid string, refused uint64, now time.Time, last bool) ui
 	return new
 }
 
-// forget drops the claims that are not there any more, after a look at all that are.
+// forget drops claims that do not exist any more, after a check of all that do.
 func (r *refusals) forget(there map[string]bool) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -89,7 +90,7 @@ func (p *Plugin) watchRefusals(ctx context.Context) {
 	}
 }
 
-// tellRefusals looks at all jobs once, and makes events of what is new.
+// tellRefusals checks all jobs once, and sends events for new refusals.
 func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
 	records, err := p.Node.Records()
 	there := map[string]bool{}
@@ -107,18 +108,19 @@ func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
 	p.seen.forget(there)
 }
 
-// lastWithin bounds how long it is tried to tell of a claim that has ended.
+// lastWithin bounds the attempts to send the last event of a claim.
 const lastWithin = 10 * time.Second
 
-// tellLast tells of what was refused since the last look at a claim that is about to be unprepared: a program that is refused its memory at once often ends
-// at once, and its pod with it. The API server is asked in the background.
+// tellLast reports refusals since the last check of a claim that is about to be unprepared: a
+// program that is refused memory often ends at once, and its pod with it. It sends the event in the
+// background.
 func (p *Plugin) tellLast(uid string) {
 	if p.EventsPeriod == 0 {
 		return
 	}
 	r, err := p.Node.Record(uid)
 	if err != nil {
-		return // it is not prepared, or that is said where it is unprepared
+		return // the claim is not prepared, or Unprepare reports the error
 	}
 	now := time.Now()
 	refused, text := refusedIn(r.Jobs())
@@ -151,13 +153,13 @@ func message(refused uint64, last string) string {
 	return fmt.Sprintf("%d requests for GPU memory were refused. The last: %s", refused, last)
 }
 
-// refusedIn returns how many requests were refused in jobs, and the last of them.
+// refusedIn returns the number of refused requests in some jobs, and the sentence of the latest.
 func refusedIn(jobs []string) (refused uint64, text string) {
 	var latest time.Time
 	for _, name := range jobs {
 		j, err := machine.ReadJob(name)
 		if err != nil {
-			continue // it is being made or removed
+			continue // it is being created or removed
 		}
 		refused += j.Refused()
 		if len(j.Refusals) > 0 && !j.Refusals[0].Time.Before(latest) {
@@ -170,12 +172,12 @@ func refusedIn(jobs []string) (refused uint64, text string) {
 // maxMessage is the longest message of an event.
 const maxMessage = 1024
 
-// podsOf returns the pods that have the claim at this moment.
+// podsOf returns the pods that use the claim now.
 func (p *Plugin) podsOf(ctx context.Context, c claim.Plan) (out []claim.Pod, err error) {
 	current, err := p.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(current.UID) != c.UID:
-		return c.Pods, nil // deleted by force: those that it was prepared for
+		return c.Pods, nil // deleted by force: use the pods that it was prepared for
 	case err != nil:
 		return nil, err
 	}
@@ -187,7 +189,7 @@ func (p *Plugin) podsOf(ctx context.Context, c claim.Plan) (out []claim.Pod, err
 	return out, nil
 }
 
-// tell makes an event for each pod.
+// tell creates an event for each pod.
 func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, text string, now time.Time) error {
 	for _, pod := range pods {
 		at := metav1.NewTime(now)
@@ -205,7 +207,7 @@ func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, t
 	return nil
 }
 
-// short returns a text that an API server takes: one that is not too long, and whose characters are whole.
+// short shortens a text to the length that the API server accepts, without cutting a character.
 func short(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 }

@@ -1,7 +1,7 @@
-// Package slices describes a machine's GPUs to Kubernetes: the devices of its ResourceSlices,
-// whose memory and time the scheduler hands out in parts (DRAConsumableCapacity).
+// Package slices describes a machine's GPUs to Kubernetes as the devices of ResourceSlices. The
+// scheduler allocates parts of their memory and time (DRAConsumableCapacity).
 //
-// It has the names that claims, device classes and the kubelet plugin agree on.
+// It declares the names that claims, device classes and the kubelet plugin have in common.
 package slices
 
 import (
@@ -35,40 +35,41 @@ const (
 )
 
 const (
-	// Step is what requests for memory are rounded up to: HAMi counts in the same unit.
+	// Step is the unit that requests for memory are rounded up to. HAMi uses the same unit.
 	Step = 1 << 20
-	// LeastMemory is what a smaller request gets. The context of a CUDA program takes more than
-	// that on most GPUs; a request of "10", without a unit, must not be granted as 10 bytes.
+	// LeastMemory is the smallest amount that a request gets. The context of a CUDA program needs
+	// more than that on most GPUs. A request of "10", without a unit, must not be granted as 10
+	// bytes.
 	LeastMemory = 256 << 20
-	// MaxDevices is how many devices a pool can have: a ration has no more.
+	// MaxDevices bounds the devices of a pool, because a ration cannot have more.
 	MaxDevices = 16
 )
 
 // GPU is a device of the machine.
 type GPU struct {
-	Index         int // NVML's
+	Index         int // NVML's index
 	UUID          string
 	Model         string
-	Capability    [2]int // major and minor compute capability; zero: not known
+	Capability    [2]int // major and minor compute capability; zero if unknown
 	DriverVersion string
-	CUDA          int // the newest version that the driver supports, as 13000
+	CUDA          int // the newest version that the driver supports, as in 13000
 	Memory        uint64
-	MIG           bool // divided into MIG devices: not published
+	MIG           bool // divided into MIG instances; not published
 }
 
-// Name returns a GPU's name as a device. It is of the UUID, since indexes are given anew when a
-// GPU is added or fails, and a claim must not find another device under its device's name.
+// Name returns the device name of a GPU. It is derived from the UUID, because indexes change when a
+// GPU is added or fails, and a claim must not find another device under the same name.
 func (g GPU) Name() string {
 	return "gpu-" + strings.ToLower(strings.TrimPrefix(g.UUID, "GPU-"))
 }
 
-// Capacity returns the memory that is handed out of a GPU: whole steps.
+// Capacity returns how much memory of a GPU can be allocated, in whole steps.
 func (g GPU) Capacity() uint64 { return g.Memory / Step * Step }
 
-// Options are what an operator can choose.
+// Options are the operator's settings.
 type Options struct {
-	// DefaultMemory is what a request gets that says nothing of memory. Zero: all of the device,
-	// as a request for a whole GPU has always meant.
+	// DefaultMemory is what a request without an amount of memory gets. Zero means the whole
+	// device, which is the traditional meaning of a request for a GPU.
 	DefaultMemory uint64
 }
 
@@ -96,12 +97,12 @@ func (o Options) memory(total uint64) resourceapi.DeviceCapacity {
 	return capacity(total, whole, least, Step, resource.BinarySI)
 }
 
-// compute returns the capacity of a device in per cent of its time. A request that says nothing
-// of it has no share, and gets of the time what others leave.
+// compute returns the capacity of a device in per cent of its time. A request without an amount has
+// no share, and gets the time that others leave unused.
 func compute() resourceapi.DeviceCapacity { return capacity(100, 0, 0, 1, resource.DecimalSI) }
 
-// capacity always has a policy: without one a request that does not name the capacity takes all
-// of it, and any odd quantity is granted as it is.
+// capacity always sets a policy. Without one, a request that does not name the capacity would take
+// all of it, and any odd quantity would be granted.
 func capacity(total, unspecified, least, step uint64, format resource.Format) resourceapi.DeviceCapacity {
 	quantity := func(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), format) }
 	return resourceapi.DeviceCapacity{
@@ -139,8 +140,8 @@ func (g GPU) attributes() map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 	return out
 }
 
-// architecture returns NVIDIA's name for the architecture of a compute capability, or "" for one
-// that is not known here: claims can ask for the capability itself.
+// architecture returns NVIDIA's name for the architecture of a compute capability, or "" if it is
+// unknown here; claims can ask for the capability itself.
 func architecture(capability [2]int) string {
 	switch major, minor := capability[0], capability[1]; {
 	case major == 5:
@@ -163,8 +164,8 @@ func architecture(capability [2]int) string {
 	return ""
 }
 
-// semantic returns a driver's version, as 580.82.07, in the form that Kubernetes compares: three
-// numbers without leading zeros. It returns "" where that cannot be.
+// semantic converts a driver's version, such as 580.82.07, to the form that Kubernetes compares:
+// three numbers without leading zeros. It returns "" if that is impossible.
 func semantic(version string) string {
 	var numbers []string
 	for part := range strings.SplitSeq(version, ".") {
@@ -180,7 +181,7 @@ func semantic(version string) string {
 	return strings.Join(numbers, ".")
 }
 
-// Publishable returns the GPUs of which rations can be made, and why the others are left out.
+// Publishable returns the GPUs that can be divided into rations, and why the others are left out.
 func Publishable(gpus []GPU) (out []GPU, left []string) {
 	for _, g := range gpus {
 		switch {
@@ -199,7 +200,8 @@ func Publishable(gpus []GPU) (out []GPU, left []string) {
 	return out, left
 }
 
-// Resources returns what a node publishes: one pool with the node's name, in one slice.
+// Resources returns the resources that a node publishes: one pool with the node's name, in one
+// slice.
 func (o Options) Resources(node string, gpus []GPU) resourceslice.DriverResources {
 	devices := make([]resourceapi.Device, 0, len(gpus))
 	for _, g := range gpus {

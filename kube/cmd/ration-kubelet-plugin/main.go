@@ -1,4 +1,4 @@
-// Command ration-kubelet-plugin is ration's DRA driver on a node of Kubernetes.
+// Command ration-kubelet-plugin is ration's DRA driver for a Kubernetes node.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// flags are what the command line says.
+// flags are the command-line flags.
 type flags struct {
 	config                          plugin.Config
 	kubeconfig, state, cdi, fakeGPU string
@@ -91,7 +91,7 @@ func (f *flags) run(ctx context.Context) error {
 	return nil
 }
 
-// complete checks what the command line says, and looks for the GPUs.
+// complete checks the flags, and finds the GPUs.
 func (f *flags) complete() error {
 	if os.Geteuid() != 0 {
 		return errors.New("this has to run as root: the jobs of claims are root's, so that no tenant can change their limits")
@@ -125,7 +125,7 @@ func (f *flags) complete() error {
 	return f.connect()
 }
 
-// gpus returns the machine's GPUs, and sets how the node finds them.
+// gpus returns the machine's GPUs, and tells the node how to find them.
 func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	if f.fakeGPU != "" {
 		return node.FakeGPUs(f.fakeGPU)
@@ -142,7 +142,7 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 		return nil, err
 	}
 	defer d.Close()
-	// A copy without NVML, which jobs need no more of.
+	// A copy without NVML: jobs need only the list of devices.
 	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
 	n.Hardware, f.config.Sick = f.driver.Edits, f.driver.Sick
 	return node.GPUs(d), nil
