@@ -18,14 +18,14 @@ import (
 	"ration/internal/job"
 )
 
-// defaultListen is where root's agent serves metrics.
+// defaultListen is the address of the metrics of root's agent.
 const defaultListen = "127.0.0.1:9410"
 
 type agentFlags struct {
 	listen     string
 	jobMetrics bool
 	logJSON    bool
-	reader     bool // hidden: it is the reader that root's agent has started
+	reader     bool // hidden: this process is the reader of root's agent
 }
 
 func newAgentCommand(a *app) *cobra.Command {
@@ -69,11 +69,11 @@ another agent runs already.`,
 	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", false, "serve the metrics of each job there, too")
 	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
 	cmd.Flags().BoolVar(&f.reader, "reader", false, "be the process that root's agent reads with")
-	_ = cmd.Flags().MarkHidden("reader") // there is one
+	_ = cmd.Flags().MarkHidden("reader") // cannot fail: the flag exists
 	return cmd
 }
 
-// checkListen says what is wrong with the form of an address, before anything has begun.
+// checkListen checks the form of an address before anything is started.
 func checkListen(address string) error {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return usageError("--listen=%q: not an address (use HOST:PORT, like 127.0.0.1:9999)", address)
@@ -86,7 +86,8 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		return usageError("ration agent prints no result (for a log in JSON use --log-json; for the machine ration ps --json)")
 	}
 	if os.Getenv("GOGC") == "" {
-		// It lives long and allocates little: memory is dearer here than collecting it a little more often.
+		// The agent runs for long and allocates little: save memory by collecting garbage more
+		// often.
 		debug.SetGCPercent(50)
 	}
 	ctx, stop := untilSignal()
@@ -123,7 +124,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	return watch(ctx, stop, opts, claim.Listener(), func() { agent.Notify("READY=1") }, func() { agent.Notify("STOPPING=1") })
 }
 
-// watch is an agent until the context ends.
+// watch runs an agent until the context ends.
 func watch(ctx context.Context, stop func(), opts agent.Options, socket net.Listener, ready, stopping func()) error {
 	d, err := agent.New(opts)
 	if err != nil {
@@ -144,8 +145,8 @@ func watch(ctx context.Context, stop func(), opts agent.Options, socket net.List
 	return errors.Join(err, <-served)
 }
 
-// makeAgentFolder makes the folder of jobs, unless it is there. Root's is one that all may enter,
-// as the packages make it: each job's own is closed.
+// makeAgentFolder makes the folder of jobs, unless it exists. All users may enter root's folder, as
+// the packages make it; each job's own folder is closed.
 func makeAgentFolder(folder string) error {
 	mode := os.FileMode(0o700)
 	if job.AllUsers() {
@@ -161,18 +162,19 @@ func makeAgentFolder(folder string) error {
 	return err
 }
 
-// nobodyGroup is the group of processes that act for another user: their files are theirs as users.
+// nobodyGroup is the group of processes that run as another user. They need only the rights of that
+// user.
 const nobodyGroup = 65534
 
-// reapAs returns what dead processes of jobs hold, by a process of the user to whom the regions
-// belong.
+// reapAs returns the memory of dead processes to their jobs, by a process of the user that owns the
+// regions.
 func reapAs(ctx context.Context, paths []string, uid int) error {
 	cmd := reapCommand(ctx, paths, uid)
-	// The kernel ends it with the thread that started it.
+	// The kernel kills the process when the thread that started it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The user can stop it, take its output and keep that open: no more is waited for, or kept, than
-	// a sentence.
+	// The user can stop the process, or take its output and keep it open. So the wait is bounded,
+	// and only the beginning of the output is kept.
 	var out firstBytes
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, time.Second
 	if err := cmd.Run(); err != nil {
@@ -181,12 +183,13 @@ func reapAs(ctx context.Context, paths []string, uid int) error {
 	return nil
 }
 
-// reapCommand returns that process, which does not stay where this one is killed.
+// reapCommand returns that process. The kernel kills it if this process is killed.
 func reapCommand(ctx context.Context, paths []string, uid int) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = append([]string{"ration", "reap"}, paths...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin"}
-	// In a session of its own, since its user can make it do anything, it has no terminal to type into.
+	// It gets a session of its own, without a terminal that it could type into, because its user
+	// can make it do anything.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	if os.Geteuid() == 0 && uid != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}
@@ -194,7 +197,7 @@ func reapCommand(ctx context.Context, paths []string, uid int) *exec.Cmd {
 	return cmd
 }
 
-// firstBytes keeps the beginning of what is written to it.
+// firstBytes keeps the first bytes that are written to it.
 type firstBytes []byte
 
 func (b *firstBytes) Write(text []byte) (int, error) {

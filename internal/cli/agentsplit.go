@@ -16,12 +16,14 @@ import (
 	"ration/internal/proc"
 )
 
-// Root's agent is two processes (package privsep): this file has what each of them does of ration agent.
+// Root's agent is two processes (package privsep). This file has the part of ration agent that each
+// of them runs.
 
-// errOneProcess is returned where root's agent cannot be two processes.
+// errOneProcess is returned if root's agent cannot be split into two processes.
 var errOneProcess = errors.New("the agent is one process")
 
-// agentUser returns the user and group of the reader. It is replaced by tests, which make no user.
+// agentUser returns the user and group of the reader. Tests replace it, because they cannot add a
+// user.
 var agentUser = func() (uid, gid uint32, err error) {
 	uid, gid, err = proc.LocalUser(job.AgentUser)
 	switch {
@@ -33,7 +35,8 @@ var agentUser = func() (uid, gid uint32, err error) {
 	return uid, gid, err
 }
 
-// runParent is root's agent as two processes: it starts the one that reads, and returns when that has ended.
+// runParent runs root's agent as two processes: it starts the reader, and returns when the reader
+// has ended.
 func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, logJSON bool) error {
 	uid, gid, err := agentUser()
 	if err != nil {
@@ -64,10 +67,10 @@ func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, logJ
 	if status, is := exit.Sys().(syscall.WaitStatus); is && status.Signaled() {
 		return statusError{fmt.Errorf("the agent's reader was ended by %s", unix.SignalName(status.Signal())), ExitSignal + int(status.Signal())}
 	}
-	return statusError{errReported, exit.ExitCode()} // by the reader
+	return statusError{errReported, exit.ExitCode()} // the reader has printed it
 }
 
-// runReader is the process that reads.
+// runReader runs the reader process.
 func runReader(ctx context.Context, stop func(), opts agent.Options) error {
 	parent, err := privsep.Open()
 	if err != nil {
@@ -87,16 +90,16 @@ func runReader(ctx context.Context, stop func(), opts agent.Options) error {
 	return watch(ctx, stop, opts, socket, parent.Ready, func() {})
 }
 
-// makeStateFolder makes the reader's own folder, where the packages have not. Where that cannot be, as under
-// systemd, the reader says so.
+// makeStateFolder makes the reader's own folder, if the packages have not. If it cannot, as under
+// systemd, the reader reports it.
 func makeStateFolder(path string, uid, gid int) {
 	if os.Mkdir(path, 0o700) == nil && os.Chown(path, uid, gid) != nil {
 		_ = os.Remove(path)
 	}
 }
 
-// driverGroups returns the group that may use the driver, where not everybody may. Root's own is none: it may
-// more than that.
+// driverGroups returns the group that may use the driver, if not every user may. It never returns
+// root's group, which has more rights than that.
 func driverGroups(device string) []uint32 {
 	var st unix.Stat_t
 	if unix.Stat(device, &st) != nil || st.Mode&0o006 == 0o006 || st.Mode&0o060 != 0o060 || st.Gid == 0 {

@@ -25,8 +25,8 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return unknownCommand(cmd, args[0])
 }
 
-// argCount checks the number of a command's arguments, which what describes. There is
-// no upper bound if most is negative.
+// argCount checks the number of a command's arguments; what describes them in the error. A negative
+// most means no upper bound.
 func argCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -39,7 +39,7 @@ func argCount(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// completeJobs completes the names of jobs, for a command that takes up to n of them.
+// completeJobs completes names of jobs, for a command with at most n of them.
 func completeJobs(n int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) >= n {
@@ -70,7 +70,7 @@ func completeJobs(n int) cobra.CompletionFunc {
 	}
 }
 
-// otherUsersJobs returns root's names of the jobs of other users, as far as they are found within
+// otherUsersJobs returns the names of other users' jobs, for root. It stops after
 // completionTimeout.
 func otherUsersJobs() (names []string) {
 	if !job.AllUsers() {

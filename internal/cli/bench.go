@@ -106,7 +106,7 @@ func (a *app) printBenchRow(r bench.Row) {
 	}
 }
 
-// benchLine lays out a line of 80 cells.
+// benchLine formats a line of 80 columns.
 func benchLine(name, language, value, spread, ratio, rate, target string) string {
 	line := "  " + termtext.PadRight(name, 24) + termtext.PadRight(language, 2) + termtext.PadLeft(value, 9) + termtext.PadLeft(spread, 16) +
 		termtext.PadLeft(ratio, 7) + termtext.PadLeft(rate, 5) + "  " + target

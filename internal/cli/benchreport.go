@@ -14,7 +14,7 @@ import (
 	"ration/internal/embedded"
 )
 
-// benchPageFile is where the page is written without another name.
+// benchPageFile is the default name of the page.
 const benchPageFile = "ration-bench.html"
 
 func (a *app) newBenchReportCommand(env *bench.Env) *cobra.Command {
@@ -42,7 +42,8 @@ func (a *app) runBenchReport(env bench.Env, file string) error {
 	if err := embedded.Workload.Built(); err != nil {
 		return err
 	}
-	// Before the minutes that it takes: that it cannot be written must not be found out last.
+	// Check this first: a file that cannot be written must not be noticed only after minutes of
+	// measuring.
 	if err := mayWrite(file); err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func (a *app) runBenchReport(env bench.Env, file string) error {
 	})
 }
 
-// mayWrite returns an error if a file can be neither made nor written.
+// mayWrite returns an error if a file can be neither created nor written.
 func mayWrite(file string) error {
 	target := file
 	st, err := os.Stat(file)

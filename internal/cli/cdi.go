@@ -55,7 +55,7 @@ func (a *app) runCDI(name, output string) error {
 	if err != nil {
 		return err
 	}
-	// In one step, since engines watch the folder; a link that was there is replaced.
+	// Replace the file in one step, because engines watch the folder; this also replaces a link.
 	if err = os.MkdirAll(filepath.Dir(output), 0o755); err == nil {
 		err = safepath.Replace(output, append(text, '\n'), 0o644)
 	}

@@ -17,7 +17,7 @@ import (
 	"ration/internal/node"
 )
 
-// What Tab offers for the values of flags. A value may be another one: these are examples.
+// Examples that Tab offers for the values of flags. Other values are valid too.
 var (
 	exampleSizes   = []string{"1g", "2g", "4g", "8g", "10g", "16g", "20g", "40g", "80g", "25%", "50%", "none"}
 	exampleShares  = []string{"10%", "20%", "25%", "30%", "50%", "75%", "100%", "none"}
@@ -25,8 +25,8 @@ var (
 	exampleFormats = []string{"'{{.Name}}'", "'{{.Name}} {{.State}}'", "'{{json .Devices}}'"}
 )
 
-// completeFlags has every flag of a command complete its values: a test checks that none is
-// left out.
+// completeFlags registers a completion for every flag of a command. A test checks that none is
+// missing.
 func completeFlags(cmd *cobra.Command) {
 	complete := map[string]cobra.CompletionFunc{
 		"mem": completeLimits(exampleSizes), "limit": completeLimits(exampleSizes),
@@ -44,7 +44,7 @@ func completeFlags(cmd *cobra.Command) {
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if c := complete[f.Name]; c != nil && f.Value.Type() != "bool" {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, c) // fails only for a flag that there is not
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, c) // fails only for a flag that does not exist
 		}
 	})
 	for _, sub := range cmd.Commands() {
@@ -52,7 +52,7 @@ func completeFlags(cmd *cobra.Command) {
 	}
 }
 
-// completeListen completes an address: that of the page, or of metrics, which may be nowhere.
+// completeListen completes the address of the page or of the metrics, which may be empty.
 func completeListen(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if cmd.Name() == "web" {
 		return completeWords(defaultWebListen, "127.0.0.1:0")(cmd, args, prefix)
@@ -60,7 +60,7 @@ func completeListen(cmd *cobra.Command, args []string, prefix string) ([]cobra.C
 	return completeWords(defaultListen, "none")(cmd, args, prefix)
 }
 
-// completeWords completes to one of a few words.
+// completeWords completes one of a few words.
 func completeWords(words ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return withPrefix(words, "", prefix), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
@@ -77,14 +77,14 @@ func withPrefix(words []string, before, prefix string) (out []cobra.Completion) 
 	return out
 }
 
-// completeLimits completes limits, also by device: the last of 10g,1=20g.
+// completeLimits completes limits, including limits per device: the last part of 10g,1=20g.
 func completeLimits(examples []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		at := strings.LastIndexAny(prefix, ",=") + 1
 		before, last := prefix[:at], prefix[at:]
 		found := withPrefix(examples, before, last)
 		if _, err := strconv.ParseUint(last, 10, 64); err == nil && strings.HasSuffix(examples[0], "g") {
-			for _, unit := range []string{"g", "m", "%"} { // any number will do
+			for _, unit := range []string{"g", "m", "%"} { // any number is valid
 				if !slices.Contains(found, before+last+unit) {
 					found = append(found, before+last+unit)
 				}
@@ -94,7 +94,7 @@ func completeLimits(examples []string) cobra.CompletionFunc {
 	}
 }
 
-// completeNames completes --name: a job to join, or any name.
+// completeNames completes --name with a job to join; any other name is valid too.
 func completeNames(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if join, err := cmd.Flags().GetBool("join"); err == nil && join {
 		return completeJobs(1)(cmd, nil, prefix)
@@ -135,7 +135,7 @@ func completeCommand(_ *cobra.Command, args []string, prefix string) ([]cobra.Co
 	}
 	var names []cobra.Completion
 	for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
-		entries, _ := os.ReadDir(cmp.Or(folder, ".")) // one that cannot be read has nothing to run
+		entries, _ := os.ReadDir(cmp.Or(folder, ".")) // a folder that cannot be read has nothing to run
 		for _, e := range entries {
 			if !strings.HasPrefix(e.Name(), prefix) {
 				continue
@@ -149,8 +149,8 @@ func completeCommand(_ *cobra.Command, args []string, prefix string) ([]cobra.Co
 	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
-// bashWords splits the line for a bash without the package bash-completion. Quotes are not
-// looked at: nothing that is completed here needs them before it.
+// bashWords splits the line for a bash without the package bash-completion. It ignores quotes,
+// because no word that is completed here needs quotes before it.
 const bashWords = `
 # For a bash without the package bash-completion.
 __ration_words()
@@ -164,8 +164,8 @@ __ration_words()
 }
 `
 
-// completionCommand gives cobra's command for completion our help, and a script for bash
-// that needs no package.
+// completionCommand gives cobra's completion command our help text, and a bash script that needs no
+// package.
 func completionCommand(c *cobra.Command) {
 	c.Short = "Print a script that completes commands in a shell"
 	c.Long = `Print a script for a shell that completes commands, flags, values, the names

@@ -14,7 +14,7 @@ import (
 	"ration/machine"
 )
 
-// checkCompute returns an error for a share that a cap does not allow.
+// checkCompute returns an error if a share exceeds the cap.
 func checkCompute(l limit.Limits) error {
 	for d := range abi.Devices {
 		if s, m := l.Compute.For(d).Percent(), l.ComputeMax.For(d).Percent(); m != 0 && s > m {
@@ -28,7 +28,7 @@ func neverGetsShare(device, share, most int) error {
 	return usageError("device %d: a share of %d%% and a cap of %d%%: it would never get its share (use a cap of %d%% or more)", device, share, most, share)
 }
 
-// has returns what a row has of its device's time, never nil.
+// has returns the row's part of its device's time. It is never nil.
 func (r processRow) has() *machine.ProcessCompute {
 	if r.Compute == nil {
 		return &machine.ProcessCompute{}
@@ -44,7 +44,7 @@ var computeColumns = []column[processRow]{
 	{"WAITED", true, func(r processRow) string { return node.ShortTime(r.has().Waited) }, func(r processRow) bool { return r.has().Waited > 0 }},
 }
 
-// livingOn returns what the living processes of a job hold of a device.
+// livingOn returns the living processes of a job on a device, with their holdings.
 func livingOn(s *machine.Job, device int) iter.Seq2[machine.Process, machine.Holding] {
 	return func(yield func(machine.Process, machine.Holding) bool) {
 		for _, p := range s.Processes {
@@ -57,7 +57,8 @@ func livingOn(s *machine.Job, device int) iter.Seq2[machine.Process, machine.Hol
 	}
 }
 
-// notEnforced says in sentences in which processes a share of a device is not enforced, and why.
+// notEnforced lists in sentences the processes in which a share of a device is not enforced, and
+// why.
 func notEnforced(s machine.Job, device int) (out []string) {
 	var reasons []string
 	pids := map[string][]string{}
@@ -106,7 +107,7 @@ func whyCompute(s machine.Job) (out []WhyCompute) {
 	return out
 }
 
-// shareSentence says how a share comes to the slice that is in force.
+// shareSentence explains how a share leads to the time slice in force.
 func shareSentence(s *machine.Job, d machine.Device) string {
 	working, all := 0, 0
 	var slice uint64

@@ -58,8 +58,8 @@ func (a *app) runCreate(cmd *cobra.Command, f runFlags, name string) error {
 	return a.print(Created{name, path}, func() { a.out.printf("created %s\n", name) })
 }
 
-// checkNewName returns an error for a name that a job cannot have. source is the flag that
-// has it, if one has.
+// checkNewName returns an error for a name that a job cannot have. source is the flag with the
+// name, if any.
 func checkNewName(source, name string) error {
 	if err := limit.CheckName(source, name); err != nil {
 		return err

@@ -47,8 +47,8 @@ Exit status: 0 if the accounts agree, 1 if not.`,
 	return cmd
 }
 
-// demoLimit returns the limit in bytes: from the flag if it was given, otherwise from
-// the environment if it has one, otherwise the flag's default.
+// demoLimit returns the limit in bytes: from the flag if it is set, otherwise from the environment
+// if it is there, otherwise the flag's default.
 func demoLimit(given bool, flag string) (uint64, error) {
 	const source = "--limit"
 	set, err := limit.ParseMemorySet(source, flag)
@@ -75,7 +75,7 @@ func demoLimit(given bool, flag string) (uint64, error) {
 	return uint64(size), nil
 }
 
-// screen returns where the demo and the lesson are shown: nowhere with --json.
+// screen returns the screen for the demo and the lesson. With --json it shows nothing.
 func (a *app) screen() scenario.Screen {
 	s := scenario.Screen{
 		Out: a.out, Live: a.out.tty, Size: a.out.size, Bar: a.out.bar, Wrap: a.out.wrap, File: os.Stdout,
@@ -88,7 +88,7 @@ func (a *app) screen() scenario.Screen {
 	return s
 }
 
-// printDemo prints what the demo has shown.
+// printDemo prints the result of the demo.
 func (a *app) printDemo(r scenario.DemoReport) {
 	a.out.printf("\n")
 	line := func(what, format string, args ...any) {

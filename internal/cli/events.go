@@ -80,8 +80,8 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 	return p.err
 }
 
-// maxSeen bounds how many events are remembered so that none is printed twice: twice as many as
-// an agent keeps.
+// maxSeen bounds the events that are remembered so that none is printed twice. It is twice as many
+// as an agent keeps.
 const maxSeen = 8192
 
 // eventPrinter prints each event once.
@@ -90,22 +90,22 @@ type eventPrinter struct {
 	f     eventsFlags
 	names []string
 	seen  map[machine.EventID]bool
-	order []machine.EventID // as they were seen
-	err   error             // of writing
+	order []machine.EventID // in the order in which they were seen
+	err   error             // error of writing the output
 }
 
-// errWritten ends a stream to which nothing more can be written.
+// errWritten ends a stream after a failed write.
 var errWritten = errors.New("the output cannot be written")
 
-// ask prints what an agent knows, and follows it. The error says that there is none, or that it
-// has ended.
+// ask prints the events of an agent, and follows it. It returns an error if there is no agent, or
+// when the agent has ended.
 func (p *eventPrinter) ask(ctx context.Context) error {
 	c, err := agent.Find()
 	if err != nil {
 		return err
 	}
 	return c.Events(ctx, true, func(e machine.Event) error {
-		p.a.silent = false // if it is again, that is said again
+		p.a.silent = false // if it becomes silent again, that is reported again
 		p.print(e)
 		if p.err != nil {
 			return errWritten
@@ -114,8 +114,8 @@ func (p *eventPrinter) ask(ctx context.Context) error {
 	})
 }
 
-// printKnown prints what the regions still know, and what an agent does: it may have more, and
-// may not have looked since the latest.
+// printKnown prints the events in the regions and those of an agent. The agent may have more, but
+// may not have scanned since the latest.
 func (p *eventPrinter) printKnown() error {
 	m, err := node.Jobs()
 	if err != nil {
@@ -136,7 +136,8 @@ func (p *eventPrinter) printKnown() error {
 	return p.err
 }
 
-// watch prints what happens until there is an agent. It looks for one after rest, and then every second.
+// watch prints new events until there is an agent. It first checks for one after rest, and then
+// every second.
 func (p *eventPrinter) watch(rest time.Duration) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -158,13 +159,13 @@ func (p *eventPrinter) watch(rest time.Duration) error {
 			p.print(e)
 		}
 		if p.err != nil {
-			return nil // the caller returns it
+			return nil // the caller returns the error
 		}
 	}
 	return nil
 }
 
-// after waits, and reports whether the context has not ended.
+// after waits, and reports whether the context is still valid.
 func after(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-ctx.Done():

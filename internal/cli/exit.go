@@ -26,7 +26,7 @@ const (
 	ExitOpen        = 3 // a region or folder could not be opened, or there is no such job
 	ExitNotRunnable = 126
 	ExitNotFound    = 127
-	ExitSignal      = 128 // and the number of the signal that ended it
+	ExitSignal      = 128 // plus the number of the signal that ended it
 )
 
 // statusError is an error with its exit status.
@@ -37,10 +37,10 @@ type statusError struct {
 
 func (e statusError) Unwrap() error { return e.error }
 
-// errReported is an error that the command's output already reports.
+// errReported marks an error that the command's output already reports.
 var errReported = errors.New("reported")
 
-// errFailed is returned where the output says what failed.
+// errFailed is returned if the output says what failed.
 var errFailed = statusError{errReported, ExitFailed}
 
 // usageError is an error in the arguments.
@@ -48,7 +48,7 @@ func usageError(format string, args ...any) error {
 	return statusError{fmt.Errorf(format, args...), ExitUsage}
 }
 
-// withStatuses has a command, and those below it, give their errors an exit status. Errors that
+// withStatuses makes a command, and its subcommands, return errors with an exit status. Errors that
 // do not come from a RunE are cobra's, about the arguments.
 func withStatuses(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
@@ -65,7 +65,7 @@ func withStatuses(cmd *cobra.Command) {
 	}
 }
 
-// statusOf gives an error of a command its exit status, unless it has one.
+// statusOf adds an exit status to a command's error, unless it has one.
 func statusOf(err error) error {
 	var known statusError
 	var input *limit.InputError
@@ -100,8 +100,8 @@ func exitStatus(err error) int {
 	return ExitUsage
 }
 
-// printError prints an error, unless it is nil or was reported. It is the one place where
-// messages are made safe: each is one line, whatever a path or a name in it holds.
+// printError prints an error, unless it is nil or was reported. All messages pass through it, and
+// it makes them safe: each is one line, whatever characters a path or a name contains.
 func printError(to io.Writer, err error) {
 	if err == nil || errors.Is(err, errReported) {
 		return
@@ -111,7 +111,7 @@ func printError(to io.Writer, err error) {
 	}
 }
 
-// noteSilent says, once, that an agent does not answer, and what is missing without it.
+// noteSilent reports once that an agent does not answer, and what the output lacks because of that.
 func (a *app) noteSilent(err error, lacks string) {
 	if errors.Is(err, agent.ErrSilent) && !a.silent {
 		a.silent = true
@@ -119,8 +119,8 @@ func (a *app) noteSilent(err error, lacks string) {
 	}
 }
 
-// messages returns an error as lines of printable text: one for each error of those that were
-// joined. A new line that is not between two of these is of a name, and is printed as no line.
+// messages returns an error as lines of printable text, one for each joined error. A line break
+// inside an error comes from a name, and is not printed as one.
 func messages(err error) (lines []string) {
 	text := err.Error()
 	switch wrapped := err.(type) {

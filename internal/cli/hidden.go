@@ -13,7 +13,7 @@ import (
 	"ration/internal/node"
 )
 
-// Commands that ration itself starts.
+// Commands that only ration itself starts.
 
 // newInsideCommand returns the command that ration run starts in a new mount namespace.
 func newInsideCommand() *cobra.Command {
@@ -34,12 +34,12 @@ func newWorkerCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return bench.ServeWorker(os.Stdin, os.Stdout) }}
 }
 
-// newReapCommand returns the command that the agent starts as a user, to return what dead processes of
-// that user's jobs hold.
+// newReapCommand returns the command that the agent starts as a user, to return the memory of dead
+// processes to that user's jobs.
 func newReapCommand() *cobra.Command {
 	return &cobra.Command{Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			// It trusts no more than it needs: nothing that it could become is of use to a region.
+			// It needs no further rights, and a hostile region must not gain any through it.
 			err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 			if err != nil {
 				return err

@@ -10,10 +10,10 @@ import (
 	"ration/machine"
 )
 
-// Inspection is what `ration inspect` prints: all there is to know about one job.
+// Inspection is what `ration inspect` prints: everything about one job.
 type Inspection struct {
 	machine.Job
-	Findings []machine.Finding `json:"findings"` // that are of this job
+	Findings []machine.Finding `json:"findings"` // findings about this job
 }
 
 func newInspectCommand(a *app) *cobra.Command {

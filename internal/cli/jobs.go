@@ -18,19 +18,20 @@ import (
 	"ration/machine"
 )
 
-// A job is named by its name, by USER/NAME or by the path of its region. Names are unique for each
-// user only. A plain name is this user's own job. Otherwise, to root, it is the only running job of
-// that name, or the only one. A name is looked up once. From then on another user's job is its path,
-// and is treated as any path that others can change.
+// A job is given as its name, as USER/NAME, or as the path of its region. Names are unique only for
+// each user. A plain name means this user's own job. If there is none, for root it means the only
+// running job of that name or, if none runs, the only job. A name is looked up once. After that, a
+// job of another user is handled by its path, with the care that a path needs which other users can
+// change.
 
-// splitUser splits USER/NAME. What is not of that form is a name, or a path.
+// splitUser splits USER/NAME. Anything else is a name or a path.
 func splitUser(argument string) (user, name string, is bool) {
 	user, name, is = strings.Cut(argument, "/")
 	return user, name, is && user != "" && user[0] != '.' && limit.CheckName("job", name) == nil
 }
 
-// isUser returns a function that reports whether a UID and name are those of user, which is a name
-// or a number. A number that is another user's name is that user's (proc.UID).
+// isUser returns a function that reports whether a UID and a name belong to user, which is a name
+// or a number. If a number is also the name of another user, it means that user (proc.UID).
 func isUser(user string) func(uid int, name string) bool {
 	if _, err := strconv.Atoi(user); err != nil {
 		return func(_ int, name string) bool { return name == user }
@@ -39,10 +40,10 @@ func isUser(user string) func(uid int, name string) bool {
 	return func(uid int, _ string) bool { return err == nil && uid == numbered }
 }
 
-// errSeveral is returned, wrapped, for a name of several jobs.
+// errSeveral is returned, wrapped, if several jobs have the name.
 var errSeveral = errors.New("several users have a job of that name")
 
-// chooseJob returns the index of the job that an argument names, of those that were read, or -1.
+// chooseJob returns the index of the job that an argument names, among those that were read, or -1.
 func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	user, name, ofUser := splitUser(argument)
 	var isUsers func(uid int, name string) bool
@@ -88,11 +89,11 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	return -1, statusError{fmt.Errorf("%s: %w (name one of them: %s)", argument, what, strings.Join(names, ", ")), ExitUsage}
 }
 
-// ownerAndName is what names a job of another user to other commands.
+// ownerAndName returns the form in which other commands accept another user's job.
 func ownerAndName(j *machine.Job) string { return j.Owner + "/" + j.Name }
 
-// notAll says why a lookup by name is not certain: a user whose jobs were not all read may have one
-// of that name too. It returns "" if it is certain.
+// notAll says why a look-up by name is uncertain: a user whose jobs were not all read may have a
+// job of that name too. It returns "" if the look-up is certain.
 func notAll(m *machine.Machine) string {
 	for _, f := range m.Findings {
 		if f.Kind == machine.Unanswering {
@@ -102,7 +103,7 @@ func notAll(m *machine.Machine) string {
 	return ""
 }
 
-// findJob finds a job that was read or, by a path, elsewhere.
+// findJob returns a job that was read or, for a path, reads it.
 func findJob(m *machine.Machine, argument string) (machine.Job, error) {
 	i, err := chooseJob(m.Jobs, argument)
 	switch {
@@ -111,7 +112,7 @@ func findJob(m *machine.Machine, argument string) (machine.Job, error) {
 	case i >= 0:
 		return m.Jobs[i], checkAll(m, &m.Jobs[i], argument)
 	}
-	if user, name, ofUser := splitUser(argument); ofUser && job.AllUsers() { // there may be more than was read
+	if user, name, ofUser := splitUser(argument); ofUser && job.AllUsers() { // there may be more jobs than were read
 		found, err := jobOfUser(argument, user, name)
 		if err != nil {
 			return machine.Job{}, err
@@ -121,13 +122,13 @@ func findJob(m *machine.Machine, argument string) (machine.Job, error) {
 		}
 	}
 	j, err := machine.ReadJob(argument)
-	if j.Path == "" { // it was not found; otherwise the error is in it
+	if j.Path == "" { // not found; otherwise the job has the error
 		return j, withNotAll(noJobOf(argument, err), m)
 	}
 	return j, nil
 }
 
-// checkAll refuses a plain name of another user's job where not all jobs were read.
+// checkAll refuses a plain name of another user's job if not all jobs were read.
 func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
 	if why := notAll(m); why != "" && !strings.Contains(argument, "/") && !isOwn(j) {
 		return statusError{fmt.Errorf("%s: others may have a job of that name: %s (name it %s)", argument, why, termtext.Printable(ownerAndName(j))), ExitUsage}
@@ -135,7 +136,7 @@ func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
 	return nil
 }
 
-// noJobOf says of USER/NAME which part of it is not there.
+// noJobOf says which part of USER/NAME does not exist.
 func noJobOf(argument string, err error) error {
 	user, name, ofUser := splitUser(argument)
 	switch {
@@ -147,8 +148,8 @@ func noJobOf(argument string, err error) error {
 	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
 }
 
-// lookUpJob finds a job by what names it, for a command that works on it: this user's own by its
-// name, all others by their paths. find finds those that can be without looking at other users.
+// lookUpJob finds the job that an argument names, for a command that works on it. This user's own
+// job is returned by name, any other by path. find finds jobs without reading those of other users.
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
 	user, name, ofUser := splitUser(argument)
 	if ofUser && isUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
@@ -179,8 +180,8 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
 }
 
-// jobOfUser returns the job of a name that a user has, the one that runs if there are two; or none.
-// It does not depend on what other users do, nor on how many jobs that one has.
+// jobOfUser returns a user's job with a name; if there are two, the running one. The result does
+// not depend on other users, nor on how many jobs this user has.
 func jobOfUser(argument, user, name string) (job.Job, error) {
 	uid, err := proc.UID(user)
 	if errors.Is(err, proc.ErrNoUser) {
@@ -198,7 +199,7 @@ func jobOfUser(argument, user, name string) (job.Job, error) {
 		}
 		var read []machine.Job
 		for _, f := range found {
-			read = append(read, node.ReadJob(f, node.Options{ReadOnly: true})) // a job that cannot be read is one too
+			read = append(read, node.ReadJob(f, node.Options{ReadOnly: true})) // a job that cannot be read counts too
 		}
 		if i, err := chooseJob(read, argument); err != nil || i >= 0 {
 			return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
@@ -209,10 +210,10 @@ func jobOfUser(argument, user, name string) (job.Job, error) {
 	}
 }
 
-// userTimeout is how long to wait for the folders of one user.
+// userTimeout bounds the wait for the folders of one user.
 const userTimeout = 2 * time.Second
 
-// withNotAll adds to a "no such job" error that not all jobs were read, if so.
+// withNotAll adds to a "no such job" error that not all jobs were read, if that is so.
 func withNotAll(err error, m *machine.Machine) error {
 	if why := notAll(m); why != "" && errors.Is(err, job.ErrNoJob) {
 		return fmt.Errorf("%w; %s", err, why)
@@ -220,7 +221,8 @@ func withNotAll(err error, m *machine.Machine) error {
 	return err
 }
 
-// wanted returns a function that reports whether an argument names a job. Such jobs are read in full.
+// wanted returns a function that reports whether a job is named by an argument. Such jobs are read
+// completely.
 func wanted(arguments []string) func(*machine.Job) bool {
 	return func(j *machine.Job) bool {
 		return slices.ContainsFunc(arguments, func(argument string) bool {
@@ -230,7 +232,7 @@ func wanted(arguments []string) func(*machine.Job) bool {
 	}
 }
 
-// fullOf returns the options to read the machine with the named jobs in full.
+// fullOf returns options that read the named jobs completely.
 func fullOf(readOnly bool, arguments []string) node.Options {
 	return node.Options{ReadOnly: readOnly, Full: wanted(arguments)}
 }

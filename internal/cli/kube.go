@@ -69,7 +69,7 @@ be read.`,
 	return cmd
 }
 
-// What is returned where an object was not converted.
+// Errors for objects that were not converted.
 var (
 	errNothing = errors.New("nothing is printed, as not all of it can be converted (see the notes; --partial prints the rest)")
 	errPart    = errors.New("not all of it was converted (see the notes)")
@@ -116,7 +116,7 @@ func (a *app) runKubeConvert(files []string, o hami.Options, partial bool) error
 	return nil
 }
 
-// readFileOrInput reads a file; - is standard input.
+// readFileOrInput reads a file, or standard input for "-".
 func readFileOrInput(file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(os.Stdin)

@@ -21,22 +21,22 @@ import (
 type ShownLimits struct {
 	Job     string       `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path    string       `json:"path"`          // of the region
-	Devices []ShownLimit `json:"devices"`       // those with a limit and those ever used; after a change, those changed
+	Devices []ShownLimit `json:"devices"`       // devices with a limit and devices ever used; after a change, the changed ones
 }
 
 // ShownLimit is a job's limit on one device. Sizes are bytes.
 type ShownLimit struct {
 	machine.Device
 	Changed bool   `json:"changed"`
-	Before  uint64 `json:"before"` // the limit before the change; 0 for none
-	Over    uint64 `json:"over"`   // usage beyond what may be granted
+	Before  uint64 `json:"before"` // the limit before the change; 0 for no limit
+	Over    uint64 `json:"over"`   // bytes in use beyond the limit
 
-	ShareBefore int `json:"share_before"` // the share before the change, in per cent; 0 for none
-	MaxBefore   int `json:"max_before"`   // the cap before the change, in per cent; 0 for none
-	Unenforced  int `json:"unenforced"`   // processes that are not held to the share or the cap: they began when the job had neither, of any device
+	ShareBefore int `json:"share_before"` // the share before the change, in per cent; 0 for no share
+	MaxBefore   int `json:"max_before"`   // the cap before the change, in per cent; 0 for no cap
+	Unenforced  int `json:"unenforced"`   // processes that the share or the cap does not apply to, because they started when the job had neither on any device
 
-	// Overbooked is by how much the limits of all jobs of the machine together exceed the device, after
-	// the change, as far as an agent sees them.
+	// Overbooked is by how much the limits of all jobs together exceed the device after the change,
+	// as far as an agent sees the jobs.
 	Overbooked uint64 `json:"overbooked"`
 	booked     machine.GPU
 }
@@ -44,10 +44,10 @@ type ShownLimit struct {
 // limitFlags are the flags of limits.
 type limitFlags struct {
 	mem, share, most string
-	device           int // allDevices, or the only one
+	device           int // allDevices, or one device
 }
 
-// allDevices is --device where it was not given.
+// allDevices is the value of --device if it was not given.
 const allDevices = -1
 
 func (f *limitFlags) addMemory(flags *pflag.FlagSet) {
@@ -61,10 +61,10 @@ func (f *limitFlags) addCompute(flags *pflag.FlagSet) {
 
 func (f *limitFlags) addDevice(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.device, "device", "d", allDevices, "only this device, counted from 0 as the job sees them")
-	flags.Lookup("device").DefValue = "0" // which help leaves out: -1 would say nothing
+	flags.Lookup("device").DefValue = "0" // hides the default, -1, from the help text
 }
 
-// parse returns the limits that were given.
+// parse returns the limits in the flags.
 func (f *limitFlags) parse(flags *pflag.FlagSet) (l limit.Limits, err error) {
 	if flags.Changed("mem") {
 		l.Memory, err = limit.ParseMemorySet("--mem", f.mem)
@@ -78,8 +78,8 @@ func (f *limitFlags) parse(flags *pflag.FlagSet) (l limit.Limits, err error) {
 	return l, err
 }
 
-// parseChange returns the change that ration limit was asked for. size is empty where none was
-// given.
+// parseChange returns the change of limits that the flags and arguments describe. size is empty if
+// none was given.
 func (f *limitFlags) parseChange(flags *pflag.FlagSet, size []string) (l limit.Limits, err error) {
 	if flags.Changed("device") && (f.device < 0 || f.device >= abi.Devices) {
 		return l, usageError("--device %d: not a device (use 0 to %d)", f.device, abi.Devices-1)
@@ -158,7 +158,7 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	return a.printLimits(s, f.device)
 }
 
-// setLimit changes a job's limits as ration limit does, and returns what that prints.
+// setLimit changes a job's limits as ration limit does, and returns the output of that command.
 func setLimit(j machine.Job, change limit.Limits) (string, error) {
 	found, err := job.Find(j.Path)
 	if err != nil {
@@ -209,7 +209,7 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 			now[d] = c.after[d]
 		}
 		l := ShownLimit{Device: now[d], Changed: true, Before: c.before[d].Limit, Over: overLimit(now[d])}
-		l.Device.Device = d // also where nothing is left of it
+		l.Device.Device = d // also if no limit is left
 		if was := c.before[d].Compute; was != nil {
 			l.ShareBefore, l.MaxBefore = was.Share, was.Max
 		}
@@ -259,8 +259,8 @@ func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was m
 	}
 }
 
-// notHeld counts the living processes on a device that are not held to the share or the cap that
-// the job has of it.
+// notHeld counts the living processes on a device that the job's share or cap of it does not apply
+// to.
 func notHeld(s *machine.Job, device int) (n int) {
 	for _, h := range livingOn(s, device) {
 		if h.Compute != nil && !h.Compute.Held {
@@ -277,7 +277,7 @@ func percentText(percent int) string {
 	return fmt.Sprintf("%d %%", percent)
 }
 
-// limitText renders a limit.
+// limitText formats a limit.
 func limitText(d machine.Device) string {
 	if !d.Limited {
 		return "none"

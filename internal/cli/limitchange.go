@@ -12,7 +12,7 @@ import (
 	"ration/machine"
 )
 
-// limitPage is where a job's limits are: its region, or an operator's file beside it.
+// limitPage is the storage of a job's limits: its region, or an operator's file beside it.
 type limitPage interface {
 	Limit(device int) (abi.Limit, error)
 	Total(device int) (uint64, error)
@@ -22,16 +22,16 @@ type limitPage interface {
 	SetComputeMax(device int, most uint64) error
 }
 
-// appliedLimits says what applyLimits has changed.
+// appliedLimits is the result of applyLimits.
 type appliedLimits struct {
 	devices       []int
 	before, after map[int]machine.Device // of all devices of the job
 }
 
-// deviceLimits is what a page says of one device.
+// deviceLimits are the limits of one device on a page.
 type deviceLimits struct {
 	memory  abi.Limit
-	total   uint64 // 0 while neither a process nor ration run has found the size
+	total   uint64 // 0 until a process or ration run has found out the size
 	compute region.Compute
 }
 
@@ -52,8 +52,8 @@ func readPage(page limitPage) (all [abi.Devices]deviceLimits, known int, err err
 	return all, known, nil
 }
 
-// applyLimits changes a job's limits: ration limit, ration top and the page do it here. It checks
-// the whole change before it makes any of it.
+// applyLimits changes a job's limits, for ration limit, ration top and the page. It checks the
+// whole change before it writes any part.
 func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err error) {
 	page, operator, done, err := openLimits(s)
 	if err != nil {
@@ -98,8 +98,8 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 	return out, err
 }
 
-// openLimits opens a job's limits. operator says that they are in a file of an operator's. That
-// file does not depend on the region, which the job can write.
+// openLimits opens a job's limits. operator is true if they are in an operator's file. That file
+// does not depend on the region, which the job can write.
 func openLimits(s machine.Job) (page limitPage, operator bool, done func(), err error) {
 	beside, err := region.OpenOperatorLimits(s.Path)
 	switch {
@@ -117,9 +117,9 @@ func openLimits(s machine.Job) (page limitPage, operator bool, done func(), err 
 	return r, false, func() { _ = r.Close() }, nil
 }
 
-// limitsOf returns the devices that a limit for all devices is for: those with a limit, and those
-// in use unless the limits are an operator's. Once the size of one device is known, a number
-// without a size is no device, whatever the region says was used of it.
+// limitsOf returns the devices that a limit for all devices applies to: those with a limit and,
+// unless the limits are in an operator's file, those in use. Once the size of one device is known,
+// a number without a size has no device, even if the region says that it was used.
 func limitsOf(page [abi.Devices]deviceLimits, known int, operator bool, s machine.Job) map[int]machine.Device {
 	all := map[int]machine.Device{}
 	if !operator {
@@ -134,7 +134,7 @@ func limitsOf(page [abi.Devices]deviceLimits, known int, operator bool, s machin
 			all[d] = machine.Device{Device: d, Limited: has.memory.Limited(), Limit: has.memory.Bytes(), Total: has.total, Compute: of}
 		}
 	}
-	empty := operator && len(all) == 0 // the file says nothing yet, so a limit for all is for each
+	empty := operator && len(all) == 0 // the file has no limit yet, so a limit for all applies to each device
 	for d := range page {
 		if empty {
 			all[d] = machine.Device{Device: d}
@@ -154,7 +154,7 @@ func byDevice(s machine.Job) map[int]machine.Device {
 	return devices
 }
 
-// planChange checks a change of one device's limits, and returns its steps.
+// planChange checks a change of one device's limits, and returns the steps.
 func planChange(page limitPage, device int, has deviceLimits, change limit.Limits) (steps []func() error, err error) {
 	if want := change.Memory.For(device); want.IsSet() {
 		l, err := newLimit(device, has.total, want)
@@ -178,7 +178,7 @@ func planChange(page limitPage, device int, has deviceLimits, change limit.Limit
 	return steps, nil
 }
 
-// newLimit returns a memory limit as the region has it.
+// newLimit converts a memory limit to the form of the region.
 func newLimit(device int, total uint64, want limit.Memory) (abi.Limit, error) {
 	size, err := want.Of(limit.Size(total))
 	least := limit.CheckLeast(size, "", want.String())

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newLog returns the log of a command that runs for long, as text or JSON, a line each. Where systemd has
-// given the command the journal, each line begins with its priority, which the journal takes out again
-// (sd-daemon(3)): journalctl -p warning finds what is wrong.
+// newLog returns the log of a long-running command, with one line of text or JSON for each message.
+// If the output is systemd's journal, each line begins with its priority, which the journal removes
+// (sd-daemon(3)). So journalctl -p warning shows only problems.
 func newLog(w io.Writer, json bool) *slog.Logger {
 	if isJournal(w, os.Getenv("JOURNAL_STREAM")) {
 		w = journal{w}
@@ -23,19 +23,19 @@ func newLog(w io.Writer, json bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil))
 }
 
-// isJournal reports whether a file is the one that systemd has named in JOURNAL_STREAM: a child's, or one that
-// was redirected, is not.
+// isJournal reports whether a file is the one that systemd named in JOURNAL_STREAM. It is not after
+// a redirection, or in a child with another output.
 func isJournal(w io.Writer, stream string) bool {
 	f, is := w.(*os.File)
 	var st unix.Stat_t
 	return is && stream != "" && unix.Fstat(int(f.Fd()), &st) == nil && stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// journal writes each line, which a handler writes at once, after its priority.
+// journal writes a priority before each line. A handler writes each line with one call.
 type journal struct{ io.Writer }
 
 func (j journal) Write(line []byte) (int, error) {
-	_, level, _ := bytes.Cut(line, []byte("level")) // both handlers write it after the time
+	_, level, _ := bytes.Cut(line, []byte("level")) // both handlers write the level after the time
 	level = bytes.TrimLeft(level, `":=`)
 	priority := "<6>"
 	switch {

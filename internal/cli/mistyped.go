@@ -11,20 +11,20 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// otherFlags are the names that flags have in other tools. SuggestFor has those of commands.
+// otherFlags are names that flags have in other tools. SuggestFor has those of commands.
 var otherFlags = map[string][]string{
 	"mem": {"memory", "limit", "gpu-mem"}, "fake-gpu": {"gpus"}, "stale": {"rm"}, "listen": {"port", "address"},
 }
 
-// similar returns the commands of cmd that a mistyped name may mean, by cobra's measure.
+// similar returns the commands of cmd that are close to a mistyped name, by cobra's measure.
 func similar(cmd *cobra.Command, name string) []string {
-	cmd.SuggestionsMinimumDistance = min(2, (len(name)+1)/3) // two letters of four are another word
+	cmd.SuggestionsMinimumDistance = min(2, (len(name)+1)/3) // with two of four letters changed it is another word
 	found := cmd.SuggestionsFor(name)
 	slices.Sort(found)
 	return slices.Compact(found)
 }
 
-// unknownCommand says that there is no such command, and which one may be meant.
+// unknownCommand returns an error that suggests the command that may be meant.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
 	if name == "kill" || name == "stop" {
@@ -37,7 +37,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return usageError("%q: no such command of %s (%s)", name, cmd.CommandPath(), hint)
 }
 
-// flagError says what is wrong with a flag, in a line.
+// flagError returns a one-line error about a flag.
 func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {
@@ -50,7 +50,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 }
 
-// unknownFlag says that there is no such flag, and which one may be meant.
+// unknownFlag returns an error that suggests the flag that may be meant.
 func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError) error {
 	name, dashes := missing.GetSpecifiedName(), "--"
 	if missing.GetSpecifiedShortnames() != "" {
@@ -59,7 +59,7 @@ func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError) error {
 	if run, _, err := cmd.Find([]string{"run"}); err == nil && run != cmd && run.Flags().Lookup(name) != nil {
 		return fmt.Errorf("--%s is a flag of ration run (as in ration run --mem 10g -- python train.py)", name)
 	}
-	flags := &cobra.Command{} // with a command for each flag, since cobra compares only those
+	flags := &cobra.Command{} // a command for each flag, because cobra compares only commands
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
 			flags.AddCommand(&cobra.Command{Use: f.Name, SuggestFor: otherFlags[f.Name], Run: func(*cobra.Command, []string) {}})
@@ -72,7 +72,7 @@ func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError) error {
 	return fmt.Errorf("%s%s: no such flag of %s (%s)", dashes, name, cmd.CommandPath(), hint)
 }
 
-// newHelpCommand is cobra's help, for which a topic that there is not is an error.
+// newHelpCommand is cobra's help, except that an unknown topic is an error.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

@@ -18,7 +18,7 @@ import (
 	"ration/internal/proc"
 )
 
-// policyService is the unit that keeps a policy.
+// policyService is the systemd unit of the policy's service.
 const policyService = "ration-policy.service"
 
 func newPolicyCommand(a *app) *cobra.Command {
@@ -52,7 +52,7 @@ out. Root is never rationed.`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(*cobra.Command, []string) {
-			// The library looks in root's own folder, whatever the environment says.
+			// The library uses root's own folder, whatever the environment says.
 			_ = os.Unsetenv(job.EnvFolder)
 			_ = os.Unsetenv(embedded.EnvFolder)
 		},
@@ -106,7 +106,7 @@ Exit status: 0 if it is right, 2 if not.`,
 
 // completeUsers completes the names of users that this machine lists.
 func completeUsers(_ *cobra.Command, args []string, prefix string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
-	text, _ := os.ReadFile("/etc/passwd") // those of a directory service are not listed
+	text, _ := os.ReadFile("/etc/passwd") // users of a directory service are not listed
 	for line := range strings.Lines(string(text)) {
 		if name, _, _ := strings.Cut(line, ":"); strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
 			names = append(names, name)
@@ -116,7 +116,7 @@ func completeUsers(_ *cobra.Command, args []string, prefix string) (names []cobr
 }
 
 // checkedPolicy returns the policy to put in force, from a file that only root can write, and the
-// UIDs of the users that were given.
+// UIDs of the given users.
 func checkedPolicy(users []string) (p *policy.Policy, more []int, err error) {
 	if more, err = lookUpUsers(users); err != nil {
 		return nil, nil, err
@@ -127,7 +127,7 @@ func checkedPolicy(users []string) (p *policy.Policy, more []int, err error) {
 	return p, more, policy.Trusted(policy.ConfigFile)
 }
 
-// lookUpUsers returns the users of that name, or number (proc.UID).
+// lookUpUsers returns the UIDs of users that are given as names or numbers (proc.UID).
 func lookUpUsers(names []string) (uids []int, err error) {
 	for _, name := range names {
 		uid, err := proc.UID(name)
@@ -192,10 +192,10 @@ anything else failed; 2 if the file is wrong.`,
 
 // PolicyPlanned is what `ration policy enable --dry-run --json` prints.
 type PolicyPlanned struct {
-	Would []string `json:"would"` // what it would do, one after the other
+	Would []string `json:"would"` // steps that it would take, in order
 }
 
-// enableSteps says what it does to the machine to put a policy in force.
+// enableSteps describes the changes to the machine when a policy is put in force.
 func enableSteps(p *policy.Policy) []string {
 	missing := "refused CUDA"
 	if p.Missing == policy.MissingOpen {
@@ -210,7 +210,7 @@ func enableSteps(p *policy.Policy) []string {
 	}
 }
 
-// startKeeper starts the service, where there is one.
+// startKeeper starts the service, if it is installed.
 func (a *app) startKeeper() {
 	if _, err := os.Stat("/run/systemd/system"); err == nil {
 		out, err := exec.Command("systemctl", "enable", "--now", policyService).CombinedOutput()
@@ -224,11 +224,11 @@ func (a *app) startKeeper() {
 
 // PolicyApplied is what `ration policy enable --json` and `apply --json` print.
 type PolicyApplied struct {
-	Users  []string       `json:"users"` // for whom the policy is in force
+	Users  []string       `json:"users"` // users for which the policy is in force
 	Failed []PolicyFailed `json:"failed"`
 }
 
-// PolicyFailed is a user for whom it is not in force.
+// PolicyFailed is a user for which the policy is not in force.
 type PolicyFailed struct {
 	User  string `json:"user"`
 	Error string `json:"error"`
@@ -288,7 +288,7 @@ Exit status: as for ration policy enable.`,
 // PolicyEnded is what `ration policy disable --json` prints.
 type PolicyEnded struct {
 	WasInForce bool     `json:"was_in_force"`
-	Left       []string `json:"left"` // users whose processes stay in their jobs until they end
+	Left       []string `json:"left"` // users whose running processes stay in their jobs
 }
 
 func newPolicyDisableCommand(a *app) *cobra.Command {

@@ -18,7 +18,7 @@ type PolicyShown struct {
 	Overbook bool              `json:"overbook"`
 	Missing  string            `json:"missing"`
 	Preload  bool              `json:"preload"` // programs load the library
-	Rules    []policy.RuleText `json:"rules"`   // all of them, in the order in which they count
+	Rules    []policy.RuleText `json:"rules"`   // in the order in which they apply
 	Users    []policy.Standing `json:"users"`
 }
 
@@ -58,7 +58,7 @@ Exit status: 0, or 1 if no policy is in force.`,
 	}
 }
 
-// printPolicy prints what is in force, with all rules or only for users.
+// printPolicy prints the policy in force, with all rules or only for some users.
 func (a *app) printPolicy(s PolicyShown, rules bool) {
 	overbook, missing := "Rations fit on the devices", "is refused CUDA"
 	if s.Overbook {
@@ -114,7 +114,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	}
 }
 
-// rationColumns are the columns of a ration, and of the largest that its users may ask for.
+// rationColumns are the columns of a ration, and of the largest one that its users may ask for.
 func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)) []column[T] {
 	part := func(title string, get func(limit.Limits) fmt.Stringer) column[T] {
 		return column[T]{title: title, text: func(r T) string {
@@ -141,7 +141,7 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 	}
 }
 
-// mostText renders what of the largest ration is more than the ration.
+// mostText formats the parts of the largest ration that exceed the ration.
 func mostText(ration, most limit.Limits) string {
 	var parts []string
 	if ration.Memory != most.Memory {
@@ -156,7 +156,7 @@ func mostText(ration, most limit.Limits) string {
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
-// partText renders a part of a ration as the file has it.
+// partText formats a part of a ration as in the file.
 func partText(part fmt.Stringer) string {
 	if text := part.String(); text != "unset" {
 		return text
@@ -164,7 +164,7 @@ func partText(part fmt.Stringer) string {
 	return "-"
 }
 
-// limitsText renders the memory limits that a job has: one, where all devices have the same.
+// limitsText formats the memory limits of a job: one size if all devices have the same.
 func limitsText(limits []policy.DeviceLimit) string {
 	if len(limits) == 0 {
 		return "no limit"

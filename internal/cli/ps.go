@@ -19,10 +19,10 @@ import (
 )
 
 type psFlags struct {
-	region   string // path; empty: all jobs
+	region   string // path; empty for all jobs
 	readOnly bool
-	all      bool // also jobs that have ended
-	quiet    bool // names only
+	all      bool // include ended jobs
+	quiet    bool // only names
 	format   string
 	watch    watchFlags
 }
@@ -118,7 +118,7 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 	return a.printPs(f, func(a *app) error { return a.printAllJobs(f, names, format) })
 }
 
-// printPs prints once, or again and again.
+// printPs prints once, or repeatedly.
 func (a *app) printPs(f psFlags, print func(*app) error) error {
 	a.node, a.totals = &node.Reader{}, &agent.Totals{}
 	defer a.node.Close()
@@ -128,7 +128,7 @@ func (a *app) printPs(f psFlags, print func(*app) error) error {
 	return print(a)
 }
 
-// printJobAt prints the job of one region. It is an error if that cannot be read.
+// printJobAt prints the job of one region. It returns an error if the region cannot be read.
 func (a *app) printJobAt(f psFlags, format *template.Template) error {
 	m := a.node.ReadJob(job.Job{Path: f.region}, node.Options{ReadOnly: f.readOnly})
 	s := &m.Jobs[0]
@@ -203,7 +203,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	return err
 }
 
-// printClaimNote explains the mark of claims, where something has it.
+// printClaimNote explains the mark of claims, if one was printed.
 func (a *app) printClaimNote(marked bool) {
 	if marked {
 		a.out.printf("\n")
@@ -211,7 +211,7 @@ func (a *app) printClaimNote(marked bool) {
 	}
 }
 
-// showsClaims reports whether printJob marks anything of a job as a claim.
+// showsClaims reports whether printJob marks any part of a job as a claim.
 func showsClaims(s machine.Job) bool {
 	claims := slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified }) || len(s.Reaped)+len(s.Deaths) > 0
 	return claims || len(s.Refusals) > 0 && strings.Contains(s.Refusals[0].Sentence(append(s.Processes, s.Reaped...)), humanfmt.ClaimMark)
@@ -258,7 +258,7 @@ func (a *app) printJob(s machine.Job) {
 	}
 }
 
-// deviceLine renders a device in one line, with a bar on a terminal.
+// deviceLine formats a device in one line, with a bar on a terminal.
 func (a *app) deviceLine(d machine.Device) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
 	if d.Limited {
@@ -280,8 +280,8 @@ func (a *app) deviceLine(d machine.Device) string {
 	return line
 }
 
-// drift renders how much more, or less, the driver counts for a process than we do: only
-// as it counts now, since what a process read of it earlier was of what it held then.
+// drift formats how much more or less the driver counts for a process than we do. It uses only a
+// current count of the driver: an older one describes an older state.
 func drift(h machine.Holding) string {
 	switch {
 	case !h.DriverNow:
@@ -292,8 +292,7 @@ func drift(h machine.Holding) string {
 	return "-" + humanfmt.Short(h.Total-h.Driver)
 }
 
-// addTime adds how much of their devices' time processes had, where they are looked at
-// again and again.
+// addTime adds how much of their devices' time processes had, if they are printed repeatedly.
 func (a *app) addTime(f psFlags, jobs []machine.Job) {
 	if f.watch.enabled {
 		a.node.AddTimes(jobs, time.Now())
@@ -304,10 +303,10 @@ func (a *app) addTime(f psFlags, jobs []machine.Job) {
 type processRow struct {
 	machine.Process
 	machine.Holding
-	depth int // in the tree of the job's processes
+	depth int // depth in the tree of the job's processes
 }
 
-// claim marks what only the job says of a process.
+// claim marks a text that only the job claims about a process.
 func claim(r processRow, text string) string { return humanfmt.Claim(text, r.Verified) }
 
 var processColumns = []column[processRow]{

@@ -18,7 +18,7 @@ import (
 	"ration/machine"
 )
 
-// chooseJobs returns the jobs of those names, in their order; all without any.
+// chooseJobs returns the jobs with these names, in this order, or all jobs if there are no names.
 func chooseJobs(m *machine.Machine, names []string) ([]machine.Job, error) {
 	if len(names) == 0 {
 		return m.Jobs, nil
@@ -34,23 +34,23 @@ func chooseJobs(m *machine.Machine, names []string) ([]machine.Job, error) {
 	return out, nil
 }
 
-// order is the order in which jobs are shown, by their states.
+// order is the display order of jobs, by state.
 var order = map[string]int{machine.Running: 0, machine.Idle: 1, machine.Starting: 2, machine.Ended: 3}
 
-// sortJobs puts live jobs first, and otherwise leaves the order as it is.
+// sortJobs puts live jobs first, and keeps the order otherwise.
 func sortJobs(jobs []machine.Job) {
 	slices.SortStableFunc(jobs, func(a, b machine.Job) int { return cmp.Compare(order[a.State], order[b.State]) })
 }
 
-// hideEnded leaves out jobs that have ended, and counts them. One that cannot be read is shown:
-// something should be done about it.
+// hideEnded removes ended jobs from the list, and counts them. It keeps jobs that cannot be read,
+// because they need attention.
 func hideEnded(m *machine.Machine) {
 	before := len(m.Jobs)
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j machine.Job) bool { return j.State == machine.Ended && j.Err() == nil && len(j.Reaped) == 0 })
 	m.Hidden = before - len(m.Jobs)
 }
 
-// parseJobTemplate parses --format. It returns nil for none.
+// parseJobTemplate parses --format. It returns nil for an empty text.
 func parseJobTemplate(text string) (*template.Template, error) {
 	if text == "" {
 		return nil, nil
@@ -66,7 +66,7 @@ func parseJobTemplate(text string) (*template.Template, error) {
 		"bytes": humanfmt.Bytes,
 		"join":  strings.Join,
 	}).Parse(strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)) // as in docker ps
-	if err == nil { // a field that there is not is found before any job is
+	if err == nil { // this finds an unknown field before any job is read
 		err = t.Execute(new(bytes.Buffer), &machine.Job{Exit: &machine.Exit{}, Command: []string{""}, Devices: []machine.Device{{Compute: &machine.Compute{}}},
 			Kubernetes: &machine.Kubernetes{Pods: []machine.Pod{{}}},
 			Processes:  []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
@@ -78,14 +78,15 @@ func parseJobTemplate(text string) (*template.Template, error) {
 	return t, nil
 }
 
-// printEach prints a line for each job: by the template, or what other commands name it by.
+// printEach prints a line for each job: by the template, or the form in which other commands accept
+// it.
 func (a *app) printEach(jobs []machine.Job, format *template.Template) error {
 	for i := range jobs {
 		if format == nil {
 			a.out.printf("%s\n", oneWord(argumentOf(&jobs[i])))
 			continue
 		}
-		// Another user chose the path: it must not look like several lines.
+		// Another user chose the path, which must not look like several lines.
 		j := jobs[i]
 		j.Path, j.Error = termtext.Printable(j.Path), termtext.Printable(j.Error)
 		var out strings.Builder
@@ -93,7 +94,8 @@ func (a *app) printEach(jobs []machine.Job, format *template.Template) error {
 			return fmt.Errorf("%w (see ration ps --help)", err)
 		}
 		line := out.String()
-		// What a job's users chose must not move a cursor; a template may have tabs and lines.
+		// Text that users chose must not move the cursor; the template itself may have tabs and
+		// line breaks.
 		for part := range strings.SplitSeq(line, "\n") {
 			a.out.printf("%s\n", strings.Join(mapStrings(strings.Split(part, "\t"), termtext.Printable), "\t"))
 		}
@@ -101,8 +103,8 @@ func (a *app) printEach(jobs []machine.Job, format *template.Template) error {
 	return nil
 }
 
-// oneWord makes of a path, which another user may have chosen, one word of a shell, so that
-// what follows a blank or a new line in it is not taken for another argument.
+// oneWord quotes a path, which another user may have chosen, as one shell word, so that text after
+// a blank or line break is not taken as another argument.
 func oneWord(path string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) {
@@ -119,8 +121,8 @@ func mapStrings(all []string, f func(string) string) []string {
 	return all
 }
 
-// argumentOf is what names a job to other commands: its name, or the path of the region of
-// another user's, which stays the same whatever that user does.
+// argumentOf returns the form in which other commands accept a job: its name or, for another user's
+// job, the path of its region, which that user cannot change.
 func argumentOf(j *machine.Job) string {
 	if j.Name != "" && isOwn(j) {
 		return j.Name
@@ -128,13 +130,14 @@ func argumentOf(j *machine.Job) string {
 	return j.Path
 }
 
-// shownRows is how many lines of processes of a job of another user are printed where all jobs are.
+// shownRows bounds the processes that are printed for a job of another user when all jobs are
+// listed.
 const shownRows = 64
 
 // isOwn reports whether a job is in this user's folder of jobs.
 func isOwn(j *machine.Job) bool { return strings.HasPrefix(j.Path, job.Folder()+"/") }
 
-// printTitle prints a job's name, its state, whose it is and what runs in it.
+// printTitle prints a job's name, state, owner and command.
 func (a *app) printTitle(s machine.Job) {
 	title := ""
 	if s.Name != "" {
@@ -159,8 +162,8 @@ func (a *app) printTitle(s machine.Job) {
 	}
 }
 
-// printDevices prints a line for each device that is there or was used. Before any process has
-// found out which devices there are, a limit for all of them is one line.
+// printDevices prints a line for each device that exists or was used. Before any process has found
+// out which devices exist, a limit for all devices is one line.
 func (a *app) printDevices(devices []machine.Device) {
 	ranges := node.DeviceRanges(devices)
 	for _, d := range ranges {
@@ -218,7 +221,7 @@ var outsideColumns = []column[machine.Outside]{
 	{"NAME", false, func(o machine.Outside) string { return cmp.Or(o.Name, "?") }, nil},
 }
 
-// printOutside prints the processes of no job.
+// printOutside prints the processes that belong to no job.
 func (a *app) printOutside(all []machine.Outside) {
 	if len(all) > 0 {
 		a.out.printf("\n%s\n", a.out.style(bold, "in no job"))
@@ -226,7 +229,7 @@ func (a *app) printOutside(all []machine.Outside) {
 	}
 }
 
-// printFindings prints what an operator should know, but for what a job's own lines say.
+// printFindings prints the findings, except those that a job's own lines show.
 func (a *app) printFindings(all []machine.Finding) {
 	blank := true
 	for _, f := range all {
@@ -241,7 +244,7 @@ func (a *app) printFindings(all []machine.Finding) {
 	}
 }
 
-// printHidden says what was left out.
+// printHidden prints how much was left out.
 func (a *app) printHidden(m *machine.Machine) {
 	if m.Hidden == 0 {
 		return

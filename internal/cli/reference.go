@@ -11,10 +11,10 @@ import (
 	"ration/machine"
 )
 
-// Entry is a name with what it means: a word, a variable, a file, an exit status.
+// Entry explains a name: a word, a variable, a file, or an exit status.
 type Entry struct{ Name, Text string }
 
-// words, exitStatuses, variables and files hold for all commands.
+// words, exitStatuses, variables and files apply to all commands.
 var words = []Entry{
 	{"job", "A command and all processes that it starts. They share one limit for each device. A job is named as ration ps shows it, or by the path of its region: " +
 		"an argument with a slash in it is a path. Root names a job of another user USER/NAME; a plain name is root's own job, or else the only one of that name which runs, or the only one there is. " +
@@ -87,7 +87,7 @@ var files = []Entry{
 	{"/usr/lib/ration/policy/libration.so", "The library that a policy has every program load."},
 }
 
-// variablesOf returns the variables that a command looks at.
+// variablesOf returns the variables that a command reads.
 func variablesOf(command string) (out []Entry) {
 	switch command {
 	case "run", "ration":
@@ -110,7 +110,7 @@ var outputs = map[string]any{
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy show": PolicyShown{},
 }
 
-// pages are the pages of docs that say more about a command.
+// pages are the docs pages about a command.
 var pages = map[string][]string{
 	"run": {"running.md", "compute.md"}, "create": {"containers.md", "slurm.md"}, "cdi": {"containers.md"}, "mount": {"slurm.md"}, "kube": {"kubernetes.md"},
 	"policy": {"shared-server.md"}, "ps": {"scripting.md"}, "web": {"monitoring.md", "security.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
@@ -118,16 +118,16 @@ var pages = map[string][]string{
 	"bench": {"benchmarks.md"},
 }
 
-// Reference is what cmd/ration-man writes the man pages and docs/commands.md of.
+// Reference is the input from which cmd/ration-man writes the man pages and docs/commands.md.
 type Reference struct {
 	Root    *cobra.Command
 	Version string
 	Words   []Entry
 	Outputs map[string]any      // by the command's name without ration
-	Pages   map[string][]string // likewise
+	Pages   map[string][]string // by the command's name without ration
 }
 
-// Section is names with what they mean, under a title.
+// Section is a list of names with explanations, under a title.
 type Section struct {
 	Title   string
 	Entries []Entry
@@ -138,7 +138,7 @@ func ReferenceOf() Reference {
 	return Reference{newRootCommand(&app{}), version, words, outputs, pages}
 }
 
-// Sections returns what holds for a command, by its name, and all others.
+// Sections returns the sections for a command, given its name and the names of all others.
 func (Reference) Sections(command string) []Section {
 	return []Section{{"EXIT STATUS", exitStatuses}, {"ENVIRONMENT", variablesOf(command)}, {"FILES", files}}
 }

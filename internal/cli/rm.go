@@ -16,7 +16,7 @@ import (
 // Removals is what `ration rm --json` prints.
 type Removals struct {
 	Removed []Removal `json:"removed"`
-	Kept    []Removal `json:"kept"` // named, and not removed
+	Kept    []Removal `json:"kept"` // named in the arguments but not removed
 }
 
 // Removal is a job that was removed, or why it was not.
@@ -24,7 +24,7 @@ type Removal struct {
 	Job    string            `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path   string            `json:"path"`
 	Error  string            `json:"error,omitempty"`
-	Living []machine.Process `json:"living,omitempty"` // processes for which the job was kept
+	Living []machine.Process `json:"living,omitempty"` // living processes because of which the job was kept
 }
 
 type rmFlags struct{ stale, force bool }
@@ -80,7 +80,7 @@ func (a *app) runRm(f rmFlags, names []string) error {
 	return a.removeJobs(jobs, f.force)
 }
 
-// removeJobs removes those it can, and reports those it cannot.
+// removeJobs removes the jobs that it can, and reports the others.
 func (a *app) removeJobs(jobs []job.Job, force bool) error {
 	out := Removals{Removed: []Removal{}, Kept: []Removal{}}
 	var kept []error
@@ -107,7 +107,7 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 
 // livingIn returns the processes of a job that are not dead.
 func livingIn(j job.Job) []machine.Process {
-	s := node.ReadJob(job.Job{Path: j.Path}, node.Options{ReadOnly: true}) // that it could be read kept it from being removed
+	s := node.ReadJob(job.Job{Path: j.Path}, node.Options{ReadOnly: true}) // a job that was kept for its processes can be read
 	return slices.DeleteFunc(s.Processes, func(p machine.Process) bool { return p.State == machine.Dead })
 }
 
@@ -118,7 +118,7 @@ func (a *app) removeStale() error {
 		return statusError{err, ExitOpen}
 	}
 	var stale []job.Job
-	for _, j := range jobs { // those without a name are in the list because the environment names them
+	for _, j := range jobs { // jobs without a name are listed only because the environment names them
 		if j.Name != "" && job.Ended(j, time.Now()) {
 			stale = append(stale, j)
 		}

@@ -29,8 +29,8 @@ import (
 func Main(args []string, stdout, stderr io.Writer) int {
 	interrupted := make(chan os.Signal, 1)
 	if len(args) == 0 || args[0] != bench.WorkerCommand { // a worker has nothing to clean up
-		// With SIGPIPE, since a reader that closes its end must not leave our processes
-		// and folders behind either.
+		// SIGPIPE too: a reader that closes its end must not cause processes and folders to be left
+		// behind.
 		signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	}
 	ended := make(chan error, 1)
@@ -42,7 +42,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return exitStatus(err)
 		case s := <-interrupted:
 			if stop := onSignal.Load(); stop != nil {
-				if s != syscall.SIGPIPE { // of a client that has gone
+				if s != syscall.SIGPIPE { // a client has disconnected
 					(*stop)()
 				}
 				continue
@@ -52,21 +52,21 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// onSignal is what a command does when it is asked to end, instead of ending at once.
+// onSignal is called, if set, when this process is asked to end; then it does not end at once.
 var onSignal atomic.Pointer[func()]
 
-// interrupt ends what the commands have begun.
+// interrupt cleans up after the running command.
 func interrupt(s syscall.Signal, stderr io.Writer) int {
-	// Anything else that a command leaves unfinished is in a job's region, where
-	// the death of a process is an ordinary case.
+	// Everything else that a command leaves unfinished is in a job's region, which tolerates the
+	// death of a process.
 	harness.KillAll()
 	job.RemoveScratch()
 	tui.RestoreTerminal()
 	return endedBy(s, stderr)
 }
 
-// endedBy returns the exit status that shells give a program which a signal ended. A
-// reader that has enough is no failure, and nothing to speak of.
+// endedBy returns the exit status that shells use for a program ended by a signal. For SIGPIPE it
+// prints nothing: a reader that has read enough is not a failure.
 func endedBy(s syscall.Signal, stderr io.Writer) int {
 	switch s {
 	case syscall.SIGPIPE:
@@ -78,15 +78,15 @@ func endedBy(s syscall.Signal, stderr io.Writer) int {
 	return ExitSignal + int(s)
 }
 
-// app is what all commands share.
+// app has the state that all commands share.
 type app struct {
 	json bool     // --json
 	out  terminal // standard output
 	err  terminal // standard error
 
-	node   *node.Reader  // of a command that shows the machine
-	totals *agent.Totals // of the same
-	silent bool          // it was said that an agent does not answer
+	node   *node.Reader  // for a command that shows the machine
+	totals *agent.Totals // for a command that shows the machine
+	silent bool          // the warning about a silent agent was printed
 }
 
 func execute(args []string, stdout, stderr io.Writer) error {
@@ -98,7 +98,7 @@ func execute(args []string, stdout, stderr io.Writer) error {
 	err := root.Execute()
 	var name string
 	if err != nil {
-		if n, _ := fmt.Sscanf(err.Error(), "unknown command %q for \"ration\"", &name); n == 1 { // of cobra, in several lines
+		if n, _ := fmt.Sscanf(err.Error(), "unknown command %q for \"ration\"", &name); n == 1 { // cobra's message has several lines
 			return unknownCommand(root, name)
 		}
 	}
@@ -133,7 +133,7 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 { // after two dashes; cobra itself finds others
+			if len(args) > 0 { // arguments after two dashes; cobra finds all others
 				return unknownCommand(cmd, args[0])
 			}
 			return cmd.Help()
@@ -157,7 +157,7 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 	return root
 }
 
-// print prints a result: as JSON, or by text.
+// print prints a result as JSON, or calls text.
 func (a *app) print(result any, text func()) error {
 	if a.json {
 		return a.out.printJSON(result)
@@ -177,7 +177,8 @@ func (a *app) printReport(report any, passed bool, text func()) error {
 // warn prints a warning.
 func (a *app) warn(text string) { printError(a.err, errors.New(text)) }
 
-// untilSignal returns a context that ends when this process is asked to end, instead of the process.
+// untilSignal returns a context that ends when this process is asked to end. The process does not
+// end by itself then.
 func untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	end := func() { cancel() }

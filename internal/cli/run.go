@@ -15,10 +15,10 @@ type runFlags struct {
 	plan    launch.Plan
 	limits  limitFlags
 	round   string
-	summary string // where to; empty for none
+	summary string // file for the summary; empty for none
 }
 
-// summaryStderr is --summary without a file.
+// summaryStderr is the value of --summary without a file.
 const summaryStderr = "stderr"
 
 func newRunCommand(a *app) *cobra.Command {
@@ -78,7 +78,7 @@ before it starts also 1, 2 and 3, as everywhere.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) },
 	}
 	flags := cmd.Flags()
-	flags.SetInterspersed(false) // flags after the command are the command's
+	flags.SetInterspersed(false) // flags after the command belong to the command
 	f.addLimits(flags)
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
@@ -88,7 +88,7 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	return cmd
 }
 
-// addLimits adds the flags of a job's limits and devices.
+// addLimits adds the flags for a job's limits and devices.
 func (f *runFlags) addLimits(flags *pflag.FlagSet) {
 	f.limits.addMemory(flags)
 	f.limits.addCompute(flags)
@@ -97,7 +97,7 @@ func (f *runFlags) addLimits(flags *pflag.FlagSet) {
 }
 
 func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
-	// From here on signals are for the command.
+	// From here on signals go to the command.
 	signal.Reset()
 	launch.RestoreIgnoredSignals()
 	f.plan.Command, f.plan.Warn = command, a.warn
@@ -165,7 +165,7 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// supervise waits for the command and ends as it did. It prints no summary where summary is nil.
+// supervise waits for the command and ends with its status. It prints no summary if summary is nil.
 func (a *app) supervise(j *launch.Job, summary *terminal) error {
 	s, err := j.Supervise()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"ration/machine"
 )
 
-// openSummary opens what the summary is printed to, before the command is started; nil
-// where none is asked for.
+// openSummary opens the output of the summary before the command starts. It returns nil if no
+// summary is wanted.
 func (a *app) openSummary(name string) (*terminal, error) {
 	switch name {
 	case "":
@@ -26,9 +26,9 @@ func (a *app) openSummary(name string) (*terminal, error) {
 	case "-":
 		return &a.out, nil
 	}
-	create := os.Create // closed at exit: all that is written to it is one table
+	create := os.Create // closed at exit: it gets only one table
 	if os.Geteuid() == 0 {
-		create = safepath.Create // others may be able to write the folder
+		create = safepath.Create // other users may be able to write the folder
 	}
 	file, err := create(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func (a *app) openSummary(name string) (*terminal, error) {
 	return &to, nil
 }
 
-// printSummary prints to where standard output, which is the command's, need not be.
+// printSummary prints the summary to out, because standard output belongs to the command.
 func (a *app) printSummary(out terminal, s launch.Summary) error {
 	if a.json {
 		return out.printJSON(s)
@@ -108,7 +108,7 @@ var peakColumns = []column[launch.Peak]{
 	{"NAME", false, func(p launch.Peak) string { return humanfmt.Claim(termtext.Printable(p.Name), p.Verified) }, nil},
 }
 
-// peakSliceText renders the time slice that a process had last, or that its share was not enforced.
+// peakSliceText formats the last time slice of a process, or says that its share was not enforced.
 func peakSliceText(p launch.Peak) string {
 	switch {
 	case p.NotEnforced != "":

@@ -10,9 +10,9 @@ import (
 // column is a column of a table with rows of type T.
 type column[T any] struct {
 	title  string
-	right  bool // aligned
+	right  bool // align right
 	text   func(T) string
-	needed func(T) bool // nil: always; otherwise the column is shown if any row needs it
+	needed func(T) bool // nil: always shown; otherwise the column is shown if any row needs it
 }
 
 // printTable prints rows below the titles of the columns, indented by two. On a

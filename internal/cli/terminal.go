@@ -31,9 +31,9 @@ type terminal struct {
 	io.Writer
 	tty      bool
 	colour   bool
-	ascii    bool   // it shows nothing else
+	ascii    bool   // shows only ASCII
 	width    int    // in cells; 80 if it is not a terminal
-	writeErr *error // of the first write that failed
+	writeErr *error // first failed write
 }
 
 func newTerminal(w io.Writer) terminal {
@@ -61,8 +61,7 @@ func windowSize(w io.Writer) (*unix.Winsize, error) {
 	return unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 }
 
-// size returns the columns and rows of a terminal at this moment; 80 and 24 where it does
-// not say.
+// size returns the current columns and rows of a terminal; 80 and 24 if it does not report them.
 func (t terminal) size() (columns, rows int) {
 	size, err := windowSize(t.Writer)
 	if err != nil || size.Col == 0 || size.Row == 0 {
@@ -71,7 +70,7 @@ func (t terminal) size() (columns, rows int) {
 	return int(size.Col), int(size.Row)
 }
 
-// style puts text in a style, if the terminal has colours.
+// style returns text in a style, if the terminal has colours.
 func (t terminal) style(style, text string) string {
 	if !t.colour || style == plain {
 		return text
@@ -94,7 +93,7 @@ func (t terminal) Write(p []byte) (int, error) {
 }
 
 func (t terminal) printf(format string, args ...any) {
-	_, _ = fmt.Fprintf(t, format, args...) // Write remembers
+	_, _ = fmt.Fprintf(t, format, args...) // Write records the error
 }
 
 func (t terminal) printJSON(v any) error {
@@ -113,8 +112,8 @@ func (t terminal) printJSON(v any) error {
 	return nil
 }
 
-// escapeJSON escapes what a terminal might obey, and JSON may hold as it is: DEL, the control
-// characters beyond it, and those that turn the direction of text. All of them are inside
+// escapeJSON escapes characters that JSON allows unescaped but that a terminal might obey: DEL, the
+// control characters above it, and those that change the direction of text. They occur only inside
 // strings.
 func escapeJSON(text []byte) []byte {
 	out := make([]byte, 0, len(text))
@@ -130,8 +129,8 @@ func escapeJSON(text []byte) []byte {
 	return out
 }
 
-// wrap wraps text to the width of a terminal, beside an indent that the lines after
-// the first get. A program that reads the output gets one line.
+// wrap wraps text to the width of a terminal. Lines after the first are indented. Without a
+// terminal it returns one line.
 func (t terminal) wrap(text string, indent int) string {
 	if !t.tty {
 		return text
@@ -139,13 +138,13 @@ func (t terminal) wrap(text string, indent int) string {
 	return strings.Join(termtext.Wrap(text, t.width-indent), "\n"+strings.Repeat(" ", indent))
 }
 
-// paragraph prints text in a style, wrapped and indented. What is in it moves no cursor.
+// paragraph prints text in a style, wrapped and indented. It removes control characters.
 func (t terminal) paragraph(style string, indent int, format string, args ...any) {
 	text := t.wrap(termtext.Printable(fmt.Sprintf(format, args...)), indent)
 	t.printf("%*s%s\n", indent, "", t.style(style, text))
 }
 
-// bar draws a share, from 0 to 1.
+// bar draws a fraction between 0 and 1.
 func (t terminal) bar(share float64, width int) string {
 	glyphs := termtext.Blocks
 	if t.ascii {
@@ -155,11 +154,11 @@ func (t terminal) bar(share float64, width int) string {
 	return strings.Join(cells[:filled], "") + t.style(dim, strings.Join(cells[filled:], ""))
 }
 
-// progressInterval is how often progress prints a line where there is no terminal.
+// progressInterval is how often progress prints a line without a terminal.
 const progressInterval = 5 * time.Second
 
-// progress shows what a long command is doing: on a terminal in one line, which is
-// erased in the end, elsewhere in a line every progressInterval.
+// progress shows what a long command is doing. On a terminal it uses one line, which is erased at
+// the end. Otherwise it prints a line every progressInterval.
 type progress struct {
 	out     terminal
 	started time.Time

@@ -15,7 +15,7 @@ import (
 )
 
 type topFlags struct {
-	region   string // path; empty: all jobs
+	region   string // path; empty for all jobs
 	readOnly bool
 	interval time.Duration
 }
@@ -108,12 +108,12 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	before := tui.LoadSettings(path)
 	after, err := tui.Run(source, actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
 	if path != "" && !reflect.DeepEqual(before, after) {
-		printError(a.err, after.Save(path)) // no reason to fail
+		printError(a.err, after.Save(path)) // a failure here does not matter
 	}
 	return err
 }
 
-// agentHistory returns what an agent has kept, or nil.
+// agentHistory returns the history of an agent, or nil.
 func agentHistory() *node.History {
 	c, err := agent.Find()
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"ration/machine"
 )
 
-// topActions are what the user of ration top may do.
+// topActions are the actions of ration top.
 type topActions struct{}
 
-// SetLimit parses text as ration limit parses what follows the job, and changes the limits.
+// SetLimit parses text like the arguments of ration limit after the job, and changes the limits.
 func (topActions) SetLimit(j machine.Job, text string) (string, error) {
 	var f limitFlags
 	flags := pflag.NewFlagSet("limit", pflag.ContinueOnError)
@@ -42,12 +42,12 @@ func (topActions) SetLimit(j machine.Job, text string) (string, error) {
 	return setLimit(j, change)
 }
 
-// errNotIt is returned for a process that is no longer what a frame has shown.
+// errNotIt is returned if a process is no longer the one that was shown.
 var errNotIt = errors.New("it is no longer there, or another process has its PID now")
 
 // Process opens the process first, and then asks the kernel again whether its PID is that of the
-// row: what holds the slot of the job, or what the driver lists. If it is still alive after that,
-// it was the process that was asked about, and a signal can reach no other.
+// row: by the lock of the job's slot, or by the driver's list. If the process is still alive after
+// that, it is the right one, and a signal cannot reach another process.
 func (topActions) Process(j *machine.Job, p machine.Process) (*tui.Process, error) {
 	h, err := proc.Open(p.HostPID)
 	if err != nil {
@@ -62,7 +62,8 @@ func (topActions) Process(j *machine.Job, p machine.Process) (*tui.Process, erro
 	return &tui.Process{PID: p.HostPID, Name: termtext.Printable(name), User: proc.UserName(uid), Handle: h}, nil
 }
 
-// listed reports whether a process is still there, read anew and by the kernel's word.
+// listed reads the job or the list again, and reports whether the kernel confirms that the process
+// is still there.
 func listed(j *machine.Job, p machine.Process) bool {
 	if j == nil {
 		m, err := node.Read(node.Options{ReadOnly: true})

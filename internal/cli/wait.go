@@ -13,7 +13,7 @@ import (
 type Waited struct {
 	Job   string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path  string        `json:"path"`
-	Exit  *machine.Exit `json:"exit,omitempty"` // nil where no launcher stayed to see it
+	Exit  *machine.Exit `json:"exit,omitempty"` // nil if no launcher waited for the command
 	Ended time.Time     `json:"ended_at,omitzero"`
 }
 

@@ -15,10 +15,10 @@ import (
 type watchFlags struct {
 	enabled  bool
 	interval time.Duration
-	count    int // how often to print; 0 is until interrupted
+	count    int // how often to print; 0 means until interrupted
 }
 
-// minInterval keeps a mistyped interval from loading the machine.
+// minInterval prevents that a mistyped interval loads the machine.
 const minInterval = 100 * time.Millisecond
 
 func (f *watchFlags) check(cmd *cobra.Command) error {
@@ -33,8 +33,8 @@ func (f *watchFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// repeat prints repeatedly. The error of the last round is the result: a region that
-// could not be read may be readable again.
+// repeat prints repeatedly. It returns the error of the last round only, because a region that
+// could not be read may become readable.
 func (f *watchFlags) repeat(a *app, print func(*app) error) error {
 	var last error
 	for round := 0; f.count == 0 || round < f.count; round++ {
@@ -57,8 +57,8 @@ func (f *watchFlags) repeat(a *app, print func(*app) error) error {
 	return last
 }
 
-// writeRound writes the output of one round: in place on a terminal, as one line of
-// JSON, or below the time of day.
+// writeRound writes the output of one round: over the last one on a terminal, as one line of JSON,
+// or below the time of day.
 func writeRound(a *app, text []byte, round int) error {
 	var out bytes.Buffer
 	switch {
@@ -86,9 +86,9 @@ func writeRound(a *app, text []byte, round int) error {
 	return err
 }
 
-// redraw draws text over the round before, line by line. Clearing the screen first would
-// flicker. Nothing scrolls: lines are cut at the terminal's edge, not wrapped, and those for
-// which it has no room are left out and counted.
+// redraw draws text over the previous round, line by line, because clearing the screen would
+// flicker. Nothing scrolls: lines are cut at the terminal's edge, and lines that do not fit are
+// left out and counted.
 func redraw(out *bytes.Buffer, text []byte, round, height int, heading string) {
 	const noWrap, wrap = "\x1b[?7l", "\x1b[?7h"
 	out.WriteString("\x1b[H" + noWrap)

@@ -22,7 +22,7 @@ import (
 	"ration/machine"
 )
 
-// defaultWebListen is where the page is served, if nobody else has that port.
+// defaultWebListen is the address of the page, if the port is free.
 const defaultWebListen = "127.0.0.1:9411"
 
 type webFlags struct {
@@ -76,7 +76,7 @@ address is taken.`,
 }
 
 const (
-	webRequestTimeout = 5 * time.Second // with its body: a refusal waits for that too
+	webRequestTimeout = 5 * time.Second // includes the body; even a refused request is read first
 	maxWebConns       = 64
 	maxWebStreams     = 32
 )
@@ -92,7 +92,7 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	defer listen.Close()
 	ctx, stop := untilSignal()
 	defer stop()
-	// Without a journal: it has no log, so that it must not say of an event that it was logged.
+	// It has no journal, because it has no log: it must not record that events were logged.
 	own := agent.Options{Version: version, Log: slog.New(slog.DiscardHandler), Reap: reapAs}
 	if f.readOnly {
 		own.Reap = nil
@@ -127,11 +127,11 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 		return err
 	case <-ctx.Done():
 	}
-	_ = server.Close() // its streams never end by themselves
+	_ = server.Close() // its streams do not end by themselves
 	return nil
 }
 
-// listenWeb listens at an address, or without one at the usual port, or at any that is free.
+// listenWeb listens at an address. Without one it uses the default port, or any free port.
 func listenWeb(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", cmp.Or(address, defaultWebListen))
 	if address == "" && errors.Is(err, unix.EADDRINUSE) {
@@ -143,9 +143,9 @@ func listenWeb(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// mayChangeLimit reports whether this process may change a job's limits: an operator's are in a
-// file beside the region, which counts where there is one. Root may; a path of another user's is
-// not looked at.
+// mayChangeLimit reports whether this process may change a job's limits. If there is an operator's
+// file beside the region, only that file matters. Root may change all limits. A path of another
+// user is not inspected.
 func mayChangeLimit(j *machine.Job) bool {
 	switch {
 	case j.Error != "":

@@ -22,9 +22,9 @@ import (
 
 // Why is what `ration why --json` prints.
 type Why struct {
-	Refusals []WhyRefusal `json:"refusals"` // the newest first
-	Deaths   []WhyDeath   `json:"deaths"`   // the newest first
-	Compute  []WhyCompute `json:"compute"`  // of each job and device with a share or a cap
+	Refusals []WhyRefusal `json:"refusals"` // newest first
+	Deaths   []WhyDeath   `json:"deaths"`   // newest first
+	Compute  []WhyCompute `json:"compute"`  // for each job and device with a share or a cap
 }
 
 // WhyCompute is a job's ration of a device's time, in words.
@@ -49,16 +49,16 @@ type WhyRefusal struct {
 	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path string `json:"path"`
 	machine.Refusal
-	Name string      `json:"name"` // of the process that was refused; empty where it is gone
+	Name string      `json:"name"` // name of the refused process; empty if it has ended
 	Free uint64      `json:"free"`
-	Top  []WhyHolder `json:"top"` // the processes that held most, the most first
+	Top  []WhyHolder `json:"top"` // the processes that held most, largest first
 	Text string      `json:"text"`
 }
 
-// WhyHolder is a process that held much at that moment.
+// WhyHolder is a process that held much memory at that time.
 type WhyHolder struct {
 	machine.Holder
-	Name string `json:"name"` // empty where the process is gone
+	Name string `json:"name"` // empty if the process has ended
 }
 
 func newWhyCommand(a *app) *cobra.Command {
@@ -125,20 +125,20 @@ func (a *app) runWhy(names []string, count int) error {
 	return nil
 }
 
-// printAt prints a sentence after the time of what it is about.
+// printAt prints a sentence with its time.
 func (a *app) printAt(t time.Time, text string) {
 	clock := clockText(t, time.Now())
 	a.out.printf("%s  %s.\n", a.out.style(dim, clock), a.out.wrap(termtext.Printable(text), len(clock)+2))
 }
 
-// removedJobs returns what an agent knows of jobs that are not there any more: of those of the
-// names, or of all. Without an agent there are none, and with one that does not answer an error says so.
+// removedJobs returns jobs that exist only in an agent's events: those with one of the names, or
+// all. Without an agent it returns none. It returns an error if an agent does not answer.
 func removedJobs(there []machine.Job, names []string) (out []machine.Job, err error) {
 	c, err := agent.Find()
 	if err != nil {
 		return nil, nil
 	}
-	index := map[machine.JobID]int{} // of out; -1 for those that are there
+	index := map[machine.JobID]int{} // index in out; -1 for jobs that exist
 	for _, j := range there {
 		index[j.ID()] = -1
 	}
@@ -153,7 +153,7 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job, err er
 			index[id], out = i, append(out, machine.Job{Name: e.Job, Path: e.Path, Owner: e.Owner, UID: e.UID, Created: e.Created, State: machine.Ended})
 		}
 		if e.Refusal != nil {
-			out[i].Refusals = slices.Insert(out[i].Refusals, 0, *e.Refusal) // the newest first
+			out[i].Refusals = slices.Insert(out[i].Refusals, 0, *e.Refusal) // newest first
 		} else {
 			out[i].Deaths = slices.Insert(out[i].Deaths, 0, *e.Death)
 		}
@@ -162,13 +162,13 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job, err er
 	return out, err
 }
 
-// isNamed reports whether an event is of a job that is named so.
+// isNamed reports whether an event belongs to a job with that name.
 func isNamed(e *machine.Event, name string) bool {
 	return name == e.Path || name == e.Job || e.Job != "" && name == e.Owner+"/"+e.Job
 }
 
-// readJobs reads the named jobs, or all. An unreadable job is an error if it was named,
-// and a warning otherwise.
+// readJobs reads the named jobs, or all jobs. An unreadable job is an error if it was named, and a
+// warning otherwise.
 func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 	if len(names) == 0 {
 		m, err := node.Jobs()
@@ -227,7 +227,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	}
 }
 
-// clockText renders a time of day, with the date if that is not today.
+// clockText formats a time of day, with the date if that is not today.
 func clockText(t, now time.Time) string {
 	t = t.Local()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
@@ -236,7 +236,7 @@ func clockText(t, now time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-// explain returns what there is to explain of jobs, of each kind the latest.
+// explain returns explanations for jobs, the latest of each kind.
 func explain(jobs []machine.Job, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}}
 	for _, s := range jobs {

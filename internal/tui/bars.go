@@ -8,8 +8,8 @@ import (
 	"ration/machine"
 )
 
-// usageBar draws the usage of a device. Its full width is the limit, or the peak where that is more,
-// or the size of the device where there is no limit.
+// usageBar draws the usage of a device. Its full width is the limit, or the peak if that is higher,
+// or the size of the device if there is no limit.
 func (m *Model) usageBar(d machine.Device, width int) string {
 	if width == 0 {
 		return ""
@@ -20,7 +20,7 @@ func (m *Model) usageBar(d machine.Device, width int) string {
 	} else {
 		scale = max(scale, d.Total)
 	}
-	barWidth := width - 1 // the last cell is for a mark at the full width
+	barWidth := width - 1 // the last cell is for a mark at full width
 	column := func(bytes uint64) int { return int(share(bytes, scale)*float64(barWidth) + 0.5) }
 	limit, peak := -1, -1
 	if d.Limited {
@@ -41,7 +41,7 @@ func (m *Model) usageBar(d machine.Device, width int) string {
 	})
 }
 
-// gpuBar draws what is used of a device, with a mark at what is handed out.
+// gpuBar draws the used part of a device, with a mark at the sum of the limits.
 func (m *Model) gpuBar(g machine.GPU, width int) string {
 	if width == 0 || g.Total == 0 {
 		return strings.Repeat(" ", width)
@@ -54,11 +54,11 @@ func (m *Model) gpuBar(g machine.GPU, width int) string {
 	return m.drawBar(cells, filled, limit, -1, func(int) *lipgloss.Style { return m.loadStyle(share(g.Used, g.Total)) })
 }
 
-// drawBar draws the cells of a bar, with marks at the columns of a limit and of a peak. Neighbours
-// of one style are rendered together.
+// drawBar draws the cells of a bar, with marks at the columns of a limit and of a peak. It renders
+// adjacent cells of one style together.
 func (m *Model) drawBar(cells []string, filled, limit, peak int, used func(i int) *lipgloss.Style) string {
 	var out strings.Builder
-	var style *lipgloss.Style // of text
+	var style *lipgloss.Style // style of text
 	text := ""                // not rendered yet
 	flush := func() {
 		if text != "" {
@@ -86,7 +86,7 @@ func (m *Model) drawBar(cells []string, filled, limit, peak int, used func(i int
 	return out.String()
 }
 
-// loadStyle is the colour of a share that is used.
+// loadStyle returns the colour for a used fraction.
 func (m *Model) loadStyle(share float64) *lipgloss.Style {
 	switch {
 	case share > 0.95:
@@ -97,7 +97,7 @@ func (m *Model) loadStyle(share float64) *lipgloss.Style {
 	return &m.theme.ok
 }
 
-// share returns part of whole, or 0 where whole is 0.
+// share returns part/whole, or 0 if whole is 0.
 func share(part, whole uint64) float64 {
 	if whole == 0 {
 		return 0

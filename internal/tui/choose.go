@@ -9,19 +9,19 @@ import (
 	"ration/machine"
 )
 
-// Sort keys, in the order in which the key s goes through them. The first is the default.
+// Sort keys, in the order in which the key s selects them. The first is the default.
 var (
 	jobSorts     = []string{"busy", "bytes", "name", "user", "age"}
 	processSorts = []string{"bytes", "time", "PID", "user", "name", "joined"}
 )
 
-// descending reports whether the order of a key begins with the most, or the latest.
+// descending reports whether a sort key puts the highest or the latest first.
 func descending(sort string) bool {
 	return slices.Contains([]string{"busy", "bytes", "time", "joined", "age"}, sort)
 }
 
-// jobs returns the jobs to show, sorted: those that have not ended and those that cannot be read,
-// about which something should be done; of the chosen user; that match the filter.
+// jobs returns the jobs to show, sorted: unfinished jobs and unreadable jobs, which need attention;
+// only of the chosen user; only those that match the filter.
 func (m *Model) jobs() (out []*machine.Job) {
 	for i := range m.sample.Jobs {
 		j := &m.sample.Jobs[i]
@@ -51,13 +51,13 @@ func (m *Model) jobs() (out []*machine.Job) {
 	return out
 }
 
-// stateOrder puts what runs first, and what has ended last.
+// stateOrder sorts running jobs first and ended jobs last.
 func stateOrder(j *machine.Job) int {
 	return slices.Index([]string{machine.Running, machine.Idle, machine.Starting, "", machine.Ended}, j.State)
 }
 
-// busy returns how much of the devices' time a job has, in steps of ten per cent: with finer ones
-// jobs would change places with every sample.
+// busy returns how much of the devices' time a job has, in steps of ten per cent: with smaller
+// steps jobs would swap places at every sample.
 func busy(j *machine.Job) int {
 	sum := 0.0
 	for _, d := range j.Devices {
@@ -73,8 +73,8 @@ func heldBy(j *machine.Job) (bytes uint64) {
 	return bytes
 }
 
-// chosen reports whether a job is the chosen user's, and matches the filter itself or by one of
-// its processes.
+// chosen reports whether a job belongs to the chosen user, and itself or one of its processes
+// matches the filter.
 func (m *Model) chosen(j *machine.Job) bool {
 	if m.user != "" && j.Owner != m.user {
 		return false
@@ -82,7 +82,7 @@ func (m *Model) chosen(j *machine.Job) bool {
 	return m.matchesJob(j) || slices.ContainsFunc(j.Processes, m.matchesProcess)
 }
 
-// matchesJob reports whether a job's own name, path, owner, state or command has the filter in it.
+// matchesJob reports whether a job's name, path, owner, state or command contains the filter.
 func (m *Model) matchesJob(j *machine.Job) bool {
 	return m.matches(j.Title(), j.Path, j.Owner, j.Launcher, j.State, strings.Join(j.Command, " "))
 }
@@ -91,7 +91,7 @@ func (m *Model) matchesProcess(p machine.Process) bool {
 	return m.matches(p.Name, p.User, p.State, p.Container, fmt.Sprint(p.PID), fmt.Sprint(p.HostPID))
 }
 
-// matches reports whether one of the texts has the filter in it, in any case.
+// matches reports whether one of the texts contains the filter, ignoring case.
 func (m *Model) matches(texts ...string) bool {
 	filter := strings.ToLower(m.filter)
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), filter) })
@@ -104,7 +104,7 @@ func (m *Model) jobIDs() (ids []string) {
 	return ids
 }
 
-// hiddenJobs counts the jobs that have ended and are not shown for that.
+// hiddenJobs counts the jobs that are hidden because they have ended.
 func (m *Model) hiddenJobs() (n int) {
 	for i := range m.sample.Jobs {
 		if j := &m.sample.Jobs[i]; !m.showEnded && j.State == machine.Ended && j.Error == "" && m.chosen(j) {
@@ -114,7 +114,7 @@ func (m *Model) hiddenJobs() (n int) {
 	return n
 }
 
-// shownJob returns the job that the keys are for: that of the page or of the selected row, or nil.
+// shownJob returns the job that keys act on: the job of the page or of the selected row, or nil.
 func (m *Model) shownJob() *machine.Job {
 	if d, ok := m.page.(*details); ok {
 		return m.jobAt(d.last.Path)
@@ -125,7 +125,7 @@ func (m *Model) shownJob() *machine.Job {
 	return m.jobAt(m.job.id)
 }
 
-// owners are the users with jobs, and those with processes outside jobs.
+// owners returns the users with jobs, and those with processes outside jobs.
 func (m *Model) owners() (names []string) {
 	for i := range m.sample.Jobs {
 		names = append(names, m.sample.Jobs[i].Owner)

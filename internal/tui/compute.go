@@ -8,8 +8,8 @@ import (
 	"ration/machine"
 )
 
-// computeText renders a job's share of a device and its cap, or that the share is not
-// enforced in some process of it.
+// computeText formats a job's share of a device and its cap, or says that the share is not enforced
+// in one of its processes.
 func (m *Model) computeText(s *machine.Job, d machine.Device) string {
 	if unenforced(s, d) {
 		return machine.NotEnforced
@@ -17,8 +17,7 @@ func (m *Model) computeText(s *machine.Job, d machine.Device) string {
 	return strings.ReplaceAll(d.Compute.Short(), "≤", m.theme.atMost)
 }
 
-// unenforced reports whether a job has a share of a device that some process of it does
-// not have.
+// unenforced reports whether a job's share of a device is not enforced in one of its processes.
 func unenforced(s *machine.Job, d machine.Device) bool {
 	return anyHolding(s, func(p machine.Process, h machine.Holding) bool {
 		return p.State != machine.Dead && h.Device == d.Device && h.Compute != nil && h.Compute.State == machine.NotEnforced
@@ -31,7 +30,7 @@ func anyHolding(j *machine.Job, is func(p machine.Process, h machine.Holding) bo
 	})
 }
 
-// jobTime renders how much of a device's time the processes of a job had lately, together.
+// jobTime formats how much of a device's time all processes of a job together had lately.
 func jobTime(j *machine.Job, device int) string {
 	t := machine.Time{Percent: timeOn(j, device)}
 	if t.Percent < 0 {

@@ -14,9 +14,9 @@ import (
 	"ration/machine"
 )
 
-// details is the page with all about one job.
+// details is the page with all details of one job.
 type details struct {
-	last   machine.Job // as it was when it was last there
+	last   machine.Job // as of the last sample that had it
 	scroll scroller
 	follow bool // scroll to the selected process instead
 }
@@ -29,7 +29,7 @@ func (m *Model) newDetails() page {
 	return overview{}
 }
 
-// job returns the job as it is now, or as it was last.
+// job returns the current job, or its last known state.
 func (d *details) job(m *Model) *machine.Job {
 	if j := m.jobAt(d.last.Path); j != nil {
 		d.last = *j
@@ -73,7 +73,7 @@ func (d *details) body(m *Model, height int) []line {
 	return shown
 }
 
-// all returns all lines, also those that do not fit.
+// all returns all lines, including those that do not fit.
 func (d *details) all(m *Model) (lines []line) {
 	j := d.job(m)
 	add := func(more ...line) { lines = append(lines, more...) }
@@ -115,7 +115,7 @@ func (d *details) all(m *Model) (lines []line) {
 	return lines
 }
 
-// deviceLines returns the limits of a job on a device, what it uses of it, and its history.
+// deviceLines returns a job's limits on a device, its use of it, and its history.
 func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lines []line) {
 	lines = append(lines, m.rule("device "+r.String()))
 	limit := "no limit"
@@ -148,7 +148,7 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lin
 	return lines
 }
 
-// sparkLine draws a history with how long that is back and what a full cell is.
+// sparkLine draws a history, with its length in time and the value of a full cell.
 func (d *details) sparkLine(m *Model, name string, value func(point) float64, points []point, full string) line {
 	label := "  " + termtext.PadRight(name, 8)
 	width := max(1, m.width-len(label)-termtext.Width(full)-len(", last 99m ")-1)

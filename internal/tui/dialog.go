@@ -13,8 +13,8 @@ import (
 	"ration/machine"
 )
 
-// dialog is a prompt or a question in the last lines. All keys are for it; it ends by setting
-// the model's dialog to nil.
+// dialog is a prompt or a question in the last lines. It gets all keys. It ends by setting the
+// model's dialog to nil.
 type dialog interface {
 	press(m *Model, key tea.KeyPressMsg) tea.Cmd
 	lines(m *Model) []string
@@ -23,7 +23,8 @@ type dialog interface {
 // pasted is a dialog into which text can be pasted.
 type pasted interface{ paste(m *Model, text string) }
 
-// edited returns text after a key: what was typed is appended, and taken back from the end.
+// edited returns text after a key press: typed characters are appended, and backspace removes the
+// last one.
 func edited(text string, key tea.KeyPressMsg) string {
 	const most = 200 // characters
 	switch name := key.String(); {
@@ -41,7 +42,7 @@ func edited(text string, key tea.KeyPressMsg) string {
 	return text
 }
 
-// filterPrompt asks for a filter. It holds while it is typed.
+// filterPrompt asks for a filter, which applies while it is typed.
 type filterPrompt struct{}
 
 func (*filterPrompt) press(m *Model, key tea.KeyPressMsg) tea.Cmd {
@@ -62,11 +63,11 @@ func (*filterPrompt) lines(m *Model) []string {
 	return []string{m.prompt("filter: ", m.filter, []hint{{"Enter", "keep"}, {"Esc", "show all"}})}
 }
 
-// prompt is a line with what was typed, and keys where there is room for them.
+// prompt returns a line with the typed text, and with keys if there is space.
 func (m *Model) prompt(label, text string, hints []hint) string {
 	room := max(1, m.width-termtext.Width(label)-1)
 	if excess := termtext.Width(text) - room; excess > 0 {
-		text = string([]rune(text)[min(excess, len([]rune(text))):]) // its end is where one types
+		text = string([]rune(text)[min(excess, len([]rune(text))):]) // the user types at its end
 	}
 	out := m.theme.bold.Render(label) + text + m.theme.edit
 	if keys := m.keyLine(hints, m.width-termtext.Width(out)-3); keys != "" {
@@ -79,7 +80,7 @@ func (m *Model) prompt(label, text string, hints []hint) string {
 type limitPrompt struct {
 	job     machine.Job
 	text    string
-	problem string // with the text that was entered last
+	problem string // error about the last text
 	busy    bool   // the limit is being changed
 }
 
@@ -90,7 +91,7 @@ type limitSet struct {
 	err    error
 }
 
-// refuse says why a key does nothing.
+// refuse shows why a key does nothing.
 func (m *Model) refuse(why string) { m.message = message{why, true} }
 
 // askLimit asks for a new limit of the selected job.
@@ -127,7 +128,8 @@ func (p *limitPrompt) press(m *Model, key tea.KeyPressMsg) tea.Cmd {
 
 func (p *limitPrompt) paste(_ *Model, text string) { p.text += termtext.Printable(text) }
 
-// limitIsSet shows the result: a problem beside what was typed, so that it can be mended.
+// limitIsSet shows the result. An error is shown beside the typed text, so that the user can
+// correct it.
 func (m *Model) limitIsSet(r limitSet) {
 	r.prompt.busy = false
 	switch {
@@ -157,7 +159,7 @@ func (p *limitPrompt) lines(m *Model) (lines []string) {
 	return append(lines, m.prompt("limit: ", p.text, hints))
 }
 
-// limitsText renders the memory limits of a job in few words.
+// limitsText formats the memory limits of a job briefly.
 func limitsText(j *machine.Job) string {
 	var parts []string
 	for _, d := range j.Devices {
@@ -175,7 +177,7 @@ func limitsText(j *machine.Job) string {
 	return strings.Join(parts, ", ")
 }
 
-// signals that can be sent, in the order in which the arrow keys go through them.
+// signals lists the signals that can be sent, in the order in which the arrow keys select them.
 var signals = []struct {
 	number syscall.Signal
 	name   string
@@ -184,24 +186,24 @@ var signals = []struct {
 	{syscall.SIGCONT, "SIGCONT"}, {syscall.SIGHUP, "SIGHUP"}, {syscall.SIGUSR1, "SIGUSR1"}, {syscall.SIGUSR2, "SIGUSR2"},
 }
 
-// signalQuestion asks whether a process is to get a signal.
+// signalQuestion asks whether to send a signal to a process.
 type signalQuestion struct {
-	pid     int      // of the row
+	pid     int      // PID of the row
 	process *Process // nil until it is found
-	signal  int      // in signals
+	signal  int      // index in signals
 }
 
-// processFound is the process of a question, or why there is none.
+// processFound is the process of a question, or an error.
 type processFound struct {
 	question *signalQuestion
 	process  *Process
 	err      error
 }
 
-// signalSent is what came of a signal.
+// signalSent is the result of sending a signal.
 type signalSent message
 
-// findProcess begins the question about the process of the selected row, unless only its job says
+// findProcess starts the question about the process of the selected row, unless only the job claims
 // which process that is.
 func (m *Model) findProcess() tea.Cmd {
 	r := m.selectedProcess()
@@ -217,7 +219,7 @@ func (m *Model) findProcess() tea.Cmd {
 		m.refuse(fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))))
 	default:
 		actions, job, process := m.actions, r.job, *r.Process
-		if job != nil { // a copy: what is shown goes on changing
+		if job != nil { // a copy, because the next sample changes what is shown
 			own := *job
 			job = &own
 		}
@@ -231,7 +233,7 @@ func (m *Model) findProcess() tea.Cmd {
 	return nil
 }
 
-// askSignal asks the question, unless the user has left it.
+// askSignal asks the question, unless the user has cancelled it.
 func (m *Model) askSignal(f processFound) {
 	left := m.dialog != f.question
 	switch {

@@ -13,7 +13,7 @@ import (
 
 // event is a death, or the refusals of one process.
 type event struct {
-	time    time.Time // of the latest
+	time    time.Time // time of the latest
 	text    string
 	refusal bool
 }
@@ -21,11 +21,10 @@ type event struct {
 // highlightTime is how long a refusal is highlighted.
 const highlightTime = 5 * time.Second
 
-// maxSubject is how much of a job's name an event has.
+// maxSubject bounds the part of a job's name in an event.
 const maxSubject = 32
 
-// events returns the refusals and deaths of the jobs that are chosen, ended or not, the newest
-// first.
+// events returns the refusals and deaths of the chosen jobs, including ended ones, newest first.
 func (m *Model) events() (out []event) {
 	for _, j := range m.lastRead {
 		if m.chosen(&j) {
@@ -36,10 +35,10 @@ func (m *Model) events() (out []event) {
 	return out
 }
 
-// sortEvents puts the newest first. The times come from the jobs, whose users can write them, so
-// events in the future are last: they would hide those of others.
+// sortEvents sorts the newest first. Users can write the times of their jobs, so events in the
+// future come last: they would hide those of others.
 func (m *Model) sortEvents(all []event) {
-	after := m.sample.Time.Add(highlightTime) // a clock may have been set
+	after := m.sample.Time.Add(highlightTime) // tolerates a clock that was set
 	slices.SortFunc(all, func(a, b event) int {
 		if later := a.time.After(after); later != b.time.After(after) {
 			if later {
@@ -51,13 +50,13 @@ func (m *Model) sortEvents(all []event) {
 	})
 }
 
-// eventsOf returns the events of a job, with its name or not.
+// eventsOf returns the events of a job, with or without its name.
 func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 	for _, a := range askers(j.Refusals) {
 		out = append(out, event{a.latest.Time, m.subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
 	}
 	for _, d := range j.Deaths {
-		name := humanfmt.Claim(fmt.Sprint(d.PID), false) // nothing confirms the PID of a dead process
+		name := humanfmt.Claim(fmt.Sprint(d.PID), false) // the PID of a dead process cannot be confirmed
 		if d.Name == "" {
 			name = "pid " + name
 		} else {
@@ -73,16 +72,16 @@ func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 	return out
 }
 
-// asker is a process that was refused, on one device.
+// asker is a process that was refused memory of one device.
 type asker struct {
 	latest machine.Refusal
 	times  int
-	same   bool // all its requests were of one size
+	same   bool // all its requests had one size
 }
 
-// askers groups refusals by process: a program that tries again a hundred times is one line.
+// askers groups refusals by process, so that a program that retries a hundred times is one line.
 func askers(refusals []machine.Refusal) (out []asker) {
-	for _, f := range refusals { // the newest first
+	for _, f := range refusals { // newest first
 		i := slices.IndexFunc(out, func(a asker) bool {
 			return a.latest.PID == f.PID && a.latest.Slot == f.Slot && a.latest.Device == f.Device
 		})
@@ -96,7 +95,7 @@ func askers(refusals []machine.Refusal) (out []asker) {
 	return out
 }
 
-// subject names the job and the device of an event, where there are several.
+// subject names the job and the device of an event, if there are several.
 func (m *Model) subject(j *machine.Job, device int, named bool) string {
 	var parts []string
 	if named {
@@ -132,10 +131,10 @@ func (m *Model) refusalText(a asker, known []machine.Process) string {
 	return text
 }
 
-// shortPID shortens what package machine calls a process.
+// shortPID shortens the name that package machine gives a process.
 func shortPID(process string) string { return strings.Replace(process, "(pid ", "(", 1) }
 
-// linesOf renders events, each with its time.
+// linesOf formats events, each with its time.
 func (m *Model) linesOf(events []event) (lines []line) {
 	for _, e := range events {
 		style := plain

@@ -13,13 +13,13 @@ import (
 	"ration/internal/termtext"
 )
 
-// line is a line of a frame, and what a click on it selects.
+// line is a line of a frame, with the target of a click on it.
 type line struct {
 	text   string
 	target target
 }
 
-// target is a row of a table or of a list. The zero value is none.
+// target is a row of a table or of a list. The zero value means none.
 type target struct {
 	kind targetKind
 	id   string
@@ -31,18 +31,18 @@ const (
 	noTarget targetKind = iota
 	jobTarget
 	processTarget
-	itemTarget // of a page
+	itemTarget // an item of a page
 )
 
-// page is what the body of a frame shows.
+// page draws the body of a frame.
 type page interface {
 	body(m *Model, height int) []line
 	press(m *Model, key string) tea.Cmd
 	hints(m *Model) []hint
-	choose(m *Model, id string) // selects an item, by a click
+	choose(m *Model, id string) // selects an item after a click
 }
 
-// hint is a key and what it does, for the last line.
+// hint is a key and its action, for the last line.
 type hint struct{ key, action string }
 
 // View returns the frame for bubbletea to draw.
@@ -55,7 +55,7 @@ func (m *Model) View() tea.View {
 	return v
 }
 
-// Frame returns what the terminal shows: never more lines or columns than it has.
+// Frame returns the text of the frame. It never has more lines or columns than the terminal.
 func (m *Model) Frame() string {
 	var texts []string
 	for _, l := range m.lines() {
@@ -104,7 +104,7 @@ func (m *Model) bottom() []string {
 	return []string{m.keyLine(m.page.hints(m), m.width)}
 }
 
-// say wraps a text for the last lines, in half of the frame at most.
+// say wraps a text for the last lines, in at most half of the frame.
 func (m *Model) say(text string, style lipgloss.Style) []string {
 	lines := wrap(text, m.width)
 	lines = lines[:min(len(lines), max(1, m.height/2))]
@@ -147,7 +147,7 @@ func (m *Model) statusLine() string {
 	return m.theme.title.Render(title) + "  " + counts + gap + right
 }
 
-// keyLine shows as many keys as fit.
+// keyLine returns as many keys as fit.
 func (m *Model) keyLine(hints []hint, width int) string {
 	var parts []string
 	for _, k := range hints {
@@ -178,7 +178,7 @@ func (m *Model) rule(title string) line {
 		m.theme.faint.Render(strings.Repeat(m.theme.rule, fill))}
 }
 
-// paragraph wraps text to the width of the terminal, with blanks before it.
+// paragraph wraps text to the width of the terminal, with an indent.
 func (m *Model) paragraph(text string, indent int) (lines []line) {
 	for _, part := range wrap(text, max(m.width-indent, 8)) {
 		lines = append(lines, line{text: strings.Repeat(" ", indent) + part})
@@ -186,7 +186,7 @@ func (m *Model) paragraph(text string, indent int) (lines []line) {
 	return lines
 }
 
-// labelled is a paragraph with a label, of width columns, in its first line.
+// labelled returns a paragraph with a label of width columns in its first line.
 func (m *Model) labelled(label, text string, width int) []line {
 	lines := m.paragraph(text, width)
 	if len(lines) > 0 {
@@ -195,8 +195,8 @@ func (m *Model) labelled(label, text string, width int) []line {
 	return lines
 }
 
-// wrap breaks text into lines, and words that are wider than a line too: what does not
-// fit a frame is not shown.
+// wrap breaks text into lines. It also breaks words that are wider than a line, because text
+// outside the frame is not shown.
 func wrap(text string, width int) (lines []string) {
 	for _, line := range termtext.Wrap(termtext.Printable(text), width) {
 		lines = append(lines, strings.Split(ansi.Hardwrap(line, max(1, width), true), "\n")...)

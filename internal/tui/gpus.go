@@ -21,7 +21,7 @@ func (m *Model) gpuTable() table[machine.GPU] {
 		{title: "TOTAL", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Total) }},
 		{title: "HANDED OUT", right: true, drop: 2, text: func(g machine.GPU) string {
 			if g.Rations > g.Total && g.Total > 0 {
-				return "! " + humanfmt.Short(g.Rations) // as a colour alone would not say it
+				return "! " + humanfmt.Short(g.Rations) // a colour alone would not be enough
 			}
 			return humanfmt.Short(g.Rations)
 		},
@@ -43,7 +43,7 @@ func (m *Model) gpuTable() table[machine.GPU] {
 	}}
 }
 
-// optional renders what the driver may not say.
+// optional formats a value that the driver may not report.
 func optional[T any](format string, v *T) string {
 	if v == nil {
 		return ""
@@ -51,7 +51,7 @@ func optional[T any](format string, v *T) string {
 	return fmt.Sprintf(format, *v)
 }
 
-// outside adds up what processes hold of a device that are in no job.
+// outside returns how many bytes of a device are held by processes in no job.
 func (m *Model) outside(device int) (bytes uint64) {
 	for _, o := range m.sample.Outside {
 		if o.Device == device {
@@ -61,8 +61,8 @@ func (m *Model) outside(device int) (bytes uint64) {
 	return bytes
 }
 
-// gpuLines returns the devices of the machine, in so many lines at most: those that do not fit are
-// counted.
+// gpuLines returns at most most lines with the devices of the machine. It counts those that do not
+// fit.
 func (m *Model) gpuLines(most int) (lines []line) {
 	devices := m.sample.Devices
 	switch {
@@ -86,7 +86,7 @@ func (m *Model) gpuLines(most int) (lines []line) {
 	return lines
 }
 
-// gpuSum is several devices in one line.
+// gpuSum formats several devices in one line.
 func (m *Model) gpuSum(devices []machine.GPU) string {
 	used, total, rations := uint64(0), uint64(0), uint64(0)
 	for _, g := range devices {
@@ -95,7 +95,7 @@ func (m *Model) gpuSum(devices []machine.GPU) string {
 	return fmt.Sprintf("%s: %s of %s, %s handed out", humanfmt.Plural(len(devices), "GPU", "GPUs"), humanfmt.Short(used), humanfmt.Short(total), humanfmt.Short(rations))
 }
 
-// findingLines returns what an operator should know, in so many lines at most.
+// findingLines returns at most most lines with the findings.
 func (m *Model) findingLines(most int) (lines []line) {
 	all := m.sample.Findings
 	for i, f := range all {

@@ -9,7 +9,7 @@ import (
 	"ration/machine"
 )
 
-// maxHistory is how many samples of a device of a job are kept.
+// maxHistory bounds the samples that are kept for a job and device.
 const maxHistory = 600
 
 // onDevice is a job's use of one device, by the path of its region.
@@ -18,14 +18,14 @@ type onDevice struct {
 	device int
 }
 
-// point is what a job had of a device at one time.
+// point is a job's use of a device at one time.
 type point struct {
 	time    time.Time
 	used    uint64
-	percent float64 // of the device's time; below 0 where that is not known
+	percent float64 // of the device's time; negative if unknown
 }
 
-// addHistory appends a sample, and forgets the jobs that are not in it.
+// addHistory adds a sample, and drops jobs that are not in it.
 func (m *Model) addHistory(s Sample) {
 	seen := map[onDevice]bool{}
 	for i := range s.Jobs {
@@ -44,13 +44,13 @@ func (m *Model) addHistory(s Sample) {
 	}
 }
 
-// addPast puts what an agent has kept of jobs before the samples of this program.
+// addPast adds an agent's history of the jobs before the samples of this program.
 func (m *Model) addPast(h *node.History, s Sample) {
 	for i := range h.Jobs {
 		past := &h.Jobs[i]
 		same := func(j machine.Job) bool { return j.Path == past.Path && j.Created.Equal(past.Created) }
 		if !slices.ContainsFunc(s.Jobs, same) {
-			continue // it is gone, or another one has its name
+			continue // the job was removed, or another one has its name
 		}
 		var all []point
 		for n, at := range h.Times {
@@ -63,8 +63,8 @@ func (m *Model) addPast(h *node.History, s Sample) {
 	}
 }
 
-// percentAt returns how much of a device's time a job had before the value of a number, by what had
-// been measured until then; below 0 where nothing was.
+// percentAt returns how much of a device's time a job had before value n, from the totals until
+// then; negative if unknown.
 func percentAt(used []*uint64, times []time.Time, n int) float64 {
 	if n == 0 || n >= len(used) || used[n] == nil || used[n-1] == nil || *used[n] == 0 || *used[n] < *used[n-1] || !times[n].After(times[n-1]) {
 		return -1
@@ -72,8 +72,8 @@ func percentAt(used []*uint64, times []time.Time, n int) float64 {
 	return min(100, 100*float64(*used[n]-*used[n-1])/float64(times[n].Sub(times[n-1])))
 }
 
-// timeOn adds up what a job's processes had of a device's time lately, in per cent. It is below
-// 0 where that is not known.
+// timeOn returns how much of a device's time all processes of a job together had lately, in per
+// cent; negative if unknown.
 func timeOn(j *machine.Job, device int) float64 {
 	sum := -1.0
 	for _, p := range j.Processes {
@@ -86,17 +86,17 @@ func timeOn(j *machine.Job, device int) float64 {
 	return sum
 }
 
-// cellTimes are what a cell of a history may be of.
+// cellTimes are the possible durations of a cell of a history.
 var cellTimes = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 6 * time.Hour}
 
-// maxGap is how long a value counts where the next is missing: an agent keeps one every five seconds.
+// maxGap is how long a value counts if the next is missing; an agent keeps one every five seconds.
 const maxGap = 12 * time.Second
 
-// cells returns the values of points, one for each of the cells, which are of the same time each: the
-// shortest, but for the time between samples, with which all of them fit. Their borders are at round
-// times, so that a frame later the same values are in the same cells. A cell without a point has that
-// of the cell before, or -1.
+// cells returns one value for each cell. All cells cover the same duration: the shortest one in
+// cellTimes, but at least the time between samples, with which all points fit. Cells begin at round
+// times, so that the next frame has the same values in the same cells. A cell without a point has
+// the value of the cell before, or -1.
 func (m *Model) cells(points []point, value func(point) float64, width int) []float64 {
 	first, last := points[0].time.UnixNano(), points[len(points)-1].time.UnixNano()
 	length := int64(max(m.interval, 1))
@@ -110,7 +110,7 @@ func (m *Model) cells(points []point, value func(point) float64, width int) []fl
 	for i := range out {
 		out[i] = -1
 	}
-	at, filled := 0, int64(0) // the last cell with a value, and when that was
+	at, filled := 0, int64(0) // the last cell with a value, and its time
 	for _, p := range points {
 		ns := p.time.UnixNano()
 		i := int(min(max(ns/length-first/length, 0), int64(len(out)-1)))
@@ -125,7 +125,7 @@ func (m *Model) cells(points []point, value func(point) float64, width int) []fl
 	return out[max(0, len(out)-width):]
 }
 
-// sparkline draws values, one cell each, as parts of a full cell. Those below 0 are blanks.
+// sparkline draws values, one cell each, as fractions of a full cell. Negative values are blank.
 func (m *Model) sparkline(values []float64) string {
 	var out strings.Builder
 	steps := m.theme.spark

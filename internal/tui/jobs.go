@@ -20,12 +20,12 @@ import (
 type jobRow struct {
 	job   *machine.Job
 	dev   node.DeviceRange
-	none  bool // dev is none
-	first bool // of the job
+	none  bool // dev is not set
+	first bool // first row of the job
 }
 
-// jobRows returns a row for each device of each job that is shown. Devices of which a job has never
-// asked for anything have none where it has of others: its details show them.
+// jobRows returns a row for each device of each shown job. It leaves out devices that a job has
+// never used, if it has used others; the details show them.
 func (m *Model) jobRows() (out []jobRow) {
 	for _, j := range m.jobs() {
 		ranges := node.DeviceRanges(j.Devices)
@@ -42,7 +42,7 @@ func (m *Model) jobRows() (out []jobRow) {
 	return out
 }
 
-// once shows something of a job in its first row only.
+// once returns a text in the first row of a job only.
 func once(text func(j *machine.Job) string) func(jobRow) string {
 	return func(r jobRow) string {
 		if !r.first {
@@ -106,10 +106,10 @@ func (m *Model) jobColumns() []column[jobRow] {
 	}
 }
 
-// nameWidth is how much of a job's name is shown.
+// nameWidth is the width for a job's name.
 func (m *Model) nameWidth() int { return max(8, (m.width-2)/5) }
 
-// jobLines returns the table of jobs, or the part of it around the selected job.
+// jobLines returns the table of jobs, or the part around the selected job.
 func (m *Model) jobLines(room int) (header line, lines []line) {
 	all := m.jobRows()
 	selected := slices.IndexFunc(all, func(r jobRow) bool { return r.job.Path == m.job.id })
@@ -131,7 +131,7 @@ func (m *Model) jobLines(room int) (header line, lines []line) {
 	return line{text: "  " + m.theme.faint.Render(overlay(titles, "JOB"+more))}, lines
 }
 
-// mark is what stands before a row: of the table with the focus, or of the other one.
+// mark returns the mark before a row; it depends on whether the table has the focus.
 func (m *Model) mark(selected, focused bool) string {
 	switch {
 	case selected && focused:
@@ -150,9 +150,9 @@ func overlay(header, text string) string {
 	return header
 }
 
-// shortTitle is a job's name, or the end of its path, which tells paths apart.
+// shortTitle returns a job's name, or the end of its path, where paths differ.
 func (m *Model) shortTitle(j *machine.Job, width int) string {
-	title := termtext.Printable(cmp.Or(j.Name, strings.TrimSuffix(j.Path, "/"+job.RegionName))) // all regions have the same name
+	title := termtext.Printable(cmp.Or(j.Name, strings.TrimSuffix(j.Path, "/"+job.RegionName))) // all regions have the same file name
 	if excess := termtext.Width(title) - width; j.Name == "" && excess > 0 {
 		return ansi.TruncateLeft(title, excess+1, m.theme.ellipsis)
 	}

@@ -7,18 +7,18 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// binding is what keys do. Help lists them all.
+// binding is a group of keys and their action. Help lists all of them.
 type binding struct {
 	keys []string
-	show string // how help calls them; empty: as keys
+	show string // name in help; empty to use keys
 	help string
 	do   func(m *Model) tea.Cmd
 }
 
 func (b binding) has(key string) bool { return slices.Contains(b.keys, key) }
 
-// overviewKeys are the keys of the overview. Those of them that change nothing but it, and those
-// for a job or a process, are keys of the details too.
+// overviewKeys are the keys of the overview. The details page also has those that act on a job or a
+// process, and those that affect only the display.
 func overviewKeys() []binding {
 	change := func(f func(m *Model)) func(*Model) tea.Cmd {
 		return func(m *Model) tea.Cmd { f(m); return nil }
@@ -54,7 +54,7 @@ func overviewKeys() []binding {
 	}
 }
 
-// press handles a key: for the dialog, if there is one, or for the page.
+// press handles a key, by the dialog if there is one, otherwise by the page.
 func (m *Model) press(msg tea.KeyPressMsg) tea.Cmd {
 	switch key := msg.String(); {
 	case key == "ctrl+c":
@@ -69,7 +69,7 @@ func (m *Model) press(msg tea.KeyPressMsg) tea.Cmd {
 	}
 }
 
-// pressShared handles a key of another page as the overview does, if it is one of those.
+// pressShared handles a key of another page as the overview does, if keys contains it.
 func (m *Model) pressShared(key string, keys string) tea.Cmd {
 	if slices.Contains(strings.Fields(keys), key) {
 		return overview{}.press(m, key)
@@ -80,10 +80,10 @@ func (m *Model) pressShared(key string, keys string) tea.Cmd {
 // back returns to the overview.
 func (m *Model) back() { m.page = overview{} }
 
-// showAll ends what hides jobs.
+// showAll removes the filters.
 func (m *Model) showAll() { m.filter, m.user = "", "" }
 
-// focused returns the table that the keys are for, and its sort keys.
+// focused returns the table that has the focus, and its sort keys.
 func (m *Model) focused() (*TableSettings, []string) {
 	if _, ok := m.page.(*details); ok || m.focus == processesTable {
 		return &m.Processes, processSorts
@@ -91,7 +91,7 @@ func (m *Model) focused() (*TableSettings, []string) {
 	return &m.Jobs, jobSorts
 }
 
-// move moves the cursor of the table with the focus. To go to a job is to look at its processes.
+// move moves the cursor of the table with the focus. Moving to a job shows its processes.
 func (m *Model) move(by int) {
 	if m.focus == processesTable {
 		m.process.move(m.processIDs(), by)
@@ -119,7 +119,7 @@ func (m *Model) wheel(msg tea.MouseWheelMsg) tea.Cmd {
 	return m.page.press(m, key)
 }
 
-// click selects the row at the pointer; that of a job that is selected already opens its details.
+// click selects the row at the pointer. A click on the selected job opens its details.
 func (m *Model) click(msg tea.MouseClickMsg) tea.Cmd {
 	lines := m.lines()
 	if m.dialog != nil || msg.Button != tea.MouseLeft || msg.Y < 0 || msg.Y >= len(lines) {

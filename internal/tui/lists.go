@@ -14,12 +14,12 @@ import (
 // list is a page with items, one of which is selected.
 type list struct {
 	cursor
-	key    string                                     // that opened the page, and closes it
-	ids    func(m *Model) []string                    // of its items
+	key    string                                     // key that opens and closes the page
+	ids    func(m *Model) []string                    // ids of its items
 	draw   func(m *Model, l *list, height int) []line // the lines of the page
-	act    func(m *Model, id string)                  // what Enter does to an item
+	act    func(m *Model, id string)                  // action of Enter on an item
 	toggle bool                                       // act changes the item: space and one click do it too
-	hint   hint                                       // of act
+	hint   hint                                       // hint for act
 }
 
 func (l *list) body(m *Model, height int) []line {
@@ -57,9 +57,9 @@ func (l *list) hints(m *Model) []hint {
 	return []hint{l.hint, {m.theme.arrows, "select"}, {"Esc", "back"}}
 }
 
-// userRow is a user, or all of them.
+// userRow is one user, or all users.
 type userRow struct {
-	name                  string // empty: all
+	name                  string // empty for all users
 	jobs, processes       int
 	held, limits, outside uint64
 	refused               uint64
@@ -83,7 +83,7 @@ func (m *Model) users() []userRow {
 			for _, d := range j.Devices {
 				u.held += d.Used
 				u.refused += d.Refused
-				if d.Total > 0 && d.Limited { // a limit for devices that no process has seen is for none yet
+				if d.Total > 0 && d.Limited { // a limit on devices that no process has seen yet does not count
 					u.limits += min(d.Limit, ^u.limits)
 				}
 			}
@@ -97,9 +97,9 @@ func (m *Model) users() []userRow {
 	return rows
 }
 
-// newUserList returns the page with the users, and what each of them has and holds.
+// newUserList returns the page of users, with the limits and the use of each.
 func newUserList() *list {
-	const prefix = "user " // no id is empty, also that of all users
+	const prefix = "user " // so that no id is empty, not even that of all users
 	return &list{key: "u", draw: drawUsers, hint: hint{"Enter", "show only this user"},
 		ids: func(m *Model) (ids []string) {
 			for _, u := range m.users() {
@@ -141,7 +141,7 @@ func drawUsers(m *Model, l *list, height int) []line {
 	return lines
 }
 
-// newColumnList returns the page to choose the columns of a table on.
+// newColumnList returns the page that selects the columns of a table.
 func newColumnList(m *Model) *list {
 	name, settings, titles := "jobs", &m.Jobs, optionalTitles(m.jobColumns())
 	if m.focus == processesTable {
@@ -164,7 +164,7 @@ func newColumnList(m *Model) *list {
 		}}
 }
 
-// optionalTitles are the titles of the columns that may be left out.
+// optionalTitles returns the titles of the columns that can be hidden.
 func optionalTitles[R any](columns []column[R]) (titles []string) {
 	for _, c := range columns {
 		if c.drop > 0 && c.fill == nil {

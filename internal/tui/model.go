@@ -9,10 +9,10 @@ import (
 	"ration/machine"
 )
 
-// Model is what a frame shows: the latest sample, and what the user has chosen.
+// Model is the state that a frame shows: the latest sample, and the user's choices.
 type Model struct {
 	source   Source
-	actions  Actions       // nil: nothing may be changed
+	actions  Actions       // nil if nothing may be changed
 	interval time.Duration // between samples
 	theme    Theme
 	zone     *time.Location
@@ -20,19 +20,19 @@ type Model struct {
 
 	width, height int // of the terminal, in cells
 	sample        Sample
-	known         map[string][]machine.Process // by path of the region: all that were ever read, for the names of ended processes
-	lastRead      map[string]machine.Job       // by path of the region: the last that could be read, for its refusals and deaths
+	known         map[string][]machine.Process // by path of the region: all processes that were ever read, for the names of ended ones
+	lastRead      map[string]machine.Job       // by path of the region: the last readable state, for its refusals and deaths
 	history       map[onDevice][]point
 
 	page    page   // what the body shows
-	dialog  dialog // a prompt or a question at the bottom, or nil
+	dialog  dialog // prompt or question at the bottom, or nil
 	message message
 
 	filter    string  // see matches
-	user      string  // whose jobs are shown; empty: all users'
-	showEnded bool    // also jobs that have ended
-	allJobs   bool    // the processes of all jobs, not of the selected one
-	focus     section // that the arrow keys move in
+	user      string  // show only this user's jobs; empty for all users
+	showEnded bool    // show ended jobs too
+	allJobs   bool    // show the processes of all jobs, not only of the selected one
+	focus     section // the section that the arrow keys move in
 	job       cursor  // by path of the region
 	process   cursor  // by processRow.id
 	paused    bool
@@ -61,17 +61,17 @@ func New(source Source, actions Actions, interval time.Duration, theme Theme, se
 		known: map[string][]machine.Process{}, lastRead: map[string]machine.Job{}, history: map[onDevice][]point{}, page: overview{}, allJobs: true}
 }
 
-// tick says that it is time for another sample.
+// tick asks for another sample.
 type tick struct{}
 
-// Init waits for the second sample; Run reads the first.
+// Init waits for the second sample; Run has read the first.
 func (m *Model) Init() tea.Cmd { return m.wait() }
 
 func (m *Model) wait() tea.Cmd {
 	return tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
 }
 
-// readSample runs in a goroutine of its own: drawing and keys do not wait for it.
+// readSample runs in a goroutine of its own, so that drawing and keys do not wait for it.
 func (m *Model) readSample() tea.Msg { return m.source() }
 
 // Update handles a message of the terminal, a tick, a sample, or the result of an action.
@@ -91,7 +91,7 @@ func (m *Model) handle(msg tea.Msg) tea.Cmd {
 		}
 		return m.readSample
 	case Sample:
-		if !m.paused { // since the sample was begun
+		if !m.paused { // paused after the sample was started
 			m.setSample(msg)
 		}
 		return m.wait()
@@ -115,8 +115,8 @@ func (m *Model) handle(msg tea.Msg) tea.Cmd {
 	return nil
 }
 
-// setSample replaces the sample, and remembers what the next one may lack: names of processes
-// that end, and refusals and deaths of jobs that end.
+// setSample replaces the sample. It remembers data that the next sample may lack: names of ended
+// processes, and refusals and deaths of removed jobs.
 func (m *Model) setSample(s Sample) {
 	m.sample = s
 	if s.Past != nil {
@@ -124,7 +124,7 @@ func (m *Model) setSample(s Sample) {
 	}
 	m.addHistory(s)
 	for path, status := range m.lastRead {
-		if len(status.Refusals)+len(status.Deaths) == 0 { // the rest of it is only needed if it is in the sample
+		if len(status.Refusals)+len(status.Deaths) == 0 { // keep only jobs with refusals or deaths
 			delete(m.lastRead, path)
 		}
 	}
@@ -154,11 +154,11 @@ func (m *Model) remember(path string, processes []machine.Process) {
 	m.known[path] = known[max(0, len(known)-maxKnown):]
 }
 
-// settle puts the cursors on rows that there are.
+// settle moves the cursors to rows that exist.
 func (m *Model) settle() {
 	m.job.settle(m.jobIDs())
 	if _, is := m.page.(overview); is && m.focus == jobsTable {
-		m.process = cursor{} // the first of them, until the user goes there
+		m.process = cursor{} // the first row, until the user moves there
 	}
 	m.process.settle(m.processIDs())
 }
@@ -172,13 +172,13 @@ func (m *Model) jobAt(path string) *machine.Job {
 	return &m.sample.Jobs[i]
 }
 
-// cursor is a place in a list whose items come, go and change places.
+// cursor is a position in a list whose items come, go and change places.
 type cursor struct {
-	id string // of the item; empty in an empty list
-	at int    // where it was last
+	id string // id of the item; empty if the list is empty
+	at int    // its last index
 }
 
-// settle follows the item to where it is now, or stays at the place that it had.
+// settle follows the item to its new index or, if it is gone, stays at the old index.
 func (c *cursor) settle(ids []string) {
 	if i := slices.Index(ids, c.id); i >= 0 {
 		c.at = i
@@ -190,7 +190,7 @@ func (c *cursor) settle(ids []string) {
 	}
 }
 
-// move goes so many items further, and stays within the list.
+// move moves by items, and stays within the list.
 func (c *cursor) move(ids []string, by int) {
 	c.settle(ids)
 	if len(ids) > 0 {

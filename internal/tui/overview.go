@@ -59,15 +59,14 @@ func (m *Model) nothing() string {
 // heights are the lines of each section of the overview; 0 leaves it out.
 type heights struct{ top, jobs, processes, events int }
 
-// Lines without which a section is left out.
+// A section with fewer lines is left out.
 const (
 	minProcessLines = 4  // a rule, a header, two processes
-	minBodyLines    = 12 // of the body, to have a section of events
+	minBodyLines    = 12 // of the body, to show a section of events
 )
 
-// layout divides the height among the sections: first the machine and the jobs, then the
-// processes, then the events, whose height does not change, so that nothing moves when one
-// happens.
+// layout divides the height among the sections: first the machine and the jobs, then the processes,
+// then the events. The height of the events is fixed, so that nothing moves when an event happens.
 func (m *Model) layout(height int) (h heights) {
 	h.top = len(m.topLines(max(2, height/3)))
 	h.jobs = 1 + len(m.jobRows())
@@ -75,7 +74,7 @@ func (m *Model) layout(height int) (h heights) {
 		h.events = min(max(height/4, 3), 10)
 	}
 	rest := height - h.events - h.top
-	if h.jobs == 1 { // what says that there are none
+	if h.jobs == 1 { // the line that says that there are no jobs
 		h.jobs = 4
 	}
 	if h.jobs > rest/2 {
@@ -90,7 +89,7 @@ func (m *Model) layout(height int) (h heights) {
 	return h
 }
 
-// topLines returns the findings and the devices, in so many lines at most.
+// topLines returns at most most lines with the findings and the devices.
 func (m *Model) topLines(most int) (lines []line) {
 	gpus := 0
 	if n := len(m.sample.Devices); n > 0 {

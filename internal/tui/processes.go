@@ -15,13 +15,13 @@ import (
 
 // processRow is a process and its use of one device.
 type processRow struct {
-	job *machine.Job // nil for a process that is in none
+	job *machine.Job // nil for a process in no job
 	*machine.Process
 	*machine.Holding
-	depth int // in the tree of the job's processes
+	depth int // depth in the tree of the job's processes
 }
 
-// id tells a row from all others, also when a PID or a slot has gone to another process.
+// id identifies a row, even if a PID or a slot is reused.
 func (r processRow) id() string {
 	path := ""
 	if r.job != nil {
@@ -30,8 +30,7 @@ func (r processRow) id() string {
 	return fmt.Sprint(path, " ", r.Slot, " ", r.PID, " ", r.HostPID, " ", r.Joined.UnixNano(), " ", r.Device)
 }
 
-// processRows returns the processes to show: of all jobs that are shown, and those in none; or of
-// one job.
+// processRows returns the processes to show: of one job, or of all shown jobs and those in no job.
 func (m *Model) processRows() (out []processRow) {
 	if d, ok := m.page.(*details); ok {
 		return m.sorted(m.rowsOf(d.job(m), true))
@@ -83,7 +82,7 @@ func outsideRow(o machine.Outside) processRow {
 		Name: cmp.Or(o.Name, "?"), State: machine.Live, Container: o.Container}, Holding: &machine.Holding{Device: o.Device, Total: o.Used, Peak: o.Used, Data: o.Used}}
 }
 
-// sorted sorts rows; as a tree, those that one process started.
+// sorted sorts rows. In a tree it sorts the children of each process.
 func (m *Model) sorted(rows []processRow) []processRow {
 	slices.SortStableFunc(rows, func(a, b processRow) int {
 		order := 0
@@ -209,7 +208,7 @@ func (m *Model) processColumns() []column[processRow] {
 	}
 }
 
-// claim marks what only the job says of a process.
+// claim marks a text that only the job claims about a process.
 func claim(r processRow, text string) string { return humanfmt.Claim(text, r.Verified) }
 
 // limit returns the job's limit on the device, or 0.
@@ -225,7 +224,7 @@ func (r processRow) limit() uint64 {
 	return 0
 }
 
-// shareBar draws the share of the job's limit that a process holds.
+// shareBar draws the fraction of the job's limit that a process holds.
 func (m *Model) shareBar(r processRow) string {
 	limit := r.limit()
 	if limit == 0 {
@@ -235,7 +234,7 @@ func (m *Model) shareBar(r processRow) string {
 	return strings.Join(cells, "")
 }
 
-// since renders how long ago a time was, in its largest unit; the zero time is none.
+// since formats how long ago a time was, in its largest unit; "" for the zero time.
 func (m *Model) since(t time.Time) string {
 	switch d := m.sample.Time.Sub(t); {
 	case t.IsZero():

@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings are what the user has chosen for this run and the next: how things are shown. Which
-// of them (filters, ended jobs) is not among them: the next run begins with everything that runs.
+// Settings are the user's choices of how to display things. They are kept for the next run.
+// Filters, and whether ended jobs are shown, are not kept: the next run starts with everything that
+// runs.
 type Settings struct {
 	Jobs      TableSettings `json:"jobs"`
 	Processes TableSettings `json:"processes"`
-	Tree      bool          `json:"tree"`     // of processes
+	Tree      bool          `json:"tree"`     // show processes as a tree
 	NoMouse   bool          `json:"no_mouse"` // leave the mouse to the terminal
 }
 
@@ -26,7 +27,7 @@ type Settings struct {
 type TableSettings struct {
 	Sort    string   `json:"sort"` // one of the table's sort keys
 	Reverse bool     `json:"reverse"`
-	Hidden  []string `json:"hidden_columns"` // by their titles
+	Hidden  []string `json:"hidden_columns"` // titles of hidden columns
 }
 
 func (t *TableSettings) hides(title string) bool { return slices.Contains(t.Hidden, title) }
@@ -41,12 +42,12 @@ func (t *TableSettings) toggle(title string) {
 	slices.Sort(t.Hidden)
 }
 
-// nextSort goes to the next key.
+// nextSort selects the next key.
 func (t *TableSettings) nextSort(keys []string) {
 	t.Sort, t.Reverse = keys[(slices.Index(keys, t.Sort)+1)%len(keys)], false
 }
 
-// valid returns the settings without what this version does not know.
+// valid returns the settings without values that this version does not know.
 func (s Settings) valid() Settings {
 	if !slices.Contains(jobSorts, s.Jobs.Sort) {
 		s.Jobs.Sort = jobSorts[0]
@@ -57,14 +58,14 @@ func (s Settings) valid() Settings {
 	return s
 }
 
-// SettingsPath returns where a user's settings are, or "" for nowhere: under sudo the home may be
-// another user's, and that user could make root write any file.
+// SettingsPath returns the path of a user's settings, or "" for none: under sudo the home may
+// belong to another user, who could make root write any file.
 func SettingsPath() string {
 	folder, err := os.UserConfigDir()
 	if err != nil {
 		return ""
 	}
-	for dir := folder; ; dir = filepath.Dir(dir) { // the first that exists
+	for dir := folder; ; dir = filepath.Dir(dir) { // find the first folder that exists
 		var st unix.Stat_t
 		err := unix.Stat(dir, &st)
 		switch {
@@ -76,8 +77,8 @@ func SettingsPath() string {
 	}
 }
 
-// LoadSettings returns the settings of a file; those that it lacks, and all of a file that
-// cannot be read, are as at first.
+// LoadSettings reads settings from a file. Missing settings have their default values, and so have
+// all if the file cannot be read.
 func LoadSettings(path string) (s Settings) {
 	if text, err := os.ReadFile(path); err == nil && json.Unmarshal(text, &s) != nil {
 		s = Settings{}
@@ -85,7 +86,7 @@ func LoadSettings(path string) (s Settings) {
 	return s.valid()
 }
 
-// Save writes the settings, in one step: another ration top may read them.
+// Save writes the settings in one step, because another ration top may read them.
 func (s Settings) Save(path string) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

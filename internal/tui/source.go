@@ -8,30 +8,30 @@ import (
 	"ration/machine"
 )
 
-// Sample is the machine as it was read at one time.
+// Sample is the machine as of one read.
 type Sample struct {
 	Time time.Time
 	machine.Machine
 	Err  error         // why the jobs could not be listed
-	Past *node.History // what was before; nil but in the first sample, if that is known
+	Past *node.History // history from before; only in the first sample, if known
 }
 
 // Source reads a sample. It is called from one goroutine at a time.
 type Source func() Sample
 
-// Actions are what the user may do to what is shown. They may block: they are called from
+// Actions are the changes that the user may make. They may block, so they are called from
 // goroutines of their own.
 type Actions interface {
-	// SetLimit parses text as ration limit parses what follows the job, changes the limits, and
-	// returns what that command prints.
+	// SetLimit parses text like the arguments of ration limit after the job, changes the limits,
+	// and returns the output of that command.
 	SetLimit(j machine.Job, text string) (string, error)
-	// Process finds the process that a row shows, by the kernel's word. j is nil for one that is
-	// in no job.
+	// Process finds the process of a row, confirmed by the kernel. j is nil for a process in no
+	// job.
 	Process(j *machine.Job, p machine.Process) (*Process, error)
 }
 
-// Process is one process for as long as it lives: its PID can go to another process, but the handle
-// stays with the one that was found.
+// Process is a handle of one process. Its PID may be reused, but the handle still refers to the
+// same process.
 type Process struct {
 	PID        int
 	Name, User string

@@ -12,30 +12,31 @@ import (
 // column is a column of a table whose rows are of type R.
 type column[R any] struct {
 	title  string
-	right  bool   // aligned
-	drop   int    // columns with the highest are dropped first where not all fit; 0 stays
+	right  bool   // align right
+	drop   int    // columns with the highest value are dropped first if not all fit; 0 is never dropped
 	sort   string // key that sorts by this column, or ""
 	text   func(r R) string
-	needed func(r R) bool                      // nil: always; otherwise the column is shown if any row needs it
-	style  func(r R) *lipgloss.Style           // nil: plain
-	fill   func(r R, width int) string         // in place of text, for the one column that takes the width that is left
-	most   func(width int) int                 // of its cells, on a terminal of that width; nil: maxCell
-	note   func(r R) (string, *lipgloss.Style) // of the first column: what a row says in place of all others
+	needed func(r R) bool                      // nil: always shown; otherwise the column is shown if any row needs it
+	style  func(r R) *lipgloss.Style           // nil for plain
+	fill   func(r R, width int) string         // replaces text, in the one column that takes the remaining width
+	most   func(width int) int                 // most columns of a cell, on a terminal of that width; nil means maxCell
+	note   func(r R) (string, *lipgloss.Style) // in the first column: a text of a row that replaces all other columns
 }
 
 const maxCell = 24 // columns of a cell
 
-// table is columns, their order and their widths.
+// table has columns, and their order and widths.
 type table[R any] struct {
 	columns  []column[R]
-	settings *TableSettings // nil: it cannot be sorted, and has all columns
+	settings *TableSettings // nil: it cannot be sorted, and no column is hidden
 	down     func(sort string) bool
-	least    int // cells of the column that takes what is left; it has none with fewer
-	wanted   int // cells for which other columns are dropped
+	least    int // least width of the column that takes the remaining width; with less it is left out
+	wanted   int // width for which other columns are dropped
 }
 
-// render returns the header, and a line for each of the shown rows. all rows decide which columns
-// there are, so that scrolling changes none. Two columns before the lines are left for a mark.
+// render returns the header, and a line for each shown row. All rows decide which columns are
+// shown, so that scrolling does not change the columns. Two columns before each line are left for a
+// mark.
 func (t table[R]) render(m *Model, width int, all, shown []R) (header string, lines []string) {
 	columns, widths := t.fit(m, width-2, all, shown)
 	cell := func(c column[R], text string) string {
@@ -120,8 +121,8 @@ func (t table[R]) fit(m *Model, width int, all, shown []R) (columns []column[R],
 	}
 }
 
-// dropColumn drops the next column to drop, and reports whether there was one. The column that
-// the table is sorted by stays, as does the one that takes what is left.
+// dropColumn drops the next column, and reports whether there was one. It keeps the column that the
+// table is sorted by, and the one that takes the remaining width.
 func (t table[R]) dropColumn(columns *[]column[R]) bool {
 	next := -1
 	for i, c := range *columns {
@@ -136,7 +137,7 @@ func (t table[R]) dropColumn(columns *[]column[R]) bool {
 	return next >= 0
 }
 
-// title is a column's title, with a mark if the table is sorted by it.
+// title returns a column's title, with a mark if the table is sorted by it.
 func (t table[R]) title(m *Model, c column[R]) string {
 	if t.settings == nil || c.sort == "" || c.sort != t.settings.Sort {
 		return c.title
@@ -147,7 +148,7 @@ func (t table[R]) title(m *Model, c column[R]) string {
 	return c.title + m.theme.up
 }
 
-// window returns which of n lines are shown in so many: those around one.
+// window returns which of n lines to show in height lines, around one of them.
 func window(n, height, around int) (first, last int) {
 	height = max(0, height)
 	first = max(0, min(around-height/2, n-height))

@@ -9,10 +9,10 @@ import (
 	"ration/internal/termtext"
 )
 
-// scroller is how many lines of a page are above the first that is shown.
+// scroller is the number of lines of a page above the first shown one.
 type scroller int
 
-// press moves by a key, and reports whether it is one that moves.
+// press handles a key that scrolls, and reports whether it was one.
 func (s *scroller) press(m *Model, key string) bool {
 	switch key {
 	case "pgup", "ctrl+b":
@@ -63,7 +63,7 @@ func (p *textPage) hints(m *Model) []hint {
 	return []hint{{m.theme.arrows, "more"}, {"any other key", "back"}}
 }
 
-// findingsText says what an operator should know, and what to do.
+// findingsText returns the findings, with what to do.
 func (m *Model) findingsText() []line {
 	lines := []line{m.rule("findings")}
 	for _, f := range m.sample.Findings {
@@ -84,7 +84,7 @@ func (m *Model) helpText() []line {
 		lines = append(lines, m.labelled("  "+termtext.PadRight(key, width), text, width+2)...)
 	}
 	for _, b := range overviewKeys() {
-		if b.help == "" { // it goes with the next
+		if b.help == "" { // described together with the next binding
 			continue
 		}
 		entry(cmp.Or(b.show, strings.Join(b.keys, ", ")), b.help)

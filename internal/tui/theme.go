@@ -8,7 +8,7 @@ import (
 	"ration/internal/termtext"
 )
 
-// Theme is the characters and styles of frames.
+// Theme has the characters and styles of frames.
 type Theme struct {
 	glyphs
 	styles
@@ -19,14 +19,14 @@ type glyphs struct {
 	bar                       termtext.BarGlyphs
 	limit, peak               string   // marks in a bar
 	cursor                    string   // marks the selected row
-	otherCursor               string   // marks that of the table that the keys are not for
-	spark                     []string // parts of a full cell, from none on
-	branch, edit              string   // before a process that another started; where text is typed
+	otherCursor               string   // marks the selected row of the table without the focus
+	spark                     []string // fractions of a full cell, beginning with none
+	branch, edit              string   // before a child process; at the position where text is typed
 	degree                    string
 	rule, ellipsis            string
-	down, up                  string // sort orders, and directions in which there is more
+	down, up                  string // sort orders, and directions with more lines
 	arrows, sides, dot, times string
-	atMost                    string // of a share of time: a cap
+	atMost                    string // before a cap
 }
 
 var (
@@ -36,8 +36,8 @@ var (
 		cursor: ">", otherCursor: "*", spark: strings.Split("_.:-=+*#", ""), branch: "\\ ", edit: "_", degree: "", rule: "-", ellipsis: "~", down: "v", up: "^", arrows: "up/down", sides: "left/right", dot: "-", times: "x", atMost: "<="}
 )
 
-// styles are the styles of a frame. Colours are the terminal's own sixteen, which its
-// user has chosen to be readable.
+// styles are the styles of a frame. Their colours are the terminal's own sixteen, which its user
+// has chosen to be readable.
 type styles struct {
 	title, faint, bold, ok, warn, bad lipgloss.Style
 }
@@ -48,17 +48,17 @@ var (
 		title: plain.Bold(true).Foreground(lipgloss.Cyan), faint: plain.Faint(true), bold: plain.Bold(true),
 		ok: plain.Foreground(lipgloss.Green), warn: plain.Foreground(lipgloss.Yellow), bad: plain.Foreground(lipgloss.Red),
 	}
-	// monochromeStyles use bold in place of colours. No information is in a colour
-	// alone: marks and numbers have it too.
+	// monochromeStyles use bold instead of colours. Marks and numbers repeat all information that
+	// colours show.
 	monochromeStyles = styles{
 		title: plain.Bold(true), faint: plain, bold: plain.Bold(true),
 		ok: plain, warn: plain, bad: plain.Bold(true),
 	}
 )
 
-// NewTheme returns the theme for an environment: without colours if NO_COLOR is set,
-// and in ASCII if the locale is not UTF-8. The Linux console says UTF-8, but its fonts
-// lack most of the characters.
+// NewTheme returns the theme for an environment: without colours if NO_COLOR is set, and in ASCII
+// if the locale is not UTF-8. The Linux console claims UTF-8, but its fonts lack most of the
+// characters.
 func NewTheme(environ []string) Theme {
 	env := map[string]string{}
 	for _, e := range environ {

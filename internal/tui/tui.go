@@ -1,9 +1,9 @@
 // Package tui shows jobs on a terminal as they change: `ration top`.
 //
-// A [Source] reads the machine and returns a [Sample]; a [Model] has the latest one and
-// what the user has chosen; its Update changes it by a key, a click or a sample; a frame is
-// a function of the model alone. So every frame can be tested without a terminal, a job or
-// a clock. What a user does to jobs and processes goes through [Actions].
+// A [Source] reads the machine and returns a [Sample]. A [Model] has the latest sample and the
+// user's choices. Its Update handles a key, a click or a sample. A frame depends on the model
+// alone, so every frame can be tested without a terminal, a job or a clock. Changes to jobs and
+// processes go through [Actions].
 package tui
 
 import (
@@ -30,10 +30,10 @@ var running struct {
 	ended   chan struct{} // closed when Run returns
 }
 
-// Run shows what source reads, until the user quits. It returns the settings as they are then.
+// Run shows the samples of source until the user quits. It returns the settings as they are then.
 func Run(source Source, actions Actions, interval time.Duration, settings Settings, t Terminal) (Settings, error) {
 	m := New(source, actions, interval, NewTheme(t.Environ), settings)
-	m.setSample(source()) // so that the first frame has one
+	m.setSample(source()) // so that the first frame has a sample
 	p := tea.NewProgram(m, tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())
 	ended := make(chan struct{})
 	running.Lock()
@@ -51,8 +51,7 @@ func Run(source Source, actions Actions, interval time.Duration, settings Settin
 	return m.Settings, err
 }
 
-// RestoreTerminal ends Run and leaves the terminal as it was. It is for a program that
-// is interrupted.
+// RestoreTerminal ends Run and restores the terminal. It is for a program that is interrupted.
 func RestoreTerminal() {
 	running.Lock()
 	p, ended := running.program, running.ended
